@@ -19,8 +19,8 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from libreoffice_office import Office
 
-    from xlperf.calibrate.published import Published
     from xlperf.catalog.catalog import Catalog
+    from xlperf.measurements.published import Published
 
 settings.register_profile("reproducible", deadline=None, derandomize=True)
 settings.load_profile("reproducible")
@@ -96,7 +96,7 @@ def training() -> Published:
     """Training rows of papers."""
     from published_samples import TRAINING
 
-    from xlperf.calibrate.published import read_published
+    from xlperf.measurements.published import read_published
 
     return read_published(TRAINING)[0]
 
@@ -106,7 +106,7 @@ def inference() -> Published:
     """Inference rows of papers."""
     from published_samples import INFERENCE
 
-    from xlperf.calibrate.published import read_published
+    from xlperf.measurements.published import read_published
 
     return read_published(INFERENCE)[0]
 
@@ -115,7 +115,7 @@ def inference() -> Published:
 def shipped_training() -> Published:
     """Training rows of the shipped validation workbook."""
     from xlperf.base.resources import workbook
-    from xlperf.calibrate.published import read_published
+    from xlperf.measurements.published import read_published
 
     return next(rows for rows in read_published(workbook("validation.xlsx")) if rows.kind == "training")
 

@@ -15,9 +15,9 @@ from xlperf.addin.handles import CatalogStore
 from xlperf.addin.worker import Session
 from xlperf.base.units import YEAR, factor
 from xlperf.catalog.catalog import load_catalog
-from xlperf.catalog.schema import table_schema
+from xlperf.catalog.schema import grouped, table_schema
 from xlperf.engine import evaluate_designs
-from xlperf.engine.ownership import SERVER_PARTS, evaluate_servers
+from xlperf.engine.ownership import evaluate_servers
 from xlperf.equations.cost.dies import dies_per_wafer, dies_per_wafer_placed, raw_die_cost
 from xlperf.equations.cost.tco import capital_recovery_rate, owned_cost_rate
 from xlperf.equations.cost.yields import critical_defects, negative_binomial_yield, poisson_yield
@@ -123,7 +123,7 @@ def test_servers_of_cells_are_servers_of_the_engine(session: Session) -> None:
         (results["cost_rate"] / hour).tolist(), rel=1e-14
     )
     assert session.call("XLPERF_SERVER_COST", [cells, "capex"]) == [[v] for v in results["capex"].tolist()]
-    parts = [_one(session.call("XLPERF_SERVER_COST", [cells[:2], part])) for part in SERVER_PARTS]
+    parts = [_one(session.call("XLPERF_SERVER_COST", [cells[:2], part])) for part in grouped("servers_results", "hour")]
     assert sum(parts) == pytest.approx(results["cost_rate"][0] / hour, rel=1e-12)
     card = [[name, value] for name, value in zip(cells[0], cells[1], strict=True)]
     card[cells[0].index(shipped.schema.by_name["life"].header)][1] = 0

@@ -494,11 +494,11 @@ def test_true_is_not_one(session):
 
 
 def test_the_command_lists_every_function_and_its_arguments(capsys):
-    assert run(["functions"]) == 0
+    assert run(["install", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition("(")[0] for line in lines] == list(functions())
-    assert run(["functions", "step time"]) == 0
+    assert run(["install", "--list", "step time"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("XLPERF_STEP_TIME(plan, [catalog], [header])\n") and "  header: " in shown
-    assert run(["functions", "no such name"]) == 2
-    assert capsys.readouterr().err == '"no such name": is in the name of no function; xlperf functions lists all\n'
+    assert run(["install", "--list", "no such name"]) == 2
+    assert capsys.readouterr().err == '"no such name": is in the name of no function; xlperf install --list lists all\n'

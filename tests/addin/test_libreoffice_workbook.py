@@ -23,7 +23,7 @@ from xlperf.catalog.schema import split_header, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, evaluate_designs, evaluate_servers
 from xlperf.workbook.build import read_tables, workbook_package
-from xlperf.workbook.front_layout import NUMBERS, SHEETS
+from xlperf.workbook.front.layout import NUMBERS, SHEETS
 
 pytestmark = pytest.mark.usefixtures("closed")
 

@@ -119,7 +119,7 @@ def main(catalog: Catalog, repeats: int, long: int) -> None:
         wide = ("--vary", "accelerators.memory bandwidth=2..8", "--samples", str(long), "--result", "cost")
         for processes in (1, 2):
             shown(f"sweep of {long:,} samples, {processes} processes", [
-                command("sweep", plans, *wide, "--processes", processes, "-o", folder / "sweep.parquet")
+                command("evaluate", plans, *wide, "--processes", processes, "-o", folder / "sweep.parquet")
             ])  # fmt: skip
         source = long_file(catalog, folder, long)
         for ending in ("parquet", "csv"):

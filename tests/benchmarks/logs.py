@@ -6,7 +6,7 @@ import tracemalloc
 from pathlib import Path
 
 from benchmarks.engine import processor_seconds
-from xlperf.catalog.logs import read_log
+from xlperf.interop.logs import read_log
 
 SIZE = 100_000_000
 """Bytes of the log. [B]"""

@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 from benchmarks import rival
 from xlperf.base.resources import workbook
-from xlperf.calibrate.published import read_published
 from xlperf.calibrate.validate import records_of
 from xlperf.catalog.catalog import Catalog
+from xlperf.measurements.published import read_published
 
 TRAINING, SERVING = "korthikanti2022", "imec_nemo_llama2"
 EFFICIENCIES = [share / 20 for share in range(6, 21)]

@@ -9,9 +9,9 @@ import pytest
 from made_up_runs import STACK, constant, errors_of, runs, shipped
 
 from xlperf.calibrate.bands import POOLING, bands_left_out, checked_widths, fit_bands, half_widths, with_checks
-from xlperf.calibrate.comparison import FIRST_TOKEN, STEP_TIME
 from xlperf.calibrate.fitter import calibration_table
 from xlperf.equations.serving.results import band_of_mode, band_of_time, full_cache
+from xlperf.measurements.comparison import FIRST_TOKEN, STEP_TIME
 
 
 def test_a_band_holds_four_fifths_of_new_rows() -> None:

@@ -13,10 +13,10 @@ from places import ACCURACY_PAGE
 
 from xlperf.base.resources import workbook
 from xlperf.calibrate.choice import Alternative, alternatives_of, choice_table, choices, kendall_tau
-from xlperf.calibrate.published import read_published
 from xlperf.catalog.catalog import Catalog
 from xlperf.cli import run
 from xlperf.explore.objectives import most_robust, num_alike
+from xlperf.measurements.published import read_published
 
 _FIELDS = {
     "source_id": "lab", "group": "dense", "software": "megatron", "model": "7b", "gpu": "h100", "n_gpus": "8",

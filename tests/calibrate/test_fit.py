@@ -16,7 +16,6 @@ from published_samples import rows_of_fit_set
 
 from xlperf.base.errors import InputError
 from xlperf.calibrate.bands import with_checks
-from xlperf.calibrate.comparison import STEP_TIME
 from xlperf.calibrate.cross_validation import rows_of
 from xlperf.calibrate.fit import SOURCES, Measured, as_parameters, documented_constants, fit_all, read_measured
 from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
@@ -40,13 +39,14 @@ from xlperf.calibrate.fitter import (
     rounded,
     solve,
 )
-from xlperf.calibrate.kernel_measurements import machine_lines
-from xlperf.calibrate.published import Published, published_columns, published_rows, read_published
 from xlperf.calibrate.published_errors import errors_of, plans_to_fit
-from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.calibration import declared_constants, generation_line
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine import evaluate
+from xlperf.measurements.comparison import STEP_TIME
+from xlperf.measurements.kernels import machine_lines
+from xlperf.measurements.published import Published, published_columns, published_rows, read_published
+from xlperf.measurements.training import training_plans
 
 TRAINING, INFERENCE = DATA / "training_published.csv", DATA / "inference_published.csv"
 KERNELS = ("gemm", "attention", "attention_backward", "attention_decode", "vector")

@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 from published_samples import rows_of_fit_set
 
+from xlperf.base import resources
 from xlperf.base.arrays import Array
 from xlperf.base.resources import workbook
 from xlperf.calibrate import fit_published
 from xlperf.calibrate.fit_published import MOST_OF_SOFTWARE, family_parameters, fit_serving
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
-from xlperf.calibrate.published import Published, package_rows, published_rows, read_published
 from xlperf.calibrate.published_errors import NEVER_FITTED_SOURCES, errors_of, may_be_fitted, plans_to_fit
 from xlperf.calibrate.validate import records_of
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
+from xlperf.measurements.published import Published, published_rows, read_published
 
 PUBLISHED = ["row_id", "source_id", "group", "model", "gpu", "n_gpus", "tp", "mode", "batch", "isl", "osl"]
 PUBLISHED += ["precision", "framework", "latency_s"]
@@ -125,7 +126,7 @@ def test_an_engine_has_few_constants_of_its_own(
 ) -> None:
     """Of those that the list allows an engine the most telling stay, as many as one software may have."""
     measured, rows = fitted
-    listed = [row["constant"] for row in package_rows("fitted_families.csv")
+    listed = [row["constant"] for row in resources.rows("calibrate/fitted_families.csv")
               if row["family"] == FAMILY and row["levels"].endswith("software")
               and (not row["software"] or ENGINE in row["software"].split())]  # fmt: skip
     assert len(listed) == 3 < MOST_OF_SOFTWARE == 4

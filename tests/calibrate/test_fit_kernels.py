@@ -18,7 +18,9 @@ from xlperf.calibrate.accuracy import calibrated_time, kernel_errors_left_out
 from xlperf.calibrate.fit_kernels import KernelFit, fit_kernels, fitted_groups
 from xlperf.calibrate.fit_machine_kernels import as_measured
 from xlperf.calibrate.fitter import FEWEST_ROWS, FittedConstant, calibration_table
-from xlperf.calibrate.kernel_measurements import (
+from xlperf.catalog.calibration import ANY, declared_constants
+from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.measurements.kernels import (
     Measurements,
     machine_lines,
     measurements,
@@ -26,8 +28,6 @@ from xlperf.calibrate.kernel_measurements import (
     read_kernels,
     take_rows,
 )
-from xlperf.catalog.calibration import ANY, declared_constants
-from xlperf.catalog.catalog import Catalog, load_catalog
 
 KERNELS = DATA / "kernels.csv"
 DATE = "2026-01-31"

@@ -9,12 +9,12 @@ import pytest
 
 from xlperf import load_catalog
 from xlperf.base.units import factor
-from xlperf.calibrate.comparison import predicted
 from xlperf.calibrate.fit import documented_constants, read_measured
 from xlperf.calibrate.fit_published import FEWEST_MEMORY_ROWS, fit_memory
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
-from xlperf.calibrate.published import Published
-from xlperf.calibrate.published_training import training_plans
+from xlperf.measurements.comparison import predicted
+from xlperf.measurements.published import Published
+from xlperf.measurements.training import training_plans
 
 KNOWN = {"activation_share": 0.3, "gathered_share": 0.6, "allocator_share": 0.1, "allocator_base": 2.0**29}
 STACK = "nanotron"

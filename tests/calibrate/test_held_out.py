@@ -13,6 +13,7 @@ from made_up_runs import errors_of, measured, runs, shipped, with_constants
 from published_samples import edited
 from published_samples import one as row_of
 
+from xlperf.base import resources
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
 from xlperf.calibrate.accuracy import (
@@ -24,7 +25,6 @@ from xlperf.calibrate.accuracy import (
     markdown,
     short_table,
 )
-from xlperf.calibrate.comparison import STEP_TIME, TIME_PER_TOKEN
 from xlperf.calibrate.cross_validation import (
     cross_validated,
     left_out_together,
@@ -42,16 +42,15 @@ from xlperf.calibrate.fit import (
 from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
 from xlperf.calibrate.fit_published import trial_values, without_reference
 from xlperf.calibrate.fitter import Parameter, calibration_table
-from xlperf.calibrate.kernel_measurements import read_kernels
-from xlperf.calibrate.published import PublishedPlans, package_rows
 from xlperf.calibrate.published_errors import Errors, plans_to_fit
 from xlperf.calibrate.published_errors import errors_of as published_entries
-from xlperf.calibrate.published_feasible import prefill_utilization
-from xlperf.calibrate.published_inference import inference_plans
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.cli.app import cli
 from xlperf.equations.plan.records import PRECISIONS
+from xlperf.measurements.comparison import STEP_TIME, TIME_PER_TOKEN
+from xlperf.measurements.kernels import read_kernels
+from xlperf.measurements.published import PublishedPlans
 
 # --- nothing leaks -------------------------------------------------------------------------------------------------
 
@@ -265,7 +264,7 @@ def test_published_constants_are_told_from_kernels() -> None:
     table = shipped().tables["calibration"]
     kernels = set(not_published(table))
     names = ("family", "generation", "precision", "software", "constant")
-    documented = {tuple(row[name] for name in names) for row in package_rows("documented_constants.csv")}
+    documented = {tuple(row[name] for name in names) for row in resources.rows("calibrate/documented_constants.csv")}
     keys = list(zip(*(table.text(name).tolist() for name in names), strict=True))
     of_machines = [str(source).startswith(OF_MACHINES) for source in table.text("source").tolist()]
     for row, family in enumerate(table.text("family").tolist()):

@@ -11,19 +11,19 @@ from fit_samples import differing, with_other_last_digits
 from published_samples import rows_of_fit_set
 
 from xlperf.calibrate.bands import POOLING, bands_of_machines, by_line
-from xlperf.calibrate.comparison import predicted
 from xlperf.calibrate.fit import Measured, documented_constants, read_measured
 from xlperf.calibrate.fit_machine_kernels import fit_machine_kernels
 from xlperf.calibrate.fit_machines import SOURCE, _halves, _of_kernels, fit_machines
 from xlperf.calibrate.fit_unmeasured import and_constants
 from xlperf.calibrate.fitter import FittedConstant
-from xlperf.calibrate.kernel_measurements import machine_lines, measurements, predicted_time
 from xlperf.calibrate.published_errors import errors_of, plans_of, plans_to_fit, rows_of_machines
 from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
+from xlperf.measurements.comparison import predicted
+from xlperf.measurements.kernels import machine_lines, measurements, predicted_time
 
 DATE = "2026-01-31"
 LINES = {"cdna", "gaudi", "tpu", "trainium"}

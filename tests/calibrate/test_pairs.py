@@ -25,9 +25,9 @@ from xlperf.calibrate.pairs import (
     pairs_of,
     runs_of,
 )
-from xlperf.calibrate.published import Published, read_published
 from xlperf.catalog.catalog import Catalog
 from xlperf.cli import run
+from xlperf.measurements.published import Published, read_published
 
 _RUN = Run(
     "a", "lab_2025", "vllm", False, ("shape", "h100", "fp8"), ("8", "1", "1", "0"), 8.0, 64.0, 1000.0, 500.0,

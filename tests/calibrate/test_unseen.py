@@ -7,10 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from xlperf.base import resources
 from xlperf.base.resources import workbook
-from xlperf.calibrate.comparison import MEMORY, Record
 from xlperf.calibrate.fit import read_measured
-from xlperf.calibrate.published import Published, package_rows, read_published
 from xlperf.calibrate.published_errors import (
     OTHER_MACHINES,
     READ_LATER,
@@ -25,6 +24,8 @@ from xlperf.calibrate.validate import records_of
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine.conditions import layers_of
 from xlperf.engine.trust import model_traits
+from xlperf.measurements.comparison import MEMORY, Record
+from xlperf.measurements.published import Published, read_published
 
 FIRST, SECOND, THIRD, FOURTH, FIFTH = "546f768f", "6a360860", "8d98cb2d", "f6a9927b", "549ae459"
 """Trees that predicted the readings before anything was changed."""
@@ -102,7 +103,7 @@ def package_rows_of_measured() -> list[dict[str, str]]:
 
 
 def test_every_unseen_row_has_its_first_prediction(published: list[Published]) -> None:
-    lines = package_rows("unseen_first.csv")
+    lines = resources.rows("calibrate/unseen_first.csv")
     assert len({(row["kind"], row["row_id"], row["metric"]) for row in lines}) == len(lines)
     at = {(rows.kind, name): (rows, row) for rows in published for row, name in enumerate(rows.text["row_id"])}
     first = {(row["kind"], row["row_id"]) for row in lines}
@@ -208,7 +209,7 @@ def inside_as_first_predicted(
         if experts in (None, mixture)
     }
     found: dict[str, tuple[str, bool]] = {}
-    for line in package_rows("unseen_first.csv"):
+    for line in resources.rows("calibrate/unseen_first.csv"):
         name = line["row_id"]
         if line["kind"] != rows.kind or name not in chosen or name in found or not line["low"]:
             continue
@@ -262,7 +263,7 @@ def memory_inside(rows: set[str], readings: tuple[str, ...], width: float, state
     ``stated``: predictions in place of the first ones, whose bands are as wide.
     """
     inside = []
-    for line in package_rows("unseen_first.csv"):
+    for line in resources.rows("calibrate/unseen_first.csv"):
         if line["row_id"] in rows and line["metric"] == "peak_mem_gb" and line["commit"] in readings:
             first = float(line["predicted"])
             error = math.log(float(line["measured"]) / stated.get(line["row_id"], first))

@@ -12,9 +12,6 @@ from published_samples import INFERENCE, TRAINING, edited, one
 
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
-from xlperf.calibrate.comparison import Record, hardware_share, metrics_of, relative_error
-from xlperf.calibrate.published import Published, published_columns
-from xlperf.calibrate.published_training import training_plans
 from xlperf.calibrate.validate import (
     CSV_COLUMNS,
     MARKERS,
@@ -26,6 +23,9 @@ from xlperf.calibrate.validate import (
     validate,
 )
 from xlperf.catalog.catalog import Catalog
+from xlperf.measurements.comparison import Record, hardware_share, metrics_of, relative_error
+from xlperf.measurements.published import Published, published_columns
+from xlperf.measurements.training import training_plans
 
 
 @pytest.fixture(scope="module")

@@ -110,8 +110,8 @@ def test_two_thousand_unknown_models_in_one_call() -> None:
 
 def test_measurements_that_are_no_numbers() -> None:
     from xlperf.base.resources import workbook
-    from xlperf.calibrate.kernel_measurements import measurements, read_kernels
     from xlperf.catalog.catalog import load_catalog
+    from xlperf.measurements.kernels import measurements, read_kernels
 
     row = next(row for row in read_kernels(workbook("validation.xlsx")) if row["kind"] == "gemm")
     for text in ("1_000", "nan", "x"):
@@ -257,8 +257,8 @@ def test_encodings_that_the_parser_does_not_take(encoding: str, tmp_path: Path, 
     path = write(tmp_path / "xlperf.xlsx", sheets())
     declared = f'<?xml version="1.0" encoding="{encoding}"?><workbook'
     _in_part(path, "xl/workbook.xml", r"<workbook\b", declared)
-    for name in ("check", "show"):
-        found = command(name, path)
+    for words in (["check"], ["check", "--text"]):
+        found = command(*words, path)
         assert found.code == 2
         assert found.err.startswith("xlperf.xlsx: is damaged (xl/workbook.xml)")
 
@@ -288,15 +288,15 @@ def test_names_formulas_and_notes_cannot_steer_a_terminal(tmp_path: Path, comman
         f'<c r="A2" t="inlineStr"><is><t>{evil}</t></is></c>',
     )
     for arguments in (
-        ["show", path],
+        ["check", "--text", path],
         ["check", path],
         ["evaluate", path],
         ["explain", path],
-        ["sweep", path, "--vary", "a=1"],
+        ["evaluate", path, "--vary", "a=1"],
     ):
         found = command(*arguments)
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\ufeff]", found.out + found.err)
-    lines = command("show", path).out.splitlines()
+    lines = command("check", "--text", path).out.splitlines()
     assert "# a\\x9b31m\\x85b\\u2028c\\u202ed\\nx" in lines
     assert any('="a\\x9b31m\\x85b\\u2028c\\u202ed\\nx"' in line for line in lines)
 
@@ -304,11 +304,11 @@ def test_names_formulas_and_notes_cannot_steer_a_terminal(tmp_path: Path, comman
 def test_names_of_plans_in_tables_and_messages(tmp_path: Path, command: Command) -> None:
     evil = '"a\x1b[2J\x9b31m\nb"'
     path = csv_of(tmp_path / "plans.csv", PLAN.replace("first", evil) + ",8", header=f"{HEADER},tensor parallel")
-    found = command("sweep", path, "--vary", "tensor parallel=3,8")
+    found = command("evaluate", path, "--vary", "tensor parallel=3,8")
     assert found.code == 0
     assert len(found.out.splitlines()) == 5
     assert "a\\x1b[2J\\x9b31m\\nb" in found.out
-    found = command("solve", path, "--vary", "num accelerators=64", "--target", "step time<=1e9")
+    found = command("search", path, "--vary", "num accelerators=64", "--target", "step time<=1e9")
     assert found.err.startswith("a\\x1b[2J\\x9b31m\\nb: num accelerators 64 is the least")
 
 
@@ -344,7 +344,7 @@ def test_standard_output_that_is_not_utf8(variables: dict[str, str], tmp_path: P
     done = run("evaluate")
     assert (done.returncode, done.stderr) == (0, b"")
     assert f"\n{name},Llama3-70B,".encode() in done.stdout  # data are UTF-8, as files are
-    done = run("sweep", "--vary", "tensor parallel=4,8")
+    done = run("evaluate", "--vary", "tensor parallel=4,8")
     assert (done.returncode, done.stderr) == (0, b"")
     assert len(done.stdout.splitlines()) == 5
     done = run("explain", "--name", "none")

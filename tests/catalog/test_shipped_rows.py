@@ -11,11 +11,11 @@ import pytest
 from places import DATA, ROOT
 
 from xlperf.base.resources import workbook
-from xlperf.calibrate.published import read_published
-from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema, unit_of
 from xlperf.engine import evaluate
+from xlperf.measurements.published import read_published
+from xlperf.measurements.training import training_plans
 from xlperf.workbook.build import read_tables
 from xlperf.workbook.validation import read_parts
 
@@ -56,7 +56,7 @@ def _sources() -> Iterator[tuple[str, str]]:
             rows = list(csv.DictReader(file))
         header = set(rows[0]) if rows else set()
         column = "source" if "source" in header and "reference" not in header else "reference"
-        if column in header and path.name != "schema.csv":  # its references are names of sheets
+        if column in header and path.parent.name != "schema":  # its references are names of sheets
             yield from ((f"{path.name} {row}", line[column] or "") for row, line in enumerate(rows))
 
 

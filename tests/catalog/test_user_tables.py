@@ -302,7 +302,7 @@ def test_columns_of_ones_own_pass_through_and_are_said_once(tmp_path: Path, comm
     assert [(row["owner"], row["cost_center"]) for row in shown] == [("ann", "0042"), ("'=1+1", "")]
     assert [float(row["step_time"]) > 0 for row in shown] == [True, True]
     assert command("explain", source).err.startswith(note)
-    found = command("sweep", source, "--vary", "owner=a,b")
+    found = command("evaluate", source, "--vary", "owner=a,b")
     assert found.code == 2 and 'unknown column "owner"' in found.err
     card = [[name, value] for name, value in zip(OWN, [*rows[0][:3], 64.0, 8.0, "x"], strict=True)]
     assert Session().call("XLPERF_CHECK", [card])[0][0].endswith('not read: "Owner", "cost center"')

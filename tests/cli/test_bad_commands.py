@@ -259,10 +259,10 @@ def test_control_characters_do_not_reach_the_terminal(tmp_path: Path, plans: Pat
     book = openpyxl.Workbook()
     book.active.append(["_x001B_[2J"])
     book.save(tmp_path / "book.xlsx")
-    assert command("show", tmp_path / "book.xlsx").out == "# Sheet\n\\x1b[2J\n"
+    assert command("check", "--text", tmp_path / "book.xlsx").out == "# Sheet\n\\x1b[2J\n"
     serving = "name,model,accelerator,num accelerators,prompt length,output length\n"
     plans.write_text(serving + "".join(f"{n}\x1b[1m,Llama3-8B,H100-SXM-80GB,1,128,128\n" for n in range(2)))
-    found = command("frontier", plans, "--points", "2", "--all")
+    found = command("search", "--frontier", plans, "--points", "2", "--all")
     assert "\x1b" not in found.out and "0\\x1b[1m" in found.out
 
 

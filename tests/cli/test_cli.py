@@ -52,23 +52,62 @@ def _rows(text: str) -> list[dict[str, str]]:
     return csv_rows(text)
 
 
-@pytest.mark.parametrize("name", sorted(cli.commands))
+@pytest.mark.parametrize("name", sorted(cli.tasks()))
 def test_help_teaches_by_example(command: Command, name: str) -> None:
-    shown = command(name, "--help")
+    shown = command(*name.split(), "--help")
     assert shown.code == 0
-    assert f"\n    xlperf {name}" in shown.out.split("Examples:")[1]
+    assert f"\n    xlperf {name.partition(' --')[0]} " in shown.out.split("Examples:")[1] + " "
 
 
-@pytest.mark.parametrize("name", list(cli.commands))
+@pytest.mark.parametrize("name", list(cli.tasks()))
 def test_examples_of_the_help_have_options_that_exist(command: Command, name: str) -> None:
-    shown = command(name, "--help").out.split("Examples:")[1]
+    shown = command(*name.split(), "--help").out.split("Examples:")[1]
     for line in re.findall(r"^ +xlperf (.*?)(?: {2,}.*)?$", shown, re.MULTILINE):
         for part in line.partition(" > ")[0].split(" | "):
-            own, *words = shlex.split(part.removeprefix("xlperf "))
-            found = cli.commands[own]
+            given = shlex.split(part.removeprefix("xlperf "))
+            own, found, words = cli.resolve_command(click.Context(cli), given)
+            assert found is not None and own in cli.tasks(), line
             context = click.Context(found, info_name=own)
             _, left, _ = found.make_parser(context).parse_args(words)
             assert left == [], line
+
+
+RENAMED = {
+    "sweep": "evaluate --vary", "solve": "search --target", "frontier": "search --frontier",
+    "optimise": "search --shares", "device": "chip --devices", "time": "explain --operation", "plan": "launch --read",
+    "model": "add model", "accelerator": "add accelerator", "show": "check --text", "functions": "install --list",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_old_names_are_hidden_and_name_the_new_command(command: Command, old: str) -> None:
+    """Same options and output as the task; one line on standard error says how it is called now."""
+    assert not re.search(rf"^  {old} ", command("--help").out, re.MULTILINE)
+    shown, new = command(old, "--help"), command(*RENAMED[old].split(), "--help")
+    assert shown.err == f"xlperf {old} is now `xlperf {RENAMED[old]}`: the old name goes in the next release\n"
+    spelled = "".join(shown.out.replace(f"xlperf {old} [", f"xlperf {RENAMED[old]} [").split())
+    assert spelled == "".join(new.out.split()) and new.err == ""
+
+
+def test_an_old_name_does_what_the_new_command_does(command: Command, plans: Path) -> None:
+    asked = ("--vary", "tensor parallel=1,2", "--result", "step time", "--row", 1)
+    old, new = command("sweep", plans, *asked), command("evaluate", plans, *asked)
+    assert old.out == new.out and old.code == new.code == 0
+    assert old.err.splitlines()[0].startswith("xlperf sweep is now `xlperf evaluate --vary`")
+    assert old.err.splitlines()[1:] == new.err.splitlines()
+
+
+def test_options_of_another_task_are_named_with_it(command: Command, plans: Path) -> None:
+    assert "--samples goes with xlperf evaluate --vary" in command("evaluate", plans, "--samples", 3).err
+    assert "--points goes with xlperf search --frontier" in command("search", plans, "--points", 3).err
+
+
+def test_help_lists_twenty_commands_by_section(command: Command) -> None:
+    shown = command("--help").out
+    sections = re.findall(r"^(Ask|Plans|Judge|Hardware|Files|Setup):\n((?:  .*\n)+)", shown, re.MULTILINE)
+    names = [name for _, lines in sections for name in re.findall(r"^  (\w+)", lines, re.MULTILINE)]
+    assert len(sections) == 6 and names == list(cli.commands) and len(names) == 20
+    assert "--frontier" in command("search", "--help").out
 
 
 def test_report_is_made_of_the_shipped_workbook(process: Command, tmp_path: Path) -> None:
@@ -349,7 +388,7 @@ def test_calibrate_shows_the_constants_in_use(command: Command, tmp_path: Path) 
 
 
 def test_show_prints_a_workbook(command: Command) -> None:
-    shown = command("show", workbook())
+    shown = command("check", "--text", workbook())
     assert shown.code == 0
     assert "# accelerators\ttable accelerators" in shown.out
 

@@ -42,9 +42,9 @@ def test_a_limit_that_plan_and_option_state_is_named_once(tmp_path: Path, comman
     header = f"{HEADER},prompt length,output length,batch size,ttft target (ms)"
     path = csv_of(tmp_path / "plans.csv", "a,Llama3-70B,H100-SXM-80GB,8,1000,100,4,500", header=header)
     vary = ("--vary", "num accelerators=8", "--with-auto", "tensor parallel")
-    found = command("solve", path, *vary, "--target", "ttft<=500")
+    found = command("search", path, *vary, "--target", "ttft<=500")
     assert found.err.count("ttft <= 500 ms") == 1
-    found = command("solve", path, *vary, "--target", "ttft<=400")
+    found = command("search", path, *vary, "--target", "ttft<=400")
     assert "ttft <= 400 ms" in found.err and "500" not in found.err
     limits = [limit_of("inference", text) for text in ("ttft<=500", "ttft<500", "ttft>=1", "tpot<=20", "ttft<=0.6 s")]
     assert [limit.words for limit in tightest(limits)] == ["ttft < 500 ms", "ttft >= 1 ms", "tpot <= 20 ms"]
@@ -53,12 +53,12 @@ def test_a_limit_that_plan_and_option_state_is_named_once(tmp_path: Path, comman
 def test_the_largest_value_is_found_where_the_other_end_misses_the_target(tmp_path: Path, command: Command) -> None:
     path = csv_of(tmp_path / "plans.csv", f"{PLAN},8", header=f"{HEADER},tensor parallel")
     vary = ("--vary", "accelerators.memory bandwidth=x0.25..x8", "--target", "step time<=3")
-    found = command("solve", path, *vary, "--largest")
+    found = command("search", path, *vary, "--largest")
     assert (found.code, found.err) == (
         0,
         "first: accelerators memory bandwidth x8 is the largest with step time <= 3 s\n",
     )
-    assert command("solve", path, *vary).code == 0
+    assert command("search", path, *vary).code == 0
 
 
 def test_columns_of_inference_alone_make_a_plan_one_of_inference(tmp_path: Path, command: Command) -> None:
@@ -72,20 +72,20 @@ def test_columns_of_inference_alone_make_a_plan_one_of_inference(tmp_path: Path,
 
 def test_a_sweep_says_why_a_row_is_blank(tmp_path: Path, command: Command) -> None:
     path = csv_of(tmp_path / "plans.csv", PLAN)
-    lines = command("sweep", path, "--vary", "tensor parallel=3,8").out.splitlines()
+    lines = command("evaluate", path, "--vary", "tensor parallel=3,8").out.splitlines()
     assert lines[0].rstrip().endswith("reason")
     assert "tensor parallel 3 does not divide the 64 attention heads" in lines[3]
     assert "divide" not in lines[4]
-    assert "reason" not in command("sweep", path, "--vary", "tensor parallel=8").out
+    assert "reason" not in command("evaluate", path, "--vary", "tensor parallel=8").out
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["sweep", "--vary", "tensor parallel=4,8"], "2 plans"),
+        (["evaluate", "--vary", "tensor parallel=4,8"], "2 plans"),
         (["explain"], "operators"),
         (["search", "--vary", "tensor parallel=8"], "1 plan"),
-        (["solve", "--vary", "num accelerators=64", "--target", "step time<=100"], "1 plan"),
+        (["search", "--vary", "num accelerators=64", "--target", "step time<=100"], "1 plan"),
         (["evaluate"], "1 training plan"),
     ],
 )

@@ -18,7 +18,7 @@ from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import FORMS, first_words, table_schema
 from xlperf.explore.forms import evaluate_forms
-from xlperf.workbook.front_layout import SHEETS
+from xlperf.workbook.front.layout import SHEETS
 
 Command = Callable[..., Outcome]
 

@@ -33,16 +33,16 @@ SERVE = (
 PLAN_COMMANDS = {
     "evaluate": (),
     "search": ("--vary", "tensor parallel=4,8", "--top", "2"),
-    "sweep": ("--vary", "tensor parallel=4,8", "--vary", "accelerators.memory bandwidth=x1,x2"),
-    "solve": ("--vary", "num accelerators=64,128", "--target"),
+    "evaluate --vary": ("--vary", "tensor parallel=4,8", "--vary", "accelerators.memory bandwidth=x1,x2"),
+    "search --target": ("--vary", "num accelerators=64,128", "--target"),
     "cost": (),
-    "frontier": ("--vary", "tensor parallel=4,8", "--points", "4"),
+    "search --frontier": ("--frontier", "--vary", "tensor parallel=4,8", "--points", "4"),
 }
 CASES = [
     (name, kind)
     for name in PLAN_COMMANDS
     for kind in ("training", "inference")
-    if (name, kind) != ("frontier", "training")
+    if (name, kind) != ("search --frontier", "training")
 ]
 
 
@@ -54,9 +54,9 @@ def written(tmp_path: Path, command: Run) -> Callable[[str, str, str], Path]:
         plans, out = tmp_path / "plans.csv", tmp_path / f"{name}{ending}"
         plans.write_text(TRAIN if kind == "training" else SERVE)
         options = list(PLAN_COMMANDS[name])
-        if name == "solve":
+        if name == "search --target":
             options.append("step time<=100" if kind == "training" else "tpot<=100")
-        found = command(name, plans, *options, "-o", out)
+        found = command(name.split()[0], plans, *options, "-o", out)
         assert found.code == 0, found.err
         return out
 
@@ -92,8 +92,7 @@ def test_what_a_command_writes_is_plans_again(
 ) -> None:
     """Results are left out, plans come back: evaluated again they give what stood beside them."""
     path = written(name, kind, ending)
-    # the sheet of a frontier and of a sweep bears the name of the command
-    sheet = name if ending == ".xlsx" and name in ("sweep", "frontier") else None
+    sheet = {"evaluate --vary": "sweep", "search --frontier": "frontier"}.get(name) if ending == ".xlsx" else None
     (table,) = read_plans(path, sheet=sheet)
     assert table.kind == kind and set(table["name"]) <= {"one", "two"} and len(table)
     if name == "evaluate":
@@ -164,12 +163,12 @@ def test_a_column_of_the_catalog_in_plans_of_ones_own_is_refused(tmp_path: Path)
 def test_devices_and_designs_are_read_again(ending: str, tmp_path: Path, command: Run) -> None:
     designs = tmp_path / "designs.csv"
     designs.write_text("chiplet,package,node,num dies,module area (mm2)\none,CoWoS-S,5 nm,2,400\n")
-    for name, source, kinds in (("device", workbook(), ("devices",)), ("cost", designs, ("chiplets",))):
+    for name, source, kinds in (("chip --devices", workbook(), ("devices",)), ("cost", designs, ("chiplets",))):
         out = tmp_path / f"{name}{ending}"
-        assert command(name, source, "-o", out).code == 0
-        table: Table = read_designs(out, kinds=kinds) if name == "device" else read_designs(out)
+        assert command(*name.split(), source, "-o", out).code == 0
+        table: Table = read_designs(out, kinds=kinds) if name != "cost" else read_designs(out)
         assert table.kind == kinds[0] and len(table)
-        text = command(name, source).out
+        text = command(*name.split(), source).out
         header = next(csv.reader(io.StringIO(text)))
         assert set(header) <= known_headers() and any("(" in one for one in header)
 
@@ -185,9 +184,9 @@ def test_operators_and_constants_carry_units(tmp_path: Path, command: Run) -> No
     plans = tmp_path / "plans.csv"
     plans.write_text(TRAIN)
     gemm = ["gemm", "--accelerator", "H100-SXM-80GB", "-m", "8", "-n", "8", "-k", "8"]
-    for name, given in (("explain", [plans]), ("calibrate", []), ("time", gemm)):
+    for name, given in (("explain", [plans]), ("calibrate", []), ("explain --operation", gemm)):
         out = tmp_path / f"{name}.csv"
-        assert command(name, *given, "-o", out).code == 0
+        assert command(*name.split(), *given, "-o", out).code == 0
         header = next(csv.reader(out.open(newline="", encoding="utf-8")))
         assert set(header) <= known_headers() and not any("_" in one for one in header), name
 
@@ -204,26 +203,28 @@ SEARCHED_PLAN = TRAINING_PLANS.split("\nb")[0].replace("8,2,1,64", "8,auto,auto,
 WORKBOOKS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "evaluate": (TRAINING_PLANS, (), "Step time"),
     "explain": (TRAINING_PLANS, ("--name", "b"), "Time of operators"),
-    "frontier": (SERVING_PLANS, (), "Throughput against speed"),
+    "search --frontier": (SERVING_PLANS, ("--frontier",), "Throughput against speed"),
     "search": (SEARCHED_PLAN, (), "Step time"),
-    "search of two": (SEARCHED_PLAN, ("--objective", "cost", "--objective", "memory"), "Plans that nothing beats"),
-    "solve": (SERVING_PLANS, ("--vary", "batch size=1..8", "--target", "tpot<=40", "--largest"), "Batch size"),
-    "sweep": (TRAINING_PLANS, ("--vary", "accelerators.memory bandwidth=2,4,8", "--result", "mfu"), "MFU"),
+    "search, of two": (SEARCHED_PLAN, ("--objective", "cost", "--objective", "memory"), "Plans that nothing beats"),
+    "search --target": (SERVING_PLANS, ("--vary", "batch size=1..8", "--target", "tpot<=40", "--largest"),
+                        "Batch size"),
+    "evaluate --vary": (TRAINING_PLANS, ("--vary", "accelerators.memory bandwidth=2,4,8", "--result", "mfu"), "MFU"),
     "uncertainty": (TRAINING_PLANS, ("--result", "cost", "--vary", "prices.rental price=x0.7..x1.5", "--draws", "64"),
                     "5th, 50th and 95th percentile"),
     "worth": (SERVING_PLANS, (), "Worth of the change"),
-    "worth against": (SERVING_PLANS, ("--against", "B200-SXM-180GB"), "Price of an hour"),
+    "worth, against": (SERVING_PLANS, ("--against", "B200-SXM-180GB"), "Price of an hour"),
     "cost": ("", (), "Cost of a unit by part"),
-    "cost of servers": ("", ("--sheet", "servers"), "An hour of one accelerator by part"),
-    "cost of plans": (TRAINING_PLANS, (), "An hour of one accelerator by part"),
+    "cost, of servers": ("", ("--sheet", "servers"), "An hour of one accelerator by part"),
+    "cost, of plans": (TRAINING_PLANS, (), "An hour of one accelerator by part"),
     "cost, tornado": ("", ("--tornado", "unit cost"), "Which input decides"),
     "cost, bridge": (TRAINING_PLANS, ("--bridge",), "From the cost at the sheet prices"),
-    "device": ("", (), "Cost of a unit"),
-    "device, compared": ("", ("--compare",), "Derived over stated"),
+    "chip --devices": ("", ("--devices",), "Cost of a unit"),
+    "chip --devices, compared": ("", ("--devices", "--compare"), "Derived over stated"),
     "diagnose": (TRAINING_PLANS, ("--name", "a", "--measured", "step time=38"), "From the prediction"),
-    "time": ("", ("all-reduce", "--accelerator", "H100-SXM-80GB", "--group", "8", "--size", "64 MiB"), "Time of the"),
+    "explain --operation": ("", ("--operation", "all-reduce", "--accelerator", "H100-SXM-80GB", "--group", "8",
+                                 "--size", "64 MiB"), "Time of the"),
 }  # fmt: skip
-"""Commands that write workbooks of results, by what stands before their first comma or word: plans, options, chart."""
+"""Commands that write workbooks of results, by the words before the first comma: plans, options, chart."""
 
 
 @pytest.mark.parametrize("case", WORKBOOKS)
@@ -231,11 +232,11 @@ def test_every_workbook_of_results_opens_with_what_was_asked_its_answer_and_a_ch
     command: Callable[..., Outcome], tmp_path: Path, case: str
 ) -> None:
     rows, options, words = WORKBOOKS[case]
-    name = case.replace(",", " ").split()[0]
+    name = case.partition(",")[0]
     plans, made = tmp_path / "plans.csv", tmp_path / "made.xlsx"
     plans.write_text(rows, encoding="utf-8")
-    given = [] if name == "time" else [plans if rows else workbook("xlperf.xlsx")]
-    assert command(name, *given, *options, "-o", made).code in (0, 1)
+    given = [] if name == "explain --operation" else [plans if rows else workbook("xlperf.xlsx")]
+    assert command(name.split()[0], *given, *options, "-o", made).code in (0, 1)
     book = openpyxl.load_workbook(made)
     assert book.active is not None and book.active.title == "asked"
     text = [str(cell.value) for row in book["asked"].iter_rows() for cell in row if cell.value is not None]

@@ -33,9 +33,9 @@ def plans(tmp_path: Path) -> Path:
 def test_a_frontier_is_drawn_on_a_terminal_with_a_marker_for_each_plan(
     command: Run, plans: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = command("frontier", plans, "--all").out
+    plain = command("search", "--frontier", plans, "--all").out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    drawn = command("frontier", plans, "--all").out
+    drawn = command("search", "--frontier", plans, "--all").out
     assert drawn.startswith(plain.rstrip("\n"))
     plot = drawn[len(plain) :].splitlines()
     assert any("token/s of an accelerator over token/s for a user" in line for line in plot)
@@ -63,10 +63,10 @@ def test_memory_of_each_stage_is_drawn_below_the_operators(
 def test_nothing_is_drawn_without_a_terminal_or_the_library(
     command: Run, plans: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "Frontier:" not in command("frontier", plans, "--all").out
+    assert "Frontier:" not in command("search", "--frontier", plans, "--all").out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setitem(sys.modules, "plotext", None)
-    found = command("frontier", plans)
+    found = command("search", "--frontier", plans)
     assert (found.code, found.err) == (0, "") and "Frontier:" not in found.out
 
 

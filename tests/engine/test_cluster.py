@@ -65,7 +65,7 @@ def _wait(ready: Callable[[], bool], seconds: float = 600.0) -> None:
 def test_a_sweep_on_a_cluster_whose_worker_is_killed(tmp_path: Path, cluster: Cluster) -> None:
     plans = tmp_path / "plans.csv"
     plans.write_text(PLAN)
-    sweep = [sys.executable, "-m", "xlperf", "sweep", str(plans), *VARY]
+    sweep = [sys.executable, "-m", "xlperf", "evaluate", str(plans), *VARY]
     alone, together = tmp_path / "alone.csv", tmp_path / "together.csv"
     subprocess.run([*sweep, "-o", str(alone), "--processes", "1"], check=True, capture_output=True)
     running = subprocess.Popen(

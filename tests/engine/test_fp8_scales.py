@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
-from xlperf.calibrate.published import published_rows
 from xlperf.calibrate.published_errors import stored_precision
-from xlperf.calibrate.published_inference import inference_plans
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.hugging_face import model_row
 from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.equations.model.experts import busiest_rank_load, largest_of, preference_variance
+from xlperf.interop.hugging_face import model_row
+from xlperf.measurements.inference import inference_plans
+from xlperf.measurements.published import published_rows
 
 DENSE = {"model": "Qwen3-32B", "num_accelerators": 2, "tensor_parallel": 2}
 EXPERTS = {"model": "DeepSeek-V3", "num_accelerators": 8, "tensor_parallel": 8, "expert_parallel": 8}

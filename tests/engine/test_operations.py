@@ -53,7 +53,7 @@ def test_every_operation_has_a_time_in_either_stack(catalog: Catalog, operation:
 
 
 def test_examples_of_the_help_run(command: Command) -> None:
-    examples = re.findall(r"^ +xlperf (time .*)$", command("time", "--help").out, re.MULTILINE)
+    examples = re.findall(r"^ +xlperf (explain .*)$", command("explain", "--operation", "--help").out, re.MULTILINE)
     assert len(examples) == 5
     for line in examples:
         assert command(*shlex.split(line)).code == 0, line
@@ -169,7 +169,7 @@ def test_what_a_machine_cannot_do_has_a_reason(catalog: Catalog, command: Comman
     assert np.isnan(found["time"][0])
     assert found["bound"][0] == found["calibration"][0] == ""
     assert "states no peak rate for precision fp8" in found["reason"][0]
-    done = command("time", "all-reduce", "--accelerator", H100, "--group", 1_000_000, "--size", 1)
+    done = command("explain", "--operation", "all-reduce", "--accelerator", H100, "--group", 1_000_000, "--size", 1)
     assert done.code == 1
     assert "accelerators at most" in done.err
 
@@ -206,7 +206,7 @@ def test_operations_that_are_refused(catalog: Catalog, row: dict[str, Any], word
     ("arguments", "words"),
     [
         (("gemm", "--accelerator", H100, "-m", "x", "-n", 1, "-k", 1), '-m: m must be a number above 0, got "x"'),
-        (("all-reduce", "--accelerator", H100, "--group", 8), "xlperf time: all-reduce needs size"),
+        (("all-reduce", "--accelerator", H100, "--group", 8), "xlperf explain --operation: all-reduce needs size"),
         (("all-reduce", "--accelerator", H100, "--group", 8, "--size", "3 foo"), '--size: cannot be in "foo"'),
         (("all-reduce", "--accelerator", H100, "--group", 8, "--size", "3..4 MB"), "--size: must be a number of bytes"),
         (("all-reduce", "--group", 8), "missing option '--accelerator'"),
@@ -215,18 +215,33 @@ def test_operations_that_are_refused(catalog: Catalog, row: dict[str, Any], word
     ],
 )
 def test_bad_arguments_have_one_line(command: Command, arguments: tuple[Any, ...], words: str) -> None:
-    done = command("time", *arguments)
+    done = command("explain", "--operation", *arguments)
     assert done.code == 2
     assert words in done.err
     assert len(done.err.splitlines()) == 1
 
 
 def test_the_command_crosses_values_and_writes_files(command: Command, tmp_path: Path) -> None:
-    shown = command("time", "all-reduce", "--accelerator", f"{H100},{H200}", "--group", "4,8", "--size", "1 MiB,2,1e3")
+    shown = command(
+        "explain",
+        "--operation",
+        "all-reduce",
+        "--accelerator",
+        f"{H100},{H200}",
+        "--group",
+        "4,8",
+        "--size",
+        "1 MiB,2,1e3",
+    )
     assert shown.code == 0
     assert len(shown.out.splitlines()) == 3 + 12
     path = tmp_path / "out.csv"
-    assert command("time", "gemm", "--accelerator", H100, *("-m", 64, "-n", 64, "-k", 64), "-o", path).code == 0
+    assert (
+        command(
+            "explain", "--operation", "gemm", "--accelerator", H100, *("-m", 64, "-n", 64, "-k", 64), "-o", path
+        ).code
+        == 0
+    )
     assert "bus bandwidth (GB/s)" in path.read_text(encoding="utf-8").splitlines()[0]
 
 

@@ -114,7 +114,7 @@ def test_what_cannot_be_optimised_is_refused() -> None:
 
 def test_without_scipy_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with pytest.raises(InputError, match=r"an optimum needs scipy: pip install scipy"):
+    with pytest.raises(InputError, match=r"scipy: is not installed, an optimum of shares needs it: pip install scipy"):
         optimal_allocation(training(DERIVED), catalog(), "step-time")
 
 
@@ -127,7 +127,7 @@ def test_command(tmp_path: Path, command: Callable[..., Any]) -> None:
         encoding="utf-8",
     )
     options = ("--catalog", study, "--generations", "1")
-    done = command("optimise", plans, "--objective", "ttft", *options, "-o", out)
+    done = command("search", "--shares", plans, "--objective", "ttft", *options, "-o", out)
     assert done.code == 0
     assert done.out.startswith("ttft (ms): ") and "best plan: tensor parallel" in done.out
     book = openpyxl.load_workbook(out)
@@ -136,10 +136,10 @@ def test_command(tmp_path: Path, command: Callable[..., Any]) -> None:
     assert len(memory._charts) == 2, "the parts, and the frame of what the accelerator has"
     headers = [cell.value for cell in book["devices"][1]]
     assert book["devices"].cell(2, headers.index("device") + 1).value == "3 nm HBM4"
-    refused = command("optimise", plans, "--name", "two", *options)
+    refused = command("search", "--shares", plans, "--name", "two", *options)
     assert refused.code == 2 and "line 3, accelerator" in refused.err and "names no device" in refused.err
-    assert command("optimise", plans, "--row", "1", "--name", "one", *options).code == 2
-    assert command("optimise", plans, "--objective", "step-time", *options).code == 2
+    assert command("search", "--shares", plans, "--row", "1", "--name", "one", *options).code == 2
+    assert command("search", "--shares", plans, "--objective", "step-time", *options).code == 2
 
 
 def test_the_grid_leaves_out_what_belongs_to_one_split() -> None:

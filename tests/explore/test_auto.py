@@ -20,11 +20,12 @@ from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.read import read_plans
+from xlperf.catalog.schema import mapping_columns
 from xlperf.engine import evaluate
 from xlperf.explore import auto as resolving
 from xlperf.explore.allocate import plan_grid
 from xlperf.explore.auto import evaluate_resolved, resolve
-from xlperf.explore.candidates import MAPPING, candidates
+from xlperf.explore.candidates import candidates
 from xlperf.explore.search import search
 
 H100 = "H100-SXM-80GB"
@@ -259,14 +260,14 @@ def test_explain_and_frontier_take_auto(tmp_path: Path, plans: Path, command: Co
     assert done.out == command("explain", plans, "--row", 1).out
     path = sheet(tmp_path / "serve.csv", SERVE, SERVED)
     best = read(command("search", path, "-o", "-", "--top", 1).out)[0]
-    lines = command("frontier", path, "-o", tmp_path / "frontier.csv")
+    lines = command("search", "--frontier", path, "-o", tmp_path / "frontier.csv")
     assert lines.code == 0
     points = read((tmp_path / "frontier.csv").read_text())
     assert len({row["tensor_parallel"] for row in points}) > 1
     assert points[0]["tensor_parallel"] == best["tensor_parallel"]
     most, found = (float(row["tokens_per_second_per_accelerator"]) for row in (points[0], best))
     assert most <= found <= 1.01 * most, "a search also tries the whole requests around the best load of the curve"
-    assert "tensor parallel" in command("frontier", path).out.splitlines()[0]
+    assert "tensor parallel" in command("search", "--frontier", path).out.splitlines()[0]
 
 
 def test_other_commands_take_auto_or_refuse_it(plans: Path, tmp_path: Path, catalog: Catalog, command: Command) -> None:
@@ -288,7 +289,7 @@ CARD = [[name.replace("_", " "), value] for name, value in zip(TRAIN, ROWS[0], s
 
 FULL = [["model", "Meta-Llama-3.1-8B"], ["accelerator", H100], ["num accelerators", 8.0]] + [
     [name.replace("_", " "), "none" if name == "recompute" else "no" if name == "sequence_parallel" else 1.0]
-    for name in MAPPING["training"]
+    for name in mapping_columns("training")
 ]
 
 
@@ -364,7 +365,7 @@ def test_a_blank_mapping_is_searched_whole(tmp_path: Path, command: Command) -> 
     card = [["model", "Meta-Llama-3.1-8B"], ["accelerator", H100], ["num accelerators", 8.0],
             ["global batch size", 32.0], ["tensor parallel", 2.0]]  # fmt: skip
     block = Session().call("XLPERF_SEARCH", [card, 1.0])
-    asked = [name.replace("_", " ") for name in MAPPING["training"] if name != "tensor_parallel"]
+    asked = [name.replace("_", " ") for name in mapping_columns("training") if name != "tensor_parallel"]
     assert [str(cell) for cell in block[0]][: len(asked)] == asked
     path = sheet(tmp_path / "plan.csv", [row[0] for row in card], [[row[1] for row in card]])
     done = command("search", path, "--mapping", "--top", 1, "-o", "-")
@@ -384,16 +385,16 @@ def test_a_blank_mapping_is_searched_whole(tmp_path: Path, command: Command) -> 
 def test_all_commands_take_auto_alike(tmp_path: Path, command: Command) -> None:
     serve = sheet(tmp_path / "serve.csv", SERVE[1:7], [SERVED[0][1:7]])
     auto = sheet(tmp_path / "auto.csv", [*SERVE[1:7], "tensor parallel"], [[*SERVED[0][1:7], "auto"]])
-    by_option = command("frontier", serve, "--vary", "tensor parallel=auto", "-o", "-")
+    by_option = command("search", "--frontier", serve, "--vary", "tensor parallel=auto", "-o", "-")
     assert by_option.code == 0
-    assert by_option.out == command("frontier", auto, "-o", "-").out
-    assert command("frontier", serve, "--vary", "tensor parallel=1..4", "-o", "-").code == 0
+    assert by_option.out == command("search", "--frontier", auto, "-o", "-").out
+    assert command("search", "--frontier", serve, "--vary", "tensor parallel=1..4", "-o", "-").code == 0
     card = [list(pair) for pair in zip(SERVE[1:7], SERVED[0][1:7], strict=True)]
     block = Session().call("XLPERF_FRONTIER", [card, [["tensor parallel", "auto"]]])
     assert [row[0] for row in block[1:]] == [float(row["tensor_parallel"]) for row in read(by_option.out)]
     for name, *options in (
-        ("frontier", "--points", 2), ("explain",), ("cost",), ("evaluate",), ("solve", "--vary", "num accelerators=8",
-         "--target", "ttft<=1e6"), ("sweep", "--vary", "precision=bf16"), ("search",),
+        ("search", "--frontier", "--points", 2), ("explain",), ("cost",), ("evaluate",), ("search",),
+        ("search", "--vary", "num accelerators=8", "--target", "ttft<=1e6"), ("evaluate", "--vary", "precision=bf16"),
     ):  # fmt: skip
         refused = command(name, auto, *options, "--most", 1)
         assert refused.code == 2, name

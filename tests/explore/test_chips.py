@@ -185,7 +185,7 @@ def test_a_table_of_chips_keeps_limits_or_names_the_nearest(command: Command, tm
         (["technology=auto"], "technology cannot be auto"),
         (["foo=1"], 'unknown column "foo"'),
         (["cache=0"], "cache must be a number above 0"),
-        (["memories.energy=1,2"], "xlperf sweep varies the sheets"),
+        (["memories.energy=1,2"], "xlperf evaluate varies the sheets"),
         (["cache=x2"], "cache is auto: write values"),
         (["num dies=1..50", "memory stacks=1,2,3,4,5,6,7", "cache=1,2,3,4,5,6"], "2,000 at the most"),
     ],

@@ -18,11 +18,8 @@ from conftest import Outcome, csv_rows
 from xlperf.addin.worker import Session
 from xlperf.base.errors import InputError
 from xlperf.base.resources import rows, workbook
-from xlperf.calibrate.comparison import RATES, STEP_TIME, compare, predicted
-from xlperf.calibrate.published import PublishedPlans, read_published
 from xlperf.calibrate.published_errors import plans_of
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.logs import read_log, read_profile
 from xlperf.catalog.read import read_plans
 from xlperf.catalog.schema import results_of, table_schema
 from xlperf.catalog.table import Table
@@ -30,6 +27,9 @@ from xlperf.engine import evaluate
 from xlperf.explore.causes import NONE, Variants, changes, measured_texts
 from xlperf.explore.diagnose import BANDED, Diagnosis, Measured, diagnose, read_measured
 from xlperf.explore.objectives import objective_of
+from xlperf.interop.logs import read_log, read_profile
+from xlperf.measurements.comparison import RATES, STEP_TIME, compare, predicted
+from xlperf.measurements.published import PublishedPlans, read_published
 
 Command = Callable[..., Outcome]
 NAME = "Llama-3 70B, 64 H100, bf16"

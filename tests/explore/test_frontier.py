@@ -249,12 +249,12 @@ def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int
 
 
 def test_command_shows_and_writes(catalog: Catalog, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = command(capsys, "frontier", file, "--vary", "tensor parallel=4,8", "--points", 5)
+    code, out, err = command(capsys, "search", "--frontier", file, "--vary", "tensor parallel=4,8", "--points", 5)
     assert (code, err) == (0, "")
     best = frontier(plans({}), catalog, values(tensor_parallel=[4, 8]), 5)
     assert len(out.splitlines()) == len(best.plans) + 3
     target = file.with_name("points.csv")
-    assert command(capsys, "frontier", file, "--vary", "concurrency=1,8", "--all", "-o", target)[0] == 0
+    assert command(capsys, "search", "--frontier", file, "--vary", "concurrency=1,8", "--all", "-o", target)[0] == 0
     header, *rows = (line.split(",") for line in target.read_text(encoding="utf-8").splitlines())
     assert [row[header.index("concurrency")] for row in rows] == ["1", "8"]
     assert results_of("inference").by_name[USER].header in header
@@ -264,7 +264,7 @@ def test_command_shows_and_writes(catalog: Catalog, file: Path, capsys: pytest.C
     ("arguments", "code", "words"),
     [
         (["--vary", "tpot target=0.1"], 1, "no plan at no load is legal, fits in memory and keeps the targets\n"),
-        (["--vary", "tensor parallel"], 2, "xlperf frontier: --vary takes COLUMN=VALUES"),
+        (["--vary", "tensor parallel"], 2, "xlperf search --frontier: --vary takes COLUMN=VALUES"),
         (["--vary", "tensor parallel=x"], 2, "--vary: tensor parallel must be a whole number of at least 1"),
         (["--sheet", "training"], 2, "plans.csv: has no sheets"),
         (["-o", "points.txt"], 2, "points.txt: the output must end in .xlsx, .csv, .parquet or .json"),
@@ -273,7 +273,7 @@ def test_command_shows_and_writes(catalog: Catalog, file: Path, capsys: pytest.C
 def test_command_says_what_is_wrong(
     file: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, words: str
 ) -> None:
-    found, _, err = command(capsys, "frontier", file, *arguments)
+    found, _, err = command(capsys, "search", "--frontier", file, *arguments)
     assert found == code
     assert words in err
     assert len(err.splitlines()) == 1

@@ -105,12 +105,12 @@ def test_rows_of_other_sheets_are_named_as_they_are_known(catalog: Catalog) -> N
 def test_factors_multiply_columns_of_plans_and_blanks_are_refused(
     catalog: Catalog, small: Path, command: Command
 ) -> None:
-    rows = csv_rows(command("sweep", small, "--vary", "global batch size=x1,x2", "-o", "-").out)
+    rows = csv_rows(command("evaluate", small, "--vary", "global batch size=x1,x2", "-o", "-").out)
     assert [row["global_batch_size"] for row in rows] == ["96", "192"]
     plan = table(TRAIN)
     doubled = evaluate(table({**TRAIN, "global batch size": 192}), catalog)["step_time"][0]
     assert rows[1]["step_time"] == repr(float(doubled)).removesuffix(".0")
-    refused = command("sweep", small, "--vary", "power limit=x0.8,x1", "-o", "-")
+    refused = command("evaluate", small, "--vary", "power limit=x0.8,x1", "-o", "-")
     assert (refused.code, "power limit is blank there: give values, not factors" in refused.err) == (2, True)
     (batch,) = varied("training", "global batch size=x2").varied
     assert with_value(plan, catalog, batch, 2.0)[0]["global_batch_size"].tolist() == [192.0]
@@ -220,17 +220,17 @@ def test_the_best_rows_of_a_sweep_are_those_of_all_rows(
         "--vary",
         "accelerators.memory bandwidth=2,3",
     )
-    rows = [row for row in csv_rows(command("sweep", small, *lines, "-o", "-").out) if row["fits"] == "TRUE"]
+    rows = [row for row in csv_rows(command("evaluate", small, *lines, "-o", "-").out) if row["fits"] == "TRUE"]
     rows = sorted((row for row in rows if float(row["memory"]) <= 60), key=lambda row: float(row["step_time"]))
     monkeypatch.setattr("xlperf.explore.sweep.BLOCK", 5)
     asked = ("--objective", "step time", "--limit", "memory<=60", "--top", 4, "--processes", 1)
-    done = command("sweep", small, *lines, *asked, "-o", "-")
+    done = command("evaluate", small, *lines, *asked, "-o", "-")
     best = csv_rows(done.out)
     assert [row["step_time"] for row in best] == [row["step_time"] for row in rows[:4]]
     assert done.err.startswith("least step time: the best 4 that fit with memory <= 60 GiB; 32 plans computed")
     book = tmp_path / "best.xlsx"
-    assert command("sweep", small, *lines, "--top", 3, "-o", book).code == 0
-    none = command("sweep", small, *lines, "--limit", "step time<=1 ms", "-o", "-")
+    assert command("evaluate", small, *lines, "--top", 3, "-o", book).code == 0
+    none = command("evaluate", small, *lines, "--limit", "step time<=1 ms", "-o", "-")
     assert (none.code, none.out) == (1, "")
 
 
@@ -244,7 +244,7 @@ def test_a_sweep_killed_as_it_joins_or_removes_its_blocks_ends_the_same(
     monkeypatch.setattr("xlperf.explore.sweep.BLOCK", 4)
     lines = ("--vary", "global batch size=96,192,384", "--vary", "micro batch size=1,2,4,8", "-o")
     whole, output = tmp_path / "whole.csv", tmp_path / "grid.csv"
-    assert command("sweep", small, *lines, whole).code == 0
+    assert command("evaluate", small, *lines, whole).code == 0
 
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -257,10 +257,10 @@ def test_a_sweep_killed_as_it_joins_or_removes_its_blocks_ends_the_same(
             broken.setattr(
                 Path, "unlink", lambda path, **k: killed() if path.name == "00000001.csv" else unlink(path, **k)
             )
-        assert command("sweep", small, *lines, output).code != 0
+        assert command("evaluate", small, *lines, output).code != 0
     folder = Path(f"{output}.parts")
     assert (folder / "sweep.json").is_file() and output.exists() == (moment == "removing")
-    assert command("sweep", small, *lines, output).code == 0
+    assert command("evaluate", small, *lines, output).code == 0
     assert output.read_bytes() == whole.read_bytes() and not folder.exists()
     shutil.rmtree(folder, ignore_errors=True)
 

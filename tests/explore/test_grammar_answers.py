@@ -103,7 +103,7 @@ def test_the_largest_request_rate_is_found_between_two_ends(catalog: Catalog, tm
         assert bool((evaluate(own, catalog)["ttft"] <= 0.8)[0]) == reached
     row = {**SERVE, "tensor parallel": 8, "concurrency": "", "request rate": 1}
     done = command(
-        "solve",
+        "search",
         plan_file(tmp_path / "s.csv", row),
         "--vary",
         "request rate=0.5..20",

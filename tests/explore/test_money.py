@@ -203,7 +203,7 @@ def test_owners_are_swept_and_limited_and_what_cannot_move_is_said(command: Comm
     plans = tmp_path / "plans.csv"
     plans.write_text("name,model,accelerator,num accelerators,prompt length,output length,concurrency\n"
                      "a,Meta-Llama-3.1-8B,H100-SXM-80GB,1,1000,500,16\n", encoding="utf-8")  # fmt: skip
-    swept = ("sweep", plans, "--vary", "energy price=0.05,0.5", "-o", "-", "--result")
+    swept = ("evaluate", plans, "--vary", "energy price=0.05,0.5", "-o", "-", "--result")
     rent = command(*swept, "cost")
     rows = csv_rows(rent.out)
     assert len({row["cost_per_million_output_tokens_all_in"] for row in rows}) == 1
@@ -212,13 +212,22 @@ def test_owners_are_swept_and_limited_and_what_cannot_move_is_said(command: Comm
     owned = command(*swept, "owned cost")
     costs = [float(row["owned_cost_per_million_output_tokens_all_in"]) for row in csv_rows(owned.out)]
     assert costs[1] > costs[0] and "cannot move" not in owned.err
-    bandwidth = ("sweep", plans, "--vary", "accelerators.memory bandwidth=x1,x4", "--result", "owned cost", "-o", "-")
+    bandwidth = (
+        "evaluate",
+        plans,
+        "--vary",
+        "accelerators.memory bandwidth=x1,x4",
+        "--result",
+        "owned cost",
+        "-o",
+        "-",
+    )
     faster = csv_rows(command(*bandwidth).out)
     assert float(faster[1]["owned_cost_per_million_output_tokens_all_in"]) < costs[0]
     bound = 0.5 * (costs[0] + costs[1])
-    kept = command("sweep", plans, "--vary", "energy price=0.05,0.5", "--limit", f"owned cost<={bound}", "-o", "-")
+    kept = command("evaluate", plans, "--vary", "energy price=0.05,0.5", "--limit", f"owned cost<={bound}", "-o", "-")
     assert [row["energy_price"] for row in csv_rows(kept.out)] == ["0.05"]
-    unread = command("sweep", plans, "--vary", "accelerators.host bandwidth=x1,x2", "--result", "tpot", "-o", "-")
+    unread = command("evaluate", plans, "--vary", "accelerators.host bandwidth=x1,x2", "--result", "tpot", "-o", "-")
     assert "accelerators.host bandwidth cannot move tpot" in unread.err
-    read = command("sweep", plans, "--vary", "accelerators.memory bandwidth=x1,x2", "--result", "tpot", "-o", "-")
+    read = command("evaluate", plans, "--vary", "accelerators.memory bandwidth=x1,x2", "--result", "tpot", "-o", "-")
     assert "cannot move" not in read.err

@@ -153,5 +153,5 @@ def test_the_command_orders_and_says_so(tmp_path: Path, command: Callable[..., O
     assert len(rows) == 3 and float(rows[0][key]) <= float(rows[1][key]) <= float(rows[2][key])
     wrong = command("search", path, "--mapping", "--uncertain", "prices.rental price=x0.5..x2")
     assert wrong.code == 2 and "--uncertain goes with --robust" in wrong.err
-    sure = command("solve", path, "--vary", "tensor parallel=1,2,4,8", "--target", "tpot<=40", "--probability", "0.9")
+    sure = command("search", path, "--vary", "tensor parallel=1,2,4,8", "--target", "tpot<=40", "--probability", "0.9")
     assert "with 0.9 probability" in sure.err

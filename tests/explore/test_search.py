@@ -15,11 +15,9 @@ from places import DATA
 from search_plans import SERVE, TRAIN, plan
 
 from xlperf.base.errors import InputError
-from xlperf.calibrate.published import read_published
-from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
-from xlperf.catalog.schema import AUTO_COLUMNS, PLAN_TABLES, column
+from xlperf.catalog.schema import PLAN_TABLES, auto_columns, column
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import numbers
@@ -28,6 +26,8 @@ from xlperf.explore.objectives import default_objective, limit_of, objective_of
 from xlperf.explore.search import MEMORY_FIRST, search, stacked
 from xlperf.explore.search_results import BEYOND_LIMITS, GOOD, ILLEGAL, TOO_LARGE, Search
 from xlperf.explore.space import WHOLE, Part, divisors
+from xlperf.measurements.published import read_published
+from xlperf.measurements.training import training_plans
 
 DEGREES = ("tensor parallel", "context parallel", "pipeline parallel")
 SHARDS = ("tensor parallel", "pipeline parallel", "expert parallel", "data parallel attention")
@@ -171,7 +171,7 @@ def test_modes_are_compared_with_their_own_columns(catalog: Catalog) -> None:
 
 def test_every_searched_column_can_be_auto(catalog: Catalog) -> None:
     for kind in PLAN_TABLES:
-        for name in AUTO_COLUMNS[kind]:
+        for name in auto_columns(kind):
             base = TRAIN if kind == "training" else {k: v for k, v in SERVE.items() if k != "concurrency"}
             words = name.replace("_", " ")
             asked = plan({k: v for k, v in base.items() if k != words}, words)
@@ -215,7 +215,7 @@ def test_divisors() -> None:
     model=st.sampled_from(["Meta-Llama-3.1-8B", "Mixtral-8x7B", "GPT3-13B"]),
     count=st.sampled_from([1, 6, 8, 12, 16]),
     batch=st.sampled_from([8, 24, 96]),
-    auto=st.sets(st.sampled_from(AUTO_COLUMNS["training"][1:13]), min_size=1, max_size=4),
+    auto=st.sets(st.sampled_from(auto_columns("training")[1:13]), min_size=1, max_size=4),
 )
 def test_candidates_are_distinct_and_the_best_is_legal(
     catalog: Catalog, model: str, count: int, batch: int, auto: set[str]

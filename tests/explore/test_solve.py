@@ -254,38 +254,38 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_sweep_writes_every_point(files: tuple[Path, Path], tmp_path: Path, command: Command) -> None:
     lines = ("--vary", "tensor parallel=1,2,4", "--vary", "accelerators.memory bandwidth=2,4")
-    done = command("sweep", files[0], *lines, "-o", "-")
+    done = command("evaluate", files[0], *lines, "-o", "-")
     rows = csv_rows(done.out)
     assert (done.code, len(rows)) == (0, 6)
     assert [row["accelerators.memory_bandwidth"] for row in rows] == ["2"] * 3 + ["4"] * 3
     book = tmp_path / "grid.xlsx"
-    assert command("sweep", files[0], *lines, "-o", book).code == 0
+    assert command("evaluate", files[0], *lines, "-o", book).code == 0
     cells = list(load_workbook(book)["sweep"].iter_rows(values_only=True))
     at, time = (cells[0].index(header) for header in ("accelerators.memory bandwidth (TB/s)", "step time (s)"))
     assert [row[at] for row in cells[1:]] == [2, 2, 2, 4, 4, 4]
     assert [row[time] for row in cells[1:]] == [float(row["step_time"]) for row in rows]
-    shown = command("sweep", files[0], *lines).out.splitlines()
+    shown = command("evaluate", files[0], *lines).out.splitlines()
     assert shown[0].split("  ")[0] == "name"
     assert "accelerators.memory bandwidth" in shown[0]
     assert len(shown) == 9
 
 
 def test_solve_says_the_answer(files: tuple[Path, Path], command: Command) -> None:
-    done = command("solve", files[1], "--vary", "num accelerators=1..16", "--target", "tpot<=20", "-o", "-")
+    done = command("search", files[1], "--vary", "num accelerators=1..16", "--target", "tpot<=20", "-o", "-")
     rows = csv_rows(done.out)
     assert done.code == 0
     assert done.err.startswith(
         f"s: num accelerators {rows[0]['num_accelerators']} is the least with tpot <= 20 ms; tensor"
     )
     assert float(rows[0]["tpot"]) <= 20
-    auto = command("solve", files[0], "--vary", "num accelerators=auto", "--with-auto", "tensor parallel",
+    auto = command("search", files[0], "--vary", "num accelerators=auto", "--with-auto", "tensor parallel",
                    "--target", "step time<=1")  # fmt: skip
     assert auto.code == 0
     assert " is the least with step time <= 1 s; tensor parallel " in auto.err
-    number = command("solve", files[1], "--vary", "accelerators.memory bandwidth=x1..x4", "--target", "tpot<=15")
+    number = command("search", files[1], "--vary", "accelerators.memory bandwidth=x1..x4", "--target", "tpot<=15")
     assert "s: accelerators memory bandwidth x" in number.err
     assert "accelerators.memory bandwidth" in number.out
-    none = command("solve", files[1], "--vary", "num accelerators=1..16", "--target", "tpot<=1")
+    none = command("search", files[1], "--vary", "num accelerators=1..16", "--target", "tpot<=1")
     assert (none.code, none.out) == (1, "")
     assert "s: none keeps tpot <= 1 ms: " in none.err
 
@@ -293,20 +293,23 @@ def test_solve_says_the_answer(files: tuple[Path, Path], command: Command) -> No
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("sweep", "--vary", "accelerators.memory bandwidth=1..2"), "a sweep needs values, not two ends"),
-        (("sweep", "--vary", "tensor parallel"), '--vary takes COLUMN=VALUES, got "tensor parallel"'),
-        (("solve", "--vary", "num accelerators=1..4"), "give --target, as --target 'tpot<=20'"),
-        (("solve", "--vary", "precision=bf16,fp8", "--target", "mfu>=1"), "precision is no number: there is no least"),
+        (("evaluate", "--vary", "accelerators.memory bandwidth=1..2"), "give values, not two ends"),
+        (("evaluate", "--vary", "tensor parallel"), '--vary takes COLUMN=VALUES, got "tensor parallel"'),
+        (("search", "--least", "--vary", "num accelerators=1..4"), "give --target, as --target 'tpot<=20'"),
+        (("search", "--vary", "precision=bf16,fp8", "--target", "mfu>=1"), "precision is no number: there is no least"),
         (
-            ("solve", "--vary", "num accelerators=1..4", "--target", "tpot<=1"),
+            ("search", "--vary", "num accelerators=1..4", "--target", "tpot<=1"),
             '"tpot" is no result in numbers of train',
         ),
         (
-            ("solve", "--vary", "num accelerators=1..4", "--vary", "tensor parallel=2", "--target", "mfu>=1"),
-            "solve varies one column: give one --vary, and what is chosen with it as --with-auto",
+            ("search", "--vary", "num accelerators=1..4", "--vary", "tensor parallel=2", "--target", "mfu>=1"),
+            "--target takes one --vary; give columns to choose with it as --with-auto",
         ),
         (("search", "--vary", "networks.latency=x1..x2"), "networks.latency: a search needs values, not a range"),
-        (("solve", "--vary", "num accelerators=1..4", "--target", "mfu>=1", "--with-auto", "name"), '"name" cannot be'),
+        (
+            ("search", "--vary", "num accelerators=1..4", "--target", "mfu>=1", "--with-auto", "name"),
+            '"name" cannot be',
+        ),
     ],
 )
 def test_questions_that_are_refused(

@@ -171,7 +171,7 @@ def _parts(folder: Path) -> dict[str, int]:
 def test_a_sweep_killed_ten_times_goes_on_and_ends_the_same(plans: Path, tmp_path: Path) -> None:
     moments = random.Random(17)
     output, folder = tmp_path / "grid.parquet", tmp_path / "grid.parquet.parts"
-    command = [sys.executable, "-m", "xlperf", "sweep", str(plans), *LONG, "--processes", "2", "-o"]
+    command = [sys.executable, "-m", "xlperf", "evaluate", str(plans), *LONG, "--processes", "2", "-o"]
     before: dict[str, int] = {}
     for _ in range(10):
         with subprocess.Popen([*command, str(output)], stderr=subprocess.DEVNULL) as running:
@@ -201,9 +201,9 @@ def test_blocks_of_csv_and_parquet_are_the_rows_of_one_table(
 
     lines = (*LONG[:1], f"global batch size=1..{BLOCK // 2}", *LONG[2:3], "micro batch size=1,2,4", *LONG[4:])
     csv_file, parquet_file = tmp_path / "grid.csv", tmp_path / "grid.parquet"
-    assert command("sweep", plans, *lines, "-o", csv_file).err == f"{csv_file}: 49,152 plans\n"
-    assert command("sweep", plans, *lines, "-o", parquet_file).code == 0
-    printed = command("sweep", plans, *lines, "-o", "-").out
+    assert command("evaluate", plans, *lines, "-o", csv_file).err == f"{csv_file}: 49,152 plans\n"
+    assert command("evaluate", plans, *lines, "-o", parquet_file).code == 0
+    printed = command("evaluate", plans, *lines, "-o", "-").out
     assert csv_file.read_text(encoding="utf-8") == printed
     rows = list(csv.reader(printed.splitlines()))
     stored = parquet.read_table(parquet_file)
@@ -221,17 +221,17 @@ def test_blocks_of_another_sweep_are_left_out_and_other_folders_stay(
     output, folder = tmp_path / "grid.csv", tmp_path / "grid.csv.parts"
     folder.mkdir()
     (folder / "mine.txt").write_text("kept", encoding="utf-8")
-    refused = command("sweep", plans, "--vary", "tensor parallel=1,2", "-o", output)
+    refused = command("evaluate", plans, "--vary", "tensor parallel=1,2", "-o", output)
     assert refused.code == 2
     assert "but it holds other files; remove it or rename the output" in refused.err
     assert (folder / "mine.txt").read_text(encoding="utf-8") == "kept"
     os.remove(folder / "mine.txt")
     (folder / ".xlperf-0123456789abcdef.part.json").write_text("{", encoding="utf-8")  # killed at the first file
-    assert command("sweep", plans, "--vary", "tensor parallel=1,2", "-o", output).code == 0
+    assert command("evaluate", plans, "--vary", "tensor parallel=1,2", "-o", output).code == 0
     folder.mkdir()
     (folder / "sweep.json").write_text('{"sweep": "another"}', encoding="utf-8")
     (folder / "00000000.csv").write_text("name\nwrong\n", encoding="utf-8")
-    assert command("sweep", plans, "--vary", "tensor parallel=1,2", "-o", output).code == 0
+    assert command("evaluate", plans, "--vary", "tensor parallel=1,2", "-o", output).code == 0
     assert "wrong" not in output.read_text(encoding="utf-8")
 
 
@@ -247,12 +247,12 @@ def test_a_second_sweep_into_the_same_output_is_refused_and_says_who_writes_it(
             yield work(task)
             if not number:
                 for name in ("tensor parallel=1,2", "tensor parallel=2,4"):
-                    others.append(command("sweep", plans, "--vary", name, "-o", output))
+                    others.append(command("evaluate", plans, "--vary", name, "-o", output))
 
     folder.mkdir()
     (folder / ".xlperf-lock").write_text("process 1 since 2001-01-01 00:00:00", encoding="utf-8")  # its holder died
     monkeypatch.setattr("xlperf.cli.blocks.worked", disturbed)
-    assert command("sweep", plans, "--vary", "tensor parallel=1,2", "-o", output).code == 0
+    assert command("evaluate", plans, "--vary", "tensor parallel=1,2", "-o", output).code == 0
     for other in others:
         assert other.code == 2
         holder = rf"process {os.getpid()} since \d{{4}}-\d\d-\d\d [\d:]{{8}}"

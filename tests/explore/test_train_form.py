@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.launch import launch_lines
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
@@ -17,6 +16,7 @@ from xlperf.explore.forms import evaluate_forms, form_of
 from xlperf.explore.search_results import one_plan
 from xlperf.explore.started import refused_reasons, shape_of
 from xlperf.explore.train import SEARCHED, best_mapping, ways
+from xlperf.interop.launch import launch_lines
 
 DAY = 86_400.0
 DENSE = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": "256",

@@ -19,22 +19,12 @@ import pytest
 from places import ROOT, TESTS
 
 from xlperf.calibrate.accuracy import MARKERS, short_table
+from xlperf.cli.app import cli
 
 TOP_LEVEL = {"pyproject.toml", "README.md", "xlperf", "workbooks", "tests", "templates"}
 HEAVY = ("numpy", "pandas", "openpyxl", "xlwings", "pyarrow", "scipy")
-COMMANDS = (
-    "report",
-    "evaluate",
-    "explain",
-    "frontier",
-    "validate",
-    "check",
-    "show",
-    "new",
-    "calibrate",
-    "install",
-    "uninstall",
-)
+COMMANDS = tuple(cli.commands)
+LEDGER = "unseen_first.csv"
 WORDS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
 SKIPS = re.compile(r"mark\.(skip|skipif|xfail)\b|pytest\.(skip|xfail|importorskip)\(|unittest\.skip")
 
@@ -332,6 +322,10 @@ def test_readme_counts_what_skips_tests() -> None:
     assert said[1] == WORDS[marks], f"the README says {said[1]}, there are {marks}"
 
 
+def test_readme_is_short() -> None:
+    assert len(_readme().splitlines()) <= 120
+
+
 def test_readme_names_every_command() -> None:
     missing = [name for name in COMMANDS if f"xlperf {name}" not in _readme()]
     assert not missing
@@ -350,6 +344,7 @@ def test_readme_repeats_the_accuracy_page() -> None:
     found = table(_readme(), "models-left-out")
     assert len(found[1]) > 5
     assert found == short_table(table(page, "cross-validation"))
+    assert found == table((ROOT / "xlperf" / "guide" / "accuracy.md").read_text(encoding="utf-8"), "models-left-out")
 
 
 @pytest.fixture(scope="module")
@@ -369,10 +364,16 @@ def test_wheel_carries_workbooks_templates_and_data(wheel: Path) -> None:
         "xlperf/workbooks/xlperf.xlsx",
         "xlperf/workbooks/validation.xlsx",
         "xlperf/templates/report.xlsx",
-        "xlperf/workbooks/accuracy.md",
+        "xlperf/guide/start.md",
     }
     data = {f"xlperf/{path.relative_to(ROOT / 'xlperf')}" for path in _tracked() if (ROOT / "xlperf") in path.parents}
-    assert wanted | data <= names
+    assert wanted | {name for name in data if not name.endswith(LEDGER)} <= names
+    left_out = (".png", "accuracy.md", LEDGER)
+    carried = [name for name in names if name.endswith(left_out) and name != "xlperf/guide/accuracy.md"]
+    assert not carried, "pictures, the long page of accuracy, the ledger of first predictions"
+    assert not [name for name in names if name.startswith("xlperf/workbooks/") and not name.endswith(".xlsx")]
+    metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
+    assert "License-Expression: Apache-2.0" in zipfile.ZipFile(wheel).read(metadata).decode().splitlines()
     assert not [name for name in names if name.startswith(("tests/", "workbooks/", ".ci"))]
 
 

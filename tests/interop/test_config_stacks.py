@@ -11,10 +11,9 @@ from conftest import Outcome, csv_rows
 from xlperf.base.errors import InputError
 from xlperf.base.resources import rows
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.launch import read_launch
-from xlperf.catalog.launch_flags import flags, read_stacks, stacks
-from xlperf.catalog.launch_stacks import kind_of, software_of
 from xlperf.catalog.schema import table_schema
+from xlperf.interop.launch import read_launch
+from xlperf.interop.launch_stacks import flags, kind_of, read_stacks, software_of, stacks
 
 Command = Callable[..., Outcome]
 GIVEN = {"accelerator": "H100-SXM-80GB", "num accelerators": "256"}
@@ -44,7 +43,7 @@ def agrees(catalog: Catalog, text: str, name: str, wanted: str, given: dict[str,
 
 
 def test_flags_are_of_columns_and_values_that_there_are() -> None:
-    for row in rows("catalog/config_flags.csv"):
+    for row in rows("interop/config_flags.csv"):
         assert row["version"]
         if row["column"][:1] in ("", "@"):
             continue
@@ -56,14 +55,14 @@ def test_flags_are_of_columns_and_values_that_there_are() -> None:
 
 def test_stacks_of_the_table_are_read_or_refused(catalog: Catalog) -> None:
     software = set(catalog.tables["calibration"].text("software").tolist())
-    for row in rows("catalog/launch_stacks.csv"):
+    for row in rows("interop/launch_stacks.csv"):
         assert row["source"] and row["evidence"] and row["title"]
         if row["read"] == "yes" and row["stack"] != "serving":
             assert flags(row["stack"])
     for stack in set(read_stacks()) - set(stacks()):
         assert software_of(stack)[0] in software
     names = set(catalog.tables["models"].text("model").tolist())
-    assert {row["model"] for row in rows("catalog/launch_models.csv")} - {""} <= names
+    assert {row["model"] for row in rows("interop/launch_models.csv")} - {""} <= names
 
 
 @pytest.mark.parametrize(
@@ -370,11 +369,11 @@ def test_a_setting_that_moves_the_result_is_an_error_unless_partial(command: Com
     file = tmp_path / "sft.yaml"
     file.write_text(LLAMA_FACTORY + "quantization_bit: 4\nuse_something: fast\nplot_loss: true\n")
     given = ["--set", "accelerator=H100-SXM-80GB", "--set", "num accelerators=8"]
-    outcome = command("plan", file, *given)
+    outcome = command("launch", "--read", file, *given)
     assert outcome.code == 2 and not outcome.out and outcome.err.count("\n") == 1
     assert "sft.yaml: has settings of llama-factory that move a result and are not read" in outcome.err
     assert "quantization_bit: 4 (line 19)" in outcome.err and "plot_loss" not in outcome.err
-    outcome = command("plan", file, *given, "--partial")
+    outcome = command("launch", "--read", file, *given, "--partial")
     assert outcome.code == 0 and csv_rows(outcome.out)[0]["zero_stage"] == "3"
     assert "note: sft.yaml: moves a result, not read: quantization_bit: 4" in outcome.err
     assert "note: sft.yaml: not read: use_something: fast" in outcome.err
@@ -498,4 +497,6 @@ def test_hostile_configurations_get_a_line(catalog: Catalog, text: str) -> None:
 
 
 def test_every_stack_can_be_named(command: Command) -> None:
-    assert f"[{'|'.join(read_stacks())}]" in command("plan", "--help").out.replace("\n", "").replace(" ", "")
+    assert f"[{'|'.join(read_stacks())}]" in command("launch", "--read", "--help").out.replace("\n", "").replace(
+        " ", ""
+    )

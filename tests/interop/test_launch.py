@@ -17,13 +17,13 @@ from places import DATA
 from xlperf.base.errors import InputError
 from xlperf.base.resources import rows, workbook
 from xlperf.catalog.catalog import load_catalog
-from xlperf.catalog.launch import Launch, flags, launch_lines, read_launch, stacks
-from xlperf.catalog.launch_stacks import verdict
-from xlperf.catalog.launch_text import Setting
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.read import read_plans
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
+from xlperf.interop.launch import Launch, flags, launch_lines, read_launch, stacks
+from xlperf.interop.launch_stacks import verdict
+from xlperf.interop.launch_text import Setting
 
 Command = Callable[..., Outcome]
 REST = "# xlperf: model = Llama3-70B\n# xlperf: accelerator = H100-SXM-80GB\n# xlperf: num accelerators = 64\n"
@@ -45,7 +45,7 @@ def test_shipped_plans_come_back_the_same(stack: str) -> None:
 
 
 def test_flags_are_of_columns_and_values_that_there_are() -> None:
-    for row in rows("catalog/launch_flags.csv"):
+    for row in rows("interop/launch_flags.csv"):
         assert row["version"]
         if row["column"][:1] in ("", "@"):
             continue
@@ -53,7 +53,7 @@ def test_flags_are_of_columns_and_values_that_there_are() -> None:
         assert row["value"] or not row["argument"]
         if row["value"] and column.entries:
             assert row["value"] in column.entries
-    for row in rows("catalog/launch_defaults.csv"):
+    for row in rows("interop/launch_defaults.csv"):
         assert row["column"] in table_schema(flags(row["stack"])[0].kind).by_name and row["source"]
 
 
@@ -299,11 +299,11 @@ def test_commands(command: Command, tmp_path: Path) -> None:
     assert printed.code == 0 and printed.out.startswith("# xlperf: megatron Megatron-Core")
     script = tmp_path / "train.sh"
     script.write_text(printed.out + "--my-flag 3\n")
-    back = command("plan", script)
+    back = command("launch", "--read", script)
     assert back.code == 0 and csv_rows(back.out)[0]["model"]
     assert back.err == "note: train.sh: not read: --my-flag 3\n"
     script.write_bytes(b"\xff\xfe\x00--tp")
-    assert command("plan", script).err.count("\n") == 1
+    assert command("launch", "--read", script).err.count("\n") == 1
 
 
 def test_every_stack_can_be_named(command: Command) -> None:
@@ -336,7 +336,7 @@ VLLM = "INFO non-default args: {'model': 'x', 'tensor_parallel_size': 8, 'enable
 def test_logs_say_their_arguments(command: Command, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text(DUMP + "iteration 1 | elapsed time per iteration (ms): 8.0\n" * 40_000)  # more than is looked at
-    outcome = command("plan", log, "--set", "accelerator=H100-SXM-80GB", "--set", "model=Llama3-70B")
+    outcome = command("launch", "--read", log, "--set", "accelerator=H100-SXM-80GB", "--set", "model=Llama3-70B")
     row = csv_rows(outcome.out)[0]
     assert outcome.code == 0 and not outcome.err
     names = ("num_accelerators", "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "zero_stage", "precision")

@@ -6,8 +6,8 @@ import pytest
 
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import load_catalog
-from xlperf.catalog.launch import Launch, read_launch
 from xlperf.catalog.table import Table
+from xlperf.interop.launch import Launch, read_launch
 
 H100 = {"accelerator": "H100-SXM-80GB", "num accelerators": "64"}
 SERVING = {"accelerator": "H100-SXM-80GB", "prompt length": "1000", "output length": "200"}

@@ -17,8 +17,8 @@ from conftest import Outcome
 from xlperf.base.errors import InputError
 from xlperf.base.resources import rows, workbook
 from xlperf.base.units import UNITS
-from xlperf.catalog.logs import blocks, read_log, read_profile
 from xlperf.explore.causes import measured_texts
+from xlperf.interop.logs import blocks, read_log, read_profile
 
 Command = Callable[..., Outcome]
 LINE = (
@@ -217,8 +217,8 @@ def test_a_log_of_another_run_is_reported(command: Command, tmp_path: Path) -> N
 
 def test_reading_is_linear_in_the_length_of_a_line(tmp_path: Path) -> None:
     """Every pattern on its own worst text: its literal beginning over and over, and long runs after it."""
-    from xlperf.catalog.log_text import _patterns
-    from xlperf.catalog.logs import _EVENT, _compiled
+    from xlperf.interop.log_text import _patterns
+    from xlperf.interop.logs import _EVENT, _compiled
 
     def worst(pattern: re.Pattern[bytes], stem: bytes, size: int) -> float:
         texts = [stem * (size // max(len(stem), 1)), *(stem + each * size for each in (b"1", b" ", b".", b",", b"x"))]
@@ -231,7 +231,7 @@ def test_reading_is_linear_in_the_length_of_a_line(tmp_path: Path) -> None:
             slowest = max(slowest, time.process_time() - start)
         return slowest
 
-    patterns = [(_compiled(row["pattern"]), row["pattern"]) for row in rows("catalog/log_patterns.csv")]
+    patterns = [(_compiled(row["pattern"]), row["pattern"]) for row in rows("interop/log_patterns.csv")]
     patterns += [(re.compile(one.pattern.encode(), one.flags & re.M), one.pattern) for _, one, *_ in _patterns()]
     stems = [(pattern, re.sub(r"\\s\*|\\b|\(\?m\)|\^", "", text.split("{number}")[0])) for pattern, text in patterns]
     cases = [(pattern, re.sub(r"\\(.)", r"\1", re.split(r"\(\?:|\[\^|\\\.\+", stem)[0])) for pattern, stem in stems]

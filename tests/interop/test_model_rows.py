@@ -20,14 +20,14 @@ from xlperf import load_catalog
 from xlperf.base.errors import InputError
 from xlperf.base.units import factor
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.datasheet import accelerator_row
-from xlperf.catalog.hugging_face import model_row
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.catalog.xlsx_rows import add_row
 from xlperf.engine import evaluate
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.parameters import mtp_parameters, parameter_count
+from xlperf.interop.datasheet import accelerator_row
+from xlperf.interop.hugging_face import model_row
 
 Command = Callable[..., Outcome]
 PUBLIC = json.loads((DATA / "hugging_face.json").read_text(encoding="utf-8"))
@@ -214,10 +214,10 @@ def _folder(path: Path, counts: int) -> Path:
 
 def test_weights_beside_the_configuration_check_the_row(command: Command, tmp_path: Path) -> None:
     good, bad = _folder(tmp_path / "good", 8_030_261_248), _folder(tmp_path / "bad", 9_030_261_248)
-    done = command("model", good)
+    done = command("add", "model", good)
     assert done.code == 0
     assert "8.0303 billion, +0.00%: agrees" in done.out
-    done = command("model", bad)
+    done = command("add", "model", bad)
     assert done.code == 1
     assert "DIFFERS" in done.out
 
@@ -226,14 +226,14 @@ def test_a_model_of_your_own_is_a_table_that_plans_take(command: Command, tmp_pa
     (tmp_path / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
     models, plans = tmp_path / "models.csv", tmp_path / "plans.csv"
     for name in ("mine", "mine too"):
-        assert command("model", tmp_path / "config.json", "--name", name, "-o", models).code == 0
+        assert command("add", "model", tmp_path / "config.json", "--name", name, "-o", models).code == 0
     text = models.read_text(encoding="utf-8").replace("model,", "model,aliases,", 1)
     models.write_text("\n".join(line if line[:6] == "model," else line.replace(",", ",an alias;other,", 1)
                                 for line in text.splitlines()), encoding="utf-8")  # fmt: skip
-    taken = command("model", tmp_path / "config.json", "--name", "Other", "-o", models)
+    taken = command("add", "model", tmp_path / "config.json", "--name", "Other", "-o", models)
     assert taken.code == 2 and "another spelling of" in taken.err
     models.write_text(text.replace("aliases,", "", 1), encoding="utf-8")
-    again = command("model", tmp_path / "config.json", "--name", "Mine", "-o", models)
+    again = command("add", "model", tmp_path / "config.json", "--name", "Mine", "-o", models)
     assert (again.code, again.err.strip()) == (2, 'models.csv: "mine" is there already; give the new row another name')
     plans.write_text(
         "model,accelerator,num accelerators,global batch size\n"
@@ -339,15 +339,17 @@ def test_a_row_needs_room_below_the_table(tmp_path: Path) -> None:
 def test_a_model_goes_into_a_new_workbook_and_into_one_of_your_own(command: Command, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
     study = tmp_path / "study.xlsx"
-    done = command("model", tmp_path / "config.json", "--name", "first", "-o", study)
+    done = command("add", "model", tmp_path / "config.json", "--name", "first", "-o", study)
     assert (done.code, "[models!A" in done.out) == (0, True)
-    assert command("model", tmp_path / "config.json", "--name", "second", "-o", study).code == 0
+    assert command("add", "model", tmp_path / "config.json", "--name", "second", "-o", study).code == 0
     models = load_catalog(study).tables["models"]
     shipped = load_catalog().tables["models"]
     assert models["model"][len(shipped) :].tolist() == ["first", "second"]
     assert command("check", study).code == 0
     before = study.read_bytes()
-    again = command("model", tmp_path / "config.json", "--name", "llama3-70b", "-o", study)  # an alias on the sheet
+    again = command(
+        "add", "model", tmp_path / "config.json", "--name", "llama3-70b", "-o", study
+    )  # an alias on the sheet
     assert (again.code, len(again.err.splitlines())) == (2, 1)
     assert 'is another spelling of "Meta-Llama-3.1-70B"' in again.err
     assert study.read_bytes() == before
@@ -369,7 +371,7 @@ Colour: green
 def test_a_datasheet_becomes_a_row(command: Command, tmp_path: Path) -> None:
     card, study = tmp_path / "h200.txt", tmp_path / "accelerators.csv"
     card.write_text(CARD, encoding="utf-8")
-    done = command("accelerator", card, "--like", "H200-SXM-141GB", "--name", "my H200", "-o", study)
+    done = command("add", "accelerator", card, "--like", "H200-SXM-141GB", "--name", "my H200", "-o", study)
     assert done.code == 0
     assert '"Colour" is no column of accelerators' in done.out
     table = load_catalog(study).tables["accelerators"]
@@ -400,11 +402,11 @@ def test_a_bad_line_of_a_card_is_named(line: str, problem: str) -> None:
 def test_a_card_without_generation_or_far_beyond_others_is_said(command: Command, tmp_path: Path) -> None:
     card = tmp_path / "chip.txt"
     card.write_text(CARD.replace("4.8 TB/s", "48000 TB/s"), encoding="utf-8")
-    done = command("accelerator", card, "--like", "H200-SXM-141GB")
+    done = command("add", "accelerator", card, "--like", "H200-SXM-141GB")
     assert (done.code, "memory bandwidth" in done.err) == (2, True)  # beyond what any machine can have
     card.write_text(CARD.replace("4.8 TB/s", "4.8 MB/s"), encoding="utf-8")
-    done = command("accelerator", card)
+    done = command("add", "accelerator", card)
     assert (done.code, "needs a line generation" in done.err) == (2, True)
-    done = command("accelerator", card, "--like", "H200-SXM-141GB", "--json")
+    done = command("add", "accelerator", card, "--like", "H200-SXM-141GB", "--json")
     assert (done.code, "check its zeros and its unit" in done.err) == (1, True)
     assert json.loads(done.out)["accelerator"] == "H200"

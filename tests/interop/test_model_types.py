@@ -16,12 +16,12 @@ from places import DATA
 from xlperf import load_catalog
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.hugging_face import ModelRow, model_row
-from xlperf.catalog.hugging_face_types import defaults_of, families
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import Column, unit_of
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.parameters import parameter_count
+from xlperf.interop.hugging_face import ModelRow, model_row
+from xlperf.interop.hugging_face_types import defaults_of, families
 
 Command = Callable[..., Outcome]
 COUNTS = list(csv.DictReader((DATA / "transformers_counts.csv").open(encoding="utf-8")))
@@ -216,44 +216,44 @@ def _written(path: Path, config: dict[str, object]) -> Path:
 
 def test_active_parameters_say_whether_embeddings_count(command: Command, tmp_path: Path) -> None:
     """MiniMax-M3: 25.96 G active with both embeddings, 23.5 without (its card says 23); tied ones count once."""
-    done = command("model", _written(tmp_path / "m3.json", M3))
+    done = command("add", "model", _written(tmp_path / "m3.json", M3))
     assert done.code == 0 and "left out" not in done.out
     assert "25.96 active per token with embeddings, 24.73 without the input embedding, 23.5 without" in done.out
     tied = {**M3, "tie_word_embeddings": True}
-    done = command("model", _written(tmp_path / "tied.json", tied))
+    done = command("add", "model", _written(tmp_path / "tied.json", tied))
     assert "24.73 active per token with embeddings, 23.5 without input and output embeddings" in done.out
 
 
 def test_defaults_and_entries_that_were_not_read_are_said(command: Command, tmp_path: Path) -> None:
-    done = command("model", _written(tmp_path / "g.json", GEMMA3_4B))
+    done = command("add", "model", _written(tmp_path / "g.json", GEMMA3_4B))
     assert done.code == 0 and "defaults of its class: num_attention_heads 8, num_key_value_heads 4" in done.out
     odd = {**MOE, "residual_loops": 3}
-    done = command("model", _written(tmp_path / "odd.json", odd))
+    done = command("add", "model", _written(tmp_path / "odd.json", odd))
     assert (done.code, "are not read: residual_loops" in done.out) == (1, True)
 
 
 def test_an_unknown_type_needs_the_count_of_a_llama(command: Command, tmp_path: Path) -> None:
     llama = {**defaults_of("llama"), "model_type": "foo"}
     path = _written(tmp_path / "config.json", llama)
-    done = command("model", path)
+    done = command("add", "model", path)
     assert (done.code, "give --parameters or its weights" in done.out) == (1, True)
-    assert command("model", path, "--parameters", "6.74").code == 0
-    done = command("model", path, "--parameters", "7.5", "-o", tmp_path / "models.csv")
+    assert command("add", "model", path, "--parameters", "6.74").code == 0
+    done = command("add", "model", path, "--parameters", "7.5", "-o", tmp_path / "models.csv")
     assert (done.code, "DIFFERS" in done.out, "not those of a Llama" in done.out) == (1, True, True)
     assert load_catalog(tmp_path / "models.csv").tables["models"]["attention_pattern"][0] == "not expressed"
     index = {"metadata": {"total_size": 2 * 6_738_415_616}, "weight_map": {"w": "model-00001-of-00001.safetensors"}}
     _written(path, {**llama, "dtype": "bfloat16"})
     _written(tmp_path / "model.safetensors.index.json", index)
-    assert command("model", path).code == 0  # the index beside the file tells
+    assert command("add", "model", path).code == 0  # the index beside the file tells
     header = json.dumps({"w": {"dtype": "BF16", "shape": [5, 10**9], "data_offsets": [0, 0]}}).encode()
     (tmp_path / "model-00001-of-00001.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
-    assert command("model", tmp_path).code == 1
+    assert command("add", "model", tmp_path).code == 1
 
 
 def test_an_adapter_is_named_as_one(command: Command, tmp_path: Path) -> None:
     _written(tmp_path / "adapter_config.json", {"peft_type": "LORA", "base_model_name_or_path": "org/base", "r": 8})
     for given in (tmp_path, tmp_path / "adapter_config.json"):
-        done = command("model", given)
+        done = command("add", "model", given)
         assert done.code == 2 and "is an adapter (LORA); give the config.json of org/base" in done.err
 
 
@@ -266,7 +266,7 @@ def _csv(path: Path, *lines: str) -> Path:
 
 
 def test_one_table_adds_to_the_shipped_rows_and_replaces_by_name(tmp_path: Path) -> None:
-    """Every kind whose rows have names: xlperf model -o models.csv hid all shipped models once."""
+    """Every kind whose rows have names: xlperf add model -o models.csv hid all shipped models once."""
     shipped = load_catalog()
     for kind in ("accelerators", "networks", "models", "prices", "servers", "process_nodes", "packages"):
         table = shipped.tables[kind]
@@ -333,7 +333,7 @@ def test_an_accelerator_added_to_a_table_runs_beside_the_shipped(command: Comman
     card = _csv(tmp_path / "x.txt", "memory: 90 GB", "memory bandwidth: 5 TB/s", "BF16 Tensor Core: 900 TFLOPS",
                 "TDP: 700 W")  # fmt: skip
     own = tmp_path / "accelerators.csv"
-    assert command("accelerator", card, "--like", "H200-SXM-141GB", "--name", "mine", "-o", own).code == 0
+    assert command("add", "accelerator", card, "--like", "H200-SXM-141GB", "--name", "mine", "-o", own).code == 0
     plans = _csv(tmp_path / "p.csv", "model,accelerator,num accelerators,global batch size",
                  "Meta-Llama-3.1-8B,mine,8,8", "Meta-Llama-3.1-8B,H100-SXM-80GB,8,8")  # fmt: skip
     done = command("evaluate", plans, "--catalog", own)

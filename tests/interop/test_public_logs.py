@@ -12,10 +12,6 @@ import pytest
 from conftest import Outcome, csv_rows
 
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.launch import launch_lines, read_launch
-from xlperf.catalog.log_plans import logged_plan
-from xlperf.catalog.log_text import log_lines
-from xlperf.catalog.logs import read_log
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
@@ -24,6 +20,9 @@ from xlperf.explore.diagnose import read_measured
 from xlperf.explore.log_facts import contradictions, ruled_out
 from xlperf.explore.remedy import remedy
 from xlperf.explore.started import refused_reasons, shape_of
+from xlperf.interop.launch import launch_lines, read_launch
+from xlperf.interop.log_text import log_lines
+from xlperf.interop.logs import logged_plan, read_log
 
 Command = Callable[..., Outcome]
 SEARCHED = {"training": "micro batch size=auto", "inference": "tensor parallel=auto"}
@@ -45,7 +44,7 @@ def test_a_public_log_goes_from_plan_to_launch(command: Command, tmp_path: Path,
     files["models.csv"].write_text(public_logs.MODELS)
     own = ("--catalog", files["models.csv"]) if log.model == "mdk7b" else ()
     given = [word for one in log.given for word in ("--set", one)]
-    assert command("plan", files["run.log"], *given, "-o", files["plan.csv"], *own).code == 0
+    assert command("launch", "--read", files["run.log"], *given, "-o", files["plan.csv"], *own).code == 0
     (planned,) = csv_rows(files["plan.csv"].read_text())
     assert planned["model"] == log.model
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from xlperf.base.resources import rows, workbook
-from xlperf.calibrate.published import read_published
 from xlperf.calibrate.published_errors import plans_of
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
-from xlperf.catalog.stack_rules import NUMBERS, TITLES, stack_of_software
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.candidates import candidates, with_auto
 from xlperf.explore.search import search
 from xlperf.explore.started import refused_reasons
+from xlperf.interop.stack_rules import NUMBERS, TITLES, stack_of_software
+from xlperf.measurements.published import read_published
 
 DENSE = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 256, "tensor parallel": 4,
          "pipeline parallel": 4, "global batch size": 1024, "sequence length": 8192}  # fmt: skip
@@ -37,7 +37,7 @@ def table(row: dict[str, Any]) -> Table:
 
 
 def test_rules_are_of_known_words_with_their_sources() -> None:
-    found = rows("catalog/stack_rules.csv")
+    found = rows("interop/stack_rules.csv")
     assert all(" 0." in row["source"] or " 1." in row["source"] for row in found)  # the release that was read
     assert not any("not verified" in row["source"] for row in found)
     found = [row for row in found if row["kind"] != "launch"]

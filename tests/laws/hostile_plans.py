@@ -123,7 +123,7 @@ def main() -> None:
     """Read every text; a line of JSON with name, processor seconds, lines of the error and memory so far."""
     from xlperf.base.errors import InputError
     from xlperf.catalog.catalog import load_catalog
-    from xlperf.catalog.launch import read_launch
+    from xlperf.interop.launch import read_launch
 
     models = load_catalog().tables["models"]
     resource.setrlimit(resource.RLIMIT_CPU, (900, 900))

@@ -49,16 +49,18 @@ class Case:
 ROWS = [
     ("evaluate", "{file}", "-o", "{out}.csv"), ("evaluate", "{file}", "-o", "{out}.csv"), ("evaluate", "{file}"),
     ("evaluate", "{file}", "-o", "{out}.xlsx"), ("evaluate", "{file}", "-o", "{out}.parquet"), ("check", "{file}"),
-    ("explain", "{file}"), ("explain", "{file}", "--name", "a"), ("sweep", "{file}", "--vary", "tensor parallel=1,3"),
-    ("search", "{file}", "--row", "1", "--vary", "tensor parallel=1,2"), ("frontier", "{file}", "--points", "3"),
-    ("solve", "{file}", "--row", "1", "--vary", "num accelerators=8,16", "--target", "memory<=70"), ("cost", "{file}"),
-    ("cost", "{file}", "--tornado", "unit cost"), ("device", "{file}"), ("validate", "{file}", "-o", "-"),
+    ("explain", "{file}"), ("explain", "{file}", "--name", "a"),
+    ("evaluate", "{file}", "--vary", "tensor parallel=1,3"), ("search", "--frontier", "{file}", "--points", "3"),
+    ("search", "{file}", "--row", "1", "--vary", "tensor parallel=1,2"),
+    ("search", "{file}", "--row", "1", "--vary", "num accelerators=8,16", "--target", "memory<=70"), ("cost", "{file}"),
+    ("cost", "{file}", "--tornado", "unit cost"), ("chip", "--devices", "{file}"), ("validate", "{file}", "-o", "-"),
 ]  # fmt: skip
 BOOKS = [
-    ("check", "{file}"), ("check", "{file}"), ("show", "{file}"), ("show", "{file}"), *ROWS[:9], ("cost", "{file}"),
+    ("check", "{file}"), ("check", "{file}"), ("check", "--text", "{file}"), ("check", "--text", "{file}"),
+    *ROWS[:9], ("cost", "{file}"),
     ("evaluate", "{plans}", "--catalog", "{file}"), ("evaluate", "{plans}", "--catalog", "{file}", "-o", "{out}.csv"),
-    ("explain", "{plans}", "--catalog", "{file}"), ("device", "{file}"), ("validate", "{file}", "-o", "-"),
-    ("frontier", "{file}", "--points", "2"), ("calibrate", "--catalog", "{file}"),
+    ("explain", "{plans}", "--catalog", "{file}"), ("chip", "--devices", "{file}"), ("validate", "{file}", "-o", "-"),
+    ("search", "--frontier", "{file}", "--points", "2"), ("calibrate", "--catalog", "{file}"),
 ]  # fmt: skip
 
 
@@ -136,7 +138,7 @@ def _said(case: Case, folder: Path, code: int | None, said: bytes, printed: byte
         return f"exit code 2, no line names the file: {words[:300]!r}"
     if code == 2 and len(words) > 200_000:
         return f"says {len(words):,} characters"
-    data = case.arguments[0] == "evaluate" or "-" in case.arguments or case.arguments[0] in ("cost", "device")
+    data = case.arguments[0] == "evaluate" or "-" in case.arguments or case.arguments[0] in ("cost", "chip")
     steered = UNPRINTABLE.search(words if data else words + shown)
     if steered:
         return f"prints {steered[0]!r}"

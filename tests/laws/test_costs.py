@@ -32,7 +32,7 @@ from xlperf.explore.search import search
 from xlperf.explore.sweep import Sweep, sweep
 from xlperf.workbook.data_sheets import table_of
 from xlperf.workbook.package import data_rows
-from xlperf.workbook.report import report_workbook
+from xlperf.workbook.report.book import report_workbook
 
 Command = Callable[..., Outcome]
 ALL_IN = {"training": "cost_per_million_tokens", "inference": "cost_per_million_output_tokens_all_in"}

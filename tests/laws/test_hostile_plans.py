@@ -1,4 +1,4 @@
-"""Laws of ``xlperf plan`` and files of other people: no text takes long, much memory, or more than a line of error."""
+"""Laws of ``launch --read`` and files of other people: no text takes long, much memory, or more than a line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from xlperf.catalog import (
+from xlperf.interop import (
     config_rules,
     config_text,
     launch,
@@ -92,12 +92,16 @@ def test_a_gigabyte_is_not_read(tmp_path: Path) -> None:
         stream.write(b"torchrun --tensor-model-parallel-size ")
         stream.truncate(1 << 30)
     code = (
-        "from xlperf.cli.start import main\n"
+        "from xlperf.cli import main\n"
         "try: main()\n"
         "finally: print(next(line.split()[1] for line in open('/proc/self/status') if 'VmHWM' in line))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, "plan", large], capture_output=True, text=True, preexec_fn=_limited, check=False
+        [sys.executable, "-c", code, "launch", "--read", large],
+        capture_output=True,
+        text=True,
+        preexec_fn=_limited,
+        check=False,
     )
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "more than 1,000,000 characters" in done.stderr
     assert int(done.stdout) * 1024 < MOST_MEMORY // 2

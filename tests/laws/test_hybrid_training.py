@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xlperf.calibrate.published import Published
 from xlperf.calibrate.validate import records_of
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
@@ -18,11 +17,13 @@ from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.engine.join import named_rows
 from xlperf.engine.models import architecture_of
 from xlperf.engine.training import training_setting
+from xlperf.equations.model.blocks import Shard
 from xlperf.equations.model.linear_attention import Scan, chunked_scan, scan_gradient
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.parameters import matrix_parameters, parameter_count
 from xlperf.equations.training import step
 from xlperf.equations.training.stages import pipeline_contents
+from xlperf.measurements.published import Published
 
 SUPER, ULTRA, QWEN = "NVIDIA-Nemotron-3-Super-120B-A12B-FP8", "NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16", "Qwen3.5-27B"
 GIGA = 1e9
@@ -44,7 +45,7 @@ def dense(**row: Any) -> dict[str, Any]:
 def model_of(name: str) -> Model:
     every, _ = catalog_models(load_catalog())
     row = load_catalog().tables["models"].text("model").tolist().index(name)
-    return Model(*(getattr(every, field)[row : row + 1] for field in every.__dataclass_fields__))
+    return Model(**{field: getattr(every, field)[row : row + 1] for field in every.__dataclass_fields__})
 
 
 @pytest.mark.parametrize(("name", "total", "active"), [(SUPER, 120.0, 12.2), (ULTRA, 550.0, 55.0)])
@@ -123,13 +124,12 @@ def test_stages_hold_the_layers_of_the_model(name: str, stages: int) -> None:
 
 def test_a_scan_takes_more_time_with_more_state_and_longer_sequences() -> None:
     model = model_of(QWEN)
-    one, two, ranks = np.array([1.0]), np.array([2.0]), np.array([1.0])
-    tokens = np.array([4096.0])
-    short = chunked_scan(model, tokens, 0.0 * one, tokens, ranks, two)
-    long = chunked_scan(model, 2.0 * tokens, 0.0 * one, 2.0 * tokens, ranks, two)
+    one, two, tokens = np.array([1.0]), np.array([2.0]), np.array([4096.0])
+    short = chunked_scan(Shard(model, one), tokens, 0.0 * one, tokens, two)
+    long = chunked_scan(Shard(model, one), 2.0 * tokens, 0.0 * one, 2.0 * tokens, two)
     assert [float((b / a)[0]) for a, b in zip(short, long, strict=True)] == pytest.approx([2.0, 2.0, 2.0], rel=1e-12)
-    wide = chunked_scan(replace(model, linear_value_size=2.0 * model.linear_value_size), tokens, 0.0 * one, tokens,
-                        ranks, two)  # fmt: skip
+    wider = replace(model, linear_value_size=2.0 * model.linear_value_size)
+    wide = chunked_scan(Shard(wider, one), tokens, 0.0 * one, tokens, two)
     assert wide.flop > short.flop and wide.traffic > short.traffic
     assert scan_gradient(Scan(one, two, two)) == Scan(2.5 * one, 2.5 * two, 2.0 * two)
 

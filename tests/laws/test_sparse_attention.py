@@ -13,9 +13,10 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 from xlperf.engine.catalog_arrays import catalog_models
-from xlperf.engine.inference import evaluate_inference, served_plans
+from xlperf.engine.inference import evaluate_inference
 from xlperf.engine.join import architecture_codes, named_rows
 from xlperf.engine.models import architecture_of
+from xlperf.engine.served import served_plans
 from xlperf.engine.training import training_setting
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.parameters import parameter_count
@@ -66,7 +67,7 @@ def model_of(name: str) -> Model:
     every, reasons = catalog_models(load_catalog())
     row = load_catalog().tables["models"].text("model").tolist().index(name)
     assert reasons[row] == ""
-    return Model(*(getattr(every, field.name)[row : row + 1] for field in fields(Model)))
+    return Model(**{field.name: getattr(every, field.name)[row : row + 1] for field in fields(Model)})
 
 
 @pytest.mark.parametrize(

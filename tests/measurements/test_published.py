@@ -10,15 +10,15 @@ import pytest
 from published_samples import INFERENCE, TRAINING, edited, one, plan_of, without_models
 
 from xlperf.base.errors import InputError
-from xlperf.calibrate.comparison import compare, predicted
-from xlperf.calibrate.published import Published, published_columns, read_published
-from xlperf.calibrate.published_inference import inference_plans
-from xlperf.calibrate.published_training import precision_choice, recipe_choice, training_plans
 from xlperf.calibrate.validate import (
     records_of,
     validate,
 )
 from xlperf.catalog.catalog import Catalog
+from xlperf.measurements.comparison import compare, predicted
+from xlperf.measurements.inference import inference_plans
+from xlperf.measurements.published import Published, published_columns, read_published
+from xlperf.measurements.training import precision_choice, recipe_choice, training_plans
 
 # --- reading -------------------------------------------------------------------------------------------------------
 

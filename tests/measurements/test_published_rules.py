@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from xlperf.base import resources
 from xlperf.base.errors import InputError
-from xlperf.calibrate import published_rules
-from xlperf.calibrate.published import KINDS, package_rows, published_columns
-from xlperf.calibrate.published_rules import FILE, default_of, read_rules
 from xlperf.catalog.schema import table_schema
+from xlperf.measurements import rules as published_rules
+from xlperf.measurements.published import KINDS, published_columns
+from xlperf.measurements.rules import FILE, default_of, read_rules
 
 ANY = dict.fromkeys(("software", "source_id", "source", "model", "gpu", "notes"), "*")
 LINE = {"table": "inference", **ANY, "row": "", "settings": "graph_tokens=1", "reference": "a script"}
@@ -86,11 +87,11 @@ def test_a_malformed_line_is_refused_with_its_place(line: dict[str, str], proble
 
 def test_every_setting_is_one_that_plans_know() -> None:
     """A choice of the schema, a number, or a word that is worked out from the row."""
-    assert len(package_rows(FILE)) < 280
+    assert len(resources.rows(f"measurements/{FILE}")) < 280
     seen = set()
     for kind in KINDS:
         columns = {column.name: column for column in table_schema(kind).columns}
-        for setting, rules in read_rules(package_rows(FILE))[kind].items():
+        for setting, rules in read_rules(resources.rows(f"measurements/{FILE}"))[kind].items():
             for rule in rules:
                 value, column = rule.settings[setting], columns.get(setting.partition(" of ")[0])
                 if column is not None and column.choices and value not in WORDS:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from published_samples import edited, one, plan_of
 
-from xlperf.calibrate.published import Published
-from xlperf.calibrate.published_inference import inference_plans
-from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.catalog import Catalog
+from xlperf.measurements.inference import inference_plans
+from xlperf.measurements.published import Published
+from xlperf.measurements.training import training_plans
 
 
 def test_settings_that_a_source_states_are_columns_of_the_plan(inference: Published, catalog: Catalog) -> None:

@@ -43,7 +43,7 @@ class Entry:
 
 
 def section(documentation: str, title: str) -> list[Entry]:
-    """Entries of a numpydoc section."""
+    """Entries of a numpydoc section; names of one line share its text."""
     found = re.search(rf"^{title}\n-+\n(.*?)(?=^\S[^\n]*\n-+\n|\Z)", documentation, re.DOTALL | re.MULTILINE)
     entries: list[Entry] = []
     text = re.split(r"\n\n(?! )", found[1].strip("\n"))[0] if found else ""  # an example may follow
@@ -51,10 +51,11 @@ def section(documentation: str, title: str) -> list[Entry]:
         if line and not line.startswith(" "):
             head = _ENTRY.match(line)
             names, kind = (head["names"], head["type"] or "") if head else ("", line)
-            entries += [Entry(name, kind, "") for name in names.split(", ")]
+            group = [Entry(name, kind, "") for name in names.split(", ")]
+            entries, size = [*entries, *group], len(group)
         elif line.strip() and entries:
-            last = entries[-1]
-            entries[-1] = dataclasses.replace(last, text=f"{last.text} {line.strip()}".strip())
+            text = f"{entries[-1].text} {line.strip()}".strip()
+            entries = [*entries[:-size], *(dataclasses.replace(entry, text=text) for entry in entries[-size:])]
     return entries
 
 

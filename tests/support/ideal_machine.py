@@ -29,6 +29,18 @@ from xlperf.equations.serving.pools import Pools
 from xlperf.equations.training import Setting
 
 ONE = np.ones(1)
+LLAMA = Model.of(
+    num_layers=32,
+    hidden_size=4096,
+    num_attention_heads=32,
+    num_query_groups=8,
+    head_size=128,
+    ffn_hidden_size=14336,
+    vocab_size=128256,
+    gated_mlp=1,
+    rotary=1,
+)
+"""Llama 3.1 8B."""
 _ONES = ("_efficiency", "_slowdown", "_factor")
 _SET = {"memory_fraction": 1.0, "of_free_memory": 1.0, "favoured_share": 1.0, "largest_tile_rows": 512.0}
 _SET |= {"gradient_size": 4.0, "tile_rows": 1.0, "ranks": 1.0, "energy_per_flop": 0.0}
@@ -49,8 +61,7 @@ def model(**columns: float) -> Model:
     shape |= {"ffn_hidden_size": 4000, "vocab_size": 1000, "gated_mlp": 0, "tied_embeddings": 0, "learned_positions": 0}
     shape |= {"rotary": 1, "layer_norm": 0, "bias_qkv": 0, "bias_all": 0, "query_key_norm": 0, "dropout": 0}
     shape |= {"num_dense_layers": columns.get("num_layers", 1), "qk_head_size": 100, "v_head_size": 100, **columns}
-    blank = Model(*np.zeros((18, 1)))
-    others = {field.name: getattr(blank, field.name) * ONE for field in dataclasses.fields(Model)}
+    others = {field.name: getattr(Model(), field.name) * ONE for field in dataclasses.fields(Model)}
     return Model(**{**others, **{name: value * ONE for name, value in shape.items()}})
 
 

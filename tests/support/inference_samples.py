@@ -21,6 +21,10 @@ from xlperf.equations.serving import Deployment, serving_results
 LLAMA_7B = (32, 4096, 32, 32, 128, 11008, 32000)
 LLAMA_13B = (40, 5120, 40, 40, 128, 13824, 32000)
 LLAMA_70B = (80, 8192, 64, 8, 128, 28672, 32000)
+_SHAPES = (
+    "num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "head_size", "ffn_hidden_size",
+    "vocab_size",
+)  # fmt: skip
 MODELS = (LLAMA_7B, LLAMA_13B, LLAMA_70B)
 FAMILIES = (
     "gemm", "attention", "attention_decode", "attention_latent", "vector", "all_reduce", "engine_all_reduce",
@@ -61,18 +65,11 @@ def serve(plans: list[dict[str, Any]], reserved: float = 0.0, **software: float)
         values = [plan[name] for plan in filled]
         columns[name] = np.array(values, dtype=object if isinstance(values[0], str) else np.float64)
     shapes = np.array([plan["model"] for plan in filled], dtype=np.float64).T
-    ones, zeros = np.ones(rows), np.zeros(rows)
+    ones = np.ones(rows)
     model = Model(
-        *shapes,
+        **dict(zip(_SHAPES, shapes, strict=True)),
         gated_mlp=ones,
-        tied_embeddings=zeros,
-        learned_positions=zeros,
         rotary=ones,
-        layer_norm=zeros,
-        bias_qkv=zeros,
-        bias_all=zeros,
-        query_key_norm=zeros,
-        dropout=zeros,
         num_dense_layers=shapes[0],
     )
     matrix = {"fp16": "bf16", "int4": "bf16"}

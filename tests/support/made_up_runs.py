@@ -7,18 +7,18 @@ from functools import cache
 
 import numpy as np
 
-from xlperf.calibrate.comparison import STEP_TIME
 from xlperf.calibrate.fit import (
     SOURCES,
     Measured,
     read_measured,
 )
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
-from xlperf.calibrate.published import Published, published_columns, published_rows
 from xlperf.calibrate.published_errors import Errors, plans_to_fit
 from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.engine import evaluate
+from xlperf.measurements.comparison import STEP_TIME
+from xlperf.measurements.published import Published, published_columns, published_rows
 
 STACK = "somestack"
 SOURCE = SOURCES["training"] + " in validation.xlsx"

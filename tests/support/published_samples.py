@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from places import DATA
 
-from xlperf.calibrate.published import Published, published_rows
-from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.catalog import Catalog
+from xlperf.measurements.published import Published, published_rows
+from xlperf.measurements.training import training_plans
 
 TRAINING, INFERENCE = DATA / "training_published.csv", DATA / "inference_published.csv"
 

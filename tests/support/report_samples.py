@@ -18,7 +18,7 @@ from xlperf.catalog.schema import results_of, table_schema
 from xlperf.catalog.table import Table
 from xlperf.workbook import style
 from xlperf.workbook.package import table_name
-from xlperf.workbook.report import report_workbook, write_report
+from xlperf.workbook.report.book import report_workbook, write_report
 
 GIB, TFLOP, TB, GB = factor("GiB"), factor("TFLOP/s"), factor("TB/s"), factor("GB/s")
 BLANK = float("nan")

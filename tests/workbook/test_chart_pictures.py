@@ -30,7 +30,7 @@ from xlperf.workbook.charts import (
     waterfall,
 )
 from xlperf.workbook.package import save_workbook
-from xlperf.workbook.studies import study_chart
+from xlperf.workbook.report.studies import study_chart
 
 MACHINES = ("A100-SXM4-80GB", "H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "GB200-NVL72", "MI300X", "MI355X")
 INK_OF_WATERFALL = ("1B3A57", "D55E00", "009E73")

@@ -20,10 +20,9 @@ from xlperf.addin.handles import CatalogStore
 from xlperf.addin.worker import Session
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.schema import PLAN_TABLES, results_of, table_schema, unit_of
+from xlperf.catalog.schema import PLAN_TABLES, grouped, results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate_designs, evaluate_servers
-from xlperf.engine.ownership import SERVER_PARTS
 from xlperf.workbook.build import new_workbook, read_tables, workbook_package
 from xlperf.workbook.data_sheets import LIVE_RESULTS, PLANNED, plan_formula, sheet_columns, table_of
 from xlperf.workbook.package import data_rows
@@ -110,8 +109,8 @@ def test_parts_add_up_in_the_cells(built: bytes) -> None:
     assert sum(design[_header("chiplets", name)] for name in parts) == pytest.approx(module, rel=1e-12)
     assert design["bill of materials (USD)"] == pytest.approx(module + (design["board cost (USD)"] or 0.0), rel=1e-12)
     server = _cells(values, "servers")[0]
-    assert set(SERVER_PARTS) < set(LIVE_RESULTS["servers"])
-    hour = sum(server[_header("servers", name)] for name in SERVER_PARTS)
+    assert set(grouped("servers_results", "hour")) < set(LIVE_RESULTS["servers"])
+    hour = sum(server[_header("servers", name)] for name in grouped("servers_results", "hour"))
     assert hour == pytest.approx(server["cost rate (USD/h)"], rel=1e-12)
 
 

@@ -190,7 +190,7 @@ def test_a_cell_of_technology_in_a_host_moves_the_result(tmp_path: Path) -> None
 
 
 def test_device_command(study: Path, tmp_path: Path, command: Callable[..., Any]) -> None:
-    shown = command("device", study)
+    shown = command("chip", "--devices", study)
     assert shown.code == 0
     lines = shown.out.splitlines()
     assert len(lines) == 1 + len(technology_tables()["devices"])
@@ -198,11 +198,11 @@ def test_device_command(study: Path, tmp_path: Path, command: Callable[..., Any]
     assert len(names) == len(set(names)) and {"memory bandwidth (TB/s)", "thermal design power (W)", "reason"} <= set(
         names
     )
-    done = command("device", study, "-o", tmp_path / "out.xlsx")
+    done = command("chip", "--devices", study, "-o", tmp_path / "out.xlsx")
     assert done.code == 0 and openpyxl.load_workbook(tmp_path / "out.xlsx")["devices"].max_row == len(lines)
     rows = tmp_path / "devices.csv"
     rows.write_text("device,technology,core,memory,die area\none,7 nm,Ampere SM,HBM9,826\n", encoding="utf-8")
-    refused = command("device", rows, "--catalog", study)
+    refused = command("chip", "--devices", rows, "--catalog", study)
     assert refused.code == 2 and 'unknown memory "HBM9"' in refused.err and "line 2" in refused.err
 
 
@@ -211,7 +211,7 @@ def test_bad_cells_are_refused_with_their_place(command: Callable[..., Any], tmp
     rows.write_text(
         "device,technology,core,memory,die area,compute share\none,7 nm,Ampere SM,HBM3,-5,1.2\n", encoding="utf-8"
     )
-    done = command("device", rows)
+    done = command("chip", "--devices", rows)
     assert done.code == 2
     assert "die area must be a number above 0 (mm2), got" in done.err
     assert "compute share must be a number from 0 to 1, got" in done.err

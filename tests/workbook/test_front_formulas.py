@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from xlperf.workbook.front_formulas import Live
+from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.package import Formulas
 
 

@@ -25,10 +25,9 @@ from xlperf.explore.auto import evaluate_resolved
 from xlperf.explore.chip_table import chip_worth
 from xlperf.explore.forms import answers_of, evaluate_forms, form_of
 from xlperf.explore.train import FOLLOWING, SEARCHED
-from xlperf.workbook import compare_sheet
 from xlperf.workbook.build import read_tables, workbook_package
-from xlperf.workbook.front_layout import NUMBERS, SHEETS
-from xlperf.workbook.front_sheets import live_cells
+from xlperf.workbook.front.layout import NUMBERS, SHEETS
+from xlperf.workbook.front.sheets import live_cells
 from xlperf.workbook.package import Formulas, data_rows
 
 ASKED = {"model": "Meta-Llama-3.1-70B", "accelerator": "H200-SXM-141GB", "users": 1000.0, "prompt length": 2000.0,

@@ -19,10 +19,10 @@ from xlperf.workbook.build import (
     read_tables,
 )
 from xlperf.workbook.data_sheets import header_row, plan_formula
-from xlperf.workbook.front_layout import SHEETS
-from xlperf.workbook.front_sheets import example_tables
+from xlperf.workbook.front.layout import SHEETS
+from xlperf.workbook.front.plan_card import NUMBERS as CARD_NUMBERS
+from xlperf.workbook.front.sheets import example_tables
 from xlperf.workbook.package import data_rows
-from xlperf.workbook.plan_card import NUMBERS as CARD_NUMBERS
 from xlperf.workbook.validation import PARTS, PREDICTED, read_parts, validation_package
 
 MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
@@ -78,7 +78,7 @@ def published() -> dict[str, list[list[Any]]]:
 
 
 def test_validation_holds_the_published_rows(published: dict[str, list[list[Any]]]) -> None:
-    from xlperf.calibrate.published import published_columns
+    from xlperf.measurements.published import published_columns
 
     for kind, papers in (("training", 11), ("inference", 22)):
         header = published[kind][0]

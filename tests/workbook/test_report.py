@@ -25,8 +25,8 @@ from xlperf.explore.auto import resolve
 from xlperf.workbook import style
 from xlperf.workbook.data_sheets import DATA_SHEETS
 from xlperf.workbook.package import cell_value
-from xlperf.workbook.report import report_workbook
-from xlperf.workbook.report_data import Plans
+from xlperf.workbook.report.book import report_workbook
+from xlperf.workbook.report.data import Plans
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, evaluate_designs, evaluate_ownership, evaluate_servers
 from xlperf.equations.cost.designs import crossover_volume
 from xlperf.workbook.data_sheets import table_of
-from xlperf.workbook.report import report_workbook, write_report
+from xlperf.workbook.report.book import report_workbook, write_report
 
 H100 = "H100-SXM-80GB"
 SHEETS = ["token cost", "cost bridge", "accelerator cost", "chiplets or one die"]

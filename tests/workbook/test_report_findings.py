@@ -11,10 +11,10 @@ import report_samples as samples
 
 from xlperf.base.errors import InputError, XlperfError
 from xlperf.catalog.table import Table
-from xlperf.workbook.report import report_workbook
-from xlperf.workbook.report_data import Plans, Report
-from xlperf.workbook.report_limits import curves
-from xlperf.workbook.report_summary import findings
+from xlperf.workbook.report.book import report_workbook
+from xlperf.workbook.report.data import Plans, Report
+from xlperf.workbook.report.limits import curves
+from xlperf.workbook.report.summary import findings
 
 
 def test_the_summary_counts_no_plans_and_compares_like_with_like() -> None:

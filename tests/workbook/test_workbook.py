@@ -33,7 +33,6 @@ from xlperf.catalog.table import Table
 from xlperf.workbook import build as build_module
 from xlperf.workbook.build import KINDS, build, main, read_tables, workbook_package, write_workbook
 from xlperf.workbook.checks import TOLERANCE, computed_parameters
-from xlperf.workbook.compare_sheet import ALL_PLANS
 from xlperf.workbook.data_sheets import (
     DATA_SHEETS,
     LIVE_RESULTS,
@@ -43,9 +42,10 @@ from xlperf.workbook.data_sheets import (
     sheet_columns,
     table_of,
 )
-from xlperf.workbook.front_layout import NUMBERS, SHEETS
+from xlperf.workbook.front.compare import ALL_PLANS
+from xlperf.workbook.front.layout import NUMBERS, SHEETS
+from xlperf.workbook.front.plan_card import NUMBERS as CARD_NUMBERS
 from xlperf.workbook.package import data_rows, with_values
-from xlperf.workbook.plan_card import NUMBERS as CARD_NUMBERS
 
 MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 

@@ -57,7 +57,7 @@ def _quantity(session: Session, function: Function, given: Given) -> Block:
 
 
 def _in_short(message: str) -> str:
-    """A fault of a form in a line: without the name of the form, cut where it becomes a list."""
+    """A fault of a form in a line: without the name of the form, cut at a list."""
     words = _FORM.sub("", message)
     return words if len(words) <= MOST_WORDS else f"{words[: MOST_WORDS - 4].rpartition(' ')[0]} ..."
 
@@ -75,7 +75,7 @@ def _results(session: Session, _: Function, given: Given) -> Block:
 
 
 def _resolved(session: Session, plans: Plans, column: Column, catalog: Keyed) -> list[Any]:
-    """Cells of a column of the plans; in the place of ``auto`` what was chosen."""
+    """Cells of a column of the plans, with the choices for ``auto``."""
     place = position_of(plans, column.name)
     cells = ["" if row[place] is None else row[place] for row in plans.rows]
     for number, cell in enumerate(cells):
@@ -87,10 +87,7 @@ def _resolved(session: Session, plans: Plans, column: Column, catalog: Keyed) ->
 
 
 def _operators(session: Session, _: Function, given: Given) -> Block:
-    table = session.engine.explain(read_plans_of(given["rows"]), given["catalog"][1])
-    columns = [column for column in table.schema.columns if column.name in table]
-    # what an operator has not (the k of a norm) stays empty
-    return _side_by_side(columns, [_without_errors(shown_column(table, column.name)) for column in columns])
+    return _as_block(session.engine.explain(read_plans_of(given["rows"]), given["catalog"][1]))
 
 
 def _search(session: Session, _: Function, given: Given) -> Block:
@@ -107,21 +104,21 @@ def _search(session: Session, _: Function, given: Given) -> Block:
         raise FunctionError("#VALUE!", "no cell of the plan says auto: write it where a value is to be chosen")
     goals = [text for text in given["text"].split(",") if text.strip()]
     limits = limits_of(plan.kind, given["limits"], "limits", owned=True)
-    found = session.engine.search(plan, given["catalog"][1], goals, limits, asked.values, given["count"])
-    if not found.found:
-        raise FunctionError("#N/A", found.words)
-    known = found.results.schema.by_name
-    wanted = [one.column.name for one in (found.objective, *found.rivals)]
-    wanted += [limit.column.name for limit in found.limits]
+    answer = session.engine.search(plan, given["catalog"][1], goals, limits, asked.values, given["count"])
+    if not answer.found:
+        raise FunctionError("#N/A", answer.words)
+    known = answer.results.schema.by_name
+    wanted = [one.column.name for one in (answer.objective, *answer.rivals)]
+    wanted += [limit.column.name for limit in answer.limits]
     names = list(dict.fromkeys(name for name in (*wanted, *SHOWN[plan.kind]) if name in known))
-    cells = [_plan_cells(found.plans, name) for name in found.searched]
-    cells += [shown_column(found.results, name) for name in names]
-    columns = [plan.schema.by_name[name] for name in found.searched] + [known[name] for name in names]
-    return _side_by_side([*columns, LIMITED_BY], [*cells, found.limited_by.tolist()])
+    cells = [_plan_cells(answer.plans, name) for name in answer.searched]
+    cells += [shown_column(answer.results, name) for name in names]
+    columns = [plan.schema.by_name[name] for name in answer.searched] + [known[name] for name in names]
+    return _side_by_side([*columns, LIMITED_BY], [*cells, answer.limited_by.tolist()])
 
 
 def _columns_of_plans(kind: str, given: Given) -> Variation:
-    """What varies, where that is columns of the plans alone."""
+    """The varied columns, which must be columns of the plans."""
     from xlperf.explore.vary import read_variation
 
     asked = read_variation(kind, _lines(given), "vary")
@@ -135,11 +132,11 @@ def _diagnosis(session: Session, _: Function, given: Given) -> Block:
     if not measured:
         raise FunctionError("#VALUE!", "nothing was measured: give a result and its number, as step time and 38")
     plan, catalog = read_plans_of(given["rows"]), given["catalog"][1]
-    found = session.engine.diagnose(plan, catalog, measured, given["before"])
-    lines = session.engine.remedy(plan, catalog, found)
-    if not len(found.explanations):
-        return _column([*(reading.words for reading in found.readings), *lines])
-    table = found.explanations
+    diagnosis = session.engine.diagnose(plan, catalog, measured, given["before"])
+    lines = session.engine.remedy(plan, catalog, diagnosis)
+    if not len(diagnosis.explanations):
+        return _column([*(reading.words for reading in diagnosis.readings), *lines])
+    table = diagnosis.explanations
     block = _side_by_side(table.schema.columns, [shown_column(table, name) for name in table.columns])
     return [*block, *(["", line, *[""] * (len(block[0]) - 2)] for line in lines)]
 
@@ -162,24 +159,24 @@ def _points(session: Session, plans: Plans, catalog: Catalog, given: Given) -> B
     asked = _columns_of_plans(plans.kind, given)
     values = asked.values
     table = with_auto(read_plans_of(plans), asked.auto, "vary")
-    found, reached = session.engine.frontier(table, catalog, values)
-    if not len(found):
+    points, reached = session.engine.frontier(table, catalog, values)
+    if not len(points):
         raise FunctionError("#N/A", "no plan at no load is legal, fits in memory and keeps the targets")
     if given["results"]:
-        columns = chosen_columns(replace(plans, header=tuple(found.columns)), given["results"])
+        columns = chosen_columns(replace(plans, header=tuple(points.columns)), given["results"])
     else:
-        inputs = distinguishing_columns(Frontier(found, reached), {**table.auto, **values}, named=len(table) > 1)
+        inputs = distinguishing_columns(Frontier(points, reached), {**table.auto, **values}, named=len(table) > 1)
         known = results_of(plans.kind).by_name
-        columns = [found.schema.by_name[name] for name in inputs] + [known[name] for name in SHOWN]
+        columns = [points.schema.by_name[name] for name in inputs] + [known[name] for name in SHOWN]
     cells = [
-        shown_column(reached, one.name) if one.is_result else _without_errors(shown_column(found, one.name))
+        shown_column(reached, one.name) if one.is_result else _without_errors(shown_column(points, one.name))
         for one in columns
     ]
     return _side_by_side(columns, cells)
 
 
 def _drawn(session: Session, given: Given, banded: bool = True) -> Uncertainty:
-    """Plans with their uncertain inputs; of a sensitivity the usual ones where none are given."""
+    """Plans with their uncertain inputs; a sensitivity without inputs varies the usual ones."""
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.sweep import Sweep
     from xlperf.explore.uncertainty import DRAWS, Uncertainty, sheet_ranges, usual_ranges
@@ -202,9 +199,10 @@ def _lines(given: Given) -> list[tuple[str, list[str]]]:
     return [(str(name), [str(cell) for cell in cells]) for name, cells in given["vary"]]
 
 
-def _as_block(found: Table) -> Block:
-    columns = [column for column in found.schema.columns if column.name in found]
-    return _side_by_side(columns, [_without_errors(shown_column(found, column.name)) for column in columns])
+def _as_block(table: Table) -> Block:
+    """A table with its header; missing values, such as the k of a norm, are empty."""
+    columns = [column for column in table.schema.columns if column.name in table]
+    return _side_by_side(columns, [_without_errors(shown_column(table, column.name)) for column in columns])
 
 
 def _uncertainty(session: Session, _: Function, given: Given) -> Block:
@@ -224,20 +222,20 @@ def _worth(session: Session, _: Function, given: Given) -> Block:
     changes = read_changes(plans.kind, _lines(given), "changes")
     each = [plans.take([row]) for row in range(len(plans))]
     limits = limits_of(plans.kind, given["limits"], "limits")
-    found = [worth(one, catalog, changes or usual_changes(one, catalog, limits), limits) for one in each]
-    return _as_block(stacked(found))
+    tables = [worth(plan, catalog, changes or usual_changes(plan, catalog, limits), limits) for plan in each]
+    return _as_block(stacked(tables))
 
 
 def _check(session: Session, function: Function, given: Given) -> Block:
-    found = given["plan or table"]
-    if isinstance(found, Plans):
-        own = [shown(found.header[position]) for position in parse_header(found.kind, found.header).own]
+    checked = given["plan or table"]
+    if isinstance(checked, Plans):
+        own = [shown(checked.header[position]) for position in parse_header(checked.kind, checked.header).own]
         more = f"; not read: {', '.join(own)}" if own else ""
-        more += f"; {session.misused[found]}" if found in session.misused else ""
-        return _column(f"{words}{more}" for words in session.outcome(found, given["catalog"]).cells(function))
+        more += f"; {session.misused[checked]}" if checked in session.misused else ""
+        return _column(f"{words}{more}" for words in session.outcome(checked, given["catalog"]).cells(function))
     known: Catalog = given["catalog"][1]
     before = set(known.orphans.faults)
-    faults = [fault for fault in with_blocks(known, [found]).orphans.faults if fault not in before]
+    faults = [fault for fault in with_blocks(known, [checked]).orphans.faults if fault not in before]
     return [[words_of(InputError(faults)) if faults else "ok"]]
 
 
@@ -283,7 +281,7 @@ MOST_CELLS = 4_000_000
 
 
 class Numbers(NamedTuple):
-    """Cells of one argument in the unit used inside, NaN where one is bad.
+    """Cells of one argument in the unit used inside, NaN for bad cells.
 
     ``faults`` has the number of the fault of each cell in ``words``, -1 for none.
     """
@@ -337,9 +335,9 @@ EQUATIONS: Mapping[str, Callable[..., Any]] = {
 
 
 def equation_block(function: Function, inputs: Sequence[Numbers | str]) -> Block:
-    """Cells that an equation gives for the cells of its arguments, in order; ranges broadcast against each other.
+    """Cells of an equation in the unit of the function; its arguments broadcast against each other.
 
-    Returns numbers in the unit of the function; an error where a cell is bad or the result is no number.
+    A bad cell or a result that is not finite gives an error in its cell.
     """
     given = [one for one in inputs if isinstance(one, Numbers)]
     try:
@@ -353,10 +351,10 @@ def equation_block(function: Function, inputs: Sequence[Numbers | str]) -> Block
         raise FunctionError("#VALUE!", f"a table of {shape[0]:,} x {shape[1]:,} cells is more than {MOST_CELLS:,}")
     with np.errstate(all="ignore"):
         values = [one.values if isinstance(one, Numbers) else one for one in inputs]
-        found = np.broadcast_to(EQUATIONS[function.name](*values), shape) / UNITS[function.unit].factor
+        numbers = np.broadcast_to(EQUATIONS[function.name](*values), shape) / UNITS[function.unit].factor
     block: Block = [
         [cell if np.isfinite(cell) else CellError("#NUM!", "these numbers have no result") for cell in row]
-        for row in found.tolist()
+        for row in numbers.tolist()
     ]
     for one in given:
         if one.words:
@@ -367,7 +365,7 @@ def equation_block(function: Function, inputs: Sequence[Numbers | str]) -> Block
 
 
 def read_choice(argument: Argument, cells: Any) -> str:
-    """The word of a choice; its default where the cell is blank."""
+    """The word of a choice; a blank cell gives the default."""
     block = given_block(cells)
     if not block:
         return argument.default
@@ -381,7 +379,7 @@ def read_choice(argument: Argument, cells: Any) -> str:
 
 
 def read_numbers(argument: Argument, cells: Any) -> Numbers:
-    """Numbers of the cells of one argument; its default where they are blank."""
+    """Numbers of the cells of one argument; blank cells give the default."""
     block = block_of(cells)
     if not block:
         if not argument.default:

@@ -1,4 +1,4 @@
-"""Cells to plans and results to cells; each plan is evaluated once, and those that will be asked for next with it."""
+"""Cells to plans and results to cells; each plan is evaluated once, together with plans that are likely to be next."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CellError:
 
 
 class FunctionError(Exception):
-    """A worksheet function cannot be computed at all; carries what its cell shows."""
+    """A worksheet function cannot be computed at all; carries the error of its cell."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -52,9 +52,9 @@ class FunctionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """Plans as a host sent them: kind, header cells, one tuple of cells per plan.
+    """Plans from a host: kind, header cells, one tuple of cells per plan.
 
-    ``flags`` says where TRUE and FALSE stand: Python takes them for equal to 1 and 0, the reader of tables does not.
+    ``flags`` has the places of TRUE and FALSE: Python compares them equal to 1 and 0, the reader of tables does not.
     """
 
     kind: str
@@ -63,20 +63,16 @@ class Plans:
     flags: tuple[tuple[int, int], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        flags = [
-            (number, place)
-            for number, row in enumerate(self.rows)
-            for place, cell in enumerate(row)
-            if cell is True or cell is False
-        ]
-        object.__setattr__(self, "flags", tuple(flags))
+        places = ((row, column) for row, cells in enumerate(self.rows) for column in range(len(cells)))
+        flags = tuple((row, column) for row, column in places if isinstance(self.rows[row][column], bool))
+        object.__setattr__(self, "flags", flags)
 
 
 def words_of(error: InputError, hints: bool = True) -> str:
-    """Faults as one text for a cell: the first ones and how many more; with the names that may be meant or without."""
-    found = error.gathered()
-    lines = [str(fault) if hints else fault.brief for fault in found[:MOST_FAULTS_SHOWN]]
-    more = len(found) - len(lines)
+    """Faults as one text for a cell: the first ones, with or without hints, and the number of further ones."""
+    faults = error.gathered()
+    lines = [str(fault) if hints else fault.brief for fault in faults[:MOST_FAULTS_SHOWN]]
+    more = len(faults) - len(lines)
     return "; ".join(lines) + (f"; and {more} more" if more else "")
 
 
@@ -84,7 +80,7 @@ def words_of(error: InputError, hints: bool = True) -> str:
 
 
 def block_of(argument: Any) -> Block:
-    """An argument as rows of cells of one width, blank rows at its end left out; empty where it is blank."""
+    """An argument as rows of cells of one width, without blank rows at the end; empty if it is blank."""
     if not isinstance(argument, (list, tuple)):
         return [] if is_blank(argument) else [[_plain(argument)]]
     rows = [[_plain(cell) for cell in row] if isinstance(row, (list, tuple)) else [_plain(row)] for row in argument]
@@ -95,7 +91,7 @@ def block_of(argument: Any) -> Block:
 
 
 def given_block(argument: Any) -> Block:
-    """An argument as rows of cells; empty where it is blank, or an empty cell, which LibreOffice hands over as 0."""
+    """An argument as rows of cells; empty if it is blank, or an empty cell, which arrives from LibreOffice as 0."""
     block = block_of(argument)
     return [] if block == [[0]] else block
 
@@ -116,15 +112,14 @@ def _plain(cell: Any) -> Any:
 
 
 def is_auto(cell: object) -> bool:
-    """Whether a cell says auto."""
+    """Whether a cell has the word auto."""
     return isinstance(cell, str) and cell.strip().casefold() == "auto"
 
 
 def read_block(plan: Any, header: Any, kind: str = "") -> Plans:
-    """Plans of a card (two columns: name, value), of a table with its header row, or of rows whose header is given.
+    """Plans of a card (two columns: name, value), of a table with its header row, or of rows with a separate header.
 
-    ``plan``, ``header``: rows with or without their header row; the header row, blank if the plan has it. ``kind``:
-    table of the schema: ``chiplets`` ...; by default plans of the kind that the header says. At least one row.
+    By default the header decides the kind, training or inference.
     """
     block, headers = block_of(plan), given_block(header)
     if headers:
@@ -140,8 +135,8 @@ def read_block(plan: Any, header: Any, kind: str = "") -> Plans:
         # a form has headings between its rows; what it leaves blank is as if it were not there
         card = [row for row in block if not (is_blank(row[1]) if kind in FORMS else all(map(is_blank, row)))]
         names, rows = [row[0] for row in card], [[row[1] for row in card]]
-    elif (found := find_card(block, (kind,) if kind else PLAN_TABLES)) is not None:
-        names, rows = list(found.names), found.plans
+    elif (plan_card := find_card(block, (kind,) if kind else PLAN_TABLES)) is not None:
+        names, rows = list(plan_card.names), plan_card.plans
     else:
         names, rows = block[0], block[1:]
         if not rows:
@@ -158,7 +153,7 @@ def position_of(plans: Plans, name: str) -> int:
 def named_place(
     kind: str, header: Sequence[Any], rows: Sequence[Sequence[Any]], offset: int = 0, single: bool = False
 ) -> Place:
-    """Where a value stands, in words: the name of the row if it has one."""
+    """The place of a value in words: the name of the row if it has one."""
     keys = [split_header(cell)[0] if isinstance(cell, str) else "" for cell in header]
     key = table_schema(kind).key.name
     position = keys.index(key) if key in keys else None
@@ -190,7 +185,7 @@ def read_plans_of(plans: Plans, first: int = 0, last: int | None = None) -> Tabl
 
 
 def chosen_columns(plans: Plans, names: Sequence[str]) -> list[Column]:
-    """Columns with these names, of the results or of the plans themselves; every result where there are no names."""
+    """Columns with these names, of the results or of the plans themselves; every result without names."""
     sheet = results_of(plans.kind)
     if not names:
         return list(sheet.columns)
@@ -213,10 +208,7 @@ def chosen_columns(plans: Plans, names: Sequence[str]) -> list[Column]:
 
 
 def shown_column(table: Table, name: str) -> list[Any]:
-    """Cells of one result column in the unit of the schema; NaN is the error ``#N/A`` with the row's reason.
-
-    ``table``: results, in the units used inside. Returns numbers, texts, True and False, :class:`CellError`.
-    """
+    """Cells of one result column in the unit of the schema; NaN is the error ``#N/A`` with the row's reason."""
     column = table.schema.by_name[name]
     reasons = table.columns.get("reason")
     values = table.columns.get(name)
@@ -247,7 +239,7 @@ class ShownTable:
         return all(name in self._table for name in results)
 
     def cells(self, name: str) -> list[Any]:
-        """Cells of one column in the unit of the schema; NaN is the error ``#N/A`` with the row's reason."""
+        """Cells of one column, as :func:`shown_column` makes them."""
         if name not in self._cells:
             self._cells[name] = shown_column(self._table, name)
         return self._cells[name]
@@ -255,9 +247,9 @@ class ShownTable:
 
 @dataclass
 class Outcome:
-    """Results of plans, row by row: where they stand, or why there are none.
+    """Results of plans, row by row.
 
-    ``rows`` has, per plan, None for a blank one, an error, or which table of ``tables`` and which row of it.
+    ``rows`` has, per plan, None for a blank one, an error, or a table of ``tables`` and a row of it.
     """
 
     plans: Plans
@@ -277,12 +269,12 @@ class Outcome:
         ]
 
     def cells(self, function: Function) -> Sequence[Any]:
-        """What a function of plans shows for each of them."""
+        """Cells of a function of plans, one per plan."""
         asked = asked_of(function, self.plans.kind)
         return self.words() if asked is None else self.column(*asked)
 
     def words(self) -> list[str]:
-        """Why a plan has no result or what was assumed, one text per plan: ok where there is nothing to say."""
+        """Reason or assumptions of each plan in a text: ok if there are none."""
         return [
             cell.message if isinstance(cell, CellError) else "" if row is None else cell or "ok"
             for cell, row in zip(self.column("reason"), self.rows, strict=True)
@@ -290,7 +282,7 @@ class Outcome:
 
 
 def asked_of(function: Function, kind: str) -> Asked:
-    """Results that a function takes of plans of a kind; all where it says what is wrong with them."""
+    """Results that a function needs from plans of a kind; all for XLPERF_CHECK."""
     if function.answer == "check":
         return None
     result = STAND_INS.get((kind, function.result), function.result)
@@ -312,22 +304,18 @@ def _filled(plans: Plans, header: Header) -> list[int]:
 
 
 def solved(plans: Plans, evaluate: Evaluate, asked: Asked = None) -> Outcome:
-    """Results of plans; a malformed plan is an error in its own row and leaves the others alone.
+    """Results of plans, one entry per plan. A malformed plan is an error in its own row and leaves other plans alone.
 
-    ``plans``: what the host sent. ``evaluate``: table of plans and the results asked for -> table of results; may raise
-    InputError. ``asked``: results that are asked for; all by default. Returns one entry per plan.
+    ``evaluate`` turns a table of plans and names of results into a table of results; it may raise InputError.
     """
     header = parse_header(plans.kind, plans.header)
     filled = _filled(plans, header)
     outcome = Outcome(plans, [None] * len(plans.rows), asked=asked)
     if header.faults:
         table_from_rows(plans.kind, plans.header, [], named_place(plans.kind, plans.header, []))  # raises them
-    dense = (
-        plans
-        if len(filled) == len(plans.rows)
-        else Plans(plans.kind, plans.header, tuple(plans.rows[n] for n in filled))
-    )
-
+    dense = plans
+    if len(filled) < len(plans.rows):
+        dense = Plans(plans.kind, plans.header, tuple(plans.rows[number] for number in filled))
     faulty: list[int] = []
 
     def solve(first: int, last: int) -> None:
@@ -354,12 +342,10 @@ def solved(plans: Plans, evaluate: Evaluate, asked: Asked = None) -> Outcome:
 class Outcomes:
     """Bounded least-recently-used cache of the results of plans, by catalog.
 
-    A host asks cell by cell. When a catalog is edited, it asks for every plan again, one after the other; the first of
-    them brings its companions along, the single plans under the same header that were asked for before: a thousand
-    rows together take little longer than one, and give the same numbers to the last bit.
-
-    Plans are evaluated for the results that cells ask for. Where other results are asked of the same plans, or of
-    others under their header, all are computed: a plan is evaluated twice at most.
+    A host asks cell by cell. After an edit of the catalog it asks for every plan again; the first of them brings along
+    the earlier single plans under the same header: a thousand rows together need little more time than one, and give
+    the same numbers to the last bit. Plans are evaluated for the results that cells ask for. If cells ask for other
+    results of plans under one header, all results are computed: a plan is evaluated twice at most.
     """
 
     def __init__(self) -> None:
@@ -369,11 +355,9 @@ class Outcomes:
         self._asked: dict[tuple[Any, ...], Asked] = {}
 
     def of(self, catalog: str, plans: Plans, evaluate: Evaluate, results: Asked = None) -> Outcome:
-        """Outcome of plans under a catalog.
+        """Outcome of plans under the catalog of a handle ("" for the installed one), from memory if possible.
 
-        ``catalog``: handle; "" for the installed catalog. ``plans``: what the host sent. ``evaluate``: table of plans
-        and the results asked for -> table of results. ``results``: results that are asked for; all by default. From
-        memory where it is there. Raises InputError where the header is malformed.
+        Raises InputError if the header is malformed.
         """
         key = (catalog, plans)
         if not self._has(key, results):
@@ -389,7 +373,7 @@ class Outcomes:
         return key in self._kept and self._kept[key].has(results)
 
     def _asked_together(self, plans: Plans, results: Asked) -> Asked:
-        """What is computed of plans for some results: all once others were asked for under their header."""
+        """Results to compute for plans: all once cells asked for different ones under their header."""
         group = (plans.kind, plans.header)
         if self._asked.setdefault(group, results) != results:
             self._asked[group] = None
@@ -410,14 +394,14 @@ class Outcomes:
                 break
             rows = [plans.rows[number] for number in left]
             try:
-                found = evaluate(table_from_rows(plans.kind, plans.header, rows, _row_number, skip_empty=False), asked)
+                table = table_from_rows(plans.kind, plans.header, rows, _row_number, skip_empty=False)
+                evaluated = ShownTable(evaluate(table, asked))
             except InputError as error:
                 faulty = {int(fault.place) for fault in error.faults if fault.place.isdigit()}
                 left = [number for row, number in enumerate(left) if faulty and row not in faulty]
                 continue
-            table = ShownTable(found)
             for row, number in enumerate(left):
-                outcomes[number] = outcome = Outcome(singles[number], [(0, row)], [table], asked)
+                outcomes[number] = outcome = Outcome(singles[number], [(0, row)], [evaluated], asked)
                 self._keep(known[number], outcome)
             break
         return [one if one is not None and isinstance(one.rows[0], tuple) else None for one in outcomes]

@@ -28,11 +28,11 @@ HOST_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONEXECUTABLE
 
 
 class WorkerError(Exception):
-    """The worker cannot be started, died or took too long; the text says which and what to do."""
+    """The worker cannot be started, died or exceeded its time; the text names the fault and a remedy."""
 
 
 def cache_folder() -> Path:
-    """Where this user's computer keeps files that can be made again, for xlperf; see :mod:`xlperf.base.files`."""
+    """Folder of xlperf's cache for this user; see :mod:`xlperf.base.files`."""
     try:
         home = Path.home()
     except RuntimeError:  # neither HOME nor an entry in the list of users
@@ -46,7 +46,7 @@ def cache_folder() -> Path:
 
 
 def worker_environment() -> dict[str, str]:
-    """The environment of the host without what it set for its own Python."""
+    """The environment of the host without the variables for its own Python."""
     return {name: value for name, value in os.environ.items() if name not in HOST_VARIABLES}
 
 
@@ -76,10 +76,8 @@ def _at_once(path: str, flags: int) -> int:
 
 
 class Client:
-    """One worker process and the calls to it; safe to use from several threads.
-
-    ``command``: how the worker is started. ``time_limit``: longest time that one call may take; then the worker is
-    ended [s].
+    """One worker process and the calls to it; safe to use from several threads. A call beyond ``time_limit`` [s] ends
+    it.
     """
 
     def __init__(self, command: list[str], time_limit: float = TIME_LIMIT) -> None:
@@ -95,7 +93,7 @@ class Client:
         self._ahead = self._asked = False
 
     def start(self) -> None:
-        """Start the worker, once, beside what the caller does next, so that it is there when the first call comes."""
+        """Start the worker, once, in the background, so that it is ready for the first call."""
         if self._ahead or self._asked:
             return
         self._ahead = True
@@ -117,10 +115,9 @@ class Client:
                 self._end()
 
     def call(self, function: str, arguments: list[Any]) -> list[list[Any]]:
-        """Block of values that a worksheet function returns.
+        """Block of values of a worksheet function: rows of numbers, texts, flags and errors.
 
-        ``arguments``: a scalar, None, or a list of rows each; a row is a list of numbers, texts and None. Returns rows
-        of numbers, texts, flags and errors. Raises WorkerError where there is no answer.
+        An argument is a scalar, None, or a list of rows. Raises WorkerError without an answer.
         """
         return cast("list[list[Any]]", self._answer({"function": function, "arguments": arguments})["rows"])
 

@@ -2,8 +2,8 @@
 
 The add-in is built from the add-in file of the installed xlwings, on the machine that uses it, because xlwings names
 its library by its version; nothing of xlwings is passed on. Our module of VBA, made from the registry, hands cells to
-xlwings, which runs Python. What is changed in xlwings' own module keeps other workbooks out of it: settings and paths
-come from the add-in file alone, so that a workbook can neither bring code along nor start a Python process of its own.
+xlwings, which runs Python. The changes in xlwings' own module isolate other workbooks: settings and paths come from the
+add-in file alone, so that a workbook can neither bring code along nor start a Python process of its own.
 
 xlwings Lite (Excel on the web, on a Mac, on Windows) runs Python inside Excel, without a process of its own; a workbook
 brings its code along, as two texts to paste into its editor. The engine runs there unchanged.
@@ -34,15 +34,11 @@ NAME = "xlperf.xlam"
 MODULE = "xlperf_functions"
 SERVER_MODULE = "xlperf.addin.xlwings_functions"
 BASE_FILE = "quickstart_addin.xlam"
-_PROJECT, _SETTINGS_PART, _BOOK, _CORE = (
-    "xl/vbaProject.bin",
-    "xl/worksheets/sheet1.xml",
-    "xl/workbook.xml",
-    "docProps/core.xml",
-)
+_PROJECT, _SETTINGS_PART = "xl/vbaProject.bin", "xl/worksheets/sheet1.xml"
+_BOOK, _CORE = "xl/workbook.xml", "docProps/core.xml"
 _DATE = (1980, 1, 1, 0, 0, 0)
 _SUMMARY = "Performance, memory and cost of training and serving large language models: the XLPERF_ functions."
-# What is changed in the module of xlwings, and how often it must be found at least.
+# Changes of the module of xlwings.
 _CHANGES = (
     ('PROJECT_NAME As String = "myaddin"', 'PROJECT_NAME As String = "xlperf"'),
     ("ActiveWorkbook", "ThisWorkbook"),  # settings and paths of the add-in alone: one process for all workbooks
@@ -98,7 +94,7 @@ def _wrapper(function: Function) -> str:
 
 
 def _argument_texts(registry: Sequence[Function]) -> str:
-    """What Excel runs when it opens the add-in: the texts of arguments, once per list of arguments."""
+    """The VBA procedure that Excel runs on opening: the texts of arguments, once per list of arguments."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for function in registry:
         groups.setdefault(tuple(argument.doc for argument in function.arguments), []).append(function.name)
@@ -120,10 +116,9 @@ def _text(words: str) -> str:
 
 
 def addin(python: str | None = None) -> bytes:
-    """The add-in as the bytes of an .xlam file; equal input gives equal bytes.
+    """The add-in as the bytes of an .xlam file for the interpreter ``python``; equal input gives equal bytes.
 
-    ``python``: interpreter on the machine that runs Excel; by default the one that runs this. Raises HostError where
-    the installed xlwings has no such add-in file.
+    Raises HostError if the installed xlwings has no such add-in file.
     """
     base = _xlwings_folder() / BASE_FILE
     try:
@@ -170,10 +165,10 @@ def addin(python: str | None = None) -> bytes:
 
 
 def _xlwings_folder() -> Path:
-    found = importlib.util.find_spec("xlwings")  # not imported: that takes half a second
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("xlwings")  # not imported: that takes half a second
+    if spec is None or spec.origin is None:
         raise HostError("xlwings is not installed: pip install xlwings")
-    return Path(found.origin).parent
+    return Path(spec.origin).parent
 
 
 def _changed(source: str) -> str:
@@ -196,10 +191,10 @@ def bas_text(python: str | None = None) -> str:
 
 
 def write(path: str, python: str | None = None) -> str:
-    """Build the add-in, or with the ending .bas the text of its module; what was done, in one line.
+    """Build the add-in, or with the ending .bas the text of its module; returns a report in one line.
 
-    ``python``: interpreter on the machine that runs Excel; on Windows by default the one that runs this. Raises
-    InputError where there is none to compute with.
+    ``python``: interpreter on the machine that runs Excel; on Windows by default the one that runs this, else
+    InputError.
     """
     if python is None and sys.platform != "win32":
         problem = "runs in Excel for Windows, where this interpreter is not; name the one there: --python PATH"
@@ -217,10 +212,7 @@ def write(path: str, python: str | None = None) -> str:
 
 
 def startup_folder() -> Path:
-    """Folder whose add-ins Excel for Windows opens by itself.
-
-    Raises HostError: on other systems.
-    """
+    """Folder with the add-ins that Excel for Windows opens at its start. Raises HostError on other systems."""
     if sys.platform != "win32":
         raise HostError(
             "add-in files of this kind run in Excel for Windows only: xlperf install excel --output FILE builds one "
@@ -230,9 +222,9 @@ def startup_folder() -> Path:
 
 
 def install() -> str:
-    """Build the add-in and put it where Excel opens it by itself, in the place of an older one.
+    """Build the add-in and install it in Excel's start-up folder, replacing an older one; returns a report in one line.
 
-    Returns what was done, in one line. Raises HostError where it cannot be installed; the text says why and what to do.
+    Raises HostError with the cause and a remedy.
     """
     path = startup_folder() / NAME
     content = addin()
@@ -273,11 +265,7 @@ def _content(path: Path) -> bytes:
 
 
 def check(path: str | None = None) -> tuple[list[str], bool]:
-    """What an add-in file holds, what Excel would find, and what is wrong with it.
-
-    ``path``: an add-in file; by default the installed one. Returns ``lines``: a line per finding; ``sound``: whether
-    nothing is wrong.
-    """
+    """Findings on an add-in file, by default the installed one, a line each, and whether nothing is wrong."""
     file = Path(path) if path else startup_folder() / NAME
     if not file.is_file():
         return [f"{file}: not there; run: xlperf install excel"], False
@@ -310,7 +298,7 @@ def _settings(sheet: str) -> dict[str, str]:
 
 
 def _interpreter_faults(python: str, built: str) -> list[str]:
-    """What is wrong with the interpreter and with the libraries of xlwings beside it."""
+    """Faults of the interpreter and of the libraries of xlwings beside it."""
     if not Path(python).is_file():
         foreign = sys.platform != "win32" and PureWindowsPath(python).is_absolute()
         return [] if foreign else [f"there is no {python}; run xlperf install excel in the environment to use"]
@@ -327,7 +315,7 @@ def _interpreter_faults(python: str, built: str) -> list[str]:
 
 
 def _library_faults(_python: str, _built: str) -> list[str]:
-    """What of Windows' libraries for Python is missing."""
+    """Missing Windows libraries for Python."""
     if sys.platform != "win32" or importlib.util.find_spec("win32com") is not None:
         return []
     return ["Python cannot talk to Excel: pip install pywin32"]
@@ -366,7 +354,7 @@ from xlperf.addin.xlwings_functions import *
 
 
 def requirements(wheel: str | None = None) -> str:
-    """What the workbook's Python needs: xlwings and the wheel of xlperf.
+    """Packages that the workbook's Python needs: xlwings and the wheel of xlperf.
 
     >>> print(requirements("https://example.com/xlperf-0.1.0-py3-none-any.whl"))
     xlwings
@@ -378,11 +366,10 @@ def requirements(wheel: str | None = None) -> str:
 
 
 def write_lite(folder: str, wheel: str | None = None) -> str:
-    """Write ``main.py`` and ``requirements.txt`` into a folder; what to do with them, in one line.
+    """Write ``main.py`` and ``requirements.txt`` into a folder, made if missing; returns the next steps in one line.
 
-    ``folder``: made where it does not exist. ``wheel``: https address or file of the wheel of xlperf; by default the
-    package index. Raises InputError if ``wheel`` is neither, if FOLDER is a file, or holds files of these names that
-    are not of an earlier run; nothing is written then.
+    ``wheel``: https address or file of the wheel of xlperf; by default the package index. Raises InputError, and writes
+    nothing, if ``wheel`` is neither, if the folder is a file, or if it has files of these names from another source.
     """
     place = Path(folder)
     address = None if wheel is None else _address(wheel)
@@ -402,12 +389,12 @@ def write_lite(folder: str, wheel: str | None = None) -> str:
 
 
 def _address(wheel: str) -> str:
-    """The address of a wheel: https, or that of a file on this machine."""
+    """The address of a wheel: https, or a file URL on this machine."""
     if re.fullmatch(r"https://[\w.-]+(:\d+)?/[!-~]*\.whl([?#][!-~]*)?", wheel, re.ASCII):
         return wheel
     with suppress(ValueError, OSError):
         written = wheel.removeprefix("file://").encode() if wheel.startswith("file:///") else b""
-        named = re.sub(rb"%([0-9A-Fa-f]{2})", lambda found: bytes.fromhex(found[1].decode()), written).decode()
+        named = re.sub(rb"%([0-9A-Fa-f]{2})", lambda match: bytes.fromhex(match[1].decode()), written).decode()
         file = Path(named or wheel)
         if file.suffix == ".whl" and file.is_file():
             return file.resolve().as_uri()

@@ -1,7 +1,7 @@
 """The one registry of worksheet functions: names, arguments, and the texts that function wizards show.
 
 ``functions.csv``, ``arguments.csv`` and ``examples.csv`` beside this module are the data; a function for each result
-comes from the schema, so a new result column in ``schema.csv`` is a new function without another line here. Every host
+comes from the schema, so a new result column is a new function without another line here. Every host
 is generated from the registry (the LibreOffice add-in, the xlwings functions), and the session computes by it:
 ``answer`` names the handler of a function, ``kind`` the reader of an argument.
 """
@@ -29,10 +29,10 @@ _SPILLING = ("results", "operators", "frontier", "search", "diagnosis", "uncerta
 class Argument:
     """One argument of a worksheet function; every argument is a cell or a range of cells.
 
-    ``kind`` says how its cells are read: ``rows`` (plans, designs, servers, devices or operations), ``plan or table``,
+    ``kind`` is the way to read its cells: ``rows`` (plans, designs, servers, devices or operations), ``plan or table``,
     ``catalog``, ``header``, ``results``, ``quantity`` (one result), ``vary``, ``measured`` and ``before`` (a result and
     its number in each row), ``count``, ``text``, ``limits`` (a text in each cell), ``tables`` (any number of ranges);
-    of equations ``number`` (with unit, default and bounds) and ``choice``.
+    for equations ``number`` (with unit, default and bounds) and ``choice``.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Argument:
 
     @property
     def bounds_text(self) -> str:
-        """What is allowed, in words: ``a number above 0 (mm)``."""
+        """Allowed numbers in words: ``a number above 0 (mm)``."""
         low, high, exclusive = self.limits
         if high != float("inf"):
             words = f"a number above {low:g} up to {high:g}" if exclusive else f"a number from {low:g} to {high:g}"
@@ -70,12 +70,12 @@ class Argument:
 class Function:
     """One worksheet function.
 
-    ``answer`` says what it returns: ``handle`` (a text that names a catalog), ``value`` (one result per plan),
+    ``answer`` is the kind of its result: ``handle`` (a text that names a catalog), ``value`` (one result per plan),
     ``quantity`` (one result per design, server, device or operation), ``results``, ``operators``, ``frontier``,
     ``search`` and ``diagnosis`` (a header row and rows below it), ``check`` (a text per plan), ``equation`` (a number,
-    or a table where ranges are given). ``rows`` says what its rows are: ``plans`` or ``plan`` of either kind, or a
-    table of the schema. ``result`` is the result column that it shows, ``unit`` the unit of an equation.
-    ``arguments_of_example`` are arguments that work, a range of :func:`example_ranges` as its name in braces.
+    or a table for ranges). ``rows`` is the kind of its rows: ``plans`` or ``plan`` of either kind, or a table of the
+    schema. ``result`` is the result column that it shows, ``unit`` the unit of an equation. ``arguments_of_example``
+    are arguments that work, a range of :func:`example_ranges` as its name in braces.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Function:
 
     @property
     def is_per_plan(self) -> bool:
-        """Whether it shows one cell for one plan, so that plans that stand side by side can be computed together."""
+        """Whether it shows one cell for one plan, so that adjacent plans can be computed together."""
         return self.answer in ("value", "check")
 
     @property
@@ -131,19 +131,21 @@ _OF_EXPERT_POOLS = ("expert_memory", "attention_pool_share", "expert_pool_share"
 def functions() -> dict[str, Function]:
     """Every worksheet function by name, in the order in which a wizard lists them."""
     known = _arguments()
-    found = {}
+    registry = {}
     for row in rows("addin/functions.csv"):
         name = row["function"]
         arguments = tuple(known.get((name, own)) or known["", own] for own in row["arguments"].split())
         known_by = (row["answer"], row["rows"], row["result"], row["unit"])
-        found[name] = Function(name, row["meaning"], arguments, *known_by, arguments_of_example=row["example"])
+        registry[name] = Function(name, row["meaning"], arguments, *known_by, arguments_of_example=row["example"])
     of_plans = tuple(known["", own] for own in ("plan", "catalog", "header"))
     for result in dict.fromkeys(column.name for kind in PLAN_TABLES for column in results_of(kind).columns):
         name = PREFIX + result.upper()
         kind = next(kind for kind in PLAN_TABLES if result in results_of(kind).by_name)
         example = "{experts}" if result in _OF_EXPERT_POOLS else f"{{{kind}}}"
-        found[name] = Function(name, _meaning(result), of_plans, "value", "plans", result, arguments_of_example=example)
-    return found
+        registry[name] = Function(
+            name, _meaning(result), of_plans, "value", "plans", result, arguments_of_example=example
+        )
+    return registry
 
 
 @cache
@@ -153,16 +155,16 @@ def example_ranges() -> dict[str, tuple[tuple[str | float, ...], ...]]:
     >>> example_ranges()["measured"]
     (('step time', 40.0),)
     """
-    found: dict[str, tuple[tuple[str | float, ...], ...]] = {}
+    ranges: dict[str, tuple[tuple[str | float, ...], ...]] = {}
     for row in rows("addin/examples.csv"):
         cells = tuple(float(cell) if cell.replace(".", "").isdigit() else cell for cell in row["cells"].split(" | "))
-        found[row["range"]] = (*found.get(row["range"], ()), cells)
-    return found
+        ranges[row["range"]] = (*ranges.get(row["range"], ()), cells)
+    return ranges
 
 
 def _arguments() -> dict[tuple[str, str], Argument]:
-    """Arguments by function and name; those of no function in particular under ""."""
-    found = {}
+    """Arguments by function and name; shared arguments have the function ""."""
+    arguments = {}
     for row in rows("addin/arguments.csv"):
         choices, unit, default = tuple(row["choices"].split()), row["unit"] or "-", row["default"]
         words = row["meaning"]
@@ -170,14 +172,14 @@ def _arguments() -> dict[tuple[str, str], Argument]:
             words += f": {', '.join(choices)}" if choices else f" [{unit}]" if unit != "-" else ""
             words += f"; left out: {default}." if default else "."
         for function in row["function"].split() or [""]:
-            found[function, row["argument"]] = Argument(
+            arguments[function, row["argument"]] = Argument(
                 row["argument"], words, row["kind"], row["optional"] == "yes", unit, default, row["bounds"], choices
             )
-    return found
+    return arguments
 
 
 def _meaning(result: str) -> str:
-    """What the function of a result shows, with its unit, for the kinds of plan that have the result."""
+    """Text of the function of a result, with its unit, for the kinds of plan that have the result."""
     said = {}
     for kind in PLAN_TABLES:
         column = results_of(kind).by_name.get(STAND_INS.get((kind, result), result))

@@ -1,7 +1,7 @@
-"""Catalogs that cells name: tables stored on disk under a hash of their content, which stays valid between sessions.
+"""Catalogs in cells: tables on disk under a hash of their content, which stays valid between sessions.
 
-A cell keeps the text; another cell gives it back, perhaps after a restart. The store is a folder of JSON files in the
-user's cache, bounded in number and size; what was used least recently goes first.
+A cell holds the handle; another cell passes it on, perhaps after a restart. The store is a folder of JSON files in the
+user's cache, bounded in number and size; the least recently used file is removed first.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _HANDLE = re.compile(re.escape(HANDLE_PREFIX) + r"(?P<digest>[0-9a-f]{24})")
 
 
 class UnknownHandleError(LookupError):
-    """No tables are kept under this text."""
+    """The store has no tables under this handle."""
 
 
 def content_of(tables: Sequence[Block]) -> bytes:
-    """Tables as they are kept: JSON with numbers in the shortest form that reads back as the same float."""
+    """Tables as JSON, with numbers in the shortest form that reads back as the same float."""
     return b'{"tables":[' + b",".join(map(_content, tables)) + b"]}"
 
 
@@ -52,11 +52,7 @@ def handle_of(content: bytes) -> str:
 
 
 class CatalogStore:
-    """Tables by handle, in a folder.
-
-    ``folder``: where; by default ``xlperf/catalogs`` in the user's cache. ``most_files``, ``most_bytes``: bounds;
-    beyond them the tables that were used least recently are removed [B].
-    """
+    """Tables by handle, in a folder; beyond its bounds the least recently used tables are removed."""
 
     def __init__(self, folder: Path | None = None, most_files: int = MOST_FILES, most_bytes: int = MOST_BYTES) -> None:
         self.folder = folder or cache_folder() / "catalogs"
@@ -64,10 +60,8 @@ class CatalogStore:
         self._most_bytes = most_bytes
 
     def put(self, tables: Sequence[Block]) -> str:
-        """Keep tables and return their handle.
-
-        ``tables``: rows of numbers, texts, flags and None; the header row first. Returns the handle. Where the folder
-        cannot be written it is valid as long as somebody remembers it.
+        """Store tables, header row first, and return their handle, which lives in memory alone if the folder is
+        read-only.
         """
         content = content_of(tables)
         handle = handle_of(content)
@@ -79,10 +73,7 @@ class CatalogStore:
         return handle
 
     def get(self, handle: str) -> list[Block]:
-        """Tables of a handle.
-
-        Raises UnknownHandleError where there are none, or where the file is not what the handle names.
-        """
+        """Tables of a handle. Raises UnknownHandleError if there are none, or if the file has another content."""
         if not _HANDLE.fullmatch(handle):
             raise UnknownHandleError(handle)
         path = self._path(handle)
@@ -108,14 +99,14 @@ class CatalogStore:
         return path.is_file()
 
     def _remove_oldest(self, newest: Path) -> None:
-        found = []
+        files = []
         for path in self.folder.iterdir():
             with contextlib.suppress(OSError):
                 status = path.stat()
-                found.append((path == newest, status.st_mtime_ns, status.st_size, path))
-        found.sort(reverse=True)
+                files.append((path == newest, status.st_mtime_ns, status.st_size, path))
+        files.sort(reverse=True)
         size = 0
-        for place, (_, _, length, path) in enumerate(found):
+        for place, (_, _, length, path) in enumerate(files):
             size += length
             if place and (place >= self._most_files or size > self._most_bytes):
                 with contextlib.suppress(OSError):
@@ -141,7 +132,7 @@ def with_blocks(catalog: Catalog, blocks: Sequence[Block]) -> Catalog:
 
 @lru_cache(maxsize=_MOST_TABLES)
 def _table(kind: str, content: bytes) -> Table:
-    """A table from its cells; of a catalog that is sent anew most tables are what they were."""
+    """A table from its cells, cached because most tables of a changed catalog are the same."""
     header, *rows = json.loads(content)
     return read_table(kind, header, rows)
 

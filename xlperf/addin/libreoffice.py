@@ -48,8 +48,7 @@ def worker_command() -> list[str]:
 def extension(command: Sequence[str] | None = None, time_limit: float = TIME_LIMIT) -> bytes:
     """The add-in as the bytes of an .oxt file; equal input gives equal bytes.
 
-    ``command``: how the worker is started; by default with the interpreter that runs this. ``time_limit``: longest time
-    that one call may take [s]. Returns a zip archive.
+    ``command`` starts the worker, by default with this interpreter; a call may last ``time_limit`` [s].
     """
     registry = list(functions().values())
     package = files("xlperf.addin")
@@ -176,7 +175,7 @@ def _description() -> str:
 
 
 def _places() -> list[Path]:
-    """Where LibreOffice is usually installed."""
+    """Usual folders of LibreOffice."""
     if sys.platform == "win32":
         return [Path("C:/Program Files/LibreOffice/program"), Path("C:/Program Files (x86)/LibreOffice/program")]
     if sys.platform == "darwin":
@@ -186,15 +185,12 @@ def _places() -> list[Path]:
 
 
 def unopkg_program() -> str:
-    """Path of LibreOffice's extension manager.
-
-    Raises HostError where LibreOffice is not found.
-    """
+    """Path of LibreOffice's extension manager. Raises HostError if LibreOffice is not installed."""
     names = ("unopkg.com", "unopkg.exe") if sys.platform == "win32" else ("unopkg",)
     for name in names:
-        found = shutil.which(name)
-        if found:
-            return found
+        path = shutil.which(name)
+        if path:
+            return path
         for folder in _places():
             if (folder / name).is_file():
                 return str(folder / name)
@@ -202,10 +198,10 @@ def unopkg_program() -> str:
 
 
 def install(options: Sequence[str] = ()) -> str:
-    """Build the add-in and install it for this user (for all users when run as root).
+    """Build the add-in and install it for this user (for all users when run as root); returns a report in one line.
 
-    ``options``: options for LibreOffice's extension manager, such as ``-env:UserInstallation=file:///...``. Returns
-    what was done, in one line. Raises HostError where it cannot be installed; the text says why and what to do.
+    ``options``: options for LibreOffice's extension manager, such as ``-env:UserInstallation=file:///...``. Raises
+    HostError with the cause and a remedy.
     """
     program = unopkg_program()
     with scratch_folder() as folder:
@@ -241,8 +237,8 @@ def _whom() -> str:
 def host_environment() -> dict[str, str]:
     """Environment in which LibreOffice finds its own Python.
 
-    LibreOffice looks for ``python3`` on the path to find its library; an activated virtual environment would lead it
-    to another one, and then nothing that is written in Python loads.
+    LibreOffice looks for ``python3`` on the path to find its library; an activated virtual environment would lead it to
+    another one, and then no component written in Python loads.
     """
     environment = worker_environment()
     if sys.platform.startswith("linux"):
@@ -255,7 +251,7 @@ def host_environment() -> dict[str, str]:
 
 
 def _run(command: Sequence[str]) -> None:
-    """Run LibreOffice's extension manager; it is run again where it crashes, which it does now and then."""
+    """Run LibreOffice's extension manager, again after a crash, which happens now and then."""
     try:
         for _ in range(_ATTEMPTS):
             done = subprocess.run(

@@ -1,9 +1,8 @@
-"""What runs inside LibreOffice beside the glue: values of cells, rows of tables, function names of saved workbooks.
+"""Parts that run inside LibreOffice beside the glue: cell values, rows of tables, function names of saved workbooks.
 
 LibreOffice 7.4 writes add-in functions to .xlsx files as ``XLPERF.STEP_TIME(``, which Excel does not know (25.2 no
 longer does). :func:`make_portable` writes ``XLPERF_STEP_TIME(`` again, in formulas only: text in cells and text inside
-a formula stays as it is.
-Standard library only: a copy runs inside LibreOffice's own Python.
+a formula is unchanged. Standard library only: a copy runs inside LibreOffice's own Python.
 """
 
 from __future__ import annotations
@@ -102,9 +101,7 @@ def _shown(cell: Any) -> Any:
 
 
 def portable_formulas(part: bytes, names: Iterable[str]) -> bytes:
-    """A part of a workbook with add-in functions written as ``XLPERF_NAME``.
-
-    ``part``: XML. ``names``: functions: ``XLPERF_STEP_TIME`` ... Returns the same part where it has no dotted names.
+    """XML of a workbook part with add-in functions written as ``XLPERF_NAME``.
 
     >>> portable_formulas(b'<f>XLPERF.MFU(A1,"XLPERF.MFU(")</f><t>XLPERF.MFU(</t>', ["XLPERF_MFU"])
     b'<f>XLPERF_MFU(A1,"XLPERF.MFU(")</f><t>XLPERF.MFU(</t>'
@@ -124,12 +121,10 @@ def portable_formulas(part: bytes, names: Iterable[str]) -> bytes:
 
 
 def make_portable(path: str, names: Iterable[str]) -> bool:
-    """Rewrite a saved .xlsx file in place where it has dotted function names; other parts keep their bytes.
+    """Rewrite a saved .xlsx file in place if it has dotted function names; other parts keep their bytes.
 
-    The file is replaced whole and keeps its modification time, by which LibreOffice tells whether somebody else
-    changed it.
-
-    ``path``: the workbook. ``names``: functions: ``XLPERF_STEP_TIME`` . Returns whether it was rewritten.
+    The file is replaced as a whole and keeps its modification time, by which LibreOffice detects changes by others.
+    Returns whether it was rewritten.
     """
     functions = list(names)
     path = os.path.realpath(path)
@@ -175,11 +170,10 @@ def make_portable(path: str, names: Iterable[str]) -> bool:
 
 
 class CalcTables:
-    """Rows of a spreadsheet below a header row, wherever it stands.
+    """Rows of a spreadsheet below a header row.
 
-    Reading a cell computes it if it is out of date, and one that depends on the cell that is being computed becomes an
-    error and stays one. So rows with formulas are read only if all that they depend on is known to call nothing of
-    ours (:func:`is_safe`).
+    Reading a cell computes it if it is out of date, and a cell that depends on the current one becomes an error and
+    stays one. So rows with formulas are read only if none of their precedents calls our functions (:func:`is_safe`).
     """
 
     def __init__(self) -> None:
@@ -197,8 +191,8 @@ class CalcTables:
         for sheet in document.Sheets:
             search = sheet.createSearchDescriptor()
             search.SearchString, search.SearchWords, search.SearchType = text, True, 0  # in formulas: computes nothing
-            found = sheet.findAll(search)
-            for place in found.getRangeAddresses() if found is not None else ():
+            matches = sheet.findAll(search)
+            for place in matches.getRangeAddresses() if matches is not None else ():
                 for top in range(place.StartRow, place.EndRow + 1):
                     for column in range(place.StartColumn, place.EndColumn + 1):
                         left = column - header.index(text)
@@ -208,7 +202,7 @@ class CalcTables:
 
 
 def _cells_below(sheet: Any, header: Row, left: int, top: int) -> Iterator[tuple[Any, Any]]:
-    """Sheet and used cells below a header row, if it stands there as plain texts."""
+    """Sheet and used cells below a header row of plain texts at this place."""
     if left < 0:
         return
     right = left + len(header) - 1
@@ -243,13 +237,13 @@ def read_rows(sheet: Any, area: Any) -> list[Row | None]:
 
 
 def is_safe(formulas: Any) -> bool:
-    """Whether formulas, and those that they depend on, have nothing but cells of their own sheet and plain functions.
+    """Whether formulas and their precedents use only cells of their own sheet and plain functions.
 
-    ``queryPrecedents`` of LibreOffice 7.4 stays on one sheet, so whatever leads elsewhere (another sheet, a name, a
-    structured reference, INDIRECT) is not safe.
+    ``queryPrecedents`` of LibreOffice 7.4 stays on one sheet, so any reference elsewhere (another sheet, a name, a
+    structured reference, INDIRECT) is unsafe.
     """
     plain: dict[str, bool] = {}  # by shape: a column of ten thousand formulas has one
-    found = formulas.getRangeAddressesAsString()
+    addresses = formulas.getRangeAddressesAsString()
     for _ in range(MOST_LEVELS):
         for area in formulas:
             for line in area.getFormulaArray():
@@ -260,8 +254,8 @@ def is_safe(formulas: Any) -> bool:
                     if not plain[shape]:
                         return False
         formulas = formulas.queryPrecedents(False).queryContentCells(FORMULA)  # they themselves are among them
-        before, found = found, formulas.getRangeAddressesAsString()
-        if found == before:
+        before, addresses = addresses, formulas.getRangeAddressesAsString()
+        if addresses == before:
             return True
     return False
 

@@ -1,13 +1,12 @@
 """Batches calls: plans that a spreadsheet asks for one by one are computed together with the rows beside them.
 
-A message to the worker takes longer than a plan in a batch. At the second new plan within a second, the other rows
-under the same header go along in one message, and the answers are kept here under the cells of each row: a row that is
-read too early or never asked for costs time, and a cell shows what its own arguments say. With another catalog, after
-an edit of the hardware, the rows that cells asked for under the one before go along at once.
+A message to the worker costs more time than a plan in a batch. At the second new plan within a second, the other rows
+under the same header go along in one message, and their answers are cached under the cells of each row: a row that is
+read too early or never asked for costs time, and a cell shows the result of its own arguments. With another catalog,
+after an edit of the hardware, the rows that cells asked for under the previous one go along at once.
 
-What reads the rows belongs to the host: :class:`xlperf.addin.libreoffice_host.CalcTables`,
-:func:`xlperf.addin.xlwings_functions.excel_tables`.
-Standard library only: a copy runs inside LibreOffice's own Python.
+The host provides the rows: :class:`xlperf.addin.libreoffice_host.CalcTables`,
+:func:`xlperf.addin.xlwings_functions.excel_tables`. Standard library only: a copy runs inside LibreOffice's own Python.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
     Key = tuple[str, Any, Row]
 
     class Computer(Protocol):
-        """What computes: the worker behind a client, or a session in this process."""
+        """The worker behind a client, or a session in this process."""
 
         @property
         def process_id(self) -> int | None:
-            """Which process it is."""
+            """Process id of the computer."""
 
         def call(self, function: str, arguments: list[Any]) -> list[list[Any]]:
             """Block of values that a function returns."""
@@ -49,8 +48,7 @@ MOST_PATIENCE = 4096
 class Neighbours:
     """Cells of plans by function, catalog and header, computed before they are asked for.
 
-    ``tables``: rows of cells below each place of a header, in a document; None for one that is blank or is not to be
-    read.
+    ``tables`` gives the rows below each place of a header in a document; None for blank or unreadable rows.
     """
 
     def __init__(self, client: Computer, tables: Callable[[Any, Row], Iterable[list[Row | None]]]) -> None:
@@ -63,10 +61,9 @@ class Neighbours:
         self._num_new, self._patience, self._last_new = 0, 2, 0.0
 
     def call(self, document: Any, function: str, arguments: list[Any]) -> list[list[Any]]:
-        """Block of values that a function of plan, catalog and header returns.
+        """Block of values of a function of plan, catalog and header.
 
-        ``document``: the spreadsheet that calls, or where its cells stand there; None if it is not known.
-        ``arguments``: as :meth:`Client.call` has them. Returns rows of values.
+        ``document``: the calling spreadsheet, or the addresses of its cells; None if unknown.
         """
         plan, catalog, header = [*arguments, None, None][:3]
         catalog = _single(catalog)
@@ -115,7 +112,7 @@ class Neighbours:
         return self._num_new >= self._patience
 
     def _kept_alone(self, key: Key, row: Row, answer: list[list[Any]]) -> list[list[Any]]:
-        """The answer of a row that was asked for, kept."""
+        """The answer for a single row, cached."""
         self._keep(key, [row], [answer[0][0]])
         self._known[key][row][1] = True
         self._latest[key[0], key[2]] = key
@@ -131,7 +128,7 @@ class Neighbours:
             self._drop()
 
     def _drop(self) -> None:
-        """Evict cells down to the bound: those never asked for first, then the least recently used."""
+        """Evict cells down to the bound: cells never asked for first, then the least recently used."""
         for key in [*self._known][:-1]:
             cells = self._known[key]
             self._known[key] = {row: cell for row, cell in cells.items() if cell[1]}
@@ -142,13 +139,13 @@ class Neighbours:
             self._num_known -= len(self._known.popitem(last=False)[1])
 
     def _new_rows(self, document: Any, header: Row, row: Row, cells: dict[Row, Any]) -> list[Row]:
-        """A row and those under its header that are not known, the ones below it first; none if it is not found."""
+        """Unknown rows of the table with this row, the ones below it first; none if no table has it."""
         try:
             for rows in self._tables(document, header):
                 if row in rows:
                     place = rows.index(row)
-                    found = dict.fromkeys(one for one in rows[place:] + rows[:place] if one and one not in cells)
-                    return list(found)[: min(max(FIRST_ROWS, 4 * len(cells)), MOST_ROWS)]
+                    unknown = dict.fromkeys(one for one in rows[place:] + rows[:place] if one and one not in cells)
+                    return list(unknown)[: min(max(FIRST_ROWS, 4 * len(cells)), MOST_ROWS)]
         except Exception:  # a document that cannot be read is one without neighbours
             return []
         return []
@@ -164,5 +161,4 @@ def _is_row(argument: Any) -> bool:
 
 
 def _is_blank(row: Row) -> bool:
-    """Whether no cell of a row holds anything: it is no plan, and a search for those beside it reads every sheet."""
     return all(cell == "" or cell is None for cell in row)

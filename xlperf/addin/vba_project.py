@@ -46,11 +46,7 @@ class Module:
 
 @dataclass
 class Project:
-    """A VBA project as source text.
-
-    - ``name``: name of the project.
-    - ``modules``: modules by name, in the order of the project.
-    """
+    """A VBA project as source text: its name, and its modules by name in the order of the project."""
 
     name: str
     modules: dict[str, Module]
@@ -59,20 +55,17 @@ class Project:
 
     @classmethod
     def read(cls, content: bytes) -> Project:
-        """The project in the bytes of a ``vbaProject.bin``.
-
-        Raises VbaError where they hold none.
-        """
+        """The project in the bytes of a ``vbaProject.bin``; raises VbaError if they hold none."""
         try:
             streams = read_compound_file(content)
             head: list[tuple[int, bytes]] = []
             modules: dict[str, Module] = {}
-            found = head
+            records = head
             for kind, value in _records(decompressed(streams["VBA", "dir"])):
                 if kind == _NAME:
-                    found = modules.setdefault(value.decode("cp1252"), Module("")).records
+                    records = modules.setdefault(value.decode("cp1252"), Module("")).records
                 if kind not in (_NUM_MODULES, _COOKIE, _TERMINATOR):
-                    found.append((kind, value))
+                    records.append((kind, value))
             for module in modules.values():
                 facts = dict(module.records)
                 stream = streams["VBA", facts[_STREAM_NAME].decode("cp1252")]
@@ -197,7 +190,7 @@ def decompressed(content: bytes) -> bytes:
 
 
 def compressed(content: bytes) -> bytes:
-    """Bytes in the compression of VBA streams: chunks of 4096 with copies of what came before in the chunk."""
+    """Bytes in the compression of VBA streams: chunks of 4096 with copies of earlier bytes of the chunk."""
     out = bytearray(b"\x01")
     for start in range(0, len(content), _CHUNK):
         chunk = content[start : start + _CHUNK]
@@ -234,8 +227,8 @@ def _tokens(chunk: bytes) -> bytes:
 
 
 def _longest_match(chunk: bytes, place: int, seen: Mapping[bytes, list[int]], most: int) -> tuple[int, int]:
-    """Length of the longest earlier copy of what stands at a place, and how far back it starts."""
-    longest, found = 0, 0
+    """Length and distance of the longest earlier copy of the bytes at a place."""
+    longest, longest_at = 0, 0
     most = min(most, len(chunk) - place)
     if most < 3:
         return 0, 0
@@ -244,8 +237,8 @@ def _longest_match(chunk: bytes, place: int, seen: Mapping[bytes, list[int]], mo
         while length < most and chunk[earlier + length] == chunk[place + length]:
             length += 1
         if length > longest:
-            longest, found = length, earlier
-    return longest, place - found
+            longest, longest_at = length, earlier
+    return longest, place - longest_at
 
 
 # --- compound files
@@ -268,11 +261,11 @@ def read_compound_file(content: bytes) -> Streams:
     links = [link for number in tables if number < _FAT for link in struct.unpack(f"<{size // 4}I", sector(number))]
 
     def chain(number: int) -> bytes:
-        found = []
+        sectors = []
         while number < _FAT:
-            found.append(sector(number))
+            sectors.append(sector(number))
             number = links[number]
-        return b"".join(found)
+        return b"".join(sectors)
 
     raw = chain(directory)
     entries = [_ENTRY.unpack_from(raw, start) for start in range(0, len(raw), _ENTRY.size)]

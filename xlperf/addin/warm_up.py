@@ -1,9 +1,9 @@
-"""What the worker does before its first question: it asks itself what was asked last time.
+"""Warms the caches of a new worker by replaying questions of earlier sessions.
 
-A spreadsheet host takes seconds to load a workbook before it computes a cell. Questions of earlier sessions are stored,
-never their answers, and a new worker answers them while it waits: what it loads and computes is there when the host
-asks. Only questions that took a while are stored, and none that would hold up another one for long. A question holds
-the cells of a plan: its owner alone may read the file, and with ``XLPERF_QUESTIONS=off`` there is none.
+A spreadsheet host needs seconds to load a workbook before it computes a cell. A worker stores questions, never their
+answers, and a new worker answers them while it waits. Only questions that took some time are stored, and none that
+would block another one for long. A question holds the cells of a plan: its owner alone may read the file, and
+``XLPERF_QUESTIONS=off`` disables it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ MOST_BYTES = 4 * 2**20
 
 
 class Questions:
-    """Questions of this session and of those before, least recently asked first.
+    """Questions of this and earlier sessions, least recently asked first, in a file with a line each.
 
-    ``path``: the file that keeps them, a line each. It is removed, and none is written, when :data:`SWITCH` is off.
+    With :data:`SWITCH` off the file is removed and none is written.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -51,7 +51,7 @@ class Questions:
         return iter([*reversed(self._lines)])
 
     def answered(self, line: bytes, answer: Callable[[bytes], bytes]) -> bytes:
-        """The answer to a question, which is kept if it took a while."""
+        """The answer to a question, which is stored if it took some time."""
         begun = time.process_time()
         answered = answer(line)
         if line in self._lines:
@@ -64,7 +64,7 @@ class Questions:
         return answered
 
     def save(self) -> None:
-        """Keep the questions asked last; where the folder cannot be written nothing is kept."""
+        """Store the latest questions; nothing if the folder is read-only."""
         if self._off or not self._changed:
             return
         kept: list[bytes] = []
@@ -79,9 +79,9 @@ class Questions:
 
 
 def first_line(requests: BinaryIO, longest: int, steps: Iterable[object]) -> bytes:
-    """The first line of requests; steps are taken one after the other until it is there.
+    """The first line of requests; until it arrives, steps run one after the other.
 
-    A step that fails ends the warm-up: whatever it is, the question itself will say it.
+    A failing step ends the warm-up: the question itself will report the fault.
     """
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=lambda: lines.put(requests.readline(longest)), name="first request", daemon=True).start()

@@ -1,13 +1,13 @@
 """The process that computes for a spreadsheet host, and its session: cells in, cells out, one evaluation per plan.
 
-``python -m xlperf.addin.worker`` greets with its version, then answers each line of
-``{"function": name, "arguments": [...]}`` with a line of ``{"rows": [[...]]}`` (see :mod:`xlperf.addin.client`, and
-there for ``others``). It opens no port and no window, writes nothing else to standard output, and ends when its input
-closes: a worker never outlives its host. Numbers are written in the shortest form that reads back as the same float.
+``python -m xlperf.addin.worker`` greets with its version, then answers each line of ``{"function": name, "arguments":
+[...]}`` with a line of ``{"rows": [[...]]}`` (see :mod:`xlperf.addin.client`, also for ``others``). It opens no port
+and no window, writes nothing else to standard output, and ends when its input closes: a worker never outlives its host.
+Numbers are written in the shortest form that reads back as the same float.
 
-A :class:`Session` answers a function name and its arguments with a block of cell values. :data:`READERS` says what
-reads each kind of argument, :data:`xlperf.addin.answers.ANSWERS` what makes each kind of answer. Nothing here raises
-for bad input: a cell that cannot be shown is a :class:`CellError` with a code and words.
+A :class:`Session` answers a function name and its arguments with a block of cell values. :data:`READERS` has a reader
+for each kind of argument, :data:`xlperf.addin.answers.ANSWERS` a function for each kind of answer. Nothing here raises
+for bad input: a cell without a value is a :class:`CellError` with a code and words.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class Engine:
         return load_catalog()
 
     def evaluate(self, rows: Table, catalog: Catalog, results: Asked = None) -> Table:
-        """Results of plans, those asked for at least, or of rows of another kind.
+        """Results of plans, at least the requested ones, or of rows of another kind.
 
-        Plans with ``auto`` are searched, and the reason says what was chosen.
+        Plans with ``auto`` are searched, and the reason names the choices.
         """
         if rows.kind not in PLAN_TABLES:
             return self._evaluate_others(rows, catalog)
@@ -126,7 +126,7 @@ class Engine:
         values: Mapping[str, Any],
         top: int,
     ) -> Search:
-        """The best of what a plan stands for."""
+        """The best plans of a search."""
         from xlperf.explore.search import search
 
         first, rivals = (*objectives, "")[0], objectives[1:]
@@ -139,17 +139,17 @@ class Engine:
         return frontier(plans, catalog, values)
 
     def diagnose(self, plan: Table, catalog: Catalog, measured: Sequence[str], before: Sequence[str]) -> Diagnosis:
-        """What would explain that a run is slower or faster than its plan."""
+        """Explanations of a run that is slower or faster than its plan."""
         from xlperf.explore.diagnose import diagnose, read_measured
 
         readings = read_measured(plan.kind, measured, before)
         return diagnose(self.resolve(plan, catalog) if plan.auto else plan, catalog, readings)
 
-    def remedy(self, plan: Table, catalog: Catalog, found: Diagnosis) -> Sequence[str]:
+    def remedy(self, plan: Table, catalog: Catalog, diagnosis: Diagnosis) -> Sequence[str]:
         """The better mapping of a plan that was diagnosed, in sentences."""
         from xlperf.explore.remedy import remedy
 
-        measured = [reading.measured for reading in found.readings] if found.near else ()
+        measured = [reading.measured for reading in diagnosis.readings] if diagnosis.near else ()
         return remedy(self.resolve(plan, catalog) if plan.auto else plan, catalog, measured).lines
 
     def explain(self, plans: Table, catalog: Catalog) -> Table:
@@ -160,10 +160,7 @@ class Engine:
 
 
 class Session:
-    """State of one host: catalogs by handle and the results of recent plans.
-
-    ``store``: where tables that cells name are kept.
-    """
+    """State of one host: catalogs by handle and the results of recent plans."""
 
     def __init__(self, store: CatalogStore | None = None, engine: Engine | None = None) -> None:
         self.engine = engine or Engine()
@@ -176,10 +173,9 @@ class Session:
         self.frontiers: WeakKeyDictionary[Catalog, dict[object, Block]] = WeakKeyDictionary()
 
     def call(self, name: str, arguments: Sequence[Any]) -> Block:
-        """Block of cells that a worksheet function shows.
+        """Block of cells of a worksheet function such as ``XLPERF_STEP_TIME``; one row and column at least.
 
-        ``name``: ``XLPERF_STEP_TIME`` . ``arguments``: each a cell value, None where it is left out, or a sequence of
-        rows. Returns numbers, texts, flags and :class:`CellError`; one row and column at least.
+        An argument is a cell value, None if omitted, or a sequence of rows.
         """
         function = functions().get(name)
         try:
@@ -187,16 +183,16 @@ class Session:
                 raise FunctionError("#NAME?", f"unknown function {name}; run `xlperf install` again")
             return self._answered(function, arguments)
         except FunctionError as error:
-            found = error.error
+            error_cell = error.error
         except InputError as error:
-            found = CellError("#VALUE!", words_of(error))
+            error_cell = CellError("#VALUE!", words_of(error))
         except Exception as error:
             traceback.print_exc(file=sys.stderr)  # the log of the worker
-            found = CellError("#VALUE!", f"internal error of xlperf: {type(error).__name__}: {error}")
+            error_cell = CellError("#VALUE!", f"internal error of xlperf: {type(error).__name__}: {error}")
         if function is not None and function.says_faults:
-            return [[found.message]]
-        self._log(f"{name}: {found.message}")
-        return [[found]]
+            return [[error_cell.message]]
+        self._log(f"{name}: {error_cell.message}")
+        return [[error_cell]]
 
     def _log(self, line: str) -> None:
         """Say once in the log of the worker why a function has no cells: not every host can show an error's words."""
@@ -206,10 +202,9 @@ class Session:
             sys.stderr.flush()
 
     def others(self, name: str, arguments: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[Any]:
-        """Cells that a function shows for other plans under the header of a call, evaluated together.
+        """Cells of a per-plan function for other plans under the header of a call, evaluated together.
 
-        ``name``: a function that shows one cell for a plan. ``arguments``: those of the call: plan, catalog, header.
-        ``rows``: cells of each plan. Returns one cell per row; None for a row that needs a call of its own: blank,
+        ``arguments`` are the plan, catalog and header of the call. None for a row that needs a call of its own: blank,
         faulty or to be searched.
         """
         cells: list[Any] = [None] * len(rows)
@@ -247,7 +242,9 @@ class Session:
         return ANSWERS[function.answer](self, function, given)
 
     def _asked(self, function: Function, plans: Plans) -> Asked:
-        """Results that a function takes of plans; if it takes none, XLPERF_CHECK says so of these plans from now on."""
+        """Results that a function needs from plans; if it has none, XLPERF_CHECK reports this for these plans from now
+        on.
+        """
         try:
             return asked_of(function, plans.kind)
         except FunctionError as error:
@@ -258,7 +255,7 @@ class Session:
     # --- catalogs
 
     def install(self, catalog: Catalog) -> None:
-        """Set the catalog that is used where cells name none."""
+        """Set the default catalog."""
         if self._installed is not catalog:
             self._installed, self._outcomes = catalog, Outcomes()
 
@@ -270,7 +267,7 @@ class Session:
         return self._store.put(blocks)
 
     def catalog(self, cells: Any) -> Keyed:
-        """The catalog that cells name; the installed one where they are blank."""
+        """The catalog of a handle in cells; the installed one for blank cells."""
         block = block_of(cells)
         handle = block[0][0] if block else None
         if is_blank(handle) or handle == 0:  # an empty cell arrives as 0 in LibreOffice
@@ -288,7 +285,7 @@ class Session:
         return handle, self._catalogs[handle]
 
     def outcome(self, plans: Plans, catalog: Keyed, results: Asked = None) -> Outcome:
-        """Results of plans or other rows, those asked for at least."""
+        """Results of plans or other rows, at least the requested ones."""
         key, content = catalog
         return self._outcomes.of(key, plans, lambda table, names: self.engine.evaluate(table, content, names), results)
 
@@ -345,7 +342,7 @@ def _read_names(_: Session, __: Function, argument: Argument, cells: Mapping[str
 
 
 def _read_quantity(_: Session, function: Function, argument: Argument, cells: Mapping[str, Any]) -> str:
-    """Result of designs, servers, devices or operations that a cell names; that of the function where it is blank."""
+    """The result of designs, servers, devices or operations in a cell; the default of the function if it is blank."""
     block = given_block(cells[argument.name])
     if not block:
         if not function.result:
@@ -451,10 +448,9 @@ def serve(
     longest: int = LONGEST_REQUEST,
     questions: Questions | None = None,
 ) -> None:
-    """Answer requests until there are no more.
+    """Answer requests, a line each, until the input ends; questions of earlier sessions warm up the worker before.
 
-    ``requests``, ``answers``: a line each. ``longest``: bytes of a request; of a longer one nothing is kept, and its
-    answer says so [B]. ``questions``: those of earlier sessions, answered for oneself until the first request is there.
+    A request of more than ``longest`` bytes is dropped and answered with an error.
     """
     answers.write(json.dumps({"version": __version__}).encode("ascii") + b"\n")
     answers.flush()
@@ -475,7 +471,7 @@ def serve(
 
 
 def _ahead(session: Session, questions: Questions) -> Iterator[object]:
-    """Answers to questions of earlier sessions, one at a time, then to those of the shipped workbook."""
+    """Answers to questions of earlier sessions, one at a time, then to questions of the shipped workbook."""
     from xlperf.explore.chip_table import first_chips
     from xlperf.explore.forms import first_forms
 
@@ -486,7 +482,7 @@ def _ahead(session: Session, questions: Questions) -> Iterator[object]:
 
 
 def main() -> None:
-    """Serve the process's own pipes; what anything prints goes to standard error."""
+    """Serve the process's own pipes; prints go to standard error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the host; we end with our input
     with os.fdopen(os.dup(1), "wb") as answers, os.fdopen(os.dup(0), "rb") as requests:
         os.dup2(2, 1)

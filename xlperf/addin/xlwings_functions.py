@@ -1,10 +1,10 @@
 """The worksheet functions as xlwings functions: for Excel on Windows (``xlperf install excel``) and xlwings Lite.
 
-They are built from the registry when the module is imported, so there is nothing here to keep in step with it. The
-Python process of xlwings computes them itself. An error is the text of its code, ``#N/A``, which the add-in and
-xlwings Lite show as the error value; XLPERF_CHECK says it in words.
+They are built from the registry when the module is imported. The Python process of xlwings computes them itself. An
+error is the text of its code, ``#N/A``, which the add-in and xlwings Lite show as the error value; XLPERF_CHECK gives
+it in words.
 
-The add-in also hands over where a plan and its header stand, so that the rows of that table are evaluated together
+The add-in also passes the addresses of a plan and its header, so that the rows of this table are evaluated together
 (:mod:`xlperf.addin.neighbours`). Reading them computes nothing in Excel: a cell that is out of date gives its last
 value, and a wrong guess costs time alone.
 """
@@ -66,9 +66,9 @@ def application() -> Any:
 
 
 def excel_tables(places: tuple[str, str], header: tuple[Any, ...]) -> Iterator[list[tuple[Any, ...] | None]]:
-    """Rows of the table that a plan stands in, below its header.
+    """Rows of the table that contains a plan, below its header.
 
-    ``places``: addresses of a plan and of its header: ``[book.xlsx]plans!$A$5:$L$5``. ``header``: cells of the header.
+    ``places``: addresses of the plan and its header: ``[book.xlsx]plans!$A$5:$L$5``.
     """
     (sheet, first, row, last), (other, left, top, right) = map(_parts, places)
     if (sheet, first, last) != (other, left, right) or row <= top:
@@ -106,9 +106,9 @@ def shown(cell: Any) -> Any:
 
 
 def numbers(argument: Any) -> Any:
-    """An argument with the number behind each cell in a date or currency format, which Excel hands over otherwise.
+    """An argument with the number behind each cell in a date or currency format.
 
-    Dates count from 30 December 1899 whatever the workbook counts from, as all dates between programs on Windows do.
+    Dates count from 30 December 1899 in any workbook, as all dates between programs on Windows do.
 
     >>> numbers([[decimal.Decimal("8"), datetime.datetime(1900, 1, 7), "a"]])
     [[8.0, 8.0, 'a']]
@@ -130,7 +130,7 @@ def _number(cell: Any, start: datetime.datetime) -> Any:
 
 
 def counts_from_1904() -> bool:
-    """Whether the workbook that Excel shows counts days from 1904, as those of old Macs do."""
+    """Whether the active workbook counts days from 1904, as old Macs do."""
     try:
         excel: Any = xw.apps.active
         return excel.api.ActiveWorkbook.Date1904 is True
@@ -139,10 +139,7 @@ def counts_from_1904() -> bool:
 
 
 def excel_function(function: Function) -> Callable[..., Any]:
-    """A function of the registry as xlwings wants it: its name, its arguments by name, its texts.
-
-    ``function``: from the registry. Returns cells in, a value or rows of values out.
-    """
+    """A function of the registry as xlwings wants it: its name, its arguments by name, its texts."""
     count, takes_places = len(function.arguments), _IS_EXCEL and function.is_per_plan
 
     def call(*arguments: Any) -> Any:

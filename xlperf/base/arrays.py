@@ -152,7 +152,7 @@ def divide(numerator: Numeric, denominator: Numeric, where_zero: float = 0.0) ->
     return np.asarray(np.where(zero & ~np.isnan(top), where_zero, quotient), dtype=np.float64)
 
 
-def known_or(values: Numeric, other: float) -> Array:
+def known_or(values: Numeric, other: Numeric) -> Array:
     """Values, and another number where they are not known (NaN): a third of the time of ``np.nan_to_num``.
 
     >>> known_or([1.0, np.nan], np.inf).tolist()
@@ -192,21 +192,7 @@ def added(values: Iterable[float]) -> float:
 
 
 def side_by_side(*values: Numeric) -> Array:
-    """Values on a new last axis, broadcast against each other.
-
-    Parameters
-    ----------
-    *values : numeric
-        Arrays that broadcast against each other.
-
-    Returns
-    -------
-    numeric
-        Their common shape, and as many columns as values.
-
-    >>> side_by_side([1.0, 2.0], 3.0).tolist()
-    [[1.0, 3.0], [2.0, 3.0]]
-    """
+    """Values on a new last axis, broadcast against each other."""
     arrays = [array(value) for value in values]
     shapes = {value.shape for value in arrays}
     if shapes <= _ONE_ROW:
@@ -221,21 +207,7 @@ def side_by_side(*values: Numeric) -> Array:
 
 
 def beside(*values: Array) -> Array:
-    """Columns of several arrays beside each other, one column after the other in memory.
-
-    Parameters
-    ----------
-    *values : Array
-        Alike but for the number of columns, the last axis.
-
-    Returns
-    -------
-    Array
-        All their columns.
-
-    >>> beside(np.array([[1.0], [2.0]]), np.array([[3.0, 4.0], [5.0, 6.0]])).tolist()
-    [[1.0, 3.0, 4.0], [2.0, 5.0, 6.0]]
-    """
+    """Columns of several arrays beside each other, one column after the other in memory."""
     if len(values[0]) == 1:
         return np.concatenate(values, axis=-1)
     out = np.empty((*values[0].shape[:-1], sum(each.shape[-1] for each in values)), order="F")

@@ -25,19 +25,11 @@ Hint = Callable[[], str]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong with the input: ``place: problem``.
+    """One thing that is wrong with the input: ``place: problem``."""
 
-    Attributes
-    ----------
-    place, problem : str
-        Where it stands, and what was found.
-    hint : callable, optional
-        What would do.
-    """
-
-    place: str
-    problem: str
-    hint: Hint | None = field(default=None, compare=False, repr=False)
+    place: str  # Where it stands, and what was found
+    problem: str  # Where it stands, and what was found
+    hint: Hint | None = field(default=None, compare=False, repr=False)  # What would do
 
     def __str__(self) -> str:
         words = f"{self.problem}; {self.hint()}" if self.hint is not None else self.problem
@@ -136,23 +128,6 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
 
     Names that start with the unknown one come first, then those that hold it, then those that are spelled alike; case,
     spaces and marks between words do not count.
-
-    Parameters
-    ----------
-    name : str
-        The unknown name.
-    known : iterable of str
-        Names that would do.
-    count : int, default 3
-        How many to list at the most.
-
-    Returns
-    -------
-    str
-        A clause that starts with ``did you mean`` or ``known:``.
-
-    >>> nearest("H100", ["A100", "H100-SXM-80GB", "DGX-H100"])
-    'did you mean H100-SXM-80GB, DGX-H100, A100?'
     """
     return _nearest(name, tuple(known), count)
 

@@ -105,25 +105,6 @@ def replaced(path: str | os.PathLike[str], private: bool = False) -> Iterator[Pa
     The temporary file keeps the suffix of ``path`` and is flushed to disk before it takes the name. It has the owner,
     the group and the permissions of the file that it replaces. When the block raises (an error, Ctrl-C) it is removed
     and the old file stands as it was.
-
-    Parameters
-    ----------
-    path : path-like
-        File to write or to replace; a link is followed, so that it stays a link.
-    private : bool, default False
-        Whether it is a file of the cache: its owner alone may read it, and it need not outlive a failure of the
-        machine.
-
-    Yields
-    ------
-    Path
-        Where to write.
-
-    Raises
-    ------
-    OSError
-        Naming ``path``, where the folder cannot be written or the disk is full, where something else than a file
-        stands there, or a file whose owner cannot be kept.
     """
     target = Path(os.path.realpath(path))
     problem = irreplaceable(path)

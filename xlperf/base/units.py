@@ -107,18 +107,7 @@ UNITS: dict[str, Unit] = {
 
 
 def unit(symbol: str) -> Unit:
-    """Look a unit symbol up; case matters (GB and Gbit differ, so do m and M).
-
-    Raises
-    ------
-    KeyError
-        With a message that names the nearest known symbols.
-
-    >>> unit("TB/s").factor
-    1000000000000.0
-    >>> unit("Gbit/s").factor
-    125000000.0
-    """
+    """Look a unit symbol up; case matters (GB and Gbit differ, so do m and M)."""
     found = UNITS.get(symbol.strip().replace("²", "2"))
     if found is None:
         raise KeyError(f'unknown unit "{symbol}"; {nearest(symbol, UNITS)}')

@@ -15,15 +15,12 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.units import factor
 from xlperf.calibrate.bands import bands_left_out
-from xlperf.calibrate.comparison import FIRST_TOKEN, MEMORY, RATES, Record, predicted
 from xlperf.calibrate.cross_validation import cross_validated, left_out, rows_of
 from xlperf.calibrate.fit_kernels import fit_kernels
 from xlperf.calibrate.fit_machine_kernels import as_measured, fit_machine_kernels
 from xlperf.calibrate.fit_machines import accelerators_by_line
 from xlperf.calibrate.fit_unmeasured import and_constants
 from xlperf.calibrate.fitter import calibration_table, rounded
-from xlperf.calibrate.kernel_measurements import KernelRows, Row, machine_lines, measurements, predicted_time
-from xlperf.calibrate.published import Published, PublishedPlans
 from xlperf.calibrate.published_errors import (
     QUANTITIES,
     Errors,
@@ -38,6 +35,9 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.engine.conditions import format_and_load
 from xlperf.engine.join import software_words
 from xlperf.engine.trust import RANGES, coordinates, model_traits
+from xlperf.measurements.comparison import FIRST_TOKEN, MEMORY, RATES, Record, predicted
+from xlperf.measurements.kernels import KernelRows, Row, machine_lines, measurements, predicted_time
+from xlperf.measurements.published import Published, PublishedPlans
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 """Header and rows as text."""
@@ -124,12 +124,12 @@ def kernel_errors(rows: Sequence[Row], catalog: Catalog) -> list[KernelError]:
     ``rows``: columns of the sheet ``kernels`` of ``validation.xlsx``. ``catalog``: with the calibration that is judged.
     Returns each operation as a whole, then by accelerator and precision.
     """
-    found = measurements(rows, catalog).families
+    result = measurements(rows, catalog).families
     whole, parts = [], []
     for family, operation in _OPERATIONS.items():
-        if family not in found:
+        if family not in result:
             continue
-        held = found[family]
+        held = result[family]
         chosen = held.held_back & ((held.time > LONG * factor("us")) | (family != "gemm"))
         sizes = np.abs(calibrated_time(held, catalog) / held.time - 1.0)
         if not chosen.any():
@@ -173,8 +173,8 @@ def cross_validated_errors(
     without predictions is left out.
     """
     compared = (QUANTITIES, (MEMORY,))
-    found = [cross_validated(rows, catalog, step, some).errors for rows in published for some in compared]
-    return [bands_left_out(errors) for errors in found if len(errors)]
+    results = [cross_validated(rows, catalog, step, some).errors for rows in published for some in compared]
+    return [bands_left_out(errors) for errors in results if len(errors)]
 
 
 def cross_validation_table(errors: Sequence[Errors]) -> Table:
@@ -336,7 +336,7 @@ def kernel_errors_left_out(rows: Sequence[Row], catalog: Catalog, names: Sequenc
     by name; ``accelerator`` is the name. Raises InputError when no kernel of a name was measured.
     """
     kernels = [row for row in rows if row.get("kind") in _KINDS]
-    found: dict[str, dict[str, Array]] = {operation: {} for operation in _SUMMED_UP.values()}
+    by_name: dict[str, dict[str, Array]] = {operation: {} for operation in _SUMMED_UP.values()}
     for name in names:
         gone = _accelerators(catalog, name)
         mine = [row for row in kernels if str(row.get("gpu")).casefold() in gone]
@@ -348,9 +348,9 @@ def kernel_errors_left_out(rows: Sequence[Row], catalog: Catalog, names: Sequenc
             if family in _SUMMED_UP:
                 chosen = (measured.time > LONG * factor("us")) | (family != "gemm")
                 error = np.abs(calibrated_time(measured, refitted) / measured.time - 1.0)
-                found[_SUMMED_UP[family]][name] = error[chosen]
+                by_name[_SUMMED_UP[family]][name] = error[chosen]
     errors = []
-    for operation, sizes in found.items():
+    for operation, sizes in by_name.items():
         if sizes:
             errors.append(_error_left_out(operation, "", np.concatenate(list(sizes.values()))))
             errors += [_error_left_out(operation, name, own) for name, own in sizes.items()] if len(sizes) > 1 else []
@@ -424,7 +424,7 @@ def _rows_of(plans: PublishedPlans, left_out: dict[tuple[str, str], float]) -> l
     for plan, row in enumerate(plans.index.tolist()):
         if ids[row] in times:
             groups.setdefault((shapes[models[plan]], int(chips[plan])), []).append(plan)
-    found = []
+    items = []
     for (shape, chip), own in groups.items():
         names = Counter(str(table.text("model")[plan]).split(_AS_PUBLISHED)[0] for plan in own)
         error = [left_out.get((kind, ids[plans.index[plan]]), times[ids[plans.index[plan]]]) for plan in own]
@@ -432,7 +432,7 @@ def _rows_of(plans: PublishedPlans, left_out: dict[tuple[str, str], float]) -> l
         ran = [
             (software.words[software.codes[plan]].casefold(), condition.words[condition.codes[plan]]) for plan in own
         ]
-        found.append(
+        items.append(
             [
                 kind,
                 max(sorted(names), key=lambda name: names[name]),
@@ -447,7 +447,7 @@ def _rows_of(plans: PublishedPlans, left_out: dict[tuple[str, str], float]) -> l
                 " ".join(sorted({f"{stack}/{how}" for stack, how in ran})),
             ]
         )
-    return sorted(found)
+    return sorted(items)
 
 
 def _end(values: Array, end: np.ufunc) -> str:

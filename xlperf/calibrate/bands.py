@@ -21,20 +21,20 @@ from pathlib import Path
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.calibrate.comparison import FIRST_TOKEN, MEMORY
 from xlperf.calibrate.cross_validation import Step, cross_validated
 from xlperf.calibrate.fit import Measured, fit_all, read_measured
 from xlperf.calibrate.fit_machines import SOURCE, errors_left_out, machine_constants
 from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
 from xlperf.calibrate.fit_unmeasured import and_constants
 from xlperf.calibrate.fitter import FEWEST_ROWS, FittedConstant, calibration_table, fit_set, joined_tables, rounded
-from xlperf.calibrate.kernel_measurements import machine_lines
-from xlperf.calibrate.published import Published
 from xlperf.calibrate.published_errors import QUANTITIES, READ_LATER, Errors, configuration_weights, weighted_quantile
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.equations.serving.results import BAND_FAMILIES
+from xlperf.measurements.comparison import FIRST_TOKEN, MEMORY
+from xlperf.measurements.kernels import machine_lines
+from xlperf.measurements.published import Published
 
 SHARE = 0.8
 """Share of the configurations of models left out that lies in a band. [-]"""
@@ -88,18 +88,18 @@ def with_checks(
     known = catalog.with_tables([table])
     error, notes = np.array(table.number("error")), np.array(table.text("notes"), dtype=object)
     bands: list[FittedConstant] = []
-    found: list[Errors] = []
+    results: list[Errors] = []
     for rows in published:
         for quantities in (QUANTITIES, (MEMORY,)):
             checked = cross_validated(rows, known, quantities=quantities)
-            found.append(checked.errors)
+            results.append(checked.errors)
             bands += fit_bands(checked.errors, rows.text["row_id"], date)
             for row, (size, _) in checked.of_constant.items():
                 error[row] = rounded(size)
                 notes[row] = "; ".join([*(word for word in str(notes[row]).split("; ") if word and word != _HELD_OUT),
                                         _HELD_OUT])  # fmt: skip
     whole = Table("calibration", {**table.columns, "error": error, "notes": notes}, table.place)
-    return joined_tables(whole, calibration_table(bands)), found
+    return joined_tables(whole, calibration_table(bands)), results
 
 
 def fit_bands(errors: Errors, order: Sequence[str], date: str) -> list[FittedConstant]:
@@ -110,7 +110,7 @@ def fit_bands(errors: Errors, order: Sequence[str], date: str) -> list[FittedCon
     eight rows or more.
     """
     source = f"published rows of the sheet {errors.kind} in validation.xlsx"
-    found = []
+    results = []
     for group, width in sorted(checked_widths(errors).items()):
         if len(group) < 2:
             continue
@@ -123,7 +123,7 @@ def fit_bands(errors: Errors, order: Sequence[str], date: str) -> list[FittedCon
         family = family_of_band(band, errors.kind)
         for end, value in (("low", math.exp(-width)), ("high", math.exp(width))):
             name = f"{band}_{end}"
-            found.append(
+            results.append(
                 FittedConstant(
                     family,
                     generation,
@@ -139,7 +139,7 @@ def fit_bands(errors: Errors, order: Sequence[str], date: str) -> list[FittedCon
                     notes=f"models left out of the fit; {len(set(some.configuration.tolist()))} configurations",
                 )
             )
-    return found
+    return results
 
 
 def family_of_band(band: str, kind: str) -> str:
@@ -184,13 +184,13 @@ class _Groups:
 
     def widths(self, kept: np.ndarray) -> dict[Group, float]:
         """Half-widths pooled towards the group above, from some of the rows."""
-        found: dict[Group, float] = {}
+        by_name: dict[Group, float] = {}
         for group, (rows, _) in self.parts.items():
             if kept[rows].any():
                 width, count = self.quantile(group, self.size, kept)
                 width, own = max(width, _NARROWEST), count / (count + POOLING)
-                found[group] = width**own * found.get(group[:-1], width) ** (1.0 - own)
-        return found
+                by_name[group] = width**own * by_name.get(group[:-1], width) ** (1.0 - own)
+        return by_name
 
     def checked(self, kept: np.ndarray) -> dict[Group, float]:
         """The same, scaled by band so that the share of the models left out of the widths in turn lies within them."""
@@ -200,13 +200,13 @@ class _Groups:
             widths = self.widths(kept & ~own)
             for row in np.flatnonzero(own).tolist():
                 score[row] = self.size[row] / nearest_width(widths, self.names[row])
-        found = self.widths(kept)
-        for band in [group for group in found if len(group) == 2]:
+        result = self.widths(kept)
+        for band in [group for group in result if len(group) == 2]:
             scale, count = self.quantile(band, score, kept & ~np.isnan(score))
             if count:
                 scale = max(scale, _LEAST_SCALE) ** (count / (count + POOLING))
-                found |= {group: width * scale for group, width in found.items() if group[:2] == band}
-        return found
+                result |= {group: width * scale for group, width in result.items() if group[:2] == band}
+        return result
 
 
 def half_widths(errors: Errors) -> dict[Group, float]:
@@ -222,7 +222,7 @@ def checked_widths(errors: Errors) -> dict[Group, float]:
     """The same after a check on models left out once more (normalised conformal prediction).
 
     Pooled quantiles of few configurations need not cover the wanted share. Each model is left out of them in turn; all
-    widths of a band are then scaled by the quantile of error over width, drawn to 1 where there are few models.
+    widths of a band are then scaled by the quantile of error over width, drawn to 1 if there are few models.
 
     ``errors``: models left out.
 
@@ -234,7 +234,7 @@ def checked_widths(errors: Errors) -> dict[Group, float]:
 
 
 def nearest_width(widths: Mapping[Group, float], group: Group) -> float:
-    """Half-width of the most specific group that has one; NaN where none has.
+    """Half-width of the most specific group that has one; NaN if none has.
 
     >>> nearest_width({("step time",): 0.2, ("step time", "mixture"): 0.3}, ("step time", "mixture", "nemo"))
     0.3
@@ -261,10 +261,10 @@ def bands_left_out(errors: Errors) -> Errors:
 
 def _members(errors: Errors, group: Mapping[str, str]) -> np.ndarray:
     """Mask of the entries of a group that have a prediction."""
-    found = ~np.isnan(errors.by_models)
+    result = ~np.isnan(errors.by_models)
     for name, value in group.items():
-        found = found & (getattr(errors, name) == value)
-    return np.asarray(found)
+        result = result & (getattr(errors, name) == value)
+    return np.asarray(result)
 
 
 def _bounded(family: str, name: str, value: float) -> float:
@@ -308,7 +308,7 @@ def bands_of_machines(errors: Errors, order: Sequence[str], catalog: Catalog, da
     rows carry. Returns lower and upper ends; a line without rows of its own has the band of all such machines.
     """
     own = by_line(errors, catalog)
-    widths, found = half_widths(own), []
+    widths, result = half_widths(own), []
     for quantity, band in sorted({(group[0], group[1]) for group in widths if len(group) > 1}):
         for line in sorted(set(machine_lines(catalog).values())):
             group = (quantity, band, ANY, line)
@@ -318,7 +318,7 @@ def bands_of_machines(errors: Errors, order: Sequence[str], catalog: Catalog, da
             family = family_of_band(band, errors.kind)
             for end, value in (("low", math.exp(-width)), ("high", math.exp(width))):
                 declared = declared_constants()[family][f"{band}_{end}"]
-                found.append(
+                result.append(
                     FittedConstant(
                         family,
                         line,
@@ -335,7 +335,7 @@ def bands_of_machines(errors: Errors, order: Sequence[str], catalog: Catalog, da
                         notes="sources left out of the fit, pooled towards all such machines",
                     )
                 )
-    return found
+    return result
 
 
 def machines_table(

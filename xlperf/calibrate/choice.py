@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xlperf.calibrate.comparison import RATES, STEP_TIME, Record, compare, predicted
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
-from xlperf.calibrate.published import Published
 from xlperf.calibrate.published_errors import plans_of, seen_rows
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.explore.objectives import most_robust
+from xlperf.measurements.comparison import RATES, STEP_TIME, Record, compare, predicted
+from xlperf.measurements.published import Published
 
 SMALLEST_GROUP = 3
 """Alternatives that a group needs. [-]"""
@@ -63,7 +63,7 @@ class Choice:
     """What the model would have chosen in one group, and what that cost as measured.
 
     ``regret`` is the measured time of the chosen run over that of the best one, less 1 (of throughput: the best over
-    the chosen, less 1); ``tau`` is Kendall's rank correlation, NaN where there is a limit; ``broken`` says that the
+    the chosen, less 1); ``tau`` is Kendall's rank correlation, NaN if there is a limit; ``broken`` says that the
     chosen run breaks the limit as measured.
     """
 
@@ -90,7 +90,7 @@ def alternatives_of(
     ``training`` and ``inference``; a row without a prediction is left
     out, and so are those of unseen groups.
     """
-    found: dict[str, list[Alternative]] = {"training": [], "inference": []}
+    by_name: dict[str, list[Alternative]] = {"training": [], "inference": []}
     catalog = _of_read_sources(catalog)
     for rows in published:
         rows = seen_rows(rows)
@@ -102,8 +102,8 @@ def alternatives_of(
             wanted = record.quantity == STEP_TIME if rows.kind == "training" else record.metric == "tpot_ms"
             if wanted and record.covered:
                 row = place[record.row_id]
-                found[rows.kind].append(_alternative(rows, row, record, fits[row]))
-    return found
+                by_name[rows.kind].append(_alternative(rows, row, record, fits[row]))
+    return by_name
 
 
 def _of_read_sources(catalog: Catalog) -> Catalog:
@@ -134,14 +134,14 @@ def _alternative(rows: Published, row: int, record: Record, fits: bool) -> Alter
     )
 
 
-def choices(found: Mapping[str, Sequence[Alternative]]) -> list[Choice]:
+def choices(alternatives: Mapping[str, Sequence[Alternative]]) -> list[Choice]:
     """Choices in every group of measured alternatives.
 
     ``found``: as :func:`alternatives_of` gives it. Returns training mappings, serving mappings, engines, and throughput
     under a limit of TPOT.
     """
-    training = [one for one in found["training"] if one.fields["gbs"] and one.fields["seq_len"]]
-    inference = [one for one in found["inference"] if one.load > 0.0]
+    training = [one for one in alternatives["training"] if one.fields["gbs"] and one.fields["seq_len"]]
+    inference = [one for one in alternatives["inference"] if one.load > 0.0]
     chosen = [_fastest(f"mapping: {group[0].fields['group']}", group) for group in _groups(training, _MAPPING)]
     by_engine = (*_LOAD, "")
     chosen += [_fastest("mapping: serving", group) for group in _groups(inference, by_engine)]
@@ -153,10 +153,10 @@ def choices(found: Mapping[str, Sequence[Alternative]]) -> list[Choice]:
     return chosen
 
 
-def _groups(found: Iterable[Alternative], keys: Sequence[str]) -> list[list[Alternative]]:
+def _groups(alternatives: Iterable[Alternative], keys: Sequence[str]) -> list[list[Alternative]]:
     """Alternatives with equal fields; a key "" stands for the engine."""
     groups: dict[tuple[str, ...], list[Alternative]] = {}
-    for one in found:
+    for one in alternatives:
         key = tuple(one.fields.get(name, "") if name else one.engine.casefold() for name in keys)
         groups.setdefault(key, []).append(one)
     return [group for group in groups.values() if len(group) >= SMALLEST_GROUP]
@@ -186,7 +186,7 @@ def _fastest(kind: str, group: Sequence[Alternative]) -> Choice:
 
 
 def _chosen(group: Sequence[Alternative]) -> Alternative:
-    """The fastest by prediction that fits, where one does; of those that cannot be told apart from it the one with the
+    """The fastest by prediction that fits, if one does; of those that cannot be told apart from it the one with the
     least upper end.
     """
     own = [one for one in group if one.fits] or group
@@ -197,7 +197,7 @@ def _under_limit(group: Sequence[Alternative], limit: float) -> list[Choice]:
     """Most throughput under a limit: by the prediction, and by the upper end of the band."""
     kept = [one for one in group if one.measured <= limit]
     best = max(kept, key=lambda one: one.rate(one.measured))
-    found = []
+    results = []
     for kind in ("estimate", "band"):
         allowed = [one for one in group if (one.predicted if kind == "estimate" else one.high) <= limit]
         if not allowed:
@@ -206,11 +206,11 @@ def _under_limit(group: Sequence[Alternative], limit: float) -> list[Choice]:
         regret = max(best.rate(best.measured) / chosen.rate(chosen.measured) - 1.0, 0.0)
         broken = chosen.measured > limit * (1.0 + TOLERATED)
         words = f"throughput under TPOT, {kind}"
-        found.append(
+        results.append(
             Choice(words, _size(group), _question(group), len(group), chosen.row_id, best.row_id, regret, math.nan,
                    limit, broken)
         )  # fmt: skip
-    return found
+    return results
 
 
 def _size(group: Sequence[Alternative]) -> str:
@@ -237,37 +237,37 @@ def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
     return float(np.sum(signs[0] * signs[1])) / pairs if pairs else math.nan
 
 
-def choice_table(found: Sequence[Choice]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def choice_table(result: Sequence[Choice]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and rows, by kind of choice and by size: right choices, regret, rank correlation, limits broken.
 
     ``found``: as :func:`choices` gives them. Returns as text.
     """
     header = ("choice", "accelerators", "groups", "within 5 %", "regret median", "regret p90", "tau", "limit broken")
     rows = []
-    for kind in dict.fromkeys(one.kind for one in found):
-        of_kind = [one for one in found if one.kind == kind]
+    for kind in dict.fromkeys(one.kind for one in result):
+        of_kind = [one for one in result if one.kind == kind]
         sizes = [words for _, words in _SIZES if any(one.size == words for one in of_kind)]
         for size in ["all", *sizes] if len(sizes) > 1 else ["all"]:
             rows.append(_line(kind, size, [one for one in of_kind if size in ("all", one.size)]))
     return header, rows
 
 
-def _line(kind: str, size: str, found: Sequence[Choice]) -> tuple[str, ...]:
-    kept = np.array([one.regret for one in found if not one.broken])
-    taus = np.array([one.tau for one in found if not math.isnan(one.tau)])
-    limited = [one for one in found if not math.isnan(one.limit)]
-    right = np.mean([one.regret <= NEAR and not one.broken for one in found])
+def _line(kind: str, size: str, result: Sequence[Choice]) -> tuple[str, ...]:
+    kept = np.array([one.regret for one in result if not one.broken])
+    taus = np.array([one.tau for one in result if not math.isnan(one.tau)])
+    limited = [one for one in result if not math.isnan(one.limit)]
+    right = np.mean([one.regret <= NEAR and not one.broken for one in result])
     shown = [f"{100.0 * np.quantile(kept, share):.1f} %" if len(kept) else "-" for share in (0.5, 0.9)]
     tau = f"{np.median(taus):.2f}" if len(taus) else "-"
     broken = f"{100.0 * np.mean([one.broken for one in limited]):.0f} %" if limited else "-"
-    return (kind, size, f"{len(found)}", f"{100.0 * right:.0f} %", *shown, tau, broken)
+    return (kind, size, f"{len(result)}", f"{100.0 * right:.0f} %", *shown, tau, broken)
 
 
-def choice_lines(found: Sequence[Choice]) -> list[tuple[str, ...]]:
+def choice_lines(result: Sequence[Choice]) -> list[tuple[str, ...]]:
     """A line for each choice, for a CSV file; the first is the header."""
     words = "choice accelerators question alternatives chosen best regret tau limit broken"
     lines: list[tuple[str, ...]] = [tuple(words.split())]
-    for one in found:
+    for one in result:
         numbers = ["" if math.isnan(value) else f"{value:.6g}" for value in (one.regret, one.tau, one.limit)]
         lines.append(
             (one.kind, one.size, one.question, f"{one.alternatives}", one.chosen, one.best, *numbers,

@@ -19,14 +19,14 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.calibrate.bands import SHARE, bands_left_out
-from xlperf.calibrate.comparison import FIRST_TOKEN
 from xlperf.calibrate.cross_validation import left_out_together
-from xlperf.calibrate.published import Published, PublishedPlans
 from xlperf.calibrate.published_errors import QUANTITIES, Errors, configuration_weights, plans_to_fit, weighted_quantile
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine.conditions import LACKED, UNKNOWN, Condition, format_and_load, layers_of
 from xlperf.engine.trust import SOFTWARE, model_traits
 from xlperf.equations.plan.bands import band_end
+from xlperf.measurements.comparison import FIRST_TOKEN
+from xlperf.measurements.published import Published, PublishedPlans
 
 HEADER = (
     "quantity", "left out beside the model", "number", "configurations", "bias", "80 % quantile of the score",
@@ -102,7 +102,7 @@ def _groups(plans: PublishedPlans, entries: Errors) -> Mapping[str, Sequence[np.
     kinds = [layers_of(shapes[models[at]]) for at in entries.plan.tolist()]
     places = zip(entries.generation.tolist(), parts, kinds, strict=True)
     asked = [Condition(str(one), form, load, kind) for one, (form, load), kind in places]
-    found: dict[str, Sequence[np.ndarray]] = {
+    by_name: dict[str, Sequence[np.ndarray]] = {
         _MODEL: [entries.model],
         _SOURCE: [entries.model, _sources(plans, entries)],
         _SOFTWARE: [entries.model, entries.software],
@@ -112,9 +112,9 @@ def _groups(plans: PublishedPlans, entries: Errors) -> Mapping[str, Sequence[np.
         if len(set(values.tolist())) < 2:
             continue
         own = np.array([f"{a}/{b}" for a, b in zip(entries.software, values, strict=True)], dtype=object)
-        found[f"{name} of {_SOFTWARE}"] = [entries.model, own]
-        found[name] = [entries.model, values]
-    return found
+        by_name[f"{name} of {_SOFTWARE}"] = [entries.model, own]
+        by_name[name] = [entries.model, values]
+    return by_name
 
 
 def _cells(entries: Errors, errors: Array, bands: Array, wide: Array) -> tuple[str, ...]:

@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.calibrate.comparison import MEMORY
 from xlperf.calibrate.fit import (
     SOURCES,
     Measured,
@@ -41,7 +40,6 @@ from xlperf.calibrate.fit_unmeasured import (
     slowdowns_of_other_generations,
 )
 from xlperf.calibrate.fitter import FEWEST_ROWS, SPREADS, calibration_table, joined_tables, solve
-from xlperf.calibrate.published import Published, PublishedPlans
 from xlperf.calibrate.published_errors import (
     QUANTITIES,
     Errors,
@@ -56,6 +54,8 @@ from xlperf.calibrate.published_errors import (
 from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.measurements.comparison import MEMORY
+from xlperf.measurements.published import Published, PublishedPlans
 
 Step = Callable[[str], None]
 Groups = Callable[[PublishedPlans, Errors], Mapping[str, Sequence[np.ndarray]]]
@@ -157,7 +157,7 @@ def _left_out(
     say: Step,
 ) -> Array:
     """Errors of the rows that are alike in all groups, under constants fitted without what is like them in any."""
-    found = np.full(len(entries), math.nan)
+    result = np.full(len(entries), math.nan)
     table, fitted = plans.catalog.tables["calibration"], may_be_fitted(plans, entries)
     folds = list(zip(*(group.tolist() for group in groups), strict=True))
     for fold in sorted(set(folds)):
@@ -168,8 +168,8 @@ def _left_out(
         kept = np.setdiff1d(np.arange(len(table)), gone)
         some, errors = taken(plans, entries, own)
         catalog = some.catalog.with_tables([changed(table, values).take(kept)])
-        found[own] = aligned(log_errors(replace(some, catalog=catalog), set(entries.quantity.tolist()))[0], errors)
-    return found
+        result[own] = aligned(log_errors(replace(some, catalog=catalog), set(entries.quantity.tolist()))[0], errors)
+    return result
 
 
 def _refitted(
@@ -182,7 +182,7 @@ def _refitted(
 ) -> tuple[dict[int, float], list[int]]:
     """Values of the constants by row of the sheet fitted to some entries, and those that these are too few for.
 
-    Where a few entries are left out, only the constants that one of them uses are fitted again, from where they are.
+    If a few entries are left out, only the constants that one of them uses are fitted again, from where they are.
     ``held``: keys of constants that keep their value; rows of the sheet move where others go.
     """
     few = [entries.num_rows(group & chosen) < FEWEST_ROWS for group in responses.group]
@@ -307,8 +307,8 @@ def of_what_was_not_measured(catalog: Catalog, published: Published) -> Catalog:
     ``catalog``: with constants of what was. ``published``: training rows that remain.
     """
     known = training_constants(catalog.tables["calibration"], "")
-    found = kernels_of_other_generations(known) + slowdowns_of_other_generations(known)
-    found += of_other_precisions(training_constants(catalog.tables["calibration"], "", "inference"))
-    with_kernels = and_constants(catalog, found)
+    result = kernels_of_other_generations(known) + slowdowns_of_other_generations(known)
+    result += of_other_precisions(training_constants(catalog.tables["calibration"], "", "inference"))
+    with_kernels = and_constants(catalog, result)
     known = [one for one in known if one.software != ANY]
     return and_constants(with_kernels, of_other_software(published, with_kernels, known))

@@ -110,7 +110,7 @@ def deployments(
     return result
 
 
-def deployment_table(found: Sequence[Deployment]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def deployment_table(result: Sequence[Deployment]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and a row for each deployment: the published fleet, the answer, its band and the way; then the median.
 
     ``found``: as :func:`deployments` gives them. Returns as text.
@@ -120,7 +120,7 @@ def deployment_table(found: Sequence[Deployment]) -> tuple[tuple[str, ...], list
         "published way", "over published",
     )  # fmt: skip
     table: list[tuple[str, ...]] = []
-    for one in found:
+    for one in result:
         answer = one.answer
         if answer.get("reason"):
             numbers = ("-", "-", str(answer["reason"]), "-", "-")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import workbook
 from xlperf.calibrate.fit_kernels import fit_kernels
@@ -23,12 +24,12 @@ from xlperf.calibrate.fitter import (
     pooled_parameters,
     without_repeats,
 )
-from xlperf.calibrate.kernel_measurements import read_kernels
-from xlperf.calibrate.published import KINDS, Published, package_rows, read_published
 from xlperf.calibrate.published_errors import plans_of, rows_of_machines, seen_rows
 from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.measurements.kernels import read_kernels
+from xlperf.measurements.published import KINDS, Published, read_published
 
 Step = Callable[[str], None]
 SOURCES = {
@@ -109,7 +110,7 @@ def of_source(source: str, name: str) -> bool:
 
 
 def accelerators_of(name: str, catalog: Catalog) -> set[str]:
-    """Accelerators, casefolded, of a generation, or the one of a name; none where it is neither.
+    """Accelerators, casefolded, of a generation, or the one of a name; none if it is neither.
 
     ``name``: as the accelerators sheet calls it; case does not matter. ``catalog``: with that sheet.
     """
@@ -122,10 +123,10 @@ def accelerators_of(name: str, catalog: Catalog) -> set[str]:
 def software_of(published: Published, catalog: Catalog) -> list[str]:
     """Software that the plan of each row names, casefolded; "" for a row that is no plan."""
     plans = plans_of(published, catalog)
-    found = [""] * len(published)
+    result = [""] * len(published)
     for row, software in zip(plans.index.tolist(), plans.plans.filled("software").tolist(), strict=True):
-        found[row] = str(software).casefold()
-    return found
+        result[row] = str(software).casefold()
+    return result
 
 
 def belongs_to(software: str, name: str) -> bool:
@@ -144,11 +145,11 @@ def read_measured(path: str | Path | None = None) -> Measured:
     will not do.
     """
     source = Path(path) if path is not None else workbook("validation.xlsx")
-    found = {rows.kind: seen_rows(rows) for rows in read_published(source)}
-    missing = [kind for kind in KINDS if kind not in found]
+    by_name = {rows.kind: seen_rows(rows) for rows in read_published(source)}
+    missing = [kind for kind in KINDS if kind not in by_name]
     if missing:
         raise InputError(Fault(source.name, f"has no sheet {' and no sheet '.join(missing)} with a column row_id"))
-    return Measured(read_kernels(source), found["training"], found["inference"])
+    return Measured(read_kernels(source), by_name["training"], by_name["inference"])
 
 
 def fit_all(
@@ -186,7 +187,7 @@ def kernels_of_stacks(fitted: Sequence[FittedConstant]) -> list[FittedConstant]:
     """
     return [
         replace(row, software=use["software"], notes=f"kernels of {row.software}: {use['reference']}")
-        for use in package_rows("attention_libraries.csv")
+        for use in resources.rows("calibrate/attention_libraries.csv")
         for row in fitted
         if (row.family, row.generation, row.software) == (use["family"], use["generation"], use["kernels"])
     ]
@@ -291,5 +292,5 @@ def documented_constants(date: str) -> list[FittedConstant]:
             kind=row["kind"],
             notes=row["notes"],
         )
-        for row in package_rows("documented_constants.csv")
+        for row in resources.rows("calibrate/documented_constants.csv")
     ]

@@ -17,7 +17,12 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
 from xlperf.calibrate.fitter import FEWEST_ROWS, FittedConstant, Parameter, Problem, inside_value, rounded, solve
-from xlperf.calibrate.kernel_measurements import (
+from xlperf.calibrate.shared_kernels import library_tiles, shared_attention, shared_products, tiles_of
+from xlperf.catalog.calibration import ANY, declared_constants
+from xlperf.catalog.catalog import Catalog
+from xlperf.equations.hardware.attention import softmax_time
+from xlperf.equations.hardware.roofline import clock_limited_time
+from xlperf.measurements.kernels import (
     DEEPGEMM,
     FLASH_2,
     FP8_BLOCK,
@@ -32,11 +37,6 @@ from xlperf.calibrate.kernel_measurements import (
     predicted_time,
     take_rows,
 )
-from xlperf.calibrate.shared_kernels import library_tiles, shared_attention, shared_products, tiles_of
-from xlperf.catalog.calibration import ANY, declared_constants
-from xlperf.catalog.catalog import Catalog
-from xlperf.equations.hardware.attention import softmax_time
-from xlperf.equations.hardware.roofline import clock_limited_time
 
 Key = tuple[str, str, str, str]
 Scalar = TypeVar("Scalar", float, Array)
@@ -92,30 +92,32 @@ def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[Fitted
     calibration is not used. ``date``: date that the rows carry. In a fixed order; the same rows give the same
     constants. Raises InputError when scipy is not installed.
     """
-    found = measurements(rows, catalog)
-    products = found.families.get("gemm")
+    result = measurements(rows, catalog)
+    products = result.families.get("gemm")
     shared = [] if products is None else shared_products(products, fitted_weights(products), catalog, date)
-    fits = fitted_groups(found, catalog, shared)
+    fits = fitted_groups(result, catalog, shared)
     constants = [constant for fit in fits.values() for constant in _fitted(fit, date)]
     constants += _derived_backward(fits, date) + _early_conversion(constants)
     constants += best_products(rows, catalog, {one.generation for one in constants if one.family == "gemm"}, date)
     constants += _fall_backs(constants, date)
     constants += shared + library_tiles(date)
-    if "attention" in found.families:
-        attention = found.families["attention"]
+    if "attention" in result.families:
+        attention = result.families["attention"]
         own = shared_attention(attention, fitted_weights(attention), catalog, date)
         constants += own + _shared_backward(own, _backward_ratio(fits))
     order = {family: number for number, family in enumerate(declared_constants())}
     return sorted(constants, key=lambda one: (order[one.family], one.generation, one.precision, one.software))
 
 
-def fitted_groups(found: Measurements, catalog: Catalog, shared: Sequence[FittedConstant] = ()) -> dict[Key, KernelFit]:
+def fitted_groups(
+    result: Measurements, catalog: Catalog, shared: Sequence[FittedConstant] = ()
+) -> dict[Key, KernelFit]:
     """Fit every group of measurements that is large enough.
 
-    ``found``: as :func:`xlperf.calibrate.kernel_measurements.measurements` sorts them. ``shared``: constants of
+    ``found``: as :func:`xlperf.measurements.kernels.measurements` sorts them. ``shared``: constants of
     products that all generations share: what a group does not fit.
     """
-    groups = _groups(found, catalog)
+    groups = _groups(result, catalog)
     fits: dict[Key, KernelFit] = {}
     for key in sorted(groups, key=_fit_order):
         if key[0] == "attention_backward":
@@ -127,10 +129,10 @@ def fitted_groups(found: Measurements, catalog: Catalog, shared: Sequence[Fitted
     return fits
 
 
-def _groups(found: Measurements, catalog: Catalog) -> dict[Key, KernelRows]:
+def _groups(result: Measurements, catalog: Catalog) -> dict[Key, KernelRows]:
     members: dict[Key, list[int]] = {}
     apart = machine_lines(catalog)
-    for family, rows in found.families.items():
+    for family, rows in result.families.items():
         for row, (generation, precision, software) in enumerate(
             zip(rows.generation, rows.precision, rows.software, strict=True)
         ):
@@ -147,7 +149,7 @@ def _groups(found: Measurements, catalog: Catalog) -> dict[Key, KernelRows]:
             alone = False
         key = (family, generation, precision, ANY if alone else software)
         if len(index) >= FEWEST_ROWS:
-            groups[key] = take_rows(found.families[family], index, catalog)
+            groups[key] = take_rows(result.families[family], index, catalog)
     return groups
 
 
@@ -271,12 +273,12 @@ def _solved(
         time = time_of({name: trials[None, :, at] for at, name in enumerate(names)})
         return np.log(time / rows.time[:, None]).T
 
-    found = solve(
+    result = solve(
         Problem(residuals, fitted_weights(rows), step=_STEP),
         parameters,
         _starts(names, np.array(list(start.values()))),
     )
-    return {name: rounded(value) for name, value in zip(names, found.values.tolist(), strict=True)}
+    return {name: rounded(value) for name, value in zip(names, result.values.tolist(), strict=True)}
 
 
 def _drawn(rows: KernelRows) -> float:
@@ -352,7 +354,7 @@ def backward_constants(forward: Mapping[str, Scalar], ratio: float) -> dict[str,
 
 
 def _backward_ratio(fits: Mapping[Key, KernelFit]) -> float:
-    """Efficiency of the backward over that of the forward pass, where both are measured alone."""
+    """Efficiency of the backward over that of the forward pass, if both are measured alone."""
     ratios = []
     for (family, generation, precision, software), fit in fits.items():
         first = fits.get(("attention", generation, precision, software))
@@ -394,24 +396,24 @@ def _row_of(key: Key, name: str, value: float, fit: KernelFit, date: str) -> Fit
 
 
 def _fitted(fit: KernelFit, date: str) -> list[FittedConstant]:
-    found = [_row_of(fit.key, name, value, fit, date) for name, value in fit.values.items()]
+    results = [_row_of(fit.key, name, value, fit, date) for name, value in fit.values.items()]
     if fit.key[0] in _FLASH_FAMILIES and fit.key[3] == ANY:
         # All of them, so that what stands for unmeasured generations does not mix with what was fitted here.
-        found += [
+        results += [
             replace(_row_of(fit.key, name, value, fit, date), kind="assumption", notes="not fitted, held while fitting")
             for name, value in fit.base.items()
             if name not in fit.values
         ]
     if fit.key[0] == "vector":
         # The runs were launched one by one from Python: their fixed time is the host's, not the kernel's.
-        return [one for one in found if one.constant != "launch_time"]
-    return found
+        return [one for one in results if one.constant != "launch_time"]
+    return results
 
 
 def _derived_backward(fits: Mapping[Key, KernelFit], date: str) -> list[FittedConstant]:
     """Backward pass of generations whose forward pass alone is measured: the same share less."""
     ratio = _backward_ratio(fits)
-    found = []
+    results = []
     for key, fit in fits.items():
         family, generation, precision, software = key
         target = ("attention_backward", generation, precision, software)
@@ -420,19 +422,19 @@ def _derived_backward(fits: Mapping[Key, KernelFit], date: str) -> list[FittedCo
         for name, value in backward_constants(fit.constants, ratio).items():
             one = _row_of(target, name, rounded(value), fit, date)
             note = f"forward pass of this generation, efficiency times {ratio:.2f} as FlashAttention-2 on hopper"
-            found.append(replace(one, kind="assumption", error=math.nan, notes=note))
-    return found
+            results.append(replace(one, kind="assumption", error=math.nan, notes=note))
+    return results
 
 
 def _early_conversion(constants: Sequence[FittedConstant]) -> list[FittedConstant]:
     """Conversion to FP8 by a release that moved twice the bytes, on generations that it was not measured on."""
-    found = {one.calibration: one for one in constants if (one.family, one.constant) == ("gemm", "input_traffic")}
+    by_name = {one.calibration: one for one in constants if (one.family, one.constant) == ("gemm", "input_traffic")}
     return [
         replace(one, software=TENSORRT_1_2, value=_EARLY_BYTES * one.value, kind="assumption", error=math.nan,
                 notes="twice what its later releases move")
-        for one in found.values()
+        for one in by_name.values()
         if (one.precision, one.software) == ("fp8", ANY)
-        and one.calibration.replace(f"/{ANY}/", f"/{TENSORRT_1_2}/") not in found
+        and one.calibration.replace(f"/{ANY}/", f"/{TENSORRT_1_2}/") not in by_name
     ]  # fmt: skip
 
 
@@ -451,7 +453,7 @@ def best_products(rows: Iterable[Row], catalog: Catalog, known: set[str], date: 
         rate = float(str(row.get("tflops") or "nan")) * factor("TFLOP/s")
         if generation not in known and math.isfinite(rate / peak):
             best.setdefault((generation, dtype), []).append(rate / peak)
-    found: list[FittedConstant] = []
+    results: list[FittedConstant] = []
     for (generation, dtype), shares in sorted(best.items()):
         highest = declared_constants()["gemm"]["compute_efficiency"].high
         reached = FittedConstant(
@@ -471,8 +473,8 @@ def best_products(rows: Iterable[Row], catalog: Catalog, known: set[str], date: 
         )
         said = "in the rate, which was measured under the power limit"
         none = replace(reached, constant="energy_per_flop", value=0.0, kind="assumption", notes=said)
-        found += [reached, none]
-    return found
+        results += [reached, none]
+    return results
 
 
 def _shared_backward(forward: Sequence[FittedConstant], ratio: float) -> list[FittedConstant]:
@@ -495,11 +497,11 @@ def _fall_backs(constants: Sequence[FittedConstant], date: str) -> list[FittedCo
         if one.software == ANY and one.generation in _REFERENCES and one.family not in ("gemm", *_FLASH_FAMILIES):
             precision = ANY if one.precision in ("bf16", ANY) else one.precision
             groups.setdefault((one.family, precision), {}).setdefault(one.generation, []).append(one)
-    found = []
+    results = []
     for (_, precision), known in groups.items():
         reference = next(generation for generation in _REFERENCES if generation in known)
         for one in known[reference]:
             fallback = replace(one, generation=ANY, precision=precision, fit_set="", num_rows=0)
             note = f"as {reference}, for generations without measurements of their own"
-            found.append(replace(fallback, error=math.nan, kind="assumption", date=date, notes=note))
-    return found
+            results.append(replace(fallback, error=math.nan, kind="assumption", date=date, notes=note))
+    return results

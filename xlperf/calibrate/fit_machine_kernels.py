@@ -14,11 +14,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from xlperf.base import resources
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
 from xlperf.calibrate.fit_kernels import backward_constants, best_products, fitted_weights
 from xlperf.calibrate.fitter import FEWEST_ROWS, FittedConstant, Parameter, Problem, Solution, rounded, solve
-from xlperf.calibrate.kernel_measurements import (
+from xlperf.catalog.calibration import ANY, Calibration, declared_constants, generation_line
+from xlperf.catalog.catalog import Catalog
+from xlperf.measurements.kernels import (
     KernelRows,
     Row,
     machine_lines,
@@ -26,9 +29,6 @@ from xlperf.calibrate.kernel_measurements import (
     predicted_time,
     take_rows,
 )
-from xlperf.calibrate.published import package_rows
-from xlperf.catalog.calibration import ANY, Calibration, declared_constants, generation_line
-from xlperf.catalog.catalog import Catalog
 
 SOURCE = "rows of the sheet kernels in validation.xlsx, pooled"
 _OF_LINES = 0.3
@@ -86,19 +86,19 @@ def fit_machine_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> lis
     of any machine the lines are pooled towards. ``date``: date that the rows carry. In a fixed order; the same rows
     give the same constants.
     """
-    found: list[FittedConstant] = []
+    results: list[FittedConstant] = []
     for group in _groups(rows, catalog):
         parameters, base = _parameters(group, catalog.calibration)
         solution = solve(_problem(group, parameters, base), parameters, _starts(parameters))
         own = _sheet_rows(group, parameters, solution, date)
-        found += own
+        results += own
         if group.family == "attention":
-            found += _backward(group, own, base, date)
-    if found:
-        found += _not_limited([*machine_lines(catalog).values()], date)
-    found += _attention_of_others(catalog, found, date)
-    swept = {(one.precision, one.generation) for one in found if (one.family, one.constant) == _RATE}
-    return found + products_of_others(rows, catalog, swept, date) + _as_all_reduce(found)
+            results += _backward(group, own, base, date)
+    if results:
+        results += _not_limited([*machine_lines(catalog).values()], date)
+    results += _attention_of_others(catalog, results, date)
+    swept = {(one.precision, one.generation) for one in results if (one.family, one.constant) == _RATE}
+    return results + products_of_others(rows, catalog, swept, date) + _as_all_reduce(results)
 
 
 def _starts(parameters: Sequence[Parameter]) -> list[Array]:
@@ -112,7 +112,7 @@ def _starts(parameters: Sequence[Parameter]) -> list[Array]:
 
 def _groups(rows: Sequence[Row], catalog: Catalog) -> list[_Group]:
     lines = machine_lines(catalog)
-    fitted = {(row["family"], row["precision"]) for row in package_rows("machine_kernels.csv")}
+    fitted = {(row["family"], row["precision"]) for row in resources.rows("calibrate/machine_kernels.csv")}
     members: dict[tuple[str, str, str], list[int]] = {}
     families = measurements(rows, catalog).families
     for family, own in families.items():
@@ -137,8 +137,8 @@ def _parameters(group: _Group, calibration: Calibration) -> tuple[list[Parameter
     key = (np.array([part], dtype=object) for part in (ANY, group.precision, ANY))
     shared, _ = calibration.constants(group.family, *key)
     base = {name: float(values[0, 0]) for name, values in shared.items()}
-    found: list[Parameter] = []
-    for row in package_rows("machine_kernels.csv"):
+    results: list[Parameter] = []
+    for row in resources.rows("calibrate/machine_kernels.csv"):
         if (row["family"], row["precision"]) != (group.family, group.precision):
             continue
         name = row["constant"]
@@ -164,11 +164,11 @@ def _parameters(group: _Group, calibration: Calibration) -> tuple[list[Parameter
             high=float(row["high"] or (1.0 if name in _SHARES else math.nan)),
             pull=pull,
         )
-        parent = len(found)
-        found.append(replace(general, pull=_OF_LINES * pull))
+        parent = len(results)
+        results.append(replace(general, pull=_OF_LINES * pull))
         kinds = group.generations if row["level"] != "line" else []
-        found += [replace(general, generation=kind, parent=parent) for kind in kinds]
-    return found, base
+        results += [replace(general, generation=kind, parent=parent) for kind in kinds]
+    return results, base
 
 
 def as_measured(rows: KernelRows, constants: Mapping[str, Array], catalog: Catalog) -> Mapping[str, Array]:
@@ -179,13 +179,15 @@ def as_measured(rows: KernelRows, constants: Mapping[str, Array], catalog: Catal
     ``rows``: measurements of one family. ``constants``: of each row as the sheet has them, (rows, 1). ``catalog``: for
     which machines are fitted by line.
     """
-    lines, found = machine_lines(catalog), dict(constants)
-    stated = [row for row in package_rows("machine_kernels.csv") if row["family"] == rows.family and row["base"]]
+    lines, result = machine_lines(catalog), dict(constants)
+    stated = [
+        row for row in resources.rows("calibrate/machine_kernels.csv") if row["family"] == rows.family and row["base"]
+    ]
     by_line = np.array([generation in lines for generation in rows.generation], dtype=bool)
     for row in stated:
         mine = by_line & np.array([row["precision"] in (ANY, one) for one in rows.precision], dtype=bool)
-        found[row["constant"]] = np.where(mine[:, None], float(row["base"]), found[row["constant"]])
-    return found
+        result[row["constant"]] = np.where(mine[:, None], float(row["base"]), result[row["constant"]])
+    return result
 
 
 def _inside(value: float, low: float, high: float) -> float:
@@ -213,7 +215,7 @@ def _times(
 
 def _sheet_rows(group: _Group, parameters: Sequence[Parameter], solution: Solution, date: str) -> list[FittedConstant]:
     """Constants of lines, and of generations that differ from theirs."""
-    rows, found = group.rows, []
+    rows, result = group.rows, []
     held = rows.held_back & (len(rows) > _FEW)
     for one, value, identified in zip(parameters, solution.values.tolist(), solution.identified.tolist(), strict=True):
         if not identified:
@@ -221,7 +223,7 @@ def _sheet_rows(group: _Group, parameters: Sequence[Parameter], solution: Soluti
         own = group.own(one)
         sources = " ".join(sorted({source for source, mine in zip(rows.source_id, own, strict=True) if mine}))
         errors = np.abs(np.expm1(solution.residuals[own & held if (own & held).any() else own]))
-        found.append(
+        result.append(
             FittedConstant(
                 one.family,
                 one.generation,
@@ -237,11 +239,11 @@ def _sheet_rows(group: _Group, parameters: Sequence[Parameter], solution: Soluti
                 notes=_said(one, value),
             )
         )
-    return found
+    return result
 
 
 def _said(one: Parameter, value: float) -> str:
-    """What a constant is pooled towards, and what a bound means where it is reached."""
+    """What a constant is pooled towards, and what a bound means if it is reached."""
     words = f"pooled towards {'its line' if one.parent >= 0 else 'what holds for any machine'}"
     if one.constant in _AT_MOST and value >= 0.999 * one.bounds[1]:
         words += f"; at its bound: {_AT_MOST[one.constant]}"
@@ -250,7 +252,9 @@ def _said(one: Parameter, value: float) -> str:
 
 def _not_limited(lines: Sequence[str], date: str) -> list[FittedConstant]:
     """GEMM rows of lines whose power limit is unknown: throttling is part of their fitted rate, in every precision."""
-    known = " ".join(row["lines"] for row in package_rows("machine_kernels.csv") if row["constant"] == _POWER).split()
+    known = " ".join(
+        row["lines"] for row in resources.rows("calibrate/machine_kernels.csv") if row["constant"] == _POWER
+    ).split()
     return [
         FittedConstant(
             "gemm", line, ANY, ANY, _POWER, 0.0, "", 0, math.nan, date, SOURCE,
@@ -260,10 +264,10 @@ def _not_limited(lines: Sequence[str], date: str) -> list[FittedConstant]:
     ]  # fmt: skip
 
 
-def _attention_of_others(catalog: Catalog, found: Sequence[FittedConstant], date: str) -> list[FittedConstant]:
-    """Attention of lines where none was measured: as on any machine, but for power limits, which are estimates."""
-    measured = {one.generation for one in found if one.family == "attention"}
-    others = set(machine_lines(catalog).values()) - measured if found else set()
+def _attention_of_others(catalog: Catalog, constants: Sequence[FittedConstant], date: str) -> list[FittedConstant]:
+    """Attention of lines if none was measured: as on any machine, but for power limits, which are estimates."""
+    measured = {one.generation for one in constants if one.family == "attention"}
+    others = set(machine_lines(catalog).values()) - measured if constants else set()
     return [
         FittedConstant(
             family, line, ANY, ANY, "energy_per_flop", 0.0, "", 0, math.nan, date, SOURCE,
@@ -277,7 +281,7 @@ def _attention_of_others(catalog: Catalog, found: Sequence[FittedConstant], date
 def products_of_others(
     rows: Sequence[Row], catalog: Catalog, swept: Collection[tuple[str, str]], date: str
 ) -> list[FittedConstant]:
-    """Share of the peak that products reach where no sweep was measured.
+    """Share of the peak that products reach if no sweep was measured.
 
     That is the best rate found, half the way to what long products reach on machines that were measured; where there
     is none either, what they reach on those.
@@ -326,12 +330,12 @@ def _backward(
     group: _Group, forward: Sequence[FittedConstant], base: Mapping[str, float], date: str
 ) -> list[FittedConstant]:
     """Backward pass of attention, from the forward pass and the measured ratio of their efficiencies."""
-    found = []
+    results = []
     for kind in dict.fromkeys(one.generation for one in forward):
         own = {one.constant: one.value * factor(one.unit) for one in forward if one.generation == kind}
         for name, value in backward_constants({**base, **own}, _BACKWARD_RATIO).items():
             if name in own or (name in _BACKWARD and kind == generation_line(kind)):
-                found.append(
+                results.append(
                     FittedConstant(
                         "attention_backward",
                         kind,
@@ -348,13 +352,13 @@ def _backward(
                         notes=f"forward pass, efficiency times {_BACKWARD_RATIO} as of AITER on MI300X and MI355X",
                     )
                 )
-    return found
+    return results
 
 
-def _as_all_reduce(found: Sequence[FittedConstant]) -> list[FittedConstant]:
+def _as_all_reduce(constants: Sequence[FittedConstant]) -> list[FittedConstant]:
     """Other collectives of lines on which the all-reduce alone was measured."""
     names = ("launch_time", "low_latency_efficiency", "bandwidth_efficiency", "outer_efficiency")
-    known = {(one.family, one.generation) for one in found}
+    known = {(one.family, one.generation) for one in constants}
     return [
         replace(
             one,
@@ -366,6 +370,6 @@ def _as_all_reduce(found: Sequence[FittedConstant]) -> list[FittedConstant]:
             notes="as all_reduce of the machine",
         )
         for family in ("all_gather", "reduce_scatter", "all_to_all")
-        for one in found
+        for one in constants
         if one.family == "all_reduce" and one.constant in names and (family, one.generation) not in known
     ]

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from xlperf.base import resources
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
 from xlperf.calibrate.fit import Measured, accelerators_of, documented_constants
@@ -33,8 +34,6 @@ from xlperf.calibrate.fitter import (
     solve,
     without_repeats,
 )
-from xlperf.calibrate.kernel_measurements import Row, machine_lines
-from xlperf.calibrate.published import Published, PublishedPlans, package_rows
 from xlperf.calibrate.published_errors import (
     Errors,
     aligned,
@@ -49,6 +48,8 @@ from xlperf.calibrate.published_errors import (
 )
 from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES, declared_constants
 from xlperf.catalog.catalog import Catalog
+from xlperf.measurements.kernels import Row, machine_lines
+from xlperf.measurements.published import Published, PublishedPlans
 
 SOURCE = "published rows of other machines in validation.xlsx"
 """How the source of a constant begins that was fitted on published rows of machines by line."""
@@ -99,10 +100,10 @@ def fit_machines(published: Sequence[Published], catalog: Catalog, date: str) ->
     the rows carry. In a fixed order; the same rows give the same constants.
     """
     rows = [_rows(one, catalog) for one in published if len(rows_of_machines(one))]
-    found: list[FittedConstant] = []
+    results: list[FittedConstant] = []
     for line in sorted(set(machine_lines(catalog).values())):
-        found += _line_constants(rows, line, catalog, date)
-    return _completed(found, catalog, date)
+        results += _line_constants(rows, line, catalog, date)
+    return _completed(results, catalog, date)
 
 
 def errors_left_out(published: Sequence[Published], catalog: Catalog, kernels: Sequence[Row]) -> list[Errors]:
@@ -122,13 +123,13 @@ def errors_left_out(published: Sequence[Published], catalog: Catalog, kernels: S
     logs: list[list[Array]] = [[] for _ in errors]
     for half in _halves(names):
         kept = [_rows(_without(one, half), before) for one in published if len(_without(one, half))]
-        found: list[FittedConstant] = []
+        results: list[FittedConstant] = []
         for line in sorted(set(machine_lines(catalog).values())):
             key = line, tuple(sorted({name for one in kept for name in _sources(one, line)}))
             if key not in known:
                 known[key] = _line_constants(kept, line, before, "")
-            found += known[key]
-        sheet = joined_tables(before.tables["calibration"], calibration_table(_completed(found, before, "")))
+            results += known[key]
+        sheet = joined_tables(before.tables["calibration"], calibration_table(_completed(results, before, "")))
         for one, entries, seen in zip([one for one in published if len(one)], errors, logs, strict=True):
             plans = plans_of(one, catalog)
             source = np.array(one.text["source_id"], dtype=object)[plans.index[entries.plan]]
@@ -186,9 +187,9 @@ def _line_constants(rows: Sequence[_Rows], line: str, catalog: Catalog, date: st
     return _sheet_rows(own, parameters, solve(_problem(own, parameters), parameters), date)
 
 
-def _completed(found: Sequence[FittedConstant], catalog: Catalog, date: str) -> list[FittedConstant]:
+def _completed(constants: Sequence[FittedConstant], catalog: Catalog, date: str) -> list[FittedConstant]:
     """Constants with those of lines without rows and of other stacks on a line."""
-    return [*found, *_of_other_lines(found, catalog, date), *_of_other_stacks(found)]
+    return [*constants, *_of_other_lines(constants, catalog, date), *_of_other_stacks(constants)]
 
 
 def _of_line(rows: _Rows, line: str) -> _Rows:
@@ -206,9 +207,9 @@ def _rows(published: Published, catalog: Catalog) -> _Rows:
 
 def _parameters(rows: Sequence[_Rows], line: str, catalog: Catalog) -> list[Parameter]:
     """Constants of a line and of its generations with enough rows, from what holds today."""
-    found: list[Parameter] = []
+    results: list[Parameter] = []
     kinds = {one.entries.kind for one in rows}
-    for row in package_rows("machine_software.csv"):
+    for row in resources.rows("calibrate/machine_software.csv"):
         if line not in row["lines"].split() or not kinds & set(row["kinds"].split()):
             continue
         stack = _stack(rows, row["family"], row["constant"], catalog)
@@ -225,11 +226,11 @@ def _parameters(rows: Sequence[_Rows], line: str, catalog: Catalog) -> list[Para
             low=float(row["low"] or math.nan),
             high=float(row["high"] or math.nan),
         )
-        parent = len(found)
-        found.append(general)
+        parent = len(results)
+        results.append(general)
         special = _generations(rows) if row["level"] == "generation" else []
-        found += [replace(general, generation=kind, parent=parent) for kind in special]
-    return found
+        results += [replace(general, generation=kind, parent=parent) for kind in special]
+    return results
 
 
 def _today(row: Mapping[str, str], line: str, stack: str, catalog: Catalog) -> float:
@@ -249,7 +250,7 @@ def _today(row: Mapping[str, str], line: str, stack: str, catalog: Catalog) -> f
 
 
 def _stack(rows: Sequence[_Rows], family: str, constant: str, catalog: Catalog) -> str:
-    """The only software measured on a line of accelerators, where it has constants of its own; else any."""
+    """The only software measured on a line of accelerators, if it has constants of its own; else any."""
     kind = "training" if family.startswith("training") else "inference"
     names = {name for one in rows if one.entries.kind == kind for name in one.entries.software.tolist()}
     if family not in SOFTWARE_FAMILIES or len(names) != 1:
@@ -282,11 +283,11 @@ def _problem(rows: Sequence[_Rows], parameters: Sequence[Parameter]) -> Problem:
 def _users(rows: Sequence[_Rows], parameters: Sequence[Parameter]) -> np.ndarray:
     """Which entries of all kinds take a constant from which parameter: of a stack only those of runs of its kind."""
     kinds = {"training": ("serving",), "inference": ("training",)}
-    found = []
+    results = []
     for one in rows:
         others = [parameter.family.startswith(kinds[one.entries.kind]) for parameter in parameters]
-        found.append(users_of(one.plans, one.entries, parameters) & ~np.array(others)[:, None])
-    return np.concatenate(found, axis=1)
+        results.append(users_of(one.plans, one.entries, parameters) & ~np.array(others)[:, None])
+    return np.concatenate(results, axis=1)
 
 
 def _sheet_rows(
@@ -294,14 +295,14 @@ def _sheet_rows(
 ) -> list[FittedConstant]:
     names = [name for one in rows for name in one.entries.row_ids.tolist()]
     users = _users(rows, parameters)
-    found = []
+    results = []
     for at, one in enumerate(parameters):
         if not solution.identified[at]:
             continue
         below = [other for other, special in enumerate(parameters) if special.parent == at]
         own = np.flatnonzero(np.logical_or.reduce([users[at], *(users[other] for other in below)]))
         named = {names[row] for row in own.tolist()}
-        found.append(
+        results.append(
             FittedConstant(
                 one.family,
                 one.generation,
@@ -317,11 +318,11 @@ def _sheet_rows(
                 notes=_said(one, float(solution.values[at])),
             )
         )
-    return found
+    return results
 
 
 def _said(one: Parameter, value: float) -> str:
-    """What a constant is pooled towards, and what a bound means where it is reached."""
+    """What a constant is pooled towards, and what a bound means if it is reached."""
     words = f"pooled towards {'its line' if one.parent >= 0 else 'what holds for any machine'}"
     low, high = one.bounds
     if value <= low or value >= high:
@@ -329,16 +330,16 @@ def _said(one: Parameter, value: float) -> str:
     return words
 
 
-def _of_other_lines(found: Sequence[FittedConstant], catalog: Catalog, date: str) -> list[FittedConstant]:
+def _of_other_lines(constants: Sequence[FittedConstant], catalog: Catalog, date: str) -> list[FittedConstant]:
     """Lines without rows of a kind: mean of what holds for any machine and of the lines that were fitted."""
     more = []
-    for row in package_rows("machine_software.csv"):
+    for row in resources.rows("calibrate/machine_software.csv"):
         if row["unmeasured"] != "mean":
             continue
         lines = row["lines"].split()
         known = {
             one.generation: one.value
-            for one in found
+            for one in constants
             if (one.family, one.constant) == (row["family"], row["constant"]) and one.generation in lines
         }
         for line in (name for name in lines if name not in known):
@@ -364,12 +365,12 @@ def _of_other_lines(found: Sequence[FittedConstant], catalog: Catalog, date: str
     return more
 
 
-def _of_other_stacks(found: Sequence[FittedConstant]) -> list[FittedConstant]:
+def _of_other_stacks(constants: Sequence[FittedConstant]) -> list[FittedConstant]:
     """What one stack on a line is fitted to, for stacks that nobody has measured there."""
     return [
         replace(
             one, software=ANY, fit_set="", num_rows=0, error=math.nan, kind="assumption", notes=f"as {one.software}"
         )
-        for one in found
+        for one in constants
         if one.software != ANY
     ]

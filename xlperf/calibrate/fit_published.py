@@ -21,8 +21,8 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
+from xlperf.base import resources
 from xlperf.base.arrays import Array
-from xlperf.calibrate.comparison import LAYER_TIME, MEMORY, STEP_TIME
 from xlperf.calibrate.fit_unmeasured import (
     SLOWDOWN,
     and_constants,
@@ -43,7 +43,6 @@ from xlperf.calibrate.fitter import (
     rounded,
     solve,
 )
-from xlperf.calibrate.published import Published, PublishedPlans, package_rows
 from xlperf.calibrate.published_errors import (
     QUANTITIES,
     Errors,
@@ -59,6 +58,8 @@ from xlperf.calibrate.published_errors import (
 )
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
+from xlperf.measurements.comparison import LAYER_TIME, MEMORY, STEP_TIME
+from xlperf.measurements.published import Published, PublishedPlans
 
 _FACTORS = (0.5, 0.75, 1.0, 1.35, 2.0)
 _STEPS = (-0.4, -0.2, 0.0, 0.2, 0.4)
@@ -91,14 +92,14 @@ class Responses:
         changes = [change[:, users] for change, users in zip(self.change, which, strict=True)]
 
         def residuals(trials: Array) -> Array:
-            found = np.repeat(self.now[None, :], len(trials), axis=0)
-            for values, errors in zip(trials, found, strict=True):
+            result = np.repeat(self.now[None, :], len(trials), axis=0)
+            for values, errors in zip(trials, result, strict=True):
                 for value, points, users, change in zip(values, self.points, which, changes, strict=True):
                     below = min(max(int(np.searchsorted(points, value, side="right")) - 1, 0), len(points) - 2)
                     width = points[below + 1] - points[below]
                     share = (value - points[below]) / width if width > 0.0 else 0.0
                     errors[users] += (1.0 - share) * change[below] + share * change[below + 1]
-            return found
+            return result
 
         return Problem(residuals, entries.weights(chosen), self.users, colours_of(self.parameters))
 
@@ -183,9 +184,9 @@ def fit_training(
     the rows carry. ``known``: constants to keep: their values are fitted anew, from where they are; which there are is
     not chosen again. In a fixed order, without their error on rows left out.
     """
-    found = _fit_times(published, catalog, date, (STEP_TIME, LAYER_TIME), known)
-    found += kernels_of_other_generations(found)
-    return found + of_other_software(published, and_constants(catalog, found), found)
+    result = _fit_times(published, catalog, date, (STEP_TIME, LAYER_TIME), known)
+    result += kernels_of_other_generations(result)
+    return result + of_other_software(published, and_constants(catalog, result), result)
 
 
 def _fit_times(
@@ -223,14 +224,14 @@ def _solved(
     plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter], spreads: Sequence[float]
 ) -> tuple[list[Parameter], Solution]:
     """The fitted parameters, with responses sampled again around each solution."""
-    found, every = list(parameters), np.full(len(entries), True)
+    result, every = list(parameters), np.full(len(entries), True)
     for turn in range(TURNS):
-        responses = responses_of(plans, entries, found)
+        responses = responses_of(plans, entries, result)
         solution = solve(
             responses.problem(entries, every), responses.parameters, spreads=spreads if not turn else spreads[-1:]
         )
-        found = _started(found, solution)
-    return found, solution
+        result = _started(result, solution)
+    return result, solution
 
 
 def _thinned(entries: Errors) -> np.ndarray:
@@ -259,7 +260,7 @@ def fit_memory(published: Published, catalog: Catalog, date: str) -> list[Fitted
     printed = published.take([row for row in rows if "reserved" in kinds[row].casefold()])
     plans = plans_to_fit(printed, catalog)
     entries = errors_of(plans, (MEMORY,))
-    found: list[FittedConstant] = []
+    results: list[FittedConstant] = []
     for name in _named(entries.software):
         own = entries.software == name
         if entries.num_rows(own) < FEWEST_MEMORY_ROWS:
@@ -269,11 +270,11 @@ def fit_memory(published: Published, catalog: Catalog, date: str) -> list[Fitted
         parameters = [replace(one, pull=0.0) for one in family_parameters("memory", some, errors, every)]
         solution = solve(published_problem(some, errors, parameters, every), parameters)
         error = float(np.median(np.abs(np.expm1(solution.residuals))))
-        found += [
+        results += [
             replace(one, error=rounded(error))
             for one in _sheet_rows(some, errors, parameters, solution, published, date)
         ]
-    return found
+    return results
 
 
 def fit_serving(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
@@ -283,8 +284,8 @@ def fit_serving(published: Published, catalog: Catalog, date: str) -> list[Fitte
     catalog whose calibration has the kernel constants. ``date``: date that the rows carry. In a fixed order, without
     their error on rows left out.
     """
-    found = _fit_times(published, catalog, date)
-    return found + of_other_precisions(found)
+    result = _fit_times(published, catalog, date)
+    return result + of_other_precisions(result)
 
 
 # --- which parameters there are ------------------------------------------------------------------------------------
@@ -301,7 +302,7 @@ def family_parameters(fit: str, plans: PublishedPlans, entries: Errors, chosen: 
         "precision": np.array(stored_precision(plans), dtype=object)[entries.plan],
     }
     parameters: list[Parameter] = []
-    for row in package_rows("fitted_families.csv"):
+    for row in resources.rows("calibrate/fitted_families.csv"):
         own = chosen & _named_software(entries.software, row["software"])
         own &= np.array([row["rows"] in ("", band) for band in entries.band.tolist()], dtype=bool)
         if row["fit"] != fit or entries.num_rows(own) < FEWEST_ROWS:
@@ -332,7 +333,7 @@ def family_parameters(fit: str, plans: PublishedPlans, entries: Errors, chosen: 
 
 
 def least_value(fit: str, family: str, constant: str) -> float:
-    """Least value that a fit gives a constant where that is not the declared one; NaN where it is.
+    """Least value that a fit gives a constant if that is not the declared one; NaN if it is.
 
     ``fit``: training, memory or inference. ``family``, ``constant``: what is fitted.
 
@@ -340,13 +341,15 @@ def least_value(fit: str, family: str, constant: str) -> float:
     1.0
     """
     named = [
-        row for row in package_rows("fitted_families.csv") if (row["family"], row["constant"]) == (family, constant)
+        row
+        for row in resources.rows("calibrate/fitted_families.csv")
+        if (row["family"], row["constant"]) == (family, constant)
     ]
     return max((float(row["low"]) for row in named if row["fit"] == fit and row["low"]), default=math.nan)
 
 
 def without_reference(fit: str, parameters: Sequence[Parameter], entries: Errors) -> list[int]:
-    """Parameters that stand for the reference where the machines of the stated one are in no row: they are 1.
+    """Parameters that stand for the reference if the machines of the stated one are in no row: they are 1.
 
     A constant that multiplies others is known up to a factor: one generation is held. As in a fit of these rows alone
     that is the one of most rows.
@@ -354,14 +357,14 @@ def without_reference(fit: str, parameters: Sequence[Parameter], entries: Errors
     ``fit``: training or inference. ``parameters``: constants of a sheet. ``entries``: rows to fit.
     """
     rows = entries.generation.tolist()
-    found = []
-    for row in package_rows("fitted_families.csv"):
+    results = []
+    for row in resources.rows("calibrate/fitted_families.csv"):
         if row["fit"] != fit or row["held_at"] in ("", _MEASURED, *rows):
             continue
         own = [at for at, one in enumerate(parameters) if one.key[::4] == (row["family"], row["constant"])]
         sizes = [(rows.count(parameters[at].generation), -at) for at in own]
-        found += [-max(sizes)[1]] if sizes else []
-    return found
+        results += [-max(sizes)[1]] if sizes else []
+    return results
 
 
 def _named_software(software: np.ndarray, patterns: str) -> np.ndarray:
@@ -435,12 +438,12 @@ def _sheet_rows(
 ) -> list[FittedConstant]:
     """Parameters as rows of the calibration sheet, with the published rows that they were fitted on."""
     users = users_of(plans, entries, parameters)
-    found = []
+    results = []
     for at, one in enumerate(parameters):
         mask = users[at] | np.logical_or.reduce([users[other] for other in _special(parameters, at)] or [users[at]])
         identified = bool(solution.identified[at])
         named = set(entries.row_ids[mask].tolist()) if identified else set()
-        found.append(
+        results.append(
             replace(
                 row_of_sheet(one, rounded(float(solution.values[at]))),
                 fit_set=fit_set(named, published.text["row_id"]),
@@ -453,12 +456,16 @@ def _sheet_rows(
                 else _UNIDENTIFIED,
             )
         )
-    return found
+    return results
 
 
 def _fitted_on(one: Parameter, entries: Errors) -> np.ndarray:
     """Entries of software that a constant is fitted on; others only use it."""
-    rows = [row for row in package_rows("fitted_families.csv") if (row["family"], row["constant"]) == one.key[::4]]
+    rows = [
+        row
+        for row in resources.rows("calibrate/fitted_families.csv")
+        if (row["family"], row["constant"]) == one.key[::4]
+    ]
     return np.asarray(np.logical_or.reduce([_named_software(entries.software, row["software"]) for row in rows]))
 
 
@@ -468,7 +475,7 @@ def _said(one: Parameter, value: float, taken_itself: bool) -> str:
         return _OF_OTHERS
     low, high = one.bounds
     place = "at_low" if value <= low + _AT_BOUND * (high - low) else "at_high" if value >= high * _NEARLY else ""
-    for row in package_rows("fitted_families.csv"):
+    for row in resources.rows("calibrate/fitted_families.csv"):
         if place and (row["family"], row["constant"]) == (one.family, one.constant):
             return f"at its bound: {row[place]}"
     return ""
@@ -476,5 +483,5 @@ def _said(one: Parameter, value: float, taken_itself: bool) -> str:
 
 def _special(parameters: Sequence[Parameter], general: int) -> list[int]:
     """Parameters that are pooled towards one, directly or not."""
-    found = [at for at, one in enumerate(parameters) if one.parent == general]
-    return found + [below for at in found for below in _special(parameters, at)]
+    results = [at for at, one in enumerate(parameters) if one.parent == general]
+    return results + [below for at in results for below in _special(parameters, at)]

@@ -15,9 +15,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from xlperf.base.arrays import Array, added
-from xlperf.calibrate.comparison import STEP_TIME
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables, rounded
-from xlperf.calibrate.published import Published, PublishedPlans
 from xlperf.calibrate.published_errors import (
     aligned,
     errors_of,
@@ -30,6 +28,8 @@ from xlperf.calibrate.published_errors import (
 from xlperf.catalog.calibration import ANY, same_kernels
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.measurements.comparison import STEP_TIME
+from xlperf.measurements.published import Published, PublishedPlans
 
 STACK, EXPERTS = "training_software", "experts"
 SLOWDOWN = STACK, "kernel_slowdown"
@@ -59,20 +59,20 @@ def of_other_precisions(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
     for row in rows:
         if row.family == "serving_experts" and (row.generation, row.software) == (ANY, ANY):
             groups.setdefault(row.constant, []).append(row)
-    found = []
+    results = []
     for some in groups.values():
         own = [row for row in some if row.precision in _QUANTISED]
         if len(own) < 2 or any(row.precision == ANY for row in some):
             continue
         value = rounded(math.exp(added(math.log(row.value) for row in own) / len(own)))
         missing = [name for name in _QUANTISED if name not in {row.precision for row in own}]
-        found += [
+        results += [
             replace(
                 own[0], precision=name, value=value, fit_set="", num_rows=0, kind="assumption", notes=_OF_PRECISIONS
             )
             for name in missing
         ]
-    return found
+    return results
 
 
 def kernels_of_other_generations(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
@@ -95,7 +95,7 @@ def kernels_of_other_generations(rows: Sequence[FittedConstant]) -> list[FittedC
 
 
 def slowdowns_of_other_generations(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
-    """Slowdown of software on generations that none of its rows were measured on, where it has one by generation.
+    """Slowdown of software on generations that none of its rows were measured on, if it has one by generation.
 
     Software differs from software about as much as one differs between generations: half way (in logarithms) between
     its own on other generations and the median of all software.
@@ -161,9 +161,9 @@ def of_other_software(published: Published, catalog: Catalog, rows: Sequence[Fit
     plans, entries = taken(plans, entries, own)
     means = []
     for slowdown in _TRIED:
-        found = _of_software(known[0], slowdown)
+        result = _of_software(known[0], slowdown)
         errors, _ = log_errors(
-            replace(_without_name(plans), catalog=and_constants(plans.catalog, [found])), (STEP_TIME,)
+            replace(_without_name(plans), catalog=and_constants(plans.catalog, [result])), (STEP_TIME,)
         )
         medians = _medians(entries.software, entries.family, aligned(errors, entries))
         means.append(added(medians) / len(medians))
@@ -186,9 +186,11 @@ def _without_name(plans: PublishedPlans) -> PublishedPlans:
 
 def _medians(software: np.ndarray, family: np.ndarray, errors: Array) -> list[float]:
     """Median error of each software; a model on an accelerator counts once."""
-    found = []
+    results = []
     for name in sorted(set(software.tolist())):
         own = software == name
         count = Counter(family[own].tolist())
-        found.append(weighted_quantile(errors[own], np.array([1.0 / count[one] for one in family[own].tolist()]), 0.5))
-    return found
+        results.append(
+            weighted_quantile(errors[own], np.array([1.0 / count[one] for one in family[own].tolist()]), 0.5)
+        )
+    return results

@@ -105,7 +105,7 @@ class Parameter:
 class Problem:
     """Residuals as a function of the parameters.
 
-    - ``residuals``: from trial values (trials, parameters) to residuals (trials, rows); NaN where there is no
+    - ``residuals``: from trial values (trials, parameters) to residuals (trials, rows); NaN if there is no
       prediction.
     - ``weights``: weight of each row; rows of weight 0 are not fitted [-].
     - ``users``: which rows depend on which parameter, (parameters, rows); None: all on all.
@@ -125,7 +125,7 @@ class Solution:
     """Values that a fit found.
 
     - ``values``: of each parameter, in the unit used inside.
-    - ``residuals``: of each row under them; NaN where there is no prediction [-].
+    - ``residuals``: of each row under them; NaN if there is no prediction [-].
     - ``identified``: whether the rows say more about a parameter than the pooling does; others are unidentifiable and
       held fixed at what they are pooled towards.
     - ``gain``: cost that a parameter saves over the value that it is pooled towards (Wald) [-].
@@ -176,16 +176,16 @@ class _Scaled:
             )
 
     def values(self, unknowns: Array) -> Array:
-        found = np.where(self.log, np.exp(np.where(self.log, unknowns, 0.0)), unknowns * self.size)
-        return np.asarray(np.clip(found, self.bounds[:, 0], self.bounds[:, 1]))
+        result = np.where(self.log, np.exp(np.where(self.log, unknowns, 0.0)), unknowns * self.size)
+        return np.asarray(np.clip(result, self.bounds[:, 0], self.bounds[:, 1]))
 
     def at_parents(self, unknowns: Array, held: np.ndarray) -> Array:
         """Unknowns, with unidentifiable ones set to the value that they are pooled towards."""
-        found = np.array(unknowns)
+        values = np.array(unknowns)
         for row, one in enumerate(self.parameters):  # parents stand before their children
             if held[row] and not one.fixed:
-                found[row] = found[one.parent] if one.parent >= 0 else self.target[row]
-        return np.clip(found, self.low, self.high)
+                values[row] = values[one.parent] if one.parent >= 0 else self.target[row]
+        return np.clip(values, self.low, self.high)
 
     def offsets(self, unknowns: Array) -> Array:
         """Offsets of the unknowns from the values they are pooled towards."""
@@ -194,9 +194,9 @@ class _Scaled:
         return np.asarray(unknowns - np.array(parents))
 
     def complete(self, point: Array, base: Array) -> Array:
-        found: Array = np.array(base)
-        found[self.free] = point
-        return found
+        values: Array = np.array(base)
+        values[self.free] = point
+        return values
 
     def data(self, unknowns: Array) -> Array:
         return np.asarray(self.problem.residuals(self.values(unknowns)[None, :])[0])
@@ -209,25 +209,25 @@ class _Scaled:
         for trial, group in zip(trials, self.groups, strict=True):
             trial[group] += steps[group]
         changes = np.nan_to_num(self.problem.residuals(self.values(trials)) - residuals)
-        found = np.zeros((len(residuals), len(unknowns)))
+        values = np.zeros((len(residuals), len(unknowns)))
         for change, group in zip(changes, self.groups, strict=True):
             for column in group.tolist():
                 users = self.problem.users[column] if self.problem.users is not None else 1.0
-                found[:, column] = change * users / steps[column]
-        return found[:, self.free]
+                values[:, column] = change * users / steps[column]
+        return values[:, self.free]
 
 
 def pooled_parameters(parameters: Sequence[Parameter], rows: Sequence[int]) -> tuple[list[Parameter], list[int]]:
     """Parameters of calibration rows for partial pooling: general ones first, as parents of specific ones."""
     order = sorted(range(len(parameters)), key=lambda at: sum(part != ANY for part in parameters[at].key[1:4]))
-    found = [parameters[at] for at in order]
-    place = {one.key: at for at, one in enumerate(found)}
+    results = [parameters[at] for at in order]
+    place = {one.key: at for at, one in enumerate(results)}
 
     def parent(one: Parameter) -> int:
         general = [replace(one, generation=ANY), replace(one, generation=ANY, software=ANY)]
         return next((place[wide.key] for wide in general if wide.key in place and wide.key != one.key), -1)
 
-    return [replace(one, parent=parent(one)) for one in found], [rows[at] for at in order]
+    return [replace(one, parent=parent(one)) for one in results], [rows[at] for at in order]
 
 
 def loss(residuals: Array, spread: float) -> tuple[Array, Array]:
@@ -241,11 +241,11 @@ def _weighted_loss(weights: Array, spread: float, pooled: int) -> Callable[[Arra
     """The loss of rows with their weights, then that of the pooling, as ``least_squares`` asks for it."""
 
     def rho(squares: Array) -> Array:
-        found = np.stack([squares, np.ones_like(squares), np.zeros_like(squares)])
+        values = np.stack([squares, np.ones_like(squares), np.zeros_like(squares)])
         rows = squares[: len(squares) - pooled]
         value, first = loss(np.sqrt(rows) * spread, spread)
-        found[:, : len(rows)] = weights * np.stack([value, first, -0.5 * first**3])
-        return found
+        values[:, : len(rows)] = weights * np.stack([value, first, -0.5 * first**3])
+        return values
 
     return rho
 
@@ -276,7 +276,7 @@ def _optimised(scaled: _Scaled, start: Array, spread: float) -> Array:
     coarse = scaled.problem.step > 1e-4  # an evaluation is a run of the engine; else of one equation
     low, high = scaled.low[scaled.free], scaled.high[scaled.free]
     inside = np.minimum(_INSIDE, _INSIDE * (high - low))
-    found = least_squares(
+    result = least_squares(
         residual,
         np.clip(start[scaled.free], low + inside, high - inside),  # steps from a bound would be tiny
         jac=jacobian,
@@ -289,7 +289,7 @@ def _optimised(scaled: _Scaled, start: Array, spread: float) -> Array:
         gtol=1e-8 if coarse else 1e-13,
         max_nfev=_MOST_EVALUATIONS if coarse else 200,
     )
-    return scaled.complete(found.x, start)
+    return scaled.complete(result.x, start)
 
 
 def solve(
@@ -312,9 +312,9 @@ def solve(
         point = np.clip(scaled.unknowns(start), scaled.low, scaled.high)
         for spread in spreads if len(scaled.free) else ():
             point = _optimised(scaled, point, spread)
-        found = _cost(problem, scaled.data(point))
-        if found < least or not len(best):
-            best, least = point, found
+        result = _cost(problem, scaled.data(point))
+        if result < least or not len(best):
+            best, least = point, result
     held = fixed | ~_identified(scaled, best)
     if (held & ~fixed).any():
         scaled = _Scaled(problem, parameters, held)
@@ -345,7 +345,7 @@ def most_telling(
 
     ``parameters``: what was fitted. ``solution``: with all of them. ``most``: how many are kept. ``groups``: what each
     parameter belongs to, "" for nothing. ``of_group``: how many of one group are kept. ``always``: positions that stay
-    whatever they save. Returns positions, in order; fewer where some save nothing.
+    whatever they save. Returns positions, in order; fewer if some save nothing.
     """
     links = _links(parameters)
     matrix, offsets = links.T @ solution.information @ links, np.array(solution.offsets)
@@ -388,31 +388,31 @@ def _cost(problem: Problem, residuals: Array) -> float:
 
 def _information(scaled: _Scaled, unknowns: Array) -> Array:
     """Second derivatives of the cost by the unknowns, those of rows by reweighted least squares; 0 where held."""
-    found = np.zeros((len(unknowns), len(unknowns)))
+    values = np.zeros((len(unknowns), len(unknowns)))
     if len(scaled.free):
         residuals = scaled.data(unknowns)
         weights = scaled.problem.weights * loss(np.nan_to_num(residuals, nan=CAP), SPREADS[-1])[1]
         slopes = scaled.slopes(unknowns, residuals) * np.sqrt(weights)[:, None]
         pooled = scaled.pooled[np.ix_(scaled.free, scaled.free)]
-        found[np.ix_(scaled.free, scaled.free)] = slopes.T @ slopes + pooled.T @ pooled
-    return found
+        values[np.ix_(scaled.free, scaled.free)] = slopes.T @ slopes + pooled.T @ pooled
+    return values
 
 
 def _identified(scaled: _Scaled, unknowns: Array) -> np.ndarray:
     """Whether the rows say more about each parameter than the pooling does; a parent counts by its children."""
-    found = np.zeros(len(unknowns), dtype=bool)
+    values = np.zeros(len(unknowns), dtype=bool)
     free = scaled.free
     if not len(free):
-        return found
+        return values
     variance = np.diag(np.linalg.pinv(_information(scaled, unknowns)[np.ix_(free, free)]))
     for at, row in enumerate(free.tolist()):
         pull = scaled.parameters[row].pull
-        found[row] = pull == 0.0 or pull**2 * variance[at] < 0.5
+        values[row] = pull == 0.0 or pull**2 * variance[at] < 0.5
     for row in reversed(range(len(unknowns))):
         parent = scaled.parameters[row].parent
-        if parent >= 0 and found[row]:
-            found[parent] = True
-    return found
+        if parent >= 0 and values[row]:
+            values[parent] = True
+    return values
 
 
 DIGITS = 3
@@ -422,7 +422,7 @@ DIGITS = 3
 class FittedConstant:
     """One row of the calibration sheet; ``value`` in the unit that ``constants.csv`` declares.
 
-    ``error`` is the median absolute relative error of rows that the constant was not fitted on, where there are any.
+    ``error`` is the median absolute relative error of rows that the constant was not fitted on, if there are any.
     """
 
     family: str

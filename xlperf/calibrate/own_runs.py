@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.calibrate.comparison import FIRST_TOKEN, STEP_TIME, Record
 from xlperf.calibrate.published_errors import Errors, weighted_quantile
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.csv_files import STANDARD, read_csv
@@ -30,6 +29,7 @@ from xlperf.engine.own_runs import (
 )
 from xlperf.explore.auto import evaluate_resolved
 from xlperf.explore.objectives import LARGER
+from xlperf.measurements.comparison import FIRST_TOKEN, STEP_TIME, Record
 
 QUOTED = {
     "training": ("step_time", "tokens_per_second", "tokens_per_second_per_accelerator", "model_flop_rate", "mfu"),
@@ -78,9 +78,9 @@ def own_runs(tables: Sequence[Table], catalog: Catalog) -> Table:
             continue
         plans, results = evaluate_resolved(table.take(rows), plain)
         for row in range(len(plans)):
-            line, found = _run(plans, results, row)
+            line, result = _run(plans, results, row)
             lines += [line]
-            faults += found
+            faults += result
     if faults:
         raise InputError(faults)
     if not lines:
@@ -97,7 +97,7 @@ def effects(tables: Sequence[Table], catalog: Catalog, runs: Table) -> list[Effe
 
     ``tables``: the plans with measured columns. ``runs``: rows of ``my_cluster``.
     """
-    found = []
+    results = []
     for table in tables:
         name = next((name for name in QUOTED[table.kind] if MEASURED + name in table), "")
         if not name:
@@ -113,8 +113,8 @@ def effects(tables: Sequence[Table], catalog: Catalog, runs: Table) -> list[Effe
             ratio = _ratio(name, float(table[MEASURED + name][row]), float(both[0][name][row]))
             run = str(table.text("name")[row]) or table.place(row, "name")
             before, after = ((one[0], one[1], one[2]) for one in values)
-            found.append(Effect(run, shown.replace("_", " "), column.unit, ratio * before[0], before, after))
-    return found
+            results.append(Effect(run, shown.replace("_", " "), column.unit, ratio * before[0], before, after))
+    return results
 
 
 def _ratio(name: str, measured: float, predicted: float) -> float:
@@ -211,20 +211,20 @@ def gains(errors: Errors, plans: Table) -> list[Gain]:
                     pairs.setdefault((str(errors.group[row]), quantity), []).append(
                         (abs(math.expm1(error)), abs(math.expm1(error + by)), weight, name)
                     )
-    found = []
+    results = []
     for (group, quantity), values in sorted(pairs.items()):
         table = np.array([one[:3] for one in values])
         ends = [tuple(weighted_quantile(each, table[:, 2], share) for share in (0.5, 0.9)) for each in table.T[:2]]
         count = len({one[3] for one in values})
-        found.append(Gain(group, quantity, count, (ends[0][0], ends[0][1]), (ends[1][0], ends[1][1])))
-    return found
+        results.append(Gain(group, quantity, count, (ends[0][0], ends[0][1]), (ends[1][0], ends[1][1])))
+    return results
 
 
-def gains_table(found: Sequence[Gain]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def gains_table(result: Sequence[Gain]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and lines: errors with and without one measured run of each configuration."""
     header = ("group", "quantity", "configurations", "median", "p90", "median with one run", "p90 with one run")
     lines = []
-    for one in found:
+    for one in result:
         values = (f"{100.0 * value:.1f} %" for value in (*one.before, *one.after))
         lines.append((one.group, one.quantity, str(one.configurations), *values))
     return header, lines
@@ -256,12 +256,12 @@ def records_of_plans(
     ``progress``: called with the number of rows of each block that is done. Returns plan by plan; of each quantity the
     first measured value of a plan is the one its accuracy is quoted by.
     """
-    found = []
+    items = []
     for table in tables:
         plans, results = evaluate_resolved(table, catalog, progress)
         for row in range(len(plans)):
-            found += list(_records(plans, results, row))
-    return found
+            items += list(_records(plans, results, row))
+    return items
 
 
 def _records(plans: Table, results: Table, row: int) -> Iterator[Record]:

@@ -16,13 +16,14 @@ from itertools import combinations
 
 import numpy as np
 
+from xlperf.base import resources
 from xlperf.base.units import factor
-from xlperf.calibrate.comparison import RATES, compare, predicted
-from xlperf.calibrate.published import Published, package_rows, published_rows
-from xlperf.calibrate.published_engines import engine_of
 from xlperf.calibrate.published_errors import UNSEEN, plans_of
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine.trust import model_traits
+from xlperf.measurements.comparison import RATES, compare, predicted
+from xlperf.measurements.published import Published, published_rows
+from xlperf.measurements.unstated import engine_of
 
 DIFFERENT = 0.1
 """Difference of two runs from which on one of them counts as the faster. [-]"""
@@ -88,7 +89,7 @@ class Pair:
 
 def collected_pairs() -> Published:
     """Published runs of ``published_pairs.csv``."""
-    rows = package_rows(_FILE)
+    rows = resources.rows(f"calibrate/{_FILE}")
     return published_rows(
         list(rows[0]),
         [list(row.values()) for row in rows],
@@ -104,7 +105,7 @@ def runs_of(
     ``published``: rows as read; those of training are left out. ``progress``: called with the number of rows of each
     block that is done.
     """
-    found = []
+    results = []
     for rows in published:
         if rows.kind != "inference":
             continue
@@ -125,8 +126,8 @@ def runs_of(
                 pair = (record.measured, record.predicted)
                 times = tuple(1.0 / value for value in pair) if record.metric in RATES else pair
                 values.setdefault(place[record.row_id], {})[record.metric] = (times[0], times[1])
-        found += [_run(rows, row, work[row], own) for row, own in values.items()]
-    return found
+        results += [_run(rows, row, work[row], own) for row, own in values.items()]
+    return results
 
 
 def _run(rows: Published, row: int, work: str, values: dict[str, tuple[float, float]]) -> Run:
@@ -158,10 +159,10 @@ def _times(
     """
     first, token = values.get("ttft_ms"), values.get("tpot_ms")
     scale = {"tokens_per_s": load, "tokens_per_s_per_gpu": load / accelerators, "latency_s": 1.0 / output}
-    found = next((name for name in scale if name in values), None)
+    result = next((name for name in scale if name in values), None)
     times = {}
-    if found is not None:
-        times[RATE] = (scale[found] * values[found][0], scale[found] * values[found][1])
+    if result is not None:
+        times[RATE] = (scale[result] * values[result][0], scale[result] * values[result][1])
     elif first is not None and token is not None and output > 1.0:
         whole = [factor("ms") * (one + (output - 1.0) * each) / output for one, each in zip(first, token, strict=True)]
         times[RATE] = (whole[0], whole[1])
@@ -178,7 +179,7 @@ def pairs_of(runs: Sequence[Run]) -> list[Pair]:
     groups: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
         groups.setdefault((run.source, *run.same), []).append(run)
-    found = []
+    results = []
     for group in groups.values():
         for first, second in combinations(group, 2):
             kind = _kind(first, second)
@@ -188,8 +189,8 @@ def pairs_of(runs: Sequence[Run]) -> list[Pair]:
                 for name in shared:
                     one, other = first.times[name], second.times[name]
                     ratios[name] = (one[0] / other[0], one[1] / other[1])
-                found.append(Pair(first, second, kind, ratios))
-    return found
+                results.append(Pair(first, second, kind, ratios))
+    return results
 
 
 def _kind(first: Run, second: Run) -> str:
@@ -211,7 +212,7 @@ def _near(one: float, other: float, within: float) -> bool:
     return max(one, other) <= (1.0 + within) * min(one, other)
 
 
-def pair_table(found: Sequence[Pair]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def pair_table(pairs: Sequence[Pair]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and rows, by publisher: error of the ratio, and how often the faster one is named.
 
     ``found``: as :func:`pairs_of` gives them. The error is the predicted over the measured ratio or its inverse, what
@@ -220,7 +221,7 @@ def pair_table(found: Sequence[Pair]) -> tuple[tuple[str, ...], list[tuple[str, 
     header = ("differ in", "publisher", "number", "pairs", "median error", "p90", "10 % apart", "faster one named")
     rows = []
     for kind in (ENGINES, POOLS):
-        own = [one for one in found if one.kind == kind]
+        own = [one for one in pairs if one.kind == kind]
         publishers = sorted({one.first.publisher for one in own})
         for name in (RATE, TOKEN):
             lines = [(publisher, [one for one in own if one.first.publisher == publisher]) for publisher in publishers]
@@ -241,7 +242,7 @@ def pair_table(found: Sequence[Pair]) -> tuple[tuple[str, ...], list[tuple[str, 
 class Score:
     """How well ratios are predicted: pairs, quantiles of the error of the ratio, and pairs that differ and are right.
 
-    ``named`` is the share of the pairs that differ in which the faster one is named; NaN where none differ [-].
+    ``named`` is the share of the pairs that differ in which the faster one is named; NaN if none differ [-].
     """
 
     count: int
@@ -251,12 +252,12 @@ class Score:
     named: float
 
     @classmethod
-    def of(cls, found: Sequence[Pair], name: str) -> Score:
+    def of(cls, pairs: Sequence[Pair], name: str) -> Score:
         """Score of pairs in a number.
 
         ``found``: pairs; those that do not print it are left out. ``name``: :data:`RATE` or :data:`TOKEN`.
         """
-        logs = np.log(np.array([one.ratios[name] for one in found if name in one.ratios]).reshape(-1, 2))
+        logs = np.log(np.array([one.ratios[name] for one in pairs if name in one.ratios]).reshape(-1, 2))
         if not len(logs):
             return cls(0, math.nan, math.nan, 0, math.nan)
         errors = np.exp(np.abs(logs[:, 1] - logs[:, 0])) - 1.0
@@ -288,13 +289,13 @@ def alike(scores: Sequence[Score]) -> Score:
     )
 
 
-def pair_lines(found: Sequence[Pair]) -> list[tuple[str, ...]]:
+def pair_lines(pairs: Sequence[Pair]) -> list[tuple[str, ...]]:
     """A line for each pair and number, for a CSV file; the first is the header."""
     lines: list[tuple[str, ...]] = [
         ("publisher", "differ in", "first", "second", "first row", "second row", "number", "measured ratio",
          "predicted ratio")
     ]  # fmt: skip
-    for one in found:
+    for one in pairs:
         for name, (measured, estimate) in one.ratios.items():
             names = [f"{run.engine}{' separate pools' * run.separate}" for run in (one.first, one.second)]
             lines.append(

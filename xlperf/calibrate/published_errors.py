@@ -11,7 +11,14 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
-from xlperf.calibrate.comparison import (
+from xlperf.calibrate.fitter import FittedConstant, Parameter, Problem, calibration_table, joined_tables
+from xlperf.catalog.calibration import ANY, Calibration, shared_precision
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
+from xlperf.engine.join import software_words
+from xlperf.engine.trust import layer_size, model_traits
+from xlperf.equations.serving.results import band_of_mode, full_cache
+from xlperf.measurements.comparison import (
     FIRST_TOKEN,
     MEMORY,
     RATES,
@@ -22,16 +29,9 @@ from xlperf.calibrate.comparison import (
     predicted,
     result_column,
 )
-from xlperf.calibrate.fitter import FittedConstant, Parameter, Problem, calibration_table, joined_tables
-from xlperf.calibrate.published import POWER, Published, PublishedPlans
-from xlperf.calibrate.published_inference import inference_plans
-from xlperf.calibrate.published_training import training_plans
-from xlperf.catalog.calibration import ANY, Calibration, shared_precision
-from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.table import Table
-from xlperf.engine.join import software_words
-from xlperf.engine.trust import layer_size, model_traits
-from xlperf.equations.serving.results import band_of_mode, full_cache
+from xlperf.measurements.inference import inference_plans
+from xlperf.measurements.published import POWER, Published, PublishedPlans
+from xlperf.measurements.training import training_plans
 
 NEVER_FITTED = "papers"
 UNSEEN = "unseen-"
@@ -65,7 +65,7 @@ class Errors:
     - ``fitted``, ``by_models``: logarithm of predicted over measured time: with all rows in the fit; with those of its
       model left out [-].
     - ``band``: which band holds: the constants of the calibration without ``_low`` and ``_high``.
-    - ``low``, ``high``: ends of that band over the prediction, as times; NaN where there is none [-].
+    - ``low``, ``high``: ends of that band over the prediction, as times; NaN if there is none [-].
     """
 
     kind: str
@@ -109,7 +109,7 @@ class Errors:
         return Errors(**{name: value[chosen] if name != "kind" else value for name, value in values.items()})
 
     def covered(self, errors: Array) -> Array:
-        """1 where the measured time lies in the band under these errors, 0 where not, NaN without a band."""
+        """1 if the measured time lies in the band under these errors, 0 where not, NaN without a band."""
         ratio = np.exp(-errors)
         inside = ((self.low <= ratio) & (ratio <= self.high)).astype(np.float64)
         return np.where(np.isnan(self.low + self.high + errors), math.nan, inside)
@@ -126,7 +126,7 @@ def configuration_weights(errors: Errors) -> Array:
 
 
 def weighted_quantile(values: Array, weight: Array, share: float) -> float:
-    """Quantile of values that weigh differently, interpolated between them; NaN where there is none.
+    """Quantile of values that weigh differently, interpolated between them; NaN if there is none.
 
     >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), np.array([1.0, 1.0, 2.0]), 0.5)
     2.0
@@ -187,12 +187,12 @@ def log_errors(
 ) -> tuple[dict[tuple[str, str], float], Table]:
     """Logarithm of predicted over measured time (or size) by (row, quantity), and the results."""
     results = predicted(plans)
-    found = {}
+    by_name = {}
     for record in compare(plans, results):
         if record.primary and record.covered and record.quantity in quantities:
             ratio = record.predicted / record.measured
-            found[record.row_id, record.quantity] = math.log(1.0 / ratio if record.metric in RATES else ratio)
-    return found, results
+            by_name[record.row_id, record.quantity] = math.log(1.0 / ratio if record.metric in RATES else ratio)
+    return by_name, results
 
 
 def errors_of(plans: PublishedPlans, quantities: Sequence[str] = QUANTITIES) -> Errors:
@@ -238,13 +238,13 @@ def _band_of(quantity: str, band: str) -> str:
 
 
 def _end_of_band(results: Table, end: str, quantity: np.ndarray, plan: np.ndarray) -> Array:
-    """End of the band of each entry over its prediction; NaN where its result has none."""
-    found = np.full(len(quantity), math.nan)
+    """End of the band of each entry over its prediction; NaN if its result has none."""
+    values = np.full(len(quantity), math.nan)
     for kind, name in _RESULT.items():
         own = quantity == kind
         if own.any() and f"{name}_{end}" in results:
-            found[own] = (results.number(f"{name}_{end}") / results.number(name))[plan[own]]
-    return found
+            values[own] = (results.number(f"{name}_{end}") / results.number(name))[plan[own]]
+    return values
 
 
 def _shapes(plans: PublishedPlans) -> np.ndarray:
@@ -267,7 +267,7 @@ def _bands(plans: PublishedPlans, results: Table) -> list[str]:
 
 
 def aligned(errors: Mapping[tuple[str, str], float], entries: Errors) -> Array:
-    """Errors by (row, quantity) in the order of entries; NaN where there is no prediction."""
+    """Errors by (row, quantity) in the order of entries; NaN if there is no prediction."""
     pairs = zip(entries.row_ids.tolist(), entries.quantity.tolist(), strict=True)
     return np.array([errors.get(pair, math.nan) for pair in pairs])
 
@@ -303,7 +303,7 @@ def users_of(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parame
     of_entry = list(
         zip(entries.generation.tolist(), [precision[at] for at in entries.plan], entries.software.tolist(), strict=True)
     )
-    found = np.zeros((len(parameters), len(entries)), dtype=bool)
+    values = np.zeros((len(parameters), len(entries)), dtype=bool)
     rows: dict[tuple[str, str, str, str], dict[str, int]] = {}
     for at, one in enumerate(parameters):
         wanted = row_of[tuple(part.casefold() for part in one.key)]
@@ -313,8 +313,8 @@ def users_of(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parame
             if key not in rows:
                 rows[key] = calibration.used(*key)
             using[generation, own, software] = rows[key][one.constant] == wanted
-        found[at] = [using[key] for key in of_entry]
-    return found
+        values[at] = [using[key] for key in of_entry]
+    return values
 
 
 def published_problem(
@@ -334,8 +334,8 @@ def published_problem(
 
     def residuals(trials: Array) -> Array:
         nonlocal base
-        found = np.repeat(np.array(entries.fitted)[None, :], len(trials), axis=0)
-        for values, errors in zip(trials, found, strict=True):
+        result = np.repeat(np.array(entries.fitted)[None, :], len(trials), axis=0)
+        for values, errors in zip(trials, result, strict=True):
             moved = users[values != base[0]].any(axis=0) if len(base[1]) else np.full(len(entries), True)
             key = moved.tobytes()
             if key not in parts:
@@ -345,7 +345,7 @@ def published_problem(
             errors[moved] = parts[key](plans.catalog.with_tables([sheet])) if moved.any() else 0.0
             if len(trials) == 1 or not len(base[1]):
                 base = np.array(values), np.array(errors)
-        return found
+        return result
 
     return Problem(residuals, entries.weights(chosen), users, colours_of(parameters))
 
@@ -358,12 +358,12 @@ def _evaluation(plans: PublishedPlans, entries: Errors) -> Callable[[Catalog], A
         tried = replace(plans, catalog=catalog)
         if "" in columns:
             return aligned(log_errors(tried, (MEMORY,))[0], entries)
-        results, found = predicted(tried), np.array(entries.fitted)
+        results, result = predicted(tried), np.array(entries.fitted)
         for column, index in columns.items():
             at = entries.plan[index]
             change = np.log(results.number(column)[at] / before.number(column)[at])
-            found[index] += -change if column.startswith("tokens") else change
-        return found
+            result[index] += -change if column.startswith("tokens") else change
+        return result
 
     return errors
 

@@ -14,7 +14,10 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.calibrate.fitter import FittedConstant, Parameter, Problem, inside_value, rounded, solve
-from xlperf.calibrate.kernel_measurements import (
+from xlperf.catalog.calibration import ANY, declared_constants
+from xlperf.catalog.catalog import Catalog
+from xlperf.equations.hardware.power import PRODUCT_ENERGY, REFERENCE_ENERGY
+from xlperf.measurements.kernels import (
     DEEPGEMM,
     FLASH_2,
     FP8_BLOCK,
@@ -24,9 +27,6 @@ from xlperf.calibrate.kernel_measurements import (
     predicted_time,
     take_rows,
 )
-from xlperf.catalog.calibration import ANY, declared_constants
-from xlperf.catalog.catalog import Catalog
-from xlperf.equations.hardware.power import PRODUCT_ENERGY, REFERENCE_ENERGY
 
 Key = tuple[str, str]
 """Precision and software. [-]"""
@@ -123,8 +123,8 @@ def shared_products(rows: KernelRows, weights: Array, catalog: Catalog, date: st
 def shared_attention(rows: KernelRows, weights: Array, catalog: Catalog, date: str) -> list[FittedConstant]:
     """Constants of flash attention for any generation and precision, fitted on the rows of all.
 
-    ``rows``: measured attention, forward. ``weights``: weight of each row; 0 where it is held back. ``date``: date that
-    the constants carry. Of generation any, by library: those of the engine hold for all where no other library is among
+    ``rows``: measured attention, forward. ``weights``: weight of each row; 0 if it is held back. ``date``: date that
+    the constants carry. Of generation any, by library: those of the engine hold for all if no other library is among
     the rows.
     """
     fit = _Fit(rows, _usual(rows), weights, catalog, [(ANY, word) for word in rows.software])
@@ -179,8 +179,8 @@ class _Fit:
             time = predicted_time(self.fitted, constants(trials.T[:, None, :], self.keys))
             return np.asarray(np.log(time / self.fitted.time[:, None]).T)
 
-        found = solve(Problem(residuals, self.weights, step=_STEP), parameters)
-        values = found.values[:, None, None]
+        result = solve(Problem(residuals, self.weights, step=_STEP), parameters)
+        values = result.values[:, None, None]
         time = predicted_time(self.rows, constants(values, self._all))[:, 0]
         held = self.usual & self.rows.held_back
         self.median = float(np.median(np.abs(time / self.rows.time - 1.0)[held])) if held.any() else math.nan
@@ -225,16 +225,16 @@ def _product_parameters(known: set[str]) -> list[Parameter]:
     declared = declared_constants()["gemm"]
     energy = {"energy_per_flop": _USUAL_ENERGY}
     centre = {name: inside_value("gemm", name, declared[name].default) for name in _COMMON} | energy | _FIXED
-    found = [_parameter("gemm", name, centre[name]) for name in _COMMON]
+    results = [_parameter("gemm", name, centre[name]) for name in _COMMON]
     narrow = {"energy_per_flop": _PER_HALVING * _USUAL_ENERGY, "launch_time": 1e-5, "input_traffic": 10.0}
     for precision in ("fp8", FP8_BLOCK, "fp4"):
         if precision in known:
             names = _NARROW[1:] if precision == FP8_BLOCK and "fp8" in known else _NARROW
             centres = narrow | {"energy_per_flop": _PER_HALVING ** (2 if precision == "fp4" else 1) * _USUAL_ENERGY}
-            found += [_parameter("gemm", name, centres[name], precision) for name in names]
+            results += [_parameter("gemm", name, centres[name], precision) for name in names]
     if FP8_BLOCK in known:
-        found.append(_parameter("gemm", "compute_efficiency", 0.8, FP8_BLOCK))
-    return found
+        results.append(_parameter("gemm", "compute_efficiency", 0.8, FP8_BLOCK))
+    return results
 
 
 def _attention_parameters(known: set[str]) -> list[Parameter]:
@@ -242,39 +242,39 @@ def _attention_parameters(known: set[str]) -> list[Parameter]:
     alone = ANY not in others
     common = _ATTENTION | others.pop(ANY, {})
     engine = {} if alone or TENSORRT not in known else {name: _ATTENTION[name] for name in _OF_LIBRARIES[ANY]}
-    found = [_parameter("attention", name, centre) for name, centre in common.items()]
+    results = [_parameter("attention", name, centre) for name, centre in common.items()]
     for library, own in {**others, TENSORRT: engine}.items():
-        found += [_parameter("attention", name, centre, ANY, library) for name, centre in own.items()]
-    return found
+        results += [_parameter("attention", name, centre, ANY, library) for name, centre in own.items()]
+    return results
 
 
 def _by_key(parameters: Sequence[Parameter], values: Array) -> dict[Key, dict[str, Array]]:
     """Trial values (parameters, 1, trials) by precision and software, and constant."""
-    found: dict[Key, dict[str, Array]] = {}
+    by_name: dict[Key, dict[str, Array]] = {}
     for one, value in zip(parameters, values, strict=True):
-        found.setdefault((one.precision, one.software), {})[one.constant] = np.asarray(value)
-    return found
+        by_name.setdefault((one.precision, one.software), {})[one.constant] = np.asarray(value)
+    return by_name
 
 
-def _with_formats(found: dict[Key, dict[str, Array]]) -> dict[Key, dict[str, Array]]:
-    """With FP4, which has the conversion of FP8 and its step of energy once more where it was not measured."""
-    narrow = found.get(("fp8", ANY))
+def _with_formats(result: dict[Key, dict[str, Array]]) -> dict[Key, dict[str, Array]]:
+    """With FP4, which has the conversion of FP8 and its step of energy once more if it was not measured."""
+    narrow = result.get(("fp8", ANY))
     if narrow is not None:
         energy = narrow["energy_per_flop"]
-        found.setdefault(
-            ("fp4", ANY), {**narrow, "energy_per_flop": energy * energy / found[ANY, ANY]["energy_per_flop"]}
+        result.setdefault(
+            ("fp4", ANY), {**narrow, "energy_per_flop": energy * energy / result[ANY, ANY]["energy_per_flop"]}
         )
-        found.get((FP8_BLOCK, ANY), {}).setdefault("energy_per_flop", energy)
-    return found
+        result.get((FP8_BLOCK, ANY), {}).setdefault("energy_per_flop", energy)
+    return result
 
 
 def _by_row(family: str, values: Values, keys: Sequence[Key]) -> Constants:
     """Constants of each row, (rows, 1) or (rows, trials): what holds for all, then those of its precision, software."""
-    found = {
+    by_name = {
         name: np.array([[inside_value(family, name, one.default)]])
         for name, one in declared_constants()[family].items()
     }
     for key, own in values.items():
         mine = np.array([key in ((ANY, ANY), of) for of in keys])[:, None]
-        found |= {name: np.where(mine, value, found[name]) for name, value in own.items()}
-    return found
+        by_name |= {name: np.where(mine, value, by_name[name]) for name, value in own.items()}
+    return by_name

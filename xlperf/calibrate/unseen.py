@@ -15,20 +15,21 @@ from functools import cache
 
 import numpy as np
 
-from xlperf.calibrate.comparison import MEMORY, RATES, Record
-from xlperf.calibrate.published import package_rows
+from xlperf.base import resources
 from xlperf.calibrate.published_errors import UNSEEN
+from xlperf.measurements.comparison import MEMORY, RATES, Record
 
 HEADER = (
     "rows", "source", "quantity", "number", "first: predicted", "median error", "p90", "bias", "in the 80 % band",
     "today: predicted", "median error", "p90", "bias", "in the 80 % band",
 )  # fmt: skip
 _EVERY = "all"
+_LEDGER = "unseen_first.csv"
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A prediction of a published value in its units: value and ends of the 80 % band; NaN where there is none.
+    """A prediction of a published value in its units: value and ends of the 80 % band; NaN if there is none.
 
     ``group``: the reading that its row belongs to.
     """
@@ -41,12 +42,14 @@ class Prediction:
 
 @cache
 def first_predictions() -> dict[tuple[str, str, str], Prediction]:
-    """First predictions of unseen rows by (kind, row, metric)."""
-    found = {}
-    for row in package_rows("unseen_first.csv"):
+    """First predictions of unseen rows by (kind, row, metric); none in an installed package, which has no ledger."""
+    by_name: dict[tuple[str, str, str], Prediction] = {}
+    if not resources.table(f"calibrate/{_LEDGER}").exists():
+        return by_name
+    for row in resources.rows(f"calibrate/{_LEDGER}"):
         value, low, high = (float(row[name]) if row[name] else math.nan for name in ("predicted", "low", "high"))
-        found[row["kind"], row["row_id"], row["metric"]] = Prediction(value, low, high, row["group"])
-    return found
+        by_name[row["kind"], row["row_id"], row["metric"]] = Prediction(value, low, high, row["group"])
+    return by_name
 
 
 def unseen_table(records: Sequence[Record]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -55,15 +58,15 @@ def unseen_table(records: Sequence[Record]) -> tuple[tuple[str, ...], list[tuple
     ``records``: of all published rows; those that no reading has are left out. Returns header and lines; a reading of
     several sources has a line of its own. A row without a first prediction counts in the column of today alone.
     """
-    found: dict[tuple[str, str, str], list[Record]] = {}
-    for one in records:
+    names: dict[tuple[str, str, str], list[Record]] = {}
+    for one in records if first_predictions() else ():
         given = first_predictions().get((one.kind, one.row_id, one.metric))
         group = given.group if given is not None and given.group else one.group
         if one.primary and group.casefold().startswith(UNSEEN):
             for source in (_EVERY, one.source_id):
-                found.setdefault((f"{one.kind}: {group}", one.quantity, source), []).append(one)
+                names.setdefault((f"{one.kind}: {group}", one.quantity, source), []).append(one)
     lines = []
-    for (group, quantity, source), own in sorted(found.items(), key=lambda pair: (pair[0][0], pair[0][1], pair[0][2])):
+    for (group, quantity, source), own in sorted(names.items(), key=lambda pair: (pair[0][0], pair[0][1], pair[0][2])):
         several = len({one.source_id for one in own}) > 1
         if source == _EVERY and not several:
             continue

@@ -15,16 +15,16 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook
 from xlperf.base.units import factor
-from xlperf.calibrate.comparison import QUANTITIES as POWER_QUANTITIES
-from xlperf.calibrate.comparison import RATES, STEP_TIME, Record, compare, power_records, predicted
 from xlperf.calibrate.own_runs import has_measured_plans, records_of_plans
-from xlperf.calibrate.published import POWER, Published, read_power, read_published, sheet_rows
 from xlperf.calibrate.published_errors import NEVER_FITTED, plans_of, seen_rows
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.csv_files import harmless
 from xlperf.catalog.read import read_plans
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.parameters import parameter_count
+from xlperf.measurements.comparison import QUANTITIES as POWER_QUANTITIES
+from xlperf.measurements.comparison import RATES, STEP_TIME, Record, compare, power_records, predicted
+from xlperf.measurements.published import POWER, Published, read_power, read_published, sheet_rows
 
 CSV_COLUMNS = (
     "row_id",
@@ -53,7 +53,7 @@ _ORDER = {
 
 @dataclass(frozen=True)
 class Summary:
-    """Errors of some records. ``coverage`` and ``in_band`` are shares; errors are fractions, NaN where none is known.
+    """Errors of some records. ``coverage`` and ``in_band`` are shares; errors are fractions, NaN if none is known.
 
     ``in_band`` is the share of the predicted values whose measurement lies in the 80 % band, NaN without bands.
     """
@@ -114,18 +114,18 @@ class ValidationReport:
             chosen = [record for record in self.records if _concerns(tolerance, record)]
             if not chosen:
                 continue
-            found = summary((tolerance.group, tolerance.metric), chosen)
-            if tolerance.missed(found):
-                value = _shown(tolerance.statistic, getattr(found, tolerance.statistic))
+            result = summary((tolerance.group, tolerance.metric), chosen)
+            if tolerance.missed(result):
+                value = _shown(tolerance.statistic, getattr(result, tolerance.statistic))
                 lines.append(
                     f"{tolerance.group}, {tolerance.metric}: {tolerance.statistic} {value}, "
-                    f"tolerance {_shown(tolerance.statistic, tolerance.bound)} ({found.count} rows)"
+                    f"tolerance {_shown(tolerance.statistic, tolerance.bound)} ({result.count} rows)"
                 )
         return lines
 
     @property
     def exit_code(self) -> int:
-        """0, or 1 where a tolerance is missed."""
+        """0, or 1 if a tolerance is missed."""
         return 1 if self.missed() else 0
 
     def csv_text(self) -> str:
@@ -154,7 +154,7 @@ class ValidationReport:
 
     def tables(self) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
         """Tables for a terminal: title, header, rows as text."""
-        found: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = []
+        names: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = []
         for title, keys in (
             ("By group", ("group", "quantity")),
             ("By source", ("source_id", "quantity")),
@@ -164,10 +164,10 @@ class ValidationReport:
             chosen = sorted(self.summaries(*keys, primary=keys[0] != "metric"), key=lambda one: one.key)
             header = (*(key.replace("_id", "") for key in keys), *(name.replace("_", " ") for name in STATISTICS))
             lines = [(*one.key, *(_shown(name, getattr(one, name)) for name in STATISTICS)) for one in chosen]
-            found.append((title, header, lines))
+            names.append((title, header, lines))
         reasons: list[tuple[str, ...]] = [(source, str(rows), why) for source, why, rows in self.refusals()]
-        found.append(("Not predicted", ("source", "rows", "reason"), reasons))
-        return found
+        names.append(("Not predicted", ("source", "rows", "reason"), reasons))
+        return names
 
     def refused_table(self) -> str:
         """Markdown table of why rows have no prediction, by count, with its markers."""
@@ -250,7 +250,7 @@ def records_of(
 
 
 def read_tolerances(path: Path) -> tuple[Tolerance, ...]:
-    """Sheet ``tolerances`` of a workbook: group, metric, statistic, bound; no rows where there is none.
+    """Sheet ``tolerances`` of a workbook: group, metric, statistic, bound; no rows if there is none.
 
     Raises InputError when a statistic is unknown or a bound is no number.
     """
@@ -315,8 +315,8 @@ def validate(
     for book in [*books, shipped]:
         if not tolerances and book.exists():
             tolerances = read_tolerances(book)
-    found = [*records_of(published, catalog, progress), *records_of_plans(plans, catalog, progress)]
-    return ValidationReport(tuple(found), tolerances)
+    results = [*records_of(published, catalog, progress), *records_of_plans(plans, catalog, progress)]
+    return ValidationReport(tuple(results), tolerances)
 
 
 def _check_names(published: Sequence[Published], paths: Sequence[Path]) -> None:
@@ -349,7 +349,7 @@ class Compared:
 
     @property
     def behind(self) -> float:
-        """By how much the prediction is worse than the baseline; negative where it is better."""
+        """By how much the prediction is worse than the baseline; negative if it is better."""
         return self.predicted - self.constant_mfu
 
 
@@ -363,7 +363,7 @@ def against_constant_mfu(published: Sequence[Published], catalog: Catalog, by: s
     ``published``: rows as read; those of training are compared. ``by``: what rows are put together. Returns one per
     group or source with a prediction, in alphabetical order.
     """
-    found: dict[str, dict[tuple[str, str], list[tuple[float, float]]]] = {}
+    names: dict[str, dict[tuple[str, str], list[tuple[float, float]]]] = {}
     for rows in published:
         if rows.kind != "training":
             continue
@@ -380,9 +380,9 @@ def against_constant_mfu(published: Sequence[Published], catalog: Catalog, by: s
             row = at[record.row_id]
             ratio = record.measured / record.predicted if record.metric in RATES else record.predicted / record.measured
             key = (rows.text["gpu"][row].casefold(), str(precision[row]))
-            found.setdefault(rows.text[by][row], {}).setdefault(key, []).append((ratio, mfu[row] * ratio))
+            names.setdefault(rows.text[by][row], {}).setdefault(key, []).append((ratio, mfu[row] * ratio))
     compared = []
-    for name, kinds in sorted(found.items()):
+    for name, kinds in sorted(names.items()):
         errors, baseline = [], []
         for pairs in kinds.values():
             constant = float(np.median([reached for _, reached in pairs]))

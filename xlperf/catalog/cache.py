@@ -27,7 +27,7 @@ MOST_FILES = 4
 def cached_tables(path: Path, folder: Path | None = None) -> list[Table] | None:
     """Tables of a workbook that :func:`cache_tables` has written.
 
-    ``folder``: cache folder; by default ``xlperf/workbooks`` in the user's cache. Returns none where the cache has none
+    ``folder``: cache folder; by default ``xlperf/workbooks`` in the user's cache. Returns none if the cache has none
     of this workbook and these readers, or where another user may have written it.
     """
     try:
@@ -44,7 +44,7 @@ def cached_tables(path: Path, folder: Path | None = None) -> list[Table] | None:
 
 
 def cache_tables(path: Path, tables: Sequence[Table], folder: Path | None = None) -> None:
-    """Write the tables of a workbook without faults to the cache; nothing happens where it cannot be written.
+    """Write the tables of a workbook without faults to the cache; nothing happens if it cannot be written.
 
     ``tables``: as they were read from it. ``folder``: as in :func:`cached_tables`.
     """

@@ -34,7 +34,7 @@ _PRECISIONS = {"fp16": "bf16", "fp8-block": "fp8_block", "fp8-tensor": "fp8"}
 _MOVED = {("serving_software", "memory_fraction"): "serving_memory"}
 """Constants that older sheets have in another family. [-]"""
 _BROADER = {"mxfp8": "fp8", "fp8_block": "fp8"}
-"""Precisions whose constants, where a row does not give their own, are those of another. [-]"""
+"""Precisions whose constants, if a row does not give their own, are those of another. [-]"""
 _ENERGY = "energy_per_flop"
 COMPILED, EAGER = "torchtitan", "torch-fsdp"
 """PyTorch FSDP with torch.compile and without it, as the column software calls them."""
@@ -94,7 +94,7 @@ def calibration_keys(generation: Sequence[str], precision: Sequence[str], softwa
 
 
 def same_kernels(software: str) -> str:
-    """Stack whose products and attention a stack calls, or of which it is a release: itself where they are its own.
+    """Stack whose products and attention a stack calls, or of which it is a release: itself if they are its own.
 
     >>> same_kernels("torchtitan"), same_kernels("megatron")
     ('torch-fsdp', 'megatron')
@@ -166,10 +166,10 @@ class _Single(dict[tuple[str, str, str, str], Found]):
         values, far = self._values(family, (generation, precision, software))
         names = _columns(family)
         columns = {name: np.full((1, 1), value) for name, value in zip(names, values, strict=True)}
-        found = self[key] = (columns, np.array([far]))
-        for column in (*columns.values(), found[1]):
+        result = self[key] = (columns, np.array([far]))
+        for column in (*columns.values(), result[1]):
             column.setflags(write=False)
-        return found
+        return result
 
 
 class Calibration:
@@ -187,10 +187,10 @@ class Calibration:
         self._rows = rows
         self._generations: dict[str, set[str]] = {}
         self._softwares: dict[str, set[str]] = {}
-        for (family, name), found in rows.items():
+        for (family, name), result in rows.items():
             if name != _ENERGY:  # whether a power limit binds says nothing of how well a kernel is known
-                self._generations.setdefault(family, set()).update(key[0] for key in found)
-            self._softwares.setdefault(family, set()).update(key[2] for key in found)
+                self._generations.setdefault(family, set()).update(key[0] for key in result)
+            self._softwares.setdefault(family, set()).update(key[2] for key in result)
         self._cache: dict[tuple[str, str, str, str], tuple[tuple[float, ...], bool]] = {}
         self.single = _Single(self._values)
 
@@ -228,9 +228,9 @@ class Calibration:
             shape = len(keys.codes), 1
             return {name: np.broadcast_to(v, shape) for name, v in columns.items()}, np.broadcast_to(far, shape[:1])
         names = tuple(_columns(family))
-        found = [self._values(family, key) for key in keys.distinct]
-        values = np.array([row for row, _ in found], dtype=np.float64).reshape(len(found), len(names))
-        extrapolated = np.array([far for _, far in found], dtype=bool)
+        results = [self._values(family, key) for key in keys.distinct]
+        values = np.array([row for row, _ in results], dtype=np.float64).reshape(len(results), len(names))
+        extrapolated = np.array([far for _, far in results], dtype=bool)
         spread = np.ascontiguousarray(values.T)[:, keys.codes, None]
         columns = dict(zip(names, spread, strict=True))
         return columns, extrapolated[keys.codes]
@@ -249,8 +249,8 @@ class Calibration:
         if cached is None:
             stated, key = key, _keys(*key)
             candidates = _candidates(family, *key)
-            found = {column: self._lookup(family, name, candidates)[1] for column, name in _columns(family).items()}
-            values = tuple(float(log(value)) if name.startswith("log_") else value for name, value in found.items())
+            by_name = {column: self._lookup(family, name, candidates)[1] for column, name in _columns(family).items()}
+            values = tuple(float(log(value)) if name.startswith("log_") else value for name, value in by_name.items())
             if family in SOFTWARE_FAMILIES:
                 own, measured = {key[2]}, self._softwares.get(family, set())
             else:
@@ -260,11 +260,11 @@ class Calibration:
         return cached
 
     def _lookup(self, family: str, name: str, candidates: Sequence[tuple[str, str, str]]) -> tuple[int, float]:
-        found = self._rows.get((family, name))
-        if found:
+        result = self._rows.get((family, name))
+        if result:
             for candidate in candidates:
-                if candidate in found:
-                    return found[candidate]
+                if candidate in result:
+                    return result[candidate]
         return -1, declared_constants()[family][name].default
 
 
@@ -274,12 +274,12 @@ def _candidates(family: str, generation: str, precision: str, software: str) -> 
     broader = _BROADER.get(precision)
     if broader is None or family in SOFTWARE_FAMILIES:
         return own
-    found = [key for key in own if key[:2] == (generation, precision)]
+    results = [key for key in own if key[:2] == (generation, precision)]
     for key in _fall_backs(family, generation, broader, software):
         if key[1] == broader and key[0] != generation:
-            found.append((key[0], precision, key[2]))
-        found.append(key)
-    return found
+            results.append((key[0], precision, key[2]))
+        results.append(key)
+    return results
 
 
 def generation_line(generation: str) -> str:

@@ -67,15 +67,15 @@ def find_card(rows: Sequence[Sequence[object]], kinds: Sequence[str], from_text:
     filled = sum(not all(map(is_blank, cells[at][first + 1 :])) for at in known)
     columns = [column for column, score in scores.items() if score == best]
     columns = columns if best == filled and _has_number(cells, known, first) else columns[:1]
-    found = [
+    results = [
         at
         for at, row in enumerate(cells)
         if isinstance(row[first], str) and row[first].strip() and any(not is_blank(row[column]) for column in columns)
     ]
-    found = [at for at in found if squeezed(cells[at][first]) not in _TITLES]
-    names = [_with_unit(cells[at], first, columns, known.get(at, "")) for at in found]
-    plans = [[cells[at][column] for at in found] for column in columns]
-    return Card(names, found, plans, [first, *columns])
+    results = [at for at in results if squeezed(cells[at][first]) not in _TITLES]
+    names = [_with_unit(cells[at], first, columns, known.get(at, "")) for at in results]
+    plans = [[cells[at][column] for at in results] for column in columns]
+    return Card(names, results, plans, [first, *columns])
 
 
 def _is_header(row: Sequence[object], first: int, kinds: Sequence[str]) -> bool:
@@ -90,7 +90,7 @@ def canonical_text(cell: object) -> str:
 
 
 def _kind_of(cell: object, kinds: Sequence[str]) -> str:
-    """The first kind that has a column of a name; "" where none has."""
+    """The first kind that has a column of a name; "" if none has."""
     name = canonical_text(cell)
     return next((kind for kind in kinds if canonical(kind, name) in table_schema(kind).by_name), "") if name else ""
 
@@ -109,7 +109,7 @@ def _fits(name: Any, kind: str, value: object, from_text: bool) -> bool:
 def _has_number(cells: Sequence[Sequence[Any]], known: dict[int, str], first: int) -> bool:
     """Whether a column of the card is of numbers, so that a note beside a value cannot be a value itself."""
     fields = [parse_header(kind, [cells[at][first]]).fields for at, kind in known.items()]
-    return any(field.column.kind == "number" for found in fields for field in found)
+    return any(field.column.kind == "number" for result in fields for field in result)
 
 
 def _with_unit(row: Sequence[Any], first: int, columns: Sequence[int], kind: str) -> str:
@@ -157,13 +157,13 @@ class CardLines:
         return f"{self.name} [line {self.lines[position]}, {split_header(self.names[position])[0].replace('_', ' ')}]"
 
 
-def card_of_csv(found: CsvFile, kinds: Sequence[str]) -> tuple[list[str], list[Coded], CardLines] | None:
+def card_of_csv(csv_file: CsvFile, kinds: Sequence[str]) -> tuple[list[str], list[Coded], CardLines] | None:
     """Header, columns and places of the plans of a CSV file that is a card; None for any other."""
-    places: CsvLines = found.locate
-    if len(places.lines) >= MOST_ROWS or not 2 <= len(found.header) <= MOST_COLUMNS:
+    places: CsvLines = csv_file.locate
+    if len(places.lines) >= MOST_ROWS or not 2 <= len(csv_file.header) <= MOST_COLUMNS:
         return None
-    cells = [np.array(distinct or [""], dtype=object)[codes].tolist() for codes, distinct in found.columns]
-    rows: list[Sequence[object]] = [list(found.header), *zip(*cells, strict=True)]
+    cells = [np.array(distinct or [""], dtype=object)[codes].tolist() for codes, distinct in csv_file.columns]
+    rows: list[Sequence[object]] = [list(csv_file.header), *zip(*cells, strict=True)]
     card = find_card(rows, kinds, from_text=True)
     if card is None:
         return None

@@ -50,7 +50,7 @@ class Catalog:
     ----------
     tables : mapping of str to Table
         By kind: accelerators, networks, models, prices, calibration; process_nodes, packages, chiplets and servers,
-        technology, memories, links, cores and devices, which have no rows where the source lacks them.
+        technology, memories, links, cores and devices, which have no rows if the source lacks them.
     origin : str
         Name of the file shown to users.
     calibration : Calibration
@@ -110,18 +110,18 @@ class Catalog:
         ``checked``: the tables are those of a catalog with changed numbers, whose names were checked before.
         """
         given = {table.kind: table.in_case(self.case) for table in tables}
-        found = Catalog({**self.tables, **given}, self.origin, strict=() if checked else tuple(given))
-        found.case = self.case
-        found.orphans = self.orphans.beside(given, found.orphans)
-        return found
+        result = Catalog({**self.tables, **given}, self.origin, strict=() if checked else tuple(given))
+        result.case = self.case
+        result.orphans = self.orphans.beside(given, result.orphans)
+        return result
 
     def in_case(self, case: str) -> Catalog:
-        """The catalog with the values of a case, ``low`` or ``high``, where its sheets give some; ``base``: itself."""
+        """The catalog with the values of a case, ``low`` or ``high``, if its sheets give some; ``base``: itself."""
         if case == self.case:
             return self
-        found = Catalog({kind: table.in_case(case) for kind, table in self.tables.items()}, self.origin, strict=())
-        found.case, found.orphans = case, self.orphans
-        return found
+        result = Catalog({kind: table.in_case(case) for kind, table in self.tables.items()}, self.origin, strict=())
+        result.case, result.orphans = case, self.orphans
+        return result
 
     @cached_property
     def fingerprint(self) -> str:
@@ -143,13 +143,13 @@ class Catalog:
 
         ``kind``: table to look in; in ``networks`` a name means the row of its first tier. ``names``: what to look for,
         one entry per plan. ``plans``: whose names they are, for the messages. ``column``: column of the plans that
-        holds them. Returns row indexes; -1 where a name is blank. Raises InputError for every name that is not known,
+        holds them. Returns row indexes; -1 if a name is blank. Raises InputError for every name that is not known,
         with the nearest that are, or that may mean several.
         """
         return self._find(self._indexes[kind], kind, names, plans, column)
 
     def known_rows(self, kind: str, names: np.ndarray) -> np.ndarray:
-        """Row indexes of names in a table, -1 where it has none: its own table may have been replaced."""
+        """Row indexes of names in a table, -1 if it has none: its own table may have been replaced."""
         index = self._indexes[kind]
         return np.array([index.get(str(name).casefold(), BLANK) for name in names.tolist()], dtype=np.int64)
 
@@ -169,11 +169,11 @@ class Catalog:
     def _tiers(self) -> Mapping[str, list[int]]:
         """Rows of each network by its casefolded name, innermost tier first."""
         table = self.tables["networks"]
-        found: dict[str, list[int]] = {}
+        by_name: dict[str, list[int]] = {}
         for row, name in enumerate(table.text("network").tolist()):
-            found.setdefault(name.casefold(), []).append(row)
+            by_name.setdefault(name.casefold(), []).append(row)
         tier = table.number("tier").tolist()
-        return {name: sorted(rows, key=lambda row: tier[row]) for name, rows in found.items()}
+        return {name: sorted(rows, key=lambda row: tier[row]) for name, rows in by_name.items()}
 
     @cached_property
     def network_arrays(self) -> Mapping[str, np.ndarray]:
@@ -198,24 +198,24 @@ class Catalog:
 
     @cached_property
     def default_networks(self) -> np.ndarray:
-        """Position in :attr:`networks` of the default network of each accelerator; -1 where it has none."""
+        """Position in :attr:`networks` of the default network of each accelerator; -1 if it has none."""
         return self._positions(self.tables["accelerators"].text("default_network"), self._network_index)
 
     @cached_property
     def price_rows(self) -> np.ndarray:
-        """Row in ``prices`` of each accelerator; -1 where it has no price."""
+        """Row in ``prices`` of each accelerator; -1 if it has no price."""
         return self._positions(self.tables["accelerators"].text("accelerator"), self._indexes["prices"])
 
     def _positions(self, names: np.ndarray, index: Mapping[str, int]) -> np.ndarray:
         return np.array([index.get(name.casefold(), BLANK) for name in names.tolist()], dtype=np.int64)
 
     def _find(self, index: dict[str, int], kind: str, names: np.ndarray, plans: Table, column: str) -> np.ndarray:
-        found = list(map(index.get, names.tolist(), repeat(UNKNOWN)))
-        if UNKNOWN in found:
+        result = list(map(index.get, names.tolist(), repeat(UNKNOWN)))
+        if UNKNOWN in result:
             problems: dict[str, tuple[str, Hint | None]] = {}
             faults = []
             for row, name in enumerate(names.tolist()):
-                if found[row] != UNKNOWN:
+                if result[row] != UNKNOWN:
                     continue
                 at = index.get(name.strip().casefold(), UNKNOWN)
                 if at == UNKNOWN and name not in problems:
@@ -230,10 +230,10 @@ class Catalog:
                 if at == UNKNOWN:
                     faults.append(Fault(plans.place(row, column), *problems[name]))
                 else:
-                    index[name] = found[row] = at
+                    index[name] = result[row] = at
             if faults:
                 raise InputError(faults)
-        return np.array(found, dtype=np.int64)
+        return np.array(result, dtype=np.int64)
 
     def _lacking(self, kind: str, name: str, meant: Sequence[str]) -> tuple[str, Hint | None]:
         """Why a name has no row: nobody has it, several do, or its row names what no table has."""
@@ -320,10 +320,10 @@ _installed: dict[str, object] = {}
 
 def _stamp(path: Path) -> tuple[str, int, int] | None:
     try:
-        found = path.stat()
+        result = path.stat()
     except OSError:
         return None
-    return str(path), found.st_mtime_ns, found.st_size
+    return str(path), result.st_mtime_ns, result.st_size
 
 
 def _same_file(path: Path, other: Path) -> bool:
@@ -341,8 +341,8 @@ def _checked(tables: Mapping[str, Table], origin: str, strict: Sequence[str], fa
 
 def _constant_faults(table: Table | None) -> list[Fault]:
     """Unknown constants of the calibration."""
-    found = calibration_rows(table)[1] if table is not None else []
-    return [Fault(table.place(row, name), problem, hint) for row, name, problem, hint in found if table is not None]
+    result = calibration_rows(table)[1] if table is not None else []
+    return [Fault(table.place(row, name), problem, hint) for row, name, problem, hint in result if table is not None]
 
 
 def _empty(kind: str) -> Table:
@@ -378,7 +378,7 @@ def part_of(catalog: Catalog, plans: Table, beside: Sequence[str] = ()) -> Catal
     """The rows of a catalog that plans or forms name, with every table that no name chooses rows of.
 
     ``catalog``: the whole. ``plans``: plans or forms; their columns that refer to accelerators, models and networks say
-    which rows. ``beside``: further accelerators that are looked at, where the catalog has them. Returns the same object
+    which rows. ``beside``: further accelerators that are looked at, if the catalog has them. Returns the same object
     for the same content; the whole where runs of one's own cluster correct plans. Raises InputError for every name that
     is not known.
     """
@@ -389,8 +389,8 @@ def part_of(catalog: Catalog, plans: Table, beside: Sequence[str] = ()) -> Catal
         if column.reference in rows and column.name in plans:
             rows[column.reference].append(catalog.rows(column.reference, plans[column.name], plans, column.name))
     rows["accelerators"].append(catalog.known_rows("accelerators", np.array(beside, dtype=object)))
-    chosen = {kind: np.unique(np.concatenate(found)) for kind, found in rows.items()}
-    return _part(catalog, {kind: found[found >= 0] for kind, found in chosen.items()})
+    chosen = {kind: np.unique(np.concatenate(result)) for kind, result in rows.items()}
+    return _part(catalog, {kind: result[result >= 0] for kind, result in chosen.items()})
 
 
 def _part(catalog: Catalog, chosen: dict[str, np.ndarray]) -> Catalog:

@@ -24,7 +24,6 @@ from xlperf.catalog.schema import (
     Column,
     canonical,
     counted_nouns,
-    is_count,
     known_units,
     plan_names,
     schema,
@@ -92,7 +91,7 @@ class SparseRow(Sequence[object]):
 
 
 class DateNumber(float):
-    """A number that its cell shows as a date: a number where one is meant, and the date where a text is.
+    """A number that its cell shows as a date: a number if one is meant, and the date if a text is.
 
     >>> cell = DateNumber(46023.0)
     >>> cell + 1.0, cell.text
@@ -110,7 +109,7 @@ class DateNumber(float):
 
     @property
     def text(self) -> str:
-        """The date as text; the number where there is no such date."""
+        """The date as text; the number if there is no such date."""
         try:
             return date_text(_date_of(float(self), self.date_1904))
         except (OverflowError, ValueError):
@@ -182,7 +181,7 @@ def as_number(value: object) -> object:
 
 
 def as_text(value: object) -> str | None:
-    """A value where a text is meant: texts, numbers and dates; None for others.
+    """A value if a text is meant: texts, numbers and dates; None for others.
 
     >>> as_text("A100"), as_text(8.0), as_text(datetime.date(2026, 1, 1)), as_text(True)
     ('A100', '8', '2026-01-01', None)
@@ -414,8 +413,8 @@ def _header(cell: object) -> object:
 def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
     sheet = table_schema(kind)
     ignored = _result_names(kind)
-    found = any(isinstance(cell, str) and split_header(cell)[0] in ignored for cell in header)
-    if found:
+    result = any(isinstance(cell, str) and split_header(cell)[0] in ignored for cell in header)
+    if result:
         ignored |= _varied_names(kind)
     fields: list[Field] = []
     faults: list[HeaderFault] = []
@@ -431,7 +430,7 @@ def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
         name, symbol = split_header(text)
         column = sheet.by_name.get(name if name in ignored else canonical(kind, name))
         if column is None:
-            if name in ignored or (found and name.startswith("calibration.")):
+            if name in ignored or (result and name.startswith("calibration.")):
                 continue
             if len(own) + len(faults) > MOST_OWN:
                 own.append(position)
@@ -505,7 +504,7 @@ def _meant(kind: str, name: str, known: tuple[str, ...]) -> str:
 
 @lru_cache(maxsize=64)
 def _result_names(kind: str) -> frozenset[str]:
-    """Columns that commands write beside the rows of a kind: left out where rows are read."""
+    """Columns that commands write beside the rows of a kind: left out if rows are read."""
     tables = [f"{kind}_results", *(["ownership"] if kind in PLAN_TABLES else [])]
     names = {column.name for table in tables if table in schema() for column in schema()[table].by_name.values()}
     return frozenset(names | (_FORMER_RESULTS if kind in PLAN_TABLES else set()))
@@ -538,13 +537,13 @@ def _field(position: int, column: Column, symbol: str | None) -> Field:
         return Field(position, column, "", 1.0)
     default = unit_of(column)
     low, high, exclusive = column.limits
-    bounds = (low * default.factor, high * default.factor, exclusive, is_count(column))
+    bounds = (low * default.factor, high * default.factor, exclusive, column.is_whole)
     if not symbol:
         return Field(position, column, column.unit, default.factor, *bounds)
-    found = UNITS.get(symbol.replace("²", "2")) or _counted(column, symbol) or _RATES.get(symbol.casefold())
+    result = UNITS.get(symbol.replace("²", "2")) or _counted(column, symbol) or _RATES.get(symbol.casefold())
     known = ", ".join(known_units(default.dimension))
-    if found is None:
+    if result is None:
         raise BadValue(f"unknown unit ({shown(symbol)[1:-1]}) of {words}; known: {known}")
-    if found.dimension != default.dimension:
+    if result.dimension != default.dimension:
         raise BadValue(f"{words} cannot be in {symbol}; known: {known}")
-    return Field(position, column, symbol, found.factor, *bounds)
+    return Field(position, column, symbol, result.factor, *bounds)

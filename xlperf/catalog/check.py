@@ -54,9 +54,9 @@ class Findings:
     def lines(self) -> list[str]:
         """A line per finding, failures first, and a line that sums up."""
         rows = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
-        found = f"{len(self.failures)} failed, {len(self.warnings)} doubtful"
+        result = f"{len(self.failures)} failed, {len(self.warnings)} doubtful"
         warned = [f"{fault.place}: doubtful: {fault.problem}" for fault in self.warnings]
-        return [*map(str, self.failures), *warned, f"{self.name}: {rows}; {found}"]
+        return [*map(str, self.failures), *warned, f"{self.name}: {rows}; {result}"]
 
 
 def check(path: str | os.PathLike[str], tests: Sequence[Test] = (), today: datetime.date | None = None) -> Findings:
@@ -112,7 +112,7 @@ def _workbook_findings(path: Path, tests: Sequence[Test], today: datetime.date) 
 def name_faults(plans: Sequence[Table], catalog: Catalog) -> list[Fault]:
     """Names in plans that the catalog does not have, in the order of the tables.
 
-    ``plans``: plans of any kind. ``catalog``: where the names are looked up. Returns one per cell; none where all names
+    ``plans``: plans of any kind. ``catalog``: where the names are looked up. Returns one per cell; none if all names
     are known.
     """
     faults: list[Fault] = []
@@ -179,7 +179,7 @@ def _provenance_warnings(table: Table, today: datetime.date) -> list[Fault]:
 
 
 def _together(table: Table, column: str, lacking: np.ndarray, what: str) -> list[Fault]:
-    """One warning for each row that lacks something, or one for all of them where they are many."""
+    """One warning for each row that lacks something, or one for all of them if they are many."""
     rows = np.flatnonzero(lacking).tolist()
     names = table.text(table.schema.key.name)
     if len(rows) <= MOST_ALIKE:

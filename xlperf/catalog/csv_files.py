@@ -94,7 +94,7 @@ def whole_csv(data: bytes, name: str) -> CsvFile:
 
 
 def add_csv_row(path: Path, kind: str, row: Mapping[str, float | int | str]) -> int:
-    """Add a row to a catalog table as CSV, which is made where there is none; columns that it lacks are added.
+    """Add a row to a catalog table as CSV, which is made if there is none; columns that it lacks are added.
 
     ``path``: file; replaced whole. ``kind``: kind of the table, such as ``models``. ``row``: values by column, in the
     units of the schema; columns with another unit in their header are refused. Returns line of the row, counted from 1.
@@ -130,7 +130,7 @@ def add_csv_row(path: Path, kind: str, row: Mapping[str, float | int | str]) -> 
 def harmless(text: str) -> str:
     """A text for a CSV file, with an apostrophe before each part that a spreadsheet would take for a formula.
 
-    A part starts where the text does, and after a comma, semicolon, tab, bar or line break. :func:`read_csv` takes
+    A part starts if the text does, and after a comma, semicolon, tab, bar or line break. :func:`read_csv` takes
     the apostrophes away again.
 
     >>> harmless("=1+1"), harmless("-2"), harmless("plan"), harmless("x;=1+1")
@@ -144,8 +144,8 @@ def as_written(text: str) -> str:
     return _FORMULA.sub(_unmarked, text) if "'" in text else text
 
 
-def _unmarked(found: re.Match[str]) -> str:
-    return found[1] + found[2][1:]
+def _unmarked(match: re.Match[str]) -> str:
+    return match[1] + match[2][1:]
 
 
 def _bytes(path: Path, name: str) -> bytes:
@@ -328,8 +328,8 @@ def check_lines(text: str, name: str, line: int = 1) -> None:
     end = "\n" if "\n" in text else "\r"
     at = 0
     while len(text) - at > LINE_LIMIT:
-        found = text.find(end, at, at + LINE_LIMIT)
-        if found < 0:
+        result = text.find(end, at, at + LINE_LIMIT)
+        if result < 0:
             raise InputError(_overlong(name, line + text.count(end, 0, at)))
         at = text.rfind(end, at, at + LINE_LIMIT) + 1
 
@@ -415,8 +415,8 @@ class _Blocks:
 
     def __iter__(self) -> Iterator[CsvFile]:
         while text := self._next():
-            found = self._by_arrow(text)
-            yield self._by_line(text) if found is None else found
+            result = self._by_arrow(text)
+            yield self._by_line(text) if result is None else result
             if not self._positions and self.rows.header:
                 self._positions = self.wanted(self.rows.header)
         if self.rows.faults:
@@ -447,7 +447,7 @@ class _Blocks:
         return text
 
     def _lines(self, text: str) -> Iterator[str]:
-        """Lines of a block; those of the next where a value goes on there."""
+        """Lines of a block; those of the next if a value goes on there."""
         while text:
             lines = list(io.StringIO(text, newline=""))
             self._pending = len(lines)
@@ -484,15 +484,15 @@ class _Blocks:
             null_values=[],
         )
         try:
-            found = arrow_csv.read_csv(pa.py_buffer(data), reading, parsing, converting, pa.system_memory_pool())
+            result = arrow_csv.read_csv(pa.py_buffer(data), reading, parsing, converting, pa.system_memory_pool())
         except pa.ArrowInvalid:
             return None
         number = text.count("\n") + (text[-1] != "\n")
-        if len(found) != number:
+        if len(result) != number:
             return None
         columns: list[Coded] = [(np.zeros(number, dtype=np.int8), [""])] * len(names)
         for place, position in enumerate(sorted(self._positions)):
-            columns[position] = _coded(found.column(place).chunk(0))
+            columns[position] = _coded(result.column(place).chunk(0))
         before = self.rows.line
         self.rows.line += number
         return self.rows.placed(columns, np.arange(before + 1, before + number + 1))

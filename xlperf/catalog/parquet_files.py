@@ -32,7 +32,7 @@ class ParquetRows(NamedTuple):
     header : list of str
         Names of all columns.
     columns : list of (codes, distinct)
-        Numbers have no distinct values, NaN where blank; columns that were not wanted are blank.
+        Numbers have no distinct values, NaN if blank; columns that were not wanted are blank.
     first : int
         Rows before them. [-]
     """
@@ -46,11 +46,11 @@ def read_parquet(path: Path, wanted: Callable[[Sequence[str]], set[int]]) -> tup
     """Header and columns of a Parquet file.
 
     ``wanted``: positions of the columns that are read, by the header; the others come back blank. Returns numbers have
-    no distinct values; NaN where blank. Raises InputError: in one line, where the file is missing or no Parquet, beyond
+    no distinct values; NaN if blank. Raises InputError: in one line, if the file is missing or no Parquet, beyond
     the limits, or a column holds more than one value a row.
     """
-    found = next(parquet_blocks(path, wanted, None))
-    return found.header, found.columns
+    result = next(parquet_blocks(path, wanted, None))
+    return result.header, result.columns
 
 
 def parquet_blocks(path: Path, wanted: Callable[[Sequence[str]], set[int]], rows: int | None) -> Iterator[ParquetRows]:
@@ -108,14 +108,14 @@ def _blocks(
     else:
         batches = file.iter_batches(batch_size=rows, columns=names, use_threads=False)
         tables = (pa.Table.from_batches([batch]) for batch in batches)
-    for found in tables:
-        if found.num_columns != len(names):
+    for result in tables:
+        if result.num_columns != len(names):
             raise InputError(Fault(path.name, "is damaged; write it again"))
-        columns: list[Coded] = [(np.zeros(len(found), dtype=np.int8), [None])] * len(header)
+        columns: list[Coded] = [(np.zeros(len(result), dtype=np.int8), [None])] * len(header)
         for place, position in enumerate(positions):
-            columns[position] = _coded(pa, found.column(place))
+            columns[position] = _coded(pa, result.column(place))
         yield ParquetRows(header, columns, first)
-        first += len(found)
+        first += len(result)
     if names and first != number:
         raise InputError(Fault(path.name, "is damaged; write it again"))
 
@@ -193,7 +193,7 @@ def _unreadable(pa: Any, kind: Any) -> str:
 
 
 def _coded(pa: Any, column: Any) -> Coded:
-    """One column as numbers, or as codes into distinct values; None where blank."""
+    """One column as numbers, or as codes into distinct values; None if blank."""
     kind = column.type
     if pa.types.is_null(kind):
         return np.zeros(len(column), dtype=np.int8), [None]

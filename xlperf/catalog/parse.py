@@ -100,11 +100,11 @@ def _number(field: Field, value: object, from_text: bool) -> float:
         plain = value.strip().replace(".", "")
         raise BadValue(f"{field.words} must be {field.expects}, got {shown(value)}; write {plain} or {number:.0f}")
     inside = number * field.factor
-    found = shown(value if from_text else number)
+    result = shown(value if from_text else number)
     if not _within(field, inside):
-        raise BadValue(f"{field.words} must be {field.expected(inside)}, got {found}")
+        raise BadValue(f"{field.words} must be {field.expected(inside)}, got {result}")
     if _beyond(field, inside):
-        raise BadValue(f"{field.words} must be {field.expects}, got {found}, beyond what can be computed with")
+        raise BadValue(f"{field.words} must be {field.expects}, got {result}, beyond what can be computed with")
     return inside
 
 
@@ -114,12 +114,12 @@ def _comma_words(text: str) -> str:
     >>> print(_comma_words("0,9"), _comma_words("1,024,000"))
     , which has a decimal comma; write 0.9 , which has thousands separators; write 1024000
     """
-    found = _COMMA.fullmatch(text.strip())
-    if found is None:
+    match = _COMMA.fullmatch(text.strip())
+    if match is None:
         return ""
     digits = re.sub(r"[' \u00a0]", "", text.strip())
     whole, decimals = digits.replace(",", ""), digits.replace(".", "").replace(",", ".")
-    if digits.count(",") > 1 or found[2]:
+    if digits.count(",") > 1 or match[2]:
         return f", which has thousands separators; write {whole}"
     if "." not in digits and len(digits.partition(",")[2]) == 3 and not digits.startswith("0"):
         return f", which has a decimal comma or a thousands separator; write {decimals} or {whole}"
@@ -233,8 +233,8 @@ def _own(values: Sequence[object]) -> np.ndarray:
     """A column of the user's own as it is: numbers if all of its cells are, else texts."""
     numbers = [value for value in map(as_number, values) if not is_blank(value)]
     if numbers and all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in numbers):
-        found = [as_number(value) for value in values]
-        return np.array([math.nan if is_blank(value) else value for value in found], dtype=np.float64)
+        results = [as_number(value) for value in values]
+        return np.array([math.nan if is_blank(value) else value for value in results], dtype=np.float64)
     return np.array(["" if is_blank(value) else _own_text(value) for value in values], dtype=object)
 
 
@@ -300,11 +300,11 @@ def parse_coded(
         values, distinct = columns[position]
         if distinct is None:
             codes = np.flatnonzero(~np.isnan(values))[:1]  # a number in every row says no more than one
-            found = [(int(row), values[row].item()) for row in codes]
+            results = [(int(row), values[row].item()) for row in codes]
         else:
             rows = dict(zip(*(part.tolist() for part in np.unique(values, return_index=True)), strict=True))
-            found = [(rows[code], value) for code, value in enumerate(distinct) if code in rows]
-        for row, value in found:
+            results = [(rows[code], value) for code, value in enumerate(distinct) if code in rows]
+        for row, value in results:
             if not is_blank(value):
                 collector.add(row, position, f"a value without a header, got {shown(value)}")
     arrays: dict[str, np.ndarray] = {}
@@ -425,7 +425,7 @@ def _finish(
 
 
 def _unfilled(table: Table, field: Field) -> list[int]:
-    """Rows where a number is blank and the column that may replace it is blank too."""
+    """Rows if a number is blank and the column that may replace it is blank too."""
     other = field.column.instead
     if not other:
         return []
@@ -455,7 +455,7 @@ def table_from_rows(
         ``place(row, column)`` for the messages; row -1 is the header, and ``column`` the canonical name of a known
         column, else the header as it is written, or "" for the whole row.
     skip_empty : bool, default True
-        Leave blank rows out; False makes them faults where a column is required.
+        Leave blank rows out; False makes them faults if a column is required.
 
     Returns
     -------
@@ -477,7 +477,7 @@ def table_from_rows(
 def table_from_columns(kind: str, columns: Mapping[str, np.ndarray], place: Place = nowhere) -> Table:
     """Columns as a table in the units used inside; fast for many rows.
 
-    ``kind``: name of the sheet in the schema. ``columns``: by header: numbers (NaN where blank), booleans, or text
+    ``kind``: name of the sheet in the schema. ``columns``: by header: numbers (NaN if blank), booleans, or text
     (numbers may be written as text). ``place``: as in :func:`table_from_rows`. Returns as in :func:`table_from_rows`;
     rows are never left out. Raises InputError with every fault of header and values.
     """
@@ -487,7 +487,7 @@ def table_from_columns(kind: str, columns: Mapping[str, np.ndarray], place: Plac
 
 
 def _by_name(header: Sequence[object], place: Place, kind: str) -> Locate:
-    """Places by position, from those by name: canonical where the schema has the column."""
+    """Places by position, from those by name: canonical if the schema has the column."""
     known = schema()[kind].by_name
     texts = [cell if isinstance(cell, str) else "" if cell is None else str(cell) for cell in header]
     names = [split_header(text)[0] for text in texts]

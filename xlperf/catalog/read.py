@@ -31,7 +31,7 @@ from xlperf.catalog.table import Locate, SheetCells, Table, column_letters
 from xlperf.catalog.xlsx import Area, Cells, ListObject, Workbook
 
 PLANS = "plans"
-"""Rows that are meant where a file of plans is read."""
+"""Rows that are meant if a file of plans is read."""
 MOST_MERGED = 1_000_000
 """Cells that the merged cells of a sheet may cover, in rows that hold anything. [-]"""
 MOST_ROWS = 200_000
@@ -152,7 +152,7 @@ def _with_merged(book: str, sheet: str, cells: Cells, merges: Sequence[Area], he
 
 
 def read_block(kind: str, block: Block) -> tuple[Table, list[Fault]]:
-    """A block as a table, with every fault; a second header row below the first is the only one, where there is one."""
+    """A block as a table, with every fault; a second header row below the first is the only one, if there is one."""
     if kind in PLAN_TABLES:
         named = frozenset(position for position, cell in enumerate(block.header) if isinstance(cell, str))
         for number, row in enumerate(block.rows):
@@ -215,11 +215,11 @@ def _read_table_files(path: Path) -> tuple[list[Table], list[Fault]]:
     tables: dict[str, Table] = {}
     faults: list[Fault] = []
     for file in files:
-        table, found = _read_rows(file, None, _catalog_kind, "catalog rows")
+        table, result = _read_rows(file, None, _catalog_kind, "catalog rows")
         if table.kind in tables:
             faults.append(Fault(file.name, f"is a second table of {table.kind}; put them into one"))
         tables.setdefault(table.kind, table)
-        faults += found
+        faults += result
     return list(tables.values()), faults
 
 
@@ -238,7 +238,7 @@ def read_plan_tables(
 ) -> tuple[list[Table], list[Fault]]:
     """Plan sheets of a workbook, with every fault of all of them.
 
-    ``sheet``: the only sheet to read; default: ``training`` and ``inference``, where there are. ``kind``: kind of the
+    ``sheet``: the only sheet to read; default: ``training`` and ``inference``, if there are. ``kind``: kind of the
     plans; default: that of the sheet's name, else of its columns. Raises InputError when the file itself cannot be
     read.
     """
@@ -246,11 +246,11 @@ def read_plan_tables(
     faults: list[Fault] = []
     with open_workbook(path) as book:
         wanted = [sheet] if sheet is not None else [name for name in PLAN_TABLES if kind in (None, name)]
-        found = [(name, book.sheet(name)) for name in wanted]
-        if not any(spelled for _, spelled in found):
+        results = [(name, book.sheet(name)) for name in wanted]
+        if not any(spelled for _, spelled in results):
             words = sheet if sheet is not None else '" or "'.join(wanted)
             faults.append(Fault(book.name, missing_sheet(book, words)))
-        for name, spelled in found:
+        for name, spelled in results:
             if spelled is not None:
                 own = kind or (name.strip().casefold() if name.strip().casefold() in PLAN_TABLES else None)
                 _read_sheet(book, spelled, own or _plan_kind_of(book, spelled), tables, faults)
@@ -281,9 +281,9 @@ def _read_sheet(book: Workbook, sheet: str, kind: str, tables: list[Table], faul
             needed = f"of plans, with headers such as {columns}"
         faults.append(Fault(f"{book.name} [{sheet}]", f"the sheet has no table {needed}"))
         return
-    table, found = read_block(kind, block)
+    table, result = read_block(kind, block)
     tables.append(table)
-    faults += found
+    faults += result
 
 
 def _sheet_card(book: Workbook, sheet: str) -> tuple[Table, list[Fault]] | None:
@@ -400,7 +400,7 @@ class PlanRows(NamedTuple):
     columns : list of (codes, distinct)
         As readers of CSV and Parquet have them.
     locate : callable
-        Where a cell stands.
+        If a cell stands.
     """
 
     kind: str
@@ -431,7 +431,7 @@ def plan_blocks(path: str | os.PathLike[str], rows: int) -> Iterator[PlanRows]:
     Raises
     ------
     InputError
-        Where the file cannot be read; faults of its cells come with the tables.
+        If the file cannot be read; faults of its cells come with the tables.
     """
     name, ending = _name(path), Path(path).suffix.casefold()
 
@@ -445,9 +445,9 @@ def plan_blocks(path: str | os.PathLike[str], rows: int) -> Iterator[PlanRows]:
         return
     if str(path) != STANDARD and ending not in _TEXT_FILES:
         _read_rows(path, None, lambda _, header: plan_kind(header), PLANS)  # says what is wrong
-    for number, found in enumerate(csv_blocks(path, wanted, rows)):
-        card = card_of_csv(found, PLAN_TABLES) if number == 0 else None
-        read = found if card is None else card
+    for number, result in enumerate(csv_blocks(path, wanted, rows)):
+        card = card_of_csv(result, PLAN_TABLES) if number == 0 else None
+        read = result if card is None else card
         yield PlanRows(plan_kind(read[0]), *read)
 
 
@@ -456,7 +456,7 @@ def read_designs(path: str | os.PathLike[str], sheet: str | None = None, kinds: 
 
     ``path``: ``.csv`` or ``-`` for standard input, ``.parquet``, or a workbook. A header ``chiplet`` or ``server`` says
     which it is; plans have a ``model``. ``sheet``: which sheet of a workbook: ``chiplets``, ``servers``, ``training``
-    or ``inference``; by default ``chiplets`` where it has rows, else ``servers``. ``kinds``: catalog sheets that are
+    or ``inference``; by default ``chiplets`` if it has rows, else ``servers``. ``kinds``: catalog sheets that are
     meant; plans are read beside chiplets and servers alone. Of one of these kinds, at least one row. Raises InputError
     with every fault found.
     """
@@ -465,9 +465,11 @@ def read_designs(path: str | os.PathLike[str], sheet: str | None = None, kinds: 
     elif sheet in PLAN_TABLES:
         return read_plans(path, sheet, sheet)[0]
     else:
-        found, faults = read_catalog_tables(path, required=False)
+        result, faults = read_catalog_tables(path, required=False)
         wanted = kinds if sheet is None else (sheet,)
-        tables = sorted((table for table in found if table.kind in wanted and len(table)), key=lambda table: table.kind)
+        tables = sorted(
+            (table for table in result if table.kind in wanted and len(table)), key=lambda table: table.kind
+        )
         if not tables:
             raise_faults(faults)
             raise InputError(Fault(_name(path), f"has no rows in a sheet named {' or '.join(wanted)}"))

@@ -69,28 +69,28 @@ def without_orphans(
 
     ``strict``: kinds whose references are checked.
     """
-    left, found = dict(tables), Orphans()
+    left, result = dict(tables), Orphans()
     spelled: dict[str, Spellings] = {}
     again = True
     while again:
         again = False
         for kind in (kind for kind in EVERY_TABLE if kind in strict and kind in left):
-            lost = _lost_rows(left, indexes, kind, spelled, found)
+            lost = _lost_rows(left, indexes, kind, spelled, result)
             if lost:
                 again = True
-                found.whole.setdefault(kind, left[kind])
+                result.whole.setdefault(kind, left[kind])
                 keys = left[kind].text(left[kind].schema.key.name)
                 for row, words in lost.items():
-                    found.why.setdefault(kind, {}).setdefault(str(keys[row]).casefold(), words)
-                kept = [row for row in range(len(left[kind])) if str(keys[row]).casefold() not in found.why[kind]]
+                    result.why.setdefault(kind, {}).setdefault(str(keys[row]).casefold(), words)
+                kept = [row for row in range(len(left[kind])) if str(keys[row]).casefold() not in result.why[kind]]
                 left[kind] = left[kind].take(kept)
                 indexes[kind] = index_of(left[kind])
                 spelled.pop(kind, None)
-    return left, found
+    return left, result
 
 
 def _lost_rows(
-    tables: Mapping[str, Table], indexes: Index, kind: str, spelled: dict[str, Spellings], found: Orphans
+    tables: Mapping[str, Table], indexes: Index, kind: str, spelled: dict[str, Spellings], orphans: Orphans
 ) -> dict[int, str]:
     """Rows of a table whose references have no row, with the reason of each; new faults are added to ``found``."""
     lost: dict[int, str] = {}
@@ -103,17 +103,17 @@ def _lost_rows(
             if name.casefold() in indexes[other] or row in lost:
                 continue
             if other not in spelled:
-                spelled[other] = Spellings(found.whole.get(other, tables[other]))
+                spelled[other] = Spellings(orphans.whole.get(other, tables[other]))
             meant = spelled[other].names(name)
             exact = (meant[0] if len(meant) == 1 else name).casefold()
             if exact in indexes[other]:
                 continue
-            words = found.why.get(other, {}).get(exact, "")
+            words = orphans.why.get(other, {}).get(exact, "")
             if not words:
                 problem, hint = unknown(name, tables[other], meant)
                 fault = Fault(table.place(row, column.name), problem, hint)
-                words = str(fault) if len(found.faults) < MOST_FAULTS_SHOWN else fault.brief
-                found.faults.append(fault)
+                words = str(fault) if len(orphans.faults) < MOST_FAULTS_SHOWN else fault.brief
+                orphans.faults.append(fault)
             lost[row] = words
     return lost
 
@@ -131,12 +131,12 @@ def of_what_is_known(tables: Mapping[str, Table], indexes: Mapping[str, Mapping[
             name, other = own.text(column.name)[row], column.reference
             if not name:
                 continue
-            found = indexes[other].get(name.casefold(), UNKNOWN)
-            if found == UNKNOWN:
+            result = indexes[other].get(name.casefold(), UNKNOWN)
+            if result == UNKNOWN:
                 spelled.setdefault(other, Spellings(tables[other]))
                 meant = spelled[other].names(name)
-                found = indexes[other][meant[0].casefold()] if len(meant) == 1 else UNKNOWN
-            if found == UNKNOWN or lost(other, found):
+                result = indexes[other][meant[0].casefold()] if len(meant) == 1 else UNKNOWN
+            if result == UNKNOWN or lost(other, result):
                 return True
         return False
 
@@ -157,7 +157,7 @@ def with_exact_references(tables: Mapping[str, Table], indexes: Index) -> Mappin
                 continue
             spellings = Spellings(tables[column.reference])
             meant = {name: spellings.names(name) for name in other}
-            taken = {name: found[0] for name, found in meant.items() if len(found) == 1}
+            taken = {name: result[0] for name, result in meant.items() if len(result) == 1}
             if taken:
                 values = np.array([taken.get(name, name) for name in names], dtype=object)
                 exact[kind] = replace(exact[kind], columns={**exact[kind].columns, column.name: values})

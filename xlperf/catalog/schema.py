@@ -1,7 +1,8 @@
 """The schema as data: every column of every sheet, its unit, bounds, default and meaning.
 
-``schema.csv`` beside this module is the one place that knows them. Readers, checks, drop-downs, header
-comments, the empty sheet and the manual's tables are drawn from it.
+``schema/<table>.csv`` beside this module declares the columns of each table. Readers, checks, drop-downs, header
+comments, the empty sheet and the guide's tables follow. Marks: ``auto`` may be entered in place of a value; ``whole``
+numbers; columns of the ``mapping`` of a model on accelerators; the ``group`` of results that add up to a total.
 """
 
 from __future__ import annotations
@@ -35,104 +36,6 @@ OWN = "own"
 """Table of columns that a user's plans have beside those of the schema."""
 FORMS = ("serve", "train", "chip")
 """Forms of the front sheets: a question, answered by a search over plans or devices."""
-AUTO_COLUMNS: dict[str, tuple[str, ...]] = {
-    "training": (
-        "num_accelerators",
-        "tensor_parallel",
-        "sequence_parallel",
-        "pipeline_parallel",
-        "virtual_pipeline",
-        "pipeline_schedule",
-        "context_parallel",
-        "context_method",
-        "expert_parallel",
-        "expert_tensor_parallel",
-        "data_parallel",
-        "zero_stage",
-        "micro_batch_size",
-        "precision",
-        "recompute",
-    ),
-    "inference": (
-        "num_accelerators",
-        "tensor_parallel",
-        "pipeline_parallel",
-        "expert_parallel",
-        "data_parallel_attention",
-        "context_parallel",
-        "context_method",
-        "expert_dispatch",
-        "two_batch_overlap",
-        "batch_size",
-        "concurrency",
-        "precision",
-        "kv_precision",
-        "mode",
-        "prefill_accelerators",
-        "prefill_tensor_parallel",
-        "prefill_pipeline_parallel",
-        "prefill_context_parallel",
-        "prefill_expert_parallel",
-        "prefill_data_parallel_attention",
-        "expert_accelerators",
-        "ping_pong_batches",
-    ),
-    "chip": (
-        "num_dies",
-        "die_area",
-        "area_budget",
-        "power_budget",
-        "cost_budget",
-        "cache",
-        "memory_stacks",
-        "bandwidth_target",
-    ),
-    "train": (
-        "num_accelerators",
-        "deadline",
-        "hour_price",
-        "energy_price",
-        "power_usage_effectiveness",
-        "carbon_intensity",
-        "facility_power_limit",
-        "tensor_parallel",
-        "pipeline_parallel",
-        "virtual_pipeline",
-        "context_parallel",
-        "expert_parallel",
-        "pipeline_schedule",
-        "micro_batch_size",
-        "recompute",
-        "zero_stage",
-        "offload_optimizer",
-        "precision",
-    ),
-    "serve": (
-        "precision",
-        "kv_precision",
-        "users",
-        "request_rate",
-        "ttft_target",
-        "software",
-        "mode",
-        "hour_price",
-        "energy_price",
-        "power_usage_effectiveness",
-        "carbon_intensity",
-        "facility_power_limit",
-        "num_accelerators",
-        "tensor_parallel",
-        "expert_parallel",
-        "data_parallel_attention",
-        "concurrency",
-        "way",
-    ),
-}
-"""Columns of plans and forms that ``auto`` may stand in: a search chooses the value."""
-_COUNTS = re.compile(
-    r"(num_\w+|\w+_(size|length|layers|rank|parallel|pipeline|stage|step)|size|tier|top_k|year|concurrency"
-    r"|links_per_peer|sliding_window)$"
-)
 _HEADER = re.compile(r"^(?P<name>.*?)\s*(?:\((?P<unit>[^()]*)\))?\s*$", re.DOTALL)
 
 
@@ -142,7 +45,7 @@ class Column:
 
     ``kind`` is one of name, text, number, flag, choice, reference, result, result-flag, result-text.
     ``unit`` is the unit that a header without one means, and the unit in which results are shown. ``instead`` is the
-    column of the same row that fills a required one that is blank; "" where nothing does.
+    column of the same row that fills a required one that is blank; "" if nothing does.
     """
 
     table: str
@@ -156,6 +59,10 @@ class Column:
     required: bool
     meaning: str
     instead: str = ""
+    may_be_auto: bool = False  # whether the word ``auto`` may stand in place of a value
+    is_whole: bool = False  # whether values are whole numbers
+    is_mapping: bool = False  # whether the column places the model on accelerators
+    group: str = ""  # group of results that add up to a total
     is_text: bool = field(init=False, repr=False, compare=False)
     """Whether values are text (else float64; flags are 0, 1 or NaN)."""
 
@@ -178,11 +85,6 @@ class Column:
     def is_result(self) -> bool:
         """Whether xlperf computes it."""
         return self.kind.startswith("result")
-
-    @property
-    def may_be_auto(self) -> bool:
-        """Whether the word ``auto`` may stand in place of a value."""
-        return self.name in AUTO_COLUMNS.get(self.table, ())
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -243,25 +145,36 @@ class TableSchema:
 @cache
 def schema() -> dict[str, TableSchema]:
     """All tables by name; those of results are separate (``training_results``, ``inference_results``)."""
-    rows: dict[str, list[Column]] = {}
-    lines = Path(__file__).with_name("schema.csv").read_text(encoding="utf-8").splitlines()
-    for row in csv.DictReader(lines):
-        column = Column(
-            table=row["table"],
-            name=row["column"],
-            kind=row["kind"],
-            unit=row["unit"],
-            default=row["default"],
-            bounds=row["bounds"],
-            choices=tuple(row["choices"].split()),
-            reference=row["reference"],
-            required=row["required"] == "yes",
-            meaning=row["meaning"],
-            instead=row["required"].removeprefix("without ") if row["required"].startswith("without ") else "",
-        )
-        rows.setdefault(column.table, []).append(column)
+    rows = {path.stem: _columns(path) for path in sorted(Path(__file__).with_name("schema").glob("*.csv"))}
     beside = {name: columns for kind in PLAN_TABLES for name, columns in _measured(kind, rows[f"{kind}_results"])}
     return {name: TableSchema(name, tuple(columns), beside.get(name, ())) for name, columns in rows.items()}
+
+
+def _columns(path: Path) -> list[Column]:
+    """Columns that a file of the schema declares; marks that it has no column for are blank."""
+    columns = []
+    for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()):
+        mark = row.get("required", "")
+        columns.append(
+            Column(
+                table=path.stem,
+                name=row["column"],
+                kind=row["kind"],
+                unit=row.get("unit", ""),
+                default=row.get("default", ""),
+                bounds=row.get("bounds", ""),
+                choices=tuple(row.get("choices", "").split()),
+                reference=row.get("reference", ""),
+                required=mark == "yes",
+                meaning=row["meaning"],
+                instead=mark.removeprefix("without ") if mark.startswith("without ") else "",
+                may_be_auto=row.get("auto") == "yes",
+                is_whole=row.get("whole") == "yes",
+                is_mapping=row.get("mapping") == "yes",
+                group=row.get("group", ""),
+            )
+        )
+    return columns
 
 
 def _measured(kind: str, results: Sequence[Column]) -> Iterator[tuple[str, tuple[Column, ...]]]:
@@ -328,13 +241,29 @@ def unit_of(column_: Column) -> Unit:
 
 
 @cache
-def is_count(column_: Column) -> bool:
-    """Whether the values of a number column are whole: layers, ranks, tokens, years.
+def auto_columns(table: str) -> tuple[str, ...]:
+    """Columns of plans and forms in which the word ``auto`` lets a search choose the value."""
+    return tuple(column.name for column in schema()[table].columns if column.may_be_auto)
 
-    >>> is_count(column("training", "tensor_parallel")), is_count(column("prices", "life"))
-    (True, False)
+
+@cache
+def mapping_columns(table: str) -> tuple[str, ...]:
+    """Columns of plans that place the model on accelerators.
+
+    >>> mapping_columns("inference")
+    ('tensor_parallel', 'pipeline_parallel', 'expert_parallel', 'data_parallel_attention', 'concurrency')
     """
-    return column_.kind == "number" and unit_of(column_).dimension == "-" and bool(_COUNTS.match(column_.name))
+    return tuple(column.name for column in schema()[table].columns if column.is_mapping)
+
+
+@cache
+def grouped(table: str, group: str) -> tuple[str, ...]:
+    """Results of a group, which add up to a total.
+
+    >>> grouped("training_results", "memory")
+    ('memory_weights', 'memory_gradients', 'memory_optimizer', 'memory_activations')
+    """
+    return tuple(column.name for column in schema()[table].columns if column.group == group)
 
 
 def known_units(dimension: str) -> list[str]:
@@ -355,10 +284,10 @@ def split_header(text: str) -> tuple[str, str | None]:
     >>> split_header("Peak FLOP rate BF16")
     ('peak_flop_rate_bf16', None)
     """
-    found = _HEADER.match(text.strip())
-    assert found is not None  # the pattern matches any text
-    name = re.sub(r"[\s_\-]+", "_", found["name"].strip()).casefold()
-    symbol = found["unit"]
+    match = _HEADER.match(text.strip())
+    assert match is not None  # the pattern matches any text
+    name = re.sub(r"[\s_\-]+", "_", match["name"].strip()).casefold()
+    symbol = match["unit"]
     return name, symbol.strip() if symbol is not None else None
 
 

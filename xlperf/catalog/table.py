@@ -89,7 +89,7 @@ def nowhere(row: int, column: str) -> str:
 
 @cache
 def default_value(kind: str, column: str) -> str | float:
-    """Default of a column in the unit used inside; NaN or "" where it has none."""
+    """Default of a column in the unit used inside; NaN or "" if it has none."""
     declared = table_schema(kind).by_name[column]
     if declared.is_text:
         return declared.default
@@ -107,7 +107,7 @@ class Table:
     kind : str
         Name of the sheet in the schema: ``accelerators``, ``training``, ``training_results`` ...
     columns : mapping of str to array
-        float64 (NaN where blank; flags 0 or 1) or object arrays of str ("" where blank), all of one length.
+        float64 (NaN if blank; flags 0 or 1) or object arrays of str ("" if blank), all of one length.
         Columns that the source does not have are absent.
     place : callable
         ``place(row, column)`` says where a value stands: ``plans.xlsx [training!F7]``.
@@ -152,7 +152,7 @@ class Table:
         return Table(self.kind, columns, self.place, self.auto, self.own)
 
     def number(self, column: str, default: float = float("nan")) -> np.ndarray:
-        """A number column with blanks replaced, or the default where the table lacks the column."""
+        """A number column with blanks replaced, or the default if the table lacks the column."""
         values = self.columns.get(column)
         if values is None:
             return np.full(len(self), default)
@@ -162,14 +162,14 @@ class Table:
         return np.where(blank, default, values) if np.count_nonzero(blank) else values
 
     def text(self, column: str, default: str = "") -> np.ndarray:
-        """A text column with blanks replaced, or the default where the table lacks the column."""
+        """A text column with blanks replaced, or the default if the table lacks the column."""
         values = self.columns.get(column)
         if values is None:
             return np.full(len(self), default, dtype=object)
         return np.where(values == "", default, values).astype(object) if default else values
 
     def filled(self, column: str) -> np.ndarray:
-        """A column with the schema's default (in the unit used inside) where it is blank or absent.
+        """A column with the schema's default (in the unit used inside) if it is blank or absent.
 
         >>> import numpy as np
         >>> Table("prices", {"price": np.array(["a"], dtype=object)}).filled("life") / 3600 / 8766
@@ -179,7 +179,7 @@ class Table:
         return self.text(column, default) if isinstance(default, str) else self.number(column, default)
 
     def codes(self, column: str, numbers: Mapping[str, int]) -> np.ndarray:
-        """Numbers that stand for the words of a text column, those of the schema's default where it is blank.
+        """Numbers that stand for the words of a text column, those of the schema's default if it is blank.
 
         >>> import numpy as np
         >>> plans = Table("training", {"optimizer": np.array(["sgd", ""], dtype=object)})
@@ -244,11 +244,11 @@ def combined_keys(generation: Words, precision: Words, software: Words) -> Keys:
     index = pairs * len(software.words) + software.codes
     present = np.zeros(math.prod(len(part.words) for part in parts), dtype=bool)
     present[index] = True
-    found = np.flatnonzero(present)
+    values = np.flatnonzero(present)
     place = np.zeros(len(present), dtype=np.int64)
-    place[found] = np.arange(len(found))
+    place[values] = np.arange(len(values))
     distinct = []
-    for code in found.tolist():
+    for code in values.tolist():
         pair, third = divmod(code, len(software.words))
         first, second = divmod(pair, len(precision.words))
         distinct.append((generation.words[first], precision.words[second], software.words[third]))
@@ -344,7 +344,7 @@ def values_in_case(table: Table, name: str, case: str) -> np.ndarray:
 def columns_of(table: Table, rows: np.ndarray | None = None, case: str = "base") -> Columns:
     """Columns of a table for the equations.
 
-    ``table``: any sheet. ``rows``: row of each result; NaN or "" where it is -1. All rows in their order where it is
+    ``table``: any sheet. ``rows``: row of each result; NaN or "" if it is -1. All rows in their order if it is
     not given. ``case``: as :func:`values_in_case`. In the units used inside.
     """
     if rows is None:
@@ -357,10 +357,10 @@ def columns_of(table: Table, rows: np.ndarray | None = None, case: str = "base")
         nothing = "" if table.schema.by_name[name].is_text else np.nan
         if number == len(rows):
             return np.full(len(rows), nothing, dtype=values.dtype)
-        found: np.ndarray = values[rows]
+        result: np.ndarray = values[rows]
         if number:
-            found[missing] = nothing
-        return found
+            result[missing] = nothing
+        return result
 
     return Columns(read)
 
@@ -379,12 +379,12 @@ def uncertain_columns(table: Table) -> list[str]:
 
 
 MARK = "\x1f"
-"""Stands between a name and the number of a copy of its row, where a sweep gives plans rows of their own."""
+"""Stands between a name and the number of a copy of its row, if a sweep gives plans rows of their own."""
 _BETWEEN_WORDS = re.compile(r"[^\w.]+|_+")
 
 
 def name_taken(name: str, own: str, spellings: str) -> str:
-    """Why a new row cannot have a name beside a row of a table, "" where it can.
+    """Why a new row cannot have a name beside a row of a table, "" if it can.
 
     >>> name_taken("llama 8b", "Llama3-8B", "L8;Llama 8B")
     '"llama 8b" is another spelling of "Llama3-8B"; give the new row another name'
@@ -399,7 +399,7 @@ def name_taken(name: str, own: str, spellings: str) -> str:
 
 
 def aliases(table: Table) -> list[tuple[int, str]]:
-    """Other spellings of the names of a table: (row, spelling); none where it has no such column."""
+    """Other spellings of the names of a table: (row, spelling); none if it has no such column."""
     return [
         (row, word.strip())
         for row, text in enumerate(table.text("aliases").tolist() if "aliases" in table.schema.by_name else ())
@@ -452,7 +452,7 @@ class Spellings:
         the first words of a name (``H200``), which never mean a model that was reduced to fewer layers
         (``DeepSeek-V3-l4``): only its whole name does.
 
-        ``text``: what a cell says. In the order of the rows; none where nothing is like it.
+        ``text``: what a cell says. In the order of the rows; none if nothing is like it.
         """
         if text not in self._known:
             if len(self._known) >= _MOST_KNOWN:
@@ -477,13 +477,13 @@ def _layer_reduced(table: Table) -> frozenset[str]:
     """Names of models that state their number of layers, as proxies of larger models do: ``Llama3.1-405B-l4``."""
     if table.kind != "models":
         return frozenset()
-    found = set()
+    result = set()
     for name, layers in zip(table.text("model").tolist(), table.number("num_layers").tolist(), strict=True):
         stated = {text.format(f"{layers:.0f}") for text in ("l{}", "{}l", "{}layer", "{}layers", "layers{}")}
         words = words_of(name)
         if stated & {*words, *("".join(pair) for pair in pairwise(words))}:
-            found.add(name)
-    return frozenset(found)
+            result.add(name)
+    return frozenset(result)
 
 
 def _distinct(names: Iterable[str]) -> list[str]:

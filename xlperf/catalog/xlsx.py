@@ -198,7 +198,7 @@ class Workbook:
 
     def tables(self, sheet: str) -> list[ListObject]:
         """Excel tables of a sheet."""
-        found: list[ListObject] = []
+        results: list[ListObject] = []
 
         def start(tag: str, attributes: dict[str, str]) -> None:
             if tag == "table":
@@ -211,7 +211,7 @@ class Workbook:
                 name = attributes.get("displayName") or attributes.get("name", "")
                 totals = int(attributes.get("totalsRowCount", "0") or 0)
                 place = (int(top), column_number(left), int(bottom), column_number(right))
-                found.append(ListObject(name, *place, totals))
+                results.append(ListObject(name, *place, totals))
 
         for kind, target in self.package.relations(self._parts[sheet]).values():
             if kind == "table" and self.package.has(target):
@@ -219,7 +219,7 @@ class Workbook:
                     self.package.parse(target, start)
                 except ValueError:
                     raise self.package.damaged(target) from None
-        return found
+        return results
 
     @cached_property
     def _strings(self) -> list[str]:
@@ -337,7 +337,7 @@ def _unescaped(text: str) -> str:
     """Text with the characters that XML cannot hold, which the format writes as ``_x000D_``; pairs of halves joined."""
     if "_x" not in text:
         return text
-    plain = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+    plain = _ESCAPE.sub(lambda result: chr(int(result[1], 16)), text)
     return plain.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 

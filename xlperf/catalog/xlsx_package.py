@@ -124,7 +124,7 @@ class Package:
             raise
 
     def _count_elements(self, part: str, info: zipfile.ZipInfo) -> None:
-        """Refuse a part of too many elements; an element has one tag where it is empty, else two."""
+        """Refuse a part of too many elements; an element has one tag if it is empty, else two."""
         count = 0
         for chunk in self._unpacked(part, info):
             count += chunk.count(b"<") - chunk.count(b"</")
@@ -172,18 +172,18 @@ class Package:
         """Relations of a part: id -> (last word of the type, name of the target part)."""
         folder, name = posixpath.split(part)
         source = posixpath.join(folder, "_rels", f"{name}.rels")
-        found: dict[str, tuple[str, str]] = {}
+        names: dict[str, tuple[str, str]] = {}
 
         def start(tag: str, attributes: dict[str, str]) -> None:
             if tag == "Relationship" and attributes.get("TargetMode") != "External":
                 target = attributes.get("Target", "")
                 full = target.lstrip("/") if target.startswith("/") else posixpath.normpath(f"{folder}/{target}")
                 kind = attributes.get("Type", "").rpartition("/")[2]
-                found[attributes.get("Id", "")] = (kind, full.lstrip("/"))
+                names[attributes.get("Id", "")] = (kind, full.lstrip("/"))
 
         if self.has(source):
             self.parse(source, start)
-        return found
+        return names
 
 
 def _check_file(path: Path) -> None:
@@ -210,7 +210,7 @@ def _check_file(path: Path) -> None:
 
 
 def _directory_size(stream: BinaryIO) -> int:
-    """Bytes of the list of parts at the end of a zip archive, as its last record says; 0 where there is none. [B]
+    """Bytes of the list of parts at the end of a zip archive, as its last record says; 0 if there is none. [B]
 
     The list is parsed whole when the archive is opened, whatever its length.
     """
@@ -218,9 +218,9 @@ def _directory_size(stream: BinaryIO) -> int:
     stream.seek(max(0, size - 2**16 - 128))
     tail = stream.read()
     end, larger = tail.rfind(b"PK\5\6"), tail.rfind(b"PK\6\6")
-    found = int.from_bytes(tail[end + 12 : end + 16], "little") if end >= 0 else 0
+    result = int.from_bytes(tail[end + 12 : end + 16], "little") if end >= 0 else 0
     wide = int.from_bytes(tail[larger + 40 : larger + 48], "little") if larger >= 0 else 0
-    return max(found if found != 0xFFFFFFFF or larger < 0 else 0, wide)
+    return max(result if result != 0xFFFFFFFF or larger < 0 else 0, wide)
 
 
 def _ole_problem(body: bytes) -> str:

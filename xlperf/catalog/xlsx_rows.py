@@ -93,15 +93,15 @@ def _values(kind: str, block: Block, row: Mapping[str, Value]) -> tuple[dict[int
         own, words = (str(cells[at] or "") if at < len(cells) else "" for at in places)
         if problem := name_taken(str(row[key]), own, words):
             raise InputError(Fault(block.locate(number, places["spelling" in problem]), problem))
-    found: dict[int, Value] = {}
+    by_name: dict[int, Value] = {}
     for column, value in row.items():
         if column not in known:
             continue
         field = known[column]
         scale = factor(schema[column].unit or "-") / field.factor if schema[column].kind == "number" else 1.0
         converted = float(f"{value * scale:.15g}") if scale != 1.0 and not isinstance(value, str) else value
-        found[block.locate.columns[field.position]] = converted
-    return found, [column for column in row if column not in known]
+        by_name[block.locate.columns[field.position]] = converted
+    return by_name, [column for column in row if column not in known]
 
 
 def _with_row(sheet: str, last: int, cells: Mapping[int, Value]) -> str:
@@ -110,15 +110,15 @@ def _with_row(sheet: str, last: int, cells: Mapping[int, Value]) -> str:
     prefix = (above["p"] if above else None) or ""
     prepared = below if below and below["b"] else above
     styles = {
-        found[2]: style[1]
-        for found in _CELL.finditer((prepared and prepared["b"]) or "")
-        if (style := _STYLE.search(found[0]))
+        result[2]: style[1]
+        for result in _CELL.finditer((prepared and prepared["b"]) or "")
+        if (style := _STYLE.search(result[0]))
     }
     columns = sorted({*(column_number(letters) for letters in styles), *cells})
     made = {column: _cell(prefix, column, last + 1, styles, cells.get(column)) for column in columns}
     attributes = re.sub(r'\s*\b(r|spans)="[^"]*"', "", above["a"] if above else "").rstrip("/ ")
     if below:  # formats, or cells beside the table
-        kept = {column_number(found[2]): found[0] for found in _CELL.finditer(below["b"] or "")}
+        kept = {column_number(result[2]): result[0] for result in _CELL.finditer(below["b"] or "")}
         made = {**made, **{column: text for column, text in kept.items() if column not in cells}}
     body = "".join(made[column] for column in sorted(made))
     row = f'<{prefix}row r="{last + 1}"{attributes}>{body}</{prefix}row>'
@@ -126,7 +126,7 @@ def _with_row(sheet: str, last: int, cells: Mapping[int, Value]) -> str:
         return sheet[: below.start()] + row + sheet[below.end() :]
     if above:
         return sheet[: above.end()] + row + sheet[above.end() :]
-    return re.sub(r"</(\w+:)?sheetData>", lambda found: row + found[0], sheet, count=1)
+    return re.sub(r"</(\w+:)?sheetData>", lambda result: row + result[0], sheet, count=1)
 
 
 def _cell(prefix: str, column: int, row: int, styles: Mapping[str, str], value: Value | None) -> str:
@@ -146,37 +146,37 @@ def _grown(sheet: str, last: int, block: Block) -> str:
     """A sheet whose formats, drop-downs and filter reach over the new row where they reached the last one."""
     first = block.locate.header_row
 
-    def area(found: re.Match[str]) -> str:
-        _, top, _, bottom = found.groups()
+    def area(match: re.Match[str]) -> str:
+        _, top, _, bottom = match.groups()
         inside = int(bottom) == last and int(top) >= first
-        return found[0][: found[0].rindex(bottom)] + str(last + 1) if inside else found[0]
+        return match[0][: match[0].rindex(bottom)] + str(last + 1) if inside else match[0]
 
-    def grown(found: re.Match[str]) -> str:
-        areas = [f"{one}:{one}" if ":" not in one else one for one in found[2].split()]
+    def grown(match: re.Match[str]) -> str:
+        areas = [f"{one}:{one}" if ":" not in one else one for one in match[2].split()]
         new = [_AREA.sub(area, one) for one in areas]
         return (
-            found[1]
-            + " ".join(b if a != b else c for a, b, c in zip(areas, new, found[2].split(), strict=False))
-            + found[3]
+            match[1]
+            + " ".join(b if a != b else c for a, b, c in zip(areas, new, match[2].split(), strict=False))
+            + match[3]
         )
 
     sheet = re.sub(r'(\bsqref=")([^"]*)(")', grown, sheet)
     sheet = re.sub(r'(<(?:\w+:)?autoFilter\b[^>]*\bref=")([^"]*)(")', grown, sheet)
     sheet = re.sub(r"(<(?:\w+:)?sqref>)([^<]*)(<)", grown, sheet)
 
-    def dimension(found: re.Match[str]) -> str:
-        corners = _AREA.fullmatch(found[2])
+    def dimension(match: re.Match[str]) -> str:
+        corners = _AREA.fullmatch(match[2])
         if corners is None or int(corners[4]) > last:
-            return found[0]
-        return f"{found[1]}{corners[1]}{corners[2]}:{corners[3]}{last + 1}{found[3]}"
+            return match[0]
+        return f"{match[1]}{corners[1]}{corners[2]}:{corners[3]}{last + 1}{match[3]}"
 
     return re.sub(r'(<(?:\w+:)?dimension\b[^>]*\bref=")([^"]*)(")', dimension, sheet, count=1)
 
 
 def _grown_table(table: str, last: int, block: Block) -> str:
     """The part of an Excel table, over the new row where it is the one of the block."""
-    found = re.search(r'\bdisplayName="([^"]*)"', table)
-    if block.table is None or found is None or unescape(found[1], {"&quot;": '"'}) != block.table.name:
+    match = re.search(r'\bdisplayName="([^"]*)"', table)
+    if block.table is None or match is None or unescape(match[1], {"&quot;": '"'}) != block.table.name:
         return table
     left, right = column_letters(block.table.first_column), column_letters(block.table.last_column)
     old, new = (f'ref="{left}{block.table.first_row}:{right}{row}"' for row in (block.table.last_row, last + 1))
@@ -185,9 +185,9 @@ def _grown_table(table: str, last: int, block: Block) -> str:
 
 def _calculated_anew(book: str) -> str:
     """Workbook part that makes programs recalculate all formulas on opening, since their table has changed."""
-    if found := re.search(r"<(\w+:)?calcPr\b[^>]*?/?>", book):
-        bare = re.sub(r'\s*fullCalcOnLoad="[^"]*"', "", found[0])
-        return book.replace(found[0], re.sub(r"\s*(/?>)$", r' fullCalcOnLoad="1"\1', bare), 1)
+    if match := re.search(r"<(\w+:)?calcPr\b[^>]*?/?>", book):
+        bare = re.sub(r'\s*fullCalcOnLoad="[^"]*"', "", match[0])
+        return book.replace(match[0], re.sub(r"\s*(/?>)$", r' fullCalcOnLoad="1"\1', bare), 1)
     return re.sub(
         r"</(\w+:)?(definedNames|sheets)>(?!.*</(?:\w+:)?definedNames>)",
         lambda end: f'{end[0]}<{end[1] or ""}calcPr fullCalcOnLoad="1"/>',

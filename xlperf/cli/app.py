@@ -1,6 +1,6 @@
-"""The command ``xlperf``: its sub-commands, and how what goes wrong becomes one line and an exit code.
+"""The command ``xlperf``: sections, tasks, errors as one line and an exit code.
 
-Nothing here or in the modules of the commands imports numpy, pandas or openpyxl before a command runs.
+No module of the commands imports numpy, pandas or openpyxl before a command runs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import click
 from xlperf import __version__
 from xlperf.base.errors import HostError, InputError
 from xlperf.cli.chip import chip
+from xlperf.cli.command import Command, Task
 from xlperf.cli.diagnose import diagnose
 from xlperf.cli.guide import guide
 from xlperf.cli.hardware import cost, device, optimise, time
@@ -23,7 +24,7 @@ from xlperf.cli.output import say
 from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
 from xlperf.cli.questions import serve, train
-from xlperf.cli.rows import accelerator, launch, model, plan
+from xlperf.cli.rows import accelerator, add, launch, model, plan
 from xlperf.cli.search import search, solve
 from xlperf.cli.sheets import check, functions, install, new, show, uninstall
 from xlperf.cli.stop import WORDS, Stop
@@ -32,20 +33,71 @@ from xlperf.cli.sweep import sweep, uncertainty, worth
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
 
-class _InOrder(click.Group):
-    """Commands in the order of their use rather than of the alphabet."""
+_SECTIONS: dict[str, tuple[click.Command, ...]] = {
+    "Ask": (serve, train, chip),
+    "Plans": (report, evaluate, search, explain, launch),
+    "Judge": (diagnose, uncertainty, worth, validate, calibrate),
+    "Hardware": (cost, add),
+    "Files": (new, check),
+    "Setup": (guide, install, uninstall),
+}
+_TASKS: dict[str, tuple[Task, ...]] = {
+    "chip": (Task(("--devices",), device, "device"),),
+    "evaluate": (Task(("--vary",), sweep, "sweep", dropped=False),),
+    "search": (
+        Task(("--target", "--least", "--largest"), solve, "solve", dropped=False),
+        Task(("--frontier",), frontier, "frontier"),
+        Task(("--shares",), optimise, "optimise"),
+    ),
+    "explain": (Task(("--operation",), time, "time"),),
+    "launch": (Task(("--read",), plan, "plan"),),
+    "add": (Task(("model",), model, "model"), Task(("accelerator",), accelerator, "accelerator")),
+    "check": (Task(("--text",), show, "show"),),
+    "install": (Task(("--list",), functions, "functions"),),
+}
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+
+class _Sections(click.Group):
+    """Commands by section of the help, their tasks, and the names that they had in the last release."""
+
+    def tasks(self) -> dict[str, click.Command]:
+        """Every task by its spelling, such as ``search --frontier``."""
+        known = dict(self.commands)
+        for name, tasks in _TASKS.items():
+            known |= {f"{name} {task.chosen_by[0]}": task.command for task in tasks}
+        return known
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command or the task that the arguments name; for an old name, a line that says the new one."""
+        for command, tasks in _TASKS.items():
+            for task in tasks:
+                if args[0] == task.old_name:
+                    new = f"xlperf {command} {task.chosen_by[0]}"
+                    say(f"xlperf {args[0]} is now `{new}`: the old name goes in the next release", err=True)
+                    return args[0], task.command, args[1:]
+        name, command_, left = super().resolve_command(ctx, args)
+        return command_.task_of(name, left) if isinstance(command_, Command) and name else (name, command_, left)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """A list of commands for each section."""
+        wide = max(map(len, self.commands))
+        for title, commands in _SECTIONS.items():
+            lines = [
+                (str(one.name).ljust(wide), one.get_short_help_str(formatter.width - 6 - wide)) for one in commands
+            ]
+            with formatter.section(title):
+                formatter.write_dl(lines)
 
 
 @click.group(
-    cls=_InOrder,
+    cls=_Sections,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="\b\nStart here:\n"
     "  xlperf serve --model DeepSeek-V3 --accelerator H200 --users 10000     what it takes (also train, chip)\n"
-    "  xlperf guide planner              the first hour of a planner (also engineer, architect)\n"
+    "  xlperf guide start                three questions, answered step by step (also planner, engineer, architect)\n"
     "  xlperf report -o report.xlsx      the shipped plans, computed, with charts\n"
     "  xlperf new study.xlsx             a workbook of your own to edit\n"
     "  xlperf report study.xlsx          ... and its report\n\n"
@@ -54,55 +106,25 @@ class _InOrder(click.Group):
 @click.version_option(__version__, prog_name="xlperf", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """How long does a training step or a generated token take, does it fit, and what does it cost?
+    """How long does a training step or a generated token take, does it fit, and how much does it cost?
 
-    A plan is a row of a sheet: a model on accelerators with its parallel degrees, batch and precision. xlperf
-    computes time, memory, energy and cost of every plan from the hardware that other sheets describe.
+    A plan is a row of a sheet: a model on accelerators with its parallel degrees, batch and precision. xlperf computes
+    time, memory, energy and cost of every plan from the hardware that other sheets describe.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
 
-for _command in (
-    guide,
-    serve,
-    train,
-    chip,
-    report,
-    evaluate,
-    cost,
-    device,
-    optimise,
-    explain,
-    diagnose,
-    launch,
-    plan,
-    time,
-    frontier,
-    search,
-    sweep,
-    solve,
-    uncertainty,
-    worth,
-    new,
-    model,
-    accelerator,
-    check,
-    show,
-    validate,
-    calibrate,
-    functions,
-    install,
-    uninstall,
-):
+for _command in (command for commands in _SECTIONS.values() for command in commands):
     cli.add_command(_command)
+    if isinstance(_command, Command):
+        _command.tasks = _TASKS.get(_command.name or "", ())
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; what goes wrong by input or machine is said on standard error, without a traceback.
+    """Run one command; faults of the input or the machine are lines on standard error, without a traceback.
 
-    ``arguments``: what follows ``xlperf``; those of the process when not given. Returns 0 done, 1 the answer is no, 2
-    bad input, 130 or 143 stopped by Ctrl-C or SIGTERM.
+    Returns 0 done, 1 the answer is no, 2 bad input, 130 or 143 stopped by Ctrl-C or SIGTERM.
     """
     _open_what_is_closed()
     _write_what_cannot_be_encoded_as_escapes()
@@ -121,7 +143,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _failed(error: BaseException) -> int:
-    """Say what went wrong; what is a fault of xlperf itself is raised again."""
+    """Print the cause of a failure; faults of xlperf itself are raised again."""
     match error:
         case InputError():
             return _say(*error.lines())
@@ -146,9 +168,9 @@ def _failed(error: BaseException) -> int:
 
 
 def _open_what_is_closed() -> None:
-    """Give a standard stream that was closed before we started an end that holds nothing.
+    """Open the null device for each standard stream that is closed.
 
-    Otherwise the first file that is opened takes its number, and what is said lands in that file.
+    Otherwise the next file to be opened gets its number, and messages end up in that file.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -157,7 +179,7 @@ def _open_what_is_closed() -> None:
 
 
 def _write_what_cannot_be_encoded_as_escapes() -> None:
-    """Let a terminal or a pipe that is not UTF-8 show what it can, and the rest as escapes."""
+    """Escape characters that the encoding of a terminal or a pipe lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
             stream.reconfigure(errors="backslashreplace")
@@ -172,8 +194,17 @@ def _say(*lines: str) -> int:
 def _usage(error: click.UsageError) -> str:
     command = error.ctx.command_path if error.ctx is not None else "xlperf"
     problem = " ".join(error.format_message().split()).rstrip(".")
+    if isinstance(error, click.NoSuchOption) and (tasks := _tasks_with(error.option_name, command)):
+        problem = f"{error.option_name} goes with {' or '.join(tasks)}"
     stop = "" if problem.endswith("?") else ";"
     return f'{command}: {problem[:1].lower()}{problem[1:]}{stop} see "{command} --help"'
+
+
+def _tasks_with(option: str, path: str) -> list[str]:
+    """Spellings of the tasks of a command that have an option."""
+    first = path.split()[1]
+    known = [(f"xlperf {name}", one) for name, one in cli.tasks().items() if name.split()[0] == first]
+    return [name for name, one in known if any(option in parameter.opts for parameter in one.params)]
 
 
 def _system(error: OSError) -> str:

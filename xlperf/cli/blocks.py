@@ -1,4 +1,4 @@
-"""Tables of any length: computed in blocks by all cores, written as they are done or kept as files until the end."""
+"""Tables of any length: all cores compute blocks, which are written in order or collected in a folder until the end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROWS = 8_192
 
 
 class _Block(NamedTuple):
-    """Results of a block: its length, the first line and the lines of CSV, or an Arrow stream; or what is wrong."""
+    """Results of a block: number of plans, CSV header and lines or an Arrow stream; or faults."""
 
     number: int
     header: str
@@ -51,7 +51,7 @@ class _Block(NamedTuple):
 
 
 class _Evaluation(NamedTuple):
-    """What is done to each block: read, checked, evaluated and put into the form of a file."""
+    """Reads, checks and evaluates a block and encodes it for a file."""
 
     catalog: Catalog
     bounds: Bounds
@@ -89,11 +89,8 @@ def write_evaluated(
 ) -> tuple[Legal, str]:
     """Evaluate the plans of a CSV or Parquet file and write them with their results, in the memory of a few blocks.
 
-    ``plans``: file, or ``-`` for CSV on standard input. ``output``: file that ends in .csv or .parquet, or ``-``; a
-    file is replaced whole when everything is written. ``bounds``: of the search for cells that say ``auto``.
-    ``processes``: processes that compute; default: one for each core. ``scheduler``: address of a Dask scheduler whose
-    workers compute instead. Returns how many plans are legal, and their kind. Raises InputError with every fault of the
-    file; names that the catalog lacks where there is no other.
+    The output is replaced as a whole at the end. Returns how many plans are legal, and their kind. Raises InputError
+    with every fault of the file, or else with every name that the catalog lacks.
     """
     from xlperf.catalog.read import plan_blocks
 
@@ -120,7 +117,7 @@ def write_evaluated(
 
 
 class _Run:
-    """Blocks on their way: how many plans there were, and what was wrong with them."""
+    """Counts plans and collects faults while blocks pass through."""
 
     def __init__(self, rows: Iterator[PlanRows]) -> None:
         self._rows = rows
@@ -136,9 +133,9 @@ class _Run:
             self._own = [" ".join(str(rows.header[at]).split()) for at in parse_header(rows.kind, rows.header).own]
             yield rows, bool(self._faults or self._unknown)
 
-    def blocks(self, found: Iterator[_Block], done: Callable[[int], Any]) -> Iterator[_Block]:
+    def blocks(self, results: Iterator[_Block], done: Callable[[int], Any]) -> Iterator[_Block]:
         """Blocks to write; none from the first that is faulty on."""
-        for block in found:
+        for block in results:
             self.number += block.number
             self._faults += block.faults
             self._unknown += block.unknown
@@ -149,7 +146,7 @@ class _Run:
                 yield block
 
     def finish(self, plans: str) -> None:
-        """Refuse what was wrong, once all of it is known."""
+        """Raise all faults at the end."""
         if self._faults or self._unknown:
             raise InputError(self._faults or self._unknown)
         if not self.number:
@@ -176,21 +173,11 @@ _LOCK = ".xlperf-lock"
 
 
 class Blocks(NamedTuple):
-    """A sweep, the columns that are kept of its blocks, and the kind of file that they go to.
-
-    Attributes
-    ----------
-    sweep : Sweep
-        What is computed.
-    columns : sequence of str
-        Names of the columns that are written; none for all.
-    suffix : str
-        ``.csv`` or ``.parquet``.
-    """
+    """A sweep and how its blocks are written."""
 
     sweep: Sweep
-    columns: Sequence[str]
-    suffix: str
+    columns: Sequence[str]  # names of the columns to write; none for all
+    suffix: str  # .csv or .parquet
 
     def written(self, number: int) -> bytes:
         """A block as a file of its own."""
@@ -201,7 +188,7 @@ class Blocks(NamedTuple):
 
     @property
     def manifest(self) -> str:
-        """What the files of the blocks belong to."""
+        """Text that identifies the sweep of the blocks in a folder."""
         stated = {"sweep": self.sweep.fingerprint, "plans": len(self.sweep), "columns": list(self.columns)}
         return json.dumps(stated)
 
@@ -209,12 +196,8 @@ class Blocks(NamedTuple):
 def write_sweep(output: str, blocks: Blocks, processes: int, scheduler: str | None = None) -> None:
     """Compute a sweep block by block and write it, in the memory of a few blocks.
 
-    Blocks are kept in a folder beside the output until all are done; a command that was killed goes on from there
-    when it is given again. Blocks of another sweep are removed, unless a process is still at work on them: then an
-    OSError says which one.
-
-    ``output``: file that ends in .csv or .parquet, or ``-``. ``blocks``: what is computed and kept. ``processes``:
-    processes that compute. ``scheduler``: address of a Dask scheduler whose workers compute instead.
+    A folder beside the output holds the finished blocks until the end; the same command resumes from them after a kill.
+    Blocks of another sweep are removed, unless a process is still writing them: then an OSError names it.
     """
     count, number = len(blocks.sweep), blocks.sweep.num_blocks
     if output == STANDARD:
@@ -267,7 +250,7 @@ def _without_header(content: bytes, place: int) -> bytes:
 
 
 def _kept(folder: Path, manifest: str) -> set[str]:
-    """Names of the blocks that an earlier run of the same sweep left; the folder is made ready otherwise."""
+    """Names of finished blocks of the same sweep; otherwise an emptied folder with a new manifest."""
     stated = folder / _MANIFEST
     if stated.is_file() and stated.read_text(encoding="utf-8") == manifest:
         return {file.name for file in folder.iterdir()}
@@ -282,7 +265,7 @@ def _kept(folder: Path, manifest: str) -> set[str]:
 
 
 def _clear(folder: Path) -> None:
-    """Remove blocks, the manifest last: what a kill leaves is still known as ours. The lock stays."""
+    """Remove blocks, then the manifest, so that an interrupted removal is recognised. The lock remains."""
     for path in sorted(folder.iterdir(), key=lambda path: path.name == _MANIFEST):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

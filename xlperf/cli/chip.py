@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from xlperf.cli.options import Command, catalog_of, catalog_option, examples, output_option, vary_line
+from xlperf.cli.command import command
+from xlperf.cli.options import catalog_of, vary_line
 from xlperf.cli.output import (
     Front,
     deliver,
@@ -34,20 +34,27 @@ _SHOWN = (
     "memory_stacks", "cache", "num_multiprocessors",
 )  # fmt: skip
 """Results of a chip that a table on a terminal shows."""
-_WORDS = (
-    "An accelerator from node, dies, cache, memory and budgets: peak rates, cost, power, what it serves beside a B200, "
-    "and what the next mm2, stack, W and MB are worth. The sheet Build a chip in a line; what is not given is as there "
-    "and listed below the answer. auto says what it chose. More cache takes area from the cores.\n\n"
-    "--vary makes a table of chips and marks those that no other beats in tokens per second and cost of a unit. "
-    "-o chip.csv writes the chip as a row of accelerators, -o chip.xlsx with its device, by which it has a cost: "
-    "--catalog takes both. Exit code 1: a budget or a limit is missed; the answer says which, by how much and what "
-    "would help."
+
+
+@command(
+    "What an accelerator of your own would cost and be worth.",
+    "xlperf chip --technology '3 nm' --num-dies 4 --die-area 400 --bandwidth-target 9.6",
+    "xlperf chip --cache 64 --power-budget 1000 --cost-budget 8000 --memory-stacks auto",
+    "xlperf chip --vary cache=16,32,64,128,256 --vary technology=3nm,2nm -o cache.xlsx",
+    "xlperf chip --vary 'num dies=1,2,4' --vary 'memory stacks=4,6' --limit 'unit cost<=8000'",
+    "xlperf chip --memory-stacks 8 -o chip.csv      then: xlperf evaluate plans.csv --catalog chip.csv",
+    entries=partial(form_options, "chip"),
 )
+def chip(output: str | None, catalog: str | None, vary: tuple[str, ...], limits: tuple[str, ...], **given: Any) -> int:
+    """An accelerator from node, dies, cache, memory and budgets: peak rates, cost, power, serving performance beside a
+    B200, and the worth of the next mm2, stack, W and MB. The sheet Build a chip in a line; entries that are not given
+    have the values of the sheet and are listed below the answer, and so is the choice for auto. More cache takes area
+    from the cores.
 
-
-def _asked(
-    output: str | None, catalog: str | None, vary: tuple[str, ...], limits: tuple[str, ...], **given: Any
-) -> int:
+    --vary makes a table of chips and marks each that no other beats in tokens per second and cost of a unit. -o
+    chip.csv writes the chip as a row of accelerators, -o chip.xlsx adds its device, which gives it a cost: --catalog
+    takes both. Exit code 1: a budget or a limit is missed; the answer names it, the gap, and a remedy.
+    """
     from xlperf.catalog.schema import first_words
     from xlperf.explore.forms import form_of
     from xlperf.explore.objectives import limits_of
@@ -82,7 +89,7 @@ def _one(form: dict[str, str], table: Table, limits: list[Limit], output: str | 
         own = [part for part in parts(table) if part[0].name not in results]
         nested: dict[str, list[Part]] = {} if worth is None else {"worth": parts(worth)}
         nested |= {} if refused else {"accelerator": parts(chip_row(table, catalog)[0])}
-        front = Front(said=[str(answer["answer"])], nested=nested)
+        front = Front(answers=[str(answer["answer"])], nested=nested)
         deliver(output, "chip", [*own, *parts(results)], "answer", front=front)
     else:
         _write_row(output, table, results, worth, answer, catalog)
@@ -94,7 +101,7 @@ def _one(form: dict[str, str], table: Table, limits: list[Limit], output: str | 
 def _write_row(
     output: str, table: Table, results: Table, worth: Table | None, answer: Answer, catalog: Catalog
 ) -> None:
-    """Write a chip as rows of the catalog; a workbook has its device, its answer and what more is worth as well."""
+    """Write a chip as rows of the catalog; a workbook adds its device, its answer and the worth of more."""
     from xlperf.explore.chips import chip_row
 
     row, device = chip_row(table, catalog, derived=is_workbook(output))
@@ -104,7 +111,7 @@ def _write_row(
     own = [part for part in parts(table) if part[0].name not in results]
     sheets = [("accelerators", parts(row)), ("devices", parts(device)), ("chip", [*own, *parts(results)])]
     write_sheets(output, sheets + [("worth", parts(one)) for one in (worth,) if one is not None],
-                 Front(said=[str(answer["answer"])]))  # fmt: skip
+                 Front(answers=[str(answer["answer"])]))  # fmt: skip
     wrote(output, 1, "accelerator")
 
 
@@ -153,17 +160,17 @@ def _varied(table: Table, vary: tuple[str, ...], limits: list[Limit], output: st
     shown.sort(key=lambda part: _SHOWN.index(part[0].name))
     reason = [part for part in reached if part[0].name == "reason"]
     number = int(np.nansum(marked[1]))
-    said = f"{number:,} of {len(rows):,} chips are beaten by no other in tokens/s and cost of a unit"
-    front = Front([RATE, "unit_cost"], [said])
+    words = f"{number:,} of {len(rows):,} chips are beaten by no other in tokens/s and cost of a unit"
+    front = Front([RATE, "unit_cost"], [words])
     deliver(
         output, "chips", [*entries, *given, *reached, marked], "chip", [*entries, *shown, marked, *reason], None, front
     )
-    say(said, err=True)
+    say(words, err=True)
     return 0 if kept.any() else 1
 
 
 def _entry(part: Part, results: Table) -> Part:
-    """An entry that varies, with the value that was chosen where it says ``auto``."""
+    """A varied entry, with the chosen value for ``auto``."""
     import numpy as np
 
     column, values = part
@@ -192,37 +199,3 @@ def _none_keeps(entries: list[Part], results: Table, limits: list[Limit]) -> lis
     )
     missed = [_missed(limit, results.take([row])) for limit in limits]
     return [words, f"Nearest: {chip}. {' '.join(filter(None, missed))}"]
-
-
-def _command() -> click.Command:
-    options: Any = form_options("chip", output_option(catalog_option(_asked)))
-    limited = click.option(
-        "--limit",
-        "limits",
-        multiple=True,
-        metavar="'RESULT<=NUMBER'",
-        help="Keep only chips that keep it, as 'unit cost<=8000'; of one chip, say by how much it misses. May be "
-        "repeated.",
-    )(options)
-    varied = click.option(
-        "--vary",
-        multiple=True,
-        metavar="ENTRY=VALUES",
-        help="Values to try for an entry, with commas between: cache=32,64,128, 'die area=x0.5,x1', 'num dies=1..8', "
-        "technology=3nm,2nm, memory stacks=4,auto. May be repeated.",
-    )(limited)
-    short = "What an accelerator of your own would cost and be worth."
-    lines = (
-        "xlperf chip --technology '3 nm' --num-dies 4 --die-area 400 --bandwidth-target 9.6",
-        "xlperf chip --cache 64 --power-budget 1000 --cost-budget 8000 --memory-stacks auto",
-        "xlperf chip --vary cache=16,32,64,128,256 --vary technology=3nm,2nm -o cache.xlsx",
-        "xlperf chip --vary 'num dies=1,2,4' --vary 'memory stacks=4,6' --limit 'unit cost<=8000'",
-        "xlperf chip --memory-stacks 8 -o chip.csv      then: xlperf evaluate plans.csv --catalog chip.csv",
-    )
-    wrapped: click.Command = click.command("chip", cls=Command, short_help=short, help=_WORDS, epilog=examples(*lines))(
-        varied
-    )
-    return wrapped
-
-
-chip = _command()

@@ -10,23 +10,8 @@ import click
 
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.schema import table_schema
-from xlperf.cli.options import (
-    Chosen,
-    Command,
-    InputFile,
-    OutputFile,
-    bounds_options,
-    catalog_for,
-    catalog_of,
-    catalog_option,
-    chosen_options,
-    examples,
-    note_names,
-    output_option,
-    read_one,
-    results_option,
-    without_auto,
-)
+from xlperf.cli.command import Chosen, command
+from xlperf.cli.options import catalog_for, catalog_of, note_names, read_one, without_auto
 from xlperf.cli.output import deliver, is_workbook, parts, progress, say, text_table, write_sheets, wrote
 
 if TYPE_CHECKING:
@@ -38,48 +23,32 @@ if TYPE_CHECKING:
 
 
 BLOCK = 16_384
-_OBJECTIVES = ("step-time", "latency", "ttft", "tpot", "cost", "energy")
 _SHARES = ("compute_share", "cache_share", "memory_shoreline_share", "link_shoreline_share")
 _SHOWN = (
-    "num_multiprocessors",
-    "sustained_clock_rate",
-    "peak_flop_rate_bf16",
-    "l2_capacity",
-    "memory_stacks",
-    "memory_capacity",
-    "memory_bandwidth",
-    "link_bandwidth",
-    "thermal_design_power",
-)
+    "num_multiprocessors", "sustained_clock_rate", "peak_flop_rate_bf16", "l2_capacity", "memory_stacks",
+    "memory_capacity", "memory_bandwidth", "link_bandwidth", "thermal_design_power",
+)  # fmt: skip
+_MAPPING = (
+    "tensor_parallel", "pipeline_parallel", "expert_parallel", "virtual_pipeline", "micro_batch_size", "batch_size",
+    "recompute",
+)  # fmt: skip
 OPERATIONS = table_schema("operations").by_name["operation"].choices
 _SIZE = re.compile(r"\s*([-+.\d]+(?:[eE][-+]?\d+)?)\s*(?![eE][-+]?\d+\s*$)([A-Za-z]\S*)\s*")
 
 
-@click.command(
-    cls=Command,
-    short_help="Derive accelerators from a logic node, budgets and shares.",
-    epilog=examples(
-        "xlperf device study.xlsx",
-        "xlperf device study.xlsx --compare",
-        "xlperf device devices.csv -o results.xlsx --catalog study.xlsx",
-    ),
+@command(
+    "Derive accelerators from a logic node, budgets and shares.",
+    "xlperf chip --devices study.xlsx",
+    "xlperf chip --devices study.xlsx --compare",
+    "xlperf chip --devices devices.csv -o results.xlsx --catalog study.xlsx",
 )
-@click.argument("devices", type=InputFile())
-@results_option
-@click.option(
-    "--compare",
-    is_flag=True,
-    help="Compare the devices that name an accelerator in the column compared with to what that states; exit code 1 "
-    "where one differs by more than 20 %.",
-)
-@catalog_option
 def device(devices: str, output: str | None, compare: bool, catalog: str | None) -> int:
     """Derive every row of DEVICES, a CSV or Parquet file, a workbook, or - for CSV on standard input.
 
     Rows have the columns of the sheet devices: node, core, memory and link technology; area, perimeter and power
     budgets; shares. Results are peak rates, on-chip and main memory, links, power by part, area by part, and the cost
-    where a package is named. A device that cannot be built has blank results and a reason. A row of accelerators that
-    names the device in its column device takes these numbers, and plans run on it.
+    if a package is named. A device that cannot be built has blank results and a reason. A row of accelerators that
+    names the device in its column device gets these numbers, and plans run on it.
     """
     import numpy as np
 
@@ -91,9 +60,9 @@ def device(devices: str, output: str | None, compare: bool, catalog: str | None)
     if compare:
         from xlperf.explore.allocate import TOLERANCE, reverse_check
 
-        found = reverse_check(table, known)
-        deliver(output, found.kind, parts(found), "device")
-        far = ~(np.abs(found["difference"]) <= TOLERANCE)
+        comparison = reverse_check(table, known)
+        deliver(output, comparison.kind, parts(comparison), "device")
+        far = ~(np.abs(comparison["difference"]) <= TOLERANCE)
         return 1 if far.any() else 0
     block = len(table) if output is None or is_workbook(output) else BLOCK
     pieces = []
@@ -111,37 +80,11 @@ def device(devices: str, output: str | None, compare: bool, catalog: str | None)
     return 0
 
 
-@click.command(
-    cls=Command,
-    short_help="Find the shares of a device that make time, cost or energy of a plan smallest.",
-    epilog=examples(
-        "xlperf optimise plans.csv --objective step-time          plans.csv: a plan on '2 nm HBM4e (derived)'",
-        "xlperf optimise plans.csv --row 2 --objective cost --catalog study.xlsx -o best.xlsx",
-    ),
+@command(
+    "Find the shares of a device that make time, cost or energy of a plan smallest.",
+    "xlperf search --shares plans.csv --objective step-time          plans.csv: a plan on '2 nm HBM4e (derived)'",
+    "xlperf search --shares plans.csv --row 2 --objective cost --catalog study.xlsx -o best.xlsx",
 )
-@click.argument("plans", type=InputFile())
-@chosen_options("the first")
-@click.option(
-    "--objective",
-    type=click.Choice(_OBJECTIVES),
-    default=None,
-    help="What to make smallest: step-time, cost or energy of training (default: step-time); latency, ttft, tpot, "
-    "cost or energy of inference (default: latency). Cost and energy are per token.",
-)
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Seed: the same one, the same result."
-)
-@click.option(
-    "--generations", type=click.IntRange(min=1), default=16, show_default=True, help="Generations of the search."
-)
-@click.option(
-    "-o",
-    "--output",
-    metavar="OUT.xlsx",
-    type=OutputFile(".xlsx"),
-    help="Write the device, what it becomes, its plan and results.",
-)
-@catalog_option
 def optimise(
     plans: str,
     chosen: Chosen,
@@ -153,11 +96,11 @@ def optimise(
 ) -> None:
     """Divide the die area and edge of a device so that one plan of PLANS runs best within its budgets.
 
-    The row of the plan's accelerator must name a row of the sheet devices in its column device. Free are the shares
-    for cores, cache, memory and links; node, areas, power budget, core, memory and link technology stay. Each
-    candidate is judged by its best plan of a grid: all splits of the accelerators into tensor, pipeline and expert
-    parallel, with micro batches and recomputation (training) or batch sizes where the plan leaves them blank
-    (inference). The search is differential evolution (pip install scipy) and never ends worse than the shares as given.
+    The row of the plan's accelerator must name a row of the sheet devices in its column device. The shares for cores,
+    cache, memory and links are free; node, areas, power budget, core, memory and link technology are fixed. The best
+    plan of a grid judges each candidate: all splits of the accelerators into tensor, pipeline and expert parallel, with
+    micro batches and recomputation (training) or batch sizes if the plan leaves them blank (inference). The search is
+    differential evolution (pip install scipy) and never ends worse than the given shares.
     """
     from xlperf.explore.allocate import OBJECTIVES, optimal_allocation
 
@@ -165,54 +108,37 @@ def optimise(
     known = catalog_for(catalog, plans, [plan])
     goal = objective or next(iter(OBJECTIVES[plan.kind]))
     with progress(generations, f"{generations} generations") as done:
-        found = optimal_allocation(plan, known, goal, seed, generations=generations, progress=done)
-    say(*_summary(found, goal, plan.kind))
+        optimum = optimal_allocation(plan, known, goal, seed, generations=generations, progress=done)
+    say(*_summary(optimum, goal, plan.kind))
     if output is not None:
-        sheets = [("devices", parts(found.device, found.derived)), (plan.kind, parts(found.plan, found.outcome))]
-        write_sheets(output, sheets)
+        device = ("devices", parts(optimum.device, optimum.derived))
+        write_sheets(output, [device, (plan.kind, parts(optimum.plan, optimum.outcome))])
         say(f"{output}: the device and its plan", err=True)
 
 
-def _summary(found: Allocation, goal: str, kind: str) -> list[str]:
+def _summary(optimum: Allocation, goal: str, kind: str) -> list[str]:
     """The result in lines: objective, shares, device, plan."""
     from xlperf.catalog.schema import results_of, unit_of
     from xlperf.explore.allocate import OBJECTIVES
 
     column = results_of(kind).by_name[OBJECTIVES[kind][goal]]
     scale = unit_of(column).factor
-    before = f"{found.start / scale:.4g}" if found.start == found.start else "none"
-    lines = [
-        f"{column.header}: {found.value / scale:.4g} (as given: {before}); {found.num_evaluations:,} plans evaluated"
-    ]
-    lines += [f"  {name.replace('_', ' ')}: {found.device.filled(name)[0]:.3f}" for name in _SHARES]
+    before = f"{optimum.start / scale:.4g}" if optimum.start == optimum.start else "none"
+    count = f"{optimum.num_evaluations:,} plans evaluated"
+    lines = [f"{column.header}: {optimum.value / scale:.4g} (as given: {before}); {count}"]
+    lines += [f"  {name.replace('_', ' ')}: {optimum.device.filled(name)[0]:.3f}" for name in _SHARES]
     for name in _SHOWN:
-        own = results_of("devices").by_name[name]
-        lines.append(f"  {own.header}: {found.derived[name][0] / unit_of(own).factor:.4g}")
-    lines.append(f"  limited by: {found.derived['limited_by'][0]}")
-    chosen = {
-        name: found.plan[name][0]
-        for name in (
-            "tensor_parallel",
-            "pipeline_parallel",
-            "expert_parallel",
-            "virtual_pipeline",
-            "micro_batch_size",
-            "batch_size",
-            "recompute",
-        )
-        if name in found.plan
-    }
-    words = (
-        f"{name.replace('_', ' ')} {value if isinstance(value, str) else format(value, 'g')}"
-        for name, value in chosen.items()
-    )
-    lines.append(f"  best plan: {', '.join(words)}")
-    return lines
+        result = results_of("devices").by_name[name]
+        lines.append(f"  {result.header}: {optimum.derived[name][0] / unit_of(result).factor:.4g}")
+    lines.append(f"  limited by: {optimum.derived['limited_by'][0]}")
+    chosen = {name: optimum.plan[name][0] for name in _MAPPING if name in optimum.plan}
+    words = (f"{name.replace('_', ' ')} {v if isinstance(v, str) else format(v, 'g')}" for name, v in chosen.items())
+    return [*lines, f"  best plan: {', '.join(words)}"]
 
 
 def _option(column: str) -> str:
     name = column.replace("_", "-")
-    return {"operation": "xlperf time"}.get(name, f"-{name}" if len(name) == 1 else f"--{name}")
+    return {"operation": "xlperf explain --operation"}.get(name, f"-{name}" if len(name) == 1 else f"--{name}")
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -227,32 +153,25 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.command(
-    "time",
-    cls=Command,
-    short_help="Time one collective or kernel by itself, as plans do.",
-    epilog=examples(
-        "xlperf time all-reduce --accelerator H100-SXM-80GB --group 8 --size '1 MiB,64 MiB,1 GiB'",
-        "xlperf time all-to-all --accelerator H100-SXM-80GB --group 64 --size 32 --network DGX-H100-rails",
-        "xlperf time gemm --accelerator B200-SXM-180GB -m 8192 -n 8192 -k 8192 --precision fp8",
-        "xlperf time prefill-attention --accelerator H200-SXM-141GB --num-attention-heads 64 --query-length 8192",
-        "xlperf time decode-attention --accelerator H200-SXM-141GB --num-attention-heads 64 --num-query-groups 8 "
-        "--key-length 4096 --batch 64",
-    ),
+@command(
+    "Time one collective or kernel by itself, as plans do.",
+    "xlperf explain --operation all-reduce --accelerator H100-SXM-80GB --group 8 --size '1 MiB,64 MiB,1 GiB'",
+    "xlperf explain --operation all-to-all --accelerator H100-SXM-80GB --group 64 --size 32 --network DGX-H100-rails",
+    "xlperf explain --operation gemm --accelerator B200-SXM-180GB -m 8192 -n 8192 -k 8192 --precision fp8",
+    "xlperf explain --operation prefill-attention --accelerator H200-SXM-141GB --num-attention-heads 64 "
+    "--query-length 8192",
+    "xlperf explain --operation decode-attention --accelerator H200-SXM-141GB --num-attention-heads 64 "
+    "--num-query-groups 8 --key-length 4096 --batch 64",
+    columns=_options,
 )
-@click.argument("operation", type=click.Choice(OPERATIONS))
-@click.option("--accelerator", required=True, metavar="NAME", help="Accelerator of the catalog; may be several.")
-@_options
-@output_option
-@catalog_option
 def time(operation: str, accelerator: str, output: str | None, catalog: str | None, **given: str | None) -> None:
     """Time OPERATION by itself with the code and the calibration of plans: the number that xlperf explain shows.
 
-    Several values with commas between make a line for each combination. Time is that of one call with nothing beside
-    it; a kernel is launched ahead, as a running stack does. Bound is what, if doubled, would help most. The last
-    column says whether the constants were measured on this generation or are extrapolated.
+    Several values with commas between make a line for each combination. The time is for one call with nothing beside
+    it; a kernel is launched ahead, as in a running stack. Bound names the resource whose doubling would help most. The
+    last column says whether the constants were measured on this generation or are extrapolated.
 
-    Exit code 1, with the reason, where the accelerator or the network cannot do it.
+    Exit code 1, with the reason, if the accelerator or the network cannot do it.
     """
     import numpy as np
 
@@ -288,11 +207,11 @@ def _line(name: str, text: str) -> tuple[str, list[str]]:
     from xlperf.base.units import UNITS
 
     words = text.split(",")
-    found = [_SIZE.fullmatch(word) for word in words]
-    if name != "size" or not any(found):
+    matches = [_SIZE.fullmatch(word) for word in words]
+    if name != "size" or not any(matches):
         return name, words
     sizes = []
-    for word, part in zip(words, found, strict=True):
+    for word, part in zip(words, matches, strict=True):
         unit = UNITS.get(part[2]) if part else UNITS["MB"]
         if unit is None or unit.dimension != "B":
             raise InputError(Fault("--size", f'cannot be in "{part[2] if part else word}"; write bytes, as 64 MiB'))
@@ -307,53 +226,15 @@ _PLANS = ("training", "inference")
 _WORDS = {"chiplets": "design", "servers": "server", "training": "plan", "inference": "plan"}
 
 
-@click.command(
-    cls=Command,
-    short_help="Cost of chiplet designs, or of servers per accelerator-hour.",
-    epilog=examples(
-        "xlperf cost designs.csv -o results.csv",
-        "xlperf cost study.xlsx -o results.xlsx --case high",
-        "xlperf cost servers.csv",
-        "xlperf cost study.xlsx --sheet training --owner neocloud -o owned.xlsx",
-        "xlperf cost plans.csv --bridge -o bridge.csv",
-        "xlperf cost study.xlsx --sheet servers --tornado 'cost rate'",
-    ),
+@command(
+    "Cost of chiplet designs, or of servers per accelerator-hour.",
+    "xlperf cost designs.csv -o results.csv",
+    "xlperf cost study.xlsx -o results.xlsx --case high",
+    "xlperf cost servers.csv",
+    "xlperf cost study.xlsx --sheet training --owner neocloud -o owned.xlsx",
+    "xlperf cost plans.csv --bridge -o bridge.csv",
+    "xlperf cost study.xlsx --sheet servers --tornado 'cost rate'",
 )
-@click.argument("designs", type=InputFile())
-@results_option
-@click.option(
-    "--case",
-    type=click.Choice(["low", "base", "high"]),
-    default="base",
-    show_default=True,
-    help="Which of the prices, yields and lives that have a low and a high value.",
-)
-@click.option("--placed", is_flag=True, help="Count whole dies on a grid instead of the closed formula; slower.")
-@click.option(
-    "--tornado",
-    metavar="RESULT",
-    help="Instead of the results: what the low and the high value of each uncertain input makes of one RESULT, such "
-    "as 'bill of materials' or 'cost rate'; the input that moves it most first.",
-)
-@click.option(
-    "--sheet",
-    type=click.Choice(["chiplets", "servers", "training", "inference"]),
-    help="Which sheet of a workbook; by default chiplets where it has rows.",
-)
-@click.option(
-    "--owner",
-    metavar="WORD",
-    help="Plans only: a word in the name of the server, such as neocloud, where servers has several rows of an "
-    "accelerator; without it the first.",
-)
-@click.option(
-    "--bridge",
-    is_flag=True,
-    help="Plans only: instead of the results, line by line from the cost and energy of a token at the sheet prices "
-    "(rented, or owned at its terms) to those of the owner.",
-)
-@bounds_options
-@catalog_option
 def cost(
     designs: str,
     output: str | None,
@@ -368,27 +249,26 @@ def cost(
 ) -> None:
     """Compute every row of DESIGNS, a CSV or Parquet file, a workbook, or - for CSV on standard input.
 
-    The first column says what the rows are. "chiplet": designs with the columns of the sheet chiplets (package, node,
-    num dies, module area, memory stacks, volume ...); results are the parts of the cost of a module, one-time costs,
-    unit cost and price. "server": servers with the columns of the sheet servers (accelerator price, server price,
-    server power, life, discount rate ...); results are capex, network and the cost of an accelerator-hour. A column
-    "model": plans of training or inference; results are what they cost an owner by part, from the wafer to the power,
-    with the network counted from the topology of the plan; cells that say auto are chosen as xlperf search does.
-    Columns with results of an earlier run are left out when they are read, so that a file of results can be edited and
-    computed again.
+    The first column names the kind of the rows. "chiplet": designs with the columns of the sheet chiplets (package,
+    node, num dies, module area, memory stacks, volume ...); results are the parts of the cost of a module, one-time
+    costs, unit cost and price. "server": servers with the columns of the sheet servers (accelerator price, server
+    price, server power, life, discount rate ...); results are capex, network and the cost of an accelerator-hour. A
+    column "model": plans of training or inference; results are the costs of an owner by part, from the wafer to the
+    power, with the network counted from the topology of the plan; auto is chosen as xlperf search does. Columns with
+    results of an earlier run are ignored, so that a file of results can be edited and computed again.
 
-    All commands cost a plan by the sheet prices, each pool by the row of its own accelerator: the rental price where
-    there is one, else capex over life, energy and running cost (cost basis says which). Without either the first row of
-    servers with the accelerator counts, then its device; an accelerator without any has no cost, and reason says so.
-    Input and output tokens share the cost by accelerator time; the all-in cost is all of it over the output tokens.
-    Results that start with owned are what an owner pays by the sheet servers, with the carbon of making dies, memory
-    and packages spread over the tokens of their life.
+    All commands cost a plan by the sheet prices, each pool by the row of its own accelerator: the rental price if there
+    is one, else capex over life, energy and running cost (see cost basis). Without either the first row of servers with
+    the accelerator counts, then its device; an accelerator without any has no cost, and reason gives the cause. Input
+    and output tokens share the cost by accelerator time; the all-in cost is all of it over the output tokens. Results
+    that start with owned are the costs of an owner by the sheet servers, with the carbon of making dies, memory and
+    packages spread over the tokens of their life.
 
-    Energy, grid power and carbon take the accelerators by their work (operations on their node, bytes, messages,
-    running clocks), the rest of the server at full load, and the building. What is provisioned is full load, or the
-    plan's power limit, which caps an accelerator, whose clock then falls.
+    Energy, grid power and carbon count the accelerators by their work (operations on their node, bytes, messages,
+    running clocks), the other parts of the server at full load, and the building. Power is provisioned for full load,
+    or for the plan's power limit, which caps an accelerator and lowers its clock.
 
-    A row of chiplets that names a device takes its blank cells from there, and the device costs what that row costs.
+    A row of chiplets that names a device gets its blank cells from there, and the device has the cost of that row.
     """
     from xlperf.catalog.read import read_designs
     from xlperf.engine.devices import evaluate_designs
@@ -428,7 +308,7 @@ def cost(
 
 
 def _refuse_options(kind: str, given: dict[str, bool], kinds: tuple[str, ...]) -> None:
-    """An option that says nothing about these rows is not accepted."""
+    """Refuse an option without effect on these rows."""
     for name, is_given in given.items():
         if is_given and kind not in kinds:
             meant = " and ".join(dict.fromkeys(f"{_WORDS[own]}s" for own in kinds))
@@ -436,6 +316,6 @@ def _refuse_options(kind: str, given: dict[str, bool], kinds: tuple[str, ...]) -
 
 
 def _without(table: Table, results: Table) -> Table:
-    """A table less the columns that its results have too: names stand once, with the value that was used."""
+    """A table without the columns that its results repeat."""
     columns = {name: values for name, values in table.columns.items() if name not in results}
     return type(table)(table.kind, columns, table.place)

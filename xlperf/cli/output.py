@@ -48,10 +48,7 @@ def say(*lines: str, err: bool = False) -> None:
 
 
 def wrote(output: str, number: int, noun: str) -> None:
-    """Say on standard error what a command wrote; nothing where that went to standard output.
-
-    ``output``: file, or ``-``. ``number``: rows. ``noun``: what a row is, in the singular.
-    """
+    """Report on standard error the number of rows in a file; nothing for standard output."""
     if output not in (STANDARD, AS_JSON):
         say(f"{output}: {number:,} {noun}{'s' if number != 1 else ''}", err=True)
 
@@ -96,7 +93,7 @@ _LONG = 1.0
 
 
 def took(number: int, noun: str) -> None:
-    """Say on a terminal, as the last line, how many rows were shown and in what time, where it took over a second."""
+    """Print on a terminal, as the last line, the number of rows and the time if it exceeds a second."""
     seconds = time.monotonic() - _BEGUN
     if sys.stderr.isatty() and seconds > _LONG:
         say(f"{number:,} {noun}{'s' if number != 1 else ''} in {seconds:.1f} s", err=True)
@@ -104,19 +101,9 @@ def took(number: int, noun: str) -> None:
 
 @contextmanager
 def progress(length: int, label: str) -> Iterator[Callable[[int], Any]]:
-    """Show a progress bar on standard error; none where that is not a terminal.
+    """Progress bar on a terminal's standard error; yields a function that adds the number of items done.
 
-    Parameters
-    ----------
-    length : int
-        How many items there are; 0 where that is not known, then those that are done are counted, with their rate.
-    label : str
-        What is done to them.
-
-    Yields
-    ------
-    callable
-        Call it with the number of items done since the last call.
+    A ``length`` of 0 is unknown: the items done are counted, with their rate.
     """
     if not sys.stderr.isatty():
         yield lambda _done: None
@@ -148,7 +135,7 @@ def progress(length: int, label: str) -> Iterator[Callable[[int], Any]]:
 
 @contextmanager
 def working(label: str) -> Iterator[None]:
-    """Show on a terminal, on standard error, what is being done and for how long; for work that tells no progress."""
+    """Elapsed time on a terminal's standard error, for work without progress."""
     if not sys.stderr.isatty():
         yield
         return
@@ -176,11 +163,11 @@ def parts(*tables: Table) -> list[Part]:
     """Columns of tables of equal length side by side, with their schema; a table's own ones after the others."""
     from xlperf.catalog.schema import own_column
 
-    found: list[Part] = []
+    columns: list[Part] = []
     for table in tables:
-        found += [(table.schema.by_name[name], values) for name, values in table.columns.items()]
-        found += [(own_column(header, values.dtype == object), values) for header, values in table.own.items()]
-    return found
+        columns += [(table.schema.by_name[name], values) for name, values in table.columns.items()]
+        columns += [(own_column(header, values.dtype == object), values) for header, values in table.own.items()]
+    return columns
 
 
 def is_workbook(output: str) -> bool:
@@ -194,21 +181,11 @@ def is_json(output: str | None) -> bool:
 
 
 class Front(NamedTuple):
-    """Input of the front sheet of a workbook of results, beside its tables.
+    """Input of the front sheet of a workbook of results, beside its tables."""
 
-    Attributes
-    ----------
-    wanted : sequence of str
-        Columns that the command asked for, the first ones drawn: objectives, results, what a solution varies.
-    said : sequence of str
-        What the command found, in words.
-    nested : mapping of str to list
-        Tables that each object of JSON holds under a name of their own.
-    """
-
-    wanted: Sequence[str] = ()
-    said: Sequence[str] = ()
-    nested: Mapping[str, list[Part]] = MappingProxyType({})
+    wanted: Sequence[str] = ()  # columns that the command asked for, drawn first: objectives, results, varied columns
+    answers: Sequence[str] = ()  # answers in words
+    nested: Mapping[str, list[Part]] = MappingProxyType({})  # tables inside each object of JSON
 
 
 NOTHING_SAID = Front()
@@ -251,9 +228,9 @@ def _write_csv(stream: IO[str], blocks: Iterable[list[Part]]) -> None:
 
 
 def _write_json(stream: IO[str], blocks: Iterable[list[Part]], nested: Mapping[str, list[Part]]) -> None:
-    """An object for each row, by header with unit: numbers, texts, true and false; null for what is blank.
+    """An object for each row, by header with unit: numbers, texts, true and false; null for blanks.
 
-    ``nested``: tables that each object holds under their names.
+    Each object holds the tables of ``nested`` under their names.
     """
     inside = {name: list(_objects(block)) for name, block in nested.items()}
     stream.write("[")
@@ -282,7 +259,7 @@ def deliver(
     number: int | None = None,
     front: Front = NOTHING_SAID,
 ) -> None:
-    """Write a table and say of how many rows; print what of it a terminal shows where no output is named."""
+    """Write a table and report the number of rows; without an output print the part for a terminal."""
     if output is None:
         say(*text_table(whole if shown is None else shown))
         took(len(whole[0][1]) if number is None else number, noun)
@@ -341,7 +318,7 @@ def _write_workbook(path: str, sheets: Iterable[tuple[str, list[Part]]], front: 
     from openpyxl import Workbook
 
     from xlperf.workbook.package import cell_value, save_workbook, write_table
-    from xlperf.workbook.result_front import add_front
+    from xlperf.workbook.report.result_front import add_front
     from xlperf.workbook.style import add_styles, page_setup
 
     workbook = Workbook()
@@ -360,12 +337,12 @@ def _write_workbook(path: str, sheets: Iterable[tuple[str, list[Part]]], front: 
         page_setup(sheet, 1, pages_wide=max(1, min(round(across / _PAGE), _PAGES)), key_columns="A:A")
         tables[name] = columns, rows
     command, asked = asked_of()
-    add_front(workbook, command, asked, tables, front.wanted, front.said)
+    add_front(workbook, command, asked, tables, front.wanted, front.answers)
     save_workbook(workbook, path)
 
 
 def asked_of() -> tuple[str, dict[str, str]]:
-    """The command that runs, and what it was given on the command line."""
+    """The running command, and its arguments on the command line."""
     context = click.get_current_context(silent=True)
     if context is None:
         return "xlperf", {}
@@ -396,7 +373,7 @@ Series = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 
 
 def plotter() -> Any:
-    """The library that draws, with a clean figure as wide as the terminal; None where nothing is to be drawn."""
+    """The drawing library with a clean figure as wide as the terminal; None without a terminal or the library."""
     if not sys.stdout.isatty():
         return None
     try:
@@ -449,5 +426,4 @@ def show_stacked(title: str, names: Sequence[str], parts: Mapping[str, Sequence[
 
 
 def _say(drawing: Any) -> None:
-    """Print what was drawn, without codes that colour it."""
     say("", *str(drawing.uncolorize(drawing.build())).rstrip("\n").split("\n"))

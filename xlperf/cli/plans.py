@@ -8,26 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.cli.options import (
-    Chosen,
-    Command,
-    InputFile,
-    Machines,
-    OutputFile,
-    bounds_options,
-    catalog_for,
-    catalog_of,
-    catalog_option,
-    chosen_options,
-    examples,
-    machines_options,
-    note_unread,
-    output_option,
-    read_one,
-    results_option,
-    varied,
-    without_auto,
-)
+from xlperf.cli.command import Chosen, Machines, command
+from xlperf.cli.options import catalog_for, catalog_of, note_unread, read_one, varied, without_auto
 from xlperf.cli.output import (
     AS_JSON,
     NONE_COUNTED,
@@ -55,35 +37,12 @@ if TYPE_CHECKING:
 BLOCK = 32_768  # rows that are evaluated and written at a time: bounds the memory of a table of any length
 
 
-@click.command(
-    cls=Command,
-    short_help="Compute the plans of a workbook and write the report workbook.",
-    epilog=examples(
-        "xlperf report -o report.xlsx                the shipped workbook",
-        "xlperf report study.xlsx -o study-report.xlsx",
-        "xlperf report --study recompute -o recompute.xlsx",
-    ),
+@command(
+    "Compute the plans of a workbook and write the report workbook.",
+    "xlperf report -o report.xlsx                the shipped workbook",
+    "xlperf report study.xlsx -o study-report.xlsx",
+    "xlperf report --study recompute -o recompute.xlsx",
 )
-@click.argument("workbook", required=False, type=InputFile())
-@click.option(
-    "-o",
-    "--output",
-    default="report.xlsx",
-    show_default=True,
-    metavar="OUT.xlsx",
-    type=OutputFile(".xlsx"),
-    help="Report to write.",
-)
-@click.option("--study", metavar="NAME", help="Answer the question of a study instead; --study list names them.")
-@click.option("--full", is_flag=True, help="The long run of a study that has one.")
-@click.option(
-    "--uncertain",
-    is_flag=True,
-    help="Add a sheet with the 5th, 50th and 95th percentile of times and costs, drawn within the low and high values "
-    "of the sheets and the bands of the calibration.",
-)
-@bounds_options
-@catalog_option
 def report(
     workbook: str | None,
     output: str,
@@ -95,16 +54,15 @@ def report(
 ) -> None:
     """Compute every plan of WORKBOOK and write a report: summary, results, charts, assumptions, reasons.
 
-    The answers of the summary are printed as well.
-
-    Without WORKBOOK the shipped one is computed. The workbook itself is not changed. Cells that say auto are chosen
-    as xlperf search does, the best plan that fits; the reasons say what was chosen among how many.
+    The answers of the summary are printed as well. Without WORKBOOK the shipped one is computed. The workbook itself is
+    not changed. Cells with auto get the best plan that fits, as xlperf search does; the reasons list the choices and
+    the number of plans tried.
     """
     import datetime
 
     from xlperf.base.resources import workbook as shipped
     from xlperf.catalog.read import read_plans
-    from xlperf.workbook.report import answers, write_report
+    from xlperf.workbook.report.book import answers, write_report
 
     if study is not None:
         if uncertain:
@@ -128,19 +86,19 @@ def report(
 
 
 def _study(name: str, workbook: str | None, output: str, full: bool, catalog: str | None) -> None:
-    """Run a study and write its report; ``list`` shows what studies there are."""
+    """Run a study and write its report; ``list`` prints all studies."""
     import datetime
 
     from xlperf.studies import NAMES
-    from xlperf.studies import study as found
+    from xlperf.studies import study as study_of
     from xlperf.studies.inputs import read_inputs
-    from xlperf.workbook.report import write_study_report
+    from xlperf.workbook.report.book import write_study_report
 
     if name.strip().casefold() == "list":
         for known in NAMES:
-            say(f"{known:18} {found(known).question}")
+            say(f"{known:18} {study_of(known).question}")
         return
-    chosen = found(name)
+    chosen = study_of(name)
     if full and not chosen.full:
         raise click.UsageError(f"the study {chosen.name} has no long run; leave --full out")
     note_unread(catalog, workbook)
@@ -155,41 +113,30 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
     wrote(output, len(outcome.findings), "finding")
 
 
-@click.command(
-    cls=Command,
-    short_help="Compute plans and write results to .xlsx, .csv or .parquet.",
-    epilog=examples(
-        "xlperf evaluate study.xlsx -o results.xlsx",
-        "xlperf evaluate plans.csv -o results.parquet --catalog study.xlsx",
-        "cat plans.csv | xlperf evaluate - | head",
-    ),
+@command(
+    "Compute plans and write results to .xlsx, .csv or .parquet.",
+    "xlperf evaluate study.xlsx -o results.xlsx",
+    "xlperf evaluate plans.csv -o results.parquet --catalog study.xlsx",
+    "cat plans.csv | xlperf evaluate - | head",
 )
-@click.argument("plans", type=InputFile())
-@results_option
-@click.option("--sheet", metavar="NAME", help="Sheet of the workbook; default: training and inference.")
-@machines_options
-@bounds_options
-@catalog_option
 def evaluate(
     plans: str, output: str | None, sheet: str | None, machines: Machines, bounds: Bounds, catalog: str | None
 ) -> int:
     """Compute every row of PLANS, a workbook, a CSV file or - for CSV on standard input.
 
-    Headers may be those of the trade (GPU, TP, PP, GBS, ISL, OSL, QPS ...); a plan may also be a card, a name and a
-    value in each row. Columns that xlperf does not know pass through to the results and are named on standard error.
+    Headers may be the usual abbreviations (GPU, TP, PP, GBS, ISL, OSL, QPS ...); a plan may also be a card, a name and
+    a value in each row. Columns that xlperf does not know pass through to the results and are named on standard error.
 
-    Results stand beside the columns of the plan, in the units of the headers of xlperf's sheets. An illegal plan has
-    blank results and a reason; exit code 1 if no plan is legal. What was measured stands in columns of its own,
-    measured step time (s), measured tpot (ms) ...: it is kept, and the error of the prediction stands beside the
-    result.
-    A cell that says auto gets the value of the best plan that fits, chosen as xlperf search does; the reason says among
-    how many.
+    The output has the columns of the plan and its results, in the units of the headers of xlperf's sheets. An illegal
+    plan has blank results and a reason; exit code 1 if no plan is legal. Columns with a measurement, measured step time
+    (s), measured tpot (ms) ..., remain, and the error of the prediction is beside the result. A cell with auto gets the
+    value of the best plan that fits, as xlperf search does; the reason gives the number of plans tried.
 
-    CSV and Parquet may have any number of rows: they are read, computed and written in blocks, by all cores.
+    CSV and Parquet may have any number of rows: all cores read, compute and write them in blocks.
 
     Headers of results carry their unit, step time (s), in all kinds of files; a file of results is a file of plans
     again. Numbers are digits with a decimal point and an exponent. In CSV each part of a text that a spreadsheet would
-    take for a formula has an apostrophe before it, which xlperf takes away again; on standard output CSV is UTF-8.
+    read as a formula has an apostrophe before it, which xlperf removes again; on standard output CSV is UTF-8.
     """
     from xlperf.catalog.read import is_workbook as is_read_workbook
     from xlperf.catalog.read import read_plans
@@ -206,18 +153,18 @@ def evaluate(
         tables = [_only(tables, plans, output)]
     blocks = ((table, BLOCK if written else len(table)) for table in tables)
     legal: dict[str, Legal] = {}
-    found = _counting((pair for table, block in blocks for pair in _evaluated(table, known, block, bounds)), legal)
+    computed = _counting((pair for table, block in blocks for pair in _evaluated(table, known, block, bounds)), legal)
     if output is None:
-        for number, (rows, results) in enumerate(found):
+        for number, (rows, results) in enumerate(computed):
             say(*([""] if number else []), *text_table(_seen(rows, results)))
     else:
-        write_sheets(output, ((rows.kind, parts(rows, results)) for rows, results in found))
+        write_sheets(output, ((rows.kind, parts(rows, results)) for rows, results in computed))
     return _said(output, legal)
 
 
-def _counting(found: Iterable[tuple[Table, Table]], legal: dict[str, Legal]) -> Iterator[tuple[Table, Table]]:
+def _counting(computed: Iterable[tuple[Table, Table]], legal: dict[str, Legal]) -> Iterator[tuple[Table, Table]]:
     """Plans and results as they come, counted by kind."""
-    for rows, results in found:
+    for rows, results in computed:
         legal[rows.kind] = legal.get(rows.kind, NONE_COUNTED).with_more(legal_of(results))
         yield rows, results
 
@@ -232,7 +179,7 @@ def _said(output: str | None, legal: dict[str, Legal]) -> int:
 
 
 def _seen(plans: Table, results: Table) -> list[Part]:
-    """What a terminal shows of computed plans: name, machine, main results, and why there is none."""
+    """Columns of computed plans for a terminal: name, machine, main results, and the reason if there are none."""
     import numpy as np
 
     from xlperf.explore.search import SHOWN
@@ -246,24 +193,16 @@ def _seen(plans: Table, results: Table) -> list[Part]:
     return [*inputs, *shown, *reason]
 
 
-@click.command(
-    cls=Command,
-    short_help="Show the operators of one plan with FLOP, bytes, time and what limits them.",
-    epilog=examples(
-        "xlperf explain study.xlsx --name 'Llama-3 70B, 64 H100, bf16'",
-        "xlperf explain study.xlsx --sheet inference --row 3",
-        "xlperf explain plans.csv -o operators.csv",
-    ),
+@command(
+    "Show the operators of one plan with FLOP, bytes, time and what limits them.",
+    "xlperf explain study.xlsx --name 'Llama-3 70B, 64 H100, bf16'",
+    "xlperf explain study.xlsx --sheet inference --row 3",
+    "xlperf explain plans.csv -o operators.csv",
 )
-@click.argument("plans", type=InputFile())
-@chosen_options("the first")
-@output_option
-@bounds_options
-@catalog_option
 def explain(plans: str, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None) -> None:
-    """Show where the time of one plan of PLANS goes: a line for each operator of a layer, a pass and a step.
+    """Show the time of one plan of PLANS by operator: a line for each operator of a layer, a pass and a step.
 
-    Exit code 1, with the reason, where the plan is illegal.
+    Exit code 1, with the reason, if the plan is illegal.
     """
     from xlperf.engine import evaluate as evaluated
     from xlperf.engine import explain as explained
@@ -304,36 +243,12 @@ def _show_memory(results: Table) -> None:
     show_stacked("Memory by stage (GiB)", list(known), shares)
 
 
-@click.command(
-    cls=Command,
-    short_help="Show throughput against speed per user, over loads and a grid of plans.",
-    epilog=examples(
-        "xlperf frontier study.xlsx",
-        "xlperf frontier plans.csv --vary 'tensor parallel=1,2,4,8' --vary precision=bf16,fp8",
-        "xlperf frontier plans.csv --vary concurrency=1,8,64,512 --all -o points.csv",
-    ),
+@command(
+    "Show throughput against speed per user, over loads and a grid of plans.",
+    "xlperf search --frontier study.xlsx",
+    "xlperf search --frontier plans.csv --vary 'tensor parallel=1,2,4,8' --vary precision=bf16,fp8",
+    "xlperf search --frontier plans.csv --vary concurrency=1,8,64,512 --all -o points.csv",
 )
-@click.argument("plans", type=InputFile())
-@click.option(
-    "--vary",
-    multiple=True,
-    metavar="COLUMN=VALUES",
-    help="Values to try for a column of the plans, with commas between, 1..8 for all whole numbers between, or auto; "
-    "may be repeated, all combinations are tried. "
-    "Without concurrency, batch size or request rate among them loads are chosen up to full memory.",
-)
-@click.option(
-    "--points",
-    type=click.IntRange(min=2, max=10_000),
-    default=24,
-    show_default=True,
-    help="Loads of each plan where they are chosen.",
-)
-@click.option("--all", "every", is_flag=True, help="Every point that fits and keeps the targets, in order of the grid.")
-@click.option("--sheet", metavar="NAME", help="Sheet of the workbook; default: inference.")
-@output_option
-@bounds_options
-@catalog_option
 def frontier(
     plans: str,
     vary: tuple[str, ...],
@@ -346,11 +261,12 @@ def frontier(
 ) -> None:
     """Compute the inference plans of PLANS over their loads and show the Pareto frontier of throughput against speed.
 
-    More requests in flight give an accelerator more tokens per second, and each user fewer. Plans that are illegal,
-    do not fit, or miss their ttft target or tpot target are left out; the first line is the largest throughput. Plans
-    compete that serve one model with the same lengths. A cell that says auto stands for every value that the rules of
-    plans allow.
-    Exit code 1 where no point is left.
+    More requests in flight give an accelerator more tokens per second, and each user fewer. Plans that are illegal, do
+    not fit, or miss their ttft target or tpot target are left out; the first line is the largest throughput. Plans
+    compete if they serve one model with the same lengths. A cell with auto takes every value that the rules of plans
+    allow.
+
+    Exit code 1 if no point is left.
     """
     from xlperf.catalog.read import read_plans
     from xlperf.explore.frontier import SHOWN, Frontier, distinguishing_columns
@@ -364,30 +280,27 @@ def frontier(
     known = catalog_for(catalog, plans, [table])
     with progress(0, "points computed") as done:
         made = every_point if every else unbeaten_points
-        found, results = made(table, known, values, points, done, **bounds)
-    if not len(found):
+        best, results = made(table, known, values, points, done, **bounds)
+    if not len(best):
         say("no plan at no load is legal, fits in memory and keeps the targets", err=True)
         raise click.exceptions.Exit(1)
-    names = distinguishing_columns(Frontier(found, results), {**table.auto, **values}, named=len(table) > 1)
-    shown = [part for part in parts(found) if part[0].name in names]
+    names = distinguishing_columns(Frontier(best, results), {**table.auto, **values}, named=len(table) > 1)
+    shown = [part for part in parts(best) if part[0].name in names]
     shown += [part for part in parts(results) if part[0].name in SHOWN]
-    deliver(output, "frontier", parts(found, results), "point", shown)
+    deliver(output, "frontier", parts(best, results), "point", shown)
     if output is None:
-        _show_frontier(found, results)
+        _show_frontier(best, results)
 
 
-def _show_frontier(found: Table, results: Table) -> None:
+def _show_frontier(plans: Table, results: Table) -> None:
     """Draw throughput over speed per user on a terminal, a marker for each plan."""
     from xlperf.cli.output import show_points
 
-    names = [str(name) for name in found.text("name")]
-    speed, rate = (results.number(f"tokens_per_second_per_{what}") for what in ("user", "accelerator"))
-    series = {
-        name: tuple([float(v) for v, own in zip(values, names, strict=True) if own == name] for values in (speed, rate))
-        for name in dict.fromkeys(names)
-    }
-    drawn = {name: (x, y) for name, (x, y) in series.items()}
-    show_points("Frontier", "token/s for a user", "token/s of an accelerator", drawn)
+    names = plans.text("name")
+    speed, rate = (results.number(f"tokens_per_second_per_{unit}") for unit in ("user", "accelerator"))
+    rows = {str(name): names == name for name in dict.fromkeys(names.tolist())}
+    series = {name: (speed[mask].tolist(), rate[mask].tolist()) for name, mask in rows.items()}
+    show_points("Frontier", "token/s for a user", "token/s of an accelerator", series)
 
 
 def _evaluated(table: Table, catalog: Catalog, block: int, bounds: Bounds) -> Iterator[tuple[Table, Table]]:

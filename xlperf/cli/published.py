@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.cli.options import Command, EditedFile, InputFile, OutputFile, catalog_of, catalog_option, examples
+from xlperf.cli.command import command
+from xlperf.cli.options import catalog_of
 from xlperf.cli.output import STANDARD, parts, progress, say, standard_output, text_table, write_sheets, wrote
 
 if TYPE_CHECKING:
@@ -22,96 +23,21 @@ if TYPE_CHECKING:
 _CALIBRATION_SHOWN = "family generation precision software constant value unit num_rows error kind".split()
 
 
-@click.command(
-    cls=Command,
-    short_help="Compare predictions with published measurements.",
-    epilog=examples(
-        "xlperf validate                                  the shipped rows, held to their tolerances",
-        "xlperf validate training_published.csv -o errors.csv",
-        "xlperf validate --leave-out blackwell            refit without a generation and predict it",
-        "xlperf validate --leave-out MI300X --leave-out llm_foundry   likewise a machine, then the rows of a source",
-        "xlperf validate --cross-validate                 errors and bands of models left out of the fit",
-        "xlperf validate --kernels                        errors of held-out kernel shapes",
-        "xlperf validate --machines                       machines beyond NVIDIA, sources left out of the fit",
-        "xlperf validate --conditions                     formats, layers, engines, sources left out beside models",
-        "xlperf validate --choice                         is the plan ranked first the right one, as measured",
-        "xlperf validate --deployments                    published fleets beside the answers of xlperf serve",
-        "xlperf validate --pairs                          two engines of one publisher: predicted and measured ratio",
-        "xlperf validate --baseline                       beside one constant MFU per accelerator and precision",
-    ),
+@command(
+    "Compare predictions with published measurements.",
+    "xlperf validate                                  the shipped rows, held to their tolerances",
+    "xlperf validate training_published.csv -o errors.csv",
+    "xlperf validate --leave-out blackwell            refit without a generation and predict it",
+    "xlperf validate --leave-out MI300X --leave-out llm_foundry   likewise a machine, then the rows of a source",
+    "xlperf validate --cross-validate                 errors and bands of models left out of the fit",
+    "xlperf validate --kernels                        errors of held-out kernel shapes",
+    "xlperf validate --machines                       machines beyond NVIDIA, sources left out of the fit",
+    "xlperf validate --conditions                     formats, layers, engines, sources left out beside models",
+    "xlperf validate --choice                         is the plan ranked first the right one, as measured",
+    "xlperf validate --deployments                    published fleets beside the answers of xlperf serve",
+    "xlperf validate --pairs                          two engines of one publisher: predicted and measured ratio",
+    "xlperf validate --baseline                       beside one constant MFU per accelerator and precision",
 )
-@click.argument("files", nargs=-1, metavar="[FILE ...]", type=InputFile())
-@click.option(
-    "-o",
-    "--output",
-    metavar="OUT.csv",
-    type=OutputFile(".csv", STANDARD),
-    help="Write a line per row and metric; - is standard output.",
-)
-@click.option(
-    "--leave-out",
-    metavar="NAME",
-    multiple=True,
-    help="Refit the calibration without this accelerator or generation of them, this software, or this source (a "
-    "source_id of published rows, or the beginning of several up to a _), and predict its rows; may be given several "
-    "times, each is left out alone. With --kernels: refit only the kernels.",
-)
-@click.option(
-    "--cross-validate",
-    is_flag=True,
-    help="Models left out of the fit one by one: the errors of their rows, by configuration (software, model, "
-    "accelerator), and the share in an 80 % band made from other models. Kernel constants are not refitted.",
-)
-@click.option(
-    "--kernels",
-    is_flag=True,
-    help="Show the errors on held-out kernel shapes, which are in no fit. Exit code 1 where an operation misses its "
-    "target.",
-)
-@click.option(
-    "--machines",
-    is_flag=True,
-    help="AMD, TPU, Gaudi and Trainium machines with half of the sources of published runs left out of the fit at "
-    "a time: errors by line of machines, bias, and the share in the 80 % band.",
-)
-@click.option(
-    "--conditions",
-    is_flag=True,
-    help="Serving: formats, generations, kinds of layers and of load, engines and sources left out of the fit beside "
-    "the model of each row: how far errors go beyond a band made from other models, and the share in that band and in "
-    "the wider one of such plans.",
-)
-@click.option(
-    "--choice",
-    is_flag=True,
-    help="Instead of errors: in groups of measured alternatives (mappings, engines, most throughput under a limit of "
-    "TPOT), how much slower than the best the plan ranked first is, and how often a limit is broken; -o writes a line "
-    "per choice.",
-)
-@click.option(
-    "--pairs",
-    is_flag=True,
-    help="Instead of errors: pairs of runs of one publisher that differ only in the engine, or in one pool against "
-    "separate ones: the error of the predicted ratio, and how often the faster one is named; -o writes a line per "
-    "pair and number.",
-)
-@click.option(
-    "--deployments",
-    is_flag=True,
-    help="Instead of errors: published deployments, and the fleet that xlperf serve answers for the same load.",
-)
-@click.option(
-    "--baseline",
-    is_flag=True,
-    help="Show, as a baseline, the error of one constant MFU per accelerator and precision, fitted on the same rows.",
-)
-@click.option(
-    "--readme",
-    metavar="FILE",
-    type=EditedFile(),
-    help="Replace the table that is shown between its markers in FILE.",
-)
-@catalog_option
 def validate(
     files: tuple[str, ...],
     output: str | None,
@@ -127,14 +53,14 @@ def validate(
     readme: str | None,
     catalog: str | None,
 ) -> int:
-    """Predict published runs and show the error per group, source, accelerator and metric, and what is not covered.
+    """Predict published runs; show the error per group, source, accelerator and metric, and the rows without coverage.
 
     FILE is a workbook or a CSV file with the columns of published training or inference runs (row_id, gpu, tp, gbs,
-    iter_time_s, tpot_ms ...), or with plans as xlperf evaluate takes them beside columns of what was measured:
-    measured step time (s), measured memory (GiB), measured ttft (ms), measured tokens per second ..., or of measured
-    power (avg_power_w_per_gpu, energy_j_per_output_token, tokens_per_s, batch ...): watts at the measured and at the
-    predicted rate, joules per token. Without FILE the shipped rows are taken. The error of a row is |predicted time /
-    measured time - 1|. Exit code 1 where a tolerance is missed.
+    iter_time_s, tpot_ms ...), or with plans as xlperf evaluate reads them beside measured columns: measured step time
+    (s), measured memory (GiB), measured ttft (ms), measured tokens per second ..., or measured power
+    (avg_power_w_per_gpu, energy_j_per_output_token, tokens_per_s, batch ...): watts at the measured and at the
+    predicted rate, joules per token. Without FILE the shipped rows are predicted. The error of a row is |predicted time
+    / measured time - 1|. Exit code 1 if a tolerance is missed.
     """
     from xlperf.base.files import replaced
     from xlperf.calibrate.unseen import unseen_table
@@ -193,63 +119,16 @@ def validate(
     return report.exit_code
 
 
-@click.command(
-    cls=Command,
-    short_help="Show the calibration, or fit it to measured kernels and published runs.",
-    epilog=examples(
-        "xlperf calibrate                                 the constants in use, with their error",
-        "xlperf calibrate --fit                           fitted anew, shown",
-        "xlperf calibrate --fit -o study.xlsx             a workbook with the new sheet",
-        "xlperf calibrate --fit --values-only -o study.xlsx    the same constants, their values fitted anew",
-        "xlperf calibrate --fit --machines -o study.xlsx  only those of AMD, TPU, Gaudi and Trainium machines",
-        "xlperf calibrate --fit --measurements mine.xlsx -o calibration.csv",
-        "xlperf calibrate --mine runs.csv -o study.xlsx   predictions moved by measured runs of your own cluster",
-    ),
+@command(
+    "Show the calibration, or fit it to measured kernels and published runs.",
+    "xlperf calibrate                                 the constants in use, with their error",
+    "xlperf calibrate --fit                           fitted anew, shown",
+    "xlperf calibrate --fit -o study.xlsx             a workbook with the new sheet",
+    "xlperf calibrate --fit --values-only -o study.xlsx    the same constants, their values fitted anew",
+    "xlperf calibrate --fit --machines -o study.xlsx  only those of AMD, TPU, Gaudi and Trainium machines",
+    "xlperf calibrate --fit --measurements mine.xlsx -o calibration.csv",
+    "xlperf calibrate --mine runs.csv -o study.xlsx   predictions moved by measured runs of your own cluster",
 )
-@click.option(
-    "--fit",
-    is_flag=True,
-    help="Fit the constants (robust pooled least squares); the same measurements give the same constants.",
-)
-@click.option(
-    "--values-only",
-    is_flag=True,
-    help="With --fit: keep the constants that each training stack has and refit their values; no selection.",
-)
-@click.option(
-    "--machines",
-    is_flag=True,
-    help="With --fit: only the constants and bands of AMD, TPU, Gaudi and Trainium machines; all others stay.",
-)
-@click.option(
-    "--measurements",
-    metavar="WORKBOOK",
-    type=InputFile(),
-    help="Workbook with the sheets kernels, training and inference; default: the shipped validation.xlsx.",
-)
-@click.option(
-    "--mine",
-    multiple=True,
-    metavar="FILE",
-    type=InputFile(),
-    help="Plans with measured columns (measured step time (s), measured tpot (ms) ...), one row or many: predictions "
-    "of plans near them are moved towards what was measured, weighted by the spread of residuals and the noise, and "
-    "their bands narrow. -o writes a workbook with the sheet my_cluster, for --catalog, or its rows. May be "
-    "repeated.",
-)
-@click.option(
-    "--date",
-    type=click.DateTime(["%Y-%m-%d"]),
-    help="Date that the fitted rows carry; default: today.",
-)
-@click.option(
-    "-o",
-    "--output",
-    metavar="OUT",
-    type=OutputFile(".xlsx", ".csv", ".parquet"),
-    help="Write a workbook (.xlsx: the sheets of the catalog and this calibration), or the rows (.csv, .parquet).",
-)
-@catalog_option
 def calibrate(
     fit: bool,
     values_only: bool,
@@ -301,7 +180,7 @@ def calibrate(
 
 
 def _own_runs(files: Sequence[str], known: Catalog, catalog: str | None, output: str | None) -> None:
-    """Show what runs of the user's own cluster change, and write them."""
+    """Show the effect of runs of the user's own cluster, and write them."""
     from xlperf.base.resources import workbook as shipped
     from xlperf.calibrate.own_runs import effects, own_runs
     from xlperf.catalog.read import read_plans
@@ -329,21 +208,21 @@ def _own_runs(files: Sequence[str], known: Catalog, catalog: str | None, output:
 
 
 def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
-    """Median errors of the step time beside those of one constant MFU, by group and by source."""
+    """Median errors of the step time beside one constant MFU, by group and by source."""
     from xlperf.base.resources import workbook
-    from xlperf.calibrate.published import read_published
     from xlperf.calibrate.validate import against_constant_mfu
+    from xlperf.measurements.published import read_published
 
     paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
     published = [rows for path in paths for rows in read_published(path)]
     for by in ("group", "source_id"):
         header = (by.removesuffix("_id"), "count", "predicted", "constant mfu")
-        found = [
+        lines = [
             (one.key, f"{one.count}", f"{100.0 * one.predicted:.1f} %", f"{100.0 * one.constant_mfu:.1f} %")
             for one in against_constant_mfu(published, catalog, by)
         ]
-        if found:
-            say("Median error beside one constant MFU", *_aligned(header, found), "")
+        if lines:
+            say("Median error beside one constant MFU", *_aligned(header, lines), "")
 
 
 def _conditions(catalog: Catalog, readme: str | None) -> int:
@@ -357,8 +236,8 @@ def _conditions(catalog: Catalog, readme: str | None) -> int:
 
 def _cross_validate(catalog: Catalog, readme: str | None) -> int:
     from xlperf.calibrate.accuracy import cross_validated_errors, cross_validation_table, short_table
-    from xlperf.calibrate.comparison import MEMORY
     from xlperf.calibrate.fit import read_measured
+    from xlperf.measurements.comparison import MEMORY
 
     measured = read_measured()
     with progress(0, "evaluations of all rows") as done:
@@ -372,9 +251,9 @@ def _cross_validate(catalog: Catalog, readme: str | None) -> int:
     from xlperf.calibrate.published_errors import plans_to_fit
 
     plans = {rows.kind: plans_to_fit(rows, catalog).plans for rows in (measured.training, measured.inference)}
-    found = [gain for own in errors if MEMORY not in own.quantity for gain in gains(own, plans[own.kind])]
+    gained = [gain for own in errors if MEMORY not in own.quantity for gain in gains(own, plans[own.kind])]
     say("", "The other rows of each configuration with one of its rows as a run of the user's own (calibrate --mine)")
-    say(*_aligned(*gains_table(found)))
+    say(*_aligned(*gains_table(gained)))
     return 0
 
 
@@ -407,15 +286,15 @@ def _compared(pairs: bool, files: Sequence[str], catalog: Catalog, output: str |
     from xlperf.base.resources import workbook
     from xlperf.calibrate.choice import alternatives_of, choice_lines, choice_table, choices
     from xlperf.calibrate.pairs import collected_pairs, pair_lines, pair_table, pairs_of, runs_of
-    from xlperf.calibrate.published import read_published
     from xlperf.catalog.csv_files import harmless
+    from xlperf.measurements.published import read_published
 
     with progress(0, "published runs") as done:
         paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
         published = [rows for path in paths for rows in read_published(path)]
         if pairs:
-            found = pairs_of(runs_of(published if files else [*published, collected_pairs()], catalog, done))
-            title, name, lines, table = "Pairs of runs", "ratio", pair_lines(found), pair_table(found)
+            compared = pairs_of(runs_of(published if files else [*published, collected_pairs()], catalog, done))
+            title, name, lines, table = "Pairs of runs", "ratio", pair_lines(compared), pair_table(compared)
         else:
             chosen = choices(alternatives_of(published, catalog, done))
             title, name, lines, table = (
@@ -437,7 +316,7 @@ def _compared(pairs: bool, files: Sequence[str], catalog: Catalog, output: str |
 def _kernels(catalog: Catalog, readme: str | None) -> int:
     from xlperf.base.resources import workbook
     from xlperf.calibrate.accuracy import kernel_errors, kernel_table
-    from xlperf.calibrate.kernel_measurements import read_kernels
+    from xlperf.measurements.kernels import read_kernels
 
     errors = kernel_errors(read_kernels(workbook("validation.xlsx")), catalog)
     if readme is not None:
@@ -452,7 +331,7 @@ def _kernels(catalog: Catalog, readme: str | None) -> int:
 def _kernels_left_out(catalog: Catalog, names: Sequence[str]) -> int:
     from xlperf.base.resources import workbook
     from xlperf.calibrate.accuracy import kernel_errors_left_out, kernel_table
-    from xlperf.calibrate.kernel_measurements import read_kernels
+    from xlperf.measurements.kernels import read_kernels
 
     errors = kernel_errors_left_out(read_kernels(workbook("validation.xlsx")), catalog, names)
     header, lines = kernel_table(errors)
@@ -466,7 +345,7 @@ def _kernels_left_out(catalog: Catalog, names: Sequence[str]) -> int:
 def _left_out(files: Sequence[str], catalog: Catalog, names: Sequence[str], readme: str | None) -> int:
     from xlperf.base.resources import workbook
     from xlperf.calibrate.accuracy import left_out_table
-    from xlperf.calibrate.published import read_published
+    from xlperf.measurements.published import read_published
 
     paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
     published = [rows for path in paths for rows in read_published(path)]
@@ -499,7 +378,7 @@ def _announced(name: str) -> None:
 
 
 def _replace_tables(path: Path, tables: Mapping[str, str]) -> None:
-    """Put tables between their markers in a text file, those that it has markers of: at least one."""
+    """Replace tables between their markers in a text file, which must have at least one pair."""
     from xlperf.base.files import replaced
 
     text, placed = path.read_text(encoding="utf-8"), False
@@ -516,7 +395,7 @@ def _replace_tables(path: Path, tables: Mapping[str, str]) -> None:
 
 
 def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of text under their header, line by line; those that hold numbers to the right."""
+    """Columns of text under their header, line by line; numbers are aligned to the right."""
     columns = []
     for words in zip(header, *rows, strict=True):
         width = max(map(len, words))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from xlperf.catalog.schema import Column, first_words, results_of, table_schema
-from xlperf.cli.options import Command, catalog_of, catalog_option, examples, output_option
+from xlperf.cli.command import command
+from xlperf.cli.options import catalog_of
 from xlperf.cli.output import Front, deliver, is_json, is_workbook, parts, rounded, say, took
 
 if TYPE_CHECKING:
@@ -68,12 +70,12 @@ def form_options(kind: str, function: Any) -> Any:
 
 
 def _says(answer: Mapping[str, Any], name: str) -> bool:
-    """Whether a text of an answer says anything."""
+    """Whether an answer has a text."""
     return answer.get(name, "") not in ("", "none")
 
 
 def answer_lines(kind: str, form: Mapping[str, str], answer: Mapping[str, Any], shown: list[str]) -> list[str]:
-    """Lines of an answer on a terminal: the sentence, results, ``shown``, and what was taken for granted."""
+    """Lines of an answer on a terminal: the sentence, results, ``shown``, and the assumptions."""
     card = _card(kind, answer)
     beside = [f"{answer[name]}".rstrip(".") + "." for name in ("best_way", "api_answer") if _says(answer, name)]
     blocks = [[str(answer["answer"]), *beside], card, shown, _notes(form, answer)]
@@ -86,20 +88,16 @@ def _question(kind: str, short: str, words: str, *lines: str) -> click.Command:
     def asked(output: str | None, catalog: str | None, **given: str | None) -> int:
         return _answered(kind, given, output, catalog)
 
-    function = form_options(kind, output_option(catalog_option(asked)))
-    found: click.Command = click.command(kind, cls=Command, short_help=short, help=words, epilog=examples(*lines))(
-        function
-    )
-    return found
+    asked.__doc__ = words
+    return command(short, *lines, name=kind, entries=partial(form_options, kind))(asked)
 
 
 def _answered(kind: str, given: Words, output: str | None, catalog: str | None) -> int:
-    """Answer a form and say or write it; 1 where there is no answer."""
+    """Answer a form and print or write it; 1 without an answer."""
     import numpy as np
 
     from xlperf.engine import evaluate
-    from xlperf.explore.forms import evaluate_forms, form_of, plan_of, ways_of
-    from xlperf.explore.stated import without_defaults
+    from xlperf.explore.forms import evaluate_forms, form_of, plan_of, ways_of, without_defaults
 
     values = {name: words for name, words in given.items() if words is not None}
     dropped = {other for name, other in _WITHOUT.items() if name in values}
@@ -120,7 +118,7 @@ def _answered(kind: str, given: Words, output: str | None, catalog: str | None) 
         own = [part for part in parts(table) if part[0].name not in answer]
         nested = {} if ways is None else {"ways": [part for part in parts(ways) if part[0].name in _WAY]}
         whole = own + parts(results)
-        deliver(output, kind, whole, "answer", front=Front(said=[str(answer["answer"])], nested=nested))
+        deliver(output, kind, whole, "answer", front=Front(answers=[str(answer["answer"])], nested=nested))
     return 1 if str(answer["answer"]).startswith("No ") else 0
 
 
@@ -135,7 +133,7 @@ _WAY = (
 def _ways(ways: Table) -> list[str]:
     """Lines of the ways to serve, the cheapest first."""
     from xlperf.base.units import MILLION
-    from xlperf.explore.serving_engines import engine_title
+    from xlperf.explore.fleet_machines import engine_title
 
     if not len(ways):
         return []
@@ -189,7 +187,7 @@ def _card(kind: str, answer: Mapping[str, Any]) -> list[str]:
 
 
 def _notes(form: Mapping[str, str], answer: Mapping[str, Any]) -> list[str]:
-    """Notes below an answer: its trust, the defaults used, and what was asked."""
+    """Notes below an answer: its trust, the defaults used, and the question."""
     sure = f"{answer['trust']}: {answer['trust_reason']}" if answer.get("trust") else ""
     asked = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in form.items() if value not in ("", "auto"))
     taken = "; ".join(filter(None, [answer.get("defaults_used", ""), _priced(answer)]))

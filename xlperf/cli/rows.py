@@ -12,24 +12,13 @@ import click
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import factor
-from xlperf.cli.options import (
-    Chosen,
-    Command,
-    EditedFile,
-    InputFile,
-    catalog_for,
-    catalog_of,
-    catalog_option,
-    chosen_options,
-    examples,
-    read_one,
-    results_option,
-)
+from xlperf.cli.command import Chosen, EditedFile, command
+from xlperf.cli.options import catalog_for, catalog_of, read_one
 from xlperf.cli.output import STANDARD, deliver, parts, rounded, say, working
 
 if TYPE_CHECKING:
-    from xlperf.catalog.hugging_face import ModelRow
     from xlperf.catalog.table import Table
+    from xlperf.interop.hugging_face import ModelRow
 
 
 Row = Mapping[str, object]
@@ -43,31 +32,33 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print the row as J
 _name = click.option("--name", help="Name of the row; default: that of the folder or the file.")
 
 
-@click.command(
-    cls=Command,
-    short_help="A model of your own: a row of models from a Hugging Face configuration.",
-    epilog=examples(
-        "xlperf model Qwen3-8B/                          the folder of a download",
-        "xlperf model config.json --name mine --parameters 8.2 -o study.xlsx",
-        "xlperf model config.json -o models.csv          then: xlperf evaluate plans.csv --catalog models.csv",
-    ),
+@command(
+    "A model or an accelerator of your own: a row made from a file.",
+    "xlperf add model Qwen3-8B/ -o models.csv        a Hugging Face configuration",
+    "xlperf add accelerator h200.txt -o study.xlsx   a datasheet's card",
 )
-@click.argument("config", type=InputFile())
-@click.option("--parameters", type=float, metavar="G", help="Parameters as published, in billions, to check the row.")
-@_name
-@_output
-@_json
+def add(kind: str) -> None:
+    """Turn a file into a row of the sheet models or accelerators."""
+    raise click.UsageError(f"{kind} comes first: xlperf add {kind} FILE")
+
+
+@command(
+    "A model of your own: a row of models from a Hugging Face configuration.",
+    "xlperf add model Qwen3-8B/                          the folder of a download",
+    "xlperf add model config.json --name mine --parameters 8.2 -o study.xlsx",
+    "xlperf add model config.json -o models.csv          then: xlperf evaluate plans.csv --catalog models.csv",
+)
 def model(config: str, parameters: float | None, name: str | None, output: str | None, as_json: bool) -> int:
     """Turn CONFIG, a config.json or a folder that holds one, into a row of the sheet models, and check it.
 
     Entries that CONFIG lacks are the defaults of its class in transformers. The parameters that follow from the shape
-    are compared with --parameters, or with the weights or their index beside CONFIG. What the row leaves out (vision)
-    or cannot express is named. A model type that is not known is taken as Llama only if every entry is understood and
-    that count agrees. Exit code 1 where parameters differ by more than 0.5 %, where an entry that may change the layers
-    is not read, or no plan can be computed with the model.
+    are compared with --parameters, or with the weights or their index beside CONFIG. Parts that the row leaves out
+    (vision) or cannot express are named. An unknown model type is read as Llama only if every entry is understood and
+    that count agrees. Exit code 1 if parameters differ by more than 0.5 %, if an entry that may change the layers is
+    not read, or if no plan can be computed with the model.
     """
-    from xlperf.catalog.hugging_face import model_row
-    from xlperf.catalog.hugging_face_files import read_config
+    from xlperf.interop.hugging_face import model_row
+    from xlperf.interop.hugging_face_files import read_config
 
     settings, counted, where = read_config(config)
     path = Path(config).resolve()
@@ -75,32 +66,32 @@ def model(config: str, parameters: float | None, name: str | None, output: str |
     chosen = name or str(settings.get("_name_or_path") or "").rstrip("/").rpartition("/")[2] or folder.name
     source = f"Hugging Face config.json, {path.name if path.is_dir() else config}"
     stated = parameters * factor("G") if parameters is not None else counted
-    found = model_row(settings, chosen, source, counted=None if stated is None else True)
-    lines, agrees = _checked(found, stated, where if parameters is None else "--parameters")
-    if not agrees and found.assumed and not found.refused:
-        found = model_row(settings, chosen, source, counted=False)
-        lines.append(f"no plan is computed with this model: {found.refused}")
-    row = dict(found.row)
+    converted = model_row(settings, chosen, source, counted=None if stated is None else True)
+    lines, agrees = _checked(converted, stated, where if parameters is None else "--parameters")
+    if not agrees and converted.assumed and not converted.refused:
+        converted = model_row(settings, chosen, source, counted=False)
+        lines.append(f"no plan is computed with this model: {converted.refused}")
+    row = dict(converted.row)
     if stated is not None:
         row["stated_parameters"] = float(f"{stated / factor('G'):.6g}")
-    if found.filled:
-        words = ", ".join(f"{key} {value}" for key, value in found.filled.items())
+    if converted.filled:
+        words = ", ".join(f"{key} {value}" for key, value in converted.filled.items())
         lines.append(f"not in the file, defaults of its class: {words}")
-    lines += [f"left out: {words}" for words in found.left_out]
+    lines += [f"left out: {words}" for words in converted.left_out]
     _deliver("models", _table("models", row), row, output, as_json, lines)
-    return 0 if agrees and not found.unread else 1
+    return 0 if agrees and not converted.unread else 1
 
 
-def _checked(found: ModelRow, stated: float | None, where: str) -> tuple[list[str], bool]:
-    """Parameters by the shape beside those stated, and whether plans can be computed."""
+def _checked(converted: ModelRow, stated: float | None, where: str) -> tuple[list[str], bool]:
+    """Computed and stated parameters in lines, and whether plans can be computed."""
     from xlperf.catalog.catalog import Catalog
     from xlperf.engine.catalog_arrays import catalog_models
     from xlperf.equations.model.parameters import mtp_parameters, parameter_count
 
-    if found.refused:
-        return [f"no plan is computed with this model: {found.refused}"], False
+    if converted.refused:
+        return [f"no plan is computed with this model: {converted.refused}"], False
     billion = factor("G")
-    table = _table("models", found.row)
+    table = _table("models", converted.row)
     models, reasons = catalog_models(Catalog.from_tables([table], ""))
     if reasons[0]:
         return [f"no plan is computed with this model: it {reasons[0]}"], False
@@ -130,34 +121,26 @@ def _active(table: Table, active: float) -> str:
     return f"{words}, {(active - matrix) / billion:.4g} without input and output embeddings"
 
 
-@click.command(
-    cls=Command,
-    short_help="An accelerator of your own: a row of accelerators from a datasheet's card.",
-    epilog=examples(
-        "xlperf accelerator h200.txt -o study.xlsx        lines such as  memory bandwidth: 4.8 TB/s",
-        "xlperf accelerator card.csv --like H200-SXM-141GB -o accelerators.csv",
-    ),
+@command(
+    "An accelerator of your own: a row of accelerators from a datasheet's card.",
+    "xlperf add accelerator h200.txt -o study.xlsx        lines such as  memory bandwidth: 4.8 TB/s",
+    "xlperf add accelerator card.csv --like H200-SXM-141GB -o accelerators.csv",
 )
-@click.argument("card", type=InputFile())
-@click.option("--like", metavar="NAME", help="Known accelerator that gives generation and network where CARD does not.")
-@_name
-@_output
-@_json
 def accelerator(card: str, like: str | None, name: str | None, output: str | None, as_json: bool) -> int:
     """Turn CARD, lines of a name and a value (.txt, .csv, .json), into a row of the sheet accelerators, and check it.
 
-    Units are converted, peaks with sparsity halved, and lines that no column has are named. Exit code 1 where a number
-    is a thousand times beyond those of all known accelerators.
+    Units are converted, peaks with sparsity halved, and lines without a column are named. Exit code 1 if a number is a
+    thousand times beyond all known accelerators.
     """
     import numpy as np
 
     from xlperf.catalog.catalog import load_catalog
     from xlperf.catalog.check import far_values
-    from xlperf.catalog.datasheet import accelerator_row, read_card
     from xlperf.catalog.table import Table
+    from xlperf.interop.datasheet import accelerator_row, read_card
 
-    found = accelerator_row(read_card(card), name or Path(card).stem, f"datasheet, {Path(card).name}")
-    row: dict[str, object] = {**found.row, **({"accelerator": name} if name else {})}
+    converted = accelerator_row(read_card(card), name or Path(card).stem, f"datasheet, {Path(card).name}")
+    row: dict[str, object] = {**converted.row, **({"accelerator": name} if name else {})}
     known = load_catalog()
     accelerators = known.tables["accelerators"]
     if like is not None:
@@ -173,7 +156,8 @@ def accelerator(card: str, like: str | None, name: str | None, output: str | Non
         raise InputError(Fault(card, problem))
     table = _table("accelerators", row)
     doubts = far_values(table, accelerators)
-    lines = [*found.remarks, *(f"not read: {words}" for words in found.unread), *(f"doubtful: {d}" for d in doubts)]
+    lines = [*converted.remarks, *(f"not read: {words}" for words in converted.unread)]
+    lines += [f"doubtful: {words}" for words in doubts]
     _deliver("accelerators", table, row, output, as_json, lines)
     return 1 if doubts else 0
 
@@ -188,7 +172,7 @@ def _table(kind: str, row: Row) -> Table:
 
 
 def _deliver(kind: str, table: Table, row: Row, output: str | None, as_json: bool, lines: list[str]) -> None:
-    """Print a row as a card, or add it to a file, and say what was found."""
+    """Print a row as a card, or add it to a file, with remarks."""
     from xlperf.catalog.schema import table_schema
 
     columns = [column for column in table_schema(kind).columns if column.name in row]
@@ -207,7 +191,7 @@ def _deliver(kind: str, table: Table, row: Row, output: str | None, as_json: boo
 
 
 def _added(output: str, kind: str, row: Row) -> tuple[str, list[str]]:
-    """Put a row into a workbook or a CSV table, which is made where there is none; where, and what has no column."""
+    """Add a row to a workbook or a CSV table, made if missing; its place and the columns that the sheet lacks."""
     file = Path(output)
     values = {name: value for name, value in row.items() if isinstance(value, (str, int, float))}
     if file.suffix.casefold() in (".xlsx", ".xlsm"):
@@ -232,31 +216,24 @@ _STACKS = click.Choice(_WRITTEN)
 _READ = click.Choice([*_WRITTEN, "nanotron", "maxtext", "automodel", "llama-factory", "axolotl", "deepspeed", "bridge"])
 
 
-@click.command(
-    cls=Command,
-    short_help="Print the arguments that start a plan in a training or serving stack.",
-    epilog=examples(
-        "xlperf launch study.xlsx --name 'Llama-3 70B, 64 H100, bf16' --for megatron",
-        "xlperf launch plans.csv --row 2 --for vllm > serve.sh",
-    ),
+@command(
+    "Print the arguments that start a plan in a training or serving stack.",
+    "xlperf launch study.xlsx --name 'Llama-3 70B, 64 H100, bf16' --for megatron",
+    "xlperf launch plans.csv --row 2 --for vllm > serve.sh",
 )
-@click.argument("plans", type=InputFile())
-@click.option("--for", "stack", type=_STACKS, help="Whose arguments; default: the software of the plan.")
-@chosen_options("the first")
-@catalog_option
 def launch(plans: str, stack: str | None, chosen: Chosen, catalog: str | None) -> None:
     """Print the commands that start one plan of PLANS in a stack, an argument per line.
 
-    The first line names the version that the flags are of. What the stack has no flag for stands in comment lines, so
-    that xlperf plan reads the same plan back. A plan that breaks a rule of the stack is refused with that rule.
+    The first line names the version that the flags are of. Settings without a flag are comment lines, so that xlperf
+    launch --read reads the same plan back. A plan that breaks a rule of the stack is refused with that rule.
 
     Flags were compared with the sources of Megatron-Core 0.7 to 0.15, NeMo 1.23 to 2.3, Megatron-Bridge 0.2 to 0.5,
     torchtitan 0.1 and 0.2, vLLM 0.8, 0.11 and 0.20, SGLang 0.5.1, 0.5.9 and 0.5.10, and trtllm-bench 1.0 (not
     trtllm-serve).
     """
-    from xlperf.catalog.launch import launch_lines
     from xlperf.engine import evaluate
     from xlperf.explore.started import refused_reasons, shape_of
+    from xlperf.interop.launch import launch_lines
 
     plan = read_one(plans, chosen)
     known = catalog_for(catalog, plans, [plan])
@@ -284,36 +261,14 @@ def _stack_of(plan: Table) -> str:
     return stack
 
 
-@click.command(
-    cls=Command,
-    short_help="Read the plan of a launch line, script, YAML or TOML file, or log.",
-    epilog=examples(
-        "xlperf plan serve.sh --set accelerator=H200-SXM-141GB --set TP=8",
-        "xlperf plan train.sh --for megatron -o plans.csv",
-        "xlperf plan train.log --set accelerator=H100-SXM-80GB",
-        "xlperf plan train_config.toml --set accelerator=H100-SXM-80GB --set 'num accelerators=64'",
-        "xlperf launch plans.csv --for megatron | xlperf plan - | xlperf evaluate -",
-    ),
+@command(
+    "Read the plan of a launch line, script, YAML or TOML file, or log.",
+    "xlperf launch --read serve.sh --set accelerator=H200-SXM-141GB --set TP=8",
+    "xlperf launch --read train.sh --for megatron -o plans.csv",
+    "xlperf launch --read train.log --set accelerator=H100-SXM-80GB",
+    "xlperf launch --read train_config.toml --set accelerator=H100-SXM-80GB --set 'num accelerators=64'",
+    "xlperf launch plans.csv --for megatron | xlperf launch --read - | xlperf evaluate -",
 )
-@click.argument("file", type=InputFile())
-@click.option(
-    "--for",
-    "stack",
-    type=_READ,
-    help="Whose arguments; default: the stack that recognises FILE, or that most flags are of.",
-)
-@click.option(
-    "--set",
-    "given",
-    multiple=True,
-    metavar="'NAME=VALUE'",
-    help="A column of the plan that FILE does not say, or a variable of its script. May be repeated.",
-)
-@click.option(
-    "--partial", is_flag=True, help="Read FILE although settings that move a result are not read; they are listed."
-)
-@results_option
-@catalog_option
 def plan(file: str, stack: str | None, given: tuple[str, ...], partial: bool, output: str, catalog: str | None) -> None:
     """Read the arguments in FILE, or - for standard input, as a plan.
 
@@ -321,12 +276,11 @@ def plan(file: str, stack: str | None, given: tuple[str, ...], partial: bool, ou
     nanotron, MaxText, DeepSpeed, LLaMA-Factory, axolotl, vLLM, SGLang and TensorRT-LLM are read; a configuration of
     another stack is refused. A log of Megatron-LM, NeMo, torchtitan, vLLM, SGLang or trtllm-bench that states its
     settings, with the result of a benchmark or without, and the JSON of trtllm-bench or InferenceX, will do. Variables
-    and arrays of a shell script are filled in where their values stand in it; nothing is executed. A model is found by
-    its name or its dimensions. Flags that are not known are listed, and an error if they move a result, unless
-    --partial is given; what FILE does not say is asked for by name: give it with --set, or as a line such as "# xlperf:
-    accelerator = ...".
+    and arrays of a shell script are filled in if it assigns them; nothing is executed. A model is found by its name or
+    its dimensions. Unknown flags are listed, and an error if they move a result, unless --partial is given. Missing
+    entries are asked for by name: give them with --set, or as a line such as "# xlperf: accelerator = ...".
     """
-    from xlperf.catalog.launch import MOST_TEXT, read_launch
+    from xlperf.interop.launch import MOST_TEXT, read_launch
 
     wrong = [text for text in given if not text.partition("=")[2]]
     if wrong:
@@ -340,15 +294,15 @@ def plan(file: str, stack: str | None, given: tuple[str, ...], partial: bool, ou
     stated = {key.strip(): value.strip() for key, _, value in (one.partition("=") for one in given)}
     folder = None if file == STANDARD else Path(file).parent
     models = catalog_of(catalog, None).tables["models"]
-    found = read_launch(text, name, stack or "", stated, models, partial, folder)
+    launched = read_launch(text, name, stack or "", stated, models, partial, folder)
     listed = (
-        ("moves a result, not read", found.unread),
-        ("not read", found.unknown),
-        ("variables not known; give them with --set", found.open),
+        ("moves a result, not read", launched.unread),
+        ("not read", launched.unknown),
+        ("variables not known; give them with --set", launched.open),
     )
     for words, flags in listed:
         if flags:
             say(f"note: {name}: {words}: {'; '.join(dict.fromkeys(flags))}", err=True)
-    for note in found.notes:
+    for note in launched.notes:
         say(f"note: {name}: {note}", err=True)
-    deliver(output, found.plan.kind, parts(found.plan), "plan")
+    deliver(output, launched.plan.kind, parts(launched.plan), "plan")

@@ -9,25 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.cli.options import (
-    TOP,
-    VARY,
-    Chosen,
-    Command,
-    InputFile,
-    bounds_options,
-    catalog_for,
-    catalog_option,
-    chosen_options,
-    examples,
-    output_option,
-    plan_name,
-    processes_option,
-    read_chosen,
-    read_one_kind,
-    varied,
-    vary_line,
-)
+from xlperf.cli.command import Chosen, command, packed
+from xlperf.cli.options import catalog_for, plan_name, read_chosen, read_one_kind, varied, vary_line
 from xlperf.cli.output import (
     Front,
     deliver,
@@ -39,7 +22,8 @@ from xlperf.cli.output import (
     write_sheets,
     wrote,
 )
-from xlperf.cli.sweep import Doubts, doubts_options, probability_option
+from xlperf.cli.sweep import Doubts
+from xlperf.cli.sweep import doubts as read_doubts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,68 +32,26 @@ if TYPE_CHECKING:
     from xlperf.catalog.table import Table
     from xlperf.cli.table_files import Part
     from xlperf.explore.candidates import Bounds
-    from xlperf.explore.objectives import Limit
     from xlperf.explore.solve import Solution
     from xlperf.explore.uncertainty import Robust
     from xlperf.explore.vary import Varied
 
 
-@click.command(
-    cls=Command,
-    short_help="Find the best of all plans that cells with auto stand for.",
-    epilog=examples(
-        "xlperf search plans.csv -o best.csv                    best 10 plans for each row with auto",
-        "xlperf search study.xlsx --name mine --mapping         the whole mapping of one plan",
-        "xlperf search plans.csv --vary 'tensor parallel=auto' --vary 'micro batch size=1,2,4'",
-        "xlperf search plans.csv --objective cost --limit 'memory<=70' --top 3",
-        "xlperf search plans.csv --mapping --objective 'step time' --objective memory     what nothing beats in both",
-        "xlperf search plans.csv --mapping --robust regret --uncertain 'networks.link bandwidth=x0.7..x1'",
-        "xlperf search plans.csv --vary accelerator=H100-SXM-80GB,H200-SXM-141GB --all -o all.parquet",
-        "xlperf search plans.csv --mapping --vary 'num accelerators=auto' --objective 'run cost' "
-        "--limit 'run time within 30 days'      cheapest cluster that trains this in 30 days",
-        "xlperf search plans.csv --mapping --vary 'num accelerators=auto' --objective 'num accelerators' "
-        "--probability 0.9      fewest that keep the targets with 90 % probability",
-    ),
+@command(
+    "Find the best of all plans that cells with auto stand for.",
+    "xlperf search plans.csv -o best.csv                    best 10 plans for each row with auto",
+    "xlperf search study.xlsx --name mine --mapping         the whole mapping of one plan",
+    "xlperf search plans.csv --vary 'tensor parallel=auto' --vary 'micro batch size=1,2,4'",
+    "xlperf search plans.csv --objective cost --limit 'memory<=70' --top 3",
+    "xlperf search plans.csv --mapping --objective 'step time' --objective memory     what nothing beats in both",
+    "xlperf search plans.csv --mapping --robust regret --uncertain 'networks.link bandwidth=x0.7..x1'",
+    "xlperf search plans.csv --vary accelerator=H100-SXM-80GB,H200-SXM-141GB --all -o all.parquet",
+    "xlperf search plans.csv --mapping --vary 'num accelerators=auto' --objective 'run cost' "
+    "--limit 'run time within 30 days'      cheapest cluster that trains this in 30 days",
+    "xlperf search plans.csv --mapping --vary 'num accelerators=auto' --objective 'num accelerators' "
+    "--probability 0.9      fewest that keep the targets with 90 % probability",
+    doubts=packed("doubts", read_doubts),
 )
-@click.argument("plans", type=InputFile())
-@click.option(
-    "--objective",
-    "objectives",
-    metavar="RESULT",
-    multiple=True,
-    help="Result to make best: any in numbers, or cost, owned cost, energy, throughput, or num accelerators for the "
-    "fewest. "
-    "Two or three of them: every plan that no other beats in all. Default: see above.",
-)
-@click.option(
-    "--limit",
-    "limits",
-    multiple=True,
-    metavar="'RESULT<=NUMBER'",
-    help="What a plan must keep (<=, >=, < or >, or in words: 'run time within 30 days'), in the unit of the result or "
-    "with one: 'ttft<=0.5 s'. May be repeated.",
-)
-@click.option(
-    "--vary",
-    multiple=True,
-    metavar="COLUMN=VALUES",
-    help=f"{VARY} Of a catalog sheet each value is searched by itself. May be repeated.",
-)
-@click.option(
-    "--mapping",
-    is_flag=True,
-    help="Choose the whole mapping, as if auto stood wherever the plan leaves it blank: parallel degrees, and micro "
-    "batch, virtual pipeline, ZeRO stage, sequence parallel and recompute, or the load.",
-)
-@click.option("--top", type=click.IntRange(min=1), default=TOP, show_default=True, help="Plans to show for each row.")
-@click.option("--all", "every", is_flag=True, help="Every plan that fits and keeps the limits, the best first.")
-@probability_option
-@doubts_options
-@processes_option
-@chosen_options("all with auto", "training and inference")
-@output_option
-@bounds_options
-@catalog_option
 def search(
     plans: str,
     output: str | None,
@@ -128,18 +70,18 @@ def search(
 ) -> None:
     """Evaluate every plan that a row of PLANS with auto stands for, and show the best.
 
-    auto may stand in parallel degrees, micro batch, schedule, recompute, ZeRO stage, sequence parallel, precision,
-    number of accelerators; of inference also in batch size or concurrency, mode and the pools. It stands for what the
-    rules of plans allow: degrees that divide heads, layers, experts and accelerators. Of accelerators it stands for
-    powers of two, parts of a server or pod and whole ones up to --most-accelerators; where these make many plans they
-    are tried in steps, then all between the neighbours of the best, and the line says so.
+    auto is allowed in parallel degrees, micro batch, schedule, recompute, ZeRO stage, sequence parallel, precision,
+    number of accelerators; of inference also in batch size or concurrency, mode and the pools. It means every value
+    that the rules of plans allow: degrees that divide heads, layers, experts and accelerators. For accelerators it
+    means powers of two, parts of a server or pod and whole ones up to --most-accelerators; if these make many plans
+    they are tried in steps, then all between the neighbours of the best, and the line says so.
 
-    A plan must be legal, fit in memory, and keep its ttft target and tpot target and the limits. Best is the least
-    step time (training), or the most tokens per second and accelerator where batches or numbers of accelerators
-    differ. Of inference it is the most output tokens per second and accelerator where there are targets or the load
-    is open, else the least latency. Of equal plans the one with less memory comes first, then the smaller degrees.
+    A plan must be legal, fit in memory, and satisfy its ttft target and tpot target and the limits. Best is the least
+    step time (training), or the most tokens per second and accelerator if batches or numbers of accelerators differ. Of
+    inference it is the most output tokens per second and accelerator with targets or an open load, else the least
+    latency. Of equal plans the one with less memory comes first, then the smaller degrees.
 
-    Exit code 1 where nothing fits and keeps the limits; the line says what comes nearest.
+    Exit code 1 if nothing fits and satisfies the limits; the line names the nearest plan.
     """
     import numpy as np
 
@@ -161,71 +103,64 @@ def search(
         for point in _points(numbers)
     ]
     if not rows:
-        raise InputError(
-            Fault(plans, "no cell says auto: write it where a value is to be chosen, or give --mapping or --vary")
-        )
-    kinds = list(dict.fromkeys(one.kind for one, *_ in rows))
+        problem = "no cell says auto: write it where a value is to be chosen, or give --mapping or --vary"
+        raise InputError(Fault(plans, problem))
+    kinds = list(dict.fromkeys(plan.kind for plan, *_ in rows))
     if len(kinds) > 1 and output is not None and not is_workbook(output):
         raise InputError(Fault(plans, f"holds both kinds of plans: give --sheet {kinds[0]}, or an .xlsx output"))
-    kept = {kind: limits_of(kind, limits, "--limit", probability, owned=True) for kind in kinds}
-    goals = [
-        (kind, rival_of(kind, name, "--objective", owned=True).column.name) for kind in kinds for name in objectives
-    ]
-    if len(set(goals)) < len(goals):
-        raise InputError(Fault("--objective", "the same result twice: give each once"))
-    known = catalog_for(catalog, plans, [one for one, *_ in rows])
-
-    def kept_of(one: Table) -> list[Limit]:
-        return [*kept[one.kind], *own_targets(one, probability)]
-
+    required = {kind: limits_of(kind, limits, "--limit", probability, owned=True) for kind in kinds}
+    for kind in kinds:
+        goals = [rival_of(kind, name, "--objective", owned=True).column.name for name in objectives]
+        if len(set(goals)) < len(goals):
+            raise InputError(Fault("--objective", "the same result twice: give each once"))
+    known = catalog_for(catalog, plans, [plan for plan, *_ in rows])
     answers = []
     cores = processes or all_processes()
+    first, rivals = (objectives or ("",))[0], objectives[1:]
+    number = MOST_DRAWN if doubts.measure else None if every else top
     with progress(0, "plans tried") as done:
-        for one, values, point in rows:
-            number = None if every else top
-            if doubts.measure:
-                number = MOST_DRAWN
-            plan, own = changed_for(known, one, values, point)
-            first, rivals = (objectives or ("",))[0], objectives[1:]
-            tried = best(plan, own, first, kept_of(plan), values, number, done, None, cores, rivals, **bounds)
-            answer = doubts.ordered(tried, own, None if every or rivals else top, cores)
-            here = [
-                (v.column, np.array([value] * len(answer.found.plans), dtype=object if v.is_text else np.float64))
-                for v, value in point
-                if v.sheet not in PLAN_TABLES
+        for row, values, point in rows:
+            plan, changed = changed_for(known, row, values, point)
+            needed = [*required[plan.kind], *own_targets(plan, probability)]
+            tried = best(plan, changed, first, needed, values, number, done, None, cores, rivals, **bounds)
+            answer = doubts.ordered(tried, changed, None if every or rivals else top, cores)
+            count = len(answer.found.plans)
+            searched = [
+                (one.column, np.full(count, value, dtype=object if one.is_text else np.float64))
+                for one, value in point
+                if one.sheet not in PLAN_TABLES
             ]
-            answers.append(answer._replace(columns=[*here, *answer.columns]))
-    labels = [", ".join([plan_name(one), *(number.words(v) for number, v in point)]) for one, _, point in rows]
-    said = [f"{label}: {answer.words}" for label, answer in zip(labels, answers, strict=True)]
-    for line in said:
-        say(line, err=True)
-    found = [answer for answer in answers if answer.found.found]
-    if found:
-        _write(found, kinds, output, said)
-    if len(found) < len(answers):
+            answers.append(answer._replace(columns=[*searched, *answer.columns]))
+    labels = [", ".join([plan_name(plan), *(one.words(v) for one, v in point)]) for plan, _, point in rows]
+    lines = [f"{label}: {answer.words}" for label, answer in zip(labels, answers, strict=True)]
+    say(*lines, err=True)
+    legal = [answer for answer in answers if answer.found.found]
+    if legal:
+        _write(legal, kinds, output, lines)
+    if len(legal) < len(answers):
         raise click.exceptions.Exit(1)
 
 
 def _points(numbers: Sequence[Varied]) -> list[list[tuple[Varied, float | str]]]:
-    """Every combination of the values that are searched one by one; one without any where none vary."""
+    """Every combination of the values that are searched one by one; one empty combination if none vary."""
     return [list(zip(numbers, values, strict=True)) for values in product(*(one.values.tolist() for one in numbers))]
 
 
 def changed_for(
     catalog: Catalog, plan: Table, values: Mapping[str, np.ndarray], point: Sequence[tuple[Varied, float | str]]
 ) -> tuple[Table, Catalog]:
-    """The plan with other targets, and the catalog with other values in the rows that it, or what is tried, names."""
+    """The plan with other targets, and the catalog with other values in the rows that the plan or a value names."""
     from xlperf.explore.changed_catalogs import changed_catalog, with_value
     from xlperf.explore.space import grid
     from xlperf.explore.vary import NAMING
 
-    own = [(one, value) for one, value in point if one.sheet == plan.kind]
-    named = [(one, value) for one, value in point if one.sheet != plan.kind]
-    if named:
+    of_catalog = [(number, value) for number, value in point if number.sheet != plan.kind]
+    if of_catalog:
         names = {name: column for name, column in values.items() if name in (*NAMING, "mode")}
-        catalog = changed_catalog(catalog, grid(plan, names), named)
-    for one, value in own:
-        plan, _ = with_value(plan, catalog, one, value)
+        catalog = changed_catalog(catalog, grid(plan, names), of_catalog)
+    for number, value in point:
+        if number.sheet == plan.kind:
+            plan, _ = with_value(plan, catalog, number, value)
     return plan, catalog
 
 
@@ -240,7 +175,7 @@ def _searched(table: Table, values: dict[str, np.ndarray]) -> list[int]:
     return rows
 
 
-def _write(found: list[Robust], kinds: list[str], output: str | None, said: list[str]) -> None:
+def _write(answers: list[Robust], kinds: list[str], output: str | None, lines: list[str]) -> None:
     import numpy as np
 
     from xlperf.explore.auto import with_notes
@@ -251,75 +186,40 @@ def _write(found: list[Robust], kinds: list[str], output: str | None, said: list
 
     sheets = []
     for kind in kinds:
-        own = [answer for answer in found if answer.found.plans.kind == kind]
-        if own:
-            noted = stacked([with_notes(one.found.results, {0: one.words}) for one in own])
+        of_kind = [answer for answer in answers if answer.found.plans.kind == kind]
+        if of_kind:
+            noted = stacked([with_notes(answer.found.results, {0: answer.words}) for answer in of_kind])
             drawn = [
-                (column, np.concatenate([one.columns[place][1] for one in own]))
-                for place, (column, _) in enumerate(own[0].columns)
+                (column, np.concatenate([answer.columns[place][1] for answer in of_kind]))
+                for place, (column, _) in enumerate(of_kind[0].columns)
             ]
-            drawn.append((LIMITED_BY, np.concatenate([one.found.limited_by for one in own])))
-            sheets.append((kind, own[0].found, stacked([one.found.plans for one in own]), drawn, noted))
-    if output is None:
-        for kind, first, plans, drawn, results in sheets:
-            names = {"name", *first.searched, *(one.column.name for one in first.rivals)}
-            names |= {target for target in TARGETS.values() if target in plans and len(set(plans[target].tolist())) > 1}
-            asked = [one.column.name for one in (first.objective, *first.rivals)]
-            asked += [one.column.name for one in first.limits]
-            shown = dict.fromkeys([*asked, *SHOWN[kind]])
-            wanted = [part for part in parts(plans) if part[0].name in names]
-            known = {column.name: (column, values) for column, values in parts(results)}
-            told = [part for part in drawn if part[0].name in DRAWN or "." in part[0].name]
-            say(*text_table([*wanted, *told, *(known[name] for name in shown if name in known), drawn[-1]]))
-    else:
-        write_sheets(
-            output,
-            [(kind, [*parts(plans), *drawn, *parts(results)]) for kind, _, plans, drawn, results in sheets],
-            Front([one.column.name for _, own, *_ in sheets for one in (own.objective, *own.rivals)], said),
-        )
-        wrote(output, sum(len(plans) for _, _, plans, _, _ in sheets), "plan")
+            drawn.append((LIMITED_BY, np.concatenate([answer.found.limited_by for answer in of_kind])))
+            sheets.append((of_kind[0].found, stacked([answer.found.plans for answer in of_kind]), drawn, noted))
+    goals = [[goal.column.name for goal in (first.objective, *first.rivals)] for first, *_ in sheets]
+    if output is not None:
+        tables = [(plans.kind, [*parts(plans), *drawn, *parts(results)]) for _, plans, drawn, results in sheets]
+        write_sheets(output, tables, Front([name for names in goals for name in names], lines))
+        wrote(output, sum(len(plans) for _, plans, *_ in sheets), "plan")
+        return
+    for (first, plans, drawn, results), wanted in zip(sheets, goals, strict=True):
+        names = {"name", *first.searched, *(rival.column.name for rival in first.rivals)}
+        names |= {target for target in TARGETS.values() if target in plans and len(set(plans[target].tolist())) > 1}
+        inputs = [part for part in parts(plans) if part[0].name in names]
+        draws = [part for part in drawn if part[0].name in DRAWN or "." in part[0].name]
+        reached = {part[0].name: part for part in parts(results)}
+        order = dict.fromkeys([*wanted, *(limit.column.name for limit in first.limits), *SHOWN[plans.kind]])
+        say(*text_table([*inputs, *draws, *(reached[name] for name in order if name in reached), drawn[-1]]))
 
 
-@click.command(
-    cls=Command,
-    short_help="Find the fewest accelerators, or the least of a number, that reach a target.",
-    epilog=examples(
-        "xlperf solve plans.csv --vary 'num accelerators=1..64' --target 'tpot<=20'",
-        "xlperf solve plans.csv --vary 'num accelerators=auto' --with-auto 'tensor parallel' --target 'step time<=10'",
-        "xlperf solve plans.csv --vary 'accelerators.memory bandwidth=1..16' --target 'tpot<=20'",
-        "xlperf solve plans.csv --vary 'prompt length=1000,4000,16000' --largest --target 'ttft<=500'",
-        "xlperf solve plans.csv --vary 'request rate=1..100' --largest --limit 'ttft<=500' --limit 'tpot<=20'",
-        "xlperf solve plans.csv --vary 'num accelerators=1..64' --target 'tpot<=20' --probability 0.9",
-    ),
+@command(
+    "Find the fewest accelerators, or the least of a number, that reach a target.",
+    "xlperf search plans.csv --vary 'num accelerators=1..64' --target 'tpot<=20'",
+    "xlperf search plans.csv --vary 'num accelerators=auto' --with-auto 'tensor parallel' --target 'step time<=10'",
+    "xlperf search plans.csv --vary 'accelerators.memory bandwidth=1..16' --target 'tpot<=20'",
+    "xlperf search plans.csv --vary 'prompt length=1000,4000,16000' --largest --target 'ttft<=500'",
+    "xlperf search plans.csv --vary 'request rate=1..100' --largest --limit 'ttft<=500' --limit 'tpot<=20'",
+    "xlperf search plans.csv --vary 'num accelerators=1..64' --target 'tpot<=20' --probability 0.9",
 )
-@click.argument("plans", type=InputFile())
-@click.option(
-    "--vary",
-    required=True,
-    multiple=True,
-    metavar="COLUMN=VALUES",
-    help=f"{VARY} Of a catalog sheet, or of a number of the plans that is not whole, also two ends, 1..16 or "
-    "x0.5..x8, between which the answer is found.",
-)
-@click.option(
-    "--target",
-    "--limit",
-    "targets",
-    multiple=True,
-    metavar="'RESULT<=NUMBER'",
-    help="What a plan must reach, as of xlperf search. May be repeated; a plan's own ttft target and tpot target count "
-    "too. Fitting in memory always does.",
-)
-@click.option("--mapping", is_flag=True, help="Choose the whole mapping with it, as xlperf search does.")
-@click.option("--largest", is_flag=True, help="Find the largest value that reaches the target instead of the least.")
-@click.option("--with-auto", "autos", multiple=True, metavar="COLUMN", help="Columns to choose with it, as if auto.")
-@click.option("--objective", metavar="RESULT", default="", help="What decides among plans of the same value.")
-@probability_option
-@processes_option
-@chosen_options("all")
-@output_option
-@bounds_options
-@catalog_option
 def solve(
     plans: str,
     vary: tuple[str, ...],
@@ -337,11 +237,11 @@ def solve(
 ) -> None:
     """Find for each of PLANS the least value of one column with which it fits and reaches the targets.
 
-    All values of a column of plans are tried, with everything that cells with auto stand for. Between the two ends of
-    a number of a catalog sheet, or of one of the plans that is not whole, the answer is found within a thousandth; more
-    of it is taken to help, with --largest to hurt.
+    All values of a column of plans are tried, with every value for auto. Between the two ends of a number of a catalog
+    sheet, or of a plan column that is not whole, the answer is found within a thousandth; more of it is assumed to
+    help, with --largest to hurt.
 
-    Exit code 1 where no value reaches the targets; the line says what comes nearest.
+    Exit code 1 if no value reaches the targets; the line names the nearest plan.
     """
     import numpy as np
 
@@ -355,55 +255,55 @@ def solve(
     from xlperf.explore.workers import all_processes
 
     if len(vary) > 1:
-        raise click.UsageError("solve varies one column: give one --vary, and what is chosen with it as --with-auto")
+        raise click.UsageError("--target takes one --vary; give columns to choose with it as --with-auto")
     table = read_one_kind(plans, chosen)
     asked = read_variation(table.kind, [vary_line(vary[0])], "--vary")
     if not targets and not any(target in table for target in ("ttft_target", "tpot_target")):
         raise click.UsageError("give --target, as --target 'tpot<=20', or a ttft target or tpot target in the plans")
-    asked_for = limits_of(table.kind, targets, "--target", probability, owned=True)
+    required = limits_of(table.kind, targets, "--target", probability, owned=True)
     table = with_auto(table, [*autos, *asked.auto], "--with-auto" if autos else "--vary")
     table = with_mapping(table, asked.values) if mapping else table
     known = catalog_for(catalog, plans, [table])
     number = asked.varied[0] if asked.varied else None
     if number is not None and number.shape not in ("", "uniform"):
-        raise InputError(Fault("--vary", f"{number.column.name}: solve takes values, whole numbers or two ends"))
+        raise InputError(Fault("--vary", f"{number.column.name}: give values, whole numbers or two ends"))
     column = "" if number else next(iter(asked.values), "") or searched_column(table.kind, asked.auto[0], "--vary")
     declared = number.column if number is not None else table.schema.by_name[column]
     if declared.kind != "number":
-        problem = f"{declared.name.replace('_', ' ')} is no number: there is no least of it"
-        raise InputError(Fault("--vary", problem))
-    found: list[tuple[str, Solution]] = []
-    names = [limit.column.name for limit in asked_for]
+        name = declared.name.replace("_", " ")
+        raise InputError(Fault("--vary", f"{name} is no number: there is no least of it"))
+    solutions: list[tuple[str, Solution]] = []
+    names = [limit.column.name for limit in required]
     if names and not table.auto:
         tried = Sweep(table, known, asked.values, asked.varied, owned=are_owned(table.kind, names))
         say(*unmoved_words(tried, names), err=True)
     cores = processes or all_processes()
     with progress(0, "plans tried") as done:
         for index in range(len(table)):
-            one = table.take([index])
-            given = (asked_for, largest, objective, done, cores, probability)
+            plan = table.take([index])
+            settings = (required, largest, objective, done, cores, probability)
             if number is not None:
-                answer = solve_number(one, known, number, *given, **bounds)
+                answer = solve_number(plan, known, number, *settings, **bounds)
             else:
-                answer = solve_plan(one, known, column, asked.values.get(column), *given, **bounds)
-            found.append((plan_name(one), answer))
-    said = [f"{label}: {_summary(answer, column, number, largest)}" for label, answer in found]
-    say(*said, err=True)
-    good = [answer for _, answer in found if answer.found]
-    if good:
+                answer = solve_plan(plan, known, column, asked.values.get(column), *settings, **bounds)
+            solutions.append((plan_name(plan), answer))
+    lines = [f"{label}: {_summary(answer, column, number, largest)}" for label, answer in solutions]
+    say(*lines, err=True)
+    solved = [answer for _, answer in solutions if answer.found]
+    if solved:
         from xlperf.explore.search import SHOWN, stacked
 
-        best, reached = stacked([a.best.plans for a in good]), stacked([a.best.results for a in good])
+        best, reached = stacked([a.best.plans for a in solved]), stacked([a.best.results for a in solved])
         extra: list[Part] = []
         if number is not None and (number.factors or number.sheet != table.kind):
-            extra = [(number.column, np.array([a.value for a in good]))]
-        named = {"name", column, number.name if number else "", *good[0].best.searched}
-        results = {limit.column.name for limit in good[0].best.limits} | set(SHOWN[table.kind])
+            extra = [(number.column, np.array([a.value for a in solved]))]
+        named = {"name", column, number.name if number else "", *solved[0].best.searched}
+        results = {limit.column.name for limit in solved[0].best.limits} | set(SHOWN[table.kind])
         shown = [part for part in parts(best) if part[0].name in named] + extra
         shown += [part for part in parts(reached) if part[0].name in results]
-        front = Front([declared.name], said)
+        front = Front([declared.name], lines)
         deliver(output, table.kind, [*parts(best), *extra, *parts(reached)], "plan", shown, front=front)
-    if len(good) < len(found):
+    if len(solved) < len(solutions):
         raise click.exceptions.Exit(1)
 
 

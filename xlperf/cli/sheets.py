@@ -1,4 +1,4 @@
-"""Commands on workbooks and spreadsheet programs: ``check``, ``show``, ``new``, ``functions``, ``install``..."""
+"""Commands on workbooks and spreadsheet programs: ``check``, ``new``, ``install`` ..."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.cli.options import Command, InputFile, OutputFile, examples
+from xlperf.cli.command import command
 from xlperf.cli.output import say, working
 
 _HOSTS = {"libreoffice": "xlperf.addin.libreoffice", "excel": "xlperf.addin.excel"}
@@ -18,44 +18,38 @@ _HOSTS = {"libreoffice": "xlperf.addin.libreoffice", "excel": "xlperf.addin.exce
 _INSTALLED = (*_HOSTS, "lite")
 
 
-@click.command(
-    cls=Command,
-    short_help="Check a workbook: every fault of its sheets, and what looks doubtful.",
-    epilog=examples("xlperf check study.xlsx", "xlperf check          the shipped workbook"),
+@command(
+    "Check a workbook: every fault of its sheets, and what looks doubtful.",
+    "xlperf check study.xlsx",
+    "xlperf check          the shipped workbook",
 )
-@click.argument("workbook", required=False, type=InputFile())
 def check(workbook: str | None) -> int:
-    """Read all sheets of WORKBOOK and say what is wrong with them, a line per fault with sheet and cell.
+    """Read all sheets of WORKBOOK and list their faults, a line per fault with sheet and cell.
 
-    Exit code 2 where a sheet cannot be read as it is, 1 where it can but a check fails (a model whose computed
-    parameters are not the stated ones, a device that cannot be built or is far from the accelerator that it is
-    compared with), 0 where all is well.
+    Exit code 2 if a sheet cannot be read as it is, 1 if a check fails (a model whose computed and stated parameters
+    differ, a device that cannot be built or is far from the accelerator that it is compared with), 0 if all is well.
     """
     from xlperf.base.resources import workbook as shipped
     from xlperf.calibrate.validate import parameter_faults
     from xlperf.catalog.check import check as checked
     from xlperf.explore.allocate import device_faults
 
-    found = checked(workbook or shipped(), [parameter_faults, device_faults])
-    say(*found.lines())
-    return 0 if found.ok else 1
+    result = checked(workbook or shipped(), [parameter_faults, device_faults])
+    say(*result.lines())
+    return 0 if result.ok else 1
 
 
-@click.command(
-    cls=Command,
-    short_help="List the worksheet functions: arguments, units, meaning.",
-    epilog=examples(
-        "xlperf functions              a line for each",
-        "xlperf functions step_time    what XLPERF_STEP_TIME takes, with an example",
-        "xlperf functions memory       those with memory in their name",
-    ),
+@command(
+    "List the worksheet functions: arguments, units, meaning.",
+    "xlperf install --list              a line for each",
+    "xlperf install --list step_time    what XLPERF_STEP_TIME takes, with an example",
+    "xlperf install --list memory       those with memory in their name",
 )
-@click.argument("name", required=False)
 def functions(name: str | None) -> None:
-    """List the XLPERF_ functions; with NAME the one of that name, else those that have it in theirs, with what each
-    argument is and an example that works.
+    """List the XLPERF_ functions; with NAME the one of that name, else all that contain it, with their arguments and an
+    example that works.
 
-    Exit code 2 where no function has it in its name.
+    Exit code 2 if no function contains it.
     """
     from xlperf.addin.functions import PREFIX, example_ranges
     from xlperf.addin.functions import functions as registry
@@ -64,10 +58,10 @@ def functions(name: str | None) -> None:
         say(*(f"{one.call}  {one.doc.partition('. ')[0].rstrip('.')}" for one in registry().values()))
         return
     wanted = name.upper().replace(" ", "_").removeprefix(PREFIX)
-    found = [one for one in registry().values() if wanted in one.name.removeprefix(PREFIX)]
-    if not found:
-        raise InputError(Fault(f'"{name}"', "is in the name of no function; xlperf functions lists all"))
-    for one in [one for one in found if one.name == PREFIX + wanted] or found:
+    matches = [one for one in registry().values() if wanted in one.name.removeprefix(PREFIX)]
+    if not matches:
+        raise InputError(Fault(f'"{name}"', "is in the name of no function; xlperf install --list lists all"))
+    for one in [one for one in matches if one.name == PREFIX + wanted] or matches:
         say(one.call, f"  {one.doc}", *(f"  {each.name}: {each.doc}" for each in one.arguments))
         example = one.example({each: each for each in one.example_ranges})
         say(f"  example: ={example}{' (a block of cells)' if one.spills else ''}")
@@ -80,46 +74,31 @@ def functions(name: str | None) -> None:
         say("")
 
 
-@click.command(
-    cls=Command,
-    short_help="Print a workbook as text, for git diff and grep.",
-    epilog=examples(
-        "xlperf show study.xlsx",
-        "git config diff.xlperf.textconv 'xlperf show'      then git diff shows what changed in a cell",
-    ),
+@command(
+    "Print a workbook as text, for git diff and grep.",
+    "xlperf check --text study.xlsx",
+    "git config diff.xlperf.textconv 'xlperf check --text'      then git diff shows what changed in a cell",
 )
-@click.argument("file", type=InputFile())
 def show(file: str) -> None:
-    """Print the sheets of FILE as text: one line per row of data, headers and formulas as they stand."""
+    """Print the sheets of FILE as text: one line per row of data, with headers and formulas unchanged."""
     from xlperf.catalog.xlsx import shown_lines
 
     for line in shown_lines(file):
         say(line)
 
 
-@click.command(
-    cls=Command,
-    short_help="Make a workbook of your own to edit.",
-    epilog=examples(
-        "xlperf new study.xlsx                     one plan of each kind, and what it refers to",
-        "xlperf new all.xlsx --all                 all plans, models and hardware that xlperf ships",
-        "xlperf new mine.xlsx --empty              sheets without rows",
-        "xlperf new mine.xlsx --study recompute    a study, to change and run again",
-    ),
+@command(
+    "Make a workbook of your own to edit.",
+    "xlperf new study.xlsx                     one plan of each kind, and what it refers to",
+    "xlperf new all.xlsx --all                 all plans, models and hardware that xlperf ships",
+    "xlperf new mine.xlsx --empty              sheets without rows",
+    "xlperf new mine.xlsx --study recompute    a study, to change and run again",
 )
-@click.argument("file", type=OutputFile(".xlsx"))
-@click.option("--all", "whole", is_flag=True, help="All plans, models and hardware that xlperf ships.")
-@click.option("--empty", is_flag=True, help="Leave all sheets but the calibration empty, for a catalog of your own.")
-@click.option(
-    "--examples", "small", is_flag=True, help="One plan of each kind and the rows that it refers to: the default."
-)
-@click.option("--study", metavar="NAME", help="The settings and plans of a study of xlperf report --study instead.")
-@click.option("--force", is_flag=True, help="Replace FILE where it exists.")
 def new(file: str, whole: bool, empty: bool, small: bool, study: str | None, force: bool) -> None:
     """Write FILE, a workbook of your own: front sheets, plans and catalog with drop-downs, comments, live formulas.
 
     It holds one plan of each kind and the models, accelerators, networks and prices that these refer to: replace them
-    by your own. Names of other models and accelerators are on the sheets of a workbook made with --all.
+    by your own. A workbook made with --all names other models and accelerators.
     """
     from xlperf.workbook.build import new_workbook
 
@@ -128,10 +107,10 @@ def new(file: str, whole: bool, empty: bool, small: bool, study: str | None, for
     if whole + empty + small + (study is not None) > 1:
         raise click.UsageError("give one of --all, --empty, --examples and --study")
     if study is not None:
-        from xlperf.studies import study as found
-        from xlperf.workbook.studies import write_study
+        from xlperf.studies import study as study_of
+        from xlperf.workbook.report.studies import write_study
 
-        chosen = found(study)
+        chosen = study_of(study)
         write_study(file, chosen)
         say(f"{file}: edit it, then: xlperf report {_quoted(file)} --study {chosen.name} -o report.xlsx")
         return
@@ -147,24 +126,13 @@ def _quoted(name: str) -> str:
     return shlex.quote(name)
 
 
-@click.command(
-    cls=Command,
-    short_help="Add the XLPERF_ functions to a spreadsheet program.",
-    epilog=examples(
-        "xlperf install libreoffice",
-        "xlperf install excel                       Excel for Windows; then restart it",
-        "xlperf install excel --check               what is installed, and what is wrong with it",
-        "xlperf install excel --output xlperf.bas   where no add-in is let in: text to import",
-        "xlperf install lite FOLDER                 Excel on the web or on a Mac: texts for xlwings Lite",
-    ),
-)
-@click.argument("host", type=click.Choice(_INSTALLED))
-@click.argument("folder", metavar="[FOLDER | FILE]", required=False)
-@click.option("--output", metavar="FILE", type=OutputFile(".xlam", ".bas"), help="excel: build the add-in file there.")
-@click.option("--check", "checked", is_flag=True, help="excel: say what is installed, or what FILE is.")
-@click.option("--python", metavar="PATH", help="excel: the interpreter to compute with, on the machine of FILE.")
-@click.option(
-    "--wheel", metavar="URL", help="lite: where xlwings Lite gets xlperf from, https or a file; else the package index."
+@command(
+    "Add the XLPERF_ functions to a spreadsheet program.",
+    "xlperf install libreoffice",
+    "xlperf install excel                       Excel for Windows; then restart it",
+    "xlperf install excel --check               what is installed, and what is wrong with it",
+    "xlperf install excel --output xlperf.bas   where no add-in is let in: text to import",
+    "xlperf install lite FOLDER                 Excel on the web or on a Mac: texts for xlwings Lite",
 )
 def install(
     host: str, folder: str | None, output: str | None, checked: bool, python: str | None, wheel: str | None
@@ -174,10 +142,10 @@ def install(
     excel builds xlperf.xlam from the add-in file of the installed xlwings and puts it into
     %APPDATA%\Microsoft\Excel\XLSTART; no administrator's rights are needed. One Python process per running Excel serves
     all its workbooks; settings and paths come from the add-in alone, never from files beside a workbook. Rows of one
-    table are evaluated together; after an edit of the catalog, those that cells show.
+    table are evaluated together; after an edit of the catalog, only the rows that cells show.
 
-    Add-ins or macros barred: --output xlperf.bas writes the functions as text, with how to import them into one
-    workbook. Where that is barred too, use xlwings Lite, which runs no macros.
+    If add-ins or macros are barred: --output xlperf.bas writes the functions as text, with how to import them into one
+    workbook. If that is barred too, use xlwings Lite, which runs no macros.
 
     Antivirus software may take xlwings' add-in for a threat, as its macros start a process. The file was built on this
     machine and its text can be read in Excel (Alt+F11): ask for an exception, or use xlwings Lite.
@@ -191,7 +159,7 @@ def install(
     LibreOffice hands to no add-in. Compare texts as XLPERF_TRUST(A1:B5)&""="MEASURED".
 
     lite: add xlwings Lite from Excel's add-ins, paste main.py and requirements.txt of FOLDER into its editor, restart
-    its Python. What XLPERF_CATALOG read lives as long as the session: recalculate after a restart.
+    its Python. Catalogs from XLPERF_CATALOG live as long as the session: recalculate after a restart.
     """
     if checked and folder and not output:
         folder, output = None, folder  # the file to look at
@@ -228,12 +196,11 @@ def install(
     return 0
 
 
-@click.command(
-    cls=Command,
-    short_help="Remove the XLPERF_ functions from a spreadsheet program.",
-    epilog=examples("xlperf uninstall libreoffice", "xlperf uninstall excel"),
+@command(
+    "Remove the XLPERF_ functions from a spreadsheet program.",
+    "xlperf uninstall libreoffice",
+    "xlperf uninstall excel",
 )
-@click.argument("host", type=click.Choice(list(_HOSTS)))
 def uninstall(host: str) -> None:
     """Remove the worksheet functions from HOST."""
     say(import_module(_HOSTS[host]).uninstall())

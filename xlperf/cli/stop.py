@@ -21,11 +21,11 @@ Handler = Callable[[int, FrameType | None], Any]
 
 
 class Stopped(BaseException):
-    """The user or the system ends this command: what is open is closed and removed on the way out."""
+    """The user or the system stops this command; open files are closed and removed on the way out."""
 
 
 def listen(handler: Handler) -> list[tuple[int, Any]]:
-    """Let a handler have the signals that are not ignored; the handlers before. None outside the main thread."""
+    """Set a handler for the signals that are not ignored; returns the handlers before. None outside the main thread."""
     known: list[tuple[int, Any]] = [(number, signal.getsignal(number)) for number in SIGNALS]
     before = [(number, own) for number, own in known if own not in (signal.SIG_IGN, None)]
     try:
@@ -43,15 +43,7 @@ def end_at_once(number: int, _frame: FrameType | None) -> None:
 
 
 class Stop:
-    """Signals while a command runs: the first one raises :class:`Stopped`, once.
-
-    Attributes
-    ----------
-    number : int
-        The signal that came; 0 for none.
-    over : bool
-        Whether the command is done, so that a signal comes too late.
-    """
+    """Signals while a command runs: the first one raises :class:`Stopped`, once."""
 
     def __init__(self) -> None:
         self.number, self.over, self._since = 0, False, 0.0
@@ -81,7 +73,7 @@ class Stop:
             raise Stopped
 
     def _unraisable(self, what: sys.UnraisableHookArgs) -> None:
-        """Say nothing of what fails on the way out; stop again if a destructor has swallowed the exception."""
+        """Hide failures on the way out; stop again if a destructor has swallowed the exception."""
         if not self.number:
             self._hook(what)
         elif issubclass(what.exc_type, Stopped):

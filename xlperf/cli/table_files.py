@@ -1,7 +1,7 @@
 """Columns as CSV text and as Parquet: numbers that read back the same, texts that no spreadsheet takes for a formula.
 
-Headers carry the unit as those of sheets do, ``memory bandwidth (TB/s)``, and values are in it. Long tables are put
-into text by Arrow where it is installed, several times faster; both ways give the same bytes.
+Headers carry the unit as sheets do, ``memory bandwidth (TB/s)``, and values are in it. Arrow, if it is installed,
+formats long tables several times faster, with the same bytes.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ Part = tuple["Column", np.ndarray]
 
 
 def shown(column: Column, values: np.ndarray) -> np.ndarray:
-    """Values in the unit of the column; those of a sheet as they were entered, 15 rather than 15.000000000000002."""
+    """Values in the unit of the column; entries of a sheet as typed, 15 rather than 15.000000000000002."""
     from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, unit_of
 
     factor = unit_of(column).factor
     if column.is_text or factor == 1.0:
         return values
-    found = values / factor
+    scaled = values / factor
     if column.table in EVERY_TABLE or column.table in PLAN_TABLES:
-        entered = np.array([float(f"{value:.15g}") for value in found.tolist()])
-        found = np.where(entered * factor == values, entered, found)
-    return found
+        entered = np.array([float(f"{value:.15g}") for value in scaled.tolist()])
+        scaled = np.where(entered * factor == values, entered, scaled)
+    return scaled
 
 
 def texts(column: Column, values: np.ndarray) -> list[str]:
@@ -65,7 +65,7 @@ def texts(column: Column, values: np.ndarray) -> list[str]:
 
 
 def values_of(column: Column, values: np.ndarray) -> list[str | float | bool | None]:
-    """Values as JSON has them, in the unit of the column: None where blank or not finite.
+    """Values for JSON, in the unit of the column: None if blank or not finite.
 
     >>> from xlperf.catalog.schema import column
     >>> values_of(column("training_results", "fits"), np.array([1.0, 0.0, float("nan")]))
@@ -107,7 +107,7 @@ def csv_rows(block: list[Part]) -> bytes:
 
 
 def _quoted(word: str) -> str:
-    """A text as a value of CSV, in quotation marks where it needs them."""
+    """A text as a value of CSV, quoted if needed."""
     return f'"{word}"' if _LISTED.fullmatch(word) else _lines([[word, ""]])[:-2]
 
 
@@ -132,7 +132,7 @@ def _arrow_rows(block: list[Part]) -> bytes:
 
 
 def _arrow_texts(pa: Any, pc: Any, column: Column, values: np.ndarray) -> Any:
-    """The values of :func:`texts` as an Arrow array, quoted where CSV needs it; null where blank."""
+    """The values of :func:`texts` as an Arrow array with CSV quotes; null if blank."""
     from xlperf.catalog.csv_files import harmless
 
     if column.is_text:
@@ -144,14 +144,16 @@ def _arrow_texts(pa: Any, pc: Any, column: Column, values: np.ndarray) -> Any:
         codes = np.where(values == 1.0, 1, 0).astype(np.int32)
         return _strings(pa, words).take(_filled(pa, pa.int32(), codes, (values == 0.0) | (values == 1.0)))
     numbers = np.ascontiguousarray(shown(column, values), dtype=np.float64)
-    found = pc.cast(_filled(pa, pa.float64(), numbers, ~np.isnan(numbers)), pa.string())
+    decimals = pc.cast(_filled(pa, pa.float64(), numbers, ~np.isnan(numbers)), pa.string())
     size = np.abs(numbers)
     odd = ((size < _PLAIN[0]) | (size >= _PLAIN[1])) & (size > 0.0) & (size < np.inf)
     if odd.any():
         packed = pa.py_buffer(np.packbits(odd, bitorder="little"))
         mask = pa.Array.from_buffers(pa.bool_(), len(odd), [None, packed])
-        found = pc.replace_with_mask(found, mask, _strings(pa, [_decimal(value) for value in numbers[odd].tolist()]))
-    return found
+        decimals = pc.replace_with_mask(
+            decimals, mask, _strings(pa, [_decimal(value) for value in numbers[odd].tolist()])
+        )
+    return decimals
 
 
 # --- Parquet
@@ -183,10 +185,9 @@ def arrow_table(block: list[Part]) -> Any:
 
 
 def write_parquet(path: Path | IO[bytes], tables: Iterable[Any]) -> None:
-    """Write Arrow tables of one schema below each other, in the memory of one of them.
+    """Write Arrow tables of one schema below each other, each as a row group, in the memory of one of them.
 
-    ``path``: where to. ``tables``: at least one; each becomes a group of rows. Numbers are stored as they are: results
-    hardly repeat, and a dictionary of them takes half of the time and a fifth of the file.
+    Numbers have no dictionary: results hardly repeat, and a dictionary takes half of the time and a fifth of the file.
     """
     pa, pq = pyarrow()
     writer = None
@@ -220,7 +221,7 @@ def written_block(block: list[Part], suffix: str) -> bytes:
 
 
 def _arrow(pa: Any, column: Column, values: np.ndarray) -> Any:
-    """A column as Arrow has it, made of buffers: what makes arrays of anything else imports pandas first."""
+    """A column as an Arrow array, made from buffers because other constructors import pandas."""
     if column.is_text:
         codes, words = _coded(values)
         return pa.DictionaryArray.from_arrays(_filled(pa, pa.int32(), codes, codes >= 0), _strings(pa, words))
@@ -231,7 +232,7 @@ def _arrow(pa: Any, column: Column, values: np.ndarray) -> Any:
 
 
 def _coded(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Texts as codes into distinct ones, -1 where blank."""
+    """Texts as codes into distinct ones, -1 for blanks."""
     given = values.tolist()
     distinct = dict.fromkeys(given)
     distinct.pop("", None)
@@ -240,7 +241,7 @@ def _coded(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
 
 
 def _filled(pa: Any, kind: Any, content: np.ndarray, present: np.ndarray) -> Any:
-    """An Arrow array of some content that is null where it is not present."""
+    """An Arrow array from content and a mask of valid elements."""
     valid = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
     return pa.Array.from_buffers(kind, len(present), [valid, pa.py_buffer(content)])
 

@@ -1,7 +1,4 @@
-"""The catalog as arrays for the equations: models, devices and networks, built once and indexed by row.
-
-A plan smaller than a torus, mesh or ring occupies a block of it, which is found here.
-"""
+"""The catalog as arrays for the equations: models, devices and networks, built once and indexed by row."""
 
 from __future__ import annotations
 
@@ -30,8 +27,8 @@ from xlperf.equations.network.torus import torus_block
 from xlperf.equations.plan.records import PRECISIONS, Remark
 
 _AXES = 3
+# Network columns that a plan uses unchanged
 _COLUMNS = ("size", "link_bandwidth", "latency", "links_per_peer", "in_network_reduction")
-"""Columns of networks that a plan takes as they are."""
 _ON_AXES = ("ring", "torus", "mesh")
 _REARRANGED = re.compile(r"([123])\s*D(?:\s+of\s+(\d+))?", re.IGNORECASE)
 _LENGTHS = re.compile(r"\d+(\s*x\s*\d+){0,2}", re.IGNORECASE)
@@ -39,38 +36,31 @@ _LENGTHS = re.compile(r"\d+(\s*x\s*\d+){0,2}", re.IGNORECASE)
 
 @dataclass(frozen=True, eq=False)
 class _Layouts:
-    """Shapes of the tiers of all networks, (networks, tiers); ``lengths`` has the axes first.
+    """Shapes of the tiers of all networks, (networks, tiers) unless stated otherwise."""
 
-    ``rearranged`` where the machine is wired anew for each plan, from cubes of length ``cube``; ``on_axes`` where a
-    plan occupies a block of it; ``dragonfly`` where oversubscription is of its global links only. ``problems`` says
-    per network what is wrong with it, "" where nothing is, ``wrong`` where something is. ``columns`` has the columns
-    of :data:`_COLUMNS`, (columns, networks, tiers), links divided by what shares them; ``reach`` how many accelerators
-    a network connects; ``plain`` where all tiers are switches, (networks,); ``names`` what the networks are called.
-    """
-
-    lengths: Array
+    lengths: Array  # of the axes, (axes, networks, tiers)
     num_rings: Array
     num_links: Array
     num_axes: np.ndarray
-    rearranged: np.ndarray
-    cube: np.ndarray
-    on_axes: np.ndarray
-    dragonfly: np.ndarray
-    problems: np.ndarray
-    columns: Array
-    reach: Array
-    plain: np.ndarray
-    wrong: np.ndarray
-    names: np.ndarray
+    rearranged: np.ndarray  # whether the machine is rewired for each plan
+    cube: np.ndarray  # length of the cubes that it is rewired from
+    on_axes: np.ndarray  # whether a plan occupies a block of the tier
+    dragonfly: np.ndarray  # whether oversubscription concerns global links only
+    problems: np.ndarray  # fault of each network in words, or "", (networks,)
+    columns: Array  # columns of _COLUMNS, with links divided by their sharers, (columns, networks, tiers)
+    reach: Array  # accelerators that a network connects, (networks,)
+    plain: np.ndarray  # whether all tiers are switches, (networks,)
+    wrong: np.ndarray  # whether there is a fault, (networks,)
+    names: np.ndarray  # (networks,)
 
 
 _cached_layouts: WeakKeyDictionary[Catalog, _Layouts] = WeakKeyDictionary()
 
 
 def _layouts(catalog: Catalog) -> _Layouts:
-    found = _cached_layouts.get(catalog)
-    if found is not None:
-        return found
+    cached = _cached_layouts.get(catalog)
+    if cached is not None:
+        return cached
     tiers, table = catalog.network_arrays, catalog.tables["networks"]
     shape = tiers["size"].shape
     lengths = np.ones((_AXES, *shape))
@@ -101,9 +91,9 @@ def _layouts(catalog: Catalog) -> _Layouts:
             lengths[: len(at), number, tier] = at
             if topology != "dragonfly":
                 on_axes[number, tier], num_axes[number, tier] = True, len(at)
-                turned = _REARRANGED.fullmatch(text)
-                rearranged[number, tier] = bool(turned)
-                cube[number, tier] = int(turned[2] or 1) if turned else 1
+                rewired = _REARRANGED.fullmatch(text)
+                rearranged[number, tier] = bool(rewired)
+                cube[number, tier] = int(rewired[2] or 1) if rewired else 1
                 num_rings[number, tier] = 0.0 if topology == "mesh" else len(at)
                 num_links[number, tier] = 2.0 * len(at)
             else:
@@ -124,14 +114,14 @@ def _layouts(catalog: Catalog) -> _Layouts:
 
 
 def _lengths(topology: str, text: str, places: float) -> tuple[int, ...]:
-    """Lengths of the axes of a whole tier; ValueError says what is wrong with them."""
+    """Lengths of the axes of a whole tier; ValueError with the fault of its dimensions."""
     if places != np.floor(places):
         raise ValueError(f"joins {places:g} machines of the tier inside it, not a whole number")
-    count, turned = int(places), _REARRANGED.fullmatch(text)
-    if topology == "dragonfly" and (not text or turned):
+    count, rewired = int(places), _REARRANGED.fullmatch(text)
+    if topology == "dragonfly" and (not text or rewired):
         raise ValueError("is a dragonfly: its dimensions must say accelerators x routers x groups, as 4x8x33")
-    axes = 1 if topology == "ring" else int(turned[1]) if turned else 2
-    if not text or turned:
+    axes = 1 if topology == "ring" else int(rewired[1]) if rewired else 2
+    if not text or rewired:
         return tuple(sorted(torus_block(count, axes)[0]))
     if not _LENGTHS.fullmatch(text):
         raise ValueError(
@@ -146,10 +136,9 @@ def _lengths(topology: str, text: str, places: float) -> tuple[int, ...]:
 
 
 def switched_networks(catalog: Catalog, accelerators: np.ndarray, networks: np.ndarray) -> np.ndarray:
-    """Whether the networks of plans are made of switches only, (rows,); true too where there is none.
+    """Whether the networks of plans have only switches, (rows,); true without a network.
 
-    ``accelerators`` are the rows of their accelerators, ``networks`` the positions of the networks that they name, -1
-    where they name none.
+    ``networks``: positions of the named networks, -1 for the accelerator's default.
     """
     if not catalog.networks:
         return np.full(len(networks), True)
@@ -158,19 +147,16 @@ def switched_networks(catalog: Catalog, accelerators: np.ndarray, networks: np.n
 
 
 def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple[Network, list[Remark]]:
-    """Tiers and topologies of the networks of plans.
+    """Tiers and topologies (rows, tiers) of the networks of plans, -1 for none, and the rules that need the catalog.
 
-    A plan smaller than a ring, torus or mesh occupies its most cubic block: the axes are rings where
-    the machine is wired to fit each plan, or where the block goes all the way round.
-
-    ``rows``: position of the network of each plan, -1 where it has none, (rows,). ``accelerators``: accelerators of
-    each plan, (rows,). Returns arrays (rows, tiers), and what only the catalog can judge.
+    A plan smaller than a ring, torus or mesh occupies its most cubic block, whose axes are rings if the machine is
+    rewired for each plan or if the block spans the axis.
     """
     single = accelerators <= 1
     if not catalog.networks:
-        one = np.full((len(rows), 1), np.nan)
-        switch = np.zeros(one.shape, dtype=np.int64)
-        network = Network(one, one, one, one, one, switch, one, one, one, one, one)
+        blank = np.full((len(rows), 1), np.nan)
+        switch = np.zeros(blank.shape, dtype=np.int64)
+        network = Network(blank, blank, blank, blank, blank, switch, blank, blank, blank, blank, blank)
         return network, [Remark(~single, "the catalog has no network for {} accelerators", (accelerators,))]
     tiers, layouts = catalog.network_arrays, _layouts(catalog)
     index = np.maximum(rows, 0)
@@ -209,13 +195,7 @@ def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple
 
 
 def own_links(catalog: Catalog, network: Network, rows: np.ndarray, link_bandwidth: Array) -> Network:
-    """Networks whose innermost tier has the bandwidth of the accelerators' own links.
-
-    ``network``: as :func:`network_of` has it. ``rows``: position of the network of each plan, -1 where it has none,
-    (rows,). ``link_bandwidth``: bandwidth of the links of each plan's accelerator, NaN where the network's counts,
-    (rows,) [B/s]. Returns the same but for the bandwidth of the first tier; a fully shared adapter or core shares it as
-    before.
-    """
+    """Networks whose innermost tier has the bandwidth of the accelerators' own links (NaN: the network's). [B/s]"""
     if not catalog.networks:
         return network
     index = np.maximum(rows, 0)
@@ -227,7 +207,7 @@ def own_links(catalog: Catalog, network: Network, rows: np.ndarray, link_bandwid
 
 
 def _blocks(layouts: _Layouts, size: Array, index: np.ndarray, accelerators: Array) -> tuple[Array, Array]:
-    """Lengths of the axes, (axes, rows, tiers), and rings, (rows, tiers), of the blocks that plans occupy."""
+    """Axis lengths (axes, rows, tiers) and rings (rows, tiers) of the blocks that plans occupy."""
     lengths, num_rings = layouts.lengths[:, index], layouts.num_rings[index]
     placed = np.flatnonzero(layouts.on_axes[index].any(axis=-1))
     counts = np.nan_to_num(accelerators[placed], nan=1.0)
@@ -242,71 +222,45 @@ def _blocks(layouts: _Layouts, size: Array, index: np.ndarray, accelerators: Arr
             machine = tuple(int(value) for value in layouts.lengths[:axes, number, tier])
             rings = bool(layouts.num_rings[number, tier] > 0)
             fixed = () if layouts.rearranged[number, tier] else machine
-            found, closed = torus_block(places, axes, fixed, rings, int(layouts.cube[number, tier]))
+            block, closed = torus_block(places, axes, fixed, rings, int(layouts.cube[number, tier]))
             lengths[:, chosen, tier] = 1.0
-            lengths[:axes, chosen, tier] = np.array(found, dtype=np.float64)[:, None]
+            lengths[:axes, chosen, tier] = np.array(block, dtype=np.float64)[:, None]
             num_rings[chosen, tier] = closed
     return lengths, num_rings
 
 
-DEVICE_COLUMNS = (
-    "vector_flop_rate",
-    "memory_bandwidth",
-    "memory_capacity",
-    "l2_bandwidth",
-    "num_multiprocessors",
-    "thermal_design_power",
-    "l2_capacity",
-    "shared_memory_capacity",
-    "energy_ratio",
-    "static_power",
-    "idle_power",
-    "host_bandwidth",
-    "host_memory_bandwidth",
-    "drive_bandwidth",
-    "memory_energy",
-    "exponential_rate",
-)
-
-
+DEVICE_COLUMNS = ("vector_flop_rate", "memory_bandwidth", "memory_capacity", "l2_bandwidth", "num_multiprocessors",
+                  "thermal_design_power", "l2_capacity", "shared_memory_capacity", "energy_ratio", "static_power",
+                  "idle_power", "host_bandwidth", "host_memory_bandwidth", "drive_bandwidth", "memory_energy",
+                  "exponential_rate")  # fmt: skip
 HOST_COLUMNS = ("host_bandwidth", "host_memory_bandwidth", "drive_bandwidth")
 
 
 @dataclass(frozen=True, eq=False)
 class CatalogArrays:
-    """Columns of a catalog, built once and then indexed by row.
+    """Columns of a catalog, built once and then indexed by row: models, or accelerators."""
 
-    ``model`` has the fields of :class:`Model` on its first axis, ``device`` those of :data:`DEVICE_COLUMNS`. ``linked``
-    says whether any accelerator brings its own link bandwidth, ``unbuilt`` why derived ones cannot be built; None
-    where all can. ``terms`` is what an accelerator costs and draws at full load by the sheet ``prices``, ``rented``
-    says where that is a rental price, ``by_server`` where a row of servers gives it; ``owning`` are the other
-    arguments of :func:`xlperf.equations.cost.tco.accelerator_cost_rate`.
-    """
-
-    model: Array
-    unmodelled: np.ndarray
+    model: Array  # fields of Model, (fields, models)
+    unmodelled: np.ndarray  # unmodelled features of each model in words, or ""
     is_unmodelled: np.ndarray
-    architecture: np.ndarray
-    max_sequence_length: Array
+    architecture: np.ndarray  # codes of the models' architectures
+    max_sequence_length: Array  # [token]
     generation: Words
-    peaks: Array
-    device: Array
-    thermal_design_power: Array
-    reserved_memory: Array
-    terms: Terms
-    rented: np.ndarray
-    by_server: np.ndarray
-    owning: Mapping[str, Array]
-    link_bandwidth: Array
-    linked: bool
-    unbuilt: np.ndarray | None
+    peaks: Array  # dense peak rates, (accelerators, precisions) [FLOP/s]
+    device: Array  # columns of DEVICE_COLUMNS, (columns, accelerators)
+    thermal_design_power: Array  # [W]
+    reserved_memory: Array  # [B]
+    terms: Terms  # price and power at full load by the sheet prices
+    rented: np.ndarray  # whether the price is a rent
+    by_server: np.ndarray  # whether a row of servers gives the price
+    owning: Mapping[str, Array]  # further arguments of `accelerator_cost_rate`
+    link_bandwidth: Array  # of the accelerator's own links, or NaN [B/s]
+    linked: bool  # whether any accelerator has links of its own
+    unbuilt: np.ndarray | None  # faults of derived accelerators in words; None without faults
 
 
-class _Known:
-    """Cached arrays of a catalog, with and without the accelerators that are derived from devices.
-
-    Devices go through equations of their own, which a plan on other accelerators need not wait for.
-    """
+class _CachedArrays:
+    """Cached arrays of a catalog, with and without accelerators derived from devices, whose equations take longer."""
 
     def __init__(self, catalog: Catalog) -> None:
         names = catalog.tables["accelerators"].text("device")
@@ -314,23 +268,18 @@ class _Known:
         self.arrays: dict[bool, CatalogArrays] = {}
 
 
-_cached_arrays: WeakKeyDictionary[Catalog, _Known] = WeakKeyDictionary()
+_cached_arrays: WeakKeyDictionary[Catalog, _CachedArrays] = WeakKeyDictionary()
 
 
 def catalog_arrays(catalog: Catalog, accelerators: np.ndarray) -> CatalogArrays:
-    """Columns of a catalog, cached.
-
-    ``catalog``: accelerators, models and prices. ``accelerators``: rows of the accelerators that are looked at: what
-    follows from devices is there where one of these does. In the units used inside.
-    """
-    known = _cached_arrays.get(catalog)
-    if known is None:
-        known = _cached_arrays[catalog] = _Known(catalog)
-    derived = some(known.derived[accelerators])
-    found = known.arrays.get(derived)
-    if found is None:
-        found = known.arrays[derived] = _arrays(catalog, derived)
-    return found
+    """Columns of a catalog, cached; results of devices are included if one of ``accelerators`` is derived."""
+    cached = _cached_arrays.get(catalog)
+    if cached is None:
+        cached = _cached_arrays[catalog] = _CachedArrays(catalog)
+    derived = some(cached.derived[accelerators])
+    if derived not in cached.arrays:
+        cached.arrays[derived] = _arrays(catalog, derived)
+    return cached.arrays[derived]
 
 
 def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
@@ -370,7 +319,7 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
 
 
 def _device_columns(catalog: Catalog, accelerators: Table) -> dict[str, Array]:
-    """The columns of :data:`DEVICE_COLUMNS` by name."""
+    """Columns of :data:`DEVICE_COLUMNS` by name."""
     units = accelerators.number("num_multiprocessors")
     as_stated = ("memory_bandwidth", "memory_capacity", "thermal_design_power", "l2_capacity",
                  "shared_memory_capacity", "static_power", "idle_power", "exponential_rate")  # fmt: skip
@@ -397,7 +346,7 @@ def _device_columns(catalog: Catalog, accelerators: Table) -> dict[str, Array]:
 def _prices(
     catalog: Catalog, power: Array, device_capex: Array, device_power: Array
 ) -> tuple[Terms, Array, np.ndarray, dict[str, Array]]:
-    """What accelerators cost and draw by the sheet prices, their rent, which servers price, arguments of owning."""
+    """Price and power by the sheet prices, rents, accelerators that servers price, and arguments of owning."""
     prices, row = catalog.tables["prices"], catalog.price_rows
     declared = table_schema("prices").by_name
 
@@ -427,25 +376,17 @@ def _prices(
     by_server = np.zeros(len(rent), dtype=bool)
     by_server[bare] = True
     if len(bare):
-        terms = _with_servers(catalog, terms, bare, power)
+        from xlperf.engine.server_prices import server_priced
+
+        known, priced = server_priced(catalog, bare, power[bare])
+        terms = terms.with_rows(bare[known], priced)
     return terms, rent, by_server, owning
 
 
-def _with_servers(catalog: Catalog, terms: Terms, bare: np.ndarray, power_limit: Array) -> Terms:
-    """Terms where accelerators that the sheet prices has no price of are those of their row of servers."""
-    from xlperf.engine.server_prices import server_priced
-
-    known, found = server_priced(catalog, bare, power_limit[bare])
-    columns = [values.copy() for values in terms]
-    for column, values in zip(columns, found, strict=True):
-        column[bare[known]] = values
-    return Terms(*columns)
-
-
 def _energy_ratio(catalog: Catalog, accelerators: Table) -> Array:
-    """Energy of an operation of each accelerator over that of 5 nm: as stated, else by its node and clock."""
+    """Energy of an operation over its energy at 5 nm: as stated, else by process node and clock."""
     nodes, stated = catalog.tables["technology"], accelerators.number("flop_energy")
-    own, nominal = stated, np.full(len(stated), np.nan)
+    energy, nominal = stated, np.full(len(stated), np.nan)
     peaks, units = accelerators.number("peak_flop_rate_bf16"), accelerators.number("num_multiprocessors")
     clock = accelerators.number("clock_rate")
     if len(nodes):
@@ -454,22 +395,22 @@ def _energy_ratio(catalog: Catalog, accelerators: Table) -> Array:
         words = accelerators.text("technology_node").tolist()
         rows = np.array([named.get(word.strip().casefold(), -1) for word in words], dtype=np.int64)
         known = np.isnan(stated) & (rows >= 0)
-        own = np.where(known, nodes.number("flop_energy")[rows], stated)
+        energy = np.where(known, nodes.number("flop_energy")[rows], stated)
         nominal = np.where(known, nodes.number("nominal_clock_rate")[rows], np.nan)
-    return node_energy_ratio(own, peak_clock_rate(peaks, units, clock, nominal), nominal)
+    return node_energy_ratio(energy, peak_clock_rate(peaks, units, clock, nominal), nominal)
 
 
 def _memory_energy(catalog: Catalog, accelerators: Table) -> Array:
-    """Energy of a byte of the main memory: as stated, else of its memory type, else of HBM3. [J/B]"""
+    """Energy of a byte of main memory: as stated, else of its memory type, else of HBM3. [J/B]"""
     memories, stated = catalog.tables["memories"], accelerators.number("memory_energy")
     if not len(memories):
         return np.where(np.isnan(stated), MEMORY_ENERGY, stated)
     rows = catalog.known_rows("memories", accelerators.text("memory_type"))
-    own = np.where(rows >= 0, memories.number("energy")[rows], MEMORY_ENERGY)
-    return np.where(np.isnan(stated), own, stated)
+    of_type = np.where(rows >= 0, memories.number("energy")[rows], MEMORY_ENERGY)
+    return np.where(np.isnan(stated), of_type, stated)
 
 
 def catalog_models(catalog: Catalog) -> tuple[Model, np.ndarray]:
-    """All models of a catalog as the equations need them, and what of each is not modelled ("" where all is)."""
+    """All models of a catalog, and the unmodelled features of each in words ("" without any)."""
     arrays = catalog_arrays(catalog, np.zeros(0, dtype=np.int64))
-    return Model(*arrays.model), arrays.unmodelled
+    return Model.of_rows(arrays.model), arrays.unmodelled

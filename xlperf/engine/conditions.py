@@ -1,10 +1,9 @@
-"""What a training stack or serving engine was measured in, and which of the conditions of a plan it was not.
+"""Conditions in which software was measured, and the conditions of a plan that it lacks.
 
-Four conditions of a plan can be new to its software although its model or its accelerator is known: the generation of
-the accelerators, the format that its products and weights are in, the layers of its model (dense, with experts, linear,
-sparse) and, in serving, how requests are batched. One that other software was measured in is a quarter of software that
-nobody measured at all, which lacks all four (:data:`LACKED`); one that nobody measured counts like a generation that
-nobody measured (:data:`UNKNOWN`). What leaving them out of the fit costs stands in ``workbooks/accuracy.md``.
+A plan has four: generation of the accelerators, format of GEMMs and weights, kind of the model's layers (dense, with
+experts, linear, sparse), and in serving the batching of requests. A condition in which only other software was measured
+counts a quarter of unmeasured software, which lacks all four (:data:`LACKED`); a condition without any measurement
+counts as an unmeasured generation (:data:`UNKNOWN`). ``workbooks/accuracy.md`` has the errors with each left out.
 """
 
 from __future__ import annotations
@@ -18,21 +17,19 @@ import numpy as np
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table, Words
 
-LACKED = 0.5
-"""Distance of each condition that others were measured in: four of them are software never measured. [-]"""
-UNKNOWN = 2.0
-"""Distance of each condition that nobody measured; that of a generation is in the machine's part. [-]"""
+LACKED = 0.5  # distance per condition in which only other software was measured; four equal unmeasured software [-]
+UNKNOWN = 2.0  # distance per condition without any measurement, generations excluded [-]
+# Precisions with similar GEMMs and conversions
 _FORMATS = {
     "fp16": "16-bit", "bf16": "16-bit", "fp8-current": "fp8", "fp8-block": "fp8", "fp8-tensor": "fp8", "mxfp8": "fp8",
 }  # fmt: skip
-"""Names of precisions whose products and conversions are much alike."""
 _LINEAR = ("linear", "mamba")
 _LOADS = {"static": "in static batches", "continuous": "with continuous batching", "disaggregated": "in separate pools"}
 _WORDS = {"generation": "on {}", "format": "in {}", "layers": "for models {}", "load": "{}"}
 
 
 class Condition(NamedTuple):
-    """Conditions of a plan or of published runs: see the module; ``load`` is blank in training."""
+    """Conditions of a plan or of published runs; ``load`` is blank in training."""
 
     generation: str
     format: str
@@ -41,7 +38,7 @@ class Condition(NamedTuple):
 
 
 def layers_of(shape: str) -> str:
-    """Kind of layers of a shape as :func:`xlperf.engine.trust.model_traits` names it.
+    """Kind of layers of a shape of :func:`xlperf.engine.trust.model_traits`.
 
     >>> layers_of("4096/14336/32/nan 8 heads"), layers_of("4096/1024/32/512 2 heads 3 linear : 1 full")
     ('dense', 'linear with experts')
@@ -55,7 +52,7 @@ def layers_of(shape: str) -> str:
 
 @cache
 def _format_codes(kind: str) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Code of the format of each precision of a kind of plan, and the formats."""
+    """Code of the format of each precision, and the formats."""
     column = table_schema(kind).by_name["precision"]
     formats = [_FORMATS.get(word, word) for word in column.choices]
     order = tuple(dict.fromkeys(formats))
@@ -64,7 +61,7 @@ def _format_codes(kind: str) -> tuple[dict[str, int], tuple[str, ...]]:
 
 
 def format_and_load(plans: Table) -> Words:
-    """Format of the layers of each plan and, in serving, how requests are batched, as one word: ``fp8/continuous``."""
+    """Format of each plan's layers and, in serving, its batching as one word: ``fp8/continuous``."""
     codes, formats = _format_codes(plans.kind)
     unknown = len(formats)
     if "precision" in plans:
@@ -81,16 +78,13 @@ def format_and_load(plans: Table) -> Words:
 
 @lru_cache(maxsize=65_536)
 def lacked(known: Sequence[Condition], asked: Condition) -> tuple[str, ...]:
-    """Names of the conditions of a plan that none of some runs were in; blank ones are not asked for.
-
-    ``known``: conditions of the runs. ``asked``: of the plan.
-    """
+    """Conditions of a plan, unless blank, in which none of the ``known`` runs were."""
     pairs = zip(Condition._fields, asked, strict=True)
-    return tuple(name for name, value in pairs if value and all(getattr(one, name) != value for one in known))
+    return tuple(name for name, value in pairs if value and all(getattr(run, name) != value for run in known))
 
 
 def in_words(asked: Condition, names: Sequence[str]) -> str:
-    """Some conditions of a plan in words.
+    """Conditions of a plan in words.
 
     >>> in_words(Condition("hopper", "fp8", "static", "dense"), ["generation", "load"])
     'on hopper nor in static batches'

@@ -17,6 +17,7 @@ from xlperf.equations.cost.designs import DesignRule, design_cost, design_rules
 from xlperf.equations.hardware.derived_device import PEAKS, USUAL_OTHER, DerivedDevice, Technologies, derived_device
 from xlperf.equations.plan.records import Remark, remarks_of_rows
 
+# Numbers of an accelerator that follow from its device: column of the sheet, result of the device
 _FILLED = {
     **{f"peak_flop_rate_{name}": f"peak_flop_rate_{name}" for name in PEAKS},
     "num_multiprocessors": "num_multiprocessors",
@@ -33,11 +34,11 @@ _FILLED = {
     "static_power": "power_static",
     "memory_energy": "memory_energy",
 }
-"""Numbers of an accelerator that follow from its device: column of the sheet, result of the device."""
 
+# Columns of an accelerator that follow from its device where they are blank
 FOLLOWING = (*_FILLED, "die_area", "num_compute_dies", "technology_node", "memory_type")
-"""Columns of an accelerator that follow from its device where they are blank."""
 
+# Sheet that each column of a device names a row of
 _NAMES = {
     "technology": "technology",
     "base_technology": "technology",
@@ -46,9 +47,8 @@ _NAMES = {
     "link": "links",
     "die_link": "links",
 }
-"""Sheet that each column of a device names a row of."""
+# In the order of `Technologies`
 _MADE_OF = ("technology", "base_technology", "core", "core_node", "memory", "link", "die_link")
-"""In the order of :class:`Technologies`."""
 _REQUIRED = ("technology", "core", "memory")
 
 TOO_LARGE_DIE = "a die is larger than the reticle"
@@ -56,8 +56,8 @@ TOO_LARGE_DIE = "a die is larger than the reticle"
 _cache: WeakKeyDictionary[Catalog, Accelerators] = WeakKeyDictionary()
 _BEHIND = (*TECHNOLOGY_TABLES, "accelerators", "process_nodes", "packages", "chiplets")
 _MOST_KEPT = 4
+# Last answers by the tables that they follow from: a fit makes many catalogs that differ in the calibration alone
 _recent: list[tuple[tuple[Table, ...], Accelerators]] = []
-"""Last answers by the tables that they follow from: a fit makes many catalogs that differ in the calibration alone."""
 
 
 class Accelerators(NamedTuple):
@@ -271,8 +271,7 @@ def _accelerators(catalog: Catalog) -> Accelerators:
     return Accelerators(Table("accelerators", columns, table.place), capex, price, drawn, reasons, True)
 
 
-BLOCK = 16_384
-"""Rows that go through the equations together."""
+BLOCK = 16_384  # rows that go through the equations together
 
 Progress = Callable[[int], None]
 

@@ -1,4 +1,4 @@
-"""Sheets as the records that equations take: plans with their defaults, the catalog rows they name, and batches."""
+"""Sheets as records for the equations: plans with their defaults, the catalog rows that they name, and batches."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ from xlperf.equations.plan.records import (
 )
 
 Record = TypeVar("Record", bound=PlanColumns)
+# Calibration name of each library in the column attention
 _LIBRARIES = {"flash-2": FLASHATTENTION_2, "flash-3": ANY}
-"""Libraries that a plan names in the column attention, as the calibration sheet calls them."""
 
 
 @cache
 def choice_codes(kind: str, column: str) -> dict[str, float]:
-    """Position of each word among the choices of a column; for a blank that of the default, NaN without one.
+    """Position of each word among the choices of a column; a blank has the default's position, NaN without a default.
 
     >>> choice_codes("training", "optimizer")
     {'adam': 0.0, 'sgd': 1.0, '': 0.0}
@@ -65,33 +65,31 @@ def choice_codes(kind: str, column: str) -> dict[str, float]:
 
 
 class _Declared(NamedTuple):
-    """A column of plans: its default as equations take it, of what type, the codes of a choice, what names a row."""
+    """A plan column of the schema."""
 
     name: str
-    default: Any
+    default: Any  # as equations use it
     dtype: type
-    codes: dict[str, float] | None
-    names_row: bool
+    codes: dict[str, float] | None  # of a choice
+    names_row: bool  # whether it refers to a catalog row
 
 
 @cache
 def _declared(kind: str) -> tuple[_Declared, ...]:
-    found = []
+    columns = []
     for column in table_schema(kind).columns:
         codes = choice_codes(kind, column.name) if column.kind == "choice" else None
         default = default_value(kind, column.name) if codes is None else codes[""]
-        default = np.nan if default != default else default  # one NaN, which a dict finds again
+        default = np.nan if default != default else default  # the same NaN object, usable as a dict key
         dtype = object if isinstance(default, str) else float
-        found.append(_Declared(column.name, default, dtype, codes, column.kind == "reference"))
-    return tuple(found)
+        columns.append(_Declared(column.name, default, dtype, codes, column.kind == "reference"))
+    return tuple(columns)
 
 
 def plan_columns(plans: Table, record: type[Record]) -> Record:
-    """A table of plans as a record: numbers and flags with the schema's defaults, choices as codes.
+    """A table of plans as a ``record``: numbers and flags with the schema's defaults, choices as codes, texts, (rows,).
 
-    ``record``: what to make: a subclass of :class:`PlanColumns`. Returns a column for each number, flag, choice and
-    text of the schema, (rows,); NaN or "" where one is blank and has no default. What the sheet itself says in words is
-    in :meth:`PlanColumns.words`.
+    Blanks without a default are NaN or ""; :meth:`PlanColumns.words` gives the original words.
     """
     columns: dict[str, np.ndarray] = {}
     words: dict[str, np.ndarray] = {}
@@ -99,7 +97,7 @@ def plan_columns(plans: Table, record: type[Record]) -> Record:
     stated = plans.columns
     for name, default, dtype, codes, names_row in _declared(plans.kind):
         if name not in stated:
-            if default not in absent:  # columns with one default share an array: equations never write into it
+            if default not in absent:  # columns with equal defaults share an array, which equations never change
                 absent[default] = np.broadcast_to(np.array(default, dtype=dtype), len(plans))
             if not names_row:
                 columns[name] = absent[default]
@@ -118,70 +116,67 @@ def plan_columns(plans: Table, record: type[Record]) -> Record:
 
 @dataclass(frozen=True, eq=False)
 class Joined:
-    """Plans with the catalog rows they name; arrays (rows,), those of network and device wider."""
+    """Plans with the catalog rows that they name, (rows,) unless stated otherwise."""
 
     model: Model
-    device: Device
-    wide_device: Device
-    network: Network
-    keys: Keys
-    wide_keys: Keys
-    fused_keys: Keys
-    attention_keys: Keys
-    product_size: Array
-    element_size: Array
-    casts: Array
-    reserved_memory: Array
-    max_sequence_length: Array
-    accelerators: np.ndarray
-    terms: Terms
-    rented: np.ndarray
+    device: Device  # (rows, 1), with the peak rate of the plan's precision
+    wide_device: Device  # with the peak rate of GEMMs that a narrow precision excludes
+    network: Network  # (rows, tiers)
+    keys: Keys  # calibration keys at the plan's precision
+    wide_keys: Keys  # at the wide precision
+    fused_keys: Keys  # of the software whose kernel fusion applies
+    attention_keys: Keys  # of the attention library
+    product_size: Array  # bytes of a GEMM input [B]
+    element_size: Array  # bytes of a stored element [B]
+    casts: Array  # element conversions of the precision
+    reserved_memory: Array  # [B]
+    max_sequence_length: Array  # of the model [token]
+    accelerators: np.ndarray  # rows of the sheet accelerators
+    terms: Terms  # prices and power
+    rented: np.ndarray  # whether the price is a rent
     power: PowerLimits
-    rules: list[Remark]
-    peaks: Array
+    rules: list[Remark]  # rules that need the catalog
+    peaks: Array  # dense peak rates by precision, (rows, precisions) [FLOP/s]
     generation: Words
     software: Words
 
     def keys_for(self, codes: np.ndarray) -> Keys:
-        """Calibration keys of the plans at another precision, by its positions in PRECISION_NAMES, (rows,)."""
+        """Calibration keys at another precision, by positions in PRECISION_NAMES, (rows,)."""
         return combined_keys(self.generation, Words(codes, PRECISION_KEYS), self.software)
 
     def keys_named(self, codes: np.ndarray) -> Keys:
-        """The same by the names of precisions themselves: INT4 weights are not 16-bit ones."""
+        """Calibration keys by the precision's own name, with INT4 weights apart from 16-bit weights."""
         return combined_keys(self.generation, Words(codes, PRECISION_NAMES), self.software)
 
     def peak_for(self, codes: np.ndarray) -> Array:
-        """Dense peak of the accelerators at another precision, NaN where they state none, (rows,). [FLOP/s]"""
+        """Dense peak rate at another precision, NaN if not stated, (rows,). [FLOP/s]"""
         return np.asarray(self.peaks[np.arange(len(codes)), codes])
 
 
 _NAMES = [field.name for field in fields(Model)]
 _FIRST_OPTIONAL = _NAMES.index("num_linear_layers")
 _OPTIONAL = [_NAMES.index(name) for name in ("num_linear_layers", "moe_latent_size", "num_selected_layers")]
-_ABSENT = [field.default_factory() for field in fields(Model)[_FIRST_OPTIONAL:] if callable(field.default_factory)]
-"""Fields of hybrid and sparse models in others; equations never write into them."""
+_ABSENT = {name: getattr(Model(), name) for name in _NAMES[_FIRST_OPTIONAL:]}
+# Values of the optional fields of hybrid and sparse models elsewhere; equations never change them
 
 
 class Named(NamedTuple):
-    """Rows of the catalog that plans name, (rows,): models, accelerators, networks (-1 where blank)."""
+    """Catalog rows that plans name, (rows,): models, accelerators, networks (-1 for a blank)."""
 
     models: np.ndarray
     accelerators: np.ndarray
     networks: np.ndarray
 
     def take(self, rows: np.ndarray) -> Named:
-        """Some of the plans."""
+        """Select rows."""
         return Named(*(values[rows] for values in self))
 
 
 def named_rows(plans: Table, catalog: Catalog) -> Named:
-    """Catalog rows that plans name.
-
-    Raises InputError naming every cell whose name is not in the catalog.
-    """
+    """Catalog rows that plans name; InputError lists every cell with an unknown name."""
     faults: list[Fault] = []
 
-    def found(look_up: Callable[..., np.ndarray], *arguments: object) -> np.ndarray:
+    def rows(look_up: Callable[..., np.ndarray], *arguments: object) -> np.ndarray:
         try:
             return look_up(*arguments)
         except InputError as error:
@@ -189,85 +184,79 @@ def named_rows(plans: Table, catalog: Catalog) -> Named:
             return np.zeros(len(plans), dtype=np.int64)
 
     named = Named(
-        found(catalog.rows, "models", plans.text("model"), plans, "model"),
-        found(catalog.rows, "accelerators", plans.text("accelerator"), plans, "accelerator"),
-        found(catalog.network_index, plans.text("network"), plans, "network"),
+        rows(catalog.rows, "models", plans.text("model"), plans, "model"),
+        rows(catalog.rows, "accelerators", plans.text("accelerator"), plans, "accelerator"),
+        rows(catalog.network_index, plans.text("network"), plans, "network"),
     )
     if faults:
         raise InputError(faults)
     return named
 
 
+# Pools besides the decode pool that may have an accelerator and a network of their own
 POOLS = ("prefill", "expert")
-"""Pools beside the one that decodes, which may have an accelerator and a network of their own."""
 
 
 def pool_rows(
     plans: Table, catalog: Catalog, rows: np.ndarray, column: str = "accelerator", pool: str = "prefill"
 ) -> np.ndarray:
-    """Rows of the pools that prefill, or of expert pools: those of the plan but where separate pools have others.
+    """Accelerator or network rows of the prefill or expert pool; defaults to the plan's own ``rows``.
 
-    ``rows``: what the plans name: rows of the sheet accelerators, or positions of networks, -1 where blank, (rows,).
-    ``column``: which of the two. Returns rows or positions alike, (rows,). Raises InputError naming every cell of such
-    a column whose name is not in the catalog.
+    InputError lists every cell with an unknown name.
     """
-    own = f"{pool}_{column}"
-    if own not in plans:
+    column_of_pool = f"{pool}_{column}"
+    if column_of_pool not in plans:
         return rows
-    names = plans.text(own)
-    looked_up = catalog.rows("accelerators", names, plans, own) if column == "accelerator" else None
-    given = catalog.network_index(names, plans, own) if looked_up is None else looked_up
-    return np.where((given >= 0) & (plans.filled("mode") == "disaggregated"), given, rows)
+    names = plans.text(column_of_pool)
+    if column == "accelerator":
+        stated = catalog.rows("accelerators", names, plans, column_of_pool)
+    else:
+        stated = catalog.network_index(names, plans, column_of_pool)
+    return np.where((stated >= 0) & (plans.filled("mode") == "disaggregated"), stated, rows)
 
 
 def architecture_codes(named: Named, catalog: Catalog) -> np.ndarray:
-    """Architecture of the models of plans as codes: rows of one code are evaluated together.
-
-    ``named``: rows of the catalog. For :func:`xlperf.engine.models.architecture_of`.
-    """
+    """Architecture codes of the plans' models for :func:`xlperf.engine.models.architecture_of`."""
     return np.asarray(catalog_arrays(catalog, named.accelerators).architecture[named.models])
 
 
 def software_words(plans: Table) -> Words:
-    """Training stack or engine of each plan; the default of the column where blank.
-
-    PyTorch FSDP is one stack where it is compiled and another where it is not.
-    """
+    """Training stack or engine of each plan, by default the column's; compiled PyTorch FSDP is a stack of its own."""
     declared = plans.schema.by_name["software"].default
     if "software" not in plans:
         return Words(np.zeros(len(plans), dtype=np.int64), (declared,))
     names = plans["software"].tolist()
     if "compiled" in plans:
-        told = zip(names, plans.number("compiled").tolist(), strict=True)
-        names = [_compiled(name, how) if name.strip().casefold() in (COMPILED, EAGER) else name for name, how in told]
-    found = coded_words(names)
-    return Words(found.codes, [word or declared for word in found.words])
+        pairs = zip(names, plans.number("compiled").tolist(), strict=True)
+        names = [_compiled(name, how) if name.strip().casefold() in (COMPILED, EAGER) else name for name, how in pairs]
+    words = coded_words(names)
+    return Words(words.codes, [word or declared for word in words.words])
 
 
 def _fused_as(plans: Table, software: Words) -> Words:
-    """Stack that fuses the kernels between products as a plan does: its own unless the plan says how."""
+    """Software whose kernel fusion applies; ``compiled`` overrides the plan's software."""
     if "compiled" not in plans or np.isnan(plans["compiled"]).all():
         return software
-    told = zip(software.codes.tolist(), plans.number("compiled").tolist(), strict=True)
-    return coded_words([_compiled(software.words[code], how) for code, how in told])
+    pairs = zip(software.codes.tolist(), plans.number("compiled").tolist(), strict=True)
+    return coded_words([_compiled(software.words[code], how) for code, how in pairs])
 
 
 def _attention_of(plans: Table, software: Words) -> Words:
-    """Library whose attention each plan runs: that of its software unless the plan names one."""
+    """Library of each plan's attention kernels: the stated one, else the software's."""
     if "attention" not in plans:
         return software
     named = plans.filled("attention").tolist()
     if _LIBRARIES.keys().isdisjoint(named):
         return software
-    told = zip(software.codes.tolist(), named, strict=True)
-    return coded_words([_LIBRARIES.get(kernel, software.words[code]) for code, kernel in told])
+    pairs = zip(software.codes.tolist(), named, strict=True)
+    return coded_words([_LIBRARIES.get(kernel, software.words[code]) for code, kernel in pairs])
 
 
-def _keys(generation: Words, codes: np.ndarray, software: Words, other: Words) -> tuple[Keys, Keys]:
-    """Keys of rows to look the calibration up with, by their software and by another that some kernels are of."""
+def _keys(generation: Words, codes: np.ndarray, software: Words, library: Words) -> tuple[Keys, Keys]:
+    """Calibration keys for the plan's software and for the library that supplies some kernels."""
     stored = Words(codes, PRECISION_KEYS)
-    own = combined_keys(generation, stored, software)
-    return own, own if other is software else combined_keys(generation, stored, other)
+    keys = combined_keys(generation, stored, software)
+    return keys, keys if library is software else combined_keys(generation, stored, library)
 
 
 def _compiled(name: str, how: float) -> str:
@@ -275,23 +264,23 @@ def _compiled(name: str, how: float) -> str:
 
 
 def _model_of(columns: Array) -> Model:
-    """Models with the fields of hybrid and sparse ones only where there is any: they are the last ones."""
+    """Models, with the optional last fields only if a hybrid or sparse model is among them."""
     more = any(some(columns[index]) for index in _OPTIONAL)
-    return Model(*(columns if more else (*columns[:_FIRST_OPTIONAL], *_ABSENT)))
+    if more:
+        return Model.of_rows(columns)
+    return Model(**dict(zip(_NAMES[:_FIRST_OPTIONAL], columns, strict=False)), **_ABSENT)
 
 
 def _capped(
     asked: Array, power_limit: Array, peaks: Array, energy: Array, columns: dict[str, Array]
 ) -> tuple[Array, dict[str, Array]]:
-    """Clock that lowered power limits leave to long products of a precision, and columns of devices that run at it.
+    """Clock of long GEMMs under lowered power limits, and the device columns at that clock.
 
-    ``energy``: of an operation on 5 nm at its nominal clock. [J/FLOP] What draws little (vector units, caches, memory)
-    keeps its rate: no faster matrix unit may slow it.
+    ``energy``: of an operation at 5 nm and nominal clock. [J/FLOP] Vector units, caches and memory keep their rates.
     """
-    own = energy * columns["energy_ratio"]
-    share = product_clock_share(asked[:, None], power_limit[:, None], peaks, own, columns["static_power"])
-    # Under the lowered limit products are as near to it as they were: what their constants say of the own one holds.
-    # Leakage that a row states stays, whatever the clock.
+    nominal = energy * columns["energy_ratio"]
+    share = product_clock_share(asked[:, None], power_limit[:, None], peaks, nominal, columns["static_power"])
+    # Calibrated fractions of the power limit remain valid under the lower one; leakage does not depend on the clock.
     static = np.nan_to_num(columns["static_power"])
     slowed = {
         "energy_ratio": energy_at_clock(columns["energy_ratio"], share),
@@ -301,11 +290,7 @@ def _capped(
 
 
 def _most_energy(catalog: Catalog, families: Sequence[tuple[str, Keys]], sizes: Array) -> Array:
-    """Most energy of an operation that kernels of a precision take, (rows, 1): no less than what any of them draws.
-
-    With less, units that are faster would be slowed by more than they are faster: their kernels would draw more than
-    the clock was chosen for.
-    """
+    """Largest energy per operation of the kernels of a precision, which the clock must suit, (rows, 1). [J/FLOP]"""
     energy = narrow_energy(PRODUCT_ENERGY, sizes)[:, None]
     for family, keys in families:
         energy = np.maximum(energy, constants_of(catalog.calibration, family, keys)[0]["energy_per_flop"])
@@ -313,26 +298,22 @@ def _most_energy(catalog: Catalog, families: Sequence[tuple[str, Keys]], sizes: 
 
 
 def _limit_rules(plans: Table, lowered: Array, limit: Array, columns: dict[str, Array]) -> list[Remark]:
-    """Power limits that no clock keeps."""
+    """Power limits below the idle power."""
     idle = power_without_work(limit, columns["idle_power"][:, 0], columns["static_power"][:, 0])
-    return _told(
+    return _remark_if_any(
         lowered <= idle,
         "power limit {} W is no more than the {} W that {} draws with nothing to run: no clock keeps it",
         lambda: (lowered, np.round(idle), plans.text("accelerator")),
     )
 
 
-def _told(rows: np.ndarray, sentence: str, values: Callable[[], tuple[np.ndarray, ...]]) -> list[Remark]:
-    """A remark on the plans of a mask, none where it is empty."""
+def _remark_if_any(rows: np.ndarray, sentence: str, values: Callable[[], tuple[np.ndarray, ...]]) -> list[Remark]:
+    """A remark, or nothing if no row is selected."""
     return [Remark(rows, sentence, values())] if some(rows) else []
 
 
 def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
-    """Columns of the catalog for each plan, and the rules that only the catalog can judge.
-
-    ``named``: as :func:`named_rows` has it, where that is known already. Returns arrays for the equations, and the
-    rules that only the catalog can judge.
-    """
+    """Catalog columns of each plan, and the rules that need the catalog; ``named`` saves looking the names up again."""
     model_rows, rows, asked = named or named_rows(plans, catalog)
     arrays = catalog_arrays(catalog, rows)
     codes = plans.codes("precision", PRECISION_CODES)
@@ -340,6 +321,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     product_size, element_size = INPUT_SIZES[codes], ELEMENT_SIZES[codes]
     peak, wide_peak = arrays.peaks[rows, codes], arrays.peaks[rows, wide_codes]
 
+    # Device columns and calibration keys.
     common = dict(zip(DEVICE_COLUMNS, rows_of(arrays.device, rows, 1)[..., None], strict=True))
     limit, peaks = arrays.thermal_design_power[rows], arrays.peaks[rows]
     limits = PowerLimits(limit, limit, np.ones_like(limit))
@@ -347,21 +329,23 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     generation = arrays.generation.take(rows)
     keys, fused_keys = _keys(generation, codes, software, _fused_as(plans, software))
     wide_keys, attention_keys = _keys(generation, wide_codes, software, _attention_of(plans, software))
-    own, wide, limit_rules = common, common, []
+    narrow, wide, limit_rules = common, common, []
     if "power_limit" in plans:
+        # Clock and peak rates of the plan's precision, of the wide one, and of all others.
         lowered = plans.number("power_limit")
         limit_rules = _limit_rules(plans, lowered, limit, common)
         energy = _most_energy(catalog, [("gemm", keys)], product_size)
-        share, own = _capped(lowered, limit, peak[:, None], energy, common)
-        attended = [("gemm", wide_keys), *((name, attention_keys) for name in ("attention", "attention_backward"))]
-        energy = _most_energy(catalog, attended, INPUT_SIZES[wide_codes])
+        share, narrow = _capped(lowered, limit, peak[:, None], energy, common)
+        families = [("gemm", wide_keys), *((name, attention_keys) for name in ("attention", "attention_backward"))]
+        energy = _most_energy(catalog, families, INPUT_SIZES[wide_codes])
         wide_share, wide = _capped(lowered, limit, wide_peak[:, None], energy, common)
         peaks = peaks * _capped(lowered, limit, peaks, narrow_energy(PRODUCT_ENERGY, INPUT_SIZES), common)[0]
         peak, wide_peak = share[:, 0] * peak, wide_share[:, 0] * wide_peak
         peaks[np.arange(len(peaks)), wide_codes], peaks[np.arange(len(peaks)), codes] = wide_peak, peak
         limits = PowerLimits(limit, np.fmin(lowered, limit), share[:, 0])
-    device, wide_device = Device(peak_flop_rate=peak[:, None], **own), Device(wide_peak[:, None], **wide)
+    device, wide_device = Device(peak_flop_rate=peak[:, None], **narrow), Device(wide_peak[:, None], **wide)
 
+    # Network, with the links that accelerators bring along.
     network_rows = np.where(asked >= 0, asked, catalog.default_networks[rows])
     accelerators = plans.number("num_accelerators")
     network, network_rules = network_of(catalog, network_rows, accelerators)
@@ -374,18 +358,18 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         device_rules = [Remark(unbuilt != "", "{}", (unbuilt,))]
 
     rules = [
-        *_told(
+        *_remark_if_any(
             arrays.is_unmodelled[model_rows],
             "model {} {}, which is not modelled yet",
             lambda: (plans.text("model"), arrays.unmodelled[model_rows]),
         ),
         *(device_rules + limit_rules),
-        *_told(
+        *_remark_if_any(
             ~stated,
             "accelerator {} states no peak rate for precision {}",
             lambda: (plans.text("accelerator"), plans.filled("precision")),
         ),
-        *_told(
+        *_remark_if_any(
             BLOCK_SCALED[codes] & np.isnan(arrays.peaks[rows, FP4]),
             "the matrix units of accelerator {} do not scale blocks (it states no FP4 rate): use fp8-block, not {}",
             lambda: (plans.text("accelerator"), plans.filled("precision")),
@@ -419,7 +403,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
 
 
 def constants_of(calibration: Calibration, family: str, keys: Keys) -> Found:
-    """Constants of a family for plans, and whose generation or software has none of its own; of one plan a look-up."""
+    """Constants of a family, and the rows whose generation or software has none of its own."""
     return (
         calibration.single[(family, *keys.distinct[0])]
         if len(keys.codes) == 1
@@ -430,48 +414,36 @@ def constants_of(calibration: Calibration, family: str, keys: Keys) -> Found:
 def constants_by_family(
     calibration: Calibration, wanted: Iterable[tuple[Sequence[str], Keys]], beside: Collection[str] = ()
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
-    """Constants of families (rows, 1), and the rows of each family whose generation or software has none of its own.
+    """Constants of families (rows, 1), and by family the rows whose generation or software has none of its own.
 
-    ``wanted``: families and the keys they are looked up with; ``gemm_wide`` is ``gemm`` with other keys. ``beside``:
-    families that stand beside those of an engine or a kernel, which say whether a plan is extrapolated.
+    ``wanted``: families and their keys; ``gemm_wide`` is ``gemm`` with other keys. Families in ``beside`` never mark a
+    plan as extrapolated.
     """
-    found: dict[str, Mapping[str, Array]] = {}
+    constants: dict[str, Mapping[str, Array]] = {}
     extrapolated: list[tuple[str, np.ndarray]] = []
     for names, keys in wanted:
         for name in names:
             family = name.removesuffix("_wide")
-            found[name], far = constants_of(calibration, family, keys)
+            constants[name], far = constants_of(calibration, family, keys)
             if name not in beside:
                 extrapolated.append((family, far))
-    return found, extrapolated
+    return constants, extrapolated
 
 
-BATCH = 8192
-"""Plans of one architecture evaluated together: their arrays stay in the processor's cache."""
+BATCH = 8192  # plans per call of the equations, so that their arrays stay in the processor's cache
 
 Results = dict[str, np.ndarray]
 
 
 def groups_of(results: Collection[str] | None, groups: Mapping[str, str]) -> frozenset[str] | None:
-    """Groups of equations that results take; None for all of them.
+    """Groups of equations that some results need; None for all. ``groups``: group of each result that needs only one.
 
     >>> groups_of(["step_time"], {"step_time": "times"})
     frozenset({'times'})
-
-    ``results``: columns that are asked for; None for all. ``groups``: group of each result that does not take all
-    equations.
     """
     if results is None or not all(name in groups for name in results):
         return None
     return frozenset(groups[name] for name in results)
-
-
-def _keep_freed_memory() -> None:
-    """Let glibc keep what arrays of up to 32 MB free: each batch reuses its pages, which is 10 to 20 % of its time.
-
-    glibc keeps twice the largest block that was mapped and freed, up to 32 MiB; other allocators take no notice.
-    """
-    np.empty(4_000_000)
 
 
 def in_batches(
@@ -482,18 +454,17 @@ def in_batches(
     evaluate: Callable[[Table, Named, int], Results],
     slow: np.ndarray | None = None,
 ) -> Results:
-    """Results of plans, evaluated in batches of one architecture; a large group also separates switched networks.
+    """Results of plans, evaluated in batches of equal ``codes``; large groups also separate switched networks.
 
-    ``codes``: what plans that are evaluated together have in common, (rows,). ``evaluate``: results of plans of one
-    code, from the plans, the rows that they name, and the code. ``slow``: plans that take longer than others, (rows,):
-    in a large group they are batched separately.
+    ``evaluate`` gets plans of one code, their catalog rows, and the code; ``slow`` plans form batches of their own.
     """
     distinct = sorted(set(codes.tolist()))  # np.unique would import numpy.ma, 30 ms in a fresh process
     if len(distinct) <= 1 and len(plans) <= BATCH:
         return evaluate(plans, named, distinct[0] if distinct else 0)
     groups = [(code, np.flatnonzero(codes == code)) for code in distinct]
     if len(plans) > BATCH:
-        _keep_freed_memory()
+        # glibc keeps freed blocks of up to twice the largest one: each batch reuses its pages, 10 to 20 % of its time.
+        np.empty(4_000_000)
         kinds = switched_networks(catalog, named.accelerators, named.networks) * 2
         if slow is not None:
             kinds = kinds + slow
@@ -503,9 +474,9 @@ def in_batches(
             for part in ([rows[kinds[rows] == kind] for kind in range(4)] if len(rows) > BATCH else [rows])
         ]
     results: Results = {}
-    for code, alike in groups:
-        for start in range(0, len(alike), BATCH):
-            rows = alike[start : start + BATCH]
+    for code, group in groups:
+        for start in range(0, len(group), BATCH):
+            rows = group[start : start + BATCH]
             for name, values in evaluate(plans.take(rows), named.take(rows), code).items():
                 if name not in results:
                     results[name] = np.empty(len(plans), dtype=values.dtype)
@@ -517,8 +488,8 @@ _HOURS = 24
 
 
 def _by_hour(table: Table, column: str, rows: np.ndarray) -> Array:
-    """What the rows of a table say by hour of the day in a column of words, (rows, 24); 1 where they say nothing."""
-    found, words = np.ones((len(rows), _HOURS)), table.text(column)
+    """Values by hour of the day from a column of words, (rows, 24); 1 for a blank."""
+    hours, words = np.ones((len(rows), _HOURS)), table.text(column)
     for place, row in enumerate(rows.tolist()):
         stated = str(words[row]).replace(";", " ").split() if row >= 0 else []
         if not stated:
@@ -530,15 +501,12 @@ def _by_hour(table: Table, column: str, rows: np.ndarray) -> Array:
         if len(values) != _HOURS or not all(0.0 <= value < np.inf for value in values) or not sum(values) > 0.0:
             problem = f"{column.replace('_', ' ')} must be {_HOURS} numbers of 0 or more, got {shown(words[row])}"
             raise InputError(Fault(table.place(row, column), problem))
-        found[place] = values
-    return found
+        hours[place] = values
+    return hours
 
 
 def run_carbon_share(plans: Table, catalog: Catalog, accelerators: np.ndarray, run_time: Array) -> Array:
-    """Carbon of the grid's energy while runs last, over the mean of a day, (rows,). [-]
-
-    ``accelerators``: rows that the plans name; ``run_time`` [s].
-    """
+    """Grid carbon during runs over the mean of a day, (rows,). [-]"""
     if "start_hour" not in plans or "carbon_by_hour" not in catalog.tables["prices"]:
         return np.ones(len(plans))
     grid = _by_hour(catalog.tables["prices"], "carbon_by_hour", catalog.price_rows[accelerators])
@@ -547,10 +515,7 @@ def run_carbon_share(plans: Table, catalog: Catalog, accelerators: np.ndarray, r
 
 
 def load_carbon_share(plans: Table, catalog: Catalog, accelerators: np.ndarray) -> Array:
-    """Carbon of the grid's energy weighted by the load of each hour, over the mean of a day, (rows,). [-]
-
-    ``accelerators``: rows that the plans name.
-    """
+    """Grid carbon weighted by the hourly load over the mean of a day, (rows,). [-]"""
     if "load_by_hour" not in plans or "carbon_by_hour" not in catalog.tables["prices"]:
         return np.ones(len(plans))
     grid = _by_hour(catalog.tables["prices"], "carbon_by_hour", catalog.price_rows[accelerators])

@@ -25,41 +25,35 @@ _LINEAR_COLUMNS = {
     "linear_value_size": "linear_value_head_size",
     "linear_convolution": "linear_convolution_size",
 }
-_INDEX_COLUMNS = {
-    "index_heads": "index_num_heads",
-    "index_size": "index_head_size",
-    "index_top_k": "index_top_k",
-}
+_INDEX_COLUMNS = {"index_heads": "index_num_heads", "index_size": "index_head_size", "index_top_k": "index_top_k"}
 
 
 class LayerKinds(NamedTuple):
-    """Layers of each kind, (models,).
+    """Layers of each kind, (models,)."""
 
-    ``local`` layers see a ``window`` (``chunked``: a chunk), ``linear`` have no attention, ``bare`` are a feed-forward
-    layer alone, ``selected`` and ``compressed`` are sparse with that number of tokens per entry; ``reasons`` say why a
-    row is no model, "" where it is.
-    """
-
-    local: Array
-    chunked: Array
-    window: Array
-    linear: Array
-    bare: Array
-    selected: Array
-    compressed: Array
-    selected_ratio: Array
+    local: Array  # layers that see a window or a chunk
+    chunked: Array  # 1: a chunk
+    window: Array  # its tokens
+    linear: Array  # layers of linear attention or of a state space
+    bare: Array  # layers that are a feed-forward layer alone
+    selected: Array  # sparse layers that select entries
+    compressed: Array  # sparse layers that see all entries of a compressed cache
+    selected_ratio: Array  # tokens per entry
     compressed_ratio: Array
-    reasons: np.ndarray
+    reasons: np.ndarray  # why a row is no model, "" if it is one
 
 
 def _layer_kinds(models: Table) -> LayerKinds:
     """Kinds of the layers of models, one entry per row of the sheet."""
     attention, pattern = models.filled("attention_type"), models.text("attention_pattern")
     window, layers, number = models.number("sliding_window"), models.number("num_layers"), len(models)
-    local, chunked, linear, bare, selected, compressed = np.zeros((6, number))
-    reasons, ratios = np.full(number, "", dtype=object), np.ones((2, number))
-    found = LayerKinds(
-        local, chunked, np.full(number, np.inf), linear, bare, selected, compressed, ratios[0], ratios[1], reasons
+    zero = ("local", "chunked", "linear", "bare", "selected", "compressed")
+    kinds = LayerKinds(
+        **{name: np.zeros(number) for name in zero},
+        window=np.full(number, np.inf),
+        selected_ratio=np.ones(number),
+        compressed_ratio=np.ones(number),
+        reasons=np.full(number, "", dtype=object),
     )
     gated = models.filled("attention_output_gate") > 0.0
     shaped = ~np.isnan(sum(models.number(column) for column in _LINEAR_COLUMNS.values()))
@@ -70,25 +64,25 @@ def _layer_kinds(models: Table) -> LayerKinds:
         near = _PATTERN.fullmatch(text)
         mixed, apart = _LINEAR.fullmatch(text), _STATE_SPACE.fullmatch(text)
         if apart is not None and sum(map(float, apart.groups())) != layers[row]:
-            found.reasons[row] = f'has {layers[row]:g} layers, which are not those of its pattern ("{text}")'
+            kinds.reasons[row] = f'has {layers[row]:g} layers, which are not those of its pattern ("{text}")'
         elif attention[row] == "hybrid" and apart is not None and shaped[row]:
-            found.linear[row], found.bare[row] = float(apart["near"]), float(apart["bare"])
+            kinds.linear[row], kinds.bare[row] = float(apart["near"]), float(apart["bare"])
         elif attention[row] == "hybrid" and mixed is not None and shaped[row]:
-            found.linear[row] = _share(layers[row], mixed)
+            kinds.linear[row] = _share(layers[row], mixed)
         elif attention[row] == "sparse" and indexed[row] and text != "sparse attention variants":
-            _sparse(found, row, text, float(layers[row]), float(window[row]))
+            _sparse(kinds, row, text, float(layers[row]), float(window[row]))
         elif other[row]:
-            found.reasons[row] = f"has {attention[row]} attention"
+            kinds.reasons[row] = f"has {attention[row]} attention"
         elif gated[row]:
-            found.reasons[row] = "has an output gate beside layers that are not hybrid"
+            kinds.reasons[row] = "has an output gate beside layers that are not hybrid"
         elif near is not None:
-            found.local[row] = _share(layers[row], near)
-            found.window[row], found.chunked[row] = float(near["window"]), float(near["kind"] == "chunked")
+            kinds.local[row] = _share(layers[row], near)
+            kinds.window[row], kinds.chunked[row] = float(near["window"]), float(near["kind"] == "chunked")
         elif text:
-            found.reasons[row] = f'has layers of a kind that is not known ("{text}")'
+            kinds.reasons[row] = f'has layers of a kind that is not known ("{text}")'
         elif window[row] > 0:
-            found.local[row], found.window[row] = layers[row], window[row]
-    return found
+            kinds.local[row], kinds.window[row] = layers[row], window[row]
+    return kinds
 
 
 def _share(layers: float, ratio: re.Match[str]) -> float:
@@ -97,33 +91,33 @@ def _share(layers: float, ratio: re.Match[str]) -> float:
     return float(np.round(layers * near / (near + far)))
 
 
-def _sparse(found: LayerKinds, row: int, text: str, layers: float, window: float) -> None:
-    """Layers of sparse attention: all select where no pattern says otherwise."""
+def _sparse(kinds: LayerKinds, row: int, text: str, layers: float, window: float) -> None:
+    """Fill in the layers of sparse attention; without a pattern all layers select."""
     parts = [_SPARSE_PART.fullmatch(part.strip()) for part in text.split(" : ")] if text else []
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
-        found.reasons[row] = f'has layers of a kind that is not known ("{text}")'
+        kinds.reasons[row] = f'has layers of a kind that is not known ("{text}")'
         return
     if known and sum(float(part["count"]) for part in known) != layers:
-        found.reasons[row] = f'has {layers:g} layers, which are not those of its pattern ("{text}")'
+        kinds.reasons[row] = f'has {layers:g} layers, which are not those of its pattern ("{text}")'
         return
     if any(part["kind"] == "sliding" for part in known) and np.isnan(window):
-        found.reasons[row] = "has layers with a window that is not stated"
+        kinds.reasons[row] = "has layers with a window that is not stated"
         return
     if not known:
-        found.selected[row] = layers
+        kinds.selected[row] = layers
     for part in known:
         count, ratio = float(part["count"]), float(part["ratio"] or 1.0)
         if part["kind"] == "selected":
-            found.selected[row], found.selected_ratio[row] = count, ratio
+            kinds.selected[row], kinds.selected_ratio[row] = count, ratio
         elif part["kind"] == "compressed":
-            found.compressed[row], found.compressed_ratio[row] = count, ratio
+            kinds.compressed[row], kinds.compressed_ratio[row] = count, ratio
         elif part["kind"] == "sliding":
-            found.local[row], found.window[row] = count, window
+            kinds.local[row], kinds.window[row] = count, window
 
 
 def model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
-    """Shapes of models by name, and what of each is not modelled ("" where all is)."""
+    """Shapes of models by name, and the reason why each is not modelled, "" if it is."""
     heads = models.number("num_attention_heads")
     hidden = models.number("hidden_size")
     position = models.filled("position_embedding")

@@ -1,4 +1,4 @@
-"""Notes in the column ``reason`` of legal plans: what does not fit, what was assumed."""
+"""Notes in the column ``reason`` of legal plans: memory, sensitivities, assumptions."""
 
 from __future__ import annotations
 
@@ -18,30 +18,22 @@ COMPUTE = float(BOUNDS.index("compute"))
 
 
 def gibibytes(values: Array) -> Array:
-    """Bytes in GiB, rounded for a sentence.
-
-    ``values``: sizes [B]. With one decimal.
-    """
+    """Bytes in GiB with one decimal, for a sentence."""
     return np.asarray(np.round(values / 2.0**30, 1))
 
 
 def rounded_down(values: Array) -> Array:
-    """Limits for a sentence, rounded down to four digits.
+    """Limits above 0, rounded down to four digits for a sentence.
 
     >>> rounded_down(np.array([122.456, 0.0123456])).tolist()
     [122.4, 0.01234]
-
-    ``values``: above 0, in any unit. With four digits.
     """
     scale = 1000.0 / decade(np.where((values > 0.0) & (values < np.inf), values, 1.0))
     return np.asarray(np.floor(values * scale) / scale)
 
 
 def extrapolation_notes(extrapolated: list[tuple[str, np.ndarray]], illegal: np.ndarray) -> list[Remark]:
-    """One note for the rows that use calibration fitted on other generations or software.
-
-    ``extrapolated``: family, and the rows that have no constants of their own in it. At most one.
-    """
+    """A note for rows with calibration from other generations or software; ``extrapolated``: such rows by family."""
     shown = [
         (family, mask)
         for family, mask in extrapolated
@@ -65,20 +57,18 @@ def extrapolation_notes(extrapolated: list[tuple[str, np.ndarray]], illegal: np.
     return [Remark(pattern > 0, "calibration extrapolated: {}", (named,))]
 
 
-_BUSY = 70.0
-"""Share of the largest request rate from which on 1 % more may lengthen a wait by much more. [%]"""
-_WAITING, _TRADING, _STEEP, _TILES = 0.005, 0.25, 0.15, (8.0, 1024.0)
-"""Share of the time to the first token from which on a wait is said, and from which on that of separate pools is; share
-of a result that a small change may move without a word; rows of products that one tile or a few hold. [-]"""
+_BUSY = 70.0  # share of the largest request rate above which waits rise steeply [%]
+_WAITING, _TRADING = 0.005, 0.25  # shares of TTFT above which a wait is noted: in general, of disaggregated pools [-]
+_STEEP = 0.15  # largest relative change of a result by a small change of the plan without a note [-]
+_TILES = 8.0, 1024.0  # range of GEMM rows that one or a few tiles hold [-]
 
 
 def edge_notes(
     stated: InferencePlan, plan: InferencePlan, results: Mapping[str, Array], illegal: np.ndarray
 ) -> list[Remark]:
-    """Where a small change of load or memory changes a result much: queues for places, few places, edges of tiles.
+    """Steep spots, where a small change of load or memory changes a result much: queues, few places, tile edges.
 
-    ``stated``: plans as the sheet has them. ``plan``: those of the pool that decodes, with defaults. ``results``: of
-    both, with ``request_cache``, the cache of one request.
+    ``stated``: plans of the sheet; ``plan``: those of the decode pool with defaults.
     """
     streamed = ~illegal & (stated.mode != Mode.STATIC) & (results["max_batch_size"] >= 1.0)
     given, most = ~np.isnan(stated.request_rate), results["max_batch_size"]
@@ -86,6 +76,7 @@ def edge_notes(
     waits = streamed & (queue > _WAITING * first)
     shares = np.round(100.0 * stated.request_rate / results["max_request_rate"], 1), np.round(1e3 * queue, 1)
     pools = stated.mode == Mode.DISAGGREGATED
+    # Queues for places.
     notes = [
         Remark(
             waits & given & (shares[0] > _BUSY),
@@ -105,13 +96,16 @@ def edge_notes(
             shares[1:],
         ),
     ]
-    own = np.minimum(plan.data_parallel_attention, np.maximum(most, 1.0))
-    each = np.maximum(divide(own * 2.0**30, results["request_cache"], np.inf), own) / np.maximum(most, 1.0)
+    # Few places: relative change of their number by 1 GiB per attention replica.
+    replicas = np.minimum(plan.data_parallel_attention, np.maximum(most, 1.0))
+    change = np.maximum(divide(replicas * 2.0**30, results["request_cache"], np.inf), replicas)
+    change = change / np.maximum(most, 1.0)
     free = np.isnan(stated.max_running_batch) | (stated.max_running_batch > most)
-    few = streamed & free & (each > _STEEP)
+    few = streamed & free & (change > _STEEP)
     notes.append(
         Remark(few, "the memory has room for {} at once: 1 GiB more or less changes the number by over 15 %", (most,))
     )
+    # GEMM rows at the edge of a tile.
     rows = np.ceil(plan.batch_size / plan.data_parallel_attention / plan.pipeline_parallel) * (
         1.0 + plan.drafted_tokens
     )
@@ -119,6 +113,7 @@ def edge_notes(
     edge &= ~illegal & (stated.mode == Mode.STATIC) & (results["time_matrix"] > _STEEP * results["tpot"])
     words = "{} rows of products fill whole tiles: one request more opens others, which may take a step much longer"
     notes.append(Remark(edge & (results["bound"] == COMPUTE), words, (rows,)))
+    # Batches that are whole rounds of the attention replicas.
     copies, static = plan.data_parallel_attention, stated.mode == Mode.STATIC
     batch = np.where(static, plan.batch_size, np.where(given, np.nan, stated.concurrency / plan.num_replicas))
     rounds = batch / copies
@@ -128,6 +123,7 @@ def edge_notes(
     words = "of {} requests in flight few prompts wait for those of other attention replicas: of one more many do"
     alone = ~illegal & (plan.gathering_steps > 0.0) & (copies > 1.0) & (rounds < 1.0)
     notes.append(Remark(alone, words, (stated.concurrency,)))
+    # Prompts that fill whole prefill passes.
     passes, more = (_passes(plan, np.ceil((plan.batch_size + further) / copies)) for further in (0.0, 1.0))
     words = "the prompts of a batch of {} fill {} whole passes of the prefill: one request more opens another"
     notes.append(Remark(~illegal & static & (more > passes) & (passes * _STEEP < 1.0), words, (batch, passes)))
@@ -135,16 +131,13 @@ def edge_notes(
 
 
 def _passes(plan: InferencePlan, prompts: Array) -> Array:
-    """Passes of the prefill for so many prompts of an attention replica, each of whole prompts if one fits. [-]"""
+    """Prefill passes for the prompts of an attention replica, of whole prompts if one fits. [-]"""
     tokens, each = plan.prefill_tokens, np.maximum(plan.new_tokens, 1.0)
     return np.where(each <= tokens, np.ceil(prompts / np.floor(tokens / each)), np.ceil(prompts * each / tokens))
 
 
 def limit_notes(limits: PowerLimits, illegal: np.ndarray) -> list[Remark]:
-    """Where a lowered power limit slows long products and to what share of their clock.
-
-    ``limits``: of the plans, (rows,).
-    """
+    """Plans whose lowered power limit slows long GEMMs, and to which share of the clock."""
     lowered = ~illegal & (limits.kept < limits.own)
     if not some(lowered):
         return []
@@ -154,16 +147,13 @@ def limit_notes(limits: PowerLimits, illegal: np.ndarray) -> list[Remark]:
 
 
 def name_notes(plans: Table, catalog: Catalog, illegal: np.ndarray) -> list[Remark]:
-    """Notes on names that are spelled unlike the catalog's, with the row that each was taken for.
-
-    ``plans``: training or inference plans whose names were looked up. Returns one per column at most.
-    """
+    """Notes on names in another spelling than the catalog's, one per column at most."""
     notes = []
     for column in plans.schema.columns:
-        taken = catalog.taken(column.reference) if column.kind == "reference" and column.name in plans else {}
-        if taken:
+        exact_names = catalog.taken(column.reference) if column.kind == "reference" and column.name in plans else {}
+        if exact_names:
             names = plans.text(column.name)
-            exact = np.array([taken.get(name, "") for name in names.tolist()], dtype=object)
+            exact = np.array([exact_names.get(name, "") for name in names.tolist()], dtype=object)
             words = f"{column.name.replace('_', ' ')} {{}} taken as {{}}"
             notes.append(Remark((exact != "") & ~illegal, words, (names, exact)))
     return notes
@@ -178,17 +168,12 @@ def add_notes(reason: np.ndarray, notes: list[Remark]) -> None:
         reason[rows] = [f"{before}; {words}" if before else words for before, words in pairs]
 
 
+# Words of ``cost_basis``: no price; capex over life, energy and running cost; the rental price
 BASES = ("", "own", "rent")
-"""Words of ``cost_basis``: no price; capex over life, energy and running cost; the rental price."""
 
 
 def basis_words(rented: np.ndarray, cost_rate: Array, other: np.ndarray | None = None) -> np.ndarray:
-    """How plans are priced, in words.
-
-    ``rented``: whether the accelerator has a rental price, (rows,). ``cost_rate``: cost of the mean accelerator; NaN
-    where a price is missing, (rows,) [USD/s]. ``other``: the same as ``rented`` of the pool that prefills. Returns
-    ``rent``, ``own``, ``rent and own`` or "".
-    """
+    """Price basis of plans: ``rent``, ``own``, ``rent and own`` or ""; ``other``: ``rented`` of the prefill pool."""
     words = np.where(rented, BASES[2], BASES[1]).astype(object)
     if other is not None:
         words[rented != other] = "rent and own"
@@ -199,11 +184,7 @@ def basis_words(rented: np.ndarray, cost_rate: Array, other: np.ndarray | None =
 def unpriced_notes(
     illegal: np.ndarray, catalog: Catalog, pools: Mapping[str, tuple[np.ndarray, Array]]
 ) -> list[Remark]:
-    """Why plans have no cost.
-
-    ``pools``: by a word that names the pool: rows of its accelerators, and what one of them costs, (rows,). At most one
-    for each pool.
-    """
+    """Plans without a cost; ``pools``: rows of the accelerators and their cost rate by the pool's word."""
     names = catalog.tables["accelerators"].text("accelerator")
     notes = []
     for pool, (rows, cost_rate) in pools.items():

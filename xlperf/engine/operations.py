@@ -14,9 +14,9 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_arrays
-from xlperf.engine.inference import serving_setting
 from xlperf.engine.join import architecture_codes, constants_of, join, named_rows, plan_columns
 from xlperf.engine.models import architecture_of
+from xlperf.engine.served import serving_setting
 from xlperf.engine.training import training_setting
 from xlperf.equations.hardware.attention import (
     attention_time,
@@ -30,7 +30,7 @@ from xlperf.equations.hardware.attention import (
 from xlperf.equations.hardware.bounds import RESOURCES, Faster, ideal_times, limiting_resources
 from xlperf.equations.hardware.gemm import gemm_time, product_traffic
 from xlperf.equations.hardware.roofline import Device, vector_time
-from xlperf.equations.model.operators import Gemms
+from xlperf.equations.model.blocks import Gemms
 from xlperf.equations.model.serving import ServingGemms
 from xlperf.equations.network.collectives import OPERATIONS, collective_time
 from xlperf.equations.network.topologies import Network
@@ -45,6 +45,7 @@ COLLECTIVES = {name.replace("_", "-"): operation for name, operation in OPERATIO
 _EVERY = ("operation", "accelerator", "stack", "software")
 _NETWORK = ("network", "size", "group", "stride", "num_accelerators", "precision")
 _HEADS = ("num_attention_heads", "num_query_groups", "head_size", "batch", "precision", "kv_precision")
+# Columns that an operation needs
 NEEDS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(COLLECTIVES, ("size", "group")),
     "gemm": ("m", "n", "k"),
@@ -52,7 +53,7 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "decode-attention": ("num_attention_heads", "key_length"),
     "memory": ("size",),
 }
-"""Columns that an operation needs, by operation."""
+# Columns that apply to an operation, beside the columns of all
 TAKES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(COLLECTIVES, _NETWORK),
     "gemm": ("m", "n", "k", "batch", "precision"),
@@ -60,7 +61,6 @@ TAKES: Mapping[str, tuple[str, ...]] = {
     "decode-attention": (*_HEADS, "key_length"),
     "memory": ("size", "precision"),
 }
-"""Columns that say something of an operation, beside those of every one."""
 _SOFTWARE_ONLY = {"decode-attention": "training"}
 _FAMILIES = {
     "gemm": "gemm", "prefill-attention": "attention", "decode-attention": "attention_decode", "memory": "vector",
@@ -72,7 +72,7 @@ _NUMBERS = (
 
 
 class _Place(NamedTuple):
-    """Hardware of an operation: accelerator at the peaks of GEMMs and of attention, and network."""
+    """Hardware of an operation."""
 
     device: Device
     wide_device: Device
@@ -80,7 +80,7 @@ class _Place(NamedTuple):
     network: Network
 
     def faster(self, faster: Faster) -> _Place:
-        """With accelerators and links that are faster by some factors."""
+        """Hardware with accelerators and links that are faster by some factors."""
         own, wide, attention = (faster.device(one) for one in (self.device, self.wide_device, self.attention_device))
         links = faster.network * self.network.link_bandwidth
         return _Place(own, wide, attention, replace(self.network, link_bandwidth=links))
@@ -90,12 +90,10 @@ Timed = Callable[[_Place], Array]
 
 
 def evaluate_operations(operations: Table, catalog: Catalog) -> Table:
-    """Time, rates and bound of single collectives and kernels.
+    """Time, rates and bound of single collectives and kernels: kind ``operations_results``, row by row.
 
-    ``operations``: rows of kind ``operations``. ``catalog``: accelerators, networks and calibration. Returns kind
-    ``operations_results``, row by row. An operation that the accelerator or the network cannot do is blank with a
-    reason. Raises InputError where a column is missing that an operation needs, or given that says nothing of it, or a
-    name is not known.
+    An operation that the accelerator or the network does not support is blank with a reason. Raises InputError if a
+    column that an operation needs is missing, a column does not apply to it, or a name is unknown.
     """
     _check(operations)
     schema = results_of("operations")
@@ -109,8 +107,8 @@ def evaluate_operations(operations: Table, catalog: Catalog) -> Table:
     for key in dict.fromkeys(keys):
         rows = np.flatnonzero([own == key for own in keys])
         with np.errstate(all="ignore"):
-            found = _evaluated(operations.take(rows), catalog, *key)
-        for name, values in found.items():
+            results = _evaluated(operations.take(rows), catalog, *key)
+        for name, values in results.items():
             columns[name][rows] = values
     return Table(schema.name, columns, operations.place)
 
@@ -169,20 +167,16 @@ def _plans(operations: Table, catalog: Catalog, stack: str) -> Table:
 
 
 class _Stack(NamedTuple):
-    """What a software stack determines: hardware, kernel constants, bytes per element, slowdown.
-
-    ``products`` are the bytes of inputs and outputs of a product; ``vector_flop`` the work of the vector units per
-    byte; ``slowdown`` the factor of training on the time of each kernel; ``serving`` is None in training.
-    """
+    """Hardware, kernel constants and bytes per element of a software stack."""
 
     place: _Place
     kernels: Mapping[str, Mapping[str, Array]]
-    products: tuple[Array, Array]
-    attention: Array
-    cache: Array
-    vector_flop: Array
-    slowdown: Array
-    serving: Deployment | None
+    products: tuple[Array, Array]  # bytes of inputs and outputs of a product [B]
+    attention: Array  # bytes of an input of attention [B]
+    cache: Array  # bytes of an element of the KV cache [B]
+    vector_flop: Array  # work of the vector units per byte [FLOP/B]
+    slowdown: Array  # factor of training on the time of each kernel [-]
+    serving: Deployment | None  # None in training
     remarks: list[Remark]
     extrapolated: Mapping[str, np.ndarray]
 
@@ -197,9 +191,9 @@ def _stack(operations: Table, catalog: Catalog, stack: str) -> _Stack:
         place = _Place(serving.device, serving.wide_device, serving.attention_device, serving.network)
         wide, keys = sizes.activation_size[:, None], join(plans, catalog, named).keys
         missing = [family for family in OPERATIONS if family not in serving.kernels]  # collectives of experts alone
-        found = {family: constants_of(catalog.calibration, family, keys) for family in missing}
-        kernels = {**serving.kernels, **{family: constants for family, (constants, _) in found.items()}}
-        far = dict(setting.extrapolated) | {family: rows for family, (_, rows) in found.items()}
+        more = {family: constants_of(catalog.calibration, family, keys) for family in missing}
+        kernels = {**serving.kernels, **{family: constants for family, (constants, _) in more.items()}}
+        far = dict(setting.extrapolated) | {family: rows for family, (_, rows) in more.items()}
         return _Stack(
             place, kernels, (wide, wide), sizes.attention_size[:, None], sizes.kv_size[:, None],
             VECTOR_FLOP / wide, np.ones_like(wide), serving, setting.remarks, far,

@@ -13,10 +13,11 @@ from xlperf.base.arrays import Array, added
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
-from xlperf.engine.inference import evaluate_inference, served_plans
+from xlperf.engine.inference import evaluate_inference
 from xlperf.engine.join import architecture_codes, named_rows
 from xlperf.engine.models import architecture_of
 from xlperf.engine.own_runs import SHEET
+from xlperf.engine.served import served_plans
 from xlperf.engine.training import evaluate_training, training_setting
 from xlperf.equations.hardware.bounds import (
     RESOURCES,
@@ -44,7 +45,7 @@ Row = dict[str, object]
 
 
 def _operators_table(rows: list[Row]) -> Table:
-    """Rows as a table of kind ``operators``, in the units used inside; missing numbers are NaN."""
+    """Rows as a table of kind ``operators``, in SI units; missing numbers are NaN."""
     columns: dict[str, np.ndarray] = {}
     for column in table_schema("operators").columns:
         if column.is_text:
@@ -57,7 +58,7 @@ def _operators_table(rows: list[Row]) -> Table:
 def _row(
     phase: str, name: str, family: str, calls: float, time: float, exposed: float | None = None, **numbers: float
 ) -> Row:
-    """One operator; total time, exposed time and arithmetic intensity follow from the rest."""
+    """One operator with total time, exposed time and arithmetic intensity."""
     row: Row = {"phase": phase, "operator": name, "family": family, "calls": calls, "time": time}
     row.update(numbers)
     row["total_time"] = calls * time
@@ -68,18 +69,14 @@ def _row(
 
 
 class _Explained(NamedTuple):
-    """Kernels of one group, (rows, operators): what limits each, and its time on machines without some limits. [s]
-
-    ``at_peak``: a kernel that reaches the rates of the datasheet with the tiles of its library; ``unlimited``: the
-    calibrated kernel without a power limit.
-    """
+    """Bounds of the kernels of a group, (rows, operators), and their times on machines without some limits. [s]"""
 
     bound: np.ndarray
-    at_peak: Array
-    unlimited: Array
+    at_peak: Array  # at the rates of the datasheet, with the tiles of its library
+    unlimited: Array  # of the calibrated kernel without a power limit
 
     def columns(self, index: int, device: Device, time: float, work: tuple[float, float], slowdown: float = 1.0) -> Row:
-        """Columns of one operator: what limits it, on the ideal roofline too, and the steps from that time to its own.
+        """Bounds of one operator, and the steps from its ideal roofline time to its own time.
 
         ``work``: FLOP and bytes. ``slowdown``: factor of its stack on the time of every kernel.
         """
@@ -101,11 +98,11 @@ Times = Callable[[Faster, Callable[[Constants], Constants]], Sequence[Array]]
 
 
 def _explained(times: Times) -> list[_Explained]:
-    """What limits the kernels of each group, and their times without efficiencies and without a power limit."""
+    """Bounds of the kernels of each group, and their times without efficiencies and without a power limit."""
     bounds = limiting_resources(lambda faster: times(faster, dict))
     free = Faster(power=WITHOUT_LIMIT)
-    at_peak = times(free, lambda families: {name: ideal_constants(own) for name, own in families.items()})
-    return [_Explained(*own) for own in zip(bounds, at_peak, times(free, dict), strict=True)]
+    at_peak = times(free, lambda families: {name: ideal_constants(known) for name, known in families.items()})
+    return [_Explained(*group) for group in zip(bounds, at_peak, times(free, dict), strict=True)]
 
 
 def _training_kernels(setting: Setting, optimizer_traffic: Array) -> list[_Explained]:
@@ -164,32 +161,27 @@ def _kernel_rows(setting: Setting, done: Step, kernels: list[_Explained]) -> lis
 
 
 def _communication_rows(setting: Setting, done: Step) -> list[Row]:
-    """A row for each collective; what is exposed of those of one result is shared out by the time of their calls."""
+    """A row for each collective; collectives of one result share its exposed time by the time of their calls."""
     rows: list[Row] = []
-    for result, found in groupby(
-        collective_calls(setting, done.communication, done.counts), key=lambda one: one.result
-    ):
-        exposed, some_calls = float(done.results[result][0]), list(found)
-        times = [float(one.collective.time[0]) for one in some_calls]
-        often = [float(one.calls[0]) for one in some_calls]
+    all_calls = collective_calls(setting, done.communication, done.counts)
+    for result, group in groupby(all_calls, key=lambda call: call.result):
+        exposed, collectives = float(done.results[result][0]), list(group)
+        times = [float(call.collective.time[0]) for call in collectives]
+        often = [float(call.calls[0]) for call in collectives]
         whole = added(calls * time for calls, time in zip(often, times, strict=True))
-        for one, calls, time in zip(some_calls, often, times, strict=True):
+        for call, calls, time in zip(collectives, often, times, strict=True):
             if calls > 0 and time > 0:
-                size, shown = float(one.collective.message_size[0]), exposed * (time / whole)
-                operation = one.collective.operation
-                row = _row("communication", one.name, operation, calls, time, shown, traffic=size, flop=0.0)
+                size, shown = float(call.collective.message_size[0]), exposed * (time / whole)
+                operation = call.collective.operation
+                row = _row("communication", call.name, operation, calls, time, shown, traffic=size, flop=0.0)
                 rows.append({**row, "bound": "network"})
     return rows
 
 
 def explain_training(plans: Table, catalog: Catalog) -> Table:
-    """Operators of the first plan of a table on its critical stage.
+    """Operators of the first plan of a table on its critical stage, the longest first; none for an illegal plan.
 
-    The exposed times add up to the time of the step; what is exposed of the communication of one kind is shared out
-    over its calls by their times.
-
-    ``plans``: training plans; the first is explained. Returns kind ``operators``, the longest first; no rows for an
-    illegal plan.
+    The exposed times add up to the step time; collectives of one kind share its exposed time by their times.
     """
     results = evaluate_training(plans, catalog)
     if np.isnan(results["step_time"][0]):
@@ -213,7 +205,7 @@ def explain_training(plans: Table, catalog: Catalog) -> Table:
 
 
 def _scaled(row: Row, ratio: float) -> Row:
-    """A row whose times are longer by a factor: that of the runs of the user's own cluster."""
+    """A row with all times longer by a factor, from the runs of the user's own cluster."""
     longer = {name: float(str(row[name])) * ratio for name in ("time", "total_time", "exposed_time")}
     if "efficiency_time" in row:
         longer["efficiency_time"] = float(str(row["efficiency_time"])) + longer["time"] - float(str(row["time"]))
@@ -236,8 +228,8 @@ def _serving_kernel_rows(deployment: Deployment, work: ServingWork, side: int) -
     """A row for each matrix product, attention and other kernel of a phase."""
 
     def times(faster: Faster, other: Callable[[Constants], Constants]) -> list[Array]:
-        found = serving_work(replace(on_machine(deployment, faster), kernels=other(deployment.kernels)))
-        return [group.time[:, side] for group in (found.gemms, found.attention, found.vectors)]
+        changed = serving_work(replace(on_machine(deployment, faster), kernels=other(deployment.kernels)))
+        return [group.time[:, side] for group in (changed.gemms, changed.attention, changed.vectors)]
 
     attention = ("attention", "attention_latent" if deployment.architecture.one_vector else "attention_decode")
     families = dict.fromkeys(work.attention.names, attention[side])
@@ -297,7 +289,7 @@ def _serving_message_rows(deployment: Deployment, work: ServingWork, side: int) 
 
 
 def _phase_rows(deployment: Deployment, work: ServingWork, side: int, outside: float) -> list[Row]:
-    """Rows of a phase; ``outside`` is the time that its request spends outside the engine. [s]"""
+    """Rows of a phase; ``outside``: time of its request outside the engine. [s]"""
     rows = [*_serving_kernel_rows(deployment, work, side), *_serving_message_rows(deployment, work, side)]
     for name, calls, value in (
         ("host time of a layer", work.layers, work.parts[0, side, 0, FIXED]),
@@ -313,9 +305,9 @@ def _phase_rows(deployment: Deployment, work: ServingWork, side: int, outside: f
 
 
 def _split_rows(attention: Deployment, experts: Deployment) -> list[Row]:
-    """Rows of a decode step of an attention and an expert pool: of all micro-batches, exposed where they set its pace.
+    """Rows of a decode step of an attention and an expert pool, over all micro-batches, exposed on the critical path.
 
-    The pool that is busy all the time does, or where none is a micro-batch on its way through both.
+    The pool that is always busy sets the pace; if neither is, the path of one micro-batch through both does.
     """
     step = split_step(attention, experts, attention.plan.batch_size)
     batches, repeats = float(step.batches[0]), step.repeats[0].tolist()
@@ -335,13 +327,13 @@ def _split_rows(attention: Deployment, experts: Deployment) -> list[Row]:
 
 
 def _repeated(row: Row, calls: float, exposed: float) -> Row:
-    """A row of one micro-batch with the calls of all, and the share of their time that the step takes for them."""
+    """A row of one micro-batch with the calls of all, and its exposed share of the step."""
     scaled = {"calls": calls, "total_time": calls, "exposed_time": exposed}
     return {**row, **{name: factor * float(str(row[name])) for name, factor in scaled.items()}}
 
 
 def _phase_deployments(plans: Table, catalog: Catalog) -> list[Deployment]:
-    """What a prefill and a decode step of one plan run with, at their batches, and the expert pool where it has one."""
+    """Deployments of the prefill and the decode step of one plan at their batches, and its expert pool if any."""
     named = named_rows(plans, catalog)
     architecture = architecture_of(int(architecture_codes(named, catalog)[0]))
     mode = str(plans.filled("mode")[0])
@@ -359,17 +351,13 @@ def _phase_deployments(plans: Table, catalog: Catalog) -> list[Deployment]:
 
 
 def explain_inference(plans: Table, catalog: Catalog) -> Table:
-    """Operators of the prefill and of one decode step of the first plan, on the critical path.
+    """Operators of the prefill and of one decode step of the first plan on the critical path; none if illegal.
 
-    Under load they are those of the requests that run in steady state: of the prompts that are prefilled together,
-    and of a step with the mean running batch. Of separate pools each phase is that of its pool; with an expert pool
-    operators are named after their pool, and what the step does not wait for has no exposed time.
-
-    ``plans``: inference plans; the first is explained. Returns kind ``operators``; the exposed times of a phase add up
-    to the time of a prefill, with what its request spends outside the engine, and of a step. With the rows of the phase
-    ``waiting``, which a static batch does not have, they add up to ``ttft`` and to ``tpot`` times the tokens of a step;
-    below 0 where prompts that are prefilled one after the other wait for a part of the others only. No rows for an
-    illegal plan.
+    Under load they are the operators of steady state: prompts that are prefilled together, and a step at the mean
+    running batch. With separate pools each phase is that pool's; with an expert pool operators are named after their
+    pool. The exposed times of a phase add up to a prefill, with the time outside the engine, and to a step; with the
+    rows of the phase ``waiting`` to ``ttft`` and to ``tpot`` times the tokens of a step. Waiting is negative if prompts
+    that are prefilled in sequence wait for only some of the others.
     """
     one = plans.take(slice(0, 1))
     results = evaluate_inference(one, catalog)
@@ -382,14 +370,14 @@ def explain_inference(plans: Table, catalog: Catalog) -> Table:
         outside = float(deployments[1].request_latency.alone[0])
         for side, deployment in enumerate(deployments[: 2 if decodes else 1]):
             if side and len(deployments) > 2:
-                found = _split_rows(*deployments[1:])
+                phase = _split_rows(*deployments[1:])
             else:
-                found = _phase_rows(deployment, serving_work(deployment), side, 0.0 if side else outside)
-            spent = added(float(str(row["exposed_time"])) for row in found)
+                phase = _phase_rows(deployment, serving_work(deployment), side, 0.0 if side else outside)
+            spent = added(float(str(row["exposed_time"])) for row in phase)
             step = float((deployment.plan.tokens_per_step if side else np.ones(1))[0])
             waited = step * float(results[("ttft", "tpot")[side]][0]) - spent
             if abs(waited) > _ROUNDING * spent:
                 row = _row("waiting", _WAITED[side], "", 1.0, waited)
-                found.append({**row, "bound": "overhead"})
-            rows += _by_share(found)
+                phase.append({**row, "bound": "overhead"})
+            rows += _by_share(phase)
     return _operators_table(rows)

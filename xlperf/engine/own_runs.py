@@ -1,4 +1,4 @@
-"""Predictions corrected by measured runs of one's own: the sheet ``my_cluster``."""
+"""Corrections of predictions by the user's own measured runs: the sheet ``my_cluster``."""
 
 from __future__ import annotations
 
@@ -13,44 +13,30 @@ from xlperf.catalog.table import Table
 from xlperf.equations.plan.records import Remark
 
 SHEET = "my_cluster"
-"""Measured runs to correct predictions by; an empty sheet corrects nothing."""
-NUMBERS = (
-    "num_accelerators",
-    "tensor_parallel",
-    "pipeline_parallel",
-    "context_parallel",
-    "expert_parallel",
-    "data_parallel_attention",
-    "micro_batch_size",
-    "global_batch_size",
-    "sequence_length",
-    "concurrency",
-    "batch_size",
-    "prompt_length",
-    "output_length",
-)
-"""Columns of a plan by which runs are near or far."""
+# Numbers and choices of a plan that define its distance from runs
+NUMBERS = ("num_accelerators", "tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel",
+           "data_parallel_attention", "micro_batch_size", "global_batch_size", "sequence_length", "concurrency",
+           "batch_size", "prompt_length", "output_length")  # fmt: skip
 CHOICES = ("precision", "recompute", "mode")
-"""Choices of a plan by which runs are near or far."""
+# Training results that are inversely proportional to the step time
 RATES = ("tokens_per_second", "tokens_per_second_per_accelerator", "model_flop_rate", "mfu", "mfu_causal", "hfu")
-"""Results of a training step that fall as its time grows."""
 _NOTE = "times x {} by {} measured in my_cluster"
 
 
 class Corrections(NamedTuple):
-    """Corrections from own runs: factor on times, remaining width of bands, and number of runs behind them."""
+    """Corrections of plans by own runs, (rows,)."""
 
-    time: Array
-    first_token: Array
-    width: Array
-    num_runs: np.ndarray
+    time: Array  # factor on step times [-]
+    first_token: Array  # factor on the time to first token [-]
+    width: Array  # remaining fraction of the band's width [-]
+    num_runs: np.ndarray  # runs behind the correction [-]
 
 
 def columns_of(plans: Table) -> tuple[Array, np.ndarray]:
-    """Numbers (rows, columns) and choices (rows, choices) by which plans are compared."""
+    """Numbers (rows, columns) and choices (rows, choices) that define distances between plans."""
     known = plans.schema.by_name
-    nothing = np.full(len(plans), np.nan)
-    numbers = [plans.filled(name) if name in known else nothing for name in NUMBERS]
+    blank = np.full(len(plans), np.nan)
+    numbers = [plans.filled(name) if name in known else blank for name in NUMBERS]
     choices = [plans.filled(name).astype(str) if name in known else np.full(len(plans), "") for name in CHOICES]
     return np.stack(numbers, axis=-1), np.stack(choices, axis=-1)
 
@@ -65,17 +51,15 @@ def corrections(
 ) -> Corrections:
     """Corrections of plans by runs of their model, accelerator and software.
 
-    ``catalog``: with the sheet ``my_cluster``. ``models``, ``accelerators``: rows of the catalog that they name,
-    (rows,). ``half_width``: half of the 80 % band of the time of a step in the logarithm, (rows,).
-    ``first_half_width``: the same of the time to the first token.
+    ``half_width``: half of the logarithmic 80 % band of the step time; ``first_half_width``: of the first token.
     """
     runs = catalog.tables[SHEET]
     count = len(plans)
-    found = Corrections(np.ones(count), np.ones(count), np.ones(count), np.zeros(count, dtype=np.int64))
-    own = np.flatnonzero(runs.text("plans") == plans.kind)
-    if not len(own) or not count:
-        return found
-    runs = runs.take(own)
+    factors = Corrections(np.ones(count), np.ones(count), np.ones(count), np.zeros(count, dtype=np.int64))
+    of_kind = np.flatnonzero(runs.text("plans") == plans.kind)
+    if not len(of_kind) or not count:
+        return factors
+    runs = runs.take(of_kind)
     software = np.char.lower(plans.filled("software").astype(str))
     named = [catalog.rows(f"{name}s", runs.text(name), runs, name).tolist() for name in ("model", "accelerator")]
     keys = list(zip(*named, np.char.lower(runs.text("software").astype(str)).tolist(), strict=True))
@@ -83,17 +67,17 @@ def corrections(
     first = half_width if first_half_width is None else first_half_width
     for key in dict.fromkeys(keys):
         rows = np.flatnonzero((models == key[0]) & (accelerators == key[1]) & (software == key[2]))
-        same = runs.take(np.flatnonzero([one == key for one in keys]))
+        same = runs.take(np.flatnonzero([run == key for run in keys]))
         for name, widths in (("time_ratio", half_width[rows]), ("first_token_ratio", first[rows])):
-            told = same.take(np.flatnonzero(~np.isnan(same.number(name))))
-            for width in np.unique(widths[widths > 0.0]).tolist() if len(told) else ():
+            measured = same.take(np.flatnonzero(~np.isnan(same.number(name))))
+            for width in np.unique(widths[widths > 0.0]).tolist() if len(measured) else ():
                 some = rows[widths == width]
-                _correct(found, some, told, name, (numbers[some], choices[some]), width)
-    return found
+                _correct(factors, some, measured, name, (numbers[some], choices[some]), width)
+    return factors
 
 
 def _correct(
-    found: Corrections, rows: np.ndarray, runs: Table, name: str, place: tuple[Array, np.ndarray], width: float
+    factors: Corrections, rows: np.ndarray, runs: Table, name: str, place: tuple[Array, np.ndarray], width: float
 ) -> None:
     """Enter the corrections of rows by the runs of one configuration."""
     run_numbers = np.stack([runs.number(column) for column in NUMBERS], axis=-1)
@@ -102,15 +86,15 @@ def _correct(
     between = plan_distances(run_numbers, run_numbers, run_choices, run_choices)
     shared = SHARED if name == "time_ratio" else SHARED_FIRST
     ratio = log(runs.number(name))
-    scale, left = shrunk_residual(distance, between, ratio, runs.filled("noise"), width, shared)
+    scale, remaining = shrunk_residual(distance, between, ratio, runs.filled("noise"), width, shared)
     if name == "time_ratio":
-        found.time[rows], found.width[rows], found.num_runs[rows] = exp(scale), left, len(runs)
+        factors.time[rows], factors.width[rows], factors.num_runs[rows] = exp(scale), remaining, len(runs)
     else:
-        found.first_token[rows] = exp(scale)
+        factors.first_token[rows] = exp(scale)
 
 
 def corrected_step(results: Mapping[str, Array], scale: Array) -> dict[str, Array]:
-    """Results of training steps whose times are longer by a factor."""
+    """Training results with step times scaled by a factor."""
     changed = dict(results)
     for name, values in results.items():
         if name == "step_time" or name.startswith("time_"):
@@ -121,113 +105,68 @@ def corrected_step(results: Mapping[str, Array], scale: Array) -> dict[str, Arra
 
 
 def narrowed(results: Mapping[str, np.ndarray], share: Array) -> dict[str, np.ndarray]:
-    """Bands of times, rates and what follows from them, narrower about the prediction."""
-    found = {}
+    """Bands of times, rates and their consequences, narrowed about the prediction."""
+    bands = {}
     for name in [name for name in results if name.endswith(("_low", "_high")) and not name.startswith("memory")]:
         middle = results[name.rpartition("_")[0]]
         with np.errstate(all="ignore"):
-            found[name] = np.where(share < 1.0, middle * power(results[name] / middle, share), results[name])
-    return found
+            bands[name] = np.where(share < 1.0, middle * power(results[name] / middle, share), results[name])
+    return bands
 
 
-def source_width(unread: Array, found: Corrections | None, new: Array, read: Array | float) -> Array:
-    """Half-width that the source of a run adds to its band, as a logarithm: none for runs of the user's own.
+def source_width(unread: Array, factors: Corrections | None, new: Array, read: Array | float) -> Array:
+    """Logarithmic half-width that the source of a run adds to its band; 0 with own runs.
 
-    ``unread``: 1 where no run of the software, the model and the accelerator was published, (rows,). ``found``:
-    corrections by own runs. ``new``, ``read``: half-widths where none was published and where some were, (rows,). [-]
+    ``new`` for unread software, ``read`` otherwise (:func:`xlperf.engine.trust.trust`).
     """
     width = np.where(unread > 0.0, new, read)
-    return width if found is None else np.where(found.num_runs > 0, 0.0, width)
+    return width if factors is None else np.where(factors.num_runs > 0, 0.0, width)
 
 
-def own_runs_note(found: Corrections, illegal: np.ndarray) -> Remark:
-    """By how much times were changed, and by how many runs."""
-    return Remark(~illegal & (found.num_runs > 0), _NOTE, (np.round(found.time, 3), found.num_runs))
+def own_runs_note(factors: Corrections, illegal: np.ndarray) -> Remark:
+    """Factor on times and number of runs behind it."""
+    return Remark(~illegal & (factors.num_runs > 0), _NOTE, (np.round(factors.time, 3), factors.num_runs))
 
 
-SHARED = 0.7
-"""Share of the variance of a residual that runs of one model, accelerator and software have in common. [-]"""
-REACH = 3.0
-"""Distance between two plans, in doublings, over which what they have in common falls by e. [-]"""
-SHARED_FIRST = 0.3
-"""The same share of the time to the first token, which depends on more that a plan does not say. [-]"""
-HALF_WIDTH = 1.2815515655446004
-"""Half-width of an 80 % band over the standard deviation. [-]"""
+SHARED = 0.7  # correlation of the residuals of equal plans on one model, accelerator and software [-]
+REACH = 3.0  # distance over which the correlation falls by e [doublings]
+SHARED_FIRST = 0.3  # correlation for the time to first token, which depends on more unknown settings [-]
+HALF_WIDTH = 1.2815515655446004  # half-width of an 80 % band over the standard deviation [-]
 
 
 def plan_distances(numbers: Array, other_numbers: Array, choices: np.ndarray, other_choices: np.ndarray) -> Array:
-    r"""Distance between plans: doublings of degrees and loads, and one for each choice that differs.
+    r"""Distance between plans: doublings of degrees and loads, and 1 for each different choice.
 
     .. math:: d = \sum_i |\log_2 x_i - \log_2 y_i| + \#\{c_i \ne c'_i\}
 
-    Parameters
-    ----------
-    numbers : numeric
-        Degrees, batch and lengths of plans, (rows, columns); NaN where a plan does not state one: not compared. [-]
-    other_numbers : numeric
-        The same of the plans to compare with, (others, columns). [-]
-    choices : array
-        Codes of precision, recomputation and mode, (rows, choices). [-]
-    other_choices : array
-        The same of the plans to compare with, (others, choices). [-]
-
-    Returns
-    -------
-    distance : Array
-        (rows, others). [-]
-
-    References
-    ----------
-    .. [1] heuristic, this work: on residuals of published rows whose model was left out of the fit.
+    Heuristic, this work, from residuals of published rows with their model left out of the fit.
     """
-    one, other = log2(numbers), log2(other_numbers)
-    apart = np.nan_to_num(np.abs(one[:, None, :] - other[None, :, :])).sum(axis=-1)
-    return np.asarray(apart + (np.asarray(choices)[:, None, :] != np.asarray(other_choices)[None, :, :]).sum(axis=-1))
+    logs, other_logs = log2(numbers), log2(other_numbers)
+    doublings = np.nan_to_num(np.abs(logs[:, None, :] - other_logs[None, :, :])).sum(axis=-1)
+    return np.asarray(
+        doublings + (np.asarray(choices)[:, None, :] != np.asarray(other_choices)[None, :, :]).sum(axis=-1)
+    )
 
 
 def shrunk_residual(
     distance: Array, between: Array, log_ratio: Array, noise: Array, half_width: float, shared: float = SHARED
 ) -> tuple[Array, Array]:
-    r"""Expected residual of plans near measured runs, and the share of the width of their band that is left.
+    r"""Expected logarithmic residual of plans near measured runs, and the remaining fraction of their band's width.
 
-    The best linear prediction of a residual :math:`r` whose covariance falls with the distance of two plans
-    (kriging, or empirical Bayes with the spread :math:`\sigma` of the family's residuals):
+    Kriging, the best linear prediction of a residual :math:`r` whose covariance falls with distance (empirical Bayes
+    with the spread :math:`\sigma` of the family's residuals):
 
     .. math:: \hat r = k^T K^{-1} r, \quad k_i = \rho e^{-d_i / 3}, \quad
               K_{ij} = \rho e^{-d_{ij} / 3} + \delta_{ij} (1 - \rho + \nu_i^2 / \sigma^2)
 
-    A residual outside the band counts as at its end: such a run has a cause that others need not share. The width
-    left is :math:`\sqrt{1 - k^T K^{-1} k}`.
-
-    Parameters
-    ----------
-    distance : numeric
-        From plans to runs, (rows, runs). [-]
-    between : numeric
-        Between the runs, (runs, runs). [-]
-    log_ratio : numeric
-        Logarithm of measured over predicted time of each run, (runs,). [-]
-    noise : numeric
-        Relative spread of what was measured, (runs,). [-]
-    half_width : float
-        Half of the 80 % band of predictions in the logarithm: of the residuals of the family. [-]
-    shared : float, default 0.7
-        Share of the variance that runs at the same place have in common. [-]
-
-    Returns
-    -------
-    log_scale : Array
-        Logarithm of what predictions are multiplied by, (rows,). [-]
-    width_share : Array
-        Width of the band that is left, (rows,). [-]
+    Residuals beyond the band are clipped to its end, since their cause is specific to the run. The remaining width is
+    :math:`\sqrt{1 - k^T K^{-1} k}`.
 
     References
     ----------
     .. [1] C. E. Rasmussen and C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006, section
        2.2; shares and reach: heuristic, this work.
 
-    Examples
-    --------
     A run at the place of the plan, 10 % slower than predicted, without noise: 7 % slower are expected.
 
     >>> scale, width = shrunk_residual(np.zeros((1, 1)), np.zeros((1, 1)), np.log([1.1]), np.zeros(1), 0.2)
@@ -236,14 +175,14 @@ def shrunk_residual(
     """
     spread = half_width / HALF_WIDTH
     near = shared * exp(-np.asarray(distance, dtype=float) / REACH)
-    own = 1.0 - shared + (np.asarray(noise, dtype=float) / spread) ** 2
-    common = shared * exp(-np.asarray(between, dtype=float) / REACH) + np.diag(own)
-    seen = np.clip(np.asarray(log_ratio, dtype=float), -half_width, half_width)
-    # With the Cholesky factor L of K both are products of L^-1 k, with L^-1 r and with itself.
-    lines = np.concatenate([common, near.T, seen[:, None]], axis=1)
+    specific = 1.0 - shared + (np.asarray(noise, dtype=float) / spread) ** 2
+    covariance = shared * exp(-np.asarray(between, dtype=float) / REACH) + np.diag(specific)
+    clipped = np.clip(np.asarray(log_ratio, dtype=float), -half_width, half_width)
+    # Cholesky elimination: with K = L L^T, both results are products of L^-1 k, with L^-1 r and with itself.
+    lines = np.concatenate([covariance, near.T, clipped[:, None]], axis=1)
     for step in range(len(lines)):
         lines[step] /= np.sqrt(lines[step, step])
         lines[step + 1 :] -= lines[step, step + 1 : len(lines), None] * lines[step]
-    reduced, known = lines[:, len(lines) : -1].T, lines[:, -1]
-    left = 1.0 - total(reduced * reduced)
-    return total(reduced * known), np.sqrt(np.maximum(left, 0.0))
+    reduced, residual = lines[:, len(lines) : -1].T, lines[:, -1]
+    variance = 1.0 - total(reduced * reduced)
+    return total(reduced * residual), np.sqrt(np.maximum(variance, 0.0))

@@ -8,7 +8,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Columns
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import results_of, table_schema
+from xlperf.catalog.schema import grouped, results_of, table_schema
 from xlperf.catalog.table import Table, columns_of
 from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.devices import evaluate_designs
@@ -43,12 +43,8 @@ from xlperf.equations.cost.tokens import (
     token_costs,
 )
 
-SERVER_PARTS = ("accelerator_cost", "server_cost", "network_capital_cost", "storage_cost", "facility_cost",
-                "running_cost", "energy_cost")  # fmt: skip
-"""Results of a server that add up to ``cost_rate``."""
-ACCELERATOR_PARTS = ("hour_dies", "hour_memory", "hour_package", "hour_board", "hour_one_time", "hour_margin")
-HOUR_PARTS = ("hour_accelerator", "hour_server", "hour_network", "hour_storage", "hour_facility", "hour_running",
-              "hour_energy")  # fmt: skip
+ACCELERATOR_PARTS = grouped("ownership", "accelerator hour")
+HOUR_PARTS = grouped("ownership", "hour")
 """Results that add up to the hour; the first is the sum of :data:`ACCELERATOR_PARTS` where a design is known."""
 AT_PRICES = {
     "rent": "rented, sheet prices",
@@ -56,6 +52,7 @@ AT_PRICES = {
     "rent and own": "one pool rented, one owned, sheet prices",
 }
 MARGIN = "provider: margin, overhead, idle hours (rent less owning at sheet prices)"
+# Lines, and the arguments of `xlperf.equations.cost.tco.owned_cost_rate` that each takes over from the owner
 LINES = (
     ("purchase price: accelerator, server, network, storage", ("capex",)),
     ("life, cost of capital, resale value", ("recovery_rate",)),
@@ -66,7 +63,6 @@ LINES = (
     ("price of electric energy", ("energy_price",)),
     ("utilization", ("utilization",)),
 )
-"""Lines, and the arguments of :func:`xlperf.equations.cost.tco.owned_cost_rate` that each takes over from the owner."""
 
 
 def evaluate_servers(servers: Table, case: str = "base", catalog: Catalog | None = None) -> Table:

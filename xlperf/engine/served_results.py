@@ -1,10 +1,9 @@
-"""Results of served plans beside times and memory: costs, power, bands, notes in words."""
+"""Results of served plans besides times and memory: costs, power, bands and notes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,7 +18,8 @@ from xlperf.engine.notes import (
     limit_notes,
     unpriced_notes,
 )
-from xlperf.engine.own_runs import Corrections, narrowed, own_runs_note, source_width
+from xlperf.engine.own_runs import narrowed, own_runs_note, source_width
+from xlperf.engine.served import Served, ServingSetting
 from xlperf.engine.trust import NOT_SHOWN, band_ends, ends_together
 from xlperf.equations.cost.tokens import (
     ALL_IN,
@@ -38,33 +38,30 @@ from xlperf.equations.serving import BOUNDS, memory_of
 from xlperf.equations.serving.energy import ServedWork, expert_pool_power, results_at_rate, serving_power
 from xlperf.equations.serving.results import band_of_time, full_cache
 
-if TYPE_CHECKING:
-    from xlperf.engine.inference import Served, ServingSetting
-
+# Parts of a decode step by the state of the accelerator
 _STATES = {
     "decode": ("time_matrix", "time_attention", "time_vector"),
     "message": ("time_communication",),
     "host": ("time_overhead",),
 }
-"""States of an accelerator and the parts of a decode step in which it is in them."""
+# Results that only remarks use
 _NOT_SHOWN = ("memory_usable", "request_cache", "expert_memory_usable", "needed_batches")
-"""Results that remarks need and the sheet does not have."""
 
 
 def prompt_memory(pool: ServingSetting) -> tuple[tuple[Array, Array, Array], np.ndarray]:
-    """What one prompt needs of a prefill pool, what the engine may use and the capacity [B]; where that is too much."""
+    """Memory of one prompt in a prefill pool (needed, usable, capacity) [B], and whether it exceeds the usable part."""
     prompt = pool.plan.replaced(output_length=np.ones(len(pool.plan)))
     memory = memory_of(replace(pool.deployment, plan=prompt))
-    held = memory.with_batch(prompt)
-    return (held.used, held.usable, memory.capacity), held.used > held.usable
+    batch = memory.with_batch(prompt)
+    return (batch.used, batch.usable, memory.capacity), batch.used > batch.usable
 
 
 def fitting_rows(served: Served, results: Mapping[str, Array], illegal: np.ndarray) -> Array:
-    """1 where all pools of plans fit in memory, else 0, (rows,)."""
-    return _where_none_lacks(_lacking_memory(served, results, illegal), results["fits"])
+    """1 for plans whose pools all fit in memory, else 0, (rows,)."""
+    return _fits(_lacking_memory(served, results, illegal), results["fits"])
 
 
-def _where_none_lacks(lacking: Sequence[Remark], fits: Array) -> Array:
+def _fits(lacking: Sequence[Remark], fits: Array) -> Array:
     return np.where(np.logical_or.reduce([remark.rows for remark in lacking]), 0.0, fits)
 
 
@@ -77,17 +74,17 @@ def reported(
     reason: np.ndarray,
     known: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """Results with bands, costs, words and notes; NaN where a plan is illegal. Notes are added to ``reason``."""
-    setting, pool, own = served.setting, served.prefilling, served.own
+    """Results with bands, costs, words and notes, the last added to ``reason``; NaN for illegal plans."""
+    setting, pool, corrections = served.setting, served.prefilling, served.corrections
     lacking = _lacking_memory(served, results, illegal)
     whole = {name: values for name, values in results.items() if name not in _NOT_SHOWN}
-    whole |= {"fits": _where_none_lacks(lacking, results["fits"]), "tokens_per_second_per_user": 1.0 / results["tpot"]}
+    whole |= {"fits": _fits(lacking, results["fits"]), "tokens_per_second_per_user": 1.0 / results["tpot"]}
     whole |= _costs(served, whole)
     whole |= _shares(whole)
-    whole |= _bands(served, mode, whole, known, own)
-    if own is not None:
-        whole |= narrowed(whole, own.width)
-        add_notes(reason, [own_runs_note(own, illegal)])
+    whole |= _bands(served, mode, whole, known)
+    if corrections is not None:
+        whole |= narrowed(whole, corrections.width)
+        add_notes(reason, [own_runs_note(corrections, illegal)])
     bound = np.full(len(illegal), "", dtype=object)
     for code, word in enumerate(BOUNDS):
         bound[(results["bound"] == code) & ~illegal] = word
@@ -104,67 +101,66 @@ def reported(
 
 
 def _bands(
-    served: Served, mode: str, results: Mapping[str, Array], known: Mapping[str, np.ndarray], own: Corrections | None
+    served: Served, mode: str, results: Mapping[str, Array], known: Mapping[str, np.ndarray]
 ) -> dict[str, Array]:
-    """Ends of the 80 % bands; those of rates, cost and energy are made of those of their parts.
+    """Ends of the 80 % bands; rates, cost and energy combine the bands of their parts.
 
-    At a given rate of requests a plan's output is that rate, in whatever time. ``known``: as
-    :func:`xlperf.engine.trust.trust` has it. ``own``: corrections by runs of the user's own.
+    A request rate fixes the output of a plan. ``known``: distances of :func:`xlperf.engine.trust.trust`.
     """
-    setting = served.setting
+    setting, corrections = served.setting, served.corrections
     full = full_cache(results["running_batch"], results["max_batch_size"])
     constants = {name: values[:, 0] for name, values in setting.bands["serving_band"].items()}
+    # Width by distance, and the half-width of the source, for the time per token and for the first token.
     width = 1.0 + constants["widening"] * known["distance"]
     layers = "mixture_source" if setting.deployment.architecture.experts else "source"
     new, read = constants[layers], constants[f"read_{layers}"]
-    source = source_width(known["unread"], own, new, read)
-    late = source_width(
-        known["unread"],
-        own,
-        np.maximum(new, constants["first_source"]),
-        np.maximum(read, constants["first_read_source"]),
-    )
+    source = source_width(known["unread"], corrections, new, read)
+    new, read = np.maximum(new, constants["first_source"]), np.maximum(read, constants["first_read_source"])
+    first_source = source_width(known["unread"], corrections, new, read)
     time, first = (
-        exp(band_of_time(mode, full, setting.bands, width, prefix, more))
-        for prefix, more in (("", source), ("first_", late))
+        exp(band_of_time(mode, full, setting.bands, width, prefix, half_width))
+        for prefix, half_width in (("", source), ("first_", first_source))
     )
     memory = exp(band_ends(setting.bands["serving_band"], "memory", width))
+    # Latency combines both; costs follow it unless the rate is given.
     given = ~np.isnan(served.stated.request_rate)
     decoding = results["latency"] - results["ttft"]
-    found: dict[str, Array] = {}
-    whole = [
-        np.where(given, 1.0, (results["ttft"] * first[at] + decoding * time[at]) / results["latency"]) for at in (0, 1)
+    latency = [
+        np.where(given, 1.0, (results["ttft"] * first[end] + decoding * time[end]) / results["latency"])
+        for end in (0, 1)
     ]
-    for at, end, sign in ((0, "low", -1.0), (1, "high", 1.0)):
-        energy = ends_together(log(whole[at]), setting.power[f"log_power_{end}"][:, 0], sign)
+    ends: dict[str, Array] = {}
+    for index, end, sign in ((0, "low", -1.0), (1, "high", 1.0)):
+        energy = ends_together(log(latency[index]), setting.power[f"log_power_{end}"][:, 0], sign)
         cost = results["cost_per_million_output_tokens"]
-        found |= {
-            f"tpot_{end}": results["tpot"] * time[at],
-            f"ttft_{end}": results["ttft"] * first[at],
-            f"tokens_per_second_{end}": results["tokens_per_second"] / whole[1 - at],
-            f"memory_{end}": results["memory"] * memory[at],
+        ends |= {
+            f"tpot_{end}": results["tpot"] * time[index],
+            f"ttft_{end}": results["ttft"] * first[index],
+            f"tokens_per_second_{end}": results["tokens_per_second"] / latency[1 - index],
+            f"memory_{end}": results["memory"] * memory[index],
             f"energy_per_token_{end}": results["energy_per_token"] * energy,
-            f"cost_per_million_output_tokens_{end}": cost * whole[at],
+            f"cost_per_million_output_tokens_{end}": cost * latency[index],
         }
-    return found
+    return ends
 
 
 def _lacking_memory(served: Served, results: Mapping[str, Array], illegal: np.ndarray) -> list[Remark]:
-    """Which legal plans need more memory than there is: on replicas, for one prompt in a prefill pool, for experts."""
+    """Legal plans that exceed the memory of replicas, of a prefill pool with one prompt, or of an expert pool."""
     usable, capacity = results["memory_usable"], results["memory_capacity"]
     remarks = [_memory_note(~illegal & (results["fits"] < 1), "", results["memory"], usable, capacity)]
     if served.prefilling is not None:
         sizes, lacking = prompt_memory(served.prefilling)
         remarks.append(_memory_note(~illegal & lacking, "prefill pool: one prompt ", *sizes))
     if served.experts is not None:
-        held, room, whole = results["expert_memory"], results["expert_memory_usable"], np.full(len(illegal), np.nan)
-        whole[served.split] = memory_of(served.experts.deployment).capacity
-        remarks.append(_memory_note(~illegal & (held > room), "expert pool: ", held, room, whole))
+        used, usable = results["expert_memory"], results["expert_memory_usable"]
+        capacity = np.full(len(illegal), np.nan)
+        capacity[served.split] = memory_of(served.experts.deployment).capacity
+        remarks.append(_memory_note(~illegal & (used > usable), "expert pool: ", used, usable, capacity))
     return remarks
 
 
 def _notes(served: Served, catalog: Catalog, results: Mapping[str, Array], illegal: np.ndarray) -> list[Remark]:
-    """What a reader of legal plans should know beside what does not fit."""
+    """Notes on legal plans besides their memory."""
     setting, notes, needed = served.setting, [], results["needed_batches"]
     if served.experts is not None:
         stated = served.stated.ping_pong_batches
@@ -184,14 +180,14 @@ def _notes(served: Served, catalog: Catalog, results: Mapping[str, Array], illeg
 
 
 def _window_notes(setting: ServingSetting, illegal: np.ndarray) -> list[Remark]:
-    """A note on engines that keep the whole history in layers with a sliding window: their cache, and that without."""
+    """Engines that keep the full KV cache in layers with a sliding window, and how much larger it is."""
     model, plan = setting.deployment.model, setting.plan
-    whole = setting.deployment.software["whole_history"][:, 0] > 0.0
-    longer = np.asarray(whole & (model.num_local_layers > 0.0) & (plan.context_length > model.window))
+    full = setting.deployment.software["whole_history"][:, 0] > 0.0
+    longer = np.asarray(full & (model.num_local_layers > 0.0) & (plan.context_length > model.window))
     if not longer.any():
         return []
-    far = model.num_layers - model.num_local_layers
-    ratio = model.num_layers / (far + model.num_local_layers * np.minimum(model.window / plan.context_length, 1.0))
+    global_layers, local_layers = model.num_layers - model.num_local_layers, model.num_local_layers
+    ratio = model.num_layers / (global_layers + local_layers * np.minimum(model.window / plan.context_length, 1.0))
     words = (
         "keeps the whole history in layers with a window of {} tokens, {} times the cache of an engine that does not"
     )
@@ -199,21 +195,18 @@ def _window_notes(setting: ServingSetting, illegal: np.ndarray) -> list[Remark]:
 
 
 def _limit_notes(served: Served, illegal: np.ndarray) -> list[Remark]:
-    """What a lowered power limit does to each pool; one whose accelerators are those that decode says it with them."""
-
-    def of_pool(setting: ServingSetting, unsaid: np.ndarray) -> list[Remark]:
-        return limit_notes(setting.limits, unsaid)
-
+    """Effects of a lowered power limit by pool; pools with the decode pool's accelerators need no note of their own."""
     decoding, number = served.setting, len(illegal)
-    found = of_pool(decoding, illegal)
+    notes = limit_notes(decoding.limits, illegal)
     for words, pool, rows in (
         ("prefill pool: ", served.prefilling, np.arange(number)),
         ("expert pool: ", served.experts, served.split),
     ):
         if pool is not None:
             same = pool.accelerators == decoding.accelerators[rows]
-            found += [note.of_rows(rows, number, words) for note in of_pool(pool, illegal[rows] | same)]
-    return found
+            of_pool = limit_notes(pool.limits, illegal[rows] | same)
+            notes += [note.of_rows(rows, number, words) for note in of_pool]
+    return notes
 
 
 def _memory_note(lacking: np.ndarray, pool: str, used: Array, usable: Array, capacity: Array) -> Remark:
@@ -222,34 +215,38 @@ def _memory_note(lacking: np.ndarray, pool: str, used: Array, usable: Array, cap
 
 
 def _costs(served: Served, results: Mapping[str, Array]) -> dict[str, Array]:
-    """What the tokens of plans cost; each pool by its own terms."""
-    share, rate, whole = results["prefill_share"], results["tokens_per_second"], served.stated.num_accelerators
+    """Cost and power of tokens, each pool on its own terms."""
+    share, rate, count = results["prefill_share"], results["tokens_per_second"], served.stated.num_accelerators
     power = _power(served, results)
     decoding, prefilling = (
-        drawn_terms(each.terms, drawn, each.limits.own)
-        for each, drawn in zip((served.setting, served.prefilling or served.setting), power, strict=True)
+        drawn_terms(each.terms, watts, each.limits.own)
+        for each, watts in zip((served.setting, served.prefilling or served.setting), power, strict=True)
     )
     decode_power, expert_power = power[0], np.full_like(rate, np.nan)
     if served.experts is not None:
-        rows, experts, part = served.split, served.experts, _expert_share(served)
-        own, other = _expert_power(served, experts, results)
-        of_attention = drawn_terms(served.setting.terms.take(rows), own, served.setting.limits.take(rows).own)
-        both = mean_terms(of_attention, drawn_terms(experts.terms, other, experts.limits.own), part)
-        decoding = decoding.with_rows(rows, both)
+        # Decode terms and power: means of the attention and the expert pool.
+        rows, experts = served.split, served.experts
+        counts = served.setting.plan.num_accelerators[rows], served.stated.expert_accelerators[rows]
+        expert_share = np.asarray(counts[1] / (counts[0] + counts[1]))
+        attention_watts, expert_watts = _expert_power(served, experts, results)
+        limits = served.setting.limits.take(rows)
+        attention_terms = drawn_terms(served.setting.terms.take(rows), attention_watts, limits.own)
+        expert_terms = drawn_terms(experts.terms, expert_watts, experts.limits.own)
+        decoding = decoding.with_rows(rows, mean_terms(attention_terms, expert_terms, expert_share))
         decode_power, expert_power = (values.copy() for values in (decode_power, expert_power))
-        decode_power[rows], expert_power[rows] = own, other
-        power[0][rows] = pool_mean(own, other, part)
-    terms, drawn = mean_terms(decoding, prefilling, share), pool_mean(*power, share)
+        decode_power[rows], expert_power[rows] = attention_watts, expert_watts
+        power[0][rows] = pool_mean(attention_watts, expert_watts, expert_share)
+    terms, mean_power = mean_terms(decoding, prefilling, share), pool_mean(*power, share)
     lengths = served.stated.prompt_length, served.stated.output_length
     return {
-        **token_costs(terms, whole, rate, ALL_IN["inference"]),
-        **split_costs(decoding, prefilling, share, whole, rate, *lengths),
+        **token_costs(terms, count, rate, ALL_IN["inference"]),
+        **split_costs(decoding, prefilling, share, count, rate, *lengths),
         "accelerator_hour_cost": terms.cost_rate,
-        "accelerator_power": drawn,
+        "accelerator_power": mean_power,
         "decode_power": decode_power,
         "prefill_power": power[1],
         "expert_power": expert_power,
-        "accelerator_energy_per_token": energy_per_token(drawn, whole, rate),
+        "accelerator_energy_per_token": energy_per_token(mean_power, count, rate),
     }
 
 
@@ -265,13 +262,13 @@ def _shares(results: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def power_at_rate(served: Served, results: Mapping[str, Array], rate: Array) -> Array:
-    """Mean power of an accelerator, (rows,), were the same work done at another rate of tokens, (rows,). [W]"""
+    """Mean power of an accelerator for the same work at another token rate, (rows,). [W]"""
     same = results_at_rate(results, rate)
     return pool_mean(*_power(served, same), same["prefill_share"])
 
 
 def _power(served: Served, results: Mapping[str, Array]) -> tuple[Array, Array]:
-    """Mean power of an accelerator while it decodes and while it prefills, or of the pools that do."""
+    """Mean power of an accelerator while it decodes and while it prefills, or of each pool. [W]"""
     decoding, prefilling = served.setting, served.prefilling or served.setting
     first, second = decoding.deployment, prefilling.deployment
     plan = _with_sizes(served.stated, first.plan)
@@ -284,44 +281,38 @@ def _power(served: Served, results: Mapping[str, Array]) -> tuple[Array, Array]:
 
 
 def _with_sizes(stated: InferencePlan, plan: InferencePlan) -> InferencePlan:
-    """Plans as the sheet has them with the bytes of weights, inputs and activations, (rows,)."""
+    """Plans of the sheet with the bytes of weights, inputs and activations, (rows,)."""
     return stated.replaced(**{name: getattr(plan, name) for name in ("weight_size", "input_size", "activation_size")})
-
-
-def _expert_share(served: Served) -> Array:
-    """Share of expert pools among the accelerators that decode, (expert pools,). [-]"""
-    counts = [each[served.split] for each in (served.setting.plan.num_accelerators, served.stated.expert_accelerators)]
-    return np.asarray(counts[1] / (counts[0] + counts[1]))
 
 
 def _expert_power(served: Served, experts: ServingSetting, results: Mapping[str, Array]) -> tuple[Array, Array]:
     """Mean power of an accelerator of the attention pools and of the expert pools, (expert pools,). [W]"""
     rows, setting = served.split, served.setting
-    own = setting.deployment.take(rows)
+    attention = setting.deployment.take(rows)
     power = {name: values[rows] for name, values in setting.power.items()}
     machines = (
-        Machine(own.device, setting.limits.take(rows), power),
+        Machine(attention.device, setting.limits.take(rows), power),
         Machine(experts.deployment.device, experts.limits, experts.power),
     )
-    plan = _with_sizes(served.stated.take(rows), own.plan)
-    counts = own.plan.num_accelerators, experts.plan.num_accelerators
-    some = {name: values[rows] for name, values in results.items() if isinstance(values, np.ndarray)}
-    work = ServedWork(own.model, plan, own.architecture, some, own.popularity)
+    plan = _with_sizes(served.stated.take(rows), attention.plan)
+    counts = attention.plan.num_accelerators, experts.plan.num_accelerators
+    of_rows = {name: values[rows] for name, values in results.items() if isinstance(values, np.ndarray)}
+    work = ServedWork(attention.model, plan, attention.architecture, of_rows, attention.popularity)
     return expert_pool_power(machines, work, counts)
 
 
 def _pool_prices(served: Served) -> dict[str, tuple[np.ndarray, Array]]:
-    """Accelerators of the pools of plans and what they cost, by a word for the pool; one where all are the same."""
+    """Accelerators of the pools and their cost rate by the pool's word; one entry if all are the same."""
     decoding, prefilling = served.setting, served.prefilling
-    found = {"": (decoding.accelerators, decoding.terms.cost_rate)}
+    prices = {"": (decoding.accelerators, decoding.terms.cost_rate)}
     if prefilling is not None:
         same = prefilling.accelerators == decoding.accelerators
         cost_rate = np.where(same, 0.0, prefilling.terms.cost_rate)
-        found["prefill "] = prefilling.accelerators, cost_rate
+        prices["prefill "] = prefilling.accelerators, cost_rate
     if served.experts is not None:
         accelerators, cost_rate = decoding.accelerators.copy(), np.zeros(len(decoding.accelerators))
         same = served.experts.accelerators == accelerators[served.split]
         accelerators[served.split] = served.experts.accelerators
         cost_rate[served.split] = np.where(same, 0.0, served.experts.terms.cost_rate)
-        found["expert "] = accelerators, cost_rate
-    return found
+        prices["expert "] = accelerators, cost_rate
+    return prices

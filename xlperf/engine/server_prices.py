@@ -26,8 +26,7 @@ def first_rows(table: Table, catalog: Catalog, accelerator: np.ndarray, word: st
     return np.array([first.get(row, -1) for row in accelerator.tolist()], dtype=np.int64)
 
 
-_BY_DEVICE = " by its device"
-"""What names of rows end with that stand for accelerators which follow from a device."""
+_BY_DEVICE = " by its device"  # what names of rows end with that stand for accelerators which follow from a device
 
 
 def first_or_device_rows(table: Table, catalog: Catalog, accelerator: np.ndarray, word: str = "") -> np.ndarray:

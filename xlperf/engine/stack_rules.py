@@ -10,12 +10,12 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.schema import column
-from xlperf.catalog.stack_rules import NUMBERS, TITLES, Condition, Quantity, StackRule, quantity, stack_of_software
-from xlperf.catalog.stack_rules import stack_rules as rules_of_stack
 from xlperf.catalog.table import Words
 from xlperf.engine.join import choice_codes
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.records import PlanColumns, Remark, Rule, broken_rules
+from xlperf.interop.stack_rules import NUMBERS, TITLES, Condition, Quantity, StackRule, quantity, stack_of_software
+from xlperf.interop.stack_rules import stack_rules as rules_of_stack
 
 Mask = np.ndarray
 _Plan = Any
@@ -104,7 +104,7 @@ def _breaks(kind: str, rule: StackRule, plan: _Plan, model: Model, whole: bool) 
 def rules_of(kind: str, stack: str, whole: bool = False) -> tuple[Rule[Any], ...]:
     """Rules of a stack as rules of plans: where a plan breaks each, and the sentence.
 
-    ``kind``: of plans. ``stack``: of :data:`xlperf.catalog.stack_rules.TITLES`; another has none. ``whole``: whether
+    ``kind``: of plans. ``stack``: of :data:`xlperf.interop.stack_rules.TITLES`; another has none. ``whole``: whether
     they read every column that they name, as spaces of plans with open columns need it.
     """
 

@@ -7,10 +7,9 @@ import numpy as np
 from xlperf.base.arrays import Columns
 from xlperf.catalog.table import Table
 
+# Columns of plans that replace columns of the same name of the sheets prices and servers
 OF_ENERGY = ("energy_price", "power_usage_effectiveness", "carbon_intensity")
-"""Columns of plans that replace columns of the same name of the sheets prices and servers."""
-PLAN_PRICES = ("hour_price", *OF_ENERGY)
-"""Columns of plans that replace prices of the catalog."""
+PLAN_PRICES = ("hour_price", *OF_ENERGY)  # columns of plans that replace prices of the catalog
 
 
 def with_stated(prices: Columns, plans: Table) -> Columns:

@@ -14,17 +14,13 @@ from xlperf.catalog.table import Table
 from xlperf.engine.inference import evaluate_inference, serving_memory
 from xlperf.engine.training import NUMBERS, evaluate_training
 
-BLOCK = 65_536
-"""Rows that are looked up together; those of one architecture then go through the equations in pieces."""
+BLOCK = 65_536  # rows that are looked up together
 
 Progress = Callable[[int], None]
 
 
 def refuse_auto(plans: Table) -> None:
-    """Refuse values ``auto``, which a search has to expand first.
-
-    Raises InputError naming every cell that says ``auto``.
-    """
+    """Raise InputError for every cell ``auto``, which a search has to expand first."""
     faults = [
         Fault(
             plans.place(int(row), column), f"{column.replace('_', ' ')} is auto: a search has to choose a value first"
@@ -39,15 +35,12 @@ def refuse_auto(plans: Table) -> None:
 def evaluate(
     plans: Table, catalog: Catalog, progress: Progress | None = None, results: Collection[str] | None = None
 ) -> Table:
-    """Performance, memory and cost of every plan of a table.
+    """Performance, memory and cost of every plan of a table, in internal units.
 
-    ``catalog``: accelerators, networks, models, prices and calibration that they refer to. ``progress``: called with
-    the number of rows of each block that is done. ``results``: results that are asked for, all by default: what they do
-    not take is not computed (a step time takes neither memory nor energy), and they are equal to the last bit. Others
-    that come with them are there as well. Returns ``training_results`` or ``inference_results``, one row per plan, in
-    the units used inside. An illegal plan has NaN and a reason; one that does not fit keeps its numbers, ``fits`` 0 and
-    a reason. Beside a result that was measured (``measured_step_time`` of the plans) stands the error of its
-    prediction. Raises InputError when a plan names something that the catalog does not have, or a cell says ``auto``.
+    ``results``: only these, to the last bit, and the ones that come with them; the other equations do not run.
+    ``progress`` gets the number of rows of each finished block. An illegal plan has NaN and a reason; one that exceeds
+    memory keeps its numbers, with ``fits`` 0 and a reason. A measured result (``measured_step_time``) adds the error of
+    its prediction. InputError: an unknown name, or a cell ``auto``.
     """
     refuse_auto(plans)
     block_of = {"training": evaluate_training, "inference": evaluate_inference}[plans.kind]
@@ -63,31 +56,26 @@ def evaluate(
         columns[name] = blocks[0][name] if len(blocks) == 1 else np.concatenate([block[name] for block in blocks])
         if MEASURED + name in plans:
             columns[ERROR + name] = columns[name] / plans[MEASURED + name] - 1.0
-    found = Table(schema.name, columns, plans.place)
-    return found if results is None else _explained(found, results, lambda: evaluate(plans, catalog))
+    table = Table(schema.name, columns, plans.place)
+    return table if results is None else _explained(table, results, lambda: evaluate(plans, catalog))
 
 
-def _explained(found: Table, results: Collection[str], whole: Callable[[], Table]) -> Table:
-    """Selected results, or all where one of them is blank in a legal plan: the notes then give the reason.
-
-    Notes say what such a plan lacks, a price or a bandwidth, and they take all results.
-    """
-    legal = found["reason"] == ""
-    if all(column.name in found for column in found.schema.columns):
-        return found
-    blank = [name for name, values in found.columns.items() if values.dtype != object and np.isnan(values[legal]).any()]
+def _explained(table: Table, results: Collection[str], whole: Callable[[], Table]) -> Table:
+    """Selected results; all of them if one is blank in a legal plan, since only complete notes give the reason."""
+    legal = table["reason"] == ""
+    if all(column.name in table for column in table.schema.columns):
+        return table
+    blank = [name for name, values in table.columns.items() if values.dtype != object and np.isnan(values[legal]).any()]
     if any(name in results for name in blank):
         return whole()
-    return replace(found, columns={name: values for name, values in found.columns.items() if name not in blank})
+    return replace(table, columns={name: values for name, values in table.columns.items() if name not in blank})
 
 
 def fitting(plans: Table, catalog: Catalog) -> dict[str, np.ndarray] | None:
-    """Which plans are legal and fit in memory, much faster than :func:`evaluate` tells.
+    """Legality and memory of plans, much faster than :func:`evaluate`; None for plans with a request rate.
 
-    ``plans``: plans of kind ``training`` or ``inference``, no cell of which says ``auto``. Returns ``fits`` as in the
-    results, NaN where a plan is illegal, but 1 also where the load of an inference plan alone can tell; of training
-    ``memory_reserved`` [B], of inference ``max_batch_size``. None where plans have a rate of requests, which says
-    whether they are legal.
+    ``fits`` as in the results, NaN for an illegal plan, 1 also if only the load of an inference plan can decide; with
+    ``memory_reserved`` [B] for training, ``max_batch_size`` for inference.
     """
     if plans.kind == "training":
         return evaluate_training(plans, catalog, ("memory_reserved", "fits"))
@@ -97,10 +85,9 @@ def fitting(plans: Table, catalog: Catalog) -> dict[str, np.ndarray] | None:
 
 
 def numbers(plans: Table, catalog: Catalog) -> Table | None:
-    """Results of legal plans in numbers, without bands, trust and reasons: faster than :func:`evaluate`.
+    """Numeric results of training plans without bands, trust and reasons; faster than :func:`evaluate`.
 
-    ``plans``: plans of kind ``training`` or ``inference``, no cell of which says ``auto``. Returns the same numbers as
-    :func:`evaluate` gives; None for inference.
+    None for inference.
     """
     if plans.kind != "training":
         return None
@@ -110,10 +97,7 @@ def numbers(plans: Table, catalog: Catalog) -> Table | None:
 
 
 def explain(plans: Table, catalog: Catalog, row: int = 0) -> Table:
-    """Operators of one plan with their FLOP, bytes, time and what bounds them.
-
-    Returns kind ``operators``, in the units used inside; no rows for an illegal plan.
-    """
+    """Operators of one plan with FLOP, bytes, time and bound; no rows for an illegal plan."""
     one = plans.take(slice(row, row + 1))
     refuse_auto(one)
     if plans.kind == "training":

@@ -10,7 +10,6 @@ import numpy as np
 from xlperf.base.arrays import Array, exp, some, total
 from xlperf.catalog.calibration import COMPILED, Calibration, gathers_sequences
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.software_defaults import software_default
 from xlperf.catalog.table import Table
 from xlperf.engine.conditions import format_and_load
 from xlperf.engine.join import (
@@ -54,6 +53,7 @@ from xlperf.equations.hardware.power import Machine
 from xlperf.equations.hardware.roofline import stack_constants
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.collectives import OPERATIONS
+from xlperf.equations.plan.dimensions import MESSAGE_PARTS
 from xlperf.equations.plan.records import FP4, Remark, broken_rules, remarks_of_rows
 from xlperf.equations.plan.training_plan import (
     ANY_LAYOUT,
@@ -67,38 +67,22 @@ from xlperf.equations.plan.training_rules import TRAINING_RULES
 from xlperf.equations.training import Setting, step
 from xlperf.equations.training.memory import memory_of
 from xlperf.equations.training.rates import causal_ratio, run_results, slow_run_ratio, training_power, training_rates
-from xlperf.equations.training.step import COMPUTE_PARTS, MESSAGE_PARTS, STEP_PARTS
+from xlperf.equations.training.step import COMPUTE_PARTS, STEP_PARTS
+from xlperf.interop.stack_rules import software_default
 
 _KERNELS, _FUSED_KERNELS = ("gemm", "experts", *OPERATIONS), ("vector",)
 _ATTENTION = ("attention", "attention_backward")
 _HYBRID_KERNELS = ("linear_attention",)
-RUN_COLUMNS = (
-    "run_steps",
-    "checkpoint_size",
-    "checkpoint_interval",
-    "goodput",
-    "run_time",
-    "run_cost",
-    "run_energy",
-    "run_carbon",
-)
-"""Results of whole runs, for plans that say how many tokens they train on."""
-_STATES = {"compute": COMPUTE_PARTS, "message": MESSAGE_PARTS}
-"""States of an accelerator and the parts of a step in which it is in them; else it waits for the host or idles."""
+# Result columns of whole runs, for plans with training tokens
+RUN_COLUMNS = ("run_steps", "checkpoint_size", "checkpoint_interval", "goodput", "run_time",
+               "run_cost", "run_energy", "run_carbon")  # fmt: skip
 _MEMORY = ("memory", *(f"memory_{part}" for part in (
     "weights", "gradients", "optimizer", "activations", "layer_activations", "first_stage", "middle_stage",
     "last_stage", "reserved", "capacity", "share")), "fits")  # fmt: skip
-_COST = (
-    *(
-        "energy_per_token",
-        "grid_power",
-        "cost_per_million_tokens",
-        "tokens_per_dollar",
-        "tokens_per_second_per_megawatt",
-    ),
-    *("carbon_per_million_tokens", "accelerator_power", "accelerator_energy_per_token", "accelerator_hour_cost"),
-    *("step_cost", *RUN_COLUMNS),
-)
+_COST = ("energy_per_token", "grid_power", "cost_per_million_tokens", "tokens_per_dollar",
+         "tokens_per_second_per_megawatt", "carbon_per_million_tokens", "accelerator_power",
+         "accelerator_energy_per_token", "accelerator_hour_cost", "step_cost", *RUN_COLUMNS)  # fmt: skip
+# Results by the only group of equations that they need; bands, badges and words need all groups
 _GROUPS = {
     **dict.fromkeys(
         ("step_time", *STEP_PARTS, "layer_time", "hidden_communication_time", "compute_share", "communication_share"),
@@ -108,32 +92,29 @@ _GROUPS = {
     **dict.fromkeys(_MEMORY, "memory"),
     **dict.fromkeys(_COST, "cost"),
 }
-"""Results by the equations that they take; bands, badges and words take all of them."""
-NUMBERS = tuple(_GROUPS)
-"""Results in numbers, without bands."""
+NUMBERS = tuple(_GROUPS)  # numeric results without bands
 _MEMORY_FAMILY = "training_memory"
 _POWER = "power"
 _SOFTWARE = ("training_software", _MEMORY_FAMILY, "training_calls", "training_band")
 
 
 def training_plan(plans: Table, joined: Joined, memory: Mapping[str, Array]) -> TrainingPlan:
-    """A table of training plans with its blanks filled.
+    """A table of training plans with its defaults; ``memory``: memory constants of their software, (rows, 1).
 
-    ``memory``: constants of the memory of their software, (rows, 1). Matrix units that state an FP4 rate read 8 bits by
-    rows and by columns (Transformer Engine, FP8 current scaling: "Transpose handling"): where one scale holds for a
-    whole tensor they need no second copy. A plan that does not say whether it is compiled is what its software is by
-    default; blank stays where a stack has fused kernels of its own.
+    Matrix units with an FP4 rate read 8-bit inputs by rows and by columns (Transformer Engine, FP8 current scaling:
+    "Transpose handling"), so that tensor-wide scales need no transposed copy. ``compiled`` defaults to the software's
+    mode; it stays NaN for stacks with fused kernels of their own.
     """
     reads, fused_reads, turns, whole = joined.casts
     read_both_ways = (whole > 0) & ~np.isnan(joined.peaks[:, FP4])
     stated = plan_columns(plans, TrainingPlan)
     compiling = np.array([word.casefold() == COMPILED for word in joined.software.words])[joined.software.codes]
-    second = np.array([float(gathers_sequences(word)) for word in joined.software.words])[joined.software.codes]
-    of_software = np.where(memory["unfused_kernels"][:, 0] > 0.0, 0.0, np.where(compiling, 1.0, math.nan))
+    gathers = np.array([float(gathers_sequences(word)) for word in joined.software.words])[joined.software.codes]
+    default = np.where(memory["unfused_kernels"][:, 0] > 0.0, 0.0, np.where(compiling, 1.0, math.nan))
     stated = stated.replaced(
-        compiled=np.where(np.isnan(stated.compiled), of_software, stated.compiled),
+        compiled=np.where(np.isnan(stated.compiled), default, stated.compiled),
         cross_entropy=_loss(stated, joined),
-        copied_gathers=second,
+        copied_gathers=gathers,
         product_size=joined.product_size,
         element_size=joined.element_size,
         cast_reads=reads,
@@ -146,24 +127,20 @@ def training_plan(plans: Table, joined: Joined, memory: Mapping[str, Array]) -> 
 
 
 def _loss(stated: TrainingPlan, joined: Joined) -> Array:
-    """Kernels of the loss: as stated, else the default of the software, which may depend on ``compiled``."""
+    """Kernels of the loss: as stated, else the software's default, which may depend on ``compiled``."""
     unknown = np.isnan(stated.cross_entropy)
     if not some(unknown):
         return stated.cross_entropy
     codes, words = choice_codes("training", "cross_entropy"), joined.software.words
-    own, compiled = (np.array([codes[software_default("cross_entropy", word, how)] for word in words])
-                     [joined.software.codes] for how in (False, True))  # fmt: skip
-    return np.where(unknown, np.where(stated.compiled > 0.0, compiled, own), stated.cross_entropy)
+    eager, compiled = (np.array([codes[software_default("cross_entropy", word, how)] for word in words])
+                       [joined.software.codes] for how in (False, True))  # fmt: skip
+    return np.where(unknown, np.where(stated.compiled > 0.0, compiled, eager), stated.cross_entropy)
 
 
 def step_constants(
     calibration: Calibration, joined: Joined, architecture: Architecture, only_memory: bool = False
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
-    """Calibration constants of every family that a step uses.
-
-    ``only_memory``: whether nothing but memory is asked for. Returns family -> constants (rows, 1); and family -> rows
-    whose generation or software has none of its own.
-    """
+    """Calibration constants (rows, 1) of every family that a step uses, and by family the rows that extrapolate."""
     if only_memory:
         return constants_by_family(calibration, [((_MEMORY_FAMILY,), joined.keys)])
     wide = ("gemm_wide", *(_HYBRID_KERNELS if architecture.linear_attention else ()))
@@ -176,32 +153,27 @@ def step_constants(
 def training_setting(
     plans: Table, catalog: Catalog, named: Named, architecture: Architecture, only_memory: bool = False
 ) -> tuple[Setting, Joined, list[tuple[str, np.ndarray]]]:
-    """Model, devices, network, plan and calibration of a block of plans of one architecture.
-
-    ``only_memory``: whether nothing but memory is asked for. Returns setting, the joined rows, and which families are
-    extrapolated for which rows.
-    """
+    """Setting of a block of plans of one architecture, the joined rows, and the extrapolated rows by family."""
     joined = join(plans, catalog, named)
     constants, extrapolated = step_constants(catalog.calibration, joined, architecture, only_memory)
     plan = training_plan(plans, joined, constants[_MEMORY_FAMILY])
     kernels = constants if only_memory else stack_constants(constants, input_casts=False)
+    # Codes of rows with equal models, devices and calibration.
     alike = (named.models * len(catalog.tables["accelerators"]) + named.accelerators) * len(joined.keys.distinct)
-    machine = joined.model, joined.device, joined.wide_device, joined.network
     alike = alike + joined.keys.codes
     if joined.fused_keys is not joined.keys:
         alike = alike * len(joined.fused_keys.distinct) + joined.fused_keys.codes
     if joined.attention_keys is not joined.wide_keys:
         alike = alike * len(joined.attention_keys.distinct) + joined.attention_keys.codes
-    setting = Setting(*machine, plan, kernels, architecture, alike)
-    return setting, joined, extrapolated
+    machine = joined.model, joined.device, joined.wide_device, joined.network
+    return Setting(*machine, plan, kernels, architecture, alike), joined, extrapolated
 
 
 def evaluate_training(plans: Table, catalog: Catalog, results: Collection[str] | None = None) -> dict[str, np.ndarray]:
-    """Results of a block of training plans.
+    """Results of a block of training plans: the columns of ``training_results`` in internal units.
 
-    ``results``: columns that are asked for: equations that they do not take are left out. All by default. Returns every
-    column of ``training_results``, in the units used inside; or those asked for and what comes with them, and a
-    ``reason`` that says why a plan is illegal but has no notes.
+    With ``results``, only the equations of these columns run; further columns may come along, and ``reason`` gives the
+    broken rules of illegal plans without notes.
     """
     named = named_rows(plans, catalog)
     codes = architecture_codes(named, catalog)
@@ -214,14 +186,14 @@ def evaluate_training(plans: Table, catalog: Catalog, results: Collection[str] |
 
 
 def _used(extrapolated: list[tuple[str, np.ndarray]], plan: TrainingPlan, model: Model) -> list[tuple[str, np.ndarray]]:
-    """Extrapolated families of rows whose step really uses them."""
+    """Extrapolated families, restricted to the rows whose step uses them."""
     shown = [(family, mask) for family, mask in extrapolated if some(mask)]
     used = used_families(model, plan) if shown else {}
     return [(family, mask & used[family] if family in used else mask) for family, mask in shown]
 
 
 def _run_results(plan: TrainingPlan, joined: Joined, terms: Terms, step_time: Array) -> dict[str, Array]:
-    """Results of whole runs; NaN where no plan names its tokens."""
+    """Results of whole runs; NaN without training tokens."""
     if np.isnan(plan.training_tokens).all():
         return dict.fromkeys(RUN_COLUMNS, np.full(len(plan), np.nan))
     results = run_results(joined.model, plan, step_time)
@@ -235,26 +207,16 @@ def _run_results(plan: TrainingPlan, joined: Joined, terms: Terms, step_time: Ar
     }
 
 
-def _share(results: Mapping[str, Array], state: str) -> Array:
-    """Fraction of the step that its critical stage spends on the parts of a state."""
-    return total(np.stack([results[name] for name in _STATES[state]], axis=-1)) / results["step_time"]
-
-
 def _own_corrections(plans: Table, catalog: Catalog, named: Named, setting: Setting) -> Corrections | None:
-    """What runs of the user's own cluster say about plans like them; None where there are none."""
+    """Corrections by runs of the user's own cluster; None without such runs."""
     if not len(catalog.tables[SHEET]):
         return None
     band = setting.constants["training_band"]["log_mixture_high" if setting.architecture.experts else "log_step_high"]
     return corrections(plans, catalog, named.models, named.accelerators, band[:, 0])
 
 
-def _of_stated_peak(results: Mapping[str, Array], joined: Joined) -> dict[str, Array]:
-    """Utilisation over the peak that the sheet states, whatever clock the power limit leaves."""
-    return {name: results[name] * joined.power.clock_share for name in ("mfu", "mfu_causal", "hfu") if name in results}
-
-
 def _utilisation_notes(setting: Setting, results: Mapping[str, Array], illegal: np.ndarray) -> list[Remark]:
-    """Why a utilisation is above 1."""
+    """Causes of a utilisation above 1."""
     mfu, hfu = results["mfu"], results["hfu"]
     if not some(~illegal & (hfu > 1.0)):
         return []
@@ -272,14 +234,15 @@ def _utilisation_notes(setting: Setting, results: Mapping[str, Array], illegal: 
 
 
 def _times_and_rates(setting: Setting, own: Corrections | None, rates: bool) -> dict[str, Array]:
-    """Times of the step, and the rates and utilisation that follow from them where they are asked for."""
-    results = step(setting).results
+    """Times of the step with shares of its critical stage, and rates and utilisation on request."""
+    results = dict(step(setting).results)
     if rates:
         results = {**results, **training_rates(setting, results["step_time"])}
     if own is not None:
         results = corrected_step(results, own.time)
-    shares = {"compute_share": _share(results, "compute"), "communication_share": _share(results, "message")}
-    return {**results, **shares}
+    for name, parts in (("compute_share", COMPUTE_PARTS), ("communication_share", MESSAGE_PARTS)):
+        results[name] = total(np.stack([results[part] for part in parts], axis=-1)) / results["step_time"]
+    return results
 
 
 def _memory(setting: Setting, joined: Joined) -> dict[str, Array]:
@@ -296,7 +259,7 @@ def _memory(setting: Setting, joined: Joined) -> dict[str, Array]:
 
 
 def _costs(setting: Setting, joined: Joined, results: Mapping[str, Array]) -> dict[str, Array]:
-    """Power and energy, what tokens and steps cost, and whole runs."""
+    """Power, energy, and cost of tokens, steps and whole runs."""
     plan, time = setting.plan, results["step_time"]
     machine = Machine(setting.device, joined.power, setting.constants[_POWER])
     power = training_power(machine, joined.model, plan, results)
@@ -312,7 +275,7 @@ def _costs(setting: Setting, joined: Joined, results: Mapping[str, Array]) -> di
 
 
 def _slow_run(setting: Setting, results: Mapping[str, Array]) -> Array | float:
-    """Logarithm of the step time of a run with slow machines over the predicted one, where many runs are such."""
+    """Logarithm of the step time with slow machines, where large runs have some, over the predicted step time."""
     calls = setting.constants["training_calls"]
     if not some(calls["slow_machines"]):
         return 0.0
@@ -325,9 +288,9 @@ def _slow_run(setting: Setting, results: Mapping[str, Array]) -> Array | float:
 def _bands(
     setting: Setting, results: Mapping[str, Array], known: Mapping[str, np.ndarray], own: Corrections | None
 ) -> dict[str, Array]:
-    """Ends of the 80 % bands; those of rates, cost and energy are made of those of their parts.
+    """Ends of the 80 % bands; rates, cost and energy combine the bands of their parts.
 
-    ``known``: as :func:`xlperf.engine.trust.trust` has it. ``own``: corrections by runs of the user's own.
+    ``known``: distances of :func:`xlperf.engine.trust.trust`; ``own``: corrections by the user's runs.
     """
     band, power = setting.constants["training_band"], setting.constants[_POWER]
     width = 1.0 + band["widening"][:, 0] * known["distance"]
@@ -337,25 +300,24 @@ def _bands(
     log_time[1] = np.maximum(log_time[1], _slow_run(setting, results))
     time = exp(log_time)
     memory = exp(band_ends(band, "memory", width, source_width(known["unread"], own, band["memory_source"][:, 0], 0.0)))
-    found: dict[str, Array] = {}
-    for end, other, sign in (("low", 1, -1.0), ("high", 0, 1.0)):
-        at = 1 - other
-        energy = ends_together(log_time[at], power[f"log_power_{end}"][:, 0], sign)
-        found |= {
-            f"step_time_{end}": results["step_time"] * time[at],
-            f"tokens_per_second_{end}": results["tokens_per_second"] / time[other],
-            f"memory_{end}": results["memory"] * memory[at],
+    ends: dict[str, Array] = {}
+    for index, (end, sign) in enumerate((("low", -1.0), ("high", 1.0))):
+        energy = ends_together(log_time[index], power[f"log_power_{end}"][:, 0], sign)
+        ends |= {
+            f"step_time_{end}": results["step_time"] * time[index],
+            f"tokens_per_second_{end}": results["tokens_per_second"] / time[1 - index],
+            f"memory_{end}": results["memory"] * memory[index],
             f"energy_per_token_{end}": results["energy_per_token"] * energy,
-            f"cost_per_million_tokens_{end}": results["cost_per_million_tokens"] * time[at],
+            f"cost_per_million_tokens_{end}": results["cost_per_million_tokens"] * time[index],
         }
-    return found
+    return ends
 
 
 def _evaluate(
     plans: Table, catalog: Catalog, named: Named, architecture: Architecture, groups: frozenset[str] | None
 ) -> dict[str, np.ndarray]:
-    asked = frozenset(_GROUPS.values()) if groups is None else groups
-    only_memory = asked == {"memory"}
+    needed = frozenset(_GROUPS.values()) if groups is None else groups
+    only_memory = needed == {"memory"}
     setting, joined, extrapolated = training_setting(plans, catalog, named, architecture, only_memory)
     plan = setting.plan
     results: dict[str, Array] = {}
@@ -363,17 +325,19 @@ def _evaluate(
         rules = [*joined.rules, *broken_rules(TRAINING_RULES, plan, joined.model)]
         illegal, reason = remarks_of_rows(rules, len(plans))
         own = None
-        if asked & {"times", "rates", "cost"}:
+        if needed & {"times", "rates", "cost"}:
             own = _own_corrections(plans, catalog, named, setting)
-            results |= _times_and_rates(setting, own, bool(asked & {"rates", "cost"}))
-        if "memory" in asked:
+            results |= _times_and_rates(setting, own, bool(needed & {"rates", "cost"}))
+        if "memory" in needed:
             results |= _memory(setting, joined)
-        if "cost" in asked:
+        if "cost" in needed:
             results |= _costs(setting, joined, results)
             if "start_hour" in plans:
-                met = run_carbon_share(plans, catalog, joined.accelerators, results["run_time"])
-                results["run_carbon"] = met * results["run_carbon"]
-        results |= _of_stated_peak(results, joined)
+                share = run_carbon_share(plans, catalog, joined.accelerators, results["run_time"])
+                results["run_carbon"] = share * results["run_carbon"]
+        # Utilisation refers to the stated peak rate, at whatever clock the power limit leaves.
+        utilisation = [name for name in ("mfu", "mfu_causal", "hfu") if name in results]
+        results |= {name: results[name] * joined.power.clock_share for name in utilisation}
         if groups is not None:
             return _where_legal(results, illegal) | {"reason": reason}
         at = coordinates(plans, results, plan.sequence_length)
@@ -405,7 +369,7 @@ def _evaluate(
 
 
 def _open_gradients(plan: TrainingPlan, results: Mapping[str, Array], illegal: np.ndarray) -> Remark:
-    """Which plans do not fit with FP32 gradients that they do not state, and would fit with 16-bit ones."""
+    """Plans that exceed memory with FP32 gradients by default, and would fit with 16-bit gradients."""
     halved = results["memory_reserved"] - 0.5 * results["memory_gradients"]
     unstated = np.isnan(plan.gradient_precision) & (plan.gradient_size > BF16_SIZE)
     fitting = ~illegal & (results["fits"] < 1) & unstated & (halved <= results["memory_capacity"])
@@ -413,8 +377,10 @@ def _open_gradients(plan: TrainingPlan, results: Mapping[str, Array], illegal: n
 
 
 def _where_legal(results: dict[str, Array], illegal: np.ndarray) -> dict[str, Array]:
-    """Results with NaN where a plan is illegal; the capacity of an accelerator does not depend on the plan."""
+    """Results with NaN for illegal plans, except for the accelerator's capacity."""
     if not some(illegal):
         return results
-    kept = ("memory_capacity",)
-    return {name: values if name in kept else np.where(illegal, np.nan, values) for name, values in results.items()}
+    return {
+        name: values if name == "memory_capacity" else np.where(illegal, np.nan, values)
+        for name, values in results.items()
+    }

@@ -29,9 +29,9 @@ def plan_grid(plan: Table, catalog: Catalog) -> Table:
     """All plans of the grid around one plan.
 
     Training: tensor and pipeline parallel in powers of two (pipelines also of any other length that divides the
-    layers, up to 16), expert parallel in powers of two where there are experts, micro batches of 1, 2 and 4,
+    layers, up to 16), expert parallel in powers of two if there are experts, micro batches of 1, 2 and 4,
     recompute none, selective and full, and virtual pipelines of 1 and as in the plan; the global batch is that of the
-    plan. Inference: tensor, pipeline and expert parallel alike; where the plan leaves its batch size and concurrency
+    plan. Inference: tensor, pipeline and expert parallel alike; if the plan leaves its batch size and concurrency
     blank, batches of 1 to 512 in powers of two. Replicas are what is left, and layers are shared evenly over stages.
     Everything else is as in the plan. Plans that are illegal are left to the evaluation, which says so.
 
@@ -114,7 +114,7 @@ class Allocation:
     - ``derived``: what it becomes, one row of ``devices_results``.
     - ``plan``, ``outcome``: its best plan of the grid, and the results of that.
     - ``value``, ``start``: objective with these shares and with those that were given, each with its best plan; in the
-      unit used inside. ``start`` is NaN where the device as given cannot run any plan.
+      unit used inside. ``start`` is NaN if the device as given cannot run any plan.
     - ``num_evaluations``: plans evaluated.
     """
 
@@ -170,8 +170,8 @@ class _Judge:
         if not self.based:
             columns["compute_share"] = rows[2]
         columns["link_shoreline_share"] = (1.0 - rows[1]) * rows[-1] if self.linked else np.zeros(count)
-        found = evaluate_devices(Table("devices", columns), self.catalog)
-        left = found["area_share_cache"] + found["area_share_other"]
+        result = evaluate_devices(Table("devices", columns), self.catalog)
+        left = result["area_share_cache"] + result["area_share_other"]
         most = 1.0 - np.divide(self.other, left, out=np.ones(count), where=left > self.other)
         columns["cache_share"] = np.minimum(rows[0], np.maximum(most, _CACHE[0]))
         return Table("devices", columns)
@@ -182,7 +182,7 @@ class _Judge:
         return np.asarray(rest >= self.other * (1.0 - _ROUNDING))
 
     def judged(self, devices: Table) -> tuple[Array, np.ndarray]:
-        """Objective of every plan of the grid on every device, NaN where it is illegal, and whether it fits."""
+        """Objective of every plan of the grid on every device, NaN if it is illegal, and whether it fits."""
         count, number = len(devices), len(self.grid)
         one = np.zeros(count, dtype=np.int64)
         columns = {name: values[one] for name, values in self.accelerator.columns.items()}
@@ -197,10 +197,10 @@ class _Judge:
         return results[self.column].reshape(shape), (results["fits"] == 1.0).reshape(shape)
 
     def values(self, devices: Table) -> Array:
-        """Objective of every plan on every device, (devices, plans); infinite where it cannot be run."""
-        found, fits = self.judged(devices)
-        runs = fits & ~np.isnan(found) & self.complete(devices)[:, None]
-        return np.asarray(np.where(runs, found, np.inf))
+        """Objective of every plan on every device, (devices, plans); infinite if it cannot be run."""
+        result, fits = self.judged(devices)
+        runs = fits & ~np.isnan(result) & self.complete(devices)[:, None]
+        return np.asarray(np.where(runs, result, np.inf))
 
 
 _SHARES = ("compute_share", "cache_share", "memory_shoreline_share", "link_shoreline_share")
@@ -237,7 +237,7 @@ def optimal_allocation(
     try:
         from scipy.optimize import differential_evolution
     except ImportError:
-        raise InputError(Fault("optimise", "an optimum needs scipy: pip install scipy")) from None
+        raise InputError(Fault("scipy", "is not installed, an optimum of shares needs it: pip install scipy")) from None
     names = OBJECTIVES[plan.kind]
     if objective not in names:
         known = ", ".join(names)
@@ -245,8 +245,8 @@ def optimal_allocation(
     device, accelerator = _device(plan, catalog)
     judge = _Judge(device, accelerator, plan_grid(plan, catalog), catalog, names[objective])
     given = Table("devices", {**device.columns, "device": np.array(["as given"], dtype=object)})
-    found, _ = judge.judged(given)
-    legal = np.flatnonzero(~np.isnan(found[0]))
+    result, _ = judge.judged(given)
+    legal = np.flatnonzero(~np.isnan(result[0]))
     if len(legal):
         judge.grid = judge.grid.take(legal)
     start = float(judge.values(given)[0].min())
@@ -338,7 +338,7 @@ def reverse_check(devices: Table, catalog: Catalog) -> Table:
 
     ``devices``: rows of kind ``devices``; those that name no accelerator are left out. Returns kind
     ``device_comparison``: a row for each quantity that the accelerator states, in the units shown; links are those of
-    the innermost tier of its default network unless its row has its own. The difference is NaN where the device cannot
+    the innermost tier of its default network unless its row has its own. The difference is NaN if the device cannot
     be built. Raises InputError when a device names what the catalog does not have.
     """
     named = np.flatnonzero(devices.text("compared_with") != "")

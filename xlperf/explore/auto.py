@@ -45,8 +45,8 @@ def resolve(
     """Put the best value in the place of every ``auto``.
 
     Each row is searched by itself as :func:`xlperf.explore.search.search` does without an objective; rows that are
-    the same but for their names are searched once. Where no plan fits, the one that needs least memory stands, where
-    none keeps its targets the one that comes nearest, where none is legal the plan with its defaults.
+    the same but for their names are searched once. If no plan fits, the one that needs least memory stands, where
+    none keeps its targets the one that comes nearest, if none is legal the plan with its defaults.
 
     ``progress``: called with 1 for each row that had an ``auto`` and is done. ``**bounds``: most candidates of a plan,
     and most accelerators tried for ``auto``. Returns plans that :func:`xlperf.engine.evaluate` takes. Raises InputError
@@ -63,13 +63,13 @@ def resolve(
     for row in rows:
         one = plans.take([row])
         try:
-            found = _best(one, catalog, **bounds)
+            result = _best(one, catalog, **bounds)
         except InputError as error:
             faults += error.faults
             continue
-        notes[row] = _note(found)
-        for name in found.searched:
-            values = found.plans.columns.get(name)
+        notes[row] = _note(result)
+        for name in result.searched:
+            values = result.plans.columns.get(name)
             if values is not None:
                 columns[name] = _with(columns[name], row, values[0])
         if progress is not None:
@@ -103,10 +103,10 @@ def _best(one: Table, catalog: Catalog, **bounds: Unpack[Bounds]) -> Search:
     return cached[key]
 
 
-def _note(found: Search) -> str:
-    if found.kind == ILLEGAL:
-        return f"auto: {found.words}"
-    return f"auto: {found.chosen_words}: {found.words}"
+def _note(searched: Search) -> str:
+    if searched.kind == ILLEGAL:
+        return f"auto: {searched.words}"
+    return f"auto: {searched.chosen_words}: {searched.words}"
 
 
 def evaluate_resolved(

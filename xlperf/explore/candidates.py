@@ -12,12 +12,12 @@ import numpy as np
 from xlperf.base.arrays import Array, power
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import AUTO_COLUMNS, canonical, split_header
+from xlperf.catalog.schema import auto_columns, canonical, mapping_columns, split_header
 from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine import evaluate
 from xlperf.engine.tables import fitting
+from xlperf.equations.plan.dimensions import PLACEHOLDERS, REPLICA
 from xlperf.equations.plan.serving_rules import MODE_RULES, REQUEST_RULES, SERVING_RULES
-from xlperf.equations.plan.training_plan import PLACEHOLDERS
 from xlperf.equations.plan.training_rules import TRAINING_RULES
 from xlperf.explore.mappings import (
     MOST_ACCELERATORS,
@@ -40,25 +40,9 @@ from xlperf.explore.started import refused_reasons, rules_of_stacks, stacks_of
 MOST_CANDIDATES = MOST_PLANS
 """Most candidates of one plan by default. [-]"""
 PART = 2**19
-"""Candidates that are made at once where they are more than :data:`MOST_CANDIDATES`. [-]"""
+"""Candidates that are made at once if they are more than :data:`MOST_CANDIDATES`. [-]"""
 COUNTS_SHARE = 16
-"""Numbers of accelerators are tried in steps where all of them make more than this part of the plans allowed. [-]"""
-MAPPING: Mapping[str, tuple[str, ...]] = {
-    "training": (
-        "tensor_parallel",
-        "sequence_parallel",
-        "pipeline_parallel",
-        "virtual_pipeline",
-        "context_parallel",
-        "expert_parallel",
-        "expert_tensor_parallel",
-        "zero_stage",
-        "micro_batch_size",
-        "recompute",
-    ),
-    "inference": ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel_attention", "concurrency"),
-}
-"""What the mapping of a model on accelerators is, by kind of plan."""
+"""Numbers of accelerators are tried in steps if all of them make more than this part of the plans allowed. [-]"""
 _LOADS = ("batch_size", "concurrency")
 KINDS: dict[str, tuple[Callable[[Space], None], Rules]] = {
     "training": (cross_training, [(PartialTraining, rule) for rule in TRAINING_RULES]),
@@ -85,7 +69,7 @@ class Candidates(NamedTuple):
 
     - ``plans``: one row for each, in the order in which equal ones are preferred: at least one.
     - ``searched``: columns whose values were tried, in the order of the sheet.
-    - ``counts``: numbers of accelerators, where they are searched.
+    - ``counts``: numbers of accelerators, if they are searched.
     - ``even``: whether numbers of chunks of a stage were left out where chunks are not of one size, to have fewer
       plans.
     """
@@ -102,8 +86,8 @@ def searched_column(kind: str, header: str, place: str) -> str:
     ``header``: name of a column. ``place``: where it stands, for the message. Raises InputError where it is none.
     """
     name = canonical(kind, split_header(header)[0])
-    if name not in AUTO_COLUMNS[kind]:
-        words = [known.replace("_", " ") for known in AUTO_COLUMNS[kind]]
+    if name not in auto_columns(kind):
+        words = [known.replace("_", " ") for known in auto_columns(kind)]
         problem = f'"{header.strip()}" cannot be auto in {kind} plans, only these can: {", ".join(words)}'
         raise InputError(Fault(place, problem))
     return name
@@ -112,7 +96,7 @@ def searched_column(kind: str, header: str, place: str) -> str:
 def with_auto(plans: Table, headers: Sequence[str], place: str) -> Table:
     """Plans whose cells in some columns all say ``auto``.
 
-    ``headers``: columns. ``place``: where these stand, for the messages. Raises InputError where a column is not
+    ``headers``: columns. ``place``: if these stand, for the messages. Raises InputError where a column is not
     searched.
     """
     columns, auto = dict(plans.columns), dict(plans.auto)
@@ -126,9 +110,9 @@ def with_auto(plans: Table, headers: Sequence[str], place: str) -> Table:
 
 
 def with_mapping(plans: Table, kept: Collection[str] = ()) -> Table:
-    """Plans whose mapping says ``auto`` where they leave it blank: every column of :data:`MAPPING`.
+    """Plans whose mapping says ``auto`` where they leave it blank: every column of :func:`mapping_columns`.
 
-    The load of an inference plan stays where it is given.
+    The load of an inference plan stays if it is given.
 
     ``kept``: columns that stay as they are.
     """
@@ -137,7 +121,7 @@ def with_mapping(plans: Table, kept: Collection[str] = ()) -> Table:
     loaded = none
     for name in (*_LOADS, "request_rate") if plans.kind == "inference" else ():
         loaded = loaded | ~np.isnan(plans.number(name)) | auto.get(name, none) | (name in kept)
-    for name in MAPPING[plans.kind]:
+    for name in mapping_columns(plans.kind):
         text = plans.schema.by_name[name].is_text
         values = plans.text(name) if text else plans.number(name)
         blank = (values == "" if text else np.isnan(values)) & ~(loaded & (name in _LOADS))
@@ -153,11 +137,11 @@ def auto_faults(plans: Table) -> list[Fault]:
 
     Returns one for each cell.
     """
-    known = ", ".join(name.replace("_", " ") for name in AUTO_COLUMNS[plans.kind])
+    known = ", ".join(name.replace("_", " ") for name in auto_columns(plans.kind))
     return [
         Fault(plans.place(int(row), name), f"{name.replace('_', ' ')} cannot be auto, only these can: {known}")
         for name, mask in plans.auto.items()
-        if name not in AUTO_COLUMNS[plans.kind]
+        if name not in auto_columns(plans.kind)
         for row in np.flatnonzero(mask)
     ]
 
@@ -177,8 +161,8 @@ def candidates(
 
     Tried for ``auto``: degrees that divide the accelerators, and what they share out (heads, experts, widths of
     experts, sequences); stages up to the layers, and chunks of them; micro batches that divide the batch of a
-    replica, or powers of two up to 64 where the global batch is blank; the numbers of accelerators of
-    :func:`xlperf.explore.mappings.sold_counts`, in steps where all make too many plans; every word of a choice;
+    replica, or powers of two up to 64 if the global batch is blank; the numbers of accelerators of
+    :func:`xlperf.explore.mappings.sold_counts`, in steps if all make too many plans; every word of a choice;
     requests in flight in up to 24 steps of equal ratio up to what memory holds and targets allow. What the
     rules of plans forbid by these columns alone is left out, and so is what makes the same plan again, and what the
     stack of the plan does not start, unless it starts none.
@@ -190,17 +174,17 @@ def candidates(
     - ``num_points``: loads that each plan gets afterwards [-].
     - ``most``: plans at the most.
     - ``most_accelerators``: largest number of accelerators tried for ``auto`` [-].
-    - ``part``: which part of them, where they are too many to be made at once.
+    - ``part``: which part of them, if they are too many to be made at once.
     - ``limits``: what results must keep; those on times bound the loads that are tried for ``auto``.
 
-    Where nothing is left, the plan with its defaults is returned: its evaluation says what is wrong. Raises InputError
-    where there are too many, a name is unknown, or ``auto`` stands in a column that is not searched.
+    If nothing is left, the plan with its defaults is returned: its evaluation says what is wrong. Raises InputError
+    if there are too many, a name is unknown, or ``auto`` stands in a column that is not searched.
     """
     values = values or {}
     faults = auto_faults(plan)
     if faults:
         raise InputError(faults)
-    known = AUTO_COLUMNS[plan.kind]
+    known = auto_columns(plan.kind)
     auto = {name for name, mask in plan.auto.items() if mask.any()} - set(values)
     asked = {name: values.get(name) for name in known if (name in values or name in auto) and name not in _LOADS}
     plain = Table(plan.kind, plan.columns, plan.place)
@@ -235,12 +219,12 @@ def candidates(
         space = crossed(legal)
     space.most = most
     tried = ladders.all._replace(tried=np.unique(np.concatenate(steps))) if ladders else None
-    found = space.table() if len(space) else plain
+    result = space.table() if len(space) else plain
     if load and len(space):
-        found = _loaded(found, catalog, load, space, limits)
+        result = _loaded(result, catalog, load, space, limits)
     order = plan.schema.by_name
     searched = tuple(name for name in order if name in auto or name in values)
-    return Candidates(found, searched, tried, not space.uneven)
+    return Candidates(result, searched, tried, not space.uneven)
 
 
 def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Table:
@@ -258,9 +242,9 @@ def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Ta
     chunks = np.asarray(np.arange(len(index)) - np.searchsorted(index, index) + 1, dtype=np.float64)
     uneven = ~equal_chunks(chunks, stages[index], layers[index])
     taken = plans.take(rows[index[uneven]])
-    found = replace(taken, columns={**taken.columns, "virtual_pipeline": chunks[uneven]})
-    started = [not why for why in refused_reasons(found, catalog)]
-    return found.take(np.flatnonzero(started))
+    result = replace(taken, columns={**taken.columns, "virtual_pipeline": chunks[uneven]})
+    started = [not why for why in refused_reasons(result, catalog)]
+    return result.take(np.flatnonzero(started))
 
 
 def first_of_each(plans: Table, searched: Sequence[str], without: str) -> np.ndarray:
@@ -274,7 +258,7 @@ def first_of_each(plans: Table, searched: Sequence[str], without: str) -> np.nda
 
 
 def open_load(plan: Table, values: Mapping[str, np.ndarray]) -> str:
-    """The load that a search chooses between one request and the most: the column, or "" where it is given."""
+    """The load that a search chooses between one request and the most: the column, or "" if it is given."""
     auto = [name for name in _LOADS if name not in values and name in plan.auto and plan.auto[name].any()]
     return auto[-1] if auto else ""
 
@@ -301,7 +285,7 @@ def candidate_parts(
         Consecutive parts, one at least.
     """
     try:
-        found = candidates(
+        result = candidates(
             plan, catalog, values, counts, most=PART, most_accelerators=most_accelerators, part=part, limits=limits
         )
     except TooMany:
@@ -310,7 +294,7 @@ def candidate_parts(
         for smaller in part.smaller:
             yield from candidate_parts(plan, catalog, values, counts, smaller, most_accelerators, limits)
     else:
-        yield found
+        yield result
 
 
 class _Ladders(NamedTuple):
@@ -415,7 +399,7 @@ def load_steps(
 
 
 def _largest_kept(plans: Table, copies: Array, most: Array, catalog: Catalog, limits: Sequence[Limit]) -> Array:
-    """Largest number of requests per replica at which plans keep their targets and limits; 0 where none does."""
+    """Largest number of requests per replica at which plans keep their targets and limits; 0 if none does."""
     plain = replace(plans, columns={n: v for n, v in plans.columns.items() if n not in TARGETS.values()})
     names = {*TARGETS, *(one.column.name for one in limits)}
     asked = names if all(one.probability == Limit._field_defaults["probability"] for one in limits) else None
@@ -443,12 +427,12 @@ def replicas(plans: Table) -> np.ndarray:
     pools = plans.filled("mode") == "disaggregated"
     apart = np.where(np.isnan(asked), np.floor(0.5 * total), asked) + np.nan_to_num(plans.number("expert_accelerators"))
     decode = np.where(pools, total - apart, total)
-    ranks = plans.filled("tensor_parallel") * plans.filled("context_parallel") * plans.filled("pipeline_parallel")
+    ranks = np.prod([plans.filled(each.size) for each in REPLICA], axis=0)
     return np.asarray(np.maximum(np.floor(decode / ranks), 1.0))
 
 
 def finer_loads(plans: Table, load: str, width: float, most: Array) -> Table:
-    """Plans at further whole numbers of requests per replica around their load, evenly spaced where there are many.
+    """Plans at further whole numbers of requests per replica around their load, evenly spaced if there are many.
 
     ``load``: concurrency or batch_size. ``width``: ratio of the ends to the load. ``most``: requests that a replica
     has memory for. :data:`FINER` rows for each plan at the most, without its own load.
@@ -457,7 +441,7 @@ def finer_loads(plans: Table, load: str, width: float, most: Array) -> Table:
     own = np.maximum(np.round(plans.number(load) / copies), 1.0)
     low, high = np.maximum(np.floor(own / width), 1.0), np.maximum(np.minimum(np.ceil(own * width), most), own)
     steps = [np.unique(np.round(np.linspace(*ends, FINER))) for ends in zip(low.tolist(), high.tolist(), strict=True)]
-    kept = [found[found != one] for found, one in zip(steps, own.tolist(), strict=True)]
-    index = np.repeat(np.arange(len(plans)), [len(found) for found in kept])
+    kept = [result[result != one] for result, one in zip(steps, own.tolist(), strict=True)]
+    index = np.repeat(np.arange(len(plans)), [len(result) for result in kept])
     taken = plans.take(index)
     return replace(taken, columns={**taken.columns, load: np.concatenate([*kept, np.zeros(0)]) * copies[index]})

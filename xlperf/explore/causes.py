@@ -12,11 +12,11 @@ from xlperf.base.arrays import Array
 from xlperf.base.resources import rows
 from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.logs import COMMUNICATION, Profile
-from xlperf.catalog.schema import is_count, table_schema
+from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 from xlperf.explore.vary import read_values
+from xlperf.interop.logs import COMMUNICATION, Profile
 
 NONE = -1
 EVEN = "even"
@@ -63,12 +63,12 @@ class Change:
         self, kind: str, columns: Mapping[str, np.ndarray], even: float = float("nan")
     ) -> dict[str, np.ndarray]:
         """Columns of plans with the change in every row; ``even`` is the even share of layers of a stage."""
-        schema, found = table_schema(kind).by_name, dict(columns)
+        schema, result = table_schema(kind).by_name, dict(columns)
         if self.value.startswith("x"):
-            for name in (name for name in self.columns if name in found):
-                changed = found[name] * self.factor
-                found[name] = np.maximum(np.round(changed), 1.0) if is_count(schema[name]) else changed
-            return found
+            for name in (name for name in self.columns if name in result):
+                changed = result[name] * self.factor
+                result[name] = np.maximum(np.round(changed), 1.0) if schema[name].is_whole else changed
+            return result
         count = len(next(iter(columns.values())))
         for name, text in zip(self.columns, self.value.split("/"), strict=True):
             value = _blank(kind, name)
@@ -76,8 +76,8 @@ class Change:
                 value = even + float(text.removeprefix(EVEN))
             elif text != "-":
                 value = _plan_value(kind, name, text)
-            found[name] = np.full(count, value, dtype=object if schema[name].is_text else np.float64)
-        return found
+            result[name] = np.full(count, value, dtype=object if schema[name].is_text else np.float64)
+        return result
 
 
 def _blank(kind: str, name: str) -> float | str:
@@ -91,13 +91,13 @@ def changes(kind: str) -> tuple[Change, ...]:
     >>> next(change.words for change in changes("training") if change.cause == "full recomputation")
     'recompute full'
     """
-    found = []
+    results = []
     for row in rows("explore/causes.csv"):
         if row["plans"] in (kind, "both"):
             values = row["values"].split()
             columns, prior = tuple(row["columns"].split()), float(row["prior"]) / len(values)
-            found += [Change(row["cause"], row["sheet"], columns, value, prior, row["advice"]) for value in values]
-    return tuple(found)
+            results += [Change(row["cause"], row["sheet"], columns, value, prior, row["advice"]) for value in values]
+    return tuple(results)
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class Variants:
         return table, catalog.with_tables(added)
 
     def _layers_per_stage(self, catalog: Catalog) -> float:
-        """Layers of a stage where all stages have as many; NaN without a pipeline."""
+        """Layers of a stage if all stages have as many; NaN without a pipeline."""
         if self.plan.kind != "training" or not float(self.plan.filled("pipeline_parallel")[0]) > 1.0:
             return float("nan")
         model = int(catalog.rows("models", self.plan.text("model"), self.plan, "model")[0])
@@ -246,9 +246,9 @@ def with_exact_names(plan: Table, catalog: Catalog) -> dict[str, np.ndarray]:
         if column.kind != "reference" or column.name not in columns:
             continue
         table = catalog.tables[column.reference]
-        found = catalog.rows(column.reference, plan.text(column.name), plan, column.name)
-        exact = table.text(table.schema.key.name)[np.maximum(found, 0)] if len(table) else columns[column.name]
-        columns[column.name] = np.where(found < 0, "", exact).astype(object)
+        result = catalog.rows(column.reference, plan.text(column.name), plan, column.name)
+        exact = table.text(table.schema.key.name)[np.maximum(result, 0)] if len(table) else columns[column.name]
+        columns[column.name] = np.where(result < 0, "", exact).astype(object)
     return columns
 
 
@@ -273,29 +273,29 @@ _FAMILIES = {"gemm": "matrix", "experts": "matrix", "attention": "attention", "a
 _FEWEST = 1e-7
 
 
-def measured_texts(kind: str, found: Profile) -> list[str]:
+def measured_texts(kind: str, profile: Profile) -> list[str]:
     """What a profile measures, as ``--measured`` takes it.
 
     ``kind``: ``training`` or ``inference``: a profile of serving is one of decode steps. ``found``: times per step.
     """
     if kind == "training":
-        pairs = [(COMPUTED, found.computed), (EXCHANGED, found.exposed)]
+        pairs = [(COMPUTED, profile.computed), (EXCHANGED, profile.exposed)]
     else:
-        pairs = [(OF_CLASS[name], time) for name, time in found.times.items() if name in OF_CLASS]
+        pairs = [(OF_CLASS[name], time) for name, time in profile.times.items() if name in OF_CLASS]
     return [f"{name}={time:.9g} s" for name, time in pairs if time > _FEWEST]
 
 
-def by_class(plan: Table, catalog: Catalog, found: Profile) -> list[str]:
+def by_class(plan: Table, catalog: Catalog, profile: Profile) -> list[str]:
     """Lines: class of kernels, measured and predicted time of a step, and their ratio.
 
     ``found``: times per step.
     """
     predicted = _training(plan, catalog) if plan.kind == "training" else _serving(plan, catalog)
     ms = UNITS["ms"].factor
-    names = [*dict.fromkeys([*predicted, *found.times])]
+    names = [*dict.fromkeys([*predicted, *profile.times])]
     lines = [f"{'class':14} {'measured (ms)':>14} {'predicted (ms)':>15} {'ratio':>6}"]
     for name in names:
-        own = [found.times.get(name, float("nan")), predicted.get(name, float("nan"))]
+        own = [profile.times.get(name, float("nan")), predicted.get(name, float("nan"))]
         shown = [f"{value / ms:.4g}" if value == value else "-" for value in own]
         ratio = f"{own[0] / own[1]:.2f}" if own[0] == own[0] and own[1] > 0.0 else "-"
         lines.append(f"{name:14} {shown[0]:>14} {shown[1]:>15} {ratio:>6}")

@@ -35,12 +35,12 @@ Pairs = tuple[np.ndarray, np.ndarray]
 
 def _rows_named(catalog: Catalog, kind: str, names: np.ndarray) -> np.ndarray:
     """Rows of names or other spellings of a sheet; -1 for those it does not have."""
-    found = catalog.known_rows(kind, names)
-    if kind == "technology" and (found < 0).any():
+    result = catalog.known_rows(kind, names)
+    if kind == "technology" and (result < 0).any():
         spelled = {word.casefold(): row for row, word in aliases(catalog.tables[kind])}
         others = [spelled.get(str(name).strip().casefold(), -1) for name in names.tolist()]
-        found = np.where(found < 0, np.array(others, dtype=np.int64), found)
-    return found
+        result = np.where(result < 0, np.array(others, dtype=np.int64), result)
+    return result
 
 
 def reached_rows(catalog: Catalog, accelerators: np.ndarray) -> dict[str, np.ndarray]:
@@ -49,26 +49,26 @@ def reached_rows(catalog: Catalog, accelerators: np.ndarray) -> dict[str, np.nda
     ``accelerators``: rows of the sheet accelerators. By sheet, in ascending order; none of a sheet that no accelerator
     reaches. The node that a core is stated at is not the accelerator's own.
     """
-    found: dict[str, np.ndarray] = {"accelerators": np.unique(accelerators)}
+    by_name: dict[str, np.ndarray] = {"accelerators": np.unique(accelerators)}
     for sheet in _OF_ACCELERATORS:
         made_for = catalog.known_rows("accelerators", catalog.tables[sheet].text("accelerator"))
-        found[sheet] = np.flatnonzero(np.isin(made_for, found["accelerators"]))
+        by_name[sheet] = np.flatnonzero(np.isin(made_for, by_name["accelerators"]))
     for sheet in ("accelerators", "chiplets", "devices", "technology"):
         for column, target in _NAMED[sheet].items():
             if (sheet, column) == ("chiplets", "device"):  # a stated accelerator does not follow from it
                 continue
             table = _sheet(catalog, sheet)
-            names = table.text(column)[found.get(sheet, np.zeros(0, dtype=np.int64))]
+            names = table.text(column)[by_name.get(sheet, np.zeros(0, dtype=np.int64))]
             if sheet == "accelerators" and column != "device":  # derived ones have the node of their device
-                names = names[table.text("device")[found[sheet]] == ""]
+                names = names[table.text("device")[by_name[sheet]] == ""]
             rows = _rows_named(catalog, target, names[names != ""]) if (names != "").any() else np.zeros(0, np.int64)
-            known = found.get(target, np.zeros(0, dtype=np.int64))
-            found[target] = np.unique(np.concatenate([known, rows[rows >= 0]]))
-        if sheet == "accelerators" and len(found["devices"]):
+            known = by_name.get(target, np.zeros(0, dtype=np.int64))
+            by_name[target] = np.unique(np.concatenate([known, rows[rows >= 0]]))
+        if sheet == "accelerators" and len(by_name["devices"]):
             made_as = catalog.known_rows("devices", catalog.tables["chiplets"].text("device"))
-            own = np.flatnonzero(np.isin(made_as, found["devices"]))
-            found["chiplets"] = np.unique(np.concatenate([found["chiplets"], own]))
-    return {sheet: found[sheet] for sheet in REACHED if len(found.get(sheet, ()))}
+            own = np.flatnonzero(np.isin(made_as, by_name["devices"]))
+            by_name["chiplets"] = np.unique(np.concatenate([by_name["chiplets"], own]))
+    return {sheet: by_name[sheet] for sheet in REACHED if len(by_name.get(sheet, ()))}
 
 
 def copied_rows(
@@ -139,11 +139,11 @@ def _marked_accelerators(catalog: Catalog, names: np.ndarray, codes: np.ndarray,
         set(zip(*(one.tolist() for one in pairs), strict=True)),
     )
     rows = catalog.known_rows("accelerators", names)
-    found = [
+    results = [
         f"{known[row]}{MARK}{code}" if (row, code) in copies else name
         for name, row, code in zip(names.tolist(), rows.tolist(), codes.tolist(), strict=True)
     ]
-    return np.array(found, dtype=object)
+    return np.array(results, dtype=object)
 
 
 def _marked(
@@ -152,11 +152,11 @@ def _marked(
     """Names of rows of a sheet, those that were copied for their code under the marked name."""
     rows, key = _rows_named(catalog, target, names), catalog.tables[target].schema.key.name
     known = catalog.tables[target].text(key)
-    found = [
+    results = [
         f"{known[row]}{MARK}{code}" if (row, code) in copies else name
         for name, row, code in zip(names.tolist(), rows.tolist(), codes.tolist(), strict=True)
     ]
-    return np.array(found, dtype=object)
+    return np.array(results, dtype=object)
 
 
 def with_rows_by_device(catalog: Catalog, plans: Table, sheets: set[str]) -> Catalog:
@@ -171,16 +171,16 @@ def with_rows_by_device(catalog: Catalog, plans: Table, sheets: set[str]) -> Cat
         return catalog
     columns = ("accelerator", *(f"{pool}_accelerator" for pool in _pools_of(plans)))
     own = np.concatenate([catalog.rows("accelerators", plans.text(name), plans, name) for name in columns])
-    found = [rows_by_device(catalog, sheet, own[own >= 0]) for sheet in wanted]
-    changed = [table for table in found if len(table) > len(catalog.tables[table.kind])]
+    results = [rows_by_device(catalog, sheet, own[own >= 0]) for sheet in wanted]
+    changed = [table for table in results if len(table) > len(catalog.tables[table.kind])]
     return catalog.with_tables(changed, checked=True) if changed else catalog
 
 
 def blanked_prices(catalog: Catalog, plans: Table, sheets: set[str]) -> dict[str, tuple[str, ...]]:
     """Prices that are left blank so that servers or chiplets that vary count: by sheet, columns.
 
-    The hour of an accelerator follows from its server where the sheet prices has no price, and its price there from
-    its chiplets where the server's row has none.
+    The hour of an accelerator follows from its server if the sheet prices has no price, and its price there from
+    its chiplets if the server's row has none.
 
     ``sheets``: what varies. Raises InputError where an accelerator has no row of servers, or of chiplets where they
     vary, which its cost would follow from.
@@ -320,14 +320,14 @@ def _constant_rows(catalog: Catalog, name: str) -> np.ndarray:
     """Rows of a constant of a family, whatever its generation and software, or the one row of a name."""
     table = catalog.tables[CALIBRATION]
     if "/" in name:
-        found = np.flatnonzero([one.casefold() == name for one in table.text("calibration").tolist()])
+        values = np.flatnonzero([one.casefold() == name for one in table.text("calibration").tolist()])
     else:
         family, constant = name.split(".")
-        found = np.flatnonzero((table.text("family") == family) & (table.text("constant") == constant))
-    if not len(found):
+        values = np.flatnonzero((table.text("family") == family) & (table.text("constant") == constant))
+    if not len(values):
         known = sorted({f"{a}.{b}" for a, b in zip(table["family"].tolist(), table["constant"].tolist(), strict=True)})
         raise InputError(Fault("", f'calibration has no constant "{name}"; {nearest(name, known)}'))
-    return found
+    return values
 
 
 _MARKED = re.compile(f"{MARK}[0-9]+")
@@ -359,22 +359,22 @@ def row_catalog(
     columns = dict(plans.columns)
 
     def marked(names: np.ndarray, codes: np.ndarray) -> np.ndarray:
-        found = [f"{name}{MARK}{one}" for name, one in zip(names.tolist(), codes.tolist(), strict=True)]
-        return np.array(found, dtype=object)
+        results = [f"{name}{MARK}{one}" for name, one in zip(names.tolist(), codes.tolist(), strict=True)]
+        return np.array(results, dtype=object)
 
     def copied(kind: str, rows: np.ndarray, codes: np.ndarray) -> None:
         """Append copies of rows of a sheet, with the numbers of their codes."""
         table = catalog.tables[kind]
         key = table.schema.key.name
-        found = {name: values[rows] for name, values in table.columns.items()}
+        results = {name: values[rows] for name, values in table.columns.items()}
         for row, (one, _) in enumerate(changes):
             if one.sheet == kind:
                 given = points[row][codes]
-                found[one.name] = table.filled(one.name)[rows] * given if one.factors else given
-        found |= {name: np.full(len(rows), np.nan) for name in blanks.get(kind, ())}
-        found[key] = marked(found[key], codes)
-        before = {name: table[name] if name in table else np.full(len(table), np.nan) for name in found}
-        tables[kind] = Table(kind, {name: np.concatenate([before[name], found[name]]) for name in found})
+                results[one.name] = table.filled(one.name)[rows] * given if one.factors else given
+        results |= {name: np.full(len(rows), np.nan) for name in blanks.get(kind, ())}
+        results[key] = marked(results[key], codes)
+        before = {name: table[name] if name in table else np.full(len(table), np.nan) for name in results}
+        tables[kind] = Table(kind, {name: np.concatenate([before[name], results[name]]) for name in results})
 
     def pairs(*rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Distinct pairs of a row of a sheet and a code."""
@@ -395,18 +395,18 @@ def row_catalog(
         numbers, codes = pairs(index, *others.values())
         tiers = [catalog.network_tiers(catalog.networks[number]) for number in numbers.tolist()]
         rows = np.concatenate([np.zeros(0, dtype=np.int64), *tiers])
-        copied("networks", rows, np.repeat(codes, [len(found) for found in tiers]))
+        copied("networks", rows, np.repeat(codes, [len(results) for results in tiers]))
         known = np.array([*catalog.networks, ""], dtype=object)
         columns["network"] = np.where(index >= 0, marked(known[index], code), "")
         for pool, other in others.items():
             columns[f"{pool}_network"] = np.where(other != index, marked(known[other], code), "")
     if sheets & {"accelerators", "prices", *REACHED}:
-        names, found = accelerators["accelerator"], [own]
+        names, results = accelerators["accelerator"], [own]
         columns["accelerator"] = marked(names[own], code)
         for column in (f"{pool}_accelerator" for pool in _pools_of(plans)):
-            found.append(catalog.rows("accelerators", plans.text(column), plans, column))
-            columns[column] = np.where(found[-1] >= 0, marked(names[found[-1]], code), "")
-        rows, codes = pairs(*found)
+            results.append(catalog.rows("accelerators", plans.text(column), plans, column))
+            columns[column] = np.where(results[-1] >= 0, marked(names[results[-1]], code), "")
+        rows, codes = pairs(*results)
         copied("accelerators", rows, codes)
         priced = catalog.price_rows[rows] >= 0
         copied("prices", catalog.price_rows[rows][priced], codes[priced])
@@ -431,8 +431,8 @@ def pool_networks(plans: Table, catalog: Catalog, networks: np.ndarray, pool: st
     """Positions of the networks of pools: as given, else of the plan, else of their accelerators."""
     rows = catalog.rows("accelerators", plans.text(f"{pool}_accelerator"), plans, f"{pool}_accelerator")
     default = np.where(rows >= 0, catalog.default_networks[np.maximum(rows, 0)], networks)
-    found = np.where(plans.text("network") == "", default, networks)
-    own = pool_rows(plans, catalog, found, "network", pool)
+    values = np.where(plans.text("network") == "", default, networks)
+    own = pool_rows(plans, catalog, values, "network", pool)
     return np.where(_may_be_separate(plans), own, networks)
 
 

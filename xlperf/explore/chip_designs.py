@@ -271,8 +271,8 @@ def _cheaper(form: Table, device: Table, results: Table, catalog: Catalog) -> li
     stacks = np.arange(float(results.number("memory_stacks")[0]) - 1.0, 0.0, -1.0).tolist()
     tried = [with_columns(form, die_area=size) for size in areas]
     tried += [with_columns(form, die_area=area, memory_stacks=number) for number in stacks]
-    found = designs_of(tried, catalog)
-    keeps = [cost <= budget and not why for cost, why in zip(found.results["unit_cost"], found.reasons, strict=True)]
+    result = designs_of(tried, catalog)
+    keeps = [cost <= budget and not why for cost, why in zip(result.results["unit_cost"], result.reasons, strict=True)]
     words = [f"dies of {size:,.0f} mm²" for size in areas], [counted(number, "stack") for number in stacks]
     kept = keeps[: len(areas)], keeps[len(areas) :]
     return [word for each, good in zip(words, kept, strict=True) for word in list(compress(each, good))[:1]]

@@ -13,7 +13,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import parse_header
-from xlperf.catalog.schema import AUTO_COLUMNS, first_words, table_schema
+from xlperf.catalog.schema import auto_columns, first_words, table_schema
 from xlperf.catalog.table import Table
 from xlperf.explore.forms import answers_of, evaluate_forms, form_of
 from xlperf.explore.search_results import Answer
@@ -96,7 +96,7 @@ def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[s
         asked = read_variation("chip", [(header, stated)], place)
         for one in asked.varied:
             if one.sheet != "chip" or one.shape:
-                problem = f"{one.column.name}: write values of an entry of the chip, as cache=64,128; xlperf sweep "
+                problem = f"{one.column.name}: write values of an entry of the chip, as cache=64,128; xlperf evaluate "
                 raise InputError(Fault(place, f"{problem}varies the sheets"))
         if asked.varied:
             name = asked.varied[0].name
@@ -108,7 +108,7 @@ def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[s
             name, numbers = next(iter(asked.values.items()))
             values = numbers.tolist()
     blank: float | str = "" if table_schema("chip").by_name[name].is_text else np.nan
-    if len(stated) < len(words) and name not in AUTO_COLUMNS["chip"]:
+    if len(stated) < len(words) and name not in auto_columns("chip"):
         raise InputError(Fault(place, f"{name.replace('_', ' ')} cannot be auto: write values"))
     auto = [False] * len(values)
     if len(stated) < len(words):
@@ -119,7 +119,7 @@ def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[s
 
 
 def frontier_of(results: Table) -> Array:
-    """Chips that no other beats: 1 where none makes more tokens for as little to make, or as many for less.
+    """Chips that no other beats: 1 if none makes more tokens for as little to make, or as many for less.
 
     ``results``: of kind ``chip_results``. Differences within :data:`ALIKE` do not count. Returns 0 for a chip that
     another beats, NaN for one without an answer.
@@ -153,7 +153,7 @@ def chip_worth(form: Table, answer: Answer, catalog: Catalog) -> Table:
     """What the next mm2, stack, W and MB of cache are worth: more tokens at equal tokens per dollar of the price.
 
     Finite differences of the answers of the form itself, with all else as it was chosen and without its budgets of
-    area and cost. Where more has no room, the worth of the last unit.
+    area and cost. If more has no room, the worth of the last unit.
 
     ``form``: one row of kind ``chip``. ``answer``: of the form; with a price. Returns ``chip_worth``.
     """
@@ -171,9 +171,9 @@ def chip_worth(form: Table, answer: Answer, catalog: Catalog) -> Table:
     changes: list[dict[str, float]] = [{}]
     for step in steps:
         changes += [{step.column: step.before + step.change}, {step.column: step.before - step.change}]
-    found = answers_of(_forms_with(form, [held | change for change in changes]), catalog)
-    base = found[0]
-    lines = [_line(step, base, found[2 * number + 1], found[2 * number + 2]) for number, step in enumerate(steps)]
+    result = answers_of(_forms_with(form, [held | change for change in changes]), catalog)
+    base = result[0]
+    lines = [_line(step, base, result[2 * number + 1], result[2 * number + 2]) for number, step in enumerate(steps)]
     known = table_schema("chip_worth").columns
     columns = {
         column.name: np.array([line[column.name] for line in lines], dtype=object if column.is_text else np.float64)

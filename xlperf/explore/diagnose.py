@@ -93,7 +93,7 @@ def read_measured(kind: str, texts: Sequence[str], before: Sequence[str] = ()) -
     result is given twice, or only before the change.
     """
     faults: list[Fault] = []
-    found: dict[str, dict[tuple[str, ...], tuple[Objective, float]]] = {"--measured": {}, "--before": {}}
+    words: dict[str, dict[tuple[str, ...], tuple[Objective, float]]] = {"--measured": {}, "--before": {}}
     for place, own in (("--measured", texts), ("--before", before)):
         for text in own:
             stated = _MEASURED.fullmatch(text)
@@ -105,20 +105,20 @@ def read_measured(kind: str, texts: Sequence[str], before: Sequence[str] = ()) -
                 names = limit.column.name, *(objective_of(kind, other).column.name for other in others)
                 if not limit.bound > 0.0:
                     raise InputError(Fault(place, f'must be above 0, got "{text}"'))
-                if names in found[place]:
+                if names in words[place]:
                     raise InputError(Fault(place, f"{_joined(names)} is given twice"))
-                found[place][names] = objective_of(kind, limit.column.name), limit.bound
+                words[place][names] = objective_of(kind, limit.column.name), limit.bound
             except InputError as error:
                 faults += error.faults
-    unmatched = [names for names in found["--before"] if names not in found["--measured"]]
+    unmatched = [names for names in words["--before"] if names not in words["--measured"]]
     faults += [Fault("--before", f"{_joined(names)} is not among --measured") for names in unmatched]
     if faults:
         raise InputError(faults)
-    earlier = {names: value for names, (_, value) in found["--before"].items()}
+    earlier = {names: value for names, (_, value) in words["--before"].items()}
     nothing = float("nan")
     return [
         Measured(own, value, earlier.get(names, nothing), names[1:])
-        for names, (own, value) in found["--measured"].items()
+        for names, (own, value) in words["--measured"].items()
     ]
 
 
@@ -135,8 +135,10 @@ def _joined(names: Sequence[str]) -> str:
 
 def measured_of(plan: Table) -> list[Measured]:
     """What the columns ``measured_step_time`` ... of one plan say."""
-    found = [(name.removeprefix(MEASURED), float(plan[name][0])) for name in plan.columns if name.startswith(MEASURED)]
-    return [Measured(objective_of(plan.kind, name), value) for name, value in found if value == value]
+    results = [
+        (name.removeprefix(MEASURED), float(plan[name][0])) for name in plan.columns if name.startswith(MEASURED)
+    ]
+    return [Measured(objective_of(plan.kind, name), value) for name, value in results if value == value]
 
 
 class Reading(NamedTuple):
@@ -182,7 +184,7 @@ class Diagnosis:
     - ``steps``: ``diagnosis_steps``: from the prediction to the measurement of a reading, change by change: the first
       outside its band, whole times and rates before their parts.
     - ``likeliest``: the changes of the first explanation.
-    - ``telling``: what to measure to tell the first two explanations apart; "" where the first is much likelier.
+    - ``telling``: what to measure to tell the first two explanations apart; "" if the first is much likelier.
     - ``unexplained``: what the first explanation leaves outside the band; "" for nothing.
     - ``near``: whether the first whole time or rate that was measured (else the reading of ``steps``) is in the band of
       the plan or of the first explanation.
@@ -221,7 +223,7 @@ def diagnose(
     Every change of ``causes.csv`` and every pair is evaluated in one call. The probability of an explanation is its
     prior times the likelihood of the measurements: errors of predictions have a Laplace distribution whose 80 % are
     the band. Beside a run before the change the band is that of the ratio of two runs: narrow where a change alters
-    nothing, wide where it alters much. Values of one cause add up. Where the likeliest leaves a twentieth or more of
+    nothing, wide where it alters much. Values of one cause add up. If the likeliest leaves a twentieth or more of
     the first reading, a rival of the next two that adds a cause and leaves less goes before it. A cause that is not
     listed, and no cause at all if all readings are inside, take their share of the probability.
 
@@ -265,33 +267,33 @@ def diagnose(
     lead = _lead(readings)
     whole = min(range(len(readings)), key=lambda number: (_is_part(readings[number]), number != lead))
     rests = np.abs(measured[lead].value / predicted[lead] - 1.0)
-    found = _completed(variants, _ranked(variants, weights, others), rests)[:top]
-    lines = [_line(variants, rank, one, predicted, measured, lead) for rank, one in enumerate(found, 1)]
-    steps = _steps(variants, found[0][0], predicted[lead], measured[lead]) if found else []
-    first = variants.made(found[0][0]) if found else ()
+    result = _completed(variants, _ranked(variants, weights, others), rests)[:top]
+    lines = [_line(variants, rank, one, predicted, measured, lead) for rank, one in enumerate(result, 1)]
+    steps = _steps(variants, result[0][0], predicted[lead], measured[lead]) if result else []
+    first = variants.made(result[0][0]) if result else ()
     return Diagnosis(
         readings,
         _table("diagnosis", lines),
         _table("diagnosis_steps", steps),
         first,
-        _telling(variants, results, found, measured),
-        _unexplained(found[0][0], predicted, widths, measured) if found else "",
+        _telling(variants, results, result, measured),
+        _unexplained(result[0][0], predicted, widths, measured) if result else "",
         readings[whole].inside
-        or (bool(found) and _near(found[0][0], predicted[whole], widths[whole], measured[whole])),
+        or (bool(result) and _near(result[0][0], predicted[whole], widths[whole], measured[whole])),
     )
 
 
-def as_it_ran(plan: Table, found: Diagnosis) -> Table:
+def as_it_ran(plan: Table, diagnosis: Diagnosis) -> Table:
     """A plan with the changes of its settings that the first explanation names, beside what was measured.
 
     ``found``: of this plan; changes of what it runs on are faults to mend, not settings, and stay out. Returns one row
     that ``xlperf calibrate --mine`` takes: what remains between its prediction and the measurement is of the cluster.
     """
     columns = dict(plan.columns)
-    for change in found.likeliest:
+    for change in diagnosis.likeliest:
         if change.sheet == PLAN:
             columns = change.made_on(plan.kind, columns)
-    for reading in found.readings:
+    for reading in diagnosis.readings:
         if not reading.measured.others:
             columns[MEASURED + reading.measured.column.name] = np.array([reading.measured.value])
     return Table(plan.kind, columns, plan.place)
@@ -382,24 +384,24 @@ def _weights(
     floors: Array,
     measured: Sequence[Measured],
 ) -> Array:
-    """Prior times likelihood of each variant; 0 where it is illegal, or one of its changes alters nothing."""
+    """Prior times likelihood of each variant; 0 if it is illegal, or one of its changes alters nothing."""
     weights = np.array([change.prior for change in variants.tried] + [1.0])
-    found = weights[variants.first] * weights[variants.second]
+    result = weights[variants.first] * weights[variants.second]
     for number, one in enumerate(measured):
         gap = log((one.value + floors[number]) / (predicted[number] + floors[number]))
         width = np.where(gap < 0.0, widths[number, :, 0], widths[number, :, 1])
-        found = found * exp(-log(5.0) * np.abs(gap) / width) / widths[number].sum(axis=-1)
+        result = result * exp(-log(5.0) * np.abs(gap) / width) / widths[number].sum(axis=-1)
     fits = results.number("fits") == 1.0
-    found = np.where(fits | ~fits[0], found, LARGE * found)
+    result = np.where(fits | ~fits[0], result, LARGE * result)
     single = np.searchsorted(variants.first[1 : len(variants.tried) + 1], np.arange(len(variants.tried))) + 1
     for member in (variants.first, variants.second):
         other = np.where(member == variants.first, variants.second, variants.first)
         without = np.where(other == NONE, 0, single[other])
         alike = np.abs(predicted - predicted[:, without]) <= 1e-3 * np.abs(predicted[:, without])
         same = np.all(alike, axis=0) & (member != NONE)
-        found = np.where(same, 0.0, found)
-    found[0] = 0.0
-    return np.asarray(np.nan_to_num(found))
+        result = np.where(same, 0.0, result)
+    result[0] = 0.0
+    return np.asarray(np.nan_to_num(result))
 
 
 def _unlisted(predicted: Array, widths: Array, floors: Array, measured: Sequence[Measured], outside: bool) -> float:
@@ -442,17 +444,17 @@ def _ranked(variants: Variants, weights: Array, others: float) -> list[tuple[int
     return [(best[key], sums[key] / whole) for key in order]
 
 
-def _completed(variants: Variants, found: list[tuple[int, float]], rests: Array) -> list[tuple[int, float]]:
+def _completed(variants: Variants, result: list[tuple[int, float]], rests: Array) -> list[tuple[int, float]]:
     """The likeliest first, unless it leaves REST or more and one of two rivals adds a cause to it and leaves less."""
-    if not found or not rests[found[0][0]] >= REST:
-        return found
-    made = [{variants.first[row], variants.second[row]} - {NONE} for row, _ in found[:3]]
+    if not result or not rests[result[0][0]] >= REST:
+        return result
+    made = [{variants.first[row], variants.second[row]} - {NONE} for row, _ in result[:3]]
     causes = [{variants.tried[number].cause for number in each} for each in made]
     for place in range(1, len(causes)):
-        likely = found[place][1] >= RIVAL * found[0][1]
-        if likely and causes[0] < causes[place] and rests[found[place][0]] < REST:
-            return [found[place], *found[:place], *found[place + 1 :]]
-    return found
+        likely = result[place][1] >= RIVAL * result[0][1]
+        if likely and causes[0] < causes[place] and rests[result[place][0]] < REST:
+            return [result[place], *result[:place], *result[place + 1 :]]
+    return result
 
 
 def _unexplained(row: int, predicted: Array, widths: Array, measured: Sequence[Measured]) -> str:
@@ -466,14 +468,14 @@ def _unexplained(row: int, predicted: Array, widths: Array, measured: Sequence[M
 
 
 def _telling(
-    variants: Variants, results: Table, found: Sequence[tuple[int, float]], measured: Sequence[Measured]
+    variants: Variants, results: Table, sequence: Sequence[tuple[int, float]], measured: Sequence[Measured]
 ) -> str:
     """The unmeasured result that best discriminates between the first two explanations, in widths of its band."""
-    if len(found) < 2 or found[1][1] < RIVAL * found[0][1]:
+    if len(sequence) < 2 or sequence[1][1] < RIVAL * sequence[0][1]:
         return ""
     kind = variants.plan.kind
     asked = [objective_of(kind, name) for name in TELLING[kind] if all(name not in one.names for one in measured)]
-    rivals, best, words = [row for row, _ in found[:2]], 1.0, "no other result tells 1 from 2"
+    rivals, best, words = [row for row, _ in sequence[:2]], 1.0, "no other result tells 1 from 2"
     for objective in asked:
         one = Measured(objective, 1.0)
         values = (_predicted(variants, results, one) + _floors(results, [one])[0])[rivals]
@@ -497,9 +499,9 @@ def _lead(readings: Sequence[Reading]) -> int:
 
 
 def _line(
-    variants: Variants, rank: int, found: tuple[int, float], predicted: Array, measured: Sequence[Measured], lead: int
+    variants: Variants, rank: int, result: tuple[int, float], predicted: Array, measured: Sequence[Measured], lead: int
 ) -> dict[str, object]:
-    row, probability = found
+    row, probability = result
     made = [variants.tried[number] for number in (variants.first[row], variants.second[row]) if number != NONE]
     return {
         "rank": float(rank),

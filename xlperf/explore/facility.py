@@ -116,8 +116,8 @@ def sized(fleet: Fleet, catalog: Catalog) -> FleetSize:
 def filling(fleets: Sequence[Fleet], limit: float, catalog: Catalog) -> list[Fleet]:
     """Fleets grown or shrunk to the power that a facility has [W], the one with most users first."""
     most = [(fleet, sized(fleet, catalog).users_within(limit)) for fleet in fleets]
-    found = [_with_users(fleet, users, catalog) for fleet, users in most if users > 0.0]
-    return sorted(found, key=lambda fleet: -fleet.users)
+    results = [_with_users(fleet, users, catalog) for fleet, users in most if users > 0.0]
+    return sorted(results, key=lambda fleet: -fleet.users)
 
 
 def serving(fleet: Fleet, demand: Demand, catalog: Catalog) -> Fleet:
@@ -128,11 +128,11 @@ def serving(fleet: Fleet, demand: Demand, catalog: Catalog) -> Fleet:
 
 def _with_users(fleet: Fleet, users: float, catalog: Catalog) -> Fleet:
     """A fleet of the same copies for so many requests in flight."""
-    found = fleet._replace(users=users)
-    own = sized(found, catalog)
+    result = fleet._replace(users=users)
+    own = sized(result, catalog)
     count = own.accelerators
     price = fleet.price / fleet.accelerators * count
-    return found._replace(used=own.whole()[0] * own.size, accelerators=count, price=price)
+    return result._replace(used=own.whole()[0] * own.size, accelerators=count, price=price)
 
 
 def first_ways(fleets: Sequence[Fleet]) -> list[Fleet]:
@@ -159,13 +159,13 @@ def in_power(form: Table, size: FleetSize, request_rate: float) -> Answer:
     }
 
 
-def power_words(form: Table, found: Answer) -> str:
+def power_words(form: Table, answer: Answer) -> str:
     """A sentence on the power of an answer under the facility power limit of its form; "" without a limit."""
     limit = float(form.number("facility_power_limit")[0])
     if limit != limit:
         return ""
-    room = f"room for {found['users_in_power']:,.0f} users in flight"
-    return f" It draws {megawatts(found['power'])} MW of {megawatts(limit)}: {room}."
+    room = f"room for {answer['users_in_power']:,.0f} users in flight"
+    return f" It draws {megawatts(answer['power'])} MW of {megawatts(limit)}: {room}."
 
 
 def beyond_power(form: Table, ways: Sequence[Answer]) -> Answer:
@@ -203,24 +203,24 @@ def most_fed(limit: float, counts: Array, mapped: Callable[[float], Search]) -> 
     best, place = -1, int(np.searchsorted(counts, _FIRST_FED, side="right")) - 1
     while max(place, 0) not in tried and len(tried) < MOST_FED:
         place = max(place, 0)
-        found = tried[place] = mapped(float(counts[place]))
-        if found.kind == GOOD:
-            power = float(found.results.number("grid_power")[0])
+        result = tried[place] = mapped(float(counts[place]))
+        if result.kind == GOOD:
+            power = float(result.results.number("grid_power")[0])
             best = max(best, place) if power <= limit else best
             place = int(np.searchsorted(counts, limit / power * counts[place], side="right")) - 1
         else:
-            place = place // 2 if found.kind == ILLEGAL else int(np.searchsorted(counts, 4.0 * counts[place]))
+            place = place // 2 if result.kind == ILLEGAL else int(np.searchsorted(counts, 4.0 * counts[place]))
         if max(place, 0) in tried and best < 0:
             place = min(tried) - 1
-    return tried[best] if best >= 0 else found
+    return tried[best] if best >= 0 else result
 
 
-def run_beyond_power(form: Table, found: Answer, fed: Answer) -> Answer:
+def run_beyond_power(form: Table, answer: Answer, fed: Answer) -> Answer:
     """Why a run does not keep the facility power limit of a form: by how much, and what fits or would.
 
     ``found``: its answer. ``fed``: the run on as many accelerators as the limit feeds, empty if there is none.
     """
-    limit, power = float(form.number("facility_power_limit")[0]), float(found["power"])
+    limit, power = float(form.number("facility_power_limit")[0]), float(answer["power"])
     name = short_name(str(form.text("accelerator")[0]))
     inside = bool(fed) and float(fed["power"]) <= limit
     fits = (
@@ -229,7 +229,7 @@ def run_beyond_power(form: Table, found: Answer, fed: Answer) -> Answer:
         else ("no number of them fits in it")
     )
     reason = (
-        f"{found['accelerators']:,.0f} {name} draw {megawatts(power)} MW, {power / limit:,.3g} times the facility "
+        f"{answer['accelerators']:,.0f} {name} draw {megawatts(power)} MW, {power / limit:,.3g} times the facility "
         f"power limit of {megawatts(limit)} MW; {fits}; or give {megawatts(power)} MW, more days or another accelerator"
     )
     numbers = {"accelerators_in_power": fed["accelerators"], "run_time_in_power": fed["run_time"]} if inside else {}

@@ -47,7 +47,7 @@ class Demand:
     """Demand on a fleet, in the units used inside; NaN for what is not stated.
 
     ``users``: requests in flight; NaN: ``rate`` x latency. ``tpot``, ``ttft``: targets. ``size``, ``load``:
-    accelerators and users of one copy where they are given.
+    accelerators and users of one copy if they are given.
     """
 
     users: float
@@ -111,9 +111,7 @@ class Probed(NamedTuple):
             return parts[0]
         plans, fleets, needs = zip(*own, strict=True)
         every = Probed(stacked(plans), np.concatenate(fleets), np.concatenate(needs))
-        names = [name for name in DISTINCT if name in every.plans]
-        keys = list(zip(*(every.plans[name].tolist() for name in names), strict=True))
-        return every.take(first_of_keys(np.arange(len(keys)), keys, 1))
+        return every.take(distinct_rows(every.plans))
 
     def near(self) -> Probed:
         """The plans whose fleets or needs are not far beyond the least of all."""
@@ -152,6 +150,12 @@ def crossed(plans: Table, name: str, values: Sequence[object]) -> Table:
     kind = object if plans.schema.by_name[name].is_text else np.float64
     every = np.tile(np.array(values, dtype=kind), len(plans))
     return with_columns(plans.take(np.repeat(np.arange(len(plans)), len(values))), **{name: every})
+
+
+def distinct_rows(plans: Table) -> np.ndarray:
+    """The first rows of plans that are the same."""
+    keys = list(zip(*(plans[name].tolist() for name in DISTINCT if name in plans), strict=True))
+    return first_of_keys(np.arange(len(keys)), keys, 1)
 
 
 def first_of_keys(order: np.ndarray, keys: Sequence[object], each: int) -> np.ndarray:
@@ -202,13 +206,13 @@ class Pairs(NamedTuple):
 
 def degrees_of(size: float, every: bool) -> list[float]:
     """Degrees to try of attention replicas and expert groups of a replica: its divisors, or halves of halves of it."""
-    found = set(divisors(size))
+    result = set(divisors(size))
     if not every:
         halves = {size / 2.0**power for power in range(9)}
-        found = {one for one in found if one in halves or one in COPY_SIZES}
+        result = {one for one in result if one in halves or one in COPY_SIZES}
     if size >= WIDE:
-        found = {one for one in found if one * PARTS >= size or one == 1.0}
-    return sorted(found)
+        result = {one for one in result if one * PARTS >= size or one == 1.0}
+    return sorted(result)
 
 
 def replicas_around(number: float, share: float) -> Array:

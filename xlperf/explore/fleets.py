@@ -40,6 +40,7 @@ from xlperf.explore.fleet_plans import (
     Probed,
     crossed,
     degrees_of,
+    distinct_rows,
     first_of_keys,
     replicas_around,
     same_values,
@@ -119,17 +120,17 @@ class FleetSearch:
         """The cheapest fleet of each engine and mode that serves the demand, the cheapest first."""
         pools = TWO in modes and self.output > 1.0
         parts = self.refined([WHOLE] * (ONE in modes) + [DECODE, PREFILL] * pools)
-        found = []
+        items = []
         if WHOLE in parts:
             own = [parts[WHOLE].best(EACH, "software"), parts[WHOLE].smallest().best(2, "software")]
             alone = self.queued(Probed.joined(own).plans)
-            found += [alone, self.of_several(alone)]
+            items += [alone, self.of_several(alone)]
         if DECODE in parts and PREFILL in parts:
-            found.append(self.two_pools(parts[DECODE], parts[PREFILL]))
-        found = [plans for plans in found if len(plans)]
-        if not found:
+            items.append(self.two_pools(parts[DECODE], parts[PREFILL]))
+        items = [plans for plans in items if len(plans)]
+        if not items:
             return []
-        plans = stacked(found)
+        plans = stacked(items)
         results = evaluate(plans, self.catalog)
         kept = np.flatnonzero(self.demand.kept(results)).tolist()
         best: dict[tuple[str, str], Fleet] = {}
@@ -198,59 +199,74 @@ class FleetSearch:
             return plans
         return self.with_copies(part, with_columns(plans, expert_dispatch="nodes", two_batch_overlap=0.0))
 
-    def legal(self, plans: Table) -> Table:
-        """Plans that are legal, that their engine starts and that fit in memory."""
-        return plans.take(np.flatnonzero(self.fits(plans)))
+    def fits(self, tried: Mapping[str, Table]) -> dict[str, np.ndarray]:
+        """Which plans of each part are legal, start and fit in memory."""
+        fits = {part: np.zeros(0, dtype=bool) for part in tried}
+        # Rules of stacks read the modes of all plans together: plans of one pool and of two are checked apart.
+        for whole in (True, False):
+            plans = {
+                part: self.stated(part, own) for part, own in tried.items() if len(own) and (part == WHOLE) == whole
+            }
+            if plans:
+                mask = self.fitting(stacked(list(plans.values())))
+                ends = np.cumsum([len(own) for own in plans.values()])
+                fits |= dict(zip(plans, np.split(mask, ends[:-1]), strict=True))
+        return fits
 
-    def fits(self, plans: Table) -> np.ndarray:
-        """Which plans are legal, start and fit in memory."""
-        known = fitting(plans, self.catalog) if len(plans) else None
-        found = np.ones(len(plans), dtype=bool) if known is None else np.asarray(known["fits"] == 1.0)
-        rows = np.flatnonzero(found)
-        found[rows] = [not words for words in refused_reasons(plans.take(rows), self.catalog)]
-        return found
+    def fitting(self, plans: Table) -> np.ndarray:
+        """Which plans of one mode are legal, start and fit in memory."""
+        known = fitting(plans, self.catalog)
+        fits = np.ones(len(plans), dtype=bool) if known is None else np.asarray(known["fits"] == 1.0)
+        rows = np.flatnonzero(fits)
+        fits[rows] = self.starting(plans.take(rows))
+        return fits
 
-    def roomy(self, part: str, plans: Table, engines: Sequence[str], each: bool) -> Table:
-        """Plans with the first engine whose memory has room for them, or with each, and the largest pass that fits."""
-        every = crossed(crossed(plans, "software", engines), CHUNK, _ROOMY)
-        fits = self.fits(self.stated(part, every)).reshape(-1, len(_ROOMY) * (1 if each else len(engines)))
-        rows = np.flatnonzero(fits.any(axis=1))
-        return every.take(rows * fits.shape[1] + fits[rows].argmax(axis=1))
+    def starting(self, plans: Table) -> np.ndarray:
+        """Which plans their engine starts."""
+        return np.array([not reason for reason in refused_reasons(plans, self.catalog)], dtype=bool)
+
+    def roomy(self, tried: Mapping[str, Table], number: int = 1) -> dict[str, Table]:
+        """Of each ``number`` plans of a part the first that has room in memory, with the largest pass that fits."""
+        every = {part: crossed(plans, CHUNK, _ROOMY) for part, plans in tried.items()}
+        chosen = {}
+        for part, fits in self.fits(every).items():
+            fits = fits.reshape(-1, number * len(_ROOMY))
+            rows = np.flatnonzero(fits.any(axis=1))
+            chosen[part] = every[part].take(rows * fits.shape[1] + fits[rows].argmax(axis=1))
+        return chosen
 
     def on_engines(self, part: str, known: Probed) -> Table:
         """Mappings with each engine that starts them: the best of each size with options, and the best of each number
         of attention replicas.
         """
         plans = []
-        for engine in self.engines:
-            named = self.stated(part, with_columns(known.plans, software=engine))
-            starts = np.array([not words for words in refused_reasons(named, self.catalog)], dtype=bool)
+        named = self.stated(part, crossed(known.plans, "software", self.engines))
+        for engine, starts in zip(self.engines, self.starting(named).reshape(-1, len(self.engines)).T, strict=True):
             if not starts.any():
                 continue
             own = known.take(np.flatnonzero(starts))
-            tried = own.near().best(OF_SIZE, TP).plans
-            tried = stacked([tried, *self.other_options(tried)])
+            best = own.near().best(OF_SIZE, TP).plans
+            tried = [best, *self.other_options(best)]
             if len(self.engines) > 1:
-                spread = own.take(np.flatnonzero(own.need <= SPREAD * own.need.min())).best(1, TP, DPA).plans
-                tried = stacked([tried, spread])
-            plans.append(self.roomy(part, tried, [engine], each=True))
+                tried.append(own.take(np.flatnonzero(own.need <= SPREAD * own.need.min())).best(1, TP, DPA).plans)
+            plans.append(with_columns(stacked(tried), software=engine))
         return stacked(plans)
 
     def other_options(self, plans: Table) -> list[Table]:
         """Plans with one option changed: precision of the cache and, of those that send tokens to experts, two-batch
         overlap and by node or rank by rank.
         """
-        found = []
+        results = []
         if self.wide_cache:
             own = str(self.formats["kv_precision"][0])
             is_wide = plans.text("kv_precision") == self.wide_cache
-            found.append(with_columns(plans, kv_precision=np.where(is_wide, own, self.wide_cache)))
+            results.append(with_columns(plans, kv_precision=np.where(is_wide, own, self.wide_cache)))
         if self.experts:
             sent = plans.take(np.flatnonzero(plans.number(DPA) > 1.0))
             direct = sent.take(np.flatnonzero(sent.text(DISPATCH) == "nodes"))
             overlapped = with_columns(sent, two_batch_overlap=1.0 - sent.number("two_batch_overlap"))
-            found += [overlapped, with_columns(direct, expert_dispatch="ranks")]
-        return [own for own in found if len(own)]
+            results += [overlapped, with_columns(direct, expert_dispatch="ranks")]
+        return [own for own in results if len(own)]
 
     def refined(self, parts: Sequence[str]) -> dict[str, Probed]:
         """Mappings of copies and pools, coarse first: with one engine; then all engines; then options and neighbours.
@@ -260,12 +276,13 @@ class FleetSearch:
         given = {part: {} if part == PREFILL else self.given for part in parts}
         sizes = {part: [given[part][TP]] if TP in given[part] else self.sizes(part) for part in parts}
         mapped = {part: self.mapped(part, sizes[part], given[part]) for part in parts}
-        found = self.probed({part: self.roomy(part, plans, self.engines, each=False) for part, plans in mapped.items()})
-        tried = {part: self.on_engines(part, own) for part, own in found.items() if len(own.plans)}
-        more = self.probed(tried)
-        found = {part: Probed.joined([found[part], more[part]]) for part in tried}
+        named = {part: crossed(plans, "software", self.engines) for part, plans in mapped.items()}
+        result = self.probed(self.roomy(named, len(self.engines)))
+        tried = {part: self.on_engines(part, own) for part, own in result.items() if len(own.plans)}
+        more = self.probed(self.roomy(tried))
+        result = {part: Probed.joined([result[part], more[part]]) for part in tried}
         tried = {}
-        for part, known in found.items():
+        for part, known in result.items():
             near = known.best(EACH, "software").plans
             parted = [self.beside(part, near, given[part])]
             parted += [] if part == DECODE else [crossed(near, CHUNK, CHUNKS[1:])]
@@ -274,19 +291,20 @@ class FleetSearch:
             parted = [plans for plans in parted if len(plans)]
             if parted:
                 tried[part] = stacked(parted)
-        more = self.probed(tried)
-        return {part: Probed.joined([own, more[part]]) if part in more else own for part, own in found.items()}
+        fits = self.fits(tried)
+        more = self.probed({part: plans.take(np.flatnonzero(fits[part])) for part, plans in tried.items()})
+        return {part: Probed.joined([own, more[part]]) if part in more else own for part, own in result.items()}
 
     def beside(self, part: str, near: Table, given: Mapping[str, float]) -> Table:
         """Mappings with fewer and with more attention replicas or expert groups than others, and with other options."""
-        found = self.other_options(near)
+        result = self.other_options(near)
         for name, factors in _FACTORS.items() if self.experts else ((DPA, _FACTORS[DPA]),):
             for factor in factors if name not in given else ():
                 degree = factor * near.number(name)
                 good = (degree >= 1.0) & (near.number(TP) % np.maximum(degree, 1.0) == 0.0)
-                found.append(with_columns(near, **{name: degree}).take(np.flatnonzero(good)))
-        found = [plans for plans in found if len(plans)]
-        plans = stacked(found) if found else near.take(slice(0))
+                result.append(with_columns(near, **{name: degree}).take(np.flatnonzero(good)))
+        result = [plans for plans in result if len(plans)]
+        plans = stacked(result) if result else near.take(slice(0))
         return self.with_copies(part, plans) if self.experts else plans
 
     def with_copies(self, part: str, plans: Table) -> Table:
@@ -314,18 +332,18 @@ class FleetSearch:
         return with_columns(self.mapped(part, between.tolist(), given, every=True), **options)
 
     def probed(self, tried: Mapping[str, Table]) -> dict[str, Probed]:
-        """What plans of each part need: all are evaluated together at their largest loads within the targets."""
-        plans = {part: self.legal(self.stated(part, own)) for part, own in tried.items()}
+        """What plans of each part that fit need: all are evaluated together at their largest loads within targets."""
+        plans = {part: self.stated(part, own.take(distinct_rows(own))) for part, own in tried.items()}
         some = {part: own for part, own in plans.items() if len(own)}
         if not some:
             return {part: Probed(own, np.zeros(0), np.zeros(0)) for part, own in plans.items()}
         targeted = stacked([self.targeted(part, own) for part, own in some.items()])
         results = evaluate(targeted, self.catalog, results=_AT_TARGETS)
-        found, start = {}, 0
+        result, start = {}, 0
         for part, own in plans.items():
-            found[part] = self.scored(part, own, results.take(slice(start, start + len(own))))
+            result[part] = self.scored(part, own, results.take(slice(start, start + len(own))))
             start += len(own)
-        return found
+        return result
 
     def stated(self, part: str, plans: Table) -> Table:
         """Plans of copies with one pool, or of a replica of a pool beside as many of the other as never limit it."""
@@ -459,7 +477,7 @@ class FleetSearch:
         if demand.load == demand.load and not demand.is_rate:
             copies = np.full(len(need), np.ceil(demand.users / demand.load))
         wait = demand.first if demand.first < NEVER else 1.0
-        found = []
+        results = []
         for queued in _QUEUED if demand.is_rate and demand.load != demand.load else (0.0,):
             flying = (
                 rate * (pairs.batch / pairs.decode + queued * wait)
@@ -476,8 +494,8 @@ class FleetSearch:
                 prefillers.append(grid[1])
             index = np.concatenate(rows)
             numbers = np.concatenate(decoders), np.concatenate(prefillers)
-            found.append(self.serving(pairs.plans.take(index), *numbers, flying[index], copies[index]))
-        return Probed.joined(found)
+            results.append(self.serving(pairs.plans.take(index), *numbers, flying[index], copies[index]))
+        return Probed.joined(results)
 
     def serving(self, plans: Table, decoders: Array, prefillers: Array, users: Array, copies: Array) -> Probed:
         """Fleets that serve so many users with copies of so many replicas of both pools.
@@ -496,8 +514,8 @@ class FleetSearch:
             good &= served >= self.demand.rate * (1.0 - ROUND)
         counts = self.machines.counts(plans, copies)
         used = np.where(good, self.machines.priced(counts), np.inf)
-        found = Probed.of(plans, np.where(good, self.machines.priced(self.machines.in_servers(counts)), np.inf), used)
-        return found.smallest()
+        result = Probed.of(plans, np.where(good, self.machines.priced(self.machines.in_servers(counts)), np.inf), used)
+        return result.smallest()
 
     def held(self, plans: Table, results: Table) -> np.ndarray:
         """Where all requests in flight are decoded or prefilled; with a target of the first token some may wait."""

@@ -20,6 +20,7 @@ from xlperf.catalog.cells import number_of
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import FORMS, first_words, results_of, table_schema
 from xlperf.catalog.table import Place, Table, nowhere
+from xlperf.equations.plan.dimensions import RANKS
 from xlperf.explore.chips import BESIDE, chip_answers
 from xlperf.explore.facility import most_fed, run_beyond_power
 from xlperf.explore.fleet_plans import with_columns
@@ -74,7 +75,7 @@ def evaluate_forms(forms: Table, catalog: Catalog) -> Table:
     """Answers of forms, each found by a search.
 
     ``forms``: rows of a kind of :data:`xlperf.catalog.schema.FORMS`; what is blank or ``auto`` of a mapping is
-    searched. Returns the results of the kind, row by row; where there is no answer, numbers are NaN and ``reason`` says
+    searched. Returns the results of the kind, row by row; if there is no answer, numbers are NaN and ``reason`` says
     why. Raises InputError where a name is unknown or a form lacks what its question needs.
     """
     rows = [forms.take([row]) for row in range(len(forms))]
@@ -180,8 +181,8 @@ def answers_table(forms: Table, answers: Sequence[Answer]) -> Table:
     columns: dict[str, np.ndarray] = {}
     for column in schema.columns:
         blank: Any = "" if column.is_text else np.nan
-        found = [answer.get(column.name, blank) for answer in answers]
-        columns[column.name] = np.array(found, dtype=object if column.is_text else np.float64)
+        results = [answer.get(column.name, blank) for answer in answers]
+        columns[column.name] = np.array(results, dtype=object if column.is_text else np.float64)
     return Table(schema.name, columns, forms.place)
 
 
@@ -219,22 +220,22 @@ def train_answer(form: Table, catalog: Catalog) -> Answer:
     if deadline != deadline:
         problem = "num accelerators, a deadline or a facility power limit must be given"
         raise InputError(Fault(form.place(0, "num_accelerators"), problem))
-    found = _fewest(form, deadline, catalog)
-    if found is None or found.kind != GOOD:
-        return _refused(form, found)
-    if _keeps(found, deadline):
-        return _powered(form, found, catalog)
-    count = float(found.plans.number("num_accelerators")[0])
-    days, words = found.results.number("run_time")[0] / DAY, short_name(str(form.text("accelerator")[0]))
+    result = _fewest(form, deadline, catalog)
+    if result is None or result.kind != GOOD:
+        return _refused(form, result)
+    if _keeps(result, deadline):
+        return _powered(form, result, catalog)
+    count = float(result.plans.number("num_accelerators")[0])
+    days, words = result.results.number("run_time")[0] / DAY, short_name(str(form.text("accelerator")[0]))
     reason = f"{count:,.0f} {words} still take {days:,.0f} days; give them more days or a larger batch"
     return {"reason": reason, "answer": f"No answer: {reason}."}
 
 
-def _powered(form: Table, found: Search, catalog: Catalog) -> Answer:
+def _powered(form: Table, searched: Search, catalog: Catalog) -> Answer:
     """The answer of a mapping, if it keeps the facility power limit; else why not, and what fits in it."""
     limit = float(form.number("facility_power_limit")[0])
-    answer = _run(form, found, catalog)
-    if found.kind != GOOD or limit != limit:
+    answer = _run(form, searched, catalog)
+    if searched.kind != GOOD or limit != limit:
         return answer
     if answer["power"] <= limit:
         each = answer["power"] / answer["accelerators"]
@@ -243,8 +244,8 @@ def _powered(form: Table, found: Search, catalog: Catalog) -> Answer:
     return run_beyond_power(form, answer, _run(form, fed, catalog) if fed.kind == GOOD else {})
 
 
-def _keeps(found: Search, deadline: float) -> bool:
-    return found.kind == GOOD and bool(found.results.number("run_time")[0] <= deadline)
+def _keeps(searched: Search, deadline: float) -> bool:
+    return searched.kind == GOOD and bool(searched.results.number("run_time")[0] <= deadline)
 
 
 def _fewest(form: Table, deadline: float, catalog: Catalog) -> Search | None:
@@ -253,21 +254,21 @@ def _fewest(form: Table, deadline: float, catalog: Catalog) -> Search | None:
     From one that fits on, numbers are tried upwards from where the deadline could be met with fewer losses.
     """
     counts = _promising(form, catalog)
-    found, place = None, int(np.searchsorted(counts, FIRST_COUNT))
-    while found is None or (found.kind != GOOD and place < len(counts)):
-        found = _mapped(form, float(counts[min(place, len(counts) - 1)]), catalog)
+    result, place = None, int(np.searchsorted(counts, FIRST_COUNT))
+    while result is None or (result.kind != GOOD and place < len(counts)):
+        result = _mapped(form, float(counts[min(place, len(counts) - 1)]), catalog)
         place = int(np.searchsorted(counts, 4.0 * counts[min(place, len(counts) - 1)]))
-    best = found
-    if found.kind != GOOD:
-        return found
-    work = float(found.plans.number("num_accelerators")[0] * found.results.number("run_time")[0])
+    best = result
+    if result.kind != GOOD:
+        return result
+    work = float(result.plans.number("num_accelerators")[0] * result.results.number("run_time")[0])
     rest = [count for count in counts.tolist() if count >= EFFICIENT * work / deadline]
     for count in rest[:MOST_TURNS]:
-        found = _mapped(form, count, catalog)
-        if _keeps(found, deadline):
-            return found
-        faster = found.kind == GOOD and found.results.number("run_time")[0] < best.results.number("run_time")[0]
-        best = found if faster else best
+        result = _mapped(form, count, catalog)
+        if _keeps(result, deadline):
+            return result
+        faster = result.kind == GOOD and result.results.number("run_time")[0] < best.results.number("run_time")[0]
+        best = result if faster else best
     return best
 
 
@@ -317,10 +318,10 @@ def _mapped(form: Table, count: float, catalog: Catalog) -> Search:
     return best_mapping(_plan(form, count, catalog), catalog)
 
 
-def _run(form: Table, found: Search, catalog: Catalog) -> Answer:
-    if found.kind != GOOD:
-        return _refused(form, found)
-    plan, results = found.plans, found.results
+def _run(form: Table, searched: Search, catalog: Catalog) -> Answer:
+    if searched.kind != GOOD:
+        return _refused(form, searched)
+    plan, results = searched.plans, searched.results
     names = (
         "run_time", "run_energy", "run_carbon", "mfu", "goodput", "step_time", "step_time_low", "step_time_high",
         "memory_reserved", "memory_capacity", "cost_per_million_tokens", "energy_per_token",
@@ -336,8 +337,8 @@ def _run(form: Table, found: Search, catalog: Catalog) -> Answer:
         answer[name] = str(plan.filled(name)[0]) if chosen[name].is_text else float(plan.filled(name)[0])
     answer["recompute_modules"] = answer["recompute_modules"] if answer["recompute"] == "selective" else "none"
     count = float(plan.number("num_accelerators")[0])
-    pieces = plan.filled("tensor_parallel") * plan.filled("pipeline_parallel") * plan.filled("context_parallel")
-    answer |= {"accelerators": count, "data_parallel": count / float(pieces[0])}
+    pieces = np.prod([plan.filled(each.size)[0] for each in RANKS if not each.remainder])
+    answer |= {"accelerators": count, "data_parallel": count / float(pieces)}
     hours = hours_of(form, plan, results, catalog)
     answer |= hours.results | hours.costs("run_cost", answer["run_time"] * count)
     answer |= {"paid_run_cost": answer["run_cost"], "run_cost": float(results.number("run_cost")[0]) * longer}
@@ -375,14 +376,36 @@ def _training_sentence(form: Table, answer: Answer, cost: str) -> str:
     )
 
 
-def _refused(form: Table, found: Search | None) -> Answer:
+def _refused(form: Table, search: Search | None) -> Answer:
     """Why no mapping meets the targets, from the one that comes nearest."""
     words = ""
-    if found is not None:
-        count = float(found.plans.number("num_accelerators")[0])
-        words = f"on {count:,.0f} accelerators: {str(found.results['reason'][0]).split(';')[0]}"
+    if search is not None:
+        count = float(search.plans.number("num_accelerators")[0])
+        words = f"on {count:,.0f} accelerators: {str(search.results['reason'][0]).split(';')[0]}"
     reason = words or f"no mapping of {form.text('model')[0]} on these accelerators is legal"
     return {"reason": reason, "answer": f"No answer: {reason}."}
 
 
 _SOLVERS = {"serve": serve_answer, "train": train_answer}
+
+
+_WORDS = ("recompute", "pipeline_schedule", "mode")
+"""Columns of words whose default an answer always states."""
+
+
+def without_defaults(plans: Table) -> Table:
+    """Plans with a blank in place of the counts and words that are the default of their column.
+
+    ``plans``: training or inference plans. Recompute modules that are ``none`` are blank too.
+    """
+    columns = dict(plans.columns)
+    for column in table_schema(plans.kind).columns:
+        values, default = columns.get(column.name), column.default
+        if values is None:
+            continue
+        if column.name in _WORDS or column.name == "recompute_modules":
+            default = "none" if column.name == "recompute_modules" else default
+            columns[column.name] = np.where(values.astype(str) == default, "", values).astype(object)
+        elif column.kind == "number" and column.unit == "-" and default:
+            columns[column.name] = np.where(values == float(default), np.nan, values)
+    return Table(plans.kind, columns, plans.place)

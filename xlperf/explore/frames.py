@@ -117,7 +117,7 @@ def search(
     Raises
     ------
     InputError
-        As :func:`evaluate`, where there is more than one plan, and where an objective or limit is not a result.
+        As :func:`evaluate`, if there is more than one plan, and where an objective or limit is not a result.
     """
     import pandas as pd
 
@@ -128,8 +128,8 @@ def search(
         raise InputError(Fault("limits", f"must be a list of texts such as 'ttft<=500', got {limits!r}"))
     if isinstance(top, bool) or not isinstance(top, (int, np.integer)) or top < 1:
         raise InputError(Fault("top", f"must be a whole number above 0, got {top!r}"))
-    found = search_table(table, _catalog(catalog), objective, limits_of(table.kind, limits, owned=True), top=top)
-    return pd.concat([_shown(found.plans), _shown(found.results)], axis=1)
+    result = search_table(table, _catalog(catalog), objective, limits_of(table.kind, limits, owned=True), top=top)
+    return pd.concat([_shown(result.plans), _shown(result.results)], axis=1)
 
 
 def _frame(plans: Plans) -> pd.DataFrame:

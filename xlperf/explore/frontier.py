@@ -35,7 +35,7 @@ class Frontier(NamedTuple):
 def loads(plans: Table, catalog: Catalog, num_points: int = NUM_POINTS, most: int = MOST_PLANS) -> Table:
     """Every plan at several numbers of requests in flight, from one per replica to what its memory has room for.
 
-    Where a plan has targets and one pool, the last is the largest number that keeps them.
+    If a plan has targets and one pool, the last is the largest number that keeps them.
 
     ``plans``: inference plans; their own load does not matter. ``num_points``: loads of each plan at the most, in equal
     ratios. ``most``: plans with their loads at the most. With ``concurrency``, without plans that are illegal or that
@@ -62,7 +62,7 @@ def points(
 
     ``plans``: inference plans; ``auto`` means every legal value. ``values``: columns of the grid, as
     :func:`xlperf.explore.vary.read_values` has them. A ``concurrency``, ``batch_size`` or ``request_rate`` among them
-    is the load; else :func:`loads` chooses it. ``num_points``: loads of each plan where they are chosen. ``progress``:
+    is the load; else :func:`loads` chooses it. ``num_points``: loads of each plan if they are chosen. ``progress``:
     called with the number of points of each block that is done. ``**bounds``: most candidates of a plan, and most
     accelerators tried for ``auto``. Returns plans that are legal and fit, and that keep their ``ttft_target`` and
     ``tpot_target``. Raises InputError where the plans are of training, the grid is too large, or as
@@ -101,7 +101,7 @@ def frontier(
 
     Plans compete that do the same: serve one model with prompts and outputs of one length.
 
-    ``values``: columns of the grid, as for :func:`points`. ``num_points``: loads of each plan where they are chosen.
+    ``values``: columns of the grid, as for :func:`points`. ``num_points``: loads of each plan if they are chosen.
     ``progress``: called with the number of points of each block that is done. ``**bounds``: most candidates of a plan,
     and most accelerators tried for ``auto``. From the most tokens per second and accelerator to the most per user; the
     first is the largest throughput under the targets of the plans. Plans that do something else follow, in the order of
@@ -123,7 +123,7 @@ def _rivals(plans: Table, catalog: Catalog) -> list[np.ndarray]:
     return [np.array(rows, dtype=np.int64) for rows in groups.values()]
 
 
-def distinguishing_columns(found: Frontier, values: Mapping[str, np.ndarray], named: bool) -> list[str]:
+def distinguishing_columns(result: Frontier, values: Mapping[str, np.ndarray], named: bool) -> list[str]:
     """Columns of the plans that distinguish the points of a frontier.
 
     ``found``: the points. ``values``: columns of the grid. ``named``: whether the names of the plans differ. In the
@@ -132,10 +132,10 @@ def distinguishing_columns(found: Frontier, values: Mapping[str, np.ndarray], na
     several = [
         name
         for name in ("model", "prompt_length", "output_length")
-        if name in found.plans and len(set(found.plans[name].tolist())) > 1
+        if name in result.plans and len(set(result.plans[name].tolist())) > 1
     ]
     wanted = {*several, *values, "concurrency", *(("name",) if named else ())}
-    return [name for name in found.plans.columns if name in wanted]
+    return [name for name in result.plans.columns if name in wanted]
 
 
 def unbeaten(results: Table) -> np.ndarray:
@@ -173,9 +173,9 @@ def unbeaten_rows(losses: np.ndarray) -> np.ndarray:
     """
     rows = np.flatnonzero(np.isfinite(losses).all(axis=1))
     rows = rows[np.lexsort((rows, *losses[rows].T[::-1]))]
-    found = []
+    results = []
     while len(rows):
         first = rows[0]
-        found.append(int(first))
+        results.append(int(first))
         rows = rows[(losses[rows] < losses[first]).any(axis=1)]
-    return np.sort(np.array(found, dtype=np.int64))
+    return np.sort(np.array(results, dtype=np.int64))

@@ -10,16 +10,15 @@ import numpy as np
 from xlperf.base.errors import InputError
 from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.launch_models import contradicted, described_models, named_model
-from xlperf.catalog.log_plans import Logged
-from xlperf.catalog.logs import SETTING, Log
 from xlperf.catalog.schema import table_schema
-from xlperf.catalog.stack_rules import TITLES, stack_of_software
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.causes import EVEN, PLAN, Change, changes, with_exact_names
 from xlperf.explore.vary import read_values
+from xlperf.interop.launch_models import contradicted, described_models, named_model
+from xlperf.interop.logs import SETTING, Log, Logged
+from xlperf.interop.stack_rules import TITLES, stack_of_software
 
 SAME, SAME_FLOP = 1.01, 1.35
 """Largest ratio of two settings, and of two counts of FLOP per token, that do not contradict each other: logs round,
@@ -37,14 +36,14 @@ def ruled_out(kind: str, logged: Logged) -> frozenset[Change]:
 
     ``kind``: of the plan. ``logged``: what the log states. Changes of the machine, of times, and by a factor stay.
     """
-    found = set()
+    result = set()
     for change in changes(kind):
         if change.sheet != PLAN or change.value.startswith("x"):
             continue
         pairs = zip(change.columns, change.value.split("/"), strict=True)
         if any(text != "-" and _excluded(kind, name, text, logged) for name, text in pairs):
-            found.add(change)
-    return frozenset(found)
+            result.add(change)
+    return frozenset(result)
 
 
 def too_slow(plan: Table, catalog: Catalog, log: Log) -> frozenset[Change]:
@@ -57,13 +56,13 @@ def too_slow(plan: Table, catalog: Catalog, log: Log) -> frozenset[Change]:
         return frozenset()
     machines = catalog.tables["accelerators"]
     row = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
-    found = set()
+    result = set()
     for change in changes(plan.kind):
         if "precision" in change.columns:
             precision = change.value.split("/")[change.columns.index("precision")]
             peak = float(machines.number(f"peak_flop_rate_{PRECISIONS[precision].peak}")[row][0])
-            found |= {change} if rates[0] > MOST_MFU * peak else set()
-    return frozenset(found)
+            result |= {change} if rates[0] > MOST_MFU * peak else set()
+    return frozenset(result)
 
 
 def _excluded(kind: str, name: str, text: str, logged: Logged) -> bool:
@@ -103,9 +102,9 @@ def contradictions(plan: Table, catalog: Catalog, name: str, log: Log, logged: L
     ``plan``: one row. ``name``: of the log. ``log``: its numbers. ``logged``: its settings. Returns no line if nothing
     that the log states differs.
     """
-    found = [*_stacks(plan, logged), *_settings(plan, log, logged), *_models(plan, catalog, logged)]
-    found += _flop(plan, catalog, log)
-    return [f"{name}: contradicts the plan: {words}" for words in found]
+    results = [*_stacks(plan, logged), *_settings(plan, log, logged), *_models(plan, catalog, logged)]
+    results += _flop(plan, catalog, log)
+    return [f"{name}: contradicts the plan: {words}" for words in results]
 
 
 def _stacks(plan: Table, logged: Logged) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -14,8 +14,18 @@ from xlperf.base.arrays import Array, log2, octave_below
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import column
 from xlperf.catalog.table import Table
-from xlperf.equations.plan.serving_plan import POOL_DEGREES, InferencePlan, LayerPart
-from xlperf.equations.plan.training_plan import BLANKS, PLACEHOLDERS, TrainingPlan
+from xlperf.equations.model.model import Model
+from xlperf.equations.plan.dimensions import (
+    EXPERT_STAGE,
+    PLACEHOLDERS,
+    POOL_DEGREES,
+    RANKS,
+    REPLICA,
+    SERVING_DIMENSIONS,
+    Dimension,
+)
+from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
+from xlperf.equations.plan.training_plan import BLANKS, TrainingPlan
 from xlperf.explore.space import (
     Mask,
     NotChosen,
@@ -29,11 +39,9 @@ from xlperf.explore.space import (
 )
 
 MOST_MICRO_BATCH = 64.0
-"""Largest micro batch that is tried where the global batch is left open. [-]"""
+"""Largest micro batch that is tried if the global batch is left open. [-]"""
 POOL_PARTS = 16.0
 """Into how many parts accelerators are divided at least where the pools share them out. [-]"""
-_RANKS = ("tensor_parallel", "context_parallel", "pipeline_parallel", "data_parallel")
-_STAGE = ("tensor_parallel", "pipeline_parallel", "context_parallel")
 
 
 class PartialTraining(PartialPlan, TrainingPlan):
@@ -72,29 +80,27 @@ def equal_chunks(chunks: Array, stages: Array, layers: Array) -> Mask:
     return np.asarray((chunks == 1.0) | np.logical_or.reduce(whole))
 
 
-def _known_ranks(plan: PartialPlan) -> Array:
-    """Ranks of the degrees that are chosen so far."""
-    return np.asarray(np.prod([plan.known(name) for name in _RANKS], axis=0))
+def _known_ranks(plan: PartialPlan, dimensions: Sequence[Dimension]) -> Array:
+    """Product of the degrees that are chosen so far."""
+    return np.asarray(np.prod([plan.known(each.size) for each in dimensions], axis=0))
+
+
+def _divided(number: Array, dimension: Dimension, model: Model) -> Array:
+    """Number whose divisors are candidates of a degree: of ranks, and of what the dimension divides in the model."""
+    return number if dimension.divides is None else common_divisor(number, dimension.divides(model))
 
 
 def _cross_ranks(space: Space) -> None:
-    """Tensor, context, pipeline and data parallel: divisors of what the degrees before them leave."""
+    """Dimensions of all ranks: divisors of the accelerators that the degrees before them leave."""
+    for dimension in RANKS:
 
-    def left() -> Array:
+        def fits(plan: PartialTraining, dimension: Dimension = dimension) -> Mask:
+            fits = divides(_known_ranks(plan, RANKS), plan.num_accelerators)
+            return fits if dimension.most is None else fits & (plan.known(dimension.size) <= dimension.most(plan.model))
+
         plan = space.plan()
-        return np.asarray(plan.num_accelerators / _known_ranks(plan))
-
-    def fits(plan: PartialTraining) -> Mask:
-        return divides(_known_ranks(plan), plan.num_accelerators)
-
-    def has_layers(plan: PartialTraining) -> Mask:
-        return fits(plan) & np.asarray(plan.pipeline_parallel <= plan.model.num_layers + PLACEHOLDERS)
-
-    heads = common_divisor(left(), space.plan().model.num_attention_heads)
-    space.cross("tensor_parallel", divisors, heads, fits)
-    space.cross("context_parallel", divisors, left(), fits)
-    space.cross("pipeline_parallel", divisors, left(), has_layers)
-    space.cross("data_parallel", divisors, left(), fits)
+        left = np.asarray(plan.num_accelerators / _known_ranks(plan, RANKS))
+        space.cross(dimension.size, divisors, _divided(left, dimension, plan.model), fits)
     if "micro_batch_size" in space.asked:  # replicas of which no micro batch divides the batch
         plan = space.plan()
         batch = plan.filled("global_batch_size")
@@ -102,16 +108,10 @@ def _cross_ranks(space: Space) -> None:
 
 
 def _cross_experts(space: Space) -> None:
-    """Expert parallel and expert tensor parallel: within the ranks of a stage."""
-
-    def shared(number: Array) -> Array:
-        return common_divisor(space.plan().stage_ranks, number)
-
-    experts = space.plan().model.num_experts
-    space.cross("expert_parallel", divisors, shared(np.maximum(experts, 1.0)))
-    model = space.plan().model
-    width = np.where(model.num_experts > 0.0, model.expert_ffn_hidden_size, 1.0)
-    space.cross("expert_tensor_parallel", divisors, shared(width))
+    """Dimensions of the experts: divisors of the ranks of a stage."""
+    for dimension in EXPERT_STAGE:
+        plan = space.plan()
+        space.cross(dimension.size, divisors, _divided(plan.stage_ranks, dimension, plan.model))
 
 
 def _cross_context_method(space: Space) -> None:
@@ -151,7 +151,7 @@ def _up_to(most: float) -> list[float]:
 
 
 def _micro_batches(of_replica: float) -> list[float]:
-    """Micro batches to try: divisors of the batch of a replica, powers of two where that is left open."""
+    """Micro batches to try: divisors of the batch of a replica, powers of two if that is left open."""
     return powers_of_two(MOST_MICRO_BATCH) if np.isnan(of_replica) else divisors(of_replica)
 
 
@@ -177,7 +177,7 @@ class PartialInference(PartialPlan, InferencePlan):
 
     @cached_property
     def most_accelerators(self) -> Array:
-        """Accelerators of the pool; all where there is one, or where pools are not sized yet. [-]"""
+        """Accelerators of the pool; all if there is one, or where pools are not sized yet. [-]"""
         total = self.filled("num_accelerators")
         sized = self.separate & ~self.unsized
         if not sized.any():
@@ -202,18 +202,18 @@ class PartialInference(PartialPlan, InferencePlan):
         return np.asarray(self.separate & ~np.isnan(self.filled("expert_accelerators")))
 
     def computes(self, part: float) -> Array | None:
-        """1 where the pool computes a part of its layers, 0 where not."""
+        """1 if the pool computes a part of its layers, 0 where not."""
         return np.where(self.split & (self.pool == "") & (part == LayerPart.EXPERTS), 0.0, 1.0)
 
     @cached_property
     def expert_parallel(self) -> Array:
-        """Degree inside the pool; 1 where the experts have one of their own. [-]"""
+        """Degree inside the pool; 1 if the experts have one of their own. [-]"""
         return np.where(self.split & (self.pool == ""), 1.0, self.filled("expert_parallel"))
 
     @cached_property
     def known_ranks(self) -> Array:
         """Ranks of a replica by the degrees that are chosen so far. [-]"""
-        return np.asarray(np.prod([self.known(name) for name in _STAGE], axis=0))
+        return np.asarray(np.prod([self.known(each.size) for each in REPLICA], axis=0))
 
     @cached_property
     def two_batch_overlap(self) -> Array:
@@ -301,13 +301,15 @@ def _cross_degrees(space: Space, record: type[PartialInference]) -> None:
         blank = ~space.plan(record).separate if record.pool else None
         space.cross(f"{record.pool}{name}", values, number, legal, blank=blank)
 
-    for name in _STAGE:
-        cross(name, _sizes, left(), fits)
-    cross("data_parallel_attention", divisors, space.plan(record).known("tensor_parallel"))
-    plan = space.plan(record)
-    experts = np.maximum(plan.model.num_experts, 1.0)
-    groups = common_divisor(plan.known("tensor_parallel"), experts)
-    cross("expert_parallel", divisors, groups if record.pool else np.where(plan.split, experts, groups))
+    for dimension in SERVING_DIMENSIONS:
+        if dimension in REPLICA:
+            cross(dimension.size, _sizes, left(), fits)
+            continue
+        plan = space.plan(record)
+        groups = _divided(plan.known("tensor_parallel"), dimension, plan.model)
+        if dimension.divides and not record.pool:  # experts in a pool of their own are split over its ranks
+            groups = np.where(plan.split, dimension.divides(plan.model), groups)
+        cross(dimension.size, divisors, groups)
 
 
 def _sizes(left: float) -> list[float]:
@@ -320,7 +322,7 @@ def _cross_pools(space: Space) -> None:
     """Accelerators of the prefill pool and of the expert pool: whole replicas of all pools."""
 
     def attending(plan: PartialPlan) -> Array:
-        """Accelerators of the pools that decode, without those of the experts where they are chosen."""
+        """Accelerators of the pools that decode, without those of the experts if they are chosen."""
         prefill = plan.filled("prefill_accelerators")
         total = plan.filled("num_accelerators")
         return np.asarray(total - np.where(np.isnan(prefill), np.floor(0.5 * total), prefill))
@@ -413,7 +415,7 @@ def server_sizes(plans: Table, catalog: Catalog) -> tuple[Array, Array]:
     A server is what the outermost tier of the network joins (8 accelerators of a DGX, 72 of an NVL72), or a cube where
     a torus is wired of cubes (64 of a TPU v4).
 
-    ``catalog``: with accelerators and networks. Returns one per plan; 1 and infinity where there is no network.
+    ``catalog``: with accelerators and networks. Returns one per plan; 1 and infinity if there is no network.
     """
     accelerators, networks = catalog.tables["accelerators"], catalog.tables["networks"]
     rows = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
@@ -447,8 +449,8 @@ def sold_counts(unit: float, total: float, most: float) -> Array:
     parts = np.arange(1.0, np.minimum(unit, bound) + 1.0)
     whole = unit * np.arange(1.0, np.floor(bound / unit) + 1.0)
     powers = 2.0 ** np.arange(0.0, 64.0)
-    found = np.unique(np.concatenate([powers, parts[unit % parts == 0.0], whole]))
-    return np.asarray(found[found <= bound])
+    values = np.unique(np.concatenate([powers, parts[unit % parts == 0.0], whole]))
+    return np.asarray(values[values <= bound])
 
 
 def thinned(counts: Array, step: float) -> Array:

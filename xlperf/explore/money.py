@@ -1,4 +1,4 @@
-"""Money of answers: rented and owned hours, prices that a form states, and how a fleet is paid."""
+"""Money of answers: rented and owned hours, stated prices, payment of a fleet, and prices of APIs beside it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.errors import Fault, InputError
+from xlperf.base.units import DAY, MILLION
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.ownership import evaluate_ownership
 from xlperf.engine.stated_prices import PLAN_PRICES
+from xlperf.equations.cost.break_even import break_even_load
 from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.search_results import Answer, dollars, price_words
 
@@ -37,9 +39,9 @@ def with_prices(plans: Table, form: Table) -> Table:
 
 
 class Hours(NamedTuple):
-    """Cost of one accelerator, [USD/s]: as it is paid, rented and owned; NaN where it is not known.
+    """Cost of one accelerator, [USD/s]: as it is paid, rented and owned; NaN if it is not known.
 
-    ``basis`` says how it is paid, ``lacking`` why what is asked for is not known; "" where it is. ``ownership`` is the
+    ``basis`` says how it is paid, ``lacking`` why what is asked for is not known; "" if it is. ``ownership`` is the
     plan as its owner has it, one row.
     """
 
@@ -97,5 +99,55 @@ def cost_words(form: Table, hours: Hours, amount: float, per: str = "") -> str:
 
 
 def lacking_words(hours: Hours) -> str:
-    """A sentence on a cost that is asked for and not known; "" where it is known."""
+    """A sentence on a cost that is asked for and not known; "" if it is known."""
     return f" What owning costs is not known: {hours.lacking}." if hours.lacking else ""
+
+
+def against_api(form: Table, catalog: Catalog, result: Answer) -> Answer:
+    """The cheapest API that sells the model of a form, and the load from which on the fleet of an answer is cheaper.
+
+    ``form``: one row of kind ``serve``. ``found``: its answer: price of an hour, copies, servers, tokens per second.
+    Returns nothing if the sheet ``api_prices`` lacks the model.
+    """
+    table = catalog.tables["api_prices"]
+    model = str(form.text("model")[0]).casefold()
+    rows = np.flatnonzero([str(name).casefold() == model for name in table.text("model").tolist()])
+    if not len(rows):
+        return {}
+    lengths = [float(form.number(name)[0]) for name in ("prompt_length", "output_length")]
+    paid, sold = table.number("input_price")[rows], table.number("output_price")[rows]
+    each = sold + paid * lengths[0] / lengths[1]
+    best = int(np.argmin(each))
+    price, provider = float(each[best]), str(table.text("provider")[rows[best]])
+    per_user = result["tokens_per_second"] / result["users"]
+    users = float(
+        break_even_load(
+            result["hour_price"], result["copy_size"], result["server_size"], result["concurrency"], per_user * price
+        )
+    )
+    users = users if np.isfinite(users) else np.nan
+    tokens = users * per_user * DAY
+    answer: Answer = {
+        "api_price": str(table.text("api_price")[rows[best]]),
+        "api_provider": provider,
+        "api_cost_per_million_output_tokens_all_in": price,
+        "api_monthly_cost": price * result["tokens_per_second"] * float(form.filled("hours_per_month")[0]),
+        "break_even_users": users,
+        "break_even_tokens_per_day": tokens,
+    }
+    asked = " and ".join(f"{dollars(float(one[best]) * MILLION)} {way}" for one, way in ((paid, "in"), (sold, "out")))
+    api = f"{provider}'s API of {table.text('model')[rows[best]]} at {asked} per million tokens"
+    if result["hour_price"] != result["hour_price"]:
+        answer["api_answer"] = f"{api} costs {dollars(price * MILLION)} per million output tokens with their prompts."
+    elif users != users:
+        own = result["hour_price"] * result["copy_size"] / (per_user * result["concurrency"])
+        answer["api_answer"] = (
+            f"At no load is this cheaper than {api}: {dollars(own * MILLION)} against {dollars(price * MILLION)} per "
+            f"million output tokens with their prompts at best."
+        )
+    else:
+        answer["api_answer"] = (
+            f"From {users:,.0f} users in flight or {tokens / MILLION:,.0f} M output tokens a day on, this is cheaper "
+            f"than {api}."
+        )
+    return answer

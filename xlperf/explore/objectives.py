@@ -86,9 +86,9 @@ class Objective(NamedTuple):
         return self.column.is_result
 
     def loss(self, results: Table, plans: Table | None = None) -> Array:
-        """What is made smallest, one per row; NaN where there is no result.
+        """What is made smallest, one per row; NaN if there is no result.
 
-        ``plans``: needed where the objective is a column of theirs.
+        ``plans``: needed if the objective is a column of theirs.
         """
         values = (results if self.is_result or plans is None else plans).number(self.column.name)
         return -values if self.larger else values
@@ -119,7 +119,7 @@ class Limit(NamedTuple):
         return values * band_factor(results, self.column.name, score if self.sign in ("<", "<=") else -score)
 
     def used(self, results: Table) -> Array:
-        """Share of the bound that rows use up, of a lower bound its inverse; NaN where there is no result."""
+        """Share of the bound that rows use up, of a lower bound its inverse; NaN if there is no result."""
         with np.errstate(all="ignore"):
             ratio = self.sure(results) / self.bound
             return ratio if self.sign in ("<", "<=") else 1.0 / ratio
@@ -134,7 +134,7 @@ class Limit(NamedTuple):
         return np.asarray(compare(values, self.bound))
 
     def excess(self, results: Table) -> Array:
-        """By which share of the bound rows miss it, 0 where they keep it, infinite where there is no result."""
+        """By which share of the bound rows miss it, 0 where they keep it, infinite if there is no result."""
         values = self.sure(results)
         beyond = np.abs(values - self.bound) / max(abs(self.bound), np.finfo(float).tiny)
         return np.where(self.kept(results), 0.0, np.where(np.isnan(values), np.inf, beyond))
@@ -169,7 +169,7 @@ def objective_of(kind: str, name: str, place: str = "objective", owned: bool = F
     """The objective that a name means.
 
     ``kind``: ``training`` or ``inference``. ``name``: a result in numbers, or cost, energy or throughput. ``place``:
-    where the name stands, for the message. ``owned``: whether results of an owner are known too, such as owned cost.
+    if the name stands, for the message. ``owned``: whether results of an owner are known too, such as owned cost.
     Raises InputError where there is no such result.
 
     >>> objective_of("training", "step time").words
@@ -211,10 +211,10 @@ def limit_of(kind: str, text: str, place: str = "limit", owned: bool = False) ->
     >>> limit_of("inference", "ttft<=0.5 s").words, limit_of("training", "run time within 30 days").words
     ('ttft <= 500 ms', 'run time <= 30 day')
     """
-    found = _LIMIT.fullmatch(_IN_WORDS.sub(lambda words: _WORDS[words[1].lower()], text))
-    if found is None:
+    match = _LIMIT.fullmatch(_IN_WORDS.sub(lambda words: _WORDS[words[1].lower()], text))
+    if match is None:
         raise InputError(Fault(place, f'must be as "ttft<=500" or "memory<=70 GiB", got "{text}"'))
-    name, sign, number, symbol = found.groups()
+    name, sign, number, symbol = match.groups()
     asked = split_header(name)[0]
     if asked in table_schema(kind).by_name and asked not in results_of(kind).by_name:
         words = asked.replace("_", " ")
@@ -297,7 +297,7 @@ def default_objective(plan: Table, searched: Sequence[str]) -> Objective:
     Training: the least step time; the most tokens per second and accelerator where the number of accelerators is
     searched or the global batch is blank, so that steps do not compare. Inference: the most output tokens per second
     and accelerator where there are targets to keep, or the load, the accelerators or what they serve is searched; the
-    least latency where the load is given.
+    least latency if the load is given.
 
     ``searched``: columns that are tried. Of the kind of the plan.
     """
@@ -343,7 +343,7 @@ def band_factor(results: Table, name: str, score: Array | float) -> Array:
 
     ``results``: of training or inference plans, (rows,). ``name``: result; one without a band of its own has that of
     times, and what does not follow from times has none. ``score``: standard score of the quantile: 0 is the prediction,
-    1.28 the upper end of the 80 % band [-]. Returns 1 where there is no band, (rows,) [-].
+    1.28 the upper end of the 80 % band [-]. Returns 1 if there is no band, (rows,) [-].
 
     >>> results = Table("training_results", {n: np.array([v]) for n, v in
     ...     {"step_time": 2.0, "step_time_low": 1.0, "step_time_high": 3.0, "mfu": 0.4}.items()})

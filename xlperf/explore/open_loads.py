@@ -1,4 +1,4 @@
-"""Open loads at their largest: what a token costs where a request rate is given does not depend on that rate.
+"""Open loads at their largest: what a token costs if a request rate is given does not depend on that rate.
 
 The cost of a token at a stated rate is the cost of an hour over the tokens that arrive in it, whatever the machine
 could do. What a machine is worth shows at the largest rate at which a plan keeps its targets and limits, or without
@@ -58,9 +58,9 @@ def best_plan(
     Candidates whose capacity is below the stated request rate come after all that can serve it.
     """
     if is_open(plan):
-        found = _best_loaded(plan, catalog, objective_of(plan.kind, objective), limits, progress, **bounds)
-        if found is not None:
-            return found
+        result = _best_loaded(plan, catalog, objective_of(plan.kind, objective), limits, progress, **bounds)
+        if result is not None:
+            return result
     return search(plan, catalog, objective, limits, progress=progress, processes=processes, **bounds)
 
 
@@ -75,8 +75,8 @@ def at_largest_rates(plans: Table, catalog: Catalog, limits: Sequence[Limit] = (
     for row in np.flatnonzero(~np.isnan(rates)).tolist():
         one = plans.take(np.array([row]))
         most = _capacity(one, catalog) * FULL
-        found = _largest(one, catalog, (*limits, *own_targets(one)), most)[0]
-        rates[row] = found if found == found else rates[row]
+        result = _largest(one, catalog, (*limits, *own_targets(one)), most)[0]
+        rates[row] = result if result == result else rates[row]
     return _with_rate(plans, rates)
 
 
@@ -126,8 +126,8 @@ def _parts(
         yield from candidate_parts(plan, catalog, None, counts, most_accelerators=largest, limits=limits)
 
 
-def _loss(found: Search) -> float:
-    return float(found.objective.loss(found.results)[0])
+def _loss(searched: Search) -> float:
+    return float(searched.objective.loss(searched.results)[0])
 
 
 def _best_row(
@@ -171,8 +171,8 @@ def _capacity(plans: Table, catalog: Catalog) -> Array:
 
 def _largest(plans: Table, catalog: Catalog, limits: Sequence[Limit], most: Array) -> Array:
     """Largest request rates, up to the most, at which plans keep limits; NaN if they keep them at none. [request/s]"""
-    found = np.where(_keeps(plans, catalog, limits, most[:, None])[:, 0], most, np.nan)
-    rows = np.flatnonzero(np.isnan(found) & (most > 0.0)) if limits else np.zeros(0, dtype=np.int64)
+    values = np.where(_keeps(plans, catalog, limits, most[:, None])[:, 0], most, np.nan)
+    rows = np.flatnonzero(np.isnan(values) & (most > 0.0)) if limits else np.zeros(0, dtype=np.int64)
     low, high = np.zeros(len(most)), most.copy()
     steps = power(LEAST, 1.0 - np.arange(RATES) / RATES)
     while len(rows):
@@ -182,12 +182,12 @@ def _largest(plans: Table, catalog: Catalog, limits: Sequence[Limit], most: Arra
         after = np.append(tried, high[rows, None], axis=1)[np.arange(len(rows)), last + 1]
         reached = last >= 0
         low[rows[reached]] = tried[reached, last[reached]]
-        found[rows[reached]] = low[rows[reached]]
+        values[rows[reached]] = low[rows[reached]]
         high[rows] = after
-        known = ~np.isnan(found[rows])  # at no rate of the first round: at none
+        known = ~np.isnan(values[rows])  # at no rate of the first round: at none
         rows = rows[known & (high[rows] - low[rows] > EXACT * high[rows])]
         steps = np.arange(1.0, RATES + 1.0) / (RATES + 1.0)
-    return found
+    return values
 
 
 def _keeps(plans: Table, catalog: Catalog, limits: Sequence[Limit], rates: Array) -> np.ndarray:

@@ -10,12 +10,10 @@ import numpy as np
 
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.launch import launch_lines
-from xlperf.catalog.launch_rules import SOFTWARE
 from xlperf.catalog.schema import MEASURED, table_schema, unit_of
-from xlperf.catalog.stack_rules import TITLES, stack_of_software
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
+from xlperf.equations.plan.dimensions import REPLICA
 from xlperf.explore.causes import with_exact_names
 from xlperf.explore.diagnose import Measured, ratio_band
 from xlperf.explore.fleet_plans import with_columns
@@ -25,6 +23,9 @@ from xlperf.explore.search_results import GOOD, Search, short_name
 from xlperf.explore.space import TooMany
 from xlperf.explore.started import refused_reasons, shape_of
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
+from xlperf.interop.launch import launch_lines
+from xlperf.interop.launch_rules import SOFTWARE
+from xlperf.interop.stack_rules import TITLES, stack_of_software
 
 LEAST = 0.03
 """Share by which a mapping must be faster to be a remedy. [-]"""
@@ -53,7 +54,6 @@ SWITCHES: Mapping[str, Mapping[str, float | str]] = {
 WORTH = 0.005
 """Share by which a setting must be faster to be switched on. [-]"""
 POOLED = "disaggregated"
-_RANKS = ("tensor_parallel", "pipeline_parallel", "context_parallel")
 _ARGUMENT = re.compile(r"-|[\w.+]{1,200}(?:=|: )")
 """An argument among the lines of a launch script: ``--flag``, ``key=value`` or ``key: value``."""
 MOST = 400_000
@@ -88,23 +88,23 @@ def remedy(plan: Table, catalog: Catalog, measured: Sequence[Measured] = ()) -> 
     plan = replace(plan, columns=_unmeasured(with_exact_names(plan, catalog)), auto={})
     before = evaluate(plan, catalog)
     try:
-        found = _best(plan, catalog)
+        result = _best(plan, catalog)
     except TooMany:
         words = "remedy: this plan has too many mappings to try them all; xlperf search tries some"
         return Remedy(plan, before, before, False, (words,))
     name = OBJECTIVE[plan.kind]
-    if found.kind == GOOD:
-        found = _switched(found, catalog)
-    old, new = (float(results.number(name)[0]) for results in (before, found.results))
+    if result.kind == GOOD:
+        result = _switched(result, catalog)
+    old, new = (float(results.number(name)[0]) for results in (before, result.results))
     count, accelerator = float(plan.number("num_accelerators")[0]), short_name(plan.text("accelerator")[0])
     machine = f"these {count:,.0f} {accelerator}" if count > 1.0 else f"this {accelerator}"
     starts = f" that {TITLES[stack]} starts" if (stack := stack_of(plan)) in TITLES else ""
-    if found.kind != GOOD or not old > new * (1.0 + LEAST):
-        why = f"none of {found.num_tried:,} mappings{starts} fits" if found.kind != GOOD else (
-            f"no mapping{starts} is more than {100.0 * LEAST:g} % faster on {machine}, of {found.num_tried:,} tried"
+    if result.kind != GOOD or not old > new * (1.0 + LEAST):
+        why = f"none of {result.num_tried:,} mappings{starts} fits" if result.kind != GOOD else (
+            f"no mapping{starts} is more than {100.0 * LEAST:g} % faster on {machine}, of {result.num_tried:,} tried"
         )  # fmt: skip
         return Remedy(plan, before, before, False, (f"remedy: {why}",))
-    better = _as_stated(found.plans.take([0]), plan)
+    better = _as_stated(result.plans.take([0]), plan)
     results = evaluate(better, catalog)
     low, high = ratio_band(name, old / new)
     band = f"(80 % band {low:.2f} to {high:.2f})"
@@ -119,7 +119,7 @@ def remedy(plan: Table, catalog: Catalog, measured: Sequence[Measured] = ()) -> 
 
 
 def stack_of(plan: Table) -> str:
-    """Stack of a plan's software, "" where none of its rules and flags are known."""
+    """Stack of a plan's software, "" if none of its rules and flags are known."""
     return stack_of_software(str(plan.filled("software")[0]))
 
 
@@ -136,9 +136,9 @@ def _best(plan: Table, catalog: Catalog) -> Search:
     return search(_opened(plan, names), catalog, OBJECTIVE[plan.kind], most=MOST)
 
 
-def _switched(found: Search, catalog: Catalog) -> Search:
+def _switched(searched: Search, catalog: Catalog) -> Search:
     """The best plan with the settings of :data:`SWITCHES` that make it faster, fit, and that its stack starts."""
-    best = found.taken(np.zeros(1, dtype=np.int64))
+    best = searched.taken(np.zeros(1, dtype=np.int64))
     name = OBJECTIVE[best.plans.kind]
     for column, value in SWITCHES[best.plans.kind].items():
         if best.plans.filled(column)[0] == value:
@@ -201,7 +201,7 @@ def _changes(plan: Table, better: Table) -> Iterator[str]:
 
 
 def _shown(plan: Table, name: str) -> str:
-    """A value of a plan, or its default, as a cell has it; "" where it has none."""
+    """A value of a plan, or its default, as a cell has it; "" if it has none."""
     column, value = plan.schema.by_name[name], plan.filled(name)[0]
     if column.is_text:
         return str(value)
@@ -257,7 +257,7 @@ def _copies(plan: Table, better: Table) -> Iterator[str]:
     if plan.kind != "inference" or str(plan.filled("mode")[0]) == POOLED:
         return
     old, new = (
-        table.number("num_accelerators")[0] / np.prod([table.filled(name)[0] for name in _RANKS])
+        table.number("num_accelerators")[0] / np.prod([table.filled(each.size)[0] for each in REPLICA])
         for table in (plan, better)
     )
     if old != new:
@@ -265,10 +265,10 @@ def _copies(plan: Table, better: Table) -> Iterator[str]:
 
 
 def _arguments(plan: Table, catalog: Catalog, stack: str) -> list[str]:
-    """Arguments that start a plan; those of its columns alone where a start would break a rule about its flags."""
+    """Arguments that start a plan; those of its columns alone if a start would break a rule about its flags."""
     try:
         lines = launch_lines(plan, stack, shape_of(plan, catalog))
     except InputError:
         lines = launch_lines(plan, stack)
-    found = [line.strip().removesuffix("\\").strip() for line in lines]
-    return [line for line in found if _ARGUMENT.match(line)]
+    results = [line.strip().removesuffix("\\").strip() for line in lines]
+    return [line for line in results if _ARGUMENT.match(line)]

@@ -105,7 +105,7 @@ def search(
 
     Every plan is evaluated as any other. A plan that fits and keeps the limits and its own targets (of ttft and tpot)
     comes before one that does not; of these the one with the better objective, of equal ones that with less memory,
-    of these the first of the candidates: smaller degrees first. Where the numbers of accelerators are too many to try
+    of these the first of the candidates: smaller degrees first. If the numbers of accelerators are too many to try
     them all they are tried in steps, then all between the neighbours of the best, with rivals of every one kept.
 
     - ``plan``: one training or inference plan; its cells that say ``auto`` are searched.
@@ -150,18 +150,18 @@ def search(
             return space.finished(_told(worked(space.best, PARTS, processes), progress))
         return space.finished([space.best_of([whole], progress)])
 
-    found = best()
-    while found.counts is not None:
-        near = found.counts.between(found.plans[COUNT] if others else found.plans[COUNT][:1])
-        if found.kind == ILLEGAL or not len(near):
+    result = best()
+    while result.counts is not None:
+        near = result.counts.between(result.plans[COUNT] if others else result.plans[COUNT][:1])
+        if result.kind == ILLEGAL or not len(near):
             break
-        found = _joined(found, best(near), top)
+        result = _joined(result, best(near), top)
 
-    if found.kind != ILLEGAL and refused_reasons(found.plans.take([0]), catalog)[0]:
-        found.refused = stacks_of(found.plans.take([0]))
-    place = partial(place_of_row, plan.place, np.zeros(len(found.plans), dtype=np.int64))
-    found.plans, found.results = replace(found.plans, place=place), replace(found.results, place=place)
-    return found
+    if result.kind != ILLEGAL and refused_reasons(result.plans.take([0]), catalog)[0]:
+        result.refused = stacks_of(result.plans.take([0]))
+    place = partial(place_of_row, plan.place, np.zeros(len(result.plans), dtype=np.int64))
+    result.plans, result.results = replace(result.plans, place=place), replace(result.results, place=place)
+    return result
 
 
 class _Space(NamedTuple):
@@ -189,14 +189,14 @@ class _Space(NamedTuple):
 
     def best_of(self, parts: Iterable[Candidates], progress: Progress | None = None) -> Search:
         """The best of some candidates."""
-        found: Search | None = None
+        result: Search | None = None
         for tried in parts:
             wanted = self.goal or default_objective(self.plan, tried.searched)
             number = self._kept(tried.even)
             own = ranked(tried, self.catalog, wanted, self.targets, number, progress, self.lead, self.rivals)
-            found = own if found is None else _joined(found, own, number)
-        assert found is not None
-        return found
+            result = own if result is None else _joined(result, own, number)
+        assert result is not None
+        return result
 
     def _kept(self, refined: bool) -> int | None:
         """Plans that are kept of a part: more than are asked for where they are refined."""
@@ -204,49 +204,51 @@ class _Space(NamedTuple):
 
     @property
     def load(self) -> str:
-        """The load that is searched, "" where it is given."""
+        """The load that is searched, "" if it is given."""
         return open_load(self.plan, self.values or {})
 
     def finished(self, parts: Iterable[Search]) -> Search:
         """The best of all parts, with every number of chunks and finer steps of the load for the first of them."""
-        found: Search | None = None
+        result: Search | None = None
         for own in parts:
             number = self._kept(bool(own.note))
-            found = own if found is None else _joined(found, own, number)
-        assert found is not None
+            result = own if result is None else _joined(result, own, number)
+        assert result is not None
         if self.load and self.top is not None and not self.rivals:
-            return self._finer(found)
-        if not found.note:
-            return found
-        more = uneven_chunks(found.plans.take(slice(REFINED)), self.catalog, found.searched)
-        if not len(more) or found.kind == ILLEGAL:
-            return found.taken(np.arange(min(len(found.plans), self.top or len(found.plans))))
-        uneven = Candidates(more, found.searched)
-        own = ranked(uneven, self.catalog, found.objective, self.targets, self.top, None, self.lead, self.rivals)
-        return _joined(found, own, self.top)
+            return self._finer(result)
+        if not result.note:
+            return result
+        more = uneven_chunks(result.plans.take(slice(REFINED)), self.catalog, result.searched)
+        if not len(more) or result.kind == ILLEGAL:
+            return result.taken(np.arange(min(len(result.plans), self.top or len(result.plans))))
+        uneven = Candidates(more, result.searched)
+        own = ranked(uneven, self.catalog, result.objective, self.targets, self.top, None, self.lead, self.rivals)
+        return _joined(result, own, self.top)
 
-    def _finer(self, found: Search) -> Search:
+    def _finer(self, searched: Search) -> Search:
         """With finer steps of the load of the mappings that come near the best."""
         for width in WIDTHS:
-            loss = np.abs(found.objective.loss(found.results))
-            rows = first_of_each(found.plans, found.searched, self.load)
-            rows = rows[np.abs(loss[rows] / loss[0] - 1.0) <= COARSE] if found.found else rows[:0]
-            more = finer_loads(found.plans.take(rows), self.load, width, found.results.number("max_batch_size")[rows])
+            loss = np.abs(searched.objective.loss(searched.results))
+            rows = first_of_each(searched.plans, searched.searched, self.load)
+            rows = rows[np.abs(loss[rows] / loss[0] - 1.0) <= COARSE] if searched.found else rows[:0]
+            more = finer_loads(
+                searched.plans.take(rows), self.load, width, searched.results.number("max_batch_size")[rows]
+            )
             if not len(more):
                 break
-            tried = Candidates(more, found.searched, found.counts)
-            own = ranked(tried, self.catalog, found.objective, self.targets, len(more), None, self.lead)
+            tried = Candidates(more, searched.searched, searched.counts)
+            own = ranked(tried, self.catalog, searched.objective, self.targets, len(more), None, self.lead)
             if own.found:
-                own = own.taken(first_of_each(own.plans, found.searched, self.load))
-            found = _joined(found, own, self._kept(False))
-        return found if len(found.plans) <= (self.top or 0) else found.taken(np.arange(self.top or 0))
+                own = own.taken(first_of_each(own.plans, searched.searched, self.load))
+            searched = _joined(searched, own, self._kept(False))
+        return searched if len(searched.plans) <= (self.top or 0) else searched.taken(np.arange(self.top or 0))
 
 
 def _told(parts: Iterable[Search], progress: Progress | None) -> Iterator[Search]:
-    for found in parts:
+    for result in parts:
         if progress is not None:
-            progress(found.num_tried)
-        yield found
+            progress(result.num_tried)
+        yield result
 
 
 def own_targets(plan: Table, probability: float = _PREDICTED) -> list[Limit]:
@@ -256,12 +258,12 @@ def own_targets(plan: Table, probability: float = _PREDICTED) -> list[Limit]:
     """
     if plan.kind != "inference":
         return []
-    found = []
+    results = []
     for name, target in TARGETS.items():
         bound = float(plan.number(target)[0])
         if not np.isnan(bound):
-            found.append(Limit(objective_of("inference", name).column, "<=", bound, probability))
-    return found
+            results.append(Limit(objective_of("inference", name).column, "<=", bound, probability))
+    return results
 
 
 def ranked(
@@ -412,8 +414,8 @@ def _evaluated(
     if len(fits):
         results = _results(plans.take(fits), catalog, needed, owned)
         own = _keys(None if first is None else first[fits], results, objective, limits, rows[fits], lead)
-        for values, found in zip(keys, own, strict=True):
-            values[fits] = found
+        for values, result in zip(keys, own, strict=True):
+            values[fits] = result
     if known is None and (keys.kind == TOO_LARGE).any() and not (keys.kind < TOO_LARGE).any():
         results = evaluated(plans, catalog, owned)  # what comes nearest
         return _keys(first, results, objective, limits, rows, lead), results.take
@@ -430,10 +432,10 @@ def _evaluated(
 
 
 def _results(plans: Table, catalog: Catalog, needed: Collection[str], owned: bool) -> Table:
-    """Results of plans; the numbers alone where these have all that is needed."""
-    found = numbers(plans, catalog) if needed and not owned else None
-    whole = found is not None and all(name in found for name in needed)
-    return found if found is not None and whole else evaluated(plans, catalog, owned)
+    """Results of plans; the numbers alone if these have all that is needed."""
+    result = numbers(plans, catalog) if needed and not owned else None
+    whole = result is not None and all(name in result for name in needed)
+    return result if result is not None and whole else evaluated(plans, catalog, owned)
 
 
 def _keys(

@@ -11,10 +11,10 @@ import numpy as np
 from xlperf.base.units import MILLION
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, column, table_schema, unit_of
-from xlperf.catalog.stack_rules import TITLES
 from xlperf.catalog.table import Table
 from xlperf.explore.mappings import Counts
 from xlperf.explore.objectives import BANDED, TOLD_APART, Limit, Objective, most_robust, num_alike
+from xlperf.interop.stack_rules import TITLES
 
 GOOD, BEYOND_LIMITS, TOO_LARGE, ILLEGAL = range(4)
 """How good a plan is at all: a worse kind never comes before a better one."""
@@ -34,11 +34,11 @@ class Search:
     - ``searched``: columns whose values were tried.
     - ``objective``: what was made best.
     - ``limits``: what had to be kept.
-    - ``counts``: numbers of accelerators that were tried, where they are searched.
+    - ``counts``: numbers of accelerators that were tried, if they are searched.
     - ``lead``: the column of the plans that came before the objective, and whether more of it is better.
-    - ``note``: what was left out, where all would have been too many.
+    - ``note``: what was left out, if all would have been too many.
     - ``refused``: the stack of the plans, if it starts none of the candidates.
-    - ``rivals``: further objectives, where the plans are those that no other beats in every one of them.
+    - ``rivals``: further objectives, if the plans are those that no other beats in every one of them.
     """
 
     plans: Table
@@ -177,17 +177,17 @@ def limiting(results: Table, limits: Sequence[Limit]) -> np.ndarray:
                 f"compute {share:.0%}, {words[place]} {lost[place, row]:.0%}"
                 for row, (share, place) in enumerate(zip(computed, most, strict=True))
             ]
-        found = [spent]
+        items = [spent]
         if limits:
             used = np.array([limit.used(results) for limit in limits])
             nearest = np.nan_to_num(used).argmax(axis=0)
             names = [limit.column.name.replace("_", " ") for limit in limits]
             kept = enumerate(nearest.tolist())
-            found.append(
+            items.append(
                 [f"{names[i]} at {used[i, row]:.0%} of its limit" if used[i, row] > 0.0 else "" for row, i in kept]
             )
-        found.append([f"memory {share:.0%} full" for share in results.number("memory_share").tolist()])
-    return np.array(["; ".join(filter(None, words)) for words in zip(*found, strict=True)], dtype=object)
+        items.append([f"memory {share:.0%} full" for share in results.number("memory_share").tolist()])
+    return np.array(["; ".join(filter(None, words)) for words in zip(*items, strict=True)], dtype=object)
 
 
 def _reached(limit: Limit, results: Table) -> str:
@@ -209,7 +209,7 @@ Answer = dict[str, Any]
 
 
 def one_plan(kind: str, columns: Mapping[str, Any], searched: Collection[str], form: Table) -> Table:
-    """A plan whose columns that may be searched say ``auto`` where the form leaves them blank.
+    """A plan whose columns that may be searched say ``auto`` if the form leaves them blank.
 
     ``columns``: columns of the plan. ``searched``: those that a search may choose. ``form``: where the values stand.
     Returns one row.

@@ -16,13 +16,11 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import MILLION
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.launch_rules import checkpoint_format
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
 from xlperf.engine.stated_prices import PLAN_PRICES
 from xlperf.equations.plan.records import PRECISIONS
-from xlperf.explore.api_prices import against_api
 from xlperf.explore.facility import (
     FEW_COPIES,
     MANY_USERS,
@@ -35,15 +33,15 @@ from xlperf.explore.facility import (
     serving,
     sized,
 )
-from xlperf.explore.fleet_machines import Machines
+from xlperf.explore.fleet_machines import Machines, engine_title, engines_of
 from xlperf.explore.fleet_plans import DEGREES, LOAD, ONE, TWO, Demand, Fleet, crossed, in_slices, with_columns
 from xlperf.explore.fleets import STATE, FleetSearch
-from xlperf.explore.money import cost_words, hours_of, lacking_words, with_prices
+from xlperf.explore.money import against_api, cost_words, hours_of, lacking_words, with_prices
 from xlperf.explore.objectives import DECILE, band_factor
 from xlperf.explore.search import stacked
 from xlperf.explore.search_results import Answer, short_name
-from xlperf.explore.serving_engines import engine_title, engines_of
 from xlperf.explore.vary import normal_scores
+from xlperf.interop.launch_rules import checkpoint_format
 
 _FLEET_COST = "fleet_cost_per_million_output_tokens"
 _COPY_COSTS = ("cost_per_million_output_tokens", "cost_per_million_output_tokens_all_in")
@@ -107,12 +105,12 @@ def _every_way(form: Table, catalog: Catalog) -> list[Fleet]:
     """Ways to serve with the prices of a form, whatever they draw: each engine with one pool and with two."""
     if _is_open(form):
         limit = float(form.number("facility_power_limit")[0])
-        found = filling(_every_way(with_columns(form, users=MANY_USERS), catalog), limit, catalog)
-        few = [fleet for fleet in found if fleet.users <= FEW_COPIES * fleet.plan.number("concurrency")[0]]
-        if few or not found:
-            users = (found[0].users if found else 1.0) / form.filled("active_share")[0]
-            found += filling(_every_way(with_columns(form, users=users), catalog), limit, catalog)
-        return first_ways(sorted(found, key=lambda fleet: -fleet.users))
+        result = filling(_every_way(with_columns(form, users=MANY_USERS), catalog), limit, catalog)
+        few = [fleet for fleet in result if fleet.users <= FEW_COPIES * fleet.plan.number("concurrency")[0]]
+        if few or not result:
+            users = (result[0].users if result else 1.0) / form.filled("active_share")[0]
+            result += filling(_every_way(with_columns(form, users=users), catalog), limit, catalog)
+        return first_ways(sorted(result, key=lambda fleet: -fleet.users))
     fleets = _smallest_fleets(form, catalog)
     if not fleets:
         return []
@@ -174,11 +172,11 @@ def _search(form: Table, catalog: Catalog) -> FleetSearch:
 
 def _engines(form: Table, prefill: str, catalog: Catalog) -> list[str]:
     """Engines to compare: those that run on the accelerators of both pools."""
-    found = engines_of(form, catalog)
+    result = engines_of(form, catalog)
     if not prefill:
-        return found
+        return result
     others = engines_of(with_columns(form, accelerator=prefill), catalog)
-    both = [engine for engine in found if engine in others]
+    both = [engine for engine in result if engine in others]
     if not both:
         words = f"no serving engine runs on both {form.text('accelerator')[0]} and {prefill}; leave it blank"
         raise InputError(Fault(form.place(0, "prefill_accelerator"), words))
@@ -218,14 +216,14 @@ def other_machines(form: Table, names: Sequence[str], catalog: Catalog) -> Answe
 
     ``form``: one row of kind ``serve``. ``names``: accelerators to try.
     """
-    found, own = [], str(form.text("accelerator")[0])
+    result, own = [], str(form.text("accelerator")[0])
     columns = {name: values for name, values in form.columns.items() if name not in _SET}
     for name in names:
         asked = with_columns(replace(form, columns=columns), accelerator=name, prefill_accelerator="")
         search = _search(asked, catalog)
         if name != own and search.demand.kept(evaluate(search.single_users(), catalog, results=STATE)).any():
-            found.append(short_name(name))
-    would = f"{', '.join(found)} would serve this" if found else f"None of {', '.join(map(short_name, names))} would"
+            result.append(short_name(name))
+    would = f"{', '.join(result)} would serve this" if result else f"None of {', '.join(map(short_name, names))} would"
     return {"best_way": would}
 
 
@@ -265,7 +263,7 @@ def _formats(form: Table, catalog: Catalog) -> list[dict[str, Any]]:
     published = checkpoint_format(str(form.text("model")[0]))
     own = next((name for name in _PRECISIONS if computes_in(name)), "fp16")
     stored = published.get("precision", own)
-    found = []
+    results = []
     for precision in [str(form.text("precision")[0])] if form.text("precision")[0] else dict.fromkeys((own, stored)):
         wide = not computes_in(precision) and computes_in(_WIDE)
         columns: dict[str, Any] = {"precision": np.array([precision], dtype=object)}
@@ -276,8 +274,8 @@ def _formats(form: Table, catalog: Catalog) -> list[dict[str, Any]]:
         columns["kv_precision"] = np.array([str(form.text("kv_precision")[0]) or narrow], dtype=object)
         if precision == stored and (published.get("wide_attention") or published.get("attention")):
             columns["wide_attention"] = np.ones(1)
-        found.append(columns)
-    return found
+        results.append(columns)
+    return results
 
 
 def replicas_of(form: Table, catalog: Catalog) -> Table:
@@ -295,7 +293,7 @@ def replicas_of(form: Table, catalog: Catalog) -> Table:
 def _answer(form: Table, fleets: list[Fleet], way: int, catalog: Catalog) -> Answer:
     fleet = fleets[way - 1]
     plan, results = fleet.plan, fleet.results
-    found: Answer = {
+    by_name: Answer = {
         name: float(results.number(name)[0])
         for name in (
             "tokens_per_second_per_accelerator", "tokens_per_second_per_user", "ttft", "tpot", "tpot_low", "tpot_high",
@@ -304,17 +302,17 @@ def _answer(form: Table, fleets: list[Fleet], way: int, catalog: Catalog) -> Ans
     }  # fmt: skip
     own = sized(fleet, catalog)
     users, load, size, server, longer = own.users, own.load, own.size, own.server, own.longer
-    found["tokens_per_second_per_accelerator"] /= longer
+    by_name["tokens_per_second_per_accelerator"] /= longer
     slices = in_slices(plan, catalog)
     hours = hours_of(form, plan, results, catalog)
     copies, kinds = own.whole()
     servers = own.servers
-    found |= {name: float(plan.number(name)[0]) for name in DEGREES}
-    found |= {"copies": float(np.ceil(copies)), "copy_size": size, "concurrency": load, "users": users}
-    found |= {"server_size": server, "servers": servers, "way": float(way), "num_ways": float(len(fleets))}
+    by_name |= {name: float(plan.number(name)[0]) for name in DEGREES}
+    by_name |= {"copies": float(np.ceil(copies)), "copy_size": size, "concurrency": load, "users": users}
+    by_name |= {"server_size": server, "servers": servers, "way": float(way), "num_ways": float(len(fleets))}
     for number, (speed, rate) in enumerate(fleet.curve.T.tolist(), start=1):
-        found |= {f"curve_speed_{number}": speed, f"curve_throughput_{number}": rate / longer}
-    found["request_rate"] = users / float(results.number("latency")[0])
+        by_name |= {f"curve_speed_{number}": speed, f"curve_throughput_{number}": rate / longer}
+    by_name["request_rate"] = users / float(results.number("latency")[0])
     rate = users / load * float(results.number("tokens_per_second")[0]) / longer
     fleet_sizes = {"": sum(kinds)}
     scores = {"low": -DECILE, "high": DECILE, "sure": float(normal_scores(np.array([SURE]))[0])}
@@ -322,43 +320,45 @@ def _answer(form: Table, fleets: list[Fleet], way: int, catalog: Catalog) -> Ans
         further = float(band_factor(results, "tpot", score)[0]) / longer
         fleet_sizes[f"_{end}"] = sum(own.whole(further)[1])
     count = fleet_sizes[""]
-    found |= {f"accelerators{end}": number for end, number in fleet_sizes.items()}
-    found |= hours.results | hours.costs(_FLEET_COST, count / rate)
-    found |= {f"cost{end}": number * hours.paid / rate for end, number in fleet_sizes.items() if end in _ENDS}
-    found |= {name: float(results.number(name)[0]) for name in _OF_COPY}
-    found |= {name: float(hours.ownership.number(name)[0]) for name in _OWNED_OF_COPY}
+    by_name |= {f"accelerators{end}": number for end, number in fleet_sizes.items()}
+    by_name |= hours.results | hours.costs(_FLEET_COST, count / rate)
+    by_name |= {f"cost{end}": number * hours.paid / rate for end, number in fleet_sizes.items() if end in _ENDS}
+    by_name |= {name: float(results.number(name)[0]) for name in _OF_COPY}
+    by_name |= {name: float(hours.ownership.number(name)[0]) for name in _OWNED_OF_COPY}
     month = float(form.filled("hours_per_month")[0])
-    found |= {"tokens_per_second": rate} | hours.costs("monthly_cost", count * month)
-    found |= {"power_per_accelerator": own.each, "power": own.power, "monthly_energy": own.power * month}
-    found["monthly_carbon"] = found["monthly_energy"] * found["carbon_per_million_tokens"] / found["energy_per_token"]
-    found |= in_power(form, own, found["request_rate"])
-    found["users_that_fit"] = own.copies_in(kinds) * load
-    found["head_room"] = found["users_that_fit"] / users - 1.0
-    found["memory_used"] = found["memory"] / found["memory_capacity"]
-    found["speed_used"] = found["tpot"] * float(form.filled("speed_per_user")[0])
-    found["ttft_used"] = float(np.nan_to_num(found["ttft"] / form.number("ttft_target")[0]))
-    found["users_used"] = users / found["users_that_fit"]
-    found["limit"] = _LIMITS[max(_LIMITS, key=lambda name: float(found[name]))]
-    found["price_basis"] = hours.basis
-    found |= {name: str(plan.filled(name)[0]) for name in ("precision", "software", "mode")}
-    found |= {name: float(plan.number(name)[0]) for name in _CHOSEN if name in plan}
-    found["expert_dispatch"] = str(plan.text("expert_dispatch")[0])
-    found |= {name: str(results[name][0]) for name in ("trust", "trust_reason")}
+    by_name |= {"tokens_per_second": rate} | hours.costs("monthly_cost", count * month)
+    by_name |= {"power_per_accelerator": own.each, "power": own.power, "monthly_energy": own.power * month}
+    by_name["monthly_carbon"] = (
+        by_name["monthly_energy"] * by_name["carbon_per_million_tokens"] / by_name["energy_per_token"]
+    )
+    by_name |= in_power(form, own, by_name["request_rate"])
+    by_name["users_that_fit"] = own.copies_in(kinds) * load
+    by_name["head_room"] = by_name["users_that_fit"] / users - 1.0
+    by_name["memory_used"] = by_name["memory"] / by_name["memory_capacity"]
+    by_name["speed_used"] = by_name["tpot"] * float(form.filled("speed_per_user")[0])
+    by_name["ttft_used"] = float(np.nan_to_num(by_name["ttft"] / form.number("ttft_target")[0]))
+    by_name["users_used"] = users / by_name["users_that_fit"]
+    by_name["limit"] = _LIMITS[max(_LIMITS, key=lambda name: float(by_name[name]))]
+    by_name["price_basis"] = hours.basis
+    by_name |= {name: str(plan.filled(name)[0]) for name in ("precision", "software", "mode")}
+    by_name |= {name: float(plan.number(name)[0]) for name in _CHOSEN if name in plan}
+    by_name["expert_dispatch"] = str(plan.text("expert_dispatch")[0])
+    by_name |= {name: str(results[name][0]) for name in ("trust", "trust_reason")}
     accelerator = short_name(plan.text("accelerator")[0])
     other = str(plan.text("prefill_accelerator")[0])
-    found["prefill_accelerator"] = other if own.prefill else NOTHING
+    by_name["prefill_accelerator"] = other if own.prefill else NOTHING
     names = f"{accelerator} and {kinds[1]:,.0f} {short_name(other)}" if own.prefill else accelerator
     cost = cost_words(form, hours, count / rate * MILLION, " per million output tokens")
-    found["answer"] = _sentence(found, kinds[0], names, slices, cost) + _nearer(fleets, way, accelerator)
-    products = str(plan.text("activation_precision")[0]) or found["precision"]
-    found["answer"] += _format_words(str(plan.text("model")[0]), found["precision"], PRECISIONS[products].peak)
+    by_name["answer"] = _sentence(by_name, kinds[0], names, slices, cost) + _nearer(fleets, way, accelerator)
+    products = str(plan.text("activation_precision")[0]) or by_name["precision"]
+    by_name["answer"] += _format_words(str(plan.text("model")[0]), by_name["precision"], PRECISIONS[products].peak)
     usual = PRECISIONS[products].cache
-    found["kv_precision"] = str(plan.text("kv_precision")[0]) or usual
-    found["answer"] += "" if found["kv_precision"] == usual else f" Cache in {found['kv_precision'].upper()}."
-    found["answer"] += power_words(form, found) + lacking_words(hours)
-    found |= against_api(form, catalog, found)
-    found["defaults_used"] = _defaults(plan)
-    return found
+    by_name["kv_precision"] = str(plan.text("kv_precision")[0]) or usual
+    by_name["answer"] += "" if by_name["kv_precision"] == usual else f" Cache in {by_name['kv_precision'].upper()}."
+    by_name["answer"] += power_words(form, by_name) + lacking_words(hours)
+    by_name |= against_api(form, catalog, by_name)
+    by_name["defaults_used"] = _defaults(plan)
+    return by_name
 
 
 _CHOSEN = (
@@ -372,26 +372,26 @@ _MANY = 1.5
 """Accelerators of whole servers over those that serve, from which on an answer says both. [-]"""
 
 
-def _sentence(found: Answer, count: float, accelerator: str, slices: bool, cost: str) -> str:
-    unit = f"{'slice' if slices else 'server'}{'s' * (found['servers'] != 1)}"
-    used = found["copies"] * found["copy_size"]
-    many = f"{count:,.0f} {accelerator} in {found['servers']:,.0f} {unit}"
-    many += f" ({used:,.0f} would do)" if found["accelerators"] >= _MANY * used else ""
-    speed = f"{found['users']:,.0f} users at {found['tokens_per_second_per_user']:,.0f} tokens/s each"
-    way = way_words(found["software"], found["mode"], found)
-    return f"{many} serve {speed}{cost} with {way}; {found['limit']}."
+def _sentence(answer: Answer, count: float, accelerator: str, slices: bool, cost: str) -> str:
+    unit = f"{'slice' if slices else 'server'}{'s' * (answer['servers'] != 1)}"
+    used = answer["copies"] * answer["copy_size"]
+    many = f"{count:,.0f} {accelerator} in {answer['servers']:,.0f} {unit}"
+    many += f" ({used:,.0f} would do)" if answer["accelerators"] >= _MANY * used else ""
+    speed = f"{answer['users']:,.0f} users at {answer['tokens_per_second_per_user']:,.0f} tokens/s each"
+    way = way_words(answer["software"], answer["mode"], answer)
+    return f"{many} serve {speed}{cost} with {way}; {answer['limit']}."
 
 
-def way_words(software: str, mode: str, found: Answer) -> str:
+def way_words(software: str, mode: str, answer: Answer) -> str:
     """Engine and pools of a way: ``SGLang, 96 prefill and 64 decode``."""
     if mode != TWO:
         return f"{engine_title(software)} in one pool"
-    prefill = found["prefill_accelerators"]
-    return f"{engine_title(software)}, {prefill:,.0f} prefill and {found['copy_size'] - prefill:,.0f} decode"
+    prefill = answer["prefill_accelerators"]
+    return f"{engine_title(software)}, {prefill:,.0f} prefill and {answer['copy_size'] - prefill:,.0f} decode"
 
 
 def _nearer(fleets: list[Fleet], way: int, accelerator: str) -> str:
-    """The cheapest way that is not extrapolated, where the one that is shown is."""
+    """The cheapest way that is not extrapolated, if the one that is shown is."""
     own = fleets[way - 1]
     if str(own.results["trust"][0]) != _FAR:
         return ""

@@ -27,8 +27,8 @@ PRECISION = 1e-3
 class Solution:
     """The answer to an inverse question.
 
-    - ``value``: least (or largest) value that reaches the targets, in the unit used inside; NaN where none does.
-    - ``best``: the best plan with that value; where none reaches the targets the one that comes nearest.
+    - ``value``: least (or largest) value that reaches the targets, in the unit used inside; NaN if none does.
+    - ``best``: the best plan with that value; if none reaches the targets the one that comes nearest.
     """
 
     value: float
@@ -82,12 +82,12 @@ def solve_plan(
     fewest = is_number_of_accelerators(objective)
     kept = [*targets, *own_targets(plan, probability)]
     first = "" if fewest else objective
-    found = search(plan, catalog, first, kept, stated, 1, progress, (name, largest), processes, **bounds)
-    value = float(found.plans.number(name)[0]) if found.found else float("nan")
-    if fewest and found.found:
+    result = search(plan, catalog, first, kept, stated, 1, progress, (name, largest), processes, **bounds)
+    value = float(result.plans.number(name)[0]) if result.found else float("nan")
+    if fewest and result.found:
         stated = {name: np.array([value])}
-        found = search(plan, catalog, objective, kept, stated, 1, progress, None, processes, **bounds)
-    return Solution(value, found)
+        result = search(plan, catalog, objective, kept, stated, 1, progress, None, processes, **bounds)
+    return Solution(value, result)
 
 
 def solve_number(
@@ -105,7 +105,7 @@ def solve_number(
     """The least number of a plan or in a catalog sheet with which the plan fits and keeps its targets.
 
     Stated values are tried from the least on. Between two ends the logarithm is halved: what reaches the targets is
-    taken to reach them with more of it (with less of it where the largest is sought).
+    taken to reach them with more of it (with less of it if the largest is sought).
 
     ``varied``: the column, with values or the ends between which to look; counts are whole. The others are those of
     :func:`solve_plan`. Returns what is exact for counts, else within :data:`PRECISION`, on the side that reaches the
@@ -136,9 +136,9 @@ def solve_number(
         middle = float(np.sqrt(easy * hard))
         if varied.is_whole:
             middle = min(max(float(np.floor(middle)), min(easy, hard) + 1.0), max(easy, hard) - 1.0)
-        found = best_at(middle)
-        if found.found:
-            easy, reached = middle, found
+        result = best_at(middle)
+        if result.found:
+            easy, reached = middle, result
         else:
             hard = middle
     return Solution(easy, reached)

@@ -62,14 +62,14 @@ def divisors(*counts: float) -> list[float]:
     >>> divisors(12.0, 8.0)
     [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0]
     """
-    found: set[float] = set()
+    result: set[float] = set()
     for count in set(counts):
         if not count >= 1.0:
             continue
         low = np.arange(1.0, np.floor(np.sqrt(count)) + 1.0)
         low = low[count % low == 0.0]
-        found.update(low.tolist(), (count / low).tolist())
-    return sorted(found)
+        result.update(low.tolist(), (count / low).tolist())
+    return sorted(result)
 
 
 def divides(size: Array | float, number: Array | float) -> Mask:
@@ -167,14 +167,14 @@ class PartialPlan(PlanColumns):
         return name in self._space.asked or name in self._space.base
 
     def words(self, name: str) -> np.ndarray:
-        """A column of words as the plans state it; "" where it is blank."""
+        """A column of words as the plans state it; "" if it is blank."""
         space = self._space
         if name in space.asked:
             return self.filled(name)
         return np.asarray(space.base.text(name)[self._base_rows])
 
     def filled(self, name: str) -> np.ndarray:
-        """A column as the plans state it, with the schema's default where it is blank; NaN or "" where it has none."""
+        """A column as the plans state it, with the schema's default if it is blank; NaN or "" if it has none."""
         if name in self._chosen:
             return self._chosen[name]
         if name in self._space.found:
@@ -184,7 +184,7 @@ class PartialPlan(PlanColumns):
         return np.asarray(self._space.base.filled(name)[self._base_rows])
 
     def known(self, name: str) -> Array:
-        """A degree, 1 where it is blank or not chosen yet."""
+        """A degree, 1 if it is blank or not chosen yet."""
         try:
             return np.asarray(np.nan_to_num(self.filled(name), nan=1.0))
         except NotChosen:
@@ -239,7 +239,7 @@ class Space:
     - ``base``: one plan, with every combination of the stated values of columns that no other depends on.
     - ``asked``: columns that are searched: the stated values, None where candidates follow from the plan.
     - ``model``: shapes of the models of the rows of the base.
-    - ``longest``: longest context of these models, NaN where it is not known [-].
+    - ``longest``: longest context of these models, NaN if it is not known [-].
     - ``rules``: rules of legality and the record that each reads; it is applied once all that it reads is chosen. Those
       that read no searched column are left to the evaluation, which says what is wrong.
     - ``most``: combinations at the most.
@@ -289,7 +289,7 @@ class Space:
     ) -> None:
         """Cross the combinations with the values of a column, if it is searched; those that break a rule are left out.
 
-        ``values``: values to try where none are stated, in the order in which equal plans are preferred; or what gives
+        ``values``: values to try if none are stated, in the order in which equal plans are preferred; or what gives
         them for a number of each combination. ``number``: that number, (combinations,). ``legal``: which plans to keep
         of those that keep the rules. ``distinct``: the same of values that are not stated: False where another value
         makes the same plan. ``blank``: which combinations the column says nothing in: there it stays blank. Raises
@@ -310,7 +310,7 @@ class Space:
         starts = np.cumsum(sizes) - sizes
         text = self.base.schema.by_name[name].is_text
         flat = np.array([value for listed in lists for value in listed], dtype=object if text else np.float64)
-        kept, found, total = [np.zeros(0, dtype=np.int64)], [flat[:0]], 0
+        kept, result, total = [np.zeros(0, dtype=np.int64)], [flat[:0]], 0
         applied: set[int] = set()
         for start in range(0, len(self), _BATCH):
             own = which[start : start + _BATCH]
@@ -332,12 +332,12 @@ class Space:
                     good &= ~broken
             good |= blank[index]
             kept.append(index[good])
-            found.append(tried[good])
+            result.append(tried[good])
             total += len(kept[-1])
             self.count(total)
         self.rules = [pair for place, pair in enumerate(self.rules) if place not in applied]
         self.keep(np.concatenate(kept))
-        self.found[name] = np.concatenate(found)
+        self.found[name] = np.concatenate(result)
         if len(self) >= SPLIT and not self._split:
             self._split = True
             before, after = self.part.number, self.part.number + 1
@@ -396,7 +396,7 @@ def space_of(
     """
     rows = catalog.rows("models", base.text("model"), base, "model")
     arrays = catalog_arrays(catalog, np.zeros(0, dtype=np.int64))
-    model, longest = Model(*arrays.model[:, rows]), arrays.max_sequence_length[rows]
+    model, longest = Model.of_rows(arrays.model[:, rows]), arrays.max_sequence_length[rows]
     space = Space(base, asked, model, longest, rules, most, counts, part=part)
     space.count(len(base))
     return space

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.launch_start import Shape
-from xlperf.catalog.stack_rules import TITLES, stack_of_software
 from xlperf.catalog.table import Table
 from xlperf.engine.stack_rules import rules_of
 from xlperf.equations.plan.records import Rule, broken_rules, remarks_of_rows
 from xlperf.explore.mappings import PartialInference, PartialPrefill, PartialTraining, server_sizes
 from xlperf.explore.space import NotChosen, PartialPlan, Rules, space_of
+from xlperf.interop.launch_start import Shape
+from xlperf.interop.stack_rules import TITLES, stack_of_software
 
 _RECORDS: dict[str, tuple[type[PartialPlan], ...]] = {
     "training": (PartialTraining,),
@@ -26,14 +26,14 @@ _RECORDS: dict[str, tuple[type[PartialPlan], ...]] = {
 
 def stacks_of(plans: Table) -> tuple[str, ...]:
     """Stacks of plans whose rules are known, in their order."""
-    found = {stack_of_software(str(name)) for name in set(plans.filled("software").tolist())}
-    return tuple(stack for stack in TITLES if stack in found)
+    names = {stack_of_software(str(name)) for name in set(plans.filled("software").tolist())}
+    return tuple(stack for stack in TITLES if stack in names)
 
 
 def rules_of_stacks(plans: Table, stacks: Collection[str]) -> Rules:
     """Rules of stacks as spaces of plans read them.
 
-    ``plans``: of the space. ``stacks``: :func:`stacks_of` these; where there are several, each concerns its own plans.
+    ``plans``: of the space. ``stacks``: :func:`stacks_of` these; if there are several, each concerns its own plans.
     """
     kind = plans.kind
     whole = len(set(plans.filled("software").tolist())) == 1
@@ -55,7 +55,7 @@ def rules_of_stacks(plans: Table, stacks: Collection[str]) -> Rules:
 
 
 def refused_reasons(plans: Table, catalog: Catalog, stack: str = "") -> list[str]:
-    """Why the stack of each plan does not start it, "" where it does or its rules are not known.
+    """Why the stack of each plan does not start it, "" if it does or its rules are not known.
 
     ``plans``: without ``auto``. ``catalog``: with the models. ``stack``: whose rules, in place of that of each plan's
     software.
@@ -65,9 +65,9 @@ def refused_reasons(plans: Table, catalog: Catalog, stack: str = "") -> list[str
         named = np.full(len(plans), software, dtype=object)
         plans = replace(plans, columns={**plans.columns, "software": named}, auto={})
     rules = rules_of_stacks(plans, stacks_of(plans))
-    found = [""] * len(plans)
+    result = [""] * len(plans)
     if not rules:
-        return found
+        return result
     space = space_of(plans, {}, catalog, rules[:1], len(plans))
     for record, rule in rules:
         plan: Any = space.plan(record)
@@ -79,8 +79,8 @@ def refused_reasons(plans: Table, catalog: Catalog, stack: str = "") -> list[str
         for each in said:
             _, words = remarks_of_rows([each], len(plans))
             for row in np.flatnonzero(each.rows & concerned).tolist():
-                found[row] = found[row] or str(words[row])
-    return found
+                result[row] = result[row] or str(words[row])
+    return result
 
 
 def shape_of(plan: Table, catalog: Catalog) -> Shape:

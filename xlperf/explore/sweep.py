@@ -186,7 +186,7 @@ def sweep(wanted: Sweep, progress: Progress | None = None, most: int = MOST_PLAN
 
     ``wanted``: plans, and what varies. ``progress``: called with the number of plans of each block that is done.
     ``most``: plans at the most. Returns one row per plan and combination or draw, none left out. Raises InputError
-    where there are more, and as :func:`xlperf.explore.auto.evaluate_resolved`.
+    if there are more, and as :func:`xlperf.explore.auto.evaluate_resolved`.
     """
     if len(wanted) > most:
         problem = (
@@ -223,16 +223,16 @@ class Best(NamedTuple):
         """The best rows of a block."""
         return self.of(self.sweep.block(number))
 
-    def of(self, found: Swept) -> Swept:
+    def of(self, swept: Swept) -> Swept:
         """Those of some rows, the best first; of equal rows the first."""
-        loss = self.objective.loss(found.results, found.plans)
-        good = (found.results.number("fits") == 1.0) & ~np.isnan(loss)
+        loss = self.objective.loss(swept.results, swept.plans)
+        good = (swept.results.number("fits") == 1.0) & ~np.isnan(loss)
         for limit in self.limits:
-            good &= limit.kept(found.results)
+            good &= limit.kept(swept.results)
         rows = np.flatnonzero(good)
         rows = rows[np.argsort(loss[rows], kind="stable")][: self.number]
-        varied = [(column, values[rows]) for column, values in found.varied]
-        return Swept(found.plans.take(rows), found.results.take(rows), varied)
+        varied = [(column, values[rows]) for column, values in swept.varied]
+        return Swept(swept.plans.take(rows), swept.results.take(rows), varied)
 
 
 def best_rows(
@@ -243,11 +243,11 @@ def best_rows(
     ``processes``: processes that compute; ``scheduler``: address of a Dask scheduler whose workers compute instead.
     ``progress``: called with the number of plans of each block that is done.
     """
-    found: Swept | None = None
+    result: Swept | None = None
     blocks = worked(wanted.of_block, range(wanted.sweep.num_blocks), processes, scheduler)
     for number, block in enumerate(blocks):
-        found = block if found is None else wanted.of(joined([found, block]))
+        result = block if result is None else wanted.of(joined([result, block]))
         if progress is not None:
             progress(min(BLOCK, len(wanted.sweep) - number * BLOCK))
-    assert found is not None
-    return found
+    assert result is not None
+    return result

@@ -27,7 +27,7 @@ SEARCHED = (
     "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "context_parallel", "expert_parallel",
     "pipeline_schedule", "micro_batch_size", "recompute", "zero_stage", "offload_optimizer",
 )  # fmt: skip
-"""Columns of a form that a search chooses; those of :data:`FOLLOWING` follow where they are open."""
+"""Columns of a form that a search chooses; those of :data:`FOLLOWING` follow if they are open."""
 FOLLOWING = ("recompute_modules", "recompute_layers", "expert_overlap")
 DEGREES = SEARCHED[:7]
 PRECISIONS = ("bf16", "fp8-current", "fp8-block", "mxfp8", "fp4")
@@ -37,7 +37,7 @@ MOST = 200_000
 BLOCK = 192
 """Choices of degrees that are tried with every way to save memory at once. [-]"""
 MOST_BLOCKS = 24
-"""Blocks at the most: where memory is short from the first on, the best of these is the answer. [-]"""
+"""Blocks at the most: if memory is short from the first on, the best of these is the answer. [-]"""
 KEPT = 32
 """Best plans of a block that are kept. [-]"""
 FIRST = 4096
@@ -47,11 +47,11 @@ _MODULES = (
     "moe", "norm latent moe", "norm mlp latent activation",
 )  # fmt: skip
 _LAYERS = (0.25, 0.5, 0.75)
-"""Shares of the layers of a stage that full recomputation covers, where its chunk is the whole stage."""
+"""Shares of the layers of a stage that full recomputation covers, if its chunk is the whole stage."""
 
 
 class Way(NamedTuple):
-    """A way to save memory: columns of plans, NaN and "" where blank; ``share`` of the layers of a stage."""
+    """A way to save memory: columns of plans, NaN and "" if blank; ``share`` of the layers of a stage."""
 
     recompute: str
     modules: str = ""
@@ -87,19 +87,19 @@ def ways(plan: Table, catalog: Catalog) -> list[Way]:
 
 
 def _least_sharding(plan: Table) -> float:
-    """ZeRO stage of a stack that starts no lower one, NaN where the default of plans starts."""
+    """ZeRO stage of a stack that starts no lower one, NaN if the default of plans starts."""
     return 2.0 if stacks_of(plan) == ("torchtitan",) else float("nan")
 
 
 def best_mapping(plan: Table, catalog: Catalog) -> Search:
-    """The fastest mapping of a training plan that fits and that its stack starts; offload where nothing else fits.
+    """The fastest mapping of a training plan that fits and that its stack starts; offload if nothing else fits.
 
     ``plan``: one row; its columns of :data:`SEARCHED` and its precision may say ``auto``. ``catalog``: what it refers
-    to. Returns one plan; one that does not fit where none does.
+    to. Returns one plan; one that does not fit if none does.
     """
     open_precision = bool("precision" in plan.auto and plan.auto["precision"][0])
     precisions = PRECISIONS if open_precision else (str(plan.filled("precision")[0]),)
-    found: Search | None = None
+    result: Search | None = None
     for offload in (0.0, 1.0):
         asked = plan
         if "offload_optimizer" in plan.auto and plan.auto["offload_optimizer"][0]:
@@ -109,12 +109,12 @@ def best_mapping(plan: Table, catalog: Catalog) -> Search:
         degrees: Table | None = None
         for precision in precisions:
             own, degrees = _of_precision(_with(asked, {"precision": precision}), catalog, degrees)
-            if found is None or _better(own, found):
-                found = own
-        if found is not None and found.found:
+            if result is None or _better(own, result):
+                result = own
+        if result is not None and result.found:
             break
-    assert found is not None
-    return replace(found, searched=tuple(name for name in plan.schema.by_name if name in plan.auto))
+    assert result is not None
+    return replace(result, searched=tuple(name for name in plan.schema.by_name if name in plan.auto))
 
 
 def _better(one: Search, other: Search) -> bool:
@@ -185,21 +185,21 @@ def _blocks(order: np.ndarray, least: Array) -> Iterator[np.ndarray]:
 
 
 def _times(plans: Table, catalog: Catalog) -> Array:
-    """Step time of plans, NaN where a plan is illegal. [s]"""
-    found = numbers(plans, catalog)
-    assert found is not None
-    return found.number("step_time")
+    """Step time of plans, NaN if a plan is illegal. [s]"""
+    result = numbers(plans, catalog)
+    assert result is not None
+    return result.number("step_time")
 
 
 def _memory(plans: Table, catalog: Catalog) -> np.ndarray:
     """Which plans fit."""
-    found = fitting(plans, catalog)
-    assert found is not None
-    return np.asarray(found["fits"] == 1.0)
+    result = fitting(plans, catalog)
+    assert result is not None
+    return np.asarray(result["fits"] == 1.0)
 
 
 def _overlapped(plans: Table, catalog: Catalog) -> Table:
-    """Plans, and again with the all-to-all of experts overlapped where the stack starts that."""
+    """Plans, and again with the all-to-all of experts overlapped if the stack starts that."""
     several = np.flatnonzero(plans.filled("expert_parallel") > 1.0)
     if not len(several) or not np.isnan(plans.number("expert_overlap")).all():
         return plans
@@ -209,7 +209,7 @@ def _overlapped(plans: Table, catalog: Catalog) -> Table:
 
 
 def _crossed(plans: Table, choices: Sequence[Way], num_layers: float) -> Table:
-    """Plans with every way to save memory: ZeRO-2 and 3 without a pipeline, shares of layers where a stage is a chunk.
+    """Plans with every way to save memory: ZeRO-2 and 3 without a pipeline, shares of layers if a stage is a chunk.
 
     ``num_layers``: of the model [-].
     """

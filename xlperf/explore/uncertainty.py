@@ -95,7 +95,7 @@ class Uncertainty:
         return [*names, ("calibration", BAND)] if self.banded else names
 
     def draws(self) -> tuple[Array, Array]:
-        """The result of each draw of each plan, NaN where it is illegal, and whether it is usable, (plans, draws)."""
+        """The result of each draw of each plan, NaN if it is illegal, and whether it is usable, (plans, draws)."""
         return self._drawn
 
     @cached_property
@@ -140,10 +140,10 @@ class Uncertainty:
             (rows, shares[:, some], None if scores is None else scores[at])
             for (rows, some), at in zip(pieces, places, strict=True)
         )
-        found, fits = np.empty((plans, draws)), np.empty((plans, draws))
+        result, fits = np.empty((plans, draws)), np.empty((plans, draws))
         for at, (values, fit) in zip(places, worked(self._piece, tasks, self.processes), strict=True):
-            found[at], fits[at] = values, fit
-        return found / unit_of(self.column).factor, fits
+            result[at], fits[at] = values, fit
+        return result / unit_of(self.column).factor, fits
 
     def _piece(self, task: tuple[np.ndarray, Array, Array | None]) -> tuple[Array, Array]:
         """As :meth:`_at` for some of the plans, by their rows, and some of the draws."""
@@ -171,17 +171,17 @@ class Uncertainty:
 
     def summary(self) -> Table:
         """``uncertainty``: percentiles of the result of each plan, and how likely each plan is the best of all."""
-        found, fits = self.draws()
-        usable = self._losses(found, fits)
+        result, fits = self.draws()
+        usable = self._losses(result, fits)
         best = np.isfinite(usable.min(axis=0)) & (usable == usable.min(axis=0))
         base, _ = self._at(np.full((self.sweep.num_inputs, 1), 0.5), None)
         with np.errstate(all="ignore"):
-            percentiles = np.array([_percentiles(row) for row in found])
+            percentiles = np.array([_percentiles(row) for row in result])
             columns = {
                 "plan": _names(self.sweep.plans),
-                "result": np.full(len(found), self.column.header, dtype=object),
+                "result": np.full(len(result), self.column.header, dtype=object),
                 "median_inputs": base[:, 0],
-                "mean": np.array([row[~np.isnan(row)].mean() if (~np.isnan(row)).any() else np.nan for row in found]),
+                "mean": np.array([row[~np.isnan(row)].mean() if (~np.isnan(row)).any() else np.nan for row in result]),
                 "p5": percentiles[:, 0],
                 "p50": percentiles[:, 1],
                 "p95": percentiles[:, 2],
@@ -191,17 +191,17 @@ class Uncertainty:
             }
         return Table("uncertainty", columns)
 
-    def _losses(self, found: Array, fits: Array) -> Array:
-        """Losses to be minimised, (plans, draws); infinite where a plan does not fit."""
+    def _losses(self, values: Array, fits: Array) -> Array:
+        """Losses to be minimised, (plans, draws); infinite if a plan does not fit."""
         larger = objective_of(self.sweep.plans.kind, self.result, owned=self.sweep.owned).larger
-        usable = np.where(fits == 1.0, -found if larger else found, np.inf)
+        usable = np.where(fits == 1.0, -values if larger else values, np.inf)
         return np.where(np.isnan(usable), np.inf, usable)
 
     def values_of_measuring(self) -> Array:
-        """By how much the chosen plan is better on average where an input is known before the choice, (inputs,).
+        """By how much the chosen plan is better on average if an input is known before the choice, (inputs,).
 
         Without that the plan that is best on average is taken. Draws are put in :data:`CLASSES` classes by an input,
-        and the plan that is best in each is taken instead: exactly 0 where that is the same one. The band is measured
+        and the plan that is best in each is taken instead: exactly 0 if that is the same one. The band is measured
         with all plans, the inputs at their medians. Plans that do not fit in a tenth of the draws are not chosen. After
         M. Strong and J. E. Oakley, "An efficient method for computing single-parameter partial expected value of
         perfect information", Medical Decision Making 33(6), 2013, doi:10.1177/0272989X12465123.
@@ -222,16 +222,16 @@ class Uncertainty:
             chosen = int(np.argmin(sums.sum(axis=1) / numbers.sum(axis=1)))
             return float(np.mean(means[chosen] - means.min(axis=0)))
 
-        found = np.zeros(count)
+        result = np.zeros(count)
         for place, shares in enumerate(self._shares):
-            found[place] = gain(np.minimum((shares * CLASSES).astype(np.int64), CLASSES - 1), kept)
+            result[place] = gain(np.minimum((shares * CLASSES).astype(np.int64), CLASSES - 1), kept)
         if self.banded:
             middle = np.arange(len(losses)), np.full((self.sweep.num_inputs, 1), 0.5), self._scores
             values, fits = self._piece(middle)
             own = self._losses(values / unit_of(self.column).factor, fits)
             own = own[np.isfinite(own).mean(axis=1) > _SURE]
-            found[-1] = gain(np.arange(number), own) if len(own) > 1 else 0.0
-        return found
+            result[-1] = gain(np.arange(number), own) if len(own) > 1 else 0.0
+        return result
 
     def effects(self, number: int = 0) -> Table:
         """``input_effects``: what each input does to the result of each plan, the one with the largest swing first.
@@ -285,7 +285,7 @@ class Uncertainty:
         mixed = [np.where(np.arange(count)[:, None] == place, other, one) for place in range(count)]
         values, _ = self._inputs_at(np.concatenate([one, other, *mixed], axis=1))
         parts = values.reshape(len(values), count + 2, number)
-        found = [
+        results = [
             sobol_indices(
                 func={"f_A": row[:1] - row.mean(), "f_B": row[1:2] - row.mean(), "f_AB": row[2:, None] - row.mean()},
                 n=number,
@@ -293,7 +293,7 @@ class Uncertainty:
             for row in parts
         ]
         first, total = (
-            np.array([np.ravel(getattr(one, name)) for one in found]) for name in ("first_order", "total_order")
+            np.array([np.ravel(getattr(one, name)) for one in results]) for name in ("first_order", "total_order")
         )
         return first, total
 
@@ -310,14 +310,14 @@ def usual_ranges(plans: Table) -> tuple[Varied, ...]:
 def sheet_ranges(plans: Table, catalog: Catalog, without: Sequence[Varied] = ()) -> tuple[Varied, ...]:
     """Numbers that the sheets have low and high values of, in rows that plans name: triangular about the base value.
 
-    ``without``: numbers that vary otherwise. Returns factors; where rows differ in them the widest.
+    ``without``: numbers that vary otherwise. Returns factors; if rows differ in them the widest.
     """
     others = {(one.sheet, one.name) for one in without}
     for sheet, names in blanked_prices(catalog, plans, {one.sheet for one in without}).items():
         others |= {(sheet, name) for name in names}
     named = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
     derived = (catalog.tables["accelerators"].text("device")[named] != "").any()
-    found: list[Varied] = []
+    results: list[Varied] = []
     for sheet in SHEETS if derived else (one for one in SHEETS if one not in REACHED):
         table = catalog.tables[sheet]
         for name in uncertain_columns(table):
@@ -333,8 +333,8 @@ def sheet_ranges(plans: Table, catalog: Catalog, without: Sequence[Varied] = ())
             low, base, high = (values_in_case(table, name, case)[rows] for case in ("low", "base", "high"))
             ends = np.nanmin(low / base, initial=1.0), np.nanmax(high / base, initial=1.0)
             if len(rows) and not np.isnan(base).any() and ends[0] < ends[1]:
-                found.append(replace(one, values=np.array([ends[0], 1.0, ends[1]]), shape=TRIANGULAR))
-    return tuple(found)
+                results.append(replace(one, values=np.array([ends[0], 1.0, ends[1]]), shape=TRIANGULAR))
+    return tuple(results)
 
 
 def _names(plans: Table) -> np.ndarray:
@@ -371,7 +371,7 @@ class Robust(NamedTuple):
 
 
 def robust(
-    found: Search,
+    searched: Search,
     catalog: Catalog,
     measure: str,
     varied: Sequence[Varied] = (),
@@ -395,10 +395,10 @@ def robust(
 
     Returns at most :data:`MOST_DRAWN` plans.
     """
-    plans = found.plans.take(slice(MOST_DRAWN))
-    name, larger = found.objective.column.name, found.objective.larger
+    plans = searched.plans.take(slice(MOST_DRAWN))
+    name, larger = searched.objective.column.name, searched.objective.larger
     sampling = Sampling(draws, LATIN_HYPERCUBE, seed)
-    study = Uncertainty(Sweep(plans, catalog, {}, tuple(varied), sampling), name, True, processes, found.limits)
+    study = Uncertainty(Sweep(plans, catalog, {}, tuple(varied), sampling), name, True, processes, searched.limits)
     values, fits = study.draws()
     usable = np.where(fits == 1.0, values, np.nan)
     loss = np.where(np.isnan(usable), np.inf, -usable if larger else usable)
@@ -411,7 +411,9 @@ def robust(
     score = np.where(probable >= _SURE, measures[measure], np.inf)
     score = np.where(np.isnan(score), np.inf, score)
     lead = (
-        np.zeros(len(score)) if found.lead is None else plans.number(found.lead[0]) * (-1.0 if found.lead[1] else 1.0)
+        np.zeros(len(score))
+        if searched.lead is None
+        else plans.number(searched.lead[0]) * (-1.0 if searched.lead[1] else 1.0)
     )
     order = np.lexsort((np.arange(len(score)), score, lead, np.isinf(score)))[:top]
     first = loss[order[0]]
@@ -425,7 +427,7 @@ def robust(
         "probability_best": (winners / np.maximum(winners.sum(axis=0), 1)).mean(axis=1),
     }
     declared = table_schema("uncertainty").by_name
-    unit = found.objective.column
+    unit = searched.objective.column
     columns = [
         (replace(declared[key], unit=unit.unit) if key in ("mean", "p90") else declared[key], values[order])
         for key, values in table.items()
@@ -433,11 +435,11 @@ def robust(
     factor = unit_of(unit).factor
     columns = [(one, values * factor if one.name in ("mean", "p90") else values) for one, values in columns]
     columns.append((declared["probability_beats_first"], better))
-    chosen = found.taken(order)
+    chosen = searched.taken(order)
     how = {"average": "best on average", "p90": "best at the 90th percentile", "regret": "least regret"}[measure]
     words = f"{how} of the first {len(plans):,} in {draws:,} draws"
     if np.isinf(score[order[0]]):
-        words += f"; none of them fits{' and keeps the limits' if found.limits else ''} in {_SURE:.0%} of the draws"
+        words += f"; none of them fits{' and keeps the limits' if searched.limits else ''} in {_SURE:.0%} of the draws"
     ahead = (first < loss[order[1:5]]).mean(axis=1)
     alike = int(np.argmax(np.append(ahead >= APART, True))) + 1
     if alike > 1:
@@ -446,7 +448,7 @@ def robust(
 
 
 def _mean(values: Array) -> Array:
-    """Mean of the numbers of each row; NaN where there is none."""
+    """Mean of the numbers of each row; NaN if there is none."""
     known = ~np.isnan(values)
     with np.errstate(all="ignore"):
         return np.asarray(np.where(known, values, 0.0).sum(axis=1) / known.sum(axis=1))

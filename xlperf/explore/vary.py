@@ -16,7 +16,7 @@ from xlperf.base.arrays import Array, exp, log
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.cells import BadValue, is_blank, number_of, parse_header, shown
 from xlperf.catalog.parse import convert
-from xlperf.catalog.schema import PLAN_TABLES, Column, is_count, table_schema, unit_of
+from xlperf.catalog.schema import PLAN_TABLES, Column, table_schema, unit_of
 from xlperf.explore.space import MOST_PLANS
 
 CALIBRATION = "calibration"
@@ -81,7 +81,7 @@ class Varied:
     @property
     def is_whole(self) -> bool:
         """Whether the values count something."""
-        return not self.factors and is_count(self.declared)
+        return not self.factors and self.declared.is_whole
 
     @property
     def column(self) -> Column:
@@ -101,17 +101,17 @@ class Varied:
             return picked(self.values, share)
         first, last = float(self.values[0]), float(self.values[-1])
         if self.shape == NORMAL:
-            found = np.maximum(first + last * normal_scores(share), 0.01 * first)
+            values = np.maximum(first + last * normal_scores(share), 0.01 * first)
         elif self.shape == LOGNORMAL:
-            found = first * exp(last * normal_scores(share))
+            values = first * exp(last * normal_scores(share))
         elif self.shape == UNIFORM:
-            found = first + (last - first) * share
+            values = first + (last - first) * share
         else:
             mode, width = float(self.values[1]), last - first
             rising = first + np.sqrt(share * width * (mode - first))
             falling = last - np.sqrt((1.0 - share) * width * (last - mode))
-            found = np.where(share * width < mode - first, rising, falling)
-        return np.asarray(np.maximum(np.round(found), 1.0) if self.is_whole else found)
+            values = np.where(share * width < mode - first, rising, falling)
+        return np.asarray(np.maximum(np.round(values), 1.0) if self.is_whole else values)
 
     def words(self, value: float | str) -> str:
         """A value in words: ``accelerators memory bandwidth 4 TB/s``."""
@@ -140,7 +140,7 @@ def read_values(
     """Values to try for some columns of plans.
 
     ``lines``: a header of a plan column, with or without a unit, and the values to try; blanks are left out. ``place``:
-    where the lines stand, for the messages. ``from_text``: whether numbers arrive as text, as on a command line.
+    if the lines stand, for the messages. ``from_text``: whether numbers arrive as text, as on a command line.
     Returns canonical column -> values in the units used inside. Raises InputError with every fault.
     """
     faults: list[Fault] = []
@@ -153,7 +153,7 @@ def read_values(
             faults += found_faults or [Fault(place, f"unknown column {shown(header)}", hint)]
             continue
         field = parsed.fields[0]
-        found: list[float | str] = []
+        results: list[float | str] = []
         for cell in cells:
             if is_blank(cell):
                 continue
@@ -164,13 +164,13 @@ def read_values(
                 continue
             if value is None:
                 faults.append(Fault(place, f"{field.words} is auto: write values"))
-            elif value not in found:
-                found.append(value)
+            elif value not in results:
+                results.append(value)
         if field.column.name in values:
             faults.append(Fault(place, f"{field.words} is given twice"))
-        elif not found and not faults:
+        elif not results and not faults:
             faults.append(Fault(place, f"{field.words} has no values to try"))
-        values[field.column.name] = np.array(found, dtype=object if field.column.is_text else np.float64)
+        values[field.column.name] = np.array(results, dtype=object if field.column.is_text else np.float64)
     if faults:
         raise InputError(faults)
     return values
@@ -229,7 +229,7 @@ def _whole(kind: str, header: str, ends: tuple[str, str], place: str) -> tuple[s
     """A column of plans and all whole numbers between two."""
     name, pair = next(iter(read_values(kind, [(header, ends)], place, from_text=True).items()))
     column = table_schema(kind).by_name[name]
-    if column.is_text or not is_count(column) or len(pair) < 2 or not pair[0] < pair[1]:
+    if column.is_text or not column.is_whole or len(pair) < 2 or not pair[0] < pair[1]:
         shown = RANGE.join(ends)
         problem = f'{header.strip()}: a range is of whole numbers, the smaller first, as 1..64, got "{shown}"'
         raise InputError(Fault(place, problem))
@@ -255,7 +255,7 @@ def _is_continuous(kind: str, header: str, texts: Sequence[str]) -> bool:
     if field is None or field.column.kind != "number":
         return False
     factors = all(word[:1].casefold() == "x" and np.isfinite(number_of(word[1:])) for word in words)
-    return factors or shape not in ("", UNIFORM) or (shape == UNIFORM and not is_count(field.column))
+    return factors or shape not in ("", UNIFORM) or (shape == UNIFORM and not field.column.is_whole)
 
 
 def _of_sheet(sheet: str, header: str, texts: Sequence[str], place: str) -> Varied:
@@ -395,13 +395,13 @@ def normal_scores(share: Array) -> Array:
     """
     share = np.asarray(share, dtype=float)
     offset = share - 0.5
-    found = np.empty(share.shape)
+    values = np.empty(share.shape)
     middle = np.abs(offset) <= 0.425
-    found[middle] = offset[middle] * _ratio(_MIDDLE, 0.180625 - offset[middle] ** 2)
+    values[middle] = offset[middle] * _ratio(_MIDDLE, 0.180625 - offset[middle] ** 2)
     far = np.sqrt(-log(np.minimum(share, 1.0 - share)[~middle]))
     tails = np.where(far <= 5.0, _ratio(_NEAR, far - 1.6), _ratio(_FAR, far - 5.0))
-    found[~middle] = np.copysign(tails, offset[~middle])
-    return found
+    values[~middle] = np.copysign(tails, offset[~middle])
+    return values
 
 
 def _ratio(powers: tuple[tuple[float, ...], tuple[float, ...]], value: Array) -> Array:
@@ -416,12 +416,12 @@ def _permuted(index: np.ndarray, number: int, key: int) -> Array:
     """
     half = max((max(number - 1, 1).bit_length() + 1) // 2, 1)
     mask = np.uint64(2**half - 1)
-    found = index.astype(np.uint64)
-    beyond = np.ones(len(found), dtype=bool)
+    result = index.astype(np.uint64)
+    beyond = np.ones(len(result), dtype=bool)
     while beyond.any():
-        left, right = found[beyond] >> np.uint64(half), found[beyond] & mask
+        left, right = result[beyond] >> np.uint64(half), result[beyond] & mask
         for turn in range(_ROUNDS):
             left, right = right, left ^ (_mixed(right, key + 1 + turn) & mask)
-        found[beyond] = (left << np.uint64(half)) | right
-        beyond = found >= np.uint64(number)
-    return found.astype(np.float64)
+        result[beyond] = (left << np.uint64(half)) | right
+        beyond = result >= np.uint64(number)
+    return result.astype(np.float64)

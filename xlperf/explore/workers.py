@@ -44,7 +44,7 @@ def all_processes() -> int:
 def worked(
     work: Callable[[Task], Done], tasks: Iterable[Task], processes: int, scheduler: str | None = None
 ) -> Iterator[Done]:
-    """What work makes of tasks, in their order, by several processes where there are enough of them.
+    """What work makes of tasks, in their order, by several processes if there are enough of them.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def worked(
     Raises
     ------
     InputError
-        Where a process ended before its task was done; where there is no such cluster, or it has another xlperf.
+        If a process ended before its task was done; if there is no such cluster, or it has another xlperf.
     """
     if scheduler is not None:
         yield from _by_cluster(work, iter(tasks), scheduler)
@@ -84,8 +84,8 @@ def worked(
     ):
         try:
             _start_here(work, folder)
-            found = _in_order(_done, lambda task: _submitted(pool, task), chain(first, coming), processes)
-            yield from map(_taken, found)
+            result = _in_order(_done, lambda task: _submitted(pool, task), chain(first, coming), processes)
+            yield from map(_taken, result)
         except BrokenProcessPool:
             problem = "ended before its block was done (too little memory?): run again with fewer --processes"
             raise InputError(Fault("a process", problem)) from None
@@ -126,7 +126,7 @@ def _end_with_parent() -> None:
 
 
 def _done(task: Any) -> Any:
-    """A result; where it is a file's content, or has some, that is handed over as a file."""
+    """A result; if it is a file's content, or has some, that is handed over as a file."""
     done = _worker["work"](task)
     _trimmed()
     content = getattr(done, "content", done)
@@ -138,7 +138,7 @@ def _done(task: Any) -> Any:
 
 @cache
 def _trim() -> Callable[[int], int]:
-    """Gives memory that is free back to the system, where the C library can (glibc)."""
+    """Gives memory that is free back to the system, if the C library can (glibc)."""
     try:
         return cast("Callable[[int], int]", CDLL(None).malloc_trim)
     except (AttributeError, OSError, TypeError):
@@ -157,14 +157,14 @@ def _written(content: bytes, folder: Path) -> Path:
     return Path(name)
 
 
-def _taken(found: Any) -> Any:
+def _taken(result: Any) -> Any:
     """A result with its content, from its file where it is in one."""
-    written = getattr(found, "content", found)
+    written = getattr(result, "content", result)
     if not isinstance(written, Path):
-        return found
+        return result
     content = written.read_bytes()
     written.unlink()
-    return content if written is found else found._replace(content=content)
+    return content if written is result else result._replace(content=content)
 
 
 def _in_order(
@@ -230,10 +230,10 @@ def _prepare_workers(client: Any, scheduler: str, plugin: Any, name: str) -> Non
 def _check_versions(client: Any, scheduler: str) -> None:
     """Refuse workers that would give other numbers."""
     try:
-        found = client.run(_version)
+        result = client.run(_version)
     except ModuleNotFoundError:
         raise InputError(Fault("--scheduler", f"the workers at {scheduler} have no xlperf: install it there")) from None
-    other = sorted(set(found.values()) - {__version__})
+    other = sorted(set(result.values()) - {__version__})
     if other:
         problem = f"a worker has xlperf {other[0]}, this is {__version__}: install the same everywhere"
         raise InputError(Fault("--scheduler", problem))

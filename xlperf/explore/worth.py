@@ -32,7 +32,7 @@ from xlperf.explore.vary import Varied, read_variation
 from xlperf.explore.workers import worked
 
 STEP = 1.01
-"""Factor of the change whose worth is asked where none is stated. [-]"""
+"""Factor of the change whose worth is asked if none is stated. [-]"""
 AREA = "die_area"
 LONG = 3.0
 """Time of all searches from which on processes share them: as long as these take to start. [s]"""
@@ -115,14 +115,14 @@ def worth(
     """What more of each number is worth per accelerator and month, with the best plan before and after.
 
     An accelerator that makes tokens cheaper may cost more until a token costs as much as before: that difference, over
-    the change. It is exactly 0 where the best plan does not use more. Cells that say ``auto`` are chosen anew. Of a
-    small change what the last unit is worth is asked as well: where a plan only just fits, one less is another plan.
+    the change. It is exactly 0 if the best plan does not use more. Cells that say ``auto`` are chosen anew. Of a
+    small change what the last unit is worth is asked as well: if a plan only just fits, one less is another plan.
 
     ``changes``: numbers of the plan or of catalog sheets, with the factors or values that they change to; limits to
     loosen. ``limits``: what the plans must keep, beside their own targets. ``progress``: called with the number of
-    plans of each block that is done. ``processes``: processes that share the searches where these take long; the
+    plans of each block that is done. ``processes``: processes that share the searches if these take long; the
     answer is the same. ``**bounds``: most candidates of a plan, and most accelerators tried for ``auto``. Returns
-    ``worth``: a row for each change, blank where no plan fits and keeps the limits. Raises InputError as
+    ``worth``: a row for each change, blank if no plan fits and keeps the limits. Raises InputError as
     :func:`xlperf.explore.search.search` and :func:`xlperf.explore.changed_catalogs.changed_catalog`.
     """
     cost = objective_of(plan.kind, "cost")
@@ -139,14 +139,14 @@ def worth(
                 tasks.append((number, first, 2.0 * first - second))
     shared = processes if (monotonic() - start) * len(tasks) > LONG else 1
     searches = _Searches(plan, catalog, limits, cost.column.name, changes, bounds)
-    found: dict[tuple[int, float, float], Search] = {}
+    by_name: dict[tuple[int, float, float], Search] = {}
     for task, one_found in zip(tasks, worked(searches.best, tasks, shared), strict=True):
-        found[task] = one_found
+        by_name[task] = one_found
         if progress is not None:
             progress(one_found.num_tried)
     lines: list[dict[str, object]] = []
     for number, first, second in asked:
-        three = before, found[number, first, second], found.get((number, first, 2.0 * first - second))
+        three = before, by_name[number, first, second], by_name.get((number, first, 2.0 * first - second))
         lines.append(_line(plan, changes[number], (first, second), cost, three))
     return _table("worth", lines)
 
@@ -197,15 +197,15 @@ def break_even(
     accelerators, each with its default network. ``limits``: what they must keep. ``progress``: called with the number
     of plans of each block that is done. ``processes``: processes that share a large search. ``**bounds``: most
     candidates of a plan, and most accelerators tried for ``auto``. Returns ``break_even``: a row for each accelerator,
-    blank where no plan fits and keeps the limits. Raises InputError as :func:`xlperf.explore.search.search`.
+    blank if no plan fits and keeps the limits. Raises InputError as :func:`xlperf.explore.search.search`.
     """
     cost = objective_of(plan.kind, "cost").column.name
 
     def best(own: Table, objective: str) -> Search:
         return best_plan(own, catalog, objective, limits, progress, processes, **bounds)
 
-    def cost_of(found: Search) -> float:
-        return float(found.results[cost][0]) if found.found else np.nan
+    def cost_of(searched: Search) -> float:
+        return float(searched.results[cost][0]) if searched.found else np.nan
 
     here = best(plan, cost)
     lines: list[dict[str, object]] = []
@@ -248,12 +248,12 @@ def _line(
     one: Change,
     values: tuple[float, float],
     cost: Objective,
-    found: tuple[Search, Search, Search | None],
+    result: tuple[Search, Search, Search | None],
 ) -> dict[str, object]:
     declared = one.column if isinstance(one, Limit) else one.declared
     unit = unit_of(declared).factor
     first, second = (value / unit for value in values)  # of a network with several tiers that of the innermost
-    before, after, less = found
+    before, after, less = result
     now, then = _cost(before, cost), _cost(after, cost)
     alike = 10.0 * EXACT if is_open(plan) else ROUNDING
     last = np.nan if less is None or not less.found else _gain(less, _cost(less, cost), now, alike) / (second - first)
@@ -274,12 +274,12 @@ def _line(
     }
 
 
-def _cost(found: Search, cost: Objective) -> float:
-    return float(found.results[cost.column.name][0]) if found.found else np.nan
+def _cost(searched: Search, cost: Objective) -> float:
+    return float(searched.results[cost.column.name][0]) if searched.found else np.nan
 
 
 def _gain(cheaper: Search, dear: float, cheap: float, alike: float) -> float:
-    """What an accelerator may cost more a month until a token costs as before; nothing where costs differ by rounding.
+    """What an accelerator may cost more a month until a token costs as before; nothing if costs differ by rounding.
 
     ``alike``: share by which equal costs may differ [-]. Returns a number of dollars. [USD]
     """
@@ -296,13 +296,13 @@ def _stated(plan: Table, catalog: Catalog, one: Varied) -> np.ndarray:
 
 def _first(plan: Table, catalog: Catalog, one: Varied) -> float:
     """The number that changes; InputError where it is blank."""
-    found = float(_stated(plan, catalog, one)[0])
-    if np.isnan(found):
+    result = float(_stated(plan, catalog, one)[0])
+    if np.isnan(result):
         problem = (
             f"{one.declared.name.replace('_', ' ')} of the sheet {one.sheet} is blank: there is no number to change"
         )
         raise InputError(Fault(plan.place(0, one.name if one.sheet == plan.kind else "accelerator"), problem))
-    return found
+    return result
 
 
 def changed(
@@ -385,12 +385,12 @@ def _result(table: Table, catalog: Catalog, shown: Column) -> np.ndarray:
     if table.kind == "servers":
         from xlperf.engine.ownership import evaluate_servers
 
-        found = evaluate_servers(table, catalog=catalog)
+        result = evaluate_servers(table, catalog=catalog)
     else:
         from xlperf.engine.devices import evaluate_designs
 
-        found = evaluate_designs(table, catalog)
-    return np.asarray(found[shown.name] / unit_of(shown).factor)
+        result = evaluate_designs(table, catalog)
+    return np.asarray(result[shown.name] / unit_of(shown).factor)
 
 
 def _sources(table: Table, catalog: Catalog) -> list[tuple[Table, np.ndarray]]:

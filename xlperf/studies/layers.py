@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from xlperf.catalog.schema import grouped
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 from xlperf.studies.outcome import (
@@ -230,7 +231,7 @@ def _machine(plan: str) -> str:
     return plan.rpartition(" on ")[2]
 
 
-_PARTS = ("memory_weights", "memory_gradients", "memory_optimizer", "memory_activations")
+_PARTS = grouped("training_results", "memory")
 
 
 def recompute(inputs: Inputs) -> Outcome:

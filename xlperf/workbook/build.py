@@ -1,7 +1,8 @@
-"""``python -m xlperf.workbook.build``: the shipped workbooks, written anew from the rows that they hold.
+"""``python -m xlperf.workbook.build``: the shipped workbooks, built from their rows.
 
-The rows of a workbook are the source of truth. They are read, and everything else (styles, formulas, drop-downs,
-comments, checks, values beside the formulas) is made from the schema: the same rows give the same bytes.
+The rows are the source of truth: CSV files under ``workbooks/rows`` in a checkout, else the sheets of the workbook.
+The build makes everything else (styles, formulas, drop-downs, comments, checks, values beside the formulas) from the
+schema: the same rows give the same bytes.
 """
 
 from __future__ import annotations
@@ -23,19 +24,20 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.read import read_catalog_tables, read_plan_tables
 from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, TECHNOLOGY_TABLES, table_schema
 from xlperf.catalog.table import Table
+from xlperf.workbook import rows
 from xlperf.workbook.checks import checks_sheet
 from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, Rows, data_sheet, sheet_columns, table_of
-from xlperf.workbook.front_sheets import example_tables, live_cells, numbers_look, question_sheets
+from xlperf.workbook.front.plan_card import NUMBERS, plan_cards
+from xlperf.workbook.front.sheets import example_tables, live_cells, numbers_look, question_sheets
+from xlperf.workbook.front.start import CARD_RESULTS, CARDS, card, catalog_kinds, front_sheet, functions_sheet
 from xlperf.workbook.package import Formulas, data_rows, packed, replace_file, save_workbook
-from xlperf.workbook.plan_card import NUMBERS, plan_cards
-from xlperf.workbook.result_charts import cost_charts
-from xlperf.workbook.start_sheet import CARD_RESULTS, CARDS, card, catalog_kinds, front_sheet, functions_sheet
+from xlperf.workbook.report.result_charts import cost_charts
 from xlperf.workbook.style import add_styles, link, page_setup, title
 from xlperf.workbook.tco import tco_sheet
 
 KINDS = (*PLAN_TABLES, *CATALOG_TABLES)
 ORIGIN = "xlperf.xlsx"
-_OPTIONS = ("--validation", "--template", "--studies", "--checked")
+_OPTIONS = ("--validation", "--template", "--studies", "--checked", "--rows")
 
 
 def read_tables(path: str | Path) -> dict[str, Table]:
@@ -92,19 +94,19 @@ def live_results(tables: Mapping[str, Table]) -> dict[str, dict[str, list[Any]]]
     A cell for each row: a number in the schema's unit, text, flag or CellError.
     """
     catalog = _catalog(tables)
-    found = {}
+    by_name = {}
     for kind, names in LIVE_RESULTS.items():
         if kind in tables and len(tables[kind]):
             columns = table_schema(kind).columns
             block: list[list[Any]] = [[column.header for column in columns], *data_rows(tables[kind], columns)]
-            found[kind] = _cells(block, names, catalog, kind)
-    if "servers" in found:
+            by_name[kind] = _cells(block, names, catalog, kind)
+    if "servers" in by_name:
         numbers = [tables["servers"].number(name).tolist() for name in ASKED]
         for row, given in enumerate(zip(*numbers, strict=True)):
             if all(value != value for value in given):
                 for name in (own for own in LIVE_RESULTS["servers"] if own.endswith(PLANNED)):
-                    found["servers"][name][row] = ""
-    return found
+                    by_name["servers"][name][row] = ""
+    return by_name
 
 
 def card_results(tables: Mapping[str, Table]) -> dict[str, dict[str, Any]]:
@@ -163,13 +165,38 @@ def build_examples() -> Path:
 
 
 def build(path: str | Path | None = None, replaced: Mapping[str, Table | Rows] | None = None) -> Path:
-    """Write a workbook, by default the shipped one, anew from the rows that it holds.
+    """Build a workbook from its rows: the shipped one by default.
 
-    ``replaced``: tables that take the place of those that the workbook holds: a new calibration.
+    ``replaced``: tables that take the place of the workbook's own, such as a new calibration.
     """
     target = Path(path) if path is not None else resources.workbook()
-    write_workbook(target, {**read_tables(target), **(replaced or {})})
+    folder = rows.rows_folder(target.name)
+    in_text = target.resolve() == resources.workbook().resolve() and folder.is_dir()
+    tables = {**(rows.read_tables(folder) if in_text else read_tables(target)), **(replaced or {})}
+    write_workbook(target, tables)
+    if in_text and replaced:
+        rows.write_tables(folder, {kind: read_tables(target)[kind] for kind in replaced})
     return target
+
+
+def write_rows(path: str | Path | None = None) -> list[Path]:
+    """Take the edits of a workbook back into the CSV files of ``workbooks/rows``.
+
+    ``path``: an edited copy of xlperf.xlsx or validation.xlsx; default: both shipped workbooks.
+    """
+    from xlperf.workbook.validation import PARTS, is_validation, read_parts
+
+    sources = [Path(path)] if path is not None else [resources.workbook(), resources.workbook("validation.xlsx")]
+    paths: list[Path] = []
+    for source in sources:
+        if is_validation(source):
+            folder, parts = rows.rows_folder("validation.xlsx"), read_parts(source)
+            for part in PARTS:
+                rows.write_cells(folder / f"{part.sheet}.csv", parts[part.sheet])
+            paths += [folder / f"{part.sheet}.csv" for part in PARTS]
+        else:
+            paths += rows.write_tables(rows.rows_folder("xlperf.xlsx"), read_tables(source))
+    return paths
 
 
 def build_template(path: str | Path | None = None) -> Path:
@@ -219,10 +246,10 @@ def build_checked(path: str | Path | None = None) -> list[Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Rebuild ``xlperf.xlsx`` and ``templates/study.xlsx``, or what an option names.
+    """Rebuild ``xlperf.xlsx`` and ``templates/study.xlsx``, or the files that an option names.
 
-    validation.xlsx, the report template, workbooks of studies, or the calibration checked on models left out of its
-    fit: its bands, and what was measured where.
+    ``--validation``: validation.xlsx. ``--template``: the template of reports. ``--studies``: workbooks of studies.
+    ``--checked``: cross-validated bands of the calibration. ``--rows``: the CSV files, from an edited workbook.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = {word for word in given if word.startswith("-")}
@@ -237,8 +264,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             targets = [build_validation(*paths)]
         elif "--checked" in options:
             targets = build_checked(*paths)
+        elif "--rows" in options:
+            targets = write_rows(*paths)
         elif "--studies" in options:
-            from xlperf.workbook.studies import build_studies
+            from xlperf.workbook.report.studies import build_studies
 
             targets = build_studies(*paths)
         else:

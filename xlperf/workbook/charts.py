@@ -71,7 +71,7 @@ def text(size: float = 9, colour_: str = INK, bold: bool = False, degrees: float
 
 
 def title(words: str, size: float, colour_: str, bold: bool, x: float | None = None, y: float | None = None) -> Title:
-    """The title of a chart or an axis; at a place of its own as a share of the chart where one is given."""
+    """The title of a chart or an axis; at a place of its own as a share of the chart if one is given."""
     run = RegularTextRun(rPr=characters(size, colour_, bold), t=words)
     paragraph = Paragraph(pPr=ParagraphProperties(defRPr=characters(size, colour_, bold)), r=[run])
     made = Title(tx=Text(rich=RichText(bodyPr=RichTextProperties(), p=[paragraph])), overlay=False)
@@ -448,7 +448,7 @@ class Points:
 
 
 def place_beside_legend(chart: Any, points: Sequence[Points]) -> None:
-    """Put the legend to the right of a scatter chart; below it where its longest name would take a fifth of it."""
+    """Put the legend to the right of a scatter chart; below it if its longest name would take a fifth of it."""
     letters = max((len(str(entry.header.values[0])) for entry in points), default=10)
     needed = 0.17 * letters + 2.0
     if needed <= 0.2 * chart.width:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TOLERANCE = 0.01
 _FAULTS = 'COUNTIF(checks!$D$5:$D$60,"check")'
 VERDICT = f'IF({_FAULTS}=0,"checks of all sheets: ok","checks: "&{_FAULTS}&" to look at, see the sheet checks")'
-"""One verdict of all checks, as a formula; it ends with ok where all is well."""
+"""One verdict of all checks, as a formula; it ends with ok if all is well."""
 _ROWS = 1048577
 """Rows of a sheet and 1. [-]"""
 _SPARE_MODELS = 20

@@ -111,7 +111,7 @@ def sheet_columns(kind: str) -> list[Column]:
 
 
 def header_row(kind: str) -> int:
-    """Row of the headers of a data sheet: below the card where it has one."""
+    """Row of the headers of a data sheet: below the card if it has one."""
     return CARD_TOP + CARD_ROWS + 1 if kind in PLAN_TABLES else HEADER_ROW
 
 
@@ -298,7 +298,7 @@ def _bands(sheet: Worksheet, columns: Sequence[Column], bands: Sequence[tuple[st
 
 
 def fold(sheet: Worksheet, columns: Sequence[Column], in_sight: Sequence[str]) -> None:
-    """Fold the inputs between the name of a plan and those that matter most, where some are named."""
+    """Fold the inputs between the name of a plan and those that matter most, if some are named."""
     if not in_sight:
         return
     end = [column.name for column in columns].index(in_sight[0]) + 1
@@ -375,7 +375,7 @@ _MOSTLY = 0.3
 
 
 def _even_rows(sheet: Worksheet, count: int) -> None:
-    """Give the rows of a table one height where many of them are taller than a line."""
+    """Give the rows of a table one height if many of them are taller than a line."""
     heights = [sheet.row_dimensions[row].height or 0.0 for row in range(HEADER_ROW + 1, HEADER_ROW + 1 + count)]
     if sum(height > 0.0 for height in heights) > _MOSTLY * count:
         for row in range(HEADER_ROW + 1, HEADER_ROW + 1 + count):
@@ -419,7 +419,7 @@ def _alarms(sheet: Worksheet, columns: Sequence[Column], first: int, count: int)
 
 
 def alarm(sheet: Worksheet, area: str, formula: str) -> None:
-    """Make the cells of a range stand out where a formula, written for its first cell, is true."""
+    """Make the cells of a range stand out if a formula, written for its first cell, is true."""
     fill, font = PatternFill(bgColor=f"FF{BAD_FILL}"), Font(color=f"FF{BAD_INK}", bold=True)
     rule = Rule(type="expression", dxf=DifferentialStyle(font=font, fill=fill), formula=[formula])
     sheet.conditional_formatting.add(area, rule)

@@ -134,7 +134,7 @@ _FORMULA_CELL = re.compile(r'<c r="([A-Z]+[0-9]+)"([^>]*)><f>(.*?)</f><v\s*(?:/>
 class Formulas:
     """Formulas that were written to a workbook and the values that they have.
 
-    ``values``: by sheet and cell: a number, text, flag or CellError; None where the value is not known.
+    ``values``: by sheet and cell: a number, text, flag or CellError; None if the value is not known.
     """
 
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -194,10 +194,10 @@ def with_values(part: str, values: Mapping[str, Any]) -> str:
     """
     left = dict(values)
 
-    def filled(found: re.Match[str]) -> str:
-        cell, attributes, formula = found.groups()
+    def filled(match: re.Match[str]) -> str:
+        cell, attributes, formula = match.groups()
         if cell not in left:
-            return found[0]
+            return match[0]
         kind, text = _stored(left.pop(cell))
         return f'<c r="{cell}"{attributes}{kind}><f>{formula}</f><v>{text}</v></c>'
 

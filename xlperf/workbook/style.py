@@ -176,7 +176,7 @@ def page_setup(
     - ``header_row``: row that every page repeats.
     - ``area``: range that is printed; all of the sheet when not given.
     - ``pages_wide``, ``pages_high``: pages that the sheet is fitted to; 0 is as many as it takes [-].
-    - ``key_columns``: columns that every page repeats where it is more than one page wide: ``A:A``.
+    - ``key_columns``: columns that every page repeats if it is more than one page wide: ``A:A``.
     - ``landscape``: orientation.
     - ``heading``: title in the page header, for sheets whose print area leaves their own title out.
     """

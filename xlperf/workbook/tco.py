@@ -36,7 +36,7 @@ CHOICES = (
 )
 UNPRICED = (
     "An accelerator without a row in prices has no cost here. Results of plans take the price of its device where it "
-    "is derived: give it a row, with the sale price of xlperf device as capex, and it has one here too."
+    "is derived: give it a row, with the sale price of xlperf chip --devices as capex, and it has one here too."
 )
 SPARE_ROWS = 10
 """Rows for prices that a user adds."""
@@ -125,9 +125,9 @@ def tco_sheet(
         _row(sheet, formulas, TOP + number - 1, texts, hour if known else None, _FIRST, _HOURS)
     row = TOP
     for kind in PLAN_TABLES:
-        found = results.get(kind, {})
+        result = results.get(kind, {})
         for number in range(len(tables[kind])):
-            shown = {name: values[number] for name, values in found.items()}
+            shown = {name: values[number] for name, values in result.items()}
             values = _plan_values(tables[kind].take([number]), hours, shown) if shown else None
             texts = _plan_formulas(kind, number + 1, row, TOP + len(hours) - 1)
             _row(sheet, formulas, row, texts, values, 1, _PLANS)
@@ -160,8 +160,8 @@ def _note(sheet: Worksheet, place: str, words: str) -> None:
 
 
 def _column(kind: str, name: str) -> str:
-    found = table_schema(kind).by_name.get(name) or results_of(kind).by_name[name]
-    return f"{kind}[[{found.header}]]" if "(" in found.header else f"{kind}[{found.header}]"
+    result = table_schema(kind).by_name.get(name) or results_of(kind).by_name[name]
+    return f"{kind}[[{result.header}]]" if "(" in result.header else f"{kind}[{result.header}]"
 
 
 def _hour_formulas(number: int, row: int) -> list[str]:
@@ -169,16 +169,16 @@ def _hour_formulas(number: int, row: int) -> list[str]:
     at = {name: f"${letter}{row}" for name, letter in _AT.items()}
 
     def priced(name: str) -> str:
-        found = f"INDEX({_column('prices', name)},{number})"
-        found = f'IF({found}="","",{found})'
+        result = f"INDEX({_column('prices', name)},{number})"
+        result = f'IF({result}="","",{result})'
         for case in (case for case in CASES if f"{name}_{case}" in table_schema("prices").by_name):
             cell = f"INDEX({_column('prices', f'{name}_{case}')},{number})"
-            found = f'IF(AND({SCENARIO}="{case}",{cell}<>""),{cell},{found})'
-        return f'IF({at["name"]}="","",{found})'
+            result = f'IF(AND({SCENARIO}="{case}",{cell}<>""),{cell},{result})'
+        return f'IF({at["name"]}="","",{result})'
 
     def or_default(chosen: str, name: str) -> str:
-        default, found = table_schema("prices").by_name[name].default, priced(name)
-        stated = f'IF({found}="",{default},{found})'
+        default, result = table_schema("prices").by_name[name].default, priced(name)
+        stated = f'IF({result}="",{default},{result})'
         return (
             f'IF({at["name"]}="","",{stated})'
             if not chosen
@@ -267,7 +267,7 @@ def _hours(tables: Mapping[str, Table]) -> list[list[Any]]:
     prices, accelerators = tables["prices"], tables["accelerators"]
     columns = table_schema("prices").by_name
     known = {str(name).casefold(): row for row, name in enumerate(accelerators.text("accelerator").tolist())}
-    found: list[list[Any]] = []
+    results: list[list[Any]] = []
     rows = data_rows(prices, [columns[name] for name in _PRICES])
     for name, row in zip(prices.text("price").tolist(), rows, strict=True):
         shown: dict[str, Any] = dict(zip(_PRICES, row, strict=True))
@@ -293,8 +293,8 @@ def _hours(tables: Mapping[str, Table]) -> list[list[Any]]:
         own = known.get(str(name).casefold())
         limit = float(accelerators["thermal_design_power"][own]) if own is not None else float("nan")
         stated = ("" if shown[column] is None else shown[column] for column in _PRICES)
-        found.append([str(name), *stated, *parts, "" if limit != limit else limit])
-    return [*found, *([""] * len(_HOURS) for _ in range(SPARE_ROWS))]
+        results.append([str(name), *stated, *parts, "" if limit != limit else limit])
+    return [*results, *([""] * len(_HOURS) for _ in range(SPARE_ROWS))]
 
 
 def _at_work(hour: list[Any], power: Any) -> list[Any]:

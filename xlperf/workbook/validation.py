@@ -1,6 +1,6 @@
 """``validation.xlsx``: published measurements as they are printed, kernel measurements, and tolerances.
 
-Columns keep the names of the published tables. The rows of the workbook are the truth: it is read and written anew.
+Columns keep the names of the published tables. The rows are CSV files under ``workbooks/rows/validation``.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from openpyxl.comments import Comment
 from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter
 
+from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook as shipped
 from xlperf.catalog.cells import ErrorValue, Unsaved, is_blank
 from xlperf.catalog.read import missing_sheet
 from xlperf.catalog.table import column_letters
 from xlperf.catalog.xlsx import Workbook as Reader
+from xlperf.workbook.rows import Cells, read_cells, rows_folder
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 
 
 HEADER_ROW = 4
-Cells = list[list[Any]]
 
 
 @dataclass(frozen=True)
@@ -145,9 +146,9 @@ def read_parts(path: str | Path) -> dict[str, Cells]:
 
     Raises InputError with every fault: missing sheet or table, errors or unsaved formulas in cells.
     """
-    from xlperf.calibrate.published import published_columns
+    from xlperf.measurements.published import published_columns
 
-    found: dict[str, Cells] = {}
+    by_name: dict[str, Cells] = {}
     faults: list[Fault] = []
     with Reader(path) as book:
         for part in PARTS:
@@ -171,10 +172,27 @@ def read_parts(path: str | Path) -> dict[str, Cells]:
             missing = [name for name in published_columns().get(part.sheet, ()) if name not in header]
             blank = [None] * len(missing)
             kept = [[*row, *blank] for row in rows if not all(map(is_blank, row))]
-            found[part.sheet] = [[*header, *missing], *kept]
+            by_name[part.sheet] = [[*header, *missing], *kept]
     if faults:
         raise InputError(faults)
-    return found
+    return by_name
+
+
+def is_validation(path: str | Path) -> bool:
+    """Whether a workbook has the sheet of kernel measurements, as validation.xlsx does."""
+    with Reader(path) as book:
+        return book.sheet("kernels") is not None
+
+
+def rows_in_text() -> dict[str, Cells]:
+    """Header and rows of each sheet from the CSV files of ``workbooks/rows/validation``."""
+    from xlperf.measurements.published import published_columns
+
+    parts: dict[str, Cells] = {}
+    for part in PARTS:
+        are_text = {name: kind == "text" for name, kind in published_columns().get(part.sheet, {}).items()}
+        parts[part.sheet] = read_cells(rows_folder("validation.xlsx") / f"{part.sheet}.csv", are_text)
+    return parts
 
 
 def predictions_of(path: str | Path) -> Cells:
@@ -214,11 +232,14 @@ def validation_package(parts: Mapping[str, Cells], predictions: Cells | None = N
 
 
 def build_validation(path: str | Path | None = None) -> Path:
-    """Write the validation workbook anew from the rows that it holds, with the predictions of today."""
+    """Build the validation workbook from its rows, with the predictions of today beside them."""
     from xlperf.workbook.package import replace_file
 
     target = Path(path) if path is not None else shipped("validation.xlsx")
-    replace_file(target, validation_package(read_parts(target), predictions_of(target)))
+    in_text = path is None and rows_folder("validation.xlsx").is_dir()
+    parts = rows_in_text() if in_text else read_parts(target)
+    replace_file(target, validation_package(parts))  # the rows that are predicted
+    replace_file(target, validation_package(parts, predictions_of(target)))
     return target
 
 
@@ -259,18 +280,18 @@ def _front(book: Workbook, parts: Mapping[str, Cells]) -> None:
 def _groups(cells: Cells) -> list[tuple[str, int, list[str]]]:
     header = cells[0]
     group, source = header.index("group"), header.index("source_id")
-    found: dict[str, tuple[int, set[str]]] = {}
+    names: dict[str, tuple[int, set[str]]] = {}
     for row in cells[1:]:
-        count, sources = found.get(str(row[group]), (0, set()))
-        found[str(row[group])] = count + 1, sources | {str(row[source])}
-    return [(name, count, sorted(sources)) for name, (count, sources) in sorted(found.items())]
+        count, sources = names.get(str(row[group]), (0, set()))
+        names[str(row[group])] = count + 1, sources | {str(row[source])}
+    return [(name, count, sorted(sources)) for name, (count, sources) in sorted(names.items())]
 
 
 def _meanings(part: Part) -> Mapping[str, str]:
-    from xlperf.calibrate.published import package_rows, published_columns
+    from xlperf.measurements.published import published_columns
 
     if part.sheet in published_columns():
-        rows = package_rows("published_columns.csv")
+        rows = resources.rows("measurements/published_columns.csv")
         return {row["column"]: row["meaning"] for row in rows if row["table"] == part.sheet}
     if part.sheet == PREDICTED.sheet:
         return _PREDICTIONS

@@ -176,11 +176,11 @@ def test_compare_command(tmp_path: Path, command: Callable[..., Any]) -> None:
     good, bad = tmp_path / "good.csv", tmp_path / "bad.csv"
     good.write_text(f"{header}\nmine,7 nm,Ampere SM,HBM2e,NVLink 3,826,108,A100-SXM4-80GB\n", encoding="utf-8")
     bad.write_text(f"{header}\nmine,7 nm,Ampere SM,HBM3,NVLink 3,826,108,A100-SXM4-80GB\n", encoding="utf-8")
-    done = command("device", good, "--compare")
+    done = command("chip", "--devices", good, "--compare")
     assert done.code == 0
     assert done.out.splitlines()[0] == "device,accelerator,quantity,derived,stated,difference (%)"
     assert any(line.startswith("mine,A100-SXM4-80GB,thermal design power (W),") for line in done.out.splitlines())
-    assert command("device", bad, "--compare").code == 1
+    assert command("chip", "--devices", bad, "--compare").code == 1
 
 
 def test_device_function_in_a_cell(tmp_path: Path) -> None:

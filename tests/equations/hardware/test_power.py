@@ -12,13 +12,13 @@ import pytest
 
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
-from xlperf.calibrate.comparison import AT_MEASURED_RATE, JOULES, WATTS, Record, power_records
-from xlperf.calibrate.published import read_power
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.catalog_arrays import catalog_arrays
+from xlperf.measurements.comparison import AT_MEASURED_RATE, JOULES, WATTS, Record, power_records
+from xlperf.measurements.published import read_power
 
 # ML.ENERGY Leaderboard v3.0 (github.com/ml-energy/leaderboard@0cd52da, lm-arena-chat, vLLM 0.11.1): W of an H100.
 MEASURED = [

@@ -9,7 +9,6 @@ import pytest
 from equations.hardware.test_kernels import constants, device
 
 from xlperf.base.resources import workbook
-from xlperf.calibrate.kernel_measurements import read_kernels
 from xlperf.equations.hardware.attention import (
     attention_time,
     key_passes,
@@ -21,6 +20,7 @@ from xlperf.equations.hardware.gemm import gemm_time, product_memory_traffic, pr
 from xlperf.equations.hardware.memory import resident_bandwidth, resident_share
 from xlperf.equations.hardware.power import capped_clock_share
 from xlperf.equations.hardware.roofline import clock_limited_time
+from xlperf.measurements.kernels import read_kernels
 
 UNITS, MIB = 132.0, 2.0**20
 TILE = (256.0, 128.0)

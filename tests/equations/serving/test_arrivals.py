@@ -79,9 +79,9 @@ def rows_of_one_prompt(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "prefill_tokens": row["prompt_length"]}
 
 
-def service(turn_steps: float = 0.5, share: float = 0.0) -> Service:
+def service(admission_steps: float = 0.5, share: float = 0.0) -> Service:
     values = (0.1, 0.1, 0.01, 0.0, 900.0, share)
-    return Service(*(np.array([value]) for value in values), turn_steps=np.array([turn_steps]))
+    return Service(*(np.array([value]) for value in values), admission_steps=np.array([admission_steps]))
 
 
 def test_what_an_engine_holds_back_delays_the_first_token_and_takes_from_the_rate() -> None:
@@ -206,7 +206,7 @@ def test_columns_of_the_engine_change_what_they_say(catalog: Catalog) -> None:
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
-        ({"prefill_first": "yes"}, "prefill first says something of a run only; set run requests"),
+        ({"prefill_first": "yes"}, "prefill first applies to a run only; set run requests"),
         ({"mode": "disaggregated", "num_accelerators": 16, "polling_steps": 30}, "polling steps needs mode continuous"),
         ({"mode": "static", "concurrency": "", "batch_size": 4, "gathering_steps": 9}, "gathering steps needs mode"),
     ],

@@ -9,9 +9,9 @@ from benchmarks.plans import plans_of
 from xlperf.base.arrays import total
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.inference import serving_setting
 from xlperf.engine.join import architecture_codes, named_rows, plan_columns
 from xlperf.engine.models import architecture_of
+from xlperf.engine.served import serving_setting
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving import BatchTimes, Deployment, phase_times, serving_work
 from xlperf.equations.serving.phases import FIXED, MATRIX

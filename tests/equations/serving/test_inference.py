@@ -325,7 +325,7 @@ def broken(**plan: Any) -> str:
         ({"tensor_parallel": 3}, "tensor parallel 3 does not divide the 32 attention heads"),
         (
             {"tensor_parallel": 2, "num_accelerators": 3},
-            "tensor 2 x pipeline 1 parallel is 2 ranks, which do not divide",
+            "tensor 2 x pipeline 1 x context 1 parallel is 2 ranks, which do not divide",
         ),
         ({"pipeline_parallel": 64}, "pipeline parallel 64 needs more layers than the model's 32"),
         ({"batch_size": 2.5}, "batch size must be a whole number, is 2.5"),

@@ -10,12 +10,12 @@ import pytest
 
 from xlperf.base.arrays import Array
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
-from xlperf.calibrate.published_pools import recipe_settings
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.launch import launch_lines, read_launch
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
+from xlperf.interop.launch import launch_lines, read_launch
+from xlperf.measurements.unstated import recipe_settings
 
 SERVED = {
     "model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 8, "tensor_parallel": 4,

@@ -10,14 +10,14 @@ import pytest
 
 from xlperf.calibrate.fit import documented_constants
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
-from xlperf.calibrate.published import Published, published_rows
-from xlperf.calibrate.published_inference import inference_plans
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 from xlperf.equations.serving.queueing import Service
 from xlperf.equations.serving.runs import run_rate
+from xlperf.measurements.inference import inference_plans
+from xlperf.measurements.published import Published, published_rows
 
 BASE = {
     "model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 8, "tensor_parallel": 8,

@@ -165,7 +165,7 @@ def test_pools_may_share_prompts_in_one_of_them(catalog: Catalog) -> None:
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
-        ({"context_parallel": 3, "num_accelerators": 16}, "tensor 8 x context 3 x pipeline 1 parallel is 24 ranks"),
+        ({"context_parallel": 3, "num_accelerators": 16}, "tensor 8 x pipeline 1 x context 3 parallel is 24 ranks"),
         ({"context_parallel": 2, "num_accelerators": 16, "prompt_length": 3}, "needs two tokens of the prompt on each"),
         ({"output_variation": 0.5}, "output variation needs mode continuous or disaggregated"),
         ({"activation_precision": "fp8"}, "activation precision fp8 does not go with weights in bf16; use bf16, fp16"),

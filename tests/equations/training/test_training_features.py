@@ -7,8 +7,6 @@ import pytest
 from training_samples import H100, NARROW, plans, result
 
 from xlperf.base.resources import rows, workbook
-from xlperf.calibrate.published import read_published
-from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
@@ -19,6 +17,8 @@ from xlperf.engine.training import training_setting
 from xlperf.equations.model.experts import distinct_share
 from xlperf.equations.model.parameters import mtp_parameters, parameter_count
 from xlperf.equations.training.stages import stages_of
+from xlperf.measurements.published import read_published
+from xlperf.measurements.training import training_plans
 
 DENSE = {
     "model": "Meta-Llama-3.1-70B",

@@ -11,7 +11,8 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate, explain
 from xlperf.engine.catalog_arrays import catalog_models
-from xlperf.equations.model.parameters import attention_matrix_parameters, expert_parameters
+from xlperf.equations.model.blocks import MLP, weights
+from xlperf.equations.model.parameters import attention_matrix_parameters, whole_model
 from xlperf.equations.plan.training_plan import optimizer_element_size
 from xlperf.equations.training.memory import logits_size
 
@@ -44,8 +45,8 @@ def test_korthikanti_2022_figure_1_weights_and_optimizer(catalog: Catalog) -> No
     names = catalog.tables["models"].text("model").tolist()
     each = 2.0 + 4.0 + float(optimizer_element_size(1.0, 2.0, 4.0, 4.0, 4.0))
     assert each == 18.0
-    mlp = expert_parameters(models.hidden_size, models.ffn_hidden_size, models.gated_mlp)
-    layer = attention_matrix_parameters(models) + mlp
+    shard = whole_model(models)
+    layer = attention_matrix_parameters(shard) + weights(MLP, shard)
     for name, (tensor, stages, gibibytes) in stated.items():
         row = names.index(name)
         held = models.num_layers[row] / stages * layer[row] / tensor * each / GIB

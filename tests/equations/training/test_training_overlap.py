@@ -13,11 +13,11 @@ from training_samples import result as time
 from xlperf.base.resources import workbook
 from xlperf.calibrate.fit import kernels_of_stacks
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
-from xlperf.calibrate.published import published_columns, published_rows, read_published
-from xlperf.calibrate.published_rules import default_of
-from xlperf.calibrate.published_training import training_plans
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine import evaluate, explain
+from xlperf.measurements.published import published_columns, published_rows, read_published
+from xlperf.measurements.rules import default_of
+from xlperf.measurements.training import training_plans
 
 H100 = "H100-SXM-80GB"
 MIXTURE = {

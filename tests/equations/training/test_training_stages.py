@@ -57,17 +57,17 @@ def test_stages_of_a_plan_dealt_by_cost(catalog: Catalog, stages: int) -> None:
     table = table_from_rows("training", list(row), [list(row.values())], lambda row, column: column)
     joined = join(table, catalog)
     model = joined.model
-    found = stages_of(
+    first, middle, last = stages_of(
         model,
         training_plan(table, joined, {"gradient_size": np.full((1, 1), 4.0), "unfused_kernels": np.zeros((1, 1))}),
     )
     head = float(model.vocab_size[0] * model.hidden_size[0] / layer_matrices(model, True)[0])
     if stages == 1:
-        assert (found.first[0], found.last[0]) == (32.0, 32.0)
+        assert (first[0], last[0]) == (32.0, 32.0)
         return
     every = dealt_one_by_one(32, head, stages)
-    assert (found.first[0], found.last[0]) == (every[0], every[-1])
-    assert found.middle[0] == max(every[1:-1], default=0)
+    assert (first[0], last[0]) == (every[0], every[-1])
+    assert middle[0] == max(every[1:-1], default=0)
 
 
 def test_a_full_first_stage_holds_more_and_the_last_one_less(catalog: Catalog) -> None:

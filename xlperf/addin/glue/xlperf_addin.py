@@ -118,12 +118,12 @@ def _refresh_sheet(sheet):
     search.SearchRegularExpression = True
     search.SearchType = 0  # in formulas
     search.SearchString = r"XLPERF[._][A-Z_]+\s*\("
-    found = sheet.findAll(search)
-    if found is None:
+    matches = sheet.findAll(search)
+    if matches is None:
         return 0
     arrays = set()
     entered = 0
-    for place in found.getRangeAddresses():
+    for place in matches.getRangeAddresses():
         area = sheet.getCellRangeByPosition(place.StartColumn, place.StartRow, place.EndColumn, place.EndRow)
         if _has_scalar_calls_only(area):
             for column in range(place.StartColumn, place.EndColumn + 1):
@@ -153,10 +153,10 @@ def _refresh_sheet(sheet):
 
 
 def _enter_again(sheet, column, first, last):
-    """Enter the formulas of a column again: those that are one formula filled down are filled down again.
+    """Enter the formulas of a column again; stretches of one formula are filled down.
 
-    Cell by cell LibreOffice joins each formula to the group above it, which takes the square of their number: 5 s for
-    10,000. Filling copies the look of the first cell too, so it stays within cells of one look.
+    Cell by cell LibreOffice joins each formula to the group above it, in quadratic time: 5 s for 10,000. Filling also
+    copies the look of the first cell, so it is limited to cells of one look.
     """
     area = sheet.getCellRangeByPosition(column, first, column, last)
     looks = area.getUniqueCellFormatRanges()
@@ -172,8 +172,8 @@ def _fill_again(cells):
     wanted = cells.getFormulaArray()
     cells.getCellByPosition(0, 0).setFormula(wanted[0][0])
     cells.fillAuto(TO_BOTTOM, 1)
-    found = cells.getFormulaArray()
-    other = [row for row, new in enumerate(found) if _name(wanted[row][0]) != _name(new[0])]
+    filled = cells.getFormulaArray()
+    other = [row for row, new in enumerate(filled) if _name(wanted[row][0]) != _name(new[0])]
     while other:
         length = next((n for n, row in enumerate(other) if row != other[0] + n), len(other))
         first, last = other[0], other[0] + length - 1
@@ -182,7 +182,7 @@ def _fill_again(cells):
 
 
 def _name(formula):
-    return CALLS.sub(lambda found: found[0].upper().replace(".", "_"), formula)
+    return CALLS.sub(lambda match: match[0].upper().replace(".", "_"), formula)
 
 
 def _has_scalar_calls_only(area):
@@ -201,7 +201,7 @@ def portable(document):
 
 
 def hide_page_ends(document):
-    """Draw no lines where pages end over a workbook of ours: LibreOffice takes the paper of no sheet for them."""
+    """Hide page breaks over a workbook of ours: LibreOffice draws them for no paper of a sheet."""
     controller = document.getCurrentController()
     if controller is not None and any(document.NamedRanges.hasByName(name) for name in (CATALOG, REPORT)):
         modified = document.isModified()

@@ -56,47 +56,6 @@ def design_cost(
     r"""Cost of a module by part, what one-time costs add to it, its price, and the carbon of making it.
 
     .. math:: c = c_\mathrm{module} + c_\mathrm{board} + c_\mathrm{one-time},\quad p = \frac{c}{1 - m}
-
-    Parameters
-    ----------
-    design : Columns
-        Rows of the sheet ``chiplets``.
-    node : Columns
-        Process of the compute dies: rows of the sheet ``process_nodes``.
-    base_node : Columns
-        Process of the base dies, has no effect where there are none: rows of the sheet ``process_nodes``.
-    package : Columns
-        Rows of the sheet ``packages``.
-    placed : bool, default False
-        Whether whole dies are counted on a grid instead of by the closed formula; slow.
-
-    Returns
-    -------
-    dict of str to Array
-        Columns of the sheet ``chiplets_results``; NaN where no die fits on a wafer or none is good.
-
-    References
-    ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
-       DAC 2022, doi:10.1145/3489517.3530428.
-
-    Examples
-    --------
-    A die of 100 mm2, 640 of which come from a wafer of 300 mm for $10,000, all of them good, on a package that is free,
-    sold at twice its cost:
-
-    >>> from ideal_machine import columns
-    >>> node = columns(wafer_price=1e4, wafer_diameter=300.0, yield_model="poisson",
-    ...     reticle_width=26.0, reticle_height=33.0)
-    >>> whole = "final_yield bonding_yield carrier_stitch_yield bridge_yield carrier_field_area carrier_clustering"
-    >>> package = columns(structure="organic", **dict.fromkeys(whole.split(), 1.0), carrier_count="grid",
-    ...     carrier_area_ratio=1.0, carrier_wafer_diameter=300.0, substrate_medium_area=1.0, substrate_large_area=1.0)
-    >>> design = columns(num_dies=1.0, module_area=100.0, die_width=10.0, num_units=np.nan, link_bandwidth=np.nan,
-    ...     test_coverage=1.0, margin_share=0.5, volume=1.0, family_volume=1.0, base_family_volume=1.0)
-    >>> with np.errstate(invalid="ignore"):  # no base dies
-    ...     cost = design_cost(design, node, node, package)
-    >>> [float(cost[name][0]) for name in ("dies_per_wafer", "raw_die_cost", "sale_price")]
-    [640.2, 15.62, 31.24]
     """
     num_dies, num_base, stacks, dummies = (
         design.num_dies, design.num_base_dies, design.memory_stacks, design.num_dummy_dies
@@ -344,35 +303,7 @@ def _one_time(
 
 
 def fits_reticle(area: Numeric, width: Numeric, node: Columns) -> np.ndarray:
-    """Whether dies fit one exposure field of their node, or the node joins fields.
-
-    Parameters
-    ----------
-    area : numeric
-        Area of one die; NaN: not known, taken to fit. [mm2]
-    width : numeric
-        Its width; NaN: square, or as wide as the field. [mm]
-    node : Columns
-        Rows of the sheet ``process_nodes``.
-
-    Returns
-    -------
-    fits : array of bool
-        Also where the node is not known. [-]
-
-    References
-    ----------
-    .. [1] A. Graening et al., "CATCH: a cost analysis tool for co-optimization of chiplet-based heterogeneous
-       systems", 2025, arXiv:2503.15753.
-
-    Examples
-    --------
-    A field of 26 x 33 mm takes 800 mm2 and not 900, unless fields are stitched.
-
-    >>> field = Columns({"reticle_width": 26.0, "reticle_height": 33.0, "stitch_yield": np.nan}.__getitem__)
-    >>> fits_reticle([800.0, 900.0], np.nan, field).tolist()
-    [True, False]
-    """
+    """Whether dies fit one exposure field of their node, or the node joins fields."""
     size = array(area)
     across = _across(size, width, node.reticle_width)
     known = ~np.isnan(size / across)
@@ -380,35 +311,7 @@ def fits_reticle(area: Numeric, width: Numeric, node: Columns) -> np.ndarray:
 
 
 def design_rules(design: Columns, node: Columns, base_node: Columns, package: Columns) -> list[DesignRule]:
-    """Rules of chiplet designs: numbers that must be given, and limits of dies and packages.
-
-    Parameters
-    ----------
-    design : Columns
-        Rows of the sheet ``chiplets``.
-    node : Columns
-        Process of the compute dies: rows of the sheet ``process_nodes``.
-    base_node : Columns
-        Process of the base dies, NaN where a design names none: rows of the sheet ``process_nodes``.
-    package : Columns
-        Rows of the sheet ``packages``.
-
-    Returns
-    -------
-    list of DesignRule
-        In the order in which they are said.
-
-    Examples
-    --------
-    A die of 900 mm2 is 26 x 34.6 mm, more than a field of 26 x 33 mm:
-
-    >>> from ideal_machine import columns
-    >>> node = columns(wafer_price=1e4, reticle_width=26.0, reticle_height=33.0, stitch_yield=np.nan)
-    >>> design = columns(module_area=900.0, die_width=np.nan, link_bandwidth=np.nan)
-    >>> rules = design_rules(design, node, node, columns(structure="organic"))
-    >>> [rule.column for rule in rules if rule.broken.any()]
-    ['module_area']
-    """
+    """Rules of chiplet designs: numbers that must be given, and limits of dies and packages."""
     based, has_memory = design.num_base_dies > 0.0, design.memory_stacks > 0.0
     has_base = ~np.isnan(base_node.wafer_price)
     linked = ~np.isnan(design.link_bandwidth)
@@ -479,8 +382,7 @@ def crossover_volume(
 
     References
     ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
-       DAC 2022, doi:10.1145/3489517.3530428.
+    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
 
     Examples
     --------

@@ -36,16 +36,12 @@ def dies_per_wafer(
 
     Parameters
     ----------
-    die_width : numeric
-        Width w of the die. [mm]
-    die_height : numeric
-        Height h of the die. [mm]
+    die_width, die_height : numeric
+        Width w and height h of the die. [mm]
     wafer_diameter : numeric
         Diameter D of the wafer. [mm]
-    edge_exclusion : numeric, default 0.0
-        Rim e that holds no good die. [mm]
-    scribe_width : numeric, default 0.0
-        Lane s between dies. [mm]
+    edge_exclusion, scribe_width : numeric, default 0.0
+        Rim e without good dies, and lane s between dies. [mm]
 
     Returns
     -------
@@ -54,8 +50,7 @@ def dies_per_wafer(
 
     References
     ----------
-    .. [1] D. K. de Vries, "Investigation of gross die per wafer formulas", IEEE Trans. Semicond. Manuf. 18(1), 2005,
-       doi:10.1109/TSM.2004.836656.
+    .. [1] D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
 
     Examples
     --------
@@ -83,16 +78,12 @@ def dies_per_wafer_by_area(
 
     Parameters
     ----------
-    die_width : numeric
-        Width w of the die. [mm]
-    die_height : numeric
-        Height h of the die. [mm]
+    die_width, die_height : numeric
+        Width w and height h of the die. [mm]
     wafer_diameter : numeric
         Diameter D of the wafer. [mm]
-    edge_exclusion : numeric, default 0.0
-        Rim e that holds no good die. [mm]
-    scribe_width : numeric, default 0.0
-        Lane s between dies. [mm]
+    edge_exclusion, scribe_width : numeric, default 0.0
+        Rim e without good dies, and lane s between dies. [mm]
 
     Returns
     -------
@@ -101,8 +92,7 @@ def dies_per_wafer_by_area(
 
     References
     ----------
-    .. [1] D. K. de Vries, "Investigation of gross die per wafer formulas", IEEE Trans. Semicond. Manuf. 18(1), 2005,
-       doi:10.1109/TSM.2004.836656.
+    .. [1] D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
 
     Examples
     --------
@@ -129,16 +119,12 @@ def dies_per_wafer_exponential(
 
     Parameters
     ----------
-    die_width : numeric
-        Width w of the die. [mm]
-    die_height : numeric
-        Height h of the die. [mm]
+    die_width, die_height : numeric
+        Width w and height h of the die. [mm]
     wafer_diameter : numeric
         Diameter D of the wafer. [mm]
-    edge_exclusion : numeric, default 0.0
-        Rim e that holds no good die. [mm]
-    scribe_width : numeric, default 0.0
-        Lane s between dies. [mm]
+    edge_exclusion, scribe_width : numeric, default 0.0
+        Rim e without good dies, and lane s between dies. [mm]
 
     Returns
     -------
@@ -147,8 +133,7 @@ def dies_per_wafer_exponential(
 
     References
     ----------
-    .. [1] A. V. Ferris-Prabhu, "An algebraic expression to count the number of chips on a wafer", IEEE Circuits and
-       Devices Magazine 5(1), 1989, doi:10.1109/101.17236.
+    .. [1] A. V. Ferris-Prabhu, IEEE Circuits and Devices Magazine 5(1), 1989, doi:10.1109/101.17236.
 
     Examples
     --------
@@ -179,16 +164,12 @@ def dies_per_wafer_placed(
 
     Parameters
     ----------
-    die_width : numeric
-        Width of the die. [mm]
-    die_height : numeric
-        Height of the die. [mm]
+    die_width, die_height : numeric
+        Width w and height h of the die. [mm]
     wafer_diameter : numeric
         Diameter of the wafer. [mm]
-    edge_exclusion : numeric, default 0.0
-        Rim that holds no good die. [mm]
-    scribe_width : numeric, default 0.0
-        Lane between dies. [mm]
+    edge_exclusion, scribe_width : numeric, default 0.0
+        Rim e without good dies, and lane s between dies. [mm]
 
     Returns
     -------
@@ -197,8 +178,7 @@ def dies_per_wafer_placed(
 
     References
     ----------
-    .. [1] D. K. de Vries, "Investigation of gross die per wafer formulas", IEEE Trans. Semicond. Manuf. 18(1), 2005,
-       doi:10.1109/TSM.2004.836656.
+    .. [1] D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
 
     Examples
     --------
@@ -239,14 +219,10 @@ def reticle_fields(die_width: Numeric, die_height: Numeric, reticle_width: Numer
 
     Parameters
     ----------
-    die_width : numeric
-        Width w of the die or interposer. [mm]
-    die_height : numeric
-        Height h of the die or interposer. [mm]
-    reticle_width : numeric
-        Width W of the field. [mm]
-    reticle_height : numeric
-        Height H of the field. [mm]
+    die_width, die_height : numeric
+        Width w and height h of the die. [mm]
+    reticle_width, reticle_height : numeric
+        Width W and height H of the field. [mm]
 
     Returns
     -------
@@ -255,8 +231,7 @@ def reticle_fields(die_width: Numeric, die_height: Numeric, reticle_width: Numer
 
     References
     ----------
-    .. [1] A. Graening et al., "CATCH: a cost analysis tool for co-optimization of chiplet-based heterogeneous
-       systems", 2025, arXiv:2503.15753.
+    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
 
     Examples
     --------
@@ -288,8 +263,7 @@ def reticle_utilization(die_area: Numeric, reticle_area: Numeric) -> Array:
 
     References
     ----------
-    .. [1] A. Graening et al., "CATCH: a cost analysis tool for co-optimization of chiplet-based heterogeneous
-       systems", 2025, arXiv:2503.15753.
+    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
 
     Examples
     --------
@@ -322,8 +296,7 @@ def lithography_cost_factor(lithography_share: Numeric, reticle_utilization_shar
 
     References
     ----------
-    .. [1] A. Graening et al., "CATCH: a cost analysis tool for co-optimization of chiplet-based heterogeneous
-       systems", 2025, arXiv:2503.15753.
+    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
 
     Examples
     --------
@@ -355,8 +328,7 @@ def raw_die_cost(wafer_price: Numeric, num_dies: Numeric) -> Array:
 
     References
     ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
-       DAC 2022, doi:10.1145/3489517.3530428.
+    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
 
     Examples
     --------
@@ -389,8 +361,7 @@ def good_die_cost(raw_cost: Numeric, sort_cost: Numeric, pass_share: Numeric) ->
 
     References
     ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
-       DAC 2022, doi:10.1145/3489517.3530428.
+    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
 
     Examples
     --------
@@ -421,8 +392,7 @@ def testing_cost(test_time: Numeric, tester_rate: Numeric) -> Array:
 
     References
     ----------
-    .. [1] A. Graening et al., "CATCH: a cost analysis tool for co-optimization of chiplet-based heterogeneous
-       systems", 2025, arXiv:2503.15753.
+    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
 
     Examples
     --------

@@ -30,87 +30,36 @@ __all__ = [
 
 
 class Module(NamedTuple):
-    """What one module is made of, and what fails on the way, (rows,).
+    """What one module is made of, and what fails on the way, (rows,)."""
 
-    Attributes
-    ----------
-    chips_first : Array
-        1 where the carrier is built over the dies, 0 where dies are put on a carrier that was tested. [-]
-    raw_dies : Array
-        Dies R as if none were bad. [USD]
-    die_defects : Array
-        Bad dies D that were paid for with them. [USD]
-    sort_test : Array
-        Sort T of the dies. [USD]
-    memory : Array
-        Stacks of memory M. [USD]
-    carrier : Array
-        One carrier I. [USD]
-    substrate : Array
-        Substrate S below it, with assembly. [USD]
-    final_test : Array
-        Test of one module. [USD]
-    carrier_yield : Array
-        Yield y1 of carriers. [-]
-    bonding_yield : Array
-        Yield y2 of all bonds on the carrier; has no effect with chips first. [-]
-    attach_yield : Array
-        Yield y3 of putting the carrier on the substrate. [-]
-    stack_yield : Array
-        Yield ys of stacking dies before they meet the carrier. [-]
-    final_yield : Array
-        Share yf of the modules that pass the final test. [-]
-    """
-
+    # 1 where the carrier is built over the dies, 0 where dies are put on a carrier that was tested [-]
     chips_first: Array
-    raw_dies: Array
-    die_defects: Array
-    sort_test: Array
-    memory: Array
-    carrier: Array
-    substrate: Array
-    final_test: Array
-    carrier_yield: Array
-    bonding_yield: Array
-    attach_yield: Array
-    stack_yield: Array
-    final_yield: Array
+    raw_dies: Array  # Dies R as if none were bad [USD]
+    die_defects: Array  # Bad dies D that were paid for with them [USD]
+    sort_test: Array  # Sort T of the dies [USD]
+    memory: Array  # Stacks of memory M [USD]
+    carrier: Array  # One carrier I [USD]
+    substrate: Array  # Substrate S below it, with assembly [USD]
+    final_test: Array  # Test of one module [USD]
+    carrier_yield: Array  # Yield y1 of carriers [-]
+    bonding_yield: Array  # Yield y2 of all bonds on the carrier; has no effect with chips first [-]
+    attach_yield: Array  # Yield y3 of putting the carrier on the substrate [-]
+    stack_yield: Array  # Yield ys of stacking dies before they meet the carrier [-]
+    final_yield: Array  # Share yf of the modules that pass the final test [-]
 
 
 class ModuleCost(NamedTuple):
-    """Parts of the cost of one good module; they add up to ``total``.
+    """Parts of the cost of one good module; they add up to ``total``."""
 
-    Attributes
-    ----------
-    raw_dies : numeric
-        Dies as if none were bad, bumps included. [USD]
-    die_defects : numeric
-        Dies that the sort has thrown out. [USD]
-    raw_package : numeric
-        Carrier, substrate and assembly as if nothing failed. [USD]
-    package_defects : numeric
-        Carriers, substrates and assembly that were lost. [USD]
-    wasted_dies : numeric
-        Good dies that were lost with modules that failed. [USD]
-    memory : numeric
-        Stacks of memory. [USD]
-    wasted_memory : numeric
-        Stacks of memory that were lost with modules that failed. [USD]
-    test : numeric
-        Sort of the dies and test of the modules. [USD]
-    total : numeric
-        Sum of the parts. [USD]
-    """
-
-    raw_dies: Array
-    die_defects: Array
-    raw_package: Array
-    package_defects: Array
-    wasted_dies: Array
-    memory: Array
-    wasted_memory: Array
-    test: Array
-    total: Array
+    raw_dies: Array  # Dies as if none were bad, bumps included [USD]
+    die_defects: Array  # Dies that the sort has thrown out [USD]
+    raw_package: Array  # Carrier, substrate and assembly as if nothing failed [USD]
+    package_defects: Array  # Carriers, substrates and assembly that were lost [USD]
+    wasted_dies: Array  # Good dies that were lost with modules that failed [USD]
+    memory: Array  # Stacks of memory [USD]
+    wasted_memory: Array  # Stacks of memory that were lost with modules that failed [USD]
+    test: Array  # Sort of the dies and test of the modules [USD]
+    total: Array  # Sum of the parts [USD]
 
 
 def bumping_cost(die_area: Numeric, num_dies: Numeric, bump_price: Numeric) -> Array:
@@ -134,8 +83,7 @@ def bumping_cost(die_area: Numeric, num_dies: Numeric, bump_price: Numeric) -> A
 
     References
     ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
-       DAC 2022, doi:10.1145/3489517.3530428.
+    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
 
     Examples
     --------
@@ -172,8 +120,7 @@ def substrate_layer_factor(
 
     References
     ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
-       DAC 2022, doi:10.1145/3489517.3530428.
+    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
 
     Examples
     --------
@@ -210,8 +157,7 @@ def substrate_cost(substrate_area: Numeric, substrate_price: Numeric, layer_fact
 
     References
     ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
-       DAC 2022, doi:10.1145/3489517.3530428.
+    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
 
     Examples
     --------
@@ -257,8 +203,7 @@ def carrier_cost(
 
     References
     ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
-       DAC 2022, doi:10.1145/3489517.3530428.
+    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
 
     Examples
     --------
@@ -290,8 +235,7 @@ def bond_yield(yield_per_bond: Numeric, num_bonds: Numeric) -> Array:
 
     References
     ----------
-    .. [1] D. Stow, Y. Xie, T. Siddiqua and G. H. Loh, "Cost-effective design of scalable high-performance systems using
-       active and passive interposers", ICCAD 2017, doi:10.1109/ICCAD.2017.8203849.
+    .. [1] D. Stow et al., "Cost-effective design ... interposers", ICCAD 2017, doi:10.1109/ICCAD.2017.8203849.
 
     Examples
     --------
@@ -314,29 +258,6 @@ def module_cost(module: Module) -> ModuleCost:
     .. math:: D_p = I\left(\frac{1}{y_1 y_2 y_3 y_f} - 1\right) + S\left(\frac{1}{y_3 y_f} - 1\right)
 
     where y2 is 1 for chips first. Memory is scrapped with a module that fails.
-
-    Parameters
-    ----------
-    module : Module
-        What one module is made of.
-
-    Returns
-    -------
-    ModuleCost
-
-    References
-    ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
-       DAC 2022, doi:10.1145/3489517.3530428.
-
-    Examples
-    --------
-    Dies of 100 USD on a carrier of 50 USD: one bond in two fails, so each good module has paid both twice:
-
-    >>> one = Module(0, 100, 0, 0, 0, carrier=50, substrate=0, final_test=0, carrier_yield=1, bonding_yield=0.5,
-    ...              attach_yield=1, stack_yield=1, final_yield=1)
-    >>> float(module_cost(one).wasted_dies), float(module_cost(one).package_defects), float(module_cost(one).total)
-    (100.0, 50.0, 300.0)
     """
     below = array(module.attach_yield) * array(module.final_yield)
     carrier_yield = array(module.carrier_yield)
@@ -381,8 +302,7 @@ def chip_nre(
 
     References
     ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
-       DAC 2022, doi:10.1145/3489517.3530428.
+    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
 
     Examples
     --------
@@ -426,8 +346,7 @@ def package_nre(
 
     References
     ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
-       DAC 2022, doi:10.1145/3489517.3530428.
+    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
 
     Examples
     --------
@@ -461,8 +380,7 @@ def amortized_nre(one_time_cost: Numeric, num_in_product: Numeric, num_in_family
 
     References
     ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary: a quantitative cost model and multi-chiplet architecture exploration",
-       DAC 2022, doi:10.1145/3489517.3530428.
+    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
 
     Examples
     --------

@@ -43,8 +43,7 @@ def facility_cost(
 
     References
     ----------
-    .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 6,
-       doi:10.2200/S00874ED3V01Y201809CAC046.
+    .. [1] L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 6, doi:10.2200/S00874ED3V01Y201809CAC046.
 
     Examples
     --------
@@ -82,8 +81,7 @@ def accelerator_capex(
 
     References
     ----------
-    .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 6,
-       doi:10.2200/S00874ED3V01Y201809CAC046.
+    .. [1] L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 6, doi:10.2200/S00874ED3V01Y201809CAC046.
 
     Examples
     --------
@@ -96,21 +94,11 @@ def accelerator_capex(
 
 
 class DrawnPower(NamedTuple):
-    """Power of the accelerators of plans, (rows,).
+    """Power of the accelerators of plans, (rows,)."""
 
-    Attributes
-    ----------
-    mean : Array
-        By their work; NaN: not known. [W]
-    provided : Array
-        Limit of an accelerator as the plan lowers it: what is provisioned for it. [W]
-    limit : Array
-        Limit by the sheet accelerators, part of the power of its server at full load. [W]
-    """
-
-    mean: Array
-    provided: Array
-    limit: Array
+    mean: Array  # By their work; NaN: not known [W]
+    provided: Array  # Limit of an accelerator as the plan lowers it: what is provisioned for it [W]
+    limit: Array  # Limit by the sheet accelerators, part of the power of its server at full load [W]
 
     @classmethod
     def unknown(cls, count: int) -> DrawnPower:
@@ -119,45 +107,19 @@ class DrawnPower(NamedTuple):
 
 
 class OwnerTerms(NamedTuple):
-    """Arguments of :func:`owned_cost_rate` for an accelerator in a server, (rows,).
+    """Arguments of :func:`owned_cost_rate` for an accelerator in a server, (rows,)."""
 
-    Attributes
-    ----------
-    capex : Array
-        Price with its share of server, network and storage. [USD]
-    recovery_rate : Array
-        Share of it that a second has to earn. [1/s]
-    facility : Array
-        Its share of rack, power, cooling and building. [USD]
-    facility_recovery_rate : Array
-        Share of it that a second has to earn. [1/s]
-    maintenance_share : Array
-        Repairs and spares of one period as a share of capex. [-]
-    staff_cost : Array
-        Staff, insurance and rent for one period. [USD]
-    server_power : Array
-        Power with its share of server and network at full load. [W]
-    power_usage_effectiveness : Array
-        Power into the building over power into the servers. [-]
-    energy_price : Array
-        Price of electric energy. [USD/J]
-    utilization : Array
-        Share of the time that is used. [-]
-    load_share : Array
-        Mean power while it works over the power at full load. [-]
-    """
-
-    capex: Array
-    recovery_rate: Array
-    facility: Array
-    facility_recovery_rate: Array
-    maintenance_share: Array
-    staff_cost: Array
-    server_power: Array
-    power_usage_effectiveness: Array
-    energy_price: Array
-    utilization: Array
-    load_share: Array
+    capex: Array  # Price with its share of server, network and storage [USD]
+    recovery_rate: Array  # Share of it that a second has to earn [1/s]
+    facility: Array  # Its share of rack, power, cooling and building [USD]
+    facility_recovery_rate: Array  # Share of it that a second has to earn [1/s]
+    maintenance_share: Array  # Repairs and spares of one period as a share of capex [-]
+    staff_cost: Array  # Staff, insurance and rent for one period [USD]
+    server_power: Array  # Power with its share of server and network at full load [W]
+    power_usage_effectiveness: Array  # Power into the building over power into the servers [-]
+    energy_price: Array  # Price of electric energy [USD/J]
+    utilization: Array  # Share of the time that is used [-]
+    load_share: Array  # Mean power while it works over the power at full load [-]
 
     @property
     def grid_power(self) -> Array:
@@ -171,40 +133,6 @@ def owner_terms(server: Columns, network: Numeric, drawn: DrawnPower, period: Nu
     .. math:: C = \left(p_a + \frac{p_s}{n} + p_n\right) (1 + \sigma)
 
     Where a plan's power is known, its mean makes the energy bill and its limit what is provisioned.
-
-    Parameters
-    ----------
-    server : Columns
-        Rows of the sheet ``servers``.
-    network : numeric
-        Price of the network, share of one accelerator. [USD]
-    drawn : DrawnPower
-        Power of the accelerators; where it is not known the server's own load share counts for all of it.
-    period : numeric, default one year
-        Period that the discount rate is for. [s]
-
-    Returns
-    -------
-    OwnerTerms
-
-    References
-    ----------
-    .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 6,
-       doi:10.2200/S00874ED3V01Y201809CAC046.
-
-    Examples
-    --------
-    (30,000 + 80,000 / 8 + 5,000) x 1.1 USD to buy; 1,000 W x 1.25 at 10 USD/W to house.
-
-    >>> from types import SimpleNamespace
-    >>> sizes = {"num_accelerators": 8.0, "accelerator_price": 30000.0, "server_price": 80000.0, "server_power": 8000.0}
-    >>> sizes |= {"life": 4 * YEAR, "building_life": 10 * YEAR, "power_usage_effectiveness": 1.25}
-    >>> shares = {"building_price": 10.0, "storage_share": 0.1, "utilization": 0.5, "load_share": 1.0}
-    >>> none = "discount_rate residual_share maintenance_share network_power rack_cost staff_cost energy_price".split()
-    >>> server = SimpleNamespace(**sizes, **shares, **dict.fromkeys(none, 0.0))
-    >>> terms = owner_terms(server, 5000.0, DrawnPower.unknown(1))
-    >>> float(terms.capex), terms.facility.tolist()
-    (49500.0, [12500.0])
     """
     group, discount, used = server.num_accelerators, server.discount_rate, server.utilization
     bought = accelerator_capex(server.accelerator_price, server.server_price, group, network)
@@ -227,39 +155,9 @@ def owner_terms(server: Columns, network: Numeric, drawn: DrawnPower, period: Nu
 
 
 def straight_line_terms(price: Columns, unknown: OwnerTerms, drawn: DrawnPower) -> OwnerTerms:
-    r"""Terms of an owner by a list of prices: straight-line depreciation, building and staff not counted.
+    """Terms of an owner by a list of prices: straight-line depreciation, building and staff not counted.
 
     .. math:: a = 1 / T
-
-    Parameters
-    ----------
-    price : Columns
-        Rows of the sheet ``prices``.
-    unknown : OwnerTerms
-        What stands in where the list has none.
-    drawn : DrawnPower
-        Power of the accelerators of plans; the rest of the server is at full load.
-
-    Returns
-    -------
-    OwnerTerms
-
-    References
-    ----------
-    .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 6,
-       doi:10.2200/S00874ED3V01Y201809CAC046.
-
-    Examples
-    --------
-    A life of 100 s by the list; it has no price of energy.
-
-    >>> from types import SimpleNamespace
-    >>> unknown, none = OwnerTerms(*np.full((len(OwnerTerms._fields), 1), 7.0)), np.array([np.nan])
-    >>> names = "capex opex_share server_power power_usage_effectiveness energy_price utilization".split()
-    >>> price = SimpleNamespace(**dict.fromkeys(names, none), life=np.array([100.0]))
-    >>> terms = straight_line_terms(price, unknown, DrawnPower.unknown(1))
-    >>> terms.recovery_rate.tolist(), terms.energy_price.tolist()
-    ([0.01], [7.0])
     """
     nothing = np.zeros_like(unknown.capex)
     stated = OwnerTerms(
@@ -285,41 +183,6 @@ def server_hour(server: Columns, network: Numeric, drawn: DrawnPower, period: Nu
     facility, running and energy cost.
 
     .. math:: c = \frac{1}{u} \left(C a + F a_F + \frac{C m + s}{p}\right) + P_s\,l\,\mathrm{PUE}\,p_e
-
-    Parameters
-    ----------
-    server : Columns
-        Rows of the sheet ``servers``.
-    network : numeric
-        Price of the network, share of one accelerator. [USD]
-    drawn : DrawnPower
-        Power of the accelerators; where it is not known the server's own load share counts for all of it.
-    period : numeric, default one year
-        Period that discount rate, maintenance and staff are for. [s]
-
-    Returns
-    -------
-    dict of str to Array
-        Columns of the sheet ``servers_results``, but for the parts of the network and the planner's.
-
-    References
-    ----------
-    .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 6,
-       doi:10.2200/S00874ED3V01Y201809CAC046.
-
-    Examples
-    --------
-    An accelerator of 30,000 USD over four years of which half is used: 15,000 USD a year.
-
-    >>> from types import SimpleNamespace
-    >>> sizes = {"num_accelerators": 8.0, "accelerator_price": 30000.0, "server_price": 80000.0, "server_power": 8000.0}
-    >>> sizes |= {"life": 4 * YEAR, "building_life": 10 * YEAR, "power_usage_effectiveness": 1.25}
-    >>> shares = {"building_price": 10.0, "storage_share": 0.1, "utilization": 0.5, "load_share": 1.0}
-    >>> none = "discount_rate residual_share maintenance_share network_power rack_cost staff_cost energy_price"
-    >>> none = [*none.split(), "carbon_intensity"]
-    >>> server = SimpleNamespace(**sizes, **shares, **dict.fromkeys(none, 0.0))
-    >>> float(server_hour(server, 5000.0, DrawnPower.unknown(1))["accelerator_cost"]) * YEAR
-    15000.0
     """
     terms = owner_terms(server, network, drawn, period)
     total = owned_cost_rate(*terms, period=period)
@@ -353,21 +216,11 @@ _MOST_LEVELS = 8  # of the smallest switches: more than any data centre has
 
 
 class NetworkParts(NamedTuple):
-    """What a network is made of, (rows,).
+    """What a network is made of, (rows,)."""
 
-    Attributes
-    ----------
-    switches : numeric
-        Switches. [-]
-    cables : numeric
-        Links, from end points and between switches. [-]
-    transceivers : numeric
-        Transceivers of the links between switches and of those of the end points, two each. [-]
-    """
-
-    switches: Array
-    cables: Array
-    transceivers: Array
+    switches: Array  # Switches [-]
+    cables: Array  # Links, from end points and between switches [-]
+    transceivers: Array  # Transceivers of the links between switches and of those of the end points, two each [-]
 
 
 def network_parts(
@@ -383,37 +236,6 @@ def network_parts(
         + \left\lceil\frac{n}{ok}\right\rceil
 
     Heuristic, this work, after the fat tree [1]_: oversubscription thins out every level above the first.
-
-    Parameters
-    ----------
-    topology : {"fat-tree", "switch", "rail", "dragonfly", "fully-connected", "ring", "torus", "mesh"}
-        A ring has 1, a mesh or torus a link per axis and end point, a fully connected group n - 1 over 2; without
-        switches.
-        The others are counted as folded Clos networks.
-    num_endpoints : numeric
-        End points n, accelerators times links of each into this network. [-]
-    num_ports : numeric
-        Ports k of one switch; no meaning without switches, may be NaN there. [-]
-    oversubscription : numeric
-        Bandwidth o into the network over that through its core; no meaning without switches, may be NaN there. [-]
-    num_axes : numeric, default 3.0
-        Axes of a mesh or torus; no meaning otherwise, may be NaN there. [-]
-
-    Returns
-    -------
-    NetworkParts
-
-    References
-    ----------
-    .. [1] M. Al-Fares, A. Loukissas and A. Vahdat, "A scalable, commodity data center network architecture",
-       SIGCOMM 2008, doi:10.1145/1402958.1402967.
-
-    Examples
-    --------
-    1,024 end points on switches of 64 ports: 32 below and 16 above them, a link of each end point at either level.
-
-    >>> [float(number) for number in network_parts("fat-tree", 1024, 64, 1)]
-    [48.0, 2048.0, 4096.0]
     """
     names, points = np.asarray(topology), array(num_endpoints)
     ports, over = array(num_ports), array(oversubscription)
@@ -475,8 +297,7 @@ def network_cost(
 
     References
     ----------
-    .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 3,
-       doi:10.2200/S00874ED3V01Y201809CAC046.
+    .. [1] L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 3, doi:10.2200/S00874ED3V01Y201809CAC046.
 
     Examples
     --------
@@ -491,57 +312,16 @@ def network_cost(
 
 
 class ServerNetwork(NamedTuple):
-    """A network of servers, (rows,).
+    """A network of servers, (rows,)."""
 
-    Attributes
-    ----------
-    parts : NetworkParts
-        Switches, cables and transceivers; none without end points. [-]
-    cost : Array
-        Price of all of them with adapters. [USD]
-    """
-
-    parts: NetworkParts
-    cost: Array
+    parts: NetworkParts  # Switches, cables and transceivers; none without end points [-]
+    cost: Array  # Price of all of them with adapters [USD]
 
 
 def server_network(
     server: Columns, topology: Words, num_endpoints: Numeric, oversubscription: Numeric, num_axes: Numeric = 3.0
 ) -> ServerNetwork:
-    """Parts of a network at the ports of its server's switches, and what they cost with adapters.
-
-    Parameters
-    ----------
-    server : Columns
-        Rows of the sheet ``servers``.
-    topology : {"fat-tree", "switch", "rail", "dragonfly", "fully-connected", "ring", "torus", "mesh"}
-        As in :func:`network_parts`.
-    num_endpoints : numeric
-        Links into the network. [-]
-    oversubscription : numeric
-        Bandwidth into the network over that through its core; no meaning without switches, may be NaN there. [-]
-    num_axes : numeric, default 3.0
-        Axes of a mesh or torus; no meaning otherwise, may be NaN there. [-]
-
-    Returns
-    -------
-    ServerNetwork
-
-    References
-    ----------
-    .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 3,
-       doi:10.2200/S00874ED3V01Y201809CAC046.
-
-    Examples
-    --------
-    32 links at one switch of 64 ports for 10,000 USD, each a cable of 100 USD and two transceivers of 500 USD:
-
-    >>> from types import SimpleNamespace
-    >>> server = SimpleNamespace(switch_ports=64.0, switch_price=10000.0, cable_price=100.0)
-    >>> server.transceiver_price, server.adapter_price = 500.0, 0.0
-    >>> float(server_network(server, "fat-tree", 32.0, 1.0).cost)
-    45200.0
-    """
+    """Parts of a network at the ports of its server's switches, and what they cost with adapters."""
     points = array(num_endpoints)
     counted = network_parts(topology, points, server.switch_ports, oversubscription, num_axes)
     parts = NetworkParts(*(np.where(points > 0.0, part, 0.0 * points) for part in counted))

@@ -33,8 +33,7 @@ def building_power(server_power: Numeric, power_usage_effectiveness: Numeric) ->
 
     References
     ----------
-    .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 5,
-       doi:10.2200/S00874ED3V01Y201809CAC046.
+    .. [1] L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 5, doi:10.2200/S00874ED3V01Y201809CAC046.
 
     Examples
     --------
@@ -67,8 +66,7 @@ def energy_cost_rate(server_power: Numeric, power_usage_effectiveness: Numeric, 
 
     References
     ----------
-    .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 6,
-       doi:10.2200/S00874ED3V01Y201809CAC046.
+    .. [1] L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 6, doi:10.2200/S00874ED3V01Y201809CAC046.
 
     Examples
     --------
@@ -162,8 +160,7 @@ def accelerator_cost_rate(
 
     References
     ----------
-    .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 6,
-       doi:10.2200/S00874ED3V01Y201809CAC046.
+    .. [1] L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 6, doi:10.2200/S00874ED3V01Y201809CAC046.
 
     Examples
     --------
@@ -208,8 +205,7 @@ def capital_recovery_rate(
 
     References
     ----------
-    .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 6,
-       doi:10.2200/S00874ED3V01Y201809CAC046.
+    .. [1] L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 6, doi:10.2200/S00874ED3V01Y201809CAC046.
 
     Examples
     --------
@@ -277,8 +273,7 @@ def owned_cost_rate(
 
     References
     ----------
-    .. [1] L. A. Barroso, U. Hölzle and P. Ranganathan, "The Datacenter as a Computer", 3rd ed., 2018, chapter 6,
-       doi:10.2200/S00874ED3V01Y201809CAC046.
+    .. [1] L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 6, doi:10.2200/S00874ED3V01Y201809CAC046.
 
     Examples
     --------
@@ -373,8 +368,7 @@ def carbon_of_energy(energy: Numeric, carbon_intensity: Numeric) -> Array:
 
     References
     ----------
-    .. [1] U. Gupta et al., "ACT: designing sustainable computer systems with an architectural carbon modeling tool",
-       ISCA 2022, doi:10.1145/3470496.3527408.
+    .. [1] U. Gupta et al., "ACT: designing sustainable computer systems", ISCA 2022, doi:10.1145/3470496.3527408.
 
     Examples
     --------
@@ -390,35 +384,6 @@ def daily_mean(by_hour: Sequence[Array], start: Numeric, duration: Numeric, day:
     r"""Mean over some time of what changes from hour to hour and repeats every day, over the mean of a day.
 
     .. math:: \bar x = \frac{F(t_0 + T) - F(t_0)}{T\,\bar f}, \quad F(t) = \int_0^t f
-
-    Parameters
-    ----------
-    by_hour : sequence of Array
-        Values f of equal parts of a day, from the first to the last, constant within each, (rows,) each. [-]
-    start : numeric
-        Time t_0 of the day at which it begins; NaN: the mean of a day, (rows,). [s]
-    duration : numeric
-        Time T that it lasts, above 0, (rows,). [s]
-    day : numeric, default one day
-        Time after which it repeats. [s]
-
-    Returns
-    -------
-    mean : Array
-        1 after whole days, (rows,). [-]
-
-    References
-    ----------
-    .. [1] J. Dodge et al., "Measuring the carbon intensity of AI in cloud instances", FAccT 2022,
-       doi:10.1145/3531146.3533234, section 4.
-
-    Examples
-    --------
-    Twice as much in the first half of the day: three quarters of a day from its start, and from noon half a day.
-
-    >>> twice, once = np.full(2, 2.0), np.ones(2)
-    >>> daily_mean((twice, once), np.array([0.0, 0.5]), np.array([0.75, 0.5]), 1.0).round(3).tolist()
-    [1.111, 0.667]
     """
     values, begin = np.stack([array(each) for each in by_hour], axis=-1), array(start) / array(day)
     length = array(duration) / array(day)
@@ -471,8 +436,7 @@ def die_carbon(
 
     References
     ----------
-    .. [1] U. Gupta et al., "ACT: designing sustainable computer systems with an architectural carbon modeling tool",
-       ISCA 2022, doi:10.1145/3470496.3527408.
+    .. [1] U. Gupta et al., "ACT: designing sustainable computer systems", ISCA 2022, doi:10.1145/3470496.3527408.
 
     Examples
     --------

@@ -46,8 +46,7 @@ def critical_defects(die_area: Numeric, defect_density: Numeric, critical_area_r
 
     References
     ----------
-    .. [1] C. H. Stapper, "Modeling of defects in integrated circuit photolithographic patterns", IBM J. Res. Dev.
-       28(4), 1984, doi:10.1147/rd.284.0461.
+    .. [1] C. H. Stapper, IBM J. Res. Dev. 28(4), 1984, doi:10.1147/rd.284.0461.
 
     Examples
     --------
@@ -76,8 +75,7 @@ def poisson_yield(defects: Numeric) -> Array:
 
     References
     ----------
-    .. [1] B. T. Murphy, "Cost-size optima of monolithic integrated circuits", Proc. IEEE 52(12), 1964,
-       doi:10.1109/PROC.1964.3442.
+    .. [1] B. T. Murphy, "Cost-size optima ...", Proc. IEEE 52(12), 1964, doi:10.1109/PROC.1964.3442.
 
     Examples
     --------
@@ -106,8 +104,7 @@ def murphy_yield(defects: Numeric) -> Array:
 
     References
     ----------
-    .. [1] B. T. Murphy, "Cost-size optima of monolithic integrated circuits", Proc. IEEE 52(12), 1964,
-       doi:10.1109/PROC.1964.3442.
+    .. [1] B. T. Murphy, "Cost-size optima ...", Proc. IEEE 52(12), 1964, doi:10.1109/PROC.1964.3442.
 
     Examples
     --------
@@ -138,8 +135,7 @@ def rectangular_yield(defects: Numeric) -> Array:
 
     References
     ----------
-    .. [1] B. T. Murphy, "Cost-size optima of monolithic integrated circuits", Proc. IEEE 52(12), 1964,
-       doi:10.1109/PROC.1964.3442.
+    .. [1] B. T. Murphy, "Cost-size optima ...", Proc. IEEE 52(12), 1964, doi:10.1109/PROC.1964.3442.
 
     Examples
     --------
@@ -169,8 +165,7 @@ def seeds_yield(defects: Numeric) -> Array:
 
     References
     ----------
-    .. [1] R. B. Seeds, "Yield and cost analysis of bipolar LSI", Int. Electron Devices Meeting, 1967,
-       doi:10.1109/IEDM.1967.187739.
+    .. [1] R. B. Seeds, "Yield and cost analysis of bipolar LSI", IEDM 1967, doi:10.1109/IEDM.1967.187739.
 
     Examples
     --------
@@ -230,8 +225,7 @@ def bose_einstein_yield(defects: Numeric, num_critical_layers: Numeric) -> Array
 
     References
     ----------
-    .. [1] J. E. Price, "A new look at yield of integrated circuits", Proc. IEEE 58(8), 1970,
-       doi:10.1109/PROC.1970.7911.
+    .. [1] J. E. Price, Proc. IEEE 58(8), 1970, doi:10.1109/PROC.1970.7911.
 
     Examples
     --------
@@ -262,8 +256,7 @@ def negative_binomial_yield(defects: Numeric, clustering: Numeric) -> Array:
 
     References
     ----------
-    .. [1] C. H. Stapper, F. M. Armstrong and K. Saji, "Integrated circuit yield statistics", Proc. IEEE 71(4), 1983,
-       doi:10.1109/PROC.1983.12619.
+    .. [1] C. H. Stapper et al., "Integrated circuit yield", Proc. IEEE 71(4), 1983, doi:10.1109/PROC.1983.12619.
 
     Examples
     --------
@@ -277,36 +270,7 @@ def negative_binomial_yield(defects: Numeric, clustering: Numeric) -> Array:
 
 
 def die_yield(yield_model: str, defects: Numeric, clustering: Numeric, num_critical_layers: Numeric) -> Array:
-    r"""Share of good dies by the model that is named.
-
-    Parameters
-    ----------
-    yield_model : {"poisson", "murphy", "rectangular", "seeds", "moore", "bose-einstein", "negative-binomial"}
-        Model.
-    defects : numeric
-        Mean number of critical defects d of a die, or of one layer of it (Bose-Einstein). [-]
-    clustering : numeric
-        Parameter alpha of the negative binomial model; may be NaN in the others. [-]
-    num_critical_layers : numeric
-        Layers n of the Bose-Einstein model; may be NaN in the others. [-]
-
-    Returns
-    -------
-    yield : numeric
-        Share of good dies. [-]
-
-    References
-    ----------
-    .. [1] J. A. Cunningham, "The use and evaluation of yield models in integrated circuit manufacturing", IEEE Trans.
-       Semicond. Manuf. 3(2), 1990, doi:10.1109/66.53188.
-
-    Examples
-    --------
-    One defect a die, falling independently: 1 / e.
-
-    >>> float(die_yield("poisson", 1.0, np.nan, np.nan).round(4))
-    0.3679
-    """
+    """Share of good dies by the model that is named."""
     if yield_model == "negative-binomial":
         return negative_binomial_yield(defects, clustering)
     if yield_model == "bose-einstein":
@@ -345,8 +309,7 @@ def harvested_yield(unit_yield: Numeric, num_units: Numeric, num_units_needed: N
 
     References
     ----------
-    .. [1] C. H. Stapper, A. N. McLaren and M. Dreckmann, "Yield model for productivity optimization of VLSI memory
-       chips with redundancy and partially good product", IBM J. Res. Dev. 24(3), 1980, doi:10.1147/rd.243.0398.
+    .. [1] C. H. Stapper et al., IBM J. Res. Dev. 24(3), 1980, doi:10.1147/rd.243.0398.
 
     Examples
     --------
@@ -415,8 +378,7 @@ def sort_pass_share(die_yield_share: Numeric, test_coverage_share: Numeric) -> A
 
     References
     ----------
-    .. [1] A. Graening et al., "CATCH: a cost analysis tool for co-optimization of chiplet-based heterogeneous
-       systems", 2025, arXiv:2503.15753.
+    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""Attention kernels: tiles, pairs of queries and keys, bytes, and time of flash attention and of attention in decoding.
+"""Attention kernels: tiles, query and key pairs, traffic and time of flash attention and of decode attention.
 
-Attention holds a tile of queries in the shared memory and passes over all keys. Arguments broadcast to (rows,
+A multiprocessor holds a tile of queries in its shared memory and passes over all keys. Arguments broadcast to (rows,
 operators); columns of the device and constants have shape (rows, 1).
 """
 
@@ -21,11 +21,11 @@ from xlperf.equations.hardware.roofline import (
 )
 
 QUERY_TILE = 128.0
-"""Queries of one tile of flash attention where the shared memory holds them; halves start one after the other. [-]"""
+"""Queries of the largest tile of flash attention; a smaller tile starts more often. [-]"""
 KEY_BLOCK = 32.0
-"""Keys and values of a stage of flash attention. [-]"""
+"""Keys, and as many values, of one stage of flash attention. [-]"""
 _EXPONENTIAL_SHARE = 2.0 / 3.0
-"""Share of a softmax that its exponentials take where their units are the usual ones. [-]"""
+"""Share of the softmax time spent in exponentials, at the usual exponential rate. [-]"""
 _USUAL_EXPONENTIALS = 1.0 / 16.0
 """Exponentials over FP32 operations of the vector units: 16 and 256 a multiprocessor and clock. [-]"""
 
@@ -33,7 +33,7 @@ _USUAL_EXPONENTIALS = 1.0 / 16.0
 def query_tile(
     head_size: Numeric, element_size: Numeric, shared_memory_capacity: Numeric, largest: Numeric = 128.0
 ) -> Array:
-    r"""Queries of one tile of flash attention: half as many, and again, until they fit beside two stages of keys.
+    r"""Queries of one tile of flash attention: halved until the tile fits beside two stages of keys and values.
 
     .. math:: T = \max\{T_0 / 2^i : T d e + 2 \cdot 2 \cdot 32\,d e \le S\}
 
@@ -69,10 +69,10 @@ def query_tile(
     row = array(head_size) * array(element_size)
     room = known_or(shared_memory_capacity, np.inf)
     tile = array(largest)
-    found = 0.125 * tile
+    queries = 0.125 * tile
     for share in (0.25, 0.5, 1.0):
-        found = np.where((share * tile + 2.0 * STAGES * KEY_BLOCK) * row <= room, share * tile, found)
-    return np.asarray(found + 0.0 * row)
+        queries = np.where((share * tile + 2.0 * STAGES * KEY_BLOCK) * row <= room, share * tile, queries)
+    return np.asarray(queries + 0.0 * row)
 
 
 def key_passes(
@@ -86,26 +86,19 @@ def key_passes(
     num_multiprocessors: Numeric,
     cache_capacity: Numeric,
 ) -> Array:
-    r"""How often flash attention reads keys and values from the main memory.
+    r"""Times that flash attention reads keys and values from the main memory.
 
-    The tiles that run at the same time pass over the keys together and share them through the last-level cache; later
-    tiles of the same head read them again, unless they are still in it:
+    Concurrent tiles share keys through the last-level cache R; later tiles of a head read evicted keys again.
 
     .. math:: p = 1 + (p_0 - 1) \min\left(\max\left(1 - \frac{R}{2 s_k d e}, 0\right), 1\right), \quad
         p_0 = \max\left(\frac{h s_q / g}{n T}, 1\right)
 
-    with half of the cache as R. Heuristic, this work.
+    Heuristic, this work; R is half of the cache.
 
     Parameters
     ----------
-    num_heads : numeric
-        Heads of queries. [-]
-    num_query_groups : numeric
-        Heads of keys and values. [-]
-    query_length : numeric
-        Queries of one sequence. [-]
-    key_length : numeric
-        Keys of one sequence. [-]
+    num_heads, num_query_groups, query_length, key_length : numeric
+        Heads of queries, heads of keys and values; queries and keys of one sequence. [-]
     head_size : numeric
         Elements of a head. [-]
     element_size : numeric
@@ -133,27 +126,27 @@ def key_passes(
     >>> float(key_passes(1.0, 1.0, 1024.0, 1024.0, 128.0, 2.0, 128.0, 4.0, 0.0))
     2.0
     """
-    room = known_or(CACHE_SHARE * array(cache_capacity), np.inf)
-    together = known_or(num_multiprocessors, np.inf) * array(query_tile)
+    # Queries of all concurrent tiles, and queries that share one head of keys.
+    concurrent = known_or(num_multiprocessors, np.inf) * array(query_tile)
     shared = array(num_heads) * array(query_length) / array(num_query_groups)
+    # Fraction of the keys and values [B] that the cache evicts before the next tile reads them.
+    room = known_or(CACHE_SHARE * array(cache_capacity), np.inf)
     keys = 2.0 * array(key_length) * array(head_size) * array(element_size)
-    lost = np.minimum(np.maximum(1.0 - room / keys, 0.0), 1.0)
-    return np.asarray(1.0 + (np.maximum(shared / together, 1.0) - 1.0) * lost)
+    evicted = np.minimum(np.maximum(1.0 - room / keys, 0.0), 1.0)
+    return np.asarray(1.0 + (np.maximum(shared / concurrent, 1.0) - 1.0) * evicted)
 
 
 def visible_pairs(query_length: Numeric, key_length: Numeric, causal: Numeric) -> Array:
-    r"""Query and key pairs that attention computes; with a causal mask the last query sees every key.
+    r"""Query and key pairs of attention; under a causal mask the last query sees every key.
 
     .. math:: N = s_q s_k - c\,\frac{s_q (s_q - 1)}{2}
 
     Parameters
     ----------
-    query_length : numeric
-        Queries of one sequence. [-]
-    key_length : numeric
-        Keys of one sequence. [-]
+    query_length, key_length : numeric
+        Queries and keys of one sequence. [-]
     causal : numeric
-        1 where a query sees the keys up to its own position, 0 where it sees all. [-]
+        1 if a query sees the keys up to its own position, 0 if it sees all. [-]
 
     Returns
     -------
@@ -221,30 +214,27 @@ def flash_compute_time(
 ) -> Array:
     r"""Compute time of flash attention: each tile of queries passes over all its keys on one multiprocessor.
 
-    The multiprocessors share the tiles; some end later than others by a share of the longest tile, and none ends
-    before that tile. With a causal mask tiles differ, and the one on the diagonal is computed in full.
+    The last multiprocessor ends late by a share of the longest tile; a causal mask shortens all tiles but that one.
 
     .. math::
 
         t = \max\left(n\,\bar t + i\,p\,\hat t,\; p\,\hat t\right) + \frac{n}{p}\,t_{tile}, \quad
         n = h \lceil s_q / T \rceil, \quad \bar t = T\,\bar s\,\tau, \quad \hat t = T\,s_k\,\tau
 
-    Heuristic, this work, after the partitioning over queries [1]_; imbalance and start of tiles are fitted.
+    Heuristic, this work, after the partitioning over queries [1]_; imbalance and tile time are fitted.
 
     Parameters
     ----------
     num_heads : numeric
         Heads of all sequences together. [-]
-    query_length : numeric
-        Queries of one sequence. [-]
-    key_length : numeric
-        Keys of one sequence. [-]
+    query_length, key_length : numeric
+        Queries and keys of one sequence. [-]
     causal : numeric
-        1 where a query sees the keys up to its own position, 0 where it sees all. [-]
+        1 if a query sees the keys up to its own position, 0 if it sees all. [-]
     query_tile : numeric
         Queries of one tile. [-]
     pair_time : numeric
-        Time of the whole accelerator for one query and key pair of a head. [s]
+        Time of one query and key pair of a head, if the whole accelerator works on it. [s]
     num_multiprocessors : numeric
         Tiles that run at the same time; NaN: the work is shared evenly. [-]
     imbalance : numeric, default 0.0
@@ -268,17 +258,17 @@ def flash_compute_time(
     >>> float(flash_compute_time(4.0, 256.0, 256.0, 0.0, 128.0, 0.001, 4.0))
     262.144
     """
-    queries, keys, tile = array(query_length), array(key_length), array(query_tile)
+    queries, keys, tile, pair = array(query_length), array(key_length), array(query_tile), array(pair_time)
     units = array(num_multiprocessors)
     modelled = ~np.isnan(units)
-    at_once = np.where(modelled, units, 1.0)
-    unhidden = 0.5 * (queries - np.minimum(tile, queries))
-    mean_keys = keys - array(causal) * unhidden
+    concurrent = np.where(modelled, units, 1.0)
+    # Number of tiles, and their mean time: a causal mask hides half of the keys beyond the first tile.
     tiles = array(num_heads) * ceil_div(queries, tile)
-    pair = array(pair_time)
+    mean_keys = keys - array(causal) * (0.5 * (queries - np.minimum(tile, queries)))
     mean_tile = tile * mean_keys * pair
-    longest = np.where(modelled, at_once, 0.0) * (tile * keys * pair)
-    start = np.where(modelled, tile_time, 0.0) * (tiles / at_once)
+    # The longest tile runs on one multiprocessor alone.
+    longest = np.where(modelled, concurrent, 0.0) * (tile * keys * pair)
+    start = np.where(modelled, tile_time, 0.0) * (tiles / concurrent)
     return np.asarray(np.maximum(tiles * mean_tile + array(imbalance) * longest, longest) + start)
 
 
@@ -293,7 +283,7 @@ def flash_traffic(
     num_passes: Numeric = 1.0,
     num_key_passes: Numeric = 1.0,
 ) -> Array:
-    r"""Main-memory traffic of flash attention: queries and outputs once per pass, keys and values as often as needed.
+    r"""Main-memory traffic of flash attention: queries and outputs once per pass, keys and values p times.
 
     .. math:: T = 2 r b d\,(h s_q + g s_k p)\,e
 
@@ -301,22 +291,16 @@ def flash_traffic(
     ----------
     batch : numeric
         Sequences. [-]
-    num_heads : numeric
-        Heads of queries. [-]
-    num_query_groups : numeric
-        Heads of keys and values. [-]
-    query_length : numeric
-        Queries of one sequence. [-]
-    key_length : numeric
-        Keys of one sequence. [-]
+    num_heads, num_query_groups, query_length, key_length : numeric
+        Heads of queries, heads of keys and values; queries and keys of one sequence. [-]
     head_size : numeric
         Elements of a head. [-]
     element_size : numeric
         Size of one element. [B]
     num_passes : numeric, default 1.0
-        Passes r: 1 for the forward pass; 2 for the backward pass, which also reads and writes the gradients. [-]
+        Passes r: 1 forward, 2 backward with the gradients. [-]
     num_key_passes : numeric, default 1.0
-        Passes p over keys and values, as :func:`key_passes` has them. [-]
+        Passes p over keys and values, see :func:`key_passes`. [-]
 
     Returns
     -------
@@ -325,7 +309,7 @@ def flash_traffic(
 
     References
     ----------
-    .. [1] T. Dao et al., "FlashAttention", 2022, arXiv:2205.14135; re-reads of keys and values hit the cache.
+    .. [1] T. Dao et al., "FlashAttention", 2022, arXiv:2205.14135.
 
     Examples
     --------
@@ -385,18 +369,17 @@ def softmax_time(softmax_flop: Numeric, vector_flop_rate: Numeric, exponential_r
 
     .. math:: t = \frac{F}{R_v} \left(\frac{1}{3} + \frac{2}{3} \frac{R_v / 16}{R_e}\right)
 
-    The usual multiprocessor does 16 exponentials and 128 other instructions a clock [1]_, so that one exponential
-    takes as long as eight of the others, twice the four that are left; others do twice as many [2]_, [3]_. Shares are a
-    heuristic, this work.
+    A multiprocessor usually does 16 exponentials and 128 other instructions a clock [1]_: the exponential takes twice
+    the time of the four others; some accelerators do twice as many [2]_, [3]_. Heuristic, this work.
 
     Parameters
     ----------
     softmax_flop : numeric
-        Work F of the vector units for one score, with the usual exponentials. [FLOP]
+        Work F of the vector units for one score, at the usual exponential rate. [FLOP]
     vector_flop_rate : numeric
         Peak R_v of the vector units in FP32. [FLOP/s]
     exponential_rate : numeric, default NaN
-        Exponentials R_e that the accelerator does in a second, one as one FLOP; NaN: a sixteenth of R_v. [FLOP/s]
+        Exponentials R_e per second, each counted as one FLOP; NaN: R_v / 16. [FLOP/s]
 
     Returns
     -------
@@ -406,13 +389,12 @@ def softmax_time(softmax_flop: Numeric, vector_flop_rate: Numeric, exponential_r
     References
     ----------
     .. [1] NVIDIA, "CUDA C++ programming guide", throughput of native arithmetic instructions.
-    .. [2] NVIDIA, "Making softmax more efficient with NVIDIA Blackwell Ultra", developer.nvidia.com/blog: units for
-       exponentials of twice the rate.
+    .. [2] NVIDIA, "Making softmax more efficient with NVIDIA Blackwell Ultra", developer.nvidia.com/blog.
     .. [3] AMD, "CDNA 4 architecture", white paper, 2025: transcendental functions at twice the rate.
 
     Examples
     --------
-    12 FLOP at 160 FLOP/s; 4 of them and 8 at half the time where 20 exponentials a second are done:
+    12 FLOP at 160 FLOP/s; with 20 exponentials a second, 8 of the 12 take half the time:
 
     >>> float(softmax_time(12.0, 160.0)), float(softmax_time(12.0, 160.0, 20.0))
     (0.075, 0.05)
@@ -420,8 +402,7 @@ def softmax_time(softmax_flop: Numeric, vector_flop_rate: Numeric, exponential_r
     vector, stated = array(vector_flop_rate), array(exponential_rate)
     usual = _USUAL_EXPONENTIALS * vector
     ratio = usual / np.where(np.isnan(stated), usual, stated)
-    slower = 1.0 + _EXPONENTIAL_SHARE * (ratio - 1.0)
-    return np.asarray(array(softmax_flop) / vector * slower)
+    return np.asarray(array(softmax_flop) / vector * (1.0 + _EXPONENTIAL_SHARE * (ratio - 1.0)))
 
 
 def attention_time(
@@ -438,59 +419,12 @@ def attention_time(
     *,
     direction: str = "forward",
 ) -> Array:
-    r"""Time of flash attention, of the forward or the backward pass.
+    """Time of flash attention, forward (two products per pair) or backward (five: the scores are computed again).
 
-    Keys, queries and values are loaded, the two products and the softmax run on the multiprocessors, the outputs
-    are stored; with a serial share of 1 the phases add up. Products take longer under a low power limit. The backward
-    pass has five products where the forward pass has two, because the scores are computed again.
-
-    .. math::
-
-        t = t_0 + \max(t_{memory}, t_{compute}) + s \min(t_{memory}, t_{compute})
-
-    Parameters
-    ----------
-    device : Device
-        Accelerator, (rows, 1).
-    constants : mapping of str to Array
-        Calibration constants of the family attention or attention_backward, (rows, 1).
-    batch : numeric
-        Sequences, (rows, operators). [-]
-    num_heads : numeric
-        Heads of queries on this accelerator, (rows, operators). [-]
-    num_query_groups : numeric
-        Heads of keys and values on this accelerator, (rows, operators). [-]
-    query_length : numeric
-        Queries of one sequence, (rows, operators). [-]
-    key_length : numeric
-        Keys of one sequence, (rows, operators). [-]
-    head_size : numeric
-        Elements of a head, (rows, operators). [-]
-    causal : numeric
-        1 where a query sees the keys up to its own position, 0 where it sees all, (rows, operators). [-]
-    element_size : numeric
-        Size of one element, (rows, operators). [B]
-    direction : {"forward", "backward"}
-        Of the pass.
-
-    Returns
-    -------
-    time : numeric
-        Time of one call, (rows, operators). [s]
-
-    References
-    ----------
-    .. [1] T. Dao, "FlashAttention-2", 2023, arXiv:2307.08691.
-
-    Examples
-    --------
-    10 heads of 100 over 10,240 tokens: 4 x 10 x 100 x 10,240 x 10,240 FLOP at 1 PFLOP/s, longer than 82 MB at 1 TB/s.
-
-    >>> from ideal_machine import constants, device
-    >>> attention_time(device(), constants("attention"), 1, 10, 10, 10240, 10240, 100, 0, 2).tolist()
-    [[0.0004194]]
+    Launch, then compute and memory time overlapped but for the serial share; the power limit slows the products.
     """
     num_products, num_passes = (2.0, 1.0) if direction == "forward" else (5.0, 2.0)
+    # Time of one query and key pair: products under the power limit, and softmax.
     flop = 2.0 * num_products * array(head_size)
     burst = flop / (constants["compute_efficiency"] * device.peak_flop_rate)
     products = clock_limited_time(burst, device.product_energy(constants, flop), device.arithmetic_power)
@@ -524,50 +458,7 @@ def decode_attention_time(
     head_size: Numeric,
     kv_element_size: Numeric,
 ) -> Array:
-    r"""Time of decode attention: one new token per sequence against its KV cache.
-
-    .. math::
-
-        t = t_0 + \max(t_{compute}, t_{memory})
-
-    Parameters
-    ----------
-    device : Device
-        Accelerator, (rows, 1).
-    constants : mapping of str to Array
-        Calibration constants of the family attention_decode, (rows, 1).
-    batch : numeric
-        Sequences, (rows, operators). [-]
-    num_heads : numeric
-        Heads of queries on this accelerator, (rows, operators). [-]
-    num_query_groups : numeric
-        Heads of keys and values on this accelerator, (rows, operators). [-]
-    key_length : numeric
-        Tokens in the cache, (rows, operators). [-]
-    head_size : numeric
-        Elements of a head, (rows, operators). [-]
-    kv_element_size : numeric
-        Size of one element of the cache, (rows, operators). [B]
-
-    Returns
-    -------
-    time : numeric
-        Time of one call, (rows, operators). [s]
-
-    References
-    ----------
-    .. [1] N. Shazeer, "Fast Transformer Decoding", 2019, arXiv:1911.02150.
-
-    Examples
-    --------
-    2 x 2 x 100 x 5 elements of 2 bytes at 0.5 x 1,000 B/s, 1 s to launch:
-
-    >>> from types import SimpleNamespace
-    >>> device = SimpleNamespace(memory_bandwidth=1000.0, peak_flop_rate=100000.0)
-    >>> constants = {"memory_efficiency": 0.5, "compute_efficiency": 0.5, "launch_time": 1.0}
-    >>> float(decode_attention_time(device, constants, 1.0, 8.0, 2.0, 100.0, 5.0, 2.0))
-    9.0
-    """
+    """Time of decode attention: launch, and the longer of compute and KV-cache read for one new token per sequence."""
     traffic = kv_cache_traffic(batch, num_query_groups, key_length, head_size, kv_element_size)
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     flop = 4.0 * array(batch) * array(num_heads) * array(key_length) * array(head_size)
@@ -584,53 +475,9 @@ def unshared_decode_attention_time(
     head_size: Numeric,
     kv_element_size: Numeric,
 ) -> Array:
-    r"""Time of decode attention whose heads of queries each read their keys alone, whatever they share.
+    """Time of decode attention on the vector units, with one block of threads for each query head.
 
-    The first kernels of decoding [1]_, [2]_ have one block of threads for each head of queries: where heads share keys
-    the blocks find them in the last-level cache, but each reads, converts and multiplies them all on the vector units,
-    which takes many instructions beside each multiplication.
-
-    .. math::
-
-        t = t_0 + \max\left(\frac{2 b a s d\,e}{B_{L2}}, \frac{4 b a s d}{\eta P_v}\right)
-
-    Parameters
-    ----------
-    device : Device
-        Accelerator, (rows, 1).
-    constants : mapping of str to Array
-        Calibration constants of the family attention_decode, (rows, 1).
-    batch : numeric
-        Sequences b, (rows, operators). [-]
-    num_heads : numeric
-        Heads a of queries on this accelerator, (rows, operators). [-]
-    key_length : numeric
-        Tokens s in the cache, (rows, operators). [-]
-    head_size : numeric
-        Elements d of a head, (rows, operators). [-]
-    kv_element_size : numeric
-        Size e of one element of the cache, (rows, operators). [B]
-
-    Returns
-    -------
-    time : numeric
-        Time of one call, (rows, operators). [s]
-
-    References
-    ----------
-    .. [1] NVIDIA, "New XQA-kernel provides 2.4x more Llama-70B throughput within the same latency budget",
-       TensorRT-LLM blog, 2024.
-    .. [2] vLLM issue 15351, 2025: 8 heads that share keys move 800 MB from the L2 for a cache of 64 MB.
-
-    Examples
-    --------
-    4 x 8 x 100 x 5 operations at 0.1 x 20,000 FLOP/s, 1 s to launch:
-
-    >>> from types import SimpleNamespace
-    >>> device = SimpleNamespace(l2_bandwidth=4000.0, vector_flop_rate=20000.0)
-    >>> constants = {"vector_efficiency": 0.1, "launch_time": 1.0}
-    >>> float(unshared_decode_attention_time(device, constants, 1.0, 8.0, 100.0, 5.0, 2.0))
-    9.0
+    Query heads that share keys each read them from the last-level cache, convert and multiply them.
     """
     traffic = kv_cache_traffic(batch, num_heads, key_length, head_size, kv_element_size)
     cache = transfer_time(traffic, device.l2_bandwidth)
@@ -640,16 +487,14 @@ def unshared_decode_attention_time(
 
 
 def tiled_heads(num_heads: Numeric, num_query_groups: Numeric, tile_rows: Numeric) -> Array:
-    r"""Heads of queries that decode attention computes: a tile of each head of keys, filled or not.
+    r"""Query heads that decode attention computes: at least one tile of rows per head of keys.
 
     .. math:: a' = \max(a, g r)
 
     Parameters
     ----------
-    num_heads : numeric
-        Heads a of queries on this accelerator. [-]
-    num_query_groups : numeric
-        Heads g of keys and values on this accelerator. [-]
+    num_heads, num_query_groups : numeric
+        Heads a of queries, and g of keys and values, on this accelerator. [-]
     tile_rows : numeric
         Query rows r of a tile. [-]
 
@@ -681,67 +526,13 @@ def engine_decode_attention_time(
     kv_element_size: Numeric,
     tile_rows: Numeric,
 ) -> Array:
-    r"""Time of decode attention in an engine: its tiles, or a kernel that does not share keys.
-
-    .. math:: t = \max(t_{tiled}, t_{unshared})
-
-    Parameters
-    ----------
-    device : Device
-        Accelerator, (rows, 1).
-    constants : mapping of str to Array
-        Calibration constants of the family attention_decode, (rows, 1).
-    batch : numeric
-        Sequences, (rows, operators). [-]
-    num_heads : numeric
-        Heads of queries on this accelerator, (rows, operators). [-]
-    num_query_groups : numeric
-        Heads of keys and values on this accelerator, (rows, operators). [-]
-    key_length : numeric
-        Tokens in the cache, (rows, operators). [-]
-    head_size : numeric
-        Elements of a head, (rows, operators). [-]
-    kv_element_size : numeric
-        Size of one element of the cache, (rows, operators). [B]
-    tile_rows : numeric
-        Query rows of a tile of a kernel that is stated, (rows, operators); NaN: that of the software, which may have a
-        kernel that does not share keys. [-]
-
-    Returns
-    -------
-    time : numeric
-        Time of one call, (rows, operators). [s]
-
-    References
-    ----------
-    As :func:`tiled_heads` and :func:`unshared_decode_attention_time`.
-
-    Examples
-    --------
-    Tiles of 4 rows for 2 heads of keys compute no more than the 8 heads there are: 5 s, and 1 s to launch:
-
-    >>> from types import SimpleNamespace
-    >>> device = SimpleNamespace(
-    ...     memory_bandwidth=1000.0, peak_flop_rate=6400.0, l2_bandwidth=4000.0, vector_flop_rate=20000.0
-    ... )
-    >>> constants = {"memory_efficiency": 1.0, "compute_efficiency": 0.5, "launch_time": 1.0, "tile_rows": 4.0}
-    >>> constants |= {"shared_keys": 1.0, "vector_efficiency": 0.1}
-    >>> float(engine_decode_attention_time(device, constants, 1.0, 8.0, 2.0, 100.0, 5.0, 2.0, np.nan))
-    6.0
-
-    A kernel without shared keys takes 8 s on the vector units, and one that is stated does not:
-
-    >>> constants["shared_keys"] = 0.0
-    >>> engine_decode_attention_time(device, constants, 1.0, 8.0, 2.0, 100.0, 5.0, 2.0, [np.nan, 4.0]).tolist()
-    [9.0, 6.0]
-    """
+    """Time of decode attention in an engine: tiled, or the slower of tiled and unshared without shared keys."""
     stated = ~np.isnan(array(tile_rows))
-    rows = np.where(stated, array(tile_rows), constants["tile_rows"])
+    heads = tiled_heads(num_heads, num_query_groups, np.where(stated, array(tile_rows), constants["tile_rows"]))
     shape = key_length, head_size, kv_element_size
-    tiled = tiled_heads(num_heads, num_query_groups, rows)
-    time = decode_attention_time(device, constants, batch, tiled, num_query_groups, *shape)
+    time = decode_attention_time(device, constants, batch, heads, num_query_groups, *shape)
     unshared = (array(constants["shared_keys"]) < 1.0) & ~stated
     if not some(unshared):
         return time
-    own = unshared_decode_attention_time(device, constants, batch, num_heads, *shape)
-    return np.asarray(np.where(unshared, np.maximum(time, own), time))
+    alone = unshared_decode_attention_time(device, constants, batch, num_heads, *shape)
+    return np.asarray(np.where(unshared, np.maximum(time, alone), time))

@@ -1,7 +1,7 @@
-"""What limits a kernel, a message or a step: one definition for operators, single operations and decode steps.
+"""The resource that limits a kernel, a message or a step, for operators, single operations and decode steps alike.
 
-The calibrated verdict is by gain: the resource whose doubling shortens the time most. The ideal one is that of the
-roofline: arithmetic intensity against the ridge point of the datasheet.
+The calibrated limit is the resource whose doubling shortens the time most; the ideal limit compares the arithmetic
+intensity with the ridge point of the datasheet.
 """
 
 from __future__ import annotations
@@ -16,32 +16,20 @@ from xlperf.base.arrays import Array, Numeric, array
 from xlperf.equations.hardware.roofline import Device
 
 RESOURCES = ("compute", "memory", "network", "overhead")
-"""Codes of what limits, by position: arithmetic units and power; main memory and last-level cache; links; none."""
+"""Limiting resources by code: arithmetic units and power; main memory and last-level cache; links; none of them."""
 _TWICE, WITHOUT_LIMIT = 2.0, 2.0**40
 
 
 class Faster(NamedTuple):
-    """Factors of the speed of a machine's resources, of one for all plans or of each, (rows, 1).
+    """Speed-up factors of a machine's resources, a number for all plans or (rows, 1)."""
 
-    Attributes
-    ----------
-    compute : numeric
-        Of the matrix, vector and exponential units and of the power that they may draw. [-]
-    memory : numeric
-        Of the bandwidths of the main memory and of the last-level cache. [-]
-    network : numeric
-        Of the bandwidth of links. [-]
-    power : numeric
-        Of the power limit alone. [-]
-    """
-
-    compute: float | Array = 1.0
-    memory: float | Array = 1.0
-    network: float | Array = 1.0
-    power: float | Array = 1.0
+    compute: float | Array = 1.0  # matrix, vector and exponential units, and their power [-]
+    memory: float | Array = 1.0  # bandwidth of main memory and last-level cache [-]
+    network: float | Array = 1.0  # bandwidth of links [-]
+    power: float | Array = 1.0  # power limit alone [-]
 
     def device(self, device: Device) -> Device:
-        """An accelerator with such units and memory."""
+        """The accelerator sped up by these factors."""
         units, memory = self.compute, self.memory
         return replace(
             device,
@@ -57,91 +45,43 @@ class Faster(NamedTuple):
 
 
 def limiting_resources(times: Callable[[Faster], Sequence[Array]], network: bool = False) -> list[np.ndarray]:
-    """What limits each of several groups of times: the resource whose doubling shortens a time most.
+    """Limiting resource of several groups of times: its doubling shortens the time most.
 
-    Overhead counts as half of the time that is left when nothing has a limit. Heuristic, this work.
-
-    Parameters
-    ----------
-    times : callable
-        Times of each group on a machine that is faster by some factors. [s]
-    network : bool, default False
-        Whether messages are part of any time: else links are not tried.
-
-    Returns
-    -------
-    list of np.ndarray
-        Positions in :data:`RESOURCES` in the shape of each group.
-
-    Examples
-    --------
-    3 s of arithmetic beside 2 s of traffic; then 5 s that nothing shortens after them:
-
-    >>> def times(faster):
-    ...     busy = np.maximum(3.0 / faster.compute, 2.0 / faster.memory)
-    ...     return [np.array([busy, 5.0 + busy])]
-    >>> [RESOURCES[code] for code in limiting_resources(times)[0]]
-    ['compute', 'overhead']
+    Overhead counts as half of the time that remains without any limit. Heuristic, this work.
     """
     tried = [Faster(), Faster(compute=_TWICE), Faster(memory=_TWICE)]
     tried += [Faster(network=_TWICE)] if network else []
     tried.append(Faster(*[WITHOUT_LIMIT] * 3))
     groups = zip(*(times(faster) for faster in tried), strict=True)
-    return [most_saved(*(own[0] - faster for faster in own[1:-1]), 0.5 * own[-1]) for own in groups]
+    return [most_saved(*(time[0] - faster for faster in time[1:-1]), 0.5 * time[-1]) for time in groups]
 
 
 def most_saved(*saved: Array) -> np.ndarray:
-    """Position in :data:`RESOURCES` of the largest of the times saved; the last one is that of overhead.
-
-    Parameters
-    ----------
-    *saved : Array
-        Time that twice of each resource saves, from the first on, and half of what none shortens. [s]
-
-    Returns
-    -------
-    np.ndarray
-        In the shape of the arguments.
-
-    >>> most_saved(np.array([1.0]), np.array([2.0]), np.array([3.0])).tolist()
-    [3]
-    """
-    most = np.argmax(np.stack([np.nan_to_num(one) for one in saved], axis=-1), axis=-1)
+    """Position in :data:`RESOURCES` of the largest time saved; the last argument belongs to overhead."""
+    most = np.argmax(np.stack([np.nan_to_num(time) for time in saved], axis=-1), axis=-1)
     return np.asarray(np.where(most == len(saved) - 1, len(RESOURCES) - 1, most))
 
 
 def ideal_constants(constants: Mapping[str, Array]) -> dict[str, Array]:
-    """Constants of a kernel that reaches the rates of the datasheet, with the tiles that its library has.
+    """Constants of a kernel at datasheet rates: efficiencies 1, overheads 0, tiles as in its library."""
+    overheads = ("cache_share", "serial_share", "input_traffic", "energy_per_flop")
 
-    Parameters
-    ----------
-    constants : mapping of str to Array
-        Calibration constants of one family.
+    def ideal(name: str, values: Array) -> Array:
+        if name.endswith(("_efficiency", "_slowdown")):
+            return 0.0 * values + 1.0
+        return 0.0 * values + 0.0 if name.endswith("_time") or name in overheads else values
 
-    Returns
-    -------
-    dict of str to Array
-        Efficiencies and slowdowns 1, times and shares that do not overlap 0; the rest as it is.
-
-    >>> ideal_constants({"memory_efficiency": 0.9, "launch_time": 3.0, "largest_tile_rows": 512.0})
-    {'memory_efficiency': 1.0, 'launch_time': 0.0, 'largest_tile_rows': 512.0}
-    """
-    found = {}
-    for name, values in constants.items():
-        one = name.endswith(("_efficiency", "_slowdown"))
-        nothing = name.endswith("_time") or name in ("cache_share", "serial_share", "input_traffic", "energy_per_flop")
-        found[name] = 0.0 * values + float(one) if one or nothing else values
-    return found
+    return {name: ideal(name, values) for name, values in constants.items()}
 
 
 def ideal_times(
     flop: Numeric, traffic: Numeric, peak_flop_rate: Numeric, memory_bandwidth: Numeric
 ) -> tuple[Array, Array]:
-    r"""Time of a kernel on the ideal roofline, and what limits it there.
+    r"""Time of a kernel on the ideal roofline, and its limiting resource.
 
     .. math:: t = \max\left(\frac{F}{P}, \frac{T}{B}\right)
 
-    It is compute-bound where its intensity F / T is that of the ridge point P / B at least.
+    A kernel is compute-bound if its intensity F / T reaches the ridge point P / B.
 
     Parameters
     ----------
@@ -157,7 +97,7 @@ def ideal_times(
     Returns
     -------
     time : numeric
-        Neither padding nor any efficiency counts. [s]
+        Time without padding or efficiencies. [s]
     code : numeric
         Position in :data:`RESOURCES`. [-]
 

@@ -26,8 +26,7 @@ def outer_perimeter(area: Numeric, aspect_ratio: Numeric) -> Array:
 
     References
     ----------
-    .. [1] N. Ardalani, S. Pal and P. Gupta, "DeepFlow: A Cross-Stack Pathfinding Framework for Distributed AI
-       Systems", ACM TODAES 29(2), 2024, doi:10.1145/3635867: budgets of area, power and perimeter.
+    .. [1] N. Ardalani, S. Pal and P. Gupta, "DeepFlow", ACM TODAES 29(2), 2024, doi:10.1145/3635867.
 
     Examples
     --------

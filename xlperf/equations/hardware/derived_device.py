@@ -23,60 +23,27 @@ second a remark says so. The sheet ``devices`` has 21 to 24 % for A100 to B200 (
 
 
 class Technologies(NamedTuple):
-    """What devices are made of, one row per device; NaN where a device names none.
+    """What devices are made of, one row per device; NaN where a device names none."""
 
-    Attributes
-    ----------
-    compute : Columns
-        Node of the compute dies: rows of the sheet ``technology``.
-    base : Columns
-        Node of the base dies, that of the compute dies where there are none: rows of the sheet ``technology``.
-    core : Columns
-        Rows of the sheet ``cores``.
-    core_node : Columns
-        Node at which area and clock of the core are stated: rows of the sheet ``technology``.
-    memory : Columns
-        Rows of the sheet ``memories``.
-    link : Columns
-        Links to other accelerators: rows of the sheet ``links``.
-    die_link : Columns
-        Links between the compute dies: rows of the sheet ``links``.
-    """
-
-    compute: Columns
+    compute: Columns  # Node of the compute dies: rows of the sheet ``technology``
+    # Node of the base dies, that of the compute dies where there are none: rows of the sheet ``technology``
     base: Columns
-    core: Columns
-    core_node: Columns
-    memory: Columns
-    link: Columns
-    die_link: Columns
+    core: Columns  # Rows of the sheet ``cores``
+    core_node: Columns  # Node at which area and clock of the core are stated: rows of the sheet ``technology``
+    memory: Columns  # Rows of the sheet ``memories``
+    link: Columns  # Links to other accelerators: rows of the sheet ``links``
+    die_link: Columns  # Links between the compute dies: rows of the sheet ``links``
 
 
 class DerivedDevice(NamedTuple):
-    """A device as its budgets give it, (rows,).
+    """A device as its budgets give it, (rows,)."""
 
-    Attributes
-    ----------
-    results : dict of str to Array
-        Columns of the sheet ``devices_results``.
-    chiplet : dict of str to Array
-        The module that the device is made as: columns of the sheet ``chiplets``.
-    link_cost : Array
-        Cables or optics of its links. [USD]
-    memory_by_power : np.ndarray
-        Whether power rather than edge limits the stacks of memory.
-    clock_by_power : np.ndarray
-        Whether the power budget limits the clock.
-    broken : dict of str to np.ndarray
-        Reasons why devices cannot be built, and the devices concerned.
-    """
-
-    results: dict[str, Array]
-    chiplet: dict[str, Array]
-    link_cost: Array
-    memory_by_power: np.ndarray
-    clock_by_power: np.ndarray
-    broken: dict[str, np.ndarray]
+    results: dict[str, Array]  # Columns of the sheet ``devices_results``
+    chiplet: dict[str, Array]  # The module that the device is made as: columns of the sheet ``chiplets``
+    link_cost: Array  # Cables or optics of its links [USD]
+    memory_by_power: np.ndarray  # Whether power rather than edge limits the stacks of memory
+    clock_by_power: np.ndarray  # Whether the power budget limits the clock
+    broken: dict[str, np.ndarray]  # Reasons why devices cannot be built, and the devices concerned
 
 
 class _Floor(NamedTuple):
@@ -120,42 +87,6 @@ def derived_device(device: Columns, technologies: Technologies) -> DerivedDevice
     .. math:: n f e\,v(f)^2 \le P - P_\mathrm{static} - P_\mathrm{memory} - P_\mathrm{links}
 
     A clock above that of the core at the node takes a higher voltage v, see :func:`~budgets.voltage_share`.
-
-    Parameters
-    ----------
-    device : Columns
-        Rows of the sheet ``devices``.
-    technologies : Technologies
-        What they are made of.
-
-    Returns
-    -------
-    DerivedDevice
-
-    References
-    ----------
-    .. [1] N. Ardalani, S. Pal and P. Gupta, "DeepFlow: A Cross-Stack Pathfinding Framework for Distributed AI
-       Systems", ACM TODAES 29(2), 2024, doi:10.1145/3635867: budgets of area, power and perimeter.
-
-    Examples
-    --------
-    A die of 100 mm2, half of it cores of 1 mm2 with 1,000 FLOP per clock at 1 GHz and 1 pJ each; half of its edge of
-    40 mm holds two stacks of 1,024 pins at 1 GB/s and 1 pJ/B.
-
-    >>> from ideal_machine import columns
-    >>> open_choices = "perimeter power_budget num_cores clock_rate stack_height die_link_bandwidth"
-    >>> device = columns(num_dies=1.0, die_area=100.0, aspect_ratio=1.0, compute_share=0.5, enabled_share=1.0,
-    ...     memory_shoreline_share=0.5, memory_rate_share=1.0, memory_power_share=1.0,
-    ...     **dict.fromkeys(open_choices.split(), np.nan))
-    >>> node = columns(sram_cell_area=1.0, sram_cell_share=1.0, logic_density=1.0, clock_ratio=1.0, voltage=1.0,
-    ...     least_voltage=0.5, flop_energy=1e-12)
-    >>> core = columns(core_area=1.0, clock_rate=1e9, flop_per_clock_bf16=1000.0, energy_ratio=1.0)
-    >>> memory = columns(shoreline=10.0, interface_width=1024.0, pin_rate=1e9, stack_height=8.0, layer_capacity=1e9,
-    ...     energy=1e-12)
-    >>> link = columns(shoreline_bandwidth=1e9, lane_rate=1e9)
-    >>> found = derived_device(device, Technologies(node, node, core, node, memory, link, link)).results
-    >>> [float(found[name][0]) for name in ("peak_flop_rate_bf16", "memory_bandwidth", "thermal_design_power")]
-    [50000000000000.0, 2048000000000.0, 52.0]
     """
     compute, base, core, memory = technologies.compute, technologies.base, technologies.core, technologies.memory
     floor = _floor(device)

@@ -1,9 +1,8 @@
 r"""Matrix products: tiles that fit the shared memory, traffic through the main memory, and the time of a GEMM.
 
-A product is cut into tiles whose operands fit the shared memory of a multiprocessor; the tiles that run at the same
-time share rows and columns through the last-level cache. What that cache cannot hold until it is used again is read
-anew from the main memory. Arguments broadcast to (rows, operators); columns of the device and calibration constants
-have shape (rows, 1).
+A library cuts a product into tiles whose operands fit the shared memory of a multiprocessor. Concurrent tiles share
+rows and columns through the last-level cache; panels that the cache evicts are read again from the main memory.
+Arguments broadcast to (rows, operators); columns of the device and calibration constants have shape (rows, 1).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from xlperf.equations.hardware.roofline import (
 )
 
 LEAST_SIDE = 64.0
-"""Rows or columns of whole depth that are worth keeping: a small tile. [-]"""
+"""Smallest number of whole rows or columns that stay in the cache: the side of a small tile. [-]"""
 _LARGE_TILES = [(512.0, 256.0, 1.0), (256.0, 256.0, 1.0), (256.0, 128.0, 1.0), (128.0, 256.0, 1.0), (128.0, 128.0, 1.0),
                 (128.0, 64.0, 1.0), (64.0, 64.0, 1.0), (128.0, 64.0, 4.0)]  # fmt: skip
 _NARROW_TILES = [(32.0, 128.0, 1.0), (16.0, 128.0, 1.0), (16.0, 128.0, 4.0)]
@@ -32,26 +31,25 @@ TILES = {
     "training": np.array(_LARGE_TILES).T[:, :, None, None],
     "serving": np.array(_LARGE_TILES + _NARROW_TILES).T[:, :, None, None],
 }
-"""Tiles that libraries choose among where they fit the shared memory: rows, columns, pieces that the depth is cut into,
-on an axis before the rows; the first two are for more shared memory than any accelerator has today. [-]"""
+"""Tiles of libraries: rows, columns, splits of the depth, on an axis before the rows of plans; the first two need more
+shared memory than any accelerator has today. [-]"""
 _FREE_TILES = np.array([(rows, columns, 1.0) for rows in (64.0, 128.0) for columns in np.arange(48.0, 177.0, 16.0)]).T
 FREE_TILES = _FREE_TILES[:, :, None, None]
-"""Tiles of libraries whose tiles have any multiple of 16 columns, as :data:`TILES`. [-]"""
+"""Tiles of libraries with any multiple of 16 columns, as :data:`TILES`. [-]"""
 USUAL_SHARED_MEMORY = 98304.0
-"""Shared memory where none is stated: room for the tiles that every library has. [B]"""
+"""Shared memory if none is stated: room for the tiles that every library has. [B]"""
 SUM_WIDTH = 2.0
-"""Size of a sum over a part of the depth, FP32, over that of an output, 16 bits. [-]"""
+"""Size of a partial sum, FP32, over the size of an output, 16 bits. [-]"""
 INSTRUCTION_ROWS = 8.0
-"""Rows of the shortest instruction of matrix units whose operands are swapped: few rows are padded to it. [-]"""
+"""Rows of the shortest matrix instruction with swapped operands; fewer rows are padded to it. [-]"""
 FEW_ROWS = 16.0
-"""Rows up to which libraries have kernels for products of a matrix and few vectors. [-]"""
+"""Largest number of rows with kernels for a matrix times few vectors. [-]"""
 SLOWEST_STREAM = 3.0
-"""Longest time of a product of few rows, over that of its bytes through the main memory: its depth is cut until as many
-multiprocessors read. [-]"""
+"""Longest time of a product of few rows over its memory time: split-K lets enough multiprocessors read. [-]"""
 MOST_SPLITS = TILES["serving"][2].max()
-"""Pieces that libraries cut the depth into at most, each with a start of its own. [-]"""
+"""Most splits of the depth, each with its own start. [-]"""
 _MANY = 2048
-"""Products from which on tiles are tried one by one: all at once would leave the processor's cache. [-]"""
+"""Number of products from which tiles are tried one by one, to stay in the processor's cache. [-]"""
 
 
 def tile_memory(
@@ -61,7 +59,7 @@ def tile_memory(
     sum_size: Numeric = 4.0,
     register_size: Numeric = 131072.0,
 ) -> Array:
-    r"""Shared memory that a tile of a product needs: two stages of both panels, and sums that no register holds.
+    r"""Shared memory of a tile of a product: two stages of both panels, and sums beyond the registers.
 
     .. math:: S = 2 d\,(T_m + T_n) + \max(e T_m T_n - R, 0)
 
@@ -69,10 +67,8 @@ def tile_memory(
 
     Parameters
     ----------
-    tile_rows : numeric
-        Rows of outputs of a tile. [-]
-    tile_columns : numeric
-        Columns of outputs of a tile. [-]
+    tile_rows, tile_columns : numeric
+        Rows and columns of outputs of one tile. [-]
     stage_depth : numeric, default 128.0
         Depth d of a stage of operands, per row and column of a tile. [B]
     sum_size : numeric, default 4.0
@@ -110,18 +106,10 @@ def product_traffic(
 
     Parameters
     ----------
-    m : numeric
-        Rows of the first matrix. [-]
-    n : numeric
-        Columns of the second matrix. [-]
-    k : numeric
-        Depth. [-]
-    batch : numeric
-        Equal products in the call. [-]
-    element_size : numeric
-        Size of one element of the inputs. [B]
-    output_element_size : numeric
-        Size of one element of the output. [B]
+    m, n, k, batch : numeric
+        Rows of the first and columns of the second matrix, depth; equal products in the call. [-]
+    element_size, output_element_size : numeric
+        Size of one element of the inputs, and of the output. [B]
 
     Returns
     -------
@@ -160,10 +148,9 @@ def product_memory_traffic(
 ) -> Array:
     r"""Traffic of a GEMM through the main memory, from the tiles that run at the same time and the last-level cache.
 
-    The tiles that run together cover a block of the outputs, as square as the matrix allows, whose rows and columns
-    they share in a window of the cache: :math:`g_1` along the shorter side :math:`l_1` of the outputs, :math:`g_2`
-    along the longer one :math:`l_2`. The least of three orders is taken: both inputs stream past the block, or whole
-    rows of one input are kept while the other streams:
+    Concurrent tiles cover a near-square block of the outputs, g_1 by g_2, along the shorter side l_1 and the longer
+    side l_2, and share its panels in a window of the cache (R: half of the cache). The cheapest of three orders counts:
+    both inputs stream past the block, or whole rows of one input stay while the other input streams.
 
     .. math::
 
@@ -175,39 +162,26 @@ def product_memory_traffic(
         g_1 = \min\left(l_1, \sqrt{N T_m T_n}, \tfrac{L}{2}\right), \quad
         g_2 = \min\left(l_2, \tfrac{N T_m T_n}{g_1}, L - g_1\right), \quad L = \frac{R}{\min(e k, d)}
 
-    with half of the cache as R; a block is one tile at least. Never below the bound of [1]_ and [2]_; compulsory
-    where the cache is infinite. Heuristic, this work.
-
-    A library that starts its tiles in order, all rows of the outputs before the next column of tiles, reads the second
-    input once and the first one anew for each band of :math:`\max(T_n, N T_m T_n / m)` columns, unless the whole cache
-    holds it: what is read in turns is gone before it is read again where the least recently used goes first.
+    A library that launches tiles column by column reads the second input once, and the first input again for each band
+    of :math:`\max(T_n, N T_m T_n / m)` columns unless the whole cache holds it (least recently used is evicted first).
+    Never below the bound of [1]_ and [2]_. Heuristic, this work, after the blocks of [3]_.
 
     Parameters
     ----------
-    m : numeric
-        Rows of the first matrix. [-]
-    n : numeric
-        Columns of the second matrix. [-]
-    k : numeric
-        Depth. [-]
-    batch : numeric
-        Equal products in the call. [-]
-    element_size : numeric
-        Size of one element of the inputs. [B]
-    output_element_size : numeric
-        Size of one element of the output. [B]
-    tile_rows : numeric
-        Rows of outputs of the largest tile that fits. [-]
-    tile_columns : numeric
-        Columns of outputs of it. [-]
+    m, n, k, batch : numeric
+        Rows of the first and columns of the second matrix, depth; equal products in the call. [-]
+    element_size, output_element_size : numeric
+        Size of one element of the inputs, and of the output. [B]
+    tile_rows, tile_columns : numeric
+        Rows and columns of outputs of one tile. [-]
     tiles_at_once : numeric
         Multiprocessors; NaN: all tiles run at the same time. [-]
     cache_capacity : numeric
-        Last-level cache; NaN or infinite: inputs are read once. [B]
+        Last-level cache; NaN or infinite: both inputs are read once. [B]
     window_depth : numeric, default 2048.0
-        Depth d by which tiles that run at the same time are apart. [B]
+        Depth d by which concurrent tiles drift apart. [B]
     in_order : numeric, default 0.0
-        1 for a library that starts its tiles in order, 0 for one that groups them into blocks. [-]
+        1 for a library that launches tiles column by column, 0 for blocks of tiles. [-]
 
     Returns
     -------
@@ -217,10 +191,8 @@ def product_memory_traffic(
     References
     ----------
     .. [1] J.-W. Hong and H. T. Kung, "I/O complexity: the red-blue pebble game", STOC 1981, doi:10.1145/800076.802486.
-    .. [2] T. M. Smith, B. Lowery, J. Langou and R. A. van de Geijn, "A tight I/O lower bound for matrix
-       multiplication", 2019, arXiv:1702.02017.
-    .. [3] K. Goto and R. van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34(3), 2008,
-       doi:10.1145/1356052.1356053.
+    .. [2] T. M. Smith et al., "A tight I/O lower bound for matrix multiplication", 2019, arXiv:1702.02017.
+    .. [3] K. Goto and R. van de Geijn, ACM TOMS 34(3), 2008, doi:10.1145/1356052.1356053.
 
     Examples
     --------
@@ -232,6 +204,7 @@ def product_memory_traffic(
     rows, columns, depth = array(m), array(n), array(element_size) * array(k)
     room = known_or(CACHE_SHARE * array(cache_capacity), np.inf)
     height, width = array(tile_rows), array(tile_columns)
+    # Block of outputs that concurrent tiles cover: side by other, each within the window of the cache.
     covered = known_or(tiles_at_once, np.inf) * height * width
     short, long = np.minimum(rows, columns), np.maximum(rows, columns)
     window = room / np.minimum(depth, array(window_depth))
@@ -239,12 +212,13 @@ def product_memory_traffic(
     side = np.maximum(np.minimum(side, short), 1.0)
     other = np.maximum(np.minimum(covered / side, window - side), np.maximum(height, width))
     other = np.maximum(np.minimum(other, long), 1.0)
-    kept = room / depth
+    # Rows and columns of whole depth read from the main memory: both inputs stream, or one of them stays in the cache.
+    resident = room / depth
     least = rows * columns * (1.0 / side + 1.0 / other)
-    legal = kept >= np.minimum(LEAST_SIDE, short)
-    kept = np.where(legal, kept, 1.0)
-    with_short = short + long * np.maximum(short / kept, 1.0)
-    with_long = long + short * np.maximum(long / kept, 1.0)
+    legal = resident >= np.minimum(LEAST_SIDE, short)
+    resident = np.where(legal, resident, 1.0)
+    with_short = short + long * np.maximum(short / resident, 1.0)
+    with_long = long + short * np.maximum(long / resident, 1.0)
     least = np.where(legal, np.minimum(least, np.minimum(with_short, with_long)), least)
     least = np.maximum(least, rows + columns)
     if some(array(in_order) != 0.0):  # of few libraries
@@ -275,10 +249,8 @@ def tiled_product_time(
 ) -> Array:
     r"""Compute time of a GEMM cut into tiles of one shape, in waves over the multiprocessors.
 
-    Every tile computes ``tile_rows x tile_columns`` outputs over ``k / num_splits``, padding included, and reads its
-    two panels from the last-level cache; a share of that reading is not hidden behind the arithmetic. A wave of short
-    tiles, whose panels no neighbours share, is no faster than its reading. Sums of a depth that is cut are written to
-    that cache and read again.
+    A tile computes its outputs over k / s, padding included; a share of its cache reads r is exposed, and a wave of
+    short tiles is no faster than its reads. Partial sums of split-K pass through the cache.
 
     .. math::
 
@@ -286,43 +258,34 @@ def tiled_product_time(
         \max\left(\frac{2 T_m T_n}{\eta P} + c\,r,\; [\text{alone}]\,r\right) + s\,t_w\right)
         + [s > 1] \frac{2 s\,e_{sum}\,b m n}{B_{cache}}, \quad r = \frac{(T_m + T_n) e}{B_{cache}}
 
-    Tiles and waves after [1]_; the part of the reading that is not hidden is a heuristic, this work.
+    Tiles and waves after [1]_, the roofline after [2]_; the exposed share of reads is a heuristic, this work.
 
     Parameters
     ----------
-    m : numeric
-        Rows of the first matrix. [-]
-    n : numeric
-        Columns of the second matrix. [-]
-    k : numeric
-        Depth: columns of the first, rows of the second matrix. [-]
-    batch : numeric
-        Equal products in the call. [-]
+    m, n, k, batch : numeric
+        Rows of the first and columns of the second matrix, depth; equal products in the call. [-]
     element_size : numeric
         Size of one element of the inputs. [B]
-    tile_rows : numeric
-        Rows of outputs of one tile. [-]
-    tile_columns : numeric
-        Columns of outputs of one tile. [-]
+    tile_rows, tile_columns : numeric
+        Rows and columns of outputs of one tile. [-]
     num_splits : numeric
-        Pieces that the depth is cut into; their sums are put together at the end. [-]
+        Splits s of the depth. [-]
     peak_flop_rate : numeric
         Dense peak of the whole accelerator. [FLOP/s]
     cache_bandwidth : numeric
-        Bandwidth of the last-level cache; infinite where it never binds. [B/s]
+        Bandwidth of the last-level cache; infinite: no limit. [B/s]
     num_multiprocessors : numeric
-        Tiles of one wave; NaN: waves are not modelled and their start is not charged. [-]
+        Tiles of one wave; NaN: waves and their start are not modelled. [-]
     compute_efficiency : numeric, default 1.0
-        Share of the peak that a full wave reaches. [-]
+        Efficiency of a full wave. [-]
     cache_share : numeric, default 0.0
-        Share of the reading from the cache that is not hidden. [-]
+        Exposed share of the reads from the cache. [-]
     wave_time : numeric, default 0.0
         Time to start and drain one wave, per split. [s]
     sum_size : numeric, default 0.0
         Size of one sum over a part of the depth. [B]
     alone : numeric, default 0.0
-        1 where each multiprocessor reads its panels alone and the cache may bind; 0 where tiles are tall enough, or
-        neighbours share panels, so that it does not. [-]
+        1 if each multiprocessor reads its panels alone, so that the cache may bind; 0 if tiles share panels. [-]
 
     Returns
     -------
@@ -346,11 +309,13 @@ def tiled_product_time(
     units = array(num_multiprocessors)
     modelled = ~np.isnan(units)
     at_once = np.where(modelled, units, 1.0)
+    # Time per unit of depth of a tile: arithmetic, and reads of its two panels.
     arithmetic = 2.0 * height * width / (array(compute_efficiency) * array(peak_flop_rate))
     reading = (height + width) * array(element_size) / array(cache_bandwidth)
     start = np.where(modelled, wave_time, 0.0) * splits
     tiles = ceil_div(m, height) * ceil_div(n, width) * (array(batch) * splits)
     per_depth = np.maximum(arithmetic + array(cache_share) * reading, array(alone) * reading)
+    # Waves of tiles, and the partial sums of split-K.
     one_wave = per_depth * (at_once / splits) * array(k) + start
     sums = np.where(splits > 1.0, 2.0 * splits, 0.0) * array(sum_size)
     outputs = array(m) * array(n) * array(batch)
@@ -369,33 +334,26 @@ def few_rows_time(
     instruction_rows: Numeric = INSTRUCTION_ROWS,
     most_rows: Numeric = FEW_ROWS,
 ) -> Array:
-    r"""Compute time of a GEMM of few rows: a GEMV or a product whose operands are swapped.
+    r"""Compute time of a GEMM of few rows: a GEMV or a product with swapped operands.
 
-    The few rows are the short side of an instruction, and the depth is cut so that all multiprocessors are busy from
-    the first to the last weight. Each weight passes through the last-level cache once, on its way from the main memory.
+    The rows are the short side of an instruction; split-K keeps all multiprocessors busy.
 
     .. math:: t = \frac{2 r \lceil m / r \rceil\, b\,n k}{\eta P} + t_w, \quad m \le m_{max}
 
     Parameters
     ----------
-    m : numeric
-        Rows of the first matrix. [-]
-    n : numeric
-        Columns of the second matrix. [-]
-    k : numeric
-        Depth. [-]
-    batch : numeric
-        Equal products in the call. [-]
+    m, n, k, batch : numeric
+        Rows of the first and columns of the second matrix, depth; equal products in the call. [-]
     peak_flop_rate : numeric
         Dense peak of the whole accelerator. [FLOP/s]
     compute_efficiency : numeric, default 1.0
-        Share of the peak that full instructions reach. [-]
+        Efficiency of full instructions. [-]
     start_time : numeric, default 0.0
         Time t_w to start and drain the one wave. [s]
     instruction_rows : numeric, default 8.0
         Rows r of the shortest instruction. [-]
     most_rows : numeric, default 16.0
-        Rows up to which there are such kernels. [-]
+        Largest number of rows with such kernels. [-]
 
     Returns
     -------
@@ -404,10 +362,8 @@ def few_rows_time(
 
     References
     ----------
-    .. [1] NVIDIA, "Parallel Thread Execution ISA", section "Asynchronous warpgroup level matrix instructions": shapes
-       m64nNk16 with N any multiple of 8.
-    .. [2] NVIDIA, "CUTLASS: efficient GEMM in CUDA", github.com/NVIDIA/cutlass, media/docs/efficient_gemm.md, section
-       "Parallelized reductions" (split-K).
+    .. [1] NVIDIA, "Parallel Thread Execution ISA": warpgroup shapes m64nNk16 with N any multiple of 8.
+    .. [2] NVIDIA, "CUTLASS: efficient GEMM in CUDA", section "Parallelized reductions" (split-K).
 
     Examples
     --------
@@ -434,7 +390,7 @@ def _many_products_time(
     tiles: Array,
     fits: np.ndarray,
 ) -> Array:
-    """Least :func:`tiled_product_time` over tile shapes, bit for bit; common factors are computed once."""
+    """Least :func:`tiled_product_time` over tile shapes, bit for bit, with common factors computed once."""
     units = device.num_multiprocessors
     modelled = ~np.isnan(units)
     at_once = np.where(modelled, units, 1.0)
@@ -470,35 +426,35 @@ def _many_products_time(
 
 
 def _reads_alone(constants: Mapping[str, Array]) -> Array:
-    """1 for libraries with short tiles alone, started in order; others choose what the last-level cache can feed."""
+    """1: short tiles only, launched column by column; 0: tiles chosen for the bandwidth of the last-level cache."""
     return np.where(constants["largest_tile_rows"] < TILES["training"][0].min(), 1.0, 0.0)
 
 
 def _fitting(
     device: Device, constants: Mapping[str, Array], stack: str
 ) -> tuple[Array, np.ndarray, tuple[Array, Array]]:
-    """Tiles that fit the shared memory of any of the devices, which of them fit each, and the largest of each.
+    """Tiles that fit the shared memory of any device, a mask of the tiles that fit each, and the largest of each.
 
-    The smallest tile always fits; where the shared memory is not known it is the usual one. A library whose tallest
-    tile is shorter than those of the stack has all that are no taller; one with any number of columns cuts no depth.
-    Tiles shorter than those of the library are not among them.
+    The smallest tile always fits. If the tallest tile of a library is below the minimum of the stack, all shorter tiles
+    are allowed; libraries with any number of columns do not split the depth.
     """
     room = device.shared_memory_capacity
     room = np.where(np.isnan(room), USUAL_SHARED_MEMORY, room)
     tiles, free = TILES["serving"], constants["any_tile_columns"] != 0.0
-    own, shortest = np.True_, tiles[0].min()
-    if free.any():  # of few libraries
+    in_library, shortest = np.True_, tiles[0].min()
+    if free.any():  # few libraries
         usual = np.arange(tiles.shape[1] + FREE_TILES.shape[1])[:, None, None] < tiles.shape[1]
         tiles = np.concatenate([tiles, FREE_TILES], axis=1)
-        own = np.where(free, (tiles[2] == 1.0) & (tiles[0] >= LEAST_SIDE), usual)
+        in_library = np.where(free, (tiles[2] == 1.0) & (tiles[0] >= LEAST_SIDE), usual)
         shortest = np.where(free, LEAST_SIDE, shortest)
     most_rows = np.maximum(constants["largest_tile_rows"], shortest)
-    tallest = np.where(own & (tiles[0] <= most_rows), tiles[0], 0.0).max(axis=0)
+    # Tiles between the shortest and the tallest of library and stack that fit the shared memory.
+    tallest = np.where(in_library & (tiles[0] <= most_rows), tiles[0], 0.0).max(axis=0)
     least_rows = np.maximum(TILES[stack][0].min(), constants["least_tile_rows"])
-    legal = own & (tiles[0] >= np.minimum(least_rows, tallest)) & (tiles[0] <= most_rows)
+    legal = in_library & (tiles[0] >= np.minimum(least_rows, tallest)) & (tiles[0] <= most_rows)
     needed = tile_memory(tiles[0], tiles[1])
     fits = legal & (needed <= np.maximum(room, np.where(legal, needed, np.inf).min(axis=0)))
-    used = fits.any(axis=(1, 2)) | (fits.size == 0)  # of no devices at all every tile stays
+    used = fits.any(axis=(1, 2)) | (fits.size == 0)  # without devices every tile stays
     tiles, fits = tiles[:, used], fits[used]
     largest = np.where(fits, tiles[0] * tiles[1], 0.0).argmax(axis=0)
     return tiles, fits, (tiles[0][largest][..., 0, 0], tiles[1][largest][..., 0, 0])
@@ -516,60 +472,12 @@ def gemm_time(
     *,
     stack: str = "training",
 ) -> Array:
-    r"""Time of a (batched) GEMM: ``batch`` products of an (m, k) by a (k, n) matrix.
+    """Time of a (batched) GEMM: ``batch`` products of an (m, k) by a (k, n) matrix.
 
-    The tile is the fastest of :data:`TILES` that the library has and the shared memory fits; the last-level cache
-    bounds what is read twice (:func:`product_memory_traffic`). A product of few rows does not pay for whole tiles: its
-    arithmetic is that of the shortest instruction (:func:`few_rows_time`), and its weights stream through the
-    multiprocessors in the time of its tiles, or in a few times that of its bytes where that is less. Inputs that have
-    to be converted to the precision of the product first cost ``input_traffic`` bytes c an element, before the product
-    starts. The clock of a long product falls until its power keeps the limit
-    (:func:`xlperf.equations.hardware.roofline.clock_limited_time`).
-
-    .. math::
-
-        t = t_0 + \frac{c\,b m k}{B} + \max(t_{compute}, t_{memory}) + s \min(t_{compute}, t_{memory})
-
-    Parameters
-    ----------
-    device : Device
-        Accelerator, (rows, 1).
-    constants : mapping of str to Array
-        Calibration constants of the family gemm, (rows, 1).
-    m : numeric
-        Rows of the first matrix, (rows, operators). [-]
-    n : numeric
-        Columns of the second matrix, (rows, operators). [-]
-    k : numeric
-        Depth, (rows, operators). [-]
-    batch : numeric
-        Equal products in one call, (rows, operators). [-]
-    element_size : numeric
-        Size of one element of the inputs, (rows, operators). [B]
-    output_element_size : numeric
-        Size of one element of the output, (rows, operators). [B]
-    stack : {"training", "serving"}
-        Whose tiles: engines also have narrow ones, for batches of few rows.
-
-    Returns
-    -------
-    time : numeric
-        Time of one call, (rows, operators). [s]
-
-    References
-    ----------
-    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
-       doi:10.1145/1498765.1498785.
-
-    Examples
-    --------
-    2 x 8,192 x 8,192 x 8,192 FLOP at 80 % of 1 PFLOP/s and 5 us for the launch; 403 MB at 1 TB/s take less.
-
-    >>> from ideal_machine import constants, device
-    >>> own = constants("gemm", compute_efficiency=0.8, launch_time=5e-6)
-    >>> gemm_time(device(), own, 8192, 8192, 8192, 1, 2, 2).tolist()
-    [[0.001379]]
+    Launch, conversion of inputs, then compute and memory time overlapped but for the serial share. The library picks
+    its fastest tile that fits the shared memory; few rows use short instructions; the power limit slows long products.
     """
+    # Weights of few rows stream at a rate of their own.
     few = array(m) <= FEW_ROWS
     units = device
     if some(few) and some(device.stream_ratio != 1.0):
@@ -579,6 +487,7 @@ def gemm_time(
     heights, widths, splits = tiles
     sum_size = SUM_WIDTH * array(output_element_size)
     given = array(m), array(n), array(k), array(batch), array(element_size)
+    # Compute time of the fastest tile at the boost clock, then under the power limit.
     burst = (
         _many_products_time(units, constants, *given, sum_size, tiles, fits)
         if np.size(m) >= _MANY
@@ -608,15 +517,16 @@ def gemm_time(
         return sustained_time(time, limited, constants["boost_time"])
 
     compute = sustained(burst)
-    size = m, n, k, batch, element_size, output_element_size
-    in_order = _reads_alone(constants)
+    # Memory time, and conversion of the first input before the product starts.
     machine = device.num_multiprocessors, device.l2_capacity
-    traffic = product_memory_traffic(*size, *block, *machine, in_order=in_order)
+    traffic = product_memory_traffic(
+        m, n, k, batch, element_size, output_element_size, *block, *machine, in_order=_reads_alone(constants)
+    )
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     conversion = constants["input_traffic"] * (array(batch) * array(m) * array(k)) / device.memory_bandwidth
     fixed = constants["launch_time"] + conversion
     longer = compute
-    if some(few):
+    if some(few):  # short instructions, and weights that stream within a few times the memory time
         start = constants["wave_time"]
         rates = {"peak_flop_rate": device.peak_flop_rate, "compute_efficiency": constants["compute_efficiency"]}
         shortest = np.minimum(few_rows_time(m, n, k, batch, **rates, start_time=start), burst)

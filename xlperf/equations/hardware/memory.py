@@ -1,4 +1,4 @@
-"""Memory beside the main memory of an accelerator: its last-level cache, the memory of its host, drives."""
+"""Last-level cache of an accelerator, memory of its host, drives."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from xlperf.equations.hardware.roofline import CACHE_SHARE
 def cache_bandwidth(
     stated_bandwidth: Numeric, num_multiprocessors: Numeric, clock_rate: Numeric, bytes_per_clock: Numeric
 ) -> Array:
-    r"""Bandwidth of the last-level cache: as stated, else what the multiprocessors read per clock.
+    r"""Bandwidth of the last-level cache: as stated, else from the bytes that multiprocessors read per clock.
 
     .. math:: B = n f b
 
-    Heuristic, this work; where neither is known the cache never binds.
+    Heuristic, this work; an unknown bandwidth is infinite.
 
     Parameters
     ----------
@@ -26,12 +26,12 @@ def cache_bandwidth(
     clock_rate : numeric
         Their clock f; NaN: not stated. [1/s]
     bytes_per_clock : numeric
-        Bytes b that each reads per clock; may be NaN where the bandwidth is stated. [B]
+        Bytes b that each reads per clock; may be NaN if the bandwidth is stated. [B]
 
     Returns
     -------
     bandwidth : numeric
-        Infinite where nothing is stated. [B/s]
+        Infinite if nothing is stated. [B/s]
 
     Examples
     --------
@@ -46,10 +46,9 @@ def cache_bandwidth(
 
 
 def resident_share(working_set: Numeric, cache_capacity: Numeric) -> Array:
-    r"""Share of what is read in every step that the last-level cache still holds from the step before.
+    r"""Share of the working set of a step that the last-level cache still holds from the previous step.
 
-    A step passes over all of it once: a cache that is smaller has replaced each part before it is read again, one twice
-    as large keeps all. Between them some sets of the cache are full and others are not:
+    A cyclic scan larger than the cache evicts every line before its reuse; a cache of twice its size holds all.
 
     .. math:: h = \min\left(\max\left(\frac{C - W}{C / 2}, 0\right), 1\right)
 
@@ -65,12 +64,11 @@ def resident_share(working_set: Numeric, cache_capacity: Numeric) -> Array:
     Returns
     -------
     share : numeric
-        0 where the working set is larger than the cache, 1 where half of the cache holds it. [-]
+        0 for working sets above the cache, 1 within half of it. [-]
 
     References
     ----------
-    .. [1] P. J. Denning, "The working set model for program behavior", Commun. ACM 11(5), 1968,
-       doi:10.1145/363095.363141.
+    .. [1] P. J. Denning, "The working set model", Commun. ACM 11(5), 1968, doi:10.1145/363095.363141.
 
     Examples
     --------
@@ -86,7 +84,7 @@ def resident_share(working_set: Numeric, cache_capacity: Numeric) -> Array:
 
 
 def resident_bandwidth(share: Numeric, memory_bandwidth: Numeric, cache_bandwidth: Numeric) -> Array:
-    r"""Bandwidth of reads of which the last-level cache answers a share.
+    r"""Mean bandwidth of reads if the last-level cache serves a share.
 
     .. math:: B = \left(\frac{1 - h}{B_m} + \frac{h}{B_c}\right)^{-1}
 
@@ -99,12 +97,12 @@ def resident_bandwidth(share: Numeric, memory_bandwidth: Numeric, cache_bandwidt
     memory_bandwidth : numeric
         Bandwidth of the main memory. [B/s]
     cache_bandwidth : numeric
-        Bandwidth of the last-level cache; NaN or infinite: all is read at that of the main memory. [B/s]
+        Bandwidth of the last-level cache; NaN or infinite: the main memory serves all reads. [B/s]
 
     Returns
     -------
     bandwidth : numeric
-        That of the main memory at least. [B/s]
+        At least the bandwidth of the main memory. [B/s]
 
     Examples
     --------
@@ -120,7 +118,7 @@ def resident_bandwidth(share: Numeric, memory_bandwidth: Numeric, cache_bandwidt
 
 
 def exposed_offload_time(size: Numeric, bandwidth: Numeric, computing_time: Numeric) -> Array:
-    r"""Time of moving data to or from the host that computation does not hide.
+    r"""Exposed time of a transfer to or from the host, beyond the computation that hides it.
 
     .. math:: t = \max\left(\frac{S}{B} - t_c,\ 0\right)
 
@@ -131,7 +129,7 @@ def exposed_offload_time(size: Numeric, bandwidth: Numeric, computing_time: Nume
     bandwidth : numeric
         Bandwidth B of the link, one direction. [B/s]
     computing_time : numeric
-        Time t_c of what runs meanwhile. [s]
+        Time t_c of the concurrent computation. [s]
 
     Returns
     -------
@@ -140,8 +138,7 @@ def exposed_offload_time(size: Numeric, bandwidth: Numeric, computing_time: Nume
 
     References
     ----------
-    .. [1] M. Isaev et al., "Calculon: a methodology and tool for high-level co-design of systems and large language
-       models", SC 2023, doi:10.1145/3581784.3607102, section 3 (tensor offloading).
+    .. [1] M. Isaev et al., "Calculon", SC 2023, doi:10.1145/3581784.3607102, section 3 (tensor offloading).
 
     3 s of transfer behind 2 s of computation:
 
@@ -160,42 +157,34 @@ def host_update_time(
     host_memory_bandwidth: Numeric,
     drive_bandwidth: Numeric,
 ) -> Array:
-    r"""Time of an optimizer step on the host, from gradients that are there to weights back on the accelerator.
+    r"""Time of an optimizer step on the host, up to the return of the weights to the accelerator.
 
-    The host reads gradients and state from its memory and writes state and weights; state on drives is read and
-    written meanwhile.
+    The host reads gradients and state and writes state and weights; drives transfer their state meanwhile.
 
     .. math:: t = P \left(\max\left(\frac{2 e_s + e_g + e_w}{B_m}, \frac{2 e_s}{B_d}\right) + \frac{e_w}{B_h}\right)
 
     Parameters
     ----------
     num_parameters : numeric
-        Parameters P whose state one accelerator keeps there. [-]
-    gradient_size : numeric
-        Bytes e_g of a gradient. [B]
-    weight_size : numeric
-        Bytes e_w of a weight. [B]
-    state_size : numeric
-        Bytes e_s of optimizer state per parameter. [B]
+        Parameters P with state on the host, per accelerator. [-]
+    gradient_size, weight_size, state_size : numeric
+        Bytes per parameter of gradient e_g, weight e_w and optimizer state e_s. [B]
     host_bandwidth : numeric
         Bandwidth B_h of the link to the host, one direction. [B/s]
     host_memory_bandwidth : numeric
-        Bandwidth B_m of the host's memory, share of one accelerator. [B/s]
+        Bandwidth B_m of the host's memory, per accelerator. [B/s]
     drive_bandwidth : numeric
-        Bandwidth B_d of drives that hold the state, share of one accelerator; infinite where it is in host memory.
-        [B/s]
+        Bandwidth B_d of drives with the state, per accelerator; infinite: in host memory. [B/s]
 
     Returns
     -------
     time : numeric
-        Of one step. [s]
+        Time of one step. [s]
 
     References
     ----------
-    .. [1] J. Ren et al., "ZeRO-Offload: democratizing billion-scale model training", 2021, arXiv:2101.06840,
-       section 4.
-    .. [2] S. Rajbhandari et al., "ZeRO-Infinity: breaking the GPU memory wall for extreme scale deep learning", 2021,
-       arXiv:2104.07857, section 5.
+    .. [1] J. Ren et al., "ZeRO-Offload", 2021, arXiv:2101.06840, section 4.
+    .. [2] S. Rajbhandari et al., "ZeRO-Infinity", 2021, arXiv:2104.07857, section 5.
 
     A billion parameters: 28 GB at 70 GB/s and 2 GB at 50 GB/s.
 

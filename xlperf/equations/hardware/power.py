@@ -24,21 +24,11 @@ _USUAL_CACHE = 50.0 * 2.0**20
 
 
 class PowerLimits(NamedTuple):
-    """Power limits of accelerators by their sheet and as a plan lowers them, and the clock that is left, (rows,).
+    """Power limits of accelerators by their sheet and as a plan lowers them, and the clock that is left, (rows,)."""
 
-    Attributes
-    ----------
-    own : Array
-        Power limit by the datasheet. [W]
-    kept : Array
-        The limit that holds. [W]
-    clock_share : Array
-        Clock of long products under it, over that under the own limit. [-]
-    """
-
-    own: Array
-    kept: Array
-    clock_share: Array
+    own: Array  # Power limit by the datasheet [W]
+    kept: Array  # The limit that holds [W]
+    clock_share: Array  # Clock of long products under it, over that under the own limit [-]
 
     def take(self, rows: slice | np.ndarray) -> PowerLimits:
         """Those of some of the rows."""
@@ -46,48 +36,22 @@ class PowerLimits(NamedTuple):
 
 
 class WorkRates(NamedTuple):
-    """Work of one accelerator in a second, (rows,).
+    """Work of one accelerator in a second, (rows,)."""
 
-    Attributes
-    ----------
-    flop : Array
-        Operations of matrix products and attention. [FLOP/s]
-    weights : Array
-        Weights that are brought to the matrix units for products of few rows. [1/s]
-    traffic : Array
-        Bytes that the units read. [B/s]
-    from_memory : Array
-        Share of them that comes from the main memory, over that with a usual last-level cache. [-]
-    sending : Array
-        Share of the time in which messages are sent. [-]
-    busy : Array
-        Share of the time in which anything runs. [-]
-    """
-
-    flop: Array
-    weights: Array
-    traffic: Array
-    from_memory: Array
-    sending: Array
-    busy: Array
+    flop: Array  # Operations of matrix products and attention [FLOP/s]
+    weights: Array  # Weights that are brought to the matrix units for products of few rows [1/s]
+    traffic: Array  # Bytes that the units read [B/s]
+    from_memory: Array  # Share of them that comes from the main memory, over that with a usual last-level cache [-]
+    sending: Array  # Share of the time in which messages are sent [-]
+    busy: Array  # Share of the time in which anything runs [-]
 
 
 class Machine(NamedTuple):
-    """Accelerators and what their power follows from.
+    """Accelerators and what their power follows from."""
 
-    Attributes
-    ----------
-    device : Device
-        Accelerators, (rows, 1).
-    limits : PowerLimits
-        Their power limits, (rows,).
-    constants : mapping of str to Array
-        Constants of the family power, (rows, 1).
-    """
-
-    device: Device
-    limits: PowerLimits
-    constants: Mapping[str, Array]
+    device: Device  # Accelerators, (rows, 1)
+    limits: PowerLimits  # Their power limits, (rows,)
+    constants: Mapping[str, Array]  # Constants of the family power, (rows, 1)
 
 
 def node_energy_ratio(
@@ -120,8 +84,7 @@ def node_energy_ratio(
 
     References
     ----------
-    .. [1] M. Horowitz, "Computing's energy problem (and what we can do about it)", ISSCC 2014,
-       doi:10.1109/ISSCC.2014.6757323.
+    .. [1] M. Horowitz, "Computing's energy problem", ISSCC 2014, doi:10.1109/ISSCC.2014.6757323.
 
     Examples
     --------
@@ -230,8 +193,7 @@ def work_power(
 
     References
     ----------
-    .. [1] J.-W. Chung et al., "The ML.ENERGY Benchmark: Toward Automated Inference Energy Measurement and
-       Optimization", NeurIPS 2025, arXiv:2505.06371. Measured power by batch; the constants are fitted to it.
+    .. [1] J.-W. Chung et al., "The ML.ENERGY Benchmark", NeurIPS 2025, arXiv:2505.06371: power by batch size.
 
     Examples
     --------
@@ -258,44 +220,6 @@ def accelerator_power(
     units, however few rows meet it. That is per weight, not per byte: a weight of 4 bits that is widened to 16 bits
     costs as one of 16 bits. A byte of traffic pays the way through the caches, and the memory by its share m. P_s is
     :func:`idle_power`, P_i the measured power with nothing to run where the sheet has it, else P_s.
-
-    Parameters
-    ----------
-    device : Device
-        Accelerators: energy of the node, of the memory, leakage, power without work, (rows, 1).
-    limits : PowerLimits
-        Power limits and the clock x that they leave, (rows,).
-    constants : mapping of str to Array
-        Of the family power: idle and active share, energy of an operation, ``tile_rows`` r_0, ``memory_ratio``
-        :math:`\rho`, share of messages, (rows, 1). [-]
-    product_size : Array
-        Bytes of an input of the products, (rows,). [B]
-    rates : WorkRates
-        Work in a second; b is ``busy``, (rows,).
-
-    Returns
-    -------
-    Array
-        Never above the limit, (rows,). [W]
-
-    References
-    ----------
-    .. [1] M. Horowitz, "Computing's energy problem (and what we can do about it)", ISSCC 2014,
-       doi:10.1109/ISSCC.2014.6757323: moving operands costs more than the arithmetic on them.
-
-    Examples
-    --------
-    Idle 0.1 x 1,000 W, clocks as much, 100 FLOP/s of 1 J each, 50 B/s of (2 - 1 + 1) x 2 J each:
-
-    >>> from types import SimpleNamespace
-    >>> unknown = dict.fromkeys(("static_power", "idle_power"), np.array([[np.nan]]))
-    >>> device = SimpleNamespace(**unknown, energy_ratio=np.ones((1, 1)), memory_energy=np.array([[2.0]]))
-    >>> limits = SimpleNamespace(own=np.array([1000.0]), kept=np.array([1000.0]), clock_share=np.ones(1))
-    >>> names = "idle_share active_share flop_energy tile_rows memory_ratio message_share".split()
-    >>> constants = dict(zip(names, np.array([0.1, 0.1, 1.0, 0.0, 2.0, 0.0])[:, None, None]))
-    >>> rates = WorkRates(*np.array([[100.0], [0.0], [50.0], [1.0], [0.0], [1.0]]))
-    >>> accelerator_power(device, limits, constants, np.array([2.0]), rates).tolist()
-    [500.0]
     """
     own = {name: values[:, 0] for name, values in constants.items()}
     clocks = power_at_clock(own["active_share"] * limits.own, limits.clock_share)
@@ -315,33 +239,6 @@ def traffic_from_memory(device: Device, width: Array, depth: Array, tokens: Arra
     .. math:: m = \frac{T(C)}{T(50\,\mathrm{MiB})}
 
     Heuristic, this work: the widest product of a layer stands for all, :func:`product_memory_traffic` gives T.
-
-    Parameters
-    ----------
-    device : Device
-        Accelerators: last-level cache C, multiprocessors, (rows, 1).
-    width : Array
-        Columns of the product, (rows,). [-]
-    depth : Array
-        Its inner dimension, (rows,). [-]
-    tokens : Array
-        Its rows, (rows,). [-]
-    element_size : Array
-        Bytes of an input, (rows,). [B]
-
-    Returns
-    -------
-    Array
-        1 where the multiprocessors or the cache are not known, (rows,). [-]
-
-    Examples
-    --------
-    A last-level cache of 50 MiB is the usual one.
-
-    >>> from types import SimpleNamespace
-    >>> device = SimpleNamespace(l2_capacity=np.array([[50.0 * 2**20]]), num_multiprocessors=np.array([[132.0]]))
-    >>> traffic_from_memory(device, *np.array([[14336.0], [4096.0], [8192.0], [2.0]])).tolist()
-    [1.0]
     """
     rows, columns, inner, size = (values[:, None] for values in (np.maximum(tokens, 1.0), width, depth, element_size))
     units, caches = (
@@ -560,8 +457,7 @@ def energy_at_clock(energy: Numeric, clock_share: Numeric, least_voltage_share: 
 
     References
     ----------
-    .. [1] M. Horowitz, "Computing's energy problem (and what we can do about it)", ISSCC 2014,
-       doi:10.1109/ISSCC.2014.6757323.
+    .. [1] M. Horowitz, "Computing's energy problem", ISSCC 2014, doi:10.1109/ISSCC.2014.6757323.
 
     Examples
     --------

@@ -35,65 +35,36 @@ def _column(value: float) -> Callable[[], Array]:
 
 @dataclass(frozen=True, eq=False)
 class Device:
-    """Columns of accelerators, one entry per plan; shapes broadcast with the operators' (rows, 1).
+    """Columns of accelerators, one entry per plan; shapes broadcast with the operators' (rows, 1)."""
 
-    Attributes
-    ----------
-    peak_flop_rate : Array
-        Dense peak of the matrix units in the precision of the plan. [FLOP/s]
-    vector_flop_rate : Array
-        Peak of the vector units in FP32. [FLOP/s]
-    memory_bandwidth : Array
-        Peak bandwidth of the main memory. [B/s]
-    memory_capacity : Array
-        Main memory as the driver reports it. [B]
-    l2_bandwidth : Array
-        Bandwidth of the last-level cache; infinite where it is not known. [B/s]
-    num_multiprocessors : Array
-        Units that work on tiles at the same time; NaN where waves are not modelled. [-]
-    thermal_design_power : Array
-        Power limit, under which long products slow down; infinite where it does not bind. [W]
-    l2_capacity : Array
-        Last-level cache; NaN where it is not known and inputs of a product are read once. [B]
-    shared_memory_capacity : Array
-        Shared memory of one multiprocessor; NaN where it is not known and every tile fits. [B]
-    energy_ratio : Array
-        Energy of an operation at the clock of the peak, over that of 5 nm at its nominal clock. [-]
-    static_power : Array
-        Leakage and idle clocks; NaN: the usual share of the power limit. [W]
-    idle_power : Array
-        Power with a model in memory and nothing to run; NaN where it is not known. [W]
-    host_bandwidth : Array
-        Bandwidth of the link to the host's memory, one direction. [B/s]
-    host_memory_bandwidth : Array
-        Bandwidth of the host's memory, share of one accelerator. [B/s]
-    drive_bandwidth : Array
-        Bandwidth of the host's drives, share of one accelerator. [B/s]
-    memory_energy : Array
-        Energy of a byte of the main memory. [J/B]
-    exponential_rate : Array
-        Exponentials in a second, one as one FLOP; NaN: a sixteenth of the rate of the vector units. [FLOP/s]
-    stream_ratio : Array
-        Share of the rate of tiles at which weights of products of few rows reach the multiprocessors. [-]
-    """
-
-    peak_flop_rate: Array
-    vector_flop_rate: Array
-    memory_bandwidth: Array
-    memory_capacity: Array
-    l2_bandwidth: Array
-    num_multiprocessors: Array
+    peak_flop_rate: Array  # Dense peak of the matrix units in the precision of the plan [FLOP/s]
+    vector_flop_rate: Array  # Peak of the vector units in FP32 [FLOP/s]
+    memory_bandwidth: Array  # Peak bandwidth of the main memory [B/s]
+    memory_capacity: Array  # Main memory as the driver reports it [B]
+    l2_bandwidth: Array  # Bandwidth of the last-level cache; infinite where it is not known [B/s]
+    num_multiprocessors: Array  # Units that work on tiles at the same time; NaN where waves are not modelled [-]
+    # Power limit, under which long products slow down; infinite where it does not bind [W]
     thermal_design_power: Array = field(default_factory=_column(np.inf))
+    # Last-level cache; NaN where it is not known and inputs of a product are read once [B]
     l2_capacity: Array = field(default_factory=_column(np.nan))
+    # Shared memory of one multiprocessor; NaN where it is not known and every tile fits [B]
     shared_memory_capacity: Array = field(default_factory=_column(np.nan))
+    # Energy of an operation at the clock of the peak, over that of 5 nm at its nominal clock [-]
     energy_ratio: Array = field(default_factory=_column(1.0))
+    # Leakage and idle clocks; NaN: the usual share of the power limit [W]
     static_power: Array = field(default_factory=_column(np.nan))
+    # Power with a model in memory and nothing to run; NaN where it is not known [W]
     idle_power: Array = field(default_factory=_column(np.nan))
+    # Bandwidth of the link to the host's memory, one direction [B/s]
     host_bandwidth: Array = field(default_factory=_column(np.inf))
+    # Bandwidth of the host's memory, share of one accelerator [B/s]
     host_memory_bandwidth: Array = field(default_factory=_column(np.inf))
+    # Bandwidth of the host's drives, share of one accelerator [B/s]
     drive_bandwidth: Array = field(default_factory=_column(np.inf))
-    memory_energy: Array = field(default_factory=_column(MEMORY_ENERGY))
+    memory_energy: Array = field(default_factory=_column(MEMORY_ENERGY))  # Energy of a byte of the main memory [J/B]
+    # Exponentials in a second, one as one FLOP; NaN: a sixteenth of the rate of the vector units [FLOP/s]
     exponential_rate: Array = field(default_factory=_column(np.nan))
+    # Share of the rate of tiles at which weights of products of few rows reach the multiprocessors [-]
     stream_ratio: Array = field(default_factory=lambda: np.ones(()))
 
     @property
@@ -308,8 +279,7 @@ def sustained_time(burst_time: Numeric, limited_time: Numeric, boost_time: Numer
 
     References
     ----------
-    .. [1] H. He, "Strangely, matrix multiplications on GPUs run faster when given predictable data", 2024,
-       thonking.ai: products are throttled by power.
+    .. [1] H. He, "Strangely, matrix multiplications on GPUs run faster when given predictable data", 2024, thonking.ai.
 
     Examples
     --------
@@ -377,37 +347,6 @@ def vector_time(
     .. math::
 
         t = t_0 + \max(t_{compute}, t_{memory})
-
-    Parameters
-    ----------
-    device : Device
-        Accelerator, (rows, 1).
-    constants : mapping of str to Array
-        Calibration constants of the family vector, (rows, 1).
-    traffic : numeric
-        Bytes read and written, (rows, operators). [B]
-    flop : numeric
-        Work of the vector units, (rows, operators). [FLOP]
-
-    Returns
-    -------
-    time : numeric
-        Time of one call, (rows, operators). [s]
-
-    References
-    ----------
-    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009,
-       doi:10.1145/1498765.1498785.
-
-    Examples
-    --------
-    3 GB at 3 TB/s and 5 us to start; 1 GFLOP at 60 TFLOP/s hides behind them:
-
-    >>> one = np.ones((1, 1))
-    >>> device = Device(1e15 * one, 6e13 * one, 3e12 * one, 8e10 * one, np.inf * one, 132.0 * one)
-    >>> constants = {"memory_efficiency": one, "compute_efficiency": one, "launch_time": 5e-6 * one}
-    >>> float(vector_time(device, constants, 3e9, 1e9)[0, 0])
-    0.001005
     """
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     compute = array(flop) / (constants["compute_efficiency"] * device.vector_flop_rate)
@@ -423,40 +362,6 @@ def linear_attention_time(
     the state passes through all chunks of a sequence, one after the other. Heads and sequences run side by side.
 
     .. math:: t = t_0 + \max\left(\frac{S}{\eta B}, \frac{F}{R}\right) + c\,t_c
-
-    Parameters
-    ----------
-    device : Device
-        Accelerator, (rows, 1).
-    constants : mapping of str to Array
-        Calibration constants of the family linear_attention, (rows, 1).
-    traffic : numeric
-        Bytes S read and written, (rows, operators). [B]
-    flop : numeric
-        Operations F of the matrix units, (rows, operators). [FLOP]
-    num_chunks : numeric
-        Chunks c of the longest sequence, (rows, operators). [-]
-
-    Returns
-    -------
-    time : numeric
-        Time of one call, (rows, operators). [s]
-
-    References
-    ----------
-    .. [1] S. Yang et al., "Parallelizing linear transformers with the delta rule over sequence length", 2024,
-       arXiv:2406.06484, section 3.2.
-    .. [2] Measured scans: github.com/ai-dynamo/aiconfigurator@095f58a, gdn_perf of SGLang 0.5.14.
-
-    Examples
-    --------
-    200 B at 0.5 x 100 B/s, ten chunks of 0.1 s, 1 s to launch:
-
-    >>> from types import SimpleNamespace
-    >>> device = SimpleNamespace(memory_bandwidth=100.0, peak_flop_rate=1000.0)
-    >>> constants = {"memory_efficiency": 0.5, "launch_time": 1.0, "chunk_time": 0.1}
-    >>> float(linear_attention_time(device, constants, 200.0, 1000.0, 10.0))
-    6.0
     """
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     compute = array(flop) / device.peak_flop_rate
@@ -472,23 +377,6 @@ def stack_constants(kernels: Mapping[str, Mapping[str, Array]], input_casts: boo
     ahead of the accelerator, or all kernels at once as a graph; what is left between them is in the software's overhead
     of a layer. Training casts once for the forward and the backward pass, and fuses that with what comes before.
     Collectives keep their start, which is the meeting of the ranks.
-
-    Parameters
-    ----------
-    kernels : mapping of str to mapping of str to Array
-        Calibration constants by family.
-    input_casts : bool
-        Whether products cast their inputs.
-
-    Returns
-    -------
-    dict of str to mapping of str to Array
-        The same with a launch time of 0 for the families of :data:`WITHOUT_LAUNCH`, and the input traffic of products.
-
-    Examples
-    --------
-    >>> stack_constants({"gemm": {"launch_time": 4.0, "input_traffic": 2.0}}, input_casts=True)
-    {'gemm': {'launch_time': 0.0, 'input_traffic': 2.0}}
     """
     found = {}
     for family, constants in kernels.items():

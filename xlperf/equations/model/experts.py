@@ -1,4 +1,4 @@
-"""Mixture of experts and multi-token prediction (MTP) modules: their operators, and which experts tokens activate."""
+"""Load of routed experts: which experts the tokens of a batch activate, and the load of the busiest rank."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, divide, ones, power, side_by_side
-from xlperf.equations.model.model import Model
-from xlperf.equations.model.operators import Gemms, Vectors
+from xlperf.base.arrays import Array, Numeric, array, divide, power
 
 _MIDDLE_OF_LARGEST = 0.5264
 """Probability below the mean of the largest of some normal deviates, to the power of their number. [-]"""
@@ -18,229 +16,16 @@ _ALL, _NONE = np.asarray(1.0), np.asarray(0.0)
 
 
 class Popularity(NamedTuple):
-    """How unevenly routers visit experts, (rows,); even by default.
+    """How unevenly routers visit experts, (rows,); even by default."""
 
-    Attributes
-    ----------
-    favoured_share : Array, default 1
-        Share s of the experts that routers prefer, hot ones aside: the others have (1 - s)^3 of the visits that are
-        not to hot ones. None is preferred at 1. [-]
-    hot_share : Array, default 0
-        Share h of the visits of a token that goes to the same few experts, whichever token it is. [-]
-    """
-
+    # Share s of the experts that routers prefer, hot ones excluded; the other experts receive (1 - s)^3 of the visits
+    # that are not to hot ones. 1: no preference. [-]
     favoured_share: Array = _ALL
-    hot_share: Array = _NONE
+    hot_share: Array = _NONE  # share of the visits of every token that goes to the same few experts [-]
 
 
 EVEN = Popularity()
 """Every expert is as likely as any other."""
-
-
-def expert_bias_vectors(
-    model: Model, copies: Array, ffn_size: Array, element_size: Array, word_size: Numeric, backward: bool
-) -> Vectors:
-    """Memory-bound kernels of expert biases, weighted by the router's probability.
-
-    No grouped product takes them in: the bias times the probability is made in FP32, added, put together over the
-    experts and rounded, each by a kernel of its own; backward likewise, with sums for bias and probability.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    copies : Array
-        Copies of tokens that the experts of a rank see, 0 without biases, (rows,). [-]
-    ffn_size : Array
-        Width of an expert on one rank, (rows,). [-]
-    element_size : Array
-        Bytes of an activation, (rows,). [B]
-    word_size : numeric
-        Bytes of an element of FP32. [B]
-    backward : bool
-        The gradients of these kernels instead. [-]
-
-    Returns
-    -------
-    Vectors
-        Both products together. [B]
-
-    Examples
-    --------
-    Ten copies of 2 x 500 + 1,000 elements, twice 2 bytes and six times 4: 20,000 x 28.
-
-    >>> from types import SimpleNamespace
-    >>> model = SimpleNamespace(gated_mlp=np.ones(1), hidden_size=np.array([1000.0]))
-    >>> expert_bias_vectors(model, *np.array([[10.0], [500.0], [2.0]]), 4.0, backward=False).traffic.tolist()
-    [[560000.0]]
-    """
-    elements = copies * ((1.0 + model.gated_mlp) * ffn_size + model.hidden_size)
-    words = 8.0 if backward else 6.0
-    traffic = elements * (2.0 * element_size + words * array(word_size))
-    return Vectors(("expert bias gradients" if backward else "expert biases",), traffic[:, None])
-
-
-def mtp_vectors(model: Model, tokens: Array, split: Array, element_size: Array, backward: bool) -> Vectors:
-    """Norms and concatenation of an MTP module (memory-bound kernels).
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    tokens : Array
-        Tokens of one pass, (rows,). [-]
-    split : Array
-        Ranks that share the tokens between the matrices, (rows,). [-]
-    element_size : Array
-        Bytes of an activation, (rows,). [B]
-    backward : bool
-        The gradients of these kernels instead. [-]
-
-    Returns
-    -------
-    Vectors
-        Norms of hidden state, of embedding and of the output; putting the first two side by side. [B]
-
-    Examples
-    --------
-    Ten tokens of 1,000 elements of 2 bytes on two ranks, 10 kB: norms pass over them six times, concatenation four.
-
-    >>> from types import SimpleNamespace
-    >>> model = SimpleNamespace(hidden_size=np.array([1000.0]))
-    >>> mtp_vectors(model, *np.array([[10.0], [2.0], [2.0]]), backward=False).traffic.tolist()
-    [[60000.0, 40000.0]]
-    """
-    stream = tokens * model.hidden_size / split * element_size
-    if backward:
-        return Vectors(("mtp norm gradients", "mtp concatenation gradient"), side_by_side(9.0 * stream, 4.0 * stream))
-    return Vectors(("mtp norms", "mtp concatenation"), side_by_side(6.0 * stream, 4.0 * stream))
-
-
-def expert_gemms(model: Model, tokens_per_expert: Array, experts_per_rank: Array, ffn_size: Array) -> Gemms:
-    """Grouped up and down GEMMs of the routed experts of one rank.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    tokens_per_expert : Array
-        Tokens that one expert sees, (rows,). [-]
-    experts_per_rank : Array
-        Experts that the rank holds: products of one grouped call, (rows,). [-]
-    ffn_size : Array
-        Width of an expert on one rank, (rows,). [-]
-
-    Returns
-    -------
-    Gemms
-        Up (with the gate) and down. [-]
-
-    Examples
-    --------
-    Eight experts of width 1,024 with a gate, four tokens of width 2,048 each: 2 x 4 x 2048 x 2048 x 8, and half of it.
-
-    >>> from types import SimpleNamespace
-    >>> model = SimpleNamespace(gated_mlp=np.ones(1), expert_hidden_size=np.array([2048.0]))
-    >>> expert_gemms(model, np.array([4.0]), np.array([8.0]), np.array([1024.0])).flop.tolist()
-    [[268435456.0, 134217728.0]]
-    """
-    n = side_by_side((1.0 + model.gated_mlp) * ffn_size, model.expert_hidden_size)
-    k = side_by_side(model.expert_hidden_size, ffn_size)
-    tokens = side_by_side(tokens_per_expert, tokens_per_expert)
-    return Gemms(("experts up", "experts down"), tokens, n, k, side_by_side(experts_per_rank, experts_per_rank))
-
-
-def latent_gemms(model: Model, tokens: Array) -> Gemms:
-    """Down and up projections between the hidden size and the latent space of the routed experts.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    tokens : Array
-        Tokens that the rank projects, (rows,); every rank holds both matrices whole. [-]
-
-    Returns
-    -------
-    Gemms
-        Compression and expansion. [-]
-
-    References
-    ----------
-    .. [1] NVIDIA, "Nemotron 3 Super", 2025, model card and configuration (moe_latent_size).
-
-    Examples
-    --------
-    From 4,096 to 1,024 and back:
-
-    >>> from types import SimpleNamespace
-    >>> model = SimpleNamespace(hidden_size=np.array([4096.0]), moe_latent_size=np.array([1024.0]))
-    >>> found = latent_gemms(model, np.array([16.0]))
-    >>> found.n.tolist(), found.k.tolist()
-    ([[1024.0, 4096.0]], [[4096.0, 1024.0]])
-    """
-    hidden, latent = model.hidden_size, np.maximum(model.moe_latent_size, 1.0)
-    present = np.where(model.moe_latent_size > 0.0, 1.0, 0.0)
-    columns = (tokens, tokens), (latent, hidden), (hidden, latent), (present, present)
-    return Gemms(("expert compression", "expert expansion"), *(side_by_side(*pair) for pair in columns))
-
-
-def router_gemm(model: Model, tokens: Array) -> Gemms:
-    """Router GEMM: scores of the experts for every token.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    tokens : Array
-        Tokens that the rank routes, (rows,). [-]
-
-    Returns
-    -------
-    Gemms
-        One product. [-]
-
-    Examples
-    --------
-    Ten tokens of DeepSeek-V3: 2 x 10 x 256 x 7168.
-
-    >>> from types import SimpleNamespace
-    >>> model = SimpleNamespace(hidden_size=np.array([7168.0]), num_experts=np.array([256.0]))
-    >>> router_gemm(model, np.array([10.0])).flop.tolist()
-    [[36700160.0]]
-    """
-    n = model.num_experts[:, None]
-    return Gemms(("router",), tokens[:, None], n, model.hidden_size[:, None], ones(n))
-
-
-def mtp_gemm(model: Model, tokens: Array, tensor_parallel: Array) -> Gemms:
-    """Input projection of an MTP module: hidden state and embedding, concatenated, to the hidden size.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    tokens : Array
-        Tokens of one pass, (rows,). [-]
-    tensor_parallel : Array
-        Ranks that share the matrix, (rows,). [-]
-
-    Returns
-    -------
-    Gemms
-        One product. [-]
-
-    Examples
-    --------
-    Width 4,096 on two ranks: 2 x 4,096 deep, 2,048 columns.
-
-    >>> from types import SimpleNamespace
-    >>> found = mtp_gemm(SimpleNamespace(hidden_size=np.array([4096.0])), np.array([8.0]), np.array([2.0]))
-    >>> found.n.tolist(), found.k.tolist()
-    ([[2048.0]], [[8192.0]])
-    """
-    n = (model.hidden_size / tensor_parallel)[:, None]
-    return Gemms(("mtp projection",), tokens[:, None], n, 2.0 * model.hidden_size[:, None], ones(n))
 
 
 def distinct_share(num_places: Numeric, top_k: Numeric) -> Array:
@@ -285,44 +70,20 @@ def distinct_share(num_places: Numeric, top_k: Numeric) -> Array:
 
 
 def activated_experts(num_experts: Array, top_k: Array, tokens: Array, popularity: Popularity = EVEN) -> Array:
-    r"""Expected number of distinct experts activated by a batch of tokens, with popular experts.
+    r"""Expected number of distinct experts activated by a batch of tokens, with popular experts, (rows,). [-]
 
-    Every token visits the same h k hot experts; its other k' = (1 - h) k visits go to the E' = E - h k others. Of these
-    visits the experts that are not preferred have the share (1 - s)^3, spread evenly, and the preferred ones the rest.
-    A token visits k experts whatever s and h are, and many tokens visit all. Part of a token visits part of h k.
+    Every token visits the same h k hot experts; its other k' = (1 - h) k visits go to the E' = E - h k others. Experts
+    that are not preferred receive the share (1 - s)^3 of these visits, spread evenly, the preferred ones the remainder.
+    Part of a token visits part of h k. With s = 1 and h = 0 routing is even; a token with too many visits prefers no
+    expert. Even routing is the occupancy of bins by balls [1]_; the preference is fitted (heuristic, this work).
 
     .. math:: E_{hit} = h k + E' \left(1 - s \left(1 - (3 - 3 s + s^2) \frac{k'}{E'}\right)^{n}
         - (1 - s) \left(1 - (1 - s)^2 \frac{k'}{E'}\right)^{n}\right)
 
-    With s = 1 and h = 0 routing is even. None is preferred where a token visits so many of them that none can be.
-
-    Heuristic, this work: even routing is the occupancy of bins by balls [1]_; the preference is fitted.
-
-    Parameters
-    ----------
-    num_experts : Array
-        Routed experts E of a layer. [-]
-    top_k : Array
-        Experts k that each token visits. [-]
-    tokens : Array
-        Tokens n. [-]
-    popularity : Popularity, default even
-        Shares s of the experts that are preferred and h of the visits that are the same for all tokens. [-]
-
-    Returns
-    -------
-    Array
-        At least k for a token or more. [-]
-
-    References
-    ----------
     .. [1] M. Mitzenmacher and E. Upfal, "Probability and Computing", Cambridge University Press, 2005, chapter 5.
 
     >>> activated_experts(np.array([8.0]), np.array([2.0]), np.array([1.0, 2.0])).tolist()
     [2.00, 3.50]
-    >>> uneven = Popularity(np.array([0.5]))
-    >>> activated_experts(np.array([8.0]), np.array([2.0]), np.array([1.0, 2.0]), uneven).tolist()
-    [2.00, 3.22]
 
     One of the two is the same for all tokens, the other one of seven:
 
@@ -373,8 +134,8 @@ def largest_of(number: Array) -> Array:
     """
     count = np.maximum(number, 1.0)
     below = power(_MIDDLE_OF_LARGEST, 1.0 / count)
-    found = _LAMBDA_SCALE * (power(below, _LAMBDA) - power(1.0 - below, _LAMBDA))
-    return np.where(count <= 1.0, 0.0, found)
+    mean_largest = _LAMBDA_SCALE * (power(below, _LAMBDA) - power(1.0 - below, _LAMBDA))
+    return np.where(count <= 1.0, 0.0, mean_largest)
 
 
 def preference_variance(num_experts: Array, top_k: Array, held: Array, favoured_share: Numeric) -> Array:

@@ -1,124 +1,64 @@
 """Operators of a served decoder: one prefill pass, then one decode step.
 
-Columns are the same operators for both phases, prefill first: those of a layer, then those that run once per
-pass. What only some layers have is called less than once per layer. Serving engines fuse more than training stacks:
-the residual addition into the norm, the write of the cache into the rotation of the keys. Latent attention decodes
-absorbed: queries are carried into the compressed space and values out of it, so that the cache is read as it is.
+Columns are the same operators for both phases, prefill first: the operators of a layer, then those that run once per
+pass. An operator that only some layers have is called less than once per layer. Serving engines fuse more than training
+stacks: the residual addition into the norm, the write of the cache into the rotation of the keys. Latent attention
+decodes absorbed: queries are projected into the compressed space and values out of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, divide, side_by_side, some
-from xlperf.equations.model.experts import (
-    Popularity,
-    activated_experts,
-    busiest_rank_load,
-    expert_gemms,
-    latent_gemms,
-    preference_variance,
-    router_gemm,
-)
-from xlperf.equations.model.linear_attention import PROJECTIONS, linear_gemms, linear_widths
+from xlperf.equations.model.blocks import EXPERTS, FEED_FORWARD, Gemms, Shard, Tokens, layer_blocks, products
+from xlperf.equations.model.experts import Popularity, activated_experts, busiest_rank_load, preference_variance
 from xlperf.equations.model.model import Architecture, Model, linear_share, local_share
-from xlperf.equations.model.operators import Gemms, concatenated, logits_gemm, mlp_gemms
-from xlperf.equations.model.sparse_attention import (
-    SHARED,
-    SPARSE,
-    shared_vector_gemms,
-    sparse_gemm_shares,
-    sparse_gemms,
-    sparse_shares,
-    stream_passes,
-)
+from xlperf.equations.model.operators import concatenated
+from xlperf.equations.model.sparse_attention import sparse_shares, stream_passes
 
 PREFILL, DECODING = 0, 1
 BOTH_PHASES = (PREFILL, DECODING)
 ONCE_GEMMS = 1
 ONCE_VECTORS = 2
 
-_PLAIN = ("qkv", "attention output")
-_LATENT = (
-    "query compression",
-    "query expansion",
-    "key and value compression",
-    "key and value expansion",
-    "query absorption",
-    "value expansion",
-    "attention output",
-)
-_OF_ATTENTION = frozenset((*_PLAIN, *_LATENT, *PROJECTIONS, *SPARSE, *SHARED))
 _LINEAR_VECTORS = ("short convolution", "gated norm")
 _LAYER_VECTORS = ("norms and residual", "rotary embedding and cache", "activation")
 _EXPERT_VECTORS = ("activation of experts", "moves of tokens")
 _ONCE_VECTORS = ("embedding and last norm", "sampling")
 COPIED_VECTORS = ("norms and residual", "embedding and last norm")
 """Kernels over whole hidden states: every rank of a tensor-parallel group computes all of them."""
-SAMPLING_PASSES = 2.0
-_WIDE = (
-    "key and value expansion",
-    "query absorption",
-    "value expansion",
-    "linear attention gates",
-    "index weights",
-    "router",
-    "logits",
+FEED_FORWARD_OPERATORS = frozenset(
+    (*(name for block in FEED_FORWARD for name in block.names), "activation", *_EXPERT_VECTORS)
 )
+"""Operators that an expert pool computes; the attention pool has all others."""
+SAMPLING_PASSES = 2.0
 _CONVOLUTION_PASSES = 4.0  # a prompt is transposed before its convolution: read and written twice
-
 
 _ALL, _NONE = np.full(1, 1.0), np.zeros(1)
 
 
 class ServingShape(NamedTuple):
-    """Per-rank workload of a prefill pass and a decode step, and how the model is split; fields (rows,).
+    """Per-rank workload of a prefill pass and a decode step, and how the model is split; fields (rows,)."""
 
-    Attributes
-    ----------
-    prefill_tokens : Array
-        Tokens of its replica of the attention layers in a pass of the prefill. [-]
-    decode_tokens : Array
-        The same in a decode step. [-]
-    prefill_routed : Array
-        Tokens of all replicas that share the experts in a pass of the prefill. [-]
-    decode_routed : Array
-        The same in a decode step. [-]
-    prefill_sampled : Array
-        Tokens whose logits are computed in a pass of the prefill. [-]
-    attention_parallel : Array
-        Ranks that share the heads, the dense feed-forward layer and the vocabulary. [-]
-    expert_parallel : Array
-        Ranks that share the experts. [-]
-    expert_tensor_parallel : Array
-        Ranks that share each expert. [-]
-    prefill_context : Array
-        Keys that the chunks of prompts in a pass of the prefill attend to, cached, of earlier chunks and their own:
-        latent attention expands them all; those of all ranks that share the prompts. [-]
-    favoured_share, hot_share : Array, default 1 and 0
-        How unevenly routers visit experts, as :class:`Popularity` has it. [-]
-    absorbed_share : Array, default 0
-        Share of the layers whose latent attention is absorbed in the prefill too: sparse ones. [-]
-    redundant_experts : Array, default 0
-        Copies of experts that the ranks hold beside them. [-]
-    """
-
-    prefill_tokens: Array
-    decode_tokens: Array
-    prefill_routed: Array
-    decode_routed: Array
-    prefill_sampled: Array
-    attention_parallel: Array
-    expert_parallel: Array
-    expert_tensor_parallel: Array
+    prefill_tokens: Array  # tokens of an attention replica in a prefill pass [-]
+    decode_tokens: Array  # the same in a decode step [-]
+    prefill_routed: Array  # tokens of all replicas that share the experts in a prefill pass [-]
+    decode_routed: Array  # the same in a decode step [-]
+    prefill_sampled: Array  # tokens with logits in a prefill pass [-]
+    attention_parallel: Array  # ranks that share the heads, the dense feed-forward layer and the vocabulary [-]
+    expert_parallel: Array  # ranks that share the experts [-]
+    expert_tensor_parallel: Array  # ranks that share each expert [-]
+    # Keys that the prompt chunks of a prefill pass attend to (cached, of earlier chunks and their own), over all ranks
+    # that share the prompts: latent attention expands them all. [-]
     prefill_context: Array
-    favoured_share: Array = _ALL
-    hot_share: Array = _NONE
-    absorbed_share: Array = _NONE
-    redundant_experts: Array = _NONE
+    favoured_share: Array = _ALL  # as in Popularity [-]
+    hot_share: Array = _NONE  # as in Popularity [-]
+    absorbed_share: Array = _NONE  # share of the layers whose latent attention is absorbed in the prefill: sparse ones
+    redundant_experts: Array = _NONE  # additional copies of experts [-]
 
     @property
     def popularity(self) -> Popularity:
@@ -126,255 +66,123 @@ class ServingShape(NamedTuple):
         return Popularity(self.favoured_share, self.hot_share)
 
     def of(self, phase: int) -> tuple[Array, Array, Array]:
-        """Tokens, tokens of all replicas, and tokens with logits: of the prefill (0) or of decoding (1)."""
+        """Tokens of a replica, tokens of all replicas, and tokens with logits in a phase. [-]"""
         if phase:
             return self.decode_tokens, self.decode_routed, self.decode_tokens
         return self.prefill_tokens, self.prefill_routed, self.prefill_sampled
 
 
 class ServingGemms(NamedTuple):
-    """GEMMs of the prefill and of a decode step.
+    """GEMMs of the prefill and of a decode step."""
 
-    Attributes
-    ----------
-    gemms : Gemms
-        Prefill, then decoding, (rows, operators). [-]
-    calls : Array
-        Calls per layer, or per pass for the last of each phase. [-]
-    narrow : np.ndarray
-        Whether weights and inputs are stored in the precision of the plan, (operators,).
-    attention : np.ndarray
-        Whether a product belongs to an attention layer, (operators,).
-    grouped : np.ndarray
-        Whether it is one of all experts of a rank together, (operators,).
-    """
-
-    gemms: Gemms
-    calls: Array
-    narrow: np.ndarray
-    attention: np.ndarray
-    grouped: np.ndarray
+    gemms: Gemms  # prefill, then decoding, (rows, operators) [-]
+    calls: Array  # calls per layer, or per pass for the last of each phase, (rows, operators) [-]
+    narrow: np.ndarray  # whether weights and inputs are stored in the precision of the plan, (operators,)
+    attention: np.ndarray  # whether a product belongs to an attention layer, (operators,)
+    grouped: np.ndarray  # whether it is one of all experts of a rank together, (operators,)
 
 
 class ServingVectors(NamedTuple):
-    """Memory-bound kernels, (rows, operators): prefill, then decode.
-
-    Attributes
-    ----------
-    names : tuple of str
-        Operators of both phases.
-    traffic : Array
-        Bytes of one call. [B]
-    calls : Array
-        Calls per layer for the operators of a layer, per pass for the others. [-]
-    """
+    """Memory-bound kernels, (rows, operators): prefill, then decode."""
 
     names: tuple[str, ...]
-    traffic: Array
-    calls: Array
+    traffic: Array  # of one call [B]
+    calls: Array  # per layer for the operators of a layer, per pass for those that run once [-]
 
 
-def _attention_products(
-    model: Model, tokens: Array, expanded: Array, ranks: Array, architecture: Architecture, absorbed: Array
-) -> tuple[Gemms, Sequence[Array]]:
-    """Projections of an attention block, and calls of each: latent attention is absorbed, or expands the compressed."""
-    heads, hidden, one = ceil_div(model.num_attention_heads, ranks), model.hidden_size, np.ones_like(model.num_layers)
-    if architecture.shared_key_value:
-        return shared_vector_gemms(model, tokens, ranks), [one] * len(SHARED)
-    if not architecture.latent_attention:
-        groups = ceil_div(model.num_query_groups, ranks)
-        queries = heads * (1.0 + model.attention_gate)
-        n = side_by_side((queries + 2.0 * groups) * model.head_size, hidden)
-        k = side_by_side(hidden, heads * model.head_size)
-        return Gemms(_PLAIN, np.broadcast_to(tokens[:, None], n.shape), n, k, np.ones_like(n)), [one, one]
-    rank, nope, values = model.kv_lora_rank, model.qk_head_size - model.qk_rope_head_size, model.v_head_size
-    queries = np.where(model.q_lora_rank > 0.0, model.q_lora_rank, hidden)
-    products = (  # rows, columns, depth, how many, calls
-        (tokens, queries, hidden, one, np.where(model.q_lora_rank > 0.0, 1.0, 0.0)),
-        (tokens, heads * model.qk_head_size, queries, one, one),
-        (tokens, rank + model.qk_rope_head_size, hidden, one, one),
-        (expanded, heads * (nope + values), rank, one, one - absorbed),
-        (tokens, rank, nope, heads, absorbed),
-        (tokens, values, rank, heads, absorbed),
-        (tokens, hidden, heads * values, one, one),
-    )
-    *shape, calls = zip(*products, strict=True)
-    return Gemms(_LATENT, *(side_by_side(*column) for column in shape)), calls
-
-
-def _expert_gemms(model: Model, tokens: Array, shape: ServingShape, replica_tokens: Array) -> Gemms:
-    """Grouped products of the busiest rank's experts, shared experts, router."""
+def _expert_load(model: Model, tokens: Array, shape: ServingShape) -> tuple[Array, Array]:
+    """Tokens of an expert, and activated experts, on the busiest rank of a pass. [-]"""
     ranks, slots = shape.expert_parallel, model.num_experts + shape.redundant_experts
     held = ceil_div(slots, ranks)
-    share = held * ranks / slots  # of the fullest rank over the mean, where the experts do not divide
+    share = held * ranks / slots  # of the fullest rank over the mean, if experts do not divide
     hit = activated_experts(slots, model.top_k, tokens, shape.popularity) / ranks * share
     hit = busiest_rank_load(np.minimum(hit, held), ranks, held)
     copies = tokens * model.top_k / ranks * share
-    # Tokens bring their experts one by one: even loads even out. Copies of experts beside them are placed to balance.
+    # Redundant experts are placed to balance the load that lasts.
     lasting = preference_variance(model.num_experts, model.top_k, held, shape.favoured_share)
     lasting = np.where(shape.redundant_experts > 0.0, 0.0, lasting)
     copies = np.minimum(busiest_rank_load(copies, ranks, lasting=lasting), tokens * np.minimum(model.top_k, held))
-    ffn = model.expert_ffn_hidden_size / shape.expert_tensor_parallel
-    shared = mlp_gemms(
-        model, replica_tokens, np.maximum(model.shared_ffn_hidden_size / shape.attention_parallel, 1.0), "shared expert"
-    )
-    return concatenated(expert_gemms(model, copies / hit, hit, ffn), shared, router_gemm(model, replica_tokens))
+    return copies / hit, hit
 
 
 class LayerShares(NamedTuple):
-    """Shares of the layers that have a block, (rows,).
+    """Shares of the layers that have a block, (rows,). [-]"""
 
-    Attributes
-    ----------
-    attention : Array
-        Attention, of whichever kind. [-]
-    linear : Array
-        Linear attention or a state space. [-]
-    dense : Array
-        A dense feed-forward block. [-]
-    experts : Array
-        A mixture of experts. [-]
-    """
+    attention: Array  # attention of any kind
+    linear: Array  # linear attention or a state space
+    dense: Array  # a dense feed-forward block
+    experts: Array  # a mixture of experts
 
-    attention: Array
-    linear: Array
-    dense: Array
-    experts: Array
+    def of(self, place: str) -> Array:
+        """Share of the layers with the blocks of a place."""
+        return self[("attention", "linear", "mlp", "moe").index(place)]
 
 
 def layer_shares(model: Model, architecture: Architecture) -> LayerShares:
-    """Shares of the layers that have attention, linear attention, a dense feed-forward block or experts.
-
-    Parameters
-    ----------
-    model : Model
-        Layers by kind, (rows,). [-]
-    architecture : Architecture
-        Structure that the models share: a kind that none has is left out.
-
-    Returns
-    -------
-    LayerShares
-        (rows,). [-]
-
-    Examples
-    --------
-    DeepSeek-V3: 3 of 61 layers are dense.
-
-    >>> from types import SimpleNamespace
-    >>> model = SimpleNamespace(num_layers=np.array([61.0]), num_moe_layers=np.array([58.0]))
-    >>> shares = layer_shares(model, Architecture(True, True, False))
-    >>> [float(share[0]) for share in shares]
-    [1.0, 0.0, 0.049, 0.951]
-    """
+    """Shares of the layers that have attention, linear attention, a dense feed-forward block or experts."""
     one, none = np.ones_like(model.num_layers), np.zeros_like(model.num_layers)
     experts = model.num_moe_layers / model.num_layers if architecture.experts else none
     if not architecture.linear_attention:
         return LayerShares(one, none, one - experts, experts)
-    attention, dense = (divide(own, model.num_layers) for own in (model.num_attention_layers, model.num_dense_layers))
+    attention, dense = (
+        divide(count, model.num_layers) for count in (model.num_attention_layers, model.num_dense_layers)
+    )
     return LayerShares(attention, linear_share(model), dense, experts)
 
 
-def _products_of_phase(
-    model: Model, shape: ServingShape, architecture: Architecture, phase: int
-) -> Iterator[tuple[Gemms, Sequence[Array]]]:
-    """Products of the blocks of a layer, then of the output, and calls of each per layer or pass, (rows,)."""
-    tokens, routed, sampled = shape.of(phase)
-    ranks, shares, one = shape.attention_parallel, layer_shares(model, architecture), np.ones_like(model.num_layers)
-    decoding = phase == DECODING
-    expanded, absorbed = (tokens, one) if decoding else (shape.prefill_context, one * shape.absorbed_share)
-    gemms, calls = _attention_products(model, tokens, expanded, ranks, architecture, absorbed)
-    yield gemms, [shares.attention * each for each in calls]
-    if architecture.sparse_attention:
-        yield sparse_gemms(model, tokens, ranks), [shares.attention * each for each in sparse_gemm_shares(model)]
-    if architecture.linear_attention:
-        gates = shares.linear * (1.0 - model.state_space)
-        yield linear_gemms(model, tokens, ranks), [shares.linear, gates, shares.linear]
-    yield mlp_gemms(model, tokens, model.ffn_hidden_size / ranks, "mlp"), [shares.dense] * 2
-    if architecture.experts:
-        shared = np.where(model.shared_ffn_hidden_size > 0.0, shares.experts, 0.0)
-        own = shares.experts
-        yield _expert_gemms(model, routed, shape, tokens), [own, own, shared, shared, own]
-    if architecture.latent_experts:
-        yield latent_gemms(model, tokens), [shares.experts * (model.moe_latent_size > 0.0)] * 2
-    yield logits_gemm(model, sampled, ranks), [one]
+@lru_cache
+def _flags(architecture: Architecture, num_phases: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Products in the precision of the plan, of attention layers, and grouped ones, (operators,) each."""
+    pairs = [(block, operator) for block in layer_blocks(architecture) for operator in block.operators] * num_phases
+    narrow = np.array([not (block.wide or operator.wide) for block, operator in pairs])
+    attention = np.array([block.place in ("attention", "linear") for block, _ in pairs])
+    return narrow, attention, np.array([block is EXPERTS for block, _ in pairs])
 
 
 def serving_gemms(
     model: Model, shape: ServingShape, architecture: Architecture, phases: tuple[int, ...] = BOTH_PHASES
 ) -> ServingGemms:
-    """Matrix products with weights of one layer and of the output, on the busiest rank.
+    """Products with weights of a layer, then the output projection, on the busiest rank, phase after phase.
 
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    shape : ServingShape
-        Tokens of both phases, and how the model is split. [-]
-    architecture : Architecture
-        Structure that the models share.
-    phases : tuple of int, default both
-        PREFILL, DECODING or both, in that order.
-
-    Returns
-    -------
-    ServingGemms
-        Those of a layer, then the output projection, for the prefill, then for decoding. [-]
-
-    Examples
-    --------
     Columns of Llama 3.1 8B in a decode step: (32 + 2 x 8) x 128, 4096, 2 x 14336, 4096 and the vocabulary.
 
-    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
-    >>> found = serving_gemms(llama, ServingShape(*[np.ones(1)] * 9), Architecture(False, False, False), (DECODING,))
-    >>> found.gemms.n.tolist()
+    >>> from ideal_machine import LLAMA
+    >>> shape = ServingShape(*[np.ones(1)] * 9)
+    >>> serving_gemms(LLAMA, shape, Architecture(False, False, False), (DECODING,)).gemms.n.tolist()
     [[6144.0, 4096.0, 28672.0, 4096.0, 128256.0]]
     """
-    products = [block for phase in phases for block in _products_of_phase(model, shape, architecture, phase)]
-    gemms = concatenated(*(block for block, _ in products))
-    calls = side_by_side(*(each for _, own in products for each in own))
-    narrow = np.array([name not in _WIDE for name in gemms.names])
-    attention = np.array([name in _OF_ATTENTION for name in gemms.names])
-    grouped = np.array([name.startswith("experts") for name in gemms.names])
-    return ServingGemms(gemms, calls, narrow, attention, grouped)
+    shard = Shard(model, shape.attention_parallel, shape.expert_tensor_parallel)
+    shares, one = layer_shares(model, architecture), np.ones_like(model.num_layers)
+    gemms, calls = [], []
+    for phase in phases:
+        tokens, routed, sampled = shape.of(phase)
+        context, absorbed = (tokens, one) if phase else (shape.prefill_context, one * shape.absorbed_share)
+        experts = _expert_load(model, routed, shape) if architecture.experts else ()
+        seen = Tokens(tokens, tokens, sampled, context, *experts)
+        for block in layer_blocks(architecture):
+            gemms.append(products(block, shard, seen))
+            share = one if block.place == "head" else shares.of(block.place)
+            for operator in block.operators:
+                often = share
+                if operator.absorbed is not None:
+                    often = often * (absorbed if operator.absorbed else one - absorbed)
+                for part in (operator.exists, operator.layers):
+                    often = often if part is None else often * part(model)
+                calls.append(often)
+    return ServingGemms(concatenated(*gemms), side_by_side(*calls), *_flags(architecture, len(phases)))
 
 
 def cache_elements(model: Model, attention_parallel: Array, latent: bool) -> Array:
-    """KV-cache elements per token, layer and rank.
+    """KV-cache elements per token, layer and rank, (rows,). [-]
 
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    attention_parallel : Array
-        Ranks that share the heads, (rows,): key and value heads are split, the latent vector is not. [-]
-    latent : bool
-        One vector per token for all heads, the same on every rank: of multi-head latent attention the compressed
-        vector and the rotated part of the key.
-
-    Returns
-    -------
-    Array
-        Elements, (rows,). [-]
-
-    References
-    ----------
-    .. [1] DeepSeek-AI, "DeepSeek-V2: A strong, economical, and efficient mixture-of-experts language model", 2024,
-       arXiv:2405.04434, table 1.
-
-    Examples
-    --------
-    Llama 3.1 8B on four ranks: keys and values of two heads of 128.
-
-    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
-    >>> cache_elements(llama, np.array([4.0]), latent=False).tolist()
-    [512.0]
+    Ranks share the key and value heads; a ``latent`` vector (compressed vector and rotated part of the key of MLA,
+    DeepSeek-V2, arXiv:2405.04434, table 1; shared vector of DeepSeek-V4) is the same on every rank.
     """
     if latent:
-        found = model.kv_lora_rank + model.qk_rope_head_size + 0.0 * attention_parallel
+        elements = model.kv_lora_rank + model.qk_rope_head_size + 0.0 * attention_parallel
         if not some(model.shared_key_value):
-            return np.asarray(found)
-        return np.where(model.shared_key_value > 0.0, model.head_size + 0.0 * found, found)
+            return np.asarray(elements)
+        return np.where(model.shared_key_value > 0.0, model.head_size + 0.0 * elements, elements)
     return np.asarray(2.0 * ceil_div(model.num_query_groups, attention_parallel) * model.head_size)
 
 
@@ -386,36 +194,9 @@ def serving_vectors(
     logit_size: Array,
     phases: tuple[int, ...] = BOTH_PHASES,
 ) -> ServingVectors:
-    """Kernels of one layer and of one pass that are not matrix products, on the busiest rank.
+    """Kernels of a layer, then of a pass, that are not matrix products, on the busiest rank, phase after phase.
 
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    shape : ServingShape
-        Tokens of both phases, and how the model is split. [-]
-    architecture : Architecture
-        Structure that the models share.
-    element_size : Array
-        Bytes of an activation, (rows,). [B]
-    logit_size : Array
-        Bytes of a logit when tokens are sampled, (rows,). [B]
-    phases : tuple of int, default both
-        PREFILL, DECODING or both, in that order.
-
-    Returns
-    -------
-    ServingVectors
-        Those of a layer, then those of a pass, for the prefill, then for decoding.
-
-    Examples
-    --------
-    A token of Llama 3.1 8B in 2 bytes, logits in 4: 4 x 8192; 2 x (40 + 8) x 256; 3 x 28672; 4 x 8192; 8 x 128256.
-
-    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
-    >>> shape, sizes = ServingShape(*[np.ones(1)] * 9), np.array([[2.0], [4.0]])
-    >>> serving_vectors(llama, shape, Architecture(False, False, False), *sizes, (DECODING,)).traffic.tolist()
-    [[32768.0, 24576.0, 86016.0, 32768.0, 1026048.0]]
+    ``element_size``: bytes of an activation; ``logit_size``: bytes of a logit when tokens are sampled, (rows,). [B]
     """
     ranks = shape.attention_parallel
     heads = np.ceil(model.num_attention_heads / ranks)
@@ -434,8 +215,9 @@ def serving_vectors(
     one, shares = np.ones_like(stream), layer_shares(model, architecture)
     norms = one * model.num_blocks if architecture.linear_attention else 2.0 * one
     if architecture.linear_attention:
-        keys, values, _ = linear_widths(model, ranks)
-        channels, normed = (2.0 * keys + values) * element_size, 3.0 * values * element_size
+        shard = Shard(model, ranks)
+        channels = (2.0 * shard.linear_keys + shard.linear_values) * element_size
+        normed = 3.0 * shard.linear_values * element_size
         cached = cached + 3.0 * model.attention_gate * heads * model.head_size * element_size
     for phase in phases:
         tokens, routed, sampled = shape.of(phase)
@@ -461,32 +243,7 @@ def serving_vectors(
 
 
 def attention_calls(model: Model, architecture: Architecture, phases: tuple[int, ...] = BOTH_PHASES) -> Array:
-    """Shares of the layers with full, local and linear attention.
-
-    Parameters
-    ----------
-    model : Model
-        Layers, (rows,). [-]
-    architecture : Architecture
-        Structure that the models share: a kind that none has is left out.
-    phases : tuple of int, default both
-        PREFILL, DECODING or both, in that order.
-
-    Returns
-    -------
-    Array
-        Adds up to 1 in each phase but for layers without any and for the index, (rows, phases x kinds). [-]
-
-    Examples
-    --------
-    Qwen3-Next: 12 of 48 layers attend to everything, 36 have linear attention.
-
-    >>> from types import SimpleNamespace
-    >>> layers = {"num_layers": 48.0, "num_linear_layers": 36.0, "num_bare_layers": 0.0}
-    >>> model = SimpleNamespace(**{name: np.array([count]) for name, count in layers.items()})
-    >>> attention_calls(model, Architecture(False, False, False, linear_attention=True), (DECODING,)).tolist()
-    [[0.25, 0.75]]
-    """
+    """Shares of the layers with full, local, sparse and linear attention, (rows, phases x kinds). [-]"""
     if not (architecture.local_attention or architecture.linear_attention or architecture.sparse_attention):
         return np.ones((len(model.num_layers), len(phases)))
     local = [local_share(model)] if architecture.local_attention else []

@@ -27,46 +27,22 @@ _PHASED = np.array([code in (*AXES, DRAGONFLY) for code in range(RAIL + 1)])
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """Tiers of networks, innermost first; shape (rows, tiers), short ones padded with copies of their last tier.
+    """Tiers of networks, innermost first; shape (rows, tiers), short ones padded with copies of their last tier."""
 
-    Attributes
-    ----------
-    size : Array
-        Accelerators that one group of the tier connects, counted from the inside. [-]
-    link_bandwidth : Array
-        Bandwidth of one accelerator into the tier, one direction, oversubscription included. [B/s]
-    latency : Array
-        Time of one hop for an empty message. [s]
-    links_per_peer : Array
-        Links to each peer; NaN but for fully connected tiers. [-]
-    in_network_reduction : Array
-        1 where the switches add up all-reduces, else 0. [-]
-    topology : np.ndarray
-        Codes of the topologies, positions in the schema's choices. [-]
-    first_length : Array
-        Places along the first axis of a ring, torus or mesh, which the rank order follows first; accelerators of a
-        router of a dragonfly. [-]
-    second_length : Array
-        Places along the second axis; routers of a group of a dragonfly. [-]
-    third_length : Array
-        Places along the third axis; groups of a dragonfly. [-]
-    num_rings : Array
-        Axes, from the first on, whose ends are joined. [-]
-    num_links : Array
-        Links that the bandwidth of one accelerator is divided over: to each peer of a fully connected tier, to the
-        neighbours along the axes; global links of a router of a dragonfly; else 1. [-]
-    """
-
-    size: Array
-    link_bandwidth: Array
-    latency: Array
-    links_per_peer: Array
-    in_network_reduction: Array
-    topology: np.ndarray
+    size: Array  # Accelerators that one group of the tier connects, counted from the inside [-]
+    link_bandwidth: Array  # Bandwidth of one accelerator into the tier, one direction, oversubscription included [B/s]
+    latency: Array  # Time of one hop for an empty message [s]
+    links_per_peer: Array  # Links to each peer; NaN but for fully connected tiers [-]
+    in_network_reduction: Array  # 1 where the switches add up all-reduces, else 0 [-]
+    topology: np.ndarray  # Codes of the topologies, positions in the schema's choices [-]
+    # Places along the first axis of a ring, torus or mesh, which the rank order follows first; accelerators of a
+    # router of a dragonfly [-]
     first_length: Array
-    second_length: Array
-    third_length: Array
-    num_rings: Array
+    second_length: Array  # Places along the second axis; routers of a group of a dragonfly [-]
+    third_length: Array  # Places along the third axis; groups of a dragonfly [-]
+    num_rings: Array  # Axes, from the first on, whose ends are joined [-]
+    # Links that the bandwidth of one accelerator is divided over: to each peer of a fully connected tier, to the
+    # neighbours along the axes; global links of a router of a dragonfly; else 1 [-]
     num_links: Array
 
 
@@ -89,8 +65,7 @@ def direct_load(group_size: Numeric, num_links: Numeric) -> Array:
 
     References
     ----------
-    .. [1] R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
-       Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521.
+    .. [1] R. Thakur et al., Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521.
 
     Examples
     --------
@@ -120,14 +95,10 @@ def dragonfly_hops(group_size: Numeric, distance: Numeric, first_length: Numeric
 
     Parameters
     ----------
-    group_size : numeric
-        Members of the group. [-]
-    distance : numeric
-        Ranks from one member to the next. [-]
-    first_length : numeric
-        Accelerators of one router. [-]
-    second_length : numeric
-        Routers of one group. [-]
+    group_size, distance : numeric
+        Members n of the group; ranks from one member to the next. [-]
+    first_length, second_length : numeric
+        Accelerators of one router, routers of one group. [-]
 
     Returns
     -------
@@ -136,8 +107,7 @@ def dragonfly_hops(group_size: Numeric, distance: Numeric, first_length: Numeric
 
     References
     ----------
-    .. [1] J. Kim, W. J. Dally, S. Scott and D. Abts, "Technology-driven, highly-scalable dragonfly topology",
-       ISCA 2008, doi:10.1109/ISCA.2008.19.
+    .. [1] J. Kim et al., "Technology-driven, highly-scalable dragonfly topology", ISCA 2008, doi:10.1109/ISCA.2008.19.
 
     Examples
     --------
@@ -173,16 +143,10 @@ def dragonfly_neighbour_load(
 
     Parameters
     ----------
-    group_size : numeric
-        Members of the group. [-]
-    distance : numeric
-        Ranks from one member to the next. [-]
-    first_length : numeric
-        Accelerators p of one router. [-]
-    second_length : numeric
-        Routers a of one group. [-]
-    third_length : numeric
-        Groups g of the machine. [-]
+    group_size, distance : numeric
+        Members n of the group; ranks from one member to the next. [-]
+    first_length, second_length, third_length : numeric
+        Accelerators p of a router, routers a of a group, groups g of the machine. [-]
     num_links : numeric
         Global links h of one router. [-]
 
@@ -193,8 +157,7 @@ def dragonfly_neighbour_load(
 
     References
     ----------
-    .. [1] J. Kim, W. J. Dally, S. Scott and D. Abts, "Technology-driven, highly-scalable dragonfly topology",
-       ISCA 2008, doi:10.1109/ISCA.2008.19.
+    .. [1] J. Kim et al., "Technology-driven, highly-scalable dragonfly topology", ISCA 2008, doi:10.1109/ISCA.2008.19.
 
     Examples
     --------
@@ -234,16 +197,10 @@ def dragonfly_exchange_load(
 
     Parameters
     ----------
-    group_size : numeric
-        Members n of the group. [-]
-    distance : numeric
-        Ranks from one member to the next. [-]
-    first_length : numeric
-        Accelerators p of one router. [-]
-    second_length : numeric
-        Routers a of one group. [-]
-    third_length : numeric
-        Groups g of the machine. [-]
+    group_size, distance : numeric
+        Members n of the group; ranks from one member to the next. [-]
+    first_length, second_length, third_length : numeric
+        Accelerators p of a router, routers a of a group, groups g of the machine. [-]
     num_links : numeric
         Global links h of one router. [-]
 
@@ -254,8 +211,7 @@ def dragonfly_exchange_load(
 
     References
     ----------
-    .. [1] J. Kim, W. J. Dally, S. Scott and D. Abts, "Technology-driven, highly-scalable dragonfly topology",
-       ISCA 2008, doi:10.1109/ISCA.2008.19.
+    .. [1] J. Kim et al., "Technology-driven, highly-scalable dragonfly topology", ISCA 2008, doi:10.1109/ISCA.2008.19.
 
     Examples
     --------
@@ -295,36 +251,7 @@ class TierShape(NamedTuple):
 
 
 def tier_shape(operation: str, members: Array, stride: Array, network: Network, tier: int) -> TierShape:
-    """Hops and slowdown of one tier against a switch.
-
-    Parameters
-    ----------
-    operation : {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point"}
-        What is done.
-    members : Array
-        Ranks, or groups of the tier below, that the group joins in this tier, (rows, operators). [-]
-    stride : Array
-        Distance of neighbouring ranks of the group, (rows, operators). [-]
-    network : Network
-        Tiers, (rows, tiers).
-    tier : int
-        Which of them, 0 the innermost.
-
-    Returns
-    -------
-    TierShape
-        Those of a switch where the tier is one, (rows, operators). [-]
-
-    Examples
-    --------
-    A ring of eight at a switch takes seven hops, none slower than its link.
-
-    >>> from types import SimpleNamespace
-    >>> network = SimpleNamespace(size=np.array([[8.0]]), topology=np.array([[SWITCH]]))
-    >>> shape = tier_shape("all_gather", np.array([[8.0]]), np.array([[1.0]]), network, 0)
-    >>> shape.steps.tolist(), shape.slowdown.tolist()
-    ([[7.0]], [[1.0]])
-    """
+    """Hops and slowdown of one tier against a switch."""
     inner = network.size[:, tier - 1 : tier] if tier else np.ones_like(network.size[:, :1])
     distance = np.maximum(array(stride) / inner, 1.0) + 0.0 * members
     steps = np.ones_like(distance) if operation in ("all_to_all", "point_to_point") else members - 1.0
@@ -416,8 +343,7 @@ def tree_depth(group_size: Numeric) -> Array:
 
     References
     ----------
-    .. [1] R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004,
-       doi:10.1007/978-3-540-24685-5_1.
+    .. [1] R. Rabenseifner, ICCS 2004, doi:10.1007/978-3-540-24685-5_1.
 
     2, 4 and then 8 ranks:
 

@@ -44,37 +44,7 @@ def _products(whole: int, count: int, rising: bool, least: int = 1) -> Iterator[
 def torus_block(
     places: int, axes: int, machine: tuple[int, ...] = (), rings: bool = False, cube: int = 1
 ) -> tuple[tuple[int, ...], int]:
-    """The most cubic block of a torus or mesh for a number of accelerators.
-
-    Parameters
-    ----------
-    places : int
-        Accelerators, or machines of the tier below. [-]
-    axes : int
-        Axes of the torus or mesh. [-]
-    machine : tuple of int, optional
-        Lengths of a machine that is wired for good; without them it is wired to fit the block.
-    rings : bool, default False
-        Whether the axes of the machine are rings: those of the block are where it goes all the way round.
-    cube : int, default 1
-        Length of the cubes that a machine wired to fit is made of; a block of parts of them has no rings. [-]
-
-    Returns
-    -------
-    tuple of tuple of int and int
-        Lengths of the block, rings first and short ones before long ones, and the number of rings.
-
-    >>> torus_block(64, 3, rings=True)
-    ((4, 4, 4), 3)
-    >>> torus_block(8, 3, rings=True, cube=4)
-    ((2, 2, 2), 0)
-    >>> torus_block(64, 2, (16, 16), rings=True)
-    ((8, 8), 0)
-    >>> torus_block(128, 2, (16, 16), rings=True)
-    ((16, 8), 1)
-    >>> torus_block(256, 2, (16, 16), rings=True)
-    ((16, 16), 2)
-    """
+    """The most cubic block of a torus or mesh for a number of accelerators."""
     limits = machine or (places,) * axes
     if machine and places == prod(machine):
         return machine, axes if rings else 0
@@ -136,16 +106,10 @@ def torus_steps(
 
     Parameters
     ----------
-    group_size : numeric
-        Members of the group. [-]
-    distance : numeric
-        Ranks from one member to the next. [-]
-    first_length : numeric
-        Places along the first axis. [-]
-    second_length : numeric
-        Places along the second axis. [-]
-    third_length : numeric
-        Places along the third axis. [-]
+    group_size, distance : numeric
+        Members of the group; ranks from one member to the next. [-]
+    first_length, second_length, third_length : numeric
+        Places along each axis. [-]
     num_rings : numeric
         Axes, from the first on, whose ends are joined. [-]
 
@@ -156,8 +120,7 @@ def torus_steps(
 
     References
     ----------
-    .. [1] E. Chan et al., "Collective communication: theory, practice, and experience", Concurrency Comput. 19(13),
-       2007, doi:10.1002/cpe.1206.
+    .. [1] E. Chan et al., "Collective communication", Concurrency Comput. 19(13), 2007, doi:10.1002/cpe.1206.
 
     Examples
     --------
@@ -194,16 +157,10 @@ def torus_gather_load(
 
     Parameters
     ----------
-    group_size : numeric
-        Members of the group. [-]
-    distance : numeric
-        Ranks from one member to the next. [-]
-    first_length : numeric
-        Places along the first axis. [-]
-    second_length : numeric
-        Places along the second axis. [-]
-    third_length : numeric
-        Places along the third axis. [-]
+    group_size, distance : numeric
+        Members of the group; ranks from one member to the next. [-]
+    first_length, second_length, third_length : numeric
+        Places along each axis. [-]
     num_rings : numeric
         Axes, from the first on, whose ends are joined. [-]
     num_links : numeric
@@ -216,8 +173,7 @@ def torus_gather_load(
 
     References
     ----------
-    .. [1] N. Jain and Y. Sabharwal, "Optimal bucket algorithms for large MPI collectives on torus interconnects",
-       ICS 2010, doi:10.1145/1810085.1810093.
+    .. [1] N. Jain and Y. Sabharwal, "Optimal bucket algorithms ...", ICS 2010, doi:10.1145/1810085.1810093.
 
     Examples
     --------
@@ -279,16 +235,10 @@ def torus_exchange_load(
 
     Parameters
     ----------
-    group_size : numeric
-        Members of the group. [-]
-    distance : numeric
-        Ranks from one member to the next. [-]
-    first_length : numeric
-        Places along the first axis. [-]
-    second_length : numeric
-        Places along the second axis. [-]
-    third_length : numeric
-        Places along the third axis. [-]
+    group_size, distance : numeric
+        Members of the group; ranks from one member to the next. [-]
+    first_length, second_length, third_length : numeric
+        Places along each axis. [-]
     num_rings : numeric
         Axes, from the first on, whose ends are joined. [-]
     num_links : numeric
@@ -301,8 +251,7 @@ def torus_exchange_load(
 
     References
     ----------
-    .. [1] W. J. Dally and B. Towles, "Principles and Practices of Interconnection Networks", Morgan Kaufmann, 2004,
-       chapter 5, ISBN 0-12-200751-4.
+    .. [1] W. J. Dally and B. Towles, "Principles and Practices of Interconnection Networks", 2004, chapter 5.
 
     Examples
     --------
@@ -331,12 +280,8 @@ def torus_distances(
     ----------
     distance : numeric
         Ranks from one to the other. [-]
-    first_length : numeric
-        Places along the first axis. [-]
-    second_length : numeric
-        Places along the second axis. [-]
-    third_length : numeric
-        Places along the third axis. [-]
+    first_length, second_length, third_length : numeric
+        Places along each axis. [-]
     num_rings : numeric
         Axes, from the first on, whose ends are joined. [-]
 
@@ -349,8 +294,7 @@ def torus_distances(
 
     References
     ----------
-    .. [1] W. J. Dally and B. Towles, "Principles and Practices of Interconnection Networks", Morgan Kaufmann, 2004,
-       chapter 5, ISBN 0-12-200751-4.
+    .. [1] W. J. Dally and B. Towles, "Principles and Practices of Interconnection Networks", 2004, chapter 5.
 
     Examples
     --------

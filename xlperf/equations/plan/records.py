@@ -1,8 +1,7 @@
-"""Plans as equations take them: records of columns, what choices and precisions mean, and rules of legality as data.
+"""Plans as records of columns; codes of choices; number formats; and rules of legality as data.
 
-The schema of a sheet says which columns there are. The code of a choice is its position among the choices of its
-column: each class is named for its column (``pipeline_schedule``), each code for its word (``zero-bubble``). The table
-of precisions gives bytes, calibration, peak rate and casts of each number format.
+The code of a choice is its position among the choices of its column in the schema. A class of codes is named after its
+column (``pipeline_schedule``), a code after its word (``zero-bubble``).
 """
 
 from __future__ import annotations
@@ -19,60 +18,26 @@ from xlperf.equations.model.model import Model
 
 
 class Precision(NamedTuple):
-    """One number format of matrix products.
+    """A number format of matrix products."""
 
-    Attributes
-    ----------
-    key : str
-        Name of the calibration rows that time its products.
-    peak : str
-        Name of the peak rate of its products: column ``peak_flop_rate_<peak>`` of the accelerators.
-    weight_size : float
-        Bytes of a stored weight, its share of the scales included. [B]
-    input_size : float
-        Bytes of the other input of a product. [B]
-    element_size : float
-        Bytes of an activation between products. [B]
-    products : tuple of str
-        Precisions that weights stored in this one can be multiplied in: their own, or wider ones that they are
-        converted to as they are read. Empty where serving does not offer it.
-    cache : str
-        Precision of the key-value cache unless a plan names another.
-    wide : str
-        Precision of what a narrow one leaves out: attention, router, logits.
-    reads : float
-        Passes over a tensor to cast it: 2 where its scale needs its largest element first. [-]
-    fused_reads : float
-        The same where a norm or an activation writes the tensor: -1 where that writes the narrow one in place of the
-        wide one. [-]
-    turns : float
-        1 where the narrow tensor can be transposed, 0 where its scales run along rows. [-]
-    block_scaled : bool
-        Whether the matrix units have to scale blocks, as those with an FP4 rate do.
-    tensor_scaled : bool
-        Whether one scale holds for a whole tensor, so that its rows and its columns are the same numbers.
-    stored_size : float
-        Bytes of a weight of a checkpoint, whose scales are fewer than those of what training casts; 0: the same. [B]
-    """
-
-    key: str
-    peak: str
-    weight_size: float
-    input_size: float
-    element_size: float = 2.0
-    products: tuple[str, ...] = ()
-    cache: str = "bf16"
-    wide: str = "bf16"
-    reads: float = 1.0
-    fused_reads: float = 1.0
-    turns: float = 1.0
-    block_scaled: bool = False
-    tensor_scaled: bool = False
-    stored_size: float = 0.0
+    key: str  # calibration rows of its GEMMs
+    peak: str  # peak rate of its GEMMs: column ``peak_flop_rate_<peak>`` of the accelerators
+    weight_size: float  # bytes of a stored weight, its share of the scales included [B]
+    input_size: float  # bytes of an element of the other GEMM input [B]
+    element_size: float = 2.0  # bytes of an activation between GEMMs [B]
+    products: tuple[str, ...] = ()  # GEMM precisions of served weights: the same or wider; none: not served
+    cache: str = "bf16"  # default precision of the key-value cache
+    wide: str = "bf16"  # precision of attention, router and logits beside narrow GEMMs
+    reads: float = 1.0  # passes over a tensor to cast it: 2 if the scale needs the largest element first [-]
+    fused_reads: float = 1.0  # the same after a norm or an activation: -1 if that kernel writes the narrow tensor [-]
+    turns: float = 1.0  # 1 if the narrow tensor can be transposed, 0 if its scales run along rows [-]
+    block_scaled: bool = False  # whether the matrix units must scale blocks; units with an FP4 rate do
+    tensor_scaled: bool = False  # whether a tensor has one scale, the same for its rows and its columns
+    stored_size: float = 0.0  # bytes of a weight of a checkpoint, with fewer scales than in training; 0: the same [B]
 
     @property
     def served_size(self) -> float:
-        """Bytes of a weight of a checkpoint that is served, its share of the scales included. [B]"""
+        """Bytes of a weight of a served checkpoint, its share of the scales included. [B]"""
         return self.stored_size or self.weight_size
 
 
@@ -144,13 +109,13 @@ class PipelineSchedule:
 
 
 class StageDealing:
-    """How layers are split over the stages."""
+    """Split of layers over the stages."""
 
     COST = 1.0
 
 
 class ContextMethod:
-    """How the ranks of a sequence exchange keys and values."""
+    """Exchange of keys and values between context-parallel ranks."""
 
     RING, ALL_GATHER, ULYSSES = 0.0, 1.0, 2.0
 
@@ -162,43 +127,43 @@ class DispatchPrecision:
 
 
 class TokenDispatch:
-    """How tokens are sent to experts."""
+    """Layout of tokens sent to experts."""
 
     COPIES = 1.0
 
 
 class TensorOverlap:
-    """Which communication of tensor parallelism runs beside the matrix products."""
+    """Tensor-parallel communication that overlaps GEMMs."""
 
     NONE, ALL = 0.0, 2.0
 
 
 class Graphs:
-    """What the host launches at once as a graph."""
+    """Kernels that the host launches at once as a graph."""
 
     NONE, STEP, WHOLE_LAYERS = 0.0, 2.0, 3.0
 
 
 class GradientPrecision:
-    """Precision of the gradient buffer; NaN where the software decides."""
+    """Precision of the gradient buffer; NaN: the software decides."""
 
     FP32, BF16 = 0.0, 1.0
 
 
 class GradientAccumulation:
-    """How gradients of weights are added up over micro-batches."""
+    """Accumulation of weight gradients over micro-batches."""
 
     SEPARATE, WHOLE = 1.0, 2.0
 
 
 class QuantizedCopies:
-    """What stays in FP8 or FP4 beside the products."""
+    """Tensors that stay in FP8 or FP4 after their GEMM."""
 
     KEPT, PRIMARY, NONE = 0.0, 1.0, 2.0
 
 
 class Recompute:
-    """Which activations are computed again in the backward pass."""
+    """Activations that the backward pass computes again."""
 
     NONE, SELECTIVE, FULL = 0.0, 1.0, 2.0
 
@@ -222,13 +187,13 @@ class Attention:
 
 
 class AdapterModules:
-    """Which products have a low-rank adapter."""
+    """GEMMs with a low-rank adapter."""
 
     ALL = 0.0
 
 
 class Optimizer:
-    """Optimizer: what it keeps per parameter."""
+    """Optimizer."""
 
     ADAM = 0.0
 
@@ -240,31 +205,31 @@ class MomentPrecision:
 
 
 class MasterWeights:
-    """What the optimizer keeps of the weights beside 16-bit ones."""
+    """Master weights of the optimizer beside 16-bit weights."""
 
     FP32, REMAINDER, NONE = 0.0, 1.0, 2.0
 
 
 class ActivationStorage:
-    """How activations wait for the backward pass."""
+    """Precision of stored activations."""
 
     FP8 = 1.0
 
 
 class ExpertDispatch:
-    """To whom a token is sent: each rank of its experts, or each node once."""
+    """Receivers of a token: each rank of its experts, or each node once."""
 
     RANKS, NODES = 0.0, 1.0
 
 
 class OffloadTarget:
-    """Where the host keeps what is offloaded."""
+    """Memory of offloaded state."""
 
     HOST, DRIVE = 0.0, 1.0
 
 
 class Mode:
-    """How requests are batched."""
+    """Batching of requests."""
 
     STATIC, CONTINUOUS, DISAGGREGATED = 0.0, 1.0, 2.0
 
@@ -276,8 +241,6 @@ Value = TypeVar("Value")
 
 
 class _Derived(Generic[Owner, Value]):
-    """What :func:`derived` makes of a function."""
-
     def __init__(self, compute: Callable[[Owner], Value]) -> None:
         self._compute, self.__doc__ = compute, compute.__doc__
 
@@ -293,26 +256,15 @@ class _Derived(Generic[Owner, Value]):
     def __get__(self, record: Owner | None, owner: type[Owner]) -> Self | Value:
         if record is None:
             return self
-        found = record.__dict__[self._name] = self._compute(record)
-        return found
+        value = record.__dict__[self._name] = self._compute(record)
+        return value
 
 
 def derived(compute: Callable[[Owner], Value]) -> _Derived[Owner, Value]:
-    """Make a property that is computed when it is first asked for, and kept.
+    """A property that is computed at its first use and cached.
 
-    ``functools.cached_property`` takes a lock before Python 3.12, which a plan with forty of them notices.
+    ``functools.cached_property`` takes a lock before Python 3.12, which slows down a plan with forty of them.
 
-    Parameters
-    ----------
-    compute : callable
-        The value of a record.
-
-    Returns
-    -------
-    property
-
-    Examples
-    --------
     >>> class Die(PlanColumns):
     ...     area = derived(lambda die: die.width * die.height)
     >>> Die({"width": np.array([26.0]), "height": np.array([33.0])}).area.tolist()
@@ -322,10 +274,10 @@ def derived(compute: Callable[[Owner], Value]) -> _Derived[Owner, Value]:
 
 
 class PlanColumns(Columns):
-    """Columns of plans by name: ``plan.tensor_parallel``.
+    """Immutable columns of plans by name: ``plan.tensor_parallel``.
 
-    The schema of a sheet says which columns there are: a number as it is, a yes or no as 1 or 0, a choice as its
-    position among the choices. What follows from columns is a property of a subclass. A record never changes.
+    Numbers are in the units of the schema; a flag is 1 or 0, a choice its position among the choices. Subclasses have
+    properties for derived quantities.
     """
 
     if TYPE_CHECKING:
@@ -343,7 +295,7 @@ class PlanColumns(Columns):
         words: Mapping[str, np.ndarray] | None = None,
         given: Collection[str] = (),
     ) -> None:
-        """Columns by name; what the sheet says in those of words; and which columns the sheet has at all."""
+        """Columns of numbers by name, columns of words as in the sheet, and names of the columns of the sheet."""
         self.__dict__.update(columns, _columns=columns, _words=words or {}, _given=given)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -360,16 +312,16 @@ class PlanColumns(Columns):
         return {name: values for name, values in columns.items() if values.dtype != object}
 
     def has(self, name: str) -> bool:
-        """Whether the sheet has a column; else every row has its default."""
+        """Whether the sheet has a column; if not, every row has the default."""
         return name in self.__dict__["_given"]
 
     def words(self, name: str) -> np.ndarray:
-        """What the sheet says in a column of words, (rows,); "" where it says nothing."""
+        """A column of words as in the sheet, (rows,); "" for blanks."""
         stated: Mapping[str, np.ndarray] = self.__dict__["_words"]
         return stated[name] if name in stated else np.full(len(self), "", dtype=object)
 
     def take(self, rows: np.ndarray | slice) -> Self:
-        """The record of some rows, in the order given; a column of one value for all keeps it."""
+        """The record of some rows, in the order given; a scalar column stays scalar."""
         columns, words = (
             {name: values[rows] if values.ndim else values for name, values in self.__dict__[kind].items()}
             for kind in ("_columns", "_words")
@@ -377,110 +329,80 @@ class PlanColumns(Columns):
         return type(self)(columns, words, self.__dict__["_given"])
 
     def replaced(self, **columns: np.ndarray) -> Self:
-        """A record with some columns changed or added; what follows from columns follows anew."""
+        """A record with some columns changed or added; derived quantities are computed anew."""
         return type(self)({**self.__dict__["_columns"], **columns}, self.__dict__["_words"], self.__dict__["_given"])
 
 
 P = TypeVar("P", bound=PlanColumns)
+Plan = TypeVar("Plan", bound=PlanColumns, contravariant=True)
 _PLACE = re.compile(r"\{([\w.]+)\}")
 
 
 @dataclass(frozen=True)
-class Rule(Generic[P]):
-    """A rule of legality as data: where a plan breaks it, and the reason.
+class Rule(Generic[Plan]):
+    """A rule of legality as data: a mask of the plans that break it, and the reason.
 
     ``reason`` names columns in braces, ``{tensor_parallel}`` of the plan, ``{model.num_layers}`` of its model, and
-    ``{words.recompute_modules}`` what the sheet says. ``column`` is an optional column that the rule is about: a
-    sheet without it cannot break the rule.
+    ``{words.recompute_modules}`` as written in the sheet. No plan breaks the rule if the sheet lacks ``column``.
     """
 
-    broken: Callable[[P, Model], np.ndarray]
+    broken: Callable[[Plan, Model], np.ndarray]
     reason: str
     column: str = ""
 
-    def values(self, plan: P, model: Model) -> tuple[np.ndarray, ...]:
-        """The columns that the reason names, (rows,) each."""
-        return tuple(_named(name, plan, model) for name in _PLACE.findall(self.reason))
+    def values(self, plan: Plan, model: Model) -> tuple[np.ndarray, ...]:
+        """Columns named by the reason, (rows,) each."""
+
+        def named(name: str) -> np.ndarray:
+            kind, _, column = name.rpartition(".")
+            if kind == "words":
+                return plan.words(column)
+            return np.asarray(getattr(model if kind == "model" else plan, column))
+
+        return tuple(map(named, _PLACE.findall(self.reason)))
 
 
 class Remark(NamedTuple):
-    """A sentence about some plans: which, and what it says of them; ``{}`` takes the row's values."""
+    """A sentence about some plans: a mask of rows, the sentence with ``{}`` for values, and columns of values."""
 
     rows: np.ndarray
     sentence: str
     values: tuple[np.ndarray, ...] = ()
 
     def of_rows(self, rows: np.ndarray, number: int, words: str) -> Remark:
-        """The sentence, with words before it, about those rows of a longer table that these plans are."""
+        """The sentence after a prefix, for a table of ``number`` rows in which these plans are ``rows``."""
         places = np.zeros(number, dtype=np.int64)
         places[rows] = np.arange(len(rows))
-        told = np.zeros(number, dtype=bool)
-        told[rows] = self.rows
-        return Remark(told, words + self.sentence, tuple(values[places] for values in self.values))
+        mask = np.zeros(number, dtype=bool)
+        mask[rows] = self.rows
+        return Remark(mask, words + self.sentence, tuple(values[places] for values in self.values))
 
     def take(self, rows: slice) -> Remark:
         """The sentence about some of the plans."""
         return Remark(self.rows[rows], self.sentence, tuple(values[rows] for values in self.values))
 
 
-def _named(name: str, plan: PlanColumns, model: Model) -> np.ndarray:
-    kind, _, column = name.rpartition(".")
-    if kind == "words":
-        return plan.words(column)
-    return np.asarray(getattr(model if kind == "model" else plan, column))
-
-
 def broken_rules(rules: Sequence[Rule[P]], plan: P, model: Model) -> list[Remark]:
-    """The rules that some of the plans break.
+    """Remarks on the rules that some plans break, in the order of the rules.
 
-    Parameters
-    ----------
-    rules : sequence of Rule
-        In the order in which they are said.
-    plan : PlanColumns
-        Plans, (rows,).
-    model : Model
-        Their models, (rows,).
-
-    Returns
-    -------
-    list of Remark
-        Which plans break each of them, and the reason.
-
-    Examples
-    --------
     >>> rule = Rule(lambda plan, model: plan.tensor_parallel > 8, "tensor parallel {tensor_parallel} leaves a machine")
     >>> plan = PlanColumns({"tensor_parallel": np.array([8.0, 16.0])})
     >>> [remark.rows.tolist() for remark in broken_rules([rule], plan, None)]
     [[False, True]]
     """
-    found = []
+    remarks = []
     for rule in rules:
         if rule.column and not plan.has(rule.column):
             continue
         rows = rule.broken(plan, model)
         if rows.item() if rows.size == 1 else some(rows):
-            found.append(Remark(rows, _PLACE.sub("{}", rule.reason), rule.values(plan, model)))
-    return found
+            remarks.append(Remark(rows, _PLACE.sub("{}", rule.reason), rule.values(plan, model)))
+    return remarks
 
 
 def remarks_of_rows(remarks: Sequence[Remark], num_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Join the sentences about each row.
+    """A mask of the rows with remarks, and the sentences about each row, joined by "; ".
 
-    Parameters
-    ----------
-    remarks : sequence of Remark
-        In the order in which they are said.
-    num_rows : int
-        Rows of the table.
-
-    Returns
-    -------
-    tuple of np.ndarray
-        Whether there is any (bool), and the sentences joined by "; " (object array of str).
-
-    Examples
-    --------
     >>> remarks = [Remark(np.array([False, True]), "too wide"), Remark(np.array([False, True]), "too deep")]
     >>> [part.tolist() for part in remarks_of_rows(remarks, 2)]
     [[False, True], ['', 'too wide; too deep']]
@@ -494,29 +416,21 @@ def remarks_of_rows(remarks: Sequence[Remark], num_rows: int) -> tuple[np.ndarra
         remarked[rows] = True
         before = sentences[rows].tolist()
         sentences[rows] = [
-            f"{one}; {more}" if one else more for one, more in zip(before, _said(remark, rows), strict=True)
+            f"{start}; {more}" if start else more for start, more in zip(before, _sentences(remark, rows), strict=True)
         ]
     return remarked, sentences
 
 
-def _said(remark: Remark, rows: np.ndarray) -> list[str]:
-    """The sentence for some rows; equal values are put into words once."""
+def _sentences(remark: Remark, rows: np.ndarray) -> list[str]:
+    """The sentence with the values of some rows; equal values are formatted once."""
     if not remark.values:
         return [remark.sentence.format()] * len(rows)
-    columns = [_in_words(column[rows].tolist()) for column in remark.values]
-    parts = remark.sentence.split("{}")
-    if len(parts) == 2 and len(columns) == 1:
-        return [f"{parts[0]}{word}{parts[1]}" for word in columns[0]]
-    if len(parts) == 3 and len(columns) == 2:
-        first, middle, last = parts
-        return [f"{first}{one}{middle}{other}{last}" for one, other in zip(*columns, strict=True)]
+    columns = []
+    for column in remark.values:
+        values = column[rows].tolist()
+        words = {value: _plain(value) for value in set(values)}
+        columns.append([words[value] for value in values])
     return [remark.sentence.format(*words) for words in zip(*columns, strict=True)]
-
-
-def _in_words(values: list[object]) -> list[str]:
-    """Values of a column as a sentence says them; equal ones are put into words once."""
-    known = {value: _plain(value) for value in set(values)}
-    return [known[value] for value in values]
 
 
 def _plain(value: object) -> str:

@@ -1,45 +1,64 @@
-"""Rules that make an inference plan legal, as data, and what a reader of a legal one should know."""
+"""Rules of legality of inference plans, as data, and warnings about legal ones."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
+from xlperf.equations.model.model import Model
+from xlperf.equations.plan.dimensions import (
+    DENSE_WIDTH,
+    EXPERT_WIDTH,
+    EXPERTS_DIVIDE,
+    EXPERTS_NEEDED,
+    POOL_DEGREES,
+    REPLICA,
+    SERVING_DIMENSIONS,
+    fraction,
+    product_of_words,
+    whole_number,
+)
 from xlperf.equations.plan.records import Mode, OffloadTarget, Rule
-from xlperf.equations.plan.serving_plan import POOL_DEGREES, InferencePlan, LayerPart
+from xlperf.equations.plan.serving_plan import InferencePlan
+
+_TEXTS = ("_accelerator", "_network")  # columns of words end so
 
 
-def _fraction(values: np.ndarray) -> np.ndarray:
-    return np.asarray(values != np.floor(values))
+def _stated(plan: InferencePlan, name: str) -> np.ndarray:
+    return plan.words(name) != "" if name.endswith(_TEXTS) else np.asarray(~np.isnan(getattr(plan, name)))
 
 
 def _of_pools(name: str) -> Rule[InferencePlan]:
-    """A column of the prefill or the expert pool, which only separate pools have."""
-
-    def given(plan: InferencePlan) -> np.ndarray:
-        if name.endswith(("_accelerator", "_network")):
-            return np.asarray(plan.words(name) != "")
-        return np.asarray(~np.isnan(getattr(plan, name)))
-
+    """The rule that only separate pools have a column."""
     return Rule(
-        lambda plan, model: given(plan) & (plan.mode != Mode.DISAGGREGATED),
+        lambda plan, model: _stated(plan, name) & (plan.mode != Mode.DISAGGREGATED),
         f"{name.replace('_', ' ')} needs mode disaggregated",
         name,
     )
 
 
 def _with_experts(name: str) -> Rule[InferencePlan]:
-    """A column that says something of an expert pool only."""
+    """The rule that only plans with an expert pool have a column."""
+    return Rule(
+        lambda plan, model: _stated(plan, name) & np.isnan(plan.expert_accelerators),
+        f"{name.replace('_', ' ')} needs expert accelerators",
+        name,
+    )
 
-    def given(plan: InferencePlan) -> np.ndarray:
-        stated = ~np.isnan(plan.expert_bandwidth) if name == "expert_bandwidth" else plan.words(name) != ""
-        return np.asarray(stated & np.isnan(plan.expert_accelerators))
 
-    return Rule(lambda plan, model: given(plan), f"{name.replace('_', ' ')} needs expert accelerators", name)
+def _with_pool(broken: Callable[[InferencePlan], np.ndarray], reason: str) -> Rule[InferencePlan]:
+    """A rule of plans with an expert pool."""
+    return Rule(lambda plan, model: ~np.isnan(plan.expert_accelerators) & broken(plan), reason, "expert_accelerators")
 
 
-def _whole(name: str) -> Rule[InferencePlan]:
-    words = name.replace("_", " ")
-    return Rule(lambda plan, model: _fraction(getattr(plan, name)), f"{words} must be a whole number, is {{{name}}}")
+def _in_mode(
+    words: str, broken: Callable[[InferencePlan], np.ndarray], modes: str = "mode continuous or disaggregated"
+) -> Rule[InferencePlan]:
+    """The rule that a setting needs a mode other than static, or the mode continuous alone."""
+    if modes == "mode continuous":
+        return Rule(lambda plan, model: broken(plan) & (plan.mode != Mode.CONTINUOUS), f"{words} needs {modes}")
+    return Rule(lambda plan, model: broken(plan) & (plan.mode == Mode.STATIC), f"{words} needs {modes}")
 
 
 MODE_RULES: tuple[Rule[InferencePlan], ...] = (
@@ -47,44 +66,27 @@ MODE_RULES: tuple[Rule[InferencePlan], ...] = (
     *(_of_pools(f"prefill_{name}") for name in POOL_DEGREES),
     *map(_of_pools, ("expert_accelerator", "expert_accelerators", "expert_network", "expert_bandwidth")),
     *map(_with_experts, ("expert_accelerator", "expert_network", "expert_bandwidth")),
-    Rule(
-        lambda plan, model: (plan.prompt_variation > 0.0) & (plan.mode == Mode.STATIC),
-        "prompt variation needs mode continuous or disaggregated",
+    _in_mode("prompt variation", lambda plan: plan.prompt_variation > 0.0),
+    _in_mode("output variation", lambda plan: plan.output_variation > 0.0),
+    _in_mode("run requests", lambda plan: ~np.isnan(plan.run_requests)),
+    _in_mode(
+        "max running batch",
+        lambda plan: ~np.isnan(plan.max_running_batch),
+        "mode continuous or disaggregated: a static batch runs whole",
     ),
-    Rule(
-        lambda plan, model: (plan.output_variation > 0.0) & (plan.mode == Mode.STATIC),
-        "output variation needs mode continuous or disaggregated",
-    ),
-    Rule(
-        lambda plan, model: ~np.isnan(plan.run_requests) & (plan.mode == Mode.STATIC),
-        "run requests needs mode continuous or disaggregated",
-    ),
-    Rule(
-        lambda plan, model: ~np.isnan(plan.max_running_batch) & (plan.mode == Mode.STATIC),
-        "max running batch needs mode continuous or disaggregated: a static batch runs whole",
-    ),
-    Rule(
-        lambda plan, model: (plan.polling_steps != 1.0) & (plan.mode != Mode.CONTINUOUS),
-        "polling steps needs mode continuous",
-    ),
-    Rule(
-        lambda plan, model: (plan.gathering_steps != 0.0) & (plan.mode != Mode.CONTINUOUS),
-        "gathering steps needs mode continuous",
-    ),
-    Rule(
-        lambda plan, model: (plan.prefill_first > 0.0) & (plan.mode != Mode.CONTINUOUS),
-        "prefill first needs mode continuous",
-    ),
+    _in_mode("polling steps", lambda plan: plan.polling_steps != 1.0, "mode continuous"),
+    _in_mode("gathering steps", lambda plan: plan.gathering_steps != 0.0, "mode continuous"),
+    _in_mode("prefill first", lambda plan: plan.prefill_first > 0.0, "mode continuous"),
     Rule(
         lambda plan, model: (plan.prefill_first > 0.0) & np.isnan(plan.run_requests) & (plan.mode == Mode.CONTINUOUS),
-        "prefill first says something of a run only; set run requests",
+        "prefill first applies to a run only; set run requests",
     ),
     Rule(
         lambda plan, model: (plan.arrival_variation != 1.0) & np.isnan(plan.request_rate),
         "arrival variation needs a request rate: a constant number in flight has no arrivals of its own",
     ),
 )
-"""Columns that have a meaning in some modes only; of plans as the sheet has them."""
+"""Columns of some modes only; of plans as the sheet has them."""
 
 POOL_RULES: tuple[Rule[InferencePlan], ...] = (
     Rule(
@@ -92,73 +94,37 @@ POOL_RULES: tuple[Rule[InferencePlan], ...] = (
         "{num_accelerators} accelerators cannot be divided into a prefill pool and a decoding pool; "
         "set prefill accelerators",
     ),
-    Rule(
-        lambda plan, model: _with_pool(plan) & (plan.pipeline_parallel > 1.0),
+    _with_pool(
+        lambda plan: plan.pipeline_parallel > 1.0,
         "expert accelerators and pipeline parallel {pipeline_parallel}: micro-batches of an expert pool pass all layers"
         " of one stage; use 1",
-        "expert_accelerators",
     ),
-    Rule(
-        lambda plan, model: _with_pool(plan) & (plan.two_batch_overlap > 0.0),
+    _with_pool(
+        lambda plan: plan.two_batch_overlap > 0.0,
         "two batch overlap beside expert accelerators: ping pong batches overlap already",
-        "expert_accelerators",
     ),
-    Rule(
-        lambda plan, model: _with_pool(plan) & plan.sent_to_nodes,
+    _with_pool(
+        lambda plan: plan.sent_to_nodes,
         "expert dispatch nodes is not modelled with expert accelerators; use ranks",
-        "expert_accelerators",
     ),
 )
-"""Of plans with separate pools, the sizes of their pools given."""
-
-
-def _with_pool(plan: InferencePlan) -> np.ndarray:
-    return np.asarray(~np.isnan(plan.expert_accelerators))
-
-
-def _feeds(plan: InferencePlan) -> np.ndarray:
-    """Where a pool computes the feed-forward layers."""
-    own = plan.computes(LayerPart.EXPERTS)
-    return np.ones(1, dtype=bool) if own is None else np.asarray(own > 0.0)
-
-
-_EXPERTS_DIVIDE = Rule[InferencePlan](
-    lambda plan, model: (model.num_experts > 0.0) & (plan.expert_parallel > model.num_experts + plan.redundant_experts),
-    "expert parallel {expert_parallel} is more than the {model.num_experts} experts and their copies; set redundant"
-    " experts",
-)
-_EXPERT_WIDTH = Rule[InferencePlan](
-    lambda plan, model: (
-        _feeds(plan) & (model.num_experts > 0.0) & _fraction(model.expert_ffn_hidden_size / plan.expert_tensor_parallel)
-    ),
-    "{expert_tensor_parallel} ranks that share an expert do not divide its width {model.expert_ffn_hidden_size}",
-)
-_DENSE_WIDTH = Rule[InferencePlan](
-    lambda plan, model: (
-        _feeds(plan) & (model.num_dense_layers > 0.0) & _fraction(model.ffn_hidden_size / plan.attention_parallel)
-    ),
-    "tensor parallel {attention_parallel} does not divide the feed-forward width {model.ffn_hidden_size}",
-)
-_EXPERT_PARALLEL = Rule[InferencePlan](
-    lambda plan, model: (plan.expert_parallel > 1.0) & (model.num_experts == 0.0),
-    "expert parallel {expert_parallel} needs a mixture of experts; use 1",
-)
+"""Of plans with separate pools of known sizes."""
 
 EXPERT_POOL_RULES: tuple[Rule[InferencePlan], ...] = (
-    _EXPERT_PARALLEL,
+    EXPERTS_NEEDED,
     Rule(
-        lambda plan, model: _fraction(plan.tensor_parallel),
+        lambda plan, model: fraction(plan.tensor_parallel),
         "the replicas of attention do not divide its {num_accelerators} accelerators",
     ),
     Rule(
-        lambda plan, model: _fraction(plan.expert_tensor_parallel),
+        lambda plan, model: fraction(plan.expert_tensor_parallel),
         "expert parallel {expert_parallel} does not divide the {tensor_parallel} ranks of a replica",
     ),
-    _EXPERTS_DIVIDE,
-    _EXPERT_WIDTH,
-    _DENSE_WIDTH,
+    EXPERTS_DIVIDE,
+    EXPERT_WIDTH,
+    DENSE_WIDTH,
 )
-"""Of expert pools, the ranks of a replica as its tensor parallel degree."""
+"""Of expert pools, whose tensor parallel degree is the ranks of a replica."""
 
 REQUEST_RULES: tuple[Rule[InferencePlan], ...] = (
     Rule(
@@ -179,91 +145,30 @@ REQUEST_RULES: tuple[Rule[InferencePlan], ...] = (
 )
 """Load and precisions; of plans as the sheet has them."""
 
+_WHOLE = ("num_accelerators", "prompt_length", "output_length", "batch_size", "concurrency", "redundant_experts",
+          "max_running_batch", "state_slots", "graph_tokens")  # fmt: skip
+
+
+def _sends_no_token(plan: InferencePlan, model: Model) -> np.ndarray:
+    """No token is sent to experts: the model has none, or all ranks hold the same tokens."""
+    return np.asarray((model.num_experts == 0.0) | (plan.data_parallel_attention == 1.0))
+
+
 SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
-    *map(
-        _whole,
-        (
-            "num_accelerators",
-            "tensor_parallel",
-            "pipeline_parallel",
-            "prompt_length",
-            "output_length",
-            "batch_size",
-            "concurrency",
-            "expert_parallel",
-            "redundant_experts",
-            "data_parallel_attention",
-            "context_parallel",
-        ),
-    ),
+    *map(whole_number, (*_WHOLE, *POOL_DEGREES)),
     Rule(
-        lambda plan, model: (model.num_linear_layers > 0.0) & (plan.context_parallel > 1.0),
-        "context parallel {context_parallel} is not modelled for layers of linear attention; use 1",
+        lambda plan, model: fraction(plan.num_replicas),
+        f"{product_of_words(REPLICA)} is {{replica_ranks}} ranks, which do not divide the {{num_accelerators}}"
+        " accelerators of the plan",
     ),
+    *(rule for dimension in SERVING_DIMENSIONS for rule in dimension.rules),
     Rule(
-        lambda plan, model: (model.num_selected_layers > 0.0) & (plan.context_parallel > 1.0),
-        "context parallel {context_parallel} is not modelled for sparse attention; use 1",
-    ),
-    Rule(
-        lambda plan, model: (
-            (model.num_linear_layers > 0.0) & _fraction(model.linear_key_heads / plan.attention_parallel)
-        ),
-        "tensor parallel {attention_parallel} does not divide the {model.linear_key_heads} key heads of linear "
-        "attention",
-    ),
-    Rule(
-        lambda plan, model: (
-            (model.num_linear_layers > 0.0) & _fraction(model.linear_value_heads / plan.attention_parallel)
-        ),
-        "tensor parallel {attention_parallel} does not divide the {model.linear_value_heads} value heads of linear "
-        "attention",
-    ),
-    Rule(
-        lambda plan, model: _fraction(plan.num_replicas) & (plan.context_parallel == 1.0),
-        "tensor {tensor_parallel} x pipeline {pipeline_parallel} parallel is {replica_ranks} ranks, which do not "
-        "divide the {num_accelerators} accelerators of the plan",
-    ),
-    Rule(
-        lambda plan, model: _fraction(plan.num_replicas) & (plan.context_parallel != 1.0),
-        "tensor {tensor_parallel} x context {context_parallel} x pipeline {pipeline_parallel} parallel is "
-        "{replica_ranks} ranks, which do not divide the {num_accelerators} accelerators of the plan",
-    ),
-    Rule(
-        lambda plan, model: 2.0 * plan.context_parallel > np.maximum(plan.prompt_length, 2.0),
-        "context parallel {context_parallel} needs two tokens of the prompt on each rank, the prompt has "
-        "{prompt_length}",
-    ),
-    Rule(
-        lambda plan, model: _fraction(plan.attention_parallel),
-        "data parallel attention {data_parallel_attention} does not divide tensor parallel {tensor_parallel}",
-    ),
-    _EXPERT_PARALLEL,
-    Rule(
-        lambda plan, model: (
-            (plan.two_batch_overlap > 0.0) & ((model.num_experts == 0.0) | (plan.data_parallel_attention == 1.0))
-        ),
+        lambda plan, model: (plan.two_batch_overlap > 0.0) & _sends_no_token(plan, model),
         "two batch overlap needs a mixture of experts and data parallel attention above 1: else no token is sent",
     ),
     Rule(
-        lambda plan, model: plan.sent_to_nodes & ((model.num_experts == 0.0) | (plan.data_parallel_attention == 1.0)),
+        lambda plan, model: plan.sent_to_nodes & _sends_no_token(plan, model),
         "expert dispatch nodes needs a mixture of experts and data parallel attention above 1: else no token is sent",
-    ),
-    Rule(
-        lambda plan, model: _fraction(plan.expert_tensor_parallel),
-        "expert parallel {expert_parallel} does not divide tensor parallel {tensor_parallel}",
-    ),
-    _EXPERTS_DIVIDE,
-    Rule(
-        lambda plan, model: ~np.isnan(plan.max_running_batch) & _fraction(plan.max_running_batch),
-        "max running batch must be a whole number, is {max_running_batch}",
-    ),
-    Rule(
-        lambda plan, model: ~np.isnan(plan.state_slots) & _fraction(plan.state_slots),
-        "state slots must be a whole number, is {state_slots}",
-    ),
-    Rule(
-        lambda plan, model: ~np.isnan(plan.graph_tokens) & _fraction(plan.graph_tokens),
-        "graph tokens must be a whole number, is {graph_tokens}",
     ),
     Rule(
         lambda plan, model: (plan.graph_tokens > 0.0) & (plan.graphs == 0.0),
@@ -279,28 +184,8 @@ SERVING_RULES: tuple[Rule[InferencePlan], ...] = (
         "redundant experts {redundant_experts} need a mixture of experts; use 0",
         "redundant_experts",
     ),
-    _EXPERT_WIDTH,
     Rule(
-        lambda plan, model: _fraction(model.num_attention_heads / plan.attention_parallel),
-        "tensor parallel {attention_parallel} does not divide the {model.num_attention_heads} attention heads",
-    ),
-    Rule(
-        lambda plan, model: (
-            (model.latent_attention == 0.0)
-            & (model.shared_key_value == 0.0)
-            & _fraction(model.num_query_groups / plan.attention_parallel)
-            & _fraction(plan.attention_parallel / model.num_query_groups)
-        ),
-        "tensor parallel {attention_parallel} and the {model.num_query_groups} key and value heads do not divide one "
-        "another",
-    ),
-    _DENSE_WIDTH,
-    Rule(
-        lambda plan, model: plan.pipeline_parallel > model.num_layers,
-        "pipeline parallel {pipeline_parallel} needs more layers than the model's {model.num_layers}",
-    ),
-    Rule(
-        lambda plan, model: ~_fraction(plan.num_replicas) & (plan.requests_of_fullest != plan.batch_size),
+        lambda plan, model: ~fraction(plan.num_replicas) & (plan.requests_of_fullest != plan.batch_size),
         "batch size {batch_size} does not agree with concurrency {concurrency} on {num_replicas} replicas; give one of "
         "the two",
     ),
@@ -318,7 +203,7 @@ CAPACITY_RULES: tuple[Rule[InferencePlan], ...] = (
         "needed",
     ),
 )
-"""Of plans with their results: with as many requests the queue grows without end."""
+"""Of plans with their results: at such a request rate the queue grows without end."""
 
 WARNINGS: tuple[Rule[InferencePlan], ...] = (
     Rule(
@@ -327,4 +212,4 @@ WARNINGS: tuple[Rule[InferencePlan], ...] = (
     ),
     Rule(lambda plan, model: plan.output_length == 1.0, "one output token: there is no tpot"),
 )
-"""What a reader of a legal plan should know; of plans with the longest context of their models."""
+"""Remarks on legal plans; of plans with the longest context of their models."""

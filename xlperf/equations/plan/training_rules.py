@@ -1,69 +1,32 @@
-"""Rules of legality of training plans, as data: where a plan breaks each, and the reason."""
+"""Rules of legality of training plans, as data: the rows that break a rule, and the reason."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from xlperf.base.arrays import Array
 from xlperf.equations.model.model import Model
-from xlperf.equations.plan.records import (
-    ContextMethod,
-    OffloadTarget,
-    PipelineSchedule,
-    QuantizedCopies,
-    Recompute,
-    Rule,
+from xlperf.equations.plan.dimensions import (
+    AXES,
+    RANKS,
+    TRAINING_DIMENSIONS,
+    fraction,
+    has_experts,
+    product_of_words,
+    whole_number,
 )
-from xlperf.equations.plan.training_plan import (
-    DIMENSIONS,
-    FP32_SIZE,
-    NO_MODULES,
-    PLACEHOLDERS,
-    RECOMPUTE_MODULES,
-    TrainingPlan,
-)
-
-_WHOLE = (
-    "num_accelerators",
-    "tensor_parallel",
-    "pipeline_parallel",
-    "virtual_pipeline",
-    "data_parallel",
-    "context_parallel",
-    "expert_parallel",
-    "expert_tensor_parallel",
-    "global_batch_size",
-    "micro_batch_size",
-    "sequence_length",
-)
-
-_WHOLE_DEFAULT = {"virtual_pipeline", "context_parallel", "expert_parallel", "expert_tensor_parallel"}
-"""Those whose default is 1 whatever the rest of the plan says."""
+from xlperf.equations.plan.records import OffloadTarget, PipelineSchedule, QuantizedCopies, Recompute, Rule
+from xlperf.equations.plan.training_plan import FP32_SIZE, NO_MODULES, RECOMPUTE_MODULES, TrainingPlan
 
 
-def _fraction(values: Array) -> np.ndarray:
-    return np.asarray(values != np.floor(values))
-
-
-def _experts(model: Model) -> np.ndarray:
-    return np.asarray(model.num_experts > 0)
-
-
-def _whole_number(name: str) -> Rule[TrainingPlan]:
-    words = name.replace("_", " ")
-    reason = f"{words} must be a whole number, is {{{name}}}"
-    return Rule(lambda plan, _: _fraction(getattr(plan, name)), reason, name if name in _WHOLE_DEFAULT else "")
-
-
-def _lacking_layers(plan: TrainingPlan, model: Model) -> np.ndarray:
-    """Where the stages whose layers are not given have fewer than one for each chunk, or none take what is left."""
+def _lacks_layers(plan: TrainingPlan, model: Model) -> np.ndarray:
+    """Stages without given layers get less than one layer per chunk, or no stage takes the remaining layers."""
     rest = model.num_layers - plan.given_layers
     lacking = np.where(plan.open_stages > 0, rest < plan.open_stages * plan.virtual_pipeline, rest != 0)
     return np.asarray(plan.ends_given & (plan.pipeline_parallel >= 2) & lacking)
 
 
-def _lacking_remainder(plan: TrainingPlan) -> np.ndarray:
-    """Where the optimizer keeps 16 bits of weights that have no other 16 bits beside them."""
+def _lacks_remainder(plan: TrainingPlan) -> np.ndarray:
+    """The optimizer stores the low 16 bits of weights whose high 16 bits no rank has."""
     split = (plan.master_size > 0.0) & (plan.master_size < FP32_SIZE)
     primary = plan.quantized & (plan.quantized_copies == QuantizedCopies.PRIMARY)
     return np.asarray(split & (primary | (plan.element_size >= FP32_SIZE)))
@@ -72,7 +35,7 @@ def _lacking_remainder(plan: TrainingPlan) -> np.ndarray:
 TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
     Rule(
         lambda plan, _: (plan.words("dimension_order") != "") & plan.misnamed_order,
-        f"dimension order {{words.dimension_order}} must name {', '.join(DIMENSIONS)} once each, joined by hyphens",
+        f"dimension order {{words.dimension_order}} must name {', '.join(AXES)} once each, joined by hyphens",
         "dimension_order",
     ),
     Rule(
@@ -80,34 +43,22 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
         "an interleaved schedule needs virtual pipeline of 2 or more, is {virtual_pipeline}",
         "pipeline_schedule",
     ),
-    *map(_whole_number, _WHOLE),
+    *(whole_number(each.size, "" if each.remainder else each.size) for each in TRAINING_DIMENSIONS if each.stated),
+    whole_number("virtual_pipeline", "virtual_pipeline"),
+    *map(whole_number, ("num_accelerators", "global_batch_size", "micro_batch_size", "sequence_length")),
     Rule(
         lambda plan, _: plan.ranks != plan.num_accelerators,
-        "tensor {tensor_parallel} x context {context_parallel} x pipeline {pipeline_parallel} x data {data_parallel}"
-        " parallel is {ranks} ranks, not the {num_accelerators} accelerators of the plan",
+        f"{product_of_words(RANKS)} is {{ranks}} ranks, not the {{num_accelerators}} accelerators of the plan",
     ),
+    *(rule for dimension in TRAINING_DIMENSIONS for rule in dimension.rules),
     Rule(
-        lambda plan, model: ~_experts(model) & ((plan.expert_parallel > 1) | (plan.expert_tensor_parallel > 1)),
-        "the model has no experts: expert parallel {expert_parallel} and expert tensor parallel"
-        " {expert_tensor_parallel} must be 1",
-    ),
-    Rule(
-        lambda plan, model: _experts(model) & (plan.expert_parallel > model.num_experts),
-        "expert parallel {expert_parallel} is more than the {model.num_experts} experts",
-    ),
-    Rule(
-        lambda plan, model: _experts(model) & _fraction(plan.expert_replicas),
-        "expert parallel {expert_parallel} x expert tensor parallel {expert_tensor_parallel} does not divide the"
-        " {stage_ranks} ranks of a pipeline stage",
-    ),
-    Rule(
-        lambda plan, model: ~_experts(model) & ~np.isnan(plan.expert_capacity),
+        lambda plan, model: ~has_experts(model) & ~np.isnan(plan.expert_capacity),
         "the model has no experts to give a capacity of {expert_capacity}",
         "expert_capacity",
     ),
     Rule(
         lambda plan, model: (
-            _experts(model) & np.isnan(plan.expert_capacity) & plan.captures_experts & ~plan.counts_in_memory
+            has_experts(model) & np.isnan(plan.expert_capacity) & plan.captures_experts & ~plan.counts_in_memory
         ),
         "graphs {words.graphs} need an expert capacity (or products in mxfp8 or fp4): the host waits for the counts of"
         " tokens",
@@ -119,37 +70,12 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
         "expert_capacity",
     ),
     Rule(
-        lambda plan, _: (plan.expert_parallel > 1) & (plan.tensor_parallel > 1) & (plan.sequence_parallel < 1),
-        "expert parallel {expert_parallel} with tensor parallel {tensor_parallel} needs sequence parallel",
-    ),
-    Rule(
-        lambda plan, model: _experts(model) & _fraction(model.expert_ffn_hidden_size / plan.expert_tensor_parallel),
-        "expert tensor parallel {expert_tensor_parallel} does not divide the width {model.expert_ffn_hidden_size} of"
-        " an expert",
-    ),
-    Rule(
-        lambda plan, _: (plan.context_parallel > 1) & _fraction(plan.sequence_length / (2.0 * plan.context_parallel)),
-        "context parallel {context_parallel} needs a sequence length ({sequence_length}) that is a multiple of twice"
-        " as much",
-        "context_parallel",
-    ),
-    Rule(
-        lambda plan, model: (
-            (plan.context_method == ContextMethod.ULYSSES)
-            & (plan.context_parallel > 1)
-            & _fraction(model.num_query_groups / (plan.tensor_parallel * plan.context_parallel))
-        ),
-        "ulysses context parallel {context_parallel} x tensor parallel {tensor_parallel} does not divide the"
-        " {model.num_query_groups} key and value heads",
-        "context_method",
-    ),
-    Rule(
         lambda plan, _: (plan.pipeline_schedule == PipelineSchedule.ZERO_BUBBLE) & (plan.virtual_pipeline > 1),
         "the zero-bubble schedule has no virtual pipeline, plan asks for {virtual_pipeline}",
         "pipeline_schedule",
     ),
     Rule(
-        lambda plan, _: plan.dualpipe & (_fraction(plan.pipeline_parallel / 2.0) | (plan.virtual_pipeline > 1)),
+        lambda plan, _: plan.dualpipe & (fraction(plan.pipeline_parallel / 2.0) | (plan.virtual_pipeline > 1)),
         "dualpipe needs an even number of stages and no virtual pipeline, plan has {pipeline_parallel} and"
         " {virtual_pipeline}",
         "pipeline_schedule",
@@ -161,35 +87,9 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
     ),
     Rule(
         lambda plan, _: (
-            (plan.flash_attention < 1) & (plan.context_parallel > 1) & (plan.context_method == ContextMethod.RING)
-        ),
-        "standard attention needs whole rows of scores, a ring brings them in pieces: use flash, or context method"
-        " all-gather or ulysses",
-        "attention",
-    ),
-    Rule(
-        lambda plan, model: _fraction(model.num_attention_heads / plan.tensor_parallel),
-        "tensor parallel {tensor_parallel} does not divide the {model.num_attention_heads} attention heads",
-    ),
-    Rule(
-        lambda plan, model: _fraction(model.ffn_hidden_size / plan.tensor_parallel),
-        "tensor parallel {tensor_parallel} does not divide the feed-forward width {model.ffn_hidden_size}",
-    ),
-    Rule(
-        lambda plan, model: plan.num_chunks > model.num_layers + PLACEHOLDERS,
-        "pipeline {pipeline_parallel} x virtual pipeline {virtual_pipeline} needs more layers than the model's"
-        " {model.num_layers}",
-    ),
-    Rule(
-        lambda plan, _: (plan.virtual_pipeline > 1) & (plan.pipeline_parallel < 2),
-        "virtual pipeline {virtual_pipeline} needs pipeline parallel of 2 or more",
-        "virtual_pipeline",
-    ),
-    Rule(
-        lambda plan, _: (
             (plan.virtual_pipeline > 1)
-            & _fraction(plan.num_micro_batches / plan.pipeline_parallel)
-            & ~_fraction(plan.num_micro_batches)
+            & fraction(plan.num_micro_batches / plan.pipeline_parallel)
+            & ~fraction(plan.num_micro_batches)
         ),
         "interleaving needs a number of micro-batches ({num_micro_batches}) that pipeline parallel"
         " {pipeline_parallel} divides",
@@ -201,13 +101,9 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
         "pipeline_schedule",
     ),
     Rule(
-        lambda plan, _: _fraction(plan.num_micro_batches) | (plan.num_micro_batches < 1),
+        lambda plan, _: fraction(plan.num_micro_batches) | (plan.num_micro_batches < 1),
         "global batch {global_batch_size} is not a whole number of micro-batches of {micro_batch_size} on"
         " {data_parallel} replicas",
-    ),
-    Rule(
-        lambda plan, _: (plan.sequence_parallel > 0) & _fraction(plan.sequence_length / plan.tensor_parallel),
-        "sequence parallel needs a sequence length ({sequence_length}) that tensor parallel {tensor_parallel} divides",
     ),
     Rule(
         lambda plan, _: np.isfinite(plan.zero_group_size) & (plan.zero_stage < 1),
@@ -216,8 +112,8 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
     ),
     Rule(
         lambda plan, model: (
-            _fraction(plan.shards / plan.zero_shards)
-            | (_experts(model) & _fraction(plan.expert_shards / plan.expert_zero_shards))
+            fraction(plan.shards / plan.zero_shards)
+            | (has_experts(model) & fraction(plan.expert_shards / plan.expert_zero_shards))
         ),
         "zero group size {zero_group_size} does not divide the {shards} ranks that hold the same weights (of experts:"
         " {expert_shards})",
@@ -255,7 +151,7 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
         "quantized_copies",
     ),
     Rule(
-        lambda plan, _: _lacking_remainder(plan),
+        lambda plan, _: _lacks_remainder(plan),
         "master weights remainder need 16-bit weights beside them: not fp32, tf32 or quantized copies primary",
         "master_weights",
     ),
@@ -285,7 +181,7 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
         "recompute_modules",
     ),
     Rule(
-        lambda plan, model: (plan.again("moe") > 0) & ~_experts(model),
+        lambda plan, model: (plan.again("moe") > 0) & ~has_experts(model),
         "the model has no experts to recompute",
         "recompute_modules",
     ),
@@ -325,34 +221,9 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
         "stage_dealing",
     ),
     Rule(
-        lambda plan, _: plan.ends_given & (plan.pipeline_parallel < 2),
-        "layers of the first or last stage need pipeline parallel of 2 or more",
-    ),
-    Rule(
-        _lacking_layers,
+        _lacks_layers,
         "first and last stage take {given_layers} of {model.num_layers} layers: what is left does not give each chunk"
         " of {open_stages} stages in between a layer",
-    ),
-    Rule(
-        lambda plan, model: (model.num_linear_layers > 0.0) & (plan.context_parallel > 1),
-        "context parallel {context_parallel} is not modelled for layers of linear attention; use 1",
-        "context_parallel",
-    ),
-    Rule(
-        lambda plan, model: (
-            (model.num_linear_layers > 0.0)
-            & (
-                _fraction(model.linear_key_heads / plan.tensor_parallel)
-                | _fraction(model.linear_value_heads / plan.tensor_parallel)
-            )
-        ),
-        "tensor parallel {tensor_parallel} does not divide the {model.linear_key_heads} key and"
-        " {model.linear_value_heads} value heads of linear attention",
-    ),
-    Rule(
-        lambda plan, model: (model.num_selected_layers > 0.0) & (plan.context_parallel > 1),
-        "context parallel {context_parallel} is not modelled for sparse attention; use 1",
-        "context_parallel",
     ),
     Rule(
         lambda plan, model: (model.num_selected_layers > 0.0) & (plan.flash_attention < 1),
@@ -370,4 +241,4 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
         "adapter_rank",
     ),
 )
-"""Rules of a plan by itself and with its model, in the order in which they are said."""
+"""Rules of a plan by itself and with its model, in the order of their sentences in ``reason``."""

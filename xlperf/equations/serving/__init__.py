@@ -1,10 +1,9 @@
-"""Time and memory of serving a model: a prefill, then decoding step by step with a growing cache.
+"""Time and memory of serving a model: a prefill, then decode steps with a growing KV cache.
 
-``results`` has a static batch, which a replica holds whole from the first prompt to the last token; ``continuous``
-replicas under a stream of requests, ``pools`` separate pools for prefill and decoding, ``targets`` the largest load
-under targets of time. With pipeline parallelism a batch runs as micro-batches that follow each other through the
-stages; a decode step takes as long as the longer of a walk through all stages and one turn of all micro-batches on the
-slowest stage. All functions are vectorised over plans (rows,); phases are an axis of two: prefill, decode step.
+``results`` computes a static batch, ``continuous`` replicas under a stream of requests, ``pools`` disaggregated prefill
+and decoding, and ``targets`` the largest load under latency targets. Pipeline parallelism splits a batch into
+micro-batches: a decode step takes the longer of a walk through all stages and all micro-batches on the slowest stage.
+All functions are vectorised over plans (rows,); phases are an axis of two: prefill, decode step.
 """
 
 from xlperf.equations.serving.continuous import loaded_results, operating

@@ -18,14 +18,12 @@ from xlperf.equations.serving.deployment import Batching, Deployment
 ALL_REDUCE, GATHERING, TRANSFER, EXCHANGE, CONTEXT = range(5)
 _OF_MACHINE = ("peak_flop_rate", "memory_bandwidth", "memory_capacity", "thermal_design_power")
 _OF_NETWORK = ("size", "link_bandwidth", "latency")
-"""What tells machines of two kinds apart."""
-_OVER_ADAPTERS = 2.0
-"""Rate of links over that of adapters to the network above which they are no slots: adapters sit in slots. [-]"""
-_SOFTMAX_ELEMENTS = 4.0  # maximum and sum of a softmax in FP32 take the room of four elements of 16 bits
+_OVER_ADAPTERS = 2.0  # ratio of link bandwidth to network bandwidth up to which links are PCIe slots [-]
+_SOFTMAX_ELEMENTS = 4.0  # 16-bit elements in the size of a softmax's maximum and sum in FP32
 
 
 def distinct_ranks(ranks: Array, chosen: Array) -> Array:
-    r"""Ranks that the experts of one token are on, expected under even routing.
+    r"""Expected number of ranks that hold the experts of one token, under even routing.
 
     .. math:: n \left(1 - \left(1 - \frac{1}{n}\right)^k\right)
 
@@ -34,7 +32,7 @@ def distinct_ranks(ranks: Array, chosen: Array) -> Array:
     Parameters
     ----------
     ranks : Array
-        Ranks n that the experts are split over. [-]
+        Ranks n that share the experts. [-]
     chosen : Array
         Experts k of a token. [-]
 
@@ -51,9 +49,9 @@ def distinct_ranks(ranks: Array, chosen: Array) -> Array:
 
 
 def _exchange(deployment: Deployment, tokens: Array) -> tuple[Array, Array]:
-    """Bytes sent and time of sending tokens to experts and back, (rows, 2): the faster of two ways.
+    """Bytes and time of dispatching tokens to experts and combining their outputs, (rows, 2).
 
-    Each token goes to the ranks of its experts; or all tokens go to all ranks and the results are added up.
+    The fastest way counts: to the ranks of the experts; to all ranks and back by reduce-scatter; or node by node.
     """
     model, network, plan, kernels = deployment.model, deployment.network, deployment.plan, deployment.kernels
     group = plan.tensor_parallel[:, None]
@@ -62,63 +60,62 @@ def _exchange(deployment: Deployment, tokens: Array) -> tuple[Array, Array]:
     back = plan.activation_size[:, None]
     chosen = np.minimum(model.top_k, model.num_experts)
     reached = distinct_ranks(plan.expert_parallel, chosen)[:, None] * plan.expert_tensor_parallel[:, None]
-    # A rank of several that share the heads sends its share of their tokens.
-    own = tokens / plan.attention_parallel[:, None] * hidden
-    sent = own * reached
-    ways = beside(sent * there, sent * back)
-    directly = collective_time("all_to_all", ways, group, 1.0, network, kernels["all_to_all"])
-    direct = directly[:, : sent.shape[1]] + directly[:, sent.shape[1] :]
-    spread = own * group
-    shared = collective_time("all_gather", spread * there, group, 1.0, network, kernels["all_gather"])
-    shared = shared + collective_time("reduce_scatter", spread * back, group, 1.0, network, kernels["reduce_scatter"])
+    # All-to-all: tensor-parallel ranks send equal shares of their tokens.
+    elements = tokens / plan.attention_parallel[:, None] * hidden
+    sent = elements * reached
+    both_ways = beside(sent * there, sent * back)
+    times = collective_time("all_to_all", both_ways, group, 1.0, network, kernels["all_to_all"])
+    direct = times[:, : sent.shape[1]] + times[:, sent.shape[1] :]
+    # All-gather and reduce-scatter.
+    whole = elements * group
+    shared = collective_time("all_gather", whole * there, group, 1.0, network, kernels["all_gather"])
+    shared = shared + collective_time("reduce_scatter", whole * back, group, 1.0, network, kernels["reduce_scatter"])
     fastest = np.minimum(direct, shared)
     if some(plan.sent_to_nodes):
-        crossing = [_by_node(deployment, own * size, sent * size) for size in (there, back)]
-        crossed = crossing[0] + crossing[1]
-        fastest = np.where(plan.sent_to_nodes[:, None], np.minimum(fastest, crossed), fastest)
+        dispatch, combine = (_by_node(deployment, elements * size, sent * size) for size in (there, back))
+        fastest = np.where(plan.sent_to_nodes[:, None], np.minimum(fastest, dispatch + combine), fastest)
     return sent * (there + back), fastest
 
 
-def _by_node(deployment: Deployment, own: Array, sent: Array) -> Array:
-    """Time of one way of an exchange in which a token goes to each node of its experts once, then to their ranks.
+def _by_node(deployment: Deployment, elements: Array, sent: Array) -> Array:
+    """Time of one way of a hierarchical exchange: a token goes once to each node of its experts, then to their ranks.
 
-    A rank sends to the one of its own place in every other node; both ways are used at the same time.
+    Each rank sends to its peer in every other node, while messages inside a node proceed at the same time.
     """
     model, network, plan, kernels = deployment.model, deployment.network, deployment.plan, deployment.kernels
     group, inside = plan.tensor_parallel[:, None], np.minimum(network.size[:, :1], plan.tensor_parallel[:, None])
     nodes = np.maximum(np.ceil(group / inside), 1.0)
     visited = distinct_ranks(nodes[:, 0], np.minimum(model.top_k, model.num_experts))[:, None]
-    across = collective_time("all_to_all", own * visited, nodes, inside, network, kernels["all_to_all"])
+    across = collective_time("all_to_all", elements * visited, nodes, inside, network, kernels["all_to_all"])
     within = collective_time("all_to_all", sent, inside, 1.0, network, kernels["all_to_all"])
     return np.asarray(np.maximum(across, within))
 
 
 def _context_messages(deployment: Deployment, decoded: Array, batching: Batching) -> tuple[Array, Array]:
-    """What context-parallel ranks exchange in one layer, (rows, 2): bytes, and time without overlap.
+    """Bytes and unoverlapped time of the exchange of context-parallel ranks in a layer, (rows, 2).
 
-    In a pass of the prefill keys and values that its chunks of prompts attend to, own ones and those of the cache,
-    visit every rank.
-    In a decode step each rank has attended to its part of the caches; outputs are added up, weighted by the
-    sums of their softmaxes.
+    In a prefill pass the keys and values that its chunks attend to visit every rank. In a decode step the ranks attend
+    to their parts of the cache, and an all-reduce combines their outputs with the softmax sums.
     """
     model, network, plan, kernels = deployment.model, deployment.network, deployment.plan, deployment.kernels
     latent = deployment.architecture.latent_attention
     group, stride = plan.context_parallel[:, None], plan.tensor_parallel[:, None]
-    seen = plan.chunk_context
-    near = np.minimum(seen, model.window) if some(model.num_local_layers > 0.0) else seen
+    # Prefill: keys and values in a ring of blocks, or gathered at once.
+    context = plan.chunk_context
+    near = np.minimum(context, model.window) if some(model.num_local_layers > 0.0) else context
     local = model.num_local_layers / model.num_layers
     elements = cache_elements(model, plan.attention_parallel, latent)
     chunks = batching.own_prompts * plan.chunks / batching.passes
-    held = (chunks * elements * plan.attention_size * ((1.0 - local) * seen + local * near))[:, None]
-    block = held / group
-    turn = collective_time("point_to_point", block, group, stride, network, kernels["point_to_point"])
-    gathered = collective_time("all_gather", held, group, stride, network, kernels["all_gather"])
-    prefill = np.where(plan.ring[:, None] > 0.0, (group - 1.0) * turn, gathered)
+    keys = (chunks * elements * plan.attention_size * ((1.0 - local) * context + local * near))[:, None]
+    hop = collective_time("point_to_point", keys / group, group, stride, network, kernels["point_to_point"])
+    gathered = collective_time("all_gather", keys, group, stride, network, kernels["all_gather"])
+    prefill = np.where(plan.ring[:, None] > 0.0, (group - 1.0) * hop, gathered)
+    # Decode: attention outputs with the sums of their softmaxes.
     heads = np.ceil(model.num_attention_heads / plan.attention_parallel)
     width = model.kv_lora_rank if latent else model.head_size
     outputs = (decoded * heads * ((width + _SOFTMAX_ELEMENTS) * plan.activation_size))[:, None]
     decode = collective_time("all_reduce", outputs, group, stride, network, kernels["all_reduce"])
-    return beside(held, outputs), beside(prefill, decode)
+    return beside(keys, outputs), beside(prefill, decode)
 
 
 def quick_all_reduce_time(
@@ -126,45 +123,18 @@ def quick_all_reduce_time(
 ) -> Array:
     r"""Time of the one-shot and two-shot all-reduce kernels of serving engines, inside the innermost tier.
 
-    One shot: each rank reads the buffers of all others and adds them up. Two shots: each rank adds up its piece of
-    all buffers, then reads the pieces of the others. The faster is taken. Groups that leave the innermost tier have
-    no such kernels.
+    One shot: each of n ranks reads the buffers S of all peers and adds them. Two shots: each rank reduces its piece and
+    then reads the pieces of its peers. The faster kernel counts, :math:`\eta B` being the effective link bandwidth.
 
     .. math:: t = \min\left(t_0 + \frac{(n - 1) S}{\eta B},\ 2 t_0 + \frac{2 (n - 1) S}{n \eta B}\right)
 
     Heuristic, this work, after the one-shot and two-shot kernels of TensorRT-LLM and vLLM.
-
-    Parameters
-    ----------
-    message_size : numeric
-        Bytes of the buffer that each rank holds, (rows, operators). [B]
-    group_size : numeric
-        Ranks of the group, neighbours of each other; with 1 the time is 0, (rows, operators). [-]
-    network : Network
-        Tiers, innermost first, (rows, tiers).
-    constants : mapping of str to Array
-        Calibration constants of the family engine_all_reduce, (rows, 1).
-
-    Returns
-    -------
-    time : numeric
-        From the first rank's call to the last one's end, (rows, operators). [s]
-
-    Examples
-    --------
-    100 B at 0.5 x 200 B/s, 1 s to start: two ranks in one shot 1 + 1 s, four in two shots 2 + 2 x 3 / 4 s.
-
-    >>> from types import SimpleNamespace
-    >>> network = SimpleNamespace(link_bandwidth=np.array([[200.0]]), latency=np.array([[0.5]]))
-    >>> constants = {"bandwidth_efficiency": np.array([[0.5]]), "launch_time": np.array([[0.5]])}
-    >>> quick_all_reduce_time([[100.0, 100.0]], [[2.0, 4.0]], network, constants).tolist()
-    [[2.0, 3.5]]
     """
     size, group = np.broadcast_arrays(array(message_size), array(group_size))
     bandwidth = constants["bandwidth_efficiency"] * network.link_bandwidth[:, :1]
     start = constants["launch_time"] + network.latency[:, :1]
-    others = group - 1.0
-    time = np.minimum(start + others * size / bandwidth, 2.0 * start + 2.0 * (others / group) * size / bandwidth)
+    peers = group - 1.0
+    time = np.minimum(start + peers * size / bandwidth, 2.0 * start + 2.0 * (peers / group) * size / bandwidth)
     return np.asarray(np.where(group == 1.0, 0.0 * size, time))
 
 
@@ -175,60 +145,32 @@ def engine_all_reduce_time(
     network: Network,
     kernels: Mapping[str, Mapping[str, Array]],
 ) -> Array:
-    r"""Time of an all-reduce of a serving engine: of its library or, inside the innermost tier, its own if faster.
+    r"""Time of an all-reduce of a serving engine: its library's, or the engine's own kernel inside the innermost tier.
 
-    Kernels of engines read the memory of other accelerators: more than two are to have links. Cards in slots have what
-    their adapters to the network have: an innermost tier that is less than twice as fast as the next.
+    Engine kernels read the memory of other accelerators, which takes links if there are more than two. An innermost
+    tier less than twice as fast as the next one is PCIe, whose slots have no such links.
 
     .. math:: t = \min(t_{library}, t_{engine})
-
-    Parameters
-    ----------
-    message_size : numeric
-        Bytes of the buffer that each rank holds, (rows, operators). [B]
-    group_size : numeric
-        Ranks of the group; with 1 the time is 0, (rows, operators). [-]
-    stride : numeric
-        Distance of neighbouring ranks; an engine has kernels of its own for neighbours, (rows, operators). [-]
-    network : Network
-        Tiers, innermost first, (rows, tiers).
-    kernels : mapping of str to mapping of str to Array
-        Calibration constants of the families all_reduce and engine_all_reduce, (rows, 1).
-
-    Returns
-    -------
-    time : numeric
-        From the first rank's call to the last one's end, (rows, operators). [s]
 
     References
     ----------
     .. [1] R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
        Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521.
-    .. [2] vLLM, custom_all_reduce.py: not supported on more than two PCIe-only GPUs; where there are more it is hardly
-       faster than NCCL.
-
-    Examples
-    --------
-    1 MB over 4 ranks with 100 GB/s each: 2 x 3/4 x 1 MB / 100 GB/s.
-
-    >>> from ideal_machine import constants, network
-    >>> kernels = {family: constants(family) for family in ("all_reduce", "engine_all_reduce")}
-    >>> engine_all_reduce_time(1e6, 4, 1, network(), kernels).tolist()
-    [[1.5e-05]]
+    .. [2] vLLM, custom_all_reduce.py: not supported on more than two PCIe-only GPUs, with hardly any gain over NCCL.
     """
-    found = collective_time("all_reduce", message_size, group_size, stride, network, kernels["all_reduce"])
-    quick = quick_all_reduce_time(message_size, group_size, network, kernels["engine_all_reduce"])
+    library = collective_time("all_reduce", message_size, group_size, stride, network, kernels["all_reduce"])
+    engine = quick_all_reduce_time(message_size, group_size, network, kernels["engine_all_reduce"])
     links, next_tier = network.link_bandwidth, network.size[:, 1:2] > network.size[:, :1]
     slots = next_tier & (links[:, :1] <= _OVER_ADAPTERS * links[:, 1:2]) if links.shape[1] > 1 else False
     inside = (array(group_size) <= network.size[:, :1]) & (array(stride) == 1.0)
     inside = inside & (np.logical_not(slots) | (array(group_size) <= 2.0))
-    return np.where(inside, np.minimum(found, quick), found)
+    return np.where(inside, np.minimum(library, engine), library)
 
 
 def hidden_exchange(time: Array, attention: Array, ring: Array, context_parallel: Array) -> Array:
-    r"""Time of the exchange of keys and values that attention does not hide.
+    r"""Exposed time of the exchange of keys and values under context parallelism.
 
-    In a ring the next block of keys is on its way while attention works on the last; the last has nothing behind it.
+    A ring transfers the next block of keys while attention computes on the present one; the last block hides nothing.
 
     .. math:: t = \max\left(t_x - r\,\frac{c - 1}{c}\,t_a,\ 0\right)
 
@@ -239,14 +181,14 @@ def hidden_exchange(time: Array, attention: Array, ring: Array, context_parallel
     attention : Array
         Time t_a of the attention of the same layer. [s]
     ring : Array
-        Ring r: 1 where blocks go round a ring, 0 where all are gathered before. [-]
+        Ring r: 1 for blocks in a ring, 0 for an all-gather before attention. [-]
     context_parallel : Array
         Ranks c. [-]
 
     Returns
     -------
     Array
-        0 where all is hidden. [s]
+        Exposed time, 0 or more. [s]
 
     References
     ----------
@@ -265,127 +207,59 @@ def hidden_exchange(time: Array, attention: Array, ring: Array, context_parallel
 def pool_message_time(
     sizes: tuple[Array, Array], distance: Array, ends: tuple[Deployment, Deployment], bandwidth: Array
 ) -> Array:
-    r"""Time in which the ranks of one pool send to those of another, or receive from them.
+    r"""Time in which the ranks of one pool send ``sizes`` of bytes to the ranks of another, (rows,). [s]
 
-    Pools of unlike machines share no tier but the outermost of each; the end that takes longer sets the pace.
+    Pools of different machines share only the outermost tier of each; the slower end counts. ``distance`` in ranks
+    applies to equal machines; a stated ``bandwidth`` [B/s] between the pools replaces their networks.
 
     .. math:: t = \max\left(t_1(S_1), t_2(S_2)\right)
 
     Heuristic, this work.
-
-    Parameters
-    ----------
-    sizes : tuple of Array
-        Bytes that a rank of either pool sends or receives, (rows,). [B]
-    distance : Array
-        Distance of the ranks where both pools are of one kind of machine, (rows,). [-]
-    ends : tuple of Deployment
-        The pools, (rows,).
-    bandwidth : Array
-        Bandwidth between them as a plan states it, one direction; NaN: that of their networks, (rows,). [B/s]
-
-    Returns
-    -------
-    Array
-        (rows,). [s]
-
-    Examples
-    --------
-    1 GB and 2 GB at 100 GB/s, side by side; at 25 GB/s between the pools:
-
-    >>> from ideal_machine import ONE, deployment
-    >>> sizes, ends = (1e9 * ONE, 2e9 * ONE), (deployment(), deployment())
-    >>> [pool_message_time(sizes, ONE, ends, rate * ONE).tolist() for rate in (np.nan, 25e9)]
-    [[0.02], [0.08]]
     """
 
-    def outside(share: float) -> Array:
-        times = (
-            _sent(end, share * size[:, None], _outermost(end.network)) for end, size in zip(ends, sizes, strict=True)
-        )
+    def outermost(share: float) -> Array:
+        times = []
+        for end, size in zip(ends, sizes, strict=True):
+            tiers = end.network.size
+            inner = np.where(tiers < np.max(tiers, axis=-1, keepdims=True), tiers, 1.0)
+            times.append(_sent(end, share * size[:, None], np.max(inner, axis=-1, keepdims=True)))
         return np.asarray(np.maximum(*times))
 
-    unlike, given, larger = _unlike(*ends), ~np.isnan(bandwidth), np.maximum(*sizes)
+    different, stated, larger = _different(*ends), ~np.isnan(bandwidth), np.maximum(*sizes)
     time = _sent(ends[0], larger[:, None], distance[:, None])
-    if some(unlike):
-        time = np.where(unlike, outside(1.0), time)
-    if some(given):
-        time = np.where(given, outside(0.0) + transfer_time(larger, bandwidth), time)
+    if some(different):
+        time = np.where(different, outermost(1.0), time)
+    if some(stated):
+        time = np.where(stated, outermost(0.0) + transfer_time(larger, bandwidth), time)
     return time
 
 
 def _sent(deployment: Deployment, size: Array, distance: Array) -> Array:
-    """Time in which a rank of a pool sends a message over a distance of ``distance`` ranks, (rows,). [s]"""
+    """Time in which a rank of a pool sends a message over a distance in ranks, (rows,). [s]"""
     constants, pair = deployment.kernels["point_to_point"], np.full_like(size, 2.0)
     return np.asarray(collective_time("point_to_point", size, pair, distance, deployment.network, constants)[:, 0])
 
 
-def _outermost(network: Network) -> Array:
-    """Distance of ranks that only the outermost tier connects: machines of two kinds share no other, (rows, 1). [-]"""
-    whole = np.max(network.size, axis=-1, keepdims=True)
-    return np.asarray(np.max(np.where(network.size < whole, network.size, 1.0), axis=-1, keepdims=True))
-
-
-def _unlike(one: Deployment, other: Deployment) -> np.ndarray:
-    """Where two pools have other accelerators or other networks, (rows,)."""
-    parts = [(getattr(one.device, name), getattr(other.device, name)) for name in _OF_MACHINE]
-    parts += [(getattr(one.network, name), getattr(other.network, name)) for name in _OF_NETWORK]
-    other_kind = [(a != b) & ~(np.isnan(a) & np.isnan(b)) for a, b in parts]
-    return np.asarray(np.any(np.concatenate(other_kind, axis=-1), axis=-1))
+def _different(first: Deployment, second: Deployment) -> np.ndarray:
+    """Whether two pools have different accelerators or networks, (rows,)."""
+    parts = [(getattr(first.device, name), getattr(second.device, name)) for name in _OF_MACHINE]
+    parts += [(getattr(first.network, name), getattr(second.network, name)) for name in _OF_NETWORK]
+    differs = [(a != b) & ~(np.isnan(a) & np.isnan(b)) for a, b in parts]
+    return np.asarray(np.any(np.concatenate(differs, axis=-1), axis=-1))
 
 
 class Messages(NamedTuple):
-    """What a rank sends and receives in each phase: the last axis is all-reduce, logits, stage, experts, context.
+    """Messages of a rank in each phase; last axis: all-reduce, logits, stage transfer, experts, context."""
 
-    Attributes
-    ----------
-    size : Array
-        Bytes of one message, (rows, phases, 5). [B]
-    time : Array
-        Its time by itself, (rows, phases, 5). [s]
-    calls : Array
-        All-reduces, exchanges with experts and exchanges between context-parallel ranks of a layer, (rows, 3). [-]
-    """
-
-    size: Array
-    time: Array
-    calls: Array
+    size: Array  # bytes of one message, (rows, phases, 5) [B]
+    time: Array  # unoverlapped time, (rows, phases, 5) [s]
+    calls: Array  # all-reduces, expert exchanges and context exchanges of a layer, (rows, 3) [-]
 
 
 def serving_messages(
     deployment: Deployment, shape: ServingShape, batching: Batching, phases: tuple[int, ...] = BOTH_PHASES
 ) -> Messages:
-    """Messages of a layer, of a pass of the prefill and of a decode step.
-
-    Parameters
-    ----------
-    deployment : Deployment
-        Model, network, degrees, calibration, (rows,).
-    shape : ServingShape
-        Tokens of both phases. [-]
-    batching : Batching
-        How the batch is split, (rows,). [-]
-    phases : tuple of int, default both
-        PREFILL, DECODING or both, in that order.
-
-    Returns
-    -------
-    Messages
-        Sizes and times before anything overlaps with them.
-
-    Examples
-    --------
-    Two all-reduces in a layer over 4 ranks: 1,000 tokens of width 1,000 in 16 bits take 2 x 3/4 x 2 MB / 100 GB/s each,
-    the one token of a decode step a thousandth.
-
-    >>> from ideal_machine import deployment
-    >>> from xlperf.equations.serving.deployment import batching_of, serving_shape
-    >>> served = deployment(num_accelerators=4, tensor_parallel=4)
-    >>> batching = batching_of(served.plan)
-    >>> found = serving_messages(served, serving_shape(served.plan, batching, served.popularity), batching)
-    >>> found.time[0, :, ALL_REDUCE].tolist(), found.calls[:, 0].tolist()
-    ([3.0e-05, 3.0e-08], [2.0])
-    """
+    """Messages of a layer, of a prefill pass and of a decode step."""
     model, network, plan = deployment.model, deployment.network, deployment.plan
     kernels, architecture = deployment.kernels, deployment.architecture
     ranks, stages = plan.attention_parallel[:, None], plan.pipeline_parallel[:, None]
@@ -394,13 +268,13 @@ def serving_messages(
     logits = sampled * (model.vocab_size * plan.activation_size)[:, None]
     sizes = side_by_side(hidden, logits, hidden, 0.0 * hidden, 0.0 * hidden)
     times = 0.0 * sizes
-    group = ranks
+    # All-reduces: one per block, less the blocks whose outputs an expert exchange combines.
     reduces = np.full_like(plan.tensor_parallel, 2.0)
     if architecture.linear_attention:
         reduces = reduces * (0.5 * model.num_blocks)
     exchanges = np.zeros_like(reduces)
     if some(ranks != 1.0):
-        times[..., ALL_REDUCE] = engine_all_reduce_time(hidden, group, 1.0, network, kernels)
+        times[..., ALL_REDUCE] = engine_all_reduce_time(hidden, ranks, 1.0, network, kernels)
         times[..., GATHERING] = collective_time("all_gather", logits, ranks, 1.0, network, kernels["all_gather"])
     if some(stages != 1.0):
         times[..., TRANSFER] = collective_time(
@@ -413,15 +287,15 @@ def serving_messages(
         times[..., EXCHANGE] = np.where(exchanging[:, None], time, 0.0)
         exchanges = np.where(exchanging, model.num_moe_layers / model.num_layers, 0.0)
         reduces = reduces - exchanges
-    own = plan.computes(LayerPart.ATTENTION)
-    if own is not None:
-        # The attention pool adds up its outputs; what expert pools exchange is part of sending tokens to them.
+    attention = plan.computes(LayerPart.ATTENTION)
+    if attention is not None:
+        # Attention pools all-reduce their outputs; messages between the pools replace expert exchanges.
         part = plan.layer_part
-        reduces = np.where(part == LayerPart.ATTENTION, 1.0, reduces) * own
-        exchanges, times = np.where(part == LayerPart.WHOLE, exchanges, 0.0), times * own[:, None, None]
+        reduces = np.where(part == LayerPart.ATTENTION, 1.0, reduces) * attention
+        exchanges, times = np.where(part == LayerPart.WHOLE, exchanges, 0.0), times * attention[:, None, None]
     split = plan.context_parallel > 1.0
     if split.any():
-        shared = _context_messages(deployment, shape.decode_tokens, batching)
-        for values, own in zip((sizes, times), shared, strict=True):
-            values[..., CONTEXT] = np.where(split[:, None], own[:, list(phases)], 0.0)
+        context = _context_messages(deployment, shape.decode_tokens, batching)
+        for values, of_phases in zip((sizes, times), context, strict=True):
+            values[..., CONTEXT] = np.where(split[:, None], of_phases[:, list(phases)], 0.0)
     return Messages(sizes, times, side_by_side(reduces, exchanges, np.where(split, 1.0, 0.0)))

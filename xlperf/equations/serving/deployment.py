@@ -1,4 +1,4 @@
-"""Served plans with all that their equations need, and how the batch of a replica is split over stages and passes."""
+"""Served plans with all inputs of their equations, and how the batch of a replica is split over stages and passes."""
 
 from __future__ import annotations
 
@@ -26,17 +26,12 @@ _NAMES = {kind: [field.name for field in fields(kind)] for kind in (Model, Devic
 _READ = {kind: attrgetter(*names) for kind, names in _NAMES.items()}
 _OF_ENGINE = ("serving_software", "serving_memory", "serving_load", "serving_host", "serving_attention")
 _LATENCY = ("request_latency_time", "token_latency_time", "crowd_latency_time")
-_MANY = 256
-"""Rows from which on arrays are packed to take some of them. [-]"""
-_SLOTS_IN_TURN = 3.0
-"""Slots of states per request with a prefix cache, without buffers for a step ahead (SGLang: no_buffer). [-]"""
+_MANY = 256  # rows from which packed arrays select rows faster [-]
+_SLOTS_IN_TURN = 3.0  # most state slots per request with a prefix cache but no overlap buffers (SGLang: no_buffer) [-]
 
 
 class _Packed:
-    """Arrays of plans packed into one matrix, so that rows of all of them are taken in one call.
-
-    Arrays are (rows,) or (rows, columns); others, and those of whole numbers, are kept as they are.
-    """
+    """Float arrays (rows,) or (rows, columns) packed into one matrix, which selects their rows in one call."""
 
     def __init__(self, arrays: Sequence[Array]) -> None:
         self.first: dict[int, int] = {}
@@ -48,82 +43,51 @@ class _Packed:
         self.arrays, self.matrix = arrays, np.concatenate(columns).reshape(len(columns), -1)
 
     def take(self, rows: np.ndarray) -> list[Array]:
-        """Some rows of the arrays, in their order."""
-        taken = self.matrix.take(rows, axis=1)
-        found = []
+        """Select rows of all arrays."""
+        matrix = self.matrix.take(rows, axis=1)
+        selected = []
         for values in self.arrays:
             first = self.first.get(id(values))
             if first is None:
-                found.append(values[rows] if values.ndim else values)
+                selected.append(values[rows] if values.ndim else values)
             elif values.ndim == 1:
-                found.append(taken[first])
+                selected.append(matrix[first])
             else:
-                found.append(taken[first : first + values.shape[1]].T)
-        return found
+                selected.append(matrix[first : first + values.shape[1]].T)
+        return selected
 
 
 class RequestLatency(NamedTuple):
-    """Time from the sending of a request to its first token in which the engine does other work, (rows,).
+    """Time of a request outside the engine's loop before its first token, (rows,): HTTP, tokenisation, process queues.
 
-    HTTP, text to tokens and queues between processes: it delays the request and no other (heuristic, this work).
-
-    Attributes
-    ----------
-    alone : Array
-        Of a request that is alone. [s]
-    crowd : Array
-        What each further request in flight on a replica adds. [s]
+    It delays that request alone (heuristic, this work).
     """
 
-    alone: Array
-    crowd: Array
+    alone: Array  # of a single request [s]
+    crowd: Array  # added by each further request in flight on a replica [s]
 
     def time(self, requests: Array) -> Array:
-        """Latency with some requests in flight on a replica, that one included. [s]"""
+        """Latency with a number of requests in flight on a replica. [s]"""
         return np.asarray(self.alone + self.crowd * np.maximum(requests - 1.0, 0.0))
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """Served plans: model, accelerators, network, degrees and calibration, (rows,).
+    """Served plans: model, accelerators, network, degrees and calibration, (rows,)."""
 
-    Attributes
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    device : Device
-        Accelerators with the peak of the precision of the matrix products, (rows, 1).
-    attention_device : Device
-        The same with the peak of the precision of attention, (rows, 1).
-    wide_device : Device
-        The same with the peak of the precision of the products that a narrow precision leaves out, (rows, 1): logits,
-        router, and attention beside experts in 4 bits.
-    network : Network
-        Tiers, (rows, tiers).
-    plan : InferencePlan
-        Degrees, lengths, batch, (rows,).
-    kernels : mapping of str to mapping of str to Array
-        Calibration constants (rows, 1) by family: gemm, gemm_wide of those other products, attention,
-        attention_decode, attention_latent, vector, serving_experts, linear_attention and the collectives.
-    software : mapping of str to Array
-        Calibration constants (rows, 1) of the families serving_software, serving_memory and serving_load, and the
-        ranks of an accelerator.
-    reserved_memory : Array
-        Memory that the driver keeps from the engine, (rows,). [B]
-    architecture : Architecture
-        Structure that the models share.
-    """
-
-    model: Model
-    device: Device
-    attention_device: Device
+    model: Model  # (rows,)
+    device: Device  # accelerators with the peak rate of the GEMM precision, (rows, 1)
+    attention_device: Device  # with the peak rate of the attention precision, (rows, 1)
+    # With the peak rate of GEMMs that a narrow precision excludes (logits, router, attention of FP4 experts), (rows, 1)
     wide_device: Device
-    network: Network
-    plan: InferencePlan
+    network: Network  # (rows, tiers)
+    plan: InferencePlan  # degrees, lengths, batch, (rows,)
+    # Calibration constants (rows, 1) of kernels and collectives by family; gemm_wide: GEMMs on the wide device
     kernels: Mapping[str, Mapping[str, Array]]
+    # Calibration constants (rows, 1): serving_software, serving_memory, serving_load, and ranks per accelerator
     software: Mapping[str, Array]
-    reserved_memory: Array
-    architecture: Architecture
+    reserved_memory: Array  # memory that the driver reserves, (rows,) [B]
+    architecture: Architecture  # common structure of the models
 
     @property
     def burst_fraction(self) -> Array:
@@ -132,7 +96,7 @@ class Deployment:
 
     @property
     def popularity(self) -> Popularity:
-        """How unevenly the requests that an engine serves visit experts, (rows,)."""
+        """Routing imbalance over experts under an engine's requests, (rows,)."""
         if not self.architecture.experts:
             return Popularity(*(np.full(len(self.plan), even) for even in EVEN))
         experts = self.kernels["serving_experts"]
@@ -140,41 +104,41 @@ class Deployment:
 
     @property
     def mixed(self) -> Array:
-        """1 where a prefill pass is computed together with a decode step, 0 where they alternate, (rows,). [-]"""
+        """1: prefill passes share a batch with decode steps (chunked prefill); 0: they alternate, (rows,). [-]"""
         alternates = (self.plan.prefill_first > 0.0) | (self.plan.pipeline_parallel > 1.0)
         return np.where(alternates, 0.0, self.software["mixed_steps"][:, 0])
 
     @property
     def overlapped_host(self) -> Array:
-        """1 where the host works on the next step while the accelerators compute, else 0, (rows, 1). [-]
+        """1: the host prepares the next step while the accelerators compute, else 0, (rows, 1). [-]
 
-        States of linear attention that a prefix cache holds without buffers for a step ahead are written in turn.
+        A prefix cache without buffers for a step ahead writes states of linear attention synchronously.
         """
         overlapped = self.software["overlapped_host"]
         if not self.architecture.linear_attention:
             return overlapped
-        own, stated = self.software["state_slots"], self.plan.state_slots[:, None]
-        slots = np.where(np.isnan(stated), own, stated)
+        stated = self.plan.state_slots[:, None]
+        slots = np.where(np.isnan(stated), self.software["state_slots"], stated)
         cached = (self.model.num_linear_layers[:, None] > 0.0) & (slots > 1.0)
         return np.where(cached & (slots <= _SLOTS_IN_TURN), 0.0, overlapped)
 
     @property
     def graph_tokens(self) -> Array:
-        """Tokens of a pass up to which it is replayed as graphs in pieces: as stated, else the engine's, (rows,). [-]
+        """Largest pass that is replayed as piecewise graphs: the plan's limit, else the engine's, (rows,). [-]
 
-        Engines capture no pass whose steps are launched kernel by kernel, and none that two halves of a batch share.
-        Dense latent attention has a limit of its own: kernels that are the fastest there cannot be captured.
+        Engines capture no passes in eager mode or with two-batch overlap. Dense latent attention has a lower limit: its
+        fastest kernels cannot be captured.
         """
         plan, stated = self.plan, self.plan.graph_tokens
         captured = (plan.graphs > 0.0) & (plan.two_batch_overlap == 0.0)
-        own = np.where(captured, self.software["graph_tokens"][:, 0], 0.0)
+        default = np.where(captured, self.software["graph_tokens"][:, 0], 0.0)
         if self.architecture.latent_attention and not self.architecture.sparse_attention:
-            own = np.minimum(own, self.software["latent_graph_tokens"][:, 0])
-        return np.where(np.isnan(stated), own, stated)
+            default = np.minimum(default, self.software["latent_graph_tokens"][:, 0])
+        return np.where(np.isnan(stated), default, stated)
 
     @property
     def balance_rows(self) -> Array:
-        """Rows of a product from which on it is compute-bound: two operations each per weight read, (rows,). [-]"""
+        """GEMM rows from which a GEMM is compute-bound: two FLOP per row and weight read, (rows,). [-]"""
         gemm, device = self.kernels["gemm"], self.device
         rate = gemm["compute_efficiency"] * device.peak_flop_rate
         read = gemm["memory_efficiency"] * device.memory_bandwidth
@@ -182,43 +146,43 @@ class Deployment:
 
     @property
     def request_latency(self) -> RequestLatency:
-        """Time that requests spend outside the loop of the engine, (rows,)."""
+        """Time of requests outside the engine's loop, (rows,)."""
         each, token, crowd = (self.software[name][:, 0] for name in _LATENCY)
         return RequestLatency(each + token * self.plan.new_tokens, crowd)
 
     def with_batch(self, batch: Array, prompts: Array) -> Deployment:
-        """The same with other numbers of requests per decode step and of prompts per prefill."""
+        """Deployment with another decode batch and another number of prompts per prefill."""
         return replace(self, plan=self.plan.replaced(batch_size=batch, prompts_together=prompts))
 
     def take(self, rows: Rows) -> Deployment:
-        """Some of the plans; a plan may be taken several times."""
+        """Select rows, possibly several times."""
         if isinstance(rows, slice) or len(rows) < _MANY:
             return self._with_arrays([values[rows] if values.ndim else values for values in self._arrays])
         return self._with_arrays(self._packed.take(rows))
 
     @derived
     def _arrays(self) -> list[Array]:
-        """Every array, in an order of its own."""
+        """All arrays, in the order that :meth:`_with_arrays` reads."""
         bundles = self.model, self.device, self.attention_device, self.wide_device, self.network
-        found = [values for bundle in bundles for values in _READ[type(bundle)](bundle)]
-        found += self.plan.numbers.values()
+        arrays = [values for bundle in bundles for values in _READ[type(bundle)](bundle)]
+        arrays += self.plan.numbers.values()
         for constants in (*self.kernels.values(), self.software):
-            found += constants.values()
-        return [*found, self.reserved_memory]
+            arrays += constants.values()
+        return [*arrays, self.reserved_memory]
 
     @derived
     def _packed(self) -> _Packed:
         return _Packed(self._arrays)
 
     def _with_arrays(self, arrays: list[Array]) -> Deployment:
-        """The same with other arrays in the order of ``_arrays``."""
+        """Deployment with other arrays."""
         left = iter(arrays)
 
         def bundle(like: Bundle) -> Bundle:
             return type(like)(*islice(left, len(_NAMES[type(like)])))
 
         return Deployment(
-            bundle(self.model),
+            Model(**dict(zip(_NAMES[Model], left, strict=False))),
             bundle(self.device),
             bundle(self.attention_device),
             bundle(self.wide_device),
@@ -232,22 +196,8 @@ class Deployment:
 
 
 def host_times(constants: Mapping[str, Array], slowdown: Array) -> dict[str, Array]:
-    """Times of the software on the host processors beside the accelerators.
+    """Software times of a host with slower processors.
 
-    Parameters
-    ----------
-    constants : mapping of str to Array
-        Constants of a family of software, (rows, 1).
-    slowdown : Array
-        Time of these processors over that of the reference, (rows, 1). [-]
-
-    Returns
-    -------
-    dict of str to Array
-        The same, times multiplied.
-
-    Examples
-    --------
     >>> host_times({"step_time": 2.0, "efficiency": 0.5}, 1.5)
     {'step_time': 3.0, 'efficiency': 0.5}
     """
@@ -257,38 +207,10 @@ def host_times(constants: Mapping[str, Array], slowdown: Array) -> dict[str, Arr
 def engine_constants(
     constants: Mapping[str, Mapping[str, Array]], architecture: Architecture
 ) -> tuple[dict[str, Mapping[str, Array]], dict[str, Array]]:
-    """Constants of the kernels and of the software of serving engines on their hosts.
+    """Constants of the kernels and the software of serving engines on their hosts.
 
-    Kernels are launched ahead of the accelerator. Attention of an engine reads its cache slower than the kernel by
-    itself; the host's processors slow down its software, and launches by a factor of their own (heuristic, this work).
-
-    Parameters
-    ----------
-    constants : mapping of str to mapping of str to Array
-        Constants (rows, 1) by family, those of the kernels and the families serving_software, serving_memory,
-        serving_load, serving_host and serving_attention; serving_eager where a step is launched kernel by kernel.
-    architecture : Architecture
-        Structure that the models share.
-
-    Returns
-    -------
-    tuple of dict
-        Fields ``kernels`` and ``software`` of a :class:`Deployment`.
-
-    Examples
-    --------
-    A cache read at 0.8 of the bandwidth, 1.25 times as slowly in the engine; a step of 2 ms on a host half as fast:
-
-    >>> constants = {"attention_decode": {"memory_efficiency": np.array([0.8])}}
-    >>> constants |= {"serving_memory": {}, "serving_load": {}}
-    >>> constants["serving_attention"] = {"memory_slowdown": np.array([1.25])}
-    >>> names = ("host_slowdown", "launch_slowdown", "ranks")
-    >>> constants["serving_host"] = dict(zip(names, np.array([[2.0], [1.0], [1.0]])))
-    >>> constants["serving_software"] = {"step_time": np.array([0.002]), "kernel_overhead_time": np.array([0.0])}
-    >>> constants["attention_decode"]["launch_time"] = np.array([0.0])
-    >>> kernels, software = engine_constants(constants, Architecture(False, False, False))
-    >>> kernels["attention_decode"]["memory_efficiency"].tolist(), software["step_time"].tolist()
-    ([0.64], [0.004])
+    Launches overlap with the accelerator. An engine's attention reads its cache slower than the bare kernel. Host
+    processors slow down the software, and launches by a factor of their own (heuristic, this work).
     """
     host = constants["serving_host"]
     kernels = {family: values for family, values in constants.items() if family not in _OF_ENGINE}
@@ -305,166 +227,72 @@ def engine_constants(
 
 
 def with_copied_groups(model: Model, plan: InferencePlan, ranks: Array) -> Model:
-    """The models with as many heads and groups as the ranks of all accelerators keep, copies and padding included.
+    """Models with replicated KV groups and padded query heads, for accelerators of several ranks each.
 
-    A group is not split: where a replica has more ranks than the model has groups, each keeps a whole one. Query heads
-    that the ranks do not divide are padded to their next multiple.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    plan : InferencePlan
-        Degrees over accelerators, (rows,). [-]
-    ranks : Array
-        Ranks of one accelerator, (rows,). [-]
-
-    Returns
-    -------
-    Model
-        The same where an accelerator is one rank.
+    A group is not split: with more ranks than groups, each rank holds a copy. Query heads are padded to a multiple of
+    the ranks.
 
     References
     ----------
     .. [1] AWS Neuron documentation, Transformers NeuronX developer guide, grouped-query attention: REPLICATED_HEADS.
     .. [2] Optimum Neuron 0.4, attention/gqa.py and vllm/platform.py: heads are padded (Llama 4 Scout, 32 ranks).
-
-    Examples
-    --------
-    The 8 groups of Llama 3.1 on 16 accelerators of two cores each: 32 ranks keep one each. Its 32 query heads on 20
-    ranks: 40 are kept.
-
-    >>> from types import SimpleNamespace
-    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
-    >>> plan = SimpleNamespace(attention_parallel=np.array([16.0]))
-    >>> with_copied_groups(llama, plan, np.array([2.0])).num_query_groups.tolist()
-    [32.0]
-    >>> plan = SimpleNamespace(attention_parallel=np.array([10.0]))
-    >>> with_copied_groups(llama, plan, np.array([2.0])).num_attention_heads.tolist()
-    [40.0]
     """
     if np.all(ranks == 1.0):
         return model
     all_ranks = plan.attention_parallel * ranks
-    kept = {
+    padded = {
         name: np.where(ranks == 1.0, values, all_ranks * np.ceil(values / all_ranks))
         for name in ("num_attention_heads", "num_query_groups")
         for values in (getattr(model, name),)
     }
-    return replace(model, **kept)
+    return replace(model, **padded)
 
 
 class Batching(NamedTuple):
-    """How the batch of a replica is split, (rows,).
+    """How the batch of a replica is split, (rows,)."""
 
-    Attributes
-    ----------
-    micro_batches : Array
-        Parts that follow each other through the stages. [-]
-    rounds : Array
-        Parts that are prefilled one after the other. [-]
-    prompts : Array
-        Sequences that are prefilled, of all parts. [-]
-    own_prompts : Array
-        Of those, the ones of the busiest attention replica in each part. [-]
-    passes : Array
-        Passes that their prefill takes: as many as fill them, one for each part at least; through stages full ones. [-]
-    sequences : Array
-        Sequences of one part that are decoded together. [-]
-    prefill_split : Array
-        2 where passes are halves of one, of which one computes while the other is sent to experts, else 1. [-]
-    decode_split : Array
-        The same of the sequences of a step. [-]
-    """
-
-    micro_batches: Array
-    rounds: Array
-    prompts: Array
-    own_prompts: Array
-    passes: Array
-    sequences: Array
-    prefill_split: Array
-    decode_split: Array
+    micro_batches: Array  # micro-batches in the pipeline [-]
+    rounds: Array  # micro-batches prefilled one after the other [-]
+    prompts: Array  # prompts of all rounds [-]
+    own_prompts: Array  # prompts of the busiest attention replica, over all rounds [-]
+    passes: Array  # prefill passes, one per round at least; fractional if later prompts fill the last pass [-]
+    sequences: Array  # sequences of one decode micro-batch [-]
+    prefill_split: Array  # 2 with two-batch overlap in the prefill, else 1 [-]
+    decode_split: Array  # 2 with two-batch overlap in decode steps, else 1 [-]
 
 
 def batching_of(plan: InferencePlan) -> Batching:
-    """Passes of the prefill and parts of a decode step: the whole batch is prefilled unless a plan says how many.
-
-    Parameters
-    ----------
-    plan : InferencePlan
-        Degrees, lengths, batch, (rows,).
-
-    Returns
-    -------
-    Batching
-        How its batch is split, (rows,). [-]
-
-    Examples
-    --------
-    Eight prompts of 1,000 tokens in passes of 2,000:
-
-    >>> from types import SimpleNamespace
-    >>> sizes = {"batch_size": 8.0, "num_micro_batches": 2.0, "micro_batch_size": 4.0, "data_parallel_attention": 1.0}
-    >>> sizes |= {"own_tokens": 1000.0, "prefill_tokens": 2000.0, "prompts_together": 0.0, "two_batch_overlap": 0.0}
-    >>> sizes["pipeline_parallel"] = 1.0
-    >>> plan = SimpleNamespace(**{name: np.array([size]) for name, size in sizes.items()})
-    >>> batching_of(plan).passes.tolist()
-    [4.0]
-    """
-    apart = plan.prompts_together > 0.0
-    prompts = np.where(apart, plan.prompts_together, plan.batch_size)
-    rounds = np.where(apart, 1.0, plan.num_micro_batches)
-    # Parts that do not divide the batch have one prompt more or less.
+    """Prefill passes and decode micro-batches; the whole batch is prefilled at once unless the plan limits prompts."""
+    limited = plan.prompts_together > 0.0
+    prompts = np.where(limited, plan.prompts_together, plan.batch_size)
+    rounds = np.where(limited, 1.0, plan.num_micro_batches)
+    # Prompts of the busiest attention replica: rounds that do not divide the batch differ by one prompt.
     replicas, fewest = plan.data_parallel_attention, np.floor(prompts / rounds)
-    fuller = prompts - rounds * fewest
-    own = fuller * np.ceil((fewest + 1.0) / replicas) + (rounds - fuller) * np.ceil(fewest / replicas)
-    passes = own * plan.own_tokens / plan.prefill_tokens
-    # Stages are filled by a full pass, and under load the next prompt fills up the last one: it counts by its tokens.
-    passes = np.maximum(np.where((plan.pipeline_parallel > 1.0) | apart, passes, np.ceil(passes)), rounds)
-    if not some(plan.two_batch_overlap > 0.0):
-        one = np.ones_like(passes)
-        return Batching(plan.num_micro_batches, rounds, prompts, own, passes, plan.micro_batch_size, one, one)
-    # A token or a sequence cannot be split in two.
-    cut = (plan.two_batch_overlap > 0.0) & (replicas > 1.0)
-    halves = np.where(cut & (plan.own_tokens * prompts >= 2.0 * rounds * replicas), 2.0, 1.0)
-    parts = np.where(cut & (plan.micro_batch_size >= 2.0 * replicas), 2.0, 1.0)
-    sequences = np.ceil(plan.micro_batch_size / parts)
-    return Batching(plan.num_micro_batches, rounds, prompts, own, passes * halves, sequences, halves, parts)
+    larger_rounds = prompts - rounds * fewest
+    largest, smallest = (np.ceil(size / replicas) for size in (fewest + 1.0, fewest))
+    own_prompts = larger_rounds * largest + (rounds - larger_rounds) * smallest
+    # A pipeline runs full passes, and under load the next prompt fills the last pass: passes are fractional there.
+    passes = own_prompts * plan.own_tokens / plan.prefill_tokens
+    passes = np.maximum(np.where((plan.pipeline_parallel > 1.0) | limited, passes, np.ceil(passes)), rounds)
+    prefill_split = decode_split = np.ones_like(passes)
+    sequences = plan.micro_batch_size
+    if some(plan.two_batch_overlap > 0.0):
+        # Two-batch overlap needs two tokens or two sequences per attention replica.
+        overlapped = (plan.two_batch_overlap > 0.0) & (replicas > 1.0)
+        prefill_split = np.where(overlapped & (plan.own_tokens * prompts >= 2.0 * rounds * replicas), 2.0, 1.0)
+        decode_split = np.where(overlapped & (plan.micro_batch_size >= 2.0 * replicas), 2.0, 1.0)
+        passes, sequences = passes * prefill_split, np.ceil(plan.micro_batch_size / decode_split)
+    return Batching(
+        plan.num_micro_batches, rounds, prompts, own_prompts, passes, sequences, prefill_split, decode_split
+    )
 
 
 def computed_batching(plan: InferencePlan, batching: Batching, whole_batch: Array) -> Batching:
-    """Batching with the sequences that a decode step computes: those that run, or all that the engine may run.
-
-    Engines that are compiled for one batch pad fewer sequences to it; what is padded costs as much as what runs.
-
-    Parameters
-    ----------
-    plan : InferencePlan
-        Degrees and the most requests of a replica that run together, NaN where that is not stated, (rows,).
-    batching : Batching
-        How its batch is split, (rows,). [-]
-    whole_batch : Array
-        1 where steps compute the whole batch, else 0, (rows,). [-]
-
-    Returns
-    -------
-    Batching
-        The same where the limit is not stated. [-]
+    """Batching with the sequences that a decode step computes: engines compiled for one batch size pad to it.
 
     References
     ----------
     .. [1] AWS Neuron documentation, NxD Inference API guide: batch_size is a compile-time option.
-
-    Examples
-    --------
-    Three sequences of an engine compiled for 32, and of one that is not:
-
-    >>> from types import SimpleNamespace
-    >>> plan = SimpleNamespace(max_running_batch=np.array([32.0, 32.0]), pipeline_parallel=np.ones(2))
-    >>> running = Batching(*np.ones((5, 2)), np.array([3.0, 3.0]), *np.ones((2, 2)))
-    >>> computed_batching(plan, running, np.array([1.0, 0.0])).sequences.tolist()
-    [32.0, 3.0]
     """
     padded = (whole_batch > 0.0) & ~np.isnan(plan.max_running_batch)
     if not some(padded):
@@ -474,35 +302,7 @@ def computed_batching(plan: InferencePlan, batching: Batching, whole_batch: Arra
 
 
 def serving_shape(plan: InferencePlan, batching: Batching, popularity: Popularity) -> ServingShape:
-    """Tokens of a pass of the prefill and of a decode step on one rank.
-
-    Parameters
-    ----------
-    plan : InferencePlan
-        Degrees and lengths, (rows,).
-    batching : Batching
-        How its batch is split, (rows,). [-]
-    popularity : Popularity
-        How unevenly routers visit experts, (rows,). [-]
-
-    Returns
-    -------
-    ServingShape
-        Tokens, and how the model is split, (rows,). [-]
-
-    Examples
-    --------
-    Four prompts of 1,000 tokens in two passes; eight sequences on two replicas of the attention layers.
-
-    >>> from types import SimpleNamespace
-    >>> ranks = dict.fromkeys(("attention_parallel", "expert_parallel", "expert_tensor_parallel"), 1.0)
-    >>> sizes = {"drafted_tokens": 0.0, "data_parallel_attention": 2.0, "own_tokens": 1000.0, "redundant_experts": 0.0}
-    >>> plan = SimpleNamespace(**ranks, **sizes, chunks=1.0, chunk_context=1000.0)
-    >>> batching = SimpleNamespace(own_prompts=4.0, prompts=8.0, passes=2.0, sequences=8.0)
-    >>> shape = serving_shape(plan, batching, EVEN)
-    >>> shape.prefill_tokens, float(shape.decode_tokens)
-    (2000.0, 4.0)
-    """
+    """Tokens of a prefill pass and of a decode step on one rank."""
     prompts, drafted = batching.own_prompts, 1.0 + plan.drafted_tokens
     sequences = np.ceil(batching.sequences / plan.data_parallel_attention)
     new = plan.own_tokens / batching.passes

@@ -1,4 +1,4 @@
-"""Power of serving from its work: operations of a token, bytes and weights of a decode step, sampling, messages."""
+"""Power of serving: FLOP per token, traffic of decode steps and sampling, communication."""
 
 from __future__ import annotations
 
@@ -10,179 +10,106 @@ import numpy as np
 from xlperf.base.arrays import Array, divide
 from xlperf.equations.hardware.memory import resident_share
 from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_power, traffic_from_memory
+from xlperf.equations.model.blocks import EXPERTS, MLP, SHARED_EXPERT, weights
 from xlperf.equations.model.experts import Popularity, activated_experts
 from xlperf.equations.model.model import Architecture, Model
-from xlperf.equations.model.parameters import expert_parameters, matrix_parameters
+from xlperf.equations.model.parameters import matrix_parameters, whole_model
 from xlperf.equations.model.serving import SAMPLING_PASSES
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.kernels import wide_attention
 from xlperf.equations.serving.phases import logit_size
 
+# Result columns that add up to a decode step
 STEP_PARTS = ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
-"""Results that add up to a decode step."""
 
 
 class ServedWork(NamedTuple):
-    """What accelerators do while they serve: plans and their results.
-
-    Attributes
-    ----------
-    model : Model
-        Served models, (rows,).
-    plan : InferencePlan
-        Plans as the sheet has them, all accelerators, with the bytes of weights and inputs, (rows,).
-    architecture : Architecture
-        Structure that the models share.
-    results : mapping of str to Array
-        Rates, times of a decode step, shares of pools, memory, (rows,).
-    popularity : Popularity
-        How unevenly routers visit experts, (rows,). [-]
-    """
+    """Served plans with their results, (rows,)."""
 
     model: Model
-    plan: InferencePlan
-    architecture: Architecture
-    results: Mapping[str, Array]
-    popularity: Popularity
+    plan: InferencePlan  # of all accelerators, with the bytes of weights and inputs
+    architecture: Architecture  # common structure of the models
+    results: Mapping[str, Array]  # rates, parts of a decode step, shares of pools, memory
+    popularity: Popularity  # routing imbalance over experts [-]
 
     @property
     def step(self) -> Array:
-        """Time of a decode step, (rows,). [s]"""
+        """Time of a decode step. [s]"""
         parts = (self.results[name] for name in STEP_PARTS)
         return np.asarray(sum(parts, 0.0 * self.results["tokens_per_second"]))
 
     @property
     def busy(self) -> Array:
-        """Share of the time in which anything runs, (rows,): below 1 at low rates of arrivals. [-]"""
+        """Fraction of the time with running requests, below 1 at low arrival rates. [-]"""
         running = np.minimum(self.results["running_batch"], 1.0)
         return np.where(np.isnan(self.plan.request_rate), 1.0, running)
 
     @property
     def sampled(self) -> Array:
-        """Bytes that choosing the tokens of a decode step takes, (rows,). [B]"""
+        """Sampling traffic of a decode step. [B]"""
         return sampling_traffic(self.model, self.plan, np.maximum(self.results["running_batch"], 1.0))
 
     @property
     def flop(self) -> Array:
-        """Operations of a token that is generated, (rows,). [FLOP]"""
+        """FLOP per generated token. [FLOP]"""
         return token_flop(self.model, self.plan.prompt_length + 0.5 * self.plan.output_length)
 
 
 def token_flop(model: Model, context: Array) -> Array:
-    r"""Operations of one token in a forward pass.
+    r"""FLOP of one token in a forward pass: N_a active matmul parameters, L layers of h heads of size d, context s.
 
     .. math:: F = 2 N_a + 4 L h d\,s
 
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    context : Array
-        Tokens s that it attends to, (rows,). [-]
-
-    Returns
-    -------
-    Array
-        Products with the active parameters N_a and attention of all layers, (rows,). [FLOP]
-
     References
     ----------
     .. [1] J. Kaplan et al., "Scaling laws for neural language models", 2020, arXiv:2001.08361, table 1.
 
-    Examples
-    --------
     Llama 3.1 8B at 1,000 tokens: 2 x 7,504,658,432 + 4 x 32 x 32 x 128 x 1000.
 
-    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
+    >>> from ideal_machine import LLAMA as llama
     >>> token_flop(llama, np.array([1000.0])).tolist()
     [15533604864.0]
     """
-    attended = 4.0 * model.num_layers * model.num_attention_heads * model.head_size * context
-    return np.asarray(2.0 * matrix_parameters(model, True) + attended)
+    attention = 4.0 * model.num_layers * model.num_attention_heads * model.head_size * context
+    return np.asarray(2.0 * matrix_parameters(model, True) + attention)
 
 
 def feed_forward_flop(model: Model) -> Array:
-    r"""Operations of one token in the feed-forward layers of a forward pass: what expert pools compute.
+    r"""FLOP of one token in the feed-forward layers, which expert pools compute.
 
     .. math:: F = 2 \left(L_m \left(k\,P_e + P_s\right) + L_d\,P_d\right)
 
-    Parameters
-    ----------
-    model : Model
-        Shapes: k experts of P_e weights, shared ones P_s in L_m layers, P_d in L_d dense ones, (rows,). [-]
-
-    Returns
-    -------
-    Array
-        (rows,). [FLOP]
+    L_m layers have experts of P_e parameters (k active) and shared experts of P_s; L_d layers have an MLP of P_d.
 
     References
     ----------
     .. [1] J. Kaplan et al., "Scaling laws for neural language models", 2020, arXiv:2001.08361, table 1.
-
-    Examples
-    --------
-    Llama 3.1 8B: 2 x 32 x 3 x 4096 x 14336.
-
-    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
-    >>> feed_forward_flop(llama).tolist()
-    [11274289152.0]
     """
-    expert, shared, dense = (
-        expert_parameters(width, size, model.gated_mlp)
-        for width, size in (
-            (model.expert_hidden_size, model.expert_ffn_hidden_size),
-            (model.hidden_size, model.shared_ffn_hidden_size),
-            (model.hidden_size, model.ffn_hidden_size),
-        )
-    )
+    shard = whole_model(model)
+    expert, shared, dense = (weights(block, shard) for block in (EXPERTS, SHARED_EXPERT, MLP))
     mixed = model.num_moe_layers * (model.top_k * expert + shared)
     return np.asarray(2.0 * (mixed + model.num_dense_layers * dense))
 
 
 def visited_share(model: Model, batch: Array, popularity: Popularity) -> Array:
-    r"""Share of the routed experts that a decode step reads, expected.
+    r"""Expected share of the routed experts that a decode step reads.
 
     .. math:: s = \frac{E_{hit}}{E}
-
-    Parameters
-    ----------
-    model : Model
-        Experts, (rows,). [-]
-    batch : Array
-        Tokens of the step, (rows,). [-]
-    popularity : Popularity
-        How unevenly routers visit experts, (rows,). [-]
-
-    Returns
-    -------
-    Array
-        1 for dense models, (rows,). [-]
 
     References
     ----------
     .. [1] R. Zhu et al., "MegaScale-Infer: Serving mixture-of-experts at scale with disaggregated expert parallelism",
        2025, arXiv:2504.02263, section 2.3.
-
-    Examples
-    --------
-    Two tokens with two of eight experts each visit 3.5 of them, as in :func:`activated_experts`.
-
-    >>> from types import SimpleNamespace
-    >>> model = SimpleNamespace(num_experts=np.array([8.0]), top_k=np.array([2.0]))
-    >>> visited_share(model, np.array([2.0]), Popularity()).tolist()
-    [0.4375]
     """
     hit = _read_experts(model, batch, popularity)
     return np.where(model.num_experts > 0.0, divide(hit, model.num_experts), 1.0)
 
 
 def _read_experts(model: Model, batch: Array, popularity: Popularity) -> Array:
-    """Experts whose weights a decode step reads, expected, (rows,). [-]
+    """Expected number of experts whose weights a decode step reads, (rows,). [-]
 
-    Without hot experts, which times have: with them the power of conversations on H100 is predicted 16 % too low,
-    without them 7 % (ML.ENERGY, 12 runs of gpt-oss). The runs that hot experts are fitted on are of random tokens and
-    print no power.
+    Power omits the hot experts of the step times. With them, the power of conversations on H100 is 16 % too low,
+    without them 7 % (ML.ENERGY, 12 runs of gpt-oss); the runs that fit hot experts use random tokens and no power.
     """
     spread = popularity._replace(hot_share=0.0 * popularity.hot_share)
     return activated_experts(model.num_experts, model.top_k, np.maximum(batch, 1.0), spread)
@@ -197,45 +124,12 @@ def decode_step_traffic(
     running_batch: Array,
     popularity: Popularity,
 ) -> tuple[Array, Array]:
-    r"""Bytes that an accelerator reads in a decode step: weights of the experts that are visited, and the cache.
+    r"""Bytes of weights and of KV cache that an accelerator reads in a decode step.
 
     .. math:: T = W \frac{N_a + (N - N_a) \frac{E_{hit} - k}{E - k}}{N} + C \frac{s_p + s_o / 2}{s_p + s_o}
 
-    Heuristic, this work.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    plan : InferencePlan
-        Lengths, (rows,). [-]
-    architecture : Architecture
-        Structure that the models share.
-    weights_size : Array
-        Weights W on the accelerator, (rows,). [B]
-    cache_size : Array
-        Cache C of the batch at its longest on the accelerator, (rows,). [B]
-    running_batch : Array
-        Requests that decode together, (rows,). [-]
-    popularity : Popularity
-        How unevenly routers visit experts, (rows,). [-]
-
-    Returns
-    -------
-    weights : Array
-        Weights that are read, (rows,). [B]
-    cache : Array
-        Keys and values that are read, on average over the outputs, (rows,). [B]
-
-    Examples
-    --------
-    A dense model reads all its weights; the cache is at (300 + 100) / 500 of its longest on average.
-
-    >>> from types import SimpleNamespace
-    >>> plan = SimpleNamespace(prompt_length=np.array([300.0]), output_length=np.array([200.0]))
-    >>> read = decode_step_traffic(None, plan, Architecture(False, False, False), 10.0, 5.0, 1.0, 1.0)
-    >>> [each.tolist() for each in read]
-    [10.0, [4.0]]
+    Weights W count the active parameters N_a of N and the experts hit beyond top-k; cache C holds prompt s_p and output
+    s_o. Heuristic, this work.
     """
     mean = divide(plan.prompt_length + 0.5 * plan.output_length, plan.prompt_length + plan.output_length)
     read = weights_size
@@ -249,34 +143,11 @@ def decode_step_traffic(
 
 
 def sampling_traffic(model: Model, plan: InferencePlan, running_batch: Array) -> Array:
-    r"""Bytes that choosing the tokens of a decode step takes on an accelerator: every rank of a copy chooses all.
+    r"""Bytes of sampling the b tokens of a decode step from a vocabulary V, on each accelerator of a replica.
 
     .. math:: T = 2\,b\,V\,s
 
     Heuristic, this work.
-
-    Parameters
-    ----------
-    model : Model
-        Vocabulary V, (rows,). [-]
-    plan : InferencePlan
-        Whether logits are sorted, which says the bytes s, and copies of the attention layers, (rows,).
-    running_batch : Array
-        Requests b that decode together, (rows,). [-]
-
-    Returns
-    -------
-    Array
-        (rows,). [B]
-
-    Examples
-    --------
-    Eight requests, 1,000 logits of 4 bytes, written and read:
-
-    >>> from types import SimpleNamespace
-    >>> plan = SimpleNamespace(data_parallel_attention=np.ones(1), sorted_sampling=np.zeros(1))
-    >>> sampling_traffic(SimpleNamespace(vocab_size=np.array([1000.0])), plan, np.array([8.0])).tolist()
-    [64000.0]
     """
     return np.asarray(
         SAMPLING_PASSES * (running_batch / plan.data_parallel_attention) * (model.vocab_size * logit_size(plan))
@@ -284,65 +155,22 @@ def sampling_traffic(model: Model, plan: InferencePlan, running_batch: Array) ->
 
 
 def mean_weight_size(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
-    """Bytes of a weight, the mean over those of the plan's precision and attention layers that stay in 16 bits.
-
-    By definition.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    plan : InferencePlan
-        Bytes of both, (rows,).
-    architecture : Architecture
-        Structure that the models share.
-
-    Returns
-    -------
-    Array
-        (rows,). [B]
-
-    Examples
-    --------
-    All weights of a dense model are in the precision of the plan.
-
-    >>> from types import SimpleNamespace
-    >>> plan = SimpleNamespace(weight_size=np.array([1.0]), wide_attention=np.zeros(1))
-    >>> mean_weight_size(None, plan, Architecture(False, False, False)).tolist()
-    [1.0]
-    """
+    """Mean bytes of a weight, over weights in the plan's precision and attention layers in 16 bits. By definition."""
     if not architecture.experts and not (plan.wide_attention > 0.0).any():
         return np.asarray(plan.weight_size)
     if architecture.experts:
-        expert = expert_parameters(model.expert_hidden_size, model.expert_ffn_hidden_size, model.gated_mlp)
+        expert = weights(EXPERTS, whole_model(model))
         experts = model.num_moe_layers * (model.num_experts * expert) / matrix_parameters(model, False)
     else:
-        dense = expert_parameters(model.hidden_size, model.ffn_hidden_size, model.gated_mlp)
-        experts = model.num_layers * dense / matrix_parameters(model, False)
+        experts = model.num_layers * weights(MLP, whole_model(model)) / matrix_parameters(model, False)
     mixed = plan.activation_size + np.minimum(experts, 1.0) * (plan.weight_size - plan.activation_size)
     return np.where(wide_attention(model, plan, architecture), mixed, plan.weight_size)
 
 
 def results_at_rate(results: Mapping[str, Array], rate: Array) -> dict[str, Array]:
-    """Results of the same work at another token rate: a longer step is time in which the host waits.
+    """Results of the same work at a lower token rate: the difference is host time in each step (heuristic, this work).
 
-    Heuristic, this work.
-
-    Parameters
-    ----------
-    results : mapping of str to Array
-        Rates and times of a decode step, (rows,).
-    rate : Array
-        Tokens of the deployment in a second, (rows,). [token/s]
-
-    Returns
-    -------
-    dict of str to Array
-        The results with that rate, (rows,).
-
-    Examples
-    --------
-    Five parts of 1 s; at half the rate a step takes 5 s longer, in which the host waits.
+    Five parts of 1 s; at half the rate a step takes 5 s longer.
 
     >>> results = {**dict.fromkeys(STEP_PARTS, np.ones(1)), "tokens_per_second": np.array([100.0])}
     >>> results_at_rate(results, np.array([50.0]))["time_overhead"].tolist()
@@ -354,151 +182,69 @@ def results_at_rate(results: Mapping[str, Array], rate: Array) -> dict[str, Arra
 
 
 def serving_power(machines: tuple[Machine, Machine], work: ServedWork) -> tuple[Array, Array]:
-    """Mean power of an accelerator while it decodes and while it prefills, or of the pools that do.
+    """Mean power of an accelerator while it decodes and while it prefills, or of each pool. [W]
 
-    Heuristic, this work: :func:`accelerator_power` of the work of a decode step, done at the rate of tokens, and of the
-    prompts, whose operations bring a byte each ``compute_intensity`` of them.
-
-    Parameters
-    ----------
-    machines : tuple of Machine
-        Accelerators that decode and those that prefill, with limits and constants.
-    work : ServedWork
-        Plans and their results, (rows,).
-
-    Returns
-    -------
-    tuple of Array
-        Decoding and prefilling, (rows,). [W]
-
-    Examples
-    --------
-    Idle 10 % of 1,000 W and running clocks another 10 %. A decode step reads 30 MB in 30 us, at 2 x 10 pJ/B 20 W, and
-    computes next to nothing; the prefill does 28 GFLOP in 126 us at 1 pJ.
-
-    >>> from ideal_machine import ONE, deployment, power_machine
-    >>> from xlperf.equations.serving.results import serving_results
-    >>> served = deployment()
-    >>> work = ServedWork(served.model, served.plan, served.architecture, serving_results(served), ONE)
-    >>> [round(float(power[0])) for power in serving_power((power_machine(), power_machine()), work)]
-    [223, 422]
+    :func:`accelerator_power` of a decode step's work at the token rate, and of prompts, which read one byte per
+    ``compute_intensity`` FLOP. Heuristic, this work.
     """
     model, plan, results, step, busy = work.model, work.plan, work.results, work.step, work.busy
     share, rate, running = results["prefill_share"], results["tokens_per_second"], results["running_batch"]
-    each = rate / plan.num_accelerators
+    token_rate = rate / plan.num_accelerators
     decoding = np.maximum(1.0 - share, 1e-9)
+    # Decoding: FLOP at the token rate; traffic of a step, of which the last-level cache serves a part.
     weights, cache = results["memory_weights"], results["memory_kv_cache"]
-    sizes = weights, cache, running, work.popularity
-    read, cached = decode_step_traffic(model, plan, work.architecture, *sizes)
+    read, cached = decode_step_traffic(model, plan, work.architecture, weights, cache, running, work.popularity)
     traffic, sampled = read + cached, work.sampled
-    held = resident_share(weights + cache, machines[0].device.l2_capacity[:, 0])
-    moved = traffic * (1.0 - held) + sampled
+    resident = resident_share(weights + cache, machines[0].device.l2_capacity[:, 0])
+    from_memory = traffic * (1.0 - resident) + sampled
     decode = WorkRates(
-        np.nan_to_num(each / decoding * work.flop),
+        np.nan_to_num(token_rate / decoding * work.flop),
         np.nan_to_num(busy * divide(read / mean_weight_size(model, plan, work.architecture), step)),
         np.nan_to_num(busy * divide(traffic + sampled, step)),
-        divide(moved, traffic + sampled),
+        divide(from_memory, traffic + sampled),
         np.nan_to_num(busy * divide(results["time_communication"], step)),
         busy,
     )
-    prompts = each * divide(plan.prompt_length, plan.output_length)
+    # Prefill: FLOP of the prompts; the share of traffic from memory is that of the feed-forward GEMM.
+    prompts = token_rate * divide(plan.prompt_length, plan.output_length)
     prompt_rate = np.nan_to_num(divide(prompts * token_flop(model, 0.5 * plan.prompt_length), share))
     read = prompt_rate / machines[1].constants["compute_intensity"][:, 0]
-    size, nothing = plan.input_size, 0.0 * rate
-    missing = prompt_traffic_from_memory(machines[1], model, plan)
-    prefill = WorkRates(prompt_rate, nothing, read, missing, nothing, busy)
-    return accelerator_power(*machines[0], size, decode), accelerator_power(*machines[1], size, prefill)
-
-
-def prompt_traffic_from_memory(machine: Machine, model: Model, plan: InferencePlan) -> Array:
-    """:func:`traffic_from_memory` of a prefill: its feed-forward products stand for all. Heuristic, this work.
-
-    Parameters
-    ----------
-    machine : Machine
-        Accelerators that prefill, with limits and constants.
-    model : Model
-        Served models, (rows,).
-    plan : InferencePlan
-        Lengths and degrees, (rows,).
-
-    Returns
-    -------
-    Array
-        (rows,). [-]
-
-    Examples
-    --------
-    A last-level cache of 50 MiB is the usual one.
-
-    >>> from types import SimpleNamespace
-    >>> device = SimpleNamespace(l2_capacity=np.array([[50.0 * 2**20]]), num_multiprocessors=np.array([[132.0]]))
-    >>> model = SimpleNamespace(ffn_hidden_size=np.array([14336.0]), hidden_size=np.array([4096.0]))
-    >>> plan = SimpleNamespace(tensor_parallel=np.ones(1), prompt_length=np.array([1024.0]), input_size=np.array([2.0]))
-    >>> prompt_traffic_from_memory(Machine(device, None, None), model, plan).tolist()
-    [1.0]
-    """
+    size, zeros = plan.input_size, 0.0 * rate
     width = np.where(model.ffn_hidden_size > 0.0, model.ffn_hidden_size, model.hidden_size) / plan.tensor_parallel
-    return traffic_from_memory(machine.device, width, model.hidden_size, plan.prompt_length, plan.input_size)
+    missing = traffic_from_memory(machines[1].device, width, model.hidden_size, plan.prompt_length, size)
+    prefill = WorkRates(prompt_rate, zeros, read, missing, zeros, busy)
+    return accelerator_power(*machines[0], size, decode), accelerator_power(*machines[1], size, prefill)
 
 
 def expert_pool_power(
     machines: tuple[Machine, Machine], work: ServedWork, counts: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """As :func:`serving_power`, of an accelerator of the attention pool and of the expert pool while they decode.
+    """Power of an accelerator of the attention pool and of the expert pool while they decode, as :func:`serving_power`.
 
-    Heuristic, this work: every micro-batch reads the weights of its pool; a pool is busy for its share of a step.
-
-    Parameters
-    ----------
-    machines : tuple of Machine
-        Accelerators of both pools, with limits and constants.
-    work : ServedWork
-        Plans and their results, (rows,).
-    counts : tuple of Array
-        Accelerators of both pools, (rows,). [-]
-
-    Returns
-    -------
-    tuple of Array
-        Attention and experts, (rows,). [W]
-
-    Examples
-    --------
-    Idle 10 % of 1,000 W and running clocks another 10 % while a pool is busy: attention 47 % of the time, the experts,
-    which read 16 MB of a step of 30 us, 53 %; both draw 2 x 10 pJ/B.
-
-    >>> from ideal_machine import ONE, experts, pools, power_machine
-    >>> from xlperf.equations.serving.pools import pooled_results
-    >>> own, requests = pools(experts(), num_accelerators=4, prefill_accelerators=1, expert_accelerators=2)
-    >>> results = pooled_results(own, requests)
-    >>> work = ServedWork(experts(), own.decoding.plan, own.decoding.architecture, results, own.decoding.popularity)
-    >>> found = expert_pool_power((power_machine(), power_machine()), work, (ONE, 2 * ONE))
-    >>> [round(float(power[0])) for power in found]
-    [157, 164]
+    Every micro-batch reads the weights of its pool; a pool is busy for its share of a step. Heuristic, this work.
     """
     model, plan, results, step, loaded = work.model, work.plan, work.results, work.step, work.busy
     rate, running = results["tokens_per_second"], results["running_batch"]
-    fed = feed_forward_flop(model)
-    flop = work.flop - fed, fed
+    feed_forward, zeros = feed_forward_flop(model), 0.0 * rate
+    flop = work.flop - feed_forward, feed_forward
+    # Bytes of a step: weights of both pools; cache and sampling in the attention pool.
     batches = np.minimum(plan.ping_pong_batches, np.maximum(np.ceil(running), 1.0))
     experts = batches * results["expert_memory"] * visited_share(model, running / batches, work.popularity)
-    weights, none = (batches * results["memory_weights"], experts), 0.0 * rate
-    sizes_held = none, results["memory_kv_cache"], running, work.popularity
-    _, cache = decode_step_traffic(model, plan, work.architecture, *sizes_held)
-    others = cache + work.sampled, none
+    weights, cached = (batches * results["memory_weights"], experts), results["memory_kv_cache"]
+    _, cache = decode_step_traffic(model, plan, work.architecture, zeros, cached, running, work.popularity)
+    further = cache + work.sampled, zeros
     wide = wide_attention(model, plan, work.architecture)
     sizes = np.where(wide, plan.activation_size, plan.weight_size), plan.weight_size
     sending = loaded * results["expert_link_share"]
-    found = []
+    powers = []
     for pool, name in enumerate(("attention_pool_share", "expert_pool_share")):
         rates = WorkRates(
             np.nan_to_num(divide(rate * flop[pool], counts[pool])),
             np.nan_to_num(loaded * divide(weights[pool] / sizes[pool], step)),
-            np.nan_to_num(loaded * divide(weights[pool] + others[pool], step)),
+            np.nan_to_num(loaded * divide(weights[pool] + further[pool], step)),
             np.ones_like(rate),
             np.nan_to_num(sending),
             np.nan_to_num(loaded * np.minimum(results[name], 1.0)),
         )
-        found.append(accelerator_power(*machines[pool], plan.input_size, rates))
-    return found[0], found[1]
+        powers.append(accelerator_power(*machines[pool], plan.input_size, rates))
+    return powers[0], powers[1]

@@ -1,4 +1,4 @@
-"""Decode steps of an attention and an expert pool, which micro-batches pass in turns in every layer."""
+"""Decode steps of an attention and an expert pool, between which micro-batches alternate in every layer (ping-pong)."""
 
 from __future__ import annotations
 
@@ -21,53 +21,32 @@ from xlperf.equations.serving.phases import (
     serving_work,
 )
 
+# Result columns: utilisation of the pools and of the links between them
 POOL_SHARES = ("attention_pool_share", "expert_pool_share", "expert_link_share")
-"""Results that say how busy the pools and the links between them are."""
 _NETWORK = float(BOUNDS.index("network"))
 
 
 class SplitStep(NamedTuple):
-    """A decode step of an attention and an expert pool, (rows,).
+    """A decode step of an attention and an expert pool, (rows,)."""
 
-    Attributes
-    ----------
-    parts : Array
-        Its time by part, as :func:`xlperf.equations.serving.phases.phase_times` has it: of the pool that limits it, or
-        of one micro-batch where none is busy all the time, (rows, 5). [s]
-    bound : Array
-        What bounds it, a position in :data:`xlperf.equations.serving.phases.BOUNDS`. [-]
-    shares : Array
-        Shares of the step in which the attention pool, the expert pool and the links between them are busy, (rows, 3).
-        [-]
-    batches : Array
-        Micro-batches that it has. [-]
-    needed : Array
-        Fewest micro-batches with which one of the pools is busy all the time. [-]
-    work : tuple of ServingWork
-        Of a micro-batch in the attention pool and in the expert pool.
-    messages : tuple of Array
-        Time to send the tokens of a micro-batch to the experts of a layer, and back. [s]
-    repeats : Array
-        How often each time of a micro-batch counts in the step: attention, experts, messages, (rows, 3). [-]
-    """
-
+    # Time by part (as `phase_times`): of the limiting pool, or of one micro-batch if no pool is always busy, (rows, 5)
     parts: Array
-    bound: Array
-    shares: Array
-    batches: Array
-    needed: Array
-    work: tuple[ServingWork, ServingWork]
-    messages: tuple[Array, Array]
-    repeats: Array
+    bound: Array  # limiting resource, a position in `phases.BOUNDS` [-]
+    shares: Array  # utilisation of the attention pool, the expert pool and the links, (rows, 3) [-]
+    batches: Array  # micro-batches of the step [-]
+    needed: Array  # fewest micro-batches that keep one of the pools busy [-]
+    work: tuple[ServingWork, ServingWork]  # of a micro-batch in the attention and in the expert pool
+    messages: tuple[Array, Array]  # dispatch and combine of a micro-batch in a layer [s]
+    repeats: Array  # multiples of a micro-batch's attention, expert and message time in the step, (rows, 3) [-]
 
 
 def ping_pong_time(
     attention_time: Array, expert_time: Array, message_time: Array, link_time: Array, batches: Array
 ) -> Array:
-    r"""Time in which each of several micro-batches passes all layers, in turns in two pools and on the links between.
+    r"""Time of a decode step whose m micro-batches alternate between two pools in every layer.
 
-    While one is with the experts the next has attention: a pool that is busy all the time sets the pace; with too few
-    micro-batches the walk of one through both pools and back does.
+    While one micro-batch is with the experts, the next has attention. The busiest pool or link sets the pace, or with
+    few micro-batches the walk of one through both pools.
 
     .. math:: t = \max\left(t_a + t_e + t_c,\; m\,t_a,\; m\,t_e,\; m\,t_l\right)
 
@@ -78,7 +57,7 @@ def ping_pong_time(
     expert_time : Array
         Time t_e in the expert pool. [s]
     message_time : Array
-        Time t_c of its messages, to and fro. [s]
+        Time t_c of its messages in both directions. [s]
     link_time : Array
         Time t_l for which they occupy a link in one direction. [s]
     batches : Array
@@ -87,7 +66,7 @@ def ping_pong_time(
     Returns
     -------
     time : Array
-        Of a decode step. [s]
+        Time of the step. [s]
 
     References
     ----------
@@ -96,7 +75,7 @@ def ping_pong_time(
     .. [2] StepFun, "Step-3 is large yet affordable: model-system co-design for cost-effective decoding", 2025,
        arXiv:2507.19427, section 5.
 
-    Equal times in both pools and messages of a quarter of them each way: three micro-batches hide them.
+    Equal times in both pools, messages of a quarter each way: three micro-batches hide them.
 
     >>> ping_pong_time(4.0, 4.0, 2.0, 1.0, np.array([1.0, 2.0, 3.0, 4.0])).tolist()
     [10.0, 10.0, 12.0, 16.0]
@@ -107,7 +86,7 @@ def ping_pong_time(
 
 
 def fewest_batches(attention_time: Array, expert_time: Array, message_time: Array) -> Array:
-    r"""Fewest micro-batches that hide the messages between pools: one of them is then busy all the time.
+    r"""Fewest micro-batches that hide the messages between pools and keep one pool busy.
 
     .. math:: m \ge \frac{t_a + t_e + t_c}{\max(t_a, t_e)}
 
@@ -118,18 +97,18 @@ def fewest_batches(attention_time: Array, expert_time: Array, message_time: Arra
     expert_time : Array
         Time t_e in the expert pool. [s]
     message_time : Array
-        Time t_c of its messages, to and fro. [s]
+        Time t_c of its messages in both directions. [s]
 
     Returns
     -------
     batches : Array
-        Whole number. [-]
+        An integer. [-]
 
     References
     ----------
     .. [1] R. Zhu et al., "MegaScale-Infer: Serving mixture-of-experts at scale with disaggregated expert parallelism",
-       2025, arXiv:2504.02263, section 4.1: m >= 2 (1 + T_c / T_f) where both pools take the same time T_f and a
-       message T_c each way; three below half of it, four above.
+       2025, arXiv:2504.02263, section 4.1: m >= 2 (1 + T_c / T_f) for pools of equal time T_f and messages of T_c each
+       way: three below half of T_f, four above.
 
     >>> fewest_batches(1.0, 1.0, 2.0 * np.array([0.4, 0.6])).tolist()
     [3.0, 4.0]
@@ -139,129 +118,94 @@ def fewest_batches(attention_time: Array, expert_time: Array, message_time: Arra
 
 
 def _message_times(attention: Deployment, experts: Deployment, sequences: Array) -> tuple[Array, Array, Array]:
-    """Time to send the tokens of a micro-batch to the experts of a layer, back, and what they occupy of a link. [s]
+    """Dispatch, combine and link occupancy of a micro-batch in a layer. [s]
 
-    A token goes to the ranks of its experts, once more to those of experts that all share; ranks that share an expert
-    get it each, or one of them, which passes it on: the faster of both.
+    A token goes to the ranks of its routed and shared experts. Ranks that split an expert each receive it, or one of
+    them does and passes it on, whichever is faster.
     """
-    plan, other, model = attention.plan, experts.plan, attention.model
-    ranks = plan.tensor_parallel * plan.context_parallel, other.tensor_parallel
-    each = np.ceil(sequences / plan.data_parallel_attention) * (1.0 + plan.drafted_tokens)
+    plan, expert_plan, model = attention.plan, experts.plan, attention.model
+    ranks = plan.tensor_parallel * plan.context_parallel, expert_plan.tensor_parallel
+    # Elements that an attention rank sends, and expert ranks per token.
+    tokens = np.ceil(sequences / plan.data_parallel_attention) * (1.0 + plan.drafted_tokens)
     routed = np.where(model.num_experts > 0.0, model.num_moe_layers / model.num_layers, 0.0)
     width = np.where(model.num_experts > 0.0, model.expert_hidden_size, model.hidden_size)
     shared = np.where(model.shared_ffn_hidden_size > 0.0, 1.0, 0.0)
-    chosen = distinct_ranks(other.expert_parallel, np.minimum(model.top_k, model.num_experts) + shared)
+    chosen = distinct_ranks(expert_plan.expert_parallel, np.minimum(model.top_k, model.num_experts) + shared)
     copies = routed * chosen + (1.0 - routed)
-    own = each * width / (plan.attention_parallel * plan.context_parallel)
+    elements = tokens * width / (plan.attention_parallel * plan.context_parallel)
     there, back = np.minimum(plan.input_size, plan.activation_size), plan.activation_size
-    apart = np.maximum(0.5 * (ranks[0] + ranks[1]), 1.0)
+    distance = np.maximum(0.5 * (ranks[0] + ranks[1]), 1.0)
 
     def sent(amount: Array) -> Array:
         sizes = amount, amount * ranks[0] / ranks[1]
-        return pool_message_time(sizes, apart, (attention, experts), plan.expert_bandwidth)
+        return pool_message_time(sizes, distance, (attention, experts), plan.expert_bandwidth)
 
-    start = sent(0.0 * own)
-    group = other.expert_tensor_parallel
-    direct = sent(own * copies * group * there), sent(own * copies * group * back)
+    # To every rank of an expert.
+    start = sent(0.0 * elements)
+    group = expert_plan.expert_tensor_parallel
+    direct = sent(elements * copies * group * there), sent(elements * copies * group * back)
     if not some(group > 1.0):
         return direct[0], direct[1], np.maximum(*direct) - start
+    # To one rank of an expert, with a collective inside the expert's group.
     constants, gathering = experts.kernels, experts.kernels["all_gather"]
-    gathered = own * copies * ranks[0] / other.expert_parallel
-    steps = (("all_gather", there), ("reduce_scatter", back))
+    gathered = elements * copies * ranks[0] / expert_plan.expert_parallel
     inside = [
         collective_time(
             name, (gathered * size)[:, None], group[:, None], 1.0, experts.network, constants.get(name, gathering)
         )[:, 0]
-        for name, size in steps
+        for name, size in (("all_gather", there), ("reduce_scatter", back))
     ]
-    once = sent(own * copies * there), sent(own * copies * back)
-    passed = [one + more for one, more in zip(once, inside, strict=True)]
+    once = sent(elements * copies * there), sent(elements * copies * back)
+    passed = [message + collective for message, collective in zip(once, inside, strict=True)]
     shorter = (group > 1.0) & (passed[0] + passed[1] < direct[0] + direct[1])
     occupied = np.where(shorter, np.maximum(*once), np.maximum(*direct)) - start
-    first, second = (np.where(shorter, *pair) for pair in zip(passed, direct, strict=True))
-    return first, second, occupied
+    dispatch, combine = (np.where(shorter, *pair) for pair in zip(passed, direct, strict=True))
+    return dispatch, combine, occupied
 
 
 def split_step(attention: Deployment, experts: Deployment, batch: Array) -> SplitStep:
-    """A decode step of requests whose attention is in one pool and whose feed-forward layers are in another.
-
-    Parameters
-    ----------
-    attention : Deployment
-        Attention pools; their plans say how many micro-batches alternate, (rows,).
-    experts : Deployment
-        Expert pools of the same plans, (rows,).
-    batch : Array
-        Requests that a replica decodes together, (rows,). [-]
-
-    Returns
-    -------
-    SplitStep
-        (rows,).
-
-    Examples
-    --------
-    Two micro-batches of one request each read 16 MB of experts on each of the two ranks, one after the other.
-
-    >>> from ideal_machine import ONE, experts, pools
-    >>> own, _ = pools(experts(), num_accelerators=4, prefill_accelerators=1, expert_accelerators=2)
-    >>> found = split_step(own.decoding, own.experts, 2 * ONE)
-    >>> found.batches.tolist(), found.parts.sum(axis=-1).tolist()
-    ([2.0], [3.21e-05])
-    """
+    """Decode step with attention in one pool and feed-forward layers in another."""
     plan, ones = attention.plan, np.ones_like(batch)
-    each = np.ceil(batch / plan.ping_pong_batches)
-    batches = np.ceil(batch / each)
-    pools = attention.with_batch(each, ones), experts.with_batch(each, ones)
-    own, other = (serving_work(pool, (DECODING,)) for pool in pools)
-    layers, passes = own.layers, own.passes
-    attended = layers * own.parts[:, 0, 0] + passes * own.parts[:, 0, 1]
-    fed = layers * other.parts[:, 0, 0]
-    there, back, occupied = _message_times(*pools, each)
-    sent = np.zeros_like(attended)
-    sent[:, COMMUNICATION] = layers[:, 0] * (there + back)
-    times = total(attended), total(fed), sent[:, COMMUNICATION]
+    size = np.ceil(batch / plan.ping_pong_batches)
+    batches = np.ceil(batch / size)
+    # A micro-batch in each pool, and its messages.
+    pools = attention.with_batch(size, ones), experts.with_batch(size, ones)
+    attention_work, expert_work = (serving_work(pool, (DECODING,)) for pool in pools)
+    layers, passes = attention_work.layers, attention_work.passes
+    attention_parts = layers * attention_work.parts[:, 0, 0] + passes * attention_work.parts[:, 0, 1]
+    expert_parts = layers * expert_work.parts[:, 0, 0]
+    dispatch, combine, occupied = _message_times(*pools, size)
+    messages = np.zeros_like(attention_parts)
+    messages[:, COMMUNICATION] = layers[:, 0] * (dispatch + combine)
+    times = total(attention_parts), total(expert_parts), messages[:, COMMUNICATION]
     link = layers[:, 0] * occupied
     step = ping_pong_time(*times, link, batches)
-    busy = np.stack([batches * each for each in (times[0], times[1], link)], axis=-1)
-    # Where a pool or the link is never idle the step is its time, else that of one micro-batch on its way.
+    busy = np.stack([batches * time for time in (times[0], times[1], link)], axis=-1)
+    # Parts of the limiting pool or link (0, 1, 2), or of one micro-batch on its way (3).
     limit = np.where(step > np.max(busy, axis=-1), 3, np.argmax(busy, axis=-1))
     repeats = np.where(limit[:, None] == 3, 1.0, batches[:, None] * (np.arange(3) == limit[:, None]))
-    parts = repeats[:, :1] * attended + repeats[:, 1:2] * fed + np.where(limit[:, None] == 3, sent, 0.0)
+    parts = repeats[:, :1] * attention_parts + repeats[:, 1:2] * expert_parts
+    parts = parts + np.where(limit[:, None] == 3, messages, 0.0)
     parts[:, COMMUNICATION] += np.where(limit == 2, busy[:, 2], 0.0)
+    # Limiting resource: of the pool with the longest time.
     longest = np.where(limit == 3, np.argmax(np.stack(times, axis=-1), axis=-1), limit)
-    bounds = [serving_bound(pool, work) for pool, work in zip(pools, (own, other), strict=True)]
+    works = attention_work, expert_work
+    bounds = [serving_bound(pool, work) for pool, work in zip(pools, works, strict=True)]
     bound = np.select([longest == 0, longest == 1], bounds, np.where(np.isnan(step), np.nan, _NETWORK))
-    scaled = scaled_times(parts[:, None], attention, (DECODING,))[:, 0]
-    needed = fewest_batches(*times)
-    shares = busy / step[:, None]
-    return SplitStep(scaled, bound, shares, batches, needed, (own, other), (there, back), repeats)
+    return SplitStep(
+        parts=scaled_times(parts[:, None], attention, (DECODING,))[:, 0],
+        bound=bound,
+        shares=busy / step[:, None],
+        batches=batches,
+        needed=fewest_batches(*times),
+        work=works,
+        messages=(dispatch, combine),
+        repeats=repeats,
+    )
 
 
 def expert_pool_memory(experts: Deployment, batch: Array) -> BatchMemory:
-    """Memory of a rank of an expert pool: weights of its experts, tokens of all micro-batches on their way.
-
-    Parameters
-    ----------
-    experts : Deployment
-        Expert pools, (rows,).
-    batch : Array
-        Requests that a replica decodes together, (rows,). [-]
-
-    Returns
-    -------
-    BatchMemory
-        Without a cache, (rows,).
-
-    Examples
-    --------
-    Two ranks share 8 experts of 8 M weights in 16 bits.
-
-    >>> from ideal_machine import ONE, experts, pools
-    >>> own, _ = pools(experts(), num_accelerators=4, prefill_accelerators=1, expert_accelerators=2)
-    >>> expert_pool_memory(own.experts, ONE).weights.tolist()
-    [64000000.0]
-    """
+    """Memory of a rank of an expert pool: weights of its experts, and tokens of all micro-batches in flight."""
     plan, model, memory = experts.plan, experts.model, memory_of(experts)
     width = np.where(model.num_experts > 0.0, model.expert_hidden_size, model.hidden_size)
     copies = np.where(model.num_experts > 0.0, model.top_k, 1.0) / plan.expert_parallel
@@ -272,8 +216,8 @@ def expert_pool_memory(experts: Deployment, batch: Array) -> BatchMemory:
         model.ffn_hidden_size / plan.tensor_parallel,
     )
     layer = (1.0 + model.gated_mlp) * inner / plan.ping_pong_batches
-    held = tokens * plan.activation_size * (2.0 * width + layer)
+    activations = tokens * plan.activation_size * (2.0 * width + layer)
     usable = usable_memory(
-        memory.capacity, memory.reserved, memory.weights, held, memory.budget, memory.activation_share
+        memory.capacity, memory.reserved, memory.weights, activations, memory.budget, memory.activation_share
     )
-    return BatchMemory(memory.weights, 0.0 * held, held, usable)
+    return BatchMemory(memory.weights, 0.0 * activations, activations, usable)

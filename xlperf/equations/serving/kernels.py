@@ -19,10 +19,10 @@ from xlperf.equations.hardware.attention import (
 )
 from xlperf.equations.hardware.gemm import gemm_time
 from xlperf.equations.hardware.roofline import Device, linear_attention_time, transfer_time, vector_time
+from xlperf.equations.model.blocks import Shard
 from xlperf.equations.model.linear_attention import (
     chunked_scan,
     convolution_state_size,
-    linear_widths,
     recurrent_state_size,
     recurrent_step_flop,
     recurrent_step_traffic,
@@ -31,6 +31,7 @@ from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.serving import (
     BOTH_PHASES,
     DECODING,
+    FEED_FORWARD_OPERATORS,
     PREFILL,
     ServingGemms,
     attention_calls,
@@ -40,8 +41,8 @@ from xlperf.equations.model.sparse_attention import (
     ATTENTION_KINDS,
     entries_seen,
     index_flop,
-    index_ranks,
     index_traffic,
+    scores_per_entry,
 )
 from xlperf.equations.plan.records import WORD
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
@@ -49,27 +50,13 @@ from xlperf.equations.serving.deployment import Batching, Deployment
 
 
 class KernelTimes(NamedTuple):
-    """Kernels of one kind in each phase: those of a layer, then those that run once per pass.
-
-    Attributes
-    ----------
-    names : tuple of str
-        Kernels of a phase.
-    once : int
-        How many of them, the last ones, run once per pass.
-    traffic : Array
-        Bytes that one call reads and writes, (rows, phases, kernels). [B]
-    time : Array
-        Time of one call, (rows, phases, kernels). [s]
-    calls : Array
-        Calls per layer, or per pass for those that run once, (rows, phases, kernels). [-]
-    """
+    """Kernels of one kind in each phase: those of a layer, then the last ``once`` of them, which run once per pass."""
 
     names: tuple[str, ...]
-    once: int
-    traffic: Array
-    time: Array
-    calls: Array
+    once: int  # how many run once per pass
+    traffic: Array  # bytes that one call reads and writes, (rows, phases, kernels) [B]
+    time: Array  # time of one call, (rows, phases, kernels) [s]
+    calls: Array  # calls per layer, or per pass, (rows, phases, kernels) [-]
 
     def layer_calls(self) -> Array:
         """Calls in a layer, (rows, phases). [-]"""
@@ -87,19 +74,7 @@ class KernelTimes(NamedTuple):
 
 
 def by_phase(values: Array, num_phases: int) -> Array:
-    """Operators of the phases one after the other, (rows, phases x operators), on an axis of the phases.
-
-    Parameters
-    ----------
-    values : Array
-        (rows, phases x operators). [-]
-    num_phases : int
-        Phases.
-
-    Returns
-    -------
-    Array
-        (rows, phases, operators). [-]
+    """Operators of the phases in sequence, (rows, phases x operators), as (rows, phases, operators).
 
     >>> by_phase(np.array([[1.0, 2.0, 3.0, 4.0]]), 2).tolist()
     [[[1.0, 2.0], [3.0, 4.0]]]
@@ -108,44 +83,11 @@ def by_phase(values: Array, num_phases: int) -> Array:
 
 
 def wide_attention(model: Model, plan: InferencePlan, architecture: Architecture) -> np.ndarray:
-    """Plans whose attention layers stay in 16 bits: published mixtures in 4 bits narrow the feed-forward layers only.
+    """Plans whose attention layers stay in 16 bits, (rows,).
 
-    So do some checkpoints of other models and precisions [3]_, which a plan then says.
-
-    Parameters
-    ----------
-    model : Model
-        Served models, (rows,).
-    plan : InferencePlan
-        Precision, (rows,).
-    architecture : Architecture
-        Structure that the models share.
-
-    Returns
-    -------
-    np.ndarray
-        Mask, (rows,).
-
-    References
-    ----------
-    .. [1] NVIDIA, "Pushing latency boundaries: optimizing DeepSeek-R1 performance on B200 GPUs", TensorRT-LLM
-       technical blog 1, 2025, table of the precision of each component.
-    .. [2] OpenAI, "gpt-oss-120b & gpt-oss-20b model card", 2025, arXiv:2508.10925, section 2.1.
-    .. [3] A. Grattafiori et al., "The Llama 3 herd of models", 2024, arXiv:2407.21783, section 6.2: FP8 in feed-forward
-       layers, none in attention.
-
-    Examples
-    --------
-    Of two plans of a mixture of experts the one in 4 bits; of two of a dense model in 8 bits the one that says so:
-
-    >>> from types import SimpleNamespace
-    >>> plan, model = SimpleNamespace(four_bits=np.array([True, False])), SimpleNamespace(wide_attention=np.ones(2))
-    >>> plan.wide_attention, plan.weight_size, plan.activation_size = np.zeros(2), np.ones(2), np.full(2, 2.0)
-    >>> wide_attention(model, plan, Architecture(False, True, False)).tolist()
-    [True, False]
-    >>> plan.wide_attention = np.array([0.0, 1.0])
-    >>> wide_attention(model, plan, Architecture(False, False, False)).tolist()
-    [False, True]
+    Published mixtures in 4 bits narrow the feed-forward layers only (DeepSeek-R1 on B200, TensorRT-LLM technical blog
+    1; gpt-oss, arXiv:2508.10925, section 2.1). Other checkpoints do so too (Llama 3 in FP8, arXiv:2407.21783, section
+    6.2): the plan states it.
     """
     stated = (plan.wide_attention > 0.0) & (plan.weight_size < plan.activation_size)
     if not architecture.experts:
@@ -154,7 +96,7 @@ def wide_attention(model: Model, plan: InferencePlan, architecture: Architecture
 
 
 def _columns(flags: np.ndarray, num_rows: int) -> np.ndarray:
-    """Flags of the operators for every row, one column after the other in memory."""
+    """Flags of the operators for every row, in column order."""
     return np.repeat(flags, num_rows).reshape(num_rows, len(flags), order="F")
 
 
@@ -171,7 +113,7 @@ def _narrow(products: ServingGemms, deployment: Deployment, plan: InferencePlan)
 def _gemm_kernels(
     deployment: Deployment, products: ServingGemms, narrow: np.ndarray
 ) -> tuple[Device, Mapping[str, Array]]:
-    """Accelerator and constants of each product: of the precision that it is computed in, and of grouped experts."""
+    """Accelerator and constants of each product, by its precision and grouping."""
     device, kernels, plan = deployment.device, deployment.kernels, deployment.plan
     constants = kernels["gemm"]
     if some(plan.weight_size != plan.activation_size):
@@ -197,7 +139,7 @@ def _gemm_kernels(
 
 
 def _gemm_bytes(products: ServingGemms, plan: InferencePlan, narrow: np.ndarray) -> tuple[Array, Array]:
-    """Mean bytes of an input element, the two inputs keeping their own size, and traffic of one call."""
+    """Mean bytes of an input element, each input in its own precision, and traffic of one call."""
     gemms = products.gemms
     activation = plan.activation_size[:, None]
     rows_size = np.where(narrow, plan.input_size[:, None], activation)
@@ -207,31 +149,8 @@ def _gemm_bytes(products: ServingGemms, plan: InferencePlan, narrow: np.ndarray)
     return inputs / (gemms.m + gemms.n), gemms.batch * traffic
 
 
-FEED_FORWARD = ("mlp up", "mlp down", "experts up", "experts down", "shared expert up", "shared expert down",
-                "activation", "activation of experts", "moves of tokens")  # fmt: skip
-"""Products and other kernels that an expert pool computes; the attention pool has all else."""
-
-
 def of_part(names: tuple[str, ...], calls: Array, plan: InferencePlan) -> Array:
-    """Calls of kernels; 0 for those that another pool computes.
-
-    Parameters
-    ----------
-    names : tuple of str
-        Kernels.
-    calls : Array
-        Calls of each, (rows, phases, kernels). [-]
-    plan : InferencePlan
-        Which part of the layers a pool computes, (rows,).
-
-    Returns
-    -------
-    Array
-        In the shape of ``calls``. [-]
-
-    Examples
-    --------
-    An expert pool computes the feed-forward layers.
+    """Calls of kernels in a pool, (rows, phases, kernels); 0 for the layers that another pool computes.
 
     >>> plan = InferencePlan({"layer_part": np.array([LayerPart.EXPERTS])})
     >>> of_part(("qkv", "mlp up"), np.ones((1, 1, 2)), plan).tolist()
@@ -240,68 +159,17 @@ def of_part(names: tuple[str, ...], calls: Array, plan: InferencePlan) -> Array:
     experts, attention = plan.computes(LayerPart.EXPERTS), plan.computes(LayerPart.ATTENTION)
     if experts is None or attention is None:
         return calls
-    own = np.array([name in FEED_FORWARD for name in names])
+    own = np.array([name in FEED_FORWARD_OPERATORS for name in names])
     return np.asarray(calls * np.where(own, experts[:, None], attention[:, None])[:, None])
 
 
 def product_device(deployment: Deployment, products: ServingGemms) -> Device:
-    """Accelerator with the peak of the precision that each product is computed in.
-
-    Parameters
-    ----------
-    deployment : Deployment
-        Accelerators and precision, (rows,).
-    products : ServingGemms
-        Which of them are narrow, (operators,).
-
-    Returns
-    -------
-    Device
-        Peak of shape (rows, operators), or (rows, 1) where all are alike.
-
-    >>> from ideal_machine import deployment
-    >>> from xlperf.equations.model.serving import serving_gemms
-    >>> from xlperf.equations.serving.deployment import batching_of, serving_shape
-    >>> served = deployment()
-    >>> shape = serving_shape(served.plan, batching_of(served.plan), served.popularity)
-    >>> products = serving_gemms(served.model, shape, served.architecture, (DECODING,))
-    >>> product_device(served, products).peak_flop_rate.tolist()
-    [[1000000000000000.0]]
-    """
+    """Accelerator with the peak of the precision of each product, (rows, operators), or (rows, 1) if all are alike."""
     return _gemm_kernels(deployment, products, _narrow(products, deployment, deployment.plan))[0]
 
 
 def product_times(deployment: Deployment, products: ServingGemms) -> tuple[Array, Array]:
-    """Traffic and time of matrix products with weights.
-
-    Parameters
-    ----------
-    deployment : Deployment
-        Accelerators, bytes of weights and inputs, calibration, (rows,).
-    products : ServingGemms
-        Shapes, (rows, operators). [-]
-
-    Returns
-    -------
-    traffic : Array
-        Bytes of one product, (rows, operators). [B]
-    time : Array
-        Its time, (rows, operators). [s]
-
-    Examples
-    --------
-    QKV of one token: 3 M weights and 4,000 inputs and outputs in 16 bits at 1 TB/s.
-
-    >>> from ideal_machine import deployment
-    >>> from xlperf.equations.model.serving import serving_gemms
-    >>> from xlperf.equations.serving.deployment import batching_of, serving_shape
-    >>> served = deployment()
-    >>> shape = serving_shape(served.plan, batching_of(served.plan), served.popularity)
-    >>> products = serving_gemms(served.model, shape, served.architecture, (DECODING,))
-    >>> traffic, time = product_times(served, products)
-    >>> traffic[0, 0].tolist(), time[0, 0].tolist()
-    (6008000.0, 6.008e-06)
-    """
+    """Traffic and time of products with weights, (rows, operators) each. [B, s]"""
     plan, gemms = deployment.plan, products.gemms
     narrow = _narrow(products, deployment, plan)
     element_size, traffic = _gemm_bytes(products, plan, narrow)
@@ -313,57 +181,36 @@ def product_times(deployment: Deployment, products: ServingGemms) -> tuple[Array
 
 
 def state_size(model: Model, plan: InferencePlan) -> Array:
-    """Bytes that a sequence keeps in one layer of linear attention on one rank, whatever its length.
+    """Bytes that a sequence holds in one layer of linear attention on one rank, (rows,), whatever its length. [B]
 
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    plan : InferencePlan
-        Degrees, bytes of an activation, tokens drafted, (rows,).
-
-    Returns
-    -------
-    Array
-        State of the heads of the rank and last inputs of its convolution, once more for each drafted token. [B]
-
-    References
-    ----------
-    .. [1] S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024,
-       arXiv:2412.06464, section 3.4.
-
-    Examples
-    --------
-    Two states of 10 x 10 in FP32, three inputs of 2 x 10 + 20 channels in 2 bytes:
-
-    >>> from types import SimpleNamespace
-    >>> sizes = {"linear_key_heads": 1.0, "linear_value_heads": 2.0, "linear_key_size": 10.0, "linear_value_size": 10.0}
-    >>> model = SimpleNamespace(**sizes, linear_state_size=4.0, linear_convolution=4.0)
-    >>> plan = SimpleNamespace(attention_parallel=1.0, activation_size=2.0, drafted_tokens=0.0)
-    >>> float(state_size(model, plan))
-    1040.0
+    The state of the heads of the rank and the last inputs of its convolution, once more for each drafted token (gated
+    delta net: arXiv:2412.06464, section 3.4).
     """
-    keys, values, heads = linear_widths(model, plan.attention_parallel)
-    state = recurrent_state_size(heads, model.linear_key_size, model.linear_value_size, model.linear_state_size)
-    window = convolution_state_size(keys, values, model.linear_convolution, plan.activation_size)
+    shard = Shard(model, plan.attention_parallel)
+    state = recurrent_state_size(
+        shard.value_heads, model.linear_key_size, model.linear_value_size, model.linear_state_size
+    )
+    window = convolution_state_size(
+        shard.linear_keys, shard.linear_values, model.linear_convolution, plan.activation_size
+    )
     return np.asarray((1.0 + plan.drafted_tokens) * (state + window))
 
 
 def _prefill_scan(deployment: Deployment, batching: Batching) -> tuple[Array, Array, Array]:
-    """FLOP, traffic and time (rows, 1) of one layer of linear attention in a pass of the prefill. [FLOP, B, s]"""
+    """FLOP, traffic and time (rows, 1) of one layer of linear attention in a prefill pass. [FLOP, B, s]"""
     model, plan = deployment.model, deployment.plan
     prompts, passes = batching.own_prompts / batching.rounds, batching.passes / batching.rounds
     tokens = prompts * plan.own_tokens / passes
     together = np.maximum(prompts / passes, 1.0)
     follow = np.minimum(plan.own_tokens, tokens)
-    scan = chunked_scan(model, tokens, together, follow, plan.attention_parallel, plan.activation_size)
+    scan = chunked_scan(Shard(model, plan.attention_parallel), tokens, together, follow, plan.activation_size)
     flop, traffic, chunks = (values[:, None] for values in scan)
     constants = deployment.kernels["linear_attention"]
     return flop, traffic, linear_attention_time(deployment.attention_device, constants, traffic, flop, chunks)
 
 
 def _decode_recurrence(deployment: Deployment, sequences: Array) -> tuple[Array, Array, Array]:
-    """FLOP, traffic and time (rows, 1) of one layer of linear attention in a decode step: it moves states."""
+    """FLOP, traffic and time (rows, 1) of one layer of linear attention in a decode step, which moves states."""
     model, plan = deployment.model, deployment.plan
     each = 1.0 + plan.drafted_tokens
     ranks = plan.attention_parallel
@@ -377,7 +224,7 @@ def _decode_recurrence(deployment: Deployment, sequences: Array) -> tuple[Array,
 
 
 def _prefill_attention(deployment: Deployment, batching: Batching) -> list[tuple[Array, Array, Array]]:
-    """FLOP, traffic and time (rows, 1) of global, then of local attention of a layer in a pass of the prefill."""
+    """FLOP, traffic and time (rows, 1) of global, then of local and sparse attention of a layer in a prefill pass."""
     model, plan = deployment.model, deployment.plan
     ranks, latent = plan.attention_parallel, deployment.architecture.latent_attention
     heads = np.ceil(model.num_attention_heads / ranks)[:, None]
@@ -398,24 +245,24 @@ def _prefill_attention(deployment: Deployment, batching: Batching) -> list[tuple
         keys = np.where(chunked > 0.0, window, window * (1.0 - window / (2.0 * prompt)))
         cut = prompts * np.maximum(own / window, 1.0)
         shapes.append((cut, np.minimum(own, window), keys, chunked, np.ones_like(prompt)))
-    found = []
+    kinds = []
     for batch, queries, keys, causal, more in shapes:
         shape = batch, heads, groups, queries, keys, head_size, causal, size
         time = attention_time(deployment.attention_device, deployment.kernels["attention"], *shape)
         flop = core_attention_flop(batch, heads, head_size, visible_pairs(queries, keys, causal) / passes) * more
         traffic = 2.0 * (batch * head_size) * ((heads * queries + groups * keys) * size / passes)
-        found.append((flop, traffic, time / passes * more))
+        kinds.append((flop, traffic, time / passes * more))
     if deployment.architecture.sparse_attention:
-        found += prefill_sparse(deployment, batching, found[0])
-    return found
+        kinds += prefill_sparse(deployment, batching, kinds[0])
+    return kinds
 
 
 def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Array, Array, Array]]:
-    """FLOP, traffic and mean time (rows, 1) of global, then of local attention of a layer in a decode step.
+    """FLOP, traffic and mean time (rows, 1) of global, then of local and sparse attention of a layer in a decode step.
 
-    The contexts of the steps grow by one token. Their mean is taken at two contexts, the mean less and plus the
-    standard deviation, which is exact for a time that is a cubic polynomial of the context. A tile of query rows is
-    computed whole for each head of keys, be all of them there or not.
+    The context grows by one token per step. Two contexts, the mean less and plus the standard deviation, give the mean
+    time, exactly for a cubic polynomial of the context. A kernel computes whole tiles of query rows for each head of
+    keys.
     """
     model, plan, kernels = deployment.model, deployment.plan, deployment.kernels
     ranks = plan.attention_parallel
@@ -444,7 +291,7 @@ def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Ar
         # Beyond its first chunk a token sees half of one on average.
         reach = np.where(model.chunked[:, None] > 0.0, 0.5, 1.0) * model.window[:, None]
         contexts.append(np.where(contexts[0] <= model.window[:, None], contexts[0], reach))
-    size, found = plan.kv_size[:, None], []
+    size, kinds = plan.kv_size[:, None], []
     for context in contexts:
         context = context / plan.context_parallel[:, None]
         called = deployment.attention_device, kernels[family], sequences[:, None], multiplied, read_heads
@@ -456,39 +303,21 @@ def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Ar
         middle = 0.5 * (context[:, :1] + context[:, 1:])
         flop = core_attention_flop(sequences[:, None], computed, read_size, middle)
         traffic = 2.0 * (sequences[:, None] * read_size) * (read_heads * middle * size)
-        found.append((flop, traffic, 0.5 * (time[:, :1] + time[:, 1:])))
+        kinds.append((flop, traffic, 0.5 * (time[:, :1] + time[:, 1:])))
     if deployment.architecture.sparse_attention:
         one = multiplied / drafted
         if deployment.architecture.one_vector:  # tiles of the matrix units hold the heads of one token
             part = 1.0 - 0.5 * model.qk_rope_head_size[:, None] / read_size
             one = np.maximum(heads, kernels[family]["tile_rows"]) * part
-        found += decode_sparse(deployment, sequences, contexts[0], (one, read_heads, read_size))
-    return found
+        kinds += decode_sparse(deployment, sequences, contexts[0], (one, read_heads, read_size))
+    return kinds
 
 
 def attention_kernels(
     deployment: Deployment, batching: Batching, phases: tuple[int, ...] = BOTH_PHASES
 ) -> tuple[KernelTimes, Array]:
-    """Attention of a layer, global, local and linear, in a pass of the prefill and in a decode step.
+    """Attention of a layer, one kernel for each kind, and their FLOP; a decode step at its mean context.
 
-    Parameters
-    ----------
-    deployment : Deployment
-        Model, accelerators, plan, calibration, (rows,).
-    batching : Batching
-        How the batch is split, (rows,). [-]
-    phases : tuple of int, default both
-        PREFILL, DECODING or both, in that order.
-
-    Returns
-    -------
-    kernels : KernelTimes
-        One kernel for each kind of attention; decoding at the mean context.
-    flop : Array
-        Operations of one call, (rows, phases, kinds). [FLOP]
-
-    Examples
-    --------
     Keys and values of 1,001 tokens of width 1,000 in 16 bits at 1 TB/s, in a decode step of one request:
 
     >>> from ideal_machine import deployment
@@ -500,21 +329,21 @@ def attention_kernels(
     """
     architecture = deployment.architecture
     sequences = np.ceil(batching.sequences / deployment.plan.data_parallel_attention)
-    found: list[tuple[Array, Array, Array]] = []
+    kinds: list[tuple[Array, Array, Array]] = []
     if PREFILL in phases:
-        found += _prefill_attention(deployment, batching)
+        kinds += _prefill_attention(deployment, batching)
         if architecture.linear_attention:
-            found.append(_prefill_scan(deployment, batching))
+            kinds.append(_prefill_scan(deployment, batching))
     if DECODING in phases:
-        found += _decode_attention(deployment, sequences)
+        kinds += _decode_attention(deployment, sequences)
         if architecture.linear_attention:
-            found.append(_decode_recurrence(deployment, sequences))
+            kinds.append(_decode_recurrence(deployment, sequences))
     local = ("local attention",) if architecture.local_attention else ()
     linear = ("linear attention",) if architecture.linear_attention else ()
     sparse = ATTENTION_KINDS if architecture.sparse_attention else ()
     calls = attention_calls(deployment.model, architecture, phases)
     flop, traffic, time, calls = (
-        by_phase(values, len(phases)) for values in (*(beside(*values) for values in zip(*found, strict=True)), calls)
+        by_phase(values, len(phases)) for values in (*(beside(*values) for values in zip(*kinds, strict=True)), calls)
     )
     names = ("attention", *local, *sparse, *linear)
     return KernelTimes(names, 0, traffic, time, of_part(names, calls, deployment.plan)), flop
@@ -523,36 +352,10 @@ def attention_kernels(
 Work = tuple[Array, Array, Array]
 
 
-def scores_per_entry(model: Model, heads: Array) -> Array:
-    """Scores that an index keeps of an entry: one for the sum over its heads, or one of each head for a block.
-
-    Parameters
-    ----------
-    model : Model
-        Block of the index, (rows,). [-]
-    heads : Array
-        Heads of the index on the rank, (rows,). [-]
-
-    Returns
-    -------
-    Array
-        Shape (rows,). [-]
-
-    Examples
-    --------
-    One for the sum over 64 heads; four for a block of 128 entries:
-
-    >>> from types import SimpleNamespace
-    >>> scores_per_entry(SimpleNamespace(index_block=np.array([1.0, 128.0])), np.array([64.0, 4.0])).tolist()
-    [1.0, 0.03125]
-    """
-    return np.where(model.index_block > 1.0, heads / model.index_block, 1.0)
-
-
 def _index(deployment: Deployment, queries: Array, seen: Array, cached: Array) -> Work:
     """FLOP, traffic and time (rows, 1) of the index of a layer: scores by the matrix units, then the selection."""
     model, plan = deployment.model, deployment.plan
-    heads = index_ranks(model, plan.attention_parallel)
+    heads = Shard(model, plan.attention_parallel).index_heads
     flop = index_flop(queries, seen, heads, model.index_size)[:, None]
     sizes = (model.index_size, model.index_key_size, scores_per_entry(model, heads), WORD)
     traffic = index_traffic(queries, seen, cached, *sizes)[:, None]
@@ -563,34 +366,18 @@ def _index(deployment: Deployment, queries: Array, seen: Array, cached: Array) -
 
 
 def _gathered(deployment: Deployment, time: Array, queries: Array, entries: Array, size: Array) -> Array:
-    """Time of attention whose queries each gather entries of their own through the last-level cache."""
+    """Time of attention whose queries each gather entries of their own through the last-level cache. [s]"""
     elements = cache_elements(deployment.model, deployment.plan.attention_parallel, deployment.architecture.one_vector)
     gathered = (queries * entries * elements * size)[:, None]
     return np.fmax(time, transfer_time(gathered, deployment.attention_device.l2_bandwidth))
 
 
 def prefill_sparse(deployment: Deployment, batching: Batching, whole: Work) -> list[Work]:
-    """Sparse attention of a layer in a pass of the prefill: of selected entries, of the index, of compressed ones.
+    """Sparse attention of a layer in a prefill pass: selected entries, index, compressed entries.
 
-    Queries of a chunk each attend to their own entries and to a window; latent attention is then absorbed as in
-    decoding. Where the index selects all that there is, selected layers attend as layers without it.
+    Each query of a chunk attends to its own entries and to a window; latent attention is then absorbed as in decoding.
+    If the index selects everything, selected layers cost as much as full ones: FLOP, traffic and time ``whole``.
 
-    Parameters
-    ----------
-    deployment : Deployment
-        Model, accelerators, plan, calibration, (rows,).
-    batching : Batching
-        How the batch is split, (rows,). [-]
-    whole : tuple of Array
-        FLOP, traffic and time of a layer that attends to everything, (rows, 1). [FLOP, B, s]
-
-    Returns
-    -------
-    list of tuple of Array
-        FLOP, traffic and time (rows, 1) of each. [FLOP, B, s]
-
-    Examples
-    --------
     Each of 1,000 tokens attends to the last 200 at most, 180 in the mean: 4 x 1,000 x 10 x 100 x 180 FLOP.
 
     >>> from ideal_machine import deployment, sparse
@@ -630,26 +417,11 @@ def prefill_sparse(deployment: Deployment, batching: Batching, whole: Work) -> l
 
 
 def decode_sparse(deployment: Deployment, sequences: Array, contexts: Array, shape: tuple[Array, ...]) -> list[Work]:
-    """Index and attention kernels of sparse attention in a decode step, where each token reads entries of its own.
+    """Sparse attention of a layer in a decode step: selected entries, index, compressed entries.
 
-    Parameters
-    ----------
-    deployment : Deployment
-        Model, accelerators, plan, calibration, (rows,).
-    sequences : Array
-        Sequences of an attention replica, (rows,). [-]
-    contexts : Array
-        Contexts below and above the mean, (rows, 2). [-]
-    shape : tuple of Array
-        Heads that are multiplied for one token, heads that are read and their width, (rows, 1). [-]
+    ``contexts``: contexts below and above the mean, (rows, 2). ``shape``: heads multiplied for one token, heads read
+    and their width, (rows, 1). Each token reads its own entries.
 
-    Returns
-    -------
-    list of tuple of Array
-        FLOP, traffic and mean time (rows, 1) of each. [FLOP, B, s]
-
-    Examples
-    --------
     Keys and values of the 200 selected entries, 10 heads of 100 in 16 bits; the index scores 1,000 of 100 elements.
 
     >>> from ideal_machine import ONE, deployment, sparse
@@ -675,7 +447,7 @@ def decode_sparse(deployment: Deployment, sequences: Array, contexts: Array, sha
 
     scored = contexts / model.selected_ratio[:, None]
     selected = attended(np.minimum(scored, model.index_top_k[:, None]) + near)
-    found = [_index(deployment, queries[:, 0], scored[:, side], sequences * scored[:, side]) for side in range(2)]
-    flop, traffic, time = (0.5 * (low + high) for low, high in zip(*found, strict=True))
+    ends = [_index(deployment, queries[:, 0], scored[:, side], sequences * scored[:, side]) for side in range(2)]
+    flop, traffic, time = (0.5 * (low + high) for low, high in zip(*ends, strict=True))
     compressed = attended(contexts / model.compressed_ratio[:, None] + near)
     return [selected, (flop, traffic, time), compressed]

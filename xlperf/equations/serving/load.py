@@ -1,7 +1,7 @@
-"""Per-request workload of a serving replica, and the times of prefills and decode steps at several batch sizes.
+"""Per-request workload of a serving replica, and its prefill and decode step times at several batch sizes.
 
-The load on a replica is found from a few batches of the same plan. Those that are asked for together go through the
-equations of the operators as rows of one call; what is known is not computed again.
+The load on a replica follows from a few batches of the same plan. Batches that are requested together are rows of one
+call of the operator equations, and each batch is computed once.
 """
 
 from __future__ import annotations
@@ -27,205 +27,141 @@ from xlperf.equations.serving.phases import (
 )
 from xlperf.equations.serving.queueing import Service, step_line
 
-_RARE = 0.05
-"""Prompts that come with another one and are left out. [-]"""
-_LARGE = 4096.0
-"""Requests from which on batches between powers of two are computed as well. [-]"""
-_LENGTHS = 0.1
-"""Share by which prompts of one load differ in length, at the least. [-]"""
-_MANY_ROWS = 32768.0
-"""Rows of a product from which on the padding of a tile is a small part. [-]"""
+_RARE = 0.05  # probability of a second prompt in a poll that is neglected [-]
+_LARGE = 4096.0  # smallest batch above which 1.5 times a power of two is computed as well [-]
+_LENGTHS = 0.1  # smallest relative spread of the prompt lengths of one load [-]
+_MANY_ROWS = 32768.0  # GEMM rows from which tile padding is negligible [-]
 
 
 class RequestLoad(NamedTuple):
-    """Per-request workload of a serving replica, independent of its batch size, (rows,).
+    """Per-request workload of a serving replica, independent of its batch size, (rows,)."""
 
-    Attributes
-    ----------
-    decode_steps : Array
-        Decode steps per request. [-]
-    max_prefill_prompts : Array
-        Largest number of prompts batched into one prefill pass, 1 or more. [-]
-    pipeline_stages : Array
-        Pipeline stages of the prefill replica. [-]
-    burst_fraction : Array
-        Fraction of the in-flight requests that arrive at the same moment. [-]
-    attention_replicas : Array
-        Data-parallel replicas of the attention layers. [-]
-    polling_steps : Array
-        Decode steps between two scheduler polls for new requests. [-]
-    gathering_steps : Array
-        Most decode steps that a prompt waits for prompts of the other attention replicas, or for a full pass. [-]
-    decode_stages : Array
-        Pipeline stages of the decode replica. [-]
-    tokens_checked : Array
-        Tokens of a sequence in one decode step: 1 plus the drafted ones. [-]
-    own_tokens : Array
-        New tokens of a prompt on one of the ranks that share it. [-]
-    pass_tokens : Array
-        Most tokens of a prefill pass. [-]
-    mixed : Array
-        1 where a prefill pass is computed together with a decode step, 0 where they alternate. [-]
-    balance_rows : Array
-        Rows of a product from which on it is compute-bound. [-]
-    """
-
-    decode_steps: Array
-    max_prefill_prompts: Array
-    pipeline_stages: Array
-    burst_fraction: Array
-    attention_replicas: Array
-    polling_steps: Array
-    gathering_steps: Array
-    decode_stages: Array
-    tokens_checked: Array
-    own_tokens: Array
-    pass_tokens: Array
-    mixed: Array
-    balance_rows: Array
+    decode_steps: Array  # decode steps per request [-]
+    max_prefill_prompts: Array  # largest number of prompts batched into one prefill pass, 1 or more [-]
+    pipeline_stages: Array  # pipeline stages of the prefill replica [-]
+    burst_fraction: Array  # fraction of the in-flight requests that arrive at the same moment [-]
+    attention_replicas: Array  # data-parallel replicas of the attention layers [-]
+    polling_steps: Array  # decode steps between two scheduler polls for new requests [-]
+    gathering_steps: Array  # most decode steps a prompt waits for other attention replicas, or for a full pass [-]
+    decode_stages: Array  # pipeline stages of the decode replica [-]
+    tokens_checked: Array  # tokens of a sequence in one decode step: 1 plus the drafted tokens [-]
+    own_tokens: Array  # new tokens of a prompt on each rank that shares it [-]
+    pass_tokens: Array  # most tokens of a prefill pass [-]
+    mixed: Array  # 1: prefill passes share a batch with decode steps (chunked prefill); 0: they alternate [-]
+    balance_rows: Array  # GEMM rows from which the GEMM is compute-bound [-]
 
     def take(self, rows: np.ndarray) -> RequestLoad:
-        """The same of some of the plans."""
+        """Select rows."""
         return RequestLoad(*(values[rows] for values in self))
 
     def prompts(self, requests: Array) -> Array:
-        r"""Prompts batched into a prefill pass, mean: those that come until they are admitted, or in a burst. [-]
+        r"""Mean prompts per prefill pass: arrivals until admission, or a burst. [-]
 
-        Heuristic, this work: x prompts arrive at random between two scheduler polls; a poll that finds any finds m on
-        average, the mean of a Poisson count that is not zero. A second prompt found in fewer than one poll in 20 is
-        neglected. The requests of s stages are in as many batches, each in another stage: a pass takes those of one.
+        Heuristic, this work: x prompts arrive at random between two scheduler polls. A poll that is not empty returns m
+        on average (zero-truncated Poisson); a second prompt in fewer than one poll in 20 is neglected. The requests of
+        s stages form s batches, and a pass takes the prompts of one batch.
 
         .. math:: m = \min\left(\max\left(\frac{x}{1 - e^{-x}}, \sigma r\right), \frac{r}{s}\right), \qquad
             x = r \min\left(\frac{w}{N}, 1\right)
         """
         window, _ = self._admission(requests)
-        coming = requests * np.minimum(window / np.maximum(self.decode_steps, 1.0), 1.0)
-        found = divide(coming, -expm1(-coming), 1.0)
-        found = np.where(found < 2.0, 1.0 + np.maximum(found - 1.0 - _RARE, 0.0) / (1.0 - _RARE), found)
-        found = np.minimum(np.maximum(found, self.burst_fraction * requests), requests / self.pipeline_stages)
-        return np.minimum(np.maximum(found, 1.0), self.max_prefill_prompts)
+        # Zero-truncated Poisson mean of the arrivals x, without rare second prompts.
+        arrivals = requests * np.minimum(window / np.maximum(self.decode_steps, 1.0), 1.0)
+        prompts = divide(arrivals, -expm1(-arrivals), 1.0)
+        prompts = np.where(prompts < 2.0, 1.0 + np.maximum(prompts - 1.0 - _RARE, 0.0) / (1.0 - _RARE), prompts)
+        # Bounds: a burst below; one stage's batch and the token limit above.
+        prompts = np.minimum(np.maximum(prompts, self.burst_fraction * requests), requests / self.pipeline_stages)
+        return np.minimum(np.maximum(prompts, 1.0), self.max_prefill_prompts)
 
     def whole_prompts(self, mean: Array) -> tuple[Array, Array]:
-        """Prompts of the passes that give a mean: whole ones; from one for each attention replica on, whole rounds.
+        """Integer prompts per prefill pass around the mean; multiples of the attention replicas once each has one.
 
-        A pass lasts as long as that of the replica with most prompts: one prompt more than a round takes as long as
-        another round, and a scheduler that has one left over need not take it before the next pass.
+        The replica with most prompts sets the time of a pass, so that one prompt above a multiple costs a whole round.
         """
-        copies = np.where(mean > self.attention_replicas, self.attention_replicas, 1.0)
-        lower, upper = np.floor(mean / copies) * copies, np.ceil(mean / copies) * copies
+        unit = np.where(mean > self.attention_replicas, self.attention_replicas, 1.0)
+        lower, upper = np.floor(mean / unit) * unit, np.ceil(mean / unit) * unit
         return lower, np.minimum(upper, np.maximum(self.max_prefill_prompts, np.ceil(mean)))
 
     def _admission(self, requests: Array) -> tuple[Array, Array]:
-        copies = np.where(self.attention_replicas > 1.0, self.attention_replicas, self.max_prefill_prompts)
-        return admission(copies, requests, self.decode_steps, self.polling_steps, self.gathering_steps)
+        gathered = np.where(self.attention_replicas > 1.0, self.attention_replicas, self.max_prefill_prompts)
+        return admission(gathered, requests, self.decode_steps, self.polling_steps, self.gathering_steps)
 
     def service(self, requests: Array, cycle: Cycle, half: Array) -> Service:
-        """Service demand of a request on a replica, from step times at the batch sizes given.
-
-        Parameters
-        ----------
-        requests : Array
-            Requests in flight. [-]
-        cycle : Cycle
-            Times with them.
-        half : Array
-            Time of a step with half of them, as :func:`half_of` has it. [s]
-
-        Returns
-        -------
-        Service
-            Its times: a step is linear in the requests that it decodes.
-        """
+        """Service demand of a request, from a cycle at ``requests`` in flight and the step time at half as many."""
         line, (_, wait) = step_line(requests, cycle.step, half_of(requests), half), self._admission(requests)
         share = (cycle.prefills + np.maximum(requests - 1.0, 0.0) * cycle.saving) / requests
         longest = np.where(self.mixed > 0.0, cycle.longest, np.inf)
         return Service(cycle.prefill, share, *line, self.decode_steps, self.burst_fraction, wait, cycle.saving, longest)
 
     def passes(self, prompts: Array) -> Array:
-        """Prefill passes of some prompts; the next prompt fills up the last one. [-]"""
-        own = np.ceil(prompts / self.attention_replicas) * self.own_tokens
-        return np.asarray(np.maximum(own / self.pass_tokens, 1.0))
+        """Prefill passes of some prompts; the next prompt fills the last pass. [-]"""
+        tokens = np.ceil(prompts / self.attention_replicas) * self.own_tokens
+        return np.asarray(np.maximum(tokens / self.pass_tokens, 1.0))
 
     def mixed_times(
         self, batch: Array, prompts: Array, prefill: Array, step_parts: Array, prefill_parts: Array
     ) -> tuple[Array, Array]:
-        r"""Time that the prefill of some prompts saves in the steps of a batch, and what a pass adds to a step. [s, s]
+        r"""Chunked prefill: time saved by sharing decode steps, and time that one pass adds to a step. [s, s]
 
-        A pass of C tokens and a step of b share the weights, which are read once, and the gaps between kernels. With
-        times t of matrix products, w of the gaps, and R rows from which on a product is compute-bound:
+        A pass of C tokens and a step of b read the weights once and share the gaps between kernels. With GEMM times t,
+        gap times w, and R rows from which a GEMM is compute-bound:
 
         .. math:: \delta = t(C) + t(b) - t(C + b) + \min(w_C, w_b)
 
         .. math:: t(C + b) = \max\left(t(C), t(b), \min\left(t(C)\,\frac{C + b}{C},\; t(b)\,\frac{C + b}{b},\;
             \min(t(C), t(b))\,\frac{C + b}{R}\right)\right)
 
-        A request shares no more passes than it has decode steps: N for each b prompts. Heuristic, this work.
+        A request shares at most one pass per decode step: N for each b prompts. Heuristic, this work.
         """
         passes = self.passes(prompts)
+        # GEMM time of the combined batch, from its rows C and b and their separate times.
         chunk, rows = prompts * self.own_tokens / passes, batch * self.tokens_checked
-        step, alone = step_parts[..., 0], prefill_parts[..., 0] / passes
-        every, read = chunk + rows, np.minimum(step, alone)
-        both = np.minimum(np.minimum(alone / chunk, step / rows), read / self.balance_rows) * every
-        both = np.maximum(np.maximum(step, alone), both)
+        step, chunk_time = step_parts[..., 0], prefill_parts[..., 0] / passes
+        all_rows, read = chunk + rows, np.minimum(step, chunk_time)
+        combined = np.minimum(np.minimum(chunk_time / chunk, step / rows), read / self.balance_rows) * all_rows
+        combined = np.maximum(np.maximum(step, chunk_time), combined)
+        # Saving per shared pass, gaps included, times the passes that decode steps share.
         gaps = np.minimum(step_parts[..., 1], prefill_parts[..., 1] / passes)
         shared = np.minimum(passes, self.decode_steps * prompts / batch)
-        saving = step + alone - both + gaps
+        saving = step + chunk_time - combined + gaps
         return np.asarray(self.mixed * shared * saving), np.asarray(self.mixed * (prefill / passes - saving))
 
     def shared(self, batch: Array, prompts: Array, prefill: Array) -> Array:
-        """Time of the replica per prompt, where passes of the prefill follow each other through the stages. [s]"""
+        """Replica time per prompt when prefill passes follow each other through the pipeline stages. [s]"""
         passes = np.maximum(np.minimum(self.pipeline_stages, batch / prompts), 1.0)
         return np.asarray(prefill / (prompts * passes))
 
     def whole_batches(self, requests: Array, most: Array) -> tuple[Array, Array]:
-        """Batches on both sides of a number of requests that are computed operator by operator. [-]
+        """Batches below and above a number of requests that are computed operator by operator. [-]
 
-        They are the powers of two, also beyond the room: products of batches in between pad whole tiles by turns more
-        and less, and a scheduler with more room never has to fill it. The time of a step is taken as linear there. The
-        most requests that there is room for are computed alone where a tile is little of them.
+        Powers of two, also above the cache limit ``most``: batches in between pad tiles irregularly, and step times are
+        interpolated. A full cache is computed exactly if a tile is a small part of its GEMM rows.
         """
         lower, upper = octave(requests, 2.0 * requests)
         rows = np.ceil(most / (self.attention_replicas * self.decode_stages)) * self.tokens_checked
-        alone = (requests == most) & (rows > _MANY_ROWS)
-        return np.where(alone, most, lower), np.where(alone, most, upper)
+        exact = (requests == most) & (rows > _MANY_ROWS)
+        return np.where(exact, most, lower), np.where(exact, most, upper)
 
 
 class Cycle(NamedTuple):
-    """Times of a replica with a number of requests in flight.
+    """Times of a replica with a number of requests in flight."""
 
-    Attributes
-    ----------
-    step : Array
-        Time of a step that decodes all of them. [s]
-    prefill : Array
-        Time of a pass of the prefill. [s]
-    prompts : Array
-        Prompts of a pass, mean. [-]
-    prefills : Array
-        Time that the prefills of all of them add to their decode steps. [s]
-    saving : Array
-        Time that a prompt takes less in the decode steps of others than by itself. [s]
-    longest : Array
-        Time that a pass of it adds to such a step, 0 where they alternate. [s]
-    """
-
-    step: Array
-    prefill: Array
-    prompts: Array
-    prefills: Array
-    saving: Array
-    longest: Array
+    step: Array  # decode step of all requests [s]
+    prefill: Array  # prefill pass [s]
+    prompts: Array  # mean prompts per pass [-]
+    prefills: Array  # time that the prefills of all requests add to their decode steps [s]
+    saving: Array  # time saved per prompt by chunked prefill in decode steps [s]
+    longest: Array  # time that a prefill pass adds to a decode step; 0 if they alternate [s]
 
 
 def admission(
     attention_replicas: Array, requests: Array, decode_steps: Array, polling_steps: Array, gathering_steps: Array
 ) -> tuple[Array, Array]:
-    r"""Decode steps over which arriving requests are admitted together, and the mean wait of one of them.
+    r"""Decode steps over which arriving requests are admitted together, and the mean wait of one request.
 
-    A scheduler polls for requests every p steps, and where none is left: those of the last poll end after N. With
-    data-parallel attention it may hold prompts back until each of the d replicas has one, g steps at most; without,
-    until d fill a pass [3]_. The first prompt waits for all that time T; of the others, of which lambda T arrive
-    meanwhile, each waits for half of it: the mean is the second term.
+    A scheduler polls every p steps, or when all N steps of the last admitted requests are over. It may gather prompts
+    for g steps at most, until each of d data-parallel attention replicas has one or until d prompts fill a pass [3]_.
+    The first prompt waits for the whole gathering time T, the lambda T later arrivals for half of it.
 
     .. math:: w = \frac{\min(p, N)}{2} + T\,\frac{1 + \lambda T / 2}{1 + \lambda T}, \qquad
         T = \min\left(g, \frac{d}{\lambda}\right), \qquad \lambda = \frac{r}{N}
@@ -256,29 +192,24 @@ def admission(
     .. [2] NVIDIA, TensorRT-LLM API reference, AttentionDpConfig: enable_balance, timeout_iters.
     .. [3] NVIDIA, TensorRT-LLM API reference, TorchLlmArgs: batch_wait_timeout_iters, batch_wait_max_tokens_ratio.
 
-    Ten steps between polls: five on average, or one where requests have two steps; gathering four prompts at 8 requests
-    in 100 steps takes 50 steps at most:
+    Ten steps between polls: a mean wait of five; four prompts at 8 requests in 100 steps gather for 50 steps:
 
-    >>> window, wait = admission(1.0, 8.0, 100.0, 10.0, 20.0)
-    >>> float(window), float(wait)
-    (10.0, 5.0)
-    >>> float(admission(1.0, 8.0, 2.0, 10.0, 0.0)[1])
-    1.0
-    >>> window, _ = admission(4.0, 8.0, 100.0, 10.0, 60.0)
-    >>> float(window)
-    50.0
+    >>> window, wait = admission([1.0, 4.0], 8.0, 100.0, 10.0, 60.0)
+    >>> window.tolist(), float(wait[0])
+    ([10.0, 50.0], 5.0)
     """
     steps, gathering = np.maximum(array(decode_steps), 1.0), array(gathering_steps)
     polling, arriving = np.minimum(array(polling_steps), steps), array(requests) / steps
-    many = array(attention_replicas)
-    held = np.where(many > 1.0, np.minimum(gathering, many / arriving), 0.0 * many)
-    come = arriving * held
-    wait = held * (1.0 + 0.5 * come) / (1.0 + come)
-    return np.asarray(np.maximum(polling, held)), np.asarray(0.5 * polling + wait)
+    # Gathering time T, arrivals lambda T within it, and their mean wait.
+    prompts = array(attention_replicas)
+    gathered = np.where(prompts > 1.0, np.minimum(gathering, prompts / arriving), 0.0 * prompts)
+    arrivals = arriving * gathered
+    wait = gathered * (1.0 + 0.5 * arrivals) / (1.0 + arrivals)
+    return np.asarray(np.maximum(polling, gathered)), np.asarray(0.5 * polling + wait)
 
 
 def octave(number: Array, most: Array) -> tuple[Array, Array]:
-    r"""The powers of two below and above a number, the larger at the most ``most``; the same for a power of two.
+    r"""Powers of two below and above a number, the larger capped; both equal the number if it is a power of two.
 
     Heuristic, this work: times are computed at powers of two and linear in between.
 
@@ -305,11 +236,11 @@ def octave(number: Array, most: Array) -> tuple[Array, Array]:
 
 
 def whole_sizes(number: Array) -> tuple[Array, Array]:
-    r"""Batches on both sides of a number of requests of a pool: powers of two, and those in the middle of large ones.
+    r"""Batches below and above a number of requests: powers of two, and 1.5 times powers of two from a large batch on.
 
     .. math:: b \in \{2^k\} \cup \{\tfrac{3}{2}\,2^k : 2^k \ge b_0\}
 
-    Heuristic, this work: of batches above b_0 the padding of a tile is a small part also between powers of two.
+    Heuristic, this work: above b_0 the padding of a tile is a small part also between powers of two.
 
     >>> [side.tolist() for side in whole_sizes(np.array([1.0, 5.0, 5000.0, 7000.0]))]
     [[1.0, 4.0, 4096.0, 6144.0], [1.0, 8.0, 6144.0, 8192.0]]
@@ -322,7 +253,7 @@ def whole_sizes(number: Array) -> tuple[Array, Array]:
     Returns
     -------
     tuple of Array
-        The smaller and the larger; the same for one of these batches. [-]
+        The smaller and the larger; both equal the number if it is such a batch. [-]
     """
     lower, upper = octave(number, 2.0 * array(number))
     middle = np.where(lower >= _LARGE, 1.5 * lower, upper)
@@ -331,10 +262,10 @@ def whole_sizes(number: Array) -> tuple[Array, Array]:
 
 
 def bounded_rise(lower: Array, upper: Array, time: Array, upper_time: Array) -> Array:
-    r"""Time with the larger of two batches: not below that of the smaller one, nor more in proportion.
+    r"""Time of the larger of two batches, bounded by the smaller one's time and by that time in proportion.
 
-    Heuristic, this work: a batch just above whole tiles computes almost a tile of padding. A scheduler then serves
-    requests as fast with decode steps of the smaller batch only, which take b2 / b1 times as long for all of them.
+    Heuristic, this work: a batch just above whole tiles computes almost a tile of padding. A scheduler that runs steps
+    of the smaller batch instead serves all requests in b2 / b1 times its time.
 
     .. math:: t = \min\left(\max(t_2, t_1), \frac{b_2}{b_1} t_1\right)
 
@@ -348,23 +279,23 @@ def bounded_rise(lower: Array, upper: Array, time: Array, upper_time: Array) -> 
     upper : Array
         Larger batch b2. [-]
     time : Array
-        Time t1 with the former. [s]
+        Time t1 of the smaller batch. [s]
     upper_time : Array
-        Time t2 with the latter. [s]
+        Time t2 of the larger batch. [s]
 
     Returns
     -------
     Array
-        Time with the latter. [s]
+        Bounded time of the larger batch. [s]
     """
     least = array(time)
     return np.asarray(np.minimum(np.maximum(upper_time, least), least * (array(upper) / array(lower))))
 
 
 def whole_of(prompts: Array) -> Array:
-    r"""Whole prompts of a pass, mean over prompts that are not all of the same length.
+    r"""Mean integer number of prompts per pass when prompt lengths vary.
 
-    Heuristic, this work: where almost one more would fit, some passes take it: those of the shorter prompts.
+    Heuristic, this work: if one more prompt almost fits, passes with shorter prompts include it.
 
     .. math:: n = \lfloor x \rfloor + \max\left(1 - \frac{1 - (x - \lfloor x \rfloor)}{w}, 0\right)
 
@@ -374,7 +305,7 @@ def whole_of(prompts: Array) -> Array:
     Parameters
     ----------
     prompts : Array
-        Prompts x of the mean length that a pass has tokens for. [-]
+        Prompts x of mean length that fit into a pass. [-]
 
     Returns
     -------
@@ -393,48 +324,15 @@ def request_load(
     balance_rows: Array,
     whole_prompts: bool = False,
 ) -> RequestLoad:
-    """Per-request workload of the replicas of plans.
+    """Per-request workload of serving replicas.
 
-    An engine that decodes between its passes fills them up with a part of the next prompt; a pool that prefills alone
-    takes whole prompts, as its engines are run.
-
-    Parameters
-    ----------
-    plan : InferencePlan
-        Of the replicas that decode, (rows,).
-    prefilling : InferencePlan
-        Of those that prefill, (rows,).
-    burst_fraction : Array
-        Fraction of the in-flight requests that arrive at the same moment, (rows,). [-]
-    mixed : Array
-        1 where a prefill pass is computed together with a decode step, else 0, (rows,). [-]
-    balance_rows : Array
-        Rows of a product from which on it is compute-bound, (rows,). [-]
-    whole_prompts : bool, default False
-        Whether a pass takes whole prompts alone.
-
-    Returns
-    -------
-    RequestLoad
-        Steps, prompts and stages, (rows,).
-
-    Examples
-    --------
-    99 steps after the first token; two replicas take 8.192 prompts of 1,000 tokens each in a pass of 8,192.
-
-    >>> from types import SimpleNamespace
-    >>> steps = {"tokens_after_first": 99.0, "tokens_per_step": 1.0, "polling_steps": 1.0, "gathering_steps": 0.0}
-    >>> sizes = {"prefill_tokens": 8192.0, "own_tokens": 1000.0, "data_parallel_attention": 2.0}
-    >>> plan = SimpleNamespace(**steps, **sizes, pipeline_parallel=1.0, drafted_tokens=0.0)
-    >>> load = request_load(plan, plan, 0.0, 1.0, 256.0)
-    >>> load.decode_steps, float(load.max_prefill_prompts)
-    (99.0, 16.384)
+    An engine that also decodes fills its passes with part of the next prompt; a prefill pool runs ``whole_prompts``.
     """
-    taken = np.maximum(prefilling.prefill_tokens / prefilling.own_tokens, 1.0)
-    taken = whole_of(taken) if whole_prompts else taken
+    prompts = np.maximum(prefilling.prefill_tokens / prefilling.own_tokens, 1.0)
+    prompts = whole_of(prompts) if whole_prompts else prompts
     return RequestLoad(
         decode_steps=plan.tokens_after_first / plan.tokens_per_step,
-        max_prefill_prompts=prefilling.data_parallel_attention * taken,
+        max_prefill_prompts=prefilling.data_parallel_attention * prompts,
         pipeline_stages=prefilling.pipeline_parallel,
         burst_fraction=burst_fraction,
         attention_replicas=plan.data_parallel_attention,
@@ -450,7 +348,7 @@ def request_load(
 
 
 def half_of(batch: Array) -> Array:
-    r"""Half of a batch, the second point of the line that gives the time of one more request (heuristic, this work).
+    r"""Half of a batch: the second point of the line that gives the time of one more request (heuristic, this work).
 
     .. math:: b_2 = \max\left(\left\lfloor \frac{b}{2} \right\rfloor, 1\right)
 
@@ -465,142 +363,105 @@ def half_of(batch: Array) -> Array:
     Returns
     -------
     Array
-        Half of them, whole, 1 or more, (rows,). [-]
+        Half of them, an integer of 1 or more, (rows,). [-]
     """
     return np.asarray(np.maximum(np.floor(0.5 * array(batch)), 1.0))
 
 
-_BATCH = 8192
-"""Rows that go through the equations together: their arrays stay in the processor's cache. [-]"""
-_FEW = 64
-"""Up to so many rows one call of both phases is faster than a call of each. [-]"""
-
-
-_SHARED = [MATRIX, FIXED]
-"""Parts of a pass that a step which is computed with it does not pay again: weights are read once. [-]"""
+_BATCH = 8192  # rows per call of the equations, so that their arrays stay in the processor's cache [-]
+_FEW = 64  # most rows for which one call of both phases is faster than two calls [-]
+_SHARED = [MATRIX, FIXED]  # parts of a pass that chunked prefill shares with decode steps: weights are read once
 
 
 class Times(NamedTuple):
-    """Times of decode steps and of prefills at the requested batch sizes, (number, rows) each. [s]
-
-    ``step_parts`` and ``prefill_parts`` are those of matrix products and of fixed costs, (number, rows, 2).
-    """
+    """Times of decode steps and prefills at the requested batch sizes, (number, rows). [s]"""
 
     steps: Array
     prefills: Array
-    step_parts: Array
-    prefill_parts: Array
+    step_parts: Array  # GEMM time and fixed costs of a step, (number, rows, 2) [s]
+    prefill_parts: Array  # GEMM time and fixed costs of a prefill, (number, rows, 2) [s]
 
 
 class DecodeStep(NamedTuple):
-    """A decode step in detail, (rows,).
+    """A decode step in detail, (rows,)."""
 
-    Attributes
-    ----------
-    batch : Array
-        Requests that it decodes. [-]
-    parts : Array
-        Its time by part, as :func:`xlperf.equations.serving.phases.phase_times` has it, (rows, 5). [s]
-    bound : Array
-        What bounds it, a position in :data:`xlperf.equations.serving.phases.BOUNDS`. [-]
+    batch: Array  # requests in the step [-]
+    parts: Array  # time by part: GEMMs, attention, other kernels, communication, fixed costs, (rows, 5) [s]
+    bound: Array  # limiting resource, a position in `phases.BOUNDS` [-]
+
+
+class _TimeCache(NamedTuple):
+    """Computed times of one phase by batch size."""
+
+    batches: Array  # (number, rows) [-]
+    times: Array  # total, GEMM time and fixed costs, (number, rows, 3) [s]
+
+    def take(self, rows: np.ndarray) -> _TimeCache:
+        """Select rows."""
+        return _TimeCache(self.batches.take(rows, axis=1), self.times.take(rows, axis=1))
+
+
+class _Query:
+    """Requested batches of one phase, (number, rows), and the subset that is not in the cache.
+
+    Rows in ``again`` compute their first batch even if the cache holds it.
     """
 
-    batch: Array
-    parts: Array
-    bound: Array
-
-
-class _Known(NamedTuple):
-    """Cached times of one phase with their parts, (number, rows, 3), by batch size, (number, rows)."""
-
-    batches: Array
-    times: Array
-
-    def take(self, rows: np.ndarray) -> _Known:
-        """The same of some of the plans."""
-        return _Known(self.batches.take(rows, axis=1), self.times.take(rows, axis=1))
-
-
-class _Asked:
-    """Batches of one phase that are asked for, (number, rows), and which of them have to be computed.
-
-    ``again`` are rows whose first batch is computed, known or not.
-    """
-
-    def __init__(self, known: _Known, asked: Array, again: np.ndarray) -> None:
-        self.known, self.before = known, len(known.batches)
-        self.batches = np.concatenate([known.batches, asked])
-        own = np.arange(self.before, len(self.batches))[:, None]
-        same = (asked[:, None] == self.batches).argmax(axis=1) if len(asked) else own
-        self.same = np.where(np.isnan(asked), own, same)
-        self.new = self.same == own
+    def __init__(self, cache: _TimeCache, requested: Array, again: np.ndarray) -> None:
+        self.cache, self.before = cache, len(cache.batches)
+        self.batches = np.concatenate([cache.batches, requested])
+        # Position of the first equal batch of the row; a batch is new if that is its own position.
+        position = np.arange(self.before, len(self.batches))[:, None]
+        same = (requested[:, None] == self.batches).argmax(axis=1) if len(requested) else position
+        self.same = np.where(np.isnan(requested), position, same)
+        self.new = self.same == position
         if len(again):
             self.new[0, again] = True
         self.numbers, self.rows = np.nonzero(self.new)
 
     @property
     def values(self) -> Array:
-        """Batches to compute, one after the other: first those of all rows of the first number."""
+        """Batches to compute, flat: all rows of the first number, then of the second."""
         return np.asarray(self.batches[self.before + self.numbers, self.rows])
 
-    def answered(self, computed: Array) -> tuple[_Known, Array]:
-        """What is known with the times that were computed, and those that were asked for."""
-        times = np.concatenate([self.known.times, np.empty((*self.same.shape, 1 + len(_SHARED)))])
-        asked = times[self.before :]
-        asked[self.numbers, self.rows] = computed
-        if len(computed) < self.same.size:
+    def answered(self, parts: Array) -> tuple[_TimeCache, Array]:
+        """Cache with the computed parts (rows, 5), and the requested times (number, rows, 3)."""
+        times = np.concatenate([self.cache.times, np.empty((*self.same.shape, 1 + len(_SHARED)))])
+        requested = times[self.before :]
+        requested[self.numbers, self.rows] = np.concatenate([total(parts)[:, None], parts[:, _SHARED]], axis=1)
+        if len(parts) < self.same.size:
             numbers, rows = np.nonzero(~self.new)
-            asked[numbers, rows] = times[self.same[numbers, rows], rows]
-            kept = np.concatenate([np.ones(self.before, dtype=bool), self.new.any(axis=1)])
-            return _Known(self.batches[kept], times[kept]), asked
-        return _Known(self.batches, times), asked
+            requested[numbers, rows] = times[self.same[numbers, rows], rows]
+            new = np.concatenate([np.ones(self.before, dtype=bool), self.new.any(axis=1)])
+            return _TimeCache(self.batches[new], times[new]), requested
+        return _TimeCache(self.batches, times), requested
 
 
 def _slice(rows: np.ndarray) -> np.ndarray | slice:
-    """Rows as a slice, which copies nothing, where each follows the one before: else as they are.
-
-    Rows of several batches come back to the first plan: the first and the last of them do not tell.
-    """
-    follows = not np.count_nonzero(rows[1:] - rows[:-1] != 1)
-    return slice(int(rows[0]), int(rows[-1]) + 1) if follows else rows
-
-
-def _with_total(parts: Array) -> Array:
-    """Sum of the parts (rows, 5), and those of _SHARED, (rows, 3)."""
-    return np.concatenate([total(parts)[:, None], parts[:, _SHARED]], axis=1)
+    """Consecutive indices as a slice (a view), others unchanged."""
+    consecutive = not np.count_nonzero(rows[1:] - rows[:-1] != 1)
+    return slice(int(rows[0]), int(rows[-1]) + 1) if consecutive else rows
 
 
 @dataclass
 class BatchTimes:
-    """Times of prefills and of decode steps of a block of plans at the batch sizes that are asked for, (rows,).
+    """Prefill and decode step times of a block of plans at requested batch sizes, (rows,)."""
 
-    Attributes
-    ----------
-    deployment : Deployment
-        Model, accelerators, plan, calibration; the batch of its plan has no meaning.
-    rows : dict of int to np.ndarray
-        Rows of the deployment that prefill and that decode.
-    known : dict of int to _Known
-        Times of each phase that are known.
-    experts : np.ndarray, optional
-        Rows of the deployment that are the expert pools of those that decode, -1 where there is none.
-    """
-
-    deployment: Deployment
-    rows: dict[int, np.ndarray]
-    known: dict[int, _Known]
-    experts: np.ndarray | None = None
+    deployment: Deployment  # model, accelerators, plan, calibration; the batch of its plan is ignored
+    rows: dict[int, np.ndarray]  # deployment rows that prefill and that decode
+    cache: dict[int, _TimeCache]  # computed times by phase
+    experts: np.ndarray | None = None  # deployment row of each decode row's expert pool, -1 without one
     detailed: list[tuple[np.ndarray, DecodeStep]] = field(default_factory=list)
 
     @classmethod
     def of(cls, deployment: Deployment) -> BatchTimes:
-        """Times of plans whose replicas prefill and decode."""
+        """Times of replicas that both prefill and decode."""
         every = np.arange(len(deployment.plan.batch_size))
         return cls._unknown(deployment, dict.fromkeys(BOTH_PHASES, every), None)
 
     @classmethod
     def of_pools(cls, deployment: Deployment, num_plans: int, split: np.ndarray) -> BatchTimes:
-        """Times of separate pools: first those that decode, then those that prefill, then expert pools of some."""
+        """Times of disaggregated pools; deployment rows: decode, prefill, then expert pools of plans in ``split``."""
         every, experts = np.arange(num_plans), None
         if len(split):
             experts = np.full(num_plans, -1)
@@ -609,36 +470,21 @@ class BatchTimes:
 
     @classmethod
     def _unknown(cls, deployment: Deployment, rows: dict[int, np.ndarray], experts: np.ndarray | None) -> BatchTimes:
-        nothing = np.empty((0, len(rows[DECODING])))
-        known = _Known(nothing, np.empty((*nothing.shape, 1 + len(_SHARED))))
-        return cls(deployment, rows, dict.fromkeys(BOTH_PHASES, known), experts)
+        empty = np.empty((0, len(rows[DECODING])))
+        cache = _TimeCache(empty, np.empty((*empty.shape, 1 + len(_SHARED))))
+        return cls(deployment, rows, dict.fromkeys(BOTH_PHASES, cache), experts)
 
     def take(self, rows: np.ndarray) -> BatchTimes:
-        """The same of some of the plans, with the times that are known of them."""
-        own = {phase: every[rows] for phase, every in self.rows.items()}
-        known = {phase: known.take(rows) for phase, known in self.known.items()}
-        return BatchTimes(self.deployment, own, known, self.experts)
+        """Select rows with their cached times."""
+        selected = {phase: every[rows] for phase, every in self.rows.items()}
+        cache = {phase: times.take(rows) for phase, times in self.cache.items()}
+        return BatchTimes(self.deployment, selected, cache, self.experts)
 
     def at(self, batches: Array, prompts: Array, detailed: bool = False) -> Times:
-        """Times of steps with some numbers of requests, and of prefills of some numbers of prompts.
-
-        Parameters
-        ----------
-        batches : Array
-            Requests that are decoded together, (number, rows). [-]
-        prompts : Array
-            Prompts that are prefilled together, (other number, rows). [-]
-        detailed : bool, default False
-            Whether :meth:`step` will be asked for the first of the batches.
-
-        Returns
-        -------
-        Times
-            Of the steps and of the prefills, in the shapes of batches and prompts. [s]
-        """
+        """Decode step times at ``batches`` and prefill times of ``prompts``; ``detailed`` records the first step."""
         again = self._step(batches[0])[1] if detailed else np.empty(0, dtype=np.int64)
-        prefill = _Asked(self.known[PREFILL], prompts, again[:0])
-        decoding = _Asked(self.known[DECODING], batches, again)
+        prefill = _Query(self.cache[PREFILL], prompts, again[:0])
+        decoding = _Query(self.cache[DECODING], batches, again)
         first = int(np.searchsorted(decoding.numbers, 1)) if detailed else 0
         rows = self.rows[PREFILL][prefill.rows], self.rows[DECODING][decoding.rows]
         few = 0 < len(rows[0]) <= _FEW - len(rows[1]) < _FEW
@@ -651,41 +497,30 @@ class BatchTimes:
             self.detailed.append(
                 (decoding.rows[:first], DecodeStep(decoding.values[:first], steps[:first], bound[:first]))
             )
-        self.known[PREFILL], passed = prefill.answered(_with_total(prefills))
-        self.known[DECODING], stepped = decoding.answered(_with_total(steps))
-        return Times(stepped[..., 0], passed[..., 0], stepped[..., 1:], passed[..., 1:])
+        self.cache[PREFILL], prefill_times = prefill.answered(prefills)
+        self.cache[DECODING], step_times = decoding.answered(steps)
+        return Times(step_times[..., 0], prefill_times[..., 0], step_times[..., 1:], prefill_times[..., 1:])
 
     def step(self, batch: Array) -> DecodeStep:
-        """A step with a number of requests in detail.
-
-        Parameters
-        ----------
-        batch : Array
-            Requests that are decoded together, (rows,). [-]
-
-        Returns
-        -------
-        DecodeStep
-            NaN where the batch is, (rows,).
-        """
-        found, lacking = self._step(batch)
+        """Decode step in detail."""
+        step, lacking = self._step(batch)
         if len(lacking):
             self.at(batch[None], np.empty((0, len(batch))), detailed=True)
-            found, _ = self._step(batch)
-        return found
+            step, _ = self._step(batch)
+        return step
 
     def _step(self, batch: Array) -> tuple[DecodeStep, np.ndarray]:
-        """A step in detail where it is known, and the rows where it is not."""
-        found = DecodeStep(batch, np.full((len(batch), 5), np.nan), np.full(len(batch), np.nan))
+        """Recorded decode step, and the rows without a record."""
+        step = DecodeStep(batch, np.full((len(batch), 5), np.nan), np.full(len(batch), np.nan))
         lacking = ~np.isnan(batch)
-        for rows, kept in self.detailed:
-            same = kept.batch == batch[rows]
+        for rows, recorded in self.detailed:
+            same = recorded.batch == batch[rows]
             some = rows[same]
-            found.parts[some], found.bound[some], lacking[some] = kept.parts[same], kept.bound[same], False
-        return found, np.flatnonzero(lacking)
+            step.parts[some], step.bound[some], lacking[some] = recorded.parts[same], recorded.bound[same], False
+        return step, np.flatnonzero(lacking)
 
     def _both(self, rows: Sequence[np.ndarray], values: Sequence[Array]) -> tuple[Array, Array, Array]:
-        """Parts (rows, 5) of prefills and of steps, and bounds of steps, from one call of both phases for all rows."""
+        """Parts (rows, 5) of prefills and of steps, and limiting resource of steps, in one call of both phases."""
         prefills = len(rows[0])
         ones = [np.ones(len(every)) for every in rows]
         served = self.deployment.take(np.concatenate(rows))
@@ -694,9 +529,9 @@ class BatchTimes:
         parts = scaled_times(phase_times(work), served, (PREFILL, DECODING))
         return parts[:prefills, PREFILL], parts[prefills:, DECODING], serving_bound(served, work)[prefills:]
 
-    def _pieces(self, phase: int, rows: np.ndarray, asked: _Asked, bounded: int) -> tuple[Array, Array]:
-        """Parts (rows, 5) of one phase, and bounds of the first rows."""
-        parts, bound, values = np.empty((len(rows), 5)), np.empty(bounded), asked.values
+    def _pieces(self, phase: int, rows: np.ndarray, query: _Query, bounded: int) -> tuple[Array, Array]:
+        """Parts (rows, 5) of one phase in blocks, and the limiting resource of the first ``bounded`` rows."""
+        parts, bound, values = np.empty((len(rows), 5)), np.empty(bounded), query.values
         for start in range(0, len(rows), _BATCH):
             some = slice(start, start + _BATCH)
             chosen = rows[some]
@@ -713,6 +548,6 @@ class BatchTimes:
             attention, experts = (self.deployment.take(some[split]) for some in (rows, partners))
             step = split_step(attention, experts, values[split])
             parts[split] = step.parts
-            asked_for = split < bounded
-            bound[split[asked_for]] = step.bound[asked_for]
+            recorded = split < bounded
+            bound[split[recorded]] = step.bound[recorded]
         return parts, bound

@@ -2,211 +2,86 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, ones, side_by_side, some, total
-from xlperf.equations.model.linear_attention import (
-    linear_attention_parameters,
-    linear_attention_small_parameters,
-    linear_gate_parameters,
-    linear_widths,
-)
+from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, some
+from xlperf.equations.model.blocks import EXPERTS, FEED_FORWARD, INDEX, Block, Operator, Shard, layer_blocks, weights
 from xlperf.equations.model.model import Architecture, Model, linear_share
-from xlperf.equations.model.operators import Gemms
-from xlperf.equations.model.parameters import (
-    embedding_parameters,
-    expert_parameters,
-    latent_attention_parameters,
-    latent_projection_parameters,
-    layer_matrix_parameters,
-    layer_vector_parameters,
-    router_parameters,
-)
+from xlperf.equations.model.parameters import embedding_parameters, layer_vector_parameters, linear_vector_parameters
 from xlperf.equations.model.serving import cache_elements, layer_shares
-from xlperf.equations.model.sparse_attention import (
-    shared_vector_gemms,
-    sparse_cache_entries,
-    sparse_gemm_shares,
-    sparse_gemms,
-)
+from xlperf.equations.model.sparse_attention import sparse_cache_entries
 from xlperf.equations.plan.records import WORD
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.kernels import state_size, wide_attention
 
 
-def serving_weights_size(
-    num_layers: Numeric,
-    layer_matrix_parameters: Numeric,
-    layer_vector_parameters: Numeric,
-    table_parameters: Numeric,
-    weight_size: Numeric,
-    element_size: Numeric,
-    tensor_parallel: Numeric,
-) -> Array:
-    r"""Bytes of the weights of one rank.
-
-    .. math:: S = L \left(P_m e_w + P_v e\right) + \frac{P_t e}{t}
-
-    Parameters
-    ----------
-    num_layers : numeric
-        Layers L that the rank holds a share of. [-]
-    layer_matrix_parameters : numeric
-        Weights of the matrices of one layer on the rank. [-]
-    layer_vector_parameters : numeric
-        Scales and biases of one layer on the rank. [-]
-    table_parameters : numeric
-        Weights of the embedding and of the output projection that the stage holds, before they are split. [-]
-    weight_size : numeric
-        Bytes of a weight of a matrix, its share of the scales included. [B]
-    element_size : numeric
-        Bytes of any other weight: engines quantise neither norms nor embeddings. [B]
-    tensor_parallel : numeric
-        Ranks t that share the tables. [-]
-
-    Returns
-    -------
-    size : numeric
-        Weights of one rank. [B]
-
-    References
-    ----------
-    .. [1] R. Pope et al., "Efficiently scaling transformer inference", 2022, arXiv:2211.05102, section 2.1.
-
-    >>> float(serving_weights_size(10.0, 100.0, 4.0, 64.0, 1.0, 2.0, 8.0))  # 10 (100 + 8) + 64 x 2 / 8
-    1096.0
-    """
-    layer = array(layer_matrix_parameters) * array(weight_size) + array(layer_vector_parameters) * array(element_size)
-    tables = array(table_parameters) * array(element_size) / array(tensor_parallel)
-    return np.asarray(array(num_layers) * layer + tables)
+@cache
+def _by_width(block: Block) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]:
+    """Products of a block with weights in the precision of the plan, and in 16 bits."""
+    if block is INDEX:
+        return block.operators, ()
+    wide = tuple(operator for operator in block.operators if block.wide or operator.wide)
+    return tuple(operator for operator in block.operators if operator not in wide), wide
 
 
-def _attention_weights(model: Model, plan: InferencePlan, architecture: Architecture) -> tuple[Array, Array]:
-    """GEMM weights of the attention blocks of a mean layer on one rank: stored in low precision, and kept wide. [-]"""
-    ranks = plan.attention_parallel
-    heads, groups = np.ceil(model.num_attention_heads / ranks), np.ceil(model.num_query_groups / ranks)
-    wide = 0.0 * heads
-    if architecture.latent_attention:
-        narrow = latent_attention_parameters(
-            model.hidden_size,
-            heads,
-            model.q_lora_rank,
-            model.kv_lora_rank,
-            model.qk_head_size,
-            model.qk_rope_head_size,
-            model.v_head_size,
-        )
-        # The expansion of keys and values is kept wide: it is folded into queries and outputs when decoding.
-        wide = model.kv_lora_rank * heads * (model.qk_head_size - model.qk_rope_head_size + model.v_head_size)
-        narrow = narrow - wide
-    elif architecture.shared_key_value:
-        narrow = _gemm_weights(shared_vector_gemms(model, ones(ranks), ranks))
-    else:
-        narrow = layer_matrix_parameters(model.hidden_size, heads, groups, model.head_size, 0.0, 0.0)
-    if architecture.sparse_attention:
-        narrow = narrow + _gemm_weights(sparse_gemms(model, ones(ranks), ranks), *sparse_gemm_shares(model))
-    if architecture.linear_attention:
-        shares = layer_shares(model, architecture)
-        gated = model.attention_gate * model.hidden_size * heads * model.head_size
-        keys, values, own = linear_widths(model, ranks)
-        linear = linear_attention_parameters(model.hidden_size, keys, values)
-        narrow = shares.attention * (narrow + gated) + shares.linear * linear
-        wide = shares.linear * linear_gate_parameters(model.hidden_size, own) * (1.0 - 0.5 * model.state_space)
-    kept_wide = wide_attention(model, plan, architecture)
-    return np.where(kept_wide, 0.0, narrow), wide + np.where(kept_wide, narrow, 0.0)
-
-
-def _layer_weights(model: Model, plan: InferencePlan, architecture: Architecture) -> tuple[Array, Array]:
-    """GEMM weights of a mean layer on one rank: stored in low precision, and kept wide, (rows,). [-]"""
-    ranks, shares = plan.attention_parallel, layer_shares(model, architecture)
+def _layer_weights(shard: Shard, plan: InferencePlan, architecture: Architecture) -> tuple[Array, Array]:
+    """GEMM weights of a mean layer on one rank, (rows,): stored in the precision of the plan, and in 16 bits. [-]"""
+    model, shares = shard.model, layer_shares(shard.model, architecture)
     attends, feeds = _share(plan, LayerPart.ATTENTION), _share(plan, LayerPart.EXPERTS)
-    attention, wide = _attention_weights(model, plan, architecture)
-    dense = expert_parameters(model.hidden_size, model.ffn_hidden_size / ranks, model.gated_mlp)
-    narrow = attention * attends + shares.dense * dense * feeds
-    if not architecture.experts:
-        return np.asarray(narrow), np.asarray(wide * attends)
-    width = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
-    expert = expert_parameters(model.expert_hidden_size, width, model.gated_mlp)
-    shared = expert_parameters(model.hidden_size, model.shared_ffn_hidden_size / ranks, model.gated_mlp)
-    held = ceil_div(model.num_experts + plan.redundant_experts, plan.expert_parallel)
-    narrow = narrow + shares.experts * (held * expert + shared) * feeds
-    if architecture.latent_experts:
-        narrow = narrow + shares.experts * latent_projection_parameters(model) * attends
-    return np.asarray(narrow), np.asarray(wide * attends + shares.experts * router_parameters(model) * attends)
+    wide_layers = wide_attention(model, plan, architecture)
+    low, wide = np.zeros(()), np.zeros(())
+    for block in layer_blocks(architecture)[:-1]:  # all but the output projection
+        share = shares.of(block.place) * (feeds if block in FEED_FORWARD else attends)
+        if block is EXPERTS:
+            share = share * ceil_div(model.num_experts + plan.redundant_experts, plan.expert_parallel)
+        narrow_products, wide_products = _by_width(block)
+        if wide_products:
+            wide = wide + share * weights(block, shard, wide_products)
+        if narrow_products:
+            held = share * weights(block, shard, narrow_products)
+            if block.place in ("attention", "linear"):
+                wide, held = wide + np.where(wide_layers, held, 0.0), np.where(wide_layers, 0.0, held)
+            low = low + held
+    return np.asarray(low), np.asarray(wide)
 
 
 def _share(plan: InferencePlan, part: float) -> Array | float:
-    """1 where a pool has a part of its layers, else 0, (rows,); 1 where every pool has all. [-]"""
+    """1 if a pool computes a part of its layers, else 0, (rows,); 1 if every pool computes all. [-]"""
     own = plan.computes(part)
     return 1.0 if own is None else own
 
 
-def _gemm_weights(gemms: Gemms, *shares: Array) -> Array:
-    """Weights of products, of those that only a share of the layers has that share. [-]"""
-    weights = gemms.batch * gemms.n * gemms.k
-    return total(weights * side_by_side(*shares) if shares else weights)
-
-
-def _layer_small_parameters(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
-    """Scales and biases of a mean layer on one rank. [-]"""
-    ranks = plan.attention_parallel
-    heads, groups = np.ceil(model.num_attention_heads / ranks), np.ceil(model.num_query_groups / ranks)
-    shapes = (model.hidden_size, heads, groups, model.head_size, model.ffn_hidden_size / ranks, model.gated_mlp)
-    biases = (model.layer_norm, model.bias_qkv, model.bias_all)
-    found = layer_vector_parameters(*shapes, *biases, model.query_key_norm)
+def _layer_small_parameters(shard: Shard, architecture: Architecture) -> Array:
+    """Scales and biases of a mean layer on one rank, (rows,). [-]"""
+    model = shard.model
+    attention = layer_vector_parameters(shard, model.query_key_norm)
     if not architecture.linear_attention:
-        return found
-    share, sizes = linear_share(model), (model.linear_value_size, model.linear_convolution)
-    own = linear_attention_small_parameters(*linear_widths(model, ranks), *sizes, model.state_space)
-    without = layer_vector_parameters(*shapes, *biases, 0.0)
+        return attention
+    without = layer_vector_parameters(shard, 0.0)
     attended = model.num_attention_layers / model.num_layers
     norms = (2.0 - model.num_blocks) * (1.0 + model.layer_norm) * model.hidden_size
-    return np.asarray(attended * found + (1.0 - attended) * without - norms + share * own)
+    linear = linear_share(model) * linear_vector_parameters(shard)
+    return np.asarray(attended * attention + (1.0 - attended) * without - norms + linear)
 
 
 def rank_weights_size(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
-    """Weights of the fullest rank: its layers, those it drafts with, and its share of one table.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    plan : InferencePlan
-        Degrees and bytes per element, (rows,).
-    architecture : Architecture
-        Structure that the models share.
-
-    Returns
-    -------
-    Array
-        (rows,). [B]
-
-    Examples
-    --------
-    Llama 3.1 8B on one rank in 2 bytes: 8,030,261,248 parameters but for the last norm.
-
-    >>> from types import SimpleNamespace
-    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
-    >>> plan = dict.fromkeys(("pipeline_parallel", "attention_parallel"), np.ones(1))
-    >>> plan = SimpleNamespace(**plan, layers_drafted=0.0, weight_size=2.0, activation_size=2.0)
-    >>> plan.four_bits, plan.computes, plan.wide_attention = np.array([False]), lambda part: None, np.zeros(1)
-    >>> rank_weights_size(llama, plan, Architecture(False, False, False)).tolist()
-    [16060514304.0]
-    """
+    """Weights of the fullest rank, (rows,): its layers, those of its draft module, and its share of one table. [B]"""
     stages = plan.pipeline_parallel
     layers = np.ceil(model.num_layers / stages) + plan.layers_drafted
-    small = _layer_small_parameters(model, plan, architecture)
+    shard = Shard(model, plan.attention_parallel, plan.expert_tensor_parallel)
+    small = _layer_small_parameters(shard, architecture)
     # A first and a last stage that are not the same hold one table each, tied or not.
     tied = np.where(stages > 1.0, 1.0, model.tied_embeddings)
-    tables = embedding_parameters(model.vocab_size, model.hidden_size, model.learned_positions, tied)
-    narrow, wide = _layer_weights(model, plan, architecture)
+    tables = embedding_parameters(model, tied)
+    narrow, wide = _layer_weights(shard, plan, architecture)
     attends = _share(plan, LayerPart.ATTENTION)
     small, tables = small * attends, tables * attends
-    sizes = plan.weight_size, plan.activation_size
-    return serving_weights_size(layers, narrow, small + wide, tables, *sizes, plan.attention_parallel)
+    layer = narrow * plan.weight_size + (small + wide) * plan.activation_size
+    return np.asarray(layers * layer + tables * plan.activation_size / plan.attention_parallel)
 
 
 _ROOT_OF_THREE = 1.7320508075688772
@@ -243,7 +118,7 @@ def cache_budget(
 ) -> Array:
     r"""Bytes that an engine leaves for the cache and for the activations that its share covers.
 
-    An engine takes a share of the whole memory, weights included, or of what weights leave.
+    An engine takes a share of the whole memory, weights included, or of the memory that weights leave.
 
     .. math:: B = f M - S_w \quad \text{or} \quad B = f \left(M_0 - S_w\right)
 
@@ -258,12 +133,12 @@ def cache_budget(
     memory_fraction : numeric
         Share f that the engine takes. [-]
     of_free_memory : numeric
-        1 where it is a share of what weights leave, 0 where it is one of the whole memory. [-]
+        1 where it is a share of the memory that weights leave, 0 where of the whole memory. [-]
 
     Returns
     -------
     size : numeric
-        Cache and covered activations together may take this; below 0 where weights alone are too large. [B]
+        For cache and covered activations together; below 0 if weights alone are too large. [B]
 
     References
     ----------
@@ -279,11 +154,10 @@ def cache_budget(
 
 
 def cache_with_states(cache_size: Numeric, states_size: Numeric, state_slots: Numeric, state_share: Numeric) -> Array:
-    r"""Bytes of the cache that a sequence of a hybrid model takes up, with what it leaves idle in the other pool.
+    r"""Cache bytes per sequence of a hybrid model, including the memory that it leaves idle in the other pool.
 
-    An engine with one pool gives keys, values and states what they need. One that splits its memory between them
-    before it starts, and keeps slots of states for each running request (its own, one for the prefix cache, buffers in
-    which a step may be ahead of the host), has room for the smaller number of sequences that either pool has.
+    An engine with one pool gives keys, values and states what they need. One that splits its memory beforehand, with
+    slots of states for each running request, has room for the smaller number of sequences of its two pools.
 
     .. math:: S = S_{kv} + n S_s \quad \text{or} \quad S = \max\left(\frac{S_{kv}}{1 - f}, \frac{n S_s}{f}\right)
 
@@ -294,7 +168,7 @@ def cache_with_states(cache_size: Numeric, states_size: Numeric, state_slots: Nu
     states_size : numeric
         States S_s of its layers of linear attention. [B]
     state_slots : numeric
-        Slots n of states for each running request, 1 or more. [-]
+        Slots n of states for each running request, 1 or more: its own, prefix cache, buffers ahead of the host. [-]
     state_share : numeric
         Share f of the cache's memory that is set aside for states; 0: one pool for both. [-]
 
@@ -327,34 +201,32 @@ def measured_at_start(
     logit_size: Numeric,
     runtime_size: Numeric,
 ) -> Array:
-    r"""Bytes that an engine measures beside its weights before it gives the rest of its share to the cache.
+    r"""Bytes beside the weights that an engine measures before it gives the remainder of its share to the cache.
 
-    It runs its longest prefill with made-up tokens, and chooses a token for each of the most requests that it runs
-    together. The latter takes the logits of all of them in 16 and in 32 bits, sorted, with their places and the room
-    of the sort, whatever the width of the model; the hidden states of the prefill are still there. What the driver
-    and the libraries of collectives hold is not in either.
+    It runs its longest prefill with dummy tokens, then samples a token for each of the most requests: their logits in
+    16 and 32 bits, sorted, with indices and the sort buffer, beside the hidden states of the prefill.
 
     .. math:: S = \max\left(S_a,\ S_h + n V e_l\right) + S_r
 
     Parameters
     ----------
     activations_size : numeric
-        Activations S_a of a whole pass of the prefill. [B]
+        Activations S_a of a whole prefill pass. [B]
     hidden_state_size : numeric
         Hidden states S_h of that pass. [B]
     sampled_requests : numeric
-        Requests n that a token is chosen for. [-]
+        Requests n for which a token is sampled. [-]
     vocab_size : numeric
         Vocabulary V; every rank has the logits of all of it. [-]
     logit_size : numeric
-        Peak of what choosing tokens takes for each logit e_l; 0: an engine that measures the prefill alone. [B]
+        Peak bytes e_l per logit of sampling; 0: an engine that measures the prefill alone. [B]
     runtime_size : numeric
-        Memory S_r of the libraries beside the tensors. [B]
+        Memory S_r of the driver and the libraries of collectives. [B]
 
     Returns
     -------
     size : numeric
-        Taken off the share of the engine. [B]
+        Subtracted from the share of the engine. [B]
 
     References
     ----------
@@ -381,7 +253,7 @@ def usable_memory(
     cache_budget: Numeric,
     activation_share: Numeric,
 ) -> Array:
-    r"""Bytes that weights, cache and activations together may take.
+    r"""Bytes available to weights, cache and activations together.
 
     .. math:: M = \min\left(S_w + S_a + B - s S_a,\ C - R\right)
 
@@ -390,20 +262,20 @@ def usable_memory(
     memory_capacity : numeric
         Memory C of the accelerator. [B]
     reserved_memory : numeric
-        Memory R that the driver keeps. [B]
+        Memory R of the driver. [B]
     weights_size : numeric
         Weights S_w of one rank. [B]
     activations_size : numeric
-        Activations S_a of a pass of the prefill. [B]
+        Activations S_a of a prefill pass. [B]
     cache_budget : numeric
-        Bytes B that the engine leaves for the cache, as :func:`cache_budget` has them. [B]
+        Bytes B that the engine leaves for the cache, from :func:`cache_budget`. [B]
     activation_share : numeric
-        Share s of the activations that is taken off them. [-]
+        Share s of the activations that this budget covers. [-]
 
     Returns
     -------
     size : numeric
-        Weights, cache and activations together may take this. [B]
+        For weights, cache and activations together. [B]
 
     References
     ----------
@@ -430,10 +302,10 @@ def prefill_working_set(
     element_size: Numeric,
     logit_size: Numeric,
 ) -> Array:
-    r"""Bytes of activations that one sequence adds to a pass of the prefill, nothing kept from layer to layer.
+    r"""Activation bytes per sequence in a prefill pass, which frees the activations of each layer.
 
-    The residual stream and its norm live through the layer; beside them either the projections with the output of
-    the attention, or the feed-forward layer, whichever is larger; then the logits of the last token.
+    The residual stream and its norm live through the layer; beside them the larger of attention (projections and
+    output) and feed-forward layer; then the logits of the last token.
 
     .. math:: S = e \min(n, n_p) \left(2 h + \frac{\max(w + o, (2 + \gamma) f)}{t}\right) + \frac{e_l V}{t}
 
@@ -454,13 +326,13 @@ def prefill_working_set(
     prompt_length : numeric
         Tokens n of a prompt. [-]
     prefill_tokens : numeric
-        Tokens of one pass at most. [-]
+        Tokens n_p of one pass at most. [-]
     tensor_parallel : numeric
         Ranks t that share each matrix. [-]
     element_size : numeric
         Bytes e of an activation. [B]
     logit_size : numeric
-        Bytes of a logit. [B]
+        Bytes e_l of a logit. [B]
 
     Returns
     -------
@@ -494,8 +366,8 @@ def largest_batch(
 ) -> Array:
     r"""Largest batch whose cache and working set fit beside the weights.
 
-    A batch of b runs as p micro-batches of m = ceil(b / p) sequences. Its memory is the smaller of a line that
-    grows with m and one that does not, so the larger of the two solutions is the answer.
+    A batch of b runs as p micro-batches of m = ceil(b / p) sequences. Its memory is the smaller of a line that grows
+    with m and a constant, so the larger of the two solutions is the answer.
 
     .. math:: \max b : \quad b\,S_{kv} + \min(m, m_{max})\,S_w \le M
 
@@ -504,9 +376,9 @@ def largest_batch(
     free_memory : numeric
         Memory M beside the weights. [B]
     kv_cache_size : numeric
-        Cache of one sequence at its longest, above 0. [B]
+        Cache S_kv of one sequence at its longest, above 0. [B]
     working_set_size : numeric
-        Activations of one sequence in a pass of the prefill, above 0. [B]
+        Activations S_w of one sequence in a prefill pass, above 0. [B]
     most_sequences : numeric
         Sequences of one pass at most, 1 or more. [-]
     pipeline_parallel : numeric
@@ -515,7 +387,7 @@ def largest_batch(
     Returns
     -------
     batch_size : numeric
-        Whole number; 0 where not one sequence fits. [-]
+        Whole number; 0 if no sequence fits. [-]
 
     References
     ----------
@@ -535,7 +407,10 @@ def largest_batch(
 
 
 def _cache_tokens(model: Model, plan: InferencePlan, architecture: Architecture, context: Array, whole: Array) -> Array:
-    """Tokens of a context that one of the ranks that share it keeps, mean over the layers; ``whole`` history or not."""
+    """Cached tokens of a context on one of the ranks that share it, mean over the layers, (rows,). [-]
+
+    ``whole``: 1 if the engine holds the whole history of windowed layers.
+    """
     if architecture.sparse_attention:
         layers = (model.num_layers, model.num_global_layers, model.num_local_layers)
         sparse = (model.num_selected_layers, model.num_compressed_layers)
@@ -553,24 +428,12 @@ def _cache_tokens(model: Model, plan: InferencePlan, architecture: Architecture,
 
 
 class BatchMemory(NamedTuple):
-    """Memory of the fullest rank of a replica with its batch, (rows,).
-
-    Attributes
-    ----------
-    weights : Array
-        Weights of the rank. [B]
-    kv_cache : Array
-        Key-value cache of the batch. [B]
-    activations : Array
-        Activations of a pass of the prefill. [B]
-    usable : Array
-        What the three may take together. [B]
-    """
+    """Memory of the fullest rank of a replica with its batch, (rows,). [B]"""
 
     weights: Array
-    kv_cache: Array
-    activations: Array
-    usable: Array
+    kv_cache: Array  # of the batch
+    activations: Array  # of a prefill pass
+    usable: Array  # limit for the three together
 
     @property
     def used(self) -> Array:
@@ -579,83 +442,34 @@ class BatchMemory(NamedTuple):
 
 
 def most_running(plan: InferencePlan, room: Array) -> Array:
-    """Requests that a replica runs together at most: those that there is room for, no more than the plan allows.
-
-    Parameters
-    ----------
-    plan : InferencePlan
-        With the limit of the scheduler, NaN where there is none, (rows,).
-    room : Array
-        Requests that there is room for, (rows,). [-]
-
-    Returns
-    -------
-    Array
-        (rows,). [-]
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> most_running(SimpleNamespace(max_running_batch=np.array([np.nan, 8.0, 200.0])), 100.0).tolist()
-    [100.0, 8.0, 100.0]
-    """
+    """Largest number of requests that a replica runs together, (rows,): room, and the limit of the scheduler. [-]"""
     most = plan.max_running_batch
     return np.where(np.isnan(most), room, np.minimum(room, most))
 
 
 class ReplicaMemory(NamedTuple):
-    """Memory of the fullest rank of a replica, whatever its batch, (rows,).
+    """Memory of the fullest rank of a replica, whatever its batch, (rows,)."""
 
-    Attributes
-    ----------
-    weights : Array
-        Weights of the rank. [B]
-    kv_cache_size : Array
-        Cache of one sequence at its longest, without the prefix that all share, as :func:`cache_with_states`. [B]
-    prefix_cache_size : Array
-        Cache of that prefix, once for each replica of the attention layers. [B]
-    keys_size : Array
-        Keys and values of a sequence at its longest alone, without states and what its engine sets aside. [B]
-    working_set_size : Array
-        Activations of one sequence in a pass of the prefill. [B]
-    max_prefill_sequences : Array
-        Sequences in one pass of the prefill at most. [-]
-    capacity : Array
-        Memory of an accelerator. [B]
-    reserved : Array
-        Of that, what the driver keeps. [B]
-    budget : Array
-        What the engine leaves for the cache, as :func:`cache_budget` has it. [B]
-    activation_share : Array
-        Share of the activations that is taken off it. [-]
-    max_batch_size : Array
-        Largest batch that fits, whole; 0 where not one sequence does. [-]
-    admitted : Array
-        Requests that the engine runs together in a stream of them: as many as fit with what it keeps room for. [-]
-    max_concurrency : Array
-        Room for the cache over the cache of one sequence at its longest, as engines log it; in part. [-]
-    """
-
-    weights: Array
-    kv_cache_size: Array
-    prefix_cache_size: Array
-    keys_size: Array
-    working_set_size: Array
-    max_prefill_sequences: Array
-    capacity: Array
-    reserved: Array
-    budget: Array
-    activation_share: Array
-    max_batch_size: Array
-    admitted: Array
-    max_concurrency: Array
+    weights: Array  # of the rank [B]
+    kv_cache_size: Array  # of one sequence at its longest, without the shared prefix, as in cache_with_states [B]
+    prefix_cache_size: Array  # of that prefix, once for each attention replica [B]
+    keys_size: Array  # keys and values of a sequence at its longest, without states and set-aside memory [B]
+    working_set_size: Array  # activations of one sequence in a prefill pass [B]
+    max_prefill_sequences: Array  # largest number of sequences in one prefill pass [-]
+    capacity: Array  # memory of an accelerator [B]
+    reserved: Array  # memory of its driver [B]
+    budget: Array  # memory that the engine leaves for the cache, as in cache_budget [B]
+    activation_share: Array  # share of the activations that the budget covers [-]
+    max_batch_size: Array  # largest batch that fits, whole; 0 if no sequence fits [-]
+    admitted: Array  # requests of a stream that run together: as many as fit with the room reserved for each [-]
+    max_concurrency: Array  # cache memory over the cache of one sequence at its longest, as engines log it [-]
 
     def places(self, plan: InferencePlan) -> Array:
-        """Requests that a replica takes at once: as many as fit, no more than the plan allows; whole, or 0. [-]"""
+        """Requests that a replica runs at once, (rows,): as many as fit, up to the limit of the plan. [-]"""
         return most_running(plan, self.admitted)
 
     def filled(self, plan: InferencePlan) -> InferencePlan:
-        """The plan with the batch whose whole sequences take what those of a stream hold: no more than there is."""
+        """The plan with its batch limited to whole sequences at their longest."""
         batch = np.where(self.max_batch_size >= 1.0, np.minimum(plan.batch_size, self.max_batch_size), plan.batch_size)
         return plan.replaced(batch_size=batch)
 
@@ -671,21 +485,18 @@ class ReplicaMemory(NamedTuple):
 
 
 def held_output(reserved_output: Numeric, together: Numeric, output_variation: Numeric = 0.0) -> Array:
-    r"""Share of its output that a request in a stream of them takes room for, mean over its life.
+    r"""Share of its output for which a request of a stream holds cache, mean over its life.
 
-    Requests that come at any time have written half of their outputs. An engine that admits by the blocks in use and
-    preempts the latest request where they run out counts that alone; one that never evicts counts the whole output. In
-    between it counts a share r of what is still to come. Requests that start together also grow together: those of a
-    burst that stay are as many as fit when they end (heuristic, this work: what preempted requests compute again is
-    not counted). Outputs that are spread evenly, with coefficient of variation v, end over the share
-    :math:`\sqrt{3}\,v` of the time that they all could take: the room of the first goes to others.
+    Requests that arrive at random times have written half of their outputs. An engine that never evicts reserves the
+    whole output, one that preempts a share r of the remainder. A burst f grows together, less the outputs that end
+    early: with coefficient of variation v, outputs end over a share sqrt(3) v of the time (heuristic, this work).
 
     .. math:: h = \frac{1 + \max\left(r, f\,(1 - \min(\sqrt{3}\,v, 1))\right)}{2}
 
     Parameters
     ----------
     reserved_output : numeric
-        Share r of the output still to come that is kept free, 0 to 1. [-]
+        Share r of the remaining output that is reserved, 0 to 1. [-]
     together : numeric
         Share f of the requests of a run that are sent at once at its start; 0 without end. [-]
     output_variation : numeric, default 0.0
@@ -699,7 +510,7 @@ def held_output(reserved_output: Numeric, together: Numeric, output_variation: N
     References
     ----------
     .. [1] W. Kwon et al., "Efficient memory management for large language model serving with PagedAttention", 2023,
-       arXiv:2309.06180, section 4.5: blocks are given as they are needed, the latest requests preempted first.
+       arXiv:2309.06180, section 4.5: blocks are allocated on demand, the latest requests preempted first.
 
     >>> held_output([0.0, 0.1, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]).tolist()
     [0.5, 0.55, 1.0, 1.0]
@@ -711,38 +522,7 @@ def held_output(reserved_output: Numeric, together: Numeric, output_variation: N
 
 
 def rank_states_size(model: Model, plan: InferencePlan) -> Array:
-    """States of linear attention that a sequence keeps on one rank, without those of drafts.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    plan : InferencePlan
-        Degrees, bytes of an activation, tokens and layers drafted, (rows,).
-
-    Returns
-    -------
-    Array
-        States and convolution inputs of the layers of the fullest stage, (rows,). [B]
-
-    References
-    ----------
-    .. [1] S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024,
-       arXiv:2412.06464, section 3.4.
-
-    Examples
-    --------
-    Three of four layers with two states of 10 x 10 in FP32 and three inputs of 2 x 10 + 20 channels in 2 bytes:
-
-    >>> from types import SimpleNamespace
-    >>> sizes = {"linear_key_heads": 1.0, "linear_value_heads": 2.0, "linear_key_size": 10.0, "linear_value_size": 10.0}
-    >>> model = SimpleNamespace(**sizes, linear_state_size=4.0, linear_convolution=4.0, num_layers=4.0)
-    >>> model.num_linear_layers = 3.0
-    >>> plan = SimpleNamespace(attention_parallel=1.0, activation_size=2.0, drafted_tokens=0.0)
-    >>> plan.pipeline_parallel, plan.layers_drafted = 1.0, 0.0
-    >>> float(rank_states_size(model, plan))
-    3120.0
-    """
+    """States of linear attention of a sequence on the fullest stage, (rows,), excluding those of drafts. [B]"""
     layers = np.ceil(model.num_layers / plan.pipeline_parallel) + plan.layers_drafted
     return np.asarray(layers * linear_share(model) * state_size(model, plan) / (1.0 + plan.drafted_tokens))
 
@@ -750,9 +530,9 @@ def rank_states_size(model: Model, plan: InferencePlan) -> Array:
 def _cache_sizes(
     model: Model, plan: InferencePlan, architecture: Architecture, engine: dict[str, Array], held: Array
 ) -> tuple[Array, Array, Array]:
-    """Cache of one sequence, of the prefix that all share, and keys and values of the former without states. [B]
+    """Cache of one sequence, of the shared prefix, and keys and values of the sequence without states, (rows,). [B]
 
-    ``held``: share of the output that is in the cache.
+    ``held``: share of the output in the cache.
     """
     whole = engine["whole_history"]
     layers = np.ceil(model.num_layers / plan.pipeline_parallel) + plan.layers_drafted
@@ -780,7 +560,7 @@ def _cache_sizes(
 
 
 def _sequence_activations(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
-    """Activations that a sequence adds to a pass of the prefill. [B]"""
+    """Activations of a sequence in a prefill pass, (rows,). [B]"""
     ranks = plan.attention_parallel
     projected = (model.num_attention_heads + 2.0 * model.num_query_groups) * model.head_size
     attended = model.num_attention_heads * model.head_size
@@ -790,7 +570,8 @@ def _sequence_activations(model: Model, plan: InferencePlan, architecture: Archi
     if architecture.linear_attention:
         # Queries with their gate; or all projections of linear attention and its output.
         projected = projected + model.attention_gate * attended
-        keys, values, _ = linear_widths(model, np.ones_like(ranks))
+        whole = Shard(model, np.ones_like(ranks))
+        keys, values = whole.linear_keys, whole.linear_values
         linear = np.where(model.num_linear_layers > 0.0, 2.0 * keys + 2.0 * values, 0.0)
         projected, attended = np.maximum(projected + attended, linear + values), 0.0 * attended
     widest = model.ffn_hidden_size
@@ -808,7 +589,7 @@ def _sequence_activations(model: Model, plan: InferencePlan, architecture: Archi
 
 
 def _measured_at_start(model: Model, plan: InferencePlan, engine: dict[str, Array], activations: Array) -> Array:
-    """Memory beside the weights that the engine measures before it sizes the cache. [B]"""
+    """Memory beside the weights that the engine measures before it sizes the cache, (rows,). [B]"""
     most = plan.max_running_batch / plan.data_parallel_attention
     requests = np.minimum(np.where(np.isnan(most), engine["sampled_requests"], most), plan.prefill_tokens)
     requests = requests * _share(plan, LayerPart.ATTENTION)  # accelerators for experts alone choose none
@@ -820,25 +601,13 @@ def _measured_at_start(model: Model, plan: InferencePlan, engine: dict[str, Arra
 
 
 def memory_of(deployment: Deployment) -> ReplicaMemory:
-    """Memory of the replicas of plans, what their engine takes of it, and the largest batch that fits.
+    """Memory of the replicas of plans, the share of their engine, and the largest batch that fits.
 
-    Parameters
-    ----------
-    deployment : Deployment
-        Model, accelerators, plan, calibration, (rows,).
-
-    Returns
-    -------
-    ReplicaMemory
-        Of the fullest rank, (rows,).
-
-    Examples
-    --------
     14.0 M weights in 16 bits; keys and values of 1,002 tokens of width 1,000 in 16 bits.
 
     >>> from ideal_machine import deployment
-    >>> found = memory_of(deployment())
-    >>> found.weights.tolist(), found.kv_cache_size.tolist()
+    >>> memory = memory_of(deployment())
+    >>> memory.weights.tolist(), memory.kv_cache_size.tolist()
     ([28004000.0], [4008000.0])
     """
     model, plan, architecture = deployment.model, deployment.plan, deployment.architecture

@@ -1,4 +1,4 @@
-"""A pass of the prefill and a decode step: kernels, communication and host time, critical path and bound."""
+"""Prefill pass and decode step: kernels, communication and host time, critical path and limiting resource."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from xlperf.equations.hardware.bounds import RESOURCES, Faster, most_saved
 from xlperf.equations.hardware.gemm import FEW_ROWS
 from xlperf.equations.hardware.memory import exposed_offload_time, resident_bandwidth, resident_share
 from xlperf.equations.hardware.roofline import doubling_savings, vector_time
+from xlperf.equations.model.blocks import Gemms
 from xlperf.equations.model.model import linear_share
-from xlperf.equations.model.operators import Gemms
 from xlperf.equations.model.serving import (
     BOTH_PHASES,
     COPIED_VECTORS,
@@ -45,44 +45,24 @@ from xlperf.equations.serving.memory import rank_weights_size
 
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
 BOUNDS = RESOURCES
-_CLEAR = 3.0
-"""Ratio of estimated savings of units and memory from which on the larger one is the larger one. [-]"""
+_CLEAR = 3.0  # ratio of two estimated savings above which their order is certain [-]
 
-VECTOR_FLOP = 2.0
+VECTOR_FLOP = 2.0  # FLOP per element that an element-wise kernel moves [FLOP]
+# Bytes of each of the two passes over a logit in top-p sampling [B]. Counted in vLLM's sampler: a radix sort of FP32
+# keys with positions (two stable sorts of 8 bits a pass, 230 B), softmax, sums and masks of the sorted logits (50 B),
+# the scatter back (70 B), softmax, noise and maximum (50 B).
 SORTED_LOGIT_SIZE = 200.0
-"""Bytes that each of the two passes over a logit stands for where top-p sampling sorts them. [B]
-
-Counted in vLLM's own sampler: a radix sort of FP32 keys with positions (two stable sorts of 8 bits a pass, 230 B), the
-softmax, sums and masks of the sorted logits (50 B), their way back (70 B), softmax, noise and maximum (50 B).
-"""
 _Rows = TypeVar("_Rows", ServingShape, Batching)
 _DEVICES = ("device", "attention_device", "wide_device")
 
 
 def logit_size(plan: InferencePlan) -> Array:
-    """Bytes of a logit in each of the passes over the logits in which tokens are sampled.
-
-    Parameters
-    ----------
-    plan : InferencePlan
-        Whether sampling sorts the logits, (rows,).
-
-    Returns
-    -------
-    Array
-        (rows,). [B]
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> logit_size(SimpleNamespace(sorted_sampling=np.array([0.0, 1.0]))).tolist()
-    [4.0, 200.0]
-    """
+    """Bytes per logit in each sampling pass. [B]"""
     return np.where(plan.sorted_sampling > 0.0, SORTED_LOGIT_SIZE, WORD)
 
 
 class _Kernels(NamedTuple):
-    """Kernels of a layer and of a pass."""
+    """Kernels of a layer and of a pass; fields as in :class:`ServingWork`."""
 
     gemms: KernelTimes
     attention: KernelTimes
@@ -92,48 +72,30 @@ class _Kernels(NamedTuple):
 
 
 class ServingWork(NamedTuple):
-    """A pass of the prefill and a decode step: the time of each kernel and message, and how often it runs.
-
-    Attributes
-    ----------
-    gemms, attention, vectors : KernelTimes
-        Matrix products, attention by kind, other kernels.
-    attention_flop : Array
-        Operations of the attention of a layer by kind, decoding at the mean context, (rows, phases, kinds). [FLOP]
-    shapes : Gemms
-        Shapes of the matrix products, (rows, phases x products). [-]
-    messages : Messages
-        Communication before anything overlaps with it.
-    exposed_time : Array
-        Time of the messages that is not overlapped, (rows, phases, 5). [s]
-    pass_overhead : Array
-        Time of the software per pass or step that the accelerators wait for, (rows, phases). [s]
-    parts : Array
-        Time of a layer and of what runs once per pass, by part, (rows, phases, 2, 5). [s]
-    layers, passes, transfers : Array
-        Layers, passes and transfers between stages on the critical path, (rows, phases). [-]
-    """
+    """Kernels and messages of a prefill pass and a decode step: time of each, and how often it runs."""
 
     gemms: KernelTimes
-    attention: KernelTimes
-    vectors: KernelTimes
-    attention_flop: Array
-    shapes: Gemms
-    messages: Messages
-    exposed_time: Array
-    pass_overhead: Array
-    parts: Array
-    layers: Array
-    passes: Array
-    transfers: Array
+    attention: KernelTimes  # by attention kind
+    vectors: KernelTimes  # element-wise and other kernels
+    attention_flop: Array  # attention of a layer by kind, at the mean decode context, (rows, phases, kinds) [FLOP]
+    shapes: Gemms  # GEMM shapes, (rows, phases x GEMMs) [-]
+    messages: Messages  # communication before overlap
+    exposed_time: Array  # exposed communication, (rows, phases, 5) [s]
+    pass_overhead: Array  # exposed host time per pass or step, (rows, phases) [s]
+    parts: Array  # time per layer and per pass, by part, (rows, phases, 2, 5) [s]
+    layers: Array  # layers on the critical path, (rows, phases) [-]
+    passes: Array  # passes on the critical path, (rows, phases) [-]
+    transfers: Array  # transfers between stages on the critical path, (rows, phases) [-]
 
 
 def _kernels(deployment: Deployment, shape: ServingShape, batching: Batching, phases: tuple[int, ...]) -> _Kernels:
     model, plan, architecture, number = deployment.model, deployment.plan, deployment.architecture, len(phases)
+    # GEMMs: traffic and time, (rows, phases, GEMMs).
     products = serving_gemms(model, shape, architecture, phases)
     traffic, time = product_times(deployment, products)
     names = products.gemms.names[: len(products.gemms.names) // number]
     traffic, time, calls = (by_phase(values, number) for values in (traffic, time, products.calls))
+    # Other kernels; every rank of a node copies its inputs over the same host link.
     vectors = serving_vectors(model, shape, architecture, plan.activation_size, logit_size(plan), phases)
     copied = np.array([name in COPIED_VECTORS for name in vectors.names])
     moving = vectors.traffic * np.where(copied, deployment.software["ranks"], 1.0)
@@ -154,16 +116,16 @@ def _kernels(deployment: Deployment, shape: ServingShape, batching: Batching, ph
 def _resident(
     deployment: Deployment, shape: ServingShape, batching: Batching, kernels: _Kernels, phases: tuple[int, ...]
 ) -> _Kernels:
-    """Kernels with those of a decode step whose weights and cache stay in the last-level cache from step to step."""
+    """Kernels with decode steps whose weights and cache stay in the last-level cache between steps."""
     if DECODING not in phases:
         return kernels
     layers = deployment.model.num_layers / deployment.plan.pipeline_parallel
     cache = layers * total(kernels.attention.traffic[:, -1] * kernels.attention.calls[:, -1])
-    own = len(kernels.gemms.names) - kernels.gemms.once
-    read = cache + layers * total(kernels.gemms.traffic[:, -1, :own] * kernels.gemms.calls[:, -1, :own])
+    per_layer = len(kernels.gemms.names) - kernels.gemms.once
+    read = cache + layers * total(kernels.gemms.traffic[:, -1, :per_layer] * kernels.gemms.calls[:, -1, :per_layer])
     staying = np.flatnonzero(read < deployment.device.l2_capacity[:, 0])
     if len(staying):
-        # Any expert may be visited in the next step: all weights have to stay, not those alone that this step reads.
+        # The next step may route to any expert: all weights must fit, not only the weights that this step reads.
         few = deployment.take(staying)
         needed = np.maximum(read[staying], cache[staying] + rank_weights_size(few.model, few.plan, few.architecture))
         share = resident_share(needed, few.device.l2_capacity[:, 0])
@@ -171,6 +133,7 @@ def _resident(
     if not len(staying):
         return kernels
     few = deployment.take(staying)
+    # Decode kernels anew, with memory bandwidth between main memory and last-level cache.
     bandwidth = resident_bandwidth(share[:, None], few.device.memory_bandwidth, few.device.l2_bandwidth)
     devices = {name: replace(getattr(few, name), memory_bandwidth=bandwidth) for name in _DEVICES}
     again = _kernels(replace(few, **devices), _some(shape, staying), _some(batching, staying), (DECODING,))
@@ -188,17 +151,17 @@ def _resident(
 
 
 def _some(values: _Rows, rows: np.ndarray) -> _Rows:
-    """Some rows of a bundle of columns."""
+    """Select rows of a record of columns."""
     return type(values)(*(column[rows] if np.ndim(column) else column for column in values))
 
 
 class _Host(NamedTuple):
-    """Time of the software per layer and per pass, and of the launches that the kernels of a layer wait for. [s]"""
+    """Host time, (rows, phases). [s]"""
 
-    layer_overhead: Array
-    layer_launches: Array
-    pass_overhead: Array
-    request_overhead: Array
+    layer_overhead: Array  # per layer
+    layer_launches: Array  # kernel launches of a layer, which its kernels may hide
+    pass_overhead: Array  # per pass
+    request_overhead: Array  # per prompt of a pass or token of a step
 
 
 def _host(
@@ -209,9 +172,7 @@ def _host(
     between: Array,
     phases: tuple[int, ...],
 ) -> _Host:
-    """Time of the host; ``launched`` are kernels and messages of a layer, ``between`` those that no graph of a piece
-    of a pass holds, (rows, phases).
-    """
+    """Host time; ``launched``: kernels and messages per layer, ``between``: kernels outside piecewise graphs."""
     model, plan, software, kernels = deployment.model, deployment.plan, deployment.software, deployment.kernels
     architecture = deployment.architecture
     sequences = np.ceil(batching.sequences / plan.data_parallel_attention)
@@ -219,8 +180,9 @@ def _host(
     prefill = np.array([1.0, 0.0])[list(phases)]
     each_served = prefill * software["request_overhead_time"] + (1.0 - prefill) * software["token_overhead_time"]
     blocks = (0.5 * model.num_blocks)[:, None] if architecture.linear_attention else 1.0
+    # Layer overhead by block; pools that compute one part of a layer run one of its two blocks.
     attention, experts = (plan.computes(part) for part in (LayerPart.ATTENTION, LayerPart.EXPERTS))
-    if attention is not None and experts is not None:  # two blocks a layer
+    if attention is not None and experts is not None:
         blocks = blocks * 0.5 * (attention + experts)[:, None]
         served = served * attention[:, None]
     layer_overhead = blocks * software["layer_overhead_time"] + 0.0 * served
@@ -228,19 +190,21 @@ def _host(
         mixed = (model.num_moe_layers / model.num_layers)[:, None]
         mixed = mixed if experts is None else mixed * experts[:, None]
         layer_overhead = layer_overhead + mixed * kernels["serving_experts"]["layer_overhead_time"]
-    more = launched
+    # Launches of a prefill layer; piecewise graphs launch the kernels between two attention kernels at once. With
+    # chunked prefill, the token limit of graphs covers the pass and its step together.
+    launched_prefill = launched
     if architecture.experts:
-        more = more + mixed * kernels["serving_experts"]["prefill_kernels"]
+        launched_prefill = launched_prefill + mixed * kernels["serving_experts"]["prefill_kernels"]
     if architecture.one_vector:
-        more = more + kernels["attention_latent"]["prefill_kernels"]
+        launched_prefill = launched_prefill + kernels["attention_latent"]["prefill_kernels"]
     if architecture.linear_attention:
-        more = more + linear_share(model)[:, None] * kernels["linear_attention"]["prefill_kernels"]
-    # Where a pass is computed with a step, the limit of its tokens holds for both: the step is not counted again.
+        linear_kernels = kernels["linear_attention"]["prefill_kernels"]
+        launched_prefill = launched_prefill + linear_share(model)[:, None] * linear_kernels
     pieces = shape.prefill_tokens <= deployment.graph_tokens
-    more = np.where(pieces[:, None], np.minimum(between + 1.0, more), more)
-    launches = prefill * software["kernel_overhead_time"] * more
+    launched_prefill = np.where(pieces[:, None], np.minimum(between + 1.0, launched_prefill), launched_prefill)
+    launches = prefill * software["kernel_overhead_time"] * launched_prefill
     if some(plan.graphs == 0.0):
-        # The gaps between the kernels of a graph are part of what the host takes without one.
+        # Eager decode steps: gaps between the kernels of a graph are part of the host time without graphs.
         waited = kernels["serving_eager"]["launch_time"] * launched - layer_overhead
         launches = np.where((plan.graphs[:, None] == 0.0) & (prefill == 0.0), waited, launches)
     sent = (plan.stage_ranks - 1.0)[:, None] * software["worker_overhead_time"]
@@ -249,30 +213,7 @@ def _host(
 
 
 def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) -> ServingWork:
-    """Kernels, communication and host time of a pass of the prefill, of a decode step, or of both.
-
-    Parameters
-    ----------
-    deployment : Deployment
-        Model, accelerators, network, plan, calibration, (rows,).
-    phases : tuple of int, default both
-        PREFILL, DECODING or both, in that order: axes of phases have no other.
-
-    Returns
-    -------
-    ServingWork
-        Times of one call each, and how often each is called.
-
-    Examples
-    --------
-    A decode step of one request at 1 TB/s: 12 M weights of the layer and 1 M of the output projection in 16 bits, and a
-    cache of 4 MB.
-
-    >>> from ideal_machine import deployment
-    >>> matrix, attention, *_ = phase_times(serving_work(deployment()))[0, 1].tolist()
-    >>> matrix, attention
-    (2.60e-05, 4.00e-06)
-    """
+    """Kernels, communication and host time of a prefill pass, a decode step, or both."""
     plan, architecture = deployment.plan, deployment.architecture
     running = batching_of(plan)
     batching = computed_batching(plan, running, deployment.software["whole_batch"][:, 0])
@@ -296,13 +237,12 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
         halves = side_by_side(batching.prefill_split, batching.decode_split)[:, list(phases)]
         share = deployment.kernels["serving_experts"]["exchange_share"] * (np.array(phases) == PREFILL)
         exposed = _overlapped(messages, exposed, parts, halves, share)
-        # What a pass costs once is not paid for each half.
+        # A pass pays its overhead once, not once per half.
         host = host._replace(pass_overhead=host.pass_overhead / halves, request_overhead=host.request_overhead / halves)
         parts = _parts(kernels, messages, exposed, host)
     if some(plan.kv_offload > 0.0):
         parts = _with_offload(deployment, kernels, shape, parts, phases)
-    # What the host does for each token that a step yields it does while a stage computes, its drafts included, or
-    # between two steps.
+    # Host time per request or token: in decoding it may overlap with the computation of a stage, drafts included.
     decoding = np.array(phases) == DECODING
     passes = np.where(decoding, 1.0 + plan.drafted_tokens[:, None], 1.0)
     handled = np.where(decoding, plan.tokens_per_step[:, None], 1.0) * host.request_overhead
@@ -315,22 +255,21 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
 
 
 def _overlapped(messages: Messages, exposed: Array, parts: Array, halves: Array, share: Array) -> Array:
-    """Exposed time of messages where one half of a batch computes while the other is sent to its experts.
+    """Exposed communication with two-batch overlap: one half computes while the other exchanges tokens with experts.
 
-    In the prefill the exchange takes a share of the multiprocessors from what is computed meanwhile; in decoding the
-    network's adapters send by themselves.
+    A prefill exchange occupies a share of the multiprocessors; in decoding the network adapters send by themselves.
     """
     exchanges, time = messages.calls[:, 1, None], exposed.copy()
-    whole = time[..., EXCHANGE]
-    computed = total(parts[:, :, 0]) - exchanges * whole
-    behind = divide(computed, exchanges + 0.0 * computed)
-    seen = np.maximum(whole - behind, 0.0) + share * np.minimum(whole, behind)
-    time[..., EXCHANGE] = np.where(halves > 1.0, seen, whole)
+    exchange = time[..., EXCHANGE]
+    computed = total(parts[:, :, 0]) - exchanges * exchange
+    hiding = divide(computed, exchanges + 0.0 * computed)
+    overlapped = np.maximum(exchange - hiding, 0.0) + share * np.minimum(exchange, hiding)
+    time[..., EXCHANGE] = np.where(halves > 1.0, overlapped, exchange)
     return time
 
 
 def _parts(kernels: _Kernels, messages: Messages, exposed: Array, host: _Host) -> Array:
-    """Times (rows, phases, 2, 5): of a layer and of what runs once; matrix attention vector communication fixed."""
+    """Times (rows, phases, 2, 5): per layer and per pass; GEMMs, attention, other kernels, communication, fixed."""
     parts = np.zeros((*exposed.shape[:2], 2, 5), order="F")
     for part, group in ((MATRIX, kernels.gemms), (ATTENTION, kernels.attention), (VECTOR, kernels.vectors)):
         parts[:, :, 0, part] = group.layer_time()
@@ -340,7 +279,7 @@ def _parts(kernels: _Kernels, messages: Messages, exposed: Array, host: _Host) -
     parts[:, :, 0, COMMUNICATION] = reduces * exposed[..., ALL_REDUCE] + exchanges * exposed[..., EXCHANGE]
     parts[:, :, 0, COMMUNICATION] += contexts * exposed[..., CONTEXT]
     parts[:, :, 1, COMMUNICATION] = exposed[..., ALL_REDUCE] + exposed[..., GATHERING]
-    # Without graphs the host launches every kernel: what it takes beyond the kernels of a layer is waited for.
+    # Fixed: overheads, and launch time that exceeds the kernel time of a layer.
     launching = np.maximum(host.layer_launches - total(parts[:, :, 0]), 0.0)
     parts[:, :, 0, FIXED] = host.layer_overhead + launching
     parts[:, :, 1, FIXED] = host.pass_overhead
@@ -350,10 +289,7 @@ def _parts(kernels: _Kernels, messages: Messages, exposed: Array, host: _Host) -
 def _with_offload(
     deployment: Deployment, kernels: _Kernels, shape: ServingShape, parts: Array, phases: tuple[int, ...]
 ) -> Array:
-    """Parts with the time of a layer that waits for its share of the cache on the host, beside fixed costs.
-
-    Decoding reads it while the layer computes, the prefill writes it.
-    """
+    """Parts with the exposed KV offload of a layer: decoding reads the cache from the host, the prefill writes it."""
     plan, model, architecture = deployment.plan, deployment.model, deployment.architecture
     link, drive = deployment.device.host_bandwidth[:, 0], deployment.device.drive_bandwidth[:, 0]
     link = np.where(plan.offload_target == OffloadTarget.DRIVE, np.minimum(link, drive), link)
@@ -367,7 +303,7 @@ def _with_offload(
 
 
 def _drafting(deployment: Deployment) -> Array:
-    """Layers of a step over those of the model: drafted tokens pass a share of them, one after the other. [-]"""
+    """Layers per step relative to the model: drafted tokens run through the draft layers one by one. [-]"""
     plan = deployment.plan
     return np.asarray(1.0 + plan.drafted_tokens * plan.draft_layers / deployment.model.num_layers)
 
@@ -377,86 +313,41 @@ def _critical_path(
 ) -> list[Array]:
     """Layers, passes and transfers (rows, phases) on the critical path of the prefill and of a decode step."""
     plan = deployment.plan
-    stages, layers, turns = plan.pipeline_parallel, deployment.model.num_layers, batching.micro_batches
-    fullest = np.ceil(layers / stages)
+    stages, layers, micro_batches = plan.pipeline_parallel, deployment.model.num_layers, batching.micro_batches
+    stage_layers = np.ceil(layers / stages)  # of the largest stage
     linked = np.minimum(stages - 1.0, 1.0)
-    found = []
+    counts = []
     if PREFILL in phases:
+        # The first pass runs through all stages; each further one adds its time in the largest stage.
         more = batching.passes - 1.0
-        found.append((layers + more * fullest, 1.0 + more, stages - 1.0 + more * linked))
+        counts.append((layers + more * stage_layers, 1.0 + more, stages - 1.0 + more * linked))
     if DECODING in phases:
-        each = total(parts[:, -1])
-        layer, once, transfer = each[:, 0], each[:, 1], exposed[:, -1, TRANSFER]
+        # The longer of a walk through all stages and all micro-batches on the largest stage.
+        layer, once = total(parts[:, -1]).T
+        transfer = exposed[:, -1, TRANSFER]
         walk = layers * layer + once + (stages - 1.0) * transfer
-        turn = turns * (fullest * layer + once + linked * transfer)
-        turning = turn > walk
-        drafting = _drafting(deployment)
+        full = micro_batches * (stage_layers * layer + once + linked * transfer) > walk
         halves = batching.decode_split
-        found.append(
+        counts.append(
             (
-                halves * np.where(turning, turns * fullest, layers) * drafting,
-                halves * np.where(turning, turns, 1.0) * (1.0 + plan.drafted_tokens),
-                halves * np.where(turning, turns * linked, stages - 1.0),
+                halves * np.where(full, micro_batches * stage_layers, layers) * _drafting(deployment),
+                halves * np.where(full, micro_batches, 1.0) * (1.0 + plan.drafted_tokens),
+                halves * np.where(full, micro_batches * linked, stages - 1.0),
             )
         )
-    return [side_by_side(*values) for values in zip(*found, strict=True)]
+    return [side_by_side(*values) for values in zip(*counts, strict=True)]
 
 
 def phase_times(work: ServingWork) -> Array:
-    """Times of the whole prefill and of one decode step on the critical path, by part.
-
-    Parameters
-    ----------
-    work : ServingWork
-        Operators and times.
-
-    Returns
-    -------
-    Array
-        (rows, phases, 5): matrix products, attention, other kernels, communication, fixed costs. [s]
-
-    Examples
-    --------
-    32 layers with 1 s of products, once 2 s of the host, three transfers of which 0.5 s each is exposed:
-
-    >>> from types import SimpleNamespace
-    >>> parts, exposed = np.zeros((1, 1, 2, 5)), np.zeros((1, 1, 5))
-    >>> parts[0, 0, 0, MATRIX], parts[0, 0, 1, FIXED], exposed[0, 0, TRANSFER] = 1.0, 2.0, 0.5
-    >>> work = SimpleNamespace(parts=parts, exposed_time=exposed, layers=np.array([[32.0]]))
-    >>> work.passes, work.transfers = np.array([[1.0]]), np.array([[3.0]])
-    >>> phase_times(work)[0, 0, [MATRIX, COMMUNICATION, FIXED]].tolist()
-    [32.0, 1.5, 2.0]
-    """
+    """Times of the whole prefill and of one decode step on the critical path, by part, (rows, phases, 5). [s]"""
     parts = work.parts
-    found = work.layers[..., None] * parts[:, :, 0] + work.passes[..., None] * parts[:, :, 1]
-    found[..., COMMUNICATION] += work.transfers * work.exposed_time[..., TRANSFER]
-    return found
+    times = work.layers[..., None] * parts[:, :, 0] + work.passes[..., None] * parts[:, :, 1]
+    times[..., COMMUNICATION] += work.transfers * work.exposed_time[..., TRANSFER]
+    return times
 
 
 def scaled_times(times: Array, deployment: Deployment, phases: tuple[int, ...]) -> Array:
-    """Times of passes as measured runs of the same cluster say they are.
-
-    Parameters
-    ----------
-    times : Array
-        Predicted times by phase and part, (rows, phases, parts). [s]
-    deployment : Deployment
-        Whose software has the factors ``prefill_scale`` and ``time_scale`` where there are such runs, (rows,).
-    phases : tuple of int
-        Which phases, in their order.
-
-    Returns
-    -------
-    Array
-        In the shape of ``times``. [s]
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> deployment = SimpleNamespace(software={"time_scale": np.array([[1.5]])})
-    >>> scaled_times(np.array([[[2.0, 4.0]]]), deployment, (DECODING,)).tolist()
-    [[[3.0, 6.0]]]
-    """
+    """Phase times scaled by measured runs of the same cluster (factors ``prefill_scale`` and ``time_scale``)."""
     if "time_scale" not in deployment.software:
         return times
     names = ["prefill_scale" if phase == PREFILL else "time_scale" for phase in phases]
@@ -464,30 +355,13 @@ def scaled_times(times: Array, deployment: Deployment, phases: tuple[int, ...]) 
 
 
 def on_machine(deployment: Deployment, faster: Faster) -> Deployment:
-    """The same on faster accelerators.
-
-    Parameters
-    ----------
-    deployment : Deployment
-        Accelerators, (rows,).
-    faster : Faster
-        Factors of their speed.
-
-    Returns
-    -------
-    Deployment
-        Network, model and plan are the same.
-
-    >>> from ideal_machine import deployment
-    >>> on_machine(deployment(), Faster(memory=2.0)).device.memory_bandwidth.tolist()
-    [[2000000000000.0]]
-    """
+    """Deployment on faster accelerators."""
     device, attention_device, wide_device = (faster.device(getattr(deployment, name)) for name in _DEVICES)
     return replace(deployment, device=device, attention_device=attention_device, wide_device=wide_device)
 
 
 def _fitted(first: Array, second: Array, busy: Array) -> tuple[Array, Array]:
-    """Times of two activities that overlap fully, estimated apart, such that the longer one is the time of both."""
+    """Times of two fully overlapping activities, scaled so that the longer one equals the busy time."""
     longer = np.maximum(first, second)
     scale = np.divide(busy, longer, out=np.zeros(np.broadcast(busy, longer).shape), where=longer > 0.0)
     return np.where(first >= second, busy, np.minimum(first * scale, first)), np.where(
@@ -496,7 +370,7 @@ def _fitted(first: Array, second: Array, busy: Array) -> tuple[Array, Array]:
 
 
 def _split(busy: Array, memory: Array, serial_share: Array) -> tuple[Array, Array]:
-    """Arithmetic and traffic of a kernel whose time is the longer of both and a share of the shorter one."""
+    """Arithmetic and memory time of a kernel that takes the longer of both plus a serial share of the shorter one."""
     memory = np.minimum(memory, busy)
     longer = busy - serial_share * memory
     shorter = np.divide(busy - memory, serial_share, out=np.zeros(busy.shape), where=serial_share > 0.0)
@@ -504,72 +378,49 @@ def _split(busy: Array, memory: Array, serial_share: Array) -> tuple[Array, Arra
 
 
 def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
-    """Code of what bounds a decode step (position in :data:`BOUNDS`): the resource whose doubling saves most time.
+    """Limiting resource of a decode step, a position in :data:`BOUNDS`: the resource whose doubling saves most time.
 
-    Compute is the rate of the accelerator's units, memory the bandwidth of its main memory and last-level cache,
-    network all time of messages, overhead launches and the fixed costs of the software, as
-    :func:`xlperf.equations.hardware.bounds.limiting_resources` defines it. Arithmetic and traffic of a product follow
-    from its time and its bytes; where units and memory save about as much, steps are computed on faster machines.
-
-    Parameters
-    ----------
-    deployment : Deployment
-        Accelerators and calibration, (rows,).
-    work : ServingWork
-        Kernels and times, (rows,); the last phase is decoding.
-
-    Returns
-    -------
-    code : Array
-        Position in BOUNDS, NaN where the time is NaN. [-]
-
-    Examples
-    --------
-    A decode step of one request reads every weight for one token.
-
-    >>> from ideal_machine import deployment
-    >>> served = deployment()
-    >>> BOUNDS[int(serving_bound(served, serving_work(served))[0])]
-    'memory'
+    Compute is the rate of the accelerator's units; memory the bandwidth of main memory and last-level cache; network
+    all communication; overhead launches and fixed costs. Savings are estimated from times and bytes; if compute and
+    memory are close, steps are computed on faster machines.
     """
     saved = _estimated_savings(deployment, work)
     units, memory, network, overhead = saved.T
-    larger = np.maximum(units, memory)
-    others = np.maximum(network, overhead)
-    close = (_CLEAR * np.minimum(units, memory) > larger) | ((memory > units) & (_CLEAR * others > memory))
-    unclear = close & (_CLEAR * larger > others)
+    # Rows whose order of compute and memory, or of memory and the others, is uncertain.
+    larger, fixed = np.maximum(units, memory), np.maximum(network, overhead)
+    close = (_CLEAR * np.minimum(units, memory) > larger) | ((memory > units) & (_CLEAR * fixed > memory))
+    unclear = close & (_CLEAR * larger > fixed)
     if some(unclear):
         rows = np.flatnonzero(unclear)
         twice = np.repeat([[1.0], [2.0]], len(rows), axis=0)
         faster = Faster(compute=twice[::-1], memory=twice)
-        done = serving_work(on_machine(deployment.take(np.tile(rows, 2)), faster), (DECODING,))
-        left = total(phase_times(done)[:, 0]).reshape(2, len(rows))
-        saved[rows, :2] = (total(phase_times(work)[rows, -1]) - left).T
+        doubled = serving_work(on_machine(deployment.take(np.tile(rows, 2)), faster), (DECODING,))
+        faster_time = total(phase_times(doubled)[:, 0]).reshape(2, len(rows))
+        saved[rows, :2] = (total(phase_times(work)[rows, -1]) - faster_time).T
     return np.where(np.isnan(total(saved)), np.nan, most_saved(*saved.T))
 
 
 def _estimated_savings(deployment: Deployment, work: ServingWork) -> Array:
-    """Time of a decode step that twice of each resource saves, and half of what none shortens, (rows, 4). [s]
-
-    From the times of the step and the bytes of its kernels.
-    """
+    """Estimated decode step time saved by doubling compute, memory, network or by halving overhead, (rows, 4). [s]"""
     kernels, step = deployment.kernels, phase_times(work)[:, -1]
-    family = "attention_latent" if deployment.architecture.one_vector else "attention_decode"
-    constants, attend, bandwidth = kernels["gemm"], kernels[family], deployment.device.memory_bandwidth
+    attention_family = "attention_latent" if deployment.architecture.one_vector else "attention_decode"
+    constants, attend, bandwidth = kernels["gemm"], kernels[attention_family], deployment.device.memory_bandwidth
     groups = ((work.gemms, constants), (work.attention, attend), (work.vectors, kernels["vector"]))
+    # Kernel times without launches, and calls on the critical path.
     times = [group.time[:, -1] for group, _ in groups]
-    starts = [np.minimum(own["launch_time"], time) for time, (_, own) in zip(times, groups, strict=True)]
+    starts = [np.minimum(family["launch_time"], time) for time, (_, family) in zip(times, groups, strict=True)]
     gemm, attending, moved = (time - start for time, start in zip(times, starts, strict=True))
     calls = []
     for group, _ in groups:
-        own, each = len(group.names) - group.once, group.calls[:, -1]
-        calls += [work.layers[:, -1:] * each[:, :own], work.passes[:, -1:] * each[:, own:]]
+        per_layer, number = len(group.names) - group.once, group.calls[:, -1]
+        calls += [work.layers[:, -1:] * number[:, :per_layer], work.passes[:, -1:] * number[:, per_layer:]]
+    # Memory time of GEMMs; with few rows the weights stream and memory takes the whole time.
     moving = work.gemms.traffic[:, -1] / (constants["memory_efficiency"] * bandwidth)
     if "serving_experts" in kernels:
         grouped = np.array([name.startswith("experts") for name in work.gemms.names])
         moving = np.where(grouped, kernels["serving_experts"]["memory_slowdown"], 1.0) * moving
     rows = by_phase(work.shapes.m + 0.0 * work.shapes.n, work.gemms.time.shape[1])[:, -1]
-    moving = np.where(rows <= FEW_ROWS, gemm, moving)  # few rows: their weights stream
+    moving = np.where(rows <= FEW_ROWS, gemm, moving)
     product = _split(gemm, moving, constants["serial_share"] + 0.0 * gemm)
     attended = _fitted(
         work.attention_flop[:, -1] / (attend["compute_efficiency"] * deployment.attention_device.peak_flop_rate),
@@ -581,7 +432,7 @@ def _estimated_savings(deployment: Deployment, work: ServingWork) -> Array:
         doubling_savings(*attended),
         (0.0 * moved, 0.5 * moved),
     )
-    every = beside(*calls)
-    compute, memory = (total(every * beside(*found)) for found in zip(*savings, strict=True))
-    overhead = 0.5 * (total(every * beside(*starts)) + step[:, FIXED])
+    all_calls = beside(*calls)
+    compute, memory = (total(all_calls * beside(*saving)) for saving in zip(*savings, strict=True))
+    overhead = 0.5 * (total(all_calls * beside(*starts)) + step[:, FIXED])
     return side_by_side(compute, memory, 0.5 * step[:, COMMUNICATION], overhead + 0.0 * total(step))

@@ -1,8 +1,7 @@
-"""Queue for the places of a serving copy under open arrivals: a GI/G/c approximation with its wait distribution.
+"""Queue for the places of a serving replica under open arrivals: a GI/G/c approximation with its wait distribution.
 
-A copy runs c requests together, as many as its cache has room for or as ``max running batch`` allows. Requests that
-find all places occupied wait, first come first served, in a queue of that copy: a router that sends requests to copies
-whatever their queues. A request occupies its place for its hold time, that of the mean state of the copy.
+A replica runs c requests together, limited by its cache or ``max running batch``. Further requests wait in its own
+first-come-first-served queue, since routers ignore queues. A request holds its place for the mean hold time.
 """
 
 from __future__ import annotations
@@ -14,46 +13,34 @@ import numpy as np
 from xlperf.base.arrays import Array, Numeric, array, divide, exp, expm1, log, power
 
 _MOST_LOAD = 1.0 - 1e-12
+_LEAST_SQUARE = 1e-6  # squared coefficient of variation below which times count as constant [-]
+_LEAST_LOAD, _LEAST_SHARE = 1e-9, 1e-6  # least load in the equations; share of requests below which none waits [-]
+# Normal tail: Abramowitz and Stegun, 26.2.17
 _TAIL = 0.2316419, (0.319381530, -0.356563782, 1.781477937, -1.821255978, 1.330274429)
-"""Constants of the normal tail: Abramowitz and Stegun, 26.2.17."""
 _ROOT_OF_TWO_PI = 2.5066282746310002
-_MOST_GAMMA = 0.24
-"""Largest correction for evenly spaced arrivals (Whitt 1993, equation 2.13). [-]"""
-_FEWER, _FEWER_AT, _FEWER_POWER = 0.19, 1.6, -0.65
-"""Fitted to M/D/c: by how much fewer requests wait than with exponential hold times. [-]"""
-_TURNS = 8
-"""Newton steps for the decay rate. [-]"""
-_BEND = 0.9
-"""How fast the wait distribution approaches its exponential tail, in units of that tail: heuristic, this work. [-]"""
+_MOST_GAMMA = 0.24  # largest correction for evenly spaced arrivals (Whitt 1993, equation 2.13) [-]
+_FEWER, _FEWER_AT, _FEWER_POWER = 0.19, 1.6, -0.65  # M/D/c against M/M/c: fewer requests wait, fitted [-]
+_ITERATIONS = 8  # Newton iterations for the decay rate [-]
+_BEND = 0.9  # rate at which the wait distribution approaches its exponential tail: heuristic, this work [-]
 
 
 class PlaceWait(NamedTuple):
-    """Wait for a place of a copy; every field has shape (rows,).
+    """Wait for a place of a replica, (rows,)."""
 
-    Attributes
-    ----------
-    probability : Array
-        Share of the requests that wait. [-]
-    mean : Array
-        Mean wait over all requests; infinite where the copy cannot keep up. [s]
-    decay : Array
-        Rate at which the tail of the wait distribution decays. [1/s]
-    """
-
-    probability: Array
-    mean: Array
-    decay: Array
+    probability: Array  # share of the requests that wait [-]
+    mean: Array  # mean wait over all requests; infinite beyond the capacity [s]
+    decay: Array  # decay rate of the tail of the wait distribution [1/s]
 
     def quantile(self, share: float) -> Array:
         r"""Wait that a share q of the requests does not exceed. [s]
 
-        With :math:`u = \ln(P_w / (1 - q))`, 0 where it is negative, a quantile that begins at 0, has the decay rate
-        theta of the tail and the mean of the model (heuristic, this work; exact for M/M/c, where k is 1):
+        With :math:`u = \ln(P_w / (1 - q))`, at least 0: a quantile function that begins at 0 and has the decay rate
+        theta of the tail and the mean W (heuristic, this work; exact for M/M/c, which has k = 1):
 
         .. math:: t_q = \frac{1}{\theta} \left(u + (k - 1)\,\frac{1 + a}{a}\,(1 - e^{-a u})\right), \qquad
             k = \frac{\theta\,W}{P_w}, \qquad a = 0.9
 
-        One request of two waits, each of them 1 s on average: 1 s x ln(0.5 / 0.1) for nine of ten.
+        Half of the requests wait, 1 s on average: nine of ten wait for at most 1 s x ln(0.5 / 0.1).
 
         >>> round(float(PlaceWait(*map(np.asarray, (0.5, 0.5, 1.0))).quantile(0.9)), 3)
         1.609
@@ -66,15 +53,15 @@ class PlaceWait(NamedTuple):
         return np.where(depth > 0.0, late, 0.0 * self.mean)
 
     def chosen(self, rows: np.ndarray) -> PlaceWait:
-        """The same where a mask of rows is true, no wait elsewhere."""
+        """The wait in rows of a mask, 0 elsewhere."""
         return PlaceWait(*(np.where(rows, values, 0.0) for values in self))
 
 
 def erlang_c(servers: Numeric, busy_share: Numeric) -> Array:
-    r"""Probability that an arrival finds all servers of an M/M/c queue busy, for any number of servers of 1 or more.
+    r"""Probability that an arrival finds all servers of an M/M/c queue busy, for a real number of servers of 1 or more.
 
-    The mean of an upper and a lower bound of the inverse (Janssen, van Leeuwaarden and Zwart): within 1.5 % for one
-    server and 0.1 % from 16 on, in closed form for a copy with 50,000 places as well.
+    Mean of an upper and a lower bound of the inverse (Janssen, van Leeuwaarden and Zwart), in closed form: within 1.5 %
+    for one server and 0.1 % from 16 on.
 
     .. math:: C \approx \left[\rho + (1 - \rho) \sqrt{c} \left(\frac{\Phi(\alpha)}{\varphi(\alpha)} +
         \frac{2}{3 \sqrt{c}} + \frac{1}{2 \varphi(\alpha) (12 c - 1)}\right)\right]^{-1}, \qquad
@@ -85,7 +72,7 @@ def erlang_c(servers: Numeric, busy_share: Numeric) -> Array:
     servers : numeric
         Servers c, 1 or more. [-]
     busy_share : numeric
-        Share rho of them that is busy. [-]
+        Utilisation rho. [-]
 
     Returns
     -------
@@ -118,9 +105,9 @@ def erlang_c(servers: Numeric, busy_share: Numeric) -> Array:
 def wait_correction(
     servers: Numeric, busy_share: Numeric, arrival_variation: Numeric, hold_variation: Numeric
 ) -> Array:
-    r"""Mean wait of a GI/G/c queue over that of the Allen-Cunneen formula (Whitt 1993, equations 2.17 to 2.25).
+    r"""Mean wait of a GI/G/c queue over the Allen-Cunneen formula (Whitt 1993, equations 2.17 to 2.25).
 
-    1 with exponential times between arrivals and of service; above 1 with constant service times and several servers.
+    1 for M/M/c; above 1 with constant service times and several servers.
 
     .. math:: W = \phi\,\frac{c_a^2 + c_s^2}{2}\,W_{M/M/c}
 
@@ -129,11 +116,11 @@ def wait_correction(
     servers : numeric
         Servers c. [-]
     busy_share : numeric
-        Share rho of them that is busy. [-]
+        Utilisation rho. [-]
     arrival_variation : numeric
-        Coefficient of variation c_a of the times between arrivals. [-]
+        Coefficient of variation c_a of interarrival times. [-]
     hold_variation : numeric
-        Coefficient of variation c_s of the service times. [-]
+        Coefficient of variation c_s of service times. [-]
 
     Returns
     -------
@@ -145,7 +132,7 @@ def wait_correction(
     .. [1] W. Whitt, "Approximations for the GI/G/m queue", Prod. Oper. Manag. 2(2), 1993,
        doi:10.1111/j.1937-5956.1993.tb00094.x.
 
-    M/M/c and M/D/c with 16 servers at 90 % of their capacity:
+    M/M/c and M/D/c with 16 servers at 90 % load:
 
     >>> wait_correction(16.0, 0.9, 1.0, [1.0, 0.0]).round(4).tolist()
     [1.0, 1.0466]
@@ -153,6 +140,7 @@ def wait_correction(
     count, busy = array(servers), np.minimum(array(busy_share), _MOST_LOAD)
     arriving, serving = array(arrival_variation) ** 2, array(hold_variation) ** 2
     gamma = (1.0 - busy) * (count - 1.0) * (np.sqrt(4.0 + 5.0 * count) - 2.0) / (16.0 * busy * count)
+    # Factors of M/D/c (phi_1) and D/M/c (phi_3), and their combination for the variations between.
     constant = 1.0 + np.minimum(gamma, (count - 1.0) / (count + 1.0))
     even = (1.0 - 4.0 * np.minimum(gamma, _MOST_GAMMA)) * exp(-2.0 * (1.0 - busy) / (3.0 * busy))
     between = np.minimum(1.0, 0.5 * (constant + even))
@@ -165,99 +153,77 @@ def wait_correction(
 
 
 def tail_decay(busy_share: Numeric, arrival_variation: Numeric, hold_variation: Numeric) -> Array:
-    r"""Decay rate of the wait distribution of a GI/G/c queue, in units of the rate at which busy servers finish.
+    r"""Decay rate of the wait distribution of a GI/G/c queue, relative to the service rate of the busy servers.
 
-    The positive root x of the equation of the moment-generating functions, for gamma-distributed times between
-    arrivals and of service [1]_. 1 - rho for M/M/c.
+    The positive root x of the equation of the moment-generating functions, for gamma-distributed interarrival and
+    service times [1]_; 1 - rho for M/M/c.
 
     .. math:: -\frac{\ln(1 - x c_s^2)}{c_s^2} = \frac{\ln(1 + x c_a^2 / \rho)}{c_a^2}
 
     Parameters
     ----------
     busy_share : numeric
-        Share rho of the servers that is busy. [-]
+        Utilisation rho. [-]
     arrival_variation : numeric
-        Coefficient of variation c_a of the times between arrivals. [-]
+        Coefficient of variation c_a of interarrival times. [-]
     hold_variation : numeric
-        Coefficient of variation c_s of the service times. [-]
+        Coefficient of variation c_s of service times. [-]
 
     Returns
     -------
     Array
-        The root x; infinite where neither varies. [-]
+        The root x; infinite if neither varies. [-]
 
     References
     ----------
     .. [1] Y. Takahashi, "Asymptotic exponentiality of the tail of the waiting-time distribution in a PH/PH/c queue",
        Adv. Appl. Probab. 13(3), 1981, doi:10.2307/1426788.
 
-    M/M/c and M/D/c at 90 %, where exp(x) = 1 + x / 0.9:
+    M/M/c and M/D/c at 90 %, with exp(x) = 1 + x / 0.9:
 
     >>> tail_decay(0.9, 1.0, [1.0, 0.0]).round(4).tolist()
     [0.1, 0.2072]
     """
     busy = np.minimum(array(busy_share), _MOST_LOAD)
     arriving, serving = (np.maximum(array(each) ** 2, _LEAST_SQUARE) for each in (arrival_variation, hold_variation))
-    # Newton's method for y = -ln(1 - x c_s^2) / c_s^2, which is convex and has no pole: beyond its lowest point it
-    # comes down to the root from the first step on. The right-hand side is largest at the largest x: a bound.
+    # Newton's method in y = -ln(1 - x c_s^2) / c_s^2, convex and without a pole: to the right of its minimum the
+    # iterates decrease to the root. The right-hand side at the largest x bounds y.
     lowest = (1.0 - busy) / (serving + arriving)
     first = np.minimum(2.0 * lowest, 0.5 * (lowest + 1.0 / serving))
-    found, most = -log(1.0 - first * serving) / serving, log(1.0 + arriving / (serving * busy)) / arriving
-    for _ in range(_TURNS):
-        root = -expm1(-serving * found) / serving
-        value = found - log(1.0 + root * arriving / busy) / arriving
-        rise = 1.0 - (1.0 - root * serving) / (busy + root * arriving)
-        found = np.minimum(found - value / rise, most)
-    return np.asarray(-expm1(-serving * found) / serving)
+    y, most = -log(1.0 - first * serving) / serving, log(1.0 + arriving / (serving * busy)) / arriving
+    for _ in range(_ITERATIONS):
+        root = -expm1(-serving * y) / serving
+        value = y - log(1.0 + root * arriving / busy) / arriving
+        slope = 1.0 - (1.0 - root * serving) / (busy + root * arriving)
+        y = np.minimum(y - value / slope, most)
+    return np.asarray(-expm1(-serving * y) / serving)
 
 
 def place_wait(
     places: Numeric, busy_share: Numeric, hold: Numeric, arrival_variation: Numeric, hold_variation: Numeric
 ) -> PlaceWait:
-    r"""Wait for a place of a copy whose requests arrive independently of its state: Whitt's GI/G/c approximation.
+    r"""Wait for a place of a replica under independent arrivals: Whitt's GI/G/c approximation.
 
-    With places as servers and the mean hold time h of a request as service time. The share that waits is Erlang's C for
-    c / z servers, the peakedness z of the arrivals seen by the hold time.
+    Places are the servers and the mean hold time h is the service time. The share of waiting requests is Erlang's C for
+    c / z servers, with the peakedness z of the arrivals relative to the hold time.
 
     .. math:: W = \phi\,\frac{c_a^2 + c_s^2}{2}\,\frac{C(c, \rho)\,h}{c (1 - \rho)}, \qquad
         P_w = C\left(\frac{c}{z}, \rho\right), \qquad z = \frac{c_a^2 + c_s^2}{1 + c_s^2}
-
-    Parameters
-    ----------
-    places : numeric
-        Requests c that run together at most, 1 or more, (rows,). [-]
-    busy_share : numeric
-        Share rho of the places that requests occupy, mean, (rows,). [-]
-    hold : numeric
-        Time h for which a request occupies its place, mean, (rows,). [s]
-    arrival_variation : numeric
-        Coefficient of variation c_a of the times between arrivals at the copy, (rows,). [-]
-    hold_variation : numeric
-        Coefficient of variation c_s of the hold times, (rows,). [-]
-
-    Returns
-    -------
-    probability : Array
-        Share of the requests that wait, (rows,). [-]
-    mean : Array
-        Mean wait over all requests, (rows,). [s]
-    decay : Array
-        Decay rate of the tail, (rows,). [1/s]
 
     References
     ----------
     .. [1] W. Whitt, "Approximations for the GI/G/m queue", Prod. Oper. Manag. 2(2), 1993,
        doi:10.1111/j.1937-5956.1993.tb00094.x.
 
-    One place, held for 1 s, half of the time, Poisson arrivals: a wait of 1 s (M/M/1), or 0.5 s (M/D/1).
+    One place at half load, hold time 1 s, Poisson arrivals: a wait of 1 s (M/M/1) or 0.5 s (M/D/1).
 
     >>> place_wait(1.0, 0.5, 1.0, 1.0, [1.0, 0.0]).mean.round(2).tolist()
     [0.99, 0.5]
     """
     count, busy, time = np.maximum(array(places), 1.0), array(busy_share), array(hold)
     arriving, serving = array(arrival_variation) ** 2, array(hold_variation) ** 2
-    keeps = busy < 1.0
     rho = np.minimum(np.maximum(busy, _LEAST_LOAD), _MOST_LOAD)
+    # Mean wait, share of waiting requests and decay rate.
     finish = time / count
     mean = erlang_c(count, rho) * finish / (1.0 - rho) * (0.5 * (arriving + serving))
     mean = mean * wait_correction(count, rho, arrival_variation, hold_variation)
@@ -266,15 +232,10 @@ def place_wait(
     fewer = _FEWER * safety * exp(-safety / _FEWER_AT) * (1.0 - power(count, _FEWER_POWER))
     probability = erlang_c(count / peakedness, rho) * (1.0 - fewer * np.maximum(1.0 - serving, 0.0))
     decay = divide(tail_decay(rho, arrival_variation, hold_variation), finish, np.inf)
+    # Rows without waits, beyond the capacity, or with unknown inputs.
     waits = (probability >= _LEAST_SHARE) | np.isnan(probability)
-    endless = ~(keeps | np.isnan(busy))
+    endless = ~((busy < 1.0) | np.isnan(busy))
     mean = np.where(endless, np.inf, np.where(waits, mean, 0.0))
     unknown = 0.0 * (array(places) + arriving + serving) + np.where(np.isnan(time), np.nan, 0.0)
     share = np.where(endless, 1.0, np.where(waits, probability, 0.0))
     return PlaceWait(share + unknown, mean, np.where(endless, unknown, decay))
-
-
-_LEAST_SQUARE = 1e-6
-"""Square of a coefficient of variation below which times count as constant. [-]"""
-_LEAST_LOAD, _LEAST_SHARE = 1e-9, 1e-6
-"""Load that is computed at least, and share of the requests below which none waits. [-]"""

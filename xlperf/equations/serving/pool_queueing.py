@@ -1,4 +1,4 @@
-"""Two pools under load, one for prefill and one for decoding: the rate that a number of requests in flight gives."""
+"""Disaggregated pools under load: throughput and waits from the requests in flight or the arrival rate."""
 
 from __future__ import annotations
 
@@ -11,52 +11,34 @@ from xlperf.base.arrays import Array, Numeric, array, divide
 from xlperf.equations.serving.queueing import Steady
 from xlperf.equations.serving.runs import longest_output
 
-_MOST_TURNS, _HALVING = 80, 5
-_SAME = 1e-12
-_PROPORTIONAL = 0.999
-"""Of a rise in proportion to the batch: with all of it any number of requests would do at the same rate. [-]"""
+_MOST_ITERATIONS, _BISECTION = 80, 5  # most iterations of the root search; every fifth bisects
+_SAME = 1e-12  # relative tolerance of the root [-]
+_PROPORTIONAL = 0.999  # largest slope over a proportional rise, whose fixed point would be undetermined [-]
 
 
 class Curve(NamedTuple):
-    """Time by batch: two lines that meet at a batch; no batch is slower per request than a smaller one.
+    """Time by batch: two lines that meet at a batch; the time per request never rises with the batch."""
 
-    Attributes
-    ----------
-    upper : Array
-        Batch from which on the second line holds. [-]
-    base : Array
-        First line at no request. [s]
-    slope : Array
-        Time that a request adds to it. [s]
-    last_base : Array
-        Second line at no request. [s]
-    last_slope : Array
-        Time that a request adds to it. [s]
-    """
-
-    upper: Array
-    base: Array
-    slope: Array
-    last_base: Array
-    last_slope: Array
+    upper: Array  # batch at which the lines meet [-]
+    base: Array  # first line at batch 0 [s]
+    slope: Array  # its slope per request [s]
+    last_base: Array  # second line at batch 0 [s]
+    last_slope: Array  # its slope per request [s]
 
     def time(self, batch: Array) -> Array:
-        """Time with a batch. [s]"""
+        """Time of a batch. [s]"""
         beyond = batch > self.upper
         return np.where(beyond, self.last_base, self.base) + np.where(beyond, self.last_slope, self.slope) * batch
 
     def batch(self, rate: Array) -> Array:
-        """Batch that comes at a rate in the time that it takes, infinite beyond the capacity. [-]"""
-        found = _fixed(rate, self.base, self.slope)
-        above = np.maximum(_fixed(rate, self.last_base, self.last_slope), self.upper)
-        return np.where(found > self.upper, above, found)
+        """Batch that arrives in the time that it takes; infinite beyond the capacity. [-]"""
+        batch = _fixed_point(rate, self.base, self.slope)
+        above = np.maximum(_fixed_point(rate, self.last_base, self.last_slope), self.upper)
+        return np.where(batch > self.upper, above, batch)
 
     @staticmethod
     def through(batches: Array, times: Array) -> Curve:
-        """Curve through the times of three batches in rising order, some of which may be the same, (3, ...).
-
-        Its lines never fall, and rise less than in proportion to the batch.
-        """
+        """Curve through three batches in ascending order, (3, ...); slopes between 0 and proportional."""
         low, start = batches[:-1], times[:-1]
         slope = divide(times[1:] - start, batches[1:] - low)
         slope = np.minimum(np.maximum(slope, 0.0), _PROPORTIONAL * start / low)
@@ -64,108 +46,70 @@ class Curve(NamedTuple):
         return Curve(batches[1], base[0], slope[0], base[1], slope[1])
 
 
-def _fixed(rate: Array, base: Array, slope: Array) -> Array:
+def _fixed_point(rate: Array, base: Array, slope: Array) -> Array:
     """Fixed point of a rate times a line: x = r (a + b x). [-]"""
-    left = np.asarray(1.0 - rate * slope)
-    return np.divide(rate * base, left, out=np.full_like(left, np.inf), where=left > 0.0)
+    divisor = np.asarray(1.0 - rate * slope)
+    return np.divide(rate * base, divisor, out=np.full_like(divisor, np.inf), where=divisor > 0.0)
 
 
 class PoolTimes(NamedTuple):
-    """Times of two pools, (rows,).
+    """Times of two pools, (rows,)."""
 
-    Attributes
-    ----------
-    pass_times : Curve
-        Time of a pass of the prefill by its prompts.
-    one_prefill : Array
-        Time of a pass with one prompt. [s]
-    full_prefill : Array
-        Time of a pass with as many as it takes. [s]
-    max_prefill_prompts : Array
-        Prompts that a pass takes, 1 or more. [-]
-    stages : Array
-        Stages that passes follow each other through. [-]
-    burst : Array
-        Share of the requests that come all at once, as many as are in flight. [-]
-    apart : Array
-        Square of the part of a cycle over which those of the later waves come that their lengths set apart;
-        infinite where they come at any time. [-]
-    prefill_replicas : Array
-        Replicas that prefill. [-]
-    step_times : Curve
-        Time of a decode step by its requests.
-    decode_steps : Array
-        Decode steps per request. [-]
-    decode_replicas : Array
-        Replicas that decode. [-]
-    places : Array
-        Requests that the cache of one of them has room for. [-]
-    decode_capacity : Array
-        Requests per second that they decode with full caches. [request/s]
-    transfer : Array
-        Time to send the cache of a prompt. [s]
-    """
-
-    pass_times: Curve
-    one_prefill: Array
-    full_prefill: Array
-    max_prefill_prompts: Array
-    stages: Array
-    burst: Array
-    apart: Array
-    prefill_replicas: Array
-    step_times: Curve
-    decode_steps: Array
-    decode_replicas: Array
-    places: Array
-    decode_capacity: Array
-    transfer: Array
+    pass_times: Curve  # prefill pass by prompts
+    one_prefill: Array  # pass of one prompt [s]
+    full_prefill: Array  # pass of the most prompts [s]
+    max_prefill_prompts: Array  # largest number of prompts per pass, 1 or more [-]
+    stages: Array  # pipeline stages of the prefill replicas [-]
+    burst: Array  # fraction of the requests that arrive in the initial burst [-]
+    wave_spread: Array  # squared dispersion of later waves over a cycle; infinite for unsynchronised requests [-]
+    prefill_replicas: Array  # [-]
+    step_times: Curve  # decode step by batch
+    decode_steps: Array  # decode steps per request [-]
+    decode_replicas: Array  # [-]
+    places: Array  # requests in the cache of a decode replica [-]
+    decode_capacity: Array  # decode throughput with full caches [request/s]
+    transfer: Array  # time to send the cache of a prompt [s]
 
     @property
     def prefill_capacity(self) -> Array:
-        """Requests per second that the first pool prefills with full passes. [request/s]"""
+        """Prefill throughput with full passes. [request/s]"""
         return np.asarray(self.prefill_replicas * self.max_prefill_prompts * self.stages / self.full_prefill)
 
     @property
     def capacity(self) -> Array:
-        """Requests per second that both pools can take. [request/s]"""
+        """Throughput limit of both pools. [request/s]"""
         return np.asarray(np.minimum(self.prefill_capacity, self.decode_capacity))
 
     def burst_pass(self, requests: Array) -> tuple[Array, Array]:
-        """Prompts in a pass of those that all requests in flight send at once, and its time. [-, s]"""
+        """Prompts per pass, and its time, when all requests in flight arrive at once. [-, s]"""
         prompts = np.clip(requests / self.prefill_replicas, 1.0, self.max_prefill_prompts)
         slope = divide(self.full_prefill - self.one_prefill, self.max_prefill_prompts - 1.0)
         return prompts, self.one_prefill + slope * (prompts - 1.0)
 
     def burst_wait(self, requests: Array) -> Array:
-        """Mean wait for the other passes of a burst, over all requests. [s]"""
+        """Mean wait for the other passes of a burst, averaged over all requests. [s]"""
         prompts, prefill = self.burst_pass(requests)
         passes = requests / (self.prefill_replicas * prompts)
         return np.asarray(0.5 * self.burst * (prefill / self.stages) * np.maximum(passes - 1.0, 0.0))
 
     def prompts(self, rate: Array, most: Array) -> Array:
-        """Prompts batched into a pass: those that come while the one before is prefilled, ``most`` at most. [-]"""
-        found = self.pass_times.batch(rate / (self.prefill_replicas * self.stages))
-        return np.asarray(np.clip(found, 1.0, most))
-
-    def longest_wait(self, requests: Array) -> Array:
-        """Time of the prompts of all other requests of a replica, one after the other. [s]"""
-        others = np.maximum(requests / self.prefill_replicas - 1.0, 0.0)
-        return np.asarray(others * self.one_prefill / self.stages)
+        """Prompts per pass: arrivals during the previous pass, ``most`` at most. [-]"""
+        prompts = self.pass_times.batch(rate / (self.prefill_replicas * self.stages))
+        return np.asarray(np.clip(prompts, 1.0, most))
 
     def prefill_wait(self, rate: Array, prefill: Array) -> Array:
-        """Mean wait for a replica to end the pass that it is at. [s]"""
+        """Mean residual time of the running pass. [s]"""
         interval = prefill / self.stages
         busy = np.minimum(rate * interval / self.prefill_replicas, 1.0)
         return np.asarray(0.5 * interval * busy / self.prefill_replicas)
 
     def overflow(self, rate: Array) -> Array:
-        """What the mean wait for full passes is beyond that, times the share of the capacity that is free. [s]"""
+        """Mean queueing for full passes times the free fraction of the capacity (M/D/1). [s]"""
         load = rate / self.prefill_capacity
         return np.asarray(0.5 * load * load / self.prefill_capacity)
 
     def decoding(self, rate: Array) -> tuple[Array, Array]:
-        """Requests that a replica decodes, and how long one takes. [-, s]"""
+        """Decode batch of a replica, and decode time of a request. [-, s]"""
         flow = rate * self.decode_steps / self.decode_replicas
         running = np.minimum(np.maximum(self.step_times.batch(flow), 1.0), self.places)
         step = self.step_times.time(running)
@@ -173,205 +117,161 @@ class PoolTimes(NamedTuple):
 
 
 def _columns(times: PoolTimes, requests: Array, burst_wait: Array, outside: Array) -> list[Array]:
-    """Arguments of :func:`_reached` that do not depend on the rate."""
+    """Arguments of :func:`_throughput` that do not depend on the rate."""
     flow, capacity = times.prefill_replicas * times.stages, times.prefill_capacity
-    both = np.minimum(capacity, times.decode_capacity)
-    others, alone = 1.0 - 1.0 / np.maximum(requests, 1.0), times.longest_wait(requests)
-    most, prefill = times.burst_pass(requests)
-    first = *times.pass_times, flow, most, times.stages, times.prefill_replicas, times.burst, times.apart, prefill
-    second = *times.step_times, times.decode_steps, times.decode_replicas, times.places
-    return [*first, *second, times.transfer + outside, burst_wait, requests, others, alone, capacity, both]
+    limit, ahead = np.minimum(capacity, times.decode_capacity), 1.0 - 1.0 / np.maximum(requests, 1.0)
+    # Longest wait: the prompts of all other requests of a replica, one after the other.
+    longest = np.maximum(requests / times.prefill_replicas - 1.0, 0.0) * times.one_prefill / times.stages
+    most, burst_prefill = times.burst_pass(requests)
+    prefill = *times.pass_times, flow, most, times.stages, times.prefill_replicas, times.burst, times.wave_spread
+    decode = *times.step_times, times.decode_steps, times.decode_replicas, times.places
+    fixed = times.transfer + outside
+    return [*prefill, burst_prefill, *decode, fixed, burst_wait, requests, ahead, longest, capacity, limit]
 
 
-def _wave_rate(rate: Array, capacity: Array, apart: Array) -> Array:
-    r"""Rate at which the requests of a later wave of a run come to be prefilled. [request/s]
+def _wave_rate(rate: Array, capacity: Array, wave_spread: Array) -> Array:
+    r"""Arrival rate of a later wave of a run at the prefill pool. [request/s]
 
-    The first wave comes at once and is prefilled in c / C. The k-th comes over that time and over what the lengths of
-    the outputs, of coefficient of variation v, have set its requests apart: evenly spread ones by
-    :math:`\sqrt{12 k}\,v` of a cycle c / X. Heuristic, this work.
+    The first wave arrives at once and is prefilled in c / C. Output lengths of coefficient of variation v disperse the
+    k-th wave further, uniformly over :math:`\sqrt{12 k}\,v` of a cycle c / X. Heuristic, this work.
 
     .. math:: \lambda = \max\left(X, \frac{X}{\sqrt{(X / C)^2 + 12 k v^2}}\right)
     """
     load = rate / capacity
-    return np.asarray(rate / np.minimum(np.sqrt(load * load + apart), 1.0))
+    return np.asarray(rate / np.minimum(np.sqrt(load * load + wave_spread), 1.0))
 
 
-def _mean_prefill(prefill: Array, together: Array, burst: Array) -> Array:
-    """Mean time of a pass over requests that come by themselves and the share of those that come all at once. [s]"""
-    return prefill + burst * np.maximum(together - prefill, 0.0)
+def _mean_prefill(prefill: Array, burst_prefill: Array, burst: Array) -> Array:
+    """Mean pass time over separate requests and the burst. [s]"""
+    return prefill + burst * np.maximum(burst_prefill - prefill, 0.0)
 
 
-def _reached(rate: Array, columns: Array) -> Array:
-    """Rate at which the requests in flight fill both pools, while passes and steps take what they do at another rate.
+def _throughput(rate: Array, columns: Array) -> Array:
+    """Throughput that satisfies Little's law in both pools, with service times frozen at a trial rate. [request/s]
 
-    The wait for a prefill grows with the rate X as C / (C - X): a quadratic equation.
+    The wait for a prefill grows with the rate X as C / (C - X), which gives a quadratic equation.
     """
-    pass_times, (flow, most, stages, prefillers, burst, apart, together) = Curve(*columns[:5]), columns[5:12]
-    step_times, (steps, decoders, places) = Curve(*columns[12:17]), columns[17:20]
-    transfer, burst_wait, requests, others, alone, capacity, both = columns[20:]
-    coming = _wave_rate(rate, capacity, apart)
-    prefill = pass_times.time(np.clip(pass_times.batch(coming / flow), 1.0, most))
-    running = np.minimum(np.maximum(step_times.batch(rate * steps / decoders), 1.0), places)
-    unqueued = _mean_prefill(prefill, together, burst) + transfer + steps * step_times.time(running)
+    pass_times, (flow, most, stages, prefill_replicas, burst, spread, burst_prefill) = (
+        Curve(*columns[:5]),
+        columns[5:12],
+    )
+    step_times, (steps, decode_replicas, places) = Curve(*columns[12:17]), columns[17:20]
+    fixed, burst_wait, requests, ahead, longest, capacity, limit = columns[20:]
+    # Service times at the trial rate.
+    wave_rate = _wave_rate(rate, capacity, spread)
+    prefill = pass_times.time(np.clip(pass_times.batch(wave_rate / flow), 1.0, most))
+    running = np.minimum(np.maximum(step_times.batch(rate * steps / decode_replicas), 1.0), places)
+    service = _mean_prefill(prefill, burst_prefill, burst) + fixed + steps * step_times.time(running)
     interval, load = prefill / stages, rate / capacity
-    waited = 0.5 * interval * np.minimum(coming * interval / prefillers, 1.0) / prefillers
-    known = unqueued + burst_wait + waited * others
-    total = capacity * (known + 0.5 * load * load / capacity * others) + requests
-    under = np.maximum(total * total - 4.0 * known * requests * capacity, 0.0)
-    root = 2.0 * requests * capacity / (total + np.sqrt(under))
-    return np.asarray(np.minimum(np.maximum(root, requests / (unqueued + alone)), both))
+    residual = 0.5 * interval * np.minimum(wave_rate * interval / prefill_replicas, 1.0) / prefill_replicas
+    # Little's law c = X (service + waits), solved for X without cancellation.
+    unqueued = service + burst_wait + residual * ahead
+    total = capacity * (unqueued + 0.5 * load * load / capacity * ahead) + requests
+    discriminant = np.maximum(total * total - 4.0 * unqueued * requests * capacity, 0.0)
+    root = 2.0 * requests * capacity / (total + np.sqrt(discriminant))
+    return np.asarray(np.minimum(np.maximum(root, requests / (service + longest)), limit))
 
 
 def _root(columns: Array, equation: Callable[[Array, Array], Array], most: Array) -> Array:
-    """Where a falling function of x is x, between 0 and ``most``: by false position, at times by times.
+    """Fixed point of a decreasing function on [0, most]: Illinois method with bisection steps.
 
-    The end of the range that stays counts for less each time (Illinois), so that both ends move. Each plan ends by
-    itself, so that its number does not depend on the others.
+    Each plan converges by itself, so that its number does not depend on the other plans.
     """
-    found = equation(most, columns)
-    rows = np.flatnonzero(found < most)
-    columns, high, low = columns.take(rows, axis=1), most[rows], found[rows]
-    over, under = equation(low, columns) - low, low - high
-    searched, rose = np.ones(len(rows), dtype=bool), np.zeros(len(rows))
-    for turn in range(_MOST_TURNS):
-        tried = low + (high - low) * (over / np.where(over > under, over - under, 1.0))
-        if turn % _HALVING == _HALVING - 1:
-            tried = 0.5 * (low + high)
-        gap = equation(tried, columns) - tried
+    root = equation(most, columns)
+    rows = np.flatnonzero(root < most)
+    columns, high, low = columns.take(rows, axis=1), most[rows], root[rows]
+    low_gap, high_gap = equation(low, columns) - low, low - high
+    searched, last_side = np.ones(len(rows), dtype=bool), np.zeros(len(rows))
+    for iteration in range(_MOST_ITERATIONS):
+        trial = low + (high - low) * (low_gap / np.where(low_gap > high_gap, low_gap - high_gap, 1.0))
+        if iteration % _BISECTION == _BISECTION - 1:
+            trial = 0.5 * (low + high)
+        gap = equation(trial, columns) - trial
         above = gap > 0.0
-        low, over = np.where(above, tried, low), np.where(above, gap, np.where(rose < 0.0, 0.5 * over, over))
-        high, under = np.where(above, high, tried), np.where(above, np.where(rose > 0.0, 0.5 * under, under), gap)
-        rose = np.where(above, 1.0, -1.0)
-        done = searched & (~(np.abs(gap) > _SAME * tried) | (high - low <= _SAME * tried))
-        found[rows[done]] = tried[done]
+        # An end that stays for a second time counts half (Illinois).
+        halved_low, halved_high = (
+            np.where(last_side < 0.0, 0.5 * low_gap, low_gap),
+            np.where(last_side > 0.0, 0.5 * high_gap, high_gap),
+        )
+        low, low_gap = np.where(above, trial, low), np.where(above, gap, halved_low)
+        high, high_gap = np.where(above, high, trial), np.where(above, halved_high, gap)
+        last_side = np.where(above, 1.0, -1.0)
+        done = searched & (~(np.abs(gap) > _SAME * trial) | (high - low <= _SAME * trial))
+        root[rows[done]] = trial[done]
         searched &= ~done
         left = np.flatnonzero(searched)
         if not len(left):
             break
         if 2 * len(left) < len(rows):
-            rows, columns, searched, rose = rows[left], columns.take(left, axis=1), searched[left], rose[left]
-            low, high, over, under, tried = low[left], high[left], over[left], under[left], tried[left]
+            rows, columns, searched, last_side = rows[left], columns.take(left, axis=1), searched[left], last_side[left]
+            low, high, low_gap, high_gap, trial = (values[left] for values in (low, high, low_gap, high_gap, trial))
     else:
-        found[rows[searched]] = tried[searched]
-    return found
+        root[rows[searched]] = trial[searched]
+    return root
 
 
 def pooled_state(times: PoolTimes, requests: Array, outside: Array) -> tuple[Steady, Array]:
-    r"""Steady state of two pools: prompts are prefilled in one, their caches sent to the other and decoded there.
+    r"""Steady state of two pools with c requests in flight, each ``outside`` the engine for tau, and prompts per pass.
 
-    The rate X is the one at which the requests in flight fill both pools. Every time on the right grows with the rate,
-    so that more requests in flight never give a lower rate or a shorter wait, nor twice as many more than twice the
-    rate.
+    The rate X satisfies Little's law over prefill, transfer and decoding. Every time on the right grows with the rate:
+    more requests in flight never lower the rate or shorten a wait, and doubling them never more than doubles the rate.
 
     .. math:: c = X \left(\tau + \bar t_p + w(X) + t_{send} + N\,t(b)\right), \qquad b = \frac{X N t(b)}{n_d},
         \qquad m = \frac{\lambda}{n_p} t_p(m)
 
-    Requests of a run come in waves, which spread from one to the next: the first, a share f of all, comes at once, with
-    m_0 prompts in a pass; those of later waves at the rate :math:`\lambda \ge X` of the middle of the run.
+    Requests of a run arrive in waves that disperse: the first, a fraction f of all, arrives at once with m_0 prompts
+    in a pass; later waves at the rate :math:`\lambda \ge X` of the middle of the run.
 
     .. math:: \bar t_p = t_p(m) + f \max(t_p(m_0) - t_p(m), 0), \qquad m_0 = \min(c / n_p, m_{max})
-
-    Parameters
-    ----------
-    times : PoolTimes
-        Of both pools, (rows,).
-    requests : Array
-        Requests c in flight, (rows,). [-]
-    outside : Array
-        Time tau that a request spends outside the engine before its prefill, (rows,). [s]
-
-    Returns
-    -------
-    Steady
-        Running requests of a decoding replica; the rate of all together, (rows,).
-    Array
-        Prompts of a pass of the prefill, (rows,). [-]
 
     References
     ----------
     .. [1] Y. Zhong et al., "DistServe: disaggregating prefill and decoding for goodput-optimized large language model
        serving", OSDI 2024, arXiv:2401.09670.
-
-    Examples
-    --------
-    One request: 0.1 s in the first pool, 100 steps of 10 ms in the second.
-
-    >>> prefill, step = (Curve(*np.array([[1.0], [time], [0.0], [time], [0.0]])) for time in (0.1, 0.01))
-    >>> one = np.ones(1)
-    >>> times = PoolTimes(prefill, 0.1 * one, 0.1 * one, one, one, 0 * one, np.inf * one, one, step, 100 * one, one,
-    ...     64 * one, 64 * one, 0 * one)
-    >>> pooled_state(times, one, 0 * one)[0].rate.tolist()
-    [0.909]
     """
-    burst, most = times.burst_wait(requests), np.asarray(times.capacity + 0.0 * requests)
-    columns = np.stack(np.broadcast_arrays(*_columns(times, requests, burst, outside)))
-    flat = columns.reshape(len(columns), -1)
-    rate = _root(flat, _reached, most.ravel()).reshape(most.shape)
-    capacity, (together, batched) = times.prefill_capacity, times.burst_pass(requests)
-    coming = _wave_rate(rate, capacity, times.apart)
-    prompts = times.prompts(coming, together)
+    # Throughput, row by row.
+    burst_wait, most = times.burst_wait(requests), np.asarray(times.capacity + 0.0 * requests)
+    columns = np.stack(np.broadcast_arrays(*_columns(times, requests, burst_wait, outside)))
+    rate = _root(columns.reshape(len(columns), -1), _throughput, most.ravel()).reshape(most.shape)
+    # Prefill: batch, pass time and queueing at the rate of later waves.
+    capacity, (burst_prompts, burst_prefill) = times.prefill_capacity, times.burst_pass(requests)
+    wave_rate = _wave_rate(rate, capacity, times.wave_spread)
+    prompts = times.prompts(wave_rate, burst_prompts)
     prefill = times.pass_times.time(prompts)
-    queueing = times.overflow(rate) * divide(capacity, capacity - rate, np.inf) + times.prefill_wait(coming, prefill)
+    queueing = times.overflow(rate) * divide(capacity, capacity - rate, np.inf) + times.prefill_wait(wave_rate, prefill)
     queueing = queueing * (1.0 - 1.0 / np.maximum(requests, 1.0))
     running, decode = times.decoding(rate)
-    first = _mean_prefill(prefill, batched, times.burst) + times.transfer + outside
-    # With the first pool at its capacity what is left of the cycle is the wait for it.
-    left = np.where(requests > 1.0, np.maximum(requests / rate - first - decode, 0.0), 0.0)
-    wait = np.minimum(burst + queueing, left)
-    return Steady(running, first + wait, wait, decode, left - wait, rate), prompts
+    first = _mean_prefill(prefill, burst_prefill, times.burst) + times.transfer + outside
+    # The remainder of a cycle is waiting: before the prefill first, then for a place.
+    remainder = np.where(requests > 1.0, np.maximum(requests / rate - first - decode, 0.0), 0.0)
+    wait = np.minimum(burst_wait + queueing, remainder)
+    return Steady(running, first + wait, wait, decode, remainder - wait, rate), prompts
 
 
 def pooled_open_state(
     times: PoolTimes, rate: Array, prompt_variation: Array, arrival_variation: Numeric = 1.0
 ) -> tuple[Steady, Array]:
-    r"""Steady state of two pools with requests that arrive independently of each other.
+    r"""Steady state of two pools under open arrivals, and prompts per pass; waits are infinite beyond the capacity.
 
     .. math:: w = \frac{c_a^2 + v^2}{2} \left(\min\left(\frac{\lambda t_p}{n_p}, 1\right) \frac{t_p}{n_p} +
         \frac{(\lambda / C)^2}{1 - \lambda / C} \frac{1}{C}\right), \qquad b = \frac{\lambda N t(b)}{n_d}
 
-    Parameters
-    ----------
-    times : PoolTimes
-        Of both pools, (rows,).
-    rate : Array
-        Requests lambda that arrive per second, (rows,). [request/s]
-    prompt_variation : Array
-        Coefficient of variation v of the prompts, (rows,). [-]
-    arrival_variation : numeric, default 1.0
-        Coefficient of variation c_a of the times between arrivals, (rows,). [-]
-
-    Returns
-    -------
-    Steady
-        Running requests of a decoding replica; the rate of all together, (rows,); infinite where a pool cannot keep up.
-    Array
-        Prompts of a pass of the prefill, (rows,). [-]
+    c_a and v are the coefficients of variation of interarrival times and prompt lengths.
 
     References
     ----------
     .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.6 (Pollaczek and Khinchin).
-
-    Examples
-    --------
-    5 requests per second that are prefilled one by one in 0.1 s wait 0.05 s, as in an M/D/1 queue at half load.
-
-    >>> prefill, step = (Curve(*np.array([[1.0], [time], [0.0], [time], [0.0]])) for time in (0.1, 0.01))
-    >>> one = np.ones(1)
-    >>> times = PoolTimes(prefill, 0.1 * one, 0.1 * one, one, one, 0 * one, np.inf * one, one, step, 100 * one, one,
-    ...     64 * one, 64 * one, 0 * one)
-    >>> pooled_open_state(times, 5 * one, 0 * one)[0].prefill_wait.tolist()
-    [0.05]
     """
-    keeps = rate < times.capacity
-    rate_kept = np.where(keeps, rate, 0.0)
-    prompts = times.prompts(rate_kept, times.max_prefill_prompts)
+    stable = rate < times.capacity
+    stable_rate = np.where(stable, rate, 0.0)
+    prompts = times.prompts(stable_rate, times.max_prefill_prompts)
     prefill = times.pass_times.time(prompts)
-    wait = times.prefill_wait(rate_kept, prefill)
-    wait = wait + times.overflow(rate_kept) / (1.0 - rate_kept / times.prefill_capacity)
+    wait = times.prefill_wait(stable_rate, prefill)
+    wait = wait + times.overflow(stable_rate) / (1.0 - stable_rate / times.prefill_capacity)
     irregular = np.asarray(array(arrival_variation) ** 2)
-    wait = np.where(keeps, wait * (irregular + prompt_variation * prompt_variation), np.inf)
-    running, decode = times.decoding(rate_kept)
-    decode, running = np.where(keeps, decode, np.inf), np.where(keeps, running, np.inf)
+    wait = np.where(stable, wait * (irregular + prompt_variation * prompt_variation), np.inf)
+    running, decode = times.decoding(stable_rate)
+    decode, running = np.where(stable, decode, np.inf), np.where(stable, running, np.inf)
     return Steady(running, prefill + wait + times.transfer, wait, decode, 0.0 * rate, rate + 0.0 * prefill), prompts
 
 
@@ -383,24 +283,23 @@ def pooled_run_rate(
     last_step: Numeric,
     output_variation: Numeric,
 ) -> Array:
-    r"""Requests per second over a run of two pools that ends with its last request.
+    r"""Requests per second over a finite run of two pools, until its last request ends.
 
-    Requests that follow one another keep both pools as busy as without end, up to the last ones that are decoded. Where
-    outputs vary the run goes on until the longest of these ends, in steps with ever fewer requests: x(n) of
-    :func:`xlperf.equations.serving.runs.longest_output`.
+    Both pools are busy as in the steady state until the last requests decode. With varying outputs these end one by
+    one, in ever smaller batches; x(n) as in :func:`xlperf.equations.serving.runs.longest_output`.
 
     .. math:: X_N = \frac{N}{N / X + N_s\,x(\min(n, N))\,t(1)}
 
     Parameters
     ----------
     rate : numeric
-        Rate X without end, (rows,). [request/s]
+        Rate X of the steady state, (rows,). [request/s]
     running : numeric
         Requests n that all replicas decode together, (rows,). [-]
     run_requests : numeric
         Requests N of the run, (rows,); NaN: without end. [-]
     decode_steps : numeric
-        Steps N_s that a request takes on average, (rows,). [-]
+        Mean decode steps N_s per request, (rows,). [-]
     last_step : numeric
         Time t(1) of a step with one request, (rows,). [s]
     output_variation : numeric
@@ -417,7 +316,7 @@ def pooled_run_rate(
 
     Examples
     --------
-    Ten requests at 5 a second; the longest of four, between none and all, takes 0.6 of a mean more: 6 steps of 0.2 s.
+    Ten requests at 5 a second; the longest of four outputs exceeds the mean by 0.6: 6 steps of 0.2 s.
 
     >>> pooled_run_rate(5.0, 4.0, [10.0, np.nan], 10.0, 0.2, 3.0**-0.5).round(3).tolist()
     [3.125, 5.0]
@@ -426,5 +325,5 @@ def pooled_run_rate(
     ends = ~np.isnan(run)
     total = np.where(ends, np.maximum(run, 1.0), 1.0)
     together = np.maximum(np.minimum(array(running), total), 1.0)
-    late = array(decode_steps) * array(last_step) * longest_output(together, output_variation)
-    return np.asarray(np.where(ends, total / (total / steady + late), steady + 0.0 * late))
+    tail = array(decode_steps) * array(last_step) * longest_output(together, output_variation)
+    return np.asarray(np.where(ends, total / (total / steady + tail), steady + 0.0 * tail))

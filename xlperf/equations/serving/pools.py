@@ -1,6 +1,6 @@
-"""Results of separate pools: prompts are prefilled in one, their caches sent to the other and decoded there.
+"""Disaggregated serving: one pool prefills prompts and sends their KV caches to another, which decodes.
 
-The pool that decodes may be two: one for attention, one for experts and other feed-forward layers.
+The decoding pool may itself be two: one for attention, one for experts and other feed-forward layers.
 """
 
 from __future__ import annotations
@@ -38,77 +38,43 @@ from xlperf.equations.serving.results import (
 )
 from xlperf.equations.serving.runs import first_of_run
 
-_MOST_MOVES, _DOWN_RUNNING, _DOWN_PROMPTS = 32, 0.05, 0.75
-"""Moves to the batches around a state, one or two for almost all plans; and how far down one goes. [-]"""
-_LAST_MOVES, _NEXT_OCTAVE = 28, (0.9, 1.1)
-"""The last moves go to the batches next to those before, so that none is passed over again and again. [-]"""
-_SAME = 1e-12
-"""Batches so near each other are the same: which side of a batch a state is on is not a matter of rounding. [-]"""
-_EVENLY = 12.0
-"""Square of the width of a range over the variance of numbers spread evenly over it. [-]"""
-_UNEVEN = 0.01
-"""Coefficient of variation of how long equal requests take, assumed: without it waves would stay together for ever."""
-_FIRST_OPEN, _SHARE_RUNNING = 16.0, 0.75
-"""First guess: requests that a replica decodes where they arrive at a rate, else a share of those in flight. [-]"""
+_MOST_MOVES, _DOWN_RUNNING, _DOWN_PROMPTS = 32, 0.05, 0.75  # most moves of the batches around a state; largest falls
+_LAST_MOVES, _NEXT_OCTAVE = 28, (0.9, 1.1)  # the last moves go to adjacent batches, so that the search does not cycle
+_SAME = 1e-12  # relative tolerance of batch sizes [-]
+_EVENLY = 12.0  # squared width of a uniform distribution over its variance [-]
+_UNEVEN = 0.01  # coefficient of variation of the time of equal requests, assumed: it disperses the waves of a run [-]
+_FIRST_OPEN, _SHARE_RUNNING = (
+    16.0,
+    0.75,
+)  # first guess: decode batch of open arrivals; decoding fraction in closed loops
 
 
 class PoolLoad(NamedTuple):
-    """What the state of two pools follows from, (rows,).
+    """Load on a prefill and a decode pool, (rows,)."""
 
-    Attributes
-    ----------
-    times : BatchTimes
-        Times of a replica of each.
-    workload : RequestLoad
-        What requests ask of them.
-    prefillers : Array
-        Replicas that prefill. [-]
-    decoders : Array
-        Replicas that decode. [-]
-    places : Array
-        Requests that the cache of a decoding replica has room for, 1 or more. [-]
-    transfer : Array
-        Time to send the cache of a prompt. [s]
-    request_rate : Array
-        Requests that arrive; NaN: the number in flight is constant. [request/s]
-    prompt_variation : Array
-        Coefficient of variation of the prompts. [-]
-    output_variation : Array
-        Coefficient of variation of the outputs. [-]
-    arrival_variation : Array
-        Coefficient of variation of the times between arrivals. [-]
-    apart : Array
-        How far the lengths of outputs set the requests of a run apart, as :class:`PoolTimes` has it. [-]
-    request_latency : Array
-        Time that a request which is alone spends outside the engine. [s]
-    crowd_latency : Array
-        What each further request on a prefilling replica adds: the process that takes its requests in handles all of
-        them. [s]
-    """
-
-    times: BatchTimes
-    workload: RequestLoad
-    prefillers: Array
-    decoders: Array
-    places: Array
-    transfer: Array
-    request_rate: Array
-    prompt_variation: Array
-    output_variation: Array
-    arrival_variation: Array
-    apart: Array
-    request_latency: Array
-    crowd_latency: Array
+    times: BatchTimes  # step and pass times of a replica of each pool
+    workload: RequestLoad  # per-request workload
+    prefill_replicas: Array  # [-]
+    decode_replicas: Array  # [-]
+    places: Array  # requests that fit into the cache of a decode replica, 1 or more [-]
+    transfer: Array  # time to send the cache of a prompt [s]
+    request_rate: Array  # arrival rate; NaN: constant number in flight [request/s]
+    prompt_variation: Array  # coefficient of variation of prompt lengths [-]
+    output_variation: Array  # coefficient of variation of output lengths [-]
+    arrival_variation: Array  # coefficient of variation of interarrival times [-]
+    wave_spread: Array  # squared dispersion of the requests of a wave, a fraction of a cycle [-]
+    request_latency: Array  # time of a single request outside the engine [s]
+    crowd_latency: Array  # added time outside the engine per further request on a prefill replica [s]
 
     def take(self, rows: np.ndarray) -> PoolLoad:
-        """The same of some of the plans."""
+        """Select rows."""
         times, workload, *numbers = self
         return PoolLoad(times.take(rows), workload.take(rows), *(values[rows] for values in numbers))
 
     def state(self, times: PoolTimes, requests: Array) -> tuple[Steady, Array]:
-        """State with a constant number of requests in flight or with requests that arrive, and prompts of a pass."""
+        """Steady state of closed loops or of open arrivals, and prompts per prefill pass."""
         outside = RequestLatency(self.request_latency, self.crowd_latency)
-        closed = pooled_state(times, requests, outside.time(requests / self.prefillers))
+        closed = pooled_state(times, requests, outside.time(requests / self.prefill_replicas))
         arriving = ~np.isnan(self.request_rate)
         if not arriving.any():
             return closed
@@ -119,153 +85,95 @@ class PoolLoad(NamedTuple):
 
 
 class Pools(NamedTuple):
-    """Two pools of the same plans, (rows,).
-
-    Attributes
-    ----------
-    decoding : Deployment
-        The pool that decodes; its plan counts its own accelerators.
-    prefilling : Deployment
-        The pool that prefills; its plan counts its own accelerators.
-    memory : ReplicaMemory
-        Memory of a decoding replica.
-    load : PoolLoad
-        What their state follows from.
-    experts : Deployment
-        Expert pools of some of the plans, (expert pools,).
-    split : np.ndarray
-        Those plans, (expert pools,).
-    """
+    """Pools of disaggregated plans, (rows,); the plan of each pool counts its own accelerators."""
 
     decoding: Deployment
     prefilling: Deployment
-    memory: ReplicaMemory
+    memory: ReplicaMemory  # memory of a decode replica
     load: PoolLoad
-    experts: Deployment
-    split: np.ndarray
+    experts: Deployment  # expert pools, (expert pools,)
+    split: np.ndarray  # row of each expert pool's plan, (expert pools,)
 
 
 class PoolState(NamedTuple):
-    """Two pools in steady state, (rows,) or (number, rows).
+    """Two pools in steady state, (rows,) or (number, rows)."""
 
-    Attributes
-    ----------
-    service : Service
-        Times of a replica of each.
-    steady : Steady
-        Both together.
-    batch : Array
-        Requests that a replica decodes together. [-]
-    prompts : Array
-        Prompts of a pass of the prefill, rounded down. [-]
-    prefill : Array
-        Time of a pass with as many. [s]
-    best : Array
-        Requests per second that both pools can take. [request/s]
-    place_wait : PlaceWait
-        Wait for a place to decode of requests that arrive at a rate.
-    """
-
-    service: Service
-    steady: Steady
-    batch: Array
-    prompts: Array
-    prefill: Array
-    best: Array
-    place_wait: PlaceWait
+    service: Service  # service demand on a replica of each pool
+    steady: Steady  # state of both pools together
+    batch: Array  # decode batch of a replica [-]
+    prompts: Array  # prompts per prefill pass, rounded down [-]
+    prefill: Array  # time of such a pass [s]
+    best: Array  # capacity of both pools [request/s]
+    place_wait: PlaceWait  # wait of open arrivals for a place in a decode batch
 
 
-def pools_of(every: Deployment, requests: Array, split: np.ndarray) -> Pools:
-    """The prefill, decoding and expert pools of plans, and the load that they share.
+def pools_of(pools: Deployment, requests: Array, split: np.ndarray) -> Pools:
+    """Prefill, decode and expert pools of disaggregated plans, and their common load.
 
-    Parameters
-    ----------
-    every : Deployment
-        The pools that decode, then, in the same order, those that prefill, then the expert pools of some plans,
-        (2 x rows + expert pools,); each plan counts its own accelerators.
-    requests : Array
-        Requests in flight over all pools, (rows,). [-]
-    split : np.ndarray
-        Plans with an expert pool, (expert pools,).
-
-    Returns
-    -------
-    Pools
-        Each by itself and what their state follows from, (rows,).
-
-    Examples
-    --------
-    The cache of a prompt of 1,000 tokens, 4 MB, crosses to the other pool at 100 GB/s.
-
-    >>> from ideal_machine import ONE, deployment, inference_plan
-    >>> from xlperf.equations.plan.serving_plan import pool_plans, with_defaults
-    >>> plans, requests, split = pool_plans(inference_plan(num_accelerators=2, mode="disaggregated"))
-    >>> pools_of(deployment(plan=with_defaults(plans)), requests, split).load.transfer.tolist()
-    [4.0e-05]
+    ``pools`` holds the decode pools, then the prefill pools in the same order, then the expert pools of ``split``.
     """
     number = len(requests)
-    decoding, prefilling = every.take(slice(0, number)), every.take(slice(number, 2 * number))
-    plan, other, memory = decoding.plan, prefilling.plan, memory_of(decoding)
-    # A plan that has room for no request keeps its numbers.
-    places = np.maximum(memory.places(plan), 1.0)
-    first = first_of_run(plan.run_requests, requests)
+    decoding, prefilling = pools.take(slice(0, number)), pools.take(slice(number, 2 * number))
+    decode_plan, prefill_plan, memory = decoding.plan, prefilling.plan, memory_of(decoding)
+    # A plan whose cache fits no request is evaluated with one.
+    places = np.maximum(memory.places(decode_plan), 1.0)
+    first = first_of_run(decode_plan.run_requests, requests)
     load = PoolLoad(
-        BatchTimes.of_pools(every, number, split),
-        request_load(plan, other, first, np.zeros(number), np.ones(number), whole_prompts=True),
-        np.maximum(other.num_replicas, 1.0),
-        np.maximum(plan.num_replicas, 1.0),
+        BatchTimes.of_pools(pools, number, split),
+        request_load(decode_plan, prefill_plan, first, np.zeros(number), np.ones(number), whole_prompts=True),
+        np.maximum(prefill_plan.num_replicas, 1.0),
+        np.maximum(decode_plan.num_replicas, 1.0),
         places,
         _transfer_time(prefilling, decoding, memory),
-        plan.request_rate,
-        plan.prompt_variation,
-        plan.output_variation,
-        plan.arrival_variation,
-        _set_apart(plan, requests),
+        decode_plan.request_rate,
+        decode_plan.prompt_variation,
+        decode_plan.output_variation,
+        decode_plan.arrival_variation,
+        _wave_spread(decode_plan, requests),
         *decoding.request_latency,
     )
-    return Pools(decoding, prefilling, memory, load, every.take(slice(2 * number, None)), split)
+    return Pools(decoding, prefilling, memory, load, pools.take(slice(2 * number, None)), split)
 
 
-def _set_apart(plan: InferencePlan, requests: Array) -> Array:
-    """Square of the part of a cycle that outputs set the requests of a wave apart, in the middle of a run; (rows,)."""
+def _wave_spread(plan: InferencePlan, requests: Array) -> Array:
+    """Squared dispersion that output lengths give the requests of a wave in the middle of a run, over a cycle, (rows,).
+
+    Infinite for runs without end.
+    """
     waves = plan.run_requests / requests
     variance = plan.output_variation * plan.output_variation + _UNEVEN * _UNEVEN
-    apart = _EVENLY * variance * 0.5 * waves
-    return np.where(np.isnan(waves), np.inf, apart)
+    spread = _EVENLY * variance * 0.5 * waves
+    return np.where(np.isnan(waves), np.inf, spread)
 
 
 def _transfer_time(prefilling: Deployment, decoding: Deployment, memory: ReplicaMemory) -> Array:
-    """Time to send the cache of a prompt from a replica that prefilled it to one that decodes it, (rows,). [s]
-
-    The prefix that all prompts have in common is there already. Pools of unlike machines share no tier but the
-    outermost of each, and the slower of both sets the pace.
-    """
-    plan, other = prefilling.plan, decoding.plan
-    context = other.new_tokens + other.running_output
-    one = memory.keys_size
+    """Time to send the cache of a prompt, shared prefix excluded, from a prefill to a decode replica, (rows,). [s]"""
+    plan, decode_plan = prefilling.plan, decoding.plan
+    context = decode_plan.new_tokens + decode_plan.running_output
+    size = memory.keys_size
     if decoding.architecture.linear_attention:
-        # The state of linear attention is sent whole, however long the prompt, and without those of drafts.
-        one = one + rank_states_size(decoding.model, other) * (context / other.new_tokens)
-    one = one * (other.new_tokens / context) * other.pipeline_parallel
-    # Each rank of an attention replica sends or receives its part at the same time.
-    mine, theirs = (each.attention_parallel * each.context_parallel for each in (plan, other))
-    size = (one / np.minimum(mine / theirs, 1.0)) / plan.pipeline_parallel
+        # The state of linear attention has a fixed size; states of drafts are not sent.
+        size = size + rank_states_size(decoding.model, decode_plan) * (context / decode_plan.new_tokens)
+    size = size * (decode_plan.new_tokens / context) * decode_plan.pipeline_parallel
+    # All ranks of an attention replica send or receive their parts at the same time.
+    senders, receivers = (each.attention_parallel * each.context_parallel for each in (plan, decode_plan))
+    size = (size / np.minimum(senders / receivers, 1.0)) / plan.pipeline_parallel
     return pool_message_time((size, size), plan.replica_ranks, (prefilling, decoding), plan.transfer_bandwidth)
 
 
 class _Ends(NamedTuple):
-    """Times of two pools with the smallest and the largest batches, (rows,), and requests and capacity of a replica."""
+    """Pass and step times at the ends of their ranges, (rows,)."""
 
-    alone: Array
-    filled: Array
-    most: Array
-    last: Array
-    places: Array
-    decoded: Array
+    one_prefill: Array  # pass of one prompt [s]
+    full_prefill: Array  # pass of the most prompts [s]
+    largest_batch: Array  # decode batch at or above the places [-]
+    largest_step: Array  # its step time [s]
+    places: Array  # requests in the cache of a decode replica [-]
+    decode_capacity: Array  # of the decode pool [request/s]
 
 
 class _Sides(NamedTuple):
-    """Batches of the decoding pool and prompts of a prefill pass on both sides of a state, (number, rows). [-]"""
+    """Decode batches and prompts per pass below and above a state, (number, rows). [-]"""
 
     batch: Array
     larger_batch: Array
@@ -274,166 +182,129 @@ class _Sides(NamedTuple):
 
 
 def _sides(load: PoolLoad, running: Array, prompts: Array) -> _Sides:
-    """Batches and prompts on both sides of a state: powers of two, prompts up to what a pass takes."""
+    """Computed batches around a state."""
     return _Sides(*whole_sizes(running), *octave(prompts, load.workload.max_prefill_prompts))
 
 
 def _between(value: Array, low: Array, high: Array) -> np.ndarray:
-    """Whether a value lies between two others, or on one of them but for its rounding."""
+    """Whether low <= value <= high within rounding."""
     return np.asarray((value >= low * (1.0 - _SAME)) & (value <= high * (1.0 + _SAME)))
 
 
 def _settled(
-    load: PoolLoad, ends: _Ends, requests: Array, sides: _Sides, times: Times, turn: int
+    load: PoolLoad, ends: _Ends, requests: Array, sides: _Sides, times: Times, moves: int
 ) -> tuple[Array, Array, Array, Array]:
-    """State (6, number, rows), prompts of a pass, and times of a step and of a pass, (number, rows).
+    """State (6, number, rows), prompts of a pass, and step and pass times, (number, rows).
 
-    Times are linear between powers of two. Where the state is not between those that were taken they are moved.
+    Times are interpolated between the computed batches; a state outside them moves the batches and is solved again.
     """
     workload, number = load.workload, len(requests)
+    most, zeros = workload.max_prefill_prompts, 0.0 * requests
+    # Step and pass time curves through the batches on both sides and the largest batch.
     step, prefill = times.steps[:number], times.prefills[:number]
-    most, same = workload.max_prefill_prompts, 0.0 * requests
     larger_step = bounded_rise(sides.batch, sides.larger_batch, step, times.steps[number:])
     larger_pass = bounded_rise(sides.prompts, sides.more_prompts, prefill, times.prefills[number:])
-    steps = np.stack([step, larger_step, ends.last + same])
-    passes = np.stack([prefill, larger_pass, ends.filled + same])
-    found = PoolTimes(
-        pass_times=Curve.through(np.stack([sides.prompts, sides.more_prompts, most + same]), passes),
-        one_prefill=ends.alone,
-        full_prefill=ends.filled,
+    steps = np.stack([step, larger_step, ends.largest_step + zeros])
+    passes = np.stack([prefill, larger_pass, ends.full_prefill + zeros])
+    pool_times = PoolTimes(
+        pass_times=Curve.through(np.stack([sides.prompts, sides.more_prompts, most + zeros]), passes),
+        one_prefill=ends.one_prefill,
+        full_prefill=ends.full_prefill,
         max_prefill_prompts=most,
         stages=workload.pipeline_stages,
         burst=workload.burst_fraction,
-        apart=load.apart,
-        prefill_replicas=load.prefillers,
-        step_times=Curve.through(np.stack([sides.batch, sides.larger_batch, ends.most + same]), steps),
+        wave_spread=load.wave_spread,
+        prefill_replicas=load.prefill_replicas,
+        step_times=Curve.through(np.stack([sides.batch, sides.larger_batch, ends.largest_batch + zeros]), steps),
         decode_steps=workload.decode_steps,
-        decode_replicas=load.decoders,
+        decode_replicas=load.decode_replicas,
         places=ends.places,
-        decode_capacity=ends.decoded,
+        decode_capacity=ends.decode_capacity,
         transfer=load.transfer,
     )
-    steady, prompts = load.state(found, requests)
+    steady, prompts = load.state(pool_times, requests)
     running = np.clip(np.where(np.isinf(steady.running), 1.0, steady.running), 1.0, ends.places)
-    # Below its batches the line is only a guess: a state far below is approached in steps.
-    down, up = _NEXT_OCTAVE if turn <= _LAST_MOVES else (_DOWN_RUNNING, np.inf)
+    # Batches to move to: extrapolation below the computed batches is bounded per move.
+    down, up = _NEXT_OCTAVE if moves <= _LAST_MOVES else (_DOWN_RUNNING, np.inf)
     near_batch = np.clip(running, down * sides.batch, up * sides.larger_batch)
     near_prompts = np.maximum(prompts, _DOWN_PROMPTS * sides.prompts)
     settled = _between(near_batch, sides.batch, sides.larger_batch)
     settled &= _between(near_prompts, sides.prompts, sides.more_prompts)
-    results = np.stack(steady), prompts, found.step_times.time(running), found.pass_times.time(prompts)
+    results = np.stack(steady), prompts, pool_times.step_times.time(running), pool_times.pass_times.time(prompts)
     rows = np.flatnonzero(~settled.all(axis=0) & ~np.isnan(near_batch + near_prompts).any(axis=0))
-    if not len(rows) or not turn:
+    if not len(rows) or not moves:
         return results
-    some, batch, fewer = load.take(rows), near_batch[:, rows], near_prompts[:, rows]
-    moved = _sides(some, np.maximum(batch, 1.0), np.maximum(fewer, 1.0))
-    times = some.times.at(
+    part = load.take(rows)
+    moved = _sides(part, np.maximum(near_batch[:, rows], 1.0), np.maximum(near_prompts[:, rows], 1.0))
+    times = part.times.at(
         np.concatenate([moved.batch, moved.larger_batch]), np.concatenate([moved.prompts, moved.more_prompts])
     )
     ends = _Ends(*(values[rows] for values in ends))
-    for whole, part in zip(results, _settled(some, ends, requests[:, rows], moved, times, turn - 1), strict=True):
-        whole[..., rows] = part
+    settled_part = _settled(part, ends, requests[:, rows], moved, times, moves - 1)
+    for values, part_values in zip(results, settled_part, strict=True):
+        values[..., rows] = part_values
     return results
 
 
 class _Settled(NamedTuple):
-    """Two pools, (number, rows): state, prompts of a pass, times of a step and of a pass, and capacity (rows,)."""
+    """Settled state of two pools, (number, rows)."""
 
     steady: Steady
-    prompts: Array
-    step: Array
-    prefill: Array
-    capacity: Array
+    prompts: Array  # prompts per prefill pass [-]
+    step: Array  # [s]
+    prefill: Array  # prefill pass [s]
+    capacity: Array  # (rows,) [request/s]
 
 
 def _settled_pools(load: PoolLoad, requests: Array) -> _Settled:
-    """State of two pools at given numbers of requests in flight, (number, rows)."""
+    """Settled state at given numbers of requests in flight, (number, rows)."""
     workload, places = load.workload, load.places
     most, one = workload.max_prefill_prompts, np.ones_like(places)
-    whole, more = whole_sizes(places)
-    guess = np.where(np.isnan(load.request_rate), _SHARE_RUNNING * requests / load.decoders, _FIRST_OPEN)
+    # Times around a first guess of the state and at the ends of the ranges, in one call.
+    lower, upper = whole_sizes(places)
+    guess = np.where(np.isnan(load.request_rate), _SHARE_RUNNING * requests / load.decode_replicas, _FIRST_OPEN)
     sides = _sides(load, np.clip(guess, 1.0, places), np.ones_like(guess))
-    known = load.times.at(
-        np.stack([*sides.batch, *sides.larger_batch, whole, more]),
+    times = load.times.at(
+        np.stack([*sides.batch, *sides.larger_batch, lower, upper]),
         np.stack([*sides.prompts, *sides.more_prompts, one, most]),
     )
-    alone, filled = known.prefills[-2], bounded_rise(one, most, *known.prefills[-2:])
-    step, last = known.steps[-2], bounded_rise(whole, more, *known.steps[-2:])
-    full = step + (last - step) * divide(places - whole, more - whole)
-    decoded = divide(load.decoders * places, workload.decode_steps * full, np.inf)
-    ends, times = _Ends(alone, filled, more, last, places, decoded), Times(*(values[:-2] for values in known))
-    values, prompts, step, prefill = _settled(load, ends, requests, sides, times, _MOST_MOVES)
-    capacity = np.minimum(load.prefillers * most * workload.pipeline_stages / filled, decoded)
-    return _Settled(Steady(*values), prompts, step, prefill, capacity)
+    one_prefill, full_prefill = times.prefills[-2], bounded_rise(one, most, *times.prefills[-2:])
+    # Capacity of the decode pool: a step with a full cache, interpolated between two computed batches.
+    step, largest_step = times.steps[-2], bounded_rise(lower, upper, *times.steps[-2:])
+    full_step = step + (largest_step - step) * divide(places - lower, upper - lower)
+    decode_capacity = divide(load.decode_replicas * places, workload.decode_steps * full_step, np.inf)
+    ends = _Ends(one_prefill, full_prefill, upper, largest_step, places, decode_capacity)
+    around = Times(*(values[:-2] for values in times))
+    state, prompts, step, prefill = _settled(load, ends, requests, sides, around, _MOST_MOVES)
+    prefill_capacity = load.prefill_replicas * most * workload.pipeline_stages / full_prefill
+    return _Settled(Steady(*state), prompts, step, prefill, np.minimum(prefill_capacity, decode_capacity))
 
 
 def pooled_steady(load: PoolLoad, requests: Array) -> Steady:
-    """Steady state of two pools at given numbers of requests in flight, without the times of its whole batches.
-
-    Parameters
-    ----------
-    load : PoolLoad
-        What their state follows from, (rows,).
-    requests : Array
-        Requests in flight over both pools, (number, rows). [-]
-
-    Returns
-    -------
-    Steady
-        As :func:`pool_state` has it, in the shape of the requests.
-
-    Examples
-    --------
-    One request: 126 us in the first pool, 40 us for its cache on the way, 30.1 us in the second.
-
-    >>> from ideal_machine import ONE, pools
-    >>> pooled_steady(pools(num_accelerators=2)[0].load, ONE[None]).rate.tolist()
-    [[5099.0]]
-    """
+    """Steady state of two pools at given numbers of requests in flight, from interpolated times."""
     return _queued(load, _settled_pools(load, requests).steady)[0]
 
 
 def _queued(load: PoolLoad, steady: Steady) -> tuple[Steady, PlaceWait]:
-    """State of two pools with the wait for a place of requests that arrive at a rate, and that wait."""
+    """State with the wait of open arrivals for a place, and that wait; each decode replica has a queue of its own."""
     arriving = ~np.isnan(load.request_rate)
-    waiting = _place_wait(load, steady).chosen(arriving)
-    return steady._replace(queue_time=np.where(arriving, waiting.mean, steady.queue_time)), waiting
+    utilisation = steady.running / load.places
+    wait = place_wait(load.places, utilisation, steady.decode_time, load.arrival_variation, load.output_variation)
+    wait = wait.chosen((load.workload.decode_steps > 0.0) | np.isinf(steady.running)).chosen(arriving)
+    return steady._replace(queue_time=np.where(arriving, wait.mean, steady.queue_time)), wait
 
 
 def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolState:
-    """Steady state of two pools at given numbers of requests in flight.
-
-    Parameters
-    ----------
-    load : PoolLoad
-        What their state follows from, (rows,).
-    requests : Array
-        Requests in flight over both pools, (rows,) or (number, rows). [-]
-    detailed : bool, default False
-        Whether the step of the first number will be asked for in detail.
-
-    Returns
-    -------
-    PoolState
-        Times, state and capacity, in the shape of the requests.
-
-    Examples
-    --------
-    One request: 126 us in the first pool, 40 us for its cache on the way, 30.1 us in the second.
-
-    >>> from ideal_machine import pools
-    >>> own, requests = pools(num_accelerators=2)
-    >>> pool_state(own.load, requests).steady.rate.tolist()
-    [5099.0]
-    """
+    """Steady state of two pools at given numbers of requests in flight, with the times of its integer batches."""
     workload, arriving, shape, places = load.workload, ~np.isnan(load.request_rate), requests.shape, load.places
     requests = requests.reshape(-1, shape[-1])
     number = len(requests)
-    values, prompts, step, prefill, capacity = _settled_pools(load, requests)
-    running = np.clip(np.where(np.isinf(values.running), 1.0, values.running), 1.0, places)
-    batch, fewer = np.ceil(running), np.floor(prompts)
+    state, prompts, step, prefill, capacity = _settled_pools(load, requests)
+    running = np.clip(np.where(np.isinf(state.running), 1.0, state.running), 1.0, places)
+    batch, whole_prompts = np.ceil(running), np.floor(prompts)
+    # Times of the integer batches; open arrivals need the slope of the step time as well.
     half = np.where(arriving, half_of(batch), batch)
-    steps, passes, *_ = load.times.at(np.concatenate([batch, half]), fewer, detailed)
+    steps, passes, *_ = load.times.at(np.concatenate([batch, half]), whole_prompts, detailed)
     line = step, 0.0 * step
     if arriving.any():
         line = step_line(running, step, half, np.where(arriving, np.minimum(steps[number:], step), step))
@@ -441,91 +312,65 @@ def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolS
     capacity = capacity + 0.0 * share
     fixed = (value + 0.0 * share for value in (workload.decode_steps, workload.burst_fraction))
     service = Service(*(value.reshape(shape) for value in (prefill, share, *line, *fixed)))
-    steady = Steady(*(value.reshape(shape) for value in values))
+    steady = Steady(*(value.reshape(shape) for value in state))
     steady, waiting = _queued(load, steady)
-    batch, fewer, passes, capacity = (value.reshape(shape) for value in (batch, fewer, passes, capacity))
-    return PoolState(service, steady, batch, fewer, passes, capacity, waiting)
-
-
-def _place_wait(load: PoolLoad, steady: Steady) -> PlaceWait:
-    """Wait for a place of the decoding replicas, each with a queue of its own, where requests arrive at a rate."""
-    varied = steady.running / load.places, steady.decode_time, load.arrival_variation, load.output_variation
-    found = place_wait(load.places, *varied)
-    return found.chosen((load.workload.decode_steps > 0.0) | np.isinf(steady.running))
+    batch, whole_prompts, passes, capacity = (
+        value.reshape(shape) for value in (batch, whole_prompts, passes, capacity)
+    )
+    return PoolState(service, steady, batch, whole_prompts, passes, capacity, waiting)
 
 
 def pooled_results(pools: Pools, requests: Array) -> dict[str, Array]:
-    """Results of separate pools for prefill and decoding, the latter with or without an expert pool.
-
-    Parameters
-    ----------
-    pools : Pools
-        As :func:`pools_of` has them, (rows,).
-    requests : Array
-        Requests in flight over both pools, (rows,). [-]
-
-    Returns
-    -------
-    dict of str to Array
-        Columns of inference_results, (rows,), of both pools together; memory is that of the decoding pool.
-
-    Examples
-    --------
-    One request: 126 us in the first pool, 40 us for its cache on the way, 30.1 us in the second.
-
-    >>> from ideal_machine import pools
-    >>> found = pooled_results(*pools(num_accelerators=2))
-    >>> [float(found[name][0]) for name in ("ttft", "tpot", "latency")]
-    [0.000166, 3.01e-05, 0.000196]
-    """
-    plan, other = pools.decoding.plan, pools.prefilling.plan
-    service, steady, batch, _, prefill, best, waiting = pool_state(pools.load, requests, detailed=True)
-    running = pools.load.times.step(batch)
-    loaded = plan.replaced(batch_size=running.batch)
+    """Results of disaggregated pools, with or without an expert pool."""
+    plan, prefill_plan, load = pools.decoding.plan, pools.prefilling.plan, pools.load
+    service, steady, batch, _, prefill, capacity, wait = pool_state(load, requests, detailed=True)
+    # The decode batch as a static batch.
+    step = load.times.step(batch)
+    loaded = plan.replaced(batch_size=step.batch)
     results = {
-        **batch_times(loaded, prefill, running.parts),
+        **batch_times(loaded, prefill, step.parts),
         **batch_memory(pools.memory.filled(loaded), pools.memory),
-        "bound": step_bound(loaded, running.bound),
+        "bound": step_bound(loaded, step.bound),
     }
-    count = plan.num_accelerators + other.num_accelerators
+    count = plan.num_accelerators + prefill_plan.num_accelerators
     if len(pools.split):
         count[pools.split] += pools.experts.plan.num_accelerators
-        results |= _of_expert_pools(pools, running.batch)
-    whole = plan.replaced(num_accelerators=count)
-    prefillers = pools.load.prefillers
-    rate = _run_rate(pools.load, plan, steady)
-    found = streamed(whole, service, steady, results, best, rate, prefillers, np.zeros_like(prefillers), waiting)
-    found["queue_time"] = steady.queue_time + steady.prefill_wait
-    handled = steady._replace(running=steady.running * (pools.load.decoders / prefillers))
-    found = with_request_latency(found, plan, arriving_latency(plan, handled, pools.decoding.request_latency))
-    return {**found, "prefill_share": other.num_accelerators / whole.num_accelerators}
+        results |= _expert_pool_results(pools, step.batch)
+    # The stream of requests over all accelerators; queues of both pools count as queue time.
+    whole, replicas = plan.replaced(num_accelerators=count), load.prefill_replicas
+    rate = _run_rate(load, plan, steady)
+    results = streamed(whole, service, steady, results, capacity, rate, replicas, np.zeros_like(replicas), wait)
+    results["queue_time"] = steady.queue_time + steady.prefill_wait
+    handled = steady._replace(running=steady.running * (load.decode_replicas / replicas))
+    results = with_request_latency(results, plan, arriving_latency(plan, handled, pools.decoding.request_latency))
+    return {**results, "prefill_share": prefill_plan.num_accelerators / whole.num_accelerators}
 
 
 def _run_rate(load: PoolLoad, plan: InferencePlan, steady: Steady) -> Array:
-    """Requests per second of a run whose outputs vary, else those of the steady state; (rows,)."""
+    """Requests per second: of a finite run with varying outputs, else of the steady state, (rows,)."""
     rate = steady.rate
     rows = np.flatnonzero(~np.isnan(plan.run_requests) & np.isnan(load.request_rate) & (plan.output_variation > 0.0))
     if not len(rows):
         return rate
     ones = np.ones((1, len(rows)))
     last = load.times.take(rows).at(ones, ones[:0]).steps[0]
-    running, rate = (steady.running * load.decoders)[rows], rate.copy()
+    running, rate = (steady.running * load.decode_replicas)[rows], rate.copy()
     numbers = plan.run_requests[rows], load.workload.decode_steps[rows], last, plan.output_variation[rows]
     rate[rows] = pooled_run_rate(rate[rows], running, *numbers)
     return rate
 
 
-def _of_expert_pools(pools: Pools, batch: Array) -> dict[str, Array]:
-    """Columns of inference_results about expert pools; NaN for plans without one, (rows,)."""
+def _expert_pool_results(pools: Pools, batch: Array) -> dict[str, Array]:
+    """Result columns of expert pools; NaN for plans without one, (rows,)."""
     running, experts = batch[pools.split], pools.experts
-    step, held = split_step(pools.decoding.take(pools.split), experts, running), expert_pool_memory(experts, running)
-    found = {
+    step, memory = split_step(pools.decoding.take(pools.split), experts, running), expert_pool_memory(experts, running)
+    columns = {
         **dict(zip(POOL_SHARES, step.shares.T, strict=True)),
-        "expert_memory": held.used,
-        "expert_memory_usable": held.usable,
+        "expert_memory": memory.used,
+        "expert_memory_usable": memory.usable,
         "needed_batches": np.where(step.needed > step.batches, step.needed, np.nan),
     }
-    results = {name: np.full(len(batch), np.nan) for name in found}
-    for name, values in found.items():
+    results = {name: np.full(len(batch), np.nan) for name in columns}
+    for name, values in columns.items():
         results[name][pools.split] = values
     return results

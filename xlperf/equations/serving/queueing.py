@@ -1,7 +1,7 @@
-"""Deployment under load: requests that come and go while others are decoded, and how long they wait.
+"""Replicas under load: service demand, steady state, and the distribution of waits.
 
-A replica alternates prefills of new prompts with decode steps. The time of a step is taken as linear in the
-requests that it decodes, between two of them that were computed operator by operator.
+A replica alternates prefills of new prompts with decode steps. Step times are linear in the requests that a step
+decodes, between two batches that were computed operator by operator.
 """
 
 from __future__ import annotations
@@ -15,52 +15,28 @@ from xlperf.equations.serving.place_queue import PlaceWait
 
 QUANTILES = (0.5, 0.9, 0.99)
 _NORMAL = (0.0, 1.2815515655446004, 2.3263478740408408)
-_TURN = 0.5
-"""Decode steps that a request waits at least until it is admitted, mean: half of the step in progress. [-]"""
-_SETTLED = 4
-"""Passes over the batch that decodes while others wait for their turn: each leaves a small part of the error. [-]"""
+_LEAST_ADMISSION = 0.5  # least mean wait until admission: half of the step in progress [-]
+_ITERATIONS = 4  # fixed-point iterations of the decode batch while requests wait for admission [-]
 _HALF, _NONE, _ENDLESS = np.full(1, 0.5), np.asarray(0.0), np.asarray(np.inf)
 
 
 class Service(NamedTuple):
-    """Service times of a replica, and how requests come; every field has shape (rows,).
+    """Service demand on a replica, (rows,)."""
 
-    Attributes
-    ----------
-    prefill_time : Array
-        Time of a pass of the prefill, all its prompts together. [s]
-    prefill_share : Array
-        Time of the replica per prompt. [s]
-    step_base : Array
-        Time of a decode step without requests. [s]
-    step_slope : Array
-        Time that a request adds to it. [s]
-    decode_steps : Array
-        Decode steps per request. [-]
-    burst_fraction : Array
-        Share of the requests in flight whose prefills a new one waits for: 1 where all come and go together. [-]
-    turn_steps : Array, default a half
-        Decode steps that pass before a request is admitted. [-]
-    saving : Array, default none
-        Time that the prefill of a prompt takes less in the decode steps of other requests than by itself. [s]
-    longest : Array, default infinite
-        Most time that prefills add to a decode step: that of one pass where both are computed together. [s]
-    """
-
-    prefill_time: Array
-    prefill_share: Array
-    step_base: Array
-    step_slope: Array
-    decode_steps: Array
-    burst_fraction: Array
-    turn_steps: Array = _HALF
-    saving: Array = _NONE
-    longest: Array = _ENDLESS
+    prefill_time: Array  # prefill pass of all its prompts [s]
+    prefill_share: Array  # replica time per prompt [s]
+    step_base: Array  # decode step at batch 0 [s]
+    step_slope: Array  # step time per request [s]
+    decode_steps: Array  # decode steps per request [-]
+    burst_fraction: Array  # fraction of the in-flight requests that arrive at the same moment [-]
+    admission_steps: Array = _HALF  # decode steps until a request is admitted [-]
+    saving: Array = _NONE  # time saved per prompt by chunked prefill in decode steps [s]
+    longest: Array = _ENDLESS  # most time that prefills add to a decode step: one pass in chunked prefill [s]
 
     @property
     def per_request(self) -> tuple[Array, Array, Array]:
-        """Decode steps, burst fraction and steps before a request is admitted, whatever the times. [-]"""
-        return self.decode_steps, self.burst_fraction, self.turn_steps
+        """Per-request quantities that do not depend on service times. [-]"""
+        return self.decode_steps, self.burst_fraction, self.admission_steps
 
     @property
     def added_share(self) -> Array:
@@ -68,7 +44,7 @@ class Service(NamedTuple):
         return np.asarray(self.prefill_share - self.saving)
 
     def step_time(self, running: Array) -> Array:
-        """Time of a step with a number of requests. [s]"""
+        """Decode step at a batch. [s]"""
         return np.asarray(self.step_base + self.step_slope * running)
 
     def open_state(
@@ -81,96 +57,55 @@ class Service(NamedTuple):
         arrival_variation: Numeric = 1.0,
         queue_time: Numeric = 0.0,
     ) -> Steady:
-        r"""Steady state with requests that arrive independently of each other.
+        r"""Steady state under open arrivals.
 
-        A request that finds a pass of the prefill in progress waits for the rest of it. As the load rises the prompts
-        that wait are batched, so that the wait grows without bound only near the rate at which passes are full, with a
-        time s of the replica per prompt. With Poisson arrivals, :math:`c_a = 1`, and passes of one prompt this is the
-        formula of Pollaczek and Khinchin.
+        An arrival waits for the rest of the running pass. Under load, waiting prompts are batched: the wait diverges
+        only near the rate of full passes, with replica time s per prompt. Poisson arrivals, :math:`c_a = 1`, and passes
+        of one prompt give the Pollaczek-Khinchin formula.
 
         .. math:: w = \frac{c_a^2 + v^2}{2} \left(\min(\lambda t_p, 1)\,t_p +
             \frac{(\lambda s)^2}{1 - \lambda s}\,s\right), \qquad T_{decode} =
             N\,\min\left(\frac{t(b)}{1 - \lambda (s_p - \delta)},\; t(b) + p\right)
 
-        with the time delta that a prompt takes less in the steps of other requests than by itself, and the time p that
-        one of its passes adds to such a step: what prefills take beyond that is waited for before the first token.
-
-        Parameters
-        ----------
-        rate : Array
-            Requests lambda that arrive per second, (rows,). [request/s]
-        prompt_variation : Array
-            Coefficient of variation v of the prompts, (rows,). [-]
-        running : Array
-            Requests b in flight that the rate leads to, infinite where it exceeds the capacity, (rows,). [-]
-        least_share : Array
-            Time per prompt of a full pass of the prefill, (rows,). [s]
-        interval : Array
-            Time from the start of one pass of the prefill to that of the next one, (rows,). [s]
-        arrival_variation : numeric, default 1.0
-            Coefficient of variation c_a of the times between arrivals, (rows,). [-]
-        queue_time : numeric, default 0.0
-            Mean wait for a place before that, as :func:`xlperf.equations.serving.place_queue.place_wait` has it,
-            (rows,). [s]
-
-        Returns
-        -------
-        Steady
-            Of a replica, (rows,); infinite where it cannot keep up, in time or in room.
+        Chunked prefill saves delta per prompt and adds at most p to a step; further prefill time delays first tokens.
 
         References
         ----------
         .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.6 (Pollaczek and Khinchin).
         """
-        keeps = np.isfinite(running)
+        stable = np.isfinite(running)
+        # Wait for the running pass and for full passes.
         spread = array(arrival_variation) ** 2 + prompt_variation * prompt_variation
-        full = np.where(keeps, rate * least_share, 0.0)
+        full = np.where(stable, rate * least_share, 0.0)
         wait = np.minimum(rate * interval, 1.0) * interval + full * full / (1.0 - full) * least_share
-        wait = np.where(keeps, 0.5 * spread * wait, np.inf)
-        step = self.step_time(np.where(keeps, running, 1.0))
-        # One output token: nothing is decoded, also where prefills take all of the time.
-        left = np.where(keeps & (self.decode_steps > 0.0), 1.0 - rate * self.added_share, 1.0)
-        every = np.where(keeps, self.decode_steps * step / left, np.inf)
-        decode = np.where(keeps, np.minimum(every, np.maximum(self.decode_steps, 1.0) * (step + self.longest)), np.inf)
-        wait = wait + np.where(keeps, every - decode, 0.0)
-        begun = np.where(
-            self.decode_steps > 0.0,
-            np.minimum(running, 1.0) * np.minimum(self.turn_steps, self.decode_steps) * step,
-            0.0,
-        )
-        first = self.prefill_time + wait + np.where(keeps, begun, np.inf)
+        wait = np.where(stable, 0.5 * spread * wait, np.inf)
+        # Decode time with interleaved prefills; outputs of one token have none.
+        step = self.step_time(np.where(stable, running, 1.0))
+        decoding_share = np.where(stable & (self.decode_steps > 0.0), 1.0 - rate * self.added_share, 1.0)
+        interleaved = np.where(stable, self.decode_steps * step / decoding_share, np.inf)
+        limit = np.maximum(self.decode_steps, 1.0) * (step + self.longest)
+        decode = np.where(stable, np.minimum(interleaved, limit), np.inf)
+        wait = wait + np.where(stable, interleaved - decode, 0.0)
+        # Admission waits for steps in progress, if any request decodes.
+        admission = np.minimum(running, 1.0) * np.minimum(self.admission_steps, self.decode_steps) * step
+        admission = np.where(self.decode_steps > 0.0, admission, 0.0)
+        first = self.prefill_time + wait + np.where(stable, admission, np.inf)
         return Steady(running, first, wait, decode, array(queue_time) + 0.0 * rate, rate + 0.0 * step)
 
 
 class Steady(NamedTuple):
-    """Steady state of one replica; every field has shape (rows,).
+    """Steady state of a replica, (rows,)."""
 
-    Attributes
-    ----------
-    running : Array
-        Requests that are decoded together, mean. [-]
-    first_token : Array
-        From the start of the prefill to the first token, waiting for other prefills included. [s]
-    prefill_wait : Array
-        Of that, the wait for other prefills. [s]
-    decode_time : Array
-        From the first token to the last. [s]
-    queue_time : Array
-        Wait for a free place before that. [s]
-    rate : Array
-        Requests that are finished per second. [request/s]
-    """
-
-    running: Array
-    first_token: Array
-    prefill_wait: Array
-    decode_time: Array
-    queue_time: Array
-    rate: Array
+    running: Array  # mean decode batch [-]
+    first_token: Array  # from a free place to the first token, waits for other prefills included [s]
+    prefill_wait: Array  # wait for other prefills, part of first_token [s]
+    decode_time: Array  # from the first token to the last [s]
+    queue_time: Array  # wait for a free place [s]
+    rate: Array  # throughput [request/s]
 
 
 def step_line(batch: Array, time: Array, other_batch: Array, other_time: Array) -> tuple[Array, Array]:
-    r"""Line through the times of a step with two batches.
+    r"""Line through the step times of two batches.
 
     .. math:: t(b) = t_1 + \frac{t_1 - t_2}{b_1 - b_2} (b - b_1)
 
@@ -179,18 +114,18 @@ def step_line(batch: Array, time: Array, other_batch: Array, other_time: Array) 
     batch : Array
         Requests b1. [-]
     time : Array
-        Time with them. [s]
+        Step time t1. [s]
     other_batch : Array
         Fewer requests b2. [-]
     other_time : Array
-        Time with those. [s]
+        Step time t2. [s]
 
     Returns
     -------
     base : Array
-        Time at no request. [s]
+        Time at batch 0. [s]
     slope : Array
-        Time of one more, 0 or more. [s]
+        Time per request, 0 or more. [s]
 
     References
     ----------
@@ -205,86 +140,62 @@ def step_line(batch: Array, time: Array, other_batch: Array, other_time: Array) 
 
 
 def closed_state(service: Service, requests: Array, places: Array, outside: Numeric = 0.0) -> Steady:
-    r"""Steady state with a constant number of requests in flight: each that ends is followed by a new one.
+    r"""Steady state of a closed loop: a constant number c of requests in flight, ``outside`` the engine for tau each.
 
-    In the cycle T of a request every other request of the replica is prefilled once, s each, in passes that take p.
-    Before its own pass a request waits for a time h in which the replica works for the others: w steps until it is
-    admitted, and what it spends outside the engine. The other passes come at any time but that of its own: of
-    :math:`U = T - p` they take the share A / U. What is left of :math:`U - h` are its N decode steps, B. That is a
-    quadratic equation; the cycle follows from its larger root.
+    In the cycle T of a request every other request is prefilled once, s each, and its own pass takes p. The replica
+    works for other requests during its lead time h: w steps until admission, and tau. Other passes start at any time
+    but during its own and occupy the share A / U of :math:`U = T - p`. The remainder of :math:`U - h` are its N decode
+    steps, B: a quadratic equation, whose larger root gives the cycle.
 
     .. math:: (U - h) \left(1 - \frac{A}{U}\right) = B, \qquad A = c\,s - p, \qquad B = N\,t(c), \qquad
         h = w\,t(c) + \tau
 
     .. math:: T = p + \frac{A + B + h + \sqrt{(A + B + h)^2 - 4 A h}}{2}, \qquad X = \frac{c}{T}
 
-    A replica with one request stands still while it waits, :math:`T = p + B + h`. One that only prefills is busy,
-    :math:`T = c\,s`, unless h is longer than all other prefills. Requests that come in a burst wait together: their
-    prefills are no part of A. With a cache that has room for r requests the wait for a place is longer than h, or
-    nobody waits for one:
+    Limits: one request idles the replica while it waits, :math:`T = p + B + h`; a replica that only prefills is busy,
+    :math:`T = c\,s`, unless h exceeds all other prefills. Prefills of a burst are no part of A. With a cache for r
+    requests, the wait for a place exceeds h, or no request waits for one:
 
     .. math:: X = \min\left(\frac{c}{T}, \frac{r}{r\,s + N\,t(r)}\right), \qquad r = \min(c, c_{max})
-
-    Parameters
-    ----------
-    service : Service
-        Times of a replica with so many requests, (rows,).
-    requests : Array
-        Requests c in flight, (rows,). [-]
-    places : Array
-        Requests that the cache has room for, (rows,). [-]
-    outside : numeric, default 0.0
-        Time tau that a request spends outside the engine before its prefill, (rows,). [s]
-
-    Returns
-    -------
-    Steady
-        Of a replica, (rows,); the time to the first token has the time outside the engine in it.
 
     References
     ----------
     .. [1] J. D. C. Little, "A proof for the queuing formula L = lambda W", Oper. Res. 9(3), 1961,
        doi:10.1287/opre.9.3.383.
-
-    Ten requests of 100 steps of 20 ms, a prefill of 100 ms each, half a step until one is admitted: U is the root of
-    (U - 0.01) (1 - 0.9 / U) = 2, and the cycle 3.0069 s; were the replica to stand still meanwhile, 3.01 s.
-
-    >>> service = Service(*map(np.asarray, (0.1, 0.1, 0.02, 0.0, 100.0, 0.0)))
-    >>> state = closed_state(service, np.asarray(10.0), np.asarray(16.0))
-    >>> round(float(10.0 / state.rate[0]), 4), round(float(state.first_token[0]), 6)
-    (3.0069, 0.11)
     """
     count = np.maximum(requests, 1.0)
     active = np.minimum(count, np.maximum(places, 1.0))
     burst, share, decodes = service.burst_fraction, service.prefill_share, service.decode_steps > 0.0
-    # An engine that decodes nothing takes prompts up at once: none waits for more steps than another request takes.
-    turn = np.minimum(service.turn_steps, service.decode_steps) * np.minimum(active - 1.0, 1.0)
+    # Admission takes no longer than the steps of another request; prompts without decoding start at once.
+    admission = np.minimum(service.admission_steps, service.decode_steps) * np.minimum(active - 1.0, 1.0)
+    # Prefill times: the own pass, all other requests, the requests in the cache.
     own = np.minimum(service.prefill_time, active * share)
     others, filling = count * share - own, active * share - own
     mixed = 1.0 - divide(service.saving, share, 0.0)
-    spread = (1.0 - burst) * mixed * others
+    interleaved = (1.0 - burst) * mixed * others
     step = service.step_time(active)
-    for _ in range(_SETTLED if some(service.turn_steps > _TURN) else 1):
-        steps, late = service.decode_steps * step, (1.0 - burst) * turn * step + outside
-        lead = spread + steps - late
-        # (A + B + h)^2 - 4 A h is (A + B - h)^2 + 4 B h, which is never below 0.
-        root = 0.5 * (spread + steps + late + np.sqrt(lead * lead + 4.0 * steps * late))
-        alone = own + burst * others + root
-        # Requests that wait for a later poll, or for prompts of other replicas, are in no decode batch.
-        held = np.maximum((1.0 - burst) * (turn - _TURN) * step, 0.0) / alone * count
-        step = service.step_time(np.where(count <= active, np.maximum(active - held, 1.0), active))
-    filled = own + (burst + (1.0 - burst) * mixed) * filling + steps
-    cycle = np.where(count <= active, alone, np.maximum(alone, count * (filled / active)))
-    inside = np.where(count <= active, alone - late, np.minimum(alone - late, filled))
-    behind = np.maximum(inside - service.prefill_time, 0.0)
-    # Where nothing is decoded, a prompt waits for all others.
-    wait = np.where(decodes, 0.5 * burst * np.maximum(active * share - service.prefill_time, 0.0), behind)
-    wait = np.maximum(wait, behind - steps - np.maximum(service.decode_steps, 1.0) * service.longest)
-    decode = np.where(decodes, np.maximum(behind - wait, 0.0), 0.0)
-    queue = np.where(count <= active, 0.0 * cycle, cycle - late - inside)
+    for _ in range(_ITERATIONS if some(service.admission_steps > _LEAST_ADMISSION) else 1):
+        steps, lead = service.decode_steps * step, (1.0 - burst) * admission * step + outside
+        # (A + B + h)^2 - 4 A h equals (A + B - h)^2 + 4 B h, which is never negative.
+        difference = interleaved + steps - lead
+        root = 0.5 * (interleaved + steps + lead + np.sqrt(difference * difference + 4.0 * steps * lead))
+        uncapped = own + burst * others + root
+        # Requests that wait for admission are in no decode batch.
+        waiting = np.maximum((1.0 - burst) * (admission - _LEAST_ADMISSION) * step, 0.0) / uncapped * count
+        step = service.step_time(np.where(count <= active, np.maximum(active - waiting, 1.0), active))
+    # Cycle: the quadratic root, or the time of a full cache for each of its batches.
+    full = own + (burst + (1.0 - burst) * mixed) * filling + steps
+    cycle = np.where(count <= active, uncapped, np.maximum(uncapped, count * (full / active)))
+    inside = np.where(count <= active, uncapped - lead, np.minimum(uncapped - lead, full))
+    after_prefill = np.maximum(inside - service.prefill_time, 0.0)
+    # Wait for other prefills: half a burst; all of them without decoding; what chunked steps cannot hold.
+    wait = np.where(decodes, 0.5 * burst * np.maximum(active * share - service.prefill_time, 0.0), after_prefill)
+    wait = np.maximum(wait, after_prefill - steps - np.maximum(service.decode_steps, 1.0) * service.longest)
+    decode = np.where(decodes, np.maximum(after_prefill - wait, 0.0), 0.0)
+    queue = np.where(count <= active, 0.0 * cycle, cycle - lead - inside)
     rate = count / cycle
     running = np.maximum(burst * active + (1.0 - burst) * rate * decode, 1.0)
-    return Steady(running, service.prefill_time + wait + late, wait, decode, queue, rate)
+    return Steady(running, service.prefill_time + wait + lead, wait, decode, queue, rate)
 
 
 def spread_quantiles(
@@ -299,69 +210,28 @@ def spread_quantiles(
     place_wait: PlaceWait | None = None,
     arrival_variation: Numeric = 1.0,
 ) -> tuple[Array, Array]:
-    r"""Quantiles of the time to the first token and of the time per token over requests.
+    r"""Quantiles over requests of the time to first token and of the time per token.
 
-    Waits are exponential where requests arrive by themselves, else spread evenly from none to twice the mean. Prefills
-    that interrupt the steps of a request come at random: their number has the variance of its mean. Requests with few
-    tokens spread them over fewer. Where requests arrive by themselves, a rush of them also makes every step longer: the
-    number b that runs has z times the variance of its mean, with the peakedness z of the arrivals, and more as longer
-    steps keep requests longer.
+    Waits are exponential under open arrivals, in closed loops uniform between 0 and twice the mean. Prefills interrupt
+    decode steps at random: their number has the variance of its mean. Under open arrivals a rush also lengthens every
+    step: the running number b has z times the variance of its mean, with the peakedness z of the arrivals, amplified as
+    longer steps hold requests for longer.
 
     .. math:: \sigma_t = \frac{t_p}{N} \sqrt{\lambda T (c_a^2 + v^2)} +
         \frac{t_1}{1 - \rho} \sqrt{\frac{z\,b}{1 - g}}, \qquad g = \frac{t_1 b}{t_0 + t_1 b}, \qquad
         z = \frac{c_a^2 + v_o^2}{1 + v_o^2}
 
-    The waits for a place and for other prefills are independent: the squares of what their quantiles exceed their means
-    by, with its sign, add up (exact where one of them is 0; heuristic, this work).
-
-    Parameters
-    ----------
-    service : Service
-        Times of a replica, (rows,).
-    steady : Steady
-        Its steady state, (rows,).
-    tokens : Array
-        Tokens after the first, (rows,). [-]
-    prompt_variation : Array
-        Coefficient of variation of the prompts, (rows,). [-]
-    output_variation : Array
-        Coefficient of variation of the outputs, (rows,). [-]
-    arrivals : bool
-        Whether requests arrive by themselves.
-    prefill_replicas : Array
-        Replicas that share the prefills of the rate, (rows,). [-]
-    interrupting : Array
-        1 where prefills interrupt decoding, 0 where they have a pool of their own, (rows,). [-]
-    place_wait : PlaceWait, optional
-        Wait for a place of requests that arrive by themselves, whose mean the steady state has, (rows,).
-    arrival_variation : numeric, default 1.0
-        Coefficient of variation c_a of the times between arrivals, (rows,). [-]
-
-    Returns
-    -------
-    first_token : Array
-        Time to the first token, (rows, quantiles). [s]
-    per_token : Array
-        Time per token, (rows, quantiles). [s]
+    The waits for a place and for other prefills are independent: the signed squares of the differences between their
+    quantiles and means add up (exact if one of them is 0; heuristic, this work).
 
     References
     ----------
     .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.12.
     .. [2] W. Whitt, "Approximations for the GI/G/m queue", Prod. Oper. Manag. 2(2), 1993,
        doi:10.1111/j.1937-5956.1993.tb00094.x: peakedness.
-
-    Examples
-    --------
-    Requests all alike, a constant number in flight: 0.6 s of prefill and up to twice 0.4 s of wait; 100 tokens in 10 s.
-
-    >>> service = Service(*(np.array([value]) for value in (0.0, 0.0, 0.1, 0.0, 100.0, 0.0)))
-    >>> steady = Steady(*(np.array([value]) for value in (1.0, 1.0, 0.4, 10.0, 0.0, 0.1)))
-    >>> none, one = np.zeros(1), np.ones(1)
-    >>> found = spread_quantiles(service, steady, np.array([100.0]), none, none, False, one, none)
-    >>> [times.tolist() for times in found]
-    [[[1.0, 1.32, 1.392]], [[0.1, 0.1, 0.1]]]
     """
     fixed = steady.first_token - steady.prefill_wait + steady.queue_time
+    # Standard deviation of the time per token: interrupting prefills, then rushes.
     irregular = np.asarray(array(arrival_variation) ** 2 if arrivals else 1.0)
     spread = prompt_variation * service.prefill_share
     added = service.added_share
@@ -376,8 +246,9 @@ def spread_quantiles(
         lengths = output_variation * output_variation
         peaked = (irregular + lengths) / (1.0 + lengths)
         rush = np.sqrt(np.maximum(peaked * divide(steady.running * step, service.step_base), 0.0))
-        taken = interrupting * steady.rate * added / prefill_replicas
-        jitter = jitter + service.step_slope * rush / (1.0 - np.minimum(taken, 0.99))
+        prefilling = interrupting * steady.rate * added / prefill_replicas
+        jitter = jitter + service.step_slope * rush / (1.0 - np.minimum(prefilling, 0.99))
+    # Quantiles: exponential tail of the wait for prefills, combined with the wait for a place.
     middle = steady.decode_time / shares
     first, each = [], []
     for quantile, normal in zip(QUANTILES, _NORMAL, strict=True):
@@ -385,8 +256,8 @@ def spread_quantiles(
             tail = divide(steady.prefill_wait, busy)
             late = np.maximum(log(np.maximum(busy, 1e-12) / (1.0 - quantile)), 0.0) * tail
             if place_wait is not None:
-                place, other = place_wait.quantile(quantile) - place_wait.mean, late - steady.prefill_wait
-                squares = place * np.abs(place) + other * np.abs(other)
+                place, prefill = place_wait.quantile(quantile) - place_wait.mean, late - steady.prefill_wait
+                squares = place * np.abs(place) + prefill * np.abs(prefill)
                 late = np.where(place == 0.0, late, steady.prefill_wait + np.sign(squares) * np.sqrt(np.abs(squares)))
         else:
             late = 2.0 * quantile * steady.prefill_wait

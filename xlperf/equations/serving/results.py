@@ -1,4 +1,4 @@
-"""Columns of the inference results: of a static batch, under a stream of requests; the band of the time per token."""
+"""Inference result columns: of a static batch, and under a stream of requests; the band of the time per token."""
 
 from __future__ import annotations
 
@@ -28,106 +28,37 @@ from xlperf.equations.serving.place_queue import PlaceWait
 from xlperf.equations.serving.queueing import Service, Steady, spread_quantiles
 
 QUANTILE_NAMES = ("median", "ninetieth", "ninety_ninth")
+# Calibration family of the two ends of each band
 BAND_FAMILIES = {"step": "serving_band", "loaded": "serving_band", "full": "capacity_band", "pooled": "capacity_band"}
-"""Family of calibration constants that holds the two ends of each band."""
-NEARLY_FULL = 0.85
-"""Share of the largest batch from which on memory is the limit: some places wait for their next request. [-]"""
+NEARLY_FULL = 0.85  # share of the largest batch from which memory is the limit, as some places await a request [-]
 _BAND_OF_MODE = {"static": "step", "continuous": "loaded", "disaggregated": "pooled"}
 
 
 def serving_times(deployment: Deployment) -> dict[str, Array]:
-    """Times and rates of a static batch, which a replica holds whole from the first prompt to the last token.
-
-    Parameters
-    ----------
-    deployment : Deployment
-        Model, accelerators, network, plan, calibration, (rows,).
-
-    Returns
-    -------
-    dict of str to Array
-        Columns of inference_results by name, (rows,), that are times and rates.
-
-    Examples
-    --------
-    Two tokens: one after a prefill of 126 us, the other after a decode step of 30.1 us.
-
-    >>> from ideal_machine import deployment
-    >>> found = serving_times(deployment())
-    >>> [float(found[name][0]) for name in ("ttft", "latency", "tokens_per_second")]
-    [0.000126, 0.0001561, 12810.7]
-    """
+    """Times and rates of a static batch, which a replica holds from the first prompt to the last token."""
     return _times_of_work(deployment, serving_work(deployment))
 
 
 def _times_of_work(deployment: Deployment, work: ServingWork) -> dict[str, Array]:
     parts, plan = scaled_times(phase_times(work), deployment, BOTH_PHASES), deployment.plan
     prefill = total(parts[:, PREFILL])
-    results = batch_times(plan, prefill, parts[:, DECODING])
-    # A static batch is handed over as one request.
-    return with_request_latency(results, plan, deployment.request_latency.time(np.ones_like(prefill)))
+    # A static batch is one request to the engine.
+    outside = deployment.request_latency.time(np.ones_like(prefill))
+    return with_request_latency(batch_times(plan, prefill, parts[:, DECODING]), plan, outside)
 
 
 def serving_results(deployment: Deployment) -> dict[str, Array]:
-    """Results of a static batch: times, rates, memory, and what bounds a step.
-
-    Parameters
-    ----------
-    deployment : Deployment
-        Model, accelerators, network, plan, calibration, (rows,).
-
-    Returns
-    -------
-    dict of str to Array
-        Columns of inference_results by name, (rows,), that are no cost, energy or band; ``fits`` is 1 or 0, ``bound``
-        a position in :data:`xlperf.equations.serving.phases.BOUNDS`, NaN without a decode step. Beside them
-        ``memory_usable``, what the engine may use.
-
-    Examples
-    --------
-    28.0 MB of weights, 4.0 MB of cache and 20.0 MB of activations; the decode step reads all weights for one token.
-
-    >>> from ideal_machine import deployment
-    >>> found = serving_results(deployment())
-    >>> [float(found[name][0]) for name in ("memory_weights", "memory_kv_cache", "memory", "bound")]
-    [28004000.0, 4008000.0, 52016000.0, 1.0]
-    """
+    """Results of a static batch: times, rates, memory and limiting resource."""
     work, plan = serving_work(deployment), deployment.plan
     bound = step_bound(plan, serving_bound(deployment, work))
     return {**_times_of_work(deployment, work), **batch_memory(plan, memory_of(deployment)), "bound": bound}
 
 
 def batch_times(plan: InferencePlan, prefill: Array, parts: Array) -> dict[str, Array]:
-    """Times and rates of a static batch from the times of its prefill and of a decode step.
-
-    Parameters
-    ----------
-    plan : InferencePlan
-        Degrees, lengths, batch, (rows,).
-    prefill : Array
-        Time of the prefill; where it is NaN, so is what takes it, (rows,). [s]
-    parts : Array
-        Times of a step by part, as :func:`phase_times` has them, (rows, 5). [s]
-
-    Returns
-    -------
-    dict of str to Array
-        Columns of inference_results by name, (rows,), that are times and rates.
-
-    Examples
-    --------
-    Prefill 0.5 s, 100 steps of 20 ms: 2.5 s; four requests of 101 tokens in that time.
-
-    >>> from types import SimpleNamespace
-    >>> counts = {"output_length": 101.0, "tokens_per_step": 1.0, "concurrency": 4.0, "batch_size": 4.0}
-    >>> plan = SimpleNamespace(**{name: np.array([count]) for name, count in counts.items()}, num_accelerators=1.0)
-    >>> found = batch_times(plan, np.array([0.5]), np.array([[0.01, 0.005, 0.003, 0.001, 0.001]]))
-    >>> found["latency"].tolist(), found["tokens_per_second"].tolist()
-    ([2.5], [161.6])
-    """
+    """Times and rates of a static batch, from its prefill time and the parts of a decode step (rows, 5)."""
     steps = plan.output_length - 1.0
-    gained = plan.tokens_per_step
-    step = total(parts) / gained
+    tokens = plan.tokens_per_step
+    step = total(parts) / tokens
     decode = steps * step
     latency = prefill + decode
     rate = plan.concurrency * plan.output_length / latency
@@ -146,71 +77,29 @@ def batch_times(plan: InferencePlan, prefill: Array, parts: Array) -> dict[str, 
         "queue_time": 0.0 * prefill,
         "running_batch": plan.batch_size + 0.0 * prefill,
         "max_request_rate": rate / plan.output_length,
-        "time_matrix": parts[:, MATRIX] / gained,
-        "time_attention": parts[:, ATTENTION] / gained,
-        "time_vector": parts[:, VECTOR] / gained,
-        "time_communication": parts[:, COMMUNICATION] / gained,
-        "time_overhead": parts[:, FIXED] / gained,
+        "time_matrix": parts[:, MATRIX] / tokens,
+        "time_attention": parts[:, ATTENTION] / tokens,
+        "time_vector": parts[:, VECTOR] / tokens,
+        "time_communication": parts[:, COMMUNICATION] / tokens,
+        "time_overhead": parts[:, FIXED] / tokens,
         "prefill_share": prefill / latency,
     }
 
 
 def step_bound(plan: InferencePlan, bound: Array) -> Array:
-    """What bounds a decode step; NaN for plans without one.
-
-    Parameters
-    ----------
-    plan : InferencePlan
-        Lengths, (rows,).
-    bound : Array
-        A position in :data:`xlperf.equations.serving.phases.BOUNDS`, (rows,). [-]
-
-    Returns
-    -------
-    Array
-        (rows,). [-]
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> step_bound(SimpleNamespace(output_length=np.array([100.0, 1.0])), np.array([2.0, 2.0])).tolist()
-    [2.0, nan]
-    """
+    """Limiting resource of a decode step; NaN for plans without one."""
     return np.where(plan.output_length > 1.0, bound, np.nan)
 
 
 def batch_memory(plan: InferencePlan, memory: ReplicaMemory) -> dict[str, Array]:
-    """Memory of a static batch, and whether it fits.
-
-    Parameters
-    ----------
-    plan : InferencePlan
-        Degrees, lengths, batch, (rows,).
-    memory : ReplicaMemory
-        Memory of a replica, (rows,).
-
-    Returns
-    -------
-    dict of str to Array
-        Columns of inference_results by name, (rows,), and ``memory_usable``, what the engine may use, and
-        ``request_cache``, the cache of one request.
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> held = SimpleNamespace(used=np.array([60.0]), usable=70.0, weights=40.0, kv_cache=15.0, activations=5.0)
-    >>> sizes = {"capacity": 80.0, "max_batch_size": 12.0, "max_concurrency": 12.5, "kv_cache_size": 1.25}
-    >>> memory = SimpleNamespace(with_batch=lambda plan: held, **sizes)
-    >>> batch_memory(SimpleNamespace(context_length=100.0), memory)["fits"].tolist()
-    [1.0]
-    """
-    held = memory.with_batch(plan)
-    used, usable = held.used, held.usable
+    """Memory of a static batch, and whether it fits."""
+    batch = memory.with_batch(plan)
+    used, usable = batch.used, batch.usable
     return {
         "memory": used,
-        "memory_weights": held.weights,
-        "memory_kv_cache": held.kv_cache,
-        "memory_activations": held.activations,
+        "memory_weights": batch.weights,
+        "memory_kv_cache": batch.kv_cache,
+        "memory_activations": batch.activations,
         "memory_capacity": memory.capacity,
         "max_batch_size": memory.max_batch_size,
         "max_concurrency": memory.max_concurrency,
@@ -232,45 +121,10 @@ def streamed(
     interrupting: Array,
     place_wait: PlaceWait | None = None,
 ) -> dict[str, Array]:
-    """Results under a stream of requests, from the steady state.
+    """Results under a stream of requests, from the steady state and ``results`` of the decode batch as a static batch.
 
-    Parameters
-    ----------
-    plan : InferencePlan
-        With all accelerators of the deployment, (rows,).
-    service : Service
-        Times of a replica, (rows,).
-    steady : Steady
-        Steady state, (rows,).
-    results : dict of str to Array
-        Of the batch that is decoded, as a static one, (rows,).
-    best : Array
-        Requests per second of the deployment at most, (rows,). [request/s]
-    rate : Array
-        Requests per second of the deployment, (rows,). [request/s]
-    prefill_replicas : Array
-        Replicas that share the prefills of the rate in ``steady``, (rows,). [-]
-    interrupting : Array
-        1 where prefills interrupt decoding, 0 where they have a pool of their own, (rows,). [-]
-    place_wait : PlaceWait, optional
-        Wait for a place of requests that arrive by themselves, (rows,).
-
-    Returns
-    -------
-    dict of str to Array
-        Columns of inference_results, (rows,).
-
-    Examples
-    --------
-    Four requests in flight, each prefilled in 0.1 s and decoded in 100 steps of 10 ms:
-
-    >>> from ideal_machine import ONE, inference_plan
-    >>> service = Service(*np.array([[0.1], [0.1], [0.01], [0.0], [100.0], [0.0]]))
-    >>> steady = Steady(*np.array([[4.0], [0.1], [0.0], [1.0], [0.0], [3.6]]))
-    >>> plan = inference_plan(output_length=101)
-    >>> found = streamed(plan, service, steady, {}, 4 * ONE, 3.6 * ONE, ONE, ONE)
-    >>> [float(found[name][0]) for name in ("tpot", "latency", "tokens_per_second")]
-    [0.01, 1.1, 363.6]
+    ``best`` is the capacity and ``rate`` the throughput of the deployment; ``interrupting`` is 1 if prefills interrupt
+    decoding, 0 for a pool of their own.
     """
     arriving = ~np.isnan(plan.request_rate)
     tokens = plan.tokens_after_first
@@ -278,7 +132,7 @@ def streamed(
     latency = first + steady.decode_time
     per_token = np.where(tokens > 0.0, steady.decode_time / np.maximum(tokens, 1.0), np.nan)
     decoding = service.decode_steps * service.step_time(steady.running) / np.maximum(steady.running, 1.0)
-    found = {
+    results = {
         **results,
         "ttft": first,
         "tpot": per_token,
@@ -292,6 +146,7 @@ def streamed(
         "decode_time": steady.decode_time,
         "prefill_share": service.added_share / (service.added_share + decoding),
     }
+    # Quantiles of closed loops and of open arrivals.
     varied = plan.prompt_variation, plan.output_variation
     sides = [side for side in (False, True) if (arriving == side).any()]
     spread = [
@@ -300,107 +155,39 @@ def streamed(
         )
         for side in sides
     ]
-    for name, *late in zip(("ttft", "tpot"), *spread, strict=True):
-        values = late[0] if len(sides) == 1 else np.where(arriving[:, None], late[1], late[0])
+    for name, *quantiles in zip(("ttft", "tpot"), *spread, strict=True):
+        values = quantiles[0] if len(sides) == 1 else np.where(arriving[:, None], quantiles[1], quantiles[0])
         values = values if name == "ttft" else np.where(tokens[:, None] > 0.0, values, np.nan)
-        found |= {f"{name}_{quantile}": values[:, index] for index, quantile in enumerate(QUANTILE_NAMES)}
-    return found
+        results |= {f"{name}_{quantile}": values[:, index] for index, quantile in enumerate(QUANTILE_NAMES)}
+    return results
 
 
 def arriving_latency(plan: InferencePlan, steady: Steady, latency: RequestLatency) -> Array:
-    """Latency outside the engine that a state excludes: that of open arrivals; closed loops include it.
-
-    It delays them and keeps no place in the engine. A constant number in flight has it in its cycle.
-
-    Parameters
-    ----------
-    plan : InferencePlan
-        Arrivals, (rows,).
-    steady : Steady
-        State of a replica, (rows,).
-    latency : RequestLatency
-        Time outside the engine, (rows,).
-
-    Returns
-    -------
-    Array
-        0 where the number in flight is constant, (rows,). [s]
-
-    Examples
-    --------
-    10 ms for each of ten requests that run, where they arrive by themselves:
-
-    >>> from types import SimpleNamespace
-    >>> plan, latency = SimpleNamespace(request_rate=np.array([np.nan, 5.0])), SimpleNamespace(time=lambda n: 0.01 * n)
-    >>> arriving_latency(plan, SimpleNamespace(running=np.array([10.0, 10.0])), latency).tolist()
-    [0.0, 0.1]
-    """
+    """Latency outside the engine that open arrivals add to a state; 0 for closed loops, whose cycle includes it. [s]"""
     running = np.where(np.isfinite(steady.running), steady.running, 1.0)
     return np.where(np.isnan(plan.request_rate), 0.0, latency.time(running))
 
 
 def with_request_latency(results: dict[str, Array], plan: InferencePlan, outside: Array) -> dict[str, Array]:
-    r"""Results with the latency outside the engine added to the time to first token; decode steps stay as they are.
+    r"""Results with latency tau outside the engine added to the time to first token; decode steps do not change.
 
-    The throughput of a batch falls as its latency L grows (Little's law); requests that arrive keep their rate.
+    The throughput of a closed loop falls as its latency L grows (Little's law); open arrivals keep their rate.
 
     .. math:: L' = L + \tau
 
     By definition.
-
-    Parameters
-    ----------
-    results : dict of str to Array
-        Columns of inference_results, (rows,).
-    plan : InferencePlan
-        Arrivals and lengths, (rows,).
-    outside : Array
-        Time tau outside the engine, (rows,). [s]
-
-    Returns
-    -------
-    dict of str to Array
-        The same columns.
-
-    Examples
-    --------
-    A second more on 4 s: a constant number in flight makes four fifths of the tokens.
-
-    >>> from types import SimpleNamespace
-    >>> plan = SimpleNamespace(request_rate=np.array([np.nan]), output_length=np.array([100.0]))
-    >>> results = dict.fromkeys(("ttft", *(f"ttft_{name}" for name in QUANTILE_NAMES)), np.array([1.0]))
-    >>> results |= {"latency": np.array([4.0]), "tokens_per_second": np.array([100.0])}
-    >>> results["tokens_per_second_per_accelerator"] = np.array([50.0])
-    >>> found = with_request_latency(results, plan, np.array([1.0]))
-    >>> found["ttft"].tolist(), found["tokens_per_second"].tolist()
-    ([2.0], [80.0])
     """
-    whole = results["latency"]
-    later = whole + outside
-    slower = np.where(np.isnan(plan.request_rate), divide(whole, later, 1.0), 1.0)
-    found = {name: results[name] * slower for name in ("tokens_per_second", "tokens_per_second_per_accelerator")}
+    latency = results["latency"] + outside
+    slowdown = np.where(np.isnan(plan.request_rate), divide(results["latency"], latency, 1.0), 1.0)
+    changed = {name: results[name] * slowdown for name in ("tokens_per_second", "tokens_per_second_per_accelerator")}
     for name in ("ttft", *(f"ttft_{quantile}" for quantile in QUANTILE_NAMES)):
-        found[name] = results[name] + outside
-    return {**results, **found, "latency": later, "tpot_itl": later / plan.output_length}
+        changed[name] = results[name] + outside
+    return {**results, **changed, "latency": latency, "tpot_itl": latency / plan.output_length}
 
 
 def full_cache(running_batch: np.ndarray, max_batch_size: np.ndarray) -> np.ndarray:
-    """Whether the memory limits how many requests run (heuristic, this work).
+    """Whether memory limits the running batch (heuristic, this work).
 
-    Parameters
-    ----------
-    running_batch : np.ndarray
-        Requests that run together. [-]
-    max_batch_size : np.ndarray
-        Requests that fit into the memory. [-]
-
-    Returns
-    -------
-    np.ndarray
-        Mask. [-]
-
-    Examples
-    --------
     >>> full_cache(np.array([50.0, 90.0]), np.array([100.0, 100.0])).tolist()
     [False, True]
     """
@@ -408,19 +195,7 @@ def full_cache(running_batch: np.ndarray, max_batch_size: np.ndarray) -> np.ndar
 
 
 def band_of_mode(mode: str, full: bool) -> str:
-    """Name of the band of a plan.
-
-    Parameters
-    ----------
-    mode : str
-        static, continuous or disaggregated.
-    full : bool
-        Whether the memory limits how many requests run.
-
-    Returns
-    -------
-    str
-        A key of :data:`BAND_FAMILIES`.
+    """Band of a plan, a key of :data:`BAND_FAMILIES`.
 
     >>> band_of_mode("continuous", True), band_of_mode("static", True)
     ('full', 'step')
@@ -436,34 +211,13 @@ def band_of_time(
     prefix: str = "",
     source: Numeric = 0.0,
 ) -> Array:
-    r"""Ends of the band of a time over the prediction, as logarithms.
+    r"""Logarithms of both ends of the band of a time, relative to the prediction, (2, rows). [-]
 
-    Those of the constants, widened as :func:`xlperf.equations.plan.bands.band_end` does it. Heuristic, this work.
+    Calibrated ends c, widened by w and by the half-width s of an unread source
+    (:func:`xlperf.equations.plan.bands.band_end`); prefix "first_" for the time to first token. Heuristic, this work.
 
     .. math:: |\ln b| = \max\left(w\,|\ln c|,\; \sqrt{\ln^2 c + s^2}\right)
 
-    Parameters
-    ----------
-    mode : str
-        static, continuous or disaggregated.
-    full : np.ndarray
-        Where the memory limits how many requests run, (rows,).
-    constants : mapping of str to mapping of str to Array
-        Logarithms of the ends, of the families of :data:`BAND_FAMILIES`, (rows, 1).
-    width : Array
-        Width w over that of the constants, (rows,): above 1 far from what was measured. [-]
-    prefix : str, default ""
-        "" for the time per token, ``first_`` for the time to the first token.
-    source : numeric, default 0.0
-        Half-width s that a source nobody has read adds, (rows,). [-]
-
-    Returns
-    -------
-    Array
-        Of the lower and the upper end, (2, rows). [-]
-
-    Examples
-    --------
     One and a half times as wide as the constants of a static batch:
 
     >>> ends = {"log_step_low": np.array([[-0.2]]), "log_step_high": np.array([[0.4]])}

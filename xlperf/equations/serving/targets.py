@@ -6,24 +6,34 @@ from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, divide
 from xlperf.equations.serving.continuous import Replicas
 from xlperf.equations.serving.deployment import Deployment, RequestLatency
 from xlperf.equations.serving.load import BatchTimes, RequestLoad, half_of, request_load, whole_sizes
 from xlperf.equations.serving.pools import PoolLoad, Pools, pooled_steady
-from xlperf.equations.serving.queueing import Service, Steady, closed_state
+from xlperf.equations.serving.queueing import Steady, closed_state
 
-_MOST_TRIES = 40
-_START = 64.0
+_MOST_TRIES = 60
+_WIDE, _PARTS = 8.0, 5
+"""Ratio of the ends of a range from which on it is divided, and into how many equal ratios. [-]"""
+_FEW, _FINE = 64, 13
+"""Plans up to which a trial takes little longer with more numbers, and parts of a range that are tried then. [-]"""
+_SLOW = 4.0
+"""Ratio of the widths of a range before and after a trial below which the range is divided next. [-]"""
+_BESIDE = 16.0
+"""Width of a narrow range over the distance from the estimate to the numbers that are tried beside it. [-]"""
 
 
 class _Trial(NamedTuple):
-    """Outcome of trial numbers of requests, (number, rows): whether they pass, rate, running requests, next trial."""
+    """Outcome of trial numbers of requests, (number, rows).
+
+    ``excess``: how far the time that is furthest beyond its target exceeds it, over the target, below 0 if all pass.
+    """
 
     good: np.ndarray
     rate: Array
     running: Array
-    guess: Array
+    excess: Array
 
 
 class _Targets(NamedTuple):
@@ -42,11 +52,12 @@ class _Targets(NamedTuple):
         latency = RequestLatency(*(values[rows] for values in self.latency))
         return _Targets(self.first[rows], self.token[rows], self.tokens[rows], latency)
 
-    def kept(self, steady: Steady) -> tuple[np.ndarray, Array]:
-        """Whether the mean times of a state are within them, and its rate. [request/s]"""
+    def trial(self, steady: Steady, running: Array) -> _Trial:
+        """Whether the mean times of a state, (number, rows), are within them."""
         first = steady.first_token + steady.queue_time
         each = np.where(self.tokens > 0.0, steady.decode_time / np.maximum(self.tokens, 1.0), 0.0)
-        return np.asarray((first <= self.first) & (each <= self.token)), steady.rate
+        good = (first <= self.first) & (each <= self.token)
+        return _Trial(good, steady.rate, running, np.maximum(first / self.first, each / self.token) - 1.0)
 
 
 class _Search(Protocol):
@@ -74,11 +85,8 @@ class _Replicas(NamedTuple):
         workload = self.workload
         found = Replicas(self.times, workload, self.places).cycles(requests, list(half_of(requests)))
         service = workload.service(requests, found.cycle, found.steps)
-        first, token, tokens, latency = self.targets
-        outside = latency.time(requests)
-        steady = closed_state(service, requests, requests, outside)
-        guess = largest_within(service, self.places, tokens, first - outside, token)
-        return _Trial(*self.targets.kept(steady), requests, guess)
+        steady = closed_state(service, requests, requests, self.targets.latency.time(requests))
+        return self.targets.trial(steady, requests)
 
 
 class _Pools(NamedTuple):
@@ -99,7 +107,7 @@ class _Pools(NamedTuple):
 
     def attempt(self, requests: Array) -> _Trial:
         steady = pooled_steady(self.load, requests)
-        return _Trial(*self.targets.kept(steady), np.ceil(steady.running), np.nan * requests)
+        return self.targets.trial(steady, np.ceil(steady.running))
 
 
 def _whole_sizes_to(most: Array) -> Array:
@@ -113,35 +121,44 @@ def _whole_sizes_to(most: Array) -> Array:
 def _largest_good(most: Array, search: _Search) -> tuple[Array, Array, Array]:
     """Largest whole number that passes, with its rate and running requests; all below one that passes pass too.
 
-    A try follows the guess of the one before, or halves the logarithm of what is left; from the third on the numbers
-    beside it are tried with it, and those that halve the logarithms of what lies below and above.
+    A wide range is divided into equal ratios, as is one that hardly shrank. In others the number follows from the times
+    at both ends by false position; numbers beside it are tried as well.
     """
     low, high = 0.0 * most, np.floor(most) + 1.0
-    rate, running = 0.0 * most, 0.0 * most
+    rate, running, under, over = 0.0 * most, 0.0 * most, np.full_like(most, -1.0), np.full_like(most, np.nan)
     rows = np.flatnonzero(high - low > 1.0)
-    search = search.take(rows)
-    tried = np.clip(np.minimum(most, _START), 1.0, np.maximum(high - 1.0, 1.0))[None, rows]
-    for turn in range(_MOST_TRIES):
+    search, tried = search.take(rows), np.concatenate([_divided(low[rows], high[rows], _PARTS), high[None, rows] - 1.0])
+    for _ in range(_MOST_TRIES):
         if not len(rows):
             break
-        good, rates, runs, guesses = search.attempt(tried)
-        at = np.argmax(np.where(good, tried, 0.0), axis=0), np.arange(len(rows))
-        passes = good[at]
-        low[rows] = np.where(passes, tried[at], low[rows])
-        rate[rows], running[rows] = np.where(passes, rates[at], rate[rows]), np.where(passes, runs[at], running[rows])
-        high[rows] = np.minimum(high[rows], np.where(good | (tried <= low[rows]), np.inf, tried).min(axis=0))
+        trial, width = search.attempt(tried), high[rows] - low[rows]
+        # Largest number that passes, and smallest one above it that does not.
+        at = np.argmax(np.where(trial.good, tried, 0.0), axis=0), np.arange(len(rows))
+        passes = trial.good[at]
+        for best, values in ((low, tried), (rate, trial.rate), (running, trial.running), (under, trial.excess)):
+            best[rows] = np.where(passes, values[at], best[rows])
+        missed = np.where(trial.good | (tried <= low[rows]), np.inf, tried)
+        at = np.argmin(missed, axis=0), np.arange(len(rows))
+        misses = missed[at] < high[rows]
+        for best, values in ((high, tried), (over, trial.excess)):
+            best[rows] = np.where(misses, values[at], best[rows])
         left = np.flatnonzero(high[rows] - low[rows] > 1.0)
-        rows, guess, search = rows[left], guesses[0, left], search.take(left)
+        rows, search = rows[left], search.take(left)
         first, last = low[rows], high[rows]
-        guess = np.where(np.isnan(guess), np.floor(np.sqrt(np.maximum(first, 1.0) * last)), guess)
-        guess = np.clip(guess, first + 1.0, last - 1.0)
-        beside = [guess]
-        if turn > 0:
-            below = np.floor(np.sqrt(np.maximum(first, 1.0) * guess))
-            above = np.ceil(np.sqrt(guess * last))
-            beside = [guess, guess - 1.0, guess + 1.0, below, above]
-        tried = np.clip(np.stack(beside), first + 1.0, last - 1.0)
+        guess = np.floor(first + (last - first) * divide(-under[rows], over[rows] - under[rows], np.nan))
+        spread = np.maximum(np.floor((last - first) / _BESIDE), 1.0)
+        near = np.stack([guess, guess + 1.0, guess - spread, guess + 1.0 + spread])
+        wide = np.isnan(guess) | (last > _WIDE * np.maximum(first, 1.0)) | ((last - first) * _SLOW > width[left])
+        tried = np.where(wide, _divided(first, last, _PARTS), near)
+        tried = tried if len(rows) > _FEW else np.concatenate([tried, _divided(first, last, _FINE)])
+        tried = np.clip(tried, first + 1.0, last - 1.0)
     return low, rate, running
+
+
+def _divided(first: Array, last: Array, parts: int) -> Array:
+    """Whole numbers from 1 on that divide ranges into equal ratios, (parts - 1, rows). [-]"""
+    least, shares = np.maximum(first, 1.0), np.arange(1.0, parts) / parts
+    return np.floor(least * (last / least) ** shares[:, None])
 
 
 def _targets_of(deployment: Deployment) -> tuple[np.ndarray, _Targets]:
@@ -228,53 +245,3 @@ def pooled_target_results(pools: Pools) -> dict[str, Array]:
         "batch_at_targets": np.where(asked & ~np.isnan(known), running, np.nan),
         "tokens_per_second_at_targets": np.where(asked, rate * plan.output_length, np.nan),
     }
-
-
-def largest_within(service: Service, places: Array, tokens: Array, first_target: Array, token_target: Array) -> Array:
-    """Most requests in flight whose mean times stay within targets.
-
-    Parameters
-    ----------
-    service : Service
-        Times of a replica, (rows,).
-    places : Array
-        Requests that the cache has room for, (rows,). [-]
-    tokens : Array
-        Tokens after the first, (rows,). [-]
-    first_target : Array
-        Largest time to the first token, (rows,). [s]
-    token_target : Array
-        Largest time per token, (rows,). [s]
-
-    Returns
-    -------
-    Array
-        Whole number; 0 where a single request misses a target or does not fit, (rows,). [-]
-
-    References
-    ----------
-    .. [1] Y. Zhong et al., "DistServe: disaggregating prefill and decoding for goodput-optimized large language model
-       serving", OSDI 2024, arXiv:2401.09670.
-
-    A step takes 10 ms and 1 ms for each request: 15 of them keep to 25 ms per token.
-
-    >>> service = Service(*(np.array([value]) for value in (0.0, 0.0, 0.01, 0.001, 100.0, 0.0)))
-    >>> limits = (np.array([value]) for value in (64.0, 100.0, np.inf, 0.025))
-    >>> largest_within(service, *limits).tolist()
-    [15.0]
-    """
-    low, high = 0.0 * places, np.maximum(places, 0.0) + 1.0
-    for _ in range(_HALVINGS):
-        if not (high - low > 1.0).any():
-            break
-        middle = np.floor(0.5 * (low + high))
-        steady = closed_state(service, middle, middle)
-        per_token = steady.decode_time / np.maximum(tokens, 1.0)
-        good = (steady.first_token <= first_target) & (per_token <= token_target) & (middle <= places)
-        low, high = np.where(good, middle, low), np.where(good, high, middle)
-    known = places + tokens + first_target + token_target + service.prefill_time + service.step_base
-    return np.asarray(np.where(np.isnan(known), np.nan, low))
-
-
-_HALVINGS = 24
-"""Of ten million requests down to one. [-]"""

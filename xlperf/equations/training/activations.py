@@ -7,33 +7,25 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ones, some
-from xlperf.equations.model.linear_attention import linear_kept_widths
+from xlperf.equations.model.blocks import EXPERTS, LINEAR, MLP, SHARED_EXPERT, attention_of, saved_elements
 from xlperf.equations.plan.records import WORD, AdapterModules, ContextMethod, Recompute
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.kernels import CORES, LAYER_PLACES
 from xlperf.equations.training.setting import MASK, STORED, STORED_OUTPUT, Part, Setting
 
 
-def attention_activation_size(
+def block_activation_size(
     tokens: Numeric,
     hidden_size: Numeric,
-    projected_size: Numeric,
-    attention_size: Numeric,
-    score_elements: Numeric,
+    inner_size: Numeric,
     dropout: Numeric,
-    tensor_parallel: Numeric,
-    sequence_parallel: Numeric,
+    stream_ranks: Numeric,
     element_size: Numeric,
     mask_size: Numeric,
 ) -> Array:
-    r"""Activations that one attention block keeps for its backward pass.
+    r"""Activations that one attention or feed-forward block saves for its backward pass, excluding attention scores.
 
-    .. math::
-
-        S = e n \left(\frac{2 h}{t_s} + \frac{w + o}{t}\right) + \delta \mu \frac{n h}{t_s}
-        + (e (1 + \delta) + \delta \mu) A
-
-    With w = 3 h, o = h, e = 2, mu = 1, dropout, standard attention and one rank: 11 s b h + 5 a s^2 b + 2 s b h.
+    .. math:: S = e n \left(\frac{2 h}{t_s} + w\right) + \delta \mu \frac{n h}{t_s}
 
     Parameters
     ----------
@@ -41,18 +33,12 @@ def attention_activation_size(
         Tokens n of a micro-batch. [-]
     hidden_size : numeric
         Width h of the residual stream. [-]
-    projected_size : numeric
-        Width w of queries, keys and values together. [-]
-    attention_size : numeric
-        Width o of the output of the attention. [-]
-    score_elements : numeric
-        Attention scores A that the rank keeps; 0 with flash attention. [-]
+    inner_size : numeric
+        Elements w per token between norm and residual on a rank, inputs and outputs of products. [-]
     dropout : numeric
-        Delta: 1 where dropout is applied and its masks are kept. [-]
-    tensor_parallel : numeric
-        Ranks t that share each matrix. [-]
-    sequence_parallel : numeric
-        1 where norms and residuals are split over them too: t_s is then t, else 1. [-]
+        Delta: 1 where dropout is applied and its mask is saved. [-]
+    stream_ranks : numeric
+        Ranks t_s that share norms and residuals: the tensor-parallel ones with sequence parallelism, else 1. [-]
     element_size : numeric
         Bytes e of an activation. [B]
     mask_size : numeric
@@ -70,125 +56,14 @@ def attention_activation_size(
 
     Examples
     --------
-    GPT-3, one sequence of 2,048 tokens: 13 x 24 MiB and 5 x 384 MiB.
+    GPT-3, one sequence of 2,048 tokens: 21 x 24 MiB of the MLP, 13 x 24 MiB of attention.
 
-    >>> float(attention_activation_size(2048, 12288, 36864, 12288, 96 * 2048**2, 1, 1, 0, 2, 1)) / 2**20
-    2232.0
+    >>> (block_activation_size(2048, 12288, [98304, 49152], 1, 1, 2, 1) / 2**20).tolist()
+    [504.0, 312.0]
     """
-    split = array(tensor_parallel)
-    shared = 1.0 + (split - 1.0) * array(sequence_parallel)
-    element, count, hidden = array(element_size), array(tokens), array(hidden_size)
-    mask = array(dropout) * array(mask_size)
-    inner = (array(projected_size) + array(attention_size)) / split
-    kept = element * count * (2.0 * hidden / shared + inner) + mask * count * hidden / shared
-    return np.asarray(kept + (element * (1.0 + array(dropout)) + mask) * array(score_elements))
-
-
-def mlp_activation_size(
-    tokens: Numeric,
-    hidden_size: Numeric,
-    ffn_hidden_size: Numeric,
-    gated_mlp: Numeric,
-    dropout: Numeric,
-    tensor_parallel: Numeric,
-    sequence_parallel: Numeric,
-    element_size: Numeric,
-    mask_size: Numeric,
-) -> Array:
-    r"""Activations that one dense feed-forward block keeps for its backward pass.
-
-    .. math:: S = e n \left(\frac{2 h}{t_s} + \frac{(2 + \gamma) f}{t}\right) + \delta \mu \frac{n h}{t_s}
-
-    With f = 4 h, e = 2, mu = 1, dropout, no gate and one rank: 19 s b h + 2 s b h.
-
-    Parameters
-    ----------
-    tokens : numeric
-        Tokens n of a micro-batch. [-]
-    hidden_size : numeric
-        Width h of the residual stream. [-]
-    ffn_hidden_size : numeric
-        Width f of the feed-forward layer. [-]
-    gated_mlp : numeric
-        Gamma: 1 with a gate matrix. [-]
-    dropout : numeric
-        Delta: 1 where dropout is applied and its mask is kept. [-]
-    tensor_parallel : numeric
-        Ranks t that share each matrix. [-]
-    sequence_parallel : numeric
-        1 where norms and residuals are split over them too: t_s is then t, else 1. [-]
-    element_size : numeric
-        Bytes e of an activation. [B]
-    mask_size : numeric
-        Bytes mu of an element of a dropout mask. [B]
-
-    Returns
-    -------
-    size : numeric
-        Bytes of one block and micro-batch. [B]
-
-    References
-    ----------
-    .. [1] V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
-       arXiv:2205.05198, section 4.1 and equations 1 to 4.
-
-    Examples
-    --------
-    GPT-3, one sequence of 2,048 tokens: 21 x 24 MiB.
-
-    >>> float(mlp_activation_size(2048, 12288, 49152, 0, 1, 1, 0, 2, 1)) / 2**20
-    504.0
-    """
-    split = array(tensor_parallel)
-    shared = 1.0 + (split - 1.0) * array(sequence_parallel)
-    element, count, hidden = array(element_size), array(tokens), array(hidden_size)
-    inner = (2.0 + array(gated_mlp)) * array(ffn_hidden_size) / split
-    mask = array(dropout) * array(mask_size)
-    return np.asarray(element * count * (2.0 * hidden / shared + inner) + mask * count * hidden / shared)
-
-
-def expert_activation_size(
-    received_tokens: Numeric,
-    hidden_size: Numeric,
-    ffn_hidden_size: Numeric,
-    gated_mlp: Numeric,
-    element_size: Numeric,
-) -> Array:
-    r"""Activations that the routed experts of one rank keep for the backward pass of a layer.
-
-    .. math:: S = e n \left(h + (2 + \gamma) f\right)
-
-    Router probabilities are applied inside the experts, so that what comes back to the sender need not be kept.
-
-    Parameters
-    ----------
-    received_tokens : numeric
-        Copies n of tokens that its experts see. [-]
-    hidden_size : numeric
-        Width h of the residual stream. [-]
-    ffn_hidden_size : numeric
-        Width f of an expert on the rank. [-]
-    gated_mlp : numeric
-        Gamma: 1 with a gate matrix. [-]
-    element_size : numeric
-        Bytes e of an activation. [B]
-
-    Returns
-    -------
-    size : numeric
-        Bytes of one layer and micro-batch. [B]
-
-    References
-    ----------
-    .. [1] D. Liu et al., "MoE parallel folding", 2025, arXiv:2504.14960 (token dispatcher: permuted inputs are kept).
-
-    Examples
-    --------
-    >>> float(expert_activation_size(1000, 4096, 1024, 1, 2))  # 2 x 1000 x (4096 + 3 x 1024)
-    14336000.0
-    """
-    inner = array(hidden_size) + (2.0 + array(gated_mlp)) * array(ffn_hidden_size)
-    return np.asarray(array(element_size) * array(received_tokens) * inner)
+    count, hidden = array(tokens), array(hidden_size) / array(stream_ranks)
+    mask = array(dropout) * array(mask_size) * count * hidden
+    return np.asarray(array(element_size) * count * (2.0 * hidden + array(inner_size)) + mask)
 
 
 _BLOCKS = 2.0
@@ -196,51 +71,51 @@ _BLOCKS = 2.0
 
 
 class LayerActivations(NamedTuple):
-    """Bytes of one layer and micro-batch, (rows,): kept, and all of them while the layer is computed. [B]
+    """Bytes of one layer and micro-batch, (rows,): dense layer and mixture of experts. [B]"""
 
-    ``dense`` and ``mixture`` hold what a layer that recomputes keeps, ``dense_whole`` and ``mixture_whole`` what one
-    that does not keeps.
-    """
-
-    dense: Array
+    dense: Array  # saved with the recomputation of the plan
     mixture: Array
-    dense_whole: Array
+    dense_whole: Array  # saved without recomputation
     mixture_whole: Array
 
 
 class _Inputs(NamedTuple):
-    """Bytes of one layer in the inputs of products, (rows,). [B]"""
+    """Inputs of the products of one layer, (rows,)."""
 
     attention: Array
     dense: Array
     mixture: Array
 
 
-def _freed_inputs(setting: Setting) -> _Inputs:
-    """Inputs of frozen GEMMs without adapters, which are not kept: no weight gradient uses them."""
+def _feed_forward_inputs(setting: Setting) -> tuple[Array, Array]:
+    """Elements that products of a dense feed-forward layer and of a mixture read, without recomputed ones. [-]"""
     model, plan = setting.model, setting.plan
-    element, tensor = plan.element_size, plan.tensor_parallel
-    stream = plan.tokens * model.hidden_size * element / np.where(plan.sequence_parallel > 0, tensor, 1.0)
-    frozen = np.where(plan.frozen, 1.0, 0.0)
-    alone = np.where(plan.adapter_modules == AdapterModules.ALL, 0.0, frozen)
-    norm, activation = (1.0 - plan.again(name) for name in ("norm", "activation"))
-    again = (1.0 - plan.again("products")) * (1.0 - plan.again("mlp"))
-    dense = alone * again * (norm * stream + activation * plan.tokens * model.ffn_hidden_size / tensor * element)
+    norm, activation, products = (1.0 - plan.again(name) for name in ("norm", "activation", "products"))
+    stream = norm * plan.tokens * model.hidden_size / _stream_ranks(plan)
+    inner = activation * plan.tokens / plan.tensor_parallel
+    dense = products * (1.0 - plan.again("mlp")) * (stream + inner * model.ffn_hidden_size)
     if not setting.architecture.experts:
-        return _Inputs(0.0 * dense, dense, dense)
+        return dense, dense
     _, copies, _ = setting.routed
     width = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
-    received = copies * (model.expert_hidden_size + activation * width) * element
-    shared = norm * stream + activation * plan.tokens * model.shared_ffn_hidden_size / tensor * element
-    shared = np.where(model.shared_ffn_hidden_size > 0, shared, 0.0)
-    again = (1.0 - plan.again("products")) * (1.0 - plan.again("moe"))
-    return _Inputs(0.0 * dense, dense, frozen * again * (received + shared))
+    received = copies * (model.expert_hidden_size + activation * width)
+    shared = np.where(model.shared_ffn_hidden_size > 0, stream + inner * model.shared_ffn_hidden_size, 0.0)
+    return dense, products * (1.0 - plan.again("moe")) * (received + shared)
+
+
+def _freed_inputs(setting: Setting) -> _Inputs:
+    """Bytes of the inputs of frozen products without adapters, which no weight gradient needs. [B]"""
+    plan = setting.plan
+    dense, mixture = _feed_forward_inputs(setting)
+    frozen = np.where(plan.frozen, plan.element_size, 0.0)
+    alone = np.where(plan.adapter_modules == AdapterModules.ALL, 0.0, frozen)
+    return _Inputs(0.0 * dense, alone * dense, (frozen if setting.architecture.experts else alone) * mixture)
 
 
 class _Mixers(NamedTuple):
-    """Mixers and layers per feed-forward block, (rows,): one attention and one layer unless the model is a hybrid.
+    """Mixers and layers per feed-forward block, (rows,): one attention and one layer unless the model is a hybrid. [-]
 
-    A hybrid is counted by its feed-forward blocks: mixers that outnumber them fall to each by their share. [-]
+    A hybrid is counted by its feed-forward blocks: each has its share of the mixers.
     """
 
     attention: Array
@@ -265,72 +140,57 @@ def _mixers(setting: Setting) -> _Mixers:
 
 
 def _narrow_inputs(setting: Setting, mixers: _Mixers) -> _Inputs | None:
-    """Quantized GEMM inputs kept for the backward pass: in place of norm and activation outputs, beside attention's."""
+    """Bytes that quantized inputs of products add, instead of norm and activation outputs, beside attention outputs."""
     model, plan = setting.model, setting.plan
     if not some(plan.keeps_copies):
         return None
-    tensor, narrow = plan.tensor_parallel, plan.product_size
     share = np.where(plan.keeps_copies & ~plan.frozen, 1.0 - plan.wide_layers / model.num_layers, 0.0)
-    saved = share * (narrow - plan.element_size)
-    stream = plan.tokens * model.hidden_size / np.where(plan.sequence_parallel > 0, tensor, 1.0)
-    norm, activation, products = (1.0 - plan.again(name) for name in ("norm", "activation", "products"))
-    output = plan.tokens * model.num_attention_heads * model.v_head_size / tensor
-    beside = np.where(plan.stores_fp8, 0.0, share * narrow)
-    attention = products * (norm * saved * mixers.each * stream + beside * mixers.attention * output)
-    inner = plan.tokens * model.ffn_hidden_size / tensor
-    dense = products * (1.0 - plan.again("mlp")) * saved * (norm * stream + activation * inner)
-    if not setting.architecture.experts:
-        return _Inputs(attention, dense, dense)
-    _, copies, _ = setting.routed
-    width = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
-    received = copies * (model.expert_hidden_size + activation * width)
-    shared = norm * stream + activation * plan.tokens * model.shared_ffn_hidden_size / tensor
-    shared = np.where(model.shared_ffn_hidden_size > 0, shared, 0.0)
-    return _Inputs(attention, dense, products * (1.0 - plan.again("moe")) * saved * (received + shared))
+    change = share * (plan.product_size - plan.element_size)
+    norm, products = (1.0 - plan.again(name) for name in ("norm", "products"))
+    stream = plan.tokens * model.hidden_size / _stream_ranks(plan)
+    output = plan.tokens * model.num_attention_heads * model.v_head_size / plan.tensor_parallel
+    beside = np.where(plan.stores_fp8, 0.0, share * plan.product_size)
+    attention = products * (norm * change * mixers.each * stream + beside * mixers.attention * output)
+    dense, mixture = _feed_forward_inputs(setting)
+    return _Inputs(attention, change * dense, change * mixture)
 
 
-def _linear_activations(setting: Setting) -> Array:
-    """Activations of one linear-attention or state-space block. [B]"""
+def _stream_ranks(plan: TrainingPlan) -> Array:
+    """Ranks that share the residual stream, (rows,). [-]"""
+    return np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
+
+
+def _block(setting: Setting, inner: Array) -> Array:
+    """Bytes of a block with so many elements per token between norm and residual. [B]"""
     model, plan = setting.model, setting.plan
-    inner, output = linear_kept_widths(model)
-    return attention_activation_size(
-        plan.tokens, model.hidden_size, inner, output, 0.0, model.dropout, plan.tensor_parallel,
-        plan.sequence_parallel, plan.element_size, MASK,
-    )  # fmt: skip
+    shape = plan.tokens, model.hidden_size, inner
+    return block_activation_size(*shape, model.dropout, _stream_ranks(plan), plan.element_size, MASK)
 
 
 class _Widths(NamedTuple):
-    """Widths of the vectors of attention that are kept, summed over heads, and its scores, (rows,). [-]"""
+    """Saved elements of attention on a rank, (rows,). [-]"""
 
-    output: Array
-    expanded: Array
-    projected: Array
-    scores: Array
+    output: Array  # per token, output of the core attention
+    expanded: Array  # per token, queries, keys and values of MLA after expansion
+    projected: Array  # per token, queries, keys and values with compressed ones
+    scores: Array  # of a micro-batch; 0 with flash attention
 
 
 def _widths(setting: Setting) -> _Widths:
     model, plan = setting.model, setting.plan
-    tensor = plan.tensor_parallel
+    shard = setting.shard
     scores = (1.0 - plan.flash_attention) * setting.heads * plan.tokens * plan.sequence_length
-    width = model.num_attention_heads * model.v_head_size
-    compressed = tensor * (2.0 * model.q_lora_rank + 2.0 * model.kv_lora_rank + model.qk_rope_head_size)
-    expanded = model.num_attention_heads * (2.0 * model.qk_head_size + model.v_head_size)
-    plain = width + 2.0 * model.num_query_groups * model.head_size
-    projected = np.where(model.latent_attention > 0, expanded + compressed, plain)
-    if setting.architecture.shared_key_value:
-        vector = tensor * (model.head_size + 2.0 * model.q_lora_rank)
-        projected = np.where(
-            model.shared_key_value > 0, width + vector + model.output_groups * model.output_lora_rank, projected
-        )
-    return _Widths(width, expanded, projected, scores)
+    output = shard.heads * model.v_head_size
+    expanded = shard.heads * (2.0 * model.qk_head_size + model.v_head_size)
+    saved = attention_of(model, lambda block: saved_elements(block, shard))
+    return _Widths(output, expanded, saved - output, scores)
 
 
 class _Unfused(NamedTuple):
-    """What kernels of PyTorch, one after the other, keep beyond fused ones, (rows,). [B]
+    """Additional activations of unfused PyTorch kernels, (rows,). [B]
 
-    A root-mean-square norm: its input in FP32 in place of 16 bits, and what it multiplies with its weights. A gated
-    activation function: its output before the product with the other half, each element between the products. Layer
-    norms and activation functions without a gate are one kernel there too.
+    A root-mean-square norm saves its input in FP32 and its product with the weights; a gated activation function its
+    output before the gate. Layer norms and activation functions without a gate are one kernel in PyTorch too.
     """
 
     norm: Array
@@ -338,75 +198,71 @@ class _Unfused(NamedTuple):
 
 
 def _unfused(setting: Setting) -> _Unfused | None:
-    """What norms and activation functions keep besides where no compiler fuses them; None where all are fused."""
+    """Additional activations of norms and activation functions that no compiler fuses; None if all are fused."""
     model, plan = setting.model, setting.plan
     unfused = np.where(np.isnan(plan.compiled), 0.0, 1.0 - plan.compiled)
     if not some(unfused > 0.0):
         return None
-    ranks = np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
-    vectors = np.where(model.layer_norm > 0, 0.0, unfused) * plan.tokens * model.hidden_size / ranks
+    vectors = np.where(model.layer_norm > 0, 0.0, unfused) * plan.tokens * model.hidden_size / _stream_ranks(plan)
     return _Unfused(vectors * np.maximum(WORD, plan.element_size), unfused * model.gated_mlp * plan.element_size)
 
 
 def _gathered_inputs(setting: Setting) -> Array:
-    """What a block keeps beyond its shard where the input that its ranks gathered stays, (rows,). [B]"""
+    """Bytes that a block saves beyond its shard if it does not gather its input again, (rows,). [B]"""
     plan = setting.plan
     split = (plan.sequence_parallel > 0) & (plan.gathers_again < 1.0)
     return np.where(split, setting.stream_size * (1.0 - 1.0 / plan.tensor_parallel), 0.0)
 
 
-class _Kept(NamedTuple):
-    """What blocks keep: attention, a dense feed-forward layer and a mixture of experts, (rows,). [B]
-
-    ``inner`` and ``expert_inner`` are elements between the products of the latter two [-]; the sizes are those of an
-    element of the output of attention, and of what an activation function reads [B].
-    """
+class _Saved(NamedTuple):
+    """Saved activations of the blocks of a layer, (rows,). [B]"""
 
     attention: Array
     dense: Array
     mixture: Array
-    inner: Array
-    expert_inner: Array
-    output_size: Array
-    before_size: Array
+    inner: Array  # elements between the products of a dense feed-forward layer [-]
+    expert_inner: Array  # elements between the products of a mixture of experts [-]
+    output_size: Array  # bytes of an element of the attention output [B]
+    before_size: Array  # bytes of an element that an activation function reads [B]
 
 
-def _kept_attention(setting: Setting, mixers: _Mixers, widths: _Widths) -> Array:
-    """Bytes that the attention block of a layer keeps, the mean over kinds of layers, (rows,). [B]"""
+def _saved_attention(setting: Setting, mixers: _Mixers, widths: _Widths) -> Array:
+    """Bytes that the attention block of a layer saves, mean over the kinds of layers, (rows,). [B]"""
     model, plan = setting.model, setting.plan
-    tensor, sequence, element = plan.tensor_parallel, plan.sequence_parallel, plan.element_size
-    attention = attention_activation_size(
-        plan.tokens, model.hidden_size, widths.projected, widths.output, widths.scores, model.dropout, tensor, sequence,
-        element, MASK,
-    )  # fmt: skip
+    attention = _block(setting, widths.projected + widths.output) + _score_size(setting) * widths.scores
     if some(model.residual_streams > 1.0):
-        streams = (model.residual_streams - 1.0) * plan.tokens * model.hidden_size * element
-        attention = attention + _BLOCKS * streams / np.where(sequence > 0, tensor, 1.0)
+        streams = (model.residual_streams - 1.0) * plan.tokens * model.hidden_size * plan.element_size
+        attention = attention + _BLOCKS * streams / _stream_ranks(plan)
     exchanged = (plan.context_method == ContextMethod.ULYSSES) & (plan.context_parallel > 1)
-    if some(exchanged):  # the output is kept on both sides of the exchange
-        attention = attention + np.where(exchanged, plan.tokens * widths.output / tensor * element, 0.0)
+    if some(exchanged):  # the output is saved on both sides of the exchange
+        attention = attention + np.where(exchanged, plan.tokens * widths.output * plan.element_size, 0.0)
     if setting.architecture.linear_attention:
-        linear = np.where(mixers.linear > 0.0, mixers.linear * _linear_activations(setting), 0.0)
-        attention = mixers.attention * attention + linear
+        linear = _block(setting, saved_elements(LINEAR, setting.shard))
+        attention = mixers.attention * attention + np.where(mixers.linear > 0.0, mixers.linear * linear, 0.0)
     return attention
 
 
-def _kept(setting: Setting, mixers: _Mixers, widths: _Widths) -> _Kept:
-    """Bytes that blocks keep where nothing is recomputed."""
+def _score_size(setting: Setting) -> Array:
+    """Bytes per attention score: the softmax, and with dropout its output and mask. [B]"""
+    dropout = setting.model.dropout
+    return np.asarray(setting.plan.element_size * (1.0 + dropout) + dropout * MASK)
+
+
+def _saved_by_blocks(setting: Setting, mixers: _Mixers, widths: _Widths) -> _Saved:
+    """Bytes that blocks save without recomputation."""
     model, plan = setting.model, setting.plan
-    tensor, element = plan.tensor_parallel, plan.element_size
-    attention = _kept_attention(setting, mixers, widths)
-    common = (model.gated_mlp, model.dropout, tensor, plan.sequence_parallel, element, MASK)
-    dense = mixture = mlp_activation_size(plan.tokens, model.hidden_size, model.ffn_hidden_size, *common)
-    inner = expert_inner = plan.tokens * model.ffn_hidden_size / tensor
+    element, shard = plan.element_size, setting.shard
+    attention = _saved_attention(setting, mixers, widths)
+    dense = mixture = _block(setting, saved_elements(MLP, shard))
+    inner = expert_inner = plan.tokens * model.ffn_hidden_size / plan.tensor_parallel
     if setting.architecture.experts:
+        # Router probabilities are applied inside the experts: senders save none of the results (arXiv:2504.14960).
         _, copies, _ = setting.routed
-        shared = mlp_activation_size(plan.tokens, model.hidden_size, model.shared_ffn_hidden_size, *common)
+        has_shared = model.shared_ffn_hidden_size > 0.0
+        shared = _block(setting, np.where(has_shared, saved_elements(SHARED_EXPERT, shard), 0.0))
+        mixture = shared + element * copies * (model.expert_hidden_size + saved_elements(EXPERTS, shard))
         expert_ffn = model.expert_ffn_hidden_size / plan.expert_tensor_parallel
-        mixture = shared + expert_activation_size(
-            copies, model.expert_hidden_size, expert_ffn, model.gated_mlp, element
-        )
-        expert_inner = copies * expert_ffn + plan.tokens * model.shared_ffn_hidden_size / tensor
+        expert_inner = copies * expert_ffn + plan.tokens * model.shared_ffn_hidden_size / plan.tensor_parallel
     if some(plan.frozen):
         freed = _freed_inputs(setting)
         dense, mixture = dense - freed.dense, mixture - freed.mixture
@@ -428,62 +284,48 @@ def _kept(setting: Setting, mixers: _Mixers, widths: _Widths) -> _Kept:
         stored = plan.stores_fp8
         output_size, before_size = np.where(stored, STORED_OUTPUT, element), np.where(stored, STORED, element)
         up = (1.0 + model.gated_mlp) * (element - before_size)
-        attention = attention - mixers.attention * plan.tokens * widths.output / tensor * (element - output_size)
+        attention = attention - mixers.attention * plan.tokens * widths.output * (element - output_size)
         dense, mixture = dense - up * inner, mixture - up * expert_inner
-    return _Kept(attention, dense, mixture, inner, expert_inner, output_size, before_size)
+    return _Saved(attention, dense, mixture, inner, expert_inner, output_size, before_size)
 
 
-def _kept_again(setting: Setting, mixers: _Mixers, widths: _Widths, kept: _Kept, stream: Array) -> _Kept:
-    """The same where some modules are recomputed."""
+def _after_recomputation(setting: Setting, mixers: _Mixers, widths: _Widths, saved: _Saved, stream: Array) -> _Saved:
+    """Bytes that blocks save if some modules are recomputed."""
     model, plan = setting.model, setting.plan
-    tensor, element = plan.tensor_parallel, plan.element_size
-    attention, dense, mixture, inner, expert_inner, output_size, before_size = kept
+    element = plan.element_size
+    attention, dense, mixture, inner, expert_inner, output_size, before_size = saved
     if some(widths.scores):
-        each = attention_activation_size(
-            0.0, 0.0, 0.0, 0.0, widths.scores, model.dropout, tensor, plan.sequence_parallel, element, MASK
-        )
-        again = plan.again("core_attention") * (mixers.attention * each)
+        again = plan.again("core_attention") * (mixers.attention * _score_size(setting) * widths.scores)
         attention = attention - np.where(plan.recompute == Recompute.SELECTIVE, again, 0.0)
     if some(plan.more_modules):
         norm, activation = plan.again("norm"), plan.again("activation")
         again_mlp, again_moe = plan.again("mlp"), plan.again("moe")
-        expansion = plan.again("latent") * (mixers.attention * plan.tokens * widths.expanded / tensor * element)
+        expansion = plan.again("latent") * (mixers.attention * plan.tokens * widths.expanded * element)
         latent = np.where(model.latent_attention > 0, expansion, 0.0)
         projected = plan.again("attention_output")  # its input comes again, and so does the input of what follows
         core = plan.again("core_attention") * projected * mixers.attention * widths.output * output_size
-        attention = attention - norm * mixers.each * stream - latent - plan.tokens * core / tensor
+        attention = attention - norm * mixers.each * stream - latent - plan.tokens * core
         less = norm * stream + activation * inner * element
         dense = np.where(again_mlp > 0, (1.0 - projected) * stream, dense - less)
         mixture = np.where(again_moe > 0, stream, mixture - norm * stream - activation * expert_inner * element)
         inputs, outputs = mixers.attention * widths.projected, mixers.attention * widths.output * output_size
         if setting.architecture.linear_attention:
-            own = linear_kept_widths(model)
-            inputs, outputs = inputs + mixers.linear * own[0], outputs + mixers.linear * own[1] * element
-        output = mixers.each * stream + plan.tokens * outputs / tensor
+            shard = setting.shard
+            inputs = inputs + mixers.linear * (saved_elements(LINEAR, shard) - shard.linear_values)
+            outputs = outputs + mixers.linear * shard.linear_values * element
+        output = mixers.each * stream + plan.tokens * outputs
         products = plan.again("products") > 0
-        half = 0.5 * element * plan.tokens * (inputs / tensor + 2.0 * mixers.each * model.hidden_size)
+        half = 0.5 * element * plan.tokens * (inputs + 2.0 * mixers.each * model.hidden_size)
         up = 0.5 * before_size * (1.0 + model.gated_mlp)
         attention = np.where(products, output + half, attention)
         dense = np.where(products, up * inner, dense)
         mixture = np.where(products & ~(again_moe > 0), up * expert_inner, mixture)
-    return kept._replace(attention=attention, dense=dense, mixture=mixture)
+    return saved._replace(attention=attention, dense=dense, mixture=mixture)
 
 
 def layer_activations(setting: Setting) -> LayerActivations:
-    """Bytes that a dense layer and a mixture of experts keep.
+    """Bytes that a dense layer and a mixture of experts save, with and without the recomputation of the plan. [B]
 
-    Parameters
-    ----------
-    setting : Setting
-        Model, plan and calibration. [-]
-
-    Returns
-    -------
-    LayerActivations
-        With and without the recomputation of the plan. [B]
-
-    Examples
-    --------
     1,000 tokens in 16 bits: 6 x 1,000 elements of each by attention, 2 x 1,000 + 2 x 4,000 by the MLP.
 
     >>> from ideal_machine import setting
@@ -491,19 +333,18 @@ def layer_activations(setting: Setting) -> LayerActivations:
     [32000000.0]
     """
     plan, mixers, widths = setting.plan, _mixers(setting), _widths(setting)
-    kept = _kept(setting, mixers, widths)
+    saved = _saved_by_blocks(setting, mixers, widths)
     unfused = 1.0 + setting.constants["training_memory"]["activation_share"][:, 0]
 
-    def layers(blocks: _Kept) -> tuple[Array, Array]:
+    def layers(blocks: _Saved) -> tuple[Array, Array]:
         return unfused * (blocks.attention + blocks.dense), unfused * (blocks.attention + blocks.mixture)
 
-    whole = layers(kept)
+    whole = layers(saved)
     if not some(plan.recompute > 0):
         return LayerActivations(*whole, *whole)
-    ranks = np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
-    stream = plan.tokens * setting.model.hidden_size * plan.element_size / ranks
+    stream = setting.stream_size / _stream_ranks(plan)
     full = plan.recompute == Recompute.FULL
-    less = layers(_kept_again(setting, mixers, widths, kept, stream))
+    less = layers(_after_recomputation(setting, mixers, widths, saved, stream))
     dense, mixture = (np.where(full, mixers.layers * stream, size) for size in less)
     return LayerActivations(dense, mixture, *whole)
 
@@ -515,36 +356,11 @@ _VECTORS = {"norm": "norm", "activation": "activation"}
 
 
 def selected_share(plan: TrainingPlan, part: Part, last_product: Array) -> Array | None:
-    """Share of the operators of a forward part that selective recomputation runs again.
+    """Share of the operators of a forward part that selective recomputation repeats, (rows, operators); None: none.
 
-    No gradient needs the output of the last product of a dense block: a framework that knows what the backward pass
-    needs leaves it out, others run the whole block again [1]_.
-
-    Parameters
-    ----------
-    plan : TrainingPlan
-        With the modules that it names, (rows,). [-]
-    part : Part
-        Operators of the forward pass. [-]
-    last_product : Array
-        Share of the last product of a recomputed dense block that is run again, (rows, 1). [-]
-
-    Returns
-    -------
-    Array, optional
-        Shares, (rows, operators), 0 for rows that do not recompute selectively; None where it is 0 for all. [-]
-
-    References
-    ----------
-    .. [1] JAX documentation, "Control autodiff's saved values with jax.checkpoint".
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> plan = SimpleNamespace(again=lambda name: np.array([1.0 if name == "mlp" else 0.0]), more_modules=np.ones(1))
-    >>> part = SimpleNamespace(place="mlp", family="gemm", names=("mlp up", "mlp down"), time=np.ones((1, 2)))
-    >>> selected_share(plan, part, np.zeros((1, 1))).tolist()
-    [[1.0, 0.0]]
+    ``last_product``: share for the last product of a dense block, (rows, 1). No gradient needs its output: a framework
+    that knows the needs of the backward pass skips it (JAX, saved values with jax.checkpoint), others repeat the whole
+    block.
     """
     if part.place in CORES:
         return np.asarray(plan.again("core_attention")[:, None] * np.ones_like(part.time))

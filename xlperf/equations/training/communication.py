@@ -1,4 +1,4 @@
-"""Collectives of a training step: the messages of each parallelism, the time of one call, and calls per step."""
+"""Collectives of a training step: messages of each parallel dimension, time of one call, and calls per step."""
 
 from __future__ import annotations
 
@@ -11,81 +11,61 @@ from xlperf.base.arrays import Array, Numeric, array, power, side_by_side, some
 from xlperf.equations.hardware.roofline import transfer_time, vector_time
 from xlperf.equations.model.experts import distinct_share
 from xlperf.equations.network.collectives import collective_time
+from xlperf.equations.plan.dimensions import TRAINING_DIMENSIONS
 from xlperf.equations.plan.records import ContextMethod, QuantizedCopies, Recompute, TensorOverlap, TokenDispatch
 from xlperf.equations.training.setting import Setting, StageParameters, quantized_weights
 
+OPERATIONS = {name: operation for dimension in TRAINING_DIMENSIONS for name, operation in dimension.messages.items()}
+"""Collective operation of each message of a parallel dimension."""
+
 
 class Collective(NamedTuple):
-    """One call of a collective operation, (rows,): its operation, seconds and bytes."""
+    """One call of a collective operation, (rows,)."""
 
     operation: str
-    time: Array
-    message_size: Array
+    time: Array  # first send to last receive [s]
+    message_size: Array  # [B]
 
 
 class _Message(NamedTuple):
-    """A call to be timed, (rows,): operation, bytes, ranks of the group and their stride; repeated ``calls`` times."""
+    """One call of a collective, not timed yet, (rows,)."""
 
-    operation: str
-    size: Array
-    group: Array
-    stride: Array
-    calls: Array | None = None
+    size: Array  # [B]
+    group: Array  # ranks; 1: no communication [-]
+    stride: Array  # distance of neighbouring ranks of the group [-]
+    calls: Array | None = None  # the message is sent in so many calls [-]
 
 
-class Communication(NamedTuple):
-    """Collectives of a plan, each (rows,); those of layers per block and direction.
-
-    ``tensor_*`` of the activations between blocks, ``logits_gather`` of the logits of a loss that is not split over the
-    vocabulary, ``context_*`` of keys and values (one ring step, one gathering,
-    one exchange), ``expert_exchange`` one dispatch or combination, ``expert_*`` within an expert's tensor-parallel
-    group, ``stage_transfer`` between stages, ``gradient_reduce`` and ``weight_gather`` within a group that shares one
-    set of shards, ``group_reduce`` between such groups (between all replicas where nothing is sharded).
-    """
-
-    tensor_reduce: Collective
-    tensor_gather: Collective
-    tensor_gradient_gather: Collective
-    tensor_scatter: Collective
-    logits_gather: Collective
-    context_step: Collective
-    context_gather: Collective
-    context_exchange: Collective
-    expert_exchange: Collective
-    expert_gather: Collective
-    expert_scatter: Collective
-    stage_transfer: Collective
-    gradient_reduce: Collective
-    group_reduce: Collective
-    weight_gather: Collective
-    expert_gradient_reduce: Collective
-    expert_group_reduce: Collective
-    expert_weight_gather: Collective
+Communication = Mapping[str, Collective]
+"""Collectives of a plan by the message names of the parallel dimensions; of layers one call per block and direction."""
 
 
 def _timed(setting: Setting, messages: dict[str, _Message]) -> Communication:
-    """Time of all messages: those of one operation together; groups of one rank cost nothing."""
-    silent = Collective("", 0.0 * setting.plan.tokens, 0.0 * setting.plan.tokens)
-    found = dict.fromkeys(Communication._fields, silent)
-    needed: dict[str, list[str]] = {}
-    for name, message in messages.items():
-        found[name] = Collective(message.operation, 0.0 * message.size, message.size)
-        if some(message.group != 1.0):
-            needed.setdefault(message.operation, []).append(name)
-    for operation, names in needed.items():
+    """Time of all messages, batched by operation; groups of one rank cost nothing."""
+    silent = 0.0 * setting.plan.tokens
+    timed = {name: Collective(operation, silent, silent) for name, operation in OPERATIONS.items()}
+    for operation in dict.fromkeys(OPERATIONS[name] for name in messages):
+        names = [name for name in messages if OPERATIONS[name] == operation]
+        for name in names:
+            timed[name] = Collective(operation, 0.0 * messages[name].size, messages[name].size)
+        names = [name for name in names if some(messages[name].group != 1.0)]
+        if not names:
+            continue
+        # one call of the network model for all messages of the operation, (rows, messages)
         same = [messages[name] for name in names]
         size, group, stride = map(side_by_side, *((each.size, each.group, each.stride) for each in same))
         time = collective_time(operation, size, group, stride, setting.network, setting.constants[operation])
         for column, name in enumerate(names):
-            found[name] = Collective(operation, time[:, column], messages[name].size)
+            timed[name] = timed[name]._replace(time=time[:, column])
     for name, message in messages.items():
         if message.calls is not None:
-            found[name] = Collective(message.operation, message.calls * found[name].time, message.calls * message.size)
-    return Communication(**found)
+            one = timed[name]
+            timed[name] = Collective(one.operation, message.calls * one.time, message.calls * one.message_size)
+    return timed
 
 
 def _gathered_shares(setting: Setting) -> tuple[Array, Array]:
-    """Bytes of inputs and of gradients that are gathered, over those of the residual stream, (rows,). [-]"""
+    """Bytes of gathered inputs and of gathered gradients over bytes of the residual stream, (rows,). [-]"""
     plan = setting.plan
     if not some(plan.keeps_copies):
         return np.ones(len(plan)), np.ones(len(plan))
@@ -95,32 +75,31 @@ def _gathered_shares(setting: Setting) -> tuple[Array, Array]:
 
 
 def _tensor_messages(setting: Setting) -> dict[str, _Message]:
-    """Activations between the blocks of a layer: an all-reduce, or with sequence parallelism its two halves.
+    """Activations between blocks: an all-reduce, or with sequence parallelism an all-gather and a reduce-scatter.
 
-    What products take is cast before it is gathered (Transformer Engine: "quantized all-gather"); gradients, which two
-    products take, in both layouts where one cannot be made of the other. Sums are not narrow, nor are the inputs of
-    adapters, which take them wide.
+    GEMM inputs are cast before the gather (Transformer Engine: "quantized all-gather"); gradients, inputs of two GEMMs,
+    in both layouts unless one layout follows from the other. Sums and inputs of adapters are wide.
     """
     plan = setting.plan
     narrow, both = _gathered_shares(setting)
     split, stride = plan.sequence_parallel > 0, plan.strides["tp"]
     whole, halves = np.where(split, 1.0, plan.tensor_parallel), np.where(split, plan.tensor_parallel, 1.0)
     messages = {
-        "tensor_reduce": _Message("all_reduce", setting.stream_size, whole, stride),
-        "tensor_gather": _Message("all_gather", narrow * setting.stream_size, halves, stride),
-        "tensor_gradient_gather": _Message("all_gather", both * setting.stream_size, halves, stride),
-        "tensor_scatter": _Message("reduce_scatter", setting.stream_size, halves, stride),
+        "tensor_reduce": _Message(setting.stream_size, whole, stride),
+        "tensor_gather": _Message(narrow * setting.stream_size, halves, stride),
+        "tensor_gradient_gather": _Message(both * setting.stream_size, halves, stride),
+        "tensor_scatter": _Message(setting.stream_size, halves, stride),
     }
     gathers = plan.loss_shards < plan.tensor_parallel
     if some(gathers):
         size = plan.tokens * setting.model.vocab_size * plan.element_size
         ranks = np.where(gathers, plan.tensor_parallel, 1.0)
-        messages["logits_gather"] = _Message("all_gather", size, ranks, stride)
+        messages["logits_gather"] = _Message(size, ranks, stride)
     return messages
 
 
 def _context_messages(setting: Setting) -> dict[str, _Message]:
-    """Keys and values of a part of the sequence: passed on in a ring, gathered, or exchanged for heads (Ulysses)."""
+    """Keys and values of a part of the sequence: sent around a ring, gathered, or exchanged for heads (Ulysses)."""
     model, plan = setting.model, setting.plan
     heads = setting.heads
     groups = np.where(model.latent_attention > 0, heads, setting.key_heads)
@@ -128,33 +107,34 @@ def _context_messages(setting: Setting) -> dict[str, _Message]:
     keys_and_values = plan.tokens * groups * pair * plan.element_size
     queries_and_output = plan.tokens * heads * pair * plan.element_size
 
-    def message(operation: str, method: float, size: Array) -> _Message:
+    def message(method: float, size: Array) -> _Message:
         group = np.where(plan.context_method == method, plan.context_parallel, 1.0)
-        return _Message(operation, size, group, plan.strides["cp"])
+        return _Message(size, group, plan.strides["cp"])
 
     whole = keys_and_values * plan.context_parallel
     return {
-        "context_step": message("point_to_point", ContextMethod.RING, keys_and_values),
-        "context_gather": message("all_gather", ContextMethod.ALL_GATHER, whole),
-        "context_exchange": message("all_to_all", ContextMethod.ULYSSES, queries_and_output + keys_and_values),
+        "context_step": message(ContextMethod.RING, keys_and_values),
+        "context_gather": message(ContextMethod.ALL_GATHER, whole),
+        "context_exchange": message(ContextMethod.ULYSSES, queries_and_output + keys_and_values),
     }
 
 
 def _sent_share(setting: Setting) -> Array:
-    """Share of the copies of tokens that are sent to experts: once to each rank or node, or a copy for each expert."""
+    """Sent share of token copies: one copy per rank or node of the experts, or one per expert, (rows,). [-]"""
     model, plan = setting.model, setting.plan
+    # groups of the dispatch: nodes if experts are on several, else ranks
     inside = np.maximum(setting.network.size[:, 0] / plan.expert_strides["ep"], 1.0)
     across = plan.expert_parallel / np.minimum(inside, plan.expert_parallel)
     share = distinct_share(np.where(across > 1.0, across, plan.expert_parallel), model.top_k)
     most = np.minimum(np.where(across > 1.0, plan.dispatch_nodes, np.inf), plan.dispatch_ranks)
     share = np.minimum(share, most / np.maximum(model.top_k, 1.0))
     share = np.where(plan.token_dispatch == TokenDispatch.COPIES, 1.0, share)
-    # buffers of one size for each expert
+    # with a capacity, buffers of one size for each expert
     return np.where(np.isnan(plan.expert_capacity), share, plan.expert_capacity)
 
 
 def _expert_messages(setting: Setting) -> dict[str, _Message]:
-    """Tokens sent to the ranks of their experts, and gathered within the ranks that share an expert."""
+    """Tokens sent to the ranks of their experts, and gathered over the tensor-parallel ranks of an expert."""
     model, plan = setting.model, setting.plan
     routed, _, _ = setting.routed
     copies = routed * model.top_k * model.expert_hidden_size
@@ -162,14 +142,14 @@ def _expert_messages(setting: Setting) -> dict[str, _Message]:
     stream = copies * plan.element_size * plan.expert_tensor_parallel
     shared = plan.expert_tensor_parallel, plan.expert_strides["tp"]
     return {
-        "expert_exchange": _Message("all_to_all", sent, plan.expert_parallel, plan.expert_strides["ep"]),
-        "expert_gather": _Message("all_gather", stream, *shared),
-        "expert_scatter": _Message("reduce_scatter", stream, *shared),
+        "expert_exchange": _Message(sent, plan.expert_parallel, plan.expert_strides["ep"]),
+        "expert_gather": _Message(stream, *shared),
+        "expert_scatter": _Message(stream, *shared),
     }
 
 
 def _saved_size(setting: Setting) -> Array:
-    """Bytes per GEMM weight that a gathering in low precision saves, (rows,). [B]"""
+    """Bytes saved per GEMM weight by gathering in low precision, (rows,). [B]"""
     plan = setting.plan
     if not some(plan.quantized):
         return np.zeros(len(plan))
@@ -179,10 +159,10 @@ def _saved_size(setting: Setting) -> Array:
 
 
 def _replica_messages(setting: Setting, parameters: StageParameters, quantized: Array) -> dict[str, _Message]:
-    """Gradients reduced over replicas and weights gathered from their shards, outside routed experts.
+    """Reduction of dense gradients over replicas and gathering of dense weights from their shards.
 
-    What is sharded is reduced in two steps: scattered within the ranks that share one set of shards, then added up
-    between such groups. With adapters only what is trained has to be gathered, except by ZeRO-3.
+    Sharded gradients are reduce-scattered within the ranks of one set of shards, then all-reduced between such groups.
+    With adapters ZeRO-1 and 2 gather adapters only.
     """
     model, plan = setting.model, setting.plan
     shards = np.where(plan.zero_stage > 0, plan.zero_shards, 1.0)
@@ -195,14 +175,14 @@ def _replica_messages(setting: Setting, parameters: StageParameters, quantized: 
     weights = np.where(only_trained, parameters.trained * plan.element_size, weights)
     groups = plan.shards / shards
     return {
-        "gradient_reduce": _Message("reduce_scatter", gradients / calls, shards, stride, calls),
-        "group_reduce": _Message("all_reduce", gradients / shards / calls, groups, stride * shards, calls),
-        "weight_gather": _Message("all_gather", weights / calls, shards, stride, calls),
+        "gradient_reduce": _Message(gradients / calls, shards, stride, calls),
+        "group_reduce": _Message(gradients / shards / calls, groups, stride * shards, calls),
+        "weight_gather": _Message(weights / calls, shards, stride, calls),
     }
 
 
 def _expert_replica_messages(setting: Setting, parameters: StageParameters) -> dict[str, _Message]:
-    """The same for routed experts."""
+    """Reduction of gradients and gathering of weights of routed experts."""
     plan = setting.plan
     shards = np.where(plan.zero_stage > 0, plan.expert_zero_shards, 1.0)
     stride = plan.expert_strides["dp"]
@@ -211,33 +191,21 @@ def _expert_replica_messages(setting: Setting, parameters: StageParameters) -> d
     weights = np.where(plan.frozen & (plan.zero_stage < 3), 0.0, weights)
     groups = plan.expert_shards / shards
     return {
-        "expert_gradient_reduce": _Message("reduce_scatter", gradients, shards, stride),
-        "expert_group_reduce": _Message("all_reduce", gradients / shards, groups, stride * shards),
-        "expert_weight_gather": _Message("all_gather", weights, shards, stride),
+        "expert_gradient_reduce": _Message(gradients, shards, stride),
+        "expert_group_reduce": _Message(gradients / shards, groups, stride * shards),
+        "expert_weight_gather": _Message(weights, shards, stride),
     }
 
 
 def communication_of(setting: Setting) -> Communication:
     """Time and size of every collective of a step.
 
-    Parameters
-    ----------
-    setting : Setting
-        Model, network, plan and calibration. [-]
-
-    Returns
-    -------
-    Communication
-        Seconds and bytes, (rows,). [s, B]
-
-    Examples
-    --------
     Gradients of 14.0 M parameters in FP32 over 4 replicas with 100 GB/s each: 3/4 x 56 MB / 100 GB/s; weights of 16
-    bits are gathered in half of that.
+    bits are gathered in half of the time.
 
     >>> from ideal_machine import setting
-    >>> found = communication_of(setting(num_accelerators=4, data_parallel=4, global_batch_size=4))
-    >>> found.gradient_reduce.time.tolist(), found.weight_gather.time.tolist()
+    >>> collectives = communication_of(setting(num_accelerators=4, data_parallel=4, global_batch_size=4))
+    >>> collectives["gradient_reduce"].time.tolist(), collectives["weight_gather"].time.tolist()
     ([0.00042], [0.00021])
     """
     plan = setting.plan
@@ -246,7 +214,7 @@ def communication_of(setting: Setting) -> Communication:
         **_tensor_messages(setting),
         **_context_messages(setting),
         "stage_transfer": _Message(
-            "point_to_point", setting.stream_size / plan.tensor_parallel, plan.pipeline_parallel, plan.strides["pp"]
+            setting.stream_size / plan.tensor_parallel, plan.pipeline_parallel, plan.strides["pp"]
         ),
         **_replica_messages(setting, setting.fullest, quantized),
     }
@@ -256,29 +224,21 @@ def communication_of(setting: Setting) -> Communication:
     return _timed(setting, messages)
 
 
-_ROOM = 0.94
-"""Share of the memory beyond which an allocator finds no room: the rest is of buffers of communication. [-]"""
-
-
+_ROOM = 0.94  # share of the memory for the allocator; communication buffers take the rest [-]
+_CERTAINTY = 40.0  # steepness of the chance of a full allocator: 1.7 over an error of 4 % of its memory [-]
+# latency of a ring step over NVLink over that over a network, by NCCL's table for large messages [-]
 _STEP_INSIDE = 3.4 / 14.0
-"""Latency of a step of a ring over NVLink over that of one over a network, by NCCL's table for large messages. [-]"""
-
-
-_CERTAINTY = 40.0
-"""Steepness of the chance that an allocator finds no room: 1.7 over the error of 4 % of what it holds. [-]"""
-
-
+# share of the memory bandwidth of DTensor copies: beside collectives of 0.6 ms, 384 of 268 MB each make a step of Llama
+# 3 8B on eight H100 (2.4 TB/s) with four tensor-parallel ranks 0.36 s longer (pytorch issue 88838) [-]
 _COPIED = 0.65
-"""Share of the rate of main memory that such copies reach: beside collectives of 0.6 ms, 384 of 268 MB each make a step
-of Llama 3 8B on eight H100 (2.4 TB/s) with four tensor-parallel ranks 0.36 s longer (pytorch issue 88838). [-]"""
 
 
 def _copy_time(setting: Setting) -> Array:
-    """Time of the copy of a whole tensor beside a collective of DTensor, (rows,). [s]
+    """Time of the tensor copy of a DTensor collective, (rows,). [s]
 
-    Ranks gather and scatter the first dimension of tensors whose second one is the sequence: chunks are put in order
-    by a copy after a gather and before a scatter (pytorch torch/distributed/_functional_collectives.py; torchtitan
-    pull request 437). Asynchronous tensor parallelism goes without.
+    DTensor gathers along the first dimension, the sequence is the second: a copy reorders the chunks after a gather and
+    before a scatter (pytorch torch/distributed/_functional_collectives.py; torchtitan pull request 437). Asynchronous
+    tensor parallelism has no copy.
     """
     plan, device = setting.plan, setting.device
     traffic = 2.0 * setting.stream_size[:, None]
@@ -289,44 +249,17 @@ def _copy_time(setting: Setting) -> Array:
 
 
 def tensor_times(setting: Setting, communication: Communication) -> Array:
-    """Exposed tensor-parallel communication of one block, forward and backward.
+    """Exposed tensor-parallel communication of one block, forward and backward, (rows, 2). [s]
 
-    With sequence parallelism the backward pass gathers twice: the gradients of the output, and the input of which only
-    the shard was kept (arXiv:2205.05198, section 4.2.2). Where nothing but gradients overlaps, that of the input runs
-    beside the gradients of the inputs and the reduction beside those of the weights; the gather of the gradients of
-    the output is exposed. Collectives of DTensor come with copies, and what it gathered stays.
-
-    Parameters
-    ----------
-    setting : Setting
-        Plan and calibration. [-]
-    communication : Communication
-        Collectives, (rows,). [s]
-
-    Returns
-    -------
-    Array
-        Exposed time, forward and backward, (rows, 2). [s]
-
-    Examples
-    --------
-    A gather of 1 s and a scatter of 2 s, not overlapped: backward one more gather.
-
-    >>> from types import SimpleNamespace
-    >>> plan = SimpleNamespace(sequence_parallel=np.ones(1), tensor_overlap=np.array([TensorOverlap.NONE]))
-    >>> plan.copied_gathers, plan.gathers_again = np.zeros(1), np.ones(1)
-    >>> constants = {"training_software": {"tensor_parallel_overlap": np.array([[0.5]])}}
-    >>> gather, scatter = (SimpleNamespace(time=np.array([time])) for time in (1.0, 2.0))
-    >>> found = SimpleNamespace(tensor_gather=gather, tensor_scatter=scatter, tensor_reduce=gather)
-    >>> found.tensor_gradient_gather = gather
-    >>> tensor_times(SimpleNamespace(plan=plan, constants=constants), found).tolist()
-    [[3.0, 4.0]]
+    With sequence parallelism the backward pass gathers the gradients of the output and, again, the input
+    (arXiv:2205.05198, section 4.2.2). In gradient-only overlap the input all-gather hides behind the dgrad GEMM and the
+    reduce-scatter behind wgrad; the gather of output gradients is exposed.
     """
     plan = setting.plan
     split = plan.sequence_parallel > 0
-    gather, scatter = communication.tensor_gather.time, communication.tensor_scatter.time
-    gradients = communication.tensor_gradient_gather.time
-    reduced = communication.tensor_reduce.time
+    gather, gradients, scatter, reduced = (
+        communication[f"tensor_{name}"].time for name in ("gather", "gradient_gather", "scatter", "reduce")
+    )
     if some(plan.copied_gathers):
         copy = _copy_time(setting)
         gather, scatter, gradients = gather + copy, scatter + copy, gradients + copy
@@ -341,125 +274,62 @@ def tensor_times(setting: Setting, communication: Communication) -> Array:
 
 
 def context_time(setting: Setting, communication: Communication, forward_core: Array, backward_core: Array) -> Array:
-    """Exposed context-parallel communication of one attention block, forward and backward.
+    """Exposed context-parallel communication of one attention block, forward and backward, (rows, 2). [s]
 
-    A ring hides each exchange behind the attention of the block that is already there; gathering and Ulysses'
-    exchanges are exposed. The backward pass moves keys, values and their gradients.
-
-    Parameters
-    ----------
-    setting : Setting
-        Plan, (rows,). [-]
-    communication : Communication
-        Collectives, (rows,). [s]
-    forward_core : Array
-        Attention proper of one layer forward, (rows,). [s]
-    backward_core : Array
-        The same backward, (rows,). [s]
-
-    Returns
-    -------
-    Array
-        Exposed time, forward and backward, (rows, 2). [s]
-
-    Examples
-    --------
-    A ring of four, blocks under way for 1 s: 2 / 4 s of attention hide half of that, backward 4 / 4 s half of 2 s.
-
-    >>> from types import SimpleNamespace
-    >>> setting = SimpleNamespace(plan=SimpleNamespace(context_parallel=np.array([4.0])))
-    >>> step, none = SimpleNamespace(time=np.ones(1)), SimpleNamespace(time=np.zeros(1))
-    >>> found = SimpleNamespace(context_step=step, context_gather=none, context_exchange=none)
-    >>> context_time(setting, found, np.array([2.0]), np.array([4.0])).tolist()
-    [[1.5, 3.0]]
+    A ring hides each exchange behind the attention to the current block of keys; all-gathers and Ulysses' all-to-alls
+    are exposed. The backward pass moves keys, values and their gradients. ``forward_core``, ``backward_core``: kernels
+    of the attention core of one layer, (rows,). [s]
     """
     plan = setting.plan
     size = plan.context_parallel
-    step = communication.context_step.time
-    steps = size - 1.0
+    step, steps = communication["context_step"].time, size - 1.0
     ring = side_by_side(
         steps * np.maximum(step - forward_core / size, 0.0), steps * np.maximum(2.0 * step - backward_core / size, 0.0)
     )
-    waited = communication.context_exchange.time
-    gathered = communication.context_gather.time
-    ring[:, 0] += gathered + waited
-    ring[:, 1] += 2.0 * gathered + waited
+    exchange, gather = communication["context_exchange"].time, communication["context_gather"].time
+    ring[:, 0] += gather + exchange
+    ring[:, 1] += 2.0 * gather + exchange
     return ring
 
 
 def waits_of_calls(setting: Setting, layers: Array, reserved: Array) -> Array | float:
-    r"""Exposed host time of a step: collectives launched tensor by tensor, and retries of a full allocator.
+    r"""Exposed host time of a step: per-tensor collectives of ``layers`` of a stage, and retries of the allocator. [s]
 
     .. math::
 
         t = L\,\left((M - 1 + 0.24 (n - M))\,t_{shard} + n_{replicas} t_{reduction}\right)
         + \frac{m\,t_{retry}}{1 + (0.94 C / R)^{k}}
 
-    With ZeRO 1 and 2 slices of tensors may be handed to collectives one by one: each is a ring of its own, whose n - 1
-    steps over M machines are M - 1 between machines and n - M within one, of a quarter of the latency [1]_. Where
-    nothing is sharded, gradients may be added up tensor by tensor in rings. Where the allocator holds all that buffers
-    of communication leave, it gives its cache back to the driver and asks for it again in each of the m micro-batches.
-    What it holds, R of the capacity C, is known to some 4 % (k = 40): the time is the expected one. Heuristic, this
-    work.
-
-    Parameters
-    ----------
-    setting : Setting
-        Plan, device and calibration. [-]
-    layers : Array
-        Layers of a stage, (rows,). [-]
-    reserved : Array
-        What the allocator holds, (rows,). [B]
-
-    Returns
-    -------
-    Array or float
-        (rows,). [s]
-
-    References
-    ----------
-    .. [1] NVIDIA, NCCL 2.19, src/graph/tuning.cc: latencies of the steps of a ring over NVLink and over a network.
-
-    Examples
-    --------
-    Ten layers with slices for sixteen shards on two machines of eight, at 1 ms for a step between machines: each layer
-    takes one such step and fourteen within a machine of 3.4 / 14 ms. The allocator has room:
-
-    >>> from types import SimpleNamespace
-    >>> counts = {"zero_stage": 1, "zero_shards": 16.0, "shards": 16.0, "num_micro_batches": 4.0}
-    >>> strides = {"dp": np.array([1.0])}
-    >>> plan = SimpleNamespace(strides=strides, **{name: np.array([count]) for name, count in counts.items()})
-    >>> times = {"reduction_time": np.zeros((1, 1)), "retry_time": np.zeros((1, 1))}
-    >>> constants = {"training_calls": times, "training_software": {"shard_overhead_time": np.array([[0.001]])}}
-    >>> device = SimpleNamespace(memory_capacity=np.array([[100.0]]))
-    >>> network = SimpleNamespace(size=np.array([[8.0]]))
-    >>> setting = SimpleNamespace(plan=plan, constants=constants, device=device, network=network)
-    >>> waits_of_calls(setting, np.array([10.0]), np.array([50.0])).tolist()
-    [0.044]
+    ZeRO 1 and 2 may launch a ring per slice of a tensor: M - 1 of its n - 1 steps over M machines are between machines,
+    n - M within one, at a quarter of the latency (NCCL 2.19, src/graph/tuning.cc). Without sharding, gradients may be
+    reduced tensor by tensor. An allocator without room for R ``reserved`` bytes returns its cache to the driver and
+    asks again in each of the m micro-batches; R over the capacity C is known to 4 % (k = 40), and the time is its
+    expectation. Heuristic, this work.
     """
     plan, calls = setting.plan, setting.constants["training_calls"]
     shard = setting.constants["training_software"]["shard_overhead_time"][:, 0]
     reduction, retry = calls["reduction_time"][:, 0], calls["retry_time"][:, 0]
     if not some(shard + reduction + retry):
         return 0.0
+    # per layer: ring steps of slices over shards, or reductions over replicas, tensor by tensor
     inside = np.maximum(setting.network.size[:, 0] / plan.strides["dp"], 1.0)
     machines = np.maximum(plan.zero_shards / inside, 1.0)
     hops = machines - 1.0 + _STEP_INSIDE * np.maximum(plan.zero_shards - machines, 0.0)
-    between = (plan.zero_stage > 0) & (plan.zero_stage < 3)
-    apart = (plan.zero_stage < 1) & (plan.shards > 1)
+    sliced = (plan.zero_stage > 0) & (plan.zero_stage < 3)
+    whole = (plan.zero_stage < 1) & (plan.shards > 1)
+    handed = np.where(sliced, hops * shard, 0.0) + np.where(whole, plan.shards * reduction, 0.0)
+    # probability of a full allocator
     filled = power(np.minimum(reserved / (_ROOM * setting.device.memory_capacity[:, 0]), 2.0), _CERTAINTY)
     full = filled / (1.0 + filled)
-    handed = np.where(between, hops * shard, 0.0) + np.where(apart, plan.shards * reduction, 0.0)
     retried = np.where(np.isnan(reserved), reserved, plan.num_micro_batches * retry * full)
     return np.asarray(layers * handed + retried)
 
 
 def exposed_collective_time(collective_time: Numeric, computing_time: Numeric, overlap_tax: Numeric) -> Array:
-    r"""Time that a collective adds to the kernels that it runs beside.
+    r"""Time that a collective adds to the kernels that overlap with it.
 
-    While it runs, kernels come forward at 1 - x of their pace: both want the same multiprocessors and memory. What they
-    lost is made up for after its end; a collective that is longer than the slowed kernels sets the pace itself, and
-    then nothing of what they lost is seen.
+    Kernels run at 1 - x of their pace during the collective, which shares multiprocessors and memory with them. A
+    collective longer than the slowed kernels hides their slowdown.
 
     .. math:: t = \max(T - C, \ x T)
 
@@ -468,14 +338,14 @@ def exposed_collective_time(collective_time: Numeric, computing_time: Numeric, o
     collective_time : numeric
         Time T of the collective alone. [s]
     computing_time : numeric
-        Time C of the kernels beside it alone. [s]
+        Time C of the overlapping kernels alone. [s]
     overlap_tax : numeric
         Share x of its pace that a kernel loses while the collective runs. [-]
 
     Returns
     -------
     time : numeric
-        What is longer than the kernels alone; 0 to T. [s]
+        Time beyond the kernels alone; 0 to T. [s]
 
     References
     ----------
@@ -483,7 +353,7 @@ def exposed_collective_time(collective_time: Numeric, computing_time: Numeric, o
 
     Examples
     --------
-    A collective beside kernels of 1 s that lose a fifth of their pace: one of 0.5 s costs 0.1 s, one of 4 s the rest.
+    Kernels of 1 s that lose a fifth of their pace: a collective of 0.5 s costs 0.1 s, a collective of 4 s costs 3 s.
 
     >>> exposed_collective_time([0.5, 4.0], 1.0, 0.2).tolist()
     [0.1, 3.0]
@@ -493,11 +363,10 @@ def exposed_collective_time(collective_time: Numeric, computing_time: Numeric, o
 
 
 def time_beside_chunks(collective_time: Numeric, span: Numeric, chunks: Numeric, passed: Numeric) -> Array:
-    r"""Time of kernels that the collectives of a stage run beside once a step, chunk by chunk of its layers.
+    r"""Kernel time that overlaps with the data-parallel collectives of a stage, issued chunk by chunk.
 
-    In an interleaved pipeline each chunk is reduced after its own last micro-batch, and gathered before its own first
-    one; meanwhile each other chunk passes as many micro-batches as there are stages. The chunk at the end, which has
-    its own pass alone, cannot be hidden by others:
+    In an interleaved pipeline a chunk is reduced after its last micro-batch and gathered before its first one; in
+    between every other chunk runs p micro-batches. The collective of the last chunk overlaps with its own pass only:
 
     .. math:: C = \min\left(\left((v - 1) p + 1\right) \frac{t}{v}, \ T - \frac{T - t}{v}\right)
 
@@ -510,12 +379,12 @@ def time_beside_chunks(collective_time: Numeric, span: Numeric, chunks: Numeric,
     chunks : numeric
         Chunks v of the stage; 1 without interleaving. [-]
     passed : numeric
-        Micro-batches p that a chunk passes before it is the turn of the next one. [-]
+        Micro-batches p that a chunk runs before the next chunk. [-]
 
     Returns
     -------
     time : numeric
-        Time C beside which :func:`exposed_collective_time` takes the collective; t for one chunk. [s]
+        Time C for :func:`exposed_collective_time`; t for one chunk. [s]
 
     References
     ----------
@@ -524,8 +393,8 @@ def time_beside_chunks(collective_time: Numeric, span: Numeric, chunks: Numeric,
 
     Examples
     --------
-    Collectives of 4 s, passes of 1 s: one chunk hides 1 s; of two on four stages the others' 4 passes hide all but the
-    last chunk's 2 s, which its own half pass is beside.
+    Collectives of 4 s, passes of 1 s: one chunk hides 1 s. Of two chunks, 2 s of the first hide behind the second; the
+    last 2 s overlap with a half pass.
 
     >>> time_beside_chunks(4.0, 1.0, [1, 2], 4).tolist()
     [1.0, 2.5]
@@ -544,11 +413,11 @@ def exposed_transfer_time(
     virtual_pipeline: Numeric,
     overlapped: Numeric,
 ) -> Array:
-    r"""Time in which a stage waits for transfers from and to its neighbours in one step, the bubble excluded.
+    r"""Exposed transfers between neighbouring stages in one step, excluding the bubble.
 
-    A stage sends m v activations and m v gradients. Batched sends and receives (1F1B) are all exposed. Where they are
-    overlapped, a send of activations runs beside the backward pass of another chunk and a send of gradients beside a
-    forward pass; those of the warm-up and the cool-down, which have passes of one direction only, stay exposed.
+    A stage sends m v activations and m v gradients. Batched sends and receives (1F1B) are exposed. With overlap,
+    activations are sent during the backward pass of another chunk and gradients during a forward pass; transfers of
+    warm-up and cool-down stay exposed.
 
     .. math::
 
@@ -572,7 +441,7 @@ def exposed_transfer_time(
     virtual_pipeline : numeric
         Chunks v per stage. [-]
     overlapped : numeric
-        1 where transfers run beside the computation of the steady state, 0 where none does. [-]
+        1 if transfers overlap with the computation of the steady state, 0 if not. [-]
 
     Returns
     -------
@@ -588,7 +457,7 @@ def exposed_transfer_time(
 
     Examples
     --------
-    Transfers of 1 ms, 8 micro-batches: all 16 with 1F1B; with two overlapped chunks on 4 stages those of the warm-up.
+    Transfers of 1 ms, 8 micro-batches: all 16 with 1F1B; with two overlapped chunks on 4 stages warm-up and cool-down.
 
     >>> exposed_transfer_time(1e-3, 0.01, 0.02, 8, 4, [1, 2], [0, 1]).tolist()
     [0.016, 0.008]
@@ -598,108 +467,84 @@ def exposed_transfer_time(
     warm_up = np.minimum((chunks - 1.0) * stages, count)
     left = np.maximum(each - array(forward_time) / chunks, 0.0) + np.maximum(each - array(backward_time) / chunks, 0.0)
     share = array(overlapped)
-    waited = share * (2.0 * warm_up * each + (count - warm_up) * left) + (1.0 - share) * 2.0 * count * each
-    return np.asarray(np.where(stages > 1.0, waited, 0.0 * waited))
+    exposed = share * (2.0 * warm_up * each + (count - warm_up) * left) + (1.0 - share) * 2.0 * count * each
+    return np.asarray(np.where(stages > 1.0, exposed, 0.0 * exposed))
 
 
 class CollectiveCalls(NamedTuple):
-    """Calls of one collective in a step, (rows,): the result that holds their time, a name, one call, and how many."""
+    """Calls of one collective in a step, (rows,)."""
 
-    result: str
+    result: str  # result that includes their exposed time
     name: str
-    collective: Collective
-    calls: Array
+    collective: Collective  # one call
+    calls: Array  # [-]
 
 
-def collective_calls(setting: Setting, found: Communication, counts: Mapping[str, Array]) -> list[CollectiveCalls]:
-    """Calls of every collective in a step on its critical stage, those of one result after the other.
+def collective_calls(
+    setting: Setting, communication: Communication, counts: Mapping[str, Array]
+) -> list[CollectiveCalls]:
+    """Calls of every collective in a step on its critical stage, in the order of results; 0 for unused ones.
 
-    A block reduces over its tensor-parallel ranks once in each pass (with sequence parallelism gathers and scatters,
-    and gathers twice backward); experts are sent to and from once in each pass; ZeRO-3 gathers weights in both passes
-    of every micro-batch.
-
-    Parameters
-    ----------
-    setting : Setting
-        Model, plan and calibration. [-]
-    found : Communication
-        One call of each collective, (rows,). [s]
-    counts : mapping of str to Array
-        Calls of each place per micro-batch on that stage, and its ``layers``, (rows,). [-]
-
-    Returns
-    -------
-    list of CollectiveCalls
-        Also those that a plan does not have, with 0 calls. [-]
-
-    Examples
-    --------
-    With sequence parallelism two blocks of a layer scatter once in each pass, and so do embedding and head in one.
+    ``counts``: calls per micro-batch of each place on that stage, and its ``layers``, (rows,). With sequence
+    parallelism two blocks of a layer scatter once in each pass, embedding and head in one:
 
     >>> from ideal_machine import setting
     >>> from xlperf.equations.training.step import step
     >>> plan = setting(num_accelerators=2, tensor_parallel=2)
     >>> calls = collective_calls(plan, communication_of(plan), step(plan).counts)
-    >>> [float(one.calls[0]) for one in calls if one.name == "tensor-parallel scatter"]
+    >>> [float(each.calls[0]) for each in calls if each.name == "tensor-parallel scatter"]
     [6.0]
     """
     plan, batches = setting.plan, setting.plan.num_micro_batches
     attention, mixtures = counts["attention"], counts["moe"]
+
+    # passes over layers, and selectively recomputed blocks
     share = np.minimum(plan.recompute_layers / counts["layers"], 1.0)
     passes = 2.0 + share * (plan.recompute == Recompute.FULL)  # forward, backward, and forward again
     mlp_again, moe_again = (share * plan.again(module) for module in ("mlp", "moe"))
 
+    # tensor and expert parallelism: collectives of blocks, and of embedding, head and MTP modules in one pass
     shared = np.where(setting.model.shared_ffn_hidden_size > 0, 1.0, 0.0)
     blocks = attention + counts.get("linear", 0.0) + counts["mlp"] + mixtures * shared
     outside = counts["head"] + counts["embedding"] + counts["mtp"]
     blocks_again = mlp_again * counts["mlp"] + moe_again * mixtures * shared
     reductions = batches * (passes * blocks + blocks_again + outside)
-    split, kept = plan.sequence_parallel > 0, batches * (1.0 - plan.gathers_again) * blocks
+    split, not_again = plan.sequence_parallel > 0, batches * (1.0 - plan.gathers_again) * blocks
     exchanges = batches * mixtures * (passes + moe_again)
-    slower = setting.constants["experts"]["exchange_slowdown"][:, 0]
-    exchange = found.expert_exchange._replace(time=slower * found.expert_exchange.time)
-    attended, turns = batches * attention, plan.context_parallel - 1.0
+    attended, ring_steps = batches * attention, plan.context_parallel - 1.0
     transfers = batches * 2.0 * plan.virtual_pipeline * (plan.pipeline_parallel > 1)
+
+    # data parallelism: once a step, or for every micro-batch
     repeats = np.where(plan.reduces_each, batches, 1.0)
     gathers = np.where(plan.regathers, 2.0 * repeats, np.where(plan.gathers_forward, repeats, 1.0))
     whole = plan.zero_stage < 1
-    sharded, unsharded, between = (
-        np.where(whole, 0.0, np.where(plan.keeps_sums, 1.0, repeats)),
-        np.where(whole, repeats, 0.0),
-        np.where(whole, 0.0, 1.0),
+    sharded = np.where(whole, 0.0, np.where(plan.keeps_sums, 1.0, repeats))
+    unsharded, between = np.where(whole, repeats, 0.0), np.where(whole, 0.0, 1.0)
+
+    slower = setting.constants["experts"]["exchange_slowdown"][:, 0]
+    exchange = communication["expert_exchange"]
+    communication = {**communication, "expert_exchange": exchange._replace(time=slower * exchange.time)}
+    listed: tuple[tuple[str, str, Array], ...] = (
+        ("tensor_gather", "tensor-parallel gather", np.where(split, reductions - not_again, 0.0)),
+        ("tensor_gradient_gather", "tensor-parallel gather of gradients", np.where(split, batches * blocks, 0.0)),
+        ("tensor_scatter", "tensor-parallel scatter", np.where(split, reductions, 0.0)),
+        ("tensor_reduce", "tensor-parallel reduction", np.where(split, 0.0, reductions)),
+        ("logits_gather", "gathering of logits", batches * counts["head"]),
+        ("expert_exchange", "expert exchange", 2.0 * exchanges),
+        ("expert_gather", "expert gather", exchanges),
+        ("expert_scatter", "expert scatter", exchanges),
+        ("context_step", "context exchange of a ring", attended * ring_steps * (passes + 1.0)),
+        ("context_gather", "context gathering", attended * (passes + 1.0)),
+        ("context_exchange", "context exchange of heads", attended * passes),
+        ("stage_transfer", "stage transfer", transfers),
+        ("group_reduce", "gradient reduction", unsharded),
+        ("gradient_reduce", "gradient reduction", sharded),
+        ("expert_group_reduce", "expert gradient reduction", unsharded),
+        ("expert_gradient_reduce", "expert gradient reduction", sharded),
+        ("group_reduce", "gradient reduction between groups", between),
+        ("expert_group_reduce", "expert gradient reduction between groups", between),
+        ("weight_gather", "weight gathering", gathers),
+        ("expert_weight_gather", "expert weight gathering", gathers),
     )
-    listed: dict[str, tuple[tuple[str, Collective, Array], ...]] = {
-        "time_tensor_parallel": (
-            ("tensor-parallel gather", found.tensor_gather, np.where(split, reductions - kept, 0.0)),
-            (
-                "tensor-parallel gather of gradients",
-                found.tensor_gradient_gather,
-                np.where(split, batches * blocks, 0.0),
-            ),
-            ("tensor-parallel scatter", found.tensor_scatter, np.where(split, reductions, 0.0)),
-            ("tensor-parallel reduction", found.tensor_reduce, np.where(split, 0.0, reductions)),
-            ("gathering of logits", found.logits_gather, batches * counts["head"]),
-        ),
-        "time_expert_parallel": (
-            ("expert exchange", exchange, 2.0 * exchanges),
-            ("expert gather", found.expert_gather, exchanges),
-            ("expert scatter", found.expert_scatter, exchanges),
-        ),
-        "time_context_parallel": (
-            ("context exchange of a ring", found.context_step, attended * turns * (passes + 1.0)),
-            ("context gathering", found.context_gather, attended * (passes + 1.0)),
-            ("context exchange of heads", found.context_exchange, attended * passes),
-        ),
-        "time_pipeline_communication": (("stage transfer", found.stage_transfer, transfers),),
-        "time_data_parallel": (
-            ("gradient reduction", found.group_reduce, unsharded),
-            ("gradient reduction", found.gradient_reduce, sharded),
-            ("expert gradient reduction", found.expert_group_reduce, unsharded),
-            ("expert gradient reduction", found.expert_gradient_reduce, sharded),
-            ("gradient reduction between groups", found.group_reduce, between),
-            ("expert gradient reduction between groups", found.expert_group_reduce, between),
-            ("weight gathering", found.weight_gather, gathers),
-            ("expert weight gathering", found.expert_weight_gather, gathers),
-        ),
-    }
-    return [CollectiveCalls(result, *one) for result, calls in listed.items() for one in calls]
+    results = {message: dimension.time for dimension in TRAINING_DIMENSIONS for message in dimension.messages}
+    return [CollectiveCalls(results[message], name, communication[message], calls) for message, name, calls in listed]

@@ -1,17 +1,16 @@
 """Kernels of a training step: the blocks of a layer, the embedding and the head, for one micro-batch.
 
-A part stands at a *place*: ``attention`` (projections of every layer), ``core`` and ``local core`` (attention proper
-of the layers that attend to everything, or within a window), ``linear`` (linear attention of hybrid models with its
-scan), ``mlp`` and ``moe`` (dense and mixture-of-experts
-feed-forward layers), ``embedding``, ``head`` and ``mtp`` (entry and exit of a multi-token prediction module).
+The *place* of a part: ``attention`` (projections of every layer), ``core`` and ``local core`` (attention itself, of
+layers that attend to everything or within a window), ``linear`` (linear attention with its scan), ``mlp`` and ``moe``
+(dense and mixture-of-experts feed-forward layers), ``embedding``, ``head`` and ``mtp`` (entry and exit of a multi-token
+prediction module).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,34 +18,21 @@ from xlperf.base.arrays import Array, ceil_div, divide, ones, side_by_side, some
 from xlperf.equations.hardware.attention import attention_time
 from xlperf.equations.hardware.gemm import gemm_time, product_traffic
 from xlperf.equations.hardware.roofline import linear_attention_time, transfer_time, vector_time
-from xlperf.equations.model.experts import (
-    expert_bias_vectors,
-    expert_gemms,
-    latent_gemms,
-    mtp_gemm,
-    mtp_vectors,
-    router_gemm,
-)
-from xlperf.equations.model.linear_attention import chunked_scan, linear_gemms, linear_vectors, scan_gradient
+from xlperf.equations.model.blocks import MTP, SHARED_EXPERT, Block, Gemms, Tokens, expanded, layer_blocks, products
+from xlperf.equations.model.linear_attention import chunked_scan, scan_gradient
 from xlperf.equations.model.operators import (
-    Gemms,
+    Between,
     Vectors,
     attention_gemms,
-    attention_projections,
     attention_vectors,
     backward_gemms,
     concatenated,
-    logits_gemm,
-    mlp_gemms,
+    expert_bias_vectors,
+    linear_vectors,
     mlp_vectors,
+    mtp_vectors,
 )
-from xlperf.equations.model.sparse_attention import (
-    SPARSE,
-    shared_vector_gemms,
-    sparse_gemm_shares,
-    sparse_gemms,
-    stream_passes,
-)
+from xlperf.equations.model.sparse_attention import stream_passes
 from xlperf.equations.plan.records import WORD, ContextMethod, CrossEntropy, Graphs, QuantizedCopies, TokenDispatch
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import PLACES as ADAPTED
@@ -62,27 +48,25 @@ _STANDALONE = ("attention output", "experts up")
 
 @dataclass
 class _Collected:
-    """GEMMs of one precision, timed in one call and split into parts again."""
+    """Products of one precision, timed in one call and split into parts again."""
 
     marks: list[tuple[str, str, int]] = field(default_factory=list)
     gemms: list[Gemms] = field(default_factory=list)
     output: list[Array] = field(default_factory=list)
+    shares: list[Array | None] = field(default_factory=list)
     forward: list[tuple[str, Gemms]] = field(default_factory=list)
 
-    def add(self, phase: str, place: str, gemms: Gemms, output_size: Array) -> None:
-        self.marks.append((phase, place, len(gemms.names)))
-        self.gemms.append(gemms)
-        self.output.append(np.repeat(output_size[:, None], len(gemms.names), axis=-1))
-
-    def add_with_gradients(self, place: str, gemms: Gemms, output_size: Array, gradient_size: Array) -> None:
-        self.add("forward", place, gemms, output_size)
+    def add_with_gradients(
+        self, place: str, gemms: Gemms, output_size: Array, gradient_size: Array, shares: Array | None = None
+    ) -> None:
+        """Products, their input gradients and weight gradients; ``shares``: calls per block, (rows, operators)."""
+        count = len(gemms.names)
         self.forward.append((place, gemms))
-        backward = backward_gemms(gemms)
-        half = len(gemms.names)
-        size = np.repeat(side_by_side(output_size, 2.0 * gradient_size), half, axis=-1)
-        self.marks.append(("backward", place, 2 * half))
-        self.gemms.append(backward)
-        self.output.append(size)
+        self.marks += [("forward", place, count), ("backward", place, 2 * count)]
+        self.gemms += [gemms, backward_gemms(gemms)]
+        self.output.append(np.repeat(output_size[:, None], count, axis=-1))
+        self.output.append(np.repeat(side_by_side(output_size, 2.0 * gradient_size), count, axis=-1))
+        self.shares += [shares, None if shares is None else np.tile(shares, 2)]
 
     def parts(self, setting: Setting, wide: bool) -> list[Part]:
         whole = concatenated(*self.gemms)
@@ -108,12 +92,13 @@ class _Collected:
         if setting.architecture.experts and not wide:
             grouped = _starting(whole.names, "experts")
             time = np.where(grouped, setting.constants["experts"]["product_slowdown"] * time, time)
-        found, start = [], 0
-        for (phase, place, count), gemms in zip(self.marks, self.gemms, strict=True):
+        parts, start = [], 0
+        for (phase, place, count), gemms, shares in zip(self.marks, self.gemms, self.shares, strict=True):
             cut = slice(start, start + count)
-            found.append(Part(phase, "gemm", gemms.names, place, calls[:, cut], time[:, cut], gemms, wide=wide))
+            often = calls[:, cut] if shares is None else calls[:, cut] * shares
+            parts.append(Part(phase, "gemm", gemms.names, place, often, time[:, cut], gemms, wide=wide))
             start += count
-        return found
+        return parts
 
 
 def _local_shape(setting: Setting, length: Array) -> tuple[Array, Array, Array, Array]:
@@ -168,7 +153,7 @@ def _flash_parts(
 ) -> tuple[Part, Part]:
     """Core attention, forward and backward, of a shape (batch, heads, groups, queries, keys, width, causal).
 
-    Entries that are gathered go through the last-level cache; backward their gradients are added there too, in FP32.
+    Gathered entries go through the last-level cache; the backward pass also adds their gradients there, in FP32.
     """
     batch, heads, _, queries, keys, head_size, _ = shape
     columns = tuple(values[:, None] for values in (*shape, setting.plan.element_size))
@@ -190,9 +175,8 @@ def _flash_parts(
 
 def _scan_parts(setting: Setting) -> list[Part]:
     """Scan of a layer of linear attention, forward and backward: no state comes in or goes out."""
-    model, plan = setting.model, setting.plan
-    none = 0.0 * plan.tokens
-    forward = chunked_scan(model, plan.tokens, none, plan.sequence_length, plan.tensor_parallel, plan.element_size)
+    plan = setting.plan
+    forward = chunked_scan(setting.shard, plan.tokens, 0.0 * plan.tokens, plan.sequence_length, plan.element_size)
     parts = []
     for phase, name, scan in (
         ("forward", "linear attention", forward),
@@ -211,86 +195,31 @@ def _standard_scores(setting: Setting) -> Array:
     return np.asarray((1.0 - plan.flash_attention) * plan.micro_batch_size * setting.heads * pairs)
 
 
-def _projections(setting: Setting) -> Gemms:
-    model, plan = setting.model, setting.plan
-    if setting.architecture.shared_key_value:
-        return shared_vector_gemms(model, plan.tokens, plan.tensor_parallel)
-    return attention_projections(model, plan.tokens, plan.tensor_parallel, setting.architecture.latent_attention)
-
-
-def _mlp(setting: Setting) -> Gemms:
-    model, plan = setting.model, setting.plan
-    return mlp_gemms(model, plan.tokens, model.ffn_hidden_size / plan.tensor_parallel, "mlp")
-
-
-def _routed_experts(setting: Setting) -> Gemms:
-    _, copies, experts = setting.routed
-    ffn = setting.model.expert_ffn_hidden_size / setting.plan.expert_tensor_parallel
-    return expert_gemms(setting.model, copies / experts, experts, ffn)
-
-
-def _shared_expert(setting: Setting) -> Gemms:
-    """Products of the shared expert; models without one have a batch of 0."""
-    model, plan = setting.model, setting.plan
-    shared = mlp_gemms(model, plan.tokens, model.shared_ffn_hidden_size / plan.tensor_parallel, "shared expert")
-    present = np.where(model.shared_ffn_hidden_size > 0, 1.0, 0.0)
-    batch = side_by_side(present, present)
-    return shared._replace(k=np.maximum(shared.k, 1.0), n=np.maximum(shared.n, 1.0), batch=batch)
-
-
-def _linear_block(setting: Setting) -> Gemms:
-    """Products of a block of linear attention, or of a state space, which has no gate."""
-    model, plan = setting.model, setting.plan
-    gates = side_by_side(ones(plan.tokens), 1.0 - model.state_space, ones(plan.tokens))
-    return linear_gemms(model, plan.tokens, plan.tensor_parallel)._replace(batch=gates)
-
-
-class _Block(NamedTuple):
-    """Matrix products with weights at a place: their shapes, and whether any of the plans has them.
-
-    ``wide`` products keep the precision of activations whatever that of the other products is.
-    """
-
-    place: str
-    gemms: Callable[[Setting], Gemms]
-    present: Callable[[Setting], bool] = lambda setting: True
-    wide: bool = False
-
-
-_BLOCKS = (
-    _Block("attention", _projections),
-    _Block(
-        "attention",
-        lambda own: sparse_gemms(own.model, own.plan.tokens, own.plan.tensor_parallel),
-        lambda own: own.architecture.sparse_attention,
-    ),
-    _Block("mlp", _mlp),
-    _Block("head", lambda own: logits_gemm(own.model, own.plan.tokens, own.plan.tensor_parallel), wide=True),
-    _Block("moe", _routed_experts, lambda own: own.architecture.experts),
-    _Block("moe", lambda own: latent_gemms(own.model, own.routed[0]), lambda own: own.architecture.latent_experts),
-    _Block(
-        "moe", _shared_expert, lambda own: own.architecture.experts and bool(some(own.model.shared_ffn_hidden_size))
-    ),
-    _Block("moe", lambda own: router_gemm(own.model, own.routed[0]), lambda own: own.architecture.experts, wide=True),
-    _Block("linear", _linear_block, lambda own: own.architecture.linear_attention),
-    _Block(
-        "mtp",
-        lambda own: mtp_gemm(own.model, own.plan.tokens, own.plan.tensor_parallel),
-        lambda own: bool(some(own.plan.mtp_layers)),
-    ),
-)
+def _trained_blocks(setting: Setting) -> Iterator[tuple[Block, Gemms]]:
+    """Blocks of the layers, of MTP modules and of the head, with their products in the forward pass."""
+    plan, model = setting.plan, setting.model
+    experts: tuple[Array, ...] = ()
+    routed = plan.tokens
+    if setting.architecture.experts:
+        routed, copies, held = setting.routed
+        experts = (copies / held, held)
+    tokens = Tokens(plan.tokens, routed, plan.tokens, plan.tokens, *experts)
+    modules = (MTP,) if some(plan.mtp_layers) else ()
+    for block in (*layer_blocks(setting.architecture), *modules):
+        if block is SHARED_EXPERT and not some(model.shared_ffn_hidden_size):
+            continue
+        yield block, products(expanded(block), setting.shard, tokens)
 
 
 def _gemm_parts(setting: Setting) -> list[Part]:
-    model, plan = setting.model, setting.plan
+    plan = setting.plan
     element, gradient = plan.element_size, plan.gradient_size
     if some(plan.adds_separately):  # the product writes its gradient once
         gradient = np.where(plan.adds_separately, 0.5 * element, gradient)
     narrow, wide = _Collected(), _Collected()
-    for block in _BLOCKS:
-        if block.present(setting):
-            collected = wide if block.wide else narrow
-            collected.add_with_gradients(block.place, block.gemms(setting), element, gradient)
+    for block, gemms in _trained_blocks(setting):
+        collected = wide if block.wide else narrow
+        collected.add_with_gradients(block.place, gemms, element, gradient, _layer_shares(setting, block))
     adapters: list[Part] = []
     if some(plan.frozen):
         for place, gemms in narrow.forward:
@@ -300,22 +229,20 @@ def _gemm_parts(setting: Setting) -> list[Part]:
     if some(plan.flash_attention < 1):
         present = np.broadcast_to((1.0 - plan.flash_attention)[:, None], (len(plan.tokens), 2))
         sequences = plan.micro_batch_size / plan.context_parallel
-        scores = attention_gemms(model, sequences, plan.sequence_length, plan.tensor_parallel)
+        scores = attention_gemms(setting.shard, sequences, plan.sequence_length)
         scores = scores._replace(batch=scores.batch * present)
         wide.add_with_gradients("core", scores, element, 0.5 * element)
-    products = narrow.parts(setting, wide=False) + wide.parts(setting, wide=True)
-    if setting.architecture.sparse_attention:
-        products = [_of_sparse_layers(setting, part) for part in products]
-    return products + _cast_parts(setting, narrow) + adapters + _accumulation_parts(setting, products)
+    parts = narrow.parts(setting, wide=False) + wide.parts(setting, wide=True)
+    return parts + _cast_parts(setting, narrow) + adapters + _accumulation_parts(setting, parts)
 
 
-def _accumulation_parts(setting: Setting, products: list[Part]) -> list[Part]:
-    """Passes that add the gradients of a micro-batch to the sum: both are read and the sum is written."""
+def _accumulation_parts(setting: Setting, products_of_layers: list[Part]) -> list[Part]:
+    """Passes that add the gradients of a micro-batch to the sum: two reads and a write."""
     plan = setting.plan
     if not some(plan.adds_separately):
         return []
     moved: dict[str, Array] = {}
-    for part in products:
+    for part in products_of_layers:
         if part.phase == "forward" and part.place not in CORES and part.gemms is not None:
             weights = total(part.calls * part.gemms.batch * part.gemms.k * part.gemms.n)
             moved[part.place] = moved.get(part.place, 0.0) + weights
@@ -331,13 +258,13 @@ def _accumulation_parts(setting: Setting, products: list[Part]) -> list[Part]:
     return parts
 
 
-def _of_sparse_layers(setting: Setting, part: Part) -> Part:
-    """A part with the calls of operators that only some layers have: products of the index and of pooled caches."""
-    if not part.names[0].startswith(SPARSE):
-        return part
-    shares = side_by_side(*sparse_gemm_shares(setting.model))
-    layers = divide(setting.model.num_layers, setting.model.num_attention_layers)[:, None]
-    return part._replace(calls=part.calls * np.tile(shares * layers, len(part.names) // len(SPARSE)))
+def _layer_shares(setting: Setting, block: Block) -> Array | None:
+    """Calls per attention block of the operators of a block that only some layers have, (rows, operators)."""
+    model = setting.model
+    shares = [operator.layers(model) for operator in block.operators if operator.layers is not None]
+    if not shares:
+        return None
+    return side_by_side(*shares) * divide(model.num_layers, model.num_attention_layers)[:, None]
 
 
 def _adapter_parts(setting: Setting, place: str, gemms: Gemms) -> list[Part]:
@@ -351,12 +278,12 @@ def _adapter_parts(setting: Setting, place: str, gemms: Gemms) -> list[Part]:
 
 
 def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
-    """Casts of inputs, gradients and weights to the precision of the products, where that is narrower.
+    """Casts of inputs, gradients and weights to the precision of the products, if that is narrower.
 
-    A tensor is read, twice where the scale needs its largest element, and written in both layouts, or in one where the
-    products read that by rows and by columns. A norm or an activation finds that element itself, or writes the
-    quantized tensor at once where the scale is known before. What is not kept is cast anew for each product, in the
-    layout that it takes.
+    A cast reads a tensor, twice if the scale needs its largest element, and writes it in both layouts, or in one if the
+    products read it by rows and by columns. A norm or an activation finds that element itself, or writes the quantized
+    tensor at once if the scale is known. A tensor that is not saved is cast for each product, in the layout that it
+    reads.
     """
     plan = setting.plan
     if not some(plan.quantized):
@@ -381,17 +308,17 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     backward = np.where(rows, shard, 1.0) * np.where(taken_narrow, fused, read)
     backward = gradients * (backward + np.where(rows & (shard < 1.0), written, layouts) * size)
     forward, backward = forward + weights, backward + again * trained * inputs * (read + size) + weights
-    found, start = [], 0
+    casts, start = [], 0
     for place, own in narrow.forward:
         cut = slice(start, start + len(own.names))
-        found.append(("forward", place, "casts", total(forward[:, cut])))
-        found.append(("backward", place, "casts of gradients", total(backward[:, cut])))
+        casts.append(("forward", place, "casts", total(forward[:, cut])))
+        casts.append(("backward", place, "casts of gradients", total(backward[:, cut])))
         start = cut.stop
-    moved = np.maximum(share * side_by_side(*(traffic for *_, traffic in found)), 0.0)
+    moved = np.maximum(share * side_by_side(*(traffic for *_, traffic in casts)), 0.0)
     time = vector_time(setting.device, setting.constants["vector"], moved, 0.0)
     calls = np.where(moved > 0.0, 1.0, 0.0)
     parts = []
-    for column, (phase, place, name, _) in enumerate(found):
+    for column, (phase, place, name, _) in enumerate(casts):
         cut = slice(column, column + 1)
         names = (f"{place} {name}",)
         parts.append(Part(phase, "vector", names, place, calls[:, cut], time[:, cut], None, moved[:, cut], wide=True))
@@ -399,11 +326,11 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
 
 
 def _cast_shards(plan: TrainingPlan) -> tuple[Array, Array]:
-    """Share of a tensor that a rank casts before it is gathered, and the copies that it writes and turns, (rows, 1).
+    """Share of a tensor that a rank casts before the gather, and the copies that it writes and transposes, (rows, 1).
 
-    With sequence parallelism ranks cast their shards and gather what is cast, once, or in both layouts where one cannot
-    be made of the other (Transformer Engine: "All-gather of columnwise tensors"); where products need the other one,
-    the gathered tensor is read and written once more.
+    With sequence parallelism ranks cast their shards and gather the result, once, or in both layouts if one cannot be
+    made from the other (Transformer Engine: "All-gather of columnwise tensors"); if products need the other layout, the
+    gathered tensor is read and written once more.
     """
     split = plan.keeps_copies & ~plan.frozen & (plan.sequence_parallel > 0)
     shard = np.where(split, 1.0 / plan.tensor_parallel, 1.0)
@@ -413,7 +340,7 @@ def _cast_shards(plan: TrainingPlan) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=64)
 def _gathered_products(names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Products whose inputs are gathered over the tensor-parallel ranks, and those whose gradients are."""
+    """Products whose inputs, and products whose gradients, are gathered over the tensor-parallel ranks."""
     dense = ~_starting(names, "experts")
     columns, rows = _ending(names, "qkv") | _ending(names, "up"), _ending(names, "output") | _ending(names, "down")
     return dense & columns, dense & rows
@@ -430,21 +357,24 @@ def _stream_mixing(setting: Setting, backward: bool) -> Iterator[tuple[str, Vect
             yield place, Vectors(("mixing of streams",), traffic)
 
 
+def _between(setting: Setting) -> Between:
+    plan = setting.plan
+    split = 1.0 + (plan.tensor_parallel - 1.0) * plan.sequence_parallel
+    return Between(plan.tokens * setting.model.hidden_size / split, plan.element_size, MASK)
+
+
 def _attention_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, Vectors]]:
-    plan, scores = setting.plan, _standard_scores(setting)
-    degrees = plan.tensor_parallel, plan.sequence_parallel, plan.element_size, MASK
-    latent = setting.architecture.latent_attention
-    found = attention_vectors(setting.model, plan.tokens, scores, *degrees, latent, backward)
-    for place, names, columns in _attention_places(found.names):
-        yield place, Vectors(names, found.traffic[:, columns])
+    scores, latent = _standard_scores(setting), setting.architecture.latent_attention
+    vectors = attention_vectors(setting.shard, setting.plan.tokens, scores, _between(setting), latent, backward)
+    for place, names, columns in _attention_places(vectors.names):
+        yield place, Vectors(names, vectors.traffic[:, columns])
 
 
 def _feed_forward_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, Vectors]]:
     """Kernels of dense layers, and of mixtures of experts, whose tokens are sorted by expert and back."""
-    model, plan, tokens = setting.model, setting.plan, setting.plan.tokens
-    degrees = plan.tensor_parallel, plan.sequence_parallel, plan.element_size, MASK
+    model, plan, tokens, between = setting.model, setting.plan, setting.plan.tokens, _between(setting)
     inner = tokens * model.ffn_hidden_size / plan.tensor_parallel
-    yield "mlp", mlp_vectors(model, tokens, inner, np.zeros(tokens.shape), *degrees, backward)
+    yield "mlp", mlp_vectors(model, inner, np.zeros(tokens.shape), between, backward)
     if not setting.architecture.experts:
         return
     _, copies, _ = setting.routed
@@ -454,28 +384,22 @@ def _feed_forward_kernels(setting: Setting, backward: bool) -> Iterator[tuple[st
     slowdown = setting.constants["experts"]["move_slowdown"][:, 0]
     sorted_twice = np.where(plan.token_dispatch == TokenDispatch.COPIES, 2.0, 1.0)
     moved = slowdown * sorted_twice * copies / plan.expert_tensor_parallel * model.expert_hidden_size
-    yield "moe", mlp_vectors(model, tokens, inner, moved, *degrees, backward)
+    yield "moe", mlp_vectors(model, inner, moved, between, backward)
     biased = np.where(plan.graphs != Graphs.STEP, model.bias_all, 0.0)
     if some(biased):
         yield "moe", expert_bias_vectors(model, biased * copies, ffn, plan.element_size, WORD, backward)
 
 
-def _linear_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, Vectors]]:
-    plan = setting.plan
+def _other_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, Vectors]]:
+    """Kernels of linear attention and of MTP modules."""
     if setting.architecture.linear_attention:
-        degrees = plan.tensor_parallel, plan.sequence_parallel, plan.element_size
-        yield "linear", linear_vectors(setting.model, plan.tokens, *degrees, backward)
-
-
-def _mtp_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, Vectors]]:
-    plan = setting.plan
-    if some(plan.mtp_layers):
-        split = np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
-        yield "mtp", mtp_vectors(setting.model, plan.tokens, split, plan.element_size, backward)
+        yield "linear", linear_vectors(setting.shard, setting.plan.tokens, _between(setting), backward)
+    if some(setting.plan.mtp_layers):
+        yield "mtp", mtp_vectors(setting.model, _between(setting), backward)
 
 
 def _ring_merges(setting: Setting) -> Iterator[tuple[str, str, Vectors]]:
-    """Partial results of a ring of the context are merged, and partial gradients added up."""
+    """Merges of the partial results of a context ring, and sums of its partial gradients."""
     plan = setting.plan
     merged = np.where(plan.context_method == ContextMethod.RING, plan.context_parallel - 1.0, 0.0)
     if some(merged):
@@ -486,11 +410,11 @@ def _ring_merges(setting: Setting) -> Iterator[tuple[str, str, Vectors]]:
 
 
 def _outside_layers(setting: Setting) -> Iterator[tuple[str, str, Vectors]]:
-    """Look-up of the embedding, and the loss over the part of the vocabulary that a rank holds.
+    """Look-up of the embedding, and the loss over the vocabulary of a rank.
 
     Split over the vocabulary each step of the loss is a kernel on FP32 logits (Megatron-Core, cross_entropy.py): copy,
-    largest, subtraction, exponential, sum and division. A loss over parts of the tokens moves as much as one over all:
-    as a fused one where it is compiled, else as a plain one.
+    maximum, subtraction, exponential, sum and division. A loss over chunks of the tokens moves as much as one over all:
+    as much as a fused one if it is compiled, else as a plain one.
     """
     model, plan, element = setting.model, setting.plan, setting.plan.element_size
     vocab = plan.tokens * ceil_div(model.vocab_size, plan.loss_shards)
@@ -507,7 +431,7 @@ def _outside_layers(setting: Setting) -> Iterator[tuple[str, str, Vectors]]:
     yield "backward", "head", Vectors(("cross-entropy gradient",), (vocab * gradient)[:, None])
 
 
-_LAYER_KERNELS = (_stream_mixing, _attention_kernels, _feed_forward_kernels, _linear_kernels, _mtp_kernels)
+_LAYER_KERNELS = (_stream_mixing, _attention_kernels, _feed_forward_kernels, _other_kernels)
 """Memory-bound kernels of layers and MTP modules in one direction, with their place."""
 
 
@@ -535,44 +459,32 @@ def _vector_parts(setting: Setting) -> list[Part]:
 
 @lru_cache(maxsize=64)
 def _starting(names: tuple[str, ...], *words: str) -> np.ndarray:
-    """Which names start with one of some words."""
+    """Mask of the names that start with one of some words."""
     return np.array([name.startswith(words) for name in names])
 
 
 @lru_cache(maxsize=64)
 def _ending(names: tuple[str, ...], word: str) -> np.ndarray:
-    """Mask of operator names that end with a word."""
+    """Mask of the names that end with a word."""
     return np.array([name.endswith(word) for name in names])
 
 
 @lru_cache(maxsize=8)
 def _attention_places(names: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...], slice | list[int]], ...]:
-    """Places of the vector kernels of attention: what belongs to its core, and the rest; names and columns of each."""
+    """Places of the vector kernels of attention, core or projections, with the names and columns of each."""
     core = _starting(names, "softmax", "attention dropout")
-    found = []
+    places = []
     for place, chosen in (("attention", ~core), ("core", core)):
         index = np.flatnonzero(chosen).tolist()
         whole = slice(index[0], index[-1] + 1)
         columns = whole if len(index) == whole.stop - whole.start else index
-        found.append((place, tuple(names[position] for position in index), columns))
-    return tuple(found)
+        places.append((place, tuple(names[position] for position in index), columns))
+    return tuple(places)
 
 
 def kernel_parts(setting: Setting) -> list[Part]:
     """Kernels of every block of a layer, of the embedding and of the head, for one micro-batch.
 
-    Parameters
-    ----------
-    setting : Setting
-        Model, devices, plan and calibration. [-]
-
-    Returns
-    -------
-    list of Part
-        With calls per block and seconds per call. [s]
-
-    Examples
-    --------
     The products of the MLP, 1,000 tokens by 1,000 by 4,000 and back, move 18 MB each at 1 TB/s.
 
     >>> from ideal_machine import setting
@@ -590,33 +502,10 @@ def kernel_parts(setting: Setting) -> list[Part]:
 
 
 def part_work(setting: Setting, part: Part) -> tuple[Array, Array]:
-    """FLOP and main-memory traffic of one call of each operator of a part, its inputs read once.
+    """FLOP and main-memory traffic of one call of each operator of a part, (rows, operators). [FLOP, B]
 
-    Attention proper is counted without the saving of a causal mask; its backward pass is five products for two.
-
-    Parameters
-    ----------
-    setting : Setting
-        Model and plan. [-]
-    part : Part
-        Operators. [-]
-
-    Returns
-    -------
-    tuple of Array
-        FLOP and bytes, (rows, operators); NaN bytes where they are not counted. [FLOP, B]
-
-    Examples
-    --------
-    100 queries and keys, 32 heads of 64: 2 x 2 x 100 x 100 x 64 x 32, and 4 x 100 x 64 x 32 elements of 2 bytes.
-
-    >>> from types import SimpleNamespace
-    >>> heads, sizes = np.array([32.0]), dict.fromkeys(("element_size", "product_size"), np.array([2.0]))
-    >>> model = SimpleNamespace(num_query_groups=heads, num_attention_heads=heads)
-    >>> scores = Gemms(("scores",), *np.array([[[100.0]], [[100.0]], [[64.0]], [[32.0]]]))
-    >>> part = SimpleNamespace(gemms=scores, family="attention", wide=True)
-    >>> [work.tolist() for work in part_work(SimpleNamespace(plan=SimpleNamespace(**sizes), model=model), part)]
-    [[[40960000.0]], [[1638400.0]]]
+    Attention counts without the saving of a causal mask; its backward pass is five products for two. Unknown traffic is
+    NaN.
     """
     if part.gemms is None:
         flop = np.zeros_like(part.time) if part.flop is None else part.flop

@@ -21,62 +21,23 @@ _MTP_STREAMS = 5.0
 """Tensors as large as the residual stream that an MTP module keeps: inputs of norms and of its projection. [-]"""
 
 
-def weights_size(num_parameters: Numeric, element_size: Numeric, num_shards: Numeric = 1.0) -> Array:
-    r"""Bytes of weights, gradients or optimizer state of a rank.
-
-    .. math:: S = P e / n
-
-    Parameters
-    ----------
-    num_parameters : numeric
-        Parameters P of the rank before sharding over replicas. [-]
-    element_size : numeric
-        Bytes e per parameter. [B]
-    num_shards : numeric, default 1
-        Replicas n that share them. [-]
-
-    Returns
-    -------
-    size : numeric
-        Bytes of one rank. [B]
-
-    References
-    ----------
-    .. [1] S. Rajbhandari et al., "ZeRO: Memory optimizations toward training trillion parameter models", 2019,
-       arXiv:1910.02054, section 3.
-
-    Examples
-    --------
-    >>> float(weights_size(7e9, 2, 8)) / 1e9  # 14 GB over 8 ranks
-    1.75
-    """
-    return np.asarray(array(num_parameters) * array(element_size) / array(num_shards))
-
-
 def logits_size(
-    num_logits: Numeric,
-    element_size: Numeric,
-    word_size: Numeric,
-    fused: Numeric,
-    plain: Numeric,
-    split: Numeric = 0.0,
+    num_logits: Numeric, element_size: Numeric, word_size: Numeric, fused: Numeric, plain: Numeric, split: Numeric = 0.0
 ) -> Array:
     r"""Bytes of the logits and their gradients at the peak of the cross-entropy.
 
     .. math:: S = N \left(e + (1 - \phi) w + (2 + \sigma) \pi w\right)
 
-    Fused: the gradient takes the place of the logits. Split over the vocabulary (Megatron): 16-bit logits and their
-    FP32 softmax, which the gradient replaces. Plain: 16-bit logits, log-softmax, its gradient and that of the loss
-    in FP32, or in 16 bits where nothing makes them wider (PyTorch computes them in the precision of the logits but
-    under autocast [3]_). A plain one that is split over the vocabulary keeps one FP32 tensor more: log-softmax, its
-    exponential, their sum with the gradient of the loss, and the product with that of the output [4]_.
+    A fused loss replaces the logits by their gradient; one that is split over the vocabulary has 16-bit logits and an
+    FP32 softmax, which the gradient replaces [1]_. An unfused one has logits, log-softmax, its gradient and the
+    gradient of the loss, in FP32 under autocast [3]_, and one FP32 tensor more if it is split over the vocabulary [4]_.
 
     Parameters
     ----------
     num_logits : numeric
         Logits N of a micro-batch on the rank. [-]
     element_size : numeric
-        Bytes e of a logit as the product puts it out. [B]
+        Bytes e of a logit as the product writes it. [B]
     word_size : numeric
         Bytes w of an element of the softmax and of its gradient, 4 for FP32. [B]
     fused : numeric
@@ -113,13 +74,12 @@ def logits_size(
 def in_flight_micro_batches(
     num_micro_batches: Numeric, pipeline_parallel: Numeric, virtual_pipeline: Numeric, gpipe: Numeric = 0.0
 ) -> Array:
-    r"""Micro-batches whose activations the first stage keeps at the peak, in units of all its layers.
+    r"""Micro-batches whose activations the first stage holds at the peak, in units of all its layers.
 
     .. math:: n = \min\left(m, p \left(1 + \frac{p - 1}{p v} [v > 1]\right)\right)
 
-    The first stage starts a micro-batch for each stage before the first gradient comes back; interleaved it runs
-    p (v - 1) + 2 (p - 1) + 1 forward passes of chunks ahead, of which p - 1 are beyond those of p micro-batches, each
-    with 1 / v of its layers.
+    The first stage starts one micro-batch per stage before the first gradient returns; interleaved, it runs p - 1
+    passes of chunks further ahead, each with 1 / v of its layers.
 
     Parameters
     ----------
@@ -130,7 +90,7 @@ def in_flight_micro_batches(
     virtual_pipeline : numeric
         Chunks v per stage. [-]
     gpipe : numeric, default 0
-        1 where all forward passes run first: then all m are kept. [-]
+        1 where all forward passes run first: all m are then in flight. [-]
 
     Returns
     -------
@@ -157,58 +117,39 @@ def in_flight_micro_batches(
 
 
 def _in_flight(plan: TrainingPlan, single: np.ndarray) -> Array:
-    """Micro-batches whose activations the first, the second and the last stage keep, (rows, 3)."""
+    """Micro-batches with activations on the first, the second and the last stage, (rows, 3). [-]"""
     stages, chunks, batches = plan.pipeline_parallel, plan.virtual_pipeline, plan.num_micro_batches
     first = in_flight_micro_batches(batches, stages, chunks, plan.gpipe)
     step = np.where(chunks > 1.0, 1.0 / chunks, 1.0)
     second = np.where(plan.gpipe > 0, batches, np.maximum(np.minimum(batches, first - step), 1.0))
     last = np.where(plan.gpipe > 0, batches, np.minimum(batches, ((chunks - 1.0) * stages + 1.0) / chunks))
-    found = side_by_side(first, second, np.where(single, first, last))
-    return np.where(plan.dualpipe[:, None], np.minimum(batches, stages + 1.0)[:, None], found)
+    in_flight = side_by_side(first, second, np.where(single, first, last))
+    return np.where(plan.dualpipe[:, None], np.minimum(batches, stages + 1.0)[:, None], in_flight)
 
 
-def _kept(plan: TrainingPlan, size: LayerActivations, contents: StageContents) -> tuple[Array, Array]:
-    """Bytes that the layers of each stage keep per micro-batch, and those of layers while they are computed again."""
+def _saved(plan: TrainingPlan, size: LayerActivations, contents: StageContents) -> tuple[Array, Array]:
+    """Bytes that the layers of each stage save per micro-batch, and those of layers during recomputation, (rows, 3)."""
     layers, mixtures, plains = contents.layers, contents.mixtures, contents.dense
     dense, mixture, dense_whole, mixture_whole = (values[:, None] for values in size)
-    kept = plains * dense + mixtures * mixture
+    saved = plains * dense + mixtures * mixture
     if not some(plan.recompute > 0):
-        return kept, np.zeros(kept.shape)
+        return saved, np.zeros(saved.shape)
     share = np.where(plan.recompute[:, None] > 0, np.minimum(plan.recompute_layers[:, None] / layers, 1.0), 1.0)
     plain = plains * dense_whole + mixtures * mixture_whole
     group = np.where(plan.recompute == Recompute.FULL, plan.recompute_group, 1.0)[:, None]
     one, least = np.where(mixtures > 0, mixture_whole, dense_whole), np.where(mixtures > 0, mixture, dense)
-    return share * kept / group + (1.0 - share) * plain, np.minimum(group, layers) * one - least
+    return share * saved / group + (1.0 - share) * plain, np.minimum(group, layers) * one - least
 
 
 def kept_activations(setting: Setting) -> Array:
-    """Activations that the layers of each stage keep of one micro-batch for its backward pass.
-
-    Parameters
-    ----------
-    setting : Setting
-        Model, plan and calibration. [-]
-
-    Returns
-    -------
-    Array
-        Wherever they wait, (rows, 3). [B]
-
-    Examples
-    --------
-    One layer, whatever the stage; :func:`~xlperf.equations.training.activations.layer_activations` counts its 32 MB.
-
-    >>> from ideal_machine import setting
-    >>> kept_activations(setting()).tolist()
-    [[32000000.0, 32000000.0, 32000000.0]]
-    """
-    return _kept(setting.plan, layer_activations(setting), setting.contents.mirrored(setting.plan.dualpipe))[0]
+    """Activations of one micro-batch that the layers of each stage save for the backward pass, (rows, 3). [B]"""
+    return _saved(setting.plan, layer_activations(setting), setting.contents.mirrored(setting.plan.dualpipe))[0]
 
 
 def _logits(setting: Setting) -> Array:
     """Bytes of the logits of a micro-batch and their gradients, (rows,).
 
-    A compiled loss is fused, but its backward pass is a graph of its own, which does not write over its inputs.
+    A compiled loss is fused, but its backward pass is a separate graph, which does not write over its inputs.
     """
     plan = setting.plan
     chunked, fused = plan.cross_entropy == CrossEntropy.CHUNKED, plan.cross_entropy == CrossEntropy.FUSED
@@ -220,48 +161,48 @@ def _logits(setting: Setting) -> Array:
 
 
 def _activations(setting: Setting, contents: StageContents, modules: Array) -> tuple[Array, Array, Array]:
-    """Activations that the layers of each stage keep, the peak with what passes beside them, and the last of them.
+    """Saved activations of the layers of each stage, the peak, and the last of them, (rows, 3) each. [B]
 
     The peak is in the recomputation of layers or in the loss, with logits, their gradients, and the residual stream
-    before and after its gather. The last are those of one layer, at the end of the backward pass. ``modules`` are the
-    MTP modules of the stages. (rows, 3) [B]
+    before and after its gather. The last are the activations of one layer, at the end of the backward pass.
+    ``modules``: MTP modules of the stages.
     """
     model, plan = setting.model, setting.plan
     single = plan.pipeline_parallel < 2
     in_flight = _in_flight(plan, single)
-    kept, working = _kept(plan, layer_activations(setting), contents)
-    layer_kept = in_flight * kept
-    buffers = np.minimum(_BUFFERED_LAYERS * kept / np.maximum(contents.layers, 1.0), layer_kept)
-    layer_kept = layer_kept - plan.offload_activations[:, None] * (layer_kept - buffers)
+    saved, working = _saved(plan, layer_activations(setting), contents)
+    saved_layers = in_flight * saved
+    buffers = np.minimum(_BUFFERED_LAYERS * saved / np.maximum(contents.layers, 1.0), saved_layers)
+    saved_layers = saved_layers - plan.offload_activations[:, None] * (saved_layers - buffers)
     tensor_ranks = np.where(plan.sequence_parallel > 0, plan.tensor_parallel, 1.0)
     whole_stream = plan.tokens * model.hidden_size * plan.element_size
     stream = whole_stream / tensor_ranks
-    layer_kept = layer_kept + in_flight * modules * (_MTP_STREAMS * stream)[:, None]
+    saved_layers = saved_layers + in_flight * modules * (_MTP_STREAMS * stream)[:, None]
     gathered = np.where(tensor_ranks > 1.0, whole_stream, 0.0)
     loss = (1.0 + plan.mtp_layers) * _logits(setting) + 2.0 * stream + whole_stream + gathered
     mask = model.dropout * MASK * whole_stream / plan.element_size / tensor_ranks * in_flight[:, 0]
     pair = 2.0 * gathered  # the gathered input of a block and its gradient
     extra = side_by_side(mask + np.where(single, loss, pair), pair, loss)
-    last = working + kept / np.maximum(contents.layers, 1.0)
-    return layer_kept, layer_kept + np.maximum(working, extra), last
+    last = working + saved / np.maximum(contents.layers, 1.0)
+    return saved_layers, saved_layers + np.maximum(working, extra), last
 
 
 def _sharded(setting: Setting, size: Array, since: float, dense: Array, experts: Array) -> Array:
-    """Bytes of a rank of what ZeRO shards from a stage on, (rows, 3). [B]"""
+    """Bytes of a rank of a buffer that ZeRO shards from a stage on, (rows, 3). [B]"""
     plan = setting.plan
     sharded = (plan.zero_stage >= since)[:, None]
-    own = weights_size(dense, size, np.where(sharded, plan.zero_shards[:, None], 1.0))
+    own = dense * size / np.where(sharded, plan.zero_shards[:, None], 1.0)
     if not setting.architecture.experts:
         return own
     shards = np.where(sharded, plan.expert_zero_shards[:, None], 1.0)
-    return np.asarray(own + weights_size(experts, size, shards))
+    return np.asarray(own + experts * size / shards)
 
 
 def _weights(setting: Setting, contents: StageContents, parameters: StageParameters) -> Array:
-    """Weights of each stage, (rows, 3); with ZeRO-3 that does not reshard also the gathered ones. [B]
+    """Weights of each stage, (rows, 3), with the gathered ones if ZeRO-3 does not reshard. [B]
 
-    ZeRO-3 shards in FP32 are the master copy, which leaves with what is offloaded of the optimizer; quantized copies
-    stay unless sharded weights are gathered anew.
+    ZeRO-3 shards in FP32 are the master copy and are offloaded with the optimizer; quantized copies stay on the rank
+    unless sharded weights are gathered anew.
     """
     plan = setting.plan
     element = plan.element_size[:, None]
@@ -276,7 +217,7 @@ def _weights(setting: Setting, contents: StageContents, parameters: StageParamet
 
 
 def _quantized_copies(setting: Setting, contents: StageContents, parameters: StageParameters) -> Array | float:
-    """What quantized copies that stay add to the weights of each stage, (rows, 3); 0 where no plan keeps any. [B]"""
+    """Bytes that quantized copies add to the weights of each stage, (rows, 3); 0 if no plan stores any. [B]"""
     plan = setting.plan
     if not some(plan.keeps_copies):
         return 0.0
@@ -300,7 +241,7 @@ def _gradients(setting: Setting, parameters: StageParameters, heads: Array) -> t
 
 
 def _optimizer_state(setting: Setting, parameters: StageParameters) -> Array:
-    """Optimizer state of each stage, (rows, 3); ZeRO-3 shards in FP32 stand for the master weights. [B]"""
+    """Optimizer state of each stage, (rows, 3); ZeRO-3 shards in FP32 replace the master weights. [B]"""
     plan = setting.plan
     state = plan.optimizer_size
     masters = (plan.zero_stage > 2) & (plan.master_size > 0)
@@ -311,7 +252,7 @@ def _optimizer_state(setting: Setting, parameters: StageParameters) -> Array:
 
 
 def _quantized_growth(setting: Setting) -> Array:
-    """Bytes per GEMM weight that its quantized copies add, (rows,); below 0 where they replace it. [B]"""
+    """Bytes per GEMM weight that its quantized copies add, (rows,); negative if they replace it. [B]"""
     plan = setting.plan
     replaced = np.where(plan.quantized_copies == QuantizedCopies.PRIMARY, plan.element_size, 0.0)
     share = 1.0 - plan.wide_layers / setting.model.num_layers
@@ -319,9 +260,9 @@ def _quantized_growth(setting: Setting) -> Array:
 
 
 def _regathered(setting: Setting, contents: StageContents, heads: Array) -> Array:
-    """Weights that ZeRO-3 gathers for a micro-batch, and gradients of a layer before they are scattered, (rows, 3).
+    """Weights that ZeRO-3 gathers for a micro-batch, and gradients of a layer before their reduce-scatter, (rows, 3).
 
-    Only what is split over several ranks is gathered. [B]
+    Weights on a single rank need no gather. [B]
     """
     plan, held = setting.plan, setting.parameters
     layers, mixtures = contents.layers, contents.mixtures
@@ -337,25 +278,13 @@ def _regathered(setting: Setting, contents: StageContents, heads: Array) -> Arra
 
 
 def memory_of(setting: Setting) -> dict[str, Array]:
-    """Memory of the fullest of the first, a middle and the last stage.
+    """Memory of the fullest of the first, a middle and the last stage: parts, their sum, and reserved memory. [B]
 
-    Parameters
-    ----------
-    setting : Setting
-        Model, plan and calibration. [-]
-
-    Returns
-    -------
-    dict of str to Array
-        Parts, their sum ``memory``, and ``memory_reserved`` with the allocator's share. [B]
-
-    Examples
-    --------
     14.0 M parameters with weights of 2 B, gradients of 4 B, and 12 B of moments and master weights:
 
     >>> from ideal_machine import setting
-    >>> found = memory_of(setting())
-    >>> [float(found[f"memory_{part}"][0]) for part in ("weights", "gradients", "optimizer")]
+    >>> memory = memory_of(setting())
+    >>> [float(memory[f"memory_{part}"][0]) for part in ("weights", "gradients", "optimizer")]
     [28004000.0, 56008000.0, 168024000.0]
     """
     plan, held = setting.plan, setting.parameters
@@ -367,7 +296,7 @@ def memory_of(setting: Setting) -> dict[str, Array]:
     contents = contents.mirrored(plan.dualpipe)
     parameters = stage_parameters(setting.model, plan, held, contents)
 
-    layer_activations_kept, activations, last = _activations(setting, contents, modules)
+    activations_of_layers, activations, last = _activations(setting, contents, modules)
     weights, optimizer = _weights(setting, contents, parameters), _optimizer_state(setting, parameters)
     gradients, passing = _gradients(setting, parameters, heads)
     if some(plan.regathers):
@@ -381,7 +310,7 @@ def memory_of(setting: Setting) -> dict[str, Array]:
         own_stream = freed & ((plan.zero_stage > 1) & (plan.zero_shards > 1))[:, None]
         apart = np.where(own_stream, np.where(ends, np.maximum(before - last - passing, 0.0), gradients), 0.0)
         gradients = np.where(freed & ~ends, 0.0, gradients)
-        layer_activations_kept = np.where(ends, np.minimum(layer_activations_kept, last), layer_activations_kept)
+        activations_of_layers = np.where(ends, np.minimum(activations_of_layers, last), activations_of_layers)
         activations = np.where(freed, np.where(ends, last + passing, before), activations + passing)
     else:
         activations = activations + passing
@@ -402,7 +331,7 @@ def memory_of(setting: Setting) -> dict[str, Array]:
         "memory_gradients": gradients[rows, worst],
         "memory_optimizer": optimizer[rows, worst],
         "memory_activations": activations[rows, worst],
-        "memory_layer_activations": layer_activations_kept[rows, worst],
+        "memory_layer_activations": activations_of_layers[rows, worst],
         "memory_reserved": (
             memory
             + apart[rows, worst]
@@ -414,9 +343,9 @@ def memory_of(setting: Setting) -> dict[str, Array]:
 
 
 def _frees_gradients(setting: Setting) -> np.ndarray:
-    """Where gradients are made by the backward pass alone: nothing of them is there when it begins, (rows, 1). [-]
+    """Plans whose backward pass alone allocates gradients: none exists when it begins, (rows, 1).
 
-    The first micro-batch leaves them for the next, and the first of a pipeline for those in flight.
+    With several micro-batches the first one leaves gradients for the next; in a pipeline, for those in flight.
     """
     plan, software = setting.plan, setting.constants["training_memory"]
     once = (plan.num_micro_batches < 2) & (plan.pipeline_parallel < 2)
@@ -424,10 +353,10 @@ def _frees_gradients(setting: Setting) -> np.ndarray:
 
 
 def _gathered_inputs(setting: Setting, contents: StageContents) -> Array:
-    """Inputs of the products of one micro-batch that are gathered over the tensor-parallel ranks, (rows, 3). [B]
+    """Inputs of products of one micro-batch that are gathered over the tensor-parallel ranks, (rows, 3). [B]
 
-    Those of attention and of a dense feed-forward layer. What a collective takes on a stream of its own is free again
-    only after the accelerator has passed it: where the host runs ahead, that is after the layers of a whole pass.
+    The allocator reuses memory of the communication stream only after the accelerator has passed the collective: if the
+    host runs ahead, after the layers of a whole pass. Inputs of attention and dense feed-forward layers count.
     """
     plan = setting.plan
     gathers = (plan.tensor_parallel > 1) & (plan.sequence_parallel > 0) & (plan.tensor_overlap > TensorOverlap.NONE)

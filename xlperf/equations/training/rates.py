@@ -8,42 +8,43 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, log, power, some
 from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_power, traffic_from_memory
+from xlperf.equations.model.blocks import EXPERTS, MLP, SHARED_EXPERT, weights
 from xlperf.equations.model.linear_attention import recurrent_step_flop
 from xlperf.equations.model.model import Model, attention_flop, training_flop_per_token
 from xlperf.equations.model.parameters import (
-    expert_parameters,
     layer_matrices,
     matrix_parameters,
     mtp_parameters,
     parameter_count,
+    whole_model,
 )
 from xlperf.equations.model.sparse_attention import index_flop, sparse_keys
+from xlperf.equations.plan.dimensions import MESSAGE_PARTS
 from xlperf.equations.plan.records import Recompute
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import model_adapters
 from xlperf.equations.training.setting import Setting
-from xlperf.equations.training.step import MESSAGE_PARTS
 
 UPPER_TAIL = 0.1
 """Share of the runs that lie above an 80 % band. [-]"""
 
 
 def slow_run_ratio(num_machines: Numeric, slow_share: Numeric, slowdown: Numeric, message_share: Numeric) -> Array:
-    r"""Step time of a run that meets a slow machine over that of others, as a logarithm; 0 where such runs are rare.
+    r"""Logarithm of the step time of a run with a slow machine over that of other runs; 0 if such runs are rare.
 
     .. math:: 1 - (1 - q)^n > 0.1: \quad \ln\left(1 + (f - 1)\,c\right)
 
-    A run is slow where any of its machines is: the more machines, the more runs. Below one run in ten they lie above
-    an 80 % band. Hidden messages count too: slower ones come out. Heuristic, this work.
+    One slow machine slows the whole run. If fewer than one run in ten is slow, an 80 % band excludes them. Hidden
+    messages count too, since slower ones become exposed. Heuristic, this work.
 
     Parameters
     ----------
     num_machines : numeric
-        Machines n of the run; messages of a single one do not leave it. [-]
+        Machines n of the run; the messages of a single one stay inside. [-]
     slow_share : numeric
         Share q of the machines whose messages are slow. [-]
     slowdown : numeric
-        Time f of messages of a slow run over that of others. [-]
+        Time f of messages of a slow run over that of another run. [-]
     message_share : numeric
         Time of messages, hidden or not, over the step time of a usual run. [-]
 
@@ -66,28 +67,27 @@ def slow_run_ratio(num_machines: Numeric, slow_share: Numeric, slowdown: Numeric
 
 
 def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Array) -> Array:
-    """FLOP per token that are computed again, averaged over the layers of a full stage, (rows,). [FLOP]"""
+    """Recomputed FLOP per token, averaged over the layers of a full stage, (rows,). [FLOP]"""
     model, plan = setting.model, setting.plan
-    found = plan.again("core_attention") * scores
+    repeated = plan.again("core_attention") * scores
     left_out = 1.0 - setting.constants["training_calls"]["last_product"][:, 0]
     left_out = 2.0 * left_out * model.num_dense_layers * model.ffn_hidden_size * model.hidden_size
     if some(plan.more_modules):
-        dense = expert_parameters(model.hidden_size, model.ffn_hidden_size, model.gated_mlp)
-        routed = model.top_k * model.expert_ffn_hidden_size * (model.expert_hidden_size / model.hidden_size)
-        mixture = expert_parameters(model.hidden_size, routed + model.shared_ffn_hidden_size, model.gated_mlp)
+        shard = whole_model(model)
+        dense, mixture = weights(MLP, shard), model.top_k * weights(EXPERTS, shard) + weights(SHARED_EXPERT, shard)
         again = plan.again("mlp") * model.num_dense_layers * dense + plan.again("moe") * model.num_moe_layers * mixture
         output = model.num_attention_heads * model.v_head_size * model.hidden_size
         again = again + plan.again("attention_output") * model.num_attention_layers * output
-        found = found + 2.0 * again - plan.again("mlp") * left_out
-        found = np.where(plan.again("products") > 0, 0.5 * (forward - scores), found)
-    found = np.where(plan.recompute == Recompute.FULL, forward - left_out, found)
-    return np.asarray(np.minimum(plan.recompute_layers / layers, 1.0) * found)
+        repeated = repeated + 2.0 * again - plan.again("mlp") * left_out
+        repeated = np.where(plan.again("products") > 0, 0.5 * (forward - scores), repeated)
+    repeated = np.where(plan.recompute == Recompute.FULL, forward - left_out, repeated)
+    return np.asarray(np.minimum(plan.recompute_layers / layers, 1.0) * repeated)
 
 
 def _flop_per_token(setting: Setting) -> tuple[Array, Array, Array]:
-    """FLOP of the model per trained token, those computed again, and those that a causal mask saves, (rows,). [FLOP]
+    """FLOP of the model per trained token, recomputed ones, and the saving of a causal mask, (rows,) each. [FLOP]
 
-    MTP modules count where they are trained; frozen weights have no gradients, their adapters all three products.
+    Trained MTP modules count; frozen weights have no gradients, their adapters all three products.
     """
     model, plan, mtp = setting.model, setting.plan, setting.plan.mtp_layers
     window = np.minimum(model.window, plan.sequence_length)
@@ -118,48 +118,13 @@ def _flop_per_token(setting: Setting) -> tuple[Array, Array, Array]:
 
 
 def training_rates(setting: Setting, step_time: Array) -> dict[str, Array]:
-    r"""Tokens and model FLOP per second, and the share of the peak rate that they are.
+    r"""Tokens and model FLOP per second, and their share of the peak rate: the columns of training_results by name.
 
     .. math:: \mathrm{MFU} = \frac{B s F}{n t P}
 
     with the FLOP :math:`F` of the model per trained token: six per active parameter of matrix products, and attention
-    over the whole sequence; HFU counts recomputation as well. The causal MFU counts half of the attention of layers
-    that attend to everything, as a causal mask leaves it.
-
-    Parameters
-    ----------
-    setting : Setting
-        Model, device and plan. [-]
-    step_time : Array
-        Time of an optimizer step, (rows,). [s]
-
-    Returns
-    -------
-    dict of str to Array
-        Columns of training_results by name, (rows,): ``tokens_per_second``, ``tokens_per_second_per_accelerator``,
-        ``model_flop_rate``, ``mfu``, ``mfu_causal`` and ``hfu``.
-
-    References
-    ----------
-    .. [1] A. Chowdhery et al., "PaLM: scaling language modeling with pathways", 2022, arXiv:2204.02311, appendix B.
-    .. [2] NVIDIA, Megatron-Bridge, src/megatron/bridge/training/utils/flop_utils.py (half of the attention).
-
-    Examples
-    --------
-    Llama 3.1 8B without attention, 6 x 7,504,658,432 FLOP a token, 1,000 tokens a second on 100 TFLOP/s:
-
-    >>> from types import SimpleNamespace
-    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
-    >>> names = ("global_batch_size", "num_accelerators", "recompute_layers")
-    >>> plan = {**dict.fromkeys(names, np.ones(1)), "sequence_length": np.array([1000.0]), "recompute": np.zeros(1)}
-    >>> plan |= {"mtp_layers": np.zeros(1), "adapter_rank": np.zeros(1), "recompute_modules": np.zeros(1)}
-    >>> setting = SimpleNamespace(model=llama, plan=TrainingPlan(plan))
-    >>> setting.architecture = SimpleNamespace(sparse_attention=False, linear_attention=False)
-    >>> setting.constants = {"training_calls": {"last_product": np.ones((1, 1))}}
-    >>> setting.device = SimpleNamespace(peak_flop_rate=np.array([[100e12]]))
-    >>> setting.pipeline = SimpleNamespace(middle=SimpleNamespace(layers=np.array([32.0])))
-    >>> training_rates(setting, np.ones(1))["mfu"].tolist()
-    [0.450]
+    over the whole sequence (PaLM, arXiv:2204.02311, appendix B). HFU adds recomputation. The causal MFU counts half of
+    the attention of layers that attend to everything (Megatron-Bridge, flop_utils.py).
     """
     plan, peak = setting.plan, setting.device.peak_flop_rate[:, 0]
     flop, recomputed, masked = _flop_per_token(setting)
@@ -176,33 +141,12 @@ def training_rates(setting: Setting, step_time: Array) -> dict[str, Array]:
 
 
 def causal_ratio(setting: Setting) -> Array:
-    r"""MFU with the half of attention that a causal mask leaves, over MFU with all of it.
+    """MFU with half of the attention, as a causal mask leaves it, over MFU with all of it, (rows,). [-]
 
-    .. math:: r = 1 - \frac{3 F_a / 2}{F}
-
-    with the FLOP :math:`F_a` of one forward pass of attention over whole sequences in the layers that do so.
-
-    Parameters
-    ----------
-    setting : Setting
-        Model and plan. [-]
-
-    Returns
-    -------
-    Array
-        1 where no layer attends to whole sequences, (rows,). [-]
-
-    References
-    ----------
-    .. [1] A. Chowdhery et al., "PaLM: scaling language modeling with pathways", 2022, arXiv:2204.02311, appendix B.
-
-    Examples
-    --------
     A layer of 12 M active parameters and an output projection of 1 M, attention of 4 x 1,000 FLOP per key:
 
     >>> from ideal_machine import setting
-    >>> own = setting(sequence_length=1000)
-    >>> float(causal_ratio(own)[0].round(4))
+    >>> float(causal_ratio(setting(sequence_length=1000))[0].round(4))
     0.9333
     """
     model, plan = setting.model, setting.plan
@@ -415,39 +359,9 @@ def run_time(steps: Numeric, step_time: Numeric, useful_share: Numeric) -> Array
 
 
 def run_results(model: Model, plan: TrainingPlan, step_time: Array) -> dict[str, Array]:
-    """A whole training run: checkpoint size and interval, goodput and time.
+    """Steps, checkpoint size and interval, goodput and time of a whole run, (rows,); NaN if the plan names no tokens.
 
-    Checkpoints hold what is trained: the model with its MTP modules, or low-rank adapters alone.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    plan : TrainingPlan
-        Tokens of the run, checkpoints and failures, (rows,). [-]
-    step_time : Array
-        Time of a step, (rows,). [s]
-
-    Returns
-    -------
-    dict of str to Array
-        Steps, bytes, interval, goodput and time of the run; NaN where the plan names no tokens.
-
-    Examples
-    --------
-    Steps of ten sequences of 1,000 tokens for 1,000,000; Llama 3.1 8B saves 2 + 4 + 4 + 4 bytes of each parameter.
-
-    >>> from types import SimpleNamespace
-    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
-    >>> sizes = {"element_size": 2.0, "optimizer_size": 12.0}
-    >>> sizes |= {"training_tokens": 1e6, "global_batch_size": 10.0, "sequence_length": 1000.0, "restart_time": 600.0}
-    >>> sizes |= {"checkpoint_bandwidth": 1e9, "accelerator_mtbf": 1e9, "num_accelerators": 8.0}
-    >>> sizes |= {"mtp_layers": 0.0, "adapter_rank": 0.0, "adapter_modules": 0.0}
-    >>> plan = SimpleNamespace(**{name: np.array([size]) for name, size in sizes.items()})
-    >>> plan.frozen = np.array([False])
-    >>> found = run_results(llama, plan, np.ones(1))
-    >>> found["run_steps"].tolist(), found["checkpoint_size"].tolist()
-    ([100.0], [112423657472.0])
+    Checkpoints hold the trained weights: the model with its MTP modules, or low-rank adapters alone.
     """
     steps = num_steps(plan.training_tokens, plan.global_batch_size, plan.sequence_length)
     asked = np.where(np.isnan(steps), np.nan, 1.0)
@@ -468,44 +382,10 @@ def run_results(model: Model, plan: TrainingPlan, step_time: Array) -> dict[str,
 
 
 def training_power(machine: Machine, model: Model, plan: TrainingPlan, results: Mapping[str, Array]) -> Array:
-    """Mean power of an accelerator over a training step; links draw power for hidden messages too.
+    """Mean power of an accelerator over a training step, (rows,). [W]
 
-    Heuristic, this work: :func:`accelerator_power` of the operations of a step, which bring a byte each
-    ``compute_intensity`` of them.
-
-    Parameters
-    ----------
-    machine : Machine
-        Accelerators with limits and constants.
-    model : Model
-        Trained models, (rows,).
-    plan : TrainingPlan
-        Precision and degrees, (rows,).
-    results : mapping of str to Array
-        Times and utilisation of the step, (rows,).
-
-    Returns
-    -------
-    Array
-        (rows,). [W]
-
-    Examples
-    --------
-    At a third of the peak of 300 FLOP/s of 1 J each, a tenth of 1,000 W idle and as much for clocks:
-
-    >>> from types import SimpleNamespace
-    >>> unknown = dict.fromkeys(("static_power", "idle_power", "num_multiprocessors"), np.array([[np.nan]]))
-    >>> numbers = {"peak_flop_rate": 300.0, "energy_ratio": 1.0, "memory_energy": 0.0, "l2_capacity": 50.0 * 2**20}
-    >>> device = SimpleNamespace(**unknown, **{name: np.array([[value]]) for name, value in numbers.items()})
-    >>> limits = SimpleNamespace(own=np.array([1000.0]), kept=np.array([1000.0]), clock_share=np.ones(1))
-    >>> names = "idle_share active_share flop_energy tile_rows memory_ratio message_share compute_intensity".split()
-    >>> constants = dict(zip(names, np.array([0.1, 0.1, 1.0, 0.0, 1.0, 0.0, 1.0])[:, None, None]))
-    >>> model = SimpleNamespace(ffn_hidden_size=np.array([14336.0]), hidden_size=np.array([4096.0]))
-    >>> plan = SimpleNamespace(tensor_parallel=np.ones(1), tokens=np.array([8192.0]), product_size=np.array([2.0]))
-    >>> results = dict.fromkeys((*MESSAGE_PARTS, "hidden_communication_time"), np.zeros(1))
-    >>> results |= {"step_time": np.ones(1), "hfu": np.array([1.0 / 3.0])}
-    >>> training_power(Machine(device, limits, constants), model, plan, results).tolist()
-    [300.0]
+    Heuristic, this work: :func:`accelerator_power` of the operations of a step, one byte per ``compute_intensity`` of
+    them; links draw power for hidden messages too.
     """
     device, step = machine.device, results["step_time"]
     sending = np.minimum(

@@ -8,7 +8,13 @@ import numpy as np
 
 from xlperf.base.arrays import Array, divide
 from xlperf.equations.hardware.roofline import vector_time
-from xlperf.equations.model.sparse_attention import entries_seen, index_flop, index_ranks, index_traffic, sparse_shares
+from xlperf.equations.model.sparse_attention import (
+    entries_seen,
+    index_flop,
+    index_traffic,
+    scores_per_entry,
+    sparse_shares,
+)
 from xlperf.equations.plan.records import WORD
 from xlperf.equations.training.setting import Part, Setting
 
@@ -16,43 +22,24 @@ _GRADIENT_WORK = 2.0
 
 
 class Core(NamedTuple):
-    """Attention of one kind: its name, the share of the layers that have it, the shape of a call, bytes it gathers."""
+    """Attention of one kind."""
 
     name: str
-    share: Array
-    shape: tuple[Array, ...]
-    gathered: Array
+    share: Array  # of the layers with attention that is not local
+    shape: tuple[Array, ...]  # batch, heads, groups, queries, keys, width, causal
+    gathered: Array  # bytes that queries gather [B]
 
 
 class SparseCores(NamedTuple):
-    """Sparse attention of a layer: share that attends to everything, the other kinds, and the kernels of the index."""
+    """Sparse attention of a layer."""
 
-    whole: Array
+    whole: Array  # share of the layers that attend to everything
     cores: list[Core]
-    indexing: list[Part]
+    indexing: list[Part]  # kernels of the index
 
 
 def selected_everything(setting: Setting) -> np.ndarray:
-    """Plans whose index selects the whole sequence: their selected layers are full attention.
-
-    Parameters
-    ----------
-    setting : Setting
-        Model and plan. [-]
-
-    Returns
-    -------
-    array of bool
-        Shape (rows,). [-]
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace
-    >>> model = SimpleNamespace(selected_ratio=np.ones(2), index_top_k=np.full(2, 2048.0))
-    >>> plan = SimpleNamespace(sequence_length=np.array([2048.0, 4096.0]))
-    >>> selected_everything(SimpleNamespace(model=model, plan=plan)).tolist()
-    [True, False]
-    """
+    """Plans whose index selects the whole sequence: their selected layers are full attention, (rows,)."""
     model = setting.model
     return np.asarray((model.selected_ratio == 1.0) & (model.index_top_k >= setting.plan.sequence_length))
 
@@ -60,21 +47,9 @@ def selected_everything(setting: Setting) -> np.ndarray:
 def sparse_cores(setting: Setting) -> SparseCores:
     """Core attention and index kernels of sparse layers, for one micro-batch.
 
-    Latent attention is absorbed: the compressed vector is key and value of all heads. Every query gathers entries of
-    its own through the last-level cache. The index is trained beside the model by a loss of its own.
+    Latent attention is absorbed: the compressed vector is key and value of all heads. Every query gathers its entries
+    through the last-level cache. The index trains beside the model with its own loss.
 
-    Parameters
-    ----------
-    setting : Setting
-        Model, devices, plan and calibration. [-]
-
-    Returns
-    -------
-    SparseCores
-        Shares are of the layers with attention that is not local. [-]
-
-    Examples
-    --------
     Each of 1,000 tokens attends to the last 200 at most, 180 in the mean.
 
     >>> from ideal_machine import setting, sparse
@@ -109,16 +84,16 @@ def sparse_cores(setting: Setting) -> SparseCores:
 
 
 def _index_parts(setting: Setting, calls: Array) -> list[Part]:
-    """Scores and selection of the index of a layer, and its own loss: what it shall predict, and its gradients.
+    """Scores and selection of the index of a layer, the target of its loss, and its gradients.
 
-    The loss is the divergence of the scores of the index from those of attention on the selected entries, added up over
-    the heads (arXiv:2512.02556 equation 4): fused attention keeps no scores, so queries and keys are multiplied again
+    The loss is the divergence of the scores of the index from the attention scores on the selected entries, summed over
+    the heads (arXiv:2512.02556 equation 4). Fused attention saves no scores: queries and keys are multiplied again
     (Megatron-Core dsa_cudnn_kernels.py). Its gradients take two products of the index with these entries.
     """
     model, plan = setting.model, setting.plan
-    heads, length = index_ranks(model, plan.tensor_parallel), plan.sequence_length
+    heads, length = setting.shard.index_heads, plan.sequence_length
     seen = entries_seen(0.0 * length, length, model.selected_ratio, np.inf)
-    scores = np.where(model.index_block > 1.0, heads / model.index_block, 1.0)
+    scores = scores_per_entry(model, heads)
     cached = plan.tokens / model.selected_ratio
     selected = entries_seen(0.0 * length, length, model.selected_ratio, model.index_top_k)
     flop, learned_flop = (index_flop(plan.tokens, one, heads, model.index_size)[:, None] for one in (seen, selected))

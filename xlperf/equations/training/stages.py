@@ -1,7 +1,6 @@
 """Contents of pipeline stages (layers by kind, embedding, output head, MTP modules) and the bubbles of schedules.
 
-Kernels, communication and memory of a step are made from the contents of three stages: the first, one in the middle,
-and the last.
+Kernels, communication and memory of a step follow from three stages: the first, a middle one, and the last.
 """
 
 from __future__ import annotations
@@ -10,54 +9,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ceil_div, ones, side_by_side, some
+from xlperf.base.arrays import Array, Numeric, array, ceil_div, known_or, ones, side_by_side, some
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.parameters import layer_matrices
 from xlperf.equations.plan.training_plan import TrainingPlan
 
-MODULE_LAYERS = 2.0
-"""Layer-equivalents of a multi-token prediction module with its output head in stage partitioning. [-]"""
-
-
-class StageLayers(NamedTuple):
-    """Layers of the first stage, of the fullest one in between (0 without any), and of the last, (rows,). [-]"""
-
-    first: Array
-    middle: Array
-    last: Array
+MODULE_LAYERS = 2.0  # layer-equivalents of an MTP module with its output head in stage partitioning [-]
 
 
 class StageContents(NamedTuple):
-    """What a stage holds: counts of shape (rows,), or (rows, 3) for the first, a middle and the last stage. [-]
+    """Contents of a stage: counts of shape (rows,), or (rows, 3) for the first, a middle and the last stage. [-]"""
 
-    Attributes
-    ----------
-    layers : Array
-        Transformer layers, those of multi-token prediction (MTP) modules included. [-]
-    mixtures : Array
-        Layers among them whose feed-forward block is a mixture of experts. [-]
-    embedding : Array
-        Input embeddings. [-]
-    head : Array
-        Output heads. [-]
-    mtp : Array
-        MTP modules. [-]
-    attention : Array
-        Layers with an attention block: all but in hybrid models. [-]
-    linear : Array
-        Layers with a block of linear attention. [-]
-    dense : Array
-        Layers with a dense feed-forward block. [-]
-    """
-
-    layers: Array
-    mixtures: Array
-    embedding: Array
-    head: Array
-    mtp: Array
-    attention: Array
-    linear: Array
-    dense: Array
+    layers: Array  # transformer layers, including layers of multi-token prediction (MTP) modules
+    mixtures: Array  # layers with a mixture of experts
+    embedding: Array  # input embeddings
+    head: Array  # output heads
+    mtp: Array  # MTP modules
+    attention: Array  # layers with an attention block: all except in hybrid models
+    linear: Array  # layers with a block of linear attention
+    dense: Array  # layers with a dense feed-forward block
 
     @property
     def mixers(self) -> Array:
@@ -65,7 +35,7 @@ class StageContents(NamedTuple):
         return np.asarray(self.attention + self.linear)
 
     def mirrored(self, rows: np.ndarray) -> StageContents:
-        """Three stages where, in some rows, a rank holds one of each end (DualPipe): the mean of both ends."""
+        """DualPipe ``rows`` hold both ends on each rank: first and last stage become the mean of both."""
         if not some(rows):
             return self
         mean = (0.5 * (values[:, :1] + values[:, 2:]) for values in self)
@@ -74,19 +44,19 @@ class StageContents(NamedTuple):
 
 
 class Pipeline(NamedTuple):
-    """Contents of the first stage, of the fullest one in between, and of the last; of one stage alone the first."""
+    """Contents of the first stage, of the largest middle stage, and of the last; a single stage is the first."""
 
     first: StageContents
     middle: StageContents
     last: StageContents
 
     def stages(self) -> StageContents:
-        """All three beside each other, (rows, 3)."""
+        """All three side by side, (rows, 3)."""
         return StageContents(*(side_by_side(*kinds) for kinds in zip(*self, strict=True)))
 
 
 def stage_layers(num_layers: Numeric, pipeline_parallel: Numeric) -> tuple[Array, Array, Array]:
-    r"""Layers of the first stage, of the fullest one in between, and of the last, however many chunks they have.
+    r"""Layers of the first stage, of the largest middle stage, and of the last, for any number of chunks.
 
     .. math::
 
@@ -94,9 +64,9 @@ def stage_layers(num_layers: Numeric, pipeline_parallel: Numeric) -> tuple[Array
         l_{first} = \max(\lfloor L / p \rfloor, l - \lfloor (p l - L) / 2 \rfloor), \quad
         l_{last} = \max(\lfloor L / p \rfloor, l - \lceil (p l - L) / 2 \rceil)
 
-    Where the layers do not divide evenly, what is missing to full stages is shared by the first, which also holds the
-    embedding, and the last, which also holds the output projection [1]_. Chunks of a stage may differ in size (96
-    layers on 8 stages of 5 chunks: 3, 3, 2, 2, 2) where all stages have the same sizes in the same order [2]_, [3]_.
+    If the layers do not divide evenly, the first stage (with the embedding) and the last stage (with the output
+    projection) have fewer [1]_. Chunks may differ in size if all stages have the same sizes in the same order (96
+    layers on 8 stages of 5 chunks: 3, 3, 2, 2, 2) [2]_, [3]_.
 
     Parameters
     ----------
@@ -110,7 +80,7 @@ def stage_layers(num_layers: Numeric, pipeline_parallel: Numeric) -> tuple[Array
     first : numeric
         Layers of the first stage. [-]
     middle : numeric
-        Layers l of the fullest stage. [-]
+        Layers l of the largest stage. [-]
     last : numeric
         Layers of the last stage. [-]
 
@@ -123,7 +93,7 @@ def stage_layers(num_layers: Numeric, pipeline_parallel: Numeric) -> tuple[Array
 
     Examples
     --------
-    Llama 3 405B: 126 layers on 16 stages of 8 miss two layers, one at each end.
+    Llama 3 405B: 126 layers on 16 stages of 8, with one layer less at each end.
 
     >>> tuple(map(float, stage_layers(126, 16)))
     (7.0, 8.0, 7.0)
@@ -136,14 +106,14 @@ def stage_layers(num_layers: Numeric, pipeline_parallel: Numeric) -> tuple[Array
 
 
 def layers_through_stage(work: Numeric, num_layers: Numeric) -> Array:
-    r"""Layers of all stages up to one that takes layers in order until its share of the work is exceeded.
+    r"""Layers of all stages up to a stage that takes layers in order until its share of the work is exceeded.
 
     .. math:: N = \min(\lfloor w \rfloor + 1, L)
 
     Parameters
     ----------
     work : numeric
-        Work w of the stages up to this one if all had the same, the output projection included, in layers. [-]
+        Work w of the stages up to this one in layers, if all stages had the same work. [-]
     num_layers : numeric
         Layers L of the model. [-]
 
@@ -167,108 +137,49 @@ def layers_through_stage(work: Numeric, num_layers: Numeric) -> Array:
     return np.asarray(np.minimum(np.floor(array(work)) + 1.0, array(num_layers)))
 
 
-def stages_of(model: Model, plan: TrainingPlan) -> StageLayers:
-    """Layers of the stages of a pipeline, excluding MTP modules.
+def stages_of(model: Model, plan: TrainingPlan) -> tuple[Array, Array, Array]:
+    """Layers of the first, the largest middle and the last stage, excluding MTP modules, (rows,). [-]
 
-    Split by cost, each stage takes layers until it exceeds its share of the work. Otherwise what the ends do not take
-    is shared evenly by the stages in between. A trained MTP module counts with its output head as two layers of the
-    last stage, which has two fewer of the model for each: for DeepSeek-V3 on 16 stages 4, 14 x 4 and 1, as
-    Megatron-Bridge lays it out.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    plan : TrainingPlan
-        Stages, chunks, and layers of the ends where they are given, (rows,). [-]
-
-    Returns
-    -------
-    StageLayers
-        Of the model's layers. [-]
-
-    Examples
-    --------
-    DeepSeek-V3 with its MTP module on 16 stages: 4, 14 x 4, 1.
-
-    >>> model = Model(*np.array([[61, 7168, 128, 128, 56, 18432, 129280, 1, 0, 0, 1, 0, 0, 0, 0, 0, 3.0]]).T)
-    >>> ends = dict.fromkeys(("first_stage_layers", "last_stage_layers"), np.array([np.nan]))
-    >>> plan = {"pipeline_parallel": np.array([16.0]), "mtp_layers": np.ones(1), "stage_dealing": np.zeros(1), **ends}
-    >>> [float(layers[0]) for layers in stages_of(model, TrainingPlan(plan))]
-    [4.0, 4.0, 1.0]
+    Stages split by cost take layers until each exceeds its share of the work; otherwise the middle stages share evenly
+    the layers that the ends do not take. A trained MTP module with its head counts as two layers of the last stage: for
+    DeepSeek-V3 on 16 stages 4, 14 x 4 and 1, as in Megatron-Bridge.
     """
     ahead = np.where(plan.pipeline_parallel > 1, MODULE_LAYERS * plan.mtp_layers, 0.0)
-    shape = model.num_layers + ahead, plan.pipeline_parallel
-    first, middle, last = stage_layers(*shape)
+    first, middle, last = stage_layers(model.num_layers + ahead, plan.pipeline_parallel)
     last = np.maximum(last - ahead, 0.0)
     if some(plan.split_by_cost):
-        first, middle, last = _by_cost(model, plan, StageLayers(first, middle, last))
+        split = plan.split_by_cost & (plan.pipeline_parallel > 1)
+        pairs = zip(_by_cost(model, plan), (first, middle, last), strict=True)
+        first, middle, last = (np.where(split, *pair) for pair in pairs)
     given = plan.ends_given
     if not some(given):
-        return StageLayers(first, middle, last)
-    starts, ends = ~np.isnan(plan.first_stage_layers), ~np.isnan(plan.last_stage_layers)
-    share = np.where(given, _between(model, plan), middle)
-    return StageLayers(
-        np.where(starts, plan.first_stage_layers, np.where(given, share, first)),
-        share,
-        np.where(ends, plan.last_stage_layers, np.where(given, share, last)),
-    )
+        return first, middle, last
+    # stages without stated layers: equal shares, in chunks of one size
+    chunks = plan.virtual_pipeline
+    share = chunks * ceil_div(model.num_layers - plan.given_layers, np.maximum(plan.open_stages, 1.0) * chunks)
+    middle = np.where(given, np.where(plan.open_stages > 0, share, 0.0), middle)
+    first, last = np.where(given, middle, first), np.where(given, middle, last)
+    return known_or(plan.first_stage_layers, first), middle, known_or(plan.last_stage_layers, last)
 
 
-def _by_cost(model: Model, plan: TrainingPlan, even: StageLayers) -> StageLayers:
-    """Layers of stages that take them in order until each exceeds its share of the work."""
+def _by_cost(model: Model, plan: TrainingPlan) -> tuple[Array, Array, Array]:
+    """Layers of stages that take layers in order until each exceeds its share of the work."""
     stages = plan.pipeline_parallel
     head = model.vocab_size * model.hidden_size / layer_matrices(model, experts_per_token=True)
     share = (model.num_layers + head) / stages
-    start = layers_through_stage(share, model.num_layers)
-    fullest = np.zeros_like(start)
-    before = start
+    start = before = layers_through_stage(share, model.num_layers)
+    largest = np.zeros_like(start)
     for stage in range(2, int(np.max(np.where(plan.split_by_cost, stages, 1.0)))):
         after = np.where(stage < stages, layers_through_stage(stage * share, model.num_layers), before)
-        fullest, before = np.maximum(fullest, after - before), after
-    split = plan.split_by_cost & (stages > 1)
-    found = StageLayers(start, fullest, model.num_layers - before)
-    return StageLayers(*(np.where(split, one, other) for one, other in zip(found, even, strict=True)))
+        largest, before = np.maximum(largest, after - before), after
+    return start, largest, model.num_layers - before
 
 
-def _between(model: Model, plan: TrainingPlan) -> Array:
-    """Layers of a stage whose layers are not given, chunks of one size; 0 where all are given."""
-    chunks = plan.virtual_pipeline
-    even = chunks * ceil_div(model.num_layers - plan.given_layers, np.maximum(plan.open_stages, 1.0) * chunks)
-    return np.asarray(np.where(plan.open_stages > 0, even, 0.0) + 0.0 * model.num_layers)
+def _mixture_layers(model: Model, layers: Array, stages: Array, first: bool) -> Array:
+    """Mixture-of-experts layers of the first stage or of a later one, (rows,). [-]
 
-
-def mixture_layers(model: Model, layers: Array, stages: Array, first: bool) -> Array:
-    """Mixture-of-experts layers among the layers of a stage.
-
-    Dense layers stand at the start (DeepSeek) or in between (Llama 4); a later stage has as many mixtures as fit.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    layers : Array
-        Layers of the stage, (rows,). [-]
-    stages : Array
-        Pipeline stages, (rows,). [-]
-    first : bool
-        Whether it is the first stage. [-]
-
-    Returns
-    -------
-    Array
-        Mixture-of-experts layers, (rows,). [-]
-
-    Examples
-    --------
-    DeepSeek-V3, four layers on each of 16 stages: three dense ones lead the first stage.
-
-    >>> from types import SimpleNamespace
-    >>> layers = {"num_layers": 61.0, "num_moe_layers": 58.0, "num_dense_layers": 3.0, "num_bare_layers": 0.0}
-    >>> layers["moe_layer_step"] = 1.0
-    >>> model = SimpleNamespace(**{name: np.array([count]) for name, count in layers.items()})
-    >>> [mixture_layers(model, np.array([4.0]), np.array([16.0]), first).tolist() for first in (True, False)]
-    [[1.0], [4.0]]
+    Dense layers lead the first stage (DeepSeek) or alternate with mixtures (Llama 4); later stages have as many
+    mixtures as fit. DeepSeek-V3 with four layers per stage: 1 on the first stage, 4 on each later one.
     """
     if not some(model.num_moe_layers):
         return np.zeros(layers.shape)
@@ -285,53 +196,30 @@ def mixture_layers(model: Model, layers: Array, stages: Array, first: bool) -> A
 def pipeline_contents(model: Model, plan: TrainingPlan) -> Pipeline:
     """Contents of the first, a middle and the last stage of a pipeline.
 
-    The embedding is on the first stage, output head and MTP modules on the last; a single stage has everything.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    plan : TrainingPlan
-        Stages, and how layers are split over them, (rows,). [-]
-
-    Returns
-    -------
-    Pipeline
-        Contents of its stages. [-]
-
-    Examples
-    --------
-    Llama 3.1 8B on four stages: eight layers on each, the embedding on the first, the output head on the last.
-
-    >>> llama = Model(*np.array([[32, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 32.0]]).T)
-    >>> ends = dict.fromkeys(("first_stage_layers", "last_stage_layers"), np.array([np.nan]))
-    >>> plan = {"pipeline_parallel": np.array([4.0]), "mtp_layers": np.zeros(1), "stage_dealing": np.zeros(1), **ends}
-    >>> pipeline = pipeline_contents(llama, TrainingPlan(plan))
-    >>> [(float(stage.layers[0]), float(stage.embedding[0]), float(stage.head[0])) for stage in pipeline]
-    [(8.0, 1.0, 0.0), (8.0, 0.0, 0.0), (8.0, 0.0, 1.0)]
+    The embedding is on the first stage, output head and MTP modules are on the last; a single stage has everything.
     """
     first, middle, last = stages_of(model, plan)
     middle = np.where(middle > 0, middle, np.maximum(first, last))
     stages = plan.pipeline_parallel
     single = np.where(stages < 2, 1.0, 0.0)
-    one, none = ones(single), np.zeros(single.shape)
+    every, none = ones(single), np.zeros(single.shape)
 
     def stage(layers: Array, start: bool, embedding: Array, head: Array, mtp: Array) -> StageContents:
-        mixtures = mixture_layers(model, layers, stages, start) + _mtp_mixtures(model, mtp)
+        mixtures = _mixture_layers(model, layers, stages, start) + _mtp_mixtures(model, mtp)
         kinds = _layer_kinds(model, layers, mtp, mixtures)
         return StageContents(layers + mtp, mixtures, embedding, head, mtp, *kinds)
 
     return Pipeline(
-        stage(first, True, one, single, single * plan.mtp_layers),
+        stage(first, True, every, single, single * plan.mtp_layers),
         stage(middle, False, none, none, none),
-        stage(last, False, none, one, plan.mtp_layers + none),
+        stage(last, False, none, every, plan.mtp_layers + none),
     )
 
 
 def _layer_kinds(model: Model, layers: Array, mtp: Array, mixtures: Array) -> tuple[Array, Array, Array]:
-    """Layers with attention, with linear attention, and with a dense feed-forward block, of layers and MTP modules.
+    """Layers with attention, with linear attention, and with a dense feed-forward block.
 
-    Layers of a hybrid model are split over the stages evenly by kind.
+    The kinds of layers of a hybrid model are split evenly over the stages.
     """
     whole = layers + mtp
     if not some(model.num_linear_layers):
@@ -342,55 +230,23 @@ def _layer_kinds(model: Model, layers: Array, mtp: Array, mixtures: Array) -> tu
 
 
 def pacing_contents(model: Model, plan: TrainingPlan, pipeline: Pipeline, contents: StageContents) -> StageContents:
-    """Stage contents that set the pace of the pipeline.
+    """Stage contents that set the pace of the pipeline, (rows, 3); with DualPipe every rank has both ends.
 
-    Unless a plan settles its layers, the first stage counts as full as those in between: they set the pace anyway.
-
-    Parameters
-    ----------
-    model : Model
-        Shapes, (rows,). [-]
-    plan : TrainingPlan
-        Stages, and how layers are split over them, (rows,). [-]
-    pipeline : Pipeline
-        As :func:`pipeline_contents` has it. [-]
-    contents : StageContents
-        Its stages beside each other, (rows, 3). [-]
-
-    Returns
-    -------
-    StageContents
-        The same with another first stage, and with both ends on each rank with DualPipe, (rows, 3). [-]
-
-    Examples
-    --------
-    30 layers on four stages, 7, 8, 8 and 7: the first counts as full.
-
-    >>> model = Model(*np.array([[30, 4096, 32, 8, 128, 14336, 128256, 1, 0, 0, 1, 0, 0, 0, 0, 0, 30.0]]).T)
-    >>> plan = {"pipeline_parallel": np.array([4.0]), "mtp_layers": np.zeros(1), "stage_dealing": np.zeros(1)}
-    >>> plan |= dict.fromkeys(("first_stage_layers", "last_stage_layers"), np.array([np.nan]))
-    >>> plan = TrainingPlan({**plan, "pipeline_schedule": np.array([0.0])})
-    >>> pipeline = pipeline_contents(model, plan)
-    >>> pacing_contents(model, plan, pipeline, pipeline.stages()).layers.tolist()
-    [[8.0, 8.0, 7.0]]
+    Unless the plan states its layers, the first stage counts as large as the middle stages, which set the pace anyway:
+    30 layers on four stages (7, 8, 8, 7) count as 8, 8, 7.
     """
     first, middle, last = pipeline
     settled = ~np.isnan(plan.first_stage_layers) | plan.split_by_cost
     layers = np.where(settled, first.layers, middle.layers + first.mtp)
     mixtures = np.where(settled, first.mixtures, middle.mixtures + _mtp_mixtures(model, first.mtp))
     attention, linear, dense = _layer_kinds(model, layers - first.mtp, first.mtp, mixtures)
-    pacing = contents._replace(
-        layers=side_by_side(layers, middle.layers, last.layers),
-        mixtures=side_by_side(mixtures, middle.mixtures, last.mixtures),
-        attention=side_by_side(attention, middle.attention, last.attention),
-        linear=side_by_side(linear, middle.linear, last.linear),
-        dense=side_by_side(dense, middle.dense, last.dense),
-    )
-    return pacing.mirrored(plan.dualpipe)
+    start = {"layers": layers, "mixtures": mixtures, "attention": attention, "linear": linear, "dense": dense}
+    pacing = {name: side_by_side(values, getattr(middle, name), getattr(last, name)) for name, values in start.items()}
+    return contents._replace(**pacing).mirrored(plan.dualpipe)
 
 
 def _mtp_mixtures(model: Model, mtp: Array) -> Array:
-    """Mixture-of-experts layers in MTP modules, whose layers are like the last layers of the model."""
+    """Mixture-of-experts layers in MTP modules, whose layers are like the last layer of the model."""
     return np.where(model.num_moe_layers > 0, mtp, 0.0)
 
 
@@ -465,14 +321,14 @@ def zero_bubble_time(
 def dualpipe_bubble_time(
     overlapped_time: Numeric, backward_time: Numeric, weight_gradient_time: Numeric, pipeline_parallel: Numeric
 ) -> Array:
-    r"""Idle time of a stage under DualPipe: two directions, forward and backward passes run together.
+    r"""Idle time of a stage under DualPipe: two directions, forward and backward passes overlap.
 
     .. math:: t = \left(\frac{p}{2} - 1\right) (F\&B + B - 3 W)
 
     Parameters
     ----------
     overlapped_time : numeric
-        One forward and one full backward pass that run together, F&B. [s]
+        One forward and one full backward pass that overlap, F&B. [s]
     backward_time : numeric
         Full backward pass B of one micro-batch on one stage. [s]
     weight_gradient_time : numeric

@@ -1,0 +1,57 @@
+"""Rows of the shipped workbooks as CSV files in git: they equal the workbooks, and edits go both ways."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import openpyxl
+import pytest
+
+from xlperf.base.errors import InputError
+from xlperf.base.resources import workbook
+from xlperf.workbook import build, rows, validation
+
+
+def _same_files(written: Path, stored: Path) -> None:
+    assert sorted(path.name for path in written.iterdir()) == sorted(path.name for path in stored.iterdir())
+    for path in written.iterdir():
+        assert path.read_bytes() == (stored / path.name).read_bytes(), (
+            f"{path.name} differs from the workbook: python -m xlperf.workbook.build builds the workbook from it, "
+            "--rows takes edits of the workbook back"
+        )
+
+
+def test_rows_in_text_are_the_rows_of_the_workbook(tmp_path: Path) -> None:
+    rows.write_tables(tmp_path, build.read_tables(workbook()))
+    _same_files(tmp_path, rows.rows_folder("xlperf.xlsx"))
+
+
+def test_rows_in_text_are_the_rows_of_the_validation_workbook() -> None:
+    in_text = validation.rows_in_text()
+    in_workbook = validation.read_parts(workbook("validation.xlsx"))
+    assert {sheet: cells[0] for sheet, cells in in_text.items()} == {
+        sheet: cells[0] for sheet, cells in in_workbook.items()
+    }
+    for sheet, cells in in_text.items():
+        for number, (row, shipped) in enumerate(zip(cells, in_workbook[sheet], strict=True), start=1):
+            assert row == shipped, f"{sheet}.csv row {number}"
+
+
+def test_an_edit_of_the_workbook_goes_into_the_text_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "rows_folder", lambda name: tmp_path / Path(name).stem)
+    edited = openpyxl.load_workbook(workbook())
+    sheet = edited["accelerators"]
+    top = next(row for row in range(1, 20) if sheet.cell(row, 1).value == "accelerator")
+    sheet.cell(top + 1, 1).value = "Renamed, with a comma"
+    edited.save(tmp_path / "edited.xlsx")
+    build.write_rows(tmp_path / "edited.xlsx")
+    assert rows.read_tables(tmp_path / "xlperf")["accelerators"]["accelerator"][0] == "Renamed, with a comma"
+    before = (rows.resources.workbook().parent / "rows" / "xlperf" / "models.csv").read_bytes()
+    assert (tmp_path / "xlperf" / "models.csv").read_bytes() == before
+
+
+def test_a_row_with_too_few_cells_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "power.csv"
+    path.write_text("row_id,watts\na,1\nb\n")
+    with pytest.raises(InputError, match=r"power\.csv \[row 3\]: has 1 cells for 2 columns"):
+        rows.read_cells(path, {})

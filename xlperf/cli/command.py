@@ -1,0 +1,371 @@
+"""Shared parts of commands: options from a table, files, tasks.
+
+A parameter that names a file has the type :class:`InputFile`, :class:`OutputFile` or :class:`EditedFile`.
+:class:`Command` checks all of them before the work starts: no input is an output under any spelling (another path, a
+link, a hard link, the redirected standard input), and no output is a file that xlperf ships.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from xlperf.base import resources
+from xlperf.base.errors import Fault, InputError
+from xlperf.base.files import irreplaceable
+from xlperf.cli.output import AS_JSON, STANDARD
+
+Identity = tuple[int, int]
+Decorator = Callable[[Any], Any]
+if TYPE_CHECKING:
+    _FileType = click.ParamType[str]
+else:
+    _FileType = click.ParamType  # versions of click before 8.3 know no [str]
+
+
+class InputFile(_FileType):
+    """Name of an input file, or ``-`` for standard input if the command reads it."""
+
+    name = "input file"
+
+
+class EditedFile(_FileType):
+    """Name of a file a part of which is replaced."""
+
+    name = "edited file"
+
+
+class OutputFile(_FileType):
+    """Name of a file that is written.
+
+    ``suffixes``: endings that the name may have; ``-`` among them for CSV on standard output.
+    """
+
+    name = "output file"
+
+    def __init__(self, *suffixes: str) -> None:
+        self.suffixes = suffixes
+
+
+class Task(NamedTuple):
+    """Another task of a command, chosen by an option or a word of the command line."""
+
+    chosen_by: tuple[str, ...]  # options, or one word after the command; help and errors show the first
+    command: click.Command
+    old_name: str  # the command that had this task up to the last release
+    dropped: bool = True  # whether the chosen option is only a mark, unknown to the task's own command
+
+
+class Command(click.Command):
+    """A command that checks its files before it runs, and hands over to its other tasks."""
+
+    tasks: tuple[Task, ...] = ()
+
+    def task_of(self, name: str, arguments: Sequence[str]) -> tuple[str, click.Command, list[str]]:
+        """Spelling, command and arguments of the task that the arguments choose."""
+        for task in self.tasks:
+            for place, word in enumerate(arguments):
+                if word.partition("=")[0] in task.chosen_by and (word.startswith("-") or place == 0):
+                    left = [*arguments[:place], *arguments[place + task.dropped :]]
+                    if any(word in ("-h", "--help") for word in left):
+                        left = ["--help"]
+                    return f"{name} {task.chosen_by[0]}", task.command, left
+        return name, self, list(arguments)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Check the files, then run."""
+        check_files(ctx.command, ctx.params)
+        return super().invoke(ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Options, then the other tasks."""
+        super().format_options(ctx, formatter)
+        if self.tasks:
+            with formatter.section("Other tasks, each with a --help of its own"):
+                lines = [(" or ".join(task.chosen_by), task.command.get_short_help_str(200)) for task in self.tasks]
+                formatter.write_dl(lines)
+
+
+def check_files(command: click.Command, values: dict[str, Any]) -> None:
+    """Refuse outputs that cannot be written, that are inputs, or that are named twice."""
+    inputs, outputs = _named(command, values, InputFile), [(STANDARD, _identity(STANDARD, reading=False))]
+    for kind in (OutputFile, EditedFile):
+        for path, type_ in _named(command, values, kind):
+            if isinstance(type_, OutputFile):
+                _check_output(path, type_.suffixes)
+            if path not in (STANDARD, AS_JSON):
+                outputs.append((path, _identity(path)))
+    read = {_identity(path) for path, _ in inputs}
+    for path, identity in outputs:
+        if identity is None:
+            continue
+        shown = "standard output" if path == STANDARD else path
+        if identity in read:
+            raise InputError(Fault(shown, "is the input; give the output another name"))
+        if [other for _, other in outputs].count(identity) > 1:
+            raise InputError(Fault(shown, "is named for two outputs; give one of them another name"))
+        if identity in set(map(_identity, _shipped())):
+            raise InputError(Fault(shown, "comes with xlperf, which reads it; give the output another name"))
+
+
+def _named(command: click.Command, values: dict[str, Any], kind: type[_FileType]) -> list[tuple[str, Any]]:
+    """Files of one kind that a command was given, with the type of their parameters."""
+    files = []
+    for parameter in command.params:
+        value = values.get(parameter.name or "")
+        if isinstance(parameter.type, kind) and value is not None:
+            files += [(path, parameter.type) for path in (value if isinstance(value, (tuple, list)) else (value,))]
+    return files
+
+
+def _identity(path: str | Path, reading: bool = True) -> Identity | None:
+    """Device and inode of a file under any name; None if there is no file."""
+    try:
+        if str(path) == STANDARD:
+            stream = sys.stdin if reading else sys.stdout
+            status = os.fstat(stream.fileno())
+            return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+        status = os.stat(path)
+    except (OSError, ValueError, AttributeError):
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _shipped() -> Iterator[Path]:
+    """Files that xlperf itself reads: its code and tables, workbooks and templates, not the page of figures."""
+    for folder in resources.shipped_folders():
+        for path in folder.rglob("*"):
+            if path.suffix not in (".pyc", ".md"):
+                yield path
+
+
+def _check_output(path: str, suffixes: Sequence[str]) -> None:
+    """Refuse a name that no output can have."""
+    if path in (STANDARD, AS_JSON) and STANDARD in suffixes:
+        return
+    if not path.strip():
+        raise InputError(Fault("--output", "is blank; give a file name"))
+    target = Path(path)
+    known = [suffix for suffix in suffixes if suffix != STANDARD]
+    if target.is_dir():
+        raise InputError(Fault(path, f"is a folder; give a file name that ends in {_either(known)}"))
+    if target.suffix.lower() not in known:
+        shown = f'"{target.suffix}"' if target.suffix else "no ending"
+        raise InputError(Fault(path, f"the output must end in {_either(known)}, got {shown}"))
+    if not target.parent.is_dir():
+        raise InputError(Fault(path, f'there is no folder "{target.parent}"; make it first'))
+    problem = irreplaceable(path)
+    if problem:
+        raise InputError(Fault(path, problem))
+
+
+def _either(words: Sequence[str]) -> str:
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+# --- options
+
+VARY = (
+    "Values to try for a column of the plans, with commas between, 1..64 for all whole numbers between, or auto; or of "
+    "a catalog sheet for the rows that the plans name: 'accelerators.memory bandwidth=2,4,8' or factors, "
+    "'networks.link bandwidth=x1,x2', 'technology.flop energy=x0.5,x1' of what a derived device is made of."
+)
+
+
+def command(short_help: str, *lines: str, name: str = "", **shared: Decorator) -> Callable[[Any], Command]:
+    """Make a function a command with its rows of ``options.csv`` and example lines.
+
+    ``shared``: options that a row names with ``=`` and that this module does not know.
+    """
+
+    def made(function: Any) -> Command:
+        own_name = name or function.__name__
+        for row in reversed(_rows()[own_name]):
+            function = _parameter(row, shared)(function)
+        epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+        result: Command = click.command(own_name, cls=Command, short_help=short_help, epilog=epilog)(function)
+        return result
+
+    return made
+
+
+@cache
+def _rows() -> dict[str, list[dict[str, str]]]:
+    """Rows of the table of options by command, or by the name under which commands share them."""
+    with resources.table("cli/options.csv").open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    return {name: [row for row in rows if row["command"] == name] for name in {row["command"] for row in rows}}
+
+
+def _parameter(row: dict[str, str], shared: dict[str, Decorator]) -> Decorator:
+    """The parameter of a row: an argument, an option, or options that commands share."""
+    option, value, default = row["option"], row["value"], row["default"]
+    if option.startswith("="):
+        return shared[option[1:]] if option[1:] in shared else _shared(option[1:], row["meaning"])
+    settings: dict[str, Any] = {"metavar": row["metavar"] or None, "type": _type(value.rstrip("*!?"))}
+    if not option.startswith("-"):
+        optional = value.endswith(("?", "*"))
+        return click.argument(option, required=not optional, nargs=-1 if value.endswith("*") else 1, **settings)
+    settings |= {"multiple": "*" in value, "required": value.endswith("!"), "help": row["meaning"].format(vary=VARY)}
+    if value == "flag":
+        settings |= {"is_flag": True, "type": None, "default": default == "True"}
+        settings["show_default"] = bool(default)
+    elif default:
+        settings |= {"default": default.strip("()"), "show_default": not default.startswith("(")}
+    return click.option(*option.split(), *filter(None, [row["name"]]), **settings)
+
+
+def _type(value: str) -> Any:
+    """Type of a parameter by the words of its row."""
+    kind, *words = value.split()
+    match kind:
+        case "input":
+            return InputFile()
+        case "edited":
+            return EditedFile()
+        case "output":
+            return OutputFile(*words)
+        case "integer":
+            low, _, high = words[0].partition("..")
+            return click.IntRange(int(low), int(high) if high else None)
+        case "probability":
+            return click.FloatRange(0.5, 1.0, max_open=True)
+        case "choice" if "." in words[0]:
+            from xlperf.catalog.schema import column
+
+            return click.Choice(column(*words[0].split(".")).choices)
+        case "choice":
+            return click.Choice(words)
+        case "date":
+            return click.DateTime(["%Y-%m-%d"])
+    return float if kind == "number" else str
+
+
+# --- options that commands share
+
+
+class Machines(NamedTuple):
+    """Who computes: processes of this machine, or the workers of a Dask scheduler."""
+
+    processes: int | None
+    scheduler: str | None
+
+
+class Chosen(NamedTuple):
+    """Plans of a file: one by its row or its name, or all of a sheet, or all."""
+
+    row: int | None
+    name: str | None
+    sheet: str | None
+
+    @property
+    def is_one(self) -> bool:
+        """Whether one plan is named."""
+        return self.row is not None or self.name is not None
+
+
+def _machines(processes: int | None, scheduler: str | None) -> Machines:
+    if processes is not None and scheduler is not None:
+        raise click.UsageError("give --processes or --scheduler, not both")
+    return Machines(processes, scheduler)
+
+
+def _bounds(most: int | None, most_accelerators: int) -> dict[str, int]:
+    return {"most_accelerators": most_accelerators, **({} if most is None else {"most": most})}
+
+
+def _chosen(row: int | None, name: str | None, sheet: str | None) -> Chosen:
+    if row is not None and name is not None:
+        raise click.UsageError("give --row or --name, not both")
+    return Chosen(row, name, sheet)
+
+
+def packed(name: str, pack: Callable[..., Any], words: str = "") -> Decorator:
+    """Rows of a shared name as one argument of the function, made by ``pack``; ``words`` complete the help."""
+    rows = _rows()[name]
+    default, _, sheets = words.partition("|")
+    rows = [row | {"meaning": row["meaning"].format(default=default, sheets=sheets)} for row in rows]
+    names = [row["option"].strip("-").replace("-", "_") for row in rows]
+
+    def decorated(function: Any) -> Any:
+        @wraps(function)
+        def called(**given: Any) -> Any:
+            own = {each: given.pop(each) for each in names}
+            return function(**given, **{name: pack(**own)})
+
+        for row in reversed(rows):
+            called = _parameter(row, {})(called)
+        return called
+
+    return decorated
+
+
+def _shared(name: str, words: str) -> Decorator:
+    packs: dict[str, Callable[..., Any]] = {"machines": _machines, "bounds": _bounds, "chosen": _chosen}
+    if name in packs:
+        return packed(name, packs[name], words)
+    if name in ("output", "results"):
+        return output_option if name == "output" else results_option
+    (row,) = _rows()[name]
+    return _parameter(row, {})
+
+
+_JSON = "xlperf.json"
+
+
+def _table_output(metavar: str, words: str, default: Callable[[], str | None]) -> Callable[[Any], Any]:
+    """Options -o and --json of a command with a table as output; ``default`` gives the output without them."""
+
+    def chosen(context: click.Context, _: click.Parameter, value: str | None) -> str | None:
+        if not context.meta.get(_JSON):
+            return default() if value is None else value
+        if value is not None:
+            raise click.UsageError("give -o or --json, not both")
+        return AS_JSON
+
+    def asked(context: click.Context, _: click.Parameter, value: bool) -> None:
+        context.meta[_JSON] = value
+
+    def decorated(function: Any) -> Any:
+        output = click.option(
+            "-o",
+            "--output",
+            metavar=metavar,
+            type=OutputFile(".xlsx", ".csv", ".parquet", ".json", STANDARD),
+            help=words,
+            callback=chosen,
+        )
+        as_json = click.option(
+            "--json",
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=asked,
+            help="Print JSON, an object for each row.",
+        )
+        return output(as_json(function))
+
+    return decorated
+
+
+def _piped() -> str | None:
+    """CSV if standard output is a file or a pipe, a table on a terminal."""
+    return None if sys.stdout.isatty() else STANDARD
+
+
+output_option = _table_output(
+    "OUT", "Write .csv, .xlsx, .parquet or .json, or - for CSV on standard output, instead of showing a table.",
+    lambda: None,
+)  # fmt: skip
+results_option = _table_output(
+    "RESULTS", "File to write: .xlsx, .csv, .parquet or .json; - for CSV on standard output, as into a pipe. Without "
+    "it a terminal shows a table.", _piped,
+)  # fmt: skip

@@ -1,0 +1,214 @@
+"""Served plans with their settings: model, accelerators, calibration, prices and limits of replicas or pools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.catalog.calibration import Calibration
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
+from xlperf.engine.join import POOLS, Joined, Named, constants_by_family, join, plan_columns, pool_rows
+from xlperf.engine.own_runs import SHEET, Corrections, corrections
+from xlperf.equations.cost.tokens import Terms
+from xlperf.equations.hardware.power import PowerLimits
+from xlperf.equations.model.model import Architecture
+from xlperf.equations.network.collectives import OPERATIONS
+from xlperf.equations.plan.records import FP4, PRECISION_CODES, Remark
+from xlperf.equations.plan.serving_plan import InferencePlan, pool_plans, with_defaults
+from xlperf.equations.serving import Deployment, pools_of
+from xlperf.equations.serving.deployment import engine_constants, with_copied_groups
+from xlperf.equations.serving.pools import Pools
+from xlperf.equations.serving.results import BAND_FAMILIES, band_of_mode
+
+_EXPERTS = ("all_to_all", "reduce_scatter")
+_KERNELS = ("gemm", "vector", "engine_all_reduce", *(name for name in OPERATIONS if name not in _EXPERTS))
+_ATTENTION = {False: ("attention", "attention_decode"), True: ("attention", "attention_latent")}
+_LINEAR = ("linear_attention",)
+# Families that never mark a plan as extrapolated; the family of their engine or kernel does
+_BESIDE_OTHERS = ("gemm_wide", "serving_eager", "serving_memory", "engine_all_reduce", "serving_load", "serving_host",
+                  "serving_attention", "serving_experts", "attention_latent", "linear_attention", "power")  # fmt: skip
+_BANDS = ("serving_band", "capacity_band")
+_POWER = "power"
+_SOFTWARE = ("serving_software", "serving_memory", "serving_load", "serving_host", "serving_attention", *_BANDS)
+
+
+@dataclass(frozen=True)
+class ServingSetting:
+    """A block of served plans with their model, accelerators, calibration, prices and limits, (rows,)."""
+
+    deployment: Deployment
+    bands: Mapping[str, Mapping[str, Array]]  # calibrated bands by family
+    power: Mapping[str, Array]  # calibrated power constants
+    extrapolated: list[tuple[str, np.ndarray]]  # family, and rows without constants of their own
+    remarks: list[Remark]  # rules that need the catalog
+    max_sequence_length: Array  # of the model [token]
+    accelerators: np.ndarray  # rows of the sheet accelerators
+    terms: Terms  # prices and power
+    rented: np.ndarray  # whether the price is a rent
+    limits: PowerLimits
+
+    @property
+    def plan(self) -> InferencePlan:
+        """The plans with their defaults."""
+        return self.deployment.plan
+
+    def take(self, rows: slice) -> ServingSetting:
+        """Select rows; of plan columns the numbers alone."""
+        return ServingSetting(
+            self.deployment.take(rows),
+            {family: {name: v[rows] for name, v in constants.items()} for family, constants in self.bands.items()},
+            {name: values[rows] for name, values in self.power.items()},
+            [(family, far[rows]) for family, far in self.extrapolated],
+            [remark.take(rows) for remark in self.remarks],
+            self.max_sequence_length[rows],
+            self.accelerators[rows],
+            self.terms.take(rows),
+            self.rented[rows],
+            self.limits.take(rows),
+        )
+
+
+@dataclass(frozen=True)
+class Served:
+    """Plans of one mode with the settings of their replicas or pools."""
+
+    stated: InferencePlan  # as in the sheet
+    setting: ServingSetting  # of replicas or decode pools, (rows,)
+    all_pools: ServingSetting | None = None  # decode, prefill and expert pools, one after the other
+    prefilling: ServingSetting | None = None  # of prefill pools, (rows,)
+    experts: ServingSetting | None = None  # of expert pools, (expert pools,)
+    split: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # row of each expert pool
+    requests: Array | None = None  # in flight over all pools
+    corrections: Corrections | None = None  # by the user's runs
+
+    def pools(self) -> Pools | None:
+        """Pools of disaggregated plans, else None."""
+        if self.all_pools is None or self.requests is None:
+            return None
+        return pools_of(self.all_pools.deployment, self.requests, self.split)
+
+
+def _constants(
+    calibration: Calibration, joined: Joined, plan: InferencePlan, architecture: Architecture
+) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
+    eager = ("serving_eager",) if (plan.graphs == 0.0).any() else ()
+    # Matrix units without FP4 run MXFP4 weights with the kernels of INT4 weights.
+    widened = (plan.stored_in_table == FP4) & np.isnan(joined.peaks[:, FP4])
+    stored = np.where(widened, PRECISION_CODES["int4"], plan.stored_in_table)
+    wanted = (
+        (("gemm_wide",), joined.wide_keys),
+        ((*_KERNELS, *(_EXPERTS if architecture.experts else ())), joined.keys),
+        (("serving_experts",) if architecture.experts else (), joined.keys_named(stored)),
+        (_ATTENTION[architecture.one_vector], joined.keys_for(plan.attention_in_table)),
+        (_LINEAR if architecture.linear_attention else (), joined.keys),
+        ((*_SOFTWARE, _POWER, *eager), joined.keys),
+    )
+    return constants_by_family(calibration, wanted, beside=_BESIDE_OTHERS)
+
+
+def serving_setting(
+    plans: Table, plan: InferencePlan, catalog: Catalog, named: Named, architecture: Architecture
+) -> ServingSetting:
+    """Model, accelerators, calibration, prices and limits of a block of plans."""
+    if plan.has("activation_precision"):
+        plans = replace(plans, columns={**plans.columns, "precision": plan.product_precision})
+    joined = join(plans, catalog, named)
+    constants, extrapolated = _constants(catalog.calibration, joined, plan, architecture)
+    bands = {family: constants.pop(family) for family in _BANDS}
+    power = constants.pop(_POWER)
+    kernels, software = engine_constants(constants, architecture)
+    peak, complete = joined.peak_for(plan.attention_in_table), with_defaults(plan)
+    deployment = Deployment(
+        model=with_copied_groups(joined.model, complete, software["ranks"][:, 0]),
+        device=joined.device,
+        attention_device=replace(joined.device, peak_flop_rate=peak[:, None]),
+        wide_device=joined.wide_device,
+        network=joined.network,
+        plan=complete,
+        kernels=kernels,
+        software=software,
+        reserved_memory=joined.reserved_memory,
+        architecture=architecture,
+    )
+    facts = joined.max_sequence_length, joined.accelerators, joined.terms, joined.rented, joined.power
+    return ServingSetting(deployment, bands, power, extrapolated, joined.rules, *facts)
+
+
+def as_published(plans: Table, catalog: Catalog, named: Named) -> Table:
+    """Plans with precision fp8-block instead of fp8 for models whose published checkpoint has block scales.
+
+    An activation precision of fp8 is then blank: the precision of the weights.
+    """
+    models = catalog.tables["models"]
+    if "fp8_blocks" not in models or "precision" not in plans:
+        return plans
+    stated = plans.filled("precision")
+    blocks = (stated == "fp8") & (models.filled("fp8_blocks")[named.models] > 0.0)
+    if not blocks.any():
+        return plans
+    columns = {**plans.columns, "precision": np.where(blocks, "fp8-block", stated)}
+    if "activation_precision" in plans:
+        activations = plans.filled("activation_precision")
+        columns["activation_precision"] = np.where(blocks & (activations == "fp8"), "", activations)
+    return replace(plans, columns=columns)
+
+
+def served_plans(plans: Table, catalog: Catalog, named: Named, architecture: Architecture, mode: str) -> Served:
+    """Plans of one ``mode`` (static, continuous, disaggregated) with the settings of their replicas or pools."""
+    plans = as_published(plans, catalog, named)
+    stated = plan_columns(plans, InferencePlan)
+    if mode != "disaggregated":
+        served = Served(stated, serving_setting(plans, stated, catalog, named, architecture))
+        return _corrected(served, plans, catalog, named, mode)
+    # One table of all pools: decode, prefill, expert.
+    pools, requests, split = pool_plans(stated)
+    number, rows = len(plans), np.arange(len(plans))
+    rows = np.concatenate([rows, rows, split])
+
+    def of_pools(decode: np.ndarray, prefill: np.ndarray, experts: np.ndarray) -> np.ndarray:
+        return np.concatenate([decode, prefill, experts[split]])
+
+    accelerators, networks = (
+        of_pools(decode, *(pool_rows(plans, catalog, decode, column, pool) for pool in POOLS))
+        for decode, column in ((named.accelerators, "accelerator"), (named.networks, "network"))
+    )
+    pool_table = plans.take(rows)
+    columns = {**pool_table.columns, "num_accelerators": pools.num_accelerators}
+    names = [f"{pool}_accelerator" for pool in POOLS]
+    if any(name in plans for name in names):
+        decode = plans.text("accelerator")
+        words = (plans.text(name) for name in names)
+        columns["accelerator"] = of_pools(decode, *(np.where(word == "", decode, word) for word in words))
+    pool_names = Named(named.models[rows], accelerators, networks)
+    setting = serving_setting(replace(pool_table, columns=columns), pools, catalog, pool_names, architecture)
+    decoding, prefilling = setting.take(slice(0, number)), setting.take(slice(number, 2 * number))
+    experts = setting.take(slice(2 * number, None)) if len(split) else None
+    served = Served(stated, decoding, setting, prefilling, experts, split, requests)
+    return _corrected(served, plans, catalog, named, mode)
+
+
+def _corrected(served: Served, plans: Table, catalog: Catalog, named: Named, mode: str) -> Served:
+    """Served plans whose pass times are scaled by runs of the user's own cluster."""
+    if not len(catalog.tables[SHEET]):
+        return served
+    band = band_of_mode(mode, full=False)
+    ends = served.setting.bands[BAND_FAMILIES[band]]
+    widths = [ends[f"log_{first}{band}_high"][:, 0] for first in ("", "first_")]
+    factors = corrections(plans, catalog, named.models, named.accelerators, *widths)
+
+    def scaled(setting: ServingSetting) -> ServingSetting:
+        rows = np.arange(len(plans))
+        rows = np.concatenate([rows, rows, served.split])[: len(setting.deployment.plan)]
+        rows = served.split if setting is served.experts else rows
+        scales = {"time_scale": factors.time, "prefill_scale": factors.first_token}
+        columns = {name: values[rows][:, None] for name, values in scales.items()}
+        software = {**setting.deployment.software, **columns}
+        return replace(setting, deployment=replace(setting.deployment, software=software))
+
+    pools = {name: getattr(served, name) for name in ("all_pools", "prefilling", "experts")}
+    pools = {name: None if setting is None else scaled(setting) for name, setting in pools.items()}
+    return replace(served, setting=scaled(served.setting), corrections=factors, **pools)

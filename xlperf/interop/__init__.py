@@ -1,0 +1,1 @@
+"""Files of other programs: launch lines, recipes, logs, Hugging Face configurations and datasheets."""

@@ -1,0 +1,334 @@
+"""What the settings of stacks that are read from configuration files mean for a plan if several decide a column.
+
+Parallel degrees of these stacks leave data parallelism to the number of accelerators, and batches are stated for one
+device or replica: the plan's global batch follows from both.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+Stated = dict[str, str]
+_AXES = ("data", "fsdp", "fsdp_transpose", "tensor", "tensor_transpose", "tensor_sequence", "sequence", "context",
+         "pipeline", "expert")  # fmt: skip
+_REMAT = {
+    "full": ("full", ""),
+    "none": ("none", ""),
+    "minimal": ("selective", "core_attention norm activation"),
+    "minimal_flash": ("selective", "norm activation"),
+    "minimal_with_context": ("selective", "norm activation"),
+    "save_dot_with_context_except_mlp": ("selective", "norm activation mlp"),
+    "save_dot_except_mlp": ("selective", "core_attention norm activation mlp"),
+    "save_dot_except_mlpwi": ("selective", "core_attention norm activation mlp"),
+    "save_qkv_proj": ("selective", "core_attention attention_output norm activation mlp"),
+}
+"""Recomputation that remat policies of MaxText mean: its kind and, if it is selective, its modules."""
+_QUANTIZATION = {"fp8": "fp8", "fp8_full": "fp8", "nanoo_fp8": "fp8", "te_fp8_delayedscaling": "fp8",
+                 "te_fp8_currentscaling": "fp8-current", "te_mxfp8": "mxfp8", "int8": "int8"}  # fmt: skip
+_MIXED = ("nvfp4", "mxfp8", "fp8_current", "fp8_subchannel", "fp8_blockwise", "fp8", "bf16", "fp16")
+_MIXED_PRECISION = ("fp4", "mxfp8", "fp8-current", "fp8-block", "fp8-block", "fp8", "bf16", "fp16")
+_MODULES = {"core_attn": "core_attention", "layernorm": "norm", "mla_up_proj": "latent", "mlp": "mlp", "moe": "moe",
+            "moe_act": "activation"}  # fmt: skip
+
+
+UNREAD = "@"
+"""What the name of a setting starts with that a rule adds to a plan if its value has no counterpart in plans."""
+
+
+def number(told: Mapping[str, str], name: str, default: float = 0.0) -> float:
+    """A quantity as a number, the default if it is none."""
+    with suppress(ValueError):
+        value = float(told.get(name, default))
+        return value if math.isfinite(value) else default
+    return default
+
+
+def text(value: float) -> str:
+    """A number as a cell has it."""
+    return f"{value:.15g}"
+
+
+def _machines(plan: Stated, told: Mapping[str, str], fallback: float = 0.0) -> None:
+    """Accelerators of a run, from those of a node, from ``fallback`` if the file states nodes alone."""
+    each = number(told, "@accelerators_per_node", fallback if "@nodes" in told else 0.0)
+    if each:
+        plan.setdefault("num_accelerators", text(each * number(told, "@nodes", 1.0)))
+
+
+def _ranks(plan: Stated) -> float:
+    """Accelerators of one replica of the data parallelism."""
+    return math.prod(number(plan, f"{name}_parallel", 1.0) for name in ("tensor", "pipeline", "context"))
+
+
+def _batch(plan: Stated, told: Mapping[str, str]) -> None:
+    """Global batch of a micro-batch, the passes that are added up, and the replicas."""
+    replicas = number(plan, "num_accelerators") / _ranks(plan)
+    micro = number(plan, "micro_batch_size")
+    if "global_batch_size" not in plan and replicas >= 1.0 and micro:
+        plan["global_batch_size"] = text(micro * number(told, "@accumulation", 1.0) * replicas)
+
+
+def _optimizer(plan: Stated, told: Mapping[str, str]) -> None:
+    """Optimizers by the name of their class or of the Trainer."""
+    name = told.get("@optimizer", "").rpartition(".")[2].casefold().replace("-", "_")
+    if not name or name in ("none", "null"):
+        return
+    if not re.search(r"adam(w)?(?!_mini|a)", name) or re.search(r"galore|apollo|1bit|onebit|lomo|ademamix", name):
+        if name == "sgd":
+            plan["optimizer"] = "sgd"
+            return
+        plan[UNREAD + "optimizer"] = told["@optimizer"]
+        return
+    plan["optimizer"] = "adam"
+    if re.search(r"8bit|8_bit", name):
+        plan["moment_precision"] = "fp8"
+
+
+def _sixteen(plan: Stated, told: Mapping[str, str]) -> None:
+    """Precision of switches for it: FP8 over BF16 over FP16 over TF32."""
+    order = (("@fp8", told.get("@fp8_recipe", "fp8-current")), ("@bf16", "bf16"), ("@fp16", "fp16"), ("@tf32", "tf32"))
+    on = [precision for name, precision in order if told.get(name) == "yes"]
+    plan["precision"] = on[0] if on else "fp32"
+
+
+def _adapter(plan: Stated, told: Mapping[str, str], default: float) -> None:
+    """LoRA: its rank, and which products it stands beside."""
+    kind = told.get("@tuning", "full").casefold()
+    if kind in ("full", "none", "null", ""):
+        return
+    if kind != "lora":
+        plan[UNREAD + "adapter"] = kind
+    plan["adapter_rank"] = text(number(told, "@rank", default))
+    targets = set(re.findall(r"[a-z]\w+", told.get("@targets", "").casefold()))
+    if targets and targets <= {"q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value", "c_attn"}:
+        plan["adapter_modules"] = "qkv"
+
+
+def _deepspeed_by_name(plan: Stated, told: Mapping[str, str]) -> None:
+    """ZeRO of a DeepSpeed configuration that a file refers to, by the names that such files have."""
+    name = told.get("@deepspeed", "").rpartition("/")[2].casefold()
+    if not name:
+        return
+    stage = re.search(r"(?:z|zero|stage)[_-]?([0-3])(?!\d)", name)
+    if stage is None or re.search(r"fp8|alst|autotp|partial|param", name):
+        plan[UNREAD + "deepspeed"] = told["@deepspeed"]
+    if stage is None:
+        return
+    plan["zero_stage"] = stage.group(1)
+    if "offload" in name:
+        if stage.group(1) == "3" and not re.search(r"optim", name):
+            plan[UNREAD + "deepspeed"] = f"{told['@deepspeed']}: weights are offloaded as well"
+        plan["offload_optimizer"] = "1"
+
+
+def _fsdp_words(plan: Stated, told: Mapping[str, str]) -> None:
+    """ZeRO of the words that the Trainer of Transformers has for FSDP."""
+    words = set(re.split(r"[\s,\[\]\"']+", told.get("@fsdp", "").casefold())) - {"", "null", "none", "false"}
+    words |= {told["@sharding"].casefold()} if "@sharding" in told else set()
+    words |= {"full_shard"} if "@fsdp_config" in told or "@fsdp_offload" in told else set()
+    if not words:
+        return
+    plan["zero_stage"] = "2" if "shard_grad_op" in words else "0" if "no_shard" in words else "3"
+    if "offload" in words or told.get("@fsdp_offload") == "yes":
+        plan[UNREAD + "fsdp"] = "offload of parameters"
+    if words & {"hybrid_shard", "hybrid_shard_zero2"}:
+        plan["zero_stage"] = "2" if "hybrid_shard_zero2" in words else "3"
+        plan[UNREAD + "fsdp"] = "hybrid_shard"
+
+
+def _nanotron(plan: Stated, told: Mapping[str, str]) -> None:
+    if "@data" in told:
+        plan.setdefault("num_accelerators", text(number(told, "@data") * _ranks(plan)))
+    if told.get("@moe_recompute") == "yes" and plan.get("recompute") != "full":
+        plan |= {"recompute": "selective", "recompute_modules": "moe"}
+    _batch(plan, told)
+
+
+def _maxtext(plan: Stated, told: Mapping[str, str]) -> None:
+    degree, whole, free = dict[str, float](), 1.0, False
+    for axis in _AXES:
+        stated = [number(told, f"@{net}_{axis}", 1.0) for net in ("ici", "dcn")]
+        free |= any(value < 0.0 for value in stated)
+        degree[axis] = math.prod(value for value in stated if value > 0.0)
+        whole *= degree[axis]
+    if "@ici_fsdp" not in told and "num_accelerators" not in plan:
+        free = True  # the default of the axis is all that is left
+    if not free:
+        plan.setdefault("num_accelerators", text(whole))
+    plan["tensor_parallel"] = text(degree["tensor"] * degree["tensor_transpose"] * degree["tensor_sequence"])
+    plan["context_parallel"] = text(degree["context"] * degree["sequence"])
+    plan["pipeline_parallel"] = text(degree["pipeline"])
+    plan["expert_parallel"] = text(degree["expert"])
+    shards, accelerators = degree["fsdp"] * degree["fsdp_transpose"], number(plan, "num_accelerators", whole)
+    auto = [f"@{net}_fsdp" for net in ("ici", "dcn") if number(told, f"@{net}_fsdp") < 0.0]
+    if (auto or "@ici_fsdp" not in told) and accelerators % whole == 0.0:
+        shards *= accelerators / whole
+    replicas = accelerators / _ranks(plan)
+    if shards > 1.0:
+        plan["zero_stage"] = "3"
+        if shards * degree["expert"] < replicas:
+            plan["zero_group_size"] = text(shards * degree["expert"])
+    else:
+        plan["zero_stage"] = "1" if told.get("@zero_one") == "yes" else "0"
+    batch = number(told, "@device_batch", 12.0) * _ranks(plan)  # of one replica
+    stages = degree["pipeline"]
+    passes = number(told, "@microbatches", stages) if stages > 1.0 else 1.0
+    plan["micro_batch_size"] = text(batch / (passes if passes > 0.0 else stages))
+    if number(plan, "num_accelerators"):
+        plan["global_batch_size"] = text(batch * number(told, "@accumulation", 1.0) * replicas)
+    policy = told.get("@remat", "full").casefold()
+    if policy not in _REMAT:
+        plan[UNREAD + "remat_policy"] = policy
+    plan["recompute"], modules = _REMAT.get(policy, _REMAT["full"])
+    plan |= {"recompute_modules": modules} if modules else {}
+    narrow = told.get("@quantization", "").casefold()
+    if narrow and narrow not in _QUANTIZATION:
+        plan[UNREAD + "quantization"] = narrow
+    plan["precision"] = _QUANTIZATION.get(narrow, told.get("@dtype", "bf16"))
+    if number(told, "@capacity") > 0.0:
+        plan["expert_capacity"] = told["@capacity"]
+    if number(told, "@mtp") > 0.0:
+        plan["train_mtp"] = "yes"
+    if number(told, "@vocab_tiles", 1.0) > 1.0:
+        plan["cross_entropy"] = "chunked"
+    if number(plan, "virtual_pipeline", 1.0) < 1.0:
+        plan.pop("virtual_pipeline")
+
+
+def _automodel(plan: Stated, told: Mapping[str, str]) -> None:
+    _machines(plan, told, 8.0)
+    for name in [name for name in plan if name.endswith("_parallel") and number(plan, name, 1.0) < 1.0]:
+        plan.pop(name)
+    strategy = told.get("@strategy", "fsdp2").rpartition(".")[2].casefold()
+    if "ddp" in strategy:
+        plan["zero_stage"] = "0"
+    elif "fsdp" not in strategy:
+        plan[UNREAD + "strategy"] = told["@strategy"]
+    if plan.get("zero_stage", "3") != "3" or number(plan, "pipeline_parallel", 1.0) > 1.0:
+        plan.pop("reshard_after_forward", None)
+    pipeline = number(plan, "pipeline_parallel", 1.0)
+    if number(told, "@data") >= 1.0:
+        plan.setdefault("num_accelerators", text(number(told, "@data") * _ranks(plan)))
+    replicas = number(plan, "num_accelerators") / _ranks(plan)
+    copies = number(told, "@replicas", 1.0)
+    if copies > 1.0 and replicas > copies:
+        plan["zero_group_size"] = text(replicas / copies)
+    elif copies > 1.0:
+        plan["zero_stage"] = "0"
+    local = number(told, "@local_batch", 1.0)
+    plan["micro_batch_size"] = text(number(told, "@pipeline_batch", 1.0) if pipeline > 1.0 else local)
+    schedule = told.get("@schedule", "").casefold()
+    if pipeline > 1.0 and schedule:
+        known = {"1f1b": "1f1b", "interleaved1f1b": "interleaved", "gpipe": "gpipe",
+                 "interleavedzerobubble": "zero-bubble", "zbvzerobubble": "zero-bubble"}  # fmt: skip
+        plan |= {"pipeline_schedule": known[schedule]} if schedule in known else {f"{UNREAD}pp_schedule": schedule}
+    lengths = [length for length in (number(told, "@packed"), number(told, "@sequence")) if length >= 1.0]
+    plan |= {"sequence_length": text(lengths[0])} if lengths else {}
+    if told.get("@offload", "none").casefold() not in ("none", "null", "false"):
+        plan[UNREAD + "offload_policy"] = told["@offload"]
+    if told.get("@fp8") == "yes":
+        plan["precision"] = told.get("@fp8_recipe", "fp8-current")
+    elif "@te_fp8" in told:
+        plan["precision"] = told["@te_fp8"]
+    if "linear_ce" in told.get("@loss", "").casefold() or "linearcrossentropy" in told.get("@loss", "").casefold():
+        plan["cross_entropy"] = "chunked"
+    _optimizer(plan, told)
+    _batch(plan, {**told, "@accumulation": told.get("@accumulation", "1")})
+
+
+def _llama_factory(plan: Stated, told: Mapping[str, str]) -> None:
+    _machines(plan, told)
+    _sixteen(plan, told)
+    _optimizer(plan, told)
+    _adapter(plan, told, 8.0)
+    _fsdp_words(plan, told)
+    _deepspeed_by_name(plan, told)
+    if told.get("@pure") == "yes":
+        plan |= {"precision": "bf16", "master_weights": "none"}
+    plan.setdefault("micro_batch_size", "8")  # of the Trainer
+    _batch(plan, told)
+
+
+def _axolotl(plan: Stated, told: Mapping[str, str]) -> None:
+    _machines(plan, told)
+    _sixteen(plan, told)
+    _optimizer(plan, told)
+    _adapter(plan, told if told.get("@linear") != "yes" else {**told, "@targets": ""}, 8.0)
+    _fsdp_words(plan, told)
+    _deepspeed_by_name(plan, told)
+    if told.get("@checkpoints") == "offload":
+        plan |= {"recompute": "full", "offload_activations": "1"}
+    shards, copies = number(told, "@shards"), number(told, "@replicas", 1.0)
+    if shards > 1.0:
+        plan["zero_stage"] = "3"
+        plan |= {"zero_group_size": text(shards)} if copies > 1.0 else {}
+        plan.setdefault("num_accelerators", text(shards * copies * _ranks(plan)))
+    if plan.get("zero_stage") != "3":
+        plan.pop("reshard_after_forward", None)
+    _batch(plan, told)
+
+
+def _deepspeed(plan: Stated, told: Mapping[str, str]) -> None:
+    _machines(plan, told)
+    _sixteen(plan, told)
+    _optimizer(plan, told)
+    for name in [name for name, value in plan.items() if value == "auto"]:
+        plan.pop(name)  # the Trainer fills it in
+    place = told.get("@offload", "none")
+    if place != "none":
+        plan["offload_optimizer"] = text(number(told, "@ratio", 1.0))
+        plan |= {"offload_target": "drive"} if place == "nvme" else {}
+    replicas, whole = number(plan, "num_accelerators") / _ranks(plan), number(plan, "global_batch_size")
+    if "micro_batch_size" not in plan and whole and replicas:
+        plan["micro_batch_size"] = text(whole / replicas / number(told, "@accumulation", 1.0))
+    if number(plan, "zero_group_size", 1.0) < 1.0:
+        plan.pop("zero_group_size")
+    _batch(plan, told)
+
+
+def _bridge(plan: Stated, told: Mapping[str, str]) -> None:
+    _machines(plan, told)
+    mixed = told.get("@mixed", "").casefold()
+    for word, precision in zip(_MIXED, _MIXED_PRECISION, strict=True):
+        if word in mixed:
+            plan["precision"] = precision
+            break
+    if number(plan, "virtual_pipeline", 1.0) > 1.0:
+        plan.setdefault("pipeline_schedule", "interleaved")
+    elif number(plan, "virtual_pipeline", 1.0) < 1.0:
+        plan.pop("virtual_pipeline")
+    if "full_iteration" in told.get("@graph_scope", ""):
+        plan["graphs"] = "step"
+    named = [one for key in ("@modules", "@recompute_modules") for one in re.findall(r"\w+", told.get(key, ""))]
+    modules = [_MODULES[one] for one in named if one in _MODULES]
+    if modules and plan.get("recompute", "selective") == "selective":
+        plan |= {"recompute": "selective", "recompute_modules": " ".join(dict.fromkeys(modules))}
+    layers = number(told, "@recompute_num_layers")
+    if layers:
+        plan["recompute"] = "full"
+        plan["recompute_group" if told.get("@recompute_method") == "uniform" else "recompute_layers"] = text(layers)
+    if told.get("@task") == "lora":
+        plan.setdefault("adapter_rank", "32")
+    if told.get("@aware") == "yes":
+        plan.setdefault("moment_precision", "bf16")
+    if told.get("@offload") == "yes":
+        plan.setdefault("offload_optimizer", "1")
+    if number(told, "@offload_layers"):
+        plan[UNREAD + "activation_offload_layers"] = told["@offload_layers"]
+    if number(plan, "zero_stage") == 3.0 and number(plan, "pipeline_parallel", 1.0) > 1.0:
+        plan.pop("reshard_after_forward", None)
+
+
+CONFIG_RULES: dict[str, Callable[[Stated, Mapping[str, str]], None]] = {
+    "nanotron": _nanotron,
+    "maxtext": _maxtext,
+    "automodel": _automodel,
+    "llama-factory": _llama_factory,
+    "axolotl": _axolotl,
+    "deepspeed": _deepspeed,
+    "bridge": _bridge,
+}
+"""Rules of the stacks that are read and not written."""

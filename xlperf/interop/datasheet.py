@@ -1,0 +1,151 @@
+"""A datasheet's card as a row of the sheet ``accelerators``: lines of a name and a value, in a vendor's words.
+
+``memory bandwidth: 4.8 TB/s``, ``FP8 Tensor Core,3958 TFLOPS (with sparsity)`` and the sheet's own headers are read
+alike. Names that no column has are named, not dropped in silence.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.units import UNITS, factor
+from xlperf.catalog.schema import Column, known_units, split_header, table_schema, unit_of
+
+_WORDS: tuple[tuple[str, str], ...] = (
+    (r"accelerator|gpu|product|model|name", "accelerator"),
+    (r"(max(imum)? )?(thermal design power|tdp|tbp|(total )?board power|power)( limit)?", "thermal_design_power"),
+    (r"(gpu |total |hbm )?memory( size| capacity)?|hbm capacity", "memory_capacity"),
+    (r"(gpu |peak |hbm )?(memory )?bandwidth", "memory_bandwidth"),
+    (r"(gpu )?memory type|memory technology", "memory_type"),
+    (r"(peak )?(fp16|bf16|bfloat16|fp16 bf16|bf16 fp16)( tensor( core)?| matrix)?( peak)?", "peak_flop_rate_bf16"),
+    (r"(peak )?fp8( tensor( core)?| matrix)?( peak| performance)?", "peak_flop_rate_fp8"),
+    (r"(peak )?(nv)?fp4( tensor( core)?| matrix)?( peak| performance)?", "peak_flop_rate_fp4"),
+    (r"(peak )?int8( tensor( core)?| matrix)?( peak| performance)?", "peak_flop_rate_int8"),
+    (r"(peak )?tf32( tensor( core)?| matrix)?( peak| performance)?", "peak_flop_rate_tf32"),
+    (r"(peak )?fp32( vector)?( peak| performance)?", "peak_flop_rate_fp32"),
+    (r"(streaming multiprocessors|sms?|compute units|cus?)( count)?", "num_multiprocessors"),
+    (r"(gpu )?(max(imum)? )?(boost |peak engine )?clock( rate)?", "clock_rate"),
+    (r"(l2|last level|infinity)( cache)?( size| capacity)?", "l2_capacity"),
+    (r"process( node)?|technology|lithography", "technology_node"),
+    (r"interconnect|nvlink( bandwidth)?|infinity fabric( bandwidth)?|link bandwidth both directions", "link_bandwidth"),
+)  # fmt: skip
+_UNIT_WORDS = {
+    "TFLOPS": "TFLOP/s", "PFLOPS": "PFLOP/s", "TOPS": "TFLOP/s", "TFLOP": "TFLOP/s", "POPS": "PFLOP/s",
+    "GBPS": "GB/s", "TBPS": "TB/s", "WATT": "W", "WATTS": "W", "MHZ": "MHz", "GHZ": "GHz", "KW": "kW", "NM": "nm",
+}  # fmt: skip
+_VALUE = re.compile(r"(?:up to\s+)?(?P<number>\d[\d,]*\.?\d*)\s*(?P<unit>[A-Za-zµ/0-9]*)(?P<rest>.*)", re.IGNORECASE)
+_SPARSE = re.compile(r"spars|\*", re.IGNORECASE)
+_BOTH = re.compile(r"nvlink|infinity|interconnect|both directions|bidirectional", re.IGNORECASE)
+
+
+class AcceleratorRow(NamedTuple):
+    """A row of ``accelerators`` in the schema's units, what was done to its numbers, and lines that no column has."""
+
+    row: dict[str, float | str]
+    remarks: list[str]
+    unread: list[str]
+
+
+def read_card(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Read lines of a name and a value: separated by a comma, tab, colon or equals sign; or a JSON object.
+
+    Raises InputError where the file cannot be read or holds no such line.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(Fault(str(path), "there is no such file")) from None
+    except (OSError, UnicodeDecodeError) as error:
+        problem = "is no text; a card as .csv, .txt or .json is meant"
+        raise InputError(Fault(str(path), getattr(error, "strerror", None) or problem)) from None
+    if file.suffix.casefold() == ".json":
+        try:
+            result = json.loads(text)
+        except (ValueError, RecursionError):
+            raise InputError(Fault(str(path), "is no JSON")) from None
+        if isinstance(result, dict):
+            return {str(name): str(value) for name, value in result.items() if value is not None}
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    rows = [[part.strip().strip('"') for part in re.split(r"\s*[,\t:=]\s*", line, maxsplit=1)] for line in lines]
+    card = {row[0]: row[1] for row in rows if len(row) == 2 and row[1]}
+    if not card:
+        raise InputError(Fault(str(path), 'holds no line of a name and a value, such as "memory bandwidth: 4.8 TB/s"'))
+    return card
+
+
+def accelerator_row(card: Mapping[str, str], name: str, source: str) -> AcceleratorRow:
+    """Turn a card into a row of the sheet ``accelerators``.
+
+    ``card``: values by name, as :func:`read_card` gives them. ``name``: name of the accelerator where the card has
+    none. ``source``: where the card comes from. Raises InputError for a value that is no number in a unit of its
+    column, naming the line.
+    """
+    columns = table_schema("accelerators").by_name
+    row: dict[str, float | str] = {}
+    remarks: list[str] = []
+    unread: list[str] = []
+    faults: list[Fault] = []
+    for label, text in card.items():
+        column = columns.get(_column_of(label))
+        if column is None:
+            known = nearest(split_header(label)[0].replace("_", " "), [c.replace("_", " ") for c in columns])
+            unread.append(f'"{label}" is no column of accelerators; {known}')
+        elif column.kind != "number":
+            row[column.name] = text
+        else:
+            try:
+                row[column.name] = _number(column, label, text, remarks)
+            except ValueError as error:
+                faults.append(Fault(source, f"{label}: {error}"))
+    if faults:
+        raise InputError(faults)
+    row = {"accelerator": row.pop("accelerator", name), **row}
+    row.setdefault("source", source)
+    row.setdefault("kind", "datasheet")
+    if remarks and "notes" not in row:
+        row["notes"] = "; ".join(remarks)
+    return AcceleratorRow(row, remarks, unread)
+
+
+def _column_of(label: str) -> str:
+    """Column that a line of a datasheet is about; "" if none is."""
+    own = split_header(label)[0]
+    if own in table_schema("accelerators").by_name:
+        return own
+    words = re.sub(r"[^a-z0-9]+", " ", re.sub(r"\([^)]*\)|\*", " ", label.casefold())).strip()
+    return next((column for pattern, column in _WORDS if re.fullmatch(pattern, words)), "")
+
+
+def _number(column: Column, label: str, text: str, remarks: list[str]) -> float:
+    """A value in the unit of the schema; sparse peaks are halved, as are links stated in both directions."""
+    match = _VALUE.match(text.strip())
+    if match is None:
+        raise ValueError(
+            f"a number{f' ({column.unit})' if column.unit not in ('', '-') else ''} is meant, got {text!r}"
+        )
+    value, stated = float(match["number"].replace(",", "")), match["unit"] or split_header(label)[1] or ""
+    words = column.name.replace("_", " ")
+    symbol = next((s for s in UNITS if s.casefold() == stated.casefold()), _UNIT_WORDS.get(stated.upper(), ""))
+    if column.name == "memory_capacity" and symbol in ("GB", "GiB", ""):
+        if symbol == "GB":
+            remarks.append("memory capacity: GB of a datasheet are taken as GiB, as drivers report them")
+    elif stated and not symbol and not column.is_whole:
+        raise ValueError(f'"{stated}" is no unit; known are {", ".join(known_units(unit_of(column).dimension)[:8])}')
+    elif symbol and not column.is_whole:
+        if UNITS[symbol].dimension != unit_of(column).dimension:
+            raise ValueError(f"{stated} is no unit of {words} ({column.unit})")
+        value *= factor(symbol) / unit_of(column).factor
+    if column.name.startswith("peak_flop_rate") and _SPARSE.search(f"{label} {match['rest']}"):
+        value /= 2.0
+        remarks.append(f"{words}: half of the peak with sparsity")
+    if column.name == "link_bandwidth" and _BOTH.search(f"{label} {match['rest']}"):
+        value /= 2.0
+        remarks.append(f"{words}: half of the bandwidth stated for both directions")
+    return float(f"{value:.15g}")

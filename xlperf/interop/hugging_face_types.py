@@ -1,0 +1,202 @@
+"""Model types of Hugging Face: which one a configuration is of, and its entries with the defaults of that type.
+
+``hugging_face.csv`` says what the code of a type adds to its configuration, or why no row expresses it;
+``hugging_face_defaults.csv`` the defaults of the configuration classes of transformers 5.24, the type of the language
+part of types with parts, and their architectures.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from xlperf.base.resources import rows
+
+_STRUCTURE = re.compile(
+    r"expert|moe|mlp|ffn|head|layer|cross|share|conv|mamba|ssm|state_size|lora|rank|window|chunk|mtp|nextn|sparse|"
+    r"latent|topk|zero_|residual|embed.*(dim|size)|hidden_size|gate|gating|block_size|loop|recur|memory|linear_attn"
+)
+"""Names of entries that may change what a model computes."""
+_HARMLESS = re.compile(
+    r"norm|eps|drop|init|bias|rope|rotary|loss|aux|coef|scal|router_(jitter|logits)|output_|token_id|act$|act_fn|"
+    r"activation|layer_types|dtype|max_window_layers|config|^moe_layers$|fp32|"
+    r"(topk|score|scoring|routed).*(method|func|factor|group)|_group$|pretraining|chunk_size_feed_forward|"
+    r"cross_attention_hidden_size|^qk_head_dim$|_loss|softcap|multiplier|logit_softcapping|num_hash_layers|^_|"
+    r"capacity|overlap|^time_step|^chunk_size$|^cla_share_factor$|^num_mtp_modules$|^mtp_transformer_layers$|^mtp_.*type$|swiglu_limit|bidirectional|(head|expert|layer)s?_mask"
+)
+"""Names among those that do not."""
+_UNREAD_ANYWHERE = re.compile(
+    r"token_id$|token_index$|_token$|^_|eps|drop|init|rope|rotary|theta|loss|aux|coef|router_jitter|^output_|dtype$|"
+    r"^(architectures|auto_map|transformers_version|model_type|use_cache|hidden_act(ivation)?|activation_function|"
+    r"quantization_config|tokenizer_class|id2label|label2id|problem_type|finetuning_task|torchscript|pruned_heads|"
+    r"return_dict(_in_generate)?|pretraining_tp|chunk_size_feed_forward|is_decoder|num_labels|vision_config|"
+    r"audio_config|rms_norm_eps|model_max_length|max_length|min_length|do_sample|early_stopping|num_beams|"
+    r"num_beam_groups|temperature|top_p|typical_p|top_k|repetition_penalty|length_penalty|diversity_penalty|"
+    r"no_repeat_ngram_size|encoder_no_repeat_ngram_size|bad_words_ids|num_return_sequences|prefix|ep_size|"
+    r"max_window_layers|norm_topk_prob|routed_scaling_factor|scoring_func|topk_method|n_group|topk_group|"
+    r"router_scaling_factor|moe_router_[a-z_]*|original_max_position_embeddings|task_specific_params|"
+    r"tf_legacy_loss|use_bfloat16|remove_invalid_values|exponential_decay_length_penalty|suppress_tokens|"
+    r"begin_suppress_tokens|forced_[a-z_]*|cross_attention_hidden_size|tie_encoder_decoder|seq_aux)$"
+)
+"""Names of entries that no type reads as a shape."""
+_TURNED_OFF: tuple[object, ...] = (None, False, 0, "", [], {})
+_SWITCHES = ("is_moe", "use_moe", "enable_moe")
+"""Entries that, where false, leave a mixture of experts out that others describe."""
+
+
+class ModelType(NamedTuple):
+    """A type of model: its name, columns that its code decides, defaults of its entries; a remark if it is assumed.
+
+    ``assumed``: why the model is taken as Llama, "" for a known type. ``remark``: how a known type was found.
+    """
+
+    name: str
+    family: Mapping[str, str]
+    defaults: Mapping[str, Any]
+    assumed: str
+    remark: str
+
+
+class Entries(dict[str, Any]):
+    """Entries of a configuration, with the defaults of its class, and which of them were looked up."""
+
+    def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        self.read: set[str] = set()
+        self.defaults = defaults
+        self.filled: dict[str, Any] = {}
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """An entry that is stated, else the default of its class, else that of the caller."""
+        self.read.add(key)
+        if key in self:
+            return super().get(key)
+        return self.defaults.get(key, default)
+
+    def first(self, keys: Sequence[str]) -> tuple[str, Any]:
+        """The first of some names that is stated; else, unless one is stated as null, the first with a default."""
+        self.read.update(keys)
+        for key in keys:
+            if super().get(key) is not None:
+                return key, self[key]
+        if any(key in self for key in keys):
+            return "", None
+        for key in keys:
+            if key in self.defaults:
+                self.filled[key] = self.defaults[key]
+                return key, self.defaults[key]
+        return "", None
+
+    def off(self) -> bool:
+        """Whether a switch turns the experts off that other entries describe."""
+        return any(self.get(key) is False for key in _SWITCHES)
+
+    def unread(self, known: bool) -> list[str]:
+        """Entries that may change what a model computes, and that nobody looked at.
+
+        ``known``: of a known type entries with its defaults are none, nor names that tell of no structure; of an
+        unknown type every entry counts whose name is not one that all types share.
+        """
+        stated = [key for key in self if key not in self.read and not _UNREAD_ANYWHERE.search(key)]
+        if not known:
+            return [key for key in stated if self[key] not in _TURNED_OFF]
+        return [
+            key
+            for key in stated
+            if (self[key] != self.defaults[key] if key in self.defaults else self[key] not in (*_TURNED_OFF, 1))
+            and not isinstance(self[key], str)
+            and _STRUCTURE.search(key)
+            and not _HARMLESS.search(key)
+        ]
+
+
+@cache
+def families() -> dict[str, dict[str, str]]:
+    """Rows of ``hugging_face.csv`` by model type."""
+    return {row["model_type"]: row for row in rows("interop/hugging_face.csv")}
+
+
+@cache
+def _classes() -> dict[str, dict[str, str]]:
+    return {row["model_type"]: row for row in rows("interop/hugging_face_defaults.csv")}
+
+
+@cache
+def _by_architecture() -> dict[str, str]:
+    """Model types by the names of their classes, without the task that these end with."""
+    by_name: dict[str, str] = {}
+    for kind, row in _classes().items():
+        if row["architecture"]:
+            by_name.setdefault(_stem(row["architecture"]), row["language_part"] or kind)
+    return by_name
+
+
+def _stem(architecture: str) -> str:
+    """Name of a model in that of a class.
+
+    >>> _stem("DeepseekV4ForCausalLM"), _stem("GPT2LMHeadModel")
+    ('deepseekv4', 'gpt2')
+    """
+    return re.split(r"For[A-Z]|LMHead", architecture)[0].casefold()
+
+
+@cache
+def defaults_of(kind: str) -> Mapping[str, Any]:
+    """Defaults of the entries of a model type, as its class has them.
+
+    >>> defaults_of("gemma3_text")["num_attention_heads"], defaults_of("gemma3_text")["tie_word_embeddings"]
+    (8, True)
+    """
+    row = _classes().get(kind)
+    pairs = [pair.partition("=") for pair in row["entries"].split()] if row else []
+    return {key: value == "true" if value.isalpha() else int(value) for key, _, value in pairs}
+
+
+def tied_by_parts(config: Mapping[str, Any]) -> bool | None:
+    """Whether a model with parts ties its embeddings, as far as its own entries say: None if its text part does.
+
+    Transformers from release 5 on reads the entry of the whole and has a default for it; before, the text part decides.
+    """
+    stated = config.get("tie_word_embeddings")
+    if isinstance(stated, bool):
+        return stated
+    release = str(config.get("transformers_version") or "").partition(".")[0]
+    whole = defaults_of(str(config.get("model_type") or "")).get("tie_word_embeddings")
+    return whole if release.isdecimal() and int(release) >= 5 else None
+
+
+def model_type(config: Mapping[str, Any], part: Mapping[str, Any]) -> ModelType:
+    """The type of a language model: by its own model type, by that of the whole, or by its architectures.
+
+    ``config``: the whole configuration. ``part``: its language part, which may be the whole.
+    """
+    known = families()
+    own = str(part.get("model_type") or "")
+    stated = own or str(config.get("model_type") or "")
+    kind = stated if stated in known else _classes().get(stated, {}).get("language_part", "")
+    remark = ""
+    if kind == "minimax" and _all_of(part.get("attn_type_list")):
+        kind = "minimax_m2"  # the type that its first configurations have
+    if kind not in known:
+        classes = [str(name) for source in (part, config) for name in _names(source.get("architectures"))]
+        results = [_by_architecture().get(_stem(name), "") for name in classes]
+        kind = next((name for name in results if name in known), "")
+        kind = "rwkv" if any(word.casefold().startswith("rwkv") for word in (stated, *classes)) else kind
+        remark = f'model type "{stated}" is not known: taken as {kind} by its architectures' if kind else ""
+    if kind:
+        return ModelType(kind, known[kind], defaults_of(kind), "", remark)
+    assumed = dict(known["llama"])
+    if any(part.get(name) for name in ("num_experts", "n_routed_experts", "num_local_experts")):
+        assumed["expert_width"] = "" if "moe_intermediate_size" in part else "intermediate_size"
+    words = f'model type "{stated}" is not known' if stated else "no model type is stated"
+    return ModelType(stated, assumed, {}, words, "")
+
+
+def _names(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _all_of(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(value)

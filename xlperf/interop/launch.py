@@ -1,0 +1,504 @@
+"""Launch lines of training and serving stacks: the arguments of a plan, and the plan of arguments.
+
+``launch_flags.csv`` says which flag of which version is which column; rows without a column are flags that alter
+neither time nor memory. What a stack has no flag for (the accelerator, the network, lengths of a benchmark ...) stands
+in comment lines that start with ``# xlperf:``. Columns that several arguments decide together follow from quantities of
+the stack (``@data``, ``@tensor``) by :mod:`xlperf.interop.launch_rules`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from functools import cache, partial
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.resources import rows
+from xlperf.catalog.cells import shown
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.schema import canonical, split_header, table_schema, unit_of
+from xlperf.catalog.table import Table
+from xlperf.interop.config_rules import UNREAD
+from xlperf.interop.config_text import Config, config_of
+from xlperf.interop.launch_rules import LACKS, Stated, plan_of, settled, stack_of
+from xlperf.interop.launch_shell import Endless
+from xlperf.interop.launch_stacks import (
+    Flag,
+    by_name,
+    candidates_of,
+    claimed,
+    flags,
+    kind_of,
+    moves,
+    own_model,
+    placed,
+    read_stacks,
+    readable,
+    software_of,
+    stacks,
+    switched_off,
+    value_of,
+)
+from xlperf.interop.launch_start import WRITTEN, Shape, filled, script, start_flags, started_values
+from xlperf.interop.launch_text import COMMAND, Setting, handed_to, lined_settings, logged_settings, settings_of
+from xlperf.interop.log_text import log_lines
+from xlperf.interop.stack_rules import TITLES, broken_line
+
+MARK = "# xlperf:"
+MOST_TEXT = 1_000_000
+"""Characters of a launch file at the most. [-]"""
+MOST_SHOWN = 120
+"""Settings of a message, and characters of each, at the most. [-]"""
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
+_SHORT = re.compile(r"-[A-Za-z]|[A-Z_][A-Z0-9_]*=")
+"""Options of other commands on the same line, and variables: not listed if they are not known."""
+_ZERO = frozenset({"zero_stage", "zero_group_size", "offload_activations", "tensor_parallel"})
+"""Columns that a DeepSpeed configuration decides where another stack refers to it."""
+_LAUNCHERS = frozenset({"@nodes", "@accelerators_per_node"})
+"""Quantities that torchrun states by itself."""
+Groups = Sequence[Sequence[Sequence[Setting]]]
+"""Settings of texts, command by command."""
+
+
+@cache
+def _variables(kind: str) -> Mapping[str, tuple[Flag, ...]]:
+    """Variables of the environment that mean a column whatever script reads them."""
+    result: dict[str, list[Flag]] = {}
+    for row in rows("interop/launch_variables.csv"):
+        for name in row["variable"].split() if row["kind"] == kind else ():
+            flag = Flag("", "environment", kind, name, row["column"], row["value"], row["argument"])
+            result.setdefault(name, []).append(flag)
+    return {name: tuple(own) for name, own in result.items()}
+
+
+@cache
+def _still_variables() -> tuple[str, ...]:
+    """Patterns of variables that alter neither time nor memory: paths, addresses, settings of libraries."""
+    result = rows("interop/launch_variables.csv")
+    return tuple(name for row in result if not row["column"] for name in row["variable"].split())
+
+
+@cache
+def _commands() -> tuple[str, ...]:
+    """Commands whose first argument is the model."""
+    return tuple(dict.fromkeys(row["flag"] for row in rows("interop/launch_flags.csv") if row["flag"] in _POSITIONAL))
+
+
+LOG = "(log)"
+"""How versions of names end that stand in logs and results alone."""
+_POSITIONAL = ("vllm serve", "trtllm-serve")
+
+
+def launch_lines(plan: Table, stack: str, shape: Shape | None = None) -> list[str]:
+    """Arguments of one plan, one per line; with the shape of its model the commands that start it.
+
+    ``stack``: one of :func:`stacks`. ``shape``: of the plan's model and servers. Raises InputError where the stack does
+    not run plans of this kind, or a start would break a rule about its flags.
+    """
+    known = flags(stack)
+    if known[0].kind != plan.kind:
+        fitting = [name for name in stacks() if flags(name)[0].kind == plan.kind]
+        problem = f"{stack} runs {known[0].kind} plans; for {plan.kind} plans: {', '.join(fitting)}"
+        raise InputError(Fault("--for", problem))
+    stated = _stated(plan)
+    asked = stated if shape is None else filled(stated, shape, plan.kind)
+    values = stack_of(stack, asked)
+    if shape is not None:
+        values = started_values(stack, asked, values, shape)
+    written = list(_arguments(known, values, WRITTEN.get(stack, ())))
+    lines = [line for _, line in written]
+    if shape is not None:
+        more = [("", line) for line in start_flags(stack, asked, shape)]
+        written = [*more, *written]
+        broken = broken_line(stack, [line for _, line in written])
+        if broken:
+            raise InputError(Fault(plan.place(0, "model"), f"{TITLES[stack]} would not start: {broken}"))
+        lines = script(stack, written, asked, shape)
+    if shape is None:
+        texts = [settings_of(line, commands=_commands()) for line in lines]
+    else:
+        texts = [_as_one(settings_of("\n".join(lines), commands=_commands()))]
+    told = plan_of(stack, told_by(texts, stack).values)
+    rest = {name: value for name, value in stated.items() if told.get(name) != value}
+    rest |= {name: "" for name in told if name not in stated}
+    marked = [f"{MARK} {name} = {value}".rstrip() for name, value in rest.items()]
+    return [f"{MARK} {stack} {_version(known)}", *marked, *lines]
+
+
+def _version(known: Sequence[Flag]) -> str:
+    """The newest version of the stack that a flag of a column is of."""
+    own = [flag.version for flag in known if flag.column and flag.version[-1].isdigit()]
+    own = [version for version in own if version.split()[0] == own[0].split()[0]]
+    return max(own, key=lambda version: [int(part) for part in version.rpartition(" ")[2].split(".")])
+
+
+def _arguments(known: Sequence[Flag], stated: Mapping[str, str], written: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """A line for each column with the first flag that says it, and the version of the flag.
+
+    ``written``: beginnings of the versions whose flags are written; none: all.
+    """
+    done = set()
+    for flag in known:
+        value = stated.get(flag.column)
+        if (
+            flag.version.endswith(LOG)
+            or not flag.column
+            or flag.column in done
+            or value is None
+            or (flag.value and flag.value != value)
+            or (written and not flag.version.startswith(tuple(written)))
+        ):
+            continue
+        listed = flag.argument == "*" and not flag.value
+        if "auto" in (value, flag.argument) or (listed and flag.column not in ("@captured", "@converters")):
+            continue
+        done.add(flag.column)
+        argument = value if listed else "" if flag.argument == "*" else flag.argument if flag.value else value
+        if flag.flag.endswith("="):
+            line = flag.flag + argument
+        elif flag.flag[:1] == "-" or " " in flag.flag or flag.flag in _POSITIONAL:
+            line = f"{flag.flag} {shlex.quote(argument)}".removesuffix(" ''")
+        else:
+            line = f"{flag.flag}: {argument}"
+        yield flag.version, line
+
+
+def _stated(plan: Table) -> Stated:
+    """What a plan states, as a sheet would have it."""
+    result = {}
+    for column in plan.schema.by_name.values():
+        if column.name not in plan:
+            continue
+        value = plan[column.name][0]
+        if column.name in plan.auto and plan.auto[column.name][0]:
+            result[column.name] = "auto"
+        elif column.is_text:
+            result |= {column.name: str(value)} if value else {}
+        elif value == value:
+            number = float(value) / unit_of(column).factor
+            words = {1.0: "yes", 0.0: "no"} if column.kind == "flag" else {}
+            result[column.name] = words.get(float(value), f"{number:.15g}")
+    return result
+
+
+class Launch(NamedTuple):
+    """The plan of a launch file, and its remarks.
+
+    ``unknown``: settings that are not in the table. ``open``: settings whose variables have to be given. ``unread``:
+    settings that move a result and have no column; none unless the text is read in part. ``notes``: assumptions.
+    """
+
+    plan: Table
+    unknown: list[str]
+    open: list[str]
+    unread: list[str]
+    notes: list[str]
+
+
+def read_launch(
+    text: str,
+    name: str,
+    stack: str = "",
+    given: Mapping[str, str] | None = None,
+    models: Table | None = None,
+    partial: bool = False,
+    beside: Path | None = None,
+) -> Launch:
+    """The plan of a launch line, script or configuration file, or of a log or result that lists its arguments.
+
+    ``text``: arguments, with or without what :func:`launch_lines` adds in comments. ``name``: what the text is called,
+    for messages. ``stack``: one of :func:`read_stacks`; "": the one that recognises the text, or that most of its flags
+    are of. ``given``: columns of the plan, and variables of the environment, that the text does not say. ``models``:
+    among these a model is found by its name or its dimensions. ``partial``: settings that move a result and are not
+    read become remarks. ``beside``: folder of the file, in which a configuration that it refers to is looked up. Raises
+    InputError if no stack recognises the text, values are wrong, the text does not say what a plan must, or it has
+    settings that move a result and are not read.
+    """
+    logged, lines = logged_settings(text[:MOST_TEXT]), log_lines(text[:MOST_TEXT])
+    if len(text) > MOST_TEXT and not logged:
+        raise InputError(Fault(name, f"has more than {MOST_TEXT:,} characters: it is no launch line"))
+    said = [line[len(MARK) :].strip() for line in text.splitlines() if line.startswith(MARK)]
+    named = next((line.split()[0] for line in said if line and "=" not in line and line.split()[0] in stacks()), "")
+    try:
+        groups: Groups = [[logged] if logged else [*settings_of(text, given, _commands()), lined_settings(lines)]]
+    except Endless as error:
+        raise InputError(Fault(name, f"{error}: it is no launch script")) from None
+    if named:  # an argument per line, as launch_lines writes them
+        groups = [_as_one(groups[0])]
+    elif not logged or text.lstrip().startswith("{"):
+        stack, groups = _recognised(text, groups, stack, given or {}, name)
+    stack = stack or named or (logged and lines.stack) or max(stacks(), key=lambda own: _fit(groups, own))
+    told = told_by(groups, stack)
+    of_reference = _referenced(told.values, beside) if "@deepspeed" in told.values else []
+    kind = flags(stack)[0].kind
+    columns = {}
+    for key, value in (given or {}).items():  # TP is a column, unless it is a variable of the script
+        column = split_header(key)[0]
+        columns[column if re.search(rf"\$\{{?{re.escape(key)}\b", text) else canonical(kind, column)] = value
+    columns = {key: value for key, value in columns.items() if key in table_schema(kind).by_name}
+    notes: list[str] = []
+    model = "" if "model" in columns else own_model(stack, told.values, models, name)
+    own = {"model": model} if model else {}
+    plan = plan_of(stack, {**told.values, **own, **columns}, models, notes) | columns
+    rules = [f"{key[len(UNREAD) :]}: {plan.pop(key)}" for key in [*plan] if key[0] == UNREAD and key != LACKS]
+    if stack not in stacks():
+        notes += _remarks(stack, plan, told.values, columns)
+        plan.setdefault("software", software_of(stack)[0])
+    parted = [_parted(line) for line in said]
+    marked = {canonical(kind, split_header(key)[0]): value.strip() for key, equals, value in parted if equals}
+    plan |= marked
+    lacks = plan.pop(LACKS, "")
+    own_values = [key for key in told.values if key not in _LAUNCHERS and not key.startswith("@sign ")]
+    if not own_values and not marked:
+        problem = f"has no flag of {', '.join(read_stacks())}"
+        if told.scripts or told.started:
+            problem += f"; it starts {listed([*told.scripts, *told.started])}: read that file, or give what it gets"
+        raise InputError(Fault(name, problem))
+    plan = {column: value for column, value in plan.items() if value != ""}
+    given_columns = columns.keys() | marked.keys()
+    open_ = [words for words, column in told.open if not settled(column, given_columns, plan, told.scripts)]
+    off = switched_off(one for texts in groups for group in texts for one in group)
+    unknown = [] if logged and stack in stacks() else [*dict.fromkeys(told.unknown)]
+    handed = frozenset(told.handed)
+    kinds = {words: "moves" if words in handed else kind_of(words, off) for words in unknown}
+    unread = [*(words for words, kind in kinds.items() if kind == "moves"), *rules, *of_reference]
+    unknown = [words for words, kind in kinds.items() if not kind]
+    if not partial:
+        shown = [placed(words, text) for words in unread[:MOST_SHOWN]]
+        _refuse(name, stack, [*shown, *unread[MOST_SHOWN:]], open_)
+    notes += [f"what {_last(script)} sets itself is not read" for script in dict.fromkeys(told.scripts)]
+    return Launch(_plan_table(kind, plan, name, open_, lacks), unknown, open_, unread, notes)
+
+
+def _as_one(groups: Sequence[Sequence[Setting]]) -> list[list[Setting]]:
+    """Settings of several commands as those of one."""
+    return [[one for group in groups for one in group]]
+
+
+def _parted(line: str) -> tuple[str, str, str]:
+    return line.partition("=")
+
+
+def _refuse(name: str, stack: str, unread: Sequence[str], asked: Sequence[str]) -> None:
+    """Raise InputError if settings that move a result are not read, or their variables are not known."""
+    remedy = "or --partial to read the rest"
+    faults = []
+    if unread:
+        problem = f"has settings of {stack} that move a result and are not read: {listed(unread)}"
+        faults.append(Fault(name, f"{problem}: give what they mean with --set, {remedy}"))
+    if asked:
+        variable = _VARIABLE.search(" ".join(asked))
+        shown = f"--set {variable.group(1)}=..." if variable else "--set"
+        faults.append(Fault(name, f"has variables without a value: {listed(asked)}: give them with {shown}, {remedy}"))
+    if faults:
+        raise InputError(faults)
+
+
+def listed(words: Sequence[str]) -> str:
+    """Settings in a message: the first ones, cut.
+
+    ``words``: settings as they are written.
+
+    >>> listed(["--a 1", "--b 2"])
+    '--a 1; --b 2'
+    """
+    shown = [one if len(one) <= MOST_SHOWN else f"{one[:MOST_SHOWN]}..." for one in words[:MOST_SHOWN]]
+    rest = len(words) - len(shown)
+    return "; ".join([*shown, *([f"and {rest:,} more"] if rest else [])])
+
+
+def _recognised(text: str, groups: Groups, stack: str, given: Mapping[str, str], name: str) -> tuple[str, Groups]:
+    """The stack that recognises a file, "" where flags have to decide, and the settings that it is read by."""
+    config = config_of(text, given)
+    if any(one.name.startswith("-") or ".-" in one.name for group in groups[0] for one in group):
+        config = Config("", [])  # commands inside YAML are read as commands
+    result = stack or claimed(text, config, groups[0], name)
+    if not result and config.kind:
+        remedy = f"--for names one; read are {readable()}"
+        raise InputError(Fault(name, f"is a configuration ({config.kind}) that no stack recognises; {remedy}"))
+    if result == "serving":
+        serving = [own for own in stacks() if flags(own)[0].kind == "inference"]
+        return max(serving, key=lambda own: _fit(groups, own)), groups
+    if config.kind and (result not in stacks() or config.kind == "python"):
+        groups = [[config.settings]]
+    return result, groups
+
+
+def _referenced(values: Stated, beside: Path | None) -> list[str]:
+    """Replace the reference to a DeepSpeed configuration by its settings, if it lies in the folder of the file.
+
+    Returns the settings that move a result and are not read.
+    """
+    reference = Path(values["@deepspeed"])
+    if beside is None or ".." in reference.parts or reference.is_absolute():
+        return []
+    inside = next((path for path in (beside / reference.name, beside / reference) if path.is_file()), None)
+    if inside is None or inside.stat().st_size > MOST_TEXT:
+        return []
+    try:
+        config = config_of(inside.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return []
+    if config.kind != "json":
+        return []
+    result = told_by([[config.settings]], "deepspeed")
+    values.pop("@deepspeed")
+    values |= {key: value for key, value in result.values.items() if key in _ZERO and value != "auto"}
+    if result.values.get("@offload", "none") != "none":
+        values["offload_optimizer"] = result.values.get("@ratio", "1")
+    return [f"{words} ({inside.name})" for words in result.unknown if moves(words)]
+
+
+def _remarks(stack: str, plan: Stated, values: Stated, columns: Mapping[str, str]) -> list[str]:
+    """Notes on a plan that was read from a configuration file: its software, and values that the file leaves open."""
+    remark = software_of(stack)[1]
+    notes = [remark] if remark else []
+    stated, wanted = plan_of(stack, values).get("num_accelerators", ""), columns.get("num_accelerators", "")
+    if stated and wanted and stated != wanted:
+        notes.append(f"the file states {stated} accelerators, --set {wanted}: replicas and batch follow --set")
+    asked = ["global_batch_size", "sequence_length", *(["tensor_parallel", "recompute"] if stack == "bridge" else [])]
+    absent = [name.replace("_", " ") for name in asked if name not in plan]
+    if absent:
+        by = "the recipe decides" if stack == "bridge" else "not stated"
+        notes.append(f"{by}, here xlperf's defaults: {', '.join(absent)}")
+    return notes
+
+
+def _plan_table(kind: str, told: Stated, name: str, asked: Sequence[str], lacks: str) -> Table:
+    lacking = [column.header for column in table_schema(kind).columns if column.required and column.name not in told]
+    if lacking:
+        also = f" (open: {listed(asked)})" if asked else ""
+        remedy = f"add --set '{lacking[0]}=...', or a line {MARK} {lacking[0]} = ..."
+        if lacks and "model" in lacking:
+            raise InputError(Fault(name, lacks))
+        raise InputError(Fault(name, f"does not say {', '.join(lacking)}{also}: {remedy}"))
+    known = table_schema(kind).by_name
+    cells = [_cell(value, column in known and not known[column].is_text) for column, value in told.items()]
+    table = table_from_rows(kind, list(told), [cells], lambda _, column: f"{name} [{column}]")
+    if table.own:
+        column = next(iter(table.own))
+        hint = partial(nearest, column, [one.replace("_", " ") for one in known])
+        raise InputError(Fault(f"{name} [{column}]", f"unknown column {shown(column)}", hint))
+    return table
+
+
+def _cell(text: str, number: bool) -> str | float:
+    """An argument as a cell has it."""
+    if number:
+        with suppress(ValueError):
+            return float(text)
+    return text
+
+
+def _fit(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> float:
+    """Score of how well flags match a stack: known columns count most, unknown flags against it."""
+    known = by_name(stack)
+    variables = _variables(flags(stack)[0].kind)
+    result = 0.0
+    for setting in (one for text in groups for group in text for one in group):
+        if setting.name[0] == "$":
+            result += 0.5 * (setting.name[1:].upper() in variables)
+            continue
+        own = candidates_of(known, setting.name)
+        result += (1.0 + any(flag.column for flag in own)) if own else -0.1
+    return result
+
+
+class Told(NamedTuple):
+    """What commands of a stack say.
+
+    ``values``: by column; ``unknown``: settings that are not in the table; ``open``: settings without a value, and
+    their columns; ``handed``: unknown values that another script gets; ``scripts``: scripts that get values or give
+    them; ``started``: others.
+    """
+
+    values: Stated
+    unknown: list[str]
+    open: list[tuple[str, str]]
+    handed: list[str]
+    scripts: list[str]
+    started: list[str]
+
+
+def told_by(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> Told:
+    """Values that flags set, later ones replacing earlier ones, and variables that a script is started with.
+
+    ``groups``: settings by text and command; a command without a flag of the stack says nothing. ``stack``: whose.
+    """
+    known, exact = by_name(stack), stack not in (*stacks(), "bridge")
+    variables = _variables(flags(stack)[0].kind)
+    told = Told({}, [], [], [], [], [])
+    around: Stated = {}
+    for group in (group for text in groups for group in text):
+        starts = [one.arguments for one in group if one.name == COMMAND]
+        script = next(filter(None, map(handed_to, starts)), "")
+        results = [(one, candidates_of(known, one.name, exact)) for one in group if one.name[0] != "$"]
+        handed = [(one, variables.get(one.name[1:].upper(), ())) for one in group if one.name[0] == "$"]
+        handed = [(one, own) for one, own in handed if one.name != COMMAND]
+        degrees = sum(flag.column[:1] not in ("", "@") for _, own in handed for flag in own[:1])
+        if not any(own for _, own in results) and not (script and degrees):
+            sourced = script and starts[0][0] in ("source", ".")
+            (told.scripts if sourced else told.started).extend([script] if script else [])
+            continue
+        if script:
+            told.scripts.append(script)
+            told.values["@handed"] = script
+        told.values.update({f"@sign {sign}": "yes" for sign in _signs(group)})
+        for one, own in handed:
+            _take(told, around, one, own, script if one.argument and _counts(one) else "")
+        for setting, own in results:
+            if own or not _SHORT.fullmatch(setting.name):
+                _take(told, told.values, setting, own, "")
+    return told._replace(values={**around, **told.values})
+
+
+def _signs(group: Sequence[Setting]) -> Iterator[str]:
+    """Words by which a wrapper is known: of its command, and values of its configuration."""
+    for one in group:
+        if one.name == COMMAND:
+            plain = [word.rpartition("/")[2] for word in one.arguments]
+            yield from (*plain, *(f"{first} {second}" for first, second in pairwise(plain)))
+        elif one.name.endswith("config:"):
+            yield one.argument
+
+
+def _counts(variable: Setting) -> bool:
+    """Whether a variable may move a result: not a path, an address, or a setting of a library."""
+    name = variable.name[1:].upper()
+    return moves(variable.words) or not any(fnmatchcase(name, pattern) for pattern in _still_variables())
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _take(told: Told, values: Stated, setting: Setting, own: Sequence[Flag], script: str) -> None:
+    """Add a setting to what is known; ``script``: the other script that gets it, if it may move a result there."""
+    if not own:
+        if setting.name[0] != "$":
+            told.unknown.append(setting.words)
+        elif setting.name[1:2] == "{":
+            told.open.append((setting.words, f"@array {setting.name}"))
+        elif script:
+            told.unknown.append(setting.words)
+            told.handed.append(setting.words)
+        return
+    if " " in setting.argument and own[0].column == "precision":  # -c of bash
+        told.unknown.append(setting.words)
+        return
+    if "$" in setting.argument and not (own[0].column == "@config" and "$" not in _last(setting.argument)):
+        column = next((flag.column for flag in own if flag.column), "")
+        told.open.extend([(setting.words, column)] if column else [])
+        return
+    value = value_of(own, setting)
+    if value is None:
+        told.unknown.append(setting.words)
+        told.handed.extend([setting.words] if script else [])
+    else:
+        values |= value

@@ -1,0 +1,175 @@
+"""Models that launch files name or describe: rows of the catalog by their names, and by every dimension stated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+import numpy as np
+
+from xlperf.base.resources import rows
+from xlperf.catalog.model_names import without_variants
+from xlperf.catalog.table import Table, aliases, words_of
+
+LONGEST_MODEL = 200
+"""Characters of a name of a model that are looked at. [-]"""
+_SIZES = ("num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "head_size", "ffn_hidden_size",
+          "moe_ffn_hidden_size", "num_experts", "top_k", "q_lora_rank", "kv_lora_rank", "vocab_size")  # fmt: skip
+_PADDED = 0.02
+"""Share by which a vocabulary may be padded beyond the model's own; Megatron pads to 128 times tensor parallelism."""
+_PAD = 128.0
+
+
+def named_model(names: list[str], models: Table) -> str:
+    """The model of the catalog that one of some names means, "" if none does.
+
+    ``names``: as a launch file has them, paths too. A name means a model if it is its name or an alias, but for words
+    that leave the shape as it is (Instruct, FP8, a date).
+    """
+    spelled = _spelled(models)
+    for text in names:
+        text = text[:LONGEST_MODEL].rstrip("/").removesuffix(".yaml").removesuffix(".toml").removesuffix(".json")
+        for whole in (text, text.rpartition("/")[2]):
+            for cut in _without_variants(whole):
+                if cut in spelled:
+                    return spelled[cut]
+    return ""
+
+
+def described_models(told: Mapping[str, str], models: Table, whole: bool) -> tuple[list[str], str]:
+    """Models that agree with every dimension stated, and, if there is none, how the nearest one differs.
+
+    ``told``: dimensions, with names such as ``@num_layers``. ``whole``: what is not stated is as Megatron-LM has it
+    without a flag (no gate, no experts, feed-forward size 4 times the hidden size), and not unknown.
+    """
+    stated = _stated(told, whole)
+    names = models.text("model")
+    if "num_layers" not in stated or "hidden_size" not in stated:
+        return [], ""
+    wrong = {name: ~_agrees(name, value, told, models) for name, value in stated.items()}
+    count = np.sum(list(wrong.values()), axis=0)
+    if whole and (count == 0).sum() != 1:  # switches that a shortened file leaves out decide between several
+        switches = _switches(stated)
+        more = sum(~_agrees(name, value, told, models) for name, value in switches.items())
+        count = count + (more if ((count + more) == 0).any() else 0)
+    if (count == 0).any():
+        return [str(names[row]) for row in np.flatnonzero(count == 0)], ""
+    near = ~wrong["num_layers"] & ~wrong["hidden_size"]
+    shown = ", ".join(f"{name.replace('_', ' ')} {value:.10g}" for name, value in stated.items() if value == value)
+    if not near.any():
+        return [], shown
+    row = int(np.flatnonzero(near)[np.argmin(count[near])])
+    other = {name: float(_values(name, models)[row]) for name, mask in wrong.items() if mask[row]}
+    differs = ", ".join(f"{name.replace('_', ' ')} {value:.10g}" for name, value in other.items() if value == value)
+    lacks = [name.replace("_", " ") for name, value in other.items() if value != value]
+    differs += (", " if differs and lacks else "") + (f"no {', '.join(lacks)}" if lacks else "")
+    return [], f"{shown}; the nearest, {names[row]}, has {differs}"
+
+
+def contradicted(told: Mapping[str, str], model: str, models: Table) -> str:
+    """Dimensions stated that a model of the catalog does not have, in words; "" if it has them all.
+
+    ``told``: as :func:`described_models` takes it. ``model``: a name of the table.
+    """
+    values = np.flatnonzero(models.text("model") == model)
+    if not len(values):
+        return ""
+    row = int(values[0])
+    stated = _stated(told, False)
+    wrong = [name for name, value in stated.items() if not _agrees(name, value, told, models)[row]]
+    return ", ".join(
+        f"{name.replace('_', ' ')} {stated[name]:.10g} and not {_values(name, models)[row]:.10g}" for name in wrong
+    )
+
+
+def _stated(told: Mapping[str, str], whole: bool) -> dict[str, float]:
+    stated = {}
+    for name in _SIZES:
+        with suppress(ValueError, KeyError):
+            stated[name] = float(told[f"@{name}"].replace(",", ""))
+    if "@padded_vocab_size" in told:
+        with suppress(ValueError):
+            stated["vocab_size"] = float(told["@padded_vocab_size"])
+    if "@gated_mlp" in told:
+        stated["gated_mlp"] = float(told["@gated_mlp"] == "yes")
+    stated = {name: value for name, value in stated.items() if np.isfinite(value) and (value or name == "gated_mlp")}
+    if whole and "hidden_size" in stated:
+        hidden = stated["hidden_size"]
+        stated.setdefault("num_experts", 0.0)
+        if "ffn_hidden_size" not in stated and "moe_ffn_hidden_size" not in stated:
+            # megatron/training/arguments.py: two thirds of four times the hidden size if gated, whole multiples of 64
+            gated = stated.get("gated_mlp", 0.0)
+            stated["ffn_hidden_size"] = (8.0 * hidden / 3.0) // 64.0 * 64.0 if gated else 4.0 * hidden
+    return stated
+
+
+def _switches(stated: Mapping[str, float]) -> dict[str, float]:
+    """What Megatron-LM does without its switches: no gate, no latent attention, keys and values for every head."""
+    by_name = {"gated_mlp": 0.0, "kv_lora_rank": 0.0}
+    if "num_attention_heads" in stated:
+        by_name["num_query_groups"] = stated["num_attention_heads"]
+    return {name: value for name, value in by_name.items() if name not in stated}
+
+
+def _values(name: str, models: Table) -> np.ndarray:
+    values = models.number(name)
+    if name == "num_query_groups":
+        return np.asarray(np.where(np.isnan(values), models.number("num_attention_heads"), values))
+    if name == "head_size":
+        return np.where(np.isnan(values), models.number("hidden_size") / models.number("num_attention_heads"), values)
+    if name == "moe_ffn_hidden_size":
+        return np.asarray(np.where(np.isnan(values), models.number("ffn_hidden_size"), values))
+    return np.asarray(values)
+
+
+def _agrees(name: str, value: float, told: Mapping[str, str], models: Table) -> np.ndarray:
+    """Rows of the models whose dimension is the one stated; latent attention has no groups and heads of its own."""
+    values = _values(name, models)
+    if name in ("num_experts", "kv_lora_rank", "q_lora_rank") and not value:
+        return np.asarray(~(values > (1.0 if name == "num_experts" else 0.0)))
+    if name in ("num_query_groups", "head_size"):
+        return np.asarray((values == value) | (models.number("kv_lora_rank") > 0.0))
+    if name == "vocab_size":
+        with suppress(ValueError):
+            pad = _PAD * max(float(told.get("tensor_parallel", "1")), 1.0)
+            return np.asarray(np.abs(values - value) <= max(_PADDED * value, pad))
+    if name == "ffn_hidden_size":
+        experts = models.number("num_experts") > 1.0
+        sparse = experts & ~(models.number("first_dense_layers") > 0.0)
+        routed = (values == value) | (_values("moe_ffn_hidden_size", models) == value)
+        if "@moe_ffn_hidden_size" in told:
+            routed |= sparse  # no layer has it
+        return np.asarray(np.where(experts, routed, values == value))
+    return np.asarray(values == value)
+
+
+def _spelled(models: Table) -> dict[str, str]:
+    """Names by their spellings: whole, then without words that leave the shape as it is if they are one model's."""
+    names = [str(name) for name in models.text("model").tolist()]
+    by_name = {_joined(spelling): names[row] for row, spelling in aliases(models)}
+    by_name |= {_joined(name): name for name in names}
+    for name in names:
+        for cut in _without_variants(name)[1:]:
+            by_name.setdefault(cut, name)
+    return by_name
+
+
+def _joined(text: str) -> str:
+    return "".join(words_of(text))
+
+
+def _without_variants(text: str) -> list[str]:
+    """Spellings of a name: whole, and without one and more words at its end that leave the shape as it is."""
+    return [_joined(text), *map(_joined, without_variants(text, True))]
+
+
+def native_format(name: str) -> Mapping[str, str]:
+    """How the publisher stores the weights of a model that is not in 16 bits; nothing for others.
+
+    ``name``: as a launch file or the catalog has it; its words may state another format.
+
+    >>> native_format("openai/gpt-oss-120b")["precision"], native_format("Qwen/Qwen3-8B")
+    ('fp4', {})
+    """
+    spellings = _without_variants(name[:LONGEST_MODEL].rstrip("/").rpartition("/")[2])
+    return next((row for row in rows("catalog/checkpoint_formats.csv") if _joined(row["model"]) in spellings), {})

@@ -1,0 +1,434 @@
+"""What the settings of a training or serving stack mean for a plan if several of them decide a column, and back.
+
+What a stack does if a flag is not given stands in ``launch_defaults.csv``, beside what a blank column means here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
+
+import numpy as np
+
+from xlperf.base.resources import rows
+from xlperf.catalog.table import Table
+from xlperf.interop.config_rules import CONFIG_RULES
+from xlperf.interop.config_rules import number as _number
+from xlperf.interop.config_rules import text as _text
+from xlperf.interop.launch_models import contradicted, described_models, named_model, native_format
+
+Stated = dict[str, str]
+LACKS = "@lacks"
+"""Key of the words that say why no model is known."""
+SOFTWARE = {"megatron": "megatron", "nemo": "nemo", "torchtitan": "torchtitan", "vllm": "vllm", "sglang": "sglang",
+            "trtllm": "tensorrt-llm"}  # fmt: skip
+"""The software of plans that a stack runs."""
+_SHARED = ("sequence_parallel", "tensor_overlap")
+"""Columns that mean something with tensor parallelism only."""
+OWN_SOFTWARE = {"training": "megatron", "inference": "tensorrt-llm"}
+"""What a blank software is."""
+_MODULES = {"core_attn": "core_attention", "layernorm": "norm", "mla_up_proj": "latent", "mlp": "mlp", "moe": "moe",
+            "moe_act": "activation"}  # fmt: skip
+_NARROW = (("fp4", r"(nv|mx)?fp4"), ("fp8", r"fp8"), ("int4", r"awq|gptq|int4|w4a16|w4a8"),
+           ("int8", r"int8|w8a8|w8a16"), ("bf16", r"bf16"))  # fmt: skip
+"""Precisions of weights, and words of the names of checkpoints that state them: W8A8 by itself is INT8."""
+_SETTLES = {
+    "@nodes": "num_accelerators", "@accelerators_per_node": "num_accelerators", "@local_batch": "micro_batch_size",
+    "@tensor": "tensor_parallel", "@running": "batch_size", "@dtype": "precision",
+}  # fmt: skip
+"""Columns of a plan that make a quantity of a stack superfluous if they are given."""
+_OF_MODEL = ("@model", "@flavor", "@family", "@size", "@named", "@config", "@num_layers", "@hidden_size",
+             "@ffn_hidden_size", "@num_attention_heads", "@num_query_groups", "@num_experts", "@top_k", "@vocab_size",
+             "@head_size", "@moe_ffn_hidden_size", "@q_lora_rank", "@kv_lora_rank")  # fmt: skip
+_CAPTURED = tuple(float(size) for size in (1, 2, 4, 8, 16, 32, 64, 128, *range(256, 3073, 256)))
+"""Tokens of a pass that TensorRT-LLM captures graphs for where piecewise graphs are on. [-]"""
+
+
+@cache
+def stack_defaults(stack: str) -> tuple[tuple[str, str, str], ...]:
+    """Column, what blank means in a plan, and what the stack does without its flag, if the two differ."""
+    result = rows("interop/launch_defaults.csv")
+    return tuple((row["column"], row["blank"], row["without"]) for row in result if row["stack"] == stack)
+
+
+def wrapper_defaults(told: Mapping[str, str], stack: str) -> tuple[str, dict[str, str]]:
+    """The wrapper around a stack whose command or configuration the text has, and its own defaults by column.
+
+    ``told``: with signs of wrappers, as ``@sign megatron sft``. ``stack``: whose arguments.
+    """
+    for row in rows("interop/launch_wrappers.csv"):
+        if row["stack"] == stack and any(f"@sign {sign}" in told for sign in row["sign"].split("|")):
+            results = [one for one in rows("interop/launch_wrappers.csv") if one["wrapper"] == row["wrapper"]]
+            return row["wrapper"], {one["column"]: one["value"] for one in results if _holds(one["if"], told)}
+    return "", {}
+
+
+def _holds(condition: str, told: Mapping[str, str]) -> bool:
+    column, _, value = condition.partition("=")
+    return not condition or told.get(column, value) == value
+
+
+def settled(column: str, given: Collection[str], plan: Mapping[str, str], sourced: Sequence[str]) -> bool:
+    """Whether a setting without a value is superfluous, as the columns that it decides are known otherwise.
+
+    ``column``: of the plan, or a quantity of the stack. ``given``: columns that the user states. ``plan``: what is
+    known. ``sourced``: scripts whose variables are not known; without any, an array that is not set is empty.
+    """
+    if column.startswith("@array"):
+        return not sourced or ("MODEL" in column and "model" in plan)
+    if column in _OF_MODEL:
+        return "model" in plan
+    return _SETTLES.get(column, column) in given or (column in ("@nodes", "@accelerators_per_node")
+                                                     and "num_accelerators" in plan)  # fmt: skip
+
+
+def plan_of(stack: str, told: Mapping[str, str], models: Table | None = None, notes: list[str] | None = None) -> Stated:
+    """Columns of the plan that arguments of a stack mean.
+
+    ``stack``: whose arguments. ``told``: columns and own quantities of the stack that its flags state. ``models``:
+    among these a model is found by its name or its dimensions. ``notes``: gets what was assumed.
+    """
+    notes = [] if notes is None else notes
+    plan = {name: value for name, value in told.items() if not name.startswith("@")}
+    wrapper, defaults = wrapper_defaults(told, stack)
+    used = {name: value for name, value in defaults.items() if name and name not in plan}
+    plan |= used
+    if used:
+        notes.append(f"defaults of {wrapper}: {_words(used)}")
+    if stack == "bridge":
+        _megatron(plan, told)
+    (_RULES.get(stack) or CONFIG_RULES[stack])(plan, told)
+    training = stack not in ("vllm", "sglang", "trtllm")
+    plan |= _model(plan, told, models, stack, notes)
+    if not training:
+        _serving_precision(plan, told, stack, models, notes)
+        _running(plan, told, stack)
+    without = [row for row in stack_defaults(stack) if row[0] not in plan and row[1] != row[2]]
+    if wrapper or "@handed" not in told:  # another script may have the flags that are not seen here
+        for column, _, value in without:
+            if column != "sequence_parallel" or _number(plan, "tensor_parallel", 1.0) > 1.0:
+                plan[column] = value
+    if stack in SOFTWARE and SOFTWARE[stack] != OWN_SOFTWARE["training" if training else "inference"]:
+        plan.setdefault("software", SOFTWARE[stack])
+    return plan
+
+
+def _words(columns: Mapping[str, str]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in columns.items())
+
+
+def stack_of(stack: str, stated: Mapping[str, str]) -> Stated:
+    """The reverse of :func:`plan_of` for flags that follow from several columns; other columns stay as they are."""
+    result = dict(stated)
+    for column, blank, without in stack_defaults(stack):
+        needed = column not in _SHARED or _number(stated, "tensor_parallel", 1.0) > 1.0
+        if column not in result and needed and blank not in ("", without):
+            result[column] = blank
+    if not _overlaps(stack, result):
+        result.pop("tensor_overlap", None)
+    replicas = _number(stated, "data_parallel_attention", 1.0)
+    tensor = _number(stated, "tensor_parallel", 1.0)
+    if stack == "megatron" and result.get("precision", "").startswith(("fp8", "mxfp8")):
+        result |= {"@fp8": "hybrid", "@fp8_recipe": result["precision"], "precision": "bf16"}
+    if stack == "vllm":
+        result["@tensor"] = _text(tensor / replicas)
+        if replicas > 1.0:
+            result["@data"] = _text(replicas)
+        if _number(stated, "expert_parallel", 1.0) > 1.0:
+            result["@experts"] = "yes"
+    elif stack in ("sglang", "trtllm"):
+        result["@tensor"] = _text(tensor)
+        if replicas > 1.0:
+            result |= {"@attention": "yes"} | ({"@data": _text(replicas)} if stack == "sglang" else {})
+    if stack == "sglang":
+        if replicas > 1.0 and "prefill_tokens" in result:
+            result["prefill_tokens"] = _text(_number(stated, "prefill_tokens") * replicas)
+        if _number(stated, "state_slots") == 1.0:
+            result["@prefixes"] = "no"
+            result.pop("state_slots")
+    if stack == "trtllm" and "graph_tokens" in stated:
+        most = _number(stated, "graph_tokens")
+        result["@pieces"] = "yes" if most > 0.0 else "no"
+        if most > 0.0:
+            sizes = [size for size in _CAPTURED if size < most]
+            result["@captured"] = f"[{','.join(_text(size) for size in [*sizes, most])}]"
+    if stack in ("vllm", "sglang") and stated.get("precision") in ("bf16", "fp16", "fp32"):
+        result["@dtype"] = stated["precision"]
+    if stack in ("vllm", "sglang", "trtllm"):
+        if "model" in stated:
+            result["@model"] = stated["model"]
+        if "max_running_batch" in stated:
+            result["@running"] = _text(_number(stated, "max_running_batch") / _limited_alone(stack, replicas))
+        elif "batch_size" in stated:
+            result["@running"] = stated["batch_size"]
+    return result
+
+
+def _overlaps(stack: str, items: Mapping[str, str]) -> bool:
+    """Whether a stack overlaps tensor-parallel communication: not without what its own check asks for."""
+    needed = {"megatron": "sequence_parallel", "torchtitan": "compiled"}.get(stack, "")
+    tensor = _number(items, "tensor_parallel", 1.0) > 1.0
+    return tensor and items.get(needed, "yes") == "yes" if needed else True
+
+
+def _limited_alone(stack: str, replicas: float) -> float:
+    """Replicas of the attention layers that the limit of requests of a stack holds for one by one: all but SGLang's."""
+    return 1.0 if stack == "sglang" else replicas
+
+
+def _running(plan: Stated, told: Mapping[str, str], stack: str) -> None:
+    """The limit of requests of an engine: of a batch that is given by itself, or of what runs of a load."""
+    if "@running" not in told:
+        return
+    most = _number(told, "@running")
+    if "concurrency" in plan or "request_rate" in plan:
+        if most >= 1.0:
+            copies = _limited_alone(stack, _number(plan, "data_parallel_attention", 1.0))
+            plan["max_running_batch"] = _text(most * copies)
+    else:
+        plan["batch_size"] = told["@running"]
+
+
+def _megatron(plan: Stated, told: Mapping[str, str]) -> None:
+    _accelerators(plan, told)
+    if told.get("@adapter") == "lora":
+        plan.setdefault("adapter_rank", told.get("@adapter_rank", "8"))
+    if "@fp8" in told:  # a recipe alone switches nothing on
+        if plan.get("precision") == "fp16":  # gradients are added up in FP32 beside BF16 alone unless a flag says so
+            plan.setdefault("gradient_precision", "bf16")
+        plan["precision"] = told.get("@fp8_recipe", "fp8")
+    layers, chunk = _number(told, "@num_layers"), _number(told, "@layers_per_chunk")
+    if layers and chunk:
+        chunks = layers / (_number(plan, "pipeline_parallel", 1.0) * chunk)
+        if chunks >= 1.0 and chunks % 1.0 == 0.0:
+            plan["virtual_pipeline"] = _text(chunks)
+    pieces = _pieces(told.get("@layout", ""))
+    if pieces:
+        chunks = pieces / _number(plan, "pipeline_parallel", 1.0)
+        if chunks > 1.0 and chunks % 1.0 == 0.0:
+            plan["virtual_pipeline"] = _text(chunks)
+    if _number(plan, "virtual_pipeline", 1.0) > 1.0:
+        plan.setdefault("pipeline_schedule", "interleaved")
+    _recomputation(plan, told)
+    if _number(told, "@optimizer_instances", 1.0) > 1.0 and "num_accelerators" in plan:
+        ranks = np.prod([_number(plan, f"{name}_parallel", 1.0) for name in ("tensor", "pipeline", "context")])
+        replicas = _number(plan, "num_accelerators") / float(ranks)
+        plan["zero_group_size"] = _text(replicas / _number(told, "@optimizer_instances"))
+
+
+def _pieces(layout: str) -> float:
+    """Chunks of all stages of a layout of layers; 0 without one.
+
+    >>> _pieces("Ettt|(tt|)*29,m|L"), _pieces("")
+    (32.0, 0.0)
+    """
+    text = layout.strip("'\"")[:1000]
+    repeated = re.sub(r"\(([^()]*)\)\*(\d{1,3})", lambda result: result[1] * int(result[2]), text)
+    return float(repeated.count("|") + 1) if text else 0.0
+
+
+def _recomputation(plan: Stated, told: Mapping[str, str]) -> None:
+    if plan.get("recompute") == "selective" and "@recompute_modules" in told:
+        words = re.split(r"[\s,\[\]\"']+", told["@recompute_modules"])
+        known = [_MODULES[word] for word in words if word in _MODULES]
+        plan["recompute_modules"] = " ".join(dict.fromkeys(known)) or "core_attention"
+    number = _number(told, "@recompute_num_layers")
+    if plan.get("recompute") == "full" and number:
+        if told.get("@recompute_method") == "block":
+            plan["recompute_layers"] = _text(number)
+        elif number > 1.0:
+            plan["recompute_group"] = _text(number)
+
+
+def _torchtitan(plan: Stated, told: Mapping[str, str]) -> None:
+    _accelerators(plan, told)
+    local = _number(told, "@local_batch")
+    pipeline = _number(plan, "pipeline_parallel", 1.0)
+    if local:
+        micro = _number(told, "@pipeline_batch", 1.0) if pipeline > 1.0 else local
+        plan["micro_batch_size"] = _text(micro)
+    if "float8" in told.get("@converters", "") and not plan.get("precision", "").startswith("fp8"):
+        plan["precision"] = "fp8-current"
+    if "mx" in told.get("@converters", "").replace("[", " ").split():
+        plan["precision"] = "mxfp8"
+    replicas, shards = _number(told, "@replicas", 1.0), _number(told, "@shards", -1.0)
+    if replicas > 1.0:
+        if shards == 1.0:
+            plan["zero_stage"] = "0"
+        elif shards > 1.0:
+            plan["zero_group_size"] = _text(shards)
+    if "global_batch_size" in plan and _number(plan, "global_batch_size") <= 0.0:
+        plan.pop("global_batch_size")
+    if "global_batch_size" not in plan and local and "num_accelerators" in plan:
+        ranks = pipeline * _number(plan, "tensor_parallel", 1.0) * _number(plan, "context_parallel", 1.0)
+        plan["global_batch_size"] = _text(local * _number(plan, "num_accelerators") / ranks)
+
+
+def _vllm(plan: Stated, told: Mapping[str, str]) -> None:
+    tensor, data = _number(told, "@tensor", 1.0), _number(told, "@data", 1.0)
+    ranks = tensor * data
+    if told.get("@experts") == "yes":
+        plan["tensor_parallel"], plan["expert_parallel"] = _text(ranks), _text(ranks)
+        if data > 1.0:
+            plan["data_parallel_attention"] = _text(data)
+    elif "@tensor" in told:
+        plan["tensor_parallel"] = _text(tensor)
+    _captured(plan, told)
+    _engine(plan, ranks)
+
+
+def _sglang(plan: Stated, told: Mapping[str, str]) -> None:
+    tensor, data = _number(told, "@tensor", 1.0), _number(told, "@data", 1.0)
+    shared = told.get("@attention") == "yes"
+    if "@tensor" in told:
+        plan["tensor_parallel"] = _text(tensor)
+    if shared and data > 1.0:
+        plan["data_parallel_attention"] = _text(data)
+        if "prefill_tokens" in plan:  # the chunk of all of them together
+            plan["prefill_tokens"] = _text(_number(plan, "prefill_tokens") // data)
+    if told.get("@prefixes") == "no":  # whatever the strategy of the prefix cache would keep
+        plan["state_slots"] = "1"
+    _captured(plan, told)
+    _engine(plan, tensor * (1.0 if shared else data))
+
+
+def _trtllm(plan: Stated, told: Mapping[str, str]) -> None:
+    tensor = _number(told, "@tensor", 1.0)
+    if "@tensor" in told:
+        plan["tensor_parallel"] = _text(tensor)
+    if told.get("@attention") == "yes":
+        plan["data_parallel_attention"] = _text(tensor)
+    if "@pieces" in told:
+        plan["graph_tokens"] = _text(_largest(told, _CAPTURED[-1]) if told["@pieces"] == "yes" else 0.0)
+    _engine(plan, tensor)
+
+
+def _captured(plan: Stated, told: Mapping[str, str]) -> None:
+    """Sizes in a list say no more than the largest one if that is not given by itself."""
+    if "@captured" in told and plan.get("graphs") != "no":
+        plan.setdefault("graph_tokens", _text(_largest(told, 0.0)))
+
+
+def _largest(told: Mapping[str, str], default: float) -> float:
+    """The largest of the sizes that graphs are captured for."""
+    sizes = [float(word) for word in re.findall(r"\d{1,9}", told.get("@captured", ""))]
+    return max(sizes, default=default)
+
+
+def _engine(plan: Stated, ranks: float) -> None:
+    whole = ranks * _number(plan, "pipeline_parallel", 1.0) * _number(plan, "context_parallel", 1.0)
+    plan.setdefault("num_accelerators", _text(whole))
+    for name in ("prefill_tokens", "polling_steps"):
+        if name in plan and _number(plan, name) < 1.0:
+            plan.pop(name)
+    if plan.get("request_rate", "").casefold() == "inf":
+        plan.pop("request_rate")
+    if "concurrency" in plan or "request_rate" in plan:
+        plan.setdefault("mode", "continuous")
+
+
+_RULES: dict[str, Callable[[Stated, Mapping[str, str]], None]] = {
+    "megatron": _megatron,
+    "nemo": _megatron,
+    "torchtitan": _torchtitan,
+    "vllm": _vllm,
+    "sglang": _sglang,
+    "trtllm": _trtllm,
+}
+
+
+def _accelerators(plan: Stated, told: Mapping[str, str]) -> None:
+    number = _number(told, "@accelerators_per_node")
+    if number:
+        plan.setdefault("num_accelerators", _text(number * _number(told, "@nodes", 1.0)))
+
+
+def _model(
+    plan: Mapping[str, str], told: Mapping[str, str], models: Table | None, stack: str, notes: list[str]
+) -> Stated:
+    """The model by its names and by its dimensions, which have to agree; what does not is in the notes."""
+    names = [" ".join(told[name] for name in ("@model", "@flavor") if told.get(name))]
+    if "." not in told.get("@family", "."):  # -m of Python names a module
+        names.append(" ".join(told[name] for name in ("@family", "@size") if told.get(name)))
+    if told.get("@config"):
+        names.append(told["@config"].rpartition("/")[2].partition(".")[0].replace("_", " ", 1))
+    names = [name for name in names if name and "$" not in name]
+    if "model" in plan or models is None:
+        if models is not None and (wrong := contradicted(told, plan["model"], models)):
+            notes.append(f"model {plan['model']} is given, but the file states {wrong}")
+        return {} if "model" in plan or not names else {"model": names[0]}
+    weak = [told[name] for name in ("@named", "@checkpoint") if told.get(name)]
+    result = named_model(names, models) or (named_model(weak, models) if not names else "")
+    fitting, nearest = described_models(told, models, stack == "megatron" and "@logged" not in told)
+    if result and (wrong := contradicted(told, result, models)):
+        return {LACKS: f"the file names {(names or weak)[0]}, but states {wrong}"}
+    if result:
+        return {"model": result}
+    if fitting:
+        weakly = named_model(weak, models)
+        if len(fitting) > 1:
+            notes.append(f"the dimensions are of {', '.join(fitting)}: give the one that is meant with --set model=...")
+        return {"model": weakly if weakly in fitting else fitting[0]}
+    how = "add its row with xlperf add model CONFIG -o models.csv and --catalog models.csv, or give --set model=..."
+    if names or (weak and not nearest):
+        return {LACKS: f"the file names {(names or weak)[0]}, which the catalog lacks: {how}"}
+    return {LACKS: f"no model of the catalog has {nearest}: {how}"} if nearest else {}
+
+
+def _serving_precision(
+    plan: Stated, told: Mapping[str, str], stack: str, models: Table | None, notes: list[str]
+) -> None:
+    """Precision of weights, activations and cache, and whence it is known."""
+    name = told.get("@model") or plan.get("model", "")
+    dtype = told.get("@dtype", "").replace("auto", "")
+    if "precision" not in plan:
+        precision, why = _precision_of_name(name), "by the name of the checkpoint"
+        if not precision and told.get("@quantized") == "modelopt":
+            precision, why = "fp8", "--quantization modelopt"
+        native = native_format(name) or native_format(plan.get("model", ""))
+        if native and precision in ("", native["precision"][:3]):
+            precision, why = native["precision"], native["source"]
+            if native["wide_attention"]:
+                plan.setdefault("wide_attention", native["wide_attention"])
+        if precision and not precision.startswith("bf"):
+            plan["precision"] = precision
+            notes.append(f"precision {precision}: {why}")
+        elif dtype or precision:
+            plan["precision"] = dtype or precision
+        else:
+            method = f", and {told['@quantized']} states none" if told.get("@quantized") else ""
+            notes.append(f"precision bf16 is assumed: the name {name or 'of the model'} states no format{method}")
+    narrow = plan.get("precision", "bf16") not in ("bf16", "fp16", "fp32")
+    if dtype and narrow:
+        if plan["precision"].startswith("int4"):
+            plan.setdefault("activation_precision", dtype)
+        notes.append(f"dtype {dtype} is of the activations, not of the {plan['precision']} weights")
+    if narrow and re.search(r"w\d+a16", name, re.IGNORECASE):
+        plan.setdefault("activation_precision", dtype or "bf16")
+    if stack in ("vllm", "sglang") and "kv_precision" not in plan:
+        plan["kv_precision"] = dtype or (plan["precision"] if not narrow and "precision" in plan else "bf16")
+        if narrow:
+            notes.append(f"kv precision {plan['kv_precision']}: {stack} keeps a 16-bit cache unless it is asked not to")
+
+
+def checkpoint_format(model: str) -> Mapping[str, str]:
+    """Format of the weights of a checkpoint: by the words of its name, else as its publisher stores them.
+
+    Returns a row of ``checkpoint_formats.csv``, its ``precision`` alone if the name states it; nothing if neither does.
+
+    >>> checkpoint_format("gpt-oss-120b")["format"], checkpoint_format("Kimi-K2.6-NVFP4"), checkpoint_format("Qwen3-8B")
+    ('MXFP4', {'precision': 'fp4'}, {})
+    """
+    stated, native = _precision_of_name(model), native_format(model)
+    if native and stated in ("", native["precision"][:3]):
+        return native
+    return {"precision": stated} if stated else {}
+
+
+def _precision_of_name(model: str) -> str:
+    """Precision that the name of a checkpoint states, "" if it states none."""
+    for precision, pattern in _NARROW:
+        if re.search(rf"(^|[-_/. ])({pattern})([-_. ]|$)", model[:200], re.IGNORECASE):
+            return precision
+    return ""

@@ -1,0 +1,289 @@
+"""Stacks of launch files: how a file is recognised, which settings move a result, and which flag is which column."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
+
+from xlperf.base.errors import Fault, InputError
+from xlperf.base.resources import rows
+from xlperf.catalog.table import Table, aliases
+from xlperf.interop.config_text import Config
+from xlperf.interop.launch_rules import Stated
+from xlperf.interop.launch_text import DEEPEST, LONGEST_NAME, Setting
+
+LONGEST_LINE = 1_000
+"""Characters of a line in which the place of a setting is looked up. [-]"""
+MOST_LINES = 5_000
+"""Lines in which the place of a setting is looked up. [-]"""
+MOST_SEARCHED = 200_000
+"""Characters that are searched for the words of a stack. [-]"""
+_NOTHING = ("false", "none", "null", "no", "off")
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_ENDING = re.compile(r"_(?:pretrain|finetune|sft|peft|lora|perf)\w*$|_config$")
+
+
+def plain(name: str) -> str:
+    """A setting name without regard to case, dashes and the sign after it."""
+    return name.strip().removesuffix("=").removesuffix(":").lstrip("-").replace("_", "-").casefold()
+
+
+def readable() -> str:
+    """Titles of the stacks that are read, for messages."""
+    titles = dict.fromkeys(row["title"] for row in rows("interop/launch_stacks.csv") if row["read"] == "yes")
+    return ", ".join(title for title in titles if not title.startswith("a ")) + ", vLLM, SGLang, TensorRT-LLM"
+
+
+def claimed(text: str, config: Config, groups: Iterable[Sequence[Setting]], name: str) -> str:
+    """The first stack whose evidence is in a file; "" if no stack has any, ``serving`` for an engine.
+
+    ``text``: the file. ``config``: its settings if it is a configuration file. ``groups``: settings of its
+    commands. ``name``: what the file is called. Raises InputError where the stack is known and not read.
+    """
+    settings = config.settings or [one for group in groups for one in group]
+    names = frozenset(plain(one.name)[:LONGEST_NAME] for one in settings)
+    options = frozenset(plain(one.name) for one in settings if one.name.startswith("-"))
+    searched = _COMMENT.sub("", text[:MOST_SEARCHED])
+    for row in rows("interop/launch_stacks.csv"):
+        if _holds(row["evidence"], names, options, searched):
+            if row["read"] == "no":
+                raise InputError(Fault(name, f"looks like {row['title']}: not read; read are {readable()}"))
+            return row["stack"]
+    return ""
+
+
+@cache
+def software_of(stack: str) -> tuple[str, str]:
+    """Software of the calibration for a stack that is read only, and how far it was measured; "" for another."""
+    result = (row for row in rows("interop/launch_stacks.csv") if row["stack"] == stack)
+    return next(((row["software"], row["remark"]) for row in result), ("", ""))
+
+
+def _holds(evidence: str, names: frozenset[str], options: frozenset[str], text: str) -> bool:
+    if evidence.startswith("text:"):
+        return evidence[5:] in text
+    for part in evidence.split():
+        key = plain(part)
+        if part.startswith("-"):
+            result = key in options
+        elif part.startswith("*."):
+            end = key[2:].removesuffix(".*")
+            inside = part.endswith(".*")
+            result = any(f".{end}." in f".{one}." and (inside or one.endswith(end)) for one in names if end in one)
+        elif part.endswith(".*"):
+            result = any(one.startswith(key[:-1]) for one in names)
+        else:
+            result = key in names
+        if not result:
+            return False
+    return True
+
+
+@cache
+def _patterns() -> tuple[tuple[str, re.Pattern[str], tuple[str, ...]], ...]:
+    result = rows("interop/launch_words.csv")
+    return tuple((row["verdict"], re.compile(row["pattern"]), tuple(row["neutral"].split())) for row in result)
+
+
+def switched_off(settings: Iterable[Setting]) -> frozenset[str]:
+    """Names of settings whose value is false or none: settings whose names go on after theirs have no effect."""
+    return frozenset(plain(one.name) for one in settings if one.arguments and one.argument.casefold() in _NOTHING)
+
+
+def verdict(setting: Setting, off: frozenset[str] = frozenset()) -> str:
+    """``moves``, ``harmless``, or "" for a setting that no pattern knows.
+
+    A setting that would move a result is harmless if its value changes nothing or if ``off`` has what it belongs to.
+
+    >>> verdict(Setting("--expert-parallel", ("4",))), verdict(Setting("expert_parallel:", ("1",)))
+    ('moves', 'harmless')
+    """
+    name = plain(setting.name)[-LONGEST_NAME:]
+    for result, pattern, neutral in _patterns():
+        if pattern.search(name):
+            if result != "moves":
+                return result
+            argument = " ".join(setting.arguments).casefold()
+            over = (name[: end.start()] for end in re.finditer(r"[.-]", name))
+            return "harmless" if (argument or "true") in neutral or any(one in off for one in over) else result
+    return "harmless" if setting.argument.casefold() in _NOTHING else ""
+
+
+def kind_of(words: str, off: frozenset[str] = frozenset()) -> str:
+    """As :func:`verdict`, for a setting as it is written.
+
+    >>> kind_of("--ulysses_parallel_size 8"), kind_of("--ulysses_parallel_size 1"), kind_of("--log-interval 10")
+    ('moves', 'harmless', 'harmless')
+    """
+    return verdict(_setting_of(words), off)
+
+
+def moves(words: str) -> bool:
+    """Whether a setting, as it is written, moves a result."""
+    return kind_of(words) == "moves"
+
+
+def _setting_of(words: str) -> Setting:
+    name, *rest = re.split(r"[=:\s]+", words[: 2 * LONGEST_NAME].strip(), maxsplit=1)
+    return Setting(name, tuple(one.strip("\"'") for one in rest[0].split()) if rest and rest[0] else ())
+
+
+def placed(words: str, text: str) -> str:
+    """A setting as it is written, with its line in the text if it is found."""
+    line = _line_of(text, _setting_of(words).name) if "\n" in text.strip() else 0
+    return f"{words} (line {line})" if line else words
+
+
+def _line_of(text: str, key: str) -> int:
+    """Line of a key, 0 if it is not found: that of the last part of its path after those of the others in turn."""
+    lines = text[:MOST_SEARCHED].splitlines()[:MOST_LINES]
+    place = 0
+    for part in [key] if key.startswith("-") else key.split(".")[-3:]:
+        pattern = re.compile(rf"(?:^|\W){re.escape(part.strip('-'))}(?!\w)")
+        result = next((row for row in range(place, len(lines)) if pattern.search(lines[row][:LONGEST_LINE])), -1)
+        if result < 0:
+            return 0
+        place = result
+    return place + 1
+
+
+def own_model(stack: str, quantities: Mapping[str, str], models: Table | None, name: str) -> str:
+    """Model of the catalog that a stack's own name for it means, "" if the table does not say.
+
+    Raises InputError where the stack's model is known to be none of the catalog.
+    """
+    named = " ".join(quantities[key] for key in ("@model", "@flavor") if quantities.get(key))
+    sized = " ".join(quantities[key] for key in ("@family", "@size") if quantities.get(key))
+    spelled = [one for one in (named, sized if quantities.get("@size") else "") if one]
+    for text in spelled:
+        for cut in (text, text.rstrip("/").rpartition("/")[2], _ENDING.sub("", text)):
+            for row in rows("interop/launch_models.csv"):
+                if row["stack"] in (stack, "any") and _letters(row["name"]) == _letters(cut):
+                    if not row["model"]:
+                        problem = f'its model "{text}" is none of the catalog ({row["source"]})'
+                        raise InputError(Fault(name, f"{problem}: give --set model=..., or a row of models"))
+                    return row["model"]
+    if stack != "bridge" or models is None:
+        return ""
+    known = _by_letters(models)
+    return next((known[_letters(_ENDING.sub("", text))] for text in spelled
+                 if _letters(_ENDING.sub("", text)) in known), sized)  # fmt: skip
+
+
+def _letters(text: str) -> str:
+    return "".join(re.findall(r"[a-z0-9]+", text[:LONGEST_NAME].casefold()))
+
+
+def _by_letters(models: Table) -> dict[str, str]:
+    """Models by their spellings without any punctuation: those of one model alone."""
+    names = [str(one) for one in models.text("model").tolist()]
+    words: dict[str, set[str]] = {}
+    for spelling, model in [*((one, one) for one in names), *((one, names[row]) for row, one in aliases(models))]:
+        words.setdefault(_letters(spelling), set()).add(model)
+    return {letters: next(iter(own)) for letters, own in words.items() if len(own) == 1}
+
+
+_ON, _OFF = ("true", "yes", "1", "on"), ("false", "no", "0", "off")
+
+
+class Flag(NamedTuple):
+    """A flag of a stack: ``value`` and ``argument`` are "" if the argument is the value of the column.
+
+    ``column`` is a column of the plan, a quantity of the stack that starts with ``@``, or "" for a flag that alters
+    neither time nor memory; ``argument`` is ``*`` if all words that follow belong to the flag.
+    """
+
+    stack: str
+    version: str
+    kind: str
+    flag: str
+    column: str
+    value: str
+    argument: str
+
+
+@cache
+def flags(stack: str) -> tuple[Flag, ...]:
+    """Flags of a stack.
+
+    >>> flags("megatron")[0].flag
+    '--tensor-model-parallel-size'
+    """
+    own = [row for row in rows("interop/config_flags.csv") if row["stack"] == stack]
+    base = "nemo" if stack == "bridge" else stack
+    own += [row for row in rows("interop/launch_flags.csv") if row["stack"] == base]
+    return tuple(Flag(**row) for row in own)
+
+
+@cache
+def stacks() -> tuple[str, ...]:
+    """Stacks that plans are written for."""
+    return tuple(dict.fromkeys(row["stack"] for row in rows("interop/launch_flags.csv")))
+
+
+@cache
+def read_stacks() -> tuple[str, ...]:
+    """Stacks whose files are read: those that plans are written for, and those of configuration files."""
+    return (*stacks(), *dict.fromkeys(row["stack"] for row in rows("interop/config_flags.csv")))
+
+
+@cache
+def by_name(stack: str) -> Mapping[str, tuple[Flag, ...]]:
+    """Flags of a stack by their names, without regard to case and dashes."""
+    result: dict[str, list[Flag]] = {}
+    for flag in flags(stack):
+        result.setdefault(plain(flag.flag), []).append(flag)
+    return {name: tuple(own) for name, own in result.items()}
+
+
+def candidates_of(known: Mapping[str, tuple[Flag, ...]], name: str, exact: bool = False) -> tuple[Flag, ...]:
+    """Flags of a name: as it is, or, for keys of nested mappings, by the end of its path or by its beginning.
+
+    ``known``: flags by name. ``name``: as it is written. ``exact``: not by the end of its path.
+    """
+    whole = plain(name)
+    result = known.get(whole)
+    if result is not None:
+        return result
+    parts = whole.split(".", DEEPEST)
+    for start in range(1, 1 if exact else len(parts)):
+        end = ".".join(parts[start:])
+        result = known.get(end.lstrip("-")) if "-" in end or start < len(parts) - 1 else None
+        if result is not None:
+            return result
+    for end_ in range(len(parts) - 1, 0, -1):
+        result = known.get(".".join([*parts[:end_], "*"]))
+        if result is not None:
+            return result
+    return ()
+
+
+def value_of(candidates: Sequence[Flag], setting: Setting) -> Stated | None:
+    """Columns and quantities that a setting states, none where it alters nothing, None if its value is not known.
+
+    ``candidates``: flags of its name. ``setting``: as it is written.
+    """
+    argument = setting.argument.casefold()
+    if not setting.arguments and any(flag.argument.casefold() == "true" for flag in candidates):
+        argument = "true"  # a switch
+    if argument in ("null", "none", "???") and not any(flag.argument.casefold() == argument for flag in candidates):
+        return {}
+    for flag in candidates:
+        if not flag.column:
+            return {}
+        if flag.argument == "*":
+            return {flag.column: flag.value or " ".join(setting.arguments)}
+        if not flag.value and not flag.argument:
+            return {flag.column: setting.argument}
+        if not flag.argument:  # a switch
+            return {} if argument in _OFF else {flag.column: flag.value}
+        if flag.argument.casefold() == argument:
+            return {flag.column: flag.value or argument}
+    numbers = {"true": _ON, "false": _OFF}
+    known = [flag for flag in candidates if flag.argument.casefold() in numbers]
+    if known and argument in _ON + _OFF:
+        alike = [flag for flag in known if argument in numbers[flag.argument.casefold()]]
+        return {alike[0].column: alike[0].value} if alike else {}
+    return None

@@ -1,0 +1,329 @@
+"""Launch scripts, arguments, YAML and TOML as text, read and written without running anything."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from xlperf.interop.launch_shell import Call, Shell
+from xlperf.interop.log_text import LogLines, log_lines
+
+LONGEST_NAME = 200
+"""Characters of a setting that are looked at for its name. [-]"""
+MOST_SETTINGS = 20_000
+"""Settings of one text at the most. [-]"""
+MOST_POINTS = 300
+"""Points of a line of TOML at the most: its reader takes the square of the parts of a key. [-]"""
+_NESTED = 3
+"""Texts within texts that are read: here-documents of here-documents. [-]"""
+COMMAND = "$0"
+"""Name of the setting whose arguments are the first words of a command."""
+DEEPEST = 30
+"""Levels of nested keys at the most. [-]"""
+_TABLE = re.compile(r"^\[[\w.\-\"]+\]\s*(#.*)?$", re.MULTILINE)
+_KEY = re.compile(r"^(\s*)((?:-\s+)*)([\"']?)([-\w.+/]+)\3\s*:(?:\s+(.*)|\s*)$")
+_ITEM = re.compile(r"^(\s*)-\s+(.*)$")
+_OPTION = re.compile(r"--?[A-Za-z][\w.\-]*")
+_DOTTED = re.compile(r"[+~]{0,2}[A-Za-z_][\w.\-/]*")
+_INSIDE = re.compile(r"\S\s+(--[a-z][\w-]+|[a-z_]+\.[a-z_.]+=)")
+_END = re.compile(r"[|&;<>()]|\d?>&?\d?|.*[^-\w]>.*")
+
+
+_DUMPED = re.compile(
+    r"^[^\w\n]{0,40}(?:\w{1,40}\]?: ?)?[ \t]{1,40}([a-z][a-z0-9_]{1,60}) \.{2,60} (\S.{0,500})$", re.MULTILINE
+)
+_ENGINES = ("LLM engine (", "ServerArgs(", "non-default args: {")
+MOST_ENGINE = 20_000
+"""Characters of the arguments that an engine prints. [-]"""
+_PAIR = re.compile(r"(?<![a-z0-9_])([a-z][a-z0-9_]{1,60})'?\s*[=:]\s*('[^']*'|\"[^\"]*\"|[\w.+-]+)")
+_TYPED = re.compile(r"(?:torch|Backend)\.\w")
+_SCRIPT = re.compile(r"[^\s=]*\.(?:sh|bash|sbatch|slurm)")
+_STARTERS = ("bash", "sh", "zsh", "source", ".", "sbatch", "srun", "exec", "nohup", "time", "sudo", "mpirun", "ssh")
+_DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):([^-=+?{}$:][^{}$]*)?\}")
+_ENVIRONMENT = re.compile(r"\$\{(?:oc\.)?env:\s*([A-Za-z_]\w*)\s*(?:,([^{}$]*))?\}")
+_REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_][\w.\-]*)\}")
+_ARRAY = re.compile(r"\$\{[A-Za-z_]\w*\[[@*]\]\}")
+FEWEST_DUMPED = 5
+"""Arguments that a log has to list to be taken for one. [-]"""
+
+
+class Setting(NamedTuple):
+    """A name as it is written, ``--tp-size``, ``trainer.devices=`` or ``vllm serve``, and the arguments behind it.
+
+    Variables that are set for another program have names that start with ``$``.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+
+    @property
+    def argument(self) -> str:
+        """The first argument; "" for a switch."""
+        return self.arguments[0] if self.arguments else ""
+
+    @property
+    def words(self) -> str:
+        """As it is written."""
+        shown = " ".join(self.arguments)
+        if self.name == "$@":
+            return shown
+        if self.name.startswith("$") and self.arguments:
+            return f"{self.name[1:]}={shown}"
+        return self.name + shown if self.name.endswith("=") else f"{self.name} {shown}".rstrip()
+
+
+def settings_of(
+    text: str, given: Mapping[str, str] | None = None, commands: Sequence[str] = (), nested: int = 0
+) -> list[list[Setting]]:
+    """Arguments of a text, one list for each command; YAML, TOML, JSON and logs have one.
+
+    ``text``: a script, arguments, YAML, TOML, or a log that lists its arguments. ``given``: variables of the
+    environment. ``commands``: those whose first argument has no name, as ``vllm serve``. ``nested``: how many texts
+    this one lies in. Raises :class:`xlperf.interop.launch_shell.Endless` if a script grows beyond bounds.
+    """
+    logged = logged_settings(text)
+    if logged:
+        return [logged]
+    if _TABLE.search(text) and max(line.count(".") for line in text.splitlines()) < MOST_POINTS:
+        try:
+            return [list(islice(_flat(tomllib.loads(text), "", 0), MOST_SETTINGS))]
+        except (ValueError, RecursionError):
+            pass
+    if _is_yaml(text):
+        return [list(islice(_yaml(text, given or {}, commands, nested), MOST_SETTINGS))]
+    results = []
+    shell = Shell(given or {})
+    for command in shell.commands(text):
+        if isinstance(command, Call):
+            results.append(list(_of_call(command, commands)))
+        elif nested < _NESTED and command.strip():
+            inside = settings_of(command, shell.variables, commands, nested + 1)
+            results += [group for group in inside if len(group) > 1 or (group and group[0].name.endswith(":"))]
+    return results
+
+
+def handed_to(words: Sequence[str]) -> str:
+    """The script that a command starts, "" if it starts a program.
+
+    ``words``: of the command.
+
+    >>> handed_to(["sbatch", "--nodes=4", "./run.sh", "8"]), handed_to(["torchrun", "pretrain_gpt.py"])
+    ('./run.sh', '')
+    """
+    if not words or not (_SCRIPT.fullmatch(words[0]) or words[0].rpartition("/")[2] in _STARTERS):
+        return ""
+    return next((word for word in words[:LONGEST_NAME] if _SCRIPT.fullmatch(word)), "")
+
+
+def _of_call(call: Call, commands: Sequence[str]) -> Iterator[Setting]:
+    """Settings of a command: its first words, its arguments, and variables that it hands over."""
+    script = handed_to(call.words)
+    first = [word[:LONGEST_NAME] for word in call.words[:6] if not word.startswith("-")]
+    first += [word for word in (script, next((one for one in call.words if one.endswith(".py")), "")) if word]
+    yield Setting(COMMAND, tuple(dict.fromkeys(first)))
+    if script:
+        behind = call.words[call.words.index(script) + 1 :]
+        options = (place for place, word in enumerate(behind) if _ends(word) or "=" in word)
+        numbers = behind[: next(options, len(behind))]
+        if any(word.isdigit() for word in numbers):
+            yield Setting("$@", (script, *numbers))
+    yield from islice(_of_words(call.words, commands), MOST_SETTINGS)
+    handed = {**call.exported, **call.before} if script else dict(call.before)
+    for place, word in enumerate(call.words):
+        if word in ("-e", "--env", "--export") or word.startswith("--export="):
+            listed = word.partition("=")[2] or (call.words[place + 1] if place + 1 < len(call.words) else "")
+            pairs = (one.partition("=") for one in listed.split(","))
+            handed |= {name: value for name, equals, value in pairs if equals and name.isidentifier()}
+    for name, value in handed.items():
+        if script and _INSIDE.search(f"x {value}"):
+            yield from _of_words(value.split(), commands)
+        else:
+            yield Setting(f"${name}", (value,))
+
+
+def logged_settings(text: str) -> list[Setting]:
+    """Settings that a log states at its start, or that the JSON of a benchmark states; none if it is neither.
+
+    ``text``: megatron-LM's list of arguments; the engine arguments that vLLM and SGLang print; lines that
+    :func:`xlperf.interop.log_text.log_lines` reads; JSON.
+    """
+    logged = log_lines(text)
+    results = [(name, value.strip()) for name, value in _DUMPED.findall(text)]
+    if len(results) < FEWEST_DUMPED:
+        starts = [text.find(one) + len(one) for one in _ENGINES if one in text]
+        lines = [text[start : start + MOST_ENGINE].partition("\n")[0] for start in starts]
+        results = [pair for line in lines for pair in _PAIR.findall(line)]
+    if results:
+        stated = {name: value.strip("'\"") for name, value in results if not _TYPED.search(value)}
+        if stated.get("group_query_attention") == "False":
+            stated.pop("num_query_groups", None)
+        if stated.get("num_experts") in ("None", "0"):
+            stated = {name: value for name, value in stated.items() if not name.startswith("moe_")}
+        return [*lined_settings(logged), *(Setting(f"{name}:", (value,)) for name, value in stated.items())]
+    if logged.stack and logged.settings:
+        return lined_settings(logged)
+    if text.lstrip().startswith("{"):
+        try:
+            listed = islice(_flat(json.loads(text), "", 0), MOST_SETTINGS)
+            return [one for one in listed if not one.name.endswith("s:") or one.argument]
+        except (ValueError, RecursionError):
+            return []
+    return []
+
+
+def lined_settings(lines: LogLines) -> list[Setting]:
+    """Settings that lines of a log state, as the arguments of a launch line."""
+    return [Setting(name, (value,)) for name, value in lines.settings.items()]
+
+
+def _of_words(words: Sequence[str], commands: Sequence[str], depth: int = 0) -> Iterator[Setting]:
+    """Settings of the words of one command, and of commands inside quotes."""
+    outside: list[str] = []
+    for word in words:
+        if depth < DEEPEST and _INSIDE.search(word) and not _OPTION.match(word):
+            yield from _of_words(word.split(), commands, depth + 1)
+        else:
+            outside.append(word)
+    words = outside
+    if len(words) == 2 and _KEY.match(" ".join(words)):  # a key of YAML among the lines of a script
+        yield Setting(words[0], (words[1],))
+        return
+    joined = [" ".join(words[place : place + 2]) for place in range(len(words))]
+    yield from (Setting(word, ()) for word in words if _ARRAY.fullmatch(word))
+    for place, word in enumerate(words):
+        named = next((one for one in commands if one in (word.rpartition("/")[2], joined[place])), "")
+        if named:
+            following = words[place + len(named.split()) : place + len(named.split()) + 1]
+            if following and not following[0].startswith("-"):
+                yield Setting(named, tuple(following))
+            continue
+        if word == "-m" and "." in "".join(words[place + 1 : place + 2]):  # a module of Python
+            continue
+        head, equals, after = word.partition("=")
+        if _OPTION.fullmatch(head):
+            rest: list[str] = [after] if equals else []
+            after_ = place + 1
+            while not equals and after_ < len(words) and not _ends(words[after_]):
+                rest.append(words[after_])
+                after_ += 1
+            yield from _with_json(head, tuple(rest))
+        elif equals and _DOTTED.fullmatch(head):
+            yield Setting(f"{head.lstrip('+~')}=", (after,))
+
+
+def _ends(word: str) -> bool:
+    """Whether a word ends the arguments of the option before it."""
+    return bool(_OPTION.fullmatch(word.partition("=")[0]) or _END.fullmatch(word) or _ARRAY.fullmatch(word))
+
+
+def _with_json(name: str, arguments: tuple[str, ...]) -> Iterator[Setting]:
+    """A setting, and those inside if its argument is a JSON object."""
+    yield Setting(name, arguments)
+    if arguments and arguments[0].startswith("{"):
+        try:
+            yield from _flat(json.loads(arguments[0]), name, 0)
+        except (ValueError, RecursionError):
+            return
+
+
+def _flat(value: object, name: str, depth: int) -> Iterator[Setting]:
+    if isinstance(value, dict) and depth < DEEPEST:
+        for key, inner in value.items():
+            path = f"{name}.{str(key)[:LONGEST_NAME]}" if name else str(key)[:LONGEST_NAME]
+            yield from _flat(inner, path, depth + 1)
+    elif isinstance(value, list):
+        yield Setting(f"{name}:", tuple(str(one) for one in value if not isinstance(one, dict | list)))
+    elif value is not None:
+        yield Setting(f"{name}:", (str(value),))
+
+
+def _is_yaml(text: str) -> bool:
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    keys = sum(bool(_KEY.match(line)) for line in lines)
+    alike = keys + sum(bool(_ITEM.match(line)) and not _KEY.match(line) for line in lines)
+    return keys > 0 and alike >= 0.6 * len(lines) and not text.startswith("#!")
+
+
+def _yaml(text: str, given: Mapping[str, str], commands: Sequence[str], nested: int) -> Iterator[Setting]:
+    """Keys of nested mappings by their path; items of lists are words of a command."""
+    stated = list(islice(_yaml_settings(text, given, commands, nested), MOST_SETTINGS))
+    values = {one.name: one.argument for one in stated}
+    for setting in stated:
+        yield Setting(setting.name, tuple(_referred(setting.name, word, values) for word in setting.arguments))
+
+
+def _referred(name: str, value: str, values: Mapping[str, str]) -> str:
+    """A value, or the one of the key that it refers to, as ``${model.seq_length}`` or ``${.seq_length}``."""
+    for _ in range(_NESTED):
+        match = _REFERENCE.fullmatch(value)
+        if match is None:
+            break
+        points, path = match.groups()
+        above = name.removesuffix(":").split(".")[: -len(points)] if points else []
+        name = f"{'.'.join([*above, path])}:"
+        if name not in values:
+            break
+        value = values[name]
+    return value
+
+
+def _yaml_settings(text: str, given: Mapping[str, str], commands: Sequence[str], nested: int) -> Iterator[Setting]:
+    path: list[tuple[int, str]] = []
+    items: list[str] = []
+    block: tuple[int, list[str]] | None = None
+    shell = Shell(given)
+
+    def of_block(lines: Sequence[str]) -> Iterator[Setting]:
+        if nested < _NESTED:
+            inside = "\n".join(lines)
+            yield from (one for group in settings_of(inside, given, commands, nested + 1) for one in group)
+
+    def filled(value: str) -> str:
+        for pattern in (_DEFAULTED, _ENVIRONMENT):
+            value = pattern.sub(lambda match: given.get(match[1], match[0] if match[2] is None else match[2]), value)
+        return shell.filled(value)
+
+    for line in [*text.splitlines(), ""]:
+        depth = len(line) - len(line.lstrip())
+        if block is not None:
+            if not line.strip() or depth > block[0]:
+                block[1].append(line)
+                continue
+            yield from of_block(block[1])
+            block = None
+        key = _KEY.match(line)
+        if key is None:
+            item = _ITEM.match(line)
+            if item is not None:
+                items += shell.words(_uncommented(item.group(2)))
+            continue
+        if items:
+            yield from _of_words(items, commands)
+            items = []
+        indent = len(key.group(1)) + len(key.group(2))
+        path = [one for one in path if one[0] < indent][:DEEPEST]
+        value = _uncommented(key.group(5) or "")
+        path.append((indent, key.group(4)[:LONGEST_NAME]))
+        if value[:1] in "|>" and value:
+            block = indent, []
+        elif value:
+            name = ".".join(own for _, own in path)
+            listed = re.fullmatch(r"\[(.*)\]", value)
+            words = [one.strip().strip("\"'") for one in listed.group(1).split(",")] if listed else [_plain(value)]
+            yield Setting(f"{name}:", tuple(filled(word) for word in words[:MOST_SETTINGS]))
+    if items:
+        yield from _of_words(items, commands)
+    if block is not None:
+        yield from of_block(block[1])
+
+
+def _uncommented(text: str) -> str:
+    return re.sub(r"(^|\s)#.*$", "", text).strip()
+
+
+def _plain(value: str) -> str:
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'" else value

@@ -1,0 +1,360 @@
+"""Logs of runs, benchmark results and traces: step times, kernel times by class, and the plan that a log states."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from array import array
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array, added
+from xlperf.base.errors import Fault, InputError
+from xlperf.base.resources import rows
+from xlperf.base.units import UNITS
+from xlperf.catalog.schema import table_schema
+from xlperf.interop.launch import MOST_TEXT, told_by
+from xlperf.interop.launch_rules import Stated, plan_of, stack_defaults
+from xlperf.interop.launch_stacks import by_name, candidates_of, flags
+from xlperf.interop.launch_text import logged_settings
+from xlperf.interop.log_text import log_lines
+
+CHUNK = 1 << 20
+"""Bytes that are read at a time. [B]"""
+LONGEST_LINE = 1 << 16
+"""Bytes of a line beyond which it is not looked at whole. [B]"""
+MOST_VALUES = 2_000_000
+"""Values of one kind that are kept. [-]"""
+WARM_UP, MOST_WARM_UP = 0.1, 20
+"""Share of the iterations at the start that is left out, and the most of them. [-]"""
+
+
+_NUMBER = (
+    r"(\d{1,20}+(?:,\d{3})*+(?:\.\d{0,20}+)?+(?:[eE][-+]?\d{1,3}+)?+)"  # 1,024 or 6.859e+03
+    r"([KMGBT](?![A-Za-z]))?+(?![.,]?\d)"  # 11.4K
+)
+"""A number as training stacks write it: with separators, an exponent, or the suffix of thousands."""
+_SUFFIXES = {b"": 1.0, **{name.upper().encode(): UNITS[name].factor for name in ("k", "M", "G", "T")}}
+_SUFFIXES[b"B"] = _SUFFIXES[b"G"]
+_STEP_NUMBER = re.compile(rb"(?:\biteration:?\s{1,20}|step:\s{0,9})(\d{1,12})(?![\d.])")
+"""Number of the iteration or step that a line belongs to."""
+SETTING, RATE = "setting", "rate"
+"""How a pattern is used that gives no result: a column of the plan, or FLOP per second of one accelerator."""
+
+
+class LogValue(NamedTuple):
+    """One number of a log, in the unit of its pattern: a result, a column of the plan, or a FLOP rate.
+
+    ``low`` and ``high``: ends of the interval that holds 80 % of the steps. ``pick``: how the log's lines gave it.
+    """
+
+    source: str
+    result: str
+    value: float
+    low: float
+    high: float
+    unit: str
+    used: int
+    left_out: int
+    pick: str = "median"
+
+    @property
+    def text(self) -> str:
+        """As ``--measured`` takes it: ``step time=381.2 ms``."""
+        return f"{self.result}={self.value:.10g} {self.unit}"
+
+    @property
+    def words(self) -> str:
+        """Where the value is from."""
+        if self.used == 1:
+            return f"{self.source}: {self.result} {self.value:.6g} {self.unit}"
+        spread = f"80 % from {self.low:.6g} to {self.high:.6g}"
+        warm = f", {self.left_out} of warm-up left out" if self.left_out else ""
+        return f"{self.source}: {self.result} {self.value:.6g} {self.unit} ({self.used:,} values{warm}, {spread})"
+
+
+class Log(NamedTuple):
+    """Numbers of one log.
+
+    ``results``: what was measured. ``settings``: columns of the plan, FLOP rates and step times that the log states
+    beside them, to compare with the plan.
+    """
+
+    results: list[LogValue]
+    settings: list[LogValue]
+
+
+def read_log(path: str | Path) -> Log:
+    """Measured values of a log: medians over steps after the warm-up, with their spread.
+
+    Lines of several ranks for one step count once. A log that starts in the middle of a run has no warm-up.
+
+    ``path``: text or JSON of any length; memory does not grow with it. Raises InputError if the log has no known
+    result.
+    """
+    patterns = [(row, _compiled(row["pattern"])) for row in rows("interop/log_patterns.csv")]
+    values, steps = [array("d") for _ in patterns], [array("d") for _ in patterns]
+    last_step = -1.0
+    for block in blocks(Path(path)):
+        marks = [(match.start(), float(match.group(1))) for match in _STEP_NUMBER.finditer(block)]
+        places, numbers = np.array([place for place, _ in marks]), [last_step, *(number for _, number in marks)]
+        for one, own_steps, (row, pattern) in zip(values, steps, patterns, strict=True):
+            for place, value in _numbers(pattern, block, MOST_VALUES - len(one)):
+                one.append(value)
+                if row["pick"] == "median":
+                    own_steps.append(numbers[int(np.searchsorted(places, place, "right"))])
+        last_step = numbers[-1]
+    results: dict[str, LogValue] = {}
+    settings: dict[str, LogValue] = {}
+    for one, own_steps, (row, _) in zip(values, steps, patterns, strict=True):
+        target = settings if row["pick"] in (SETTING, RATE) else results
+        if one and row["result"] not in target:
+            target[row["result"]] = _value(row, np.array(one), np.array(own_steps))
+    if not results:
+        names = (name for row, _ in patterns for name in row["source"].partition(" (")[0].split(" and "))
+        known = ", ".join(dict.fromkeys(names))
+        raise InputError(Fault(Path(path).name, f"has no step time, throughput or latency of {known}"))
+    return Log(list(results.values()), list(settings.values()))
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[bytes]:
+    return re.compile(pattern.replace("{number}", _NUMBER).encode())
+
+
+def _value(row: dict[str, str], values: np.ndarray, steps: np.ndarray) -> LogValue:
+    left_out = 0
+    if row["pick"] in ("last", SETTING):
+        values = values[-1:]
+    elif row["pick"] != "largest":
+        values, steps = _per_step(values, steps)
+        left_out = _warm_up(steps, len(values))
+        values = values[left_out:]
+    value = float(values.max() if row["pick"] == "largest" else np.median(values))
+    low, high = (float(end) for end in np.quantile(values, (0.1, 0.9)))
+    return LogValue(row["source"], row["result"], value, low, high, row["unit"], len(values), left_out, row["pick"])
+
+
+def _per_step(values: np.ndarray, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Median over the lines of each step, in the order of steps; all values if a line names no step."""
+    if not len(steps) or (steps < 0.0).any():
+        return values, np.zeros(0)
+    numbers, first, counts = np.unique(steps, return_index=True, return_counts=True)
+    if len(numbers) == len(values):
+        return values[first], numbers
+    order = np.lexsort((values, steps))
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    middle = [values[order[starts + (counts - 1 + more) // 2]] for more in (0, 1)]
+    return (middle[0] + middle[1]) / 2.0, numbers
+
+
+def _warm_up(steps: np.ndarray, count: int) -> int:
+    """Number of steps at the start to leave out: none if the log starts later than a warm-up lasts."""
+    if len(steps) > 1 and steps[0] > max(MOST_WARM_UP, steps[1] - steps[0]):
+        return 0
+    fewest = 1 if len(steps) else 2
+    return min(int(np.ceil(WARM_UP * count)), MOST_WARM_UP) if count > fewest else 0
+
+
+def blocks(path: Path) -> Iterator[bytes]:
+    """Parts of a file that end at the end of a line, or at a comma if there are no lines.
+
+    ``path``: any file; memory does not grow with it.
+    """
+    rest = b""
+    with path.open("rb") as stream:
+        while chunk := stream.read(CHUNK):
+            whole, end, after = (rest + chunk).rpartition(b"\n")
+            if len(after) > LONGEST_LINE:
+                whole, end, after = (rest + chunk).rpartition(b",")
+            rest = after[-LONGEST_LINE:]
+            yield whole + end
+    yield rest
+
+
+def _numbers(pattern: re.Pattern[bytes], block: bytes, most: int) -> Iterator[tuple[int, float]]:
+    """Place and value of each number above zero that a pattern finds."""
+    for _, match in zip(range(most), pattern.finditer(block), strict=False):
+        value = float(match.group(1).replace(b",", b"")) * _SUFFIXES[match.group(2) or b""]
+        if 0.0 < value < float("inf"):
+            yield match.start(), value
+
+
+COMMUNICATION = "communication"
+MOST_KERNELS = 5_000_000
+"""Kernels of a trace at the most. [-]"""
+MOST_SUMMARY = 1 << 20
+"""Bytes of a summary by class at the most. [B]"""
+_TEXT = rb'"((?:[^"\\]|\\.){1,4000}+)"'
+_TIMES = rb'(?>[^{}]{0,400}?"ts":\s*)([\d.]{1,30}+)(?>[^{}]{0,200}?"dur":\s*)([\d.]{1,30}+)'
+_KERNEL = rb'"cat":\s*"(?:kernel|Kernel|gpu_memcpy|gpu_memset)"'
+_EVENT = re.compile(
+    _KERNEL + rb',\s*"name":\s*' + _TEXT + _TIMES + rb'|"name":\s*' + _TEXT + rb",\s*" + _KERNEL + _TIMES
+)
+_MS, _US = UNITS["ms"].factor, UNITS["us"].factor
+_STEP = re.compile(rb"ProfilerStep#(\d+)")
+
+
+class Profile(NamedTuple):
+    """Times per step by class of kernels, of one accelerator; ``exposed``: messages while nothing else runs. [s]"""
+
+    times: Mapping[str, float]
+    exposed: float
+    steps: int
+
+    @property
+    def computed(self) -> float:
+        """Time of all kernels that are no messages. [s]"""
+        return added(time for name, time in self.times.items() if name != COMMUNICATION)
+
+
+@cache
+def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    result = rows("catalog/kernel_classes.csv")
+    return tuple((row["class"], re.compile(row["pattern"], re.IGNORECASE)) for row in result)
+
+
+@cache
+def class_of(kernel: str) -> str:
+    """Class of a kernel by its name.
+
+    >>> class_of("ncclDevKernel_AllReduce_Sum_bf16_RING_LL"), class_of("nvjet_tst_128x256_64x4_2x1_v_bz_TNT")
+    ('communication', 'matrix')
+    """
+    return next(name for name, pattern in _patterns() if pattern.search(kernel))
+
+
+def read_profile(path: str | Path, steps: int | None = None) -> Profile:
+    """Kernel times by class of a Chrome or Kineto trace, or of a summary by class (CSV or JSON: class and ms a step).
+
+    ``path``: trace of one accelerator, of any length; memory grows with its kernels only. ``steps``: steps that it
+    covers; default: its ``ProfilerStep`` annotations; a summary is of one. Raises InputError where there are no
+    kernels, or the number of steps is not to be found.
+    """
+    source = Path(path)
+    classes = {name: code for code, (name, _) in enumerate(_patterns())}
+    codes, starts, lengths, seen = array("b"), array("d"), array("d"), set()
+    for block in blocks(source):
+        seen.update(_STEP.findall(block))
+        for event in _EVENT.finditer(block):
+            name, start, length = (one for one in event.groups() if one is not None)
+            codes.append(classes[class_of(name.decode(errors="replace"))])
+            starts.append(_number(start))
+            lengths.append(_number(length))
+        if len(codes) > MOST_KERNELS:
+            raise InputError(Fault(source.name, f"has more than {MOST_KERNELS:,} kernels: profile fewer steps"))
+    if not len(codes):
+        return _summary(source, steps or 1)
+    count = steps or len(seen)
+    if not count:
+        raise InputError(Fault(source.name, "has no ProfilerStep annotations: give --profile-steps"))
+    code, start, length = np.array(codes), _US * np.array(starts), _US * np.array(lengths)
+    totals = {name: float(length[code == own].sum()) / count for name, own in classes.items()}
+    messages = code == classes[COMMUNICATION]
+    whole = _covered(start, length)
+    exposed = whole - _covered(start[~messages], length[~messages])
+    return Profile({name: time for name, time in totals.items() if time > 0.0}, exposed / count, count)
+
+
+def _number(digits: bytes) -> float:
+    return float(digits) if digits.count(b".") <= 1 and digits.strip(b".") else 0.0
+
+
+def _covered(start: Array, length: Array) -> float:
+    """Length of the union of intervals."""
+    if not len(start):
+        return 0.0
+    order = np.argsort(start, kind="stable")
+    begin, end = start[order], (start + length)[order]
+    before = np.maximum.accumulate(np.concatenate([[begin[0]], end[:-1]]))
+    return float(np.maximum(end - np.maximum(begin, before), 0.0).sum())
+
+
+def _summary(source: Path, steps: int) -> Profile:
+    """A summary by class: ``class,time (ms)`` lines, or a JSON object of class and milliseconds."""
+    text = source.read_bytes()[:MOST_SUMMARY].decode(errors="replace")
+    result: dict[str, float] = {}
+    try:
+        stated = json.loads(text)
+        pairs = list(stated.items()) if isinstance(stated, dict) else []
+    except (ValueError, RecursionError):
+        pairs = [(line[0], line[1]) for line in csv.reader(text.splitlines()[:1000]) if len(line) > 1]
+    names = {name for name, _ in _patterns()} | {"exposed"}
+    for name, value in pairs:
+        plain = str(name).strip().casefold()
+        try:
+            time = float(value)
+        except (TypeError, ValueError):
+            continue
+        if plain in names and 0.0 <= time < float("inf"):
+            result[plain] = result.get(plain, 0.0) + _MS * time / steps
+    if not result:
+        wanted = ", ".join(name for name, _ in _patterns())
+        raise InputError(Fault(source.name, f"is no trace with kernels, nor a summary by class ({wanted}; ms)"))
+    exposed = result.pop("exposed", result.get(COMMUNICATION, 0.0))
+    return Profile(result, exposed, steps)
+
+
+_WHOLE = ("non-default args: {", "ServerArgs(")
+"""Words before lists of arguments that state all that differ from a default."""
+_SWITCHED = frozenset({"graphs", "draft_tokens", "two_batch_overlap"})
+"""Columns of serving that a flag turns on or off, whose absence from a whole list of arguments means the default."""
+_ASSUMED = ("software", "num_accelerators", "mode")
+"""Columns that follow from what a log does not say."""
+
+
+class Logged(NamedTuple):
+    """Columns of the plan of a run as its log states them.
+
+    - ``stack``: that wrote the log, "" if none is recognised.
+    - ``columns``: values as a sheet has them.
+    - ``defaults``: columns that the log leaves at, or sets to, what a blank column means.
+    - ``quantities``: of the stack and of the model, as :func:`xlperf.interop.launch_rules.plan_of` takes them.
+    """
+
+    stack: str
+    columns: Stated
+    defaults: frozenset[str]
+    quantities: Stated
+
+
+def read_logged(path: str | Path) -> Logged:
+    """The plan that the beginning of a log states.
+
+    ``path``: of the log; text of any encoding and length.
+    """
+    with Path(path).open(encoding="utf-8", errors="replace") as stream:
+        return logged_plan(stream.read(MOST_TEXT))
+
+
+def logged_plan(text: str) -> Logged:
+    """The plan that a log states; nothing for a text that no stack is known by.
+
+    ``text``: the beginning of the log.
+    """
+    lines, settings = log_lines(text), logged_settings(text)
+    stack = lines.stack
+    if not stack:
+        return Logged("", {}, frozenset(), {})
+    known = by_name(stack)
+    stated = {flag.column for one in settings for flag in candidates_of(known, one.name)}
+    told = told_by([[settings]], stack).values
+    columns = plan_of(stack, told)
+    whole = any(words in text for words in _WHOLE)
+    if not whole:
+        assumed = {column for column, *_ in stack_defaults(stack)} - stated
+        columns = {name: value for name, value in columns.items() if name not in assumed}
+    columns = {name: value for name, value in columns.items() if name[0] != "@" and name not in _ASSUMED}
+    if "num_accelerators" in told:
+        columns["num_accelerators"] = told["num_accelerators"]
+    if "kv_precision" not in told:  # auto is what the checkpoint says
+        columns.pop("kv_precision", None)
+    columns |= lines.facts
+    known_columns = table_schema(flags(stack)[0].kind).by_name
+    possible = {flag.column for flag in flags(stack)} & _SWITCHED if whole else stated & known_columns.keys()
+    return Logged(stack, columns, frozenset(possible - columns.keys()), told)

@@ -1,0 +1,1 @@
+"""Published runs and kernels as plans, and predictions beside them."""

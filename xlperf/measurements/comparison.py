@@ -1,0 +1,438 @@
+"""Published quantities beside the predicted ones: which column is compared with which result, and in what unit.
+
+Power and energy per token are compared twice. At the measured rate the work of a token is as predicted, done in the
+time that was measured: the residual is the error of the watts alone. At the predicted rate the error of the rate is
+included.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+
+from xlperf.base import resources
+from xlperf.base.arrays import Array
+from xlperf.base.units import factor
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+from xlperf.engine.inference import power_at_rates
+from xlperf.measurements.inference import inference_plans
+from xlperf.measurements.published import POWER, Published, PublishedPlans, published_columns
+from xlperf.measurements.rules import default_of
+from xlperf.measurements.unstated import engine_of
+
+STEP_TIME, MEMORY, LAYER_TIME = "step time", "memory", "layer time"
+TIME_PER_TOKEN, FIRST_TOKEN = "time per token", "time to first token"
+_TRAINING_ORDER = (
+    "iter_time_s",
+    "tokens_per_s_per_gpu",
+    "tflops_per_gpu",
+    "mfu_pct",
+    "hfu_pct",
+    "time_to_train_min",
+)
+_INFERENCE_ORDER = ("latency_s", "tpot_ms", "tokens_per_s", "tokens_per_s_per_gpu", "mfu_pct")
+RATES = frozenset(["tokens_per_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "hfu_pct"])
+_RESULTS = {
+    "iter_time_s": ("step_time", "s"),
+    "tflops_per_gpu": ("model_flop_rate", "TFLOP/s"),
+    "mfu_pct": ("mfu", "%"),
+    "hfu_pct": ("hfu", "%"),
+    "latency_s": ("latency", "s"),
+    "ttft_ms": ("ttft", "ms"),
+    "tpot_ms": ("tpot", "ms"),
+    "tokens_per_s": ("tokens_per_second", "token/s"),
+    "tokens_per_s_per_gpu": ("tokens_per_second_per_accelerator", "token/s"),
+}
+_NOTHING = (math.nan, math.nan, math.nan)
+_BANDED = ("step_time", "tpot", "ttft", "memory")
+"""Results with a band of their own; of others that of the time holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One published value and what xlperf says of it, both in the unit of the published column.
+
+    ``quantity`` is what the value measures; ``primary`` marks the one by which the row's accuracy is quoted in that
+    quantity. ``relative_error`` is |predicted time / measured time - 1|, rates turned into times; NaN if there is
+    no prediction, and ``reason`` then says why.
+    """
+
+    row_id: str
+    source_id: str
+    group: str
+    accelerator: str
+    metric: str
+    measured: float
+    predicted: float
+    relative_error: float
+    reason: str
+    kind: str
+    quantity: str
+    primary: bool
+    low: float = math.nan
+    high: float = math.nan
+
+    @property
+    def covered(self) -> bool:
+        """Whether there is a prediction."""
+        return not math.isnan(self.relative_error)
+
+    @property
+    def in_band(self) -> bool:
+        """Whether the measured value lies in the 80 % band; False if there is none."""
+        return self.low <= self.measured <= self.high
+
+
+def relative_error(metric: str, predicted: float, measured: float) -> float:
+    """Relative error of a prediction as a time (or a size): |predicted time / measured time - 1|.
+
+    >>> relative_error("iter_time_s", 1.1, 1.0)
+    0.10
+    >>> relative_error("tokens_per_s", 80.0, 100.0)
+    0.25
+    """
+    if metric in RATES:
+        predicted, measured = measured, predicted
+    return abs(predicted / measured - 1.0) if measured > 0.0 and predicted > 0.0 else math.nan
+
+
+@cache
+def _counts_hardware(source_id: str, column: str) -> bool:
+    return any(
+        row["column"] == column and fnmatch.fnmatchcase(source_id, row["source_id"]) and row["count"] == "hardware"
+        for row in resources.rows("measurements/published_counts.csv")
+    )
+
+
+def metrics_of(published: Published, row: int) -> list[tuple[str, str, bool]]:
+    """Metrics that a published row prints and that are compared: (column, quantity, primary).
+
+    Training: one of time, tokens, TFLOP/s, MFU in that order, and memory. Inference: everything printed; time per
+    token is quoted by latency, else TPOT, else tokens/s.
+
+    In the order of the columns' rank.
+    """
+    given = {name for name, values in published.number.items() if not math.isnan(values[row])}
+    results = []
+    if published.kind == "training":
+        kind = published.text["metric_kind"][row]
+        if not kind.startswith("memory"):
+            first = next((name for name in _TRAINING_ORDER if name in given), None)
+            if first is not None:
+                results.append((first, LAYER_TIME if kind == "layer_time" else STEP_TIME, True))
+        if "peak_mem_gb" in given:
+            results.append(("peak_mem_gb", MEMORY, True))
+        return results
+    per_gpu = {"tokens_per_s_per_gpu"} if "tokens_per_s" in given else set()
+    times = [name for name in _INFERENCE_ORDER if name in given and name not in per_gpu]
+    if len(times) > 1:
+        times = [name for name in times if name != "mfu_pct"]
+    results += [(name, TIME_PER_TOKEN, position == 0) for position, name in enumerate(times)]
+    if "ttft_ms" in given:
+        results.append(("ttft_ms", FIRST_TOKEN, True))
+    return results
+
+
+def predicted(plans: PublishedPlans, progress: Callable[[int], None] | None = None) -> Table:
+    """Results of published rows as plans; a table without columns if no row is a plan.
+
+    ``plans``: published rows as plans. ``progress``: called with the number of rows of each block that is done.
+    """
+    if not len(plans.plans):
+        return Table(f"{plans.published.kind}_results", {})
+    return evaluate(plans.plans, plans.catalog, progress)
+
+
+def compare(plans: PublishedPlans, results: Table) -> list[Record]:
+    """Compare every published value with its prediction.
+
+    ``plans``: published rows as plans. ``results``: what :func:`predicted` says of them. In the order of the rows.
+    """
+    published = plans.published
+    first: dict[int, int] = {}
+    for plan, row in enumerate(plans.index.tolist()):
+        first.setdefault(row, plan)
+    predictions = _Predictions(plans, results)
+    words = results.text("reason")
+    records = []
+    for row in range(len(published)):
+        plan = first.get(row, -1)
+        notes = str(plans.notes[row])
+        verdict = str(words[plan]) if plan >= 0 else str(plans.reasons[row])
+        for metric, quantity, primary in metrics_of(published, row):
+            measured = float(published.number[metric][row])
+            predicted, low, high, why = predictions.of(metric, plan, row) if plan >= 0 else (*_NOTHING, "")
+            error = relative_error(metric, predicted, measured)
+            said = (why, verdict, notes) if math.isnan(error) else (notes, verdict)
+            records.append(
+                Record(
+                    row_id=published.text["row_id"][row],
+                    source_id=published.text["source_id"][row],
+                    group=published.text["group"][row],
+                    accelerator=published.text["gpu"][row],
+                    metric=metric,
+                    measured=measured,
+                    predicted=predicted,
+                    relative_error=error,
+                    reason="; ".join(word for word in said if word),
+                    kind=published.kind,
+                    quantity=quantity,
+                    primary=primary,
+                    low=low,
+                    high=high,
+                )
+            )
+    return records
+
+
+class _Predictions:
+    """Predicted values in the units of published columns."""
+
+    def __init__(self, plans: PublishedPlans, results: Table) -> None:
+        self._plans = plans
+        self._results = results
+        self._number: dict[str, Array] = {}
+        self._hardware = hardware_share(plans) if plans.published.kind == "training" else np.zeros(0)
+        accelerators = plans.catalog.tables["accelerators"]
+        rows = plans.catalog.rows("accelerators", plans.plans.text("accelerator"), plans.plans, "accelerator")
+        self._kept_back = accelerators.filled("reserved_memory")[rows]
+
+    def _value(self, column: str, plan: int) -> float:
+        if column not in self._number:
+            self._number[column] = self._results.number(column)
+        return float(self._number[column][plan])
+
+    def of(self, metric: str, plan: int, row: int) -> tuple[float, float, float, str]:
+        """Prediction, ends of its band, and why there is none."""
+        published = self._plans.published
+        if metric == "peak_mem_gb":
+            size = self._memory(plan, published.text["mem_kind"][row])
+            low, high = self._ends("memory", plan)
+            return size, size * low, size * high, ""
+        if metric not in _RESULTS:
+            return (*_NOTHING, f"{metric} is not predicted")
+        if metric.startswith("tokens") and published.kind == "inference":
+            sense = published.text["tokens_per_s_kind"][row]
+            if sense.casefold() == "input" and metric == "tokens_per_s_per_gpu":
+                return self._banded(self._prompt_rate(plan), "ttft", plan)
+            if published.text["mode"][row].casefold() == "decode" and metric == "tokens_per_s_per_gpu":
+                return self._banded(self._decoding_rate(plan), "tpot", plan)
+            if sense.casefold() not in ("output", "output total"):
+                return (*_NOTHING, f'tokens/s counts "{sense}"')
+        if published.kind == "inference" and metric in ("mfu_pct", "hfu_pct"):
+            return (*_NOTHING, "utilisation of inference is not predicted")
+        column, unit = _RESULTS[metric]
+        if published.kind == "training" and published.text["metric_kind"][row] == "layer_time":
+            column = "layer_time"
+        scale = 1.0 / factor(unit)
+        if metric == "tflops_per_gpu" and _counts_hardware(published.text["source_id"][row], metric):
+            scale *= float(self._hardware[plan])
+        value = self._value(column, plan) * scale
+        if column in ("model_flop_rate", "mfu", "hfu") or column.startswith("tokens"):
+            base = "step_time" if published.kind == "training" else "tpot"
+            high, low = (value / end for end in self._ends(base, plan))
+        else:
+            base = column if column in _BANDED else "step_time" if published.kind == "training" else "tpot"
+            low, high = (value * end for end in self._ends(base, plan))
+        return value, low, high, ""
+
+    def _ends(self, column: str, plan: int) -> tuple[float, float]:
+        """Ends of the band of a result over the result."""
+        low, middle, high = (self._value(f"{column}{end}", plan) for end in ("_low", "", "_high"))
+        return low / middle, high / middle
+
+    def _banded(self, rate: float, column: str, plan: int) -> tuple[float, float, float, str]:
+        """A rate, and the ends of its band: those of the time that it is the inverse of."""
+        high, low = (rate / end for end in self._ends(column, plan))
+        return rate, low, high, ""
+
+    def _prompt_rate(self, plan: int) -> float:
+        """Tokens of prompts that one accelerator takes per second in the prefill. [token/s]"""
+        table = self._plans.plans
+        tokens = table.number("batch_size")[plan] * table.number("prompt_length")[plan]
+        return float(tokens / (self._value("prefill_time", plan) * table.number("num_accelerators")[plan]))
+
+    def _decoding_rate(self, plan: int) -> float:
+        """Tokens that one accelerator puts out per second while it decodes. [token/s]"""
+        table = self._plans.plans
+        batch, count = table.number("batch_size")[plan], table.number("num_accelerators")[plan]
+        return float(batch / (self._value("tpot", plan) * count))
+
+    def _memory(self, plan: int, words: str) -> float:
+        """Memory in the unit and sense of ``mem_kind``.
+
+        Reserved is what the allocator holds, without what the driver keeps back; ratios are of what the layers keep.
+        """
+        words = words.casefold()
+        if words.startswith("percent"):
+            other = int(self._plans.reference[plan])
+            if other < 0:
+                return math.nan
+            ratio = self._value("memory_layer_activations", plan) / self._value("memory_layer_activations", other)
+            return ratio / factor("%")
+        unit = factor("GiB" if "gib" in words or "(torch)" in words else "GB")
+        if "reserved" in words or "max over" in words:
+            return (self._value("memory_reserved", plan) - float(self._kept_back[plan])) / unit
+        return self._value("memory", plan) / unit
+
+
+def result_column(published: Published, metric: str, row: int) -> str:
+    """Result that a published time follows, or a published rate inversely; "" for memory, which keeps no proportion.
+
+    ``metric``: column that is compared.
+    """
+    if metric == "peak_mem_gb":
+        return ""
+    if published.kind == "training":
+        return "step_time"
+    if metric == "tokens_per_s_per_gpu" and published.text["tokens_per_s_kind"][row].casefold() == "input":
+        return "prefill_time"
+    if metric == "tokens_per_s_per_gpu" and published.text["mode"][row].casefold() == "decode":
+        return "tpot"
+    return _RESULTS[metric][0]
+
+
+def hardware_share(plans: PublishedPlans) -> Array:
+    r"""FLOP of a source that counts recomputation (HFU) over the model FLOP.
+
+    .. math:: \frac{4 + 4 s / 6 h + V / 4 L h}{3 + 3 s / 6 h + V / 4 L h}
+
+    for full recomputation (the projection to logits is not computed again), 1 for none.
+
+    Parameters
+    ----------
+    plans : PublishedPlans
+        Training rows as plans.
+
+    Returns
+    -------
+    Array
+        One ratio per plan. [-]
+
+    References
+    ----------
+    .. [1] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM",
+       2021, arXiv:2104.04473, equation 3.
+    """
+    table = plans.plans
+    models = plans.catalog.tables["models"]
+    rows = plans.catalog.rows("models", table.text("model"), table, "model")
+    shape = {name: models.number(name)[rows] for name in ("num_layers", "hidden_size", "vocab_size")}
+    layer = 1.0 + table.number("sequence_length") / (6.0 * shape["hidden_size"])
+    head = shape["vocab_size"] / (4.0 * shape["num_layers"] * shape["hidden_size"])
+    share = (4.0 * layer + head) / (3.0 * layer + head)
+    return np.where(table.text("recompute") == "full", share, 1.0)
+
+
+WATTS, JOULES = "avg_power_w_per_gpu", "energy_j_per_output_token"
+AT_MEASURED_RATE = "power at the measured rate"
+QUANTITIES = (AT_MEASURED_RATE, "power", "energy per token")
+_GROUPS = ("not fitted", "fitted")
+_POWER_RESULTS = {WATTS: "accelerator_power", JOULES: "accelerator_energy_per_token"}
+_OTHER_SCOPE = 'power of "{}": more than the accelerators'
+_NO_SERVING = 'rows of kind "{}" are no served model'
+_SERVED = ("inference", "decode")
+_UNSTATED = {
+    "incl. ramp": "a run of seconds: its rate includes its start and its longest answers, whose lengths are not stated",
+    "tp not stated": "its mapping is not stated",
+}
+"""Words in the notes of a row that say why no plan can be made of it."""
+_WEIGHTS_IN_FOUR_BITS = "mxfp4"
+"""vLLM's kernels of 2025 for such weights take 16-bit activations, on Blackwell too."""
+
+
+def served_rows(published: Published) -> tuple[Published, list[str]]:
+    """Rows of measured power as inference rows, and what no plan can say of them, "" where one can.
+
+    ``published``: rows of kind ``power``. An output length that is not printed follows from the energies of a request
+    and of a token, a prompt length from the benchmark of the source.
+    """
+    size, columns = len(published), published_columns()["inference"]
+    text = {name: list(published.text.get(name, [""] * size)) for name in columns}
+    blank = np.full(size, math.nan)
+    number = {name: published.number.get(name, blank).copy() for name, sort in columns.items() if sort != "text"}
+    with np.errstate(all="ignore"):
+        length = published.number["energy_j_per_request"] / published.number[JOULES]
+    number["osl"] = np.rint(np.where(np.isnan(number["osl"]), length, number["osl"]))
+    number["tokens_per_s"], number["batch"] = blank, np.rint(number["batch"])
+    refused = []
+    for row in range(size):
+        kind, scope = published.text["kind"][row], published.text["scope"][row]
+        wrong = "" if kind in _SERVED else _NO_SERVING.format(kind)
+        wrong = wrong or ("" if scope == "gpu_only" else _OTHER_SCOPE.format(scope))
+        notes = published.text["notes"][row]
+        refused.append(wrong or next((why for words, why in _UNSTATED.items() if words in notes), ""))
+        text["group"][row] = _GROUPS[int(published.number["fitted"][row] == 1.0)]
+        text["mode"][row] = "serving" if kind == "inference" else ""
+        if _WEIGHTS_IN_FOUR_BITS in text["precision"][row]:
+            text["precision"][row] += " weights"
+        own = {name: text[name][row] for name in text}
+        prompt = default_of("inference", {**own, "software": engine_of(own["framework"])}, "prompt_length")[0]
+        if math.isnan(number["isl"][row]) and prompt:
+            number["isl"][row] = float(prompt)
+        if math.isnan(number["tp"][row]):
+            number["tp"][row] = number["n_gpus"][row]
+    return Published("inference", text, number, published.place), refused
+
+
+def power_plans(published: Published, catalog: Catalog) -> PublishedPlans:
+    """Turn rows of measured power into inference plans; why the others are none.
+
+    ``published``: rows of kind ``power``.
+    """
+    rows, refused = served_rows(published)
+    kept = [row for row, why in enumerate(refused) if not why]
+    result = inference_plans(rows.take(kept), catalog)
+    reasons, notes = (np.array(values, dtype=object) for values in (refused, [""] * len(rows)))
+    reasons[kept], notes[kept] = result.reasons, result.notes
+    index = np.array(kept, dtype=np.int64)[result.index]
+    return replace(result, published=published, index=index, reasons=reasons, notes=notes)
+
+
+def power_records(published: Published, catalog: Catalog) -> list[Record]:
+    """Measured watts and joules per token beside the predicted ones, a record for each row and quantity.
+
+    ``published``: rows of kind ``power``.
+    """
+    plans, result = power_plans(published, catalog), {name: np.full(len(published), math.nan) for name in QUANTITIES}
+    if len(plans.plans):
+        results = evaluate(plans.plans, plans.catalog)
+        rate = published.number["tokens_per_s"][plans.index]
+        result[AT_MEASURED_RATE][plans.index] = power_at_rates(plans.plans, plans.catalog, rate)
+        for name, quantity in zip((WATTS, JOULES), QUANTITIES[1:], strict=True):
+            result[quantity][plans.index] = results.number(_POWER_RESULTS[name])
+    columns = dict(zip(QUANTITIES, (WATTS, WATTS, JOULES), strict=True))
+    return [
+        _record(plans, row, quantity, columns[quantity], float(result[quantity][row]))
+        for row in range(len(published))
+        for quantity in QUANTITIES
+        if not math.isnan(published.number[columns[quantity]][row])
+        and not (quantity == AT_MEASURED_RATE and math.isnan(published.number["tokens_per_s"][row]))
+    ]
+
+
+def _record(plans: PublishedPlans, row: int, quantity: str, column: str, value: float) -> Record:
+    text = {name: cells[row] for name, cells in plans.published.text.items()}
+    measured = float(plans.published.number[column][row])
+    words = plans.reasons[row] or plans.notes[row]
+    return Record(
+        row_id=text["row_id"],
+        source_id=text["source_id"],
+        group=_GROUPS[int(plans.published.number["fitted"][row] == 1.0)],
+        accelerator=text["gpu"],
+        metric=f"{column}{' (measured rate)' if quantity == AT_MEASURED_RATE else ''}",
+        measured=measured,
+        predicted=value,
+        relative_error=abs(value / measured - 1.0),
+        reason=str(words),
+        kind=POWER,
+        quantity=quantity,
+        primary=True,
+    )

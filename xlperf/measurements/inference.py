@@ -1,0 +1,471 @@
+"""Published inference rows -> plans: engines, batches, modes, and why a row is no plan."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from xlperf.catalog.catalog import Catalog
+from xlperf.equations.plan.records import PRECISIONS
+from xlperf.measurements.published import ModelNames, Published, PublishedPlans
+from xlperf.measurements.rules import Refusal, default_of, stated_settings
+from xlperf.measurements.training import plan_table, precision_choice
+from xlperf.measurements.unstated import engine_of, recipe_settings, without_infeasible
+
+_OF_AN_ENGINE = ("prefill_expert_parallel", "graphs", "graph_tokens", "sorted_sampling")
+_OF_A_SERVICE = (
+    "polling_steps",
+    "gathering_steps",
+    "prefill_first",
+    "prefill_tokens",
+    "memory_fraction",
+    "state_slots",
+    "max_running_batch",
+    "output_variation",
+)
+_OF_A_STREAM = ("run_requests", "prompt_variation", "output_variation")
+"""Settings that a static batch does not have."""
+_POOLS = re.compile(r"\b(?P<pool>prefill|decode)_(?P<name>\w+?)=(?P<value>\d+)\b")
+_FOUR_BITS = ("gpt-oss",)
+"""Models whose experts are published in 4 bits and are served so whatever the precision around them."""
+_TOKENS_AT_ONCE = re.compile(r"(?P<thousands>\d+)K tokens per GPU")
+_TOKENS_OF_A_PASS = 16384.0
+_BATCH_OF_MAXIMUM = 4096.0
+"""Requests offered if the source says "maximum throughput" and not how many: the cache decides how many run."""
+_WEIGHTS_ONLY = "weights"
+"""Word of a printed precision that only weights are stored in."""
+_TUNED_SHARE = 0.95
+"""Share of the free memory that the benchmark of TensorRT-LLM counts on for the KV cache. [-]"""
+_FIRST_XQA = re.compile(r"tensorrt-llm v?0\.[89](\.| |$)")
+_HEADS_OF_XQA = (128.0, 256.0)
+"""Its first releases know no other heads: decoderXQARunner.h of TensorRT-LLM 0.8 and 0.9."""
+_PROMPT = re.compile(r"prompt(?: and (?P<more>\d+))?$")
+"""Default of the tokens of a pass: as many as a prompt has, or so many more."""
+_DOUBTFUL = "doubtful"
+"""How the quality of a row begins whose own figures, or those beside it in its source, cannot all be right."""
+_INFERRED = "n_gpus inferred from parallel sizes"
+_OWN_PRECISION = re.compile(r"(?P<precision>NVFP4|MXFP4|FP8|FP4|INT4|INT8)(?![a-z0-9])", re.IGNORECASE)
+
+
+def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
+    """Turn published inference rows into plans.
+
+    A serving row with one request in flight is a static batch of one unless the engine's limit is stated; other serving
+    rows are continuous batching at their concurrency. A precision that is not stated is the one in the model's name,
+    else 16 bits.
+
+    ``published``: rows of kind ``inference``. Returns plans, and why the other rows are none.
+    """
+    models = ModelNames(catalog)
+    chips = catalog.tables["accelerators"]
+    names = [name.casefold() for name in chips.text("accelerator").tolist()]
+    memory = dict(zip(names, chips.number("memory_capacity").tolist(), strict=True))
+    peaks = chips.number("peak_flop_rate_fp4").tolist()
+    narrow = {name for name, peak in zip(names, peaks, strict=True) if peak > 0.0}
+    rows: list[dict[str, object]] = []
+    index = []
+    reasons = np.full(len(published), "", dtype=object)
+    notes = np.full(len(published), "", dtype=object)
+    for row in range(len(published)):
+        try:
+            plan, said = _plan(published, row, models, memory, narrow)
+        except Refusal as refusal:
+            reasons[row] = str(refusal)
+            continue
+        rows.append(plan)
+        index.append(row)
+        notes[row] = "; ".join(said)
+    plans = PublishedPlans(
+        published,
+        plan_table("inference", rows, published, index),
+        np.array(index, dtype=np.int64),
+        np.full(len(rows), -1, dtype=np.int64),
+        reasons,
+        notes,
+        models.catalog(),
+    )
+    return without_infeasible(plans) if rows else plans
+
+
+def _plan(
+    published: Published, row: int, models: ModelNames, memory: Mapping[str, float], narrow: set[str]
+) -> tuple[dict[str, object], list[str]]:
+    text = {name: values[row] for name, values in published.text.items()}
+    number = {name: float(values[row]) for name, values in published.number.items()}
+    if text["quality"].casefold().startswith(_DOUBTFUL):
+        raise Refusal(text["quality"])
+    if text["gpu"].casefold() not in memory:
+        raise Refusal(f'accelerator "{text["gpu"]}" is not in the catalog')
+    model, note, missing = models.name(published, row)
+    if missing:
+        raise Refusal(missing)
+    said = [note] if note else []
+    if text["mode"].casefold().startswith("prefill") and math.isnan(number["osl"]):
+        number["osl"] = 1.0
+    if text["group"] == "production":
+        _production(number, text, said)
+    for name, words in (("n_gpus", "accelerators"), ("isl", "prompt length"), ("osl", "output length"), ("tp", "tp")):
+        if math.isnan(number[name]):
+            raise Refusal(f"the {words if name != 'tp' else 'mapping'} is not stated")
+    engine = engine_of(text["framework"])
+    if not engine:
+        raise Refusal("the serving engine is not stated")
+    if _FIRST_XQA.match(text["framework"].casefold()) and _head_size(models, model) not in _HEADS_OF_XQA:
+        engine = "tensorrt-llm-0"
+        said.append("heads that the first kernels for grouped queries do not know: engine of the releases before them")
+    named, why = _default(engine, text, "software")
+    if named:
+        engine = named
+        said.append(f"engine {named}: {why}")
+    mixture = models.number(model, "num_experts") > 0.0
+    _workers(text, number, mixture, said)
+    if mixture:
+        _experts(text, number, engine, said)
+    _mapping(text, number, said)
+    plan: dict[str, object] = {
+        "name": text["row_id"],
+        "model": model,
+        "accelerator": text["gpu"],
+        "num_accelerators": number["n_gpus"],
+        "software": engine,
+        "tensor_parallel": number["tp"],
+        "pipeline_parallel": _at_least_one(number["pp"]),
+        "expert_parallel": _at_least_one(number["ep"]),
+        "data_parallel_attention": _replicas(text["dp_attn"], number["tp"]),
+        "prompt_length": number["isl"],
+        "output_length": number["osl"],
+        "precision": _precision(text, said),
+        "kv_precision": _kv_precision(text) or _default(engine, text, "kv_precision")[0],
+    }
+    scales, why = _default(engine, text, "precision of fp8")
+    if plan["precision"] == "fp8" and scales:
+        plan["precision"] = scales
+        said.append(f"fp8 taken as {scales} ({why})")
+    if _WEIGHTS_ONLY in text["precision"].casefold():
+        given, why = _default(engine, text, "activation_precision")
+        plan["activation_precision"], plan["kv_precision"] = given or "bf16", plan["kv_precision"] or "bf16"
+        said.append(f"{given} activations ({why})" if given else "weights alone are narrow: 16-bit products")
+    if "tokens" in number:
+        plan["prefill_tokens"] = number["tokens"]
+    _mode(plan, text, number, said)
+    stated = stated_settings("inference", text["settings"])
+    if plan["mode"] == "static":
+        stated = {name: value for name, value in stated.items() if name not in _OF_A_STREAM}
+    plan.update(stated)
+    _unsaid(plan, text, said)
+    _narrow_weights(plan, said, narrow)
+    _scheduler(plan, text, models, memory[text["gpu"].casefold()], said)
+    plan.update(stated)
+    return plan, said
+
+
+def _head_size(models: ModelNames, model: str) -> float:
+    stated = models.number(model, "head_size")
+    split = models.number(model, "hidden_size") / models.number(model, "num_attention_heads")
+    return split if math.isnan(stated) else stated
+
+
+def _unsaid(plan: dict[str, object], text: dict[str, str], said: list[str]) -> None:
+    """Lengths as the benchmark of the source draws them, tokens drafted as its recipes have it."""
+    engine = str(plan["software"])
+    share, why = _default(engine, text, "length_share")
+    if share:
+        for name in ("prompt_length", "output_length"):
+            value = plan[name]
+            assert isinstance(value, float)
+            plan[name] = max(float(round(value * float(share))), 1.0)
+        said.append(f"lengths {share} of the stated ones on average ({why})")
+        if plan["mode"] != "static":
+            spread = (1.0 - float(share)) / (math.sqrt(3.0) * float(share))  # evenly, up to the stated lengths
+            plan["prompt_variation"] = plan["output_variation"] = round(spread, 4)
+    dispatch, why = _default(engine, text, "expert_dispatch")
+    if dispatch and plan["mode"] == "static" and plan["expert_parallel"] != 1.0:
+        plan["expert_dispatch"], plan["two_batch_overlap"] = dispatch, 1.0
+        said.append(f"tokens go to {dispatch} once, behind half of a batch ({why})")
+    copies = plan["data_parallel_attention"] != 1.0
+    waves, why = _default(engine, text, "run_waves")
+    requests = plan.get("concurrency")
+    if waves and isinstance(requests, float):
+        plan["run_requests"] = float(waves) * requests
+        said.append(f"{waves} times as many requests as in flight, all of those sent at once at the start ({why})")
+    drafted = "draft_tokens_copies" if copies else "draft_tokens"
+    for column, setting in (*((column, column) for column in _OF_AN_ENGINE), ("draft_tokens", drafted)):
+        value, why = _default(engine, text, setting)
+        if value and (plan["mode"] == "disaggregated" or not column.startswith("prefill")):
+            plan[column] = float(value)
+            said.append(f"{column.replace('_', ' ')} {value} ({why})")
+    for column in _OF_A_SERVICE:
+        alone = column == "gathering_steps" and not copies
+        value, why = _default(engine, text, "batch_wait_steps" if alone else column)
+        if column == "prefill_first" and "run_requests" not in plan:
+            continue
+        if value and plan["mode"] == "continuous":
+            # A pass that has tokens for one prompt alone takes one, whatever its length.
+            of_prompt, length = _PROMPT.match(value), plan["prompt_length"]
+            assert isinstance(length, float)
+            plan[column] = length + float(of_prompt["more"] or 0.0) if of_prompt else float(value)
+            said.append(f"{column.replace('_', ' ')} {value} ({why})")
+
+
+def _production(number: dict[str, float], text: dict[str, str], said: list[str]) -> None:
+    """Rates of one accelerator: experts over all of them, attention on each, prompts until a pass is full."""
+    ranks = _at_least_one(number["ep"])
+    if math.isnan(number["n_gpus"]):
+        number["n_gpus"] = ranks
+        said.append(f"accelerators not stated: {ranks:g}")
+    if math.isnan(number["tp"]):
+        number["tp"] = ranks
+        text["dp_attn"] = f"{ranks:g}"
+    if math.isnan(number["batch"]) and text["mode"].casefold().startswith("prefill"):
+        stated = _TOKENS_AT_ONCE.search(text["notes"])
+        tokens = float(stated["thousands"]) * 1024.0 if stated else _TOKENS_OF_A_PASS
+        number["batch"] = max(math.floor(tokens / number["isl"]), 1.0) if number["isl"] > 0.0 else math.nan
+        number["tokens"] = tokens
+    if not math.isnan(number["batch"]):
+        number["batch"] *= ranks
+
+
+def _workers(text: dict[str, str], number: dict[str, float], mixture: bool, said: list[str]) -> None:
+    """Copies of the attention layers or of the whole engine if a row prints requests and the batch of one copy.
+
+    In the rows that print all three, the requests in flight are the batch times the copies of the attention layers
+    times the engines. A mixture on as many ranks as there are batches has the copies in the ranks of one engine.
+    """
+    if "disagg" in text["mode"].casefold() or _INFERRED not in text["notes"]:
+        return
+    copies = number["concurrency"] / number["batch"] if number["batch"] > 0.0 else math.nan
+    if not copies > 1.0 or copies != math.floor(copies) or text["dp_attn"] not in ("", "0", "1"):
+        return
+    if mixture and not text["dp_attn"] and copies == number["tp"]:
+        text["dp_attn"] = f"{copies:g}"
+        said.append(f"{number['batch']:g} requests in each of {copies:g} copies of the attention layers")
+    else:
+        number["n_gpus"] *= copies
+        said.append(f"{number['batch']:g} requests in each of {copies:g} engines")
+
+
+def _experts(text: dict[str, str], number: dict[str, float], engine: str, said: list[str]) -> None:
+    """Mapping of the experts if a row gives only the ranks: as the source's commands have it.
+
+    A script that chooses by itself what a dump does not record is believed before the dump.
+    """
+    chosen, why = _default(engine, text, "expert_mapping")
+    if chosen and number["tp"] > 1.0:
+        number["ep"] = number["tp"]
+        text["dp_attn"] = f"{number['tp']:g}" if chosen == "copies" else text["dp_attn"]
+        also = " and copies of the attention layers" if chosen == "copies" else ""
+        said.append(f"experts{also} on all {number['tp']:g} ranks ({why})")
+        return
+    if not math.isnan(number["ep"]) or text["dp_attn"]:
+        return
+    result, why = _default(engine, text, "data_parallel_attention")
+    if result == "ranks":
+        number["ep"] = number["tp"]
+        text["dp_attn"] = f"{number['tp']:g}"
+        said.append(f"experts and copies of the attention layers on all {number['tp']:g} ranks ({why})")
+
+
+def _mapping(text: dict[str, str], number: dict[str, float], said: list[str]) -> None:
+    """Correct degrees of the ranks that share a stage.
+
+    Some rows count the ranks of one copy of the attention layers, some multiplied tp and ep: no more ranks share a
+    stage than there are accelerators.
+    """
+    if "disagg" in text["mode"].casefold():
+        return
+    most = number["n_gpus"] / _at_least_one(number["pp"])
+    copies = text["dp_attn"].casefold()
+    try:
+        apart = float(copies) > 1.0
+    except ValueError:
+        apart = False
+    if number["tp"] > most or (apart and number["tp"] < most):
+        said.append(
+            f"tp {number['tp']:g} and dp_attn {copies or '1'} on {number['n_gpus']:g} accelerators: {most:g} share"
+        )
+        number["tp"] = most
+    number["ep"] = min(_at_least_one(number["ep"]), number["tp"])
+
+
+def _narrow_weights(plan: dict[str, object], said: list[str], narrow: set[str]) -> None:
+    """FP4 on accelerators without FP4 units: weights are stored in 4 bits and widened before the product."""
+    stored = str(plan["precision"])
+    published = str(plan["model"]).casefold().startswith(_FOUR_BITS) and stored.startswith(("fp8", "bf16"))
+    if (stored == "fp4" or published) and str(plan["accelerator"]).casefold() not in narrow:
+        plan["precision"] = "int4"
+        plan["kv_precision"] = plan["kv_precision"] or "bf16"
+        said.append("no FP4 units: 4-bit weights, 16-bit products")
+
+
+def _scheduler(
+    plan: dict[str, object], text: dict[str, str], models: ModelNames, memory: float, said: list[str]
+) -> None:
+    """Limits of the scheduler if a benchmark sets them by itself: requests of a rank, tokens of a pass."""
+    limits, why = _default(str(plan["software"]), text, "scheduler_limits")
+    requests = plan.get("concurrency")
+    if not limits or plan["mode"] != "continuous" or not isinstance(requests, float):
+        return
+    size = {name: plan[name] for name in ("tensor_parallel", "pipeline_parallel", "prompt_length", "output_length")}
+    tensor, stages, prompt, output = (float(str(value)) for value in size.values())
+    if limits == "tuned":
+        model = str(plan["model"])
+        narrow = {"fp4": 0.5, "fp8": 1.0}.get(PRECISIONS[str(plan["precision"])].peak, 2.0)
+        cache = 2.0 if plan["kv_precision"] == "bf16" or narrow == 2.0 else 1.0
+        layers, heads, groups, hidden, head, parameters = (
+            models.number(model, name)
+            for name in ("num_layers", "num_attention_heads", "num_query_groups", "hidden_size", "head_size",
+                         "stated_parameters")
+        )  # fmt: skip
+        head = hidden / heads if math.isnan(head) else head
+        groups = max(tensor, heads if math.isnan(groups) else groups)
+        room = memory * tensor * stages - parameters * narrow
+        capacity = _TUNED_SHARE * room / (2.0 * layers * groups * head * cache * (prompt + output))
+        most, tokens = tuned_limits(capacity, prompt / output, stages)
+    else:
+        most, tokens = (float(value) for value in limits.split("x"))
+    replicas = float(str(plan["data_parallel_attention"]))
+    plan["concurrency"] = min(requests, most * stages * replicas)
+    plan["prefill_tokens"] = max(tokens - most, prompt)
+    said.append(f"at most {most:g} requests of a rank and {tokens:g} tokens of a pass, decoding included ({why})")
+
+
+def tuned_limits(capacity: float, ratio: float, stages: float) -> tuple[float, float]:
+    """Requests and tokens of a pass that the benchmark of TensorRT-LLM allows by itself (trtllm-bench tuning.py).
+
+    ``capacity``: requests of full length that it expects the KV cache to hold. ``ratio``: prompt over output length.
+    ``stages``: pipeline stages. A little above what fits, in steps; at most 4,096 requests and 32,768 tokens.
+
+    >>> tuned_limits(3000.0, 1.0, 1.0), tuned_limits(40.0, 0.0625, 1.0)
+    ((3072.0, 6144.0), (64.0, 2048.0))
+    """
+    requests = min(capacity, 4096.0) / stages
+    tokens = min(requests * (1.0 + ratio), 32768.0)
+    step = 32.0 if requests < 256.0 else 128.0 if requests < 1024.0 else 256.0
+    part = 256.0 if tokens < 4096.0 else 512.0 if tokens < 8192.0 else 1024.0
+    return max(64.0, step * math.ceil(requests / step)), max(2048.0, part * math.ceil(tokens / part))
+
+
+def _default(engine: str, text: Mapping[str, str], setting: str) -> tuple[str, str]:
+    return default_of("inference", {**text, "software": engine}, setting)
+
+
+def _at_least_one(value: float) -> float:
+    return 1.0 if math.isnan(value) else max(value, 1.0)
+
+
+def _replicas(printed: str, tensor_parallel: float) -> float:
+    words = printed.casefold()
+    if words in ("true", "yes"):
+        return tensor_parallel
+    if words in ("", "false", "no"):
+        return 1.0
+    try:
+        return min(_at_least_one(float(words)), tensor_parallel)
+    except ValueError:
+        raise Refusal(f'dp_attn "{printed}" is not modelled') from None
+
+
+def _precision(text: dict[str, str], said: list[str]) -> str:
+    result = precision_choice(text["precision"])
+    if result:
+        return result
+    if text["precision"]:
+        raise Refusal(f'precision "{text["precision"]}" is not modelled')
+    named = _OWN_PRECISION.search(text["model_name"]) or _OWN_PRECISION.search(text["model"])
+    result = precision_choice(named["precision"]) if named else "bf16"
+    said.append(f"precision not stated: {result} ({'in the name of the model' if named else 'as published'})")
+    return result
+
+
+def _kv_precision(text: dict[str, str]) -> str:
+    if not text["kv_precision"]:
+        return ""
+    result = precision_choice(text["kv_precision"])
+    if not result:
+        raise Refusal(f'kv_precision "{text["kv_precision"]}" is not modelled')
+    return result
+
+
+def _mode(plan: dict[str, object], text: dict[str, str], number: dict[str, float], said: list[str]) -> None:
+    """Set mode, batch and concurrency."""
+    mode = text["mode"].casefold()
+    batch, requests = number["batch"], number["concurrency"]
+    plan["mode"] = "static"
+    if "disagg" in mode:
+        workers = _pools(plan, text["notes"])
+        if math.isnan(requests):
+            requests = _in_flight(plan, batch, workers, said)
+        plan["mode"], plan["concurrency"] = "disaggregated", requests
+        _recipe(plan, workers, said)
+    elif text["group"] == "max-throughput" and math.isnan(batch):
+        offered, why = _default(str(plan["software"]), text, "run_requests")
+        plan["mode"], plan["concurrency"] = "continuous", float(offered) if offered else _BATCH_OF_MAXIMUM
+        if offered:
+            plan["run_requests"] = float(offered)
+            said.append(f"{offered} requests ({why})")
+        said.append("batch not stated: the largest that the cache takes")
+    elif text["group"] == "static" and not math.isnan(batch):
+        plan["batch_size"] = batch
+    elif mode.startswith("serving") or "agg" in mode:
+        if math.isnan(requests):
+            requests = _in_flight(plan, batch, 1.0, said)
+        if requests == 1.0 and "max_running_batch" not in stated_settings("inference", text["settings"]):
+            plan["batch_size"] = 1.0
+            said.append("one request in flight: a static batch of 1")
+        else:
+            plan["mode"], plan["concurrency"] = "continuous", requests
+    elif math.isnan(batch):
+        raise Refusal("the batch is not stated")
+    else:
+        plan["batch_size"] = batch
+
+
+def _in_flight(plan: dict[str, object], batch: float, workers: float, said: list[str]) -> float:
+    """Requests in flight of a row that prints the batch of each copy of the attention layers."""
+    if math.isnan(batch):
+        raise Refusal("neither the concurrency nor the batch is stated")
+    copies = plan["data_parallel_attention"]
+    assert isinstance(copies, float)
+    requests = batch * copies * workers
+    said.append(f"concurrency not stated: {requests:g}, a batch of {batch:g} in each copy of the attention layers")
+    return requests
+
+
+def _recipe(plan: dict[str, object], workers: float, said: list[str]) -> None:
+    """Limits of the schedulers of both pools that the recipe of the run sets."""
+    ranks = [float(str(plan[f"prefill_{name}_parallel"])) for name in ("tensor", "pipeline")]
+    prefilling = float(str(plan["prefill_accelerators"])) / (ranks[0] * ranks[1])
+    if plan.get("draft_tokens"):
+        return
+    for name, (value, why) in recipe_settings(plan, (prefilling, workers)).items():
+        plan[name] = value
+        said.append(f"{name.replace('_', ' ')} {value:g} ({why})")
+
+
+def _pools(plan: dict[str, object], notes: str) -> float:
+    """Degrees of both pools, which the notes of a disaggregated row state, and the workers that decode.
+
+    Raises Refusal when the workers of the pools are not stated.
+    """
+    pools: dict[str, dict[str, float]] = {"prefill": {}, "decode": {}}
+    for result in _POOLS.finditer(notes):
+        pools[result["pool"]][result["name"]] = float(result["value"])
+    sizes = {}
+    for pool, values in pools.items():
+        if "num_workers" not in values or "tp_size" not in values:
+            raise Refusal("the workers of the two pools are not stated")
+        start = "prefill_" if pool == "prefill" else ""
+        replicas = _at_least_one(values.get("attention_dp_size", math.nan))
+        ranks = values["tp_size"] * replicas
+        stages = _at_least_one(values.get("pp_size", math.nan))
+        plan[f"{start}tensor_parallel"] = ranks
+        plan[f"{start}pipeline_parallel"] = stages
+        plan[f"{start}data_parallel_attention"] = replicas
+        plan[f"{start}expert_parallel"] = min(_at_least_one(values.get("moe_ep_size", math.nan)), ranks)
+        sizes[pool] = values["num_workers"] * ranks * stages
+    plan["prefill_accelerators"] = sizes["prefill"]
+    plan["num_accelerators"] = sizes["prefill"] + sizes["decode"]
+    return pools["decode"]["num_workers"]

@@ -1,0 +1,481 @@
+"""Published measurements as they are printed: rows of a CSV file or of ``validation.xlsx``, and their models.
+
+``published_columns.csv`` beside this module names the columns. What a row becomes is said in
+:mod:`xlperf.measurements.training` and :mod:`xlperf.measurements.inference`. A model is found by name or
+alias, with the printed shape in place of the catalog's.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from xlperf.base import resources
+from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault, InputError
+from xlperf.base.units import factor
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.cells import DateNumber, ErrorValue, Unsaved, is_blank, number_of, shown
+from xlperf.catalog.csv_files import read_csv
+from xlperf.catalog.table import Place, Table, aliases, column_letters
+from xlperf.catalog.xlsx import Workbook
+
+KINDS = ("training", "inference")
+POWER = "power"
+"""Kind of the rows of measured power: a sheet of its own, for nothing but times is fitted on the others."""
+MOST_VALUES = 10_000_000
+"""Cells, blank ones among them, of a sheet of published rows. [-]"""
+_REQUIRED = ("row_id", "model", "gpu", "n_gpus")
+_YES = {"true": 1.0, "yes": 1.0, "1": 1.0, "1.0": 1.0, "false": 0.0, "no": 0.0, "0": 0.0, "0.0": 0.0}
+
+
+@cache
+def published_columns() -> dict[str, dict[str, str]]:
+    """Columns of published rows: kind of sheet -> column -> text, number or flag.
+
+    >>> published_columns()["training"]["iter_time_s"]
+    'number'
+    """
+    columns: dict[str, dict[str, str]] = {kind: {} for kind in (*KINDS, POWER)}
+    for row in resources.rows("measurements/published_columns.csv"):
+        columns[row["table"]][row["column"]] = row["kind"]
+    return columns
+
+
+@dataclass(frozen=True)
+class Published:
+    """Published rows of one kind, column by column.
+
+    - ``kind``: ``training`` or ``inference``.
+    - ``text``: every column of the kind as text, "" if blank.
+    - ``number``: number and flag columns as float64, NaN if blank.
+    - ``place``: ``place(row, column)`` says where a value stands.
+    """
+
+    kind: str
+    text: Mapping[str, list[str]]
+    number: Mapping[str, Array]
+    place: Place = field(compare=False)
+
+    def __len__(self) -> int:
+        return len(self.text["row_id"])
+
+    def take(self, rows: Sequence[int] | np.ndarray) -> Published:
+        """Some rows, in the order given."""
+        index = np.asarray(rows, dtype=np.int64)
+        place = self.place
+        return Published(
+            self.kind,
+            {name: [values[row] for row in index] for name, values in self.text.items()},
+            {name: values[index] for name, values in self.number.items()},
+            lambda row, column: place(int(index[row]), column),
+        )
+
+
+@dataclass(frozen=True)
+class PublishedPlans:
+    """Published rows turned into plans.
+
+    - ``published``: the rows.
+    - ``plans``: plans of the rows that state enough; their models may be names that only ``catalog`` knows.
+    - ``index``: row of ``published`` of each plan [-].
+    - ``reference``: plan that a ratio is to be taken with, -1 for none [-].
+    - ``reasons``: why a row is not a plan, "" if it is; one per row of ``published``.
+    - ``notes``: what was assumed; one per row of ``published``.
+    - ``catalog``: the given catalog with models of the printed shapes added.
+    """
+
+    published: Published
+    plans: Table
+    index: np.ndarray
+    reference: np.ndarray
+    reasons: np.ndarray
+    notes: np.ndarray
+    catalog: Catalog
+
+
+def read_published(path: str | Path) -> list[Published]:
+    """Read published rows from a CSV file, or from the sheets ``training`` and ``inference`` of a workbook.
+
+    ``path``: file with the columns of ``published_columns.csv``; missing columns are blank, others are ignored unless
+    they look like a misspelt one. Returns one per kind found. Raises InputError with every fault: unreadable file,
+    missing columns, values that are no numbers.
+    """
+    path = Path(path)
+    if path.suffix.lower() in (".xlsx", ".xlsm"):
+        return _from_workbook(path)
+    return [_from_csv(path)]
+
+
+def _from_csv(path: Path) -> Published:
+    if path.suffix.lower() == ".parquet":
+        raise InputError(Fault(path.name, "published rows are read from a workbook (.xlsx) or CSV, got a Parquet file"))
+    file = read_csv(path)
+    header = [name.strip() for name in file.header]
+    texts = [
+        [str(distinct[code]) for code in codes.tolist()] for codes, distinct in file.columns if distinct is not None
+    ]
+
+    def place(row: int, column: str) -> str:
+        line = int(file.locate.lines[row]) if row >= 0 else 0
+        return f"{path.name} [line {line}, {column}]" if row >= 0 else f"{path.name} [header]"
+
+    return published_rows(header, list(zip(*texts, strict=True)), place)
+
+
+def _from_workbook(path: Path) -> list[Published]:
+    results = []
+    for kind in KINDS:
+        sheet = sheet_rows(path, kind, "row_id")
+        if sheet is not None:
+            header, rows, place = sheet
+            results.append(published_rows(header, rows, place))
+    if not results:
+        raise InputError(Fault(path.name, "has neither a sheet training nor a sheet inference with a column row_id"))
+    return results
+
+
+def read_power(path: str | Path) -> list[Published]:
+    """Rows of measured power of a workbook: of its sheet ``power``; none if it has no such sheet, or of a CSV file.
+
+    ``path``: workbook. Raises InputError with every fault.
+    """
+    path = Path(path)
+    sheet = sheet_rows(path, POWER, "row_id") if path.suffix.lower() in (".xlsx", ".xlsm") else None
+    return [] if sheet is None else [published_rows(*sheet)]
+
+
+def sheet_rows(path: Path, name: str, first: str) -> tuple[list[str], list[list[str]], Place] | None:
+    """Header and rows of a sheet as text.
+
+    ``name``: sheet. ``first``: header of the column that every table of this sort has; the row that holds it is the
+    header. Returns header, rows, and ``place(row, column)``; nothing when there is no such sheet or header. Raises
+    InputError when the workbook cannot be read, or a value is an error or an unsaved formula.
+    """
+    with Workbook(path) as book:
+        sheet = book.sheet(name)
+        cells = book.cells(sheet) if sheet is not None else {}
+        top = next((row for row in sorted(cells) if first in cells[row].values()), None)
+        if top is None or sheet is None:
+            return None
+        columns = {str(value).strip(): column for column, value in cells[top].items() if not is_blank(value)}
+        numbers = [row for row in sorted(cells) if row > top]
+        if len(numbers) * len(columns) > MOST_VALUES:
+            problem = f"holds {len(numbers):,} rows of {len(columns):,} columns; {MOST_VALUES:,} values are the most"
+            raise InputError(Fault(f"{book.name} [{sheet}]", problem))
+        where = f"{book.name} [{sheet}!"
+
+        def place(row: int, column: str) -> str:
+            letters = column_letters(columns.get(column, min(columns.values())))
+            return f"{where}{letters}{numbers[row] if row >= 0 else top}]"
+
+        faults = [
+            Fault(place(row, name), f"{name} is {shown(cells[number][column])}; enter a value")
+            for row, number in enumerate(numbers)
+            for name, column in columns.items()
+            if isinstance(cells[number].get(column), (ErrorValue, Unsaved))
+        ]
+        if faults:
+            raise InputError(faults)
+        rows = [[_plain(cells[number].get(column)) for column in columns.values()] for number in numbers]
+    return list(columns), rows, place
+
+
+def _plain(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "True" if value else "False"
+    if isinstance(value, DateNumber):
+        return value.text
+    if isinstance(value, float):
+        return f"{value:.15g}" if value.is_integer() else repr(value)
+    return str(value)
+
+
+def published_rows(header: Sequence[str], rows: Sequence[Sequence[str]], place: Place) -> Published:
+    """Check a header and its rows.
+
+    ``header``: column names. ``rows``: values as text, as many as the header has. ``place``: ``place(row, column)``
+    says where a value stands; row -1 is the header. Returns the rows: of measured power if there is a column
+    ``avg_power_w_per_gpu``, else inference if there is a column ``isl``. Raises InputError with every fault found.
+    """
+    kind = POWER if "avg_power_w_per_gpu" in header else "inference" if "isl" in header else "training"
+    columns = published_columns()[kind]
+    position = {name: number for number, name in enumerate(header)}
+    faults = _header_faults(header, columns, place)
+    if faults:
+        raise InputError(faults)
+    text = {
+        name: [row[position[name]].strip() for row in rows] if name in position else [""] * len(rows)
+        for name in columns
+    }
+    number: dict[str, Array] = {}
+    for name, sort in columns.items():
+        if sort != "text":
+            number[name] = _numbers(text[name], name, sort, place, faults)
+    seen: dict[str, int] = {}
+    for row, row_id in enumerate(text["row_id"]):
+        if not row_id:
+            faults.append(Fault(place(row, "row_id"), "row_id is blank; each published row needs a name"))
+        elif row_id in seen:
+            faults.append(Fault(place(row, "row_id"), f'"{row_id}" is the name of an earlier row too'))
+        seen[row_id] = row
+    if faults:
+        raise InputError(faults)
+    return Published(kind, text, number, place)
+
+
+def _header_faults(header: Sequence[str], columns: Mapping[str, str], place: Place) -> list[Fault]:
+    where = place(-1, "row_id")
+    faults = [Fault(where, f"has no column {name}") for name in _REQUIRED if name not in header]
+    missing = [name for name in columns if name not in header]
+    for name in header:
+        if name and name not in columns:
+            close = difflib.get_close_matches(name, missing, n=1, cutoff=0.8)
+            if close:
+                faults.append(Fault(where, f'has a column "{name}"; did you mean {close[0]}?'))
+    for name in sorted(name for name, number in Counter(header).items() if name and number > 1):
+        faults.append(Fault(where, f'has the column "{name}" more than once'))
+    return faults
+
+
+def _numbers(values: Sequence[str], name: str, sort: str, place: Place, faults: list[Fault]) -> Array:
+    parsed = np.full(len(values), np.nan)
+    for row, value in enumerate(values):
+        if not value:
+            continue
+        try:
+            parsed[row] = _YES[value.casefold()] if sort == "flag" else number_of(value)
+        except KeyError:
+            wanted = "True or False" if sort == "flag" else "a number"
+            faults.append(Fault(place(row, name), f'{name} must be {wanted}, got "{value[:60]}"'))
+            continue
+        if not math.isfinite(parsed[row]):
+            faults.append(Fault(place(row, name), f'{name} must be a number, got "{value[:60]}"'))
+    return parsed
+
+
+_SHAPE = {
+    "layers": "num_layers",
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_query_groups",
+    "ffn": "ffn_hidden_size",
+    "vocab": "vocab_size",
+}
+_REDUCED = re.compile(r"^(?P<base>.+?)-(?:l\d+|proxy)$", re.IGNORECASE)
+_FLAGS = {"yes": 1.0, "no": 0.0, "": float("nan")}
+_GIGA = factor("G")
+_WIDTH_STEP = 1024.0
+_SIZE_TOLERANCE = 0.01
+
+
+class ModelNames:
+    """Gives every published row the name of a model, and makes the models that the catalog does not have.
+
+    - ``catalog``: where names and aliases are looked up.
+    - ``networks``: names of the catalog's networks, casefolded.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self.networks = {name.casefold() for name in catalog.networks}
+        self._table = catalog.tables["models"]
+        self._columns = [column.name for column in self._table.schema.columns]
+        self._known = {name.casefold(): row for row, name in enumerate(self._table.text("model").tolist())}
+        for row, word in aliases(self._table):
+            self._known.setdefault(word.casefold(), row)
+        self._rows: dict[int, dict[str, object]] = {}
+        self._made: dict[tuple[object, ...], str] = {}
+        self._notes: dict[tuple[object, ...], str] = {}
+        self._names: set[str] = set(self._known)
+        self._new: list[dict[str, object]] = []
+
+    def name(
+        self, published: Published, row: int, corrected: Mapping[str, float] | None = None
+    ) -> tuple[str, str, str]:
+        """Name of the model of one row.
+
+        ``corrected``: columns of models that the source gives otherwise than the row prints them. Returns name, what
+        was assumed, and why there is none; the first or the last is "".
+        """
+        printed = [published.text[column][row] for column in ("model", "model_name")]
+        shape = {_SHAPE[name]: float(published.number[name][row]) for name in _SHAPE if name in published.number}
+        shape = {name: value for name, value in shape.items() if not math.isnan(value)} | dict(corrected or {})
+        size = float(published.number["params_b"][row]) if "params_b" in published.number else math.nan
+        length = float(published.number["seq_len" if published.kind == "training" else "isl"][row])
+        base = self._base(printed)
+        if base is None:
+            family = _family(printed)
+            needed = [name for name in ("num_layers", "hidden_size", "num_attention_heads") if name not in shape]
+            if family is None or needed or "vocab_size" not in shape:
+                return "", "", f'model "{printed[1] or printed[0]}" is not in the catalog'
+            base = {"model": printed[1] or printed[0], **family}
+        return self._variant(base, shape, size, length)
+
+    def number(self, name: str, column: str) -> float:
+        """A number of a model that :meth:`name` gave; NaN if it is blank."""
+        made = next((model for model in self._new if model["model"] == name), None)
+        if made is not None:
+            return _number(made, column)
+        known = self._known[name.casefold()]
+        return float(self._table.number(column)[known]) if column in self._table else math.nan
+
+    def catalog(self) -> Catalog:
+        """The catalog with the models that were made."""
+        if not self._new:
+            return self._catalog
+        columns: dict[str, np.ndarray] = {}
+        for column in self._table.schema.columns:
+            blank: object = "" if column.is_text else math.nan
+            new = [made.get(column.name, blank) for made in self._new]
+            if column.name in self._table or any(value not in ("", blank) for value in new):
+                old = self._table.text(column.name) if column.is_text else self._table.number(column.name)
+                columns[column.name] = np.concatenate(
+                    [old, np.array(new, dtype=object if column.is_text else np.float64)]
+                )
+        place, rows = self._table.place, len(self._table)
+
+        def locate(row: int, column: str) -> str:
+            return place(row, column) if row < rows else f"published model {self._new[row - rows]['model']}"
+
+        return self._catalog.with_tables([Table("models", columns, locate)])
+
+    def _base(self, printed: list[str]) -> dict[str, object] | None:
+        for name in (*printed, *(_full(name) for name in printed)):
+            row = self._known.get(name.casefold()) if name else None
+            if row is not None:
+                if row not in self._rows:
+                    table = self._table
+                    self._rows[row] = {name: table[name][row] for name in self._columns if name in table}
+                return self._rows[row]
+        return None
+
+    def _variant(
+        self, base: Mapping[str, object], shape: Mapping[str, float], size: float, length: float
+    ) -> tuple[str, str, str]:
+        longer = length > _number(base, "max_sequence_length")
+        model: dict[str, object] = {**base, **shape}
+        derive = "ffn_hidden_size" not in shape and not math.isnan(size) and math.isnan(_number(base, "num_experts"))
+        derive = derive and model["num_layers"] == base.get("num_layers", model["num_layers"])
+        same = not longer and all(value == _effective(base, name) for name, value in shape.items())
+        if same and (not derive or _agrees(model, size * _GIGA)):
+            return str(base["model"]), "", ""
+        key = (base["model"], *sorted(shape.items()), longer, size if derive else 0.0)
+        if key in self._made:
+            return self._made[key], self._notes[key], ""
+        note = ""
+        if derive and not _agrees(model, size * _GIGA):
+            note = _derive(model, size * _GIGA)
+        if math.isnan(_number(model, "ffn_hidden_size")):
+            return "", "", f'model "{base["model"]}": the feed-forward width is not stated'
+        if any(name in shape and shape[name] != base.get(name) for name in ("hidden_size", "num_attention_heads")):
+            model["head_size"] = _number(model, "hidden_size") / _number(model, "num_attention_heads")
+        if longer:
+            model["max_sequence_length"] = length
+        model["model"] = self._free(str(base["model"]))
+        model["aliases"] = ""
+        for stated in ("stated_parameters", "stated_active_parameters"):
+            model.pop(stated, None)
+        self._new.append(model)
+        self._made[key], self._notes[key] = str(model["model"]), note
+        return self._made[key], note, ""
+
+    def _free(self, name: str) -> str:
+        number, free = 1, name
+        while free.casefold() in self._names:
+            number += 1
+            free = f"{name} as published {number}"
+        self._names.add(free.casefold())
+        return free
+
+
+def _full(name: str) -> str:
+    """Name of the model that a layer-reduced one was cut from.
+
+    >>> _full("Llama3-70B-l12"), _full("Llama3.1-405B-proxy"), _full("GPT-8B")
+    ('Llama3-70B', 'Llama3.1-405B', '')
+    """
+    match = _REDUCED.match(name)
+    return match["base"] if match else ""
+
+
+@cache
+def _families() -> tuple[dict[str, str], ...]:
+    return tuple(resources.rows("measurements/published_families.csv"))
+
+
+def _family(printed: list[str]) -> dict[str, object] | None:
+    """Traits of a family of models by the printed name; None for a family that is not known."""
+    for row in _families():
+        if any(fnmatch.fnmatchcase(name.casefold(), row["pattern"]) for name in printed if name):
+            return {
+                "gated_mlp": _FLAGS[row["gated_mlp"]],
+                "tied_embeddings": _FLAGS[row["tied_embeddings"]],
+                "position_embedding": row["position_embedding"],
+                "normalization": row["normalization"],
+                "linear_bias": row["linear_bias"],
+                "dropout": _FLAGS[row["dropout"]],
+                "source": row["source"],
+                "kind": "assumption",
+            }
+    return None
+
+
+def _number(model: Mapping[str, object], name: str) -> float:
+    value = model.get(name, math.nan)
+    assert isinstance(value, (int, float))
+    return float(value)
+
+
+def _effective(model: Mapping[str, object], name: str) -> float:
+    value = _number(model, name)
+    if math.isnan(value) and name == "num_query_groups":
+        return _number(model, "num_attention_heads")
+    return value
+
+
+def _parameters(model: Mapping[str, object], tied: float, width: float) -> float:
+    """Parameters of the matrices and embeddings of a dense model."""
+    hidden, heads = _number(model, "hidden_size"), _number(model, "num_attention_heads")
+    head = _number(model, "head_size")
+    head = hidden / heads if math.isnan(head) else head
+    matrices = 3.0 if _number(model, "gated_mlp") == 1.0 else 2.0
+    layer = 2.0 * hidden * head * (heads + _effective(model, "num_query_groups")) + matrices * hidden * width
+    return (2.0 - tied) * _number(model, "vocab_size") * hidden + _number(model, "num_layers") * layer
+
+
+def _agrees(model: Mapping[str, object], parameters: float) -> bool:
+    """Whether a model has the stated parameters within 1 %; one with open ends does not."""
+    result = _parameters(model, _number(model, "tied_embeddings"), _number(model, "ffn_hidden_size"))
+    return abs(result / parameters - 1.0) < _SIZE_TOLERANCE
+
+
+def _derive(model: dict[str, object], parameters: float) -> str:
+    """Set the feed-forward width, and tied embeddings if they are open, from the stated parameters.
+
+    The width is a multiple of 1,024; if none comes within 1 % the model stays as it is.
+    """
+    tied = _number(model, "tied_embeddings")
+    choices = []
+    for choice in [0.0, 1.0] if math.isnan(tied) else [tied]:
+        slope = _parameters(model, choice, _WIDTH_STEP) - _parameters(model, choice, 0.0)
+        steps = max(1.0, float(round((parameters - _parameters(model, choice, 0.0)) / slope)))
+        result = _parameters(model, choice, steps * _WIDTH_STEP)
+        choices.append((abs(result / parameters - 1.0), choice, steps * _WIDTH_STEP))
+    error, tied, width = min(choices)
+    if error > _SIZE_TOLERANCE:
+        return ""
+    model["tied_embeddings"], model["ffn_hidden_size"] = tied, width
+    words = "tied" if tied else "separate"
+    return f"feed-forward width {width:.0f} and {words} embeddings from the stated parameters"

@@ -1,0 +1,407 @@
+"""Published training rows -> plans: spellings, software defaults, and why a row is no plan."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import table_schema
+from xlperf.catalog.table import Table
+from xlperf.measurements.published import ModelNames, Published, PublishedPlans
+from xlperf.measurements.rules import Refusal, default_of, stated_settings
+
+_REFUSED = {
+    "time_to_train": "time to train depends on how many steps converge",
+}
+_RECOMPUTE = {
+    "none": "none",
+    "selective": "selective",
+    "full": "full",
+    "full(remat)": "full",
+    "rmsnorm+mla up-proj": "selective",
+}
+_RECIPES = {
+    "mxfp8": "mxfp8",
+    "fp8-mx": "mxfp8",
+    "fp8-cs": "fp8-current",
+    "fp8-current": "fp8-current",
+    "fp8 tensorwise": "fp8-current",
+    "fp8-tensorwise": "fp8-current",
+    "fp8 rowwise": "fp8-block",
+    "fp8-rowwise": "fp8-block",
+    "fp8-sc": "fp8-block",
+    "fp8-subchannel": "fp8-block",
+    "fp8-block": "fp8-block",
+    "fp8 block": "fp8-block",
+    "fp8-ds": "fp8",
+    "fp8-delayed": "fp8",
+}
+_MODULES = {"rmsnorm+mla up-proj": "norm latent"}
+DEFAULTED = (
+    "context_method",
+    "cross_entropy",
+    "loss_precision",
+    "gradient_accumulation",
+    "recompute_modules",
+    "pipeline_schedule",
+    "pipeline_overlap",
+    "dispatch_precision",
+    "zero_group_size",
+    "train_mtp",
+    "expert_capacity",
+    "graphs",
+    "compiled",
+    "token_dispatch",
+    "dispatch_nodes",
+    "dispatch_ranks",
+    "expert_overlap",
+    "tensor_overlap",
+    "data_overlap",
+    "master_weights",
+    "moment_precision",
+    "recompute_layers",
+    "activation_storage",
+    "stage_dealing",
+    "offload_activations",
+)
+_NUMBERS = frozenset(
+    (
+        "zero_group_size",
+        "train_mtp",
+        "expert_capacity",
+        "dispatch_nodes",
+        "dispatch_ranks",
+        "recompute_layers",
+        "offload_activations",
+    )
+)
+_PLAIN = {
+    "tensor_parallel": "tp",
+    "pipeline_parallel": "pp",
+    "virtual_pipeline": "vp",
+    "context_parallel": "cp",
+    "expert_parallel": "ep",
+    "expert_tensor_parallel": "etp",
+    "num_accelerators": "n_gpus",
+    "global_batch_size": "gbs",
+    "micro_batch_size": "mbs",
+    "sequence_length": "seq_len",
+    "zero_stage": "zero_stage",
+    "sequence_parallel": "sp",
+}
+_FLAGS = {"yes": 1.0, "no": 0.0, "auto": math.nan}
+_RELEASE = re.compile(r"(?<![\d.])2\d\.(?:0[1-9]|1[0-2])(?:\.\d\d)?(?![\d.]*\d)")
+_NEMO = (("22.11", "nemo-2022"), ("25.09", "nemo"))
+"""Stacks that were called NeMo, and the release that ended each: Transformer Engine came with 22.11, Megatron-Bridge
+without the trainer of NeMo 2 with 25.09."""
+_NEWEST_NEMO = "nemo-bridge"
+_NAMED_NEMO = ("nemo", "megatron-bridge", "megatron bridge", _NEWEST_NEMO)
+_AS_TENSOR = "tensor"
+_AS_PRINTED = "fsdp"
+_HALF = "half"
+_PER_REPLICA = "per_replica"
+_ROUNDED = 0.1
+"""Most that a printed global batch may be off a whole number of micro-batches. [-]"""
+_WORDS = {
+    "recompute": "recompute",
+    "sequence_parallel": "sequence parallel",
+    "virtual_pipeline": "interleave",
+    "micro_batch_size": "micro batch",
+    "precision": "precision",
+}
+
+
+def precision_choice(printed: str) -> str:
+    """Precision of the schema that a printed spelling means, "" for one that is not known.
+
+    >>> [precision_choice(word) for word in ("amp_bf16", "FP8-CS (FP8-MX)", "NVFP4", "MXFP8", "int8 weights", "q5")]
+    ['bf16', 'fp8', 'fp4', 'fp8', 'int8', '']
+    """
+    words = printed.casefold().removeprefix("amp_").removeprefix("mx").removeprefix("nv")
+    for choice in ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8", "int4"):
+        if words.startswith(choice):
+            return choice
+    return ""
+
+
+def nemo_release(source: str) -> str:
+    """Release of NeMo or its container that a source states; "" for none.
+
+    >>> nemo_release("docs [26.04.01 NeMo Container]"), nemo_release("grok1/README.md (v25.05)"), nemo_release("sec 4")
+    ('26.04.01', '25.05', '')
+    """
+    match = _RELEASE.search(source)
+    return match[0] if match else ""
+
+
+def nemo_stack(source: str) -> str:
+    """Training stack that the name NeMo stands for at the release that a source states; without one the newest.
+
+    >>> [nemo_stack(words) for words in ("bignlp-train:22.09", "(v25.05)", "[25.09 NeMo Container]", "a blog")]
+    ['nemo-2022', 'nemo', 'nemo-bridge', 'nemo-bridge']
+    """
+    release = nemo_release(source)[: len("yy.mm")]
+    return next((stack for until, stack in _NEMO if release and release < until), _NEWEST_NEMO)
+
+
+def recipe_choice(printed: str) -> str:
+    """The same with the kinds of FP8 that training tells apart.
+
+    >>> [recipe_choice(word) for word in ("bf16", "FP8-CS (FP8-MX)", "MXFP8", "fp8_sc", "fp8")]
+    ['bf16', 'fp8-current', 'mxfp8', 'fp8-block', 'fp8']
+    """
+    words = printed.casefold().removeprefix("amp_").replace("_", "-")
+    return next((recipe for spelling, recipe in _RECIPES.items() if words.startswith(spelling)), "") or (
+        precision_choice(printed)
+    )
+
+
+def training_plans(published: Published, catalog: Catalog) -> PublishedPlans:
+    """Turn published training rows into plans.
+
+    If a row does not state recomputation, sequence parallelism, interleave, micro-batch or attention kernel, the
+    documented default of its software is taken (``published_defaults.csv``) and the note says so.
+
+    ``published``: rows of kind ``training``. Returns rows of kind ``memory_ratio`` have a second plan to compare with:
+    no sequence parallelism, no recomputation.
+    """
+    models = ModelNames(catalog)
+    accelerators = {name.casefold() for name in catalog.tables["accelerators"].text("accelerator").tolist()}
+    rows, index, reference = [], [], []
+    reasons = np.full(len(published), "", dtype=object)
+    notes = np.full(len(published), "", dtype=object)
+    for row in range(len(published)):
+        try:
+            plan, said = _plan(published, row, models, accelerators)
+        except Refusal as refusal:
+            reasons[row] = str(refusal)
+            continue
+        notes[row] = "; ".join(said)
+        rows.append(plan)
+        index.append(row)
+        reference.append(-1)
+        if published.text["metric_kind"][row] == "memory_ratio":
+            reference[-1] = len(rows)
+            rows.append({**plan, "sequence_parallel": 0.0, "recompute": "none"})
+            index.append(row)
+            reference.append(-1)
+    return PublishedPlans(
+        published,
+        plan_table("training", rows, published, index),
+        np.array(index, dtype=np.int64),
+        np.array(reference, dtype=np.int64),
+        reasons,
+        notes,
+        models.catalog(),
+    )
+
+
+def plan_table(kind: str, rows: list[dict[str, object]], published: Published, index: list[int]) -> Table:
+    """Plans as a table whose places name the published rows."""
+    columns: dict[str, np.ndarray] = {}
+    for column in table_schema(kind).columns:
+        blank: object = "" if column.is_text else math.nan
+        values = [row.get(column.name, blank) for row in rows]
+        columns[column.name] = np.array(values, dtype=object if column.is_text else np.float64)
+
+    def place(row: int, column: str) -> str:
+        return published.place(index[row], {"model": "model_name", "accelerator": "gpu"}.get(column, "row_id"))
+
+    return Table(kind, columns, place)
+
+
+def _plan(
+    published: Published, row: int, models: ModelNames, accelerators: set[str]
+) -> tuple[dict[str, object], list[str]]:
+    text = {name: values[row] for name, values in published.text.items()}
+    refused = _REFUSED.get(text["metric_kind"])
+    if refused:
+        raise Refusal(refused)
+    if text["gpu"].casefold() not in accelerators:
+        raise Refusal(f'accelerator "{text["gpu"]}" is not in the catalog')
+    where = {**text, "release": nemo_release(text["source"])}
+    layers, reference = _default(where, "num_layers")
+    model, note, missing = models.name(published, row, {"num_layers": float(layers)} if layers else None)
+    if missing:
+        raise Refusal(missing)
+    said = [note] if note else []
+    if layers:
+        said.append(f"{layers} layers ({reference})")
+    plan: dict[str, object] = {
+        "name": text["row_id"],
+        "model": model,
+        "accelerator": text["gpu"],
+        **{name: float(published.number[column][row]) for name, column in _PLAIN.items()},
+    }
+    stated = stated_settings("training", text["settings"])
+    plan.update(stated)
+    plan["software"] = where["software"] = str(stated.get("software") or _default(where, "software")[0] or _stack(text))
+    for column in ("tensor_parallel", "pipeline_parallel", "expert_parallel", "expert_tensor_parallel"):
+        ranks, reference = _default(where, column)
+        if ranks and math.isnan(_value(plan, column)):
+            plan[column] = plan["tensor_parallel"] if ranks == _AS_TENSOR else float(ranks)
+            said.append(f"{column.replace('_', ' ')} not stated: {plan[column]:g} ({reference})")
+    _degrees(plan, published, row)
+    network = _default(where, "network")[0]
+    if network.casefold() in models.networks:
+        plan["network"] = network
+    if "precision" not in stated:
+        plan["precision"] = _choice(text, "precision", recipe_choice(text["precision"]), where, said)
+    _recipe(plan, text, where, said)
+    plan.update(stated)
+    where["precision"] = str(plan["precision"])
+    if "recompute" not in stated:
+        plan["recompute"] = _choice(text, "recompute", _RECOMPUTE.get(text["recompute"].casefold(), ""), where, said)
+        plan["recompute"] = _default(where, f"recompute of {plan['recompute']}")[0] or plan["recompute"]
+    plan["attention"] = _default(where, "attention")[0] or "flash"
+    if plan["attention"] == "standard":
+        said.append("standard attention")
+    for column in DEFAULTED:
+        value = _default(where, column)[0]
+        if value == _HALF:
+            plan[column] = models.number(model, "num_layers") / 2.0
+        elif value:
+            value = text["fsdp"] if value == _AS_PRINTED else value
+            plan[column] = _FLAGS[value] if value in _FLAGS else float(value) if column in _NUMBERS else value
+    plan.update(stated)
+    if math.isnan(models.number(model, "num_mtp_layers")):
+        plan.pop("train_mtp", None)
+    mixture = models.number(model, "num_experts") > 0.0
+    if not mixture:
+        plan.pop("expert_capacity", None)
+    modules = str(plan.get("recompute_modules") or _MODULES.get(text["recompute"].casefold(), ""))
+    if not mixture:
+        modules = " ".join(name for name in modules.split() if name != "moe")
+    plan["recompute_modules"] = modules
+    if plan["recompute"] != "selective":
+        plan["recompute_modules"] = ""
+    _sharding(plan, where)
+    plan.update({name: value for name, value in stated.items() if name == "data_overlap"})
+    for column in ("virtual_pipeline", "sequence_parallel", "micro_batch_size"):
+        if math.isnan(_value(plan, column)):
+            _fill(plan, column, where, said)
+    if _value(plan, "pipeline_parallel") < 2.0 and _value(plan, "virtual_pipeline") > 1.0:
+        said.append(f"interleave {_value(plan, 'virtual_pipeline'):g} of a pipeline of one stage left out")
+        plan["virtual_pipeline"] = 1.0
+    if text["metric_kind"] == "throughput_lora":
+        _adapters(plan, where, said)
+    if text["metric_kind"] in ("throughput_sft", "throughput_lora"):
+        said.append("sequences are taken as packed to the full length: attention as of one document")
+    _whole_batch(plan, text, said)
+    return plan, said
+
+
+def _adapters(plan: dict[str, object], where: Mapping[str, str], said: list[str]) -> None:
+    """Fill rank and place of the adapters of a row that does not state them."""
+    plan.setdefault("adapter_modules", _default(where, "adapter_modules")[0])
+    if "adapter_rank" not in plan:
+        rank, reference = _default(where, "adapter_rank")
+        plan["adapter_rank"] = float(rank)
+        said.append(f"rank of the adapters not stated: {rank} ({reference})")
+
+
+def _stack(text: dict[str, str]) -> str:
+    """Training stack of a row as the calibration calls it."""
+    printed = text["software"].casefold()
+    return nemo_stack(text["source"]) if printed in _NAMED_NEMO else printed
+
+
+def _whole_batch(plan: dict[str, object], text: dict[str, str], said: list[str]) -> None:
+    """Bring a rounded global batch of a row that prints a rate to a whole number of micro-batches."""
+    batch, pieces = _value(plan, "global_batch_size"), _value(plan, "data_parallel") * _value(plan, "micro_batch_size")
+    if text["iter_time_s"] or text["metric_kind"] != "throughput" or math.fmod(batch, pieces) == 0.0:
+        return
+    whole = max(1.0, math.floor(batch / pieces + 0.5)) * pieces
+    if abs(whole / batch - 1.0) <= _ROUNDED:
+        plan["global_batch_size"] = whole
+        said.append(f"global batch {batch:g} is no whole number of micro-batches: {whole:g}")
+
+
+def _recipe(plan: dict[str, object], text: dict[str, str], where: Mapping[str, str], said: list[str]) -> None:
+    """What a source makes of plain FP8, what it keeps narrow, how it adds gradients, which layers it leaves wide."""
+    printed = str(plan["precision"])
+    value, reference = _default(where, f"precision of {printed}")
+    if value:
+        plan["precision"] = value
+        said.append(f"{printed} taken as {value} ({reference})")
+    recipe = plan["precision"]
+    copies = _default(where, f"quantized_copies of {recipe}")[0]
+    if copies:
+        plan["quantized_copies"] = copies
+    gradients = _default(where, f"gradient_precision of {text['precision'].casefold()}")[0]
+    if gradients:
+        plan["gradient_precision"] = gradients
+    wide = _default(where, f"wide_layers of {recipe}")[0]
+    if wide:
+        plan["wide_layers"] = float(wide)
+
+
+def _default(where: Mapping[str, str], column: str) -> tuple[str, str]:
+    return default_of("training", where, column)
+
+
+def _value(plan: dict[str, object], column: str) -> float:
+    value = plan[column]
+    assert isinstance(value, float)
+    return value
+
+
+def _degrees(plan: dict[str, object], published: Published, row: int) -> None:
+    """Fill degrees that follow from the others; refuse a row that does not say how it was mapped."""
+    for column in ("context_parallel", "expert_parallel", "expert_tensor_parallel"):
+        if math.isnan(_value(plan, column)):
+            plan[column] = 1.0
+    replicas = float(published.number["dp"][row])
+    total, tensor = _value(plan, "num_accelerators"), _value(plan, "tensor_parallel")
+    context = _value(plan, "context_parallel")
+    if math.isnan(total) or math.isnan(tensor):
+        raise Refusal("the mapping is not stated: accelerators or tensor parallel")
+    if math.isnan(_value(plan, "pipeline_parallel")):
+        if math.isnan(replicas):
+            raise Refusal("the mapping is not stated: pipeline parallel")
+        plan["pipeline_parallel"] = total / (tensor * context * replicas)
+    if math.isnan(replicas):
+        replicas = total / (tensor * context * _value(plan, "pipeline_parallel"))
+    plan["data_parallel"] = replicas
+    for column, words in (("global_batch_size", "global batch"), ("sequence_length", "sequence length")):
+        if math.isnan(_value(plan, column)):
+            raise Refusal(f"the {words} is not stated")
+
+
+def _choice(text: dict[str, str], column: str, result: str, where: Mapping[str, str], said: list[str]) -> str:
+    if result:
+        return result
+    if text[column]:
+        raise Refusal(f'{column} "{text[column]}" is not modelled')
+    value, reference = _default(where, column)
+    if not value:
+        raise Refusal(f"{column} is not stated")
+    said.append(f"{column} not stated: {value} ({reference})")
+    return value
+
+
+def _sharding(plan: dict[str, object], where: Mapping[str, str]) -> None:
+    """ZeRO stage as printed, else the default; what overlaps with a pass may depend on it."""
+    if math.isnan(_value(plan, "zero_stage")):
+        plan["zero_stage"] = float(_default(where, "zero_stage")[0])
+    overlap = _default(where, f"data_overlap of zero {_value(plan, 'zero_stage'):g}")[0]
+    if overlap:
+        plan["data_overlap"] = _FLAGS[overlap]
+
+
+def _fill(plan: dict[str, object], column: str, where: Mapping[str, str], said: list[str]) -> None:
+    value, reference = _default(where, column)
+    if value == _PER_REPLICA:
+        plan[column] = _value(plan, "global_batch_size") / _value(plan, "data_parallel")
+    elif value in ("yes", "no", "auto"):
+        plan[column] = _FLAGS[value]
+    else:
+        plan[column] = float(value)
+    trivial = {"sequence_parallel": "tensor_parallel", "virtual_pipeline": "pipeline_parallel"}.get(column)
+    if trivial is None or _value(plan, trivial) > 1.0:
+        shown = "on" if value == "auto" else "off" if value == "no" else f"{plan[column]:g}"
+        said.append(f"{_WORDS[column]} not stated: {shown} ({reference})")

@@ -1,0 +1,357 @@
+"""The sheet ``Build a chip``: a form, its answer, what more of each budget is worth, and a table of chips around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from openpyxl.utils import get_column_letter
+
+from xlperf.catalog.schema import table_schema
+from xlperf.explore.chip_table import ALIKE, AREA_STEP, AXES, CACHE_STEP, POWER_STEP
+from xlperf.workbook.data_sheets import column_validation
+from xlperf.workbook.front.formulas import Live
+from xlperf.workbook.front.layout import (
+    AMBER,
+    BLUE,
+    DASH,
+    GREY,
+    ORANGE,
+    SKY,
+    Points,
+    answer,
+    axis,
+    bars,
+    beside,
+    border,
+    form,
+    given,
+    heading,
+    how_sure,
+    in_colour,
+    page,
+    place,
+    put,
+    results,
+    scatter,
+    texts,
+    tiles,
+)
+from xlperf.workbook.style import NAVY, RULE
+
+SOLD = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB")
+"""Accelerators that the chip is held against, those of them that the workbook has."""
+_COSTS = (
+    ("dies", "cost_dies", "K"), ("bad dies", "cost_defects", "K"), ("package", "cost_package", "M"),
+    ("memory", "cost_memory", "L"), ("losses", "cost_losses", "M"), ("test", "cost_test", "M"),
+    ("board", "cost_board", "N"), ("design", "cost_design", "N"),
+)  # fmt: skip
+_COMPARED = (
+    ("FP8 (PFLOP/s)", "peak flop rate fp8", "/1000", "0.0"), ("memory (GiB)", "memory capacity", "", "0"),
+    ("bandwidth (TB/s)", "memory bandwidth", "", "0.0"), ("design power (W)", "thermal design power", "", "#,##0"),
+    ("system price (USD)", "capex", "", "#,##0"), ("token/s each", "tokens per second per accelerator", "", "#,##0"),
+    ("token/s per k USD", "tokens per thousand dollars", "", "0.0"),
+)  # fmt: skip
+
+
+_NUMBERS = 80
+"""Row of the first chip of the table, on the sheet with the numbers. [-]"""
+_WORTH = 130
+"""Row of the chip whose changes are worth something, on the sheet with the numbers. [-]"""
+_SHOWN = 42
+"""Row of the first chip of the table, on the front sheet. [-]"""
+_RATE, _COST, _POWER, _BEST, _ALL_X, _REST, _FRONT = "X", "Y", "Z", "AA", "AB", "AC", "AD"
+"""Columns with results of the chips of the table: token/s, cost, power, whether none beats it; and what is drawn."""
+_CHANGES = (
+    ("mm\N{SUPERSCRIPT TWO} of silicon", "die_area", AREA_STEP), ("stack of memory", "memory_stacks", 0.0),
+    ("W of power", "power_budget", POWER_STEP), ("MB of cache", "cache", CACHE_STEP),
+)  # fmt: skip
+"""What the next unit of is worth: words, entry, and its change over what the chip has; 0: by one."""
+
+
+def chip_sheet(sheet: Any, data: Any, live: Live, others: list[str]) -> None:
+    """Fill the sheet, and the sheet that holds its numbers, from row 1 and column A on.
+
+    ``sheet``, ``data``: changed in place. ``live``: writes formulas with their values. ``others``: accelerators that
+    the chip is held against.
+    """
+    page(sheet, "What would this accelerator be worth?", live)
+    area, cells = form(sheet, "chip", live)
+    r = results(data, "chip", area, live)
+    _steps(data, r, live)
+    _beside_others(data, cells, others, live)
+    axes = _axes(sheet, live)
+    _chips(data, cells, axes, r, live)
+    _changes(data, cells, r, live)
+    beside(sheet, "chip", live, r)
+    answer(sheet, f"={r['answer']}", live)
+    share = f'"memory "&TEXT({r["cost_memory"]}/{r["unit_cost"]},"0 %")&" of it"'
+    cores = f'"cores "&TEXT({r["power_compute"]}/{r["thermal_design_power"]},"0 %")&" of it"'
+    tokens = r["tokens_per_second_per_accelerator"]
+    own = (
+        ("Cost of a unit", r["unit_cost"], '"$"#,##0', share),
+        ("FP8 (PFLOP/s)", f"{r['peak_flop_rate_fp8']}/1000", "0.0", f'{r["num_multiprocessors"]}&" cores"'),
+        ("Memory (GiB)", r["memory_capacity"], "0", f'{r["memory_stacks"]}&" stacks"'),
+        ("Bandwidth (TB/s)", r["memory_bandwidth"], "0.0", f'{cells["memory"]}&""'),
+        ("Power (W)", r["thermal_design_power"], "#,##0", cores),
+        ("Serves (token/s)", tokens, "#,##0", f'"at "&{cells["speed_per_user"]}&" a user"'),
+    )  # fmt: skip
+    tiles(sheet, own, live)
+    _charts(sheet, data, live)
+    _table(sheet, data, others, live)
+    _worth(sheet, data, live)
+    _list(sheet, data, live)
+    how_sure(sheet, 29, '"A FORECAST"', ('"the rules match six real accelerators within 20\N{NO-BREAK SPACE}%"',
+             f'"Limited by: "&{r["limited_by"]}'), live)  # fmt: skip
+    granted = '"Kernels and network as of a B200; costs as the cost sheets have them"'
+    price = '"System price: cost / (1 - margin), twice that with server"'
+    texts(sheet, 29, "Chosen, and taken for granted", (f'"auto: "&{r["chosen"]}', granted, price), live)
+
+
+def _steps(data: Any, r: dict[str, str], live: Live) -> None:
+    """A unit's cost part by part, each on the sum of those before; columns H to O, rows 2 to 11."""
+    heads = ("part", "USD", "below", "silicon", "memory", "package and test", "board and design", "all")
+    for letter, words in zip("HIJKLMNO", heads, strict=True):
+        live.put(data[f"{letter}2"], words)
+    for row, (words, name, column) in enumerate(_COSTS, start=3):
+        live.put(data[f"I{row}"], f"=IFERROR(MAX({r[name]},0),0)")
+        live.put(data[f"H{row}"], f'="{words}"&CHAR(10)&TEXT(I{row},"#,##0")')
+        live.put(data[f"J{row}"], 0 if row == 3 else f"=J{row - 1}+I{row - 1}")
+        for letter in "KLMN":
+            live.put(data[f"{letter}{row}"], f"=I{row}" if letter == column else 0)
+        live.put(data[f"O{row}"], 0)
+    live.put(data["I11"], "=SUM(I3:I10)")
+    live.put(data["H11"], '="unit"&CHAR(10)&TEXT(I11,"#,##0")')
+    for letter in "JKLMN":
+        live.put(data[f"{letter}11"], 0)
+    live.put(data["O11"], "=I11")
+
+
+def _asked_again(
+    data: Any, cells: Mapping[str, str], top: int, changed: Sequence[Mapping[str, Any]], left: int, live: Live
+) -> str:
+    """The form of the sheet once more in rows below a row of headers, some entries changed; the arguments of a call.
+
+    ``top``: row of the first. ``left``: number of the first column. Returns a formula's text with a place for the
+    result: ``XLPERF_CHIP(rows,"{}",catalog,headers)``.
+    """
+    columns = table_schema("chip").columns
+    letters = [get_column_letter(left + number) for number in range(len(columns))]
+    for letter, column in zip(letters, columns, strict=True):
+        live.put(data[f"{letter}{top - 1}"], column.header)
+        for row, own in enumerate(changed, start=top):
+            value = "" if column.name not in cells else given(cells[column.name])
+            live.put(data[f"{letter}{row}"], own.get(column.name, value) or None)
+    first, last = letters[0], letters[-1]
+    rows = f"${first}${top}:${last}${top + len(changed) - 1}"
+    return f'XLPERF_CHIP({rows},"{{}}",catalog,${first}${top - 1}:${last}${top - 1})'
+
+
+def _beside_others(data: Any, cells: Mapping[str, str], others: list[str], live: Live) -> None:
+    """What others offer, a row each; their forms below row 20 from column H on, answers in columns D to G."""
+    asked = _asked_again(data, cells, 21, [{"accelerator": name} for name in others], 8, live)
+    live.put(data["D1"], "beside what is sold")
+    for row, (words, result, _, _) in enumerate(_COMPARED, start=3):
+        live.put(data[f"D{row}"], words)
+        for letter, number in zip("EFG", range(len(others)), strict=False):
+            live.put(data[f"{letter}{row}"], f'=IFERROR(INDEX({asked.format(result)},{number + 1})+0,"")')
+
+
+def _axes(sheet: Any, live: Live) -> dict[str, list[str]]:
+    """The yellow cells with the values that the chips of the table have, by entry, below the first screen."""
+    heading(sheet, "B35", "Chips around this one: the values to combine, all else as in the form", "R", live)
+    names: dict[str, list[str]] = {}
+    for row, (name, values) in enumerate(AXES.items(), start=36):
+        column = table_schema("chip").by_name[name]
+        put(sheet, f"B{row}", column.header, "label", live=live)
+        for letter, last, value in zip("CDF", ("C", "D", "G"), values, strict=False):
+            own = value if column.is_text else float(value)
+            look = "" if column.is_text else "#,##0"
+            put(sheet, f"{letter}{row}", own, "input", look, last=f"{last}{row}", live=live)
+            validation = column_validation(column, f"{letter}{row}")
+            if validation is not None:
+                validation.add(f"{letter}{row}")
+                sheet.add_data_validation(validation)
+            names.setdefault(name, []).append(f"'{sheet.title}'!${letter}${row}")
+    return names
+
+
+def _chips(
+    data: Any, cells: Mapping[str, str], axes: Mapping[str, Sequence[str]], r: Mapping[str, str], live: Live
+) -> None:
+    """Every combination of the values in yellow, evaluated together, and which of them no other beats."""
+    combined = list(product(*axes.values()))
+    changed = [
+        {
+            name: f'=IF({cell}="",IF({cells[name]}="","",{cells[name]}),{cell})'
+            for name, cell in zip(axes, one, strict=True)
+        }
+        for one in combined
+    ]
+    asked = _asked_again(data, cells, _NUMBERS, changed, 1, live)
+    first, last = _NUMBERS, _NUMBERS + len(combined) - 1
+    heads = ("token/s", "cost", "W", "beaten by none", "USD", "chips", "beaten by none")
+    for letter, words in zip((_RATE, _COST, _POWER, _BEST, _ALL_X, _REST, _FRONT), heads, strict=True):
+        live.put(data[f"{letter}{first - 1}"], words)
+    wanted = (
+        (_RATE, "tokens per second per accelerator"), (_COST, "unit cost"), (_POWER, "thermal design power")
+    )  # fmt: skip
+    for row in range(first, last + 1):
+        for letter, words in wanted:
+            live.put(data[f"{letter}{row}"], f'=IFERROR(INDEX({asked.format(words)},{row - first + 1})+0,"")')
+        live.put(data[f"AE{row}"], f'=IFERROR(INDEX({asked.format("reason")},{row - first + 1})&"","")')
+    rates, costs = (f"${letter}${first}:${letter}${last}" for letter in (_RATE, _COST))
+    for row in range(first, last + 1):
+        rate, cost = f"{_RATE}{row}", f"{_COST}{row}"
+        more, less = 1.0 + ALIKE, 1.0 - ALIKE
+        better = f'COUNTIFS({rates},">"&{rate}*{more},{costs},"<="&{cost}*{more})'
+        cheaper = f'COUNTIFS({rates},">="&{rate}*{less},{costs},"<"&{cost}*{less})'
+        best = f'=IF(AND(ISNUMBER({rate}),ISNUMBER({cost})),IF({better}+{cheaper}=0,1,0),"")'
+        live.put(data[f"{_BEST}{row}"], best)
+        live.put(data[f"{_ALL_X}{row}"], f"=IF(ISNUMBER({cost}),{cost},NA())")
+        for letter, value in ((_REST, 0), (_FRONT, 1)):
+            live.put(data[f"{letter}{row}"], f"=IF({_BEST}{row}={value},{rate},NA())")
+    live.put(data["AF79"], "mine, USD")
+    live.put(data["AG79"], "mine")
+    live.put(data["AF80"], f"=IFERROR({r['unit_cost']}+0,NA())")
+    live.put(data["AG80"], f"=IFERROR({r['tokens_per_second_per_accelerator']}+0,NA())")
+
+
+def _changes(data: Any, cells: Mapping[str, str], r: Mapping[str, str], live: Live) -> None:
+    """The chip with all that it chose held, then with more and with less of each budget; from AA on what that adds."""
+    held = {name: f"={r[name]}" for name in ("num_dies", "die_area", "cache", "memory_stacks")}
+    held |= {"area_budget": "auto", "cost_budget": "auto"}
+    power = f"IF(ISNUMBER({cells['power_budget']}),{cells['power_budget']},{r['thermal_design_power']})"
+    have = {**{name: r[name] for name in ("die_area", "cache", "memory_stacks")}, "power_budget": power}
+    changed: list[dict[str, Any]] = [held]
+    sizes = []
+    for _, name, share in _CHANGES:
+        step = f"{share}*{have[name]}" if share else "1"
+        changed += [held | {name: f"={have[name]}{sign}{step}"} for sign in "+-"]
+        sizes.append(f"{step}*{r['num_dies']}" if name == "die_area" else step)
+    asked = _asked_again(data, cells, _WORTH, changed, 1, live)
+    for letter, words in ((_RATE, "tokens per second per accelerator"), (_COST, "capex")):
+        live.put(data[f"{letter}{_WORTH - 1}"], words)
+        for row in range(_WORTH, _WORTH + len(changed)):
+            live.put(data[f"{letter}{row}"], f'=IFERROR(INDEX({asked.format(words)},{row - _WORTH + 1})+0,"")')
+    heads = ("what", "by", "token/s each", "price each", "worth each", "verdict")
+    for letter, words in zip(("AA", "AB", "AC", "AD", "AE", "AF"), heads, strict=True):
+        live.put(data[f"{letter}{_WORTH - 1}"], words)
+    for number, ((words, _, _), size) in enumerate(zip(_CHANGES, sizes, strict=True)):
+        row, more, less = _WORTH + number, _WORTH + 2 * number + 1, _WORTH + 2 * number + 2
+        room = f"ISNUMBER({_RATE}{more})"
+
+        def change(letter: str, more: int = more, less: int = less, room: str = room) -> str:
+            base = f"${letter}${_WORTH}"
+            return f"IF({room},{letter}{more}-{base},{base}-{letter}{less})"
+
+        alike = f"{ALIKE}*${_COST}${_WORTH}"
+        verdict = f'IF(AE{row}>AD{row},"pays",IF(AE{row}=0,"no use",IF(AE{row}<0,"less pays","does not")))'
+        lines = (
+            words, f"={size}", f'=IFERROR({change(_RATE)}/AB{row},"")',
+            f'=IFERROR(IF(ABS({change(_COST)})>{alike},{change(_COST)}/AB{row},0),"")',
+            f'=IFERROR(AC{row}/${_RATE}${_WORTH}*${_COST}${_WORTH},"")',
+            f'=IF(AND(ISNUMBER(AE{row}),ISNUMBER(AD{row})),{verdict},"")',
+        )  # fmt: skip
+        for letter, value in zip(("AA", "AB", "AC", "AD", "AE", "AF"), lines, strict=True):
+            live.put(data[f"{letter}{row}"], value)
+
+
+def _charts(sheet: Any, data: Any, live: Live) -> None:
+    heading(sheet, "F13", "What a unit costs (USD)", "K", live)
+    colours = ("", BLUE, AMBER, SKY, GREY, NAVY)
+    chart: Any = bars(data, "H", (2, 11), "J K L M N O", colours, "#,##0", lying=False, gap=18, stacked=True)
+    axis(chart.x_axis, size=7)
+    axis(chart.y_axis, number="#,##0", hidden=True)
+    place(chart, sheet, "F14:K20", live, (0.01, 0.03, 0.98, 0.74))
+    link = f'=HYPERLINK("#\'{sheet.title}\'!B35","Chips around this one (table below)")'
+    heading(sheet, "F21", link, "K", live)
+    rows = _NUMBERS - 1, _NUMBERS - 1 + _number()
+    chart = scatter(
+        data,
+        (
+            Points(_ALL_X, _REST, rows, GREY, "circle"),
+            Points(_ALL_X, _FRONT, rows, BLUE, "circle"),
+            Points("AF", "AG", (_NUMBERS - 1, _NUMBERS), ORANGE, "diamond"),
+        ),
+    )
+    for series in chart.series[:2]:
+        series.dLbls, series.marker.size = None, 6
+    chart.x_axis.scaling.min = None
+    axis(chart.x_axis, "USD a unit", '#,##0,"k"')
+    axis(chart.y_axis, "token/s", "#,##0", grid=True)
+    place(chart, sheet, "F22:K28", live, (0.14, 0.03, 0.56, 0.66), (0.72, 0.05, 0.27, 0.6))
+
+
+def _number() -> int:
+    """Chips of the table. [-]"""
+    result = 1
+    for values in AXES.values():
+        result *= len(values)
+    return result
+
+
+def _worth(sheet: Any, data: Any, live: Live) -> None:
+    """What the next unit of each budget is worth in purchase price, what it costs, and whether it pays."""
+    heading(sheet, "M23", "What the next unit is worth (USD of the price)", "R", live)
+    for letter, words in zip("OPQR", ("token/s", "worth", "costs", "verdict"), strict=True):
+        put(sheet, f"{letter}24", words, "head")
+    for number in range(len(_CHANGES)):
+        row, source = 25 + number, f"'{data.title}'!"
+        put(sheet, f"M{row}", f"={source}$AA${_WORTH + number}", "cell left", live=live)
+        for letter, column, look in (("O", "AC", "0.00"), ("P", "AE", "#,##0.0"), ("Q", "AD", "#,##0.0"),
+                                     ("R", "AF", "")):  # fmt: skip
+            value = f'=IF({source}${column}${_WORTH + number}="","{DASH}",{source}${column}${_WORTH + number})'
+            put(sheet, f"{letter}{row}", value, "cell", look, live=live)
+        border(sheet, f"M{row}:R{row}", bottom=("hair", RULE))
+    in_colour(sheet, "R25:R28", 'LEFT($R25,4)="pays"', "00734F")
+
+
+def _list(sheet: Any, data: Any, live: Live) -> None:
+    """The chips of the table, those that no other beats in colour; a chip without an answer says why."""
+    heads = ("technology", "memory stacks", "cache (MB)", "dies", "token/s", "USD a unit", "W", "best")
+    letters = "BCDFGHIJ"
+    for letter, words in zip(letters, heads, strict=True):
+        put(sheet, f"{letter}{_SHOWN - 1}", words, "head" if letter != "B" else "cell left")
+    put(sheet, f"M{_SHOWN - 1}", "no answer because", "head")
+    names = [column.name for column in table_schema("chip").columns]
+    places = {name: get_column_letter(1 + names.index(name)) for name in AXES}
+    columns = (*(places[name] for name in AXES), _RATE, _COST, _POWER)
+    looks = ("", "0", "#,##0", "0", "#,##0", "#,##0", "#,##0")
+    last = _SHOWN + _number() - 1
+    for row in range(_SHOWN, last + 1):
+        at, source = row - _SHOWN + _NUMBERS, f"'{data.title}'!"
+        for letter, column, look in zip(letters, columns, looks, strict=False):
+            kind = "cell left" if letter == "B" else "cell"
+            put(sheet, f"{letter}{row}", f"={source}${column}${at}", kind, look, live=live)
+        put(sheet, f"J{row}", f'=IF({source}${_BEST}${at}=1,"\N{BLACK CIRCLE}","")', "cell", live=live)
+        put(sheet, f"M{row}", f"={source}$AE${at}", "cell left", live=live)
+        border(sheet, f"B{row}:R{row}", bottom=("hair", RULE))
+    in_colour(sheet, f"B{_SHOWN}:J{last}", f'$J{_SHOWN}<>""', BLUE)
+
+
+def _table(sheet: Any, data: Any, others: list[str], live: Live) -> None:
+    heading(sheet, "M13", "Beside what is sold", "R", live)
+    put(sheet, "O14", "mine", "head")
+    for letter, name in zip("PQR", others, strict=False):
+        put(sheet, f"{letter}14", name.split("-")[0], "head")
+    for row, (words, result, scale, number) in enumerate(_COMPARED, start=15):
+        put(sheet, f"M{row}", words, "cell left")
+        mine = next(f"B{at}" for at in range(3, 60) if _named(data[f"A{at}"].value, result))
+        source = f"'{data.title}'!"
+        put(sheet, f"O{row}", f'=IFERROR({source}{mine}{scale},"\N{EN DASH}")', "cell", number, live=live)
+        for letter, column in zip("PQR", "EFG", strict=True):
+            put(
+                sheet,
+                f"{letter}{row}",
+                f'=IFERROR({source}{column}{row - 12}{scale},"\N{EN DASH}")',
+                "cell",
+                number,
+                live=live,
+            )
+        border(sheet, f"M{row}:R{row}", bottom=("hair", RULE))
+
+
+def _named(header: Any, result: str) -> bool:
+    return str(header).split(" (")[0] == result

@@ -1,0 +1,368 @@
+"""Formulas of the front sheets with the values that they have: what a file shows where the add-in is not installed.
+
+A small evaluator of the functions that these sheets use; a worksheet function of xlperf goes to a session, as it does
+from a cell. LibreOffice computes the same numbers (a test compares every cell).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from openpyxl.utils import range_boundaries
+
+from xlperf.addin.cells import CellError
+from xlperf.addin.functions import PREFIX
+from xlperf.addin.worker import Session
+from xlperf.base.arrays import added
+from xlperf.catalog.catalog import Catalog
+from xlperf.workbook.package import Formulas
+
+_TOKENS = re.compile(
+    r"""\s*(?:(?P<text>"(?:[^"]|"")*")|(?P<table>[a-z_]+\[(?:\[[^\]]+\]|[^\[\]]+)\])|(?P<number>\d+\.?\d*(?:[eE][+-]?\d+)?)
+    |(?P<ref>(?:'[^']+'!|\w+!)?\$?[A-Z]{1,2}\$?\d+(?::\$?[A-Z]{1,2}\$?\d+)?)(?![\w(])
+    |(?P<call>[A-Z_]+(?=\())|(?P<name>[A-Za-z_]\w*)|(?P<mark><>|<=|>=|[-+*/&=<>(),]))""",
+    re.VERBOSE,
+)
+_MISSING = CellError("#N/A", "")
+_WRONG = CellError("#VALUE!", "")
+
+
+class _Failed(Exception):
+    def __init__(self, error: CellError) -> None:
+        self.error = error
+
+
+@dataclass
+class Live:
+    """Cells of front sheets as they are written, formulas with their values.
+
+    - ``formulas``: of the workbook.
+    - ``catalog``: what the cell that the name ``catalog`` means stands for; without one no values are computed.
+    - ``columns``: cells of the columns of tables that formulas name, by the reference that they have there.
+    """
+
+    formulas: Formulas
+    catalog: Catalog | None
+    values: dict[tuple[str, str], Any] = field(default_factory=dict)
+    columns: dict[str, list[Any]] = field(default_factory=dict)
+    session: Session = field(default_factory=Session)
+
+    def put(self, cell: Any, value: Any) -> None:
+        """Set a cell; a text that starts with ``=`` becomes a formula with its value."""
+        if not (isinstance(value, str) and value.startswith("=")):
+            cell.value = value
+            self.values[cell.parent.title, cell.coordinate] = value
+            return
+        cell.value, cell.data_type = value, "f"
+        if self.catalog is None:
+            return
+        result = self.value_of(value[1:], cell.parent.title)
+        self.values[cell.parent.title, cell.coordinate] = result
+        self.formulas.values.setdefault(cell.parent.title, {})[cell.coordinate] = 0.0 if result is None else result
+
+    def text(self, cell: Any, words: str | None) -> None:
+        """Set a cell to a text, which stays one whatever it starts with."""
+        cell.value, cell.data_type = words, "s" if words else "n"
+        self.values[cell.parent.title, cell.coordinate] = words
+
+    def value_of(self, formula: str, sheet: str) -> Any:
+        """Value of a formula that stands on a sheet.
+
+        >>> Live(Formulas(), None).value_of('IF(2>1,"a"&TEXT(1234.5,"#,##0"),0)', "s")
+        'a1,234'
+        """
+        try:
+            return _one(_Parser(self, formula, sheet).parsed())
+        except _Failed as failed:
+            return failed.error
+
+    def area(self, reference: str, sheet: str) -> list[list[Any]]:
+        """Values of a range."""
+        name, _, cells = reference.rpartition("!")
+        edges: Any = range_boundaries(cells)
+        left, top, right, bottom = edges
+        place = name.strip("'") or sheet
+        return [
+            [self.values.get((place, f"{_letters(column)}{row}")) for column in range(left, right + 1)]
+            for row in range(top, bottom + 1)
+        ]
+
+    def called(self, name: str, arguments: Sequence[Any]) -> Any:
+        """Block or value of a worksheet function of xlperf, with the catalog of the workbook."""
+        assert self.catalog is not None
+        self.session.install(self.catalog)
+        return self.session.call(name, [None if one is _CATALOG else one for one in arguments])
+
+
+_PLACE = re.compile(r"\{(\w+)(?::([^}]*))?\}")
+
+
+def worded(words: str, cells: Mapping[str, str]) -> str:
+    """A formula that joins words and cells, those with a number format as it writes them.
+
+    >>> worded("{a}: {b:0.0} s", {"a": "A1", "b": "B1"})
+    'A1&": "&TEXT(B1,"0.0")&" s"'
+    """
+    parts, end = [], 0
+    for result in _PLACE.finditer(words):
+        parts += [f'"{words[end : result.start()]}"'] if result.start() > end else []
+        cell = cells[result[1]]
+        parts.append(f'TEXT({cell},"{result[2]}")' if result[2] else cell)
+        end = result.end()
+    return "&".join([*parts, f'"{words[end:]}"'] if words[end:] else parts)
+
+
+_CATALOG = object()
+
+
+def _letters(column: int) -> str:
+    from openpyxl.utils import get_column_letter
+
+    return get_column_letter(column)
+
+
+class _Parser:
+    """Recursive descent over one formula: comparison, text, sum, product, sign, operand."""
+
+    def __init__(self, live: Live, formula: str, sheet: str) -> None:
+        self.live, self.sheet = live, sheet
+        self.tokens = list(_scanned(formula))
+        self.at = 0
+
+    def parsed(self) -> Any:
+        result = self.comparison()
+        assert self.at == len(self.tokens), f"cannot read the formula behind {self.tokens[: self.at]}"
+        return result
+
+    def peek(self) -> str:
+        return self.tokens[self.at][1] if self.at < len(self.tokens) and self.tokens[self.at][0] == "mark" else ""
+
+    def taken(self) -> tuple[str, str]:
+        self.at += 1
+        return self.tokens[self.at - 1]
+
+    def binary(self, marks: tuple[str, ...], below: Callable[[], Any]) -> Any:
+        left = below()
+        while self.peek() in marks:
+            mark = self.taken()[1]
+            left = _OPERATIONS[mark](_one(left), _one(below()))
+        return left
+
+    def comparison(self) -> Any:
+        return self.binary(("=", "<>", "<", ">", "<=", ">="), self.joined)
+
+    def joined(self) -> Any:
+        return self.binary(("&",), self.sum)
+
+    def sum(self) -> Any:
+        return self.binary(("+", "-"), self.product)
+
+    def product(self) -> Any:
+        return self.binary(("*", "/"), self.operand)
+
+    def operand(self) -> Any:
+        kind, text = self.taken()
+        if kind == "text":
+            return text[1:-1].replace('""', '"')
+        if kind == "number":
+            return float(text)
+        if kind == "ref":
+            area = self.live.area(text.replace("$", ""), self.sheet)
+            return area if ":" in text else area[0][0]
+        if kind == "table":
+            return [[cell] for cell in self.live.columns[text]]
+        if kind == "name":
+            assert text == "catalog", text
+            return _CATALOG
+        if kind == "call":
+            return self.call(text)
+        if text == "-":
+            return -_number(_one(self.operand()))
+        assert text == "(", text
+        result = self.comparison()
+        assert self.taken()[1] == ")"
+        return result
+
+    def call(self, name: str) -> Any:
+        starts = self.spans()
+        if name == "IF":
+            yes = bool(self.part(starts[0]))
+            return self.part(starts[1] if yes else starts[2])
+        if name == "IFERROR":
+            try:
+                return _one(self.part(starts[0]))
+            except _Failed:
+                return self.part(starts[1])
+        arguments = [None if first == last else self.part((first, last)) for first, last in starts]
+        return self.live.called(name, arguments) if name.startswith(PREFIX) else _FUNCTIONS[name](*arguments)
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Tokens of each argument of a call; the parser goes behind it."""
+        self.at += 1
+        deep, first, result = 1, self.at, []
+        while deep:
+            kind, text = self.taken()
+            if kind == "mark":
+                deep += (text == "(") - (text == ")")
+                if deep == 0 or (deep == 1 and text == ","):
+                    result.append((first, self.at - 1))
+                    first = self.at
+        return result
+
+    def part(self, span: tuple[int, int]) -> Any:
+        own = _Parser(self.live, "", self.sheet)
+        own.tokens = self.tokens[slice(*span)]
+        return own.parsed()
+
+
+def _scanned(formula: str) -> Iterator[tuple[str, str]]:
+    at = 0
+    while at < len(formula):
+        match = _TOKENS.match(formula, at)
+        assert match is not None and match.lastgroup, f"cannot read {formula[at:]}"
+        yield match.lastgroup, match[match.lastgroup]
+        at = match.end()
+
+
+def _one(value: Any) -> Any:
+    """A single value; an error ends the formula."""
+    while isinstance(value, list):
+        value = value[0]
+    if isinstance(value, CellError):
+        raise _Failed(value)
+    return value
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            raise _Failed(_WRONG) from None
+    return float(value or 0.0)
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return "" if value is None else str(value)
+
+
+def _divided(left: Any, right: Any) -> float:
+    if _number(right) == 0.0:
+        raise _Failed(CellError("#DIV/0!", ""))
+    return _number(left) / _number(right)
+
+
+def _same(left: Any, right: Any) -> bool:
+    blank = {None: "" if isinstance(left or right, str) or "" in (left, right) else 0.0}
+    left, right = blank.get(left, left), blank.get(right, right)
+    return left.casefold() == right.casefold() if isinstance(left, str) and isinstance(right, str) else left == right
+
+
+_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "&": lambda a, b: _words(a) + _words(b),
+    "+": lambda a, b: _number(a) + _number(b),
+    "-": lambda a, b: _number(a) - _number(b),
+    "*": lambda a, b: _number(a) * _number(b),
+    "/": _divided,
+    "=": _same,
+    "<>": lambda a, b: not _same(a, b),
+    "<": lambda a, b: _number(a) < _number(b),
+    ">": lambda a, b: _number(a) > _number(b),
+    "<=": lambda a, b: _number(a) <= _number(b),
+    ">=": lambda a, b: _number(a) >= _number(b),
+}
+
+
+def _shown(number: Any, code: Any) -> str:
+    """A number as TEXT writes it: decimals, thousands, per cent."""
+    code, value = str(code), _number(_one(number))
+    decimals = len(re.sub(r"[^0]", "", code.partition(".")[2]))
+    thousands = "," if "," in code else ""
+    if "%" in code:
+        value *= 100.0
+    words = f"{value:{thousands}.{decimals}f}"
+    return f"{words}{' ' * (' %' in code)}%" if "%" in code else words
+
+
+def _flat(values: Sequence[Any]) -> list[Any]:
+    results: list[Any] = []
+    for value in values:
+        results += _flat(value) if isinstance(value, list) else [value]
+    return results
+
+
+def _numbers(*values: Any) -> list[float]:
+    flat = _flat(values)
+    for value in flat:
+        _one(value)
+    return [float(value) for value in flat if isinstance(value, float | int)]
+
+
+def _found(value: Any, area: list[list[Any]], _: Any = 0) -> float:
+    flat = _flat(area)
+    for place, own in enumerate(flat):
+        if not isinstance(own, CellError) and own is not None and _same(own, _one(value)):
+            return place + 1.0
+    raise _Failed(_MISSING)
+
+
+def _ranked(values: list[float], place: int) -> float:
+    if not 1 <= place <= len(values):
+        raise _Failed(CellError("#NUM!", ""))
+    return sorted(values)[place - 1]
+
+
+def _indexed(area: Any, row: Any, column: Any = 1.0) -> Any:
+    rows = area if isinstance(area, list) else [[area]]
+    if len(rows) == 1 and len(rows[0]) == 1:
+        _one(rows[0][0])
+    across = column is not None and len(rows) > 1
+    try:
+        return rows[int(_number(row)) - 1][int(_number(column)) - 1] if across else _flat(rows)[int(_number(row)) - 1]
+    except IndexError:
+        raise _Failed(CellError("#REF!", "")) from None
+
+
+def _counted(arguments: Sequence[Any]) -> float:
+    """Rows whose numbers keep every criterion, such as ``<=5``; a cell without a number keeps none."""
+    kept: list[bool] = []
+    for area, criterion in zip(arguments[::2], arguments[1::2], strict=True):
+        match = re.fullmatch(r"(<=|>=|<|>)(.+)", _words(_one(criterion)))
+        assert match is not None, criterion
+        compare, bound = _OPERATIONS[match[1]], float(match[2])
+        own = [isinstance(one, float | int) and bool(compare(one, bound)) for one in _flat(area)]
+        kept = [one and other for one, other in zip(kept or [True] * len(own), own, strict=True)]
+    return float(sum(kept))
+
+
+def _absent() -> Any:
+    raise _Failed(_MISSING)
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "TEXT": _shown,
+    "MAX": lambda *v: max(_numbers(*v), default=0.0),
+    "MIN": lambda *v: min(_numbers(*v), default=0.0),
+    "SMALL": lambda area, k: _ranked(_numbers(area), int(_number(k))),
+    "SUM": lambda *v: added(_numbers(*v)),
+    "MATCH": _found,
+    "INDEX": _indexed,
+    "CHAR": lambda code: chr(int(code)),
+    "ROW": lambda: 0.0,
+    "NA": lambda *_: _absent(),
+    "ISNUMBER": lambda value: isinstance(value, float | int) and not isinstance(value, bool),
+    "NOT": lambda value: not value,
+    "ABS": lambda value: abs(_number(_one(value))),
+    "LEFT": lambda words, count=1.0: _words(_one(words))[: int(count)],
+    "RIGHT": lambda words, count=1.0: _words(_one(words))[-int(count) :],
+    "AND": lambda *v: all(map(bool, v)),
+    "OR": lambda *v: any(map(bool, v)),
+    "HYPERLINK": lambda _, words: words,
+    "COUNTIFS": lambda *v: _counted(v),
+    "COUNTIF": lambda area, value: float(sum(_same(own, value) for own in _flat(area) if own is not None)),
+}

@@ -1,0 +1,376 @@
+"""The front sheet: what the workbook is, how to use it, two cards with live results, legend, contents, choices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from openpyxl.styles import Alignment
+from openpyxl.utils import get_column_letter, quote_sheetname
+from openpyxl.workbook.defined_name import DefinedName
+from openpyxl.worksheet.datavalidation import DataValidation
+from openpyxl.worksheet.table import Table as NativeTable
+
+from xlperf.addin.cells import CellError
+from xlperf.addin.functions import PREFIX, Argument, Function, example_ranges, functions
+from xlperf.catalog.schema import (
+    CATALOG_TABLES,
+    FORMS,
+    MARKET_TABLES,
+    OPTIONAL_TABLES,
+    PLAN_TABLES,
+    TECHNOLOGY_TABLES,
+    results_of,
+    schema,
+    table_schema,
+)
+from xlperf.catalog.table import CASES
+from xlperf.workbook.data_sheets import (
+    CATALOG_NAME,
+    DATA_SHEETS,
+    LIVE_RESULTS,
+    SCENARIO_CELL,
+    alarm,
+    choices_of,
+    column_reference,
+    column_validation,
+    names_of,
+    plan_names,
+    sheet_columns,
+)
+from xlperf.workbook.package import FLAG_FORMAT, Formulas
+from xlperf.workbook.style import column_widths, link, number_format, page_setup, put, title
+from xlperf.workbook.tco import TITLE
+
+if TYPE_CHECKING:
+    from openpyxl import Workbook
+    from openpyxl.worksheet.worksheet import Worksheet
+
+    from xlperf.catalog.table import Table
+
+
+CATALOG_CELL = "C13"
+CARD_TOP = 19
+DASH = "\N{EN DASH}"
+CARDS: Mapping[str, tuple[tuple[str, str | float], ...]] = {
+    "training": (
+        ("model", "Meta-Llama-3.1-70B"),
+        ("accelerator", "H100-SXM-80GB"),
+        ("num_accelerators", 64),
+        ("tensor_parallel", 8),
+        ("pipeline_parallel", 4),
+        ("virtual_pipeline", 5),
+        ("global_batch_size", 128),
+        ("micro_batch_size", 1),
+        ("sequence_length", 8192),
+        ("precision", "bf16"),
+        ("recompute", "none"),
+    ),
+    "inference": (
+        ("model", "Meta-Llama-3.1-70B"),
+        ("accelerator", "H200-SXM-141GB"),
+        ("num_accelerators", 4),
+        ("tensor_parallel", 4),
+        ("prompt_length", 1024),
+        ("output_length", 1024),
+        ("batch_size", 64),
+        ("precision", "fp8"),
+        ("kv_precision", "fp8"),
+    ),
+}
+CARD_RESULTS: Mapping[str, tuple[str, ...]] = {
+    "training": ("step_time", "tokens_per_second", "tokens_per_second_per_accelerator", "mfu", "memory", "fits",
+                 "cost_per_million_tokens", "cost_basis", "reason"),
+    "inference": ("ttft", "tpot", "tokens_per_second", "tokens_per_second_per_accelerator", "memory", "fits",
+                  "cost_per_million_input_tokens", "cost_per_million_output_tokens",
+                  "cost_per_million_output_tokens_all_in", "cost_basis", "reason"),
+}  # fmt: skip
+"""Results of a card; its reason is the line on top."""
+_WORDS = (
+    "xlperf answers, for any model on any machine that a sheet describes: how long does a training step or a generated "
+    "token take, does it fit in memory, and what does a token cost."
+)
+_STEPS = (
+    "Install once: xlperf install libreoffice. Without the add-in the cells show the values of the last build.",
+    "Questions first: Serve, Train, Build a chip and Compare are forms; change a yellow cell and read the answer.",
+    "Plans: a row of training or inference is one; the card above shows the one that you choose, [+] all its settings.",
+    "Change the hardware: edit a row of accelerators, networks or prices, or add one; low and high prices: scenario.",
+    "Make a report of all plans: xlperf report WORKBOOK -o report.xlsx. Read the guide: xlperf guide start",
+)
+_STEPS_OF_EMPTY = (
+    _STEPS[0],
+    "Add rows of accelerators, networks, models and prices; xlperf add makes them from files.",
+    *_STEPS[2:],
+)
+"""Where there are no front sheets yet: they ask for models, accelerators and the tables of technology."""
+_LEGEND_TOP = 42
+_CHOICES_TOP = 54
+
+
+def card(kind: str) -> list[list[Any]]:
+    """The card of a kind of plan: rows of name and value."""
+    by_name = table_schema(kind).by_name
+    return [[by_name[name].header, value] for name, value in CARDS[kind]]
+
+
+def catalog_kinds(tables: Iterable[str]) -> list[str]:
+    """Sheets whose content the catalog cell names: with devices and designs also what these are made from."""
+    present = set(tables)
+    behind = TECHNOLOGY_TABLES if "devices" in present else ()
+    made = ("process_nodes", "packages") if present & {"devices", "chiplets"} else ()
+    owned = ("servers", *MARKET_TABLES)
+    return [*CATALOG_TABLES, *(kind for kind in (*behind, *made, *owned) if kind in present)]
+
+
+def front_sheet(
+    workbook: Workbook,
+    tables: Mapping[str, Table],
+    results: Mapping[str, Mapping[str, Any]],
+    handle: str,
+    formulas: Formulas,
+    examples: bool = True,
+) -> Worksheet:
+    """Add the sheet ``start`` and the defined names of the workbook."""
+    sheet: Worksheet = workbook.create_sheet("start")
+    title(sheet, "xlperf", "Performance, memory and cost of training and serving large language models", "B1")
+    column_widths(sheet, 2, 46, 34, 3, 46, 28, 24, 12, 12, 12)
+    _wide(sheet, 4, _WORDS, 30)
+    put(sheet["B6"], "How to use it", "xlperf heading")
+    for number, words in enumerate(_STEPS if examples else _STEPS_OF_EMPTY, start=1):
+        _wide(sheet, 6 + number, f"{number}.  {words}", 15)
+    put(sheet[f"B{CATALOG_CELL[1:]}"], "catalog", "xlperf key")
+    given = ",".join([*(_whole(kind) for kind in catalog_kinds(tables)), SCENARIO_CELL])
+    catalog_cell: Any = sheet[CATALOG_CELL]
+    formulas.put(catalog_cell, f"={PREFIX}CATALOG({given})", handle)
+    _scenario(workbook, sheet)
+    words = (
+        "Identifies the content of the catalog sheets: every result refers to it, so an edit there changes the results."
+    )
+    put(sheet[f"E{CATALOG_CELL[1:]}"], words, "xlperf note")
+    sheet.merge_cells(f"E{CATALOG_CELL[1:]}:G{CATALOG_CELL[1:]}")
+    for letters, kind in ((("B", "C"), "training"), (("E", "F"), "inference")):
+        _card(sheet, letters, kind, results.get(kind, {}), formulas, examples)
+    _legend(sheet, _LEGEND_TOP)
+    _contents(sheet, _LEGEND_TOP, tables)
+    choices_top = _CHOICES_TOP + sum(kind in OPTIONAL_TABLES for kind in tables)
+    _choices(workbook, sheet, tables, choices_top)
+    _names(workbook, tables)
+    page_setup(sheet, area=f"A1:G{choices_top - 2}", pages_high=1)
+    return sheet
+
+
+def _whole(kind: str) -> str:
+    """Reference to a sheet's table with its header; of one with live results the inputs, which these follow from."""
+    inputs = [column.header for column in sheet_columns(kind) if not column.is_result]
+    return f"{kind}[[#All],[{inputs[0]}]:[{inputs[-1]}]]" if kind in LIVE_RESULTS else f"{kind}[[#All]]"
+
+
+def _scenario(workbook: Workbook, sheet: Worksheet) -> None:
+    """The switch between the cases of prices and bands."""
+    row = SCENARIO_CELL[1:]
+    put(sheet[f"B{row}"], "scenario", "xlperf key")
+    cell = put(sheet[SCENARIO_CELL], CASES[1], "xlperf input")
+    _left(cell)
+    choice = DataValidation(type="list", formula1=f'"{",".join(CASES)}"', allow_blank=True)
+    choice.add(SCENARIO_CELL)
+    sheet.add_data_validation(choice)
+    words = "low: what columns ..._low give, and on front sheets the fast end of the bands; high: the other ends."
+    put(sheet[f"E{row}"], words, "xlperf note")
+    sheet.merge_cells(f"E{row}:G{row}")
+
+
+def _wide(sheet: Worksheet, row: int, words: str, height: float) -> None:
+    put(sheet[f"B{row}"], words, "xlperf text")
+    sheet.merge_cells(f"B{row}:G{row}")
+    sheet.row_dimensions[row].height = height
+
+
+def _card(
+    sheet: Worksheet,
+    letters: tuple[str, str],
+    kind: str,
+    results: Mapping[str, Any],
+    formulas: Formulas,
+    examples: bool,
+) -> None:
+    left, right = letters
+    heading = {"training": "A training run", "inference": "A served model"}[kind]
+    put(sheet[f"{left}{CARD_TOP - 3}"], heading, "xlperf heading")
+    put(sheet[f"{left}{CARD_TOP - 1}"], "name", "xlperf header")
+    put(sheet[f"{right}{CARD_TOP - 1}"], "value", "xlperf header")
+    longest = max(len(own) for own in CARDS.values())
+    for row, (name, value) in enumerate(CARDS[kind], start=CARD_TOP):
+        column = table_schema(kind).by_name[name]
+        put(sheet[f"{left}{row}"], column.header, "xlperf key")
+        cell = put(sheet[f"{right}{row}"], value if examples else None, "xlperf input", number_format(column))
+        _left(cell)
+        validation = column_validation(column, f"{right}{row}")
+        if validation is not None:
+            validation.add(f"{right}{row}")
+            sheet.add_data_validation(validation)
+    area = f"${left}${CARD_TOP}:${right}${CARD_TOP + len(CARDS[kind]) - 1}"
+    first = f"${right}${CARD_TOP}"
+    check = f'=IF({first}="","",{PREFIX}CHECK({area},{CATALOG_NAME}))'
+    _verdict(sheet, letters, check, results.get("reason"), formulas)
+    top = CARD_TOP + longest
+    put(sheet[f"{left}{top}"], "result", "xlperf header result")
+    put(sheet[f"{right}{top}"], "value", "xlperf header result")
+    for row, name in enumerate(CARD_RESULTS[kind][:-1], start=top + 1):
+        column = results_of(kind).by_name[name]
+        put(sheet[f"{left}{row}"], column.header, "xlperf key")
+        answer: Any = sheet[f"{right}{row}"]
+        shown = FLAG_FORMAT if column.kind == "result-flag" else number_format(column)
+        result = results.get(name)
+        formula = f'=IFERROR({PREFIX}{name.upper()}({area},{CATALOG_NAME}),"{DASH}")'
+        formulas.put(answer, formula, DASH if isinstance(result, CellError) else result, "xlperf computed", shown)
+        _left(answer)
+
+
+def _verdict(sheet: Worksheet, letters: tuple[str, str], formula: str, value: Any, formulas: Formulas) -> None:
+    """One line above a card: ok, what was assumed, or what is wrong with it, which then stands out."""
+    row = CARD_TOP - 2
+    cell: Any = sheet[f"{letters[0]}{row}"]
+    formulas.put(cell, formula, value, "xlperf reason")
+    sheet.merge_cells(f"{letters[0]}{row}:{letters[1]}{row}")
+    sheet.row_dimensions[row].height = 38
+    first = f"${letters[1]}${CARD_TOP + max(map(len, CARDS.values())) + 1}"
+    alarm(sheet, f"{letters[0]}{row}:{letters[1]}{row}", f'{first}="{DASH}"')
+
+
+def _left(cell: Any) -> None:
+    cell.alignment = Alignment(horizontal="left", vertical="center", wrap_text=cell.alignment.wrap_text)
+
+
+def _legend(sheet: Worksheet, top: int) -> None:
+    put(sheet[f"E{top}"], "Colours", "xlperf heading")
+    for row, (style, sample, words) in enumerate(
+        (
+            ("xlperf header", "header", "what you give; the comment says what it means"),
+            ("xlperf header result", "header", "what xlperf computes"),
+            ("xlperf key", "name", "key of the row"),
+            ("xlperf input", "input", "change it"),
+            ("xlperf computed", "result", "computed: leave it"),
+        ),
+        start=top + 1,
+    ):
+        put(sheet[f"E{row}"], sample, style)
+        put(sheet[f"F{row}"], words, "xlperf note")
+        sheet.merge_cells(f"F{row}:G{row}")
+
+
+def _contents(sheet: Worksheet, top: int, tables: Mapping[str, Table]) -> None:
+    put(sheet[f"B{top}"], "Sheets", "xlperf heading")
+    shown = list(tables)
+    for row, kind in enumerate(shown, start=top + 1):
+        link(sheet[f"B{row}"], kind, DATA_SHEETS[kind].title)
+        put(sheet[f"C{row}"], f"{len(tables[kind])} rows", "xlperf note")
+    row = top + 1 + len(shown)
+    link(sheet[f"B{row}"], "tco", TITLE)
+    link(sheet[f"B{row + 1}"], "checks", "Checks")
+    link(sheet[f"B{row + 2}"], "functions", "Functions: a reference with examples")
+
+
+def _softwares(kind: str, calibration: Table) -> list[str]:
+    """Training stacks or serving engines that the calibration knows: what a plan may name as its software."""
+    stack = "training_" if kind == "training" else "serving_"
+    keyed = zip(calibration.text("family").tolist(), calibration.text("software").tolist(), strict=True)
+    default = table_schema(kind).by_name["software"].default
+    return sorted({default, *(software for family, software in keyed if str(family).startswith(stack))} - {"any", ""})
+
+
+def _choices(workbook: Workbook, sheet: Worksheet, tables: Mapping[str, Table], first: int) -> None:
+    top = first + 3
+    put(sheet[f"B{top - 2}"], "What the columns with a choice may hold", "xlperf heading")
+    columns = [column for kind in (*tables, *FORMS) for column in schema()[kind].columns if column.kind == "choice"]
+    words = [(column, list(column.entries)) for column in columns]
+    known = [(table_schema(kind).by_name["software"], _softwares(kind, tables["calibration"])) for kind in PLAN_TABLES]
+    for row, (column, entries) in enumerate([*words, *known], start=top - 1):
+        put(sheet[f"B{row}"], f"{column.table}: {column.header}", "xlperf key")
+        letters = [get_column_letter(3 + number) for number in range(len(entries))]
+        for letter, word in zip(letters, entries, strict=True):
+            put(sheet[f"{letter}{row}"], word, "xlperf note")
+        reference = f"{quote_sheetname(sheet.title)}!$C${row}:${letters[-1]}${row}"
+        workbook.defined_names[choices_of(column)] = DefinedName(choices_of(column), attr_text=reference)
+
+
+def _names(workbook: Workbook, kinds: Iterable[str]) -> None:
+    column, row = CATALOG_CELL[0], CATALOG_CELL[1:]
+    workbook.defined_names[CATALOG_NAME] = DefinedName(CATALOG_NAME, attr_text=f"start!${column}${row}")
+    for kind in ("accelerators", "networks", "models", *(kind for kind in kinds if kind in OPTIONAL_TABLES)):
+        reference = f"{kind}[{table_schema(kind).key.header}]"
+        workbook.defined_names[names_of(kind)] = DefinedName(names_of(kind), attr_text=reference)
+    for kind in PLAN_TABLES:
+        reference = column_reference(table_schema(kind).columns[0])
+        workbook.defined_names[plan_names(kind)] = DefinedName(plan_names(kind), attr_text=reference)
+
+
+TOP = 5
+_RANGES = 7
+"""Column where the ranges stand that the examples read. [-]"""
+_WORDS_OF_ARGUMENTS = (
+    "From the same list that the function wizards show. An example is a text: copy it into a blank cell of this sheet. "
+    "Where it says block, mark the cells below and to the right too and enter it with Ctrl+Shift+Enter; Excel spills. "
+    "Where your program parts arguments with semicolons, write ; for the comma."
+)
+
+
+def functions_sheet(workbook: Workbook) -> Worksheet:
+    """Add the sheet ``functions``, made from the registry."""
+    sheet: Worksheet = workbook.create_sheet("functions")
+    title(sheet, "Functions", "What cells can ask: arguments, units, and an example that works.")
+    put(sheet["A3"], _WORDS_OF_ARGUMENTS, "xlperf note")
+    sheet.merge_cells("A3:C3")
+    sheet.row_dimensions[3].height = 26
+    places, below = _ranges(sheet)
+    rows = [
+        (one.name, one.doc, one.call, f"={one.example(places)}", "block" if one.spills else "cell")
+        for one in functions().values()
+    ]
+    end = _table(sheet, TOP, ("function", "what it returns [unit]", "call", "example", "returns"), rows, "functions")
+    meanings = [(one.name, one.doc.rstrip("."), _known_in(one), "yes" if one.optional else "") for one in _arguments()]
+    first = max(end, below) + 3
+    put(sheet.cell(first - 1, 1), "Arguments", "xlperf heading")
+    end = _table(sheet, first, ("argument", "what it is", "of", "may be left out"), meanings, "arguments")
+    column_widths(sheet, 38, 74, 52, 58, 10, 3, 24, 20, 8, 22, 14)
+    sheet.freeze_panes = f"B{TOP + 1}"
+    page_setup(sheet, TOP, area=f"A{TOP}:E{end - 1}", pages_high=5, key_columns="A:A")
+    return sheet
+
+
+def _table(sheet: Worksheet, top: int, headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], name: str) -> int:
+    """Write a native table with wrapped text; the row below it."""
+    for column, words in enumerate(headers, start=1):
+        put(sheet.cell(top, column), words, "xlperf header")
+    for number, row in enumerate(rows, start=top + 1):
+        for column, words in enumerate(row, start=1):
+            put(sheet.cell(number, column), words, "xlperf key" if column == 1 else "xlperf reason", wrapped=True)
+        lines = max(-(-len(words) // width) for words, width in zip(row[1:4], (80, 56, 62), strict=False))
+        sheet.row_dimensions[number].height = 4.0 + 12.5 * lines
+    area = f"A{top}:{get_column_letter(len(headers))}{top + len(rows)}"
+    sheet.add_table(NativeTable(displayName=f"reference_{name}", ref=area))
+    return top + len(rows) + 1
+
+
+def _ranges(sheet: Worksheet) -> tuple[dict[str, str], int]:
+    """Write the ranges of the examples: where each of them is, and the row below them."""
+    places, row = {}, TOP
+    for name, cells in example_ranges().items():
+        put(sheet.cell(row, _RANGES), f"Example: {name}", "xlperf heading")
+        for number, values in enumerate(cells, start=row + 1):
+            for column, value in enumerate(values, start=_RANGES):
+                put(sheet.cell(number, column), value, "xlperf input" if column > _RANGES else "xlperf key")
+        last = get_column_letter(_RANGES + max(map(len, cells)) - 1)
+        places[name] = f"{get_column_letter(_RANGES)}{row + 1}:{last}{row + len(cells)}"
+        row += len(cells) + 2
+    return places, row
+
+
+def _arguments() -> list[Argument]:
+    """Arguments of all functions, each meaning once."""
+    return list({(one.name, one.doc): one for each in functions().values() for one in each.arguments}.values())
+
+
+def _known_in(argument: Argument) -> str:
+    """Functions that an argument belongs to, in words."""
+    results: list[Function] = [one for one in functions().values() if argument in one.arguments]
+    return "many functions" if len(results) > 5 else ", ".join(one.name for one in results)

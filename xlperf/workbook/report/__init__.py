@@ -1,0 +1,1 @@
+"""Report workbooks: results, breakdowns, cost, studies and their charts."""

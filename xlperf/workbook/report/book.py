@@ -1,0 +1,277 @@
+"""The report workbook: plans, results, if time and memory go, and what it all rests on."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from openpyxl import load_workbook
+from openpyxl.formatting.rule import FormulaRule
+from openpyxl.styles import Font, PatternFill
+from openpyxl.utils import get_column_letter
+from openpyxl.workbook.defined_name import DefinedName
+
+import xlperf
+from xlperf.base import resources
+from xlperf.base.errors import Fault, InputError
+from xlperf.catalog.schema import CATALOG_TABLES
+from xlperf.catalog.table import Table
+from xlperf.workbook import style
+from xlperf.workbook.data_sheets import DATA_SHEETS, fold
+from xlperf.workbook.package import data_rows, save_workbook, write_table
+from xlperf.workbook.report.breakdown import inference_time_sheet, memory_sheet, set_paper, step_time_sheet
+from xlperf.workbook.report.chiplets import basis_of, chiplet_sheet
+from xlperf.workbook.report.cost import (
+    accelerator_cost_sheet,
+    bridge_sheet,
+    owned_groups,
+    token_cost_sheet,
+    used_designs,
+)
+from xlperf.workbook.report.data import (
+    GOOD,
+    TOO_LARGE,
+    Plans,
+    Report,
+    assumptions_sheet,
+    catalog_sheet,
+    plural,
+    reasons_sheet,
+    used_rows,
+)
+from xlperf.workbook.report.limits import (
+    Explain,
+    Limits,
+    curves,
+    leading_plans,
+    limits_sheet,
+    roofline_sheet,
+    uncertainty_sheet,
+)
+from xlperf.workbook.report.summary import findings, summary_sheet
+from xlperf.workbook.style import add_styles, page_setup
+
+if TYPE_CHECKING:
+    from openpyxl import Workbook
+    from openpyxl.worksheet.worksheet import Worksheet
+
+    from xlperf.catalog.catalog import Catalog
+    from xlperf.studies.outcome import Finding, Inputs, Outcome, Study
+
+REPORT_NAME = "xlperf_report"
+"""Name of the second cell of a report, by which the add-in knows it and draws no page ends over it."""
+_TOP = 4
+
+
+def write_report(
+    path: str | Path,
+    catalog: Catalog,
+    plans: Sequence[Table],
+    results: Sequence[Table],
+    *,
+    date: datetime.date,
+    study: str = "",
+    explain: Explain | None = None,
+    limits: Limits | None = None,
+    uncertain: bool = False,
+) -> None:
+    """Write a report workbook; the same arguments give the same bytes.
+
+    - ``path``: where; an old file is replaced whole.
+    - ``catalog``: what the plans were computed with.
+    - ``plans``: training and inference plans.
+    - ``results``: their results, one table for each of the plans.
+    - ``date``: date that the report carries.
+    - ``study``: name of the study; part of the title.
+    - ``explain``: operators of one plan; :func:`xlperf.engine.explain` when not given.
+    - ``limits``: what a plan gives at every load; :func:`xlperf.explore.frontier.points` when not given.
+    - ``uncertain``: whether a sheet has percentiles of times and costs, drawn anew.
+
+    Raises InputError where there are no plans, or the file cannot be written.
+    """
+    workbook = report_workbook(
+        catalog, plans, results, date=date, study=study, explain=explain, limits=limits, uncertain=uncertain
+    )
+    save_workbook(workbook, path, datetime.datetime(date.year, date.month, date.day))
+
+
+def answers(catalog: Catalog, plans: Sequence[Table], results: Sequence[Table]) -> list[Finding]:
+    """What the summary of a report answers: fastest, cheapest, tightest, doubtful, each with its plan.
+
+    ``catalog``, ``plans``, ``results``: as :func:`write_report` takes them.
+    """
+    groups = tuple(Plans(plan, result, catalog) for plan, result in zip(plans, results, strict=True) if len(plan))
+    return findings(Report(catalog, groups, (), datetime.date.min, "", xlperf.__version__))
+
+
+def write_study_report(
+    path: str | Path, study: Study, inputs: Inputs, outcome: Outcome, *, date: datetime.date
+) -> None:
+    """Write the report of a study: its question, tables and charts, then what any report has of its plans.
+
+    ``path``: where; an old file is replaced whole. ``inputs``: what it started from. ``outcome``: what it found.
+    ``date``: date that the report carries. Raises InputError where there are no plans, or the file cannot be written.
+    """
+    from xlperf.workbook.report.studies import study_sheets
+
+    plans = [table for table, _ in outcome.plans]
+    results = [table for _, table in outcome.plans]
+    workbook = report_workbook(outcome.catalog, plans, results, date=date, study=study.title, findings=outcome.findings)
+    study_sheets(workbook, study, inputs, outcome)
+    save_workbook(workbook, path, datetime.datetime(date.year, date.month, date.day))
+
+
+def report_workbook(
+    catalog: Catalog,
+    plans: Sequence[Table],
+    results: Sequence[Table],
+    *,
+    date: datetime.date,
+    study: str = "",
+    explain: Explain | None = None,
+    limits: Limits | None = None,
+    uncertain: bool = False,
+    findings: Sequence[Finding] = (),
+) -> Workbook:
+    """A report in memory: the arguments of :func:`write_report`, without a path; ``findings`` come first.
+
+    Raises InputError where there are no plans.
+    """
+    groups = tuple(Plans(plan, result, catalog) for plan, result in zip(plans, results, strict=True) if len(plan))
+    if not groups:
+        raise InputError(Fault(catalog.origin, "holds no plans; fill the sheets training or inference"))
+    operators = _operators(catalog, groups, explain)
+    report = Report(catalog, groups, operators, date, study, xlperf.__version__, tuple(findings))
+    workbook = load_workbook(resources.template("report.xlsx"))
+    add_styles(workbook)
+    _properties(workbook, report)
+    filled = {**_plan_sheets(report, limits), **_cost_sheets(report)}
+    memory = [group for group in groups if group.memory_parts()]
+    filled |= {
+        "uncertainty": partial(uncertainty_sheet, groups=groups, catalog=catalog) if uncertain else None,
+        "memory": partial(memory_sheet, groups=memory) if memory else None,
+        "roofline": partial(roofline_sheet, report=report) if operators else None,
+        "reasons": partial(reasons_sheet, groups=groups),
+        "assumptions": partial(assumptions_sheet, report=report),
+    }
+    for kind in CATALOG_TABLES:
+        filled[kind] = partial(catalog_sheet, report=report, kind=kind) if len(used_rows(report, kind)) else None
+    for name, fill in filled.items():
+        if fill is None:
+            workbook.remove(workbook[name])
+        else:
+            fill(workbook[name])
+    summary_sheet(workbook["summary"], report)
+    workbook.defined_names[REPORT_NAME] = DefinedName(REPORT_NAME, attr_text="summary!$A$2")
+    set_paper(workbook, brief=bool(findings))
+    workbook.active = 0
+    return workbook
+
+
+def _operators(
+    catalog: Catalog, groups: Sequence[Plans], explain: Explain | None
+) -> tuple[tuple[Plans, int, Table], ...]:
+    if explain is None:
+        from xlperf.engine import explain as explained
+
+        explain = explained
+    return tuple((group, row, explain(group.plans, catalog, row)) for group in groups for row in leading_plans(group))
+
+
+def _properties(workbook: Workbook, report: Report) -> None:
+    sheet = workbook["summary"]
+    name = f"xlperf report: {report.study}" if report.study else "xlperf report"
+    shown = f"Plans of the study: {report.study}" if report.found else name
+    counts = " and ".join(plural(len(group), f"{group.kind} plan") for group in report.groups)
+    style.title(
+        sheet,
+        shown,
+        f"{counts}  \N{MIDDLE DOT}  {report.date.isoformat()}  \N{MIDDLE DOT}  catalog {report.catalog.origin} "
+        f"({report.catalog.fingerprint})  \N{MIDDLE DOT}  xlperf {report.version}",
+    )
+    properties = workbook.properties
+    properties.title = name
+    properties.subject = "Performance, memory and cost of language models"
+    properties.creator = f"xlperf {report.version}"
+    properties.lastModifiedBy = properties.creator
+    properties.keywords = f"catalog {report.catalog.fingerprint}"
+
+
+_Fill = Callable[["Worksheet"], None]
+"""Fills a sheet of the template."""
+
+
+def _plan_sheets(report: Report, limits: Limits | None) -> dict[str, _Fill | None]:
+    """Sheets of plans and of where their time goes; None for those without content."""
+    filled: dict[str, _Fill | None] = {}
+    for name, time, time_sheet in (
+        ("training", "step time", step_time_sheet),
+        ("inference", "inference time", inference_time_sheet),
+    ):
+        group = report.group(name)
+        timed = group is not None and len(group.where(GOOD, TOO_LARGE)) and group.time_parts()
+        filled[name] = partial(_plan_sheet, group=group) if group is not None else None
+        filled[time] = partial(time_sheet, group=group) if timed and group is not None else None
+    drawn = curves(report.group("inference"), report.catalog, limits)
+    return {**filled, "limits": partial(limits_sheet, drawn=drawn) if drawn else None}
+
+
+def _cost_sheets(report: Report) -> dict[str, _Fill | None]:
+    """Sheets of cost, for the accelerators that the sheets servers and chiplets know."""
+    groups, designs = owned_groups(report), used_designs(report)
+    basis = basis_of(report, designs)
+    return {
+        "token cost": partial(token_cost_sheet, groups=groups) if groups else None,
+        "cost bridge": partial(bridge_sheet, catalog=report.catalog, groups=groups) if groups else None,
+        "accelerator cost": partial(accelerator_cost_sheet, report=report, designs=designs) if len(designs) else None,
+        "chiplets or one die": partial(chiplet_sheet, report=report, basis=basis) if basis is not None else None,
+    }
+
+
+def _plan_sheet(sheet: Worksheet, group: Plans) -> None:
+    """Every plan column that is used, folded but for those that matter most, then every result."""
+    inputs = group.inputs
+    if group.plans.schema.key not in inputs:
+        inputs = [group.plans.schema.key, *inputs]
+    in_sight = [column for name in DATA_SHEETS[group.kind].in_sight for column in inputs if column.name == name]
+    inputs = [*(column for column in inputs if column not in in_sight), *in_sight]
+    first = DATA_SHEETS[group.kind].results
+    outputs = sorted(
+        (column for column in group.outputs if column.name != "reason"),
+        key=lambda column: first.index(column.name) if column.name in first else len(first),
+    )
+    reason = [column for column in group.outputs if column.name == "reason"]
+    rows = [
+        [*plan, *result]
+        for plan, result in zip(
+            data_rows(group.plans, inputs), data_rows(group.results, [*outputs, *reason]), strict=True
+        )
+    ]
+    for row, name in zip(rows, group.names, strict=True):
+        row[0] = name
+    columns = [*inputs, *outputs, *reason]
+    folded = [column.name for column in inputs[1 : len(inputs) - len(in_sight)]]
+    one_line = [*folded, "trust_reason"]
+    area = write_table(sheet, columns, rows, f"A{_TOP}", group.kind, fitted=True, one_line=one_line)
+    letters = {column.name: get_column_letter(i) for i, column in enumerate(columns, start=1)}
+    fold(sheet, columns, [column.name for column in in_sight])
+    sheet.sheet_view.zoomScale = 90
+    body = area.replace(f"A{_TOP}:", f"A{_TOP + 1}:")
+    computed = letters[group.outputs[0].name]
+    if "fits" in letters:
+        fits = f"${letters['fits']}{_TOP + 1}"
+        _shade(sheet, body, f"AND(ISLOGICAL({fits}),NOT({fits}))", style.WARN_FILL, style.WARN_INK)
+    _shade(sheet, body, f"ISBLANK(${computed}{_TOP + 1})", style.BAD_FILL, style.BAD_INK)
+    shown_columns = [sheet.column_dimensions[letter] for letter in letters.values()]
+    wide = sum(column.width for column in shown_columns if not column.hidden)
+    pages = max(1, round(wide / 175))
+    page_setup(sheet, _TOP, area=area, pages_wide=pages, key_columns="A:A", heading=f"{group.kind.capitalize()} plans")
+
+
+def _shade(sheet: Worksheet, area: str, formula: str, fill: str, ink: str) -> None:
+    shade: Any = PatternFill(bgColor=f"FF{fill}", fill_type="solid")
+    make: Any = FormulaRule
+    sheet.conditional_formatting.add(area, make(formula=[formula], fill=shade, font=Font(color=f"FF{ink}")))

@@ -1,0 +1,411 @@
+"""What accelerators and tokens cost, from the wafer to the power: waterfalls, tornado, cost of a token by part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from openpyxl.utils import get_column_letter
+from openpyxl.worksheet.pagebreak import Break
+
+from xlperf.catalog.schema import Column, grouped, results_of, unit_of
+from xlperf.catalog.table import Table
+from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS, cost_bridge, evaluate_ownership
+from xlperf.engine.server_prices import first_rows
+from xlperf.equations.cost.tokens import ALL_IN
+from xlperf.workbook.charts import (
+    BLUE,
+    DARK,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    YELLOW,
+    Cells,
+    Part,
+    horizontal_bars,
+    tornado,
+    waterfall,
+)
+from xlperf.workbook.package import write_table
+from xlperf.workbook.report.data import Plans, Report, extra_column, number_words, plural, short
+from xlperf.workbook.style import NAVY, chart_rows, column_widths, even_rows, page_setup, place_chart, put
+
+if TYPE_CHECKING:
+    from openpyxl.worksheet.worksheet import Worksheet
+
+    from xlperf.catalog.catalog import Catalog
+
+MOST_PLANS = 40
+_TOP = 4
+_ACROSS = 33.4
+_HEIGHT = 8.9
+_PAGE = 19.5
+"""What a page of such a width takes below a heading. [cm]"""
+_COLOURS = {
+    "hour_dies": BLUE,
+    "hour_memory": GREEN,
+    "hour_package": SKY,
+    "hour_board": "A9C7DB",
+    "hour_one_time": PURPLE,
+    "hour_margin": YELLOW,
+    "hour_accelerator": "A67C52",
+    "hour_server": "7A4B8C",
+    "hour_network": ORANGE,
+    "hour_storage": "F2C48D",
+    "hour_facility": "8D99A6",
+    "hour_running": DARK,
+    "hour_energy": VERMILION,
+}
+_WORDS = {
+    "hour_dies": "dies",
+    "hour_memory": "stacked memory",
+    "hour_package": "package",
+    "hour_board": "board and test",
+    "hour_one_time": "design and masks",
+    "hour_margin": "gross margin",
+    "hour_accelerator": "accelerator",
+    "hour_server": "server",
+    "hour_network": "network",
+    "hour_storage": "storage",
+    "hour_facility": "rack and building",
+    "hour_running": "maintenance, staff",
+    "hour_energy": "energy",
+}
+_STEPS = (
+    ("raw dies", ("raw_dies",), "1B4F8A"),
+    ("bad dies", ("die_defects",), "6F9FD0"),
+    ("package", ("raw_package",), "7FB2E5"),
+    ("lost packages", ("package_defects",), "B7D3EE"),
+    ("stacked memory", ("memory",), "2E9E8F"),
+    ("lost dies and memory", ("wasted_dies", "wasted_memory"), "8FCFC6"),
+    ("test", ("test",), "B9A7E0"),
+    ("board", ("board_cost",), "8C6BB1"),
+    ("design and masks", ("nre_per_unit",), "C98BB9"),
+)
+
+
+def used_designs(report: Report) -> np.ndarray:
+    """Rows of the sheet chiplets whose accelerators the plans use."""
+    designs = report.catalog.tables["chiplets"]
+    if not len(designs):
+        return np.zeros(0, dtype=np.int64)
+    rows = first_rows(designs, report.catalog, report.used("accelerators"))
+    return np.array(sorted({row for row in rows.tolist() if row >= 0}), dtype=np.int64)
+
+
+def accelerator_cost_sheet(sheet: Worksheet, report: Report, designs: np.ndarray) -> None:
+    """Fill the sheet of waterfalls: from the wafer to the price of an accelerator, and from there to an hour of it."""
+    from xlperf.engine.devices import designs_with_devices, evaluate_designs
+    from xlperf.engine.ownership import evaluate_servers
+    from xlperf.explore.worth import cost_sensitivity
+
+    catalog = report.catalog
+    table = designs_with_devices(catalog.tables["chiplets"].take(designs), catalog)
+    made = evaluate_designs(table, catalog)
+    servers, rows = _servers_of(table, catalog)
+    hours = evaluate_servers(servers, catalog=catalog) if len(servers) else None
+    decisive = cost_sensitivity(table, catalog)
+    column_widths(sheet, 32, 32, 14, 14, 12, 14, 14, 14, 14, 14)
+    block = chart_rows(_HEIGHT)
+    top = _TOP + block * len(table) + 1
+    even_rows(sheet, _TOP, top)
+    price = [step for row in range(len(table)) for step in _price_steps(table, made, row)]
+    price_top = top + 1
+    put(sheet.cell(price_top - 1, 1), "From the wafer to the price of an accelerator", "xlperf heading")
+    after = _steps_table(sheet, price, "design", "USD", price_top, "price_steps")
+    hour: list[_Step] = []
+    hour_top = after + 3
+    if hours is not None:
+        put(sheet.cell(hour_top - 1, 1), "From the price of an accelerator to an hour of it", "xlperf heading")
+        unit_cost = dict(zip(table.text("chiplet").tolist(), made["unit_cost"].tolist(), strict=True))
+        hour = [step for row, name in rows.items() for step in _hour_steps(servers, hours, row, unit_cost[name])]
+        after = _steps_table(sheet, hour, "server", "USD/h", hour_top, "hour_steps")
+    tornado_top = after + 3
+    put(sheet.cell(tornado_top - 1, 1), "What decides the bill of materials: each input alone", "xlperf heading")
+    after = _tornado_table(sheet, decisive, tornado_top)
+    for number, name in enumerate(table.text("chiplet").tolist()):
+        row = _TOP + number * block
+        steps = [step for step in price if step[1] not in ("gross margin", "price")]
+        words = f"From the wafer to the unit cost: {name}"
+        _waterfall(sheet, steps, price, price_top, str(name), words, "USD", "#,##0", row, 0.0)
+        own = next((server for server in rows if rows[server] == name), None)
+        if own is not None:
+            subject = str(servers.text("server")[own])
+            _waterfall(sheet, hour, hour, hour_top, subject, f"To the hour: {subject}", "USD/h", "0.00", row, 12.6)
+        _tornado_chart(sheet, decisive, tornado_top, str(name), row, 24.2)
+        if number and number % 2 == 0:
+            sheet.row_breaks.append(Break(id=row - 1))
+    sheet.row_breaks.append(Break(id=top - 1))
+    page_setup(sheet)
+    sheet.freeze_panes = f"A{_TOP}"
+
+
+_Step = tuple[str, str, float, float, str]
+"""Subject, part, sum of the parts below it, amount, colour."""
+
+
+def _servers_of(designs: Table, catalog: Catalog) -> tuple[Table, dict[int, str]]:
+    """First server of each design's accelerator: the rows as a table, and the design of each."""
+    servers = catalog.tables["servers"]
+    accelerator = catalog.known_rows("accelerators", designs.text("accelerator"))
+    rows = first_rows(servers, catalog, accelerator)
+    named = [(row, str(name)) for row, name in zip(rows.tolist(), designs.text("chiplet").tolist(), strict=True)]
+    results = [(row, name) for row, name in named if row >= 0]
+    return servers.take([row for row, _ in results]), {place: name for place, (_, name) in enumerate(results)}
+
+
+def _price_steps(designs: Table, made: Table, row: int) -> list[_Step]:
+    name = str(designs.text("chiplet")[row])
+    steps: list[_Step] = []
+    level = 0.0
+    for words, parts, colour in _STEPS:
+        amount = float(np.nansum([made[part][row] for part in parts]))
+        if amount:
+            steps.append((name, words, level, amount, colour))
+        level += amount
+        if words == "board":
+            steps.append((name, "bill of materials", 0.0, level, NAVY))
+    steps.append((name, "unit cost", 0.0, level, NAVY))
+    price = float(made["sale_price"][row])
+    if price > level:
+        steps.append((name, "gross margin", level, price - level, _COLOURS["hour_margin"]))
+    steps.append((name, "price", 0.0, price, NAVY))
+    return steps
+
+
+def _hour_steps(servers: Table, hours: Table, row: int, unit_cost: float) -> list[_Step]:
+    subject, level = str(servers.text("server")[row]), 0.0
+    steps: list[_Step] = []
+    factor = unit_of(results_of("servers").by_name["cost_rate"]).factor
+    price = float(servers.number("accelerator_price")[row])
+    for part, known in zip(grouped("servers_results", "hour"), HOUR_PARTS, strict=True):
+        amount = float(hours[part][row]) / factor
+        if known == "hour_accelerator" and 0.0 < unit_cost < price:
+            made = amount * unit_cost / price
+            steps.append((subject, "made for", level, made, _COLOURS["hour_dies"]))
+            steps.append((subject, "gross margin", level + made, amount - made, _COLOURS["hour_margin"]))
+            steps.append((subject, "accelerator", 0.0, amount, NAVY))
+        elif amount:
+            steps.append((subject, _WORDS[known], level, amount, _COLOURS[known]))
+        level += amount
+    return [*steps, (subject, "hour, all in", 0.0, level, NAVY)]
+
+
+def _steps_table(sheet: Worksheet, steps: Sequence[_Step], subject: str, unit: str, top: int, name: str) -> int:
+    totals = {own: amount for own, _, below, amount, _ in steps if below == 0.0}
+    columns = [
+        extra_column(subject, "", f"{subject.capitalize()} that is taken apart", "name"),
+        extra_column("part", "", "Part or subtotal, with its amount", "result-text"),
+        extra_column("stands_on", unit, "Sum of the parts before; 0 for a subtotal"),
+        extra_column("amount", unit, "Cost of the part, or the subtotal"),
+        extra_column("share", "%", "Of the last total"),
+    ]
+    rows = [
+        [own, f"{part} \N{MIDDLE DOT} {number_words(amount)}", below, amount, 100.0 * amount / totals[own]]
+        for own, part, below, amount, _ in steps
+    ]
+    write_table(sheet, columns, rows, f"A{top}", name, freeze=None, widths=False, fitted=True)
+    return top + max(len(rows), 1)
+
+
+def _span(rows: Sequence[str], subject: str, top: int) -> tuple[int, int]:
+    places = [place for place, own in enumerate(rows) if own == subject]
+    return top + 1 + places[0], top + 1 + places[-1]
+
+
+def _waterfall(
+    sheet: Worksheet,
+    drawn: Sequence[_Step],
+    steps: Sequence[_Step],
+    top: int,
+    subject: str,
+    words: str,
+    unit: str,
+    number: str,
+    row: int,
+    left: float,
+) -> None:
+    first, _ = _span([step[0] for step in steps], subject, top)
+    colours = [step[4] for step in drawn if step[0] == subject]
+    last = first + len(colours) - 1
+
+    def cells(column: int) -> tuple[Cells, Cells]:
+        return Cells(sheet, column, top, top), Cells(sheet, column, first, last)
+
+    width = 12.4 if left == 0.0 else 11.4
+    chart = waterfall(
+        words, cells(2)[1], cells(3), cells(4), colours, axis_title=unit, number=number, size=(width, _HEIGHT)
+    )
+    place_chart(sheet, chart, row, left)
+
+
+def _tornado_table(sheet: Worksheet, decisive: Table, top: int) -> int:
+    columns = [
+        extra_column("design", "", "Design that is looked at", "name"),
+        extra_column("input", "", "Input that takes its low and its high value alone", "result-text"),
+        extra_column("low_value", "", "Its low value"),
+        extra_column("base_value", "", "Its base value"),
+        extra_column("high_value", "", "Its high value"),
+        extra_column("with_low", "USD", "Bill of materials with the low value"),
+        extra_column("base", "USD", "Bill of materials with all base values"),
+        extra_column("with_high", "USD", "Bill of materials with the high value"),
+        extra_column("low_value_adds", "USD", "What the low value adds to the base"),
+        extra_column("high_value_adds", "USD", "What the high value adds to the base"),
+    ]
+    names = ("value_low", "value_base", "value_high", "result_low", "result_base", "result_high")
+    rows: list[list[Any]] = []
+    for place in range(len(decisive)):
+        numbers = [float(decisive[name][place]) for name in names]
+        rows.append([str(decisive["subject"][place]), str(decisive["input"][place]), *numbers,
+                     numbers[3] - numbers[4], numbers[5] - numbers[4]])  # fmt: skip
+    write_table(sheet, columns, rows, f"A{top}", "tornado", freeze=None, widths=False, fitted=True)
+    for down in range(top + 1, top + 1 + len(rows)):
+        for column in (3, 4, 5):
+            cell = sheet.cell(down, column)
+            cell.number_format = "#,##0" if float(str(cell.value or 0.0)).is_integer() else "#,##0.0##"
+    return top + max(len(rows), 1)
+
+
+def _tornado_chart(sheet: Worksheet, decisive: Table, top: int, subject: str, row: int, left: float) -> None:
+    subjects = [str(own) for own in decisive["subject"].tolist()]
+    if subject not in subjects:
+        return
+    first, last = _span(subjects, subject, top)
+
+    def cells(column: int) -> tuple[Cells, Cells]:
+        return Cells(sheet, column, top, top), Cells(sheet, column, first, last)
+
+    chart = tornado(
+        "What decides the bill of materials",
+        cells(2)[1],
+        cells(9),
+        cells(10),
+        axis_title="change from the base case (USD)",
+        number="#,##0",
+        size=(_ACROSS - left, _HEIGHT),
+    )
+    place_chart(sheet, chart, row, left)
+
+
+def owned_groups(report: Report) -> list[tuple[Plans, Table]]:
+    """Plans with what they cost their owner; groups in which no plan has a server are left out."""
+    if not len(report.catalog.tables["servers"]):
+        return []
+    owned = [(group, evaluate_ownership(group.plans, report.catalog, results=group.results)) for group in report.groups]
+    return [(group, costs) for group, costs in owned if np.isfinite(costs["hour_cost"]).any()]
+
+
+def token_cost_sheet(sheet: Worksheet, groups: Sequence[tuple[Plans, Table]]) -> None:
+    """Fill the sheet that breaks an owner's cost of a million tokens down, from the wafer to the power."""
+    sheet.column_dimensions["A"].width = 54
+    top = _TOP
+    for group, costs in groups:
+        if top > _TOP:
+            sheet.row_breaks.append(Break(id=top - 1))
+        top = _token_block(sheet, group, costs, top) + 3
+    page_setup(sheet)
+    sheet.freeze_panes = f"A{_TOP}"
+
+
+def _token_block(sheet: Worksheet, group: Plans, costs: Table, top: int) -> int:
+    """Chart and table of one kind of plan; the last row that is used."""
+    whole = f"owned_{ALL_IN[group.kind]}"
+    meant = "trained tokens" if group.kind == "training" else "output tokens, prompts included,"
+    declared = costs.schema.by_name
+    per_token = costs[whole] / unit_of(declared[whole]).factor
+    every = np.flatnonzero(np.isfinite(per_token))
+    rows = every[:MOST_PLANS]
+    known = ~np.isnan(costs["hour_dies"])
+    columns: list[tuple[Column, np.ndarray, str]] = []
+    for part in (*ACCELERATOR_PARTS, *HOUR_PARTS):
+        hours = costs[part]
+        if part == "hour_accelerator":
+            hours = np.where(known, 0.0, hours)
+        amounts = np.nan_to_num(hours / costs["hour_cost"])[rows] * per_token[rows]
+        if not np.any(amounts):
+            continue
+        column = extra_column(_WORDS[part].replace(" ", "_"), "USD/Mtoken", declared[part].meaning)
+        columns.append((column, amounts, _COLOURS[part]))
+    labels = [
+        f"{short(group.names[row], 46)} \N{MIDDLE DOT} {number_words(per_token[row])} USD" for row in rows.tolist()
+    ]
+    count = len(labels)
+    height = min(max(8.0, 4.6 + 0.55 * count), _PAGE)
+    header = top + chart_rows(height) + 1
+    even_rows(sheet, top, header)
+    sheet.row_breaks.append(Break(id=header - 1))
+    key = extra_column("plan", "", f"Plan of the sheet {group.kind}", "name")
+    total = declared[whole]
+    names: tuple[str, ...]
+    names = ("hour_cost", "owned_tokens_per_dollar", "tokens_per_second_per_provisioned_megawatt",
+             "owned_energy_per_token", "owned_carbon_per_million_tokens")  # fmt: skip
+    if group.kind == "inference":
+        names = (names[0], "owned_cost_per_million_input_tokens", "owned_cost_per_million_output_tokens", *names[1:])
+    more = [declared[name] for name in names]
+    for place in range(2, len(columns) + 3):
+        sheet.column_dimensions[get_column_letter(place)].width = 12.6
+    shown = [
+        [label, *(float(amounts[place]) for _, amounts, _ in columns), float(per_token[row])]
+        for place, (label, row) in enumerate(zip(labels, rows.tolist(), strict=True))
+    ]
+    name = f"token_cost_{group.kind}"
+    head = [key, *(column for column, _, _ in columns), total]
+    write_table(sheet, head, shown, f"A{header}", name, freeze=None, widths=False, fitted=True)
+    second = header + count + 3
+    put(sheet.cell(second - 1, 1), "What a dollar, a megawatt and a kilogram are worth", "xlperf heading")
+    rest = [
+        [f"{short(group.names[row], 26)} \N{MIDDLE DOT} {costs['server'][row]}",
+         *(_number(costs, column, row) for column in more)]
+        for row in rows.tolist()
+    ]  # fmt: skip
+    write_table(sheet, [key, *more], rest, f"A{second}", f"{name}_worth", freeze=None, widths=False, fitted=True)
+    parts = [
+        Part(Cells(sheet, 2 + place, header, header), Cells(sheet, 2 + place, header + 1, header + count), colour)
+        for place, (_, _, colour) in enumerate(columns)
+    ]
+    chart = horizontal_bars(
+        f"{group.kind.capitalize()}: cost of a million {meant} to an owner, from the wafer to the power",
+        Cells(sheet, 1, header + 1, header + count),
+        parts,
+        axis_title="share of the cost",
+        number="0%",
+        percent=True,
+        size=(_ACROSS, height),
+    )
+    place_chart(sheet, chart, top, 0.0)
+    last = second + count
+    left_out = len(group) - count
+    if left_out:
+        last += 1
+        words = f"{plural(left_out, 'plan')} not shown: without a result, without a row of servers, or too many."
+        put(sheet.cell(last, 1), words, "xlperf note")
+    return last
+
+
+def bridge_sheet(sheet: Worksheet, catalog: Catalog, groups: Sequence[tuple[Plans, Table]]) -> None:
+    """Fill the sheet that goes from cost and energy at the sheet prices to those of the owner, line by line."""
+    top = _TOP
+    column_widths(sheet, 54, 66, 17, 17, 14, 14)
+    for group, _ in groups:
+        named = Table(
+            group.kind, {**group.plans.columns, "name": np.array(group.names, dtype=object)}, group.plans.place
+        )
+        bridge = cost_bridge(named, catalog, results=group.results)
+        columns = [*bridge.schema.columns]
+        rows = [
+            [*words, *(_number(bridge, column, row) for column in columns[2:])]
+            for row, words in enumerate(zip(bridge["plan"].tolist(), bridge["line"].tolist(), strict=True))
+        ]
+        name = f"cost_bridge_{group.kind}"
+        write_table(sheet, columns, rows, f"A{top}", name, freeze=None, widths=False, fitted=True)
+        top += max(len(rows), 1) + 3
+    page_setup(sheet)
+    sheet.freeze_panes = f"A{_TOP}"
+
+
+def _number(costs: Table, column: Column, row: int) -> float | None:
+    value = float(costs[column.name][row]) / unit_of(column).factor
+    return value if np.isfinite(value) else None

@@ -1,0 +1,439 @@
+"""Data of a report: plans with their results in words, and the catalog rows used with their sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from openpyxl.styles import Alignment
+from openpyxl.utils import get_column_letter
+
+from xlperf.base.errors import XlperfError
+from xlperf.catalog.calibration import precision_key, shared_precision
+from xlperf.catalog.schema import CATALOG_TABLES, Column, unit_of
+from xlperf.catalog.table import Table
+from xlperf.engine.devices import accelerators_of
+from xlperf.engine.join import POOLS, pool_rows
+from xlperf.workbook.package import data_rows, write_table
+from xlperf.workbook.style import column_widths, page_setup, put
+
+if TYPE_CHECKING:
+    from openpyxl.worksheet.worksheet import Worksheet
+
+    from xlperf.catalog.catalog import Catalog
+    from xlperf.studies.outcome import Finding
+
+
+REFUSED = "refused"
+TOO_LARGE = "does not fit"
+GOOD = "fits"
+MEMORY_VIEWS = frozenset(f"memory_{what}" for what in (
+    "reserved", "capacity", "layer_activations", "first_stage", "middle_stage", "last_stage",
+    "low", "high", "share",
+))  # fmt: skip
+"""Results that are no part of the memory beside the others: wholes, ends of a band, and what is within a part."""
+
+
+@dataclass(frozen=True)
+class Plans:
+    """Plans of one kind with their results, row by row; with a catalog, names are spelled as there."""
+
+    plans: Table
+    results: Table
+    catalog: Catalog | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.plans) != len(self.results) or self.results.kind != f"{self.plans.kind}_results":
+            raise XlperfError(f"results of {self.plans.kind} plans do not match their plans")
+
+    def __len__(self) -> int:
+        return len(self.plans)
+
+    @property
+    def kind(self) -> str:
+        """``training`` or ``inference``."""
+        return self.plans.kind
+
+    @property
+    def inputs(self) -> list[Column]:
+        """Plan columns that at least one plan fills."""
+        return [column for column in self.plans.schema.by_name.values() if is_filled(self.plans, column)]
+
+    @property
+    def outputs(self) -> list[Column]:
+        """Result columns, all that were computed."""
+        return [column for column in self.results.schema.by_name.values() if column.name in self.results]
+
+    def number(self, name: str) -> np.ndarray:
+        """A result in the unit that the reader sees; NaN throughout if it was not computed."""
+        column = self.results.schema.by_name.get(name)
+        if column is None or name not in self.results:
+            return np.full(len(self), np.nan)
+        return self.results[name] / unit_of(column).factor
+
+    def _called(self, kind: str, column: str) -> list[str]:
+        names = self.plans.text(column)
+        if self.catalog is None:
+            return [str(name) for name in names]
+        table = self.catalog.tables[kind]
+        known = table.text(table.schema.key.name)
+        return [str(known[row]) for row in self.catalog.rows(kind, names, self.plans, column)]
+
+    @cached_property
+    def models(self) -> list[str]:
+        """Model of each plan as the catalog spells it, so that aliases are one model."""
+        return self._called("models", "model")
+
+    @cached_property
+    def accelerators(self) -> list[str]:
+        """Accelerator of each plan as the catalog spells it."""
+        return self._called("accelerators", "accelerator")
+
+    @cached_property
+    def names(self) -> list[str]:
+        """A name for each plan: its own, or model and accelerators."""
+        shown = []
+        for i, name in enumerate(self.plans.text("name")):
+            count = self.plans.number("num_accelerators", 1.0)[i]
+            shown.append(str(name) or f"{self.models[i]} on {count:g} x {self.accelerators[i]}")
+        return shown
+
+    @cached_property
+    def states(self) -> list[str]:
+        """Refused, does not fit, or fits; by the first result and the column ``fits``."""
+        first = self.number(self.outputs[0].name)
+        fits = self.results.number("fits")
+        return [
+            REFUSED if not np.isfinite(value) else TOO_LARGE if fit == 0 else GOOD
+            for value, fit in zip(first, fits, strict=True)
+        ]
+
+    def where(self, *states: str) -> np.ndarray:
+        """Rows in one of the states."""
+        return np.flatnonzero(np.isin(np.array(self.states, dtype=object), states))
+
+    def time_parts(self) -> list[Column]:
+        """Parts of the time of a step, but those that are zero in every plan."""
+        return self._present([column for column in self.outputs if column.name.startswith("time_")])
+
+    def memory_parts(self) -> list[Column]:
+        """Parts of the memory of the accelerator that needs most, but those that are zero in every plan."""
+        named = [column for column in self.outputs if column.name.startswith("memory_")]
+        return self._present([column for column in named if column.name not in MEMORY_VIEWS])
+
+    def _present(self, columns: list[Column]) -> list[Column]:
+        return [column for column in columns if np.nansum(self.number(column.name)) > 0]
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that a report shows."""
+
+    catalog: Catalog
+    groups: tuple[Plans, ...]
+    operators: tuple[tuple[Plans, int, Table], ...]
+    date: date
+    study: str
+    version: str
+    found: tuple[Finding, ...] = ()
+
+    def group(self, kind: str) -> Plans | None:
+        """Plans of one kind, None if there are none."""
+        return next((group for group in self.groups if group.kind == kind and len(group)), None)
+
+    def index(self, kind: str, group: Plans) -> np.ndarray:
+        """Row of the accelerators or of the models that each plan names."""
+        column = {"models": "model", "accelerators": "accelerator"}[kind]
+        result: np.ndarray = self.catalog.rows(kind, group.plans.text(column), group.plans, column)
+        return result
+
+    def used(self, kind: str) -> np.ndarray:
+        """Rows of a catalog table that the plans use, in the order of the table."""
+        table = self.catalog.tables[kind]
+        if kind in ("accelerators", "models"):
+            rows = [self.index(kind, group) for group in self.groups]
+            if kind == "accelerators":
+                rows += [
+                    pool_rows(group.plans, self.catalog, self.index(kind, group), pool=pool)
+                    for pool in POOLS
+                    for group in self.groups
+                ]
+            return np.unique(np.concatenate(rows)) if rows else np.zeros(0, dtype=np.int64)
+        accelerators = self.catalog.tables["accelerators"]
+        names: set[str] = set()
+        for group in self.groups:
+            own = self.index("accelerators", group)
+            own = np.concatenate([own, *(pool_rows(group.plans, self.catalog, own, pool=pool) for pool in POOLS)])
+            if kind == "networks":
+                given = np.tile(group.plans.text("network"), 1 + len(POOLS))
+                shown = np.where(given == "", accelerators.text("default_network")[own], given)
+            else:
+                shown = accelerators.text("accelerator")[own]
+            names.update(str(name).casefold() for name in shown)
+        return np.array(
+            [i for i, name in enumerate(table[table.schema.key.name]) if name.casefold() in names], dtype=int
+        )
+
+
+def is_filled(table: Table, column: Column) -> bool:
+    """Whether any row of a table has a value in a column."""
+    if column.name not in table:
+        return False
+    values = table[column.name]
+    if column.name in table.auto and table.auto[column.name].any():
+        return True
+    return bool((values != "").any() if column.is_text else (~np.isnan(values)).any())
+
+
+def extra_column(name: str, unit: str, meaning: str, kind: str = "result") -> Column:
+    """A column that only a report has, in the shape of a schema column."""
+    return Column("report", name, kind, unit, "", "", (), "", False, meaning)
+
+
+def short(text: str, most: int = 46) -> str:
+    """A text cut to a length, with an ellipsis where it was cut.
+
+    >>> short("Llama", 10)
+    'Llama'
+    """
+    return text if len(text) <= most else text[: most - 1].rstrip() + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def number_words(value: float) -> str:
+    """A number as a reader would say it: three or four figures, thousands apart.
+
+    >>> number_words(1234567.0), number_words(0.01234), number_words(12.345)
+    ('1,230,000', '0.0123', '12.3')
+    """
+    if value == 0 or not np.isfinite(value):
+        return "0" if value == 0 else "unknown"
+    digits = max(0, 2 - int(np.floor(np.log10(abs(value)))))
+    rounded = round(value, 2 - int(np.floor(np.log10(abs(value)))))
+    return f"{rounded:,.{digits}f}"
+
+
+def percent_words(share: float) -> str:
+    """A share in percent.
+
+    >>> percent_words(0.4567)
+    '45.7 %'
+    """
+    return f"{100 * share:.1f} %"
+
+
+def listed(words: Sequence[str], most: int = 4) -> str:
+    """Words in a row, the last after "and"; says how many more there are.
+
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    if len(words) > most:
+        return f"{', '.join(words[:most])} and {len(words) - most} more"
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
+
+
+def distinct(values: Iterator[str] | Sequence[str]) -> list[str]:
+    """Values without repeats, in the order of their first appearance."""
+    return list(dict.fromkeys(values))
+
+
+def plural(count: int, word: str) -> str:
+    """A count with its noun.
+
+    >>> plural(1, "plan"), plural(2, "plan")
+    ('1 plan', '2 plans')
+    """
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+_TOP = 4
+_WORDS = {GOOD: "fits, with a remark", TOO_LARGE: "does not fit", REFUSED: "refused"}
+_MEANINGS = (
+    (
+        "tokens per second",
+        "Training: global batch x sequence length / step time. Inference: output, steady state.",
+    ),
+    ("MFU", "6 x active matmul parameters (logits included) and full attention, over the dense peak of the precision."),
+    ("HFU", "As MFU, with recomputation counted."),
+    (
+        "memory",
+        "Peak allocated on the accelerator that needs most; memory reserved adds allocator and runtime. GiB = 2^30 B.",
+    ),
+    ("TPOT", "(latency - TTFT) / (output tokens - 1)."),
+    (
+        "cost",
+        "Sheet prices: the rental price where the row has one, else capex over life, opex and energy; cost basis.",
+    ),
+    ("all-in cost", "All accelerators over the output tokens: output cost + input cost x prompt / output length."),
+    (
+        "owned cost",
+        "Sheet servers: an owner's cost. The sheet cost bridge gives the difference to the cost, line by line.",
+    ),
+    ("energy", "From the grid x PUE: accelerators by their work, rest of the server at full (owned: mean) load."),
+)
+
+
+def calibration_rows(report: Report) -> np.ndarray:
+    """Rows of the calibration sheet that the plans can draw on: their generations, precisions and software."""
+    table = report.catalog.tables["calibration"]
+    generation = report.catalog.tables["accelerators"].text("generation")
+    keys: dict[str, set[str]] = {"generation": set(), "precision": set(), "software": set()}
+    keys["generation"].update(map(str, generation[report.used("accelerators")]))
+    for group in report.groups:
+        for name in ("precision", "software"):
+            default = group.plans.schema.by_name[name].default
+            keys[name].update(map(str, group.plans.text(name, default)))
+    if {"fp16", "int4"} & {value.lower() for value in keys["precision"]}:
+        keys["precision"].add("bf16")
+    for value in tuple(keys["precision"]):
+        keys["precision"] |= {precision_key(value), shared_precision(value)}
+    keep = np.ones(len(table), dtype=bool)
+    for name, values in keys.items():
+        known = {value.casefold() for value in values} | {"any", ""}
+        keep &= np.array([str(value).casefold() in known for value in table.text(name)], dtype=bool)
+    return np.flatnonzero(keep)
+
+
+def used_rows(report: Report, kind: str) -> Table:
+    """The rows of a catalog table that the plans of a report use."""
+    rows = calibration_rows(report) if kind == "calibration" else report.used(kind)
+    if kind == "accelerators":
+        return accelerators_of(report.catalog).table.take(rows)
+    return report.catalog.tables[kind].take(rows)
+
+
+def not_calibrated(report: Report) -> list[str]:
+    """Generations of the accelerators used that no calibration row names: their constants are extrapolated."""
+    own = {str(name).casefold() for name in report.catalog.tables["calibration"].text("generation")}
+    used = used_rows(report, "accelerators").text("generation")
+    return sorted({str(name) for name in used if str(name).casefold() not in own})
+
+
+def catalog_sheet(sheet: Worksheet, report: Report, kind: str) -> None:
+    """Fill the sheet that shows the rows of one catalog table that the plans use."""
+    table = used_rows(report, kind)
+    columns = [column for column in table.schema.columns if is_filled(table, column)] or [table.schema.key]
+    area = write_table(sheet, columns, data_rows(table, columns), f"A{_TOP}", kind)
+    wide = sum(sheet.column_dimensions[get_column_letter(i)].width for i in range(1, len(columns) + 1))
+    pages = max(1, round(wide / 190))
+    words = f"{kind.capitalize()} used"
+    page_setup(sheet, _TOP, area=area, pages_wide=pages, key_columns="A:A", heading=words)
+
+
+def assumptions_sheet(sheet: Worksheet, report: Report) -> None:
+    """Fill the sheet that says what the numbers rest on."""
+    row = _TOP
+    for name, value in _facts(report):
+        put(sheet.cell(row, 1), name, "xlperf key")
+        cell = put(sheet.cell(row, 2), value, "xlperf text")
+        cell.alignment = Alignment(vertical="center", wrap_text=True, indent=1)
+        sheet.merge_cells(start_row=row, start_column=2, end_row=row, end_column=7)
+        sheet.row_dimensions[row].height = 14.0 * max(1, -(-len(value) // 125)) + 2
+        row += 1
+    row += 1
+    put(sheet.cell(row, 1), "Catalog rows used", "xlperf heading")
+    sheet.row_dimensions[row].height = 22
+    key = extra_column("name", "", "Name of the row in its sheet", "name")
+    columns = [
+        key,
+        extra_column("sheet", "", "Sheet of the catalog, and of this report", "text"),
+        extra_column("kind", "", "What sort of number these are", "text"),
+        extra_column("year", "", "Year of the source", "number"),
+        extra_column("source", "", "Where the numbers were read", "text"),
+        extra_column("notes", "", "What a reader should know", "text"),
+    ]
+    rows = [row for kind in CATALOG_TABLES if kind != "calibration" for row in _register(report, kind)]
+    rows += _register_calibration(used_rows(report, "calibration"))
+    column_widths(sheet, 44, 14, 12, 9, 60, 60, 2)
+    write_table(sheet, columns, rows, f"A{row + 1}", "rows_used", freeze=None, widths=False)
+    sheet.freeze_panes = f"A{_TOP}"
+    page_setup(sheet, row + 1)
+
+
+def _register(report: Report, kind: str) -> list[list[Any]]:
+    """A line for each row of a catalog table that is used."""
+    table = used_rows(report, kind)
+    tiers, years = table.number("tier"), table.number("year")
+    rows: list[list[Any]] = []
+    for i, name in enumerate(table.text(table.schema.key.name)):
+        shown = f"{name}, tier {tiers[i]:g}" if kind == "networks" else str(name)
+        texts = [str(table.text(text)[i]) for text in ("kind", "source", "notes")]
+        rows.append([shown, kind, texts[0], int(years[i]) if years[i] == years[i] else None, texts[1], texts[2]])
+    return rows
+
+
+def _register_calibration(table: Table) -> list[list[Any]]:
+    """A line for each family, generation, precision and software: its constants were fitted together."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for i in range(len(table)):
+        key = tuple(str(table.text(name)[i]) for name in ("family", "generation", "precision", "software"))
+        groups.setdefault(key, []).append(i)
+    rows: list[list[Any]] = []
+    for key, members in groups.items():
+        first = members[0]
+        year, error = table.number("year")[first], table.number("error")[first]
+        said = [plural(len(members), "constant"), str(table.text("fit_set")[first])]
+        if error == error:
+            said.append(f"error {percent_words(float(error))}")
+        if table.text("date")[first]:
+            said.append(f"fitted {table.text('date')[first]}")
+        texts = [str(table.text(text)[first]) for text in ("kind", "source")]
+        notes = "; ".join(text for text in said if text)
+        name = ", ".join(word for word in key if word not in ("", "any"))
+        rows.append([name, "calibration", texts[0], int(year) if year == year else None, texts[1], notes])
+    return rows
+
+
+def _facts(report: Report) -> list[tuple[str, str]]:
+    calibration = report.catalog.tables["calibration"].take(calibration_rows(report))
+    fitted = [str(date) for date in calibration.text("date") if date]
+    missing = not_calibrated(report)
+    extrapolated = sum(
+        sum("extrapolated" in str(reason) for reason in group.results.text("reason")) for group in report.groups
+    )
+    words = "Every generation has calibration rows of its own."
+    if not len(calibration):
+        words = "The calibration sheet holds no row for these plans: defaults stand in for all of its constants."
+    elif missing:
+        words = f"No calibration row names {listed(missing, 8)}: constants of other generations stand in."
+    if extrapolated:
+        words += f" {plural(extrapolated, 'plan')} extrapolate; their reasons say so."
+    facts = [
+        ("xlperf", f"version {report.version}"),
+        ("catalog", f"{report.catalog.origin}, fingerprint {report.catalog.fingerprint}"),
+        ("date", report.date.isoformat()),
+        ("calibration", f"{plural(len(calibration), 'row')}{f', last fit {max(fitted)}' if fitted else ''}. {words}"),
+    ]
+    return facts + [(name, meaning) for name, meaning in _MEANINGS]
+
+
+def reasons_sheet(sheet: Worksheet, groups: Sequence[Plans]) -> None:
+    """Fill the sheet that lists every plan with a reason: refused ones first, then those too large, then remarks."""
+    columns = [
+        extra_column("plan", "", "Name of the plan", "name"),
+        extra_column("sheet", "", "Sheet of the plan", "text"),
+        extra_column("row", "", "Row of the plan in that sheet, the first is 1", "number"),
+        extra_column("model", "", "Model of the plan", "text"),
+        extra_column("accelerator", "", "Accelerator of the plan", "text"),
+        extra_column("state", "", "What became of the plan", "result-text"),
+        extra_column("reason", "", "Why a plan is refused or does not fit; and what was assumed", "result-text"),
+    ]
+    order = [REFUSED, TOO_LARGE, GOOD]
+    rows: list[tuple[int, list[Any]]] = []
+    for group in groups:
+        reasons = group.results.text("reason")
+        for i, state in enumerate(group.states):
+            if reasons[i] or state != GOOD:
+                machine = (group.models[i], group.accelerators[i])
+                cells = [group.names[i], group.kind, i + 1, *machine, _WORDS[state], reasons[i]]
+                rows.append((order.index(state), cells))
+    rows.sort(key=lambda row: row[0])
+    column_widths(sheet, 46, 12, 8, 22, 20, 19, 90)
+    write_table(sheet, columns, [cells for _, cells in rows], f"A{_TOP}", "reasons", widths=False)
+    if not rows:
+        put(sheet.cell(_TOP + 1, 1), "No plan has a reason: all are legal and fit.", "xlperf text")
+    page_setup(sheet, _TOP)

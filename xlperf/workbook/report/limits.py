@@ -1,0 +1,383 @@
+"""What limits plans (roofline, throughput against speed per user), how sure they are, which input decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from openpyxl.worksheet.pagebreak import Break
+
+from xlperf.base.units import factor
+from xlperf.catalog.schema import Column, column, table_schema, unit_of
+from xlperf.catalog.table import Table
+from xlperf.engine.devices import accelerators_of
+from xlperf.equations.plan.records import PRECISIONS
+from xlperf.workbook.charts import SERIES, Cells, Points, log_scatter, tornado
+from xlperf.workbook.package import data_rows, write_table
+from xlperf.workbook.report.data import (
+    GOOD,
+    TOO_LARGE,
+    Plans,
+    Report,
+    distinct,
+    extra_column,
+    number_words,
+    short,
+)
+from xlperf.workbook.style import chart_rows, even_rows, page_setup, put
+
+if TYPE_CHECKING:
+    from openpyxl.worksheet.worksheet import Worksheet
+
+    from xlperf.base.arrays import Array
+    from xlperf.catalog.catalog import Catalog
+
+
+Limits = Callable[[Table, "Catalog"], tuple[Table, Table]]
+"""Plans at every load, and their results; none if nothing fits."""
+
+MOST_CURVES = 8
+_TOP = 4
+_WIDTH, _HEIGHT = 34.0, 17.0
+_COLOURS = SERIES
+_MARKERS = ("circle", "square", "diamond", "triangle")
+USER, ACCELERATOR = "tokens_per_second_per_user", "tokens_per_second_per_accelerator"
+_LIMITS = ("max_batch_size", "batch_at_targets", "tokens_per_second_at_targets")
+_SHOWN = (USER, ACCELERATOR, "ttft", "tpot", "running_batch", "queue_time")
+
+
+class Curve(NamedTuple):
+    """Throughput against speed per user: one plan at every load, and its own results."""
+
+    name: str
+    plans: Table
+    results: Table
+    own: Table
+
+
+def curves(group: Plans | None, catalog: Catalog, limits: Limits | None = None) -> list[Curve]:
+    """Plans with targets, then the best plan of each model on each accelerator, at every load."""
+    if group is None:
+        return []
+    if limits is None:
+        from xlperf.explore.frontier import points
+
+        limits = points
+    rate = group.number(ACCELERATOR)
+    best: dict[tuple[str, str], int] = {}
+    good = group.where(GOOD).tolist()
+    wanted = ~(np.isnan(group.plans.number("ttft_target")) & np.isnan(group.plans.number("tpot_target")))
+    for row in good:
+        pair = (group.models[row], group.accelerators[row])
+        if pair not in best or rate[row] > rate[best[pair]]:
+            best[pair] = row
+    items = []
+    for row in list(dict.fromkeys([*(row for row in good if wanted[row]), *best.values()]))[:MOST_CURVES]:
+        plans, results = limits(group.plans.take([row]), catalog)
+        if len(plans):
+            items.append(Curve(short(group.names[row], 52), plans, results, group.results.take([row])))
+    return items
+
+
+def limits_sheet(sheet: Worksheet, drawn: list[Curve]) -> None:
+    """Fill the sheet of limits: a chart, a line of limits for each plan, and a line for each load."""
+    first = _TOP + chart_rows(_HEIGHT) + 1
+    even_rows(sheet, _TOP, first)
+    sheet.column_dimensions["A"].width = 54
+    key = extra_column("plan", "", "Plan of the sheet inference", "name")
+    put(sheet.cell(first - 1, 1), "Limits", "xlperf heading")
+    tops = [
+        extra_column("most_tokens_per_second_per_accelerator", "token/s", "Most of all loads"),
+        extra_column("requests_in_flight_then", "-", "Load with the most tokens per second and accelerator"),
+        extra_column("most_tokens_per_second_per_user", "token/s", "Most of all loads"),
+        extra_column("most_requests_per_second", "request/s", "Most of all loads, over the whole deployment"),
+    ]
+    known = [column("inference_results", name) for name in _LIMITS]
+    rows: list[list[float | bool | str | None]] = [
+        [curve.name, *data_rows(curve.results, known[:1])[0], *data_rows(curve.own, known[1:])[0], *_tops(curve)]
+        for curve in drawn
+    ]
+    write_table(sheet, [key, *known, *tops], rows, f"A{first}", "limits", freeze=None, fitted=True)
+    second = first + len(rows) + 3
+    put(sheet.cell(second - 1, 1), "Loads", "xlperf heading")
+    load = column("inference", "concurrency")
+    shown = [column("inference_results", name) for name in _SHOWN]
+    lines: list[list[float | bool | str | None]] = []
+    spans = []
+    for curve in drawn:
+        spans.append((len(lines), len(lines) + len(curve.plans) - 1))
+        lines += [
+            [curve.name, *plan, *result]
+            for plan, result in zip(data_rows(curve.plans, [load]), data_rows(curve.results, shown), strict=True)
+        ]
+    write_table(sheet, [key, load, *shown], lines, f"A{second}", "loads", freeze=None, widths=False, fitted=True)
+    sheet.row_breaks.append(Break(id=first - 2))
+    _chart(sheet, first, second, spans)
+    page_setup(sheet, second)
+    sheet.freeze_panes = f"A{_TOP}"
+
+
+def _tops(curve: Curve) -> list[float]:
+    """Largest throughput per accelerator and its load, largest speed per user, most requests, as cells show them."""
+    rate, user = (
+        curve.results.number(name) / unit_of(column("inference_results", name)).factor for name in (ACCELERATOR, USER)
+    )
+    requests = curve.results.number("tokens_per_second") / curve.plans.number("output_length")
+    top = int(np.argmax(rate))
+    return [float(rate[top]), float(curve.plans.number("concurrency")[top]), float(user.max()), float(requests.max())]
+
+
+def _chart(sheet: Worksheet, first: int, second: int, spans: list[tuple[int, int]]) -> None:
+    points = []
+    for place, (start, stop) in enumerate(spans):
+        cells = [Cells(sheet, at, second + 1 + start, second + 1 + stop) for at in (3, 4)]
+        name = Cells(sheet, 1, first + 1 + place, first + 1 + place)
+        colour, marker = _COLOURS[place % len(_COLOURS)], _MARKERS[place % len(_MARKERS)]
+        points.append(Points(name, cells[0], cells[1], colour, marker, joined=True))
+    chart = log_scatter(
+        "Throughput against interactivity",
+        points,
+        x_title="speed for a user (token/s)",
+        y_title="throughput of an accelerator (token/s)",
+        size=(_WIDTH, _HEIGHT),
+    )
+    sheet.add_chart(chart, f"A{_TOP}")
+
+
+Explain = Callable[[Table, "Catalog", int], Table]
+
+_ROOFLINE_HEIGHT = 18.0
+_ROOFLINE_WIDTH = 34.0
+_PLAN_COLOURS = SERIES[:7]
+_ROOF_COLOURS = ("44515E", "8A6D3B", "3B6E8A", "7A4B7A", "55703F", "8A3B3B")
+_DASHES = ("solid", "dash", "sysDot", "dashDot", "lgDash", "lgDashDot")
+_PHASE_MARKERS = {"forward": "circle", "backward": "triangle", "prefill": "square", "decode": "diamond"}
+_MOST_ROOFLINES = 2
+_RANK = {"training": "mfu", "inference": "tokens_per_second_per_accelerator"}
+
+
+def leading_plans(group: Plans) -> list[int]:
+    """The best plan of each accelerator, for the accelerators that rank first."""
+    rows = group.where(GOOD)
+    if not len(rows):
+        rows = group.where(TOO_LARGE)
+    value = np.nan_to_num(group.number(_RANK[group.kind])[rows])
+    by_name: dict[str, int] = {}
+    for row in rows[np.argsort(-value, kind="stable")].tolist():
+        by_name.setdefault(group.accelerators[row], row)
+    return list(by_name.values())[:_MOST_ROOFLINES]
+
+
+@dataclass(frozen=True)
+class _Roof:
+    """Peak rate and memory bandwidth of one accelerator in one precision. [FLOP/s, B/s]"""
+
+    name: str
+    peak: float
+    bandwidth: float
+
+    @property
+    def ridge(self) -> float:
+        return self.peak / self.bandwidth
+
+
+def _roofs(report: Report) -> list[_Roof]:
+    accelerators = accelerators_of(report.catalog).table
+    roofs = []
+    for group, row, _ in report.operators:
+        index = int(report.index("accelerators", group)[row])
+        name = str(accelerators["accelerator"][index])
+        given = str(group.plans.text("activation_precision")[row]) or str(group.plans.text("precision", "bf16")[row])
+        precision = PRECISIONS[given.lower()].peak
+        bandwidth = float(accelerators["memory_bandwidth"][index])
+        peak = float(accelerators.number(f"peak_flop_rate_{precision}")[index])
+        if not np.isfinite(peak):
+            precision, peak = "bf16", float(accelerators["peak_flop_rate_bf16"][index])
+        rates = f"{number_words(peak / factor('TFLOP/s'))} TFLOP/s, {number_words(bandwidth / factor('TB/s'))} TB/s"
+        roofs.append(_Roof(f"{name} {precision}: {rates}", peak, bandwidth))
+    return [next(roof for roof in roofs if roof.name == name) for name in distinct([roof.name for roof in roofs])]
+
+
+def roofline_sheet(sheet: Worksheet, report: Report) -> None:
+    """Fill the sheet that draws operators of a few plans under the rooflines of their accelerators."""
+    schema = table_schema("operators")
+    key = extra_column("plan", "", "Plan that the operator belongs to", "name")
+    rate = extra_column("flop_rate", "TFLOP/s", "FLOP over time of one call")
+    rows: list[list[float | bool | str | None]] = []
+    spans: list[tuple[str, str, int, int]] = []
+    for group, row, table in report.operators:
+        label = short(group.names[row], 52)
+        columns = [column for column in schema.columns if column.name in table]
+        flop, time = table["flop"], table["time"]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            reached = flop / time / factor("TFLOP/s")
+        drawn = (flop > 0) & (table["traffic"] > 0) & (time > 0)
+        phases = table.text("phase")
+        shown = data_rows(table, columns)
+        for phase in distinct([str(name) for name in phases]):
+            members = np.flatnonzero(phases == phase)
+            members = members[np.argsort(~drawn[members], kind="stable")]
+            count = int(drawn[members].sum())
+            first = len(rows)
+            for i in members.tolist():
+                value = float(reached[i]) if drawn[i] else None
+                rows.append([label, *shown[i], value])
+            if count:
+                spans.append((f"{label}: {phase}", phase, first, first + count - 1))
+    columns = [column for column in schema.columns if all(column.name in table for _, _, table in report.operators)]
+    header = _TOP + chart_rows(_ROOFLINE_HEIGHT) + 1
+    even_rows(sheet, _TOP, header)
+    sheet.column_dimensions["A"].width = 54
+    write_table(sheet, [key, *columns, rate], rows, f"A{header}", "operators", freeze=None, fitted=True)
+    sheet.row_breaks.append(Break(id=header - 1))
+    names = [column.name for column in columns]
+    x_column, y_column = names.index("arithmetic_intensity") + 2, len(columns) + 2
+    _roofline_chart(sheet, report, spans, header, x_column, y_column, len(rows))
+    page_setup(sheet, header)
+    sheet.freeze_panes = f"A{_TOP}"
+
+
+def _roofline_chart(
+    sheet: Worksheet,
+    report: Report,
+    spans: list[tuple[str, str, int, int]],
+    header: int,
+    x_column: int,
+    y_column: int,
+    count: int,
+) -> None:
+    """Draw the operators and the rooflines; their names and corners are in a second table below."""
+    roofs = _roofs(report)
+    x = np.array([v for v in Cells(sheet, x_column, header + 1, header + count).values if v], dtype=float)
+    y = np.array([v for v in Cells(sheet, y_column, header + 1, header + count).values if v], dtype=float)
+    ridges = [roof.ridge for roof in roofs]
+    x_low, x_high = _decades(np.concatenate([x, ridges]))
+    peaks = [roof.peak / factor("TFLOP/s") for roof in roofs]
+    y_low, _ = _decades(np.concatenate([y, peaks]))
+    second = header + count + 3
+    put(sheet.cell(second - 1, 1), "Series of the chart", "xlperf heading")
+    intensity = unit_of(table_schema("operators").by_name["arithmetic_intensity"]).factor
+    lines: list[list[float | str | None]] = [[name, None, None] for name, _, _, _ in spans]
+    for roof in roofs:
+        slope = roof.bandwidth / factor("TFLOP/s")
+        for at in (max(x_low, y_low / slope), roof.ridge, x_high):
+            lines.append([roof.name, at / intensity, min(roof.peak / factor("TFLOP/s"), at * slope)])
+    key = extra_column("series", "", "Name of a series of the chart: operators of a plan, or a roofline", "name")
+    at_column = extra_column("roof_intensity", "FLOP/B", "Arithmetic intensity of a corner of a roofline")
+    rate_column = extra_column("roof_flop_rate", "TFLOP/s", "FLOP rate of a corner of a roofline")
+    write_table(sheet, [key, at_column, rate_column], lines, f"A{second}", "roofs", freeze=None, widths=False)
+    labels = distinct([name.rsplit(": ", 1)[0] for name, _, _, _ in spans])
+    points = []
+    for i, (name, phase, first, last) in enumerate(spans):
+        cells = [Cells(sheet, column, header + 1 + first, header + 1 + last) for column in (x_column, y_column)]
+        title = Cells(sheet, 1, second + 1 + i, second + 1 + i)
+        shade = _PLAN_COLOURS[labels.index(name.rsplit(": ", 1)[0]) % len(_PLAN_COLOURS)]
+        points.append(Points(title, cells[0], cells[1], shade, _PHASE_MARKERS.get(phase, "x")))
+    for i in range(len(roofs)):
+        first = second + 1 + len(spans) + 3 * i
+        cells = [Cells(sheet, column, first, first + 2) for column in (2, 3)]
+        shade, dash = _ROOF_COLOURS[i % len(_ROOF_COLOURS)], _DASHES[i % len(_DASHES)]
+        points.append(Points(Cells(sheet, 1, first, first), cells[0], cells[1], shade, "", dash))
+    chart = log_scatter(
+        "Roofline: operators of the chosen plans, one accelerator",
+        points,
+        x_title="arithmetic intensity (FLOP/B of main memory)",
+        y_title="FLOP rate (TFLOP/s)",
+        size=(_ROOFLINE_WIDTH, _ROOFLINE_HEIGHT),
+    )
+    sheet.add_chart(chart, f"A{_TOP}")
+
+
+def _decades(values: np.ndarray) -> tuple[float, float]:
+    """Powers of ten around all values, six at the most below the highest."""
+    values = values[np.isfinite(values) & (values > 0)]
+    high = np.ceil(np.log10(values.max()) + 0.05)
+    low = max(np.floor(np.log10(values.min())), high - 6)
+    return float(10.0**low), float(10.0**high)
+
+
+DRAWS = 500
+"""Draws of each plan: a Latin hypercube, seed 0, so that a report has the same numbers each time. [-]"""
+MOST_BARS = 32
+_ACROSS = 34.0
+_TIME = {"training": "step_time", "inference": "tpot"}
+_PERCENTILES = {"p5": "one draw of twenty has less", "p50": "median", "p95": "one draw of twenty has more"}
+
+
+def uncertainty_sheet(sheet: Worksheet, groups: Sequence[Plans], catalog: Catalog) -> None:
+    """Fill the sheet of percentiles: for each kind of plan a chart of the costs, and a line for each plan."""
+    top = _TOP
+    for group in groups:
+        rows = group.where(GOOD, TOO_LARGE)
+        if not len(rows):
+            continue
+        columns, values = _drawn(group, rows, catalog)
+        bars = min(len(rows), MOST_BARS)
+        height = 3.5 + 0.42 * bars
+        first = top + chart_rows(height) + 1
+        even_rows(sheet, top, first)
+        write_table(
+            sheet, columns, list(zip(*values, strict=True)), f"A{first}", f"uncertainty_{group.kind}", freeze=None,
+            widths=top == _TOP, fitted=True,
+        )  # fmt: skip
+        names = [column.name for column in columns]
+
+        def cells(name: str, start: int, end: int, names: Sequence[str] = names) -> Cells:
+            return Cells(sheet, names.index(name) + 1, start, end)
+
+        low, high = (
+            (cells(name, first, first), cells(name, first + 1, first + bars)) for name in ("cost_low", "cost_high")
+        )
+        words = f"{group.kind.capitalize()}: 5th and 95th percentile of the cost of a token against its median"
+        labels = cells("plan", first + 1, first + bars)
+        chart = tornado(words, labels, low, high, axis_title="%", number="0", size=(_ACROSS, height))
+        sheet.add_chart(chart, f"A{top}")
+        top = first + len(rows) + 3
+    page_setup(sheet, _TOP)
+    sheet.freeze_panes = f"A{_TOP}"
+
+
+def _drawn(group: Plans, rows: np.ndarray, catalog: Catalog) -> tuple[list[Column], list[list[object]]]:
+    """Columns of the table of one kind of plan, and their values as cells show them."""
+    from xlperf.equations.cost.tokens import ALL_IN
+    from xlperf.explore.sweep import Sweep
+    from xlperf.explore.uncertainty import Uncertainty, sheet_ranges
+    from xlperf.explore.vary import LATIN_HYPERCUBE, Sampling
+
+    plans = group.plans.take(rows)
+    ranges = sheet_ranges(plans, catalog)
+    sweep = Sweep(plans, catalog, {}, ranges, Sampling(DRAWS, LATIN_HYPERCUBE))
+    columns: list[Column] = [extra_column("plan", "", "Plan of this report", "name")]
+    values: list[list[object]] = [[short(group.names[row], 60) for row in rows.tolist()]]
+    schema = table_schema(f"{group.kind}_results").by_name
+    cost = ALL_IN[group.kind]
+    for name in (_TIME[group.kind], cost):
+        drawn = Uncertainty(sweep, name)
+        summary = drawn.summary()
+        for percentile, meaning in _PERCENTILES.items():
+            header = f"{name}_{percentile}" if name != cost else f"cost_{percentile}"
+            columns.append(extra_column(header, schema[name].unit, f"{schema[name].meaning}: {meaning}"))
+            values.append(_cells(summary.number(percentile)))
+    middle = summary.number("p50")
+    for name, percentile in (("cost_low", "p5"), ("cost_high", "p95")):
+        columns.append(extra_column(name, "%", f"{percentile.upper()} of the cost over its median, less 1"))
+        with np.errstate(all="ignore"):
+            values.append(_cells(100.0 * (summary.number(percentile) / middle - 1.0)))
+    columns.append(extra_column("probability_fits", "-", "Share of the draws in which the plan fits in memory"))
+    values.append(_cells(summary.number("probability_fits")))
+    columns.append(extra_column("decides", "", "Uncertain input that moves the cost most", "result-text"))
+    values.append(list(_deciding(drawn.effects(), len(rows))))
+    return columns, values
+
+
+def _cells(values: Array) -> list[object]:
+    return [float(value) if np.isfinite(value) else None for value in values]
+
+
+def _deciding(effects: Table, plans: int) -> list[str | None]:
+    """The input with the largest swing of each plan; none if nothing moves its cost."""
+    each = len(effects) // plans
+    inputs, swings = effects["input"][::each], effects["swing"][::each]
+    return [str(name) if swing > 0.0 else None for name, swing in zip(inputs, swings, strict=True)]

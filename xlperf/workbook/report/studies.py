@@ -1,0 +1,470 @@
+"""Workbooks and reports of studies: settings, plans, tables, findings and charts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from openpyxl.chart import LineChart
+from openpyxl.chart.marker import Marker
+from openpyxl.chart.shapes import GraphicalProperties
+from openpyxl.drawing.line import LineProperties
+from openpyxl.formatting.rule import ColorScaleRule
+from openpyxl.styles import Alignment
+from openpyxl.utils import column_index_from_string, get_column_letter
+from openpyxl.utils.cell import coordinate_from_string
+
+from xlperf.base.arrays import added
+from xlperf.studies import NAMES, study
+from xlperf.studies.inputs import SHEET, study_workbook
+from xlperf.studies.outcome import Finding, SettingValue, Study, setting_text
+from xlperf.workbook import style
+from xlperf.workbook.charts import (
+    SERIES,
+    Cells,
+    axis_number,
+    bar_chart,
+    bar_series,
+    colour,
+    draw_axis,
+    draw_horizontal_axes,
+    frame,
+    label_series,
+    legend_height,
+    log_axis,
+    longest,
+    place_plot,
+    point_series,
+    scatter_chart,
+)
+from xlperf.workbook.data_sheets import table_of
+from xlperf.workbook.package import data_rows, replace_file, table_name, workbook_bytes, write_table
+from xlperf.workbook.report.breakdown import first_rows
+from xlperf.workbook.report.summary import finding_rows, wide_text
+from xlperf.workbook.style import (
+    CM_PER_LETTER,
+    add_styles,
+    chart_rows,
+    column_widths,
+    even_rows,
+    heading,
+    height_of,
+    keep_together,
+    link,
+    page_setup,
+    place_chart,
+    put,
+    shrunk,
+    title,
+    width_of,
+)
+
+if TYPE_CHECKING:
+    from openpyxl import Workbook
+    from openpyxl.worksheet.worksheet import Worksheet
+
+    from xlperf.studies.outcome import Chart, Inputs, Outcome, Study, StudySheet
+
+
+_TOP = 4
+
+
+def study_package(study: Study) -> bytes:
+    """The workbook of a study: its question, its settings, its plans and the rows that it adds to the catalog."""
+    from openpyxl import Workbook
+
+    book = Workbook()
+    book.remove(book.worksheets[0])
+    add_styles(book)
+    sheet = book.create_sheet(SHEET)
+    title(sheet, study.title, study.question)
+    column_widths(sheet, *_LETTERS)
+    what = "settings, plans and rows" if study.settings else "plans and rows (this study has no settings)"
+    put(sheet["A3"], f"Change {what}, then: xlperf report FILE --study {study.name} -o report.xlsx", "xlperf note")
+    sheet["A3"].alignment = Alignment(horizontal="left", wrap_text=False)
+    if study.settings:
+        _settings(sheet, study, {setting.name: setting.default for setting in study.settings}, _TOP)
+    page_setup(sheet)
+    for kind, rows in study.rows().items():
+        table = table_of(kind, rows)
+        used = [
+            column
+            for column in table.schema.columns
+            if column.name in table and any(row.get(column.name) is not None for row in rows)
+        ]
+        sheet = book.create_sheet(kind)
+        title(sheet, kind.replace("_", " ").capitalize(), f"Of the study {study.name}; columns may be added.")
+        write_table(sheet, used, data_rows(table, used), f"A{_TOP}", kind)
+        page_setup(sheet, _TOP)
+    book.properties.creator = "xlperf"
+    book.properties.title = study.title
+    return workbook_bytes(book)
+
+
+def write_study(path: str | Path, study: Study) -> None:
+    """Write the workbook of a study; a file that exists is replaced whole.
+
+    Raises InputError when the file cannot be written.
+    """
+    replace_file(path, study_package(study))
+
+
+def build_studies(*names: str) -> list[Path]:
+    """Write the shipped workbooks of the studies named, or of all."""
+    targets = [study_workbook(name) for name in names or NAMES]
+    for target in targets:
+        target.parent.mkdir(exist_ok=True)
+        write_study(target, study(target.stem))
+    return targets
+
+
+def study_sheets(workbook: Workbook, study: Study, inputs: Inputs, outcome: Outcome) -> None:
+    """Add the sheets of a study before those that any report has; the workbook opens on the first."""
+    front = workbook.create_sheet("study", 0)
+    drawn: list[tuple[Chart, StudySheet, Worksheet, int]] = []
+    machines = _colours_of_machines(outcome)
+    for place, source in enumerate(outcome.sheets, start=1):
+        sheet = workbook.create_sheet(source.name, place)
+        top = _table_sheet(sheet, source, machines)
+        drawn += [(chart, source, sheet, top) for chart in source.charts]
+    firsts = [one for i, one in enumerate(drawn) if i == 0 or one[2] is not drawn[i - 1][2]]
+    lead = (firsts if len(firsts) > 1 else drawn)[:_LEAD]
+    high = max((_height(chart, source) for chart, source, _, _ in lead), default=0.0)
+    size = _LEAD_SIZE[0], min(max(_LEAD_SIZE[1], high), _MOST_HIGH)
+    _study_sheet(front, study, inputs, outcome, [study_chart(*_named(one), size, machines) for one in lead])
+    workbook.active = 0
+    for sheet in workbook.worksheets:  # one sheet is selected, or typing would go into several at once
+        view: Any = sheet.sheet_view
+        view.tabSelected = sheet is front
+
+
+def _colours_of_machines(outcome: Outcome) -> dict[str, str]:
+    """A colour for each accelerator that a chart of a study names, the same in all of them."""
+    known = set(outcome.catalog.tables["accelerators"].text("accelerator").tolist())
+    series = [
+        str(name)
+        for source in outcome.sheets
+        for chart in source.charts
+        for name in (source.values(chart.by) if chart.by else chart.y)
+    ]
+    return dict(zip([name for name in dict.fromkeys(series) if name in known], SERIES, strict=False))
+
+
+def _named(one: tuple[Chart, StudySheet, Worksheet, int]) -> tuple[Chart, StudySheet, Worksheet, int]:
+    """A chart with the name of its sheet in its title, for another sheet."""
+    chart, source, sheet, top = one
+    name = f"{source.name[:1].upper()}{source.name[1:]}"
+    known = source.name.casefold() in chart.title.casefold()
+    return (chart if known else replace(chart, title=f"{name}: {chart.title}")), source, sheet, top
+
+
+_LEAD, _LEAD_SIZE = 2, (14.8, 8.0)
+"""Charts on the first sheet, and their width and height. [-, cm]"""
+_LETTERS = (30, 52, 12, 90)
+"""Widths of the columns of the first sheet."""
+
+
+def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcome, lead: Sequence[Any]) -> None:
+    """Question, finding, what to do and the first charts; then the other findings, settings and sheets."""
+    colour: Any = sheet.sheet_properties
+    colour.tabColor = style.TEAL
+    inside: Any = sheet
+    title(sheet, study.title, str(inside.parent["summary"]["A2"].value or ""))
+    column_widths(sheet, *_LETTERS)
+    across, last = sum(_LETTERS[1:]), len(_LETTERS)
+    blocks = [(1, 2)]
+
+    def began(first: int, end: int, whole: bool = True) -> int:
+        blocks.append((first, end - 1 if whole else min(first + 2, end - 1)))
+        return end + 1
+
+    row = finding_rows(sheet, [Finding("Question", study.question), *outcome.short], 3, last, across)
+    row = began(3, finding_rows(sheet, [Finding("What to do", study.advised(outcome.facts))], row, last, across))
+    if lead:
+        end = row + chart_rows(lead[0].height)
+        even_rows(sheet, row, end)
+        for place, chart in enumerate(lead):
+            place_chart(sheet, chart, row, place * (_LEAD_SIZE[0] + _GAP))
+        row = began(row, end)
+    if rest := outcome.findings[len(outcome.short) :]:
+        row = began(row, finding_rows(sheet, rest, heading(sheet, row, "Findings"), last, across), False)
+    row = began(row, wide_text(sheet, heading(sheet, row, "Published"), 1, last, study.published, sum(_LETTERS)))
+    if study.settings:
+        row = began(row, _settings(sheet, study, inputs.settings, heading(sheet, row, "Settings")))
+    printed = f"A1:{get_column_letter(last)}{row - 1}"  # links are of no use on paper
+    row = heading(sheet, row, "Sheets of this study")
+    for source in outcome.sheets:
+        link(sheet.cell(row, 1), source.name, source.name)
+        row = wide_text(sheet, row, 2, last, source.heading, across)
+    link(sheet.cell(row, 1), "summary", "summary")
+    words = "The plans of this study: answers over all of them, and links to their sheets."
+    row = wide_text(sheet, row, 2, last, words, across)
+    words = f"To run it again with other numbers: xlperf new STUDY.xlsx --study {study.name}, edit, then "
+    words += f"xlperf report STUDY.xlsx --study {study.name} -o REPORT.xlsx."
+    put(sheet.cell(row + 1, 1), words, "xlperf note")
+    sheet.merge_cells(start_row=row + 1, start_column=1, end_row=row + 1, end_column=last)
+    wide = sum(_LETTERS) * CM_PER_LETTER
+    short = shrunk(wide, height_of(sheet, 1, blocks[-1][1])) >= _SMALLEST_TEXT
+    if not short:
+        keep_together(sheet, blocks, wide)
+    sheet.freeze_panes = "A3"
+    page_setup(sheet, area=printed, pages_high=int(short))
+
+
+def _settings(sheet: Worksheet, study: Study, values: Mapping[str, SettingValue], row: int) -> int:
+    """The settings of a study, those of ``values``; the row below them."""
+    for column, words in enumerate(("setting", "value", "unit", "meaning"), start=1):
+        put(sheet.cell(row, column), words, "xlperf header")
+    for setting in study.settings:
+        row += 1
+        value = setting_text(values[setting.name])
+        put(sheet.cell(row, 1), setting.name.replace("_", " "), "xlperf key")
+        put(sheet.cell(row, 2), value, "xlperf input", "General")
+        put(sheet.cell(row, 3), setting.unit if setting.unit != "-" else None, "xlperf text")
+        put(sheet.cell(row, 4), setting.meaning, "xlperf text")
+        long = isinstance(value, str) and len(value) > _LETTERS[1] - 4
+        sheet.cell(row, 2).alignment = Alignment(vertical="top", horizontal="left", indent=1, wrap_text=long)
+        for column in (1, 3, 4):
+            sheet.cell(row, column).alignment = Alignment(vertical="top", wrap_text=column == 4)
+        if long:
+            sheet.row_dimensions[row].height = 13.5 * -(-len(str(value)) // (_LETTERS[1] - 8)) + 4
+    return row + 1
+
+
+def _table_sheet(sheet: Worksheet, source: StudySheet, machines: Mapping[str, str]) -> int:
+    """Charts with their table below; the row of its headers."""
+    colour: Any = sheet.sheet_properties
+    colour.tabColor = style.TEAL
+    title(sheet, source.name[:1].upper() + source.name[1:], source.heading)
+    link(sheet["A3"], "study", "to the study")
+    deep = -(-len(source.charts) // 2)
+    size = _size(source)
+    each = chart_rows(size[1])
+    top = _TOP + deep * each
+    rows = [[None if isinstance(v, float) and not math.isfinite(v) else v for v in row] for row in source.rows]
+    area = write_table(sheet, source.columns, rows, f"A{top}", table_name(f"study {source.name}"), fitted=True)
+    key = sheet.column_dimensions["A"]
+    key.width = max(key.width, 14.0)
+    sheet.freeze_panes = f"A{_TOP}" if deep else f"B{top + 1}"  # no line across charts
+    if source.shaded:
+        _shade(sheet, source, source.shaded, top)
+    for place, chart in enumerate(source.charts):
+        down, across = divmod(place, 2)
+        made = study_chart(chart, source, sheet, top, size, machines)
+        place_chart(sheet, made, _TOP + down * each, across * (size[0] + _GAP))
+    if not deep:
+        page_setup(sheet, top, area=_below(sheet, area, source))
+        first_rows(sheet)
+        return top
+    beside = size[0] + _GAP if source.charts[1:] else 0.0
+    wide = max(CM_PER_LETTER * width_of(sheet, 1, len(source.columns)), beside + size[0])
+    short = shrunk(wide, height_of(sheet, 1, top + len(rows))) >= _SMALLEST
+    page_setup(sheet, None if short else top, pages_high=int(short))
+    if not short:
+        charts = [(_TOP + place * each, _TOP + (place + 1) * each - 1) for place in range(deep)]
+        keep_together(sheet, [(1, 3), *charts, (top, top + min(len(rows), _FIRST_ROWS))], wide)
+    return top
+
+
+def _below(sheet: Worksheet, area: str, source: StudySheet) -> str:
+    """What is printed of a sheet without charts: its table, and its heading if that is wider."""
+    last, row = coordinate_from_string(area.partition(":")[2])
+    right = _anchor(sheet, min(_OF_HEADING * len(source.heading), SIZE[0] * 1.5))
+    widest = max(column_index_from_string(last), column_index_from_string(right) - 1)
+    return f"A1:{get_column_letter(widest)}{row}"
+
+
+def _shade(sheet: Worksheet, source: StudySheet, names: Sequence[str], top: int) -> None:
+    every = [column.name for column in source.columns]
+    columns = sorted(every.index(name) + 1 for name in names)
+    first, last = get_column_letter(columns[0]), get_column_letter(columns[-1])
+    make: Any = ColorScaleRule
+    rule = make(
+        start_type="min",
+        start_color="FFF7FAFC",
+        mid_type="percentile",
+        mid_value=50,
+        mid_color="FFB9D3EE",
+        end_type="max",
+        end_color="FF7FB2E5",
+    )
+    sheet.conditional_formatting.add(f"{first}{top + 1}:{last}{top + len(source.rows)}", rule)
+
+
+def _anchor(sheet: Worksheet, width: float) -> str:
+    """Letter of the first column that starts right of a chart at column A of a width. [cm]"""
+    across, column = 0.0, 1
+    while across < width + 0.5:
+        across += (sheet.column_dimensions[get_column_letter(column)].width or 9.0) * 0.19
+        column += 1
+    return get_column_letter(column)
+
+
+_MARKERS = ("circle", "square", "diamond", "triangle", "x", "plus", "star", "dash", "circle", "square")
+SIZE = (22.0, 11.0)
+_PAIR, _GAP = (17.0, 9.5), 0.6
+"""Size of charts that stand in pairs, which a window and a page take side by side, and what is between them. [cm]"""
+_MOST_HIGH = 16.0
+"""Height of a chart at the most. [cm]"""
+_BARS = 0.34
+"""What the label of a bar takes down. [cm]"""
+_SMALLEST_TEXT = 0.68
+"""How much smaller than life the first sheet of a study is printed on one page; smaller, it takes several. [-]"""
+_SMALLEST = 0.55
+"""How much smaller than life charts with their table are printed on one page; smaller, they take several. [-]"""
+_FIRST_ROWS = 12
+"""Rows of a table that stand below its headers before a page ends. [-]"""
+_OF_HEADING = 0.19
+"""Width of a letter of a heading. [cm]"""
+
+
+def _size(source: StudySheet) -> tuple[float, float]:
+    """Width and height of the charts of a sheet: as high as their labels need."""
+    width, height = _PAIR if source.charts[1:] else SIZE
+    needed = [_height(chart, source) for chart in source.charts]
+    return width, min(max(height, *needed), _MOST_HIGH) if needed else height
+
+
+def _height(chart: Chart, source: StudySheet) -> float:
+    """Height of a chart that its labels need; 0 for those without a label for each row. [cm]"""
+    first, last = chart.rows or (0, len(source.rows))
+    each = 1.0 if chart.stacked else max(1.0, 0.4 * len(chart.y))
+    return 4.2 + _BARS * (last - first) * each if chart.kind == "bars" else 0.0
+
+
+def study_chart(
+    chart: Chart,
+    source: StudySheet,
+    sheet: Worksheet,
+    top: int,
+    size: tuple[float, float] = SIZE,
+    machines: Mapping[str, str] = MappingProxyType({}),
+) -> Any:
+    """A native chart of some columns of a table on a sheet with its headers in the row ``top``.
+
+    ``machines``: colours of series that keep theirs in all charts of a study.
+    """
+    names = [column.name for column in source.columns]
+    first, last = chart.rows or (0, len(source.rows))
+
+    def cells(name: str) -> Cells:
+        return Cells(sheet, names.index(name) + 1, top + 1 + first, top + last)
+
+    def header(name: str) -> Cells:
+        return Cells(sheet, names.index(name) + 1, top, top)
+
+    shades = _shades(chart.y, machines)
+    every = [name for name in chart.y if any(source.values(name)[first:last])]  # no legend for what is nothing
+    if every and len(every) < len(chart.y):
+        chart = replace(chart, y=every)
+    drawn_values = [value for name in chart.y for value in source.values(name)]
+    number = axis_number(_reached(source, chart, drawn_values))
+    if chart.kind in ("bars", "columns"):
+        grouping, overlap = ("stacked", 100) if chart.stacked else ("clustered", -5)
+        drawn = bar_chart(chart.title, "bar" if chart.kind == "bars" else "col", size, grouping, overlap)
+        for name in chart.y:
+            drawn.series.append(bar_series(header(name), cells(chart.x), cells(name), shades[name]))
+        if chart.kind == "bars":
+            draw_horizontal_axes(drawn, chart.y_title, number)
+            place_plot(
+                drawn, min(0.14 * longest(cells(chart.x)) + 0.7, 0.5 * size[0]), 1.2, 0.6, 1.7 + legend_height(drawn)
+            )
+        else:
+            _draw_labelled_axes(drawn, chart, cells(chart.x), number)
+        _finished(drawn, chart, drawn_values)
+        return drawn
+    values = cells(chart.x).values
+    if chart.kind == "lines" and any(isinstance(value, str) for value in values):
+        drawn = LineChart()
+        frame(drawn, chart.title, *size)
+        for place, name in enumerate(chart.y):
+            series = label_series(header(name), cells(chart.x), cells(name))
+            _drawn(series, shades[name], _MARKERS[place % len(_MARKERS)], True)
+            drawn.series.append(series)
+        _draw_labelled_axes(drawn, chart, cells(chart.x), number)
+        _finished(drawn, chart, drawn_values)
+        return drawn
+    drawn = scatter_chart(chart.title, size)
+    if chart.by:
+        along, up, by = (names.index(name) + 1 for name in (chart.x, chart.y[0], chart.by))
+        drawn_from = [
+            (Cells(sheet, by, start, start), Cells(sheet, along, start, end), Cells(sheet, up, start, end))
+            for start, end in _runs(source.values(chart.by), top + 1)
+        ]
+    else:
+        drawn_from = [(header(name), cells(chart.x), cells(name)) for name in chart.y]
+    by_name = _shades(dict.fromkeys(str(own[0].values[0]) for own in drawn_from), machines)
+    for place, own in enumerate(drawn_from):
+        points = point_series(*own)
+        shade = by_name[str(own[0].values[0])] if chart.by else shades[chart.y[place]]
+        _drawn(points, shade, _MARKERS[place % len(_MARKERS)], chart.kind == "lines")
+        drawn.series.append(points)
+    draw_axis(drawn.x_axis, chart.x_title, axis_number(values), lines=True)
+    draw_axis(drawn.y_axis, chart.y_title, number, lines=True)
+    if chart.log_x:
+        log_axis(drawn.x_axis, values)
+    drawn.x_axis.crosses = "min"
+    drawn.y_axis.crosses = "min"
+    _finished(drawn, chart, [value for name in chart.y for value in cells(name).values])
+    place_plot(drawn, 2.2, 1.2, 0.6, 1.7 + legend_height(drawn))
+    return drawn
+
+
+def _shades(names: Collection[str], machines: Mapping[str, str]) -> dict[str, str]:
+    """Colours of series: of parts of time and memory and of machines their own, of others those that are free."""
+    taken = set(machines.values()) if any(name in machines for name in names) else set()
+    free = [shade for shade in SERIES if shade not in taken] or list(SERIES)
+    own = {
+        name: machines.get(name) or (colour(name, place) if name.startswith(("time_", "memory_")) else "")
+        for place, name in enumerate(names)
+    }
+    others = [name for name, shade in own.items() if not shade]
+    return own | {name: free[place % len(free)] for place, name in enumerate(others)}
+
+
+def _runs(values: Sequence[Any], first: int) -> list[tuple[int, int]]:
+    """First and last row of each run of equal values, which begin in a row of the sheet."""
+    ends, row = [], first
+    for _, run in groupby(values):
+        ends.append((row, row + len(list(run)) - 1))
+        row = ends[-1][1] + 1
+    return ends
+
+
+def _reached(source: StudySheet, chart: Chart, values: Sequence[Any]) -> Sequence[Any]:
+    """Values that an axis has to reach: sums where bars are stacked."""
+    if not chart.stacked:
+        return values
+    columns = [source.values(name) for name in chart.y]
+    return [added(v for v in row if isinstance(v, int | float)) for row in zip(*columns, strict=True)]
+
+
+def _finished(drawn: Any, chart: Chart, values: Sequence[Any]) -> None:
+    """A logarithmic value axis where one is asked for."""
+    if chart.log_y:
+        log_axis(drawn.y_axis, values)
+
+
+def _draw_labelled_axes(drawn: Any, chart: Chart, labels: Cells, number: str) -> None:
+    """Axes of columns or lines over labels, which are turned where they would not stand side by side."""
+    letters = longest(labels)
+    steep = letters * len(labels.values) > 90
+    draw_axis(drawn.x_axis, chart.x_title, degrees=-45 if steep else 0, size=8)
+    draw_axis(drawn.y_axis, chart.y_title, number, lines=True)
+    place_plot(drawn, 2.2, 1.2, 0.6, (min(0.1 * letters, 4.0) if steep else 0.4) + 1.4 + legend_height(drawn))
+
+
+def _drawn(series: Any, shade: str, symbol: str, line: bool) -> None:
+    fill = GraphicalProperties(solidFill=shade, ln=LineProperties(solidFill="FFFFFF", w=3175))
+    shape: Any = symbol
+    if symbol in ("x", "plus", "star"):
+        fill = GraphicalProperties(noFill=True, ln=LineProperties(solidFill=shade, w=12700))
+    series.marker = Marker(symbol=shape, size=6, spPr=fill)
+    stroke = LineProperties(solidFill=shade, w=22225) if line else LineProperties(noFill=True)
+    series.graphicalProperties = GraphicalProperties(ln=stroke)
+    series.smooth = False

@@ -1,0 +1,441 @@
+"""The first sheet of a report: what was computed, its findings in words, and links to the other sheets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from openpyxl.styles import Alignment, Font
+from openpyxl.utils import get_column_letter
+
+from xlperf.base import resources
+from xlperf.catalog.schema import Column
+from xlperf.studies.outcome import Finding
+from xlperf.workbook import style
+from xlperf.workbook.charts import BLUE, Cells, Part, axis_number, horizontal_bars, log_axis
+from xlperf.workbook.package import write_table
+from xlperf.workbook.report.data import (
+    GOOD,
+    REFUSED,
+    TOO_LARGE,
+    Plans,
+    Report,
+    distinct,
+    extra_column,
+    listed,
+    number_words,
+    percent_words,
+    plural,
+    short,
+)
+from xlperf.workbook.style import (
+    CM_PER_LETTER,
+    chart_rows,
+    column_widths,
+    even_rows,
+    heading,
+    keep_together,
+    link,
+    page_setup,
+    place_chart,
+    put,
+)
+
+if TYPE_CHECKING:
+    from openpyxl.worksheet.worksheet import Worksheet
+
+    from xlperf.studies.outcome import Finding
+
+
+_LETTERS = (25, 50, 22, 13, 13, 13, 13, 13, 16, 10)
+_LAST = len(_LETTERS)
+_ACROSS = round(1.1 * sum(_LETTERS[1:]))  # letters are narrower than digits in the mean
+_TONES = {"good": style.GOOD_INK, "plain": style.NAVY, "warning": style.WARN_INK, "bad": style.BAD_INK}
+_TOP_ROWS = 20
+_BARS = 15
+_CHART_WIDTH = 15.1
+_TABLES = {
+    "training": ("tokens_per_second_per_accelerator", "step_time mfu memory_reserved cost_per_million_tokens"),
+    "inference": ("tokens_per_second_per_accelerator", "ttft tpot memory cost_per_million_output_tokens_all_in"),
+}
+SHEETS = {row["sheet"]: row["contents"] for row in resources.rows("workbook/report_sheets.csv")[1:]}
+"""Sheets of a report behind the summary, and what they show."""
+
+
+def summary_sheet(sheet: Worksheet, report: Report) -> None:
+    """Fill the first sheet."""
+    column_widths(sheet, *_LETTERS)
+    row = heading(sheet, 4, "Answers")
+    row = finding_rows(sheet, findings(report), row, _LAST, _ACROSS) + 1
+    charts = row
+    shown = [(group, pairs) for group in report.groups if len(pairs := _pairs(group))]
+    if report.found:  # a study has charts of its own, and no table of the best of a grid
+        shown = [(group, pairs) for group, pairs in shown if len(pairs) <= _TOP_ROWS]
+    height = max((_chart_height(len(pairs)) for _, pairs in shown), default=0.0)
+    drawn = bool(shown) and not report.found
+    row += chart_rows(height) if drawn else -1
+    even_rows(sheet, charts, row)
+    blocks = [(1, charts - 1), (charts, row - 1)]
+    for place, (group, pairs) in enumerate(shown):
+        top = heading(sheet, row + 1, f"{group.kind.capitalize()}: best plan of each model on each accelerator")
+        below = _top(sheet, group, pairs, top)
+        if drawn:
+            _chart(sheet, group, charts, place, (top, len(pairs)), height)
+        blocks.append((row, below - 1))
+        row = below
+    keep_together(sheet, blocks, sum(_LETTERS) * CM_PER_LETTER, 3)
+    _links(sheet, heading(sheet, row + 1, "Sheets of this report"))
+    sheet.freeze_panes = "A4"
+    page_setup(sheet, area=f"A1:{get_column_letter(_LAST)}{row}")  # links are of no use on paper
+    sheet.print_title_rows = "1:3"
+
+
+def finding_rows(sheet: Worksheet, result: Sequence[Finding], row: int, last: int, across: int) -> int:
+    """A finding in each row, up to the last column, so many characters in a line; the row below them."""
+    for finding in result:
+        tag: Any = put(sheet.cell(row, 1), finding.tag, "xlperf text")
+        tag.font = Font(name=style.FONT, size=10, bold=True, color=_TONES[finding.tone])
+        row = wide_text(sheet, row, 2, last, finding.words, across)
+    return row
+
+
+def wide_text(sheet: Worksheet, row: int, first: int, last: int, words: str, across: int) -> int:
+    """Write wrapped text over merged columns; returns the row below it."""
+    put(sheet.cell(row, first), words, "xlperf text")
+    sheet.merge_cells(start_row=row, start_column=first, end_row=row, end_column=last)
+    sheet.row_dimensions[row].height = 13.5 * -(-len(words) // across) + 4
+    return row + 1
+
+
+def _links(sheet: Worksheet, row: int) -> None:
+    """Links to the other sheets, in two columns."""
+    inside: Any = sheet
+    names = [name for name in inside.parent.sheetnames if name in SHEETS]
+    half = -(-len(names) // 2)
+    for i, name in enumerate(names):
+        line, column = (row + i, 1) if i < half else (row + i - half, 3)
+        link(sheet.cell(line, column), name, name)
+        sheet.cell(line, column).alignment = Alignment(vertical="top")
+        put(sheet.cell(line, column + 1), SHEETS[name], "xlperf text")
+        if column == 1:
+            sheet.row_dimensions[line].height = 13.5 * -(-len(SHEETS[name]) // 54) + 4
+        if column == 3:
+            sheet.merge_cells(start_row=line, start_column=4, end_row=line, end_column=_LAST)
+
+
+def _pairs(group: Plans) -> list[int]:
+    """Row of the best plan of each model and accelerator that fits, in the order of the models."""
+    order = distinct(group.models)
+    pairs: dict[tuple[str, str], list[int]] = {}
+    for row in group.where(GOOD).tolist():
+        pairs.setdefault((group.models[row], group.accelerators[row]), []).append(row)
+    ranked = sorted(pairs, key=lambda pair: order.index(pair[0]))
+    results = [best(group, _TABLES[group.kind][0], np.array(pairs[pair])) for pair in ranked]
+    return [row for row in results if row is not None]
+
+
+def _top(sheet: Worksheet, group: Plans, pairs: Sequence[int], row: int) -> int:
+    """The best plan of each model and accelerator, in the order of the plans; the row below the table."""
+    rate, others = _TABLES[group.kind]
+    results: list[Column] = [
+        group.results.schema.by_name[name]
+        for name in (rate, *others.split())
+        if name in group.results.schema.by_name and name in group.results
+    ]
+    columns = [
+        extra_column("model", "", "Model of the plan", "name"),
+        extra_column("best_plan", "", f"Plan with the most {rate.replace('_', ' ')} that fits", "text"),
+        extra_column("accelerator", "", "Accelerator that it runs on", "text"),
+        extra_column("accelerators", "-", "Accelerators of the plan", "number"),
+        *results,
+    ]
+    rows: list[Sequence[Any]] = []
+    for top in pairs[:_TOP_ROWS]:
+        values = [float(group.number(column.name)[top]) for column in results]
+        count = int(group.plans.number("num_accelerators", 1.0)[top])
+        rows.append([group.models[top], group.names[top], group.accelerators[top], count, *values])
+    write_table(sheet, columns, rows, f"A{row}", f"best_{group.kind}", freeze=None, widths=False, fitted=True)
+    sheet.row_dimensions[row].height = 54
+    row += len(rows) + 1
+    if len(pairs) > _TOP_ROWS:
+        put(sheet.cell(row, 1), f"{plural(len(pairs) - _TOP_ROWS, 'more pair')}: see {group.kind}.", "xlperf note")
+        row += 1
+    return row
+
+
+def _chart_height(pairs: int) -> float:
+    """Height of a bar chart that gives each plan a bar. [cm]"""
+    return max(5.0, 3.2 + 0.29 * min(pairs, _BARS))
+
+
+def _chart(sheet: Worksheet, group: Plans, row: int, place: int, table: tuple[int, int], height: float) -> None:
+    """Cost of the best plans, model by model, drawn from their table; throughput if there is no cost."""
+    header, bars = table[0], min(table[1], _BARS)
+    names = {str(sheet.cell(header, column).value).split(" (")[0]: column for column in range(1, _LAST + 1)}
+    cost = _TABLES[group.kind][1].split()[-1].replace("_", " ")
+    column = names.get(cost, 0)
+    if not column or not any(sheet.cell(r, column).value for r in range(header + 1, header + 1 + bars)):
+        cost, column = "tokens per second per accelerator", 5
+    unit = _UNITS[group.kind] if "cost" in cost else "token/s"
+    put(sheet.cell(header, _LAST + 2), "label in the chart", "xlperf note")
+    for row_of in range(header + 1, header + 1 + bars):  # amounts beside bars of a logarithmic axis would cover names
+        amount = sheet.cell(row_of, column).value
+        shown = f" \N{MIDDLE DOT} {number_words(amount)}" if isinstance(amount, float) else ""
+        put(
+            sheet.cell(row_of, _LAST + 2),
+            f"{short(str(sheet.cell(row_of, 2).value), 44)}{shown}",
+            "xlperf note",
+            None,
+            False,
+        )
+    labels = Cells(sheet, _LAST + 2, header + 1, header + bars)
+    part = Part(Cells(sheet, column, header, header), Cells(sheet, column, header + 1, header + bars), BLUE)
+    which = f"{bars} of {table[1]} best plans" if bars < table[1] else "best plans"
+    words = f"{_WORK[group.kind].capitalize()}: {'cost of a token' if 'cost' in cost else cost}, {which}"
+    values = [float(value) for value in part.values.values if isinstance(value, int | float)]
+    chart: Any = horizontal_bars(
+        words, labels, [part], axis_title=unit, number=axis_number(values), stacked=False,
+        size=(_CHART_WIDTH, height),
+    )  # fmt: skip
+    if values and min(values) > 0.0 and max(values) > 30.0 * min(values):
+        log_axis(chart.y_axis, values)
+    place_chart(sheet, chart, row, place * (_CHART_WIDTH + 0.6))
+
+
+def findings(report: Report) -> list[Finding]:
+    """What a reader should know first."""
+    results: list[Finding] = []
+    training, inference = report.group("training"), report.group("inference")
+    if training is not None:
+        results.extend(_training(training))
+    if inference is not None:
+        results.extend(_inference(inference))
+    for group in () if report.found else report.groups:  # grids of studies have such plans on purpose
+        results.extend(_too_large(group))
+        results.extend(_refused(group))
+    return results
+
+
+def best(group: Plans, name: str, rows: np.ndarray, *, lowest: bool = False) -> int | None:
+    """Row with the highest or lowest value of a result among some rows; None if none has one."""
+    values = group.number(name)[rows]
+    if not np.isfinite(values).any():
+        return None
+    return int(rows[np.nanargmin(values) if lowest else np.nanargmax(values)])
+
+
+def _say(group: Plans, name: str, row: int) -> str:
+    return number_words(float(group.number(name)[row]))
+
+
+def _plan(group: Plans, row: int) -> str:
+    """A plan in words: its name, and model and machine if the name does not say them."""
+    name = group.names[row]
+    model, accelerator = group.models[row], group.accelerators[row]
+    count = group.plans.number("num_accelerators", 1.0)[row]
+    said = _tokens(name)
+    if said & _tokens(model) and said & _tokens(accelerator):
+        return name
+    return f"{name} ({model} on {count:,.0f} \N{MULTIPLICATION SIGN} {accelerator})"
+
+
+def _tokens(text: str) -> set[str]:
+    return {word for word in re.split(r"[^0-9a-z]+", text.casefold()) if len(word) > 1}
+
+
+def _training(group: Plans) -> Iterator[Finding]:
+    rows = group.where(GOOD)
+    fastest = best(group, "tokens_per_second_per_accelerator", rows)
+    if fastest is not None:
+        words = (
+            f"{_plan(group, fastest)}: {_say(group, 'tokens_per_second_per_accelerator', fastest)} tokens per second "
+            f"and accelerator, {percent_words(group.number('mfu')[fastest])} of the dense peak; a step takes "
+            f"{_say(group, 'step_time', fastest)} s."
+        )
+        yield Finding("Fastest training", words, "good")
+    cheapest = best(group, "cost_per_million_tokens", rows, lowest=True)
+    if cheapest is not None:
+        words = (
+            f"{_plan(group, cheapest)}: {_say(group, 'cost_per_million_tokens', cheapest)} USD per million tokens"
+            f"{_basis(group, cheapest)}."
+        )
+        yield Finding("Cheapest training", words, "good")
+    yield from _tightest(group, rows)
+    yield from _doubtful(group, rows, "step_time")
+    yield from _alike(group, rows)
+    yield from _losses(group)
+
+
+def _inference(group: Plans) -> Iterator[Finding]:
+    rows = group.where(GOOD)
+    prompt = rows[group.number("ttft")[rows] <= _PATIENCE]
+    quickest = best(group, "tpot", prompt if len(prompt) else rows, lowest=True)
+    if quickest is not None:
+        words = (
+            f"{_plan(group, quickest)}: a token every {_say(group, 'tpot', quickest)} ms, "
+            f"the first after {_say(group, 'ttft', quickest)} ms"
+        )
+        none = f"; no plan gives its first token within {_PATIENCE / 1000:.0f} s"
+        yield Finding("Fastest answers", f"{words}{'' if len(prompt) else none}.", "good" if len(prompt) else "warning")
+    busiest = best(group, "tokens_per_second_per_accelerator", rows)
+    if busiest is not None:
+        words = (
+            f"{_plan(group, busiest)}: {_say(group, 'tokens_per_second_per_accelerator', busiest)} tokens per "
+            f"second and accelerator at {_say(group, 'tpot', busiest)} ms per token{_late(group, busiest)}."
+        )
+        yield Finding("Highest throughput", words, "good")
+    cheapest = best(group, "cost_per_million_output_tokens_all_in", rows, lowest=True)
+    if cheapest is not None:
+        words = (
+            f"{_plan(group, cheapest)}: {_say(group, 'cost_per_million_output_tokens_all_in', cheapest)} USD per "
+            f"million output tokens, prompts included{_basis(group, cheapest)}{_late(group, cheapest)}."
+        )
+        yield Finding("Cheapest serving", words, "good")
+    yield from _tightest(group, rows)
+    yield from _doubtful(group, rows, "tpot")
+    yield from _alike(group, rows, "prompt_length", "output_length")
+
+
+_PATIENCE = 10_000.0
+"""Time that a user waits for a first token; an answer that takes longer says so. [ms]"""
+_WORK = {"training": "training", "inference": "serving"}
+_UNITS = {"training": "USD per million tokens", "inference": "USD per million output tokens, prompts included"}
+
+
+def _late(group: Plans, row: int) -> str:
+    """Words on a first token that comes late; "" if it does not."""
+    late = group.number("ttft")[row] > _PATIENCE
+    return f"; the first token only after {number_words(group.number('ttft')[row] / 1000.0)} s" if late else ""
+
+
+def _tightest(group: Plans, rows: np.ndarray) -> Iterator[Finding]:
+    """The plan that fits with the least memory to spare."""
+    need, have = needs(group)
+    spare = (have - need)[rows]
+    if np.isfinite(spare).any():
+        row = int(rows[int(np.nanargmin(spare))])
+        words = (
+            f"{_plan(group, row)}: {number_words(need[row])} of {number_words(have[row])} GiB, "
+            f"{percent_words(float(1.0 - need[row] / have[row]))} to spare."
+        )
+        yield Finding(f"Tightest {_WORK[group.kind]}", words, "warning")
+
+
+def _alike(group: Plans, rows: np.ndarray, *same: str) -> Iterator[Finding]:
+    """The fastest and the slowest accelerator for one model: plans of as many accelerators, and as long requests."""
+    rate, cost = group.number(_TABLES[group.kind][0]), group.number(_TABLES[group.kind][1].split()[-1])
+    sizes = [group.plans.number(name) for name in ("num_accelerators", *same)]
+    by_name: dict[tuple[Any, ...], dict[str, int]] = {}
+    for row in rows[np.isfinite(rate[rows])].tolist():
+        own = by_name.setdefault((group.models[row], *(float(size[row]) for size in sizes)), {})
+        known = own.get(group.accelerators[row])
+        if known is None or rate[row] > rate[known]:
+            own[group.accelerators[row]] = row
+    alike = [list(own.values()) for own in by_name.values() if len(own) > 1]
+    if not alike:
+        return
+    one = max(alike, key=lambda own: (len(own), sizes[0][own[0]]))
+    fast, slow = (pick(one, key=lambda row: rate[row]) for pick in (max, min))
+    words = f"{_plan(group, fast)}: {rate[fast] / rate[slow]:.1f} times as fast as {_plan(group, slow)}"
+    if np.isfinite([cost[fast], cost[slow]]).all() and cost[slow] > 0.0:
+        words += f", at {cost[fast] / cost[slow]:.2f} times its cost of a token"
+    yield Finding(f"Like with like, {_WORK[group.kind]}", f"{words}.")
+
+
+def _doubtful(group: Plans, rows: np.ndarray, name: str) -> Iterator[Finding]:
+    """The plan with the widest band, and what of it is extrapolated."""
+    if not {f"{name}_low", f"{name}_high"} <= set(group.results.columns):
+        return
+    low, middle, high = (group.number(column)[rows] for column in (f"{name}_low", name, f"{name}_high"))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        width = (high - low) / middle
+    if not np.isfinite(width).any():
+        return
+    at = int(np.nanargmax(width))
+    row = int(rows[at])
+    families = listed(distinct([f.strip() for f in ",".join(_FAMILIES.findall(_reason(group, row))).split(",") if f]))
+    unit = group.results.schema.by_name[name].unit
+    words = (
+        f"{_plan(group, row)}: {name.replace('_', ' ').replace('tpot', 'time per output token')} of "
+        f"{number_words(middle[at])} {unit} may be {number_words(low[at])} to {number_words(high[at])} (80 % band)"
+    )
+    yield Finding(
+        f"Doubtful {_WORK[group.kind]}", f"{words}{f'; extrapolated: {families}' if families else ''}.", "warning"
+    )
+
+
+_FAMILIES = re.compile(r"extrapolated: ([^;]*)")
+
+
+def _reason(group: Plans, row: int) -> str:
+    return str(group.results.text("reason")[row])
+
+
+def _basis(group: Plans, row: int) -> str:
+    """How the plan is priced: `` (rent)``."""
+    words = str(group.results.text("cost_basis")[row])
+    return f" ({words})" if words else ""
+
+
+def _losses(group: Plans) -> Iterator[Finding]:
+    rows = group.where(GOOD, TOO_LARGE)
+    work = ("time_forward", "time_backward")
+    parts = [part for part in group.time_parts() if part.name not in work]
+    total = group.number("step_time")[rows]
+    if not parts or not len(rows):
+        return
+    shares = {part.name: group.number(part.name)[rows] / total for part in parts}
+    worst = max(parts, key=lambda part: float(np.nanmean(shares[part.name])))
+    share = shares[worst.name]
+    at = int(rows[int(np.nanargmax(share))])
+    lost = np.nansum(list(shares.values()), axis=0)
+    words = (
+        f"In the median plan {percent_words(float(np.median(lost)))} of the step is not forward or backward work. "
+        f"The largest part of it is {_part_words(worst.name)}: {percent_words(float(np.nanmean(share)))} of the step "
+        f"on average, {percent_words(float(np.nanmax(share)))} in {_plan(group, at)}."
+    )
+    yield Finding("Where time is lost", words)
+
+
+def _part_words(name: str) -> str:
+    words = name.removeprefix("time_").replace("_", " ")
+    return f"{words} communication" if words.endswith("parallel") else words
+
+
+def _too_large(group: Plans) -> Iterator[Finding]:
+    rows = group.where(TOO_LARGE)
+    if not len(rows):
+        return
+    need, have = needs(group)
+    over = need - have
+    order = rows[np.argsort(-np.nan_to_num(over[rows]), kind="stable")]
+    said = []
+    for row in order:
+        if over[row] > 0.0:
+            share = percent_words(over[row] / have[row])
+            each = f"{number_words(need[row])} GiB of {number_words(have[row])} GiB, {share} too much"
+            said.append(f"{group.names[row]} ({each})")
+        else:  # another pool of the plan, or a budget
+            said.append(f"{group.names[row]} ({_reason(group, row).partition(';')[0] or 'no reason given'})")
+    verb = "does" if len(rows) == 1 else "do"
+    words = f"{plural(len(rows), f'{group.kind} plan')} {verb} not fit in memory: {listed(said)}."
+    yield Finding("Does not fit", words, "warning")
+
+
+def needs(group: Plans) -> tuple[np.ndarray, np.ndarray]:
+    """Memory that plans need, with reserves if they are computed, and memory that there is. [GiB]"""
+    need = group.number("memory_reserved")
+    return np.where(np.isnan(need), group.number("memory"), need), group.number("memory_capacity")
+
+
+def _refused(group: Plans) -> Iterator[Finding]:
+    rows = group.where(REFUSED)
+    if not len(rows):
+        return
+    reasons = group.results.text("reason")
+    said = [f"{group.names[row]} ({str(reasons[row]).rstrip('.') or 'no reason given'})" for row in rows]
+    verb = "is" if len(rows) == 1 else "are"
+    words = f"{plural(len(rows), f'{group.kind} plan')} {verb} refused: {listed(said)}."
+    yield Finding("Refused", words, "bad")
