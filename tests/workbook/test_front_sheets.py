@@ -26,6 +26,7 @@ from xlperf.explore.chip_table import chip_worth
 from xlperf.explore.forms import answers_of, evaluate_forms, form_of
 from xlperf.explore.train import FOLLOWING, SEARCHED
 from xlperf.workbook.build import read_tables, workbook_package
+from xlperf.workbook.front import compare
 from xlperf.workbook.front.layout import NUMBERS, SHEETS
 from xlperf.workbook.front.sheets import live_cells
 from xlperf.workbook.package import Formulas, data_rows
@@ -468,10 +469,10 @@ def test_two_plans_differ_by_the_sum_of_their_parts(
 ) -> None:
     tables = read_tables(workbook())
     names = (str(tables[kind]["name"][4]), str(tables[kind]["name"][-1]))
-    monkeypatch.setattr(compare_sheet, "FIRST_CHOICE", names)
+    monkeypatch.setattr(compare, "FIRST_CHOICE", names)
     book = openpyxl.Workbook()
     live = live_cells(tables, catalog, Formulas(), {})
-    compare_sheet.compare_sheet(book.create_sheet("Compare"), book.create_sheet("calc compare"), live)
+    compare.compare_sheet(book.create_sheet("Compare"), book.create_sheet("calc compare"), live)
 
     def shown(cell: str, sheet: str = "Compare") -> Any:
         return live.values.get((sheet, cell))
