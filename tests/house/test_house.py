@@ -99,8 +99,8 @@ def test_no_circle_of_imports() -> None:
         tree = _tree(path)
         types = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
         only_types = {node for guard in types for node in ast.walk(guard)}
-        found = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node not in only_types]
-        asked = {one for node in found for one in (node.module, *(f"{node.module}.{a.name}" for a in node.names))}
+        result = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node not in only_types]
+        asked = {one for node in result for one in (node.module, *(f"{node.module}.{a.name}" for a in node.names))}
         above[name] = (asked & set(names)) - {name}
     left = dict(above)
     while ground := [name for name, asked in left.items() if not asked & set(left)]:
@@ -330,10 +330,10 @@ def test_readme_repeats_the_accuracy_page() -> None:
         header, _, *lines = (tuple(cell.strip() for cell in row.strip("|").split("|")) for row in rows)
         return header, lines
 
-    found = table(_readme(), "models-left-out")
-    assert len(found[1]) > 5
-    assert found == short_table(table(page, "cross-validation"))
-    assert found == table((ROOT / "xlperf" / "guide" / "accuracy.md").read_text(encoding="utf-8"), "models-left-out")
+    result = table(_readme(), "models-left-out")
+    assert len(result[1]) > 5
+    assert result == short_table(table(page, "cross-validation"))
+    assert result == table((ROOT / "xlperf" / "guide" / "accuracy.md").read_text(encoding="utf-8"), "models-left-out")
 
 
 @pytest.fixture(scope="module")
@@ -343,8 +343,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index"),
         *("--disable-pip-version-check", "--wheel-dir", folder, ROOT),
     )
-    (found,) = folder.glob("xlperf-*.whl")
-    return found
+    (result,) = folder.glob("xlperf-*.whl")
+    return result
 
 
 def test_wheel_carries_workbooks_templates_and_data(wheel: Path) -> None:

@@ -57,7 +57,7 @@ def built() -> bytes:
 
 def _expected(catalog: Catalog) -> list[tuple[str, float]]:
     """Name and USD per million tokens of every plan: all output tokens carry what their prompts cost."""
-    found = []
+    rows = []
     for kind in PLAN_TABLES:
         plans = _tables()[kind]
         plans, results = evaluate_resolved(plans, catalog)
@@ -65,8 +65,8 @@ def _expected(catalog: Catalog) -> list[tuple[str, float]]:
             cost = results["cost_per_million_tokens"]
         else:
             cost = results["cost_per_million_output_tokens_all_in"]
-        found += list(zip(plans["name"], cost / factor("USD/Mtoken"), strict=True))
-    return found
+        rows += list(zip(plans["name"], cost / factor("USD/Mtoken"), strict=True))
+    return rows
 
 
 def _owned(catalog: Catalog, **changed: float) -> Catalog:
