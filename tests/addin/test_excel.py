@@ -133,11 +133,11 @@ def test_code_beside_a_workbook_does_not_run(tmp_path):
 
 def faults_of(source: str) -> list[str]:
     """What a parser of VBA finds wrong."""
-    found: list[str] = []
+    result: list[str] = []
 
     class Listener(ErrorListener):
         def syntaxError(self, recognizer, symbol, line, column, words, error):
-            found.append(f"{line}: {words}")
+            result.append(f"{line}: {words}")
 
     lexer = vbaLexer(InputStream('Attribute VB_Name = "m"\r\nOption Explicit\r\n' + source.replace("\n", "\r\n")))
     parser = vbaParser(CommonTokenStream(lexer))
@@ -145,7 +145,7 @@ def faults_of(source: str) -> list[str]:
         part.removeErrorListeners()
         part.addErrorListener(Listener())
     parser.startRule()
-    return found
+    return result
 
 
 def procedures(source: str) -> list[str]:

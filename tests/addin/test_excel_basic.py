@@ -111,7 +111,7 @@ def test_wrappers_run_in_cells(driven, tmp_path):
     try:
         office.open(tmp_path / "book.xlsm", macros=True)
         office("recalculate")
-        found = [row[0] for row in office.values("xlperf.conf", f"A1:A{len(CELLS)}")]
+        result = [row[0] for row in office.values("xlperf.conf", f"A1:A{len(CELLS)}")]
     finally:
         office.end()
-    assert dict(zip(CELLS, found, strict=True)) == CELLS
+    assert dict(zip(CELLS, result, strict=True)) == CELLS

@@ -85,8 +85,8 @@ def test_the_table_holds_every_shape_of_answer(answers):
 @pytest.mark.parametrize("call", BLOCKS)
 def test_pandas(answers, call):
     header, *rows = answers[call]
-    found = xlperf.evaluate(frame_of(call))[header]
-    assert plain(cells(found.astype(object).values.tolist())) == [["" if c == "#N/A" else c for c in r] for r in rows]
+    result = xlperf.evaluate(frame_of(call))[header]
+    assert plain(cells(result.astype(object).values.tolist())) == [["" if c == "#N/A" else c for c in r] for r in rows]
 
 
 @pytest.mark.parametrize("call", BLOCKS)
@@ -94,9 +94,9 @@ def test_command_line(answers, call, tmp_path):
     frame_of(call).to_csv(tmp_path / "plans.csv", index=False)
     assert run(["evaluate", str(tmp_path / "plans.csv"), "-o", str(tmp_path / "results.csv")]) == 0
     with (tmp_path / "results.csv").open(encoding="utf-8-sig", newline="") as stream:
-        found = list(csv.DictReader(stream))
+        result = list(csv.DictReader(stream))
     header, *rows = answers[call]
-    for row, line in zip(rows, found, strict=True):
+    for row, line in zip(rows, result, strict=True):
         for name, cell in zip(header, row, strict=True):
             if isinstance(cell, str):
                 assert line[name] == ("" if cell == "#N/A" else cell)
@@ -120,8 +120,8 @@ def test_xlwings(answers):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)["returned"]
-    assert {call: plain(rows) for call, rows in zip(calls(), found, strict=True)} == answers
+    result = json.loads(done.stdout)["returned"]
+    assert {call: plain(rows) for call, rows in zip(calls(), result, strict=True)} == answers
 
 
 def test_libreoffice(driven, answers, tmp_path):
@@ -139,11 +139,11 @@ def test_libreoffice(driven, answers, tmp_path):
     try:
         office.open(tmp_path / "calls.xlsx")
         office("recalculate")
-        found = {call: plain(office.values(f"c{n}", area_of(rows))) for n, (call, rows) in enumerate(wanted.items())}
+        result = {call: plain(office.values(f"c{n}", area_of(rows))) for n, (call, rows) in enumerate(wanted.items())}
         shown = [row[0] for row in office.values("odd", f"T1:T{len(odd)}")]
     finally:
         office.end()
-    for call, rows in found.items():
+    for call, rows in result.items():
         if "error cell" in call:  # LibreOffice hands no range with an error to any add-in
             assert {cell for row in rows for cell in row} == {"Err:504"}, call
         else:

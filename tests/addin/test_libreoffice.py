@@ -127,9 +127,9 @@ def test_a_plan_may_depend_on_the_result_of_another(office, sheet, catalog, row,
 
     def compare():
         plans = [one[:6] for one in rows]
-        found = office.values("s", f"H2:I{last}")
-        assert [line[0] for line in found] == expected(catalog, plans, "step_time")
-        assert [line[1] for line in found] == [words or "ok" for words in expected(catalog, plans, "reason")]
+        result = office.values("s", f"H2:I{last}")
+        assert [line[0] for line in result] == expected(catalog, plans, "step_time")
+        assert [line[1] for line in result] == [words or "ok" for words in expected(catalog, plans, "reason")]
 
     compare()
     office("recalculate")
@@ -153,10 +153,10 @@ def test_a_column_of_formulas_is_what_it_was_after_opening(office, sheet, catalo
     cells["H299"] = "=XLPERF_STEP_TIME(A299:F299,,A$1:F$1)*2"
     book.save(path)
     office.open(path)
-    found = [line[0] for line in office.values("s", "H2:H301")]
+    result = [line[0] for line in office.values("s", "H2:H301")]
     wanted = expected(catalog, rows, "step_time")
     wanted[38], wanted[39], wanted[297] = wanted[1], expected(catalog, rows, "mfu")[39], 2 * wanted[297]
-    assert found == wanted
+    assert result == wanted
     office("save_as", path=str(path.with_name("again.xlsx")))
     saved = openpyxl.load_workbook(path.with_name("again.xlsx")).active
     for k in range(2, 302):
@@ -174,11 +174,11 @@ def test_two_thousand_new_cells_are_a_few_messages(office, sheet, catalog, row):
     office("enter", sheet="s", area="H2", formula="=XLPERF_STEP_TIME(A2:F2;;A$1:F$1)")  # the worker stands ready
     before = office.reads()
     office("fill_formulas", sheet="s", area="H2:H2001", rows=formulas)
-    found = [line[0] for line in office.values("s", "H2:H2001")]
+    result = [line[0] for line in office.values("s", "H2:H2001")]
     assert office.reads() - before < 1000, "a message for each of 2,000 cells is a read for each at least"
     sound = [number for number in range(2000) if number not in (700, 900, 1100)]
-    assert [found[number] for number in sound] == expected(catalog, [rows[number] for number in sound], "step_time")
-    assert [found[700], found[900], found[1100]] == ["#VALUE!", "#VALUE!", ""]
+    assert [result[number] for number in sound] == expected(catalog, [rows[number] for number in sound], "step_time")
+    assert [result[700], result[900], result[1100]] == ["#VALUE!", "#VALUE!", ""]
     office("enter", sheet="s", area="H2", formula="=XLPERF_CHECK(A702:F702;;A1:F1)")
     assert office.value("s", "H2").startswith('training "plan 700", model: unknown model "no such model"')
 

@@ -74,11 +74,11 @@ def compare_plans(office, path, catalog):
             function = called[1].lower()
             name = "reason" if function == "check" else function
             for row, value in enumerate(shown_column(results, name)):
-                found = cells[row + 1][position]
+                result = cells[row + 1][position]
                 if function == "check":
-                    assert found == (value or "ok")
+                    assert result == (value or "ok")
                 else:
-                    assert found == getattr(value, "code", value), (plans.kind, row, header)
+                    assert result == getattr(value, "code", value), (plans.kind, row, header)
                 compared += 1
     return compared
 

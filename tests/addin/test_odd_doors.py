@@ -70,13 +70,13 @@ NO_PLANS = {
 def answer(door: str, *given: Any, **named: Any) -> pd.DataFrame | None:
     """What a function returns; None for faults in words."""
     try:
-        found = DOORS[door](*given, **named)
+        result = DOORS[door](*given, **named)
     except xlperf.InputError as error:
         assert error.lines()
         assert not [line for line in error.lines() if "Traceback" in line or "internal" in line]
         return None
-    assert isinstance(found, pd.DataFrame)
-    return found
+    assert isinstance(result, pd.DataFrame)
+    return result
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -91,9 +91,9 @@ def test_anything_in_a_cell_of_a_plan(door: str, kind: str) -> None:
     columns = [column.name.replace("_", " ") for column in table_schema(kind).columns]
     for place, name in enumerate(columns):
         for value in NUMBERS[place % 3 :: 3] if door == "evaluate" else NUMBERS[place % 5 :: 5]:
-            found = answer(door, {**PLANS[kind], name: value})
-            if found is not None and door == "evaluate":
-                assert found["reason"].notna().all(), (name, value)
+            result = answer(door, {**PLANS[kind], name: value})
+            if result is not None and door == "evaluate":
+                assert result["reason"].notna().all(), (name, value)
 
 
 @pytest.mark.parametrize("door", DOORS)

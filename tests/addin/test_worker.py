@@ -209,8 +209,8 @@ def test_what_is_stored_can_be_read_by_its_owner_alone(started, private_cache):
         client.close()
     finally:
         os.umask(before)
-    found = {path.relative_to(folder).parts[0]: path for path in [folder, *folder.rglob("*")] if path != folder}
-    assert {"questions", "worker.log", "catalogs", "workbooks"} <= set(found), handle
+    result = {path.relative_to(folder).parts[0]: path for path in [folder, *folder.rglob("*")] if path != folder}
+    assert {"questions", "worker.log", "catalogs", "workbooks"} <= set(result), handle
     for path in [folder, *folder.rglob("*")]:
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
 

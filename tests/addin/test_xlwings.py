@@ -158,13 +158,13 @@ def test_plans_of_a_table_are_evaluated_together(row, in_table, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
-    found = [block[0][0] for block in answer["returned"]]
+    result = [block[0][0] for block in answer["returned"]]
     sound = [number for number in range(200) if number not in (70, 90, 130)]
     results = evaluate(table_from_rows("training", HEADER, [rows[number] for number in sound]), load_catalog())
     for first, name in ((0, "step_time"), (200, "mfu")):
-        assert [found[first + number] for number in sound] == shown_column(results, name)
-        assert [found[first + number] for number in (70, 90)] == ["#VALUE!"] * 2
-        assert found[first + 130] in (None, "")
+        assert [result[first + number] for number in sound] == shown_column(results, name)
+        assert [result[first + number] for number in (70, 90)] == ["#VALUE!"] * 2
+        assert result[first + 130] in (None, "")
     assert len(answer["evaluated"]) < 20, "evaluations of 400 cells"
     assert answer["reads"] <= 3
 

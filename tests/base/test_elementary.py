@@ -46,8 +46,8 @@ NOT_PORTABLE = set(  # nor is the order of sums in products of matrices
 )
 
 
-def ulps(found: float, exact: Decimal) -> float:
-    return float(abs(Decimal(found) - exact) / Decimal(float(np.spacing(abs(float(exact))))))
+def ulps(result: float, exact: Decimal) -> float:
+    return float(abs(Decimal(result) - exact) / Decimal(float(np.spacing(abs(float(exact))))))
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -63,9 +63,9 @@ def test_powers_err_with_the_logarithm_of_the_result() -> None:
     base, exponent = DRAW.uniform(0.001, 3.0, 500), DRAW.uniform(-40.0, 40.0, 500)
     with localcontext() as context:
         context.prec = 50
-        for found, of, by in zip(power(base, exponent).tolist(), base.tolist(), exponent.tolist(), strict=True):
+        for result, of, by in zip(power(base, exponent).tolist(), base.tolist(), exponent.tolist(), strict=True):
             exact = (Decimal(by) * Decimal(of).ln()).exp()
-            assert ulps(found, exact) < 2.0 + 2.0 * abs(float(exact.ln())), (of, by)
+            assert ulps(result, exact) < 2.0 + 2.0 * abs(float(exact.ln())), (of, by)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -101,15 +101,15 @@ def test_decades_and_octaves_are_exact() -> None:
 
 def test_results_are_made_of_no_function_that_machines_round_differently() -> None:
     """C libraries and vector instructions differ in the last bit: those of base.arrays stand in for them."""
-    found = set()
+    result = set()
     for path in (path for room in ROOMS for path in Path(xlperf.__file__).parent.joinpath(room).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("np", "math"):
                 if node.attr in NOT_PORTABLE:
-                    found.add(f"{path.name}: {node.value.id}.{node.attr}")
+                    result.add(f"{path.name}: {node.value.id}.{node.attr}")
             elif isinstance(node, ast.BinOp) and isinstance(node.op, (ast.MatMult, ast.Pow)) and not _exact(node):
-                found.add(f"{path.name}: {ast.unparse(node)}")
-    assert not found
+                result.add(f"{path.name}: {ast.unparse(node)}")
+    assert not result
 
 
 def _exact(node: ast.BinOp) -> bool:
@@ -123,10 +123,10 @@ def _exact(node: ast.BinOp) -> bool:
 def test_plans_have_the_same_bits_without_vector_instructions() -> None:
     program = "import json, pyodide_host as host; exec(host.PLANS); print(json.dumps(shipped()))"
     features = " ".join(np._core._multiarray_umath.__cpu_dispatch__)
-    found = []
+    rows = []
     for disabled in ("", features):
         surroundings = {**os.environ, "PYTHONPATH": str(SUPPORT), "NPY_DISABLE_CPU_FEATURES": disabled}
         command = [sys.executable, "-W", "ignore", "-c", program]
-        found.append(subprocess.run(command, env=surroundings, capture_output=True, check=True).stdout)
-    assert len(found[0]) > 100_000
-    assert found[0] == found[1]
+        rows.append(subprocess.run(command, env=surroundings, capture_output=True, check=True).stdout)
+    assert len(rows[0]) > 100_000
+    assert rows[0] == rows[1]

@@ -114,8 +114,8 @@ def test_no_input_of_any_command_is_its_output(
             value = "x<=1" if parameter.name == "targets" else "tensor parallel=1"
         if value is not None:
             given += [value] if isinstance(parameter, click.Argument) else [parameter.opts[-1], value]
-    found = command(*spelling(taken), *given)
-    assert (found.code, found.err) == (2, f"{file}: is the input; give the output another name\n")
+    done = command(*spelling(taken), *given)
+    assert (done.code, done.err) == (2, f"{file}: is the input; give the output another name\n")
     assert file.read_bytes() == b"whole"
 
 
@@ -140,17 +140,17 @@ def test_pairs_are_found() -> None:
 def test_files_that_xlperf_ships_are_no_outputs(name: str, given: list[Any], command: Run) -> None:
     path = next(one for one in given if isinstance(one, Path))
     before = path.read_bytes()
-    found = command(name, *given)
-    assert found.code == 2
-    assert found.err == f"{path}: comes with xlperf, which reads it; give the output another name\n"
+    done = command(name, *given)
+    assert done.code == 2
+    assert done.err == f"{path}: comes with xlperf, which reads it; give the output another name\n"
     assert path.read_bytes() == before
 
 
 def test_two_outputs_are_two_files(tmp_path: Path, command: Run) -> None:
     both = tmp_path / "both.csv"
     both.write_text("text")
-    found = command("validate", "-o", both, "--readme", both)
-    assert (found.code, found.err) == (2, f"{both}: is named for two outputs; give one of them another name\n")
+    done = command("validate", "-o", both, "--readme", both)
+    assert (done.code, done.err) == (2, f"{both}: is named for two outputs; give one of them another name\n")
     assert both.read_text() == "text"
 
 
@@ -188,8 +188,8 @@ def test_what_is_no_regular_file_is_not_replaced(kind: str, linked: bool, tmp_pa
         path = tmp_path / "link.csv"
     (tmp_path / "plans.csv").write_text(PLANS)
     before = os.stat(path)
-    found = command("evaluate", tmp_path / "plans.csv", "-o", path)
-    assert (found.code, found.err) == (2, f"{path}: is a {kind}; give the name of a regular file\n")
+    done = command("evaluate", tmp_path / "plans.csv", "-o", path)
+    assert (done.code, done.err) == (2, f"{path}: is a {kind}; give the name of a regular file\n")
     with pytest.raises(OSError, match=f"is a {kind}"), replaced(path) as temporary:
         temporary.write_text("lost")
     assert os.stat(path)[:3] == before[:3]
@@ -300,8 +300,8 @@ def test_what_somebody_else_may_have_written_is_not_believed(what: str, how: str
 
 def leftovers(*folders: Path) -> list[str]:
     """Names that are no result: unfinished parts and folders, wherever they lie."""
-    found = [str(path) for folder in folders for path in folder.rglob("*")]
-    return [name for name in found if "xlperf-" in name or "openpyxl" in name or name.endswith(".tmp")]
+    result = [str(path) for folder in folders for path in folder.rglob("*")]
+    return [name for name in result if "xlperf-" in name or "openpyxl" in name or name.endswith(".tmp")]
 
 
 def test_what_a_dead_writer_left_goes_and_what_a_living_one_writes_stays(tmp_path: Path) -> None:

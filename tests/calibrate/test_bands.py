@@ -59,13 +59,9 @@ def test_a_software_with_few_configurations_is_pooled_towards_all_software() -> 
     assert pooled == pytest.approx(0.5 ** (2 / (2 + POOLING)) * every ** (POOLING / (2 + POOLING)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("rows", "narrower", "quantity"),
-    [
-        pytest.param(4, False, FIRST_TOKEN, marks=pytest.mark.slow),
-        (8, True, STEP_TIME),
-        pytest.param(8, True, FIRST_TOKEN, marks=pytest.mark.slow),
-    ],
+    ("rows", "narrower", "quantity"), [(4, False, FIRST_TOKEN), (8, True, STEP_TIME), (8, True, FIRST_TOKEN)]
 )
 def test_bands_cover_the_wanted_share_of_models_left_out(rows: int, narrower: bool, quantity: str) -> None:
     """Stacks of two models have too narrow widths by themselves, stacks of four too wide ones: a check mends both."""
@@ -108,14 +104,14 @@ def test_a_fit_ends_with_errors_of_rows_held_out_and_with_bands() -> None:
     known = shipped().with_tables([calibration_table([constant("kernel_slowdown", 1.3)])])
     constants = [constant("kernel_slowdown", 1.3), replace(constant("kernel_slowdown", 1.3), family="training_band",
                                                            constant="step_low", value=0.5)]  # fmt: skip
-    found, (errors, *_) = with_checks(calibration_table(constants), [runs(known, number=60)], shipped(), "2026-01-01")
-    assert found["constant"][0] == "kernel_slowdown" and "left out" in found["notes"][0]
-    assert found["error"][0] < 0.01 and len(errors) == 60
-    bands = found.take(np.flatnonzero(found["family"] == "training_band"))
+    result, (errors, *_) = with_checks(calibration_table(constants), [runs(known, number=60)], shipped(), "2026-01-01")
+    assert result["constant"][0] == "kernel_slowdown" and "left out" in result["notes"][0]
+    assert result["error"][0] < 0.01 and len(errors) == 60
+    bands = result.take(np.flatnonzero(result["family"] == "training_band"))
     assert set(bands["constant"]) == {"step_low", "step_high"}
     assert set(bands["date"]) == {"2026-01-01"}
     counts = dict(zip(bands["generation"], bands["num_rows"], strict=True))
     assert counts == {"any": 60, "hopper": 30, "blackwell": 30}
     assert 0.5 not in bands["value"][bands["constant"] == "step_low"]
-    again, _ = with_checks(found, [runs(known, number=60)], shipped(), "2026-01-01")
-    assert again["notes"].tolist() == found["notes"].tolist(), "checked twice, said once"
+    again, _ = with_checks(result, [runs(known, number=60)], shipped(), "2026-01-01")
+    assert again["notes"].tolist() == result["notes"].tolist(), "checked twice, said once"

@@ -50,8 +50,8 @@ def stated(columns: dict[str, np.ndarray]) -> dict[str, list[float]]:
     }
 
 
-def looked_up(found: Calibration, *key: str, constant: str = "launch_time") -> tuple[float, bool]:
-    columns, extrapolated = found.constants("gemm", *(np.array([part], dtype=object) for part in key))
+def looked_up(result: Calibration, *key: str, constant: str = "launch_time") -> tuple[float, bool]:
+    columns, extrapolated = result.constants("gemm", *(np.array([part], dtype=object) for part in key))
     assert columns[constant].shape == (1, 1)
     return float(columns[constant][0, 0]), bool(extrapolated[0])
 
@@ -66,12 +66,12 @@ def test_the_nearest_row_holds(nearest: int) -> None:
 
 
 def test_a_generation_falls_back_to_its_line_before_all_machines() -> None:
-    found = calibration(("cdna", "any", "any", 1), ("any", "fp8", "any", 2), ("cdna4", "fp8", "any", 3))
+    result = calibration(("cdna", "any", "any", 1), ("any", "fp8", "any", 2), ("cdna4", "fp8", "any", 3))
     microsecond = UNITS["us"].factor
-    assert looked_up(found, "cdna3", "fp8", "megatron") == (1 * microsecond, False)
-    assert looked_up(found, "CDNA4", "fp8", "vllm") == (3 * microsecond, False)
-    assert looked_up(found, "cdna4", "bf16", "vllm") == (1 * microsecond, False)
-    assert looked_up(found, "tpu", "fp8", "maxtext") == (2 * microsecond, True)
+    assert looked_up(result, "cdna3", "fp8", "megatron") == (1 * microsecond, False)
+    assert looked_up(result, "CDNA4", "fp8", "vllm") == (3 * microsecond, False)
+    assert looked_up(result, "cdna4", "bf16", "vllm") == (1 * microsecond, False)
+    assert looked_up(result, "tpu", "fp8", "maxtext") == (2 * microsecond, True)
 
 
 def test_unknown_software_on_a_line_takes_what_holds_there() -> None:
@@ -80,10 +80,10 @@ def test_unknown_software_on_a_line_takes_what_holds_there() -> None:
         ["b", "training_software", "any", "any", "megatron", "kernel_slowdown", 1.1, "-"],
         ["c", "training_software", "cdna", "any", "megatron", "kernel_slowdown", 1.4, "-"],
     ]
-    found = Calibration(table_from_rows("calibration", HEADER, cells))
+    result = Calibration(table_from_rows("calibration", HEADER, cells))
     asked = [("tpu", "megatron"), ("tpu", "paxml"), ("cdna3", "megatron"), ("hopper", "megatron")]
     generations, software = (np.array(part, dtype=object) for part in zip(*asked, strict=True))
-    columns, _ = found.constants("training_software", generations, np.full(len(asked), "bf16", dtype=object), software)
+    columns, _ = result.constants("training_software", generations, np.full(len(asked), "bf16", dtype=object), software)
     assert columns["kernel_slowdown"][:, 0].tolist() == [1.1, 1.3, 1.4, 1.1]
 
 
@@ -104,22 +104,24 @@ def test_a_stack_that_calls_kernels_of_another_takes_its_constants() -> None:
         ["f", "vector", "hopper", "any", "torch-fsdp", "memory_efficiency", 0.2, "-"],
         ["g", "vector", "hopper", "any", "any", "memory_efficiency", 0.7, "-"],
     ]
-    found = Calibration(table_from_rows("calibration", HEADER, cells))
+    result = Calibration(table_from_rows("calibration", HEADER, cells))
     for family, name, wanted in (
         ("training_software", "kernel_slowdown", 1.3),
         ("training_software", "overlap_tax", 0.2),
         ("vector", "memory_efficiency", 0.7),
     ):
-        columns, _ = found.constants(family, *(np.array([part], dtype=object) for part in ("hopper", "", "torchtitan")))
+        columns, _ = result.constants(
+            family, *(np.array([part], dtype=object) for part in ("hopper", "", "torchtitan"))
+        )
         assert columns[name].tolist() == [[wanted]], name
-    band, _ = found.constants("training_band", *(np.array([part], dtype=object) for part in ("", "", "torchtitan")))
+    band, _ = result.constants("training_band", *(np.array([part], dtype=object) for part in ("", "", "torchtitan")))
     assert band["log_step_high"][0, 0] < 1.2 and band["log_step_high"][0, 0] == np.log(1.3)
 
 
 def test_rows_of_other_keys_do_not_hold() -> None:
-    found = calibration(("ampere", "any", "any", 1), ("hopper", "fp4", "any", 2), ("hopper", "fp8", "nemo", 3))
-    assert looked_up(found, "hopper", "fp8", "megatron") == (LAUNCH.default, False)
-    assert looked_up(found, "blackwell", "fp8", "megatron") == (LAUNCH.default, True)
+    result = calibration(("ampere", "any", "any", 1), ("hopper", "fp4", "any", 2), ("hopper", "fp8", "nemo", 3))
+    assert looked_up(result, "hopper", "fp8", "megatron") == (LAUNCH.default, False)
+    assert looked_up(result, "blackwell", "fp8", "megatron") == (LAUNCH.default, True)
 
 
 def test_each_constant_is_looked_up_by_itself() -> None:
@@ -127,57 +129,57 @@ def test_each_constant_is_looked_up_by_itself() -> None:
         ["a", "gemm", "hopper", "bf16", "any", "launch_time", 9, "us"],
         ["b", "gemm", "any", "any", "any", "memory_efficiency", 0.5, "-"],
     ]
-    found = Calibration(table_from_rows("calibration", HEADER, cells))
-    columns, extrapolated = found.constants("gemm", *(np.array([part], object) for part in ("hopper", "bf16", "x")))
+    result = Calibration(table_from_rows("calibration", HEADER, cells))
+    columns, extrapolated = result.constants("gemm", *(np.array([part], object) for part in ("hopper", "bf16", "x")))
     assert set(columns) == set(declared_constants()["gemm"])
     assert columns["launch_time"][0, 0] == 9 * UNITS["us"].factor
     assert columns["memory_efficiency"][0, 0] == 0.5
     assert columns["compute_efficiency"][0, 0] == declared_constants()["gemm"]["compute_efficiency"].default
     assert not extrapolated[0]
-    used = found.used("gemm", "Hopper", "fp16", "x")
+    used = result.used("gemm", "Hopper", "fp16", "x")
     assert (used["launch_time"], used["memory_efficiency"], used["compute_efficiency"]) == (0, 1, -1)
 
 
 def test_half_precisions_share_their_rows_and_case_does_not_matter() -> None:
-    found = calibration(("Hopper", "BF16", "Megatron", 2))
-    assert looked_up(found, "HOPPER", "fp16", "megatron") == (2 * UNITS["us"].factor, False)
-    found = calibration(("hopper", "fp16", "any", 3))
-    assert looked_up(found, "hopper", "bf16", "") == (3 * UNITS["us"].factor, False)
+    result = calibration(("Hopper", "BF16", "Megatron", 2))
+    assert looked_up(result, "HOPPER", "fp16", "megatron") == (2 * UNITS["us"].factor, False)
+    result = calibration(("hopper", "fp16", "any", 3))
+    assert looked_up(result, "hopper", "bf16", "") == (3 * UNITS["us"].factor, False)
 
 
 @pytest.mark.parametrize(("unit", "value"), [("s", 4e-6), ("ms", 4e-3), ("us", 4), ("ns", 4000)])
 def test_values_are_in_the_unit_of_their_row(unit: str, value: float) -> None:
-    found = calibration(("any", "any", "any", value), unit=unit)
-    assert looked_up(found, "x", "bf16", "y")[0] == pytest.approx(4e-6, rel=1e-15)
+    result = calibration(("any", "any", "any", value), unit=unit)
+    assert looked_up(result, "x", "bf16", "y")[0] == pytest.approx(4e-6, rel=1e-15)
 
 
 def test_blank_keys_mean_any_and_a_blank_unit_that_of_the_declaration() -> None:
     cells = [["a", "gemm", None, None, None, "launch_time", 4e-6, None]]
-    found = Calibration(table_from_rows("calibration", HEADER, cells))
-    assert looked_up(found, "hopper", "bf16", "x") == (4e-6, True)
+    result = Calibration(table_from_rows("calibration", HEADER, cells))
+    assert looked_up(result, "hopper", "bf16", "x") == (4e-6, True)
 
 
 def test_one_row_and_many_rows_get_the_same_constants() -> None:
-    found = calibration(*((*key, number + 1.0) for number, key in enumerate(FALL_BACKS)))
+    result = calibration(*((*key, number + 1.0) for number, key in enumerate(FALL_BACKS)))
     random = np.random.default_rng(3)
     keys = [
         np.array(random.choice(words, 500), dtype=object)
         for words in (["hopper", "ampere"], ["bf16", "fp8", "fp16"], ["megatron", "nemo", ""])
     ]
-    columns, extrapolated = found.constants("gemm", *keys)
-    again, far = found.constants_of("gemm", calibration_keys(*(key.tolist() for key in keys)))
+    columns, extrapolated = result.constants("gemm", *keys)
+    again, far = result.constants_of("gemm", calibration_keys(*(key.tolist() for key in keys)))
     for name, values in columns.items():
         assert values.shape == (500, 1)
         np.testing.assert_array_equal(values, again[name])
     for row in range(0, 500, 17):
-        alone = looked_up(found, *(key[row] for key in keys))
+        alone = looked_up(result, *(key[row] for key in keys))
         assert alone == (columns["launch_time"][row, 0], extrapolated[row]) and far[row] == extrapolated[row]
 
 
 def test_no_rows_give_the_declared_defaults() -> None:
-    found = Calibration(table_from_rows("calibration", HEADER, []))
+    result = Calibration(table_from_rows("calibration", HEADER, []))
     for family, constants in declared_constants().items():
-        columns, extrapolated = found.constants(family, *(np.array(["x", "y"], dtype=object) for _ in range(3)))
+        columns, extrapolated = result.constants(family, *(np.array(["x", "y"], dtype=object) for _ in range(3)))
         assert extrapolated.tolist() == [False, False]  # a family that nobody has measured is the same for all
         expected = {name: [constant.default] * 2 for name, constant in constants.items()}
         assert stated(columns) == {name: pytest.approx(values, rel=1e-15) for name, values in expected.items()}
@@ -199,10 +201,10 @@ def test_software_families_are_keyed_by_software_first(family: str) -> None:
         [f"row {n}", family, *key, name, value, constant.unit]
         for n, (key, value) in enumerate(zip(keys, values, strict=True))
     ]
-    found = Calibration(table_from_rows("calibration", HEADER, cells))
+    result = Calibration(table_from_rows("calibration", HEADER, cells))
     inside = [value * UNITS[constant.unit].factor for value in values]
     asked = [("hopper", "bf16", "megatron"), ("ampere", "fp8", "megatron"), ("hopper", "bf16", "nemo")]
-    columns, extrapolated = found.constants(
+    columns, extrapolated = result.constants(
         family, *(np.array(part, dtype=object) for part in zip(*asked, strict=True))
     )
     assert stated(columns)[name] == pytest.approx(inside, rel=1e-15)

@@ -35,10 +35,10 @@ def _run(row_id: str, measured: float, predicted: float, load: float = math.nan,
 
 def test_regret_is_what_the_chosen_run_took_longer() -> None:
     runs = [_run("a", 10.0, 9.0), _run("b", 11.0, 8.5), _run("c", 20.0, 21.0)]
-    (found,) = choices({"training": runs, "inference": []})
-    assert (found.chosen, found.best) == ("b", "a")
-    assert found.regret == pytest.approx(0.1)
-    assert found.tau == pytest.approx(1.0 / 3.0)
+    (result,) = choices({"training": runs, "inference": []})
+    assert (result.chosen, result.best) == ("b", "a")
+    assert result.regret == pytest.approx(0.1)
+    assert result.tau == pytest.approx(1.0 / 3.0)
 
 
 def test_no_plan_is_chosen_that_does_not_fit_where_one_does() -> None:
@@ -54,8 +54,8 @@ def test_two_runs_are_no_group() -> None:
 def test_a_limit_is_broken_where_the_chosen_run_was_measured_above_it() -> None:
     # loads 1, 2, 4 at 10, 20 and 40 ms; the model believes that 4 fit below the median limit of 20 ms
     runs = [_run("one", 10.0, 10.0, 1.0), _run("two", 20.0, 15.0, 2.0), _run("four", 40.0, 19.0, 4.0)]
-    found = [one for one in choices({"training": [], "inference": runs}) if one.limit == pytest.approx(20.0)]
-    by_kind = {one.kind.split(", ")[1]: one for one in found}
+    result = [one for one in choices({"training": [], "inference": runs}) if one.limit == pytest.approx(20.0)]
+    by_kind = {one.kind.split(", ")[1]: one for one in result}
     assert by_kind["estimate"].chosen == "four" and by_kind["estimate"].broken
     assert by_kind["band"].chosen == "two" and not by_kind["band"].broken
 
@@ -76,11 +76,11 @@ def test_tau_of_ties_and_of_one() -> None:
 
 
 def test_shipped_rows_are_chosen_among_as_the_accuracy_page_says(catalog: Catalog) -> None:
-    found = choices(alternatives_of(read_published(workbook("validation.xlsx")), catalog))
+    result = choices(alternatives_of(read_published(workbook("validation.xlsx")), catalog))
     page = ACCURACY_PAGE.read_text(encoding="utf-8")
-    for line in choice_table(found)[1]:
+    for line in choice_table(result)[1]:
         assert "| " + " | ".join(line) + " |" in page
-    small = [one for one in found if one.kind == "mapping: nanotron" and one.size == "up to 16"]
+    small = [one for one in result if one.kind == "mapping: nanotron" and one.size == "up to 16"]
     assert sum(one.regret <= 0.05 for one in small) >= 0.75 * len(small)
 
 

@@ -193,13 +193,13 @@ def test_the_fitter_finds_a_line_among_outliers_and_names_what_is_unidentifiable
     def residuals(trials: np.ndarray) -> np.ndarray:
         return trials[:, :1] * at + trials[:, 1:2] - wanted
 
-    found = solve(Problem(residuals, np.ones(60), step=1e-6), parameters)
-    assert found.values[:2] == pytest.approx([0.3, 0.1], abs=0.005)
-    assert found.identified.tolist() == [True, True, False]
-    assert found.values[2] == parameters[2].declared.default
-    assert most_telling(parameters, found, 1) == [1], "the offset is farther from its default"
+    result = solve(Problem(residuals, np.ones(60), step=1e-6), parameters)
+    assert result.values[:2] == pytest.approx([0.3, 0.1], abs=0.005)
+    assert result.identified.tolist() == [True, True, False]
+    assert result.values[2] == parameters[2].declared.default
+    assert most_telling(parameters, result, 1) == [1], "the offset is farther from its default"
     again = solve(Problem(residuals, np.ones(60), step=1e-6), parameters)
-    assert again.values.tolist() == found.values.tolist()
+    assert again.values.tolist() == result.values.tolist()
 
 
 def test_a_special_parameter_is_pooled_towards_its_parent() -> None:
@@ -213,18 +213,18 @@ def test_a_special_parameter_is_pooled_towards_its_parent() -> None:
     def residuals(trials: np.ndarray) -> np.ndarray:
         return np.repeat(trials[:, :2], 40, axis=1) - wanted
 
-    found = solve(Problem(residuals, np.ones(80), step=1e-6), [parent, *children])
-    assert found.values[:2] == pytest.approx([0.2, 0.6], abs=0.02)
-    assert found.identified.tolist() == [True, True, False] and found.values[2] == found.values[0]
+    result = solve(Problem(residuals, np.ones(80), step=1e-6), [parent, *children])
+    assert result.values[:2] == pytest.approx([0.2, 0.6], abs=0.02)
+    assert result.identified.tolist() == [True, True, False] and result.values[2] == result.values[0]
 
 
 def test_a_fit_finds_the_constants_that_made_the_runs(catalog: Catalog) -> None:
     truth = {"kernel_slowdown": 1.35, "tensor_parallel_overlap": 0.4}
     published = runs(catalog, "somestack", truth)
     rows = fit_training(published, catalog, "2026-01-01")
-    found = {row.constant: row.value for row in rows}
-    assert found["kernel_slowdown"] == pytest.approx(1.35, rel=0.03)
-    assert found["tensor_parallel_overlap"] == pytest.approx(0.4, abs=0.12)
+    result = {row.constant: row.value for row in rows}
+    assert result["kernel_slowdown"] == pytest.approx(1.35, rel=0.03)
+    assert result["tensor_parallel_overlap"] == pytest.approx(0.4, abs=0.12)
     assert np.abs(_errors(published, catalog, rows)).max() < 0.04
 
 
@@ -243,18 +243,18 @@ def test_slow_attention_of_a_stack_makes_its_runs_longer_and_only_named_stacks_h
     entries = errors_of(plans, (STEP_TIME,))
     for software, families in (("somestack", {"training_software"}), ("torch-fsdp", {"training_software", *_OWN})):
         named = replace(entries, software=np.full(len(entries), software, dtype=object))
-        found = family_parameters("training", plans, named, np.full(len(entries), True))
-        assert {one.family for one in found} == families
-        assert all(one.high == one.target for one in found if one.family in _OWN), "no kernel is faster than alone"
+        result = family_parameters("training", plans, named, np.full(len(entries), True))
+        assert {one.family for one in result} == families
+        assert all(one.high == one.target for one in result if one.family in _OWN), "no kernel is faster than alone"
 
 
 def test_kernels_of_a_stack_hold_on_generations_that_nothing_is_measured_on(catalog: Catalog) -> None:
     kernels = FittedConstant(
         "gemm", "hopper", "bf16", "somestack", "compute_efficiency", 0.7, "R0-R19", 20, math.nan, "", ""
     )
-    found = [kernels, *kernels_of_other_generations([kernels])]
-    assert {row.generation: row.value for row in found} == {"hopper": 0.7, "any": 0.7}
-    known = catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table(found))])
+    result = [kernels, *kernels_of_other_generations([kernels])]
+    assert {row.generation: row.value for row in result} == {"hopper": 0.7, "any": 0.7}
+    known = catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table(result))])
     for kind in ("hopper", "rubin"):
         keys = (np.array([name], dtype=object) for name in (kind, "bf16", "somestack"))
         assert known.calibration.constants("gemm", *keys)[0]["compute_efficiency"][0, 0] == 0.7
@@ -276,24 +276,24 @@ def test_software_that_nobody_measured_is_as_slow_as_stacks_are_on_the_mean(cata
     """Each stack counts once; a sweep of bad mappings and a slow machine stay apart; what was fitted of all stays."""
     slowdowns = {"a": 1.0, "b": 1.21, "nanotron": 1.9, "c-simumax": 1.8}
     tables = [runs(catalog, name, {"kernel_slowdown": value}) for name, value in slowdowns.items()]
-    found = [_constant(name, "kernel_slowdown", value) for name, value in slowdowns.items()]
-    [mean] = of_other_software(_together([tables[0], *tables]), catalog, found)
+    result = [_constant(name, "kernel_slowdown", value) for name, value in slowdowns.items()]
+    [mean] = of_other_software(_together([tables[0], *tables]), catalog, result)
     assert (mean.software, mean.generation, mean.num_rows, mean.kind) == ("any", "any", 0, "assumption")
     assert mean.value == pytest.approx(1.1, abs=0.015), "the rows of a are there twice, and a counts once"
-    [slower] = of_other_software(_together(tables[1:]), catalog, found[1:])
+    [slower] = of_other_software(_together(tables[1:]), catalog, result[1:])
     assert slower.value == pytest.approx(1.21, abs=0.015)
-    assert of_other_software(_together(tables), catalog, [*found, mean]) == []
+    assert of_other_software(_together(tables), catalog, [*result, mean]) == []
 
 
 def test_experts_in_a_precision_that_nobody_measured_are_padded_as_in_the_others() -> None:
     """Those of 16 bits are not; one measured precision alone tells nothing of others."""
-    found = [
+    result = [
         FittedConstant("serving_experts", "any", name, "any", "product_slowdown", value, name, 9, 0.0, "", "")
         for name, value in (("fp4", 2.0), ("fp8", 4.5), ("bf16", 1.0))
     ]
-    others = {one.precision: one.value for one in of_other_precisions(found)}
+    others = {one.precision: one.value for one in of_other_precisions(result)}
     assert others == {"int8": 3.0, "int4": 3.0}, "the geometric mean of those below 16 bits"
-    assert of_other_precisions(found[1:]) == []
+    assert of_other_precisions(result[1:]) == []
 
 
 def test_a_refit_keeps_the_bounds_of_a_fit(catalog: Catalog) -> None:
@@ -344,9 +344,9 @@ def test_a_known_constant_that_rows_do_not_tell_is_held_and_not_called_measured(
     published = runs(catalog, "somestack", {"kernel_slowdown": 1.2})
     experts = FittedConstant("experts", "any", "any", "any", "move_slowdown", 3.0, "", 0, math.nan, "", "")
     known = [_constant("somestack", "kernel_slowdown", 1.5), experts]
-    found = {(row.software, row.constant): row for row in fit_training(published, catalog, "2026-01-01", known)}
-    measured, assumed = found["somestack", "kernel_slowdown"], found["any", "move_slowdown"]
-    assert found["any", "kernel_slowdown"].value == measured.value, "that of the only software"
+    result = {(row.software, row.constant): row for row in fit_training(published, catalog, "2026-01-01", known)}
+    measured, assumed = result["somestack", "kernel_slowdown"], result["any", "move_slowdown"]
+    assert result["any", "kernel_slowdown"].value == measured.value, "that of the only software"
     assert (measured.kind, measured.num_rows) == ("measured", 20) and measured.value == pytest.approx(1.2, rel=0.03)
     assert (assumed.kind, assumed.fit_set, assumed.num_rows) == ("assumption", "", 0)
     assert assumed.value == declared_constants()["experts"]["move_slowdown"].default != 3.0
@@ -360,12 +360,12 @@ def test_too_few_rows_make_no_constants(catalog: Catalog) -> None:
 def test_fitted_rows_are_a_calibration_sheet(catalog: Catalog) -> None:
     published = runs(catalog, "somestack", {"kernel_slowdown": 1.5})
     constants = calibration_table(fit_training(published, catalog, "2026-01-01"))
-    found, _ = with_checks(constants, [published], catalog, "2026-01-01")
-    assert 0 < found.text("family").tolist().count("training_software") <= MOST_CONSTANTS["training"]
-    names = (found.text(name).tolist() for name in ("generation", "software", "constant"))
-    bands = dict(zip(zip(*names, strict=True), found["value"].tolist(), strict=True))
+    result, _ = with_checks(constants, [published], catalog, "2026-01-01")
+    assert 0 < result.text("family").tolist().count("training_software") <= MOST_CONSTANTS["training"]
+    names = (result.text(name).tolist() for name in ("generation", "software", "constant"))
+    bands = dict(zip(zip(*names, strict=True), result["value"].tolist(), strict=True))
     assert bands["any", "somestack", "step_low"] <= 1.0 <= bands["any", "somestack", "step_high"]
-    fitted = catalog.with_tables([found])
+    fitted = catalog.with_tables([result])
     constants, far = fitted.calibration.constants(
         "training_software", *(np.array([name], dtype=object) for name in ("hopper", "bf16", "somestack"))
     )

@@ -114,11 +114,11 @@ def test_fit_recovers_costs_through_the_whole_house(
     """Latencies made with known costs give these costs back, and the rows of the sheet are looked up by the engine."""
     measured, rows = fitted
     assert left(measured, rows, catalog).max() < 0.02
-    found = {row.constant: row for row in rows if row.family == FAMILY and row.software == ENGINE}
-    assert {name: found[name].value for name in TRUE_COSTS} == pytest.approx(TRUE_COSTS, rel=0.1)
+    result = {row.constant: row for row in rows if row.family == FAMILY and row.software == ENGINE}
+    assert {name: result[name].value for name in TRUE_COSTS} == pytest.approx(TRUE_COSTS, rel=0.1)
     for name in TRUE_COSTS:
-        named = rows_of_fit_set(found[name].fit_set, measured.text["row_id"])
-        assert named == measured.text["row_id"] and found[name].num_rows == len(named)
+        named = rows_of_fit_set(result[name].fit_set, measured.text["row_id"])
+        assert named == measured.text["row_id"] and result[name].num_rows == len(named)
 
 
 def test_an_engine_has_few_constants_of_its_own(

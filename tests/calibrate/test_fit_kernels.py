@@ -111,11 +111,11 @@ def test_the_last_digit_of_a_measurement_decides_no_constant() -> None:
 def test_constants_are_a_calibration_sheet() -> None:
     table = calibration_table(constants())
     replaced = catalog().with_tables([table])
-    found, extrapolated = replaced.calibration.constants(
+    result, extrapolated = replaced.calibration.constants(
         "gemm", np.array(["hopper", "nosuch"]), np.array(["bf16", "bf16"]), np.array(["megatron", "megatron"])
     )
     assert extrapolated.tolist() == [False, True]
-    assert set(found) == set(declared_constants()["gemm"])
+    assert set(result) == set(declared_constants()["gemm"])
 
 
 def test_no_more_than_eight_constants_a_key_and_four_for_one_software() -> None:
@@ -225,19 +225,19 @@ def test_the_shipped_measurements_are_read() -> None:
 
     shipped = {row["row_id"]: row for row in read_kernels(workbook("validation.xlsx"))}
     for row in rows()[::25]:
-        found = shipped[row["row_id"]]
-        assert found["kind"] == row["kind"]
-        assert found["gpu"] == row["gpu"]
+        result = shipped[row["row_id"]]
+        assert result["kind"] == row["kind"]
+        assert result["gpu"] == row["gpu"]
 
 
 def test_products_read_from_a_cache_are_left_out() -> None:
     """L40S: products that fit its 96 MiB of L2 ran at up to 2.6 times the bandwidth of its memory; no other machine."""
     products = [row for row in read_kernels(workbook("validation.xlsx")) if row["kind"] == "gemm"]
-    found = measurements(products, catalog())
-    cached = {name for name, reason in found.omitted.items() if "last-level cache" in reason}
+    result = measurements(products, catalog())
+    cached = {name for name, reason in result.omitted.items() if "last-level cache" in reason}
     machine = {row["row_id"]: row["gpu"] for row in products}
     assert {machine[name] for name in cached} == {"L40S"}
-    kept = found.families["gemm"]
+    kept = result.families["gemm"]
     given, bandwidth = kept.arguments, kept.machine.device.memory_bandwidth[:, 0]
     read = given["element_size"] * given["batch"] * given["k"] * (given["m"] + given["n"])
     assert (read / kept.time <= bandwidth).all()
@@ -255,9 +255,9 @@ def test_machines_by_line_are_left_out_by_line() -> None:
 
 
 def test_leaving_out_an_accelerator_that_nobody_measured(command: Callable[..., Any]) -> None:
-    found = command("validate", "--kernels", "--leave-out", "nonsense")
-    assert found.code == 2
-    assert 'no kernel of "nonsense" was measured' in found.err
+    done = command("validate", "--kernels", "--leave-out", "nonsense")
+    assert done.code == 2
+    assert 'no kernel of "nonsense" was measured' in done.err
 
 
 def test_shared_constants_predict_a_generation_that_was_left_out() -> None:
@@ -271,11 +271,11 @@ def test_shared_constants_predict_a_generation_that_was_left_out() -> None:
 
 def test_libraries_with_one_tile_are_known_without_measurements() -> None:
     """TensorRT-LLM's blockwise FP8 on Ada: read in its code, so a fit without Ada has it as well."""
-    found = {one.calibration: one for one in fit_kernels([], catalog(), "")}
-    one = found["gemm/ada/fp8_block/any/largest_tile_rows"]
+    result = {one.calibration: one for one in fit_kernels([], catalog(), "")}
+    one = result["gemm/ada/fp8_block/any/largest_tile_rows"]
     assert (one.value, one.kind) == (32.0, "datasheet")
     assert "TensorRT-LLM" in one.source
-    free = found["gemm/hopper/fp8_block/deepgemm/any_tile_columns"]
+    free = result["gemm/hopper/fp8_block/deepgemm/any_tile_columns"]
     assert (free.value, free.kind, free.num_rows) == (1.0, "datasheet", 0)
 
 
@@ -297,9 +297,9 @@ def test_attention_of_machines_never_measured_takes_what_all_share() -> None:
     shared = [at for at, (family, generation) in enumerate(pairs) if family == "attention" and generation == "any"]
     alone = load_catalog().with_tables([table.take(shared)])
     kernels = [row for row in read_kernels(workbook("validation.xlsx")) if row["kind"] == "attention"]
-    found = measurements(kernels, alone).families["attention"]
-    own = np.array([kind not in machine_lines(alone) for kind in found.generation]) & found.held_back
-    error = np.abs(calibrated_time(found, alone) / found.time - 1.0)[own]
+    result = measurements(kernels, alone).families["attention"]
+    own = np.array([kind not in machine_lines(alone) for kind in result.generation]) & result.held_back
+    error = np.abs(calibrated_time(result, alone) / result.time - 1.0)[own]
     assert np.median(error) < 0.09
     assert np.quantile(error, 0.9) < 0.30
 
@@ -307,15 +307,15 @@ def test_attention_of_machines_never_measured_takes_what_all_share() -> None:
 def test_a_board_of_300_w_is_an_accelerator_of_its_own() -> None:
     """Products of A100 on PCIe and on SXM: one set of constants, the clock by the cube root of the power."""
     kernels = [row for row in read_kernels(workbook("validation.xlsx")) if row["gpu"].startswith("A100")]
-    found = measurements([row for row in kernels if row["kind"] == "gemm"], load_catalog()).families["gemm"]
-    error = calibrated_time(found, load_catalog()) / found.time - 1.0
-    given, names = found.arguments, np.array(found.accelerator, dtype=object)
+    result = measurements([row for row in kernels if row["kind"] == "gemm"], load_catalog()).families["gemm"]
+    error = calibrated_time(result, load_catalog()) / result.time - 1.0
+    given, names = result.arguments, np.array(result.accelerator, dtype=object)
     long = 2.0 * given["m"] * given["n"] * given["k"] > 2e11
     rates = []
     for name in ("A100-SXM4-80GB", "A100-PCIe-80GB"):
         mine = long & (names == name)
         assert mine.sum() > 40 and abs(np.median(error[mine])) < 0.05
-        rates.append(float(np.median((2.0 * given["m"] * given["n"] * given["k"] / found.time)[mine])))
+        rates.append(float(np.median((2.0 * given["m"] * given["n"] * given["k"] / result.time)[mine])))
     assert rates[1] / rates[0] == pytest.approx((300.0 / 400.0) ** (1.0 / 3.0), abs=0.03)
 
 
@@ -324,9 +324,9 @@ def test_machines_by_line_are_judged_as_they_were_measured() -> None:
     products = [row for row in read_kernels(workbook("validation.xlsx")) if row["kind"] == "gemm"]
     shipped = load_catalog()
     amd = [row for row in products if row["gpu"] in ("MI300X", "MI355X") and row["dtype"] == "fp8_block"]
-    found = measurements(amd, shipped).families["gemm"]
-    long = found.held_back & (found.time > 5e-5)
-    assert np.median(np.abs(calibrated_time(found, shipped) / found.time - 1.0)[long]) < 0.05
+    result = measurements(amd, shipped).families["gemm"]
+    long = result.held_back & (result.time > 5e-5)
+    assert np.median(np.abs(calibrated_time(result, shipped) / result.time - 1.0)[long]) < 0.05
     nvidia = measurements([row for row in products if row["gpu"] == "H100-SXM-80GB"][::20], shipped).families["gemm"]
     sheet = shipped.calibration.constants(
         "gemm", *(np.array(names, dtype=object) for names in (nvidia.generation, nvidia.precision, nvidia.software))

@@ -49,16 +49,16 @@ def test_known_constants_of_an_allocator_are_found_again() -> None:
     memory = np.full(len(rows), np.nan)
     memory[plans.index] = (predicted(plans).number("memory_reserved") - kept_back) / 2.0**30
     made = replace(rows, number={**rows.number, "peak_mem_gb": memory})
-    found = {row.constant: row for row in fit_memory(made, catalog, "2026-01-01")}
-    assert set(found) == set(KNOWN)
-    assert found["activation_share"].value == pytest.approx(KNOWN["activation_share"], rel=0.05)
-    assert found["gathered_share"].value == pytest.approx(KNOWN["gathered_share"], rel=0.05)
-    assert found["allocator_share"].value == pytest.approx(KNOWN["allocator_share"], rel=0.05)
-    assert found["allocator_base"].value == pytest.approx(KNOWN["allocator_base"], rel=0.05)
-    assert found["allocator_base"].error < 0.002
+    result = {row.constant: row for row in fit_memory(made, catalog, "2026-01-01")}
+    assert set(result) == set(KNOWN)
+    assert result["activation_share"].value == pytest.approx(KNOWN["activation_share"], rel=0.05)
+    assert result["gathered_share"].value == pytest.approx(KNOWN["gathered_share"], rel=0.05)
+    assert result["allocator_share"].value == pytest.approx(KNOWN["allocator_share"], rel=0.05)
+    assert result["allocator_base"].value == pytest.approx(KNOWN["allocator_base"], rel=0.05)
+    assert result["allocator_base"].error < 0.002
     of_stack = sum(name == STACK for name in plans.plans.text("software").tolist())
     assert of_stack > FEWEST_MEMORY_ROWS
-    assert all(row.software == STACK and row.num_rows == of_stack for row in found.values())
+    assert all(row.software == STACK and row.num_rows == of_stack for row in result.values())
 
 
 def test_too_few_rows_and_papers_are_not_fitted() -> None:
@@ -73,10 +73,12 @@ def test_too_few_rows_and_papers_are_not_fitted() -> None:
 def test_the_shipped_constants_of_allocators_are_what_a_fit_gives() -> None:
     """The same bits: the part of ``calibrate --fit`` that takes seconds and stands on no other."""
     catalog = load_catalog()
-    found = fit_memory(read_measured().training, catalog.with_tables([calibration_table(documented_constants(""))]), "")
+    result = fit_memory(
+        read_measured().training, catalog.with_tables([calibration_table(documented_constants(""))]), ""
+    )
     table = catalog.tables["calibration"]
     names = ("family", "generation", "precision", "software", "constant")
     keys = zip(*(table.text(name).tolist() for name in names), strict=True)
     shipped = dict(zip(keys, table.number("value").tolist(), strict=True))
-    given = {tuple(getattr(one, name) for name in names): one.value * factor(one.unit) for one in found}
+    given = {tuple(getattr(one, name) for name in names): one.value * factor(one.unit) for one in result}
     assert given and given.items() <= shipped.items()

@@ -138,11 +138,11 @@ def test_the_generation_that_stands_for_the_reference_keeps_its_value_in_every_t
     gpus = rows.text["gpu"]
     blackwell = [row for row, gpu in enumerate(gpus) if gpu.startswith("B200") and rows.text["group"][row] == "serving"]
     ampere = [row for row, gpu in enumerate(gpus) if gpu.startswith("A100") and rows.text["group"][row] == "static"]
-    found = refitted(rows.take(sorted([*blackwell[::24], *ampere])), catalog, unknown=True).tables["calibration"]
-    own = found.text("constant") == "host_slowdown"
-    values = dict(zip(found.text("generation")[own].tolist(), found.number("value")[own].tolist(), strict=True))
+    result = refitted(rows.take(sorted([*blackwell[::24], *ampere])), catalog, unknown=True).tables["calibration"]
+    own = result.text("constant") == "host_slowdown"
+    values = dict(zip(result.text("generation")[own].tolist(), result.number("value")[own].tolist(), strict=True))
     assert values["blackwell"] == 1.0 and values["ampere"] != 1.2
-    assert len(found) < len(catalog.tables["calibration"]), "constants of other software are gone"
+    assert len(result) < len(catalog.tables["calibration"]), "constants of other software are gone"
 
 
 def test_unknown_software_takes_what_a_fit_says_of_it() -> None:
@@ -278,12 +278,12 @@ def test_published_constants_are_told_from_kernels() -> None:
 
 
 def test_constants_of_training_stacks_are_read_back_as_they_were_fitted() -> None:
-    found = training_constants(shipped().tables["calibration"], "2026-01-01")
-    assert {one.family for one in found} >= {"training_software", "experts"}
-    assert all(one.date == "2026-01-01" and one.num_rows > 0 and one.fit_set for one in found)
-    table = calibration_table(found)
+    result = training_constants(shipped().tables["calibration"], "2026-01-01")
+    assert {one.family for one in result} >= {"training_software", "experts"}
+    assert all(one.date == "2026-01-01" and one.num_rows > 0 and one.fit_set for one in result)
+    table = calibration_table(result)
     again = training_constants(table, "2026-01-01")
-    assert repr(again) == repr(found)
+    assert repr(again) == repr(result)
 
 
 # --- kernels -------------------------------------------------------------------------------------------------------
@@ -334,9 +334,9 @@ def test_the_command_shows_kernels_and_replaces_their_table(tmp_path: object) ->
     readme = Path(str(tmp_path)) / "README.md"
     begin, end = MARKERS["kernels"]
     readme.write_text(f"before\n{begin}\nold\n{end}\nafter\n", encoding="utf-8")
-    found = CliRunner().invoke(cli, ["validate", "--kernels", "--readme", str(readme)])
-    assert found.exit_code == 0, found.output
-    assert "matrix product over 50 us" in found.output and "H100-SXM-80GB" in found.output
+    done = CliRunner().invoke(cli, ["validate", "--kernels", "--readme", str(readme)])
+    assert done.exit_code == 0, done.output
+    assert "matrix product over 50 us" in done.output and "H100-SXM-80GB" in done.output
     text = readme.read_text(encoding="utf-8")
     assert text.startswith(f"before\n{begin}\n| operation |") and text.endswith(f"{end}\nafter\n")
     assert "old" not in text
@@ -361,6 +361,6 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     ],
 )
 def test_what_does_not_go_together_is_refused(arguments: list[str], words: str) -> None:
-    found = CliRunner().invoke(cli, ["validate", *arguments])
-    assert found.exit_code == 2
-    assert words in found.output
+    done = CliRunner().invoke(cli, ["validate", *arguments])
+    assert done.exit_code == 2
+    assert words in done.output

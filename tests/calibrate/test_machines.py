@@ -66,8 +66,8 @@ def test_lines_are_those_of_other_makers() -> None:
 
 def test_products_of_amd_reach_what_was_measured_under_the_power_limit() -> None:
     """54 % of the peak on MI300X, 64 % on MI325X and 63 % on MI355X: the power limit tells the first two apart."""
-    found = measurements([row for row in measured().kernels if str(row["gpu"]).startswith("MI3")], catalog())
-    held = found.families["gemm"]
+    result = measurements([row for row in measured().kernels if str(row["gpu"]).startswith("MI3")], catalog())
+    held = result.families["gemm"]
     own = catalog().calibration.constants(
         "gemm", *(np.array(part, dtype=object) for part in (held.generation, held.precision, held.software))
     )[0]
@@ -116,10 +116,10 @@ def test_every_published_row_of_machines_is_a_prediction() -> None:
 def test_a_source_moves_its_own_line_only() -> None:
     served = measured().machines[1]
     gaudi = served.take([row for row, gpu in enumerate(served.text["gpu"]) if gpu.startswith("Gaudi")])
-    found = fit_machines([gaudi], catalog(), DATE)
-    fitted = [one for one in found if one.kind == "measured"]
+    result = fit_machines([gaudi], catalog(), DATE)
+    fitted = [one for one in result if one.kind == "measured"]
     assert fitted and {one.generation for one in fitted} <= {"gaudi", "gaudi2", "gaudi3"}
-    assert all(one.source == SOURCE for one in found)
+    assert all(one.source == SOURCE for one in result)
 
 
 def test_fit_sets_are_neighbours_of_one_sheet() -> None:

@@ -109,9 +109,9 @@ def test_one_row_of_each_configuration_helps_its_others(kind: str, group: str, l
     published, catalog = getattr(read_measured(), kind), load_catalog()
     rows = published.take([row for row, name in enumerate(published.text["group"]) if name == group])
     errors = bands_left_out(cross_validated(rows, catalog).errors)
-    found = gains(errors, plans_to_fit(rows, catalog).plans)[0]
-    assert found.configurations >= least
-    assert found.after[0] < found.before[0] + 0.005 and found.after[1] < 1.02 * found.before[1]
+    result = gains(errors, plans_to_fit(rows, catalog).plans)[0]
+    assert result.configurations >= least
+    assert result.after[0] < result.before[0] + 0.005 and result.after[1] < 1.02 * result.before[1]
 
 
 def test_the_command(command: Command, tmp_path: Path) -> None:

@@ -102,36 +102,36 @@ def found(published: list[Published], catalog: Catalog) -> list[Pair]:
     return pairs_of(runs_of(published, catalog))
 
 
-def test_ratios_of_shipped_pairs_are_predicted_within_bounds(found: list[Pair]) -> None:
+def test_ratios_of_shipped_pairs_are_predicted_within_bounds(result: list[Pair]) -> None:
     """Bounds are what is reached. Of throughput the faster one should be named in 80 % and is not."""
-    engines = [one for one in found if one.kind == ENGINES]
+    engines = [one for one in result if one.kind == ENGINES]
     assert len(engines) >= 400 and len({one.first.publisher for one in engines}) >= 15
     rate, token = Score.of(engines, RATE), Score.of(engines, TOKEN)
     assert rate.median <= 0.12 and token.median <= 0.12
     assert rate.named >= 0.68 and token.named >= 0.8
     new = Score.of([one for one in engines if one.new], RATE)
     assert new.count >= 100 and new.median <= 0.2 and new.named >= 0.58
-    pools = [one for one in found if one.kind == POOLS]
+    pools = [one for one in result if one.kind == POOLS]
     assert len(pools) >= 30 and Score.of(pools, RATE).named >= 0.8 and Score.of(pools, TOKEN).named >= 0.8
 
 
-def test_the_accuracy_page_says_what_the_pairs_give(found: list[Pair]) -> None:
+def test_the_accuracy_page_says_what_the_pairs_give(result: list[Pair]) -> None:
     page = ACCURACY_PAGE.read_text(encoding="utf-8")
-    header, lines = pair_table(found)
+    header, lines = pair_table(result)
     for line in (header, *lines):
         assert "| " + " | ".join(line) + " |" in page
-    engines = [one for one in found if one.kind == ENGINES]
+    engines = [one for one in result if one.kind == ENGINES]
     sources = {one.first.source for one in engines}
     publishers = {one.first.publisher for one in engines}
     words = " ".join(page.split())
     assert f"{len(sources)} sources of {len(publishers)} publishers give {len(engines)} such pairs" in words
-    assert f"another {len(found) - len(engines)} are one pool" in words
+    assert f"another {len(result) - len(engines)} are one pool" in words
     assert f"{sum(one.new for one in engines)} pairs are in no fit" in words
 
 
-def test_an_engine_that_prefills_first_has_the_shorter_time_per_token(found: list[Pair]) -> None:
+def test_an_engine_that_prefills_first_has_the_shorter_time_per_token(result: list[Pair]) -> None:
     """What the users of a Serve sheet see of SGLang beside vLLM was measured: 1.2 to 1.5 times at one throughput."""
-    own = [one for one in found if one.engines == ("sglang", "vllm") and TOKEN in one.ratios and not one.new]
+    own = [one for one in result if one.engines == ("sglang", "vllm") and TOKEN in one.ratios and not one.new]
     turns = [1.0 if one.first.engine == "vllm" else -1.0 for one in own]
     longer = [
         (one.ratios[TOKEN][0] ** turn, one.ratios[TOKEN][1] ** turn) for one, turn in zip(own, turns, strict=True)
@@ -140,11 +140,11 @@ def test_an_engine_that_prefills_first_has_the_shorter_time_per_token(found: lis
     assert sum(measured > 1.1 and predicted > 1.1 for measured, predicted in longer) >= 0.8 * len(longer)
 
 
-def test_every_collected_run_is_cited_and_is_in_a_pair(published: list[Published], found: list[Pair]) -> None:
+def test_every_collected_run_is_cited_and_is_in_a_pair(published: list[Published], result: list[Pair]) -> None:
     text = published[-1].text
     assert all(source.strip() for source in text["source"])
     assert len(set(text["row_id"])) == len(text["row_id"])
-    used = {run.row_id for one in found for run in (one.first, one.second)}
+    used = {run.row_id for one in result for run in (one.first, one.second)}
     assert [row for row in text["row_id"] if row not in used] == []
 
 

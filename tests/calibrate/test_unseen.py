@@ -147,9 +147,9 @@ def test_the_table_has_first_and_todays_errors_side_by_side(monkeypatch: pytest.
 
 
 def test_first_predictions_are_read_once_and_are_numbers() -> None:
-    found = first_predictions()
-    assert len(found) > 100
-    values = np.array([(one.predicted, one.low, one.high) for one in found.values()])
+    result = first_predictions()
+    assert len(result) > 100
+    values = np.array([(one.predicted, one.low, one.high) for one in result.values()])
     assert (values[~np.isnan(values)] > 0.0).all()
 
 
@@ -208,18 +208,18 @@ def inside_as_first_predicted(
         for row, mixture in rows_by_software(rows, catalog, known)
         if experts in (None, mixture)
     }
-    found: dict[str, tuple[str, bool]] = {}
+    result: dict[str, tuple[str, bool]] = {}
     for line in resources.rows("calibrate/unseen_first.csv"):
         name = line["row_id"]
-        if line["kind"] != rows.kind or name not in chosen or name in found or not line["low"]:
+        if line["kind"] != rows.kind or name not in chosen or name in result or not line["low"]:
             continue
         if line["metric"] == "peak_mem_gb" or (line["metric"] == "ttft_ms") != first:
             continue
         error = math.log(float(line["measured"]) / float(line["predicted"]))
         band = math.log(float(line["high" if error > 0.0 else "low"]) / float(line["predicted"]))
         own = math.sqrt(max(band**2 - source_then(family, *chosen[name], first, line["commit"]) ** 2, 0.0))
-        found[name] = line["commit"], abs(error) <= math.hypot(own, width)
-    return found
+        result[name] = line["commit"], abs(error) <= math.hypot(own, width)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -252,8 +252,8 @@ def test_the_band_of_a_new_source_holds_eighty_percent_of_runs_that_were_read_la
     rows = next(one for one in published if one.kind == {"training_band": "training"}.get(family, "inference"))
     word = np.array(["any"], dtype=object)
     source = float(catalog.calibration.constants(family, word, word, word)[0][name][0, 0])
-    found = inside_as_first_predicted(rows, catalog, source, experts, unread, name.startswith("first"))
-    inside = [held for reading, held in found.values() if reading in readings]
+    result = inside_as_first_predicted(rows, catalog, source, experts, unread, name.startswith("first"))
+    inside = [held for reading, held in result.values() if reading in readings]
     assert len(inside) > 30 and 0.72 <= np.mean(inside) <= 0.84, (len(inside), np.mean(inside))
 
 

@@ -86,10 +86,10 @@ def test_statistics_of_a_summary() -> None:
     def record(error: float) -> Record:
         return Record("r", "s", "g", "a", "iter_time_s", 1.0, 1.0 + error, error, "", "training", "step time", True)
 
-    found = summary(("g",), [record(0.1), record(0.3), record(0.2), record(math.nan)])
-    assert (found.count, found.coverage) == (4, 0.75)
-    assert [found.mean, found.median, found.p90, found.max] == pytest.approx([0.2, 0.2, 0.28, 0.3])
-    assert math.isnan(found.in_band) and math.isnan(summary((), [record(math.nan)]).mean)
+    result = summary(("g",), [record(0.1), record(0.3), record(0.2), record(math.nan)])
+    assert (result.count, result.coverage) == (4, 0.75)
+    assert [result.mean, result.median, result.p90, result.max] == pytest.approx([0.2, 0.2, 0.28, 0.3])
+    assert math.isnan(result.in_band) and math.isnan(summary((), [record(math.nan)]).mean)
 
 
 def test_csv_has_a_line_per_row_and_metric(report: ValidationReport) -> None:
@@ -199,10 +199,10 @@ def test_shipped_rows_meet_their_tolerances(catalog: Catalog) -> None:
 
 
 def test_predictions_beat_one_constant_mfu(catalog: Catalog, training: Published) -> None:
-    found = {one.key: one for one in against_constant_mfu([training], catalog)}
-    assert "papers" not in found
-    assert all(one.count > 0 and one.constant_mfu >= 0.0 for one in found.values())
-    assert found["nanotron"].behind < -0.2, "bad mappings are what a constant cannot know"
+    result = {one.key: one for one in against_constant_mfu([training], catalog)}
+    assert "papers" not in result
+    assert all(one.count > 0 and one.constant_mfu >= 0.0 for one in result.values())
+    assert result["nanotron"].behind < -0.2, "bad mappings are what a constant cannot know"
 
 
 def test_the_baseline_is_exact_for_one_row(catalog: Catalog, training: Published) -> None:

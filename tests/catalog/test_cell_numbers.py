@@ -33,10 +33,10 @@ SERIALS = [0.25, 1.0, 1.5, 31.0, 59.0, 61.0, 64.0, 366.0, 5.847, 2958465.0, 4602
 @pytest.mark.parametrize("serial", SERIALS)
 def test_dates_of_openpyxl_are_the_numbers_of_their_cells(serial: float) -> None:
     """A number in a date format as pandas and openpyxl hand it over, in both date systems."""
-    found = from_excel(serial)
-    assert as_number(found) == pytest.approx(serial, abs=2e-8)  # openpyxl rounds to milliseconds
+    result = from_excel(serial)
+    assert as_number(result) == pytest.approx(serial, abs=2e-8)  # openpyxl rounds to milliseconds
     if serial == int(serial):
-        assert as_number(found) == serial == to_excel(found)
+        assert as_number(result) == serial == to_excel(result)
         date = from_excel(serial, CALENDAR_MAC_1904) if serial < 2_900_000 else datetime.datetime(9999, 12, 31)
         assert serial_number(date, date_1904=True) == (serial if serial < 2_900_000 else 2957003.0)
 
@@ -159,5 +159,5 @@ def test_dates_that_excel_hands_to_xlwings_are_numbers(date_1904: bool) -> None:
         env=dict(os.environ), capture_output=True, text=True, timeout=1100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    serials, found, others = json.loads(done.stdout.splitlines()[-1])
-    assert found == serials and others == ["text", 2.0]
+    serials, result, others = json.loads(done.stdout.splitlines()[-1])
+    assert result == serials and others == ["text", 2.0]

@@ -75,12 +75,12 @@ def test_check_says_what_is_doubtful(tmp_path: Path) -> None:
     set_cell(content, "prices!C2", 2019)
     content["training"].append(["A", *content["training"][1][1:]])
     content["Inferences"] = [["x"], [1]]
-    found = check(write(tmp_path / "study.xlsx", content), today=datetime.date(2026, 1, 1))
-    assert found.ok
-    assert found.counts == {
+    result = check(write(tmp_path / "study.xlsx", content), today=datetime.date(2026, 1, 1))
+    assert result.ok
+    assert result.counts == {
         "accelerators": 2, "networks": 3, "models": 2, "prices": 2, "calibration": 2, "training": 3,
     }  # fmt: skip
-    assert found.lines() == [
+    assert result.lines() == [
         "study.xlsx [Inferences]: doubtful: the sheet is not read; if inference is meant, give it that name",
         'study.xlsx [accelerators!I2]: doubtful: "H100" has no source',
         'study.xlsx [accelerators!J3]: doubtful: "A100" has no year',
@@ -127,9 +127,9 @@ def test_check_says_once_what_many_rows_lack(tmp_path: Path) -> None:
 def test_check_runs_the_tests_that_need_equations(workbook: Path, command: Callable[..., Outcome]) -> None:
     from xlperf.base.errors import Fault
 
-    found = check(workbook, [lambda catalog: [Fault(catalog.origin, "a model is not what it says")]])
-    assert not found.ok
-    assert found.lines()[0] == "xlperf.xlsx: a model is not what it says"
+    result = check(workbook, [lambda catalog: [Fault(catalog.origin, "a model is not what it says")]])
+    assert not result.ok
+    assert result.lines()[0] == "xlperf.xlsx: a model is not what it says"
     outcome = command("check", workbook)
     assert (outcome.code, outcome.err) == (0, "")
 
@@ -163,8 +163,8 @@ def test_a_row_left_further_below_a_table_is_told_of(tmp_path: Path) -> None:
 )
 def test_numbers_far_beyond_all_others_are_doubted(cell: str, value: float, line: str, tmp_path: Path) -> None:
     def far(content: Any) -> list[str]:
-        found = check(write(tmp_path / "xlperf.xlsx", content), today=datetime.date(2025, 1, 1))
-        return [str(fault) for fault in found.warnings if "of all other rows" in fault.problem]
+        result = check(write(tmp_path / "xlperf.xlsx", content), today=datetime.date(2025, 1, 1))
+        return [str(fault) for fault in result.warnings if "of all other rows" in fault.problem]
 
     assert far(sheets()) == []
     (said,) = far(set_cell(sheets(), cell, value))

@@ -52,11 +52,11 @@ def test_suggestions_are_computed_for_faults_that_are_shown(tmp_path: Path, comm
 
     monkeypatch.setattr("xlperf.catalog.references.nearest", counted)
     rows = [f"p{i},Llama3-70B-instruct-v{i},H100-SXM-80GB-x{i},8" for i in range(2000)]
-    found = command("evaluate", csv_of(tmp_path / "plans.csv", *rows))
-    assert found.code == 2
-    assert len(found.err.splitlines()) == 51
-    assert "did you mean" in found.err.splitlines()[49]
-    assert found.err.endswith("... and 3,950 more faults\n")
+    done = command("evaluate", csv_of(tmp_path / "plans.csv", *rows))
+    assert done.code == 2
+    assert len(done.err.splitlines()) == 51
+    assert "did you mean" in done.err.splitlines()[49]
+    assert done.err.endswith("... and 3,950 more faults\n")
     assert len(asked) == 50
 
 
@@ -81,13 +81,13 @@ def test_time_of_a_bad_file_grows_with_its_rows(
 def test_a_header_of_thousands_of_unknown_columns(tmp_path: Path, command: Command) -> None:
     header = HEADER + "".join(f",tensr paralel {i}" for i in range(10_000))
     start = time.process_time()
-    found = command("evaluate", csv_of(tmp_path / "wide.csv", PLAN + "," * 10_000, header=header))
-    assert found.code == 2
-    assert "did you mean tensor parallel" in found.err
+    done = command("evaluate", csv_of(tmp_path / "wide.csv", PLAN + "," * 10_000, header=header))
+    assert done.code == 2
+    assert "did you mean tensor parallel" in done.err
     assert time.process_time() - start < 10.0
     header = ",".join(f"c{i}" for i in range(20_000))
-    found = command("evaluate", csv_of(tmp_path / "wide.csv", header=header))
-    assert (found.code, found.err) == (2, "wide.csv [line 1]: has 20,000 columns; 16,384 are the most\n")
+    done = command("evaluate", csv_of(tmp_path / "wide.csv", header=header))
+    assert (done.code, done.err) == (2, "wide.csv [line 1]: has 20,000 columns; 16,384 are the most\n")
 
 
 def test_forty_thousand_bad_cells_of_an_equation() -> None:
@@ -124,9 +124,9 @@ def test_measurements_that_are_no_numbers() -> None:
 # --- what the worker takes -----------------------------------------------------------------------------------------
 
 
-def words(found: Sequence[Sequence[Any]]) -> str:
+def words(result: Sequence[Sequence[Any]]) -> str:
     """What the first cell of an answer says."""
-    cell = found[0][0]
+    cell = result[0][0]
     return cell.message if isinstance(cell, CellError) else str(cell)
 
 
@@ -164,9 +164,9 @@ def test_half_a_character_is_refused_wherever_it_comes_from(tmp_path: Path, comm
     assert command("check", path).err == (
         'xlperf.xlsx [training!A2]: name must be text, got "\\ud83d and \U0001f600", which holds half a character\n'
     )
-    found = command("explain", csv_of(tmp_path / "plans.csv", PLAN), "--name", "a\udcff")
-    assert (found.code, found.err.count("\n")) == (2, 1)
-    assert 'no plan is named "a\\udcff"' in found.err
+    done = command("explain", csv_of(tmp_path / "plans.csv", PLAN), "--name", "a\udcff")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert 'no plan is named "a\\udcff"' in done.err
 
 
 def test_values_that_are_several_are_no_value() -> None:
@@ -206,18 +206,18 @@ def test_one_syntax_of_numbers_for_workbook_and_csv(text: str, tmp_path: Path, c
     assert not np.isfinite(number_of(text))
     header = f"{HEADER},tensor parallel"
     quoted = f'"{text}"'
-    found = command("evaluate", csv_of(tmp_path / "plans.csv", f"{PLAN},{quoted}", header=header))
+    done = command("evaluate", csv_of(tmp_path / "plans.csv", f"{PLAN},{quoted}", header=header))
     comma = ", which has a decimal comma; write 1.5" if text == "1,5" else ""
     line = f'tensor parallel: tensor parallel must be a whole number of at least 1, got "{text}"{comma}\n'
-    assert (found.code, found.err) == (2, "plans.csv [line 2, " + line.replace("parallel:", "parallel]:", 1))
+    assert (done.code, done.err) == (2, "plans.csv [line 2, " + line.replace("parallel:", "parallel]:", 1))
     for content in ("<v>{}</v>", "<is><t>{}</t></is>"):
         path = write(tmp_path / "xlperf.xlsx", sheets(), tables=False)
         kind = "n" if "<v>" in content else "inlineStr"
         _in_training(path, "E2", f'<c r="E2" t="{kind}">{content.format(text)}</c>')
-        found = command("evaluate", path)
-        assert found.code == 2
-        assert found.err.startswith("xlperf.xlsx [training!E2]: tensor parallel must be a whole number of at least 1")
-        assert f'"{text}"' in found.err
+        done = command("evaluate", path)
+        assert done.code == 2
+        assert done.err.startswith("xlperf.xlsx [training!E2]: tensor parallel must be a whole number of at least 1")
+        assert f'"{text}"' in done.err
     problem = refused(lambda given: limit_of("inference", given), f"ttft<={text}")
     assert any(words in problem for words in ("must be as", "is no number", "cannot be in"))
 
@@ -258,9 +258,9 @@ def test_encodings_that_the_parser_does_not_take(encoding: str, tmp_path: Path, 
     declared = f'<?xml version="1.0" encoding="{encoding}"?><workbook'
     _in_part(path, "xl/workbook.xml", r"<workbook\b", declared)
     for words in (["check"], ["check", "--text"]):
-        found = command(*words, path)
-        assert found.code == 2
-        assert found.err.startswith("xlperf.xlsx: is damaged (xl/workbook.xml)")
+        done = command(*words, path)
+        assert done.code == 2
+        assert done.err.startswith("xlperf.xlsx: is damaged (xl/workbook.xml)")
 
 
 # --- what reaches a terminal ---------------------------------------------------------------------------------------
@@ -294,8 +294,8 @@ def test_names_formulas_and_notes_cannot_steer_a_terminal(tmp_path: Path, comman
         ["explain", path],
         ["evaluate", path, "--vary", "a=1"],
     ):
-        found = command(*arguments)
-        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\ufeff]", found.out + found.err)
+        done = command(*arguments)
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\ufeff]", done.out + done.err)
     lines = command("check", "--text", path).out.splitlines()
     assert "# a\\x9b31m\\x85b\\u2028c\\u202ed\\nx" in lines
     assert any('="a\\x9b31m\\x85b\\u2028c\\u202ed\\nx"' in line for line in lines)
@@ -304,12 +304,12 @@ def test_names_formulas_and_notes_cannot_steer_a_terminal(tmp_path: Path, comman
 def test_names_of_plans_in_tables_and_messages(tmp_path: Path, command: Command) -> None:
     evil = '"a\x1b[2J\x9b31m\nb"'
     path = csv_of(tmp_path / "plans.csv", PLAN.replace("first", evil) + ",8", header=f"{HEADER},tensor parallel")
-    found = command("evaluate", path, "--vary", "tensor parallel=3,8")
-    assert found.code == 0
-    assert len(found.out.splitlines()) == 5
-    assert "a\\x1b[2J\\x9b31m\\nb" in found.out
-    found = command("search", path, "--vary", "num accelerators=64", "--target", "step time<=1e9")
-    assert found.err.startswith("a\\x1b[2J\\x9b31m\\nb: num accelerators 64 is the least")
+    done = command("evaluate", path, "--vary", "tensor parallel=3,8")
+    assert done.code == 0
+    assert len(done.out.splitlines()) == 5
+    assert "a\\x1b[2J\\x9b31m\\nb" in done.out
+    done = command("search", path, "--vary", "num accelerators=64", "--target", "step time<=1e9")
+    assert done.err.startswith("a\\x1b[2J\\x9b31m\\nb: num accelerators 64 is the least")
 
 
 def test_commands_print_through_one_function() -> None:

@@ -154,11 +154,11 @@ def test_a_unique_longer_name_is_taken_by_whole_words_and_every_answer_says_so(
 
 def test_a_note_about_a_name_is_never_a_reason_and_a_refusal_has_no_badge(command: Callable[..., Outcome]) -> None:
     """``xlperf train --num-accelerators 7`` said MEASURED, and of H100 "accelerator H100 taken as" as its reason."""
-    found = command("train", "--num-accelerators", "1", "--accelerator", "H100")
-    assert found.code == 1
-    assert found.out.startswith("No answer: on 1 accelerators: needs ")
-    assert "Accelerator H100 taken as H100-SXM-80GB." in found.out.splitlines()[0]
-    assert "MEASURED" not in found.out
+    done = command("train", "--num-accelerators", "1", "--accelerator", "H100")
+    assert done.code == 1
+    assert done.out.startswith("No answer: on 1 accelerators: needs ")
+    assert "Accelerator H100 taken as H100-SXM-80GB." in done.out.splitlines()[0]
+    assert "MEASURED" not in done.out
 
 
 class _Installed(Engine):

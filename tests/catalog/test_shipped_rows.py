@@ -28,7 +28,7 @@ NOT_A_SOURCE = re.compile(
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "result"),
     [
         ("public file, look-up id 54939130361, 8.2", False),
         ("docs.example.com/page.html (stored page)", False),
@@ -38,8 +38,8 @@ NOT_A_SOURCE = re.compile(
         ("GB200 GKE benchmark README, section 8.2", True),
     ],
 )
-def test_what_a_source_is(text: str, found: bool) -> None:
-    assert (NOT_A_SOURCE.search(text) is None) == found
+def test_what_a_source_is(text: str, result: bool) -> None:
+    assert (NOT_A_SOURCE.search(text) is None) == result
 
 
 def _sources() -> Iterator[tuple[str, str]]:
@@ -61,10 +61,10 @@ def _sources() -> Iterator[tuple[str, str]]:
 
 
 def test_every_source_names_what_a_reader_can_find() -> None:
-    found = list(_sources())
-    assert len(found) > 20_000
-    assert {place.split()[0] for place, _ in found} >= {"xlperf.xlsx", "validation.xlsx", "kernels.csv"}
-    assert [(place, text) for place, text in found if NOT_A_SOURCE.search(text)] == []
+    result = list(_sources())
+    assert len(result) > 20_000
+    assert {place.split()[0] for place, _ in result} >= {"xlperf.xlsx", "validation.xlsx", "kernels.csv"}
+    assert [(place, text) for place, text in result if NOT_A_SOURCE.search(text)] == []
 
 
 def test_a_shipped_run_of_the_papers_has_the_time_that_validate_gives_it(catalog: Catalog) -> None:

@@ -64,7 +64,7 @@ def stored(path: Path, *values: str) -> Path:
     return edited(
         made(path, [[*HEADER, "prefix hit rate"], *rows]),
         "xl/worksheets/sheet1.xml",
-        lambda text: re.sub(r"(</f>)<v ?/?>(?:</v>)?", lambda found: f"{found[1]}<v>{next(left)}</v>", text),
+        lambda text: re.sub(r"(</f>)<v ?/?>(?:</v>)?", lambda match: f"{match[1]}<v>{next(left)}</v>", text),
     )
 
 
@@ -108,16 +108,16 @@ def test_only_plans_that_use_an_orphan_row_fail_and_the_cell_is_named(tmp_path: 
     assert str(network).startswith('own.xlsx [accelerators!G3]: unknown network "DGX-A10"')
     plans = "model,accelerator,num accelerators\nllama-2-7b,H100,8\n"
     (tmp_path / "plans.csv").write_text(plans, encoding="utf-8")
-    found = command("evaluate", tmp_path / "plans.csv", "--catalog", path, "-o", tmp_path / "out.csv")
-    assert found.code == 0
-    assert found.err.splitlines()[:2] == [f"note: left out: {network}", f"note: left out: {price}"]
+    done = command("evaluate", tmp_path / "plans.csv", "--catalog", path, "-o", tmp_path / "out.csv")
+    assert done.code == 0
+    assert done.err.splitlines()[:2] == [f"note: left out: {network}", f"note: left out: {price}"]
     (tmp_path / "plans.csv").write_text(plans + "llama-2-7b,A100,8\n", encoding="utf-8")
-    found = command("evaluate", tmp_path / "plans.csv", "--catalog", path)
-    assert found.code == 2
-    assert f'plans.csv [line 3, accelerator]: accelerator "A100" cannot be used: {network}\n' in found.err
-    found = command("check", path)
-    assert found.code == 2
-    assert f"{price}\n" in found.err and f"{network}\n" in found.err
+    done = command("evaluate", tmp_path / "plans.csv", "--catalog", path)
+    assert done.code == 2
+    assert f'plans.csv [line 3, accelerator]: accelerator "A100" cannot be used: {network}\n' in done.err
+    done = command("check", path)
+    assert done.code == 2
+    assert f"{price}\n" in done.err and f"{network}\n" in done.err
 
 
 def test_cells_of_other_plans_compute_beside_an_orphan_row() -> None:
@@ -152,14 +152,14 @@ def test_what_refers_to_a_row_that_is_left_out_is_left_out_with_it() -> None:
     row = int(np.flatnonzero(accelerators["device"] != "")[0])
     named = np.where(devices["device"] == accelerators["device"][row], "HBM9", devices["memory"])
     changed = replace(devices, columns={**devices.columns, "memory": named})
-    found = catalog.with_tables([changed, accelerators, catalog.tables["prices"]])
-    assert [fault.problem for fault in found.orphans.faults] == ['unknown memory "HBM9"']
+    result = catalog.with_tables([changed, accelerators, catalog.tables["prices"]])
+    assert [fault.problem for fault in result.orphans.faults] == ['unknown memory "HBM9"']
     name = accelerators["accelerator"][row]
     asked = Table("training", {"accelerator": np.array([name], dtype=object)})
     with pytest.raises(InputError, match=re.escape(f'accelerator "{name}" cannot be used: xlperf.xlsx [devices!D')):
-        found.rows("accelerators", asked["accelerator"], asked, "accelerator")
+        result.rows("accelerators", asked["accelerator"], asked, "accelerator")
     with pytest.raises(InputError, match='unknown memory "HBM9"'):
-        pickle.loads(pickle.dumps(found)).rows("accelerators", asked["accelerator"], asked, "accelerator")
+        pickle.loads(pickle.dumps(result)).rows("accelerators", asked["accelerator"], asked, "accelerator")
 
 
 @pytest.mark.parametrize("ending", [".csv", ".parquet", ".xlsx"])
@@ -174,8 +174,8 @@ def test_a_header_alone_has_no_plans(tmp_path: Path, command: Command, ending: s
     else:
         path.write_text(",".join(header) + "\n", encoding="utf-8")
     for output in ("-", tmp_path / "out.csv", tmp_path / "out.parquet", tmp_path / "out.xlsx"):
-        found = command("evaluate", path, "-o", output)
-        assert (found.code, found.err) == (2, f"plans{ending}: has no plans; fill at least one row\n")
+        done = command("evaluate", path, "-o", output)
+        assert (done.code, done.err) == (2, f"plans{ending}: has no plans; fill at least one row\n")
     assert len(xlperf.evaluate(pd.DataFrame(columns=header))) == 0
 
 
@@ -253,8 +253,8 @@ def test_a_header_of_ten_thousand_unknown_columns_takes_little_memory() -> None:
 def test_headers_of_the_trade_are_columns(kind: str, header: list[str], columns: str) -> None:
     """Case S06: the headers GPU, TP, ISL and OSL of a table of a benchmark."""
     assert plan_kind(header) == kind
-    found = parse_header(kind, header)
-    assert ([one.column.name for one in found.fields], found.faults, found.own) == (columns.split(), (), ())
+    result = parse_header(kind, header)
+    assert ([one.column.name for one in result.fields], result.faults, result.own) == (columns.split(), (), ())
 
 
 @pytest.mark.parametrize(
@@ -295,15 +295,15 @@ def test_columns_of_ones_own_pass_through_and_are_said_once(tmp_path: Path, comm
     note = "note: columns that are not read: Owner, cost center\n"
     for step in range(2):  # a file of results is a file of plans again
         output = tmp_path / f"out{step}{ending}"
-        found = command("evaluate", source, "-o", output)
-        assert found.code == 0 and found.err.count(note) == 1
+        done = command("evaluate", source, "-o", output)
+        assert done.code == 0 and done.err.count(note) == 1
         source = output
     shown = csv_rows(command("evaluate", source, "-o", "-").out)
     assert [(row["owner"], row["cost_center"]) for row in shown] == [("ann", "0042"), ("'=1+1", "")]
     assert [float(row["step_time"]) > 0 for row in shown] == [True, True]
     assert command("explain", source).err.startswith(note)
-    found = command("evaluate", source, "--vary", "owner=a,b")
-    assert found.code == 2 and 'unknown column "owner"' in found.err
+    done = command("evaluate", source, "--vary", "owner=a,b")
+    assert done.code == 2 and 'unknown column "owner"' in done.err
     card = [[name, value] for name, value in zip(OWN, [*rows[0][:3], 64.0, 8.0, "x"], strict=True)]
     assert Session().call("XLPERF_CHECK", [card])[0][0].endswith('not read: "Owner", "cost center"')
     assert isinstance(Session().call("XLPERF_STEP_TIME", [card])[0][0], float)
@@ -468,9 +468,9 @@ def test_other_files_of_spreadsheet_programs_are_refused_by_name(tmp_path: Path,
     for ending in (".xls", ".xlsb", ".numbers"):
         (tmp_path / f"plans{ending}").write_bytes(b"\xd0\xcf\x11\xe0")
         for name in ("evaluate", "check", "explain"):
-            found = command(name, tmp_path / f"plans{ending}")
-            assert found.code == 2
-            assert f"({ending}); open it there and save it as .xlsx\n" in found.err
+            done = command(name, tmp_path / f"plans{ending}")
+            assert done.code == 2
+            assert f"({ending}); open it there and save it as .xlsx\n" in done.err
 
 
 @pytest.mark.parametrize(
@@ -502,7 +502,7 @@ def test_plans_that_are_all_illegal_are_said_and_the_answer_is_no(tmp_path: Path
     for legal, used in ((1, rows), (0, rows[1:])):
         path = made(tmp_path / "plans.xlsx", [[*HEADER, "tensor parallel"], *([*row, 8] for row in used)])
         for output in ("-", tmp_path / "o.xlsx"):
-            found = command("evaluate", path, "-o", output)
-            assert found.code == (0 if legal else 1)
-            assert f"{legal} of {len(used)} plans legal: " in found.err
-            assert "which do not divide the 7 accelerators of the plan" in found.err
+            done = command("evaluate", path, "-o", output)
+            assert done.code == (0 if legal else 1)
+            assert f"{legal} of {len(used)} plans legal: " in done.err
+            assert "which do not divide the 7 accelerators of the plan" in done.err

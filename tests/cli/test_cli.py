@@ -65,10 +65,10 @@ def test_examples_of_the_help_have_options_that_exist(command: Command, name: st
     for line in re.findall(r"^ +xlperf (.*?)(?: {2,}.*)?$", shown, re.MULTILINE):
         for part in line.partition(" > ")[0].split(" | "):
             given = shlex.split(part.removeprefix("xlperf "))
-            own, found, words = cli.resolve_command(click.Context(cli), given)
-            assert found is not None and own in cli.tasks(), line
-            context = click.Context(found, info_name=own)
-            _, left, _ = found.make_parser(context).parse_args(words)
+            own, result, words = cli.resolve_command(click.Context(cli), given)
+            assert result is not None and own in cli.tasks(), line
+            context = click.Context(result, info_name=own)
+            _, left, _ = result.make_parser(context).parse_args(words)
             assert left == [], line
 
 
@@ -272,12 +272,12 @@ def test_check_says_no_where_a_model_is_not_what_its_row_states(command: Command
     line = next(row for row in range(top + 1, 400) if rows.cell(row, 1).value == MODEL)
     rows.cell(line, column).value = 9.25
     wrong.save(tmp_path / "wrong.xlsx")
-    found = command("check", tmp_path / "wrong.xlsx")
-    assert (found.code, found.err) == (1, "")
+    done = command("check", tmp_path / "wrong.xlsx")
+    assert (done.code, done.err) == (1, "")
     letter = openpyxl.utils.get_column_letter(column)
     place = f"wrong.xlsx [models!{letter}{line}]"
     expected = f"{place}: {MODEL} has 8.03 billion parameters by its shape, 9.25 are stated (-13.2%)"
-    assert found.out.splitlines()[0] == expected
+    assert done.out.splitlines()[0] == expected
 
 
 def test_new_workbook_is_computed_as_it_is(command: Command, tmp_path: Path) -> None:

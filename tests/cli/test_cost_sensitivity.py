@@ -39,10 +39,10 @@ def test_each_case_takes_every_value_of_its_own(catalog: Catalog) -> None:
     low = [{**NODE, "wafer_price": 15_000}], [{**PACKAGE, "bonding_yield": 0.999}], [{**DESIGNS[0], "memory_price": 8}]
     plain = load_catalog().with_tables([table_of("process_nodes", low[0]), table_of("packages", low[1])])
     expected = evaluate_designs(table_of("chiplets", low[2]), plain)["module_cost"][0]
-    found = {case: evaluate_designs(designs, catalog, case)["module_cost"][0] for case in ("low", "base", "high")}
-    assert found["low"] == expected
-    assert found["low"] < found["base"] < found["high"]
-    hours = {case: evaluate_servers(catalog.tables["servers"], case)["cost_rate"][0] for case in found}
+    result = {case: evaluate_designs(designs, catalog, case)["module_cost"][0] for case in ("low", "base", "high")}
+    assert result["low"] == expected
+    assert result["low"] < result["base"] < result["high"]
+    hours = {case: evaluate_servers(catalog.tables["servers"], case)["cost_rate"][0] for case in result}
     assert hours["low"] < hours["base"] < hours["high"]
     own = {**SERVER, "accelerator_price": 30_000, "life": 4}
     assert hours["high"] == evaluate_servers(table_of("servers", [own]))["cost_rate"][0]

@@ -21,20 +21,20 @@ Command = Callable[..., Outcome]
 
 
 def test_help_of_the_bare_command_is_printed_once(command: Command) -> None:
-    found = command()
-    assert (found.code, found.err) == (0, "")
-    assert found.out.count("Usage:") == 1
-    assert "\x08" not in found.out
-    assert found.out.splitlines()[-1].lstrip().startswith("Exit codes:")
+    done = command()
+    assert (done.code, done.err) == (0, "")
+    assert done.out.count("Usage:") == 1
+    assert "\x08" not in done.out
+    assert done.out.splitlines()[-1].lstrip().startswith("Exit codes:")
 
 
 def test_an_engine_may_not_use_more_than_there_is(tmp_path: Path, command: Command) -> None:
     header = f"{HEADER},prompt length,output length,batch size"
-    found = command(
+    done = command(
         "evaluate", csv_of(tmp_path / "plans.csv", "a,DeepSeek-V3,H100-SXM-80GB,2,1000,100,1", header=header)
     )
-    needs, may, of = (float(number) for number in re.findall(r"([\d.]+) GiB", found.out)[:3])
-    assert "the engine may use" in found.out
+    needs, may, of = (float(number) for number in re.findall(r"([\d.]+) GiB", done.out)[:3])
+    assert "the engine may use" in done.out
     assert needs > of >= may
 
 
@@ -42,10 +42,10 @@ def test_a_limit_that_plan_and_option_state_is_named_once(tmp_path: Path, comman
     header = f"{HEADER},prompt length,output length,batch size,ttft target (ms)"
     path = csv_of(tmp_path / "plans.csv", "a,Llama3-70B,H100-SXM-80GB,8,1000,100,4,500", header=header)
     vary = ("--vary", "num accelerators=8", "--with-auto", "tensor parallel")
-    found = command("search", path, *vary, "--target", "ttft<=500")
-    assert found.err.count("ttft <= 500 ms") == 1
-    found = command("search", path, *vary, "--target", "ttft<=400")
-    assert "ttft <= 400 ms" in found.err and "500" not in found.err
+    done = command("search", path, *vary, "--target", "ttft<=500")
+    assert done.err.count("ttft <= 500 ms") == 1
+    done = command("search", path, *vary, "--target", "ttft<=400")
+    assert "ttft <= 400 ms" in done.err and "500" not in done.err
     limits = [limit_of("inference", text) for text in ("ttft<=500", "ttft<500", "ttft>=1", "tpot<=20", "ttft<=0.6 s")]
     assert [limit.words for limit in tightest(limits)] == ["ttft < 500 ms", "ttft >= 1 ms", "tpot <= 20 ms"]
 
@@ -53,8 +53,8 @@ def test_a_limit_that_plan_and_option_state_is_named_once(tmp_path: Path, comman
 def test_the_largest_value_is_found_where_the_other_end_misses_the_target(tmp_path: Path, command: Command) -> None:
     path = csv_of(tmp_path / "plans.csv", f"{PLAN},8", header=f"{HEADER},tensor parallel")
     vary = ("--vary", "accelerators.memory bandwidth=x0.25..x8", "--target", "step time<=3")
-    found = command("search", path, *vary, "--largest")
-    assert (found.code, found.err) == (
+    done = command("search", path, *vary, "--largest")
+    assert (done.code, done.err) == (
         0,
         "first: accelerators memory bandwidth x8 is the largest with step time <= 3 s\n",
     )
@@ -62,10 +62,10 @@ def test_the_largest_value_is_found_where_the_other_end_misses_the_target(tmp_pa
 
 
 def test_columns_of_inference_alone_make_a_plan_one_of_inference(tmp_path: Path, command: Command) -> None:
-    found = command("evaluate", csv_of(tmp_path / "plans.csv", f"{PLAN},4", header=f"{HEADER},batch size"))
-    assert found.code == 2
-    assert found.err.splitlines()[0] == 'plans.csv [line 1]: the column "prompt length" is missing'
-    assert "unknown column" not in found.err
+    done = command("evaluate", csv_of(tmp_path / "plans.csv", f"{PLAN},4", header=f"{HEADER},batch size"))
+    assert done.code == 2
+    assert done.err.splitlines()[0] == 'plans.csv [line 1]: the column "prompt length" is missing'
+    assert "unknown column" not in done.err
     assert plan_kind(["model", "accelerator"]) == "training"
     assert plan_kind(["model", "batch size", "micro batch size"]) == "training"
 
@@ -95,26 +95,26 @@ def test_a_command_says_what_it_wrote(
 ) -> None:
     path = csv_of(tmp_path / "plans.csv", f"{PLAN},8", header=f"{HEADER},tensor parallel")
     output = tmp_path / f"out{ending}"
-    found = command(arguments[0], path, *arguments[1:], "-o", output)
-    assert (found.code, found.out) == (0, "")
-    last = found.err.splitlines()[-1]
+    done = command(arguments[0], path, *arguments[1:], "-o", output)
+    assert (done.code, done.out) == (0, "")
+    last = done.err.splitlines()[-1]
     assert last.startswith(f"{output}: ") and last.endswith(said)
 
 
 def test_published_rows_in_parquet_are_refused_in_a_line(tmp_path: Path, command: Command) -> None:
     path = tmp_path / "rows.parquet"
     path.write_bytes(b"PAR1" + os.urandom(50) + b"PAR1")
-    found = command("validate", path)
-    assert (found.code, found.err) == (
+    done = command("validate", path)
+    assert (done.code, done.err) == (
         2,
         "rows.parquet: published rows are read from a workbook (.xlsx) or CSV, got a Parquet file\n",
     )
 
 
 def test_a_report_uses_shipped_servers_of_known_accelerators_only(tmp_path: Path, command: Command) -> None:
-    found = command("report", write(tmp_path / "own.xlsx", sheets()), "-o", tmp_path / "report.xlsx")
+    done = command("report", write(tmp_path / "own.xlsx", sheets()), "-o", tmp_path / "report.xlsx")
     said = f"{tmp_path / 'report.xlsx'}: 1 of 2 plans legal: network DGX-A100 connects 8 accelerators at most"
-    assert (found.code, found.err) == (0, f"{said}, the plan has 64\n")
+    assert (done.code, done.err) == (0, f"{said}, the plan has 64\n")
 
 
 def test_all_faults_are_in_the_error_and_hints_for_those_that_are_shown() -> None:
@@ -132,10 +132,10 @@ def test_a_fault_that_many_rows_share_is_one_line_with_a_count(tmp_path: Path, c
     for count, lines in ((3, 3), (4, 1), (7320, 1)):
         (tmp_path / "plans.csv").write_text(header + "Foo,H100-SXM-80GB,8\n" * count, encoding="utf-8")
         for name in ("evaluate", "check"):
-            found = command(name, tmp_path / "plans.csv")
-            assert found.code == 2
-            assert len(found.err.splitlines()) == lines
-    assert found.err.startswith(
+            done = command(name, tmp_path / "plans.csv")
+            assert done.code == 2
+            assert len(done.err.splitlines()) == lines
+    assert done.err.startswith(
         'plans.csv [line 2, model] and 7,319 more, the last at plans.csv [line 7321, model]: unknown model "Foo"'
     )
 

@@ -25,11 +25,11 @@ Command = Callable[..., Outcome]
 
 @pytest.mark.parametrize(("kind", "sheet"), list(zip(FORMS, SHEETS, strict=False)))
 def test_without_options_it_is_the_answer_of_the_sheet(kind: str, sheet: str, command: Command) -> None:
-    found = command(kind)
+    done = command(kind)
     shown = openpyxl.load_workbook(workbook(), data_only=True)[sheet]["F5"].value
-    assert (found.code, found.err) == (0, "")
-    assert found.out.split("\n")[0] == shown
-    assert f"asked: {next(iter(first_words(kind))).replace('_', ' ')}" in found.out
+    assert (done.code, done.err) == (0, "")
+    assert done.out.split("\n")[0] == shown
+    assert f"asked: {next(iter(first_words(kind))).replace('_', ' ')}" in done.out
 
 
 def test_every_entry_of_a_form_is_an_option_with_its_value(command: Command) -> None:
@@ -49,18 +49,18 @@ def test_the_walks_of_the_readme_are_single_commands(command: Command) -> None:
         assert line is not None, kind
         told = re.search(rf"^# {kind}: (.+)$", text, re.MULTILINE)
         assert told is not None, kind
-        found = command(kind, *shlex.split(line[1], comments=True))
-        assert found.code == 0, found.err
-        said, now = (re.findall(r"[\d,]*\.?\d+", words) for words in (told[1], found.out.split("\n")[0]))
+        done = command(kind, *shlex.split(line[1], comments=True))
+        assert done.code == 0, done.err
+        said, now = (re.findall(r"[\d,]*\.?\d+", words) for words in (told[1], done.out.split("\n")[0]))
         values, others = ([float(one.replace(",", "")) for one in own] for own in (said, now))
         assert len(values) > 4
         assert values == pytest.approx(others[: len(values)], rel=0.03)
 
 
 def test_names_as_people_write_them_and_a_rate_in_place_of_users(command: Command) -> None:
-    found = command("serve", "--model", "Llama3-70B", "--accelerator", "b200", "--request-rate", "50", "--json")
-    assert found.code == 0, found.err
-    (row,) = json.loads(found.out)
+    done = command("serve", "--model", "Llama3-70B", "--accelerator", "b200", "--request-rate", "50", "--json")
+    assert done.code == 0, done.err
+    (row,) = json.loads(done.out)
     asked = {**first_words("serve"), "model": "Meta-Llama-3.1-70B", "accelerator": "B200-SXM-180GB",
              "request_rate": "50", "users": ""}  # fmt: skip
     cells = {name: _number(value) for name, value in asked.items() if name}
@@ -79,9 +79,9 @@ def _number(value: str) -> float | str:
 
 
 def test_a_deadline_chooses_the_number_of_accelerators(command: Command) -> None:
-    found = command("train", "--model", "Llama3-8B", "--training-tokens", "0.1", "--deadline", "10", "--json")
-    assert found.code == 0, found.err
-    (row,) = json.loads(found.out)
+    done = command("train", "--model", "Llama3-8B", "--training-tokens", "0.1", "--deadline", "10", "--json")
+    assert done.code == 0, done.err
+    (row,) = json.loads(done.out)
     assert 0.0 < row["run time (day)"] <= 10.0
     assert row["accelerators"] >= 8.0
 
@@ -99,9 +99,9 @@ def test_a_run_takes_the_training_stack_that_was_measured_on_its_accelerator(
     accelerator: str, stack: str, command: Command
 ) -> None:
     asked = ("--model", "Llama3-8B", "--training-tokens", "0.1", "--num-accelerators", "16")
-    found = command("train", *asked, "--accelerator", accelerator)
-    assert found.code == 0, found.err
-    assert f"taken for granted: {stack}" in found.out + found.err
+    done = command("train", *asked, "--accelerator", accelerator)
+    assert done.code == 0, done.err
+    assert f"taken for granted: {stack}" in done.out + done.err
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,9 @@ def test_a_run_takes_the_training_stack_that_was_measured_on_its_accelerator(
 def test_what_is_wrong_or_cannot_be_is_one_line(
     given: tuple[str, ...], code: int, words: str, command: Command
 ) -> None:
-    found = command(*given)
-    assert found.code == code
-    text = found.err if code == 2 else found.out.split("\n")[0]
+    done = command(*given)
+    assert done.code == code
+    text = done.err if code == 2 else done.out.split("\n")[0]
     assert re.search(words, text), text
     assert len(text.strip().split("\n")) == 1
 
@@ -153,8 +153,8 @@ def test_the_plan_of_a_way_is_a_row_that_evaluate_takes(way: str, command: Comma
 
 def test_ways_are_in_json_and_in_a_table_of_eighty_columns(command: Command) -> None:
     (answer,) = json.loads(command(*SERVED, "--json").out)
-    found = command(*SERVED)
-    lines = found.out.split("\n")
+    done = command(*SERVED)
+    lines = done.out.split("\n")
     start = next(number for number, line in enumerate(lines) if line.startswith("way  engine"))
     shown = lines[start + 1 : start + 1 + len(answer["ways"])]
     assert len(answer["ways"]) == answer["num ways"] == 6
@@ -166,9 +166,9 @@ def test_ways_are_in_json_and_in_a_table_of_eighty_columns(command: Command) -> 
 
 
 def test_an_engine_that_does_not_run_there_is_one_line(command: Command) -> None:
-    found = command("serve", "--accelerator", "MI300X", "--software", "tensorrt-llm")
-    assert found.code == 2
-    assert found.err.strip() == (
+    done = command("serve", "--accelerator", "MI300X", "--software", "tensorrt-llm")
+    assert done.code == 2
+    assert done.err.strip() == (
         "--software: TensorRT-LLM does not run on MI300X; engines that do: sglang, vllm; or auto for all"
     )
 
@@ -187,9 +187,9 @@ def test_an_answer_hands_its_plan_to_the_other_commands(
     path = tmp_path / "plan.csv"
     (answer,) = json.loads(command(*question, "--json").out)
     assert command(*question, "-o", path).code == 0
-    found = command("evaluate", path, "--json")
-    assert found.code == 0, found.err
-    (row,) = json.loads(found.out)
+    outcome = command("evaluate", path, "--json")
+    assert outcome.code == 0, outcome.err
+    (row,) = json.loads(outcome.out)
     assert row[result] == pytest.approx(answer[result], rel=1e-9)
     for other in (("launch",), ("explain",), ("worth",), ("uncertainty", "--result", result.partition(" (")[0])):
         done = command(*other, path)

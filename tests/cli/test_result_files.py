@@ -56,8 +56,8 @@ def written(tmp_path: Path, command: Run) -> Callable[[str, str, str], Path]:
         options = list(PLAN_COMMANDS[name])
         if name == "search --target":
             options.append("step time<=100" if kind == "training" else "tpot<=100")
-        found = command(name.split()[0], plans, *options, "-o", out)
-        assert found.code == 0, found.err
+        done = command(name.split()[0], plans, *options, "-o", out)
+        assert done.code == 0, done.err
         return out
 
     return write

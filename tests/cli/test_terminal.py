@@ -25,9 +25,9 @@ TRAINING = (
 
 @pytest.fixture
 def plans(tmp_path: Path) -> Path:
-    found = tmp_path / "plans.csv"
-    found.write_text(PLANS, encoding="utf-8")
-    return found
+    result = tmp_path / "plans.csv"
+    result.write_text(PLANS, encoding="utf-8")
+    return result
 
 
 def test_a_frontier_is_drawn_on_a_terminal_with_a_marker_for_each_plan(
@@ -66,8 +66,8 @@ def test_nothing_is_drawn_without_a_terminal_or_the_library(
     assert "Frontier:" not in command("search", "--frontier", plans, "--all").out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setitem(sys.modules, "plotext", None)
-    found = command("search", "--frontier", plans)
-    assert (found.code, found.err) == (0, "") and "Frontier:" not in found.out
+    done = command("search", "--frontier", plans)
+    assert (done.code, done.err) == (0, "") and "Frontier:" not in done.out
 
 
 def test_long_work_without_steps_says_for_how_long(

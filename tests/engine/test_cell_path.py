@@ -42,7 +42,7 @@ def module_of(frame: FrameType | None) -> str:
 
 def calls(work: Callable[[], object]) -> set[tuple[str, str]]:
     """Which module of xlperf calls which, while something is computed."""
-    found = set()
+    result = set()
 
     def profile(frame: FrameType, event: str, _: object) -> None:
         module = module_of(frame) if event == "call" else ""
@@ -50,14 +50,14 @@ def calls(work: Callable[[], object]) -> set[tuple[str, str]]:
             caller = frame.f_back
             while caller is not None and not module_of(caller):
                 caller = caller.f_back
-            found.add((module_of(caller), module))
+            result.add((module_of(caller), module))
 
     sys.setprofile(profile)
     try:
         work()
     finally:
         sys.setprofile(None)
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,11 @@ def test_a_new_cell_takes_a_short_way_down(function: str, plan: dict[str, object
 
     first = json.loads(cell(256))["rows"][0][0]  # what is read and compiled once
     assert isinstance(first, float), first
-    found = calls(lambda: cell(512))
-    modules = {module for _, module in found}
+    result = calls(lambda: cell(512))
+    modules = {module for _, module in result}
     assert len(modules) <= most, sorted(modules)
     height = heights()
-    up = {(caller, own) for caller, own in found if caller and height[caller.split(".")[0]] < height[own.split(".")[0]]}
+    up = {
+        (caller, own) for caller, own in result if caller and height[caller.split(".")[0]] < height[own.split(".")[0]]
+    }
     assert not up, "a call goes to a room above"

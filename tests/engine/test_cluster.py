@@ -37,15 +37,15 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with ExitStack() as stack:
 
         def started(*arguments: str) -> subprocess.Popen[bytes]:
-            found = subprocess.Popen(
+            result = subprocess.Popen(
                 [sys.executable, "-m", "dask", *arguments],
                 cwd=tmp_path,
                 env=environment,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-            stack.callback(_ended, found)
-            return found
+            stack.callback(_ended, result)
+            return result
 
         started("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(stated))
         _wait(stated.is_file)
@@ -94,11 +94,11 @@ def test_no_scheduler_is_one_line(tmp_path: Path, command: Callable[..., Outcome
     monkeypatch.setattr("xlperf.explore.workers._CONNECT", "1s")
     plans = tmp_path / "plans.csv"
     plans.write_text(PLAN)
-    found = command("evaluate", plans, "-o", tmp_path / "out.csv", "--scheduler", "tcp://127.0.0.1:9")
-    assert found.code == 2
-    assert found.err.startswith("--scheduler: no Dask scheduler answers at tcp://127.0.0.1:9")
-    found = command("evaluate", plans, "--scheduler", "tcp://127.0.0.1:9", "--processes", "2")
-    assert (found.code, "not both" in found.err) == (2, True)
+    done = command("evaluate", plans, "-o", tmp_path / "out.csv", "--scheduler", "tcp://127.0.0.1:9")
+    assert done.code == 2
+    assert done.err.startswith("--scheduler: no Dask scheduler answers at tcp://127.0.0.1:9")
+    done = command("evaluate", plans, "--scheduler", "tcp://127.0.0.1:9", "--processes", "2")
+    assert (done.code, "not both" in done.err) == (2, True)
 
 
 def test_workers_are_prepared_again_where_one_leaves_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

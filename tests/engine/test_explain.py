@@ -129,8 +129,8 @@ def test_exposed_times_of_a_request_add_up(catalog: Catalog, model: str, mode: s
     assert (phase == "waiting").sum() == 0 or mode != "static", "a static batch waits for nothing else"
     for side, result, word in (("prefill", "ttft", "time to first"), ("decode", "tpot", "time of a step")):
         if not np.isnan(served[result][0]):
-            found = exposed[phase == side].sum() + waits[word]
-            assert found == pytest.approx(served[result][0], rel=1e-8)
+            outcome = exposed[phase == side].sum() + waits[word]
+            assert outcome == pytest.approx(served[result][0], rel=1e-8)
     # what is hidden is there, and longer than what is seen
     assert (operators.number("total_time") >= exposed - 1e-12 * np.abs(exposed)).all()
 

@@ -27,12 +27,12 @@ def test_a_frame_gives_what_the_command_gives(command: Any, tmp_path: Path) -> N
         assert command("evaluate", tmp_path / "plans.csv", "-o", tmp_path / "out.csv").code == 0
         with (tmp_path / "out.csv").open(newline="") as stream:
             rows = list(csv.DictReader(stream))
-        found = xlperf.evaluate(frame)
-        numbers = [name for name in found if found[name].dtype == np.float64]
+        result = xlperf.evaluate(frame)
+        numbers = [name for name in result if result[name].dtype == np.float64]
         assert len(numbers) > 30
         for name in numbers:
             assert [float(row[name] or "nan") for row in rows] == pytest.approx(
-                found[name].tolist(), rel=0, nan_ok=True
+                result[name].tolist(), rel=0, nan_ok=True
             )
 
 
@@ -41,11 +41,11 @@ def test_index_and_kinds_of_columns_are_kept() -> None:
     frame["pipeline parallel"] = pd.array([4, None, 2], dtype="Int64")
     frame["sequence parallel"] = pd.array([True, None, False], dtype="boolean")
     frame["model"] = frame["model"].astype("category")
-    found = xlperf.evaluate(frame)
-    assert found.index.equals(frame.index)
-    assert found["fits"].dtype == "boolean"
+    result = xlperf.evaluate(frame)
+    assert result.index.equals(frame.index)
+    assert result["fits"].dtype == "boolean"
     alone = [xlperf.evaluate(frame.iloc[[row]]) for row in range(3)]
-    pd.testing.assert_frame_equal(pd.concat(alone), found, check_exact=True)
+    pd.testing.assert_frame_equal(pd.concat(alone), result, check_exact=True)
     assert frame["pipeline parallel"].isna().tolist() == [False, True, False]
 
 

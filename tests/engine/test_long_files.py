@@ -37,8 +37,8 @@ ODD = {
 }
 
 
-def _cells(found: CsvFile) -> list[list[object]]:
-    texts = [[distinct[code] for code in codes.tolist()] for codes, distinct in found.columns if distinct is not None]
+def _cells(result: CsvFile) -> list[list[object]]:
+    texts = [[distinct[code] for code in codes.tolist()] for codes, distinct in result.columns if distinct is not None]
     return [list(row) for row in zip(*texts, strict=True)]
 
 
@@ -54,10 +54,10 @@ def test_blocks_hold_what_the_whole_file_holds(
     path = tmp_path / "plans.csv"
     path.write_bytes(end.join([HEADER, *lines]).replace(",", separator).encode("utf-8"))
     whole = read_csv(path)
-    found = list(csv_blocks(path, lambda header: set(range(len(header))), 10))
-    assert len(found) > 5
-    assert [row for block in found for row in _cells(block)] == _cells(whole)
-    assert [int(line) for block in found for line in block.locate.lines] == whole.locate.lines.tolist()
+    result = list(csv_blocks(path, lambda header: set(range(len(header))), 10))
+    assert len(result) > 5
+    assert [row for block in result for row in _cells(block)] == _cells(whole)
+    assert [int(line) for block in result for line in block.locate.lines] == whole.locate.lines.tolist()
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
@@ -131,9 +131,9 @@ def test_every_fault_of_a_long_file_is_said(tmp_path: Path, command: Callable[..
     lines[10], lines[59_990] = PLAIN.format(10, "many"), PLAIN.format(59_990, -8)
     path = tmp_path / "plans.csv"
     path.write_text("\n".join([HEADER, *lines]))
-    found = command("evaluate", path, "-o", tmp_path / "out.parquet")
-    assert found.code == 2
-    assert [line.split("]")[0] for line in found.err.splitlines()] == [
+    done = command("evaluate", path, "-o", tmp_path / "out.parquet")
+    assert done.code == 2
+    assert [line.split("]")[0] for line in done.err.splitlines()] == [
         "plans.csv [line 12, num accelerators",
         "plans.csv [line 59992, num accelerators",
     ]

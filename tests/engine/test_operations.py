@@ -47,8 +47,8 @@ SIZES = {"size": 32.0, "group": 64.0, "m": 512.0, "n": 512.0, "k": 512.0, "num_a
 @pytest.mark.parametrize("operation", [name for name in NEEDS if name != "decode-attention"])
 def test_every_operation_has_a_time_in_either_stack(catalog: Catalog, operation: str, stack: str) -> None:
     """Also collectives that only mixtures of experts call: no model is named."""
-    found = timed(catalog, operation, stack=stack, **{name: SIZES[name] for name in NEEDS[operation]})
-    assert found["time"][0] > 0.0, found.text("reason")
+    result = timed(catalog, operation, stack=stack, **{name: SIZES[name] for name in NEEDS[operation]})
+    assert result["time"][0] > 0.0, result.text("reason")
 
 
 def test_examples_of_the_help_run(command: Command) -> None:
@@ -91,11 +91,11 @@ def test_operations_are_those_of_a_service(catalog: Catalog, accelerator: str, p
         one = replace(table("operations", asked))
         if "size" in one:
             one = replace(one, columns={**one.columns, "size": np.array([line["traffic"]])})
-        found = evaluate_operations(one, catalog)
-        assert found["time"][0] == line["time"], line["operator"]
+        result = evaluate_operations(one, catalog)
+        assert result["time"][0] == line["time"], line["operator"]
         if not np.isnan(line["flop"]) and line["flop"] > 0.0:
-            assert found["flop"][0] == pytest.approx(line["flop"], rel=1e-12)
-            assert found["traffic"][0] == pytest.approx(line["traffic"], rel=1e-12)
+            assert result["flop"][0] == pytest.approx(line["flop"], rel=1e-12)
+            assert result["traffic"][0] == pytest.approx(line["traffic"], rel=1e-12)
         seen += 1
     assert seen >= 12
 
@@ -164,10 +164,10 @@ def test_what_is_extrapolated_is_said(catalog: Catalog) -> None:
 
 
 def test_what_a_machine_cannot_do_has_a_reason(catalog: Catalog, command: Command) -> None:
-    found = timed(catalog, "gemm", accelerator="A100-SXM4-80GB", m=64, n=64, k=64, precision="fp8")
-    assert np.isnan(found["time"][0])
-    assert found["bound"][0] == found["calibration"][0] == ""
-    assert "states no peak rate for precision fp8" in found["reason"][0]
+    result = timed(catalog, "gemm", accelerator="A100-SXM4-80GB", m=64, n=64, k=64, precision="fp8")
+    assert np.isnan(result["time"][0])
+    assert result["bound"][0] == result["calibration"][0] == ""
+    assert "states no peak rate for precision fp8" in result["reason"][0]
     done = command("explain", "--operation", "all-reduce", "--accelerator", H100, "--group", 1_000_000, "--size", 1)
     assert done.code == 1
     assert "accelerators at most" in done.err

@@ -102,10 +102,10 @@ def test_layers_of_a_measured_model_in_another_one_are_not_that_model() -> None:
     plan = {**SERVED, "accelerator": "H200-SXM-141GB", "num_accelerators": 8, "precision": "fp8", "batch_size": None,
             "concurrency": 64, "mode": "continuous"}  # fmt: skip
     plans = [[{**plan, "model": row["model"]}[name] for name in plan] for row in rows]
-    found = evaluate(table_from_rows("inference", list(plan), plans), catalog)
-    assert found["trust"].tolist()[0] == "MEASURED"
-    assert "MEASURED" not in found["trust"].tolist()[1:]
-    assert "of m1 on" not in found["trust_reason"][1] and "none of m4" in found["trust_reason"][4]
+    result = evaluate(table_from_rows("inference", list(plan), plans), catalog)
+    assert result["trust"].tolist()[0] == "MEASURED"
+    assert "MEASURED" not in result["trust"].tolist()[1:]
+    assert "of m1 on" not in result["trust_reason"][1] and "none of m4" in result["trust_reason"][4]
 
 
 @pytest.mark.parametrize(("kind", "plan"), [("training", RUN), ("inference", SERVED)])
@@ -130,18 +130,18 @@ def test_software_with_constants_of_the_users_own_is_known() -> None:
     columns["software"][-1] = "of-our-own"
     catalog = shipped().with_tables([Table("calibration", columns, rows.place)])
     plan = {**RUN, "software": "of-our-own"}
-    found = evaluate(table_from_rows("training", list(plan), [list(plan.values())]), catalog)
-    assert "of-our-own" not in str(found["trust_reason"][0])
+    result = evaluate(table_from_rows("training", list(plan), [list(plan.values())]), catalog)
+    assert "of-our-own" not in str(result["trust_reason"][0])
 
 
 def conditions_of(kind: str) -> dict[str, set[Condition]]:
     """Conditions that each training stack or engine was measured in."""
-    found: dict[str, set[Condition]] = {}
+    result: dict[str, set[Condition]] = {}
     for one in measured_runs(kind):
         for name, condition in one.conditions:
             for own in {name, engine_of(name)}:
-                found.setdefault(own, set()).add(condition)
-    return found
+                result.setdefault(own, set()).add(condition)
+    return result
 
 
 def engine_of(name: str) -> str:
@@ -154,10 +154,9 @@ def unplaced(kind: str, names: dict[str, str], software: str, condition: str) ->
     rows = [shipped().tables[f"{name}s"].text(name).tolist().index(value) for name, value in names.items()]
     at = np.full((len(RANGES), 1), np.nan)
     words = coded_words([software]), coded_words([condition])
-    found = trust(kind, shipped(), *(np.array([row]) for row in rows), *words, at)
-    return (
-        str(found["trust"][0]), float(found["distance"][0]), str(found["trust_reason"][0]), float(found["unread"][0])
-    )  # fmt: skip
+    result = trust(kind, shipped(), *(np.array([row]) for row in rows), *words, at)
+    word, reason = str(result["trust"][0]), str(result["trust_reason"][0])
+    return word, float(result["distance"][0]), reason, float(result["unread"][0])
 
 
 @pytest.mark.parametrize("kind", ["training", "inference"])
@@ -292,8 +291,8 @@ def test_memory_of_a_plan_that_nobody_ran_has_the_wider_band_whatever_else_it_is
     for unread in (0.0, 1.0):
 
         def known(*given: Any, unread: float = unread) -> dict[str, np.ndarray]:
-            found = trust(*given)
-            return found | {"unread": np.full(len(found["unread"]), unread)}
+            result = trust(*given)
+            return result | {"unread": np.full(len(result["unread"]), unread)}
 
         monkeypatch.setattr("xlperf.engine.training.trust", known)
         results = results_of("training", *plans)
@@ -321,8 +320,8 @@ def test_without_results_the_badge_goes_by_model_and_accelerator() -> None:
     rows = [shipped().tables[kind].text(column).tolist().index(RUN[column]) for kind, column in names]
     at = np.full((len(RANGES), 1), np.nan)
     words = coded_words(["megatron"]), coded_words(["16-bit/"])
-    found = trust("training", shipped(), *(np.array([row]) for row in rows), *words, at)
-    assert found["trust"][0] == BADGES[0] and found["distance"][0] == 0.0
+    result = trust("training", shipped(), *(np.array([row]) for row in rows), *words, at)
+    assert result["trust"][0] == BADGES[0] and result["distance"][0] == 0.0
 
 
 def test_the_table_of_measured_runs_is_that_of_the_published_rows() -> None:

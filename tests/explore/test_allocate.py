@@ -76,10 +76,10 @@ def test_decoding_takes_edge_for_memory_and_training_takes_area_for_cores(fastes
 
 @pytest.mark.parametrize("objective", sorted(OBJECTIVES["inference"]))
 def test_every_objective_of_serving_is_never_worse(objective: str) -> None:
-    found = optimal_allocation(_serving(batch_size=8), catalog(), objective, population=8, generations=2)
-    assert found.value <= found.start
+    result = optimal_allocation(_serving(batch_size=8), catalog(), objective, population=8, generations=2)
+    assert result.value <= result.start
     column = OBJECTIVES["inference"][objective]
-    assert found.outcome[column][0] == found.value
+    assert result.outcome[column][0] == result.value
 
 
 def test_batches_are_free_where_the_plan_leaves_them_blank() -> None:
@@ -94,9 +94,9 @@ def test_a_device_with_base_dies_has_no_free_compute_share() -> None:
     from xlperf.workbook.data_sheets import table_of
 
     own = catalog().with_tables([table_of("accelerators", [{**row, "device": "MI300X from budgets"}])])
-    found = optimal_allocation(training("mine"), own, "step-time", population=6, generations=2)
-    assert np.isnan(found.device.number("compute_share")[0])
-    assert found.value <= found.start
+    result = optimal_allocation(training("mine"), own, "step-time", population=6, generations=2)
+    assert np.isnan(result.device.number("compute_share")[0])
+    assert result.value <= result.start
 
 
 def test_what_cannot_be_optimised_is_refused() -> None:
@@ -180,6 +180,6 @@ def test_the_best_shares_lie_inside_on_most_nodes() -> None:
         best = optimal_allocation(plan, made, "latency", population=16, generations=8)
         assert best.value <= best.start
         ends = {"compute_share": (0.1, 0.9), "cache_share": (0.02, 0.95), "memory_shoreline_share": (0.05, 0.95)}
-        found = {name: float(best.device.number(name)[0]) for name in ends}
-        inside += all(low + 0.01 < found[name] < high - 0.01 for name, (low, high) in ends.items())
+        result = {name: float(best.device.number(name)[0]) for name in ends}
+        inside += all(low + 0.01 < result[name] < high - 0.01 for name, (low, high) in ends.items())
     assert inside >= 6

@@ -84,8 +84,8 @@ def test_a_blank_column_of_the_sheet_forbids_nothing(catalog: Catalog) -> None:
     names, row = [*TRAIN, *blank], [*ROWS[0], *blank.values()]
     plans = table_from_rows("training", names, [row], lambda row, column: column)
     alone = table_from_rows("training", TRAIN, ROWS[:1], lambda row, column: column)
-    found = [candidates(table, catalog).plans.text("recompute").tolist() for table in (plans, alone)]
-    assert found[0] == found[1] and {"none", "selective", "full"} <= set(found[0])
+    result = [candidates(table, catalog).plans.text("recompute").tolist() for table in (plans, alone)]
+    assert result[0] == result[1] and {"none", "selective", "full"} <= set(result[0])
 
 
 def test_resolved_plans_evaluate_to_the_same_numbers(catalog: Catalog) -> None:
@@ -236,9 +236,9 @@ def test_both_kinds_go_to_a_workbook(tmp_path: Path, command: Command) -> None:
     assert done.code == 0, done.err
     assert "s: most tokens per second per accelerator of " in done.err
     assert " that fit with tpot <= 15 ms" in done.err
-    found = load_workbook(out)
-    assert found.sheetnames == ["training", "inference", "asked"]
-    cells = list(found["inference"].iter_rows(values_only=True))
+    result = load_workbook(out)
+    assert result.sheetnames == ["training", "inference", "asked"]
+    cells = list(result["inference"].iter_rows(values_only=True))
     assert len(cells) == 3
     assert cells[1][cells[0].index("tpot (ms)")] <= 15
     refused = command("search", path, "-o", tmp_path / "best.csv")
@@ -265,8 +265,8 @@ def test_explain_and_frontier_take_auto(tmp_path: Path, plans: Path, command: Co
     points = read((tmp_path / "frontier.csv").read_text())
     assert len({row["tensor_parallel"] for row in points}) > 1
     assert points[0]["tensor_parallel"] == best["tensor_parallel"]
-    most, found = (float(row["tokens_per_second_per_accelerator"]) for row in (points[0], best))
-    assert most <= found <= 1.01 * most, "a search also tries the whole requests around the best load of the curve"
+    most, result = (float(row["tokens_per_second_per_accelerator"]) for row in (points[0], best))
+    assert most <= result <= 1.01 * most, "a search also tries the whole requests around the best load of the curve"
     assert "tensor parallel" in command("search", "--frontier", path).out.splitlines()[0]
 
 
@@ -348,17 +348,19 @@ def test_search_spills_the_best_plans(catalog: Catalog) -> None:
     ],
 )
 def test_searches_that_cells_refuse(arguments: list[Any], code: str, words: str) -> None:
-    found = one(Session().call("XLPERF_SEARCH", arguments))
-    assert isinstance(found, CellError)
-    assert found.code == code
-    assert words in found.message
+    result = one(Session().call("XLPERF_SEARCH", arguments))
+    assert isinstance(result, CellError)
+    assert result.code == code
+    assert words in result.message
 
 
 def test_cells_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xlperf.addin.worker.MOST_IN_CELLS", 3)
-    found = one(Session().call("XLPERF_STEP_TIME", [CARD]))
-    assert isinstance(found, CellError)
-    assert found.message.startswith('training "a", tensor parallel: more than 3 plans to try: write values for some of')
+    result = one(Session().call("XLPERF_STEP_TIME", [CARD]))
+    assert isinstance(result, CellError)
+    assert result.message.startswith(
+        'training "a", tensor parallel: more than 3 plans to try: write values for some of'
+    )
 
 
 def test_a_blank_mapping_is_searched_whole(tmp_path: Path, command: Command) -> None:

@@ -49,10 +49,10 @@ def test_more_cache_takes_cores_so_that_some_of_it_is_best(catalog: Catalog) -> 
 
 def test_area_that_cache_takes_is_what_cores_lose(catalog: Catalog) -> None:
     sizes = ("8", "64", "400")
-    found = designs_of([form(cache=size) for size in sizes] + [form()], catalog).results
-    both = found.number("area_share_compute") + found.number("area_share_cache")
+    result = designs_of([form(cache=size) for size in sizes] + [form()], catalog).results
+    both = result.number("area_share_compute") + result.number("area_share_cache")
     np.testing.assert_allclose(both, both[-1], rtol=1e-12)
-    np.testing.assert_allclose(found.number("area_share_other"), found.number("area_share_other")[-1], rtol=1e-12)
+    np.testing.assert_allclose(result.number("area_share_other"), result.number("area_share_other")[-1], rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_what_would_help_helps(catalog: Catalog) -> None:
     area, stacks = re.findall(r"dies of (\d+) mm² or (\d+) stacks would keep it", answer["reason"])[0]
     helped = [form(cost_budget="8000", die_area=area), form(cost_budget="8000", memory_stacks=stacks)]
     assert designs_of(helped, catalog).reasons == ["", ""]
-    found = designs_of([form(cost_budget="8000", memory_stacks=str(int(stacks) + 1))], catalog)
-    assert found.reasons[0]
+    result = designs_of([form(cost_budget="8000", memory_stacks=str(int(stacks) + 1))], catalog)
+    assert result.reasons[0]
 
 
 def test_auto_says_what_it_chose(catalog: Catalog) -> None:
@@ -122,8 +122,8 @@ def test_a_chip_serves_what_brute_force_over_mappings_finds(catalog: Catalog) ->
         for chunk in (2048.0, 4096.0, 8192.0, 16384.0, 32768.0)
     ]  # fmt: skip
     plans = table_from_rows("inference", header, rows)
-    found = evaluate(plans, catalog)
-    each = found.number("tokens_per_second_at_targets") / plans.number("num_accelerators")
+    result = evaluate(plans, catalog)
+    each = result.number("tokens_per_second_at_targets") / plans.number("num_accelerators")
     assert answer[RATE] == pytest.approx(np.nanmax(each), rel=1e-3)
 
 
@@ -160,8 +160,8 @@ def test_a_row_of_the_catalog_serves_as_the_chip_does(command: Command, tmp_path
         done = command("evaluate", plan, "--catalog", tmp_path / name, "-o", "-")
         assert done.code == 0, done.err
         (row,) = csv.DictReader(io.StringIO(done.out))
-        found = float(row["tokens per second at targets (token/s)"])
-        assert found == pytest.approx(answer[RATE], rel=0.01)
+        result = float(row["tokens per second at targets (token/s)"])
+        assert result == pytest.approx(answer[RATE], rel=0.01)
         assert bool(row["cost per million output tokens (USD/Mtoken)"]) == is_priced
 
 

@@ -46,8 +46,8 @@ def named(name: str = NAME) -> Table:
     return table.take([table["name"].tolist().index(name)])
 
 
-def causes_of(found: Diagnosis) -> list[frozenset[str]]:
-    return [frozenset(words.split(" + ")) for words in found.explanations["cause"].tolist()]
+def causes_of(result: Diagnosis) -> list[frozenset[str]]:
+    return [frozenset(words.split(" + ")) for words in result.explanations["cause"].tolist()]
 
 
 NOT_SHIPPED = {"gradients in FP32", "context not balanced", "prefix cache not hit", "two-batch overlap off"}
@@ -175,12 +175,12 @@ def synthetic(kind: str, count: int, seed: int, path: Path) -> Score:
         )
         names = {text.partition("=")[0] for text in after}
         measured = read_measured(kind, after, [text for text in before if text.partition("=")[0] in names])
-        found = diagnose(plan, catalog, measured, top=3, ranked=True)
+        result = diagnose(plan, catalog, measured, top=3, ranked=True)
         fault = {variants.tried[n].cause for n in (variants.first[row], variants.second[row]) if n != NONE}
         score.count += 1
-        score.first += causes_of(found)[0] <= fault
-        score.three += frozenset(fault) in causes_of(found)
-        score.close += abs(found.explanations["remainder"][0]) < 0.05
+        score.first += causes_of(result)[0] <= fault
+        score.three += frozenset(fault) in causes_of(result)
+        score.close += abs(result.explanations["remainder"][0]) < 0.05
     return score
 
 
@@ -193,12 +193,12 @@ def test_known_faults_are_found_again_from_logs(tmp_path: Path) -> None:
     calls for a second cause, chosen on 2026 and 93001 to 93006: 94, 98 and 97 % of six drawn afterwards (95001 to
     95006).
     """
-    found = [synthetic(kind, count, 2026, tmp_path / "log") for kind, count in (("training", 12), ("inference", 8))]
-    total = sum(one.count for one in found)
+    result = [synthetic(kind, count, 2026, tmp_path / "log") for kind, count in (("training", 12), ("inference", 8))]
+    total = sum(one.count for one in result)
     assert total == 20
-    assert sum(one.first for one in found) >= 0.85 * total
-    assert sum(one.three for one in found) >= 0.95 * total
-    assert sum(one.close for one in found) >= 0.95 * total
+    assert sum(one.first for one in result) >= 0.85 * total
+    assert sum(one.three for one in result) >= 0.95 * total
+    assert sum(one.close for one in result) >= 0.95 * total
 
 
 # --- changes that were published -------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def measured_values(plans: PublishedPlans) -> dict[int, dict[str, float]]:
     results = predicted(plans)
     at = {name: row for row, name in enumerate(plans.published.text["row_id"])}
     where = {int(row): number for number, row in reversed(list(enumerate(plans.index.tolist())))}
-    found: dict[int, dict[str, float]] = {}
+    result: dict[int, dict[str, float]] = {}
     for record in compare(plans, results):
         plan = where.get(at[record.row_id])
         if plan is None or not record.covered or not record.predicted > 0.0:
@@ -233,8 +233,8 @@ def measured_values(plans: PublishedPlans) -> dict[int, dict[str, float]]:
             name = "memory_layer_activations" if shares else "memory"
         else:
             continue
-        found.setdefault(plan, {})[name] = float(results.number(name)[plan]) * ratio
-    return found
+        result.setdefault(plan, {})[name] = float(results.number(name)[plan]) * ratio
+    return result
 
 
 def published_pairs() -> list[tuple[PublishedPlans, int, int, str, dict[int, dict[str, float]]]]:
@@ -287,10 +287,10 @@ def test_changes_between_published_runs_are_named() -> None:
             for name in values[one]
             if name in values[other]
         ]
-        found = diagnose(plans.plans.take([one]), plans.catalog, measured, top=1)
-        if not found.inside:
+        result = diagnose(plans.plans.take([one]), plans.catalog, measured, top=1)
+        if not result.inside:
             outside += 1
-            right += causes_of(found)[0] == {cause}
+            right += causes_of(result)[0] == {cause}
     assert outside >= 30
     assert right >= 0.8 * outside
 
@@ -301,21 +301,21 @@ def test_changes_between_published_runs_are_named() -> None:
 def test_inside_the_band_is_said_to_be_inside() -> None:
     plan = named()
     step = float(evaluate(plan, load_catalog())["step_time"][0])
-    found = diagnose(plan, load_catalog(), read_measured("training", [f"step time={step * 1.02} s"]))
-    assert found.inside and not len(found.explanations)
-    assert found.readings[0].words.endswith("inside the band")
+    result = diagnose(plan, load_catalog(), read_measured("training", [f"step time={step * 1.02} s"]))
+    assert result.inside and not len(result.explanations)
+    assert result.readings[0].words.endswith("inside the band")
 
 
 def test_a_fault_is_the_difference_of_two_plans() -> None:
     """The prediction of an explanation is that of the changed plan, evaluated by itself."""
     catalog, plan = load_catalog(), named()
-    found = diagnose(plan, catalog, read_measured("training", ["step time=20.6 s", "memory=25 GiB"]))
+    result = diagnose(plan, catalog, read_measured("training", ["step time=20.6 s", "memory=25 GiB"]))
     full = evaluate(replace(plan, columns={**plan.columns, "recompute": np.array(["full"], dtype=object)}), catalog)
-    assert found.explanations["cause"][0] == "full recomputation"
-    assert found.explanations["predicted"][0].startswith(f"step time {full['step_time'][0]:.4g} s")
-    assert abs(found.steps["difference"][1:-1].sum() - (20.6 - found.steps["value"][0])) < 1e-9
-    assert 0.0 < found.explanations["probability"].sum() <= 1.0
-    assert (np.diff(found.explanations["probability"]) <= 0.0).all()
+    assert result.explanations["cause"][0] == "full recomputation"
+    assert result.explanations["predicted"][0].startswith(f"step time {full['step_time'][0]:.4g} s")
+    assert abs(result.steps["difference"][1:-1].sum() - (20.6 - result.steps["value"][0])) < 1e-9
+    assert 0.0 < result.explanations["probability"].sum() <= 1.0
+    assert (np.diff(result.explanations["probability"]) <= 0.0).all()
 
 
 def test_slow_links_change_the_tiers_that_they_are_of() -> None:
@@ -382,8 +382,8 @@ def test_names_as_people_write_them(command: Command, tmp_path: Path) -> None:
 
 def test_what_tells_two_explanations_apart_is_named() -> None:
     """One step time fits several causes; the result named differs between the first two by more than its band."""
-    found = diagnose(named(), load_catalog(), read_measured("training", ["step time=20.6 s"]))
-    assert re.match(r"to tell 1 from 2, measure [a-z ]+ [\d.]+ \w+ \(1\) or", found.telling)
+    result = diagnose(named(), load_catalog(), read_measured("training", ["step time=20.6 s"]))
+    assert re.match(r"to tell 1 from 2, measure [a-z ]+ [\d.]+ \w+ \(1\) or", result.telling)
 
 
 @pytest.mark.parametrize(

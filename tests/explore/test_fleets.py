@@ -75,7 +75,7 @@ def brute_force(asked: Asked, tried: list[Row], catalog: Catalog) -> dict[str, t
     plans = with_columns(plans_of(asked, tried), ttft_target=first, tpot_target=token, concurrency=1.0)
     rates = evaluate(plans, catalog, results=["batch_at_targets", "tokens_per_second_at_targets"])
     each = np.nan_to_num(rates.number("tokens_per_second_at_targets")) / plans.number("num_accelerators")
-    found = {}
+    result = {}
     for engine in dict.fromkeys(row["software"] for row in tried):
         own = (plans["software"] == engine) & (each > 0.0)
         rows = np.flatnonzero(own & (each >= 0.6 * each[own].max(initial=0.0)))
@@ -84,31 +84,31 @@ def brute_force(asked: Asked, tried: list[Row], catalog: Catalog) -> dict[str, t
                 copies = np.ceil(asked["users"] / largest_loads(plans.take(rows), asked, catalog))
             used = copies * plans.number("num_accelerators")[rows]
             best = int(np.argmin(used))
-            found[engine] = float(np.ceil(used[best] / SERVER) * SERVER), tried[rows[best]]
-    return found
+            result[engine] = float(np.ceil(used[best] / SERVER) * SERVER), tried[rows[best]]
+    return result
 
 
 def grid(engines: list[str], sizes: list[float], options: list[Row]) -> list[Row]:
     """Copies with one pool: attention replicas and expert groups of a copy's size or a half of it."""
-    found = []
+    result = []
     for engine, size, option in itertools.product(engines, sizes, options):
         for replicas, experts in itertools.product(*[sorted({1.0, size / 2.0, size} - {0.5})] * 2):
             degrees = dict(zip(DEGREES, (size, replicas, experts), strict=True))
-            found.append({"software": engine, "mode": ONE, "num_accelerators": size} | degrees | option)
-    return found
+            result.append({"software": engine, "mode": ONE, "num_accelerators": size} | degrees | option)
+    return result
 
 
 def pooled(engines: list[str], sizes: list[float], options: list[Row], most: float) -> list[Row]:
     """Two pools of up to so many accelerators in whole servers, whose replicas spread attention over all ranks."""
-    found = []
+    result = []
     for engine, size, other, option in itertools.product(engines, sizes, sizes, options):
         for total in np.arange(2.0 * SERVER, most + 1.0, SERVER):
             for prefill in np.arange(other, total, other):
                 if (total - prefill) % size == 0.0 and 0.3 <= prefill / total <= 0.8:
                     ours = dict.fromkeys(DEGREES, size) | {f"prefill_{name}": other for name in DEGREES}
                     whole = {"num_accelerators": float(total), "prefill_accelerators": float(prefill)}
-                    found.append({"software": engine, "mode": TWO} | ours | whole | option)
-    return found
+                    result.append({"software": engine, "mode": TWO} | ours | whole | option)
+    return result
 
 
 def dense(tried: list[Row]) -> list[Row]:
@@ -250,9 +250,9 @@ def test_an_engine_that_does_not_run_there_is_refused_by_name(
     catalog: Catalog, accelerator: str, software: str, words: str
 ) -> None:
     asked = SMALL | {"accelerator": accelerator, "software": software}
-    with pytest.raises(InputError) as found:
+    with pytest.raises(InputError) as result:
         serving_ways(form_of(asked), catalog)
-    assert words in str(found.value)
+    assert words in str(result.value)
 
 
 def test_every_accelerator_of_the_catalog_has_an_engine_and_every_row_a_source(catalog: Catalog) -> None:
@@ -262,8 +262,8 @@ def test_every_accelerator_of_the_catalog_has_an_engine_and_every_row_a_source(c
     table = catalog.tables["accelerators"]
     assert {vendor.casefold() or "nvidia" for vendor in table.text("vendor").tolist()} <= named
     for name in table.text("accelerator").tolist():
-        found = engines_of(form_of(SMALL | {"accelerator": name}), catalog)
-        assert found and all(catalog.calibration.knows_software("serving_software", one) for one in found)
+        result = engines_of(form_of(SMALL | {"accelerator": name}), catalog)
+        assert result and all(catalog.calibration.knows_software("serving_software", one) for one in result)
 
 
 def test_people_times_their_active_share_are_in_flight(catalog: Catalog) -> None:
@@ -280,9 +280,9 @@ def test_a_rate_and_the_users_that_it_makes_need_the_same_fleet(catalog: Catalog
             "request_rate": 100.0,
             "mode": mode,
         }
-        found = answer_of(form_of(rated), catalog)
-        again = answer_of(form_of(SMALL | {"users": found["users"], "mode": mode}), catalog)
-        assert found["accelerators"] == pytest.approx(again["accelerators"], abs=8.0)
+        result = answer_of(form_of(rated), catalog)
+        again = answer_of(form_of(SMALL | {"users": result["users"], "mode": mode}), catalog)
+        assert result["accelerators"] == pytest.approx(again["accelerators"], abs=8.0)
 
 
 @pytest.mark.parametrize(
@@ -297,9 +297,9 @@ def test_a_rate_and_the_users_that_it_makes_need_the_same_fleet(catalog: Catalog
 def test_a_demand_that_no_way_meets_says_which_limit_and_by_how_much(
     catalog: Catalog, changed: Asked, words: str
 ) -> None:
-    found = answer_of(form_of(SMALL | changed), catalog)
-    assert found["answer"].startswith("No answer: ") and re.search(words, found["answer"]), found["answer"]
-    assert "accelerators" not in found
+    result = answer_of(form_of(SMALL | changed), catalog)
+    assert result["answer"].startswith("No answer: ") and re.search(words, result["answer"]), result["answer"]
+    assert "accelerators" not in result
 
 
 def test_copies_of_a_given_size_and_load_are_kept(catalog: Catalog) -> None:
@@ -338,20 +338,20 @@ def test_a_prefill_pool_may_have_other_accelerators(catalog: Catalog) -> None:
     (way,) = serving_ways(form_of(asked), catalog)
     assert way.plan["prefill_accelerator"][0] == "H200-SXM-141GB"
     assert kept(evaluate(way.plan, catalog), asked).all()
-    found = answer_of(form_of(asked), catalog)
+    result = answer_of(form_of(asked), catalog)
     whole, prefill = (way.plan.number(name)[0] for name in ("num_accelerators", "prefill_accelerators"))
-    counts = [float(np.ceil(found["copies"] * part / SERVER - 1e-9) * SERVER) for part in (whole - prefill, prefill)]
-    assert found["accelerators"] == sum(counts) == found["servers"] * SERVER
-    assert found["answer"].startswith(f"{counts[0]:,.0f} H100 and {counts[1]:,.0f} H200 in ")
+    counts = [float(np.ceil(result["copies"] * part / SERVER - 1e-9) * SERVER) for part in (whole - prefill, prefill)]
+    assert result["accelerators"] == sum(counts) == result["servers"] * SERVER
+    assert result["answer"].startswith(f"{counts[0]:,.0f} H100 and {counts[1]:,.0f} H200 in ")
     with pytest.raises(InputError, match="SGLang does not run on TPUv5p"):
         serving_ways(form_of(asked | {"prefill_accelerator": "TPUv5p"}), catalog)
 
 
 def test_the_curve_of_a_way_goes_through_its_answer(catalog: Catalog) -> None:
-    found = answer_of(form_of(SMALL), catalog)
-    assert found["curve_speed_6"] == pytest.approx(found["tokens_per_second_per_user"], rel=1e-12)
-    assert found["curve_throughput_6"] == pytest.approx(found["tokens_per_second_per_accelerator"], rel=1e-12)
-    speeds, rates = ([found[f"curve_{name}_{n}"] for n in range(1, 9)] for name in ("speed", "throughput"))
+    result = answer_of(form_of(SMALL), catalog)
+    assert result["curve_speed_6"] == pytest.approx(result["tokens_per_second_per_user"], rel=1e-12)
+    assert result["curve_throughput_6"] == pytest.approx(result["tokens_per_second_per_accelerator"], rel=1e-12)
+    speeds, rates = ([result[f"curve_{name}_{n}"] for n in range(1, 9)] for name in ("speed", "throughput"))
     assert speeds == sorted(speeds, reverse=True) and rates == sorted(rates)
 
 

@@ -40,10 +40,10 @@ def values(**lines: list[Any]) -> dict[str, np.ndarray]:
 
 
 def test_grid_has_every_combination_in_order() -> None:
-    found = grid(plans({"name": "a"}, {"name": "b"}), values(tensor_parallel=[1, 2], precision=["fp8", "bf16", "fp4"]))
-    assert found.text("name").tolist() == ["a"] * 6 + ["b"] * 6
-    assert found.number("tensor_parallel").tolist() == [1, 1, 1, 2, 2, 2] * 2
-    assert found.text("precision").tolist() == ["fp8", "bf16", "fp4"] * 4
+    result = grid(plans({"name": "a"}, {"name": "b"}), values(tensor_parallel=[1, 2], precision=["fp8", "bf16", "fp4"]))
+    assert result.text("name").tolist() == ["a"] * 6 + ["b"] * 6
+    assert result.number("tensor_parallel").tolist() == [1, 1, 1, 2, 2, 2] * 2
+    assert result.text("precision").tolist() == ["fp8", "bf16", "fp4"] * 4
     assert len(grid(plans({}), {})) == 1
     with pytest.raises(InputError, match="the grid has 1,210,000 plans, more than 1,000,000"):
         many = list(range(1, 1101))
@@ -62,10 +62,10 @@ def test_progress_counts_every_point(catalog: Catalog) -> None:
 
 
 def test_values_are_read_in_the_unit_of_their_header() -> None:
-    found = read_values("inference", [("tpot target (s)", [0.02, None, 0.02]), ("tensor parallel", ["4"])], "", True)
-    assert found["tpot_target"].tolist() == [0.02]
+    result = read_values("inference", [("tpot target (s)", [0.02, None, 0.02]), ("tensor parallel", ["4"])], "", True)
+    assert result["tpot_target"].tolist() == [0.02]
     assert read_values("inference", [("tpot target", [20])])["tpot_target"].tolist() == [0.02]
-    assert found["tensor_parallel"].tolist() == [4.0]
+    assert result["tensor_parallel"].tolist() == [4.0]
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_points_that_nothing_beats() -> None:
     """By hand: (2, 9) beats (1, 9) and (2, 8); (3, 5) and (4, 1) stand; (4, 1) twice is one."""
     user = np.array([1.0, 2.0, 2.0, 3.0, 4.0, 4.0])
     accelerator = np.array([9.0, 8.0, 9.0, 5.0, 1.0, 1.0])
-    found = unbeaten(Table("inference_results", {USER: user, ACCELERATOR: accelerator}))
-    assert found.tolist() == [2, 3, 4]
+    result = unbeaten(Table("inference_results", {USER: user, ACCELERATOR: accelerator}))
+    assert result.tolist() == [2, 3, 4]
     assert unbeaten(Table("inference_results", {USER: user[:0], ACCELERATOR: user[:0]})).tolist() == []
 
 
@@ -127,10 +127,10 @@ def test_frontier_is_the_upper_hull_of_its_points(catalog: Catalog) -> None:
 def test_only_plans_that_do_the_same_compete(catalog: Catalog) -> None:
     """A small model beats a large one at everything but the task; so do short prompts."""
     rows = [{}, {"model": "Meta-Llama-3.1-8B", "name": "small"}, {"prompt length": 100, "name": "short"}]
-    found = frontier(plans(*rows), catalog, values(concurrency=[1, 16]))
-    assert found.plans.text("name").tolist() == ["a", "a", "small", "small", "short", "short"]
+    result = frontier(plans(*rows), catalog, values(concurrency=[1, 16]))
+    assert result.plans.text("name").tolist() == ["a", "a", "small", "small", "short", "short"]
     alone = frontier(plans({}), catalog, values(concurrency=[1, 16]))
-    assert found.results.number(USER)[:2].tolist() == alone.results.number(USER).tolist()
+    assert result.results.number(USER)[:2].tolist() == alone.results.number(USER).tolist()
     block = call([[*CARD], *([{**CARD, **row}[name] for name in CARD] for row in rows)], [["concurrency", 1, 16]])
     assert block[0][:5] == ["name", "model", "prompt length", "concurrency", "tokens per second per user (token/s)"]
 
@@ -159,9 +159,9 @@ def test_targets_bound_the_frontier(catalog: Catalog) -> None:
 
 
 def test_a_load_of_the_grid_takes_the_place_of_the_plan_s(catalog: Catalog) -> None:
-    found = points(plans({"batch size": 7}), catalog, values(concurrency=[1, 2, 4]))
-    assert found.plans.number("concurrency").tolist() == [1.0, 2.0, 4.0]
-    assert np.isnan(found.plans.number("batch_size")).all()
+    result = points(plans({"batch size": 7}), catalog, values(concurrency=[1, 2, 4]))
+    assert result.plans.number("concurrency").tolist() == [1.0, 2.0, 4.0]
+    assert np.isnan(result.plans.number("batch_size")).all()
     rated = points(plans({"concurrency": 7}), catalog, values(request_rate=[0.5, 1.0, 1e6]))
     assert rated.plans.number("request_rate").tolist() == [0.5, 1.0], "a rate that cannot be kept up is no point"
     static = points(plans({"mode": "static"}), catalog, values(batch_size=[1, 8]))
@@ -174,10 +174,10 @@ def test_two_thousand_points_of_a_model_of_70_billion(catalog: Catalog) -> None:
     spent = []
     for _ in range(4):
         start = time.process_time()
-        found = frontier(table, catalog, grid_, 240)
+        result = frontier(table, catalog, grid_, 240)
         spent.append(time.process_time() - start)
     assert len(points(table, catalog, grid_, 240).plans) > 1500
-    assert len(found.plans) > 40
+    assert len(result.plans) > 40
     assert min(spent) < 1.0  # 0.2 s on a quiet core; the benchmark holds it to 0.3
 
 
@@ -220,16 +220,16 @@ def test_function_spills_the_frontier(catalog: Catalog) -> None:
     ],
 )
 def test_function_says_what_is_wrong(vary: list[list[Any]], code: str, words: str) -> None:
-    ((found,),) = call([list(line) for line in CARD.items()], vary)
-    assert isinstance(found, CellError)
-    assert found.code == code
-    assert words in found.message
+    ((result,),) = call([list(line) for line in CARD.items()], vary)
+    assert isinstance(result, CellError)
+    assert result.code == code
+    assert words in result.message
 
 
 def test_function_takes_inference_plans() -> None:
-    ((found,),) = call([["model", "Meta-Llama-3.1-70B"], ["accelerator", "H200-SXM-141GB"], ["num accelerators", 8]])
-    assert isinstance(found, CellError)
-    assert "XLPERF_FRONTIER takes inference plans" in found.message
+    ((result,),) = call([["model", "Meta-Llama-3.1-70B"], ["accelerator", "H200-SXM-141GB"], ["num accelerators", 8]])
+    assert isinstance(result, CellError)
+    assert "XLPERF_FRONTIER takes inference plans" in result.message
 
 
 # As a command
@@ -273,7 +273,7 @@ def test_command_shows_and_writes(catalog: Catalog, file: Path, capsys: pytest.C
 def test_command_says_what_is_wrong(
     file: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, words: str
 ) -> None:
-    found, _, err = command(capsys, "search", "--frontier", file, *arguments)
-    assert found == code
+    result, _, err = command(capsys, "search", "--frontier", file, *arguments)
+    assert result == code
     assert words in err
     assert len(err.splitlines()) == 1

@@ -79,14 +79,14 @@ def test_a_column_of_every_sheet_is_swept_as_the_edited_sheet_says(
 ) -> None:
     plans = table(row)
     (one,) = varied("training", _line(line, catalog)).varied
-    found = sweep(Sweep(plans, catalog, {}, (one,)))
+    result = sweep(Sweep(plans, catalog, {}, (one,)))
     for place, value in enumerate(one.values.tolist()):
         edited = changed_catalog(catalog, plans, [(one, value)])
         for name, values in evaluate(plans, edited).columns.items():
-            same = found.results[name][place : place + 1]
+            same = result.results[name][place : place + 1]
             if values.dtype != object:
                 assert np.array_equal(same, values, equal_nan=True), name
-    assert found.varied[0][1].tolist() == one.values.tolist()
+    assert result.varied[0][1].tolist() == one.values.tolist()
 
 
 def test_a_column_of_each_sheet_is_tried() -> None:
@@ -127,10 +127,10 @@ def test_counts_are_drawn_whole(catalog: Catalog) -> None:
 def test_no_mark_of_a_copied_row_is_left_in_what_is_written(catalog: Catalog) -> None:
     network = str(catalog.networks[0])
     plans = table(POOLS, {**POOLS, "prefill network": network})
-    found = sweep(Sweep(plans, catalog, {}, varied("inference", "networks.link bandwidth=x0.5,x1").varied))
-    for words in (*found.plans.columns.values(), *found.results.columns.values()):
+    result = sweep(Sweep(plans, catalog, {}, varied("inference", "networks.link bandwidth=x0.5,x1").varied))
+    for words in (*result.plans.columns.values(), *result.results.columns.values()):
         assert words.dtype != object or not any(MARK in text for text in words.tolist())
-    assert found.plans.text("prefill_network").tolist() == ["", network] * 2
+    assert result.plans.text("prefill_network").tolist() == ["", network] * 2
 
 
 def test_the_other_pool_of_a_mode_that_is_searched_is_changed_too(catalog: Catalog) -> None:
@@ -163,13 +163,13 @@ def test_each_target_is_searched_by_itself(catalog: Catalog, tmp_path: Path, com
 def test_the_fewest_accelerators_are_an_objective_of_a_frontier(catalog: Catalog) -> None:
     plan = with_mapping(table({**TRAIN, "tensor parallel": "", "num accelerators": "auto"}))
     for first, other in (("num accelerators", "step time"), ("step time", "num accelerators")):
-        found = search(plan, catalog, first, top=1, rivals=[other], most_accelerators=16)
+        result = search(plan, catalog, first, top=1, rivals=[other], most_accelerators=16)
         every = candidates(plan, catalog, most_accelerators=16)
         results = evaluate(every.plans, catalog)
         good = results["fits"] == 1.0
         counts, times = every.plans["num_accelerators"][good], results["step_time"][good]
-        own = dict(zip(found.plans["num_accelerators"].tolist(), found.results["step_time"].tolist(), strict=True))
-        assert len(own) == len(found.plans) > 2
+        own = dict(zip(result.plans["num_accelerators"].tolist(), result.results["step_time"].tolist(), strict=True))
+        assert len(own) == len(result.plans) > 2
         least = {count: times[counts <= count].min() for count in np.unique(counts).tolist()}
         assert all(own[count] <= least[count] for count in own)
         assert {
@@ -179,8 +179,8 @@ def test_the_fewest_accelerators_are_an_objective_of_a_frontier(catalog: Catalog
 
 def test_numbers_that_are_tried_in_steps_are_all_tried_next_to_each_plan_of_a_frontier(catalog: Catalog) -> None:
     plan = with_mapping(table({**TRAIN, "tensor parallel": "", "num accelerators": "auto", "global batch size": 512}))
-    found = search(plan, catalog, "step time", rivals=["num accelerators"], most_accelerators=64, most=200_000)
-    assert found.counts is not None and len(found.counts.between(found.plans["num_accelerators"])) == 0
+    result = search(plan, catalog, "step time", rivals=["num accelerators"], most_accelerators=64, most=200_000)
+    assert result.counts is not None and len(result.counts.between(result.plans["num_accelerators"])) == 0
 
 
 def test_objectives_and_limits_that_are_refused_in_a_line(small: Path, command: Command) -> None:

@@ -36,8 +36,8 @@ def test_a_robust_choice_keeps_the_limits_in_nine_draws_of_ten(catalog: Catalog)
     every = search(plan, catalog, top=None)
     high = every.results["step_time"] * band_factor(every.results, "step_time", DECILE)
     bound = float(np.median(high))
-    found = search(plan, catalog, "memory", targets("training", f"step time<={bound} s"), top=None)
-    chosen = robust(found, catalog, "average", draws=2000, seed=4)
+    result = search(plan, catalog, "memory", targets("training", f"step time<={bound} s"), top=None)
+    chosen = robust(result, catalog, "average", draws=2000, seed=4)
     columns = {column.name: values for column, values in chosen.columns}
     own = chosen.found.results["step_time"] * band_factor(chosen.found.results, "step_time", DECILE)
     sure = columns["probability_fits"] >= 0.9
@@ -56,20 +56,20 @@ def test_a_robust_order_is_that_of_draws_computed_one_by_one(catalog: Catalog, m
     from xlperf.explore.vary import LATIN_HYPERCUBE, Sampling, uniforms
 
     plan = with_mapping(table({**TRAIN, "tensor parallel": ""}))
-    found = search(plan, catalog, top=12)
+    result = search(plan, catalog, top=12)
     uncertain = varied("training", "networks.link bandwidth=x0.1..x1", "accelerators.memory bandwidth=x0.2..x1").varied
     sampling = Sampling(20, LATIN_HYPERCUBE, 3)
-    study = Uncertainty(Sweep(found.plans, catalog, {}, uncertain, sampling), "step time", banded=False)
+    study = Uncertainty(Sweep(result.plans, catalog, {}, uncertain, sampling), "step time", banded=False)
     drawn, _ = study.draws()
     shares = [uniforms(sampling, place, np.arange(20)) for place in range(2)]
     for draw in range(20):
         point = [(one, float(one.drawn(share[[draw]])[0])) for one, share in zip(uncertain, shares, strict=True)]
-        edited = evaluate(found.plans, changed_catalog(catalog, found.plans, point))
+        edited = evaluate(result.plans, changed_catalog(catalog, result.plans, point))
         assert edited["step_time"].tolist() == drawn[:, draw].tolist()
-    chosen = robust(found, catalog, measure, uncertain, 200, 3)
+    chosen = robust(result, catalog, measure, uncertain, 200, 3)
     columns = {column.name: values for column, values in chosen.columns}
     loss = Uncertainty(
-        Sweep(found.plans, catalog, {}, uncertain, Sampling(200, LATIN_HYPERCUBE, 3)), "step time"
+        Sweep(result.plans, catalog, {}, uncertain, Sampling(200, LATIN_HYPERCUBE, 3)), "step time"
     ).draws()[0]
     expected = {
         "average": loss.mean(axis=1),
@@ -82,11 +82,11 @@ def test_a_robust_order_is_that_of_draws_computed_one_by_one(catalog: Catalog, m
 
 def test_the_fewest_accelerators_come_before_the_measure(catalog: Catalog) -> None:
     plan = with_mapping(table({**TRAIN, "tensor parallel": "", "num accelerators": "auto"}))
-    found = search(plan, catalog, "num accelerators", top=300, most_accelerators=8)
-    chosen = robust(found, catalog, "average", draws=50)
+    result = search(plan, catalog, "num accelerators", top=300, most_accelerators=8)
+    chosen = robust(result, catalog, "average", draws=50)
     probable = {column.name: values for column, values in chosen.columns}["probability_fits"]
     counts = chosen.found.plans["num_accelerators"][probable >= 0.9]
-    assert (np.diff(counts) >= 0.0).all() and len(set(found.plans["num_accelerators"].tolist())) > 1
+    assert (np.diff(counts) >= 0.0).all() and len(set(result.plans["num_accelerators"].tolist())) > 1
 
 
 # --- inverse questions
@@ -96,10 +96,10 @@ def test_the_largest_request_rate_is_found_between_two_ends(catalog: Catalog, tm
     plan = table({**SERVE, "tensor parallel": 8, "concurrency": "", "request rate": 1})
     bounds = targets("inference", "ttft<=800 ms")
     (rate,) = varied("inference", "request rate=0.5..20").varied
-    found = solve_number(plan, catalog, rate, bounds, largest=True)
-    assert 0.5 < found.value < 20.0
+    result = solve_number(plan, catalog, rate, bounds, largest=True)
+    assert 0.5 < result.value < 20.0
     for factor, reached in ((1.0, True), (1.0 + 2.0 * PRECISION, False)):
-        own, _ = with_value(plan, catalog, rate, found.value * factor)
+        own, _ = with_value(plan, catalog, rate, result.value * factor)
         assert bool((evaluate(own, catalog)["ttft"] <= 0.8)[0]) == reached
     row = {**SERVE, "tensor parallel": 8, "concurrency": "", "request rate": 1}
     done = command(
@@ -113,18 +113,18 @@ def test_the_largest_request_rate_is_found_between_two_ends(catalog: Catalog, tm
         "-o",
         "-",
     )
-    assert float(csv_rows(done.out)[0]["request_rate"]) == pytest.approx(found.value)
-    assert done.err.startswith(f"s: request rate {found.value:.4g} request/s is the largest with ttft <= 800 ms")
+    assert float(csv_rows(done.out)[0]["request_rate"]) == pytest.approx(result.value)
+    assert done.err.startswith(f"s: request rate {result.value:.4g} request/s is the largest with ttft <= 800 ms")
 
 
 def test_counts_of_sheets_are_solved_whole_and_targets_by_themselves(catalog: Catalog) -> None:
     plan = table({**SERVE, "tensor parallel": 8})
     (layers,) = varied("inference", "models.num layers=20..200").varied
     bounds = targets("inference", "tpot<=12")
-    found = solve_number(plan, catalog, layers, bounds, largest=True)
-    assert found.value == round(found.value)
+    result = solve_number(plan, catalog, layers, bounds, largest=True)
+    assert result.value == round(result.value)
     for more, reached in ((0.0, True), (1.0, False)):
-        known = changed_catalog(catalog, plan, [(layers, found.value + more)])
+        known = changed_catalog(catalog, plan, [(layers, result.value + more)])
         assert bool((evaluate(plan, known)["tpot"] <= 0.012)[0]) == reached
     open_load = table({**SERVE, "tensor parallel": 8, "concurrency": "auto"})
     asked = np.array([0.008, 0.012, 0.02, 0.03])
@@ -144,14 +144,14 @@ def test_counts_of_sheets_are_solved_whole_and_targets_by_themselves(catalog: Ca
 def test_the_fewest_accelerators_may_decide_among_plans_of_one_value(catalog: Catalog) -> None:
     plan = with_mapping(table({**TRAIN, "tensor parallel": "", "num accelerators": "auto"}))
     values, bounds = np.array([1.0, 2.0, 4.0]), targets("training", "step time<=40")
-    found = solve_plan(
+    result = solve_plan(
         plan, catalog, "micro_batch_size", values, bounds, objective="num accelerators", most_accelerators=16
     )
-    assert found.value == 1.0
+    assert result.value == 1.0
     fewest = search(
         plan, catalog, "num accelerators", bounds, {"micro_batch_size": np.array([1.0])}, most_accelerators=16
     )
-    assert found.best.plans["num_accelerators"][0] == fewest.plans["num_accelerators"][0]
+    assert result.best.plans["num_accelerators"][0] == fewest.plans["num_accelerators"][0]
 
 
 # --- worth
@@ -160,9 +160,9 @@ def test_the_fewest_accelerators_may_decide_among_plans_of_one_value(catalog: Ca
 def test_constants_and_targets_have_a_worth_and_blanks_are_refused(catalog: Catalog) -> None:
     plan = table({**SERVE, "tensor parallel": 8, "concurrency": "auto", "tpot target": 12})
     changes = varied("inference", "tpot target=x1.1", "calibration.gemm.launch_time=x0.99").varied
-    found = worth(plan, catalog, changes)
-    assert found["value_before"][0] == pytest.approx(12.0) and found["worth"][0] > 0.0
-    assert found["input"].tolist()[1].startswith("gemm.launch time")
+    result = worth(plan, catalog, changes)
+    assert result["value_before"][0] == pytest.approx(12.0) and result["worth"][0] > 0.0
+    assert result["input"].tolist()[1].startswith("gemm.launch time")
     with pytest.raises(InputError, match="power limit of the sheet inference is blank: there is no number to change"):
         worth(
             plan,
@@ -176,8 +176,8 @@ def test_a_derived_machine_has_a_worth_of_its_memory(catalog: Catalog) -> None:
     plan = table(DERIVED)
     names = {(one.sheet, one.name) for one in usual_changes(plan, catalog) if isinstance(one, Varied)}
     assert {("memories", "pin_rate"), ("memories", "layer_capacity"), ("devices", "die_area")} <= names
-    found = worth(plan, catalog, usual_changes(plan, catalog))
-    rows = dict(zip(found["input"].tolist(), found["worth_of_last"].tolist(), strict=True))
+    result = worth(plan, catalog, usual_changes(plan, catalog))
+    rows = dict(zip(result["input"].tolist(), result["worth_of_last"].tolist(), strict=True))
     assert rows["pin rate (Gbit/s)"] > 0.0 and rows["layer capacity (GiB)"] == 0.0
 
 
@@ -202,6 +202,6 @@ def test_an_accelerator_without_a_price_has_a_break_even_price(catalog: Catalog)
     )
     columns = {name: prices[name] * blank for name in ("rental_price", "capex")}
     unpriced = catalog.with_tables([Table("prices", {**prices.columns, **columns}, prices.place)])
-    found = break_even(plan, [other], unpriced)
-    assert np.isnan(found["hour_cost_against"][0])
-    assert found["break_even_hour_cost"][0] == pytest.approx(known["break_even_hour_cost"][0], rel=1e-9)
+    result = break_even(plan, [other], unpriced)
+    assert np.isnan(result["hour_cost_against"][0])
+    assert result["break_even_hour_cost"][0] == pytest.approx(known["break_even_hour_cost"][0], rel=1e-9)

@@ -32,8 +32,8 @@ STATED = {"energy_price": "0.2", "power_usage_effectiveness": "1.4", "carbon_int
 
 
 def answered(kind: str, catalog: Catalog, words: dict[str, str], **more: str) -> dict[str, Any]:
-    found = evaluate_forms(form_of(kind, {**words, **more}), catalog)
-    return {name: values[0] for name, values in found.columns.items()}
+    result = evaluate_forms(form_of(kind, {**words, **more}), catalog)
+    return {name: values[0] for name, values in result.columns.items()}
 
 
 @pytest.mark.parametrize("stated", [{}, STATED, {"hour_price": "5", "payment": "both"}, {"payment": "own", **STATED}])
@@ -100,16 +100,16 @@ def test_prices_of_a_plan_are_those_of_edited_sheets(accelerator: str, catalog: 
 
 
 def test_an_hour_price_is_a_rent(catalog: Catalog) -> None:
-    found = evaluate(plans_of(accelerator="GB300-NVL72", **{"hour price": 7.2}), catalog)
-    assert found["accelerator_hour_cost"][0] == pytest.approx(7.2 / 3600.0) and found["cost_basis"][0] == "rent"
+    result = evaluate(plans_of(accelerator="GB300-NVL72", **{"hour price": 7.2}), catalog)
+    assert result["accelerator_hour_cost"][0] == pytest.approx(7.2 / 3600.0) and result["cost_basis"][0] == "rent"
     with pytest.raises(InputError, match="hour price is a rent"):
         answered("train", catalog, TRAINED, payment="own", hour_price="2")
 
 
 def test_who_has_no_owner_is_not_given_one(catalog: Catalog) -> None:
-    found = answered("train", catalog, TRAINED, accelerator="GH200-144GB", payment="own")
-    assert np.isnan(found["paid_run_cost"]) and "no row of servers has accelerator GH200-144GB" in found["answer"]
-    assert " for $" not in found["answer"]
+    result = answered("train", catalog, TRAINED, accelerator="GH200-144GB", payment="own")
+    assert np.isnan(result["paid_run_cost"]) and "no row of servers has accelerator GH200-144GB" in result["answer"]
+    assert " for $" not in result["answer"]
 
 
 @pytest.mark.slow
@@ -160,17 +160,17 @@ def test_the_most_that_a_limit_feeds_is_the_largest_number_that_keeps_it(catalog
 
 
 def test_from_the_break_even_load_on_own_accelerators_cost_no_more(catalog: Catalog) -> None:
-    found = answered("serve", catalog, SERVED, payment="own")
-    users = found["break_even_users"]
-    assert found["api_provider"] == "Groq" and found["api_price"] == "Meta-Llama-3.1-8B, Groq"
-    assert "cheaper than Groq's API" in found["api_answer"]
+    result = answered("serve", catalog, SERVED, payment="own")
+    users = result["break_even_users"]
+    assert result["api_provider"] == "Groq" and result["api_price"] == "Meta-Llama-3.1-8B, Groq"
+    assert "cheaper than Groq's API" in result["api_answer"]
     price = 0.08 + 0.05 * 4.0  # four prompt tokens for one that is generated
-    assert found["api_cost_per_million_output_tokens_all_in"] * MW == pytest.approx(price)
+    assert result["api_cost_per_million_output_tokens_all_in"] * MW == pytest.approx(price)
     for share, cheaper in ((1.001, True), (0.999, False)):
-        copies = np.ceil(share * users / found["concurrency"])
-        size = found["server_size"] * np.ceil(copies * found["copy_size"] / found["server_size"])
-        tokens = share * users * found["tokens_per_second"] / found["users"]
-        assert (size * found["hour_price"] <= tokens * price / MW) == cheaper
+        copies = np.ceil(share * users / result["concurrency"])
+        size = result["server_size"] * np.ceil(copies * result["copy_size"] / result["server_size"])
+        tokens = share * users * result["tokens_per_second"] / result["users"]
+        assert (size * result["hour_price"] <= tokens * price / MW) == cheaper
     assert "cheaper" in answered("serve", catalog, SERVED, hour_price="0.1")["api_answer"]
     assert "At no load" in answered("serve", catalog, SERVED, hour_price="50")["api_answer"]
 
@@ -191,11 +191,11 @@ def test_every_offer_says_where_and_when_it_was_read(catalog: Catalog) -> None:
 def test_the_least_owned_cost_is_the_least_of_what_ownership_says(catalog: Catalog) -> None:
     plan = plans_of()
     loads = np.array([8.0, 32.0, 128.0, 256.0])
-    found = search(plan, catalog, "owned cost", values={"concurrency": loads}, top=None)
+    result = search(plan, catalog, "owned cost", values={"concurrency": loads}, top=None)
     each = [evaluate_ownership(plans_of(concurrency=load), catalog) for load in loads.tolist()]
     owned = [one["owned_cost_per_million_output_tokens_all_in"][0] for one in each]
-    assert found.plans["concurrency"].tolist() == loads[np.argsort(owned)].tolist()
-    shown = found.results["owned_cost_per_million_output_tokens_all_in"]
+    assert result.plans["concurrency"].tolist() == loads[np.argsort(owned)].tolist()
+    shown = result.results["owned_cost_per_million_output_tokens_all_in"]
     np.testing.assert_allclose(shown, np.sort(owned), rtol=1e-12)
 
 

@@ -41,25 +41,25 @@ def found(plan: Table, catalog: Catalog) -> Search:
 
 
 @pytest.mark.parametrize("measure", ["average", "p90", "regret"])
-def test_the_order_is_that_of_the_measure(found: Search, catalog: Catalog, measure: str) -> None:
+def test_the_order_is_that_of_the_measure(result: Search, catalog: Catalog, measure: str) -> None:
     varied = read_variation("training", [("networks.link bandwidth", ["x0.5..x1"])], "").varied
-    chosen = robust(found, catalog, measure, varied, draws=200, seed=1)
+    chosen = robust(result, catalog, measure, varied, draws=200, seed=1)
     columns = {column.name: values for column, values in chosen.columns}
     key = {"average": "mean", "p90": "p90", "regret": "mean_regret"}[measure]
     assert (np.diff(columns[key]) >= 0.0).all()
-    assert len(chosen.found.plans) == len(found.plans) == 60
+    assert len(chosen.found.plans) == len(result.plans) == 60
     assert (columns["p90"] > columns["mean"]).all()
     assert columns["probability_best"].sum() == pytest.approx(1.0)
     assert columns["probability_beats_first"][0] == 0.0
-    assert sorted(chosen.found.results["step_time"].tolist()) == sorted(found.results["step_time"].tolist())
+    assert sorted(chosen.found.results["step_time"].tolist()) == sorted(result.results["step_time"].tolist())
 
 
-def test_plans_within_their_bands_cannot_be_told_apart(found: Search, catalog: Catalog) -> None:
-    assert "the first 5 cannot be told apart" in robust(found, catalog, "average", draws=400).words
-    slow = int(np.argmax(found.results["step_time"] > 3.0 * found.results["step_time"][0]))
+def test_plans_within_their_bands_cannot_be_told_apart(result: Search, catalog: Catalog) -> None:
+    assert "the first 5 cannot be told apart" in robust(result, catalog, "average", draws=400).words
+    slow = int(np.argmax(result.results["step_time"] > 3.0 * result.results["step_time"][0]))
     if not slow:
-        slow = len(found.plans) - 1
-    far = found.taken(np.array([0, slow]))
+        slow = len(result.plans) - 1
+    far = result.taken(np.array([0, slow]))
     ratio = far.results["step_time"][1] / far.results["step_time"][0]
     chosen = robust(far, catalog, "average", draws=400)
     (beats,) = (values for column, values in chosen.columns if column.name == "probability_beats_first")
@@ -67,16 +67,16 @@ def test_plans_within_their_bands_cannot_be_told_apart(found: Search, catalog: C
     assert ("told apart" in chosen.words) == (beats[1] > 0.2), beats[1]
 
 
-def test_processes_draw_the_same(found: Search, catalog: Catalog) -> None:
+def test_processes_draw_the_same(result: Search, catalog: Catalog) -> None:
     varied = read_variation("training", [("networks.link bandwidth", ["x0.5..x1"])], "").varied
-    one, two = (robust(found, catalog, "regret", varied, 4_000, processes=count) for count in (1, 2))
+    one, two = (robust(result, catalog, "regret", varied, 4_000, processes=count) for count in (1, 2))
     assert one.words == two.words
     for (_, values), (_, others) in zip(one.columns, two.columns, strict=True):
         assert values.tolist() == others.tolist()
 
 
-def test_a_limit_with_a_probability_looks_at_the_end_of_the_band(catalog: Catalog, found: Search) -> None:
-    results = found.results
+def test_a_limit_with_a_probability_looks_at_the_end_of_the_band(catalog: Catalog, result: Search) -> None:
+    results = result.results
     high = limit_of("training", "step time<=1")._replace(probability=0.9, bound=float(results["step_time_high"][3]))
     assert high._replace(bound=high.bound * (1 + 1e-9)).kept(results)[3]
     assert not high._replace(bound=high.bound * (1 - 1e-9)).kept(results)[3]
@@ -90,9 +90,9 @@ def test_a_limit_with_a_probability_looks_at_the_end_of_the_band(catalog: Catalo
     )
 
 
-def test_what_comes_nearest_is_said_with_its_probability(catalog: Catalog, found: Search) -> None:
+def test_what_comes_nearest_is_said_with_its_probability(catalog: Catalog, result: Search) -> None:
     limit = limit_of("training", "step time<=1 ms")._replace(probability=0.9)
-    none = search(found.plans.take([0]), catalog, limits=[limit])
+    none = search(result.plans.take([0]), catalog, limits=[limit])
     high = none.results["step_time_high"][0]
     assert none.words.endswith(
         f"the nearest has step time {none.results['step_time'][0]:.4g} s ({high:.4g} with 0.9 probability)"

@@ -58,9 +58,9 @@ def best_of(results: Table, name: str, larger: bool = False) -> float:
     return float(values.max() if larger else values.min())
 
 
-def assert_as_evaluated(found: Search, catalog: Catalog) -> None:
-    alone = [evaluate(found.plans.take([row]), catalog) for row in range(len(found.plans))]
-    for name, values in found.results.columns.items():
+def assert_as_evaluated(result: Search, catalog: Catalog) -> None:
+    alone = [evaluate(result.plans.take([row]), catalog) for row in range(len(result.plans))]
+    for name, values in result.results.columns.items():
         own = np.concatenate([table[name] for table in alone])
         assert np.array_equal(values, own, equal_nan=values.dtype != object), name
 
@@ -72,10 +72,10 @@ def test_auto_is_every_legal_value_of_training_degrees(catalog: Catalog) -> None
     numbers = [float(n) for n in range(1, 9)]
     table, results = brute(TRAIN, catalog, tensor_parallel=numbers, context_parallel=numbers, pipeline_parallel=numbers)
     legal = table.take(np.flatnonzero(~np.isnan(results.number("step_time"))))
-    found = candidates(plan(TRAIN, *DEGREES), catalog)
+    result = candidates(plan(TRAIN, *DEGREES), catalog)
     names = [name.replace(" ", "_") for name in DEGREES]
-    assert found.searched == ("tensor_parallel", "pipeline_parallel", "context_parallel")
-    assert sorted(zip(*(found.plans[name] for name in names), strict=True)) == sorted(
+    assert result.searched == ("tensor_parallel", "pipeline_parallel", "context_parallel")
+    assert sorted(zip(*(result.plans[name] for name in names), strict=True)) == sorted(
         zip(*(legal[name] for name in names), strict=True)
     )
 
@@ -87,9 +87,11 @@ def test_auto_is_every_legal_value_of_serving_degrees(catalog: Catalog) -> None:
     legal = table.take(np.flatnonzero(~np.isnan(results.number("latency")) & started(results)))
     tried = candidates(plan(SERVE, *SHARDS), catalog).plans
     there = ~np.isnan(evaluate(tried, catalog).number("latency"))
-    found = {row for row, good in zip(zip(*(tried[name] for name in domains), strict=True), there, strict=True) if good}
-    assert found == set(zip(*(legal[name] for name in domains), strict=True))
-    assert len(found) > 30
+    result = {
+        row for row, good in zip(zip(*(tried[name] for name in domains), strict=True), there, strict=True) if good
+    }
+    assert result == set(zip(*(legal[name] for name in domains), strict=True))
+    assert len(result) > 30
 
 
 def test_expert_degrees_divide_experts_and_ranks(catalog: Catalog) -> None:
@@ -98,9 +100,9 @@ def test_expert_degrees_divide_experts_and_ranks(catalog: Catalog) -> None:
     numbers = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
     domains = {"tensor_parallel": numbers, "expert_parallel": numbers, "expert_tensor_parallel": numbers}
     _, results = brute(base, catalog, **domains, sequence_parallel=["yes", "no"])
-    found = search(plan(base, *names), catalog)
-    assert found.num_tried == found.num_legal
-    assert found.results["step_time"][0] == best_of(results, "step_time")
+    result = search(plan(base, *names), catalog)
+    assert result.num_tried == result.num_legal
+    assert result.results["step_time"][0] == best_of(results, "step_time")
 
 
 @pytest.mark.parametrize(
@@ -125,10 +127,10 @@ def test_search_equals_brute_force(catalog: Catalog, asked: tuple[str, ...], dom
     base = {**TRAIN, "tensor parallel": 2, "pipeline parallel": 2, "context parallel": 2, "sequence length": 8192}
     base = {name: value for name, value in base.items() if name.replace(" ", "_") not in domains}
     _, results = brute(base, catalog, **domains)
-    found = search(plan(base, *asked), catalog)
-    assert found.results["step_time"][0] == best_of(results, "step_time")
-    assert found.num_legal == found.num_tried <= int((~np.isnan(results.number("step_time"))).sum())
-    assert_as_evaluated(found, catalog)
+    result = search(plan(base, *asked), catalog)
+    assert result.results["step_time"][0] == best_of(results, "step_time")
+    assert result.num_legal == result.num_tried <= int((~np.isnan(results.number("step_time"))).sum())
+    assert_as_evaluated(result, catalog)
 
 
 def test_load_goes_up_to_memory_and_down_to_targets(catalog: Catalog) -> None:
@@ -149,24 +151,24 @@ def test_load_goes_up_to_memory_and_down_to_targets(catalog: Catalog) -> None:
 def test_pools_of_separate_sizes_are_legal_and_one_wins(catalog: Catalog) -> None:
     base = {name: value for name, value in SERVE.items() if name != "concurrency"}
     base |= {"mode": "disaggregated", "batch size": 16, "ttft target": 400, "tpot target": 20}
-    found = search(plan(base, "tensor parallel", "prefill accelerators", "prefill tensor parallel"), catalog, top=None)
-    assert found.found
-    assert found.num_legal == found.num_tried > 10
-    pools = set(found.plans["prefill_accelerators"].tolist())
+    result = search(plan(base, "tensor parallel", "prefill accelerators", "prefill tensor parallel"), catalog, top=None)
+    assert result.found
+    assert result.num_legal == result.num_tried > 10
+    pools = set(result.plans["prefill_accelerators"].tolist())
     assert len(pools) > 2
-    replicas = found.plans["prefill_accelerators"] / found.plans["prefill_tensor_parallel"]
+    replicas = result.plans["prefill_accelerators"] / result.plans["prefill_tensor_parallel"]
     assert (replicas == np.floor(replicas)).all()
-    rates = found.results["tokens_per_second_per_accelerator"]
+    rates = result.results["tokens_per_second_per_accelerator"]
     assert (np.diff(rates) <= 0.0).all()
-    assert (found.results["ttft"] <= 0.4).all()
+    assert (result.results["ttft"] <= 0.4).all()
 
 
 def test_modes_are_compared_with_their_own_columns(catalog: Catalog) -> None:
     base = {name: value for name, value in SERVE.items() if name != "concurrency"} | {"batch size": 8}
-    found = search(plan(base, "mode", "prefill tensor parallel", "tensor parallel"), catalog, top=None)
-    modes = found.plans["mode"]
+    result = search(plan(base, "mode", "prefill tensor parallel", "tensor parallel"), catalog, top=None)
+    modes = result.plans["mode"]
     assert set(modes) == {"static", "continuous", "disaggregated"}
-    assert (np.isnan(found.plans["prefill_tensor_parallel"]) == (modes != "disaggregated")).all()
+    assert (np.isnan(result.plans["prefill_tensor_parallel"]) == (modes != "disaggregated")).all()
 
 
 def test_every_searched_column_can_be_auto(catalog: Catalog) -> None:
@@ -175,19 +177,19 @@ def test_every_searched_column_can_be_auto(catalog: Catalog) -> None:
             base = TRAIN if kind == "training" else {k: v for k, v in SERVE.items() if k != "concurrency"}
             words = name.replace("_", " ")
             asked = plan({k: v for k, v in base.items() if k != words}, words)
-            found = search(asked, catalog, limits=())
-            assert found.searched == (name,), name
-            assert found.num_legal >= 1, name
+            result = search(asked, catalog, limits=())
+            assert result.searched == (name,), name
+            assert result.num_legal >= 1, name
             assert "auto" in column(kind, name).meaning, name
 
 
 def test_number_of_accelerators_is_chosen_by_throughput_of_each(catalog: Catalog) -> None:
-    found = search(plan(TRAIN, "num accelerators", "tensor parallel", global_batch_size=1536), catalog, top=None)
-    assert found.objective.words == "most tokens per second per accelerator"
-    counts = found.plans["num_accelerators"]
+    result = search(plan(TRAIN, "num accelerators", "tensor parallel", global_batch_size=1536), catalog, top=None)
+    assert result.objective.words == "most tokens per second per accelerator"
+    counts = result.plans["num_accelerators"]
     assert set(counts) <= {1.0, 2.0, 4.0, *np.arange(8.0, 16_385.0, 8.0).tolist()}
     assert {24.0, 48.0, 1536.0} <= set(counts)
-    assert found.num_legal == found.num_tried
+    assert result.num_legal == result.num_tried
 
 
 def test_a_hundred_thousand_plans_take_seconds(catalog: Catalog) -> None:
@@ -196,11 +198,11 @@ def test_a_hundred_thousand_plans_take_seconds(catalog: Catalog) -> None:
     names = ("tensor parallel", "context parallel", "pipeline parallel", "virtual pipeline", "micro batch size")
     asked = plan(base, *names, "recompute", "sequence parallel", "zero stage", "pipeline schedule")
     start = time.process_time()
-    found = search(asked, catalog)
-    assert found.num_tried >= found.num_legal > 100_000
-    assert "virtual pipeline: chunks of equal size, and all that are legal for the best 256 plans" in found.words
+    result = search(asked, catalog)
+    assert result.num_tried >= result.num_legal > 100_000
+    assert "virtual pipeline: chunks of equal size, and all that are legal for the best 256 plans" in result.words
     assert time.process_time() - start < 20.0  # two to three on a quiet core
-    assert_as_evaluated(found, catalog)
+    assert_as_evaluated(result, catalog)
 
 
 def test_divisors() -> None:
@@ -225,12 +227,12 @@ def test_candidates_are_distinct_and_the_best_is_legal(
     tried = candidates(asked, catalog)
     rows = list(zip(*(tried.plans[name].tolist() for name in tried.searched), strict=True))
     assert len(set(rows)) == len(rows)
-    found = search(asked, catalog, top=3)
+    result = search(asked, catalog, top=3)
     legal = ~np.isnan(evaluate(tried.plans, catalog).number("step_time"))
-    assert found.num_legal == legal.sum()
+    assert result.num_legal == legal.sum()
     if legal.any():
-        assert not np.isnan(found.results["step_time"]).any()
-        assert_as_evaluated(found, catalog)
+        assert not np.isnan(result.results["step_time"]).any()
+        assert_as_evaluated(result, catalog)
 
 
 # --- order and words
@@ -238,11 +240,11 @@ def test_candidates_are_distinct_and_the_best_is_legal(
 
 def test_ties_go_to_less_memory_then_to_smaller_degrees(catalog: Catalog) -> None:
     asked = plan(TRAIN, "zero stage", "micro batch size", global_batch_size=8)
-    found = search(asked, catalog, objective="memory layer activations", top=None)
-    losses = list(zip(found.results["memory_layer_activations"], found.results["memory_reserved"], strict=True))
+    result = search(asked, catalog, objective="memory layer activations", top=None)
+    losses = list(zip(result.results["memory_layer_activations"], result.results["memory_reserved"], strict=True))
     assert losses == sorted(losses)
     again = search(asked, catalog, objective="memory layer activations", top=None)
-    assert again.plans["zero_stage"].tolist() == found.plans["zero_stage"].tolist()
+    assert again.plans["zero_stage"].tolist() == result.plans["zero_stage"].tolist()
     same = plan({**SERVE, "request rate": 1, "mode": "continuous", "concurrency": ""}, "tensor parallel")
     equal = search(same, catalog, objective="throughput", top=None)
     assert len(set(equal.results["tokens_per_second_per_accelerator"])) == 1
@@ -276,19 +278,19 @@ def test_limits_cut_and_say_what_comes_nearest(catalog: Catalog) -> None:
 
 
 def test_nothing_fits_names_the_smallest(catalog: Catalog) -> None:
-    found = search(plan({**TRAIN, "model": "Meta-Llama-3.1-405B"}, *DEGREES, "recompute"), catalog)
+    result = search(plan({**TRAIN, "model": "Meta-Llama-3.1-405B"}, *DEGREES, "recompute"), catalog)
     every = expanded(plan({**TRAIN, "model": "Meta-Llama-3.1-405B"}, *DEGREES, "recompute"), catalog)
     least = np.nanmin(evaluate(every, catalog)["memory_reserved"])
-    assert found.kind == TOO_LARGE
-    assert found.results["memory_reserved"][0] == least
-    assert f"the smallest has memory reserved {least / 2.0**30:.4g} GiB of" in found.words
+    assert result.kind == TOO_LARGE
+    assert result.results["memory_reserved"][0] == least
+    assert f"the smallest has memory reserved {least / 2.0**30:.4g} GiB of" in result.words
 
 
 def test_nothing_legal_keeps_the_reason(catalog: Catalog) -> None:
-    found = search(plan(TRAIN, "tensor parallel", global_batch_size=7, data_parallel=3), catalog)
-    assert found.kind == ILLEGAL
-    assert found.words.startswith("none is legal: 1 plan tried, one of them: tensor 1")
-    assert "parallel is" in found.results["reason"][0]
+    result = search(plan(TRAIN, "tensor parallel", global_batch_size=7, data_parallel=3), catalog)
+    assert result.kind == ILLEGAL
+    assert result.words.startswith("none is legal: 1 plan tried, one of them: tensor 1")
+    assert "parallel is" in result.results["reason"][0]
 
 
 @pytest.mark.parametrize(
@@ -360,10 +362,10 @@ def test_a_space_in_parts_has_the_best_of_all_plans(catalog: Catalog, monkeypatc
     results = evaluate(every, catalog)
     fits = np.flatnonzero(results["fits"] == 1.0)
     order = fits[np.lexsort((fits, results["memory_reserved"][fits], results["step_time"][fits]))]
-    found = search(asked, catalog, top=None)
-    assert (found.num_tried, found.num_fit) == (len(every), len(fits)) != (0, 0)
-    assert found.results["step_time"].tolist() == results["step_time"][order].tolist()
-    assert found.plans["tensor_parallel"].tolist() == every["tensor_parallel"][order].tolist()
+    result = search(asked, catalog, top=None)
+    assert (result.num_tried, result.num_fit) == (len(every), len(fits)) != (0, 0)
+    assert result.results["step_time"].tolist() == results["step_time"][order].tolist()
+    assert result.plans["tensor_parallel"].tolist() == every["tensor_parallel"][order].tolist()
     for name in ("candidates.PART", "search.MOST_CANDIDATES"):
         monkeypatch.setattr(f"xlperf.explore.{name}", len(every) // 6)
     for processes in (1, 2):
@@ -390,11 +392,11 @@ def test_stated_values_are_tried_for_any_column(catalog: Catalog) -> None:
         "accelerator": np.array(["H100-SXM-80GB", "H200-SXM-141GB"], dtype=object),
         "tensor_parallel": np.array([2.0, 3.0, 4.0]),
     }
-    found = search(plan(TRAIN, "recompute"), catalog, values=values, top=None)
-    assert found.num_tried == 2 * 2 * 3  # 3 ranks divide nothing
-    assert found.searched == ("accelerator", "tensor_parallel", "recompute")
-    assert set(found.plans["accelerator"]) == {"H100-SXM-80GB", "H200-SXM-141GB"}
-    assert found.kind == GOOD
+    result = search(plan(TRAIN, "recompute"), catalog, values=values, top=None)
+    assert result.num_tried == 2 * 2 * 3  # 3 ranks divide nothing
+    assert result.searched == ("accelerator", "tensor_parallel", "recompute")
+    assert set(result.plans["accelerator"]) == {"H100-SXM-80GB", "H200-SXM-141GB"}
+    assert result.kind == GOOD
 
 
 def test_stacked_tables_keep_their_rows() -> None:
@@ -421,10 +423,10 @@ def test_published_mappings_of_megatron_are_the_best_or_near(catalog: Catalog) -
     lost = []
     for row in papers:
         one = plans.plans.take([row])
-        found = search(_auto(one, "tensor_parallel", "pipeline_parallel"), catalog)
+        result = search(_auto(one, "tensor_parallel", "pipeline_parallel"), catalog)
         step = evaluate(one, catalog)["step_time"][0]
-        lost.append(step / found.results["step_time"][0] - 1.0)
-        assert found.num_tried >= 4
+        lost.append(step / result.results["step_time"][0] - 1.0)
+        assert result.num_tried >= 4
     assert min(lost) >= 0.0
     assert max(lost) < 0.065
     assert sum(value == 0.0 for value in lost) >= 6
@@ -450,12 +452,12 @@ def test_wide_expert_parallelism_wins_where_decoding_is_bound_by_weights(catalog
         "output length": 500, "precision": "fp8", "mode": "continuous", "tpot target": 50, "ttft target": 5000,
         "software": "sglang",
     }  # fmt: skip
-    found = search(plan(base, *SHARDS, "concurrency"), catalog, top=5)
-    assert found.plans["expert_parallel"][0] >= 16.0
-    assert found.plans["data_parallel_attention"][0] >= 4.0
-    assert found.num_tried == found.num_legal > 1000
-    assert (found.results["tpot"] <= 0.05).all()
-    assert_as_evaluated(found, catalog)
+    result = search(plan(base, *SHARDS, "concurrency"), catalog, top=5)
+    assert result.plans["expert_parallel"][0] >= 16.0
+    assert result.plans["data_parallel_attention"][0] >= 4.0
+    assert result.num_tried == result.num_legal > 1000
+    assert (result.results["tpot"] <= 0.05).all()
+    assert_as_evaluated(result, catalog)
 
 
 @pytest.mark.parametrize(

@@ -76,15 +76,15 @@ def assert_nothing_is_missed(
     fixed = {name: value for name, value in base.items() if name not in domains and value is not None}
     header = [*fixed, *domains]
     asked = table_from_rows(kind, header, [[*fixed.values(), *("auto" for _ in domains)]])
-    found = search(asked, catalog, objective)
+    result = search(asked, catalog, objective)
     every = table_from_rows(kind, header, [[*fixed.values(), *values] for values in product(*domains.values())])
     results = evaluate(every, catalog)
     good = (results["fits"] == 1.0) & ~np.isnan(results[objective])
-    assert found.found == bool(good.any())
-    if found.found:
-        assert found.results[objective][0] == results[objective][good].min()
-        assert found.num_legal <= int((~np.isnan(results["memory"])).sum())
-        assert evaluate(found.plans, catalog)[objective].tolist() == found.results[objective].tolist()
+    assert result.found == bool(good.any())
+    if result.found:
+        assert result.results[objective][0] == results[objective][good].min()
+        assert result.num_legal <= int((~np.isnan(results["memory"])).sum())
+        assert evaluate(result.plans, catalog)[objective].tolist() == result.results[objective].tolist()
 
 
 @settings(max_examples=NUMBER)
@@ -144,7 +144,7 @@ def counted(catalog: Catalog, kind: str, base: dict[str, Any], degrees: list[str
     asked = table_from_rows(kind, header, [["auto", *fixed.values(), *("auto" for _ in degrees)]])
     bounds = limits_of(kind, [limit])
     options = {"limits": bounds, "most_accelerators": counts[-1]}
-    found = search(asked, catalog, top=None, **options)
+    result = search(asked, catalog, top=None, **options)
     fewest = search(asked, catalog, "num accelerators", **options)
     solved = solve_plan(asked, catalog, "num_accelerators", None, bounds, most_accelerators=counts[-1])
     values = [divisors(*map(float, counts))] * len(degrees)
@@ -152,16 +152,16 @@ def counted(catalog: Catalog, kind: str, base: dict[str, Any], degrees: list[str
         kind, header, [[count, *fixed.values(), *rest] for count in counts for rest in product(*values)]
     )
     results = evaluate(every, catalog)
-    loss = found.objective.loss(results)
+    loss = result.objective.loss(results)
     good = (results["fits"] == 1.0) & bounds[0].kept(results) & ~np.isnan(loss)
-    assert found.found == fewest.found == solved.found == bool(good.any())
-    assert found.counts is not None
-    assert found.counts.sold.tolist() == counts
-    if found.found:
+    assert result.found == fewest.found == solved.found == bool(good.any())
+    assert result.counts is not None
+    assert result.counts.sold.tolist() == counts
+    if result.found:
         least = every["num_accelerators"][good].min()
-        assert solved.value == fewest.plans["num_accelerators"][0] == least == found.plans["num_accelerators"].min()
-        assert found.objective.loss(found.results)[0] == loss[good].min()
-        assert f"{len(counts)} numbers of accelerators from 1 to {counts[-1]} tried" in found.words
+        assert solved.value == fewest.plans["num_accelerators"][0] == least == result.plans["num_accelerators"].min()
+        assert result.objective.loss(result.results)[0] == loss[good].min()
+        assert f"{len(counts)} numbers of accelerators from 1 to {counts[-1]} tried" in result.words
 
 
 @settings(max_examples=NUMBER)
@@ -242,9 +242,9 @@ def test_numbers_that_machines_are_sold_in(catalog: Catalog) -> None:
     for step in (1.02, 1.1, 1.5, 2.0):
         tried = thinned(sold, step)
         assert {2.0**power for power in range(15)} <= set(tried.tolist()) <= set(sold.tolist())
-        found = Counts(sold, tried, 8.0)
+        result = Counts(sold, tried, 8.0)
         for count in tried.tolist():  # next to each there is nothing else once it is tried
-            near = found.also(found.between(count))
+            near = result.also(result.between(count))
             assert len(near.between(count)) == 0
 
 

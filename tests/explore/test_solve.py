@@ -67,14 +67,14 @@ def targets(kind: str, *texts: str) -> Any:
 
 
 def test_lines_name_columns_of_plans_and_of_sheets() -> None:
-    found = varied(
+    result = varied(
         "training", "tensor parallel=1,2", "micro batch size=1..4", "recompute=auto",
         "accelerators.memory bandwidth (GB/s)=2000,4000", "networks.latency=x0.5,x2",
     )  # fmt: skip
-    assert found.values["tensor_parallel"].tolist() == [1.0, 2.0]
-    assert found.values["micro_batch_size"].tolist() == [1.0, 2.0, 3.0, 4.0]
-    assert found.auto == ("recompute",)
-    bandwidth, latency = found.varied
+    assert result.values["tensor_parallel"].tolist() == [1.0, 2.0]
+    assert result.values["micro_batch_size"].tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert result.auto == ("recompute",)
+    bandwidth, latency = result.varied
     assert (bandwidth.sheet, bandwidth.name, bandwidth.factors, bandwidth.ends) == (
         "accelerators", "memory_bandwidth", False, False,
     )  # fmt: skip
@@ -113,11 +113,11 @@ def test_lines_that_are_none(line: str, words: str) -> None:
 def test_a_sweep_evaluates_as_edited_sheets_do(catalog: Catalog) -> None:
     plans = table(TRAIN, {**TRAIN, "name": "b", "tensor parallel": 4})
     asked = varied("training", "global batch size=96,192", "accelerators.memory bandwidth=2,3.35")
-    found = sweep(Sweep(plans, catalog, asked.values, asked.varied))
-    assert len(found.plans) == len(found.results) == 8
-    assert found.plans["name"].tolist() == ["a", "a", "b", "b"] * 2
-    assert found.plans["global_batch_size"].tolist() == [96.0, 192.0] * 4
-    ((column, values),) = found.varied
+    result = sweep(Sweep(plans, catalog, asked.values, asked.varied))
+    assert len(result.plans) == len(result.results) == 8
+    assert result.plans["name"].tolist() == ["a", "a", "b", "b"] * 2
+    assert result.plans["global_batch_size"].tolist() == [96.0, 192.0] * 4
+    ((column, values),) = result.varied
     assert column.header == "accelerators.memory bandwidth (TB/s)"
     assert values.tolist() == [2e12] * 4 + [3.35e12] * 4
     edited = catalog.tables["accelerators"]
@@ -125,12 +125,12 @@ def test_a_sweep_evaluates_as_edited_sheets_do(catalog: Catalog) -> None:
     numbers = edited["memory_bandwidth"].copy()
     numbers[row] = 2e12
     other = catalog.with_tables([Table("accelerators", {**edited.columns, "memory_bandwidth": numbers})])
-    alone = evaluate(found.plans.take(slice(0, 4)), other)["step_time"]
-    assert found.results["step_time"].tolist()[:4] == alone.tolist()
-    assert (found.results["step_time"][:4] > found.results["step_time"][4:]).all()
+    alone = evaluate(result.plans.take(slice(0, 4)), other)["step_time"]
+    assert result.results["step_time"].tolist()[:4] == alone.tolist()
+    assert (result.results["step_time"][:4] > result.results["step_time"][4:]).all()
     assert (
-        found.results["step_time"].tolist()[4:]
-        == evaluate(found.plans.take(slice(4, 8)), catalog)["step_time"].tolist()
+        result.results["step_time"].tolist()[4:]
+        == evaluate(result.plans.take(slice(4, 8)), catalog)["step_time"].tolist()
     )
 
 
@@ -152,21 +152,21 @@ def test_auto_is_chosen_anew_at_each_point(catalog: Catalog) -> None:
     plans = table({**TRAIN, "model": "Meta-Llama-3.1-70B", "num accelerators": 64, "tensor parallel": "auto",
                    "global batch size": 64})  # fmt: skip
     asked = varied("training", "accelerators.memory capacity=x1,x3")
-    found = sweep(Sweep(plans, catalog, asked.values, asked.varied))
+    result = sweep(Sweep(plans, catalog, asked.values, asked.varied))
     for row, factor in enumerate((1.0, 3.0)):
         own = changed_catalog(catalog, plans, [(asked.varied[0], factor)])
         best = search(plans, own)
-        assert found.plans["tensor_parallel"][row] == best.plans["tensor_parallel"][0]
-        assert found.results["step_time"][row] == best.results["step_time"][0]
-    assert found.plans["tensor_parallel"][0] > found.plans["tensor_parallel"][1]
+        assert result.plans["tensor_parallel"][row] == best.plans["tensor_parallel"][0]
+        assert result.results["step_time"][row] == best.results["step_time"][0]
+    assert result.plans["tensor_parallel"][0] > result.plans["tensor_parallel"][1]
 
 
 def test_both_accelerators_of_separate_pools_are_changed(catalog: Catalog) -> None:
     row = {**SERVE, "tensor parallel": 8, "num accelerators": 16, "mode": "disaggregated",
            "prefill accelerators": 8, "prefill accelerator": H100}  # fmt: skip
-    found = sweep(Sweep(table(row), catalog, {}, varied("inference", "accelerators.memory bandwidth=x1,x2").varied))
-    assert found.results["tpot"][1] < found.results["tpot"][0]
-    assert found.results["prefill_time"][1] < found.results["prefill_time"][0]
+    result = sweep(Sweep(table(row), catalog, {}, varied("inference", "accelerators.memory bandwidth=x1,x2").varied))
+    assert result.results["tpot"][1] < result.results["tpot"][0]
+    assert result.results["prefill_time"][1] < result.results["prefill_time"][0]
     changed = changed_catalog(catalog, table(row), [(found_varied, 2.0) for found_varied in
                               varied("inference", "accelerators.memory bandwidth=x2").varied])  # fmt: skip
     names = catalog.tables["accelerators"].text("accelerator").tolist()
@@ -198,7 +198,7 @@ def test_fewest_accelerators_are_those_of_brute_force(catalog: Catalog, largest:
     plan = table({**TRAIN, "tensor parallel": "auto", "num accelerators": 1})
     counts = np.arange(1.0, 33.0)
     bounds = targets("training", "step time <= 2 s", "mfu >= 30 %")
-    found = solve_plan(plan, catalog, "num_accelerators", counts, bounds, largest)
+    result = solve_plan(plan, catalog, "num_accelerators", counts, bounds, largest)
     good = []
     for count in counts:
         best = search(table({**TRAIN, "tensor parallel": "auto", "num accelerators": count}), catalog, limits=bounds)
@@ -206,22 +206,22 @@ def test_fewest_accelerators_are_those_of_brute_force(catalog: Catalog, largest:
             good.append((count, best))
     assert 1 < len(good) < 32
     value, best = good[-1] if largest else good[0]
-    assert found.value == value
-    assert found.best.results["step_time"][0] == best.results["step_time"][0]
-    assert found.best.plans["tensor_parallel"][0] == best.plans["tensor_parallel"][0]
-    assert evaluate(found.best.plans, catalog)["step_time"][0] == found.best.results["step_time"][0]
+    assert result.value == value
+    assert result.best.results["step_time"][0] == best.results["step_time"][0]
+    assert result.best.plans["tensor_parallel"][0] == best.plans["tensor_parallel"][0]
+    assert evaluate(result.best.plans, catalog)["step_time"][0] == result.best.results["step_time"][0]
 
 
 def test_least_bandwidth_reaches_the_target_and_less_does_not(catalog: Catalog) -> None:
     plan = table(SERVE)
     (bandwidth,) = varied("inference", "accelerators.memory bandwidth=1..32").varied
     bounds = targets("inference", "tpot <= 15")
-    found = solve_number(plan, catalog, bandwidth, bounds)
-    assert found.found
-    assert found.best.results["tpot"][0] <= 0.015
-    less = changed_catalog(catalog, plan, [(bandwidth, found.value * (1.0 - 2.0 * PRECISION))])
+    result = solve_number(plan, catalog, bandwidth, bounds)
+    assert result.found
+    assert result.best.results["tpot"][0] <= 0.015
+    less = changed_catalog(catalog, plan, [(bandwidth, result.value * (1.0 - 2.0 * PRECISION))])
     assert not search(plan, less, limits=bounds).found
-    assert found.value > 4.8e12, "more than an H200 has"
+    assert result.value > 4.8e12, "more than an H200 has"
     easy = solve_number(plan, catalog, bandwidth, targets("inference", "tpot <= 1 s"))
     assert easy.value == 1e12
     none = solve_number(plan, catalog, bandwidth, targets("inference", "tpot <= 1"))
@@ -229,15 +229,15 @@ def test_least_bandwidth_reaches_the_target_and_less_does_not(catalog: Catalog) 
     assert np.isnan(none.value)
     assert none.best.words.startswith("none keeps tpot <= 1 ms: ")
     (stated,) = varied("inference", "accelerators.memory bandwidth=2,8,16,32").varied
-    assert solve_number(plan, catalog, stated, bounds).value == min(v for v in stated.values if v >= found.value)
+    assert solve_number(plan, catalog, stated, bounds).value == min(v for v in stated.values if v >= result.value)
 
 
 def test_largest_prompt_within_the_target(catalog: Catalog) -> None:
     values = np.array([500.0, 2000.0, 8000.0, 32000.0])
-    found = solve_plan(table(SERVE), catalog, "prompt_length", values, targets("inference", "ttft<=1.5 s"), True)
+    result = solve_plan(table(SERVE), catalog, "prompt_length", values, targets("inference", "ttft<=1.5 s"), True)
     times = [search(table({**SERVE, "prompt length": value}), catalog, "ttft").results["ttft"][0] for value in values]
-    assert found.value == max(value for value, time in zip(values, times, strict=True) if time <= 1.5)
-    assert found.value < values[-1]
+    assert result.value == max(value for value, time in zip(values, times, strict=True) if time <= 1.5)
+    assert result.value < values[-1]
 
 
 # --- commands
@@ -329,7 +329,7 @@ def test_processes_share_a_large_question_and_the_answer_is_the_same(
     for name in ("candidates.PART", "search.MOST_CANDIDATES"):
         monkeypatch.setattr(f"xlperf.explore.{name}", whole.best.num_tried // 6)
     for processes in (1, 2):
-        found = solve_plan(plan, catalog, "num_accelerators", counts, limits, processes=processes)
-        assert found.value == whole.value
-        assert found.best.chosen_words == whole.best.chosen_words
-        assert found.best.results["step_time"].tolist() == whole.best.results["step_time"].tolist()
+        result = solve_plan(plan, catalog, "num_accelerators", counts, limits, processes=processes)
+        assert result.value == whole.value
+        assert result.best.chosen_words == whole.best.chosen_words
+        assert result.best.results["step_time"].tolist() == whole.best.results["step_time"].tolist()

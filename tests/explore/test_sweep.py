@@ -42,16 +42,16 @@ def test_rows_with_catalogs_of_their_own_are_those_of_edited_sheets(catalog: Cat
     serving = {**SERVE, "prefill accelerators": "", "prefill accelerator": ""}
     rows = (TRAIN, {**TRAIN, "tensor parallel": 4}) if kind == "training" else (serving, {**serving, **pools})
     plans, asked = table(*rows), varied(kind, *LINES)
-    found = sweep(Sweep(plans, catalog, {}, asked.varied))
+    result = sweep(Sweep(plans, catalog, {}, asked.varied))
     points = list(product(*(one.values for one in asked.varied)))
-    assert len(found.results) == len(plans) * len(points)
+    assert len(result.results) == len(plans) * len(points)
     for number, point in enumerate(points):
         edited = changed_catalog(catalog, plans, list(zip(asked.varied, point, strict=True)))
         shown = slice(number * len(plans), (number + 1) * len(plans))
-        own = found.plans.take(shown)
+        own = result.plans.take(shown)
         assert own.text("accelerator").tolist() == plans.text("accelerator").tolist()
         for name, values in evaluate(own, edited).columns.items():
-            same = found.results[name][shown]
+            same = result.results[name][shown]
             if name == "reason":  # that of auto is said before
                 assert all(one.endswith(other) for one, other in zip(same.tolist(), values.tolist(), strict=True))
             else:
@@ -72,16 +72,16 @@ BOUGHT = (
 def test_what_an_accelerator_is_bought_as_and_constants_can_be_varied(catalog: Catalog, line: str) -> None:
     """Its hour then follows from server and chiplets, whatever the sheet prices has; as in sheets edited so."""
     plans, asked = table(TRAIN, {**TRAIN, "tensor parallel": 4}), varied("training", line)
-    found = sweep(Sweep(plans, catalog, {}, asked.varied))
+    result = sweep(Sweep(plans, catalog, {}, asked.varied))
     for number, value in enumerate(asked.varied[0].values):
         edited = changed_catalog(catalog, plans, [(asked.varied[0], float(value))])
         shown = slice(2 * number, 2 * number + 2)
-        for name, values in evaluate(found.plans.take(shown), edited).columns.items():
+        for name, values in evaluate(result.plans.take(shown), edited).columns.items():
             if values.dtype != object:
-                assert np.array_equal(found.results[name][shown], values, equal_nan=True), name
-    cost = found.results["cost_per_million_tokens"]
+                assert np.array_equal(result.results[name][shown], values, equal_nan=True), name
+    cost = result.results["cost_per_million_tokens"]
     assert (cost[2:] > cost[:2]).all()
-    assert found.varied[0][0].name.startswith(line.partition(".")[0])
+    assert result.varied[0][0].name.startswith(line.partition(".")[0])
 
 
 @pytest.mark.parametrize("kind", ["training", "inference"])
@@ -95,15 +95,15 @@ def test_what_a_machine_is_made_of_can_be_varied(catalog: Catalog, kind: str) ->
     changed = []
     for number, one in enumerate(lines):
         chosen = plans.take(slice(0, 2 - number))
-        found = sweep(Sweep(chosen, catalog, {}, one.varied))
+        result = sweep(Sweep(chosen, catalog, {}, one.varied))
         for place, point in enumerate(product(*(each.values for each in one.varied))):
             edited = changed_catalog(catalog, chosen, list(zip(one.varied, point, strict=True)))
             shown = slice(place * len(chosen), (place + 1) * len(chosen))
             for name, values in evaluate(chosen, edited).columns.items():
-                same = found.results[name][shown]
+                same = result.results[name][shown]
                 if name not in ("reason", "trust", "trust_reason") and not name.endswith(("_low", "_high")):
                     assert same.tolist() == values.tolist() or np.array_equal(same, values, equal_nan=True), name
-        changed.append(found.results["energy_per_token"])
+        changed.append(result.results["energy_per_token"])
     assert len(set(changed[0][::2].tolist())) > 4
     assert len(set(changed[0][1::2].tolist())) > 2
 
@@ -137,15 +137,15 @@ def test_samples_are_drawn_from_ranges_and_lists(catalog: Catalog) -> None:
     asked = varied("training", "micro batch size=1..4", "precision=bf16,fp8", "accelerators.memory bandwidth=2..4",
                    "networks.latency=x1,x3")  # fmt: skip
     plans = table(TRAIN, {**TRAIN, "name": "b"})
-    found = sweep(Sweep(plans, catalog, asked.values, asked.varied, Sampling(300)))
-    assert found.plans["name"].tolist() == ["a"] * 300 + ["b"] * 300
-    assert set(found.plans["micro_batch_size"].tolist()) == {1.0, 2.0, 3.0, 4.0}
-    assert set(found.plans["precision"].tolist()) == {"bf16", "fp8"}
-    (_, bandwidth), (_, latency) = found.varied
+    result = sweep(Sweep(plans, catalog, asked.values, asked.varied, Sampling(300)))
+    assert result.plans["name"].tolist() == ["a"] * 300 + ["b"] * 300
+    assert set(result.plans["micro_batch_size"].tolist()) == {1.0, 2.0, 3.0, 4.0}
+    assert set(result.plans["precision"].tolist()) == {"bf16", "fp8"}
+    (_, bandwidth), (_, latency) = result.varied
     assert 2e12 < bandwidth.min() < 2.1e12 < 3.9e12 < bandwidth.max() < 4e12
     assert set(latency.tolist()) == {1.0, 3.0}
     assert bandwidth[:300].tolist() == bandwidth[300:].tolist()  # plans are compared under the same samples
-    assert found.results["step_time"][:300].tolist() == found.results["step_time"][300:].tolist()
+    assert result.results["step_time"][:300].tolist() == result.results["step_time"][300:].tolist()
 
 
 # --- long runs

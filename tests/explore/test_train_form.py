@@ -51,17 +51,17 @@ def open_plan(words: dict[str, str], software: str = "megatron", **fixed: Any) -
 
 def test_the_first_answer_starts_and_is_no_slower(catalog: Catalog) -> None:
     """70B on 256 H100: 75.39 days with virtual pipeline 14 of 20 layers, which Megatron-Core refuses."""
-    found = answered(catalog, DENSE)
-    assert found["run_time"] <= 1.002 * 75.3875 * DAY
-    stages = 80.0 / found["pipeline_parallel"]
-    assert stages % found["virtual_pipeline"] == 0.0
+    result = answered(catalog, DENSE)
+    assert result["run_time"] <= 1.002 * 75.3875 * DAY
+    stages = 80.0 / result["pipeline_parallel"]
+    assert stages % result["virtual_pipeline"] == 0.0
 
 
 def test_a_mixture_is_mapped_as_a_whole(catalog: Catalog) -> None:
     """DeepSeek-V3 on 2,048 H100: 116 days with full recomputation and 30 GiB free."""
-    found = answered(catalog, MIXTURE)
-    assert found["run_time"] <= 100.0 * DAY
-    assert found["recompute"] != "full" and found["memory_free"] < 15.0 * 2.0**30
+    result = answered(catalog, MIXTURE)
+    assert result["run_time"] <= 100.0 * DAY
+    assert result["recompute"] != "full" and result["memory_free"] < 15.0 * 2.0**30
 
 
 @pytest.mark.parametrize("words", [DENSE, MIXTURE, SMALL])
@@ -74,7 +74,7 @@ def test_the_mapping_starts_and_is_launched(catalog: Catalog, words: dict[str, s
 def test_the_answer_is_that_of_brute_force(catalog: Catalog) -> None:
     """Every degree, schedule and way to save memory of 8B on 16 H100, evaluated one by one."""
     plan = open_plan(SMALL)
-    found = best_mapping(plan, catalog)
+    result = best_mapping(plan, catalog)
     degrees = [1.0, 2.0, 4.0, 8.0, 16.0]
     rows = [
         {"model": SMALL["model"], "accelerator": SMALL["accelerator"], "num accelerators": 16, "sequence length": 8192,
@@ -93,7 +93,7 @@ def test_the_answer_is_that_of_brute_force(catalog: Catalog) -> None:
     results = evaluate(table, catalog)
     good = (results.number("fits") == 1.0) & [not why for why in refused_reasons(table, catalog)]
     assert good.sum() > 1000
-    assert found.results.number("step_time")[0] <= results.number("step_time")[good].min() * (1.0 + 1e-12)
+    assert result.results.number("step_time")[0] <= results.number("step_time")[good].min() * (1.0 + 1e-12)
 
 
 def layers(share: float, stages: float) -> float | None:
@@ -102,9 +102,9 @@ def layers(share: float, stages: float) -> float | None:
 
 def test_what_a_form_states_is_kept(catalog: Catalog) -> None:
     stated = {"tensor_parallel": "8", "recompute": "full", "zero_stage": "1", "context_parallel": "1"}
-    found = answered(catalog, DENSE, **stated)
-    assert [found[name] for name in stated] == [8.0, "full", 1.0, 1.0]
-    assert found["run_time"] >= answered(catalog, DENSE)["run_time"]
+    result = answered(catalog, DENSE, **stated)
+    assert [result[name] for name in stated] == [8.0, "full", 1.0, 1.0]
+    assert result["run_time"] >= answered(catalog, DENSE)["run_time"]
 
 
 def test_precision_is_chosen_if_it_is_auto(catalog: Catalog) -> None:
@@ -122,13 +122,13 @@ def test_the_optimizer_goes_to_the_host_where_nothing_else_fits(catalog: Catalog
 
 def test_another_stack_has_its_own_schedules(catalog: Catalog) -> None:
     """torchtitan shards weights with the optimizer and knows zero-bubble schedules; Megatron-Core does not."""
-    found = best_mapping(open_plan(SMALL, "torchtitan"), catalog).plans
-    assert found.number("zero_stage")[0] in (2.0, 3.0) and refused_reasons(found, catalog) == [""]
+    result = best_mapping(open_plan(SMALL, "torchtitan"), catalog).plans
+    assert result.number("zero_stage")[0] in (2.0, 3.0) and refused_reasons(result, catalog) == [""]
 
 
 def test_a_deadline_is_met_in_whole_servers(catalog: Catalog) -> None:
     words = {name: text for name, text in SMALL.items() if name != "num_accelerators"}
-    found = answered(catalog, words, deadline="200")
-    assert found["run_time"] <= 200.0 * DAY and found["accelerators"] % 8.0 == 0.0
-    fewer = answered(catalog, {**SMALL, "num_accelerators": f"{found['accelerators'] / 2.0:g}"})
+    result = answered(catalog, words, deadline="200")
+    assert result["run_time"] <= 200.0 * DAY and result["accelerators"] % 8.0 == 0.0
+    fewer = answered(catalog, {**SMALL, "num_accelerators": f"{result['accelerators'] / 2.0:g}"})
     assert not fewer["run_time"] <= 200.0 * DAY

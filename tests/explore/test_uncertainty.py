@@ -51,11 +51,11 @@ def shown(catalog: Catalog, name: str, row: dict[str, Any] = TRAIN) -> float:
 def test_the_cost_of_a_rented_machine_follows_its_uncertain_price(
     catalog: Catalog, text: str, quantiles: tuple[float, ...], mean: float
 ) -> None:
-    found = study(catalog, (f"prices.rental price={text}",)).summary()
+    result = study(catalog, (f"prices.rental price={text}",)).summary()
     base = shown(catalog, COST)
-    assert [found[name][0] / base for name in ("p5", "p50", "p95")] == pytest.approx(quantiles, rel=2e-3)
-    assert found["mean"][0] / base == pytest.approx(mean, rel=1e-3)
-    assert found["probability_fits"][0] == found["probability_best"][0] == 1.0
+    assert [result[name][0] / base for name in ("p5", "p50", "p95")] == pytest.approx(quantiles, rel=2e-3)
+    assert result["mean"][0] / base == pytest.approx(mean, rel=1e-3)
+    assert result["probability_fits"][0] == result["probability_best"][0] == 1.0
 
 
 def test_the_ends_of_a_band_are_its_tenth_and_ninetieth_percentile(catalog: Catalog) -> None:
@@ -88,23 +88,23 @@ def test_draws_repeat_with_the_seed_alone(catalog: Catalog) -> None:
 
 def test_plans_are_compared_in_the_same_draws(catalog: Catalog) -> None:
     line = ("prices.rental price=x0.5..x2",)
-    found = study(catalog, line, rows=(TRAIN, OTHER, {**TRAIN, "name": "same"})).summary()
+    result = study(catalog, line, rows=(TRAIN, OTHER, {**TRAIN, "name": "same"})).summary()
     cheaper = int(shown(catalog, COST, OTHER) < shown(catalog, COST))
-    assert found["probability_beats_first"].tolist() == [0.0, float(cheaper), 0.0]
+    assert result["probability_beats_first"].tolist() == [0.0, float(cheaper), 0.0]
     best = [0.0, 1.0, 0.0] if cheaper else [0.5, 0.0, 0.5]
-    assert found["probability_best"].tolist() == best
-    assert found["p95"][1] != found["p95"][0]
+    assert result["probability_best"].tolist() == best
+    assert result["p95"][1] != result["p95"][0]
 
 
 def test_the_input_that_matters_has_the_swing_and_the_variance(catalog: Catalog) -> None:
     lines = ("accelerators.memory capacity=x1..x1.2", "prices.rental price=x0.5..x1.5")
-    found = study(catalog, lines, band=True).effects(512)
-    assert found["input"].tolist() == ["prices.rental price", "calibration band", "accelerators.memory capacity"]
-    assert found["rank"].tolist() == [1.0, 2.0, 3.0]
+    result = study(catalog, lines, band=True).effects(512)
+    assert result["input"].tolist() == ["prices.rental price", "calibration band", "accelerators.memory capacity"]
+    assert result["rank"].tolist() == [1.0, 2.0, 3.0]
     base = shown(catalog, COST)
-    assert [found[f"result_{end}"][0] / base for end in ("low", "high")] == pytest.approx([0.55, 1.45])
-    assert found["swing"][2] == found["total_index"][2] == found["first_order_index"][2] == 0.0
-    first, total = found["first_order_index"], found["total_index"]
+    assert [result[f"result_{end}"][0] / base for end in ("low", "high")] == pytest.approx([0.55, 1.45])
+    assert result["swing"][2] == result["total_index"][2] == result["first_order_index"][2] == 0.0
+    first, total = result["first_order_index"], result["total_index"]
     assert first[0] > 0.5 > first[1] > 0.0
     assert (total[:2] >= first[:2] - 0.05).all()
     assert first.sum() == pytest.approx(1.0, abs=0.1)  # price times time: hardly any interaction
@@ -159,13 +159,13 @@ def test_low_and_high_values_of_the_sheets_are_drawn(catalog: Catalog) -> None:
     prices = catalog.tables["prices"]
     both = ~np.isnan(prices["rental_price_low"]) & ~np.isnan(prices["rental_price_high"])
     row = {**TRAIN, "accelerator": str(prices["price"][np.flatnonzero(both)[0]])}
-    (found,) = [one for one in sheet_ranges(table(row), catalog) if one.name == "rental_price"]
+    (result,) = [one for one in sheet_ranges(table(row), catalog) if one.name == "rental_price"]
     first = np.flatnonzero(both)[0]
     ends = [prices[f"rental_price{end}"][first] / prices["rental_price"][first] for end in ("_low", "", "_high")]
-    assert found.values.tolist() == pytest.approx(ends)
-    assert sheet_ranges(table(row), catalog, [found]) == ()
+    assert result.values.tolist() == pytest.approx(ends)
+    assert sheet_ranges(table(row), catalog, [result]) == ()
     sampling = Sampling(2000, LATIN_HYPERCUBE)
-    drawn = Uncertainty(Sweep(table(row), catalog, {}, (found,), sampling), "cost", False).draws()[0][0]
+    drawn = Uncertainty(Sweep(table(row), catalog, {}, (result,), sampling), "cost", False).draws()[0][0]
     base = shown(catalog, COST, row)
     assert base * ends[0] <= drawn.min() < 0.95 * base < 1.05 * base < drawn.max() <= base * ends[2]
 

@@ -49,15 +49,15 @@ def _dearer(catalog: Catalog, plan: Any, by: float) -> Catalog:
 def test_at_the_price_that_it_is_worth_a_token_costs_as_before(catalog: Catalog, row: dict[str, Any]) -> None:
     plan = table(row)
     changes = usual_changes(plan, catalog)
-    found = worth(plan, catalog, changes)
-    assert len(found) == (8 if plan.kind == "inference" else 6)
-    assert (found["worth"] > 0.0).any()
+    result = worth(plan, catalog, changes)
+    assert len(result) == (8 if plan.kind == "inference" else 6)
+    assert (result["worth"] > 0.0).any()
     cost = "cost_per_million_tokens" if plan.kind == "training" else "cost_per_million_output_tokens_all_in"
     before = search(plan, catalog, "cost").results[cost][0]
     for number, one in enumerate(changes):
         if one.sheet == plan.kind:
             continue
-        gain = found["worth"][number] * (found["value_after"][number] - found["value_before"][number])
+        gain = result["worth"][number] * (result["value_after"][number] - result["value_before"][number])
         first, second = np.array([1.0, STEP]) * sheet_number(catalog, plan, one)
         own = _dearer(changed(plan, catalog, (), one, first, second)[1], plan, gain / MONTH)
         assert search(plan, own, "cost").results[cost][0] == pytest.approx(before, rel=1e-9)
@@ -76,10 +76,10 @@ def test_what_the_best_plan_does_not_use_is_worth_exactly_nothing(catalog: Catal
 def test_memory_is_worth_something_where_another_plan_then_fits(catalog: Catalog) -> None:
     plan = with_mapping(table({**TRAIN, "tensor parallel": "", "model": "Meta-Llama-3.1-70B", "num accelerators": 32}))
     more = varied("training", "accelerators.memory capacity=x1.01,x2").varied
-    found = worth(plan, catalog, more)
-    assert found["worth"][0] >= 0.0
-    assert found["worth"][1] > 0.0
-    assert found["chosen"][1] != "the same plan"
+    result = worth(plan, catalog, more)
+    assert result["worth"][0] >= 0.0
+    assert result["worth"][1] > 0.0
+    assert result["chosen"][1] != "the same plan"
     fixed = worth(
         table({**TRAIN, "tensor parallel": 8}), catalog, varied("training", "accelerators.memory capacity=x2").varied
     )
@@ -93,8 +93,8 @@ def sheet_number(catalog: Catalog, plan: Any, one: Any) -> float:
 
 def test_area_has_rates_and_cache_in_proportion_and_power_has_a_worth(catalog: Catalog) -> None:
     plan = table({**TRAIN, "tensor parallel": 2})
-    found = worth(plan, catalog, usual_changes(plan, catalog))
-    by_name = dict(zip(found["input"].tolist(), found["worth"].tolist(), strict=True))
+    result = worth(plan, catalog, usual_changes(plan, catalog))
+    by_name = dict(zip(result["input"].tolist(), result["worth"].tolist(), strict=True))
     assert by_name["die area (mm2)"] > 0.0
     assert by_name["thermal design power (W)"] >= 0.0
 
@@ -107,11 +107,11 @@ def test_a_limit_is_worth_nothing_where_there_is_slack_and_something_where_it_bi
     for factor, binds in ((1.5, False), (0.6, True)):
         limits = targets("training", f"grid power <= {factor * power / 1e6} MW")
         changes = usual_changes(plan, catalog, limits)
-        found = worth(plan, catalog, changes[-1:], limits, most_accelerators=64)
-        assert found["sheet"].tolist() == ["limit"] and found["input"].tolist() == ["grid power (MW)"]
-        assert (found["worth"] >= 0.0).all()
+        result = worth(plan, catalog, changes[-1:], limits, most_accelerators=64)
+        assert result["sheet"].tolist() == ["limit"] and result["input"].tolist() == ["grid power (MW)"]
+        assert (result["worth"] >= 0.0).all()
         if not binds:
-            assert found["worth"].tolist() == [0.0] and found["worth_of_last"].tolist() == [0.0]
+            assert result["worth"].tolist() == [0.0] and result["worth_of_last"].tolist() == [0.0]
 
 
 def test_where_a_plan_only_just_fits_the_last_unit_is_worth_more_than_the_next(catalog: Catalog) -> None:
@@ -120,16 +120,16 @@ def test_where_a_plan_only_just_fits_the_last_unit_is_worth_more_than_the_next(c
     best = search(plan, catalog, "cost").results
     share = float(best["memory_reserved"][0] / best["memory_capacity"][0])
     tight = changed_catalog(catalog, plan, [(memory[0], share * 1.002)])
-    found = worth(plan, tight, memory)
-    assert found["worth"].tolist() == [0.0]
-    assert found["worth_of_last"][0] > 0.0
+    result = worth(plan, tight, memory)
+    assert result["worth"].tolist() == [0.0]
+    assert result["worth_of_last"][0] > 0.0
 
 
 def test_no_worth_where_nothing_keeps_the_limits(catalog: Catalog) -> None:
     plan = table(TRAIN)
-    found = worth(plan, catalog, usual_changes(plan, catalog)[:1], targets("training", "step time <= 1 ms"))
-    assert np.isnan(found["worth"]).all()
-    assert found["chosen"][0].startswith("none keeps step time <= 0.001 s")
+    result = worth(plan, catalog, usual_changes(plan, catalog)[:1], targets("training", "step time <= 1 ms"))
+    assert np.isnan(result["worth"]).all()
+    assert result["chosen"][0].startswith("none keeps step time <= 0.001 s")
 
 
 def test_the_command_shows_worth_by_unit(tmp_path: Path, command: Callable[..., Any]) -> None:
@@ -174,12 +174,12 @@ def test_at_its_break_even_price_another_accelerator_makes_tokens_as_cheaply(
     catalog: Catalog, tmp_path: Path, command: Callable[..., Any]
 ) -> None:
     plan = table({**TRAIN, "tensor parallel": "auto"})
-    found = break_even(plan, ["B200-SXM-180GB", str(plan["accelerator"][0])], catalog)
-    assert found["break_even_hour_cost"][1] == pytest.approx(found["hour_cost_against"][1], rel=1e-12)
+    result = break_even(plan, ["B200-SXM-180GB", str(plan["accelerator"][0])], catalog)
+    assert result["break_even_hour_cost"][1] == pytest.approx(result["hour_cost_against"][1], rel=1e-12)
     other = table({**TRAIN, "tensor parallel": "auto", "accelerator": "B200-SXM-180GB"})
     rows = catalog.price_rows[catalog.known_rows("accelerators", other.text("accelerator"))]
     priced = catalog.tables["prices"]["rental_price"][rows[0]]
-    share = found["break_even_hour_cost"][0] / found["hour_cost_against"][0]
+    share = result["break_even_hour_cost"][0] / result["hour_cost_against"][0]
     value = float(priced * share)
     price = Varied("prices", "rental_price", np.array([value]), False)
     dearer = changed_catalog(catalog, other, [(price, value)])
@@ -231,19 +231,19 @@ def test_worth_under_an_open_load_is_the_difference_of_costs_at_the_largest_rate
     plan = table({**OPEN, **LOADS[load]})
     levers = ("memory_bandwidth", "thermal_design_power", "ttft_target", "tpot_target")
     known = [one for one in usual_changes(plan, catalog) if one.name in levers]
-    found = worth(plan, catalog, known)
+    result = worth(plan, catalog, known)
     before, hour = _least_cost(plan, catalog)
-    assert found["cost_before"] == pytest.approx(before, rel=1e-6)
-    assert (found["worth"] > 0.0).sum() >= 2
+    assert result["cost_before"] == pytest.approx(before, rel=1e-6)
+    assert (result["worth"] > 0.0).sum() >= 2
     for number, one in enumerate(known):
         first = sheet_number(catalog, plan, one) if one.sheet != plan.kind else float(plan.number(one.name)[0])
         for value, name in ((STEP, "worth"), (2.0 - STEP, "worth_of_last")):
             own, there, _ = changed(plan, catalog, (), one, first, value * first)
             after, _ = _least_cost(own, there)
             dear, cheap = (before, after) if value > 1.0 else (after, before)
-            unit = abs(found["value_after"][number] - found["value_before"][number])
+            unit = abs(result["value_after"][number] - result["value_before"][number])
             gain = hour * MONTH * (dear / cheap - 1.0) / unit
-            assert found[name][number] == pytest.approx(gain, rel=0.01, abs=1e-6 * hour * MONTH / unit), (
+            assert result[name][number] == pytest.approx(gain, rel=0.01, abs=1e-6 * hour * MONTH / unit), (
                 one.name,
                 name,
             )
@@ -252,19 +252,19 @@ def test_worth_under_an_open_load_is_the_difference_of_costs_at_the_largest_rate
 def test_worth_under_an_open_load_does_not_depend_on_the_stated_rate(catalog: Catalog) -> None:
     changes = varied("inference", "accelerators.memory bandwidth=x1.01").varied
     rows = [{**OPEN, **LOADS["places"], "request rate": rate} for rate in (0.1, 5.0, 500.0)]
-    found = [worth(table(row), catalog, changes) for row in rows]
-    assert found[0]["worth"][0] > 0.0
-    assert all(one["worth"][0] == found[0]["worth"][0] for one in found)
+    result = [worth(table(row), catalog, changes) for row in rows]
+    assert result[0]["worth"][0] > 0.0
+    assert all(one["worth"][0] == result[0]["worth"][0] for one in result)
 
 
 def test_the_mapping_that_costs_least_at_its_largest_rate_is_chosen(catalog: Catalog) -> None:
     plan = table({**OPEN, "tensor parallel": "auto", **LOADS["tpot"]})
-    found = best_plan(plan, catalog, "cost")
+    result = best_plan(plan, catalog, "cost")
     costs = []
     for tensor in (1, 2, 4, 8):
         one = best_plan(table({**OPEN, "tensor parallel": tensor, **LOADS["tpot"]}), catalog, "cost")
         costs.append(one.results[COST][0] if one.found else np.inf)
-    assert found.num_tried == 4 and found.results[COST][0] == pytest.approx(min(costs), rel=1e-8)
+    assert result.num_tried == 4 and result.results[COST][0] == pytest.approx(min(costs), rel=1e-8)
     none = best_plan(table({**OPEN, "ttft target": 0.001}), catalog, "cost")
     assert not none.found and none.words.startswith("none keeps ttft <= 0.001 ms")
 
@@ -272,12 +272,12 @@ def test_the_mapping_that_costs_least_at_its_largest_rate_is_chosen(catalog: Cat
 def test_the_break_even_price_under_an_open_load_is_that_of_the_work_done(catalog: Catalog) -> None:
     """Issue Cases 13: B200's break-even price was the rent of the H100, whatever it serves."""
     row = {**OPEN, "ttft target": 500, "tpot target": 20}
-    found = break_even(table(row), ["B200-SXM-180GB", row["accelerator"]], catalog)
+    result = break_even(table(row), ["B200-SXM-180GB", row["accelerator"]], catalog)
     rents = [_least_cost(table({**row, **other}), catalog) for other in ({"accelerator": "B200-SXM-180GB"}, {})]
     even = rents[0][1] * rents[1][0] / rents[0][0]
-    assert found["break_even_hour_cost"][0] == pytest.approx(even, rel=1e-6)
-    assert found["break_even_hour_cost"][0] > 1.1 * rents[1][1]
-    assert found["break_even_hour_cost"][1] == pytest.approx(found["hour_cost_against"][1], rel=1e-9)
+    assert result["break_even_hour_cost"][0] == pytest.approx(even, rel=1e-6)
+    assert result["break_even_hour_cost"][0] > 1.1 * rents[1][1]
+    assert result["break_even_hour_cost"][1] == pytest.approx(result["hour_cost_against"][1], rel=1e-9)
 
 
 def test_processes_share_searches_and_the_answer_is_the_same(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,9 +41,9 @@ COMMANDS = (
 
 def floors(requirements: list[str]) -> list[str]:
     """Requirements at the oldest release that each allows."""
-    found = [re.fullmatch(r"([\w.-]+)>=([\d.]+)(?:,<[\d.]+)?", one) for one in requirements]
-    assert all(found), requirements
-    return [f"{one[1]}=={one[2]}" for one in found if one]
+    result = [re.fullmatch(r"([\w.-]+)>=([\d.]+)(?:,<[\d.]+)?", one) for one in requirements]
+    assert all(result), requirements
+    return [f"{one[1]}=={one[2]}" for one in result if one]
 
 
 def pip(python: str | Path, *arguments: str) -> subprocess.CompletedProcess[str]:

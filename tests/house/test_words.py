@@ -23,18 +23,16 @@ HABITS = {
 LIMITS = (1.4, 2.6, 3.8, 1.0, 25)
 """Uses of each habit per 1,000 words, and lines with ``found``."""
 ALLOWED = {
-    "addin": (4, 10, 9, 7, 96),
-    "base": (6, 9, 15, 8, 38),
-    "calibrate": (7, 8, 8, 4, 382),
-    "catalog": (4, 8, 11, 5, 435),
-    "cli": (3, 12, 9, 9, 170),
-    "engine": (6, 13, 15, 5, 172),
-    "equations": (6, 7, 8, 2, 290),
-    "explore": (5, 11, 11, 4, 555),
-    "interop": (4, 8, 11, 5, 435),
-    "measurements": (7, 8, 8, 4, 382),
+    "base": (6, 8, 15, 8, 40),
+    "calibrate": (8, 8, 3.8, 4, 25),
+    "catalog": (4, 6, 3.8, 5, 25),
+    "engine": (2, 6, 5, 2, 50),
+    "equations": (2, 2.6, 3.8, 1, 35),
+    "explore": (5, 11, 5, 4, 56),
+    "interop": (4, 10, 5, 5, 25),
+    "measurements": (2, 9, 3.8, 6, 25),
     "studies": (3, 15, 6, 2, 82),
-    "workbook": (4, 12, 8, 6, 152),
+    "workbook": (4, 11, 3.8, 6, 25),
 }
 ROOMS = sorted(path.name for path in (ROOT / "xlperf").iterdir() if (path / "__init__.py").is_file())
 

@@ -26,17 +26,17 @@ def catalog() -> Catalog:
 
 def columns(catalog: Catalog, text: str, name: str, given: dict[str, str] | None = None, **how: object) -> dict:
     """Columns of the plan that a text means, numbers as text."""
-    found = read_launch(text, name, "", GIVEN if given is None else given, catalog.tables["models"], **how)  # type: ignore[arg-type]
-    plan = found.plan
+    result = read_launch(text, name, "", GIVEN if given is None else given, catalog.tables["models"], **how)  # type: ignore[arg-type]
+    plan = result.plan
     values = {column: plan[column][0] for column in plan.schema.by_name if column in plan}
     return {column: value if isinstance(value, str) else f"{value:g}" for column, value in values.items()}
 
 
 def agrees(catalog: Catalog, text: str, name: str, wanted: str, given: dict[str, str] | None = None) -> None:
-    found = columns(catalog, text, name, given)
+    result = columns(catalog, text, name, given)
     for part in wanted.split("; "):
         column, _, value = part.partition("=")
-        assert found.get(column) == value, (name, column, found.get(column), value)
+        assert result.get(column) == value, (name, column, result.get(column), value)
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -402,14 +402,14 @@ def test_what_has_no_counterpart_is_said(catalog: Catalog, text: str, change: tu
     with pytest.raises(InputError) as caught:
         columns(catalog, text.replace(*change, 1), "conf", given)
     assert unread in str(caught.value) and "--partial" in str(caught.value)
-    found = read_launch(text.replace(*change, 1), "conf", given=given, partial=True)
-    assert any(unread in words for words in found.unread)
+    result = read_launch(text.replace(*change, 1), "conf", given=given, partial=True)
+    assert any(unread in words for words in result.unread)
 
 
 def test_settings_of_a_feature_that_is_off_are_silent() -> None:
     text = "trainer:\n  devices: 8\nmodel:\n  micro_batch_size: 1\n  my_offload: False\n  my_offload_layers: 4\n"
-    found = read_launch(text, "conf", given={**GIVEN, "model": "Llama-3-8B"})
-    assert not found.unread and not found.unknown
+    result = read_launch(text, "conf", given={**GIVEN, "model": "Llama-3-8B"})
+    assert not result.unread and not result.unknown
     with pytest.raises(InputError, match=r"my_offload: True .*my_offload_layers: 4"):
         read_launch(text.replace("False", "True"), "conf", given={**GIVEN, "model": "Llama-3-8B"})
 
@@ -423,8 +423,8 @@ def test_a_deepspeed_configuration_beside_the_file_decides(catalog: Catalog, tmp
     with pytest.raises(InputError, match=r"deepspeed: mine\.json"):
         columns(catalog, text, "conf", given, beside=tmp_path)
     (tmp_path / "mine.json").write_text(DEEPSPEED)
-    found = columns(catalog, text, "conf", given, beside=tmp_path)
-    assert (found["zero_stage"], found["offload_optimizer"], found["micro_batch_size"]) == ("2", "1", "1")
+    result = columns(catalog, text, "conf", given, beside=tmp_path)
+    assert (result["zero_stage"], result["offload_optimizer"], result["micro_batch_size"]) == ("2", "1", "1")
     inner = tmp_path / "inner"
     inner.mkdir()
     with pytest.raises(InputError, match=r"deepspeed: \.\./mine\.json"):
@@ -479,9 +479,9 @@ def test_recipes_of_megatron_bridge(catalog: Catalog, recipe: str, model: str) -
 
 
 def test_accelerators_of_the_file_and_of_the_user_are_told_apart(catalog: Catalog) -> None:
-    found = read_launch(NANOTRON, "conf", given={**GIVEN, "model": "Qwen3-30B-A3B"})
-    assert found.plan["global_batch_size"][0] == 3 * 8 * 256 / 8
-    assert "the file states 16 accelerators, --set 256: replicas and batch follow --set" in found.notes
+    result = read_launch(NANOTRON, "conf", given={**GIVEN, "model": "Qwen3-30B-A3B"})
+    assert result.plan["global_batch_size"][0] == 3 * 8 * 256 / 8
+    assert "the file states 16 accelerators, --set 256: replicas and batch follow --set" in result.notes
 
 
 @pytest.mark.parametrize(

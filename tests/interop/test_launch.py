@@ -35,13 +35,13 @@ def test_shipped_plans_come_back_the_same(stack: str) -> None:
     table = next(table for table in read_plans(workbook()) if table.kind == kind)
     for row in range(len(table)):
         one = table.take([row])
-        found, unknown, *_ = read_launch("\n".join(launch_lines(one, stack)), "lines")
+        result, unknown, *_ = read_launch("\n".join(launch_lines(one, stack)), "lines")
         assert not unknown
         for name in table.schema.by_name:
             if name in one:
-                mine = found[name][0] if name in found else ("" if one[name].dtype == object else np.nan)
+                mine = result[name][0] if name in result else ("" if one[name].dtype == object else np.nan)
                 assert mine == one[name][0] or (mine != mine and one[name][0] != one[name][0]), name
-        assert {name for name, mask in one.auto.items() if mask[0]} == set(found.auto)
+        assert {name for name, mask in one.auto.items() if mask[0]} == set(result.auto)
 
 
 def test_flags_are_of_columns_and_values_that_there_are() -> None:
@@ -76,15 +76,15 @@ def as_script(words: list[str]) -> str:
 
 def as_yaml(words: list[str]) -> str:
     """Dotted names as keys, nested by their first part."""
-    found, parents = ["# settings"], set()
+    result, parents = ["# settings"], set()
     for word in sorted(words):
         name, _, value = word.partition("=")
         head, dot, rest = name.partition(".")
         if dot and head not in parents:
             parents.add(head)
-            found.append(f"{head}:")
-        found.append(f'  {rest}: "{value}"' if dot else f'{name}: "{value}"  # {name}')
-    return "\n".join(found)
+            result.append(f"{head}:")
+        result.append(f'  {rest}: "{value}"' if dot else f'{name}: "{value}"  # {name}')
+    return "\n".join(result)
 
 
 def read_public(row: dict[str, str], form: int) -> tuple[Launch, dict[str, str]]:
@@ -104,8 +104,8 @@ def test_public_scripts() -> None:
     assert len(scripts) >= 100
     right = 0
     for place, row in enumerate(scripts):
-        found, _ = read_public(row, place % 2)
-        plan = found.plan
+        result, _ = read_public(row, place % 2)
+        plan = result.plan
         wanted = dict(part.split("=") for part in row["plan"].split())
         said = {name: plan[name][0] if name in plan else None for name in wanted}
         right += plan.kind == flags(row["stack"])[0].kind and all(
@@ -119,7 +119,7 @@ def test_public_scripts() -> None:
             values = ["" if value != value else value for value in values]
             assert values[0] == values[1], (row["path"], name)
         known = {flag.flag.strip("-=").replace("_", "-").casefold() for flag in flags(row["stack"])}
-        listed = " ".join(found.unknown).replace("_", "-").casefold()
+        listed = " ".join(result.unknown).replace("_", "-").casefold()
         for word in shlex.split(row["arguments"]):
             name = word.partition("=")[0].strip("-").replace("_", "-").casefold()
             if word.startswith("--") and name not in known and "." not in name:
@@ -157,11 +157,11 @@ def test_scripts_are_filled_in_and_not_executed() -> None:
     given = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB"}
     with pytest.raises(InputError, match=r"without a value: --micro-batch-size \$MICRO: give them with --set MICRO="):
         read_launch(SCRIPT, "train.sh", given=given)
-    found = read_launch(SCRIPT, "train.sh", given=given, partial=True)
+    result = read_launch(SCRIPT, "train.sh", given=given, partial=True)
     names = ("tensor_parallel", "pipeline_parallel", "sequence_length", "global_batch_size", "num_accelerators")
-    assert [found.plan[name][0] for name in names] == [4.0, 4.0, 8192.0, 64.0, 16.0]
-    assert found.open == ["--micro-batch-size $MICRO"] and not found.unknown
-    assert found.plan["precision"][0] == "bf16" and found.plan["sequence_parallel"][0] == 0.0
+    assert [result.plan[name][0] for name in names] == [4.0, 4.0, 8192.0, 64.0, 16.0]
+    assert result.open == ["--micro-batch-size $MICRO"] and not result.unknown
+    assert result.plan["precision"][0] == "bf16" and result.plan["sequence_parallel"][0] == 0.0
     other = read_launch(SCRIPT, "train.sh", given={**given, "TP": "8", "MICRO": "2"})
     names = ("tensor_parallel", "pipeline_parallel", "sequence_length", "micro_batch_size")
     assert [other.plan[name][0] for name in names] == [8.0, 2.0, 2048.0, 2.0]

@@ -23,8 +23,8 @@ def read(text: str, models: Table, partial: bool = False, **given: str) -> Launc
     return read_launch(text, "file", given={**base, **given}, models=models, partial=partial)
 
 
-def said(found: Launch, *names: str) -> list[object]:
-    return [found.plan[name][0] if name in found.plan else None for name in names]
+def said(result: Launch, *names: str) -> list[object]:
+    return [result.plan[name][0] if name in result.plan else None for name in names]
 
 
 DEGREES = ("tensor_parallel", "pipeline_parallel", "virtual_pipeline", "expert_parallel")
@@ -40,28 +40,28 @@ DISPATCHER=deepep A2A_OVERLAP=1 TP=2 PP=8 VPP=4 EP=32 NNODES=32 GBS=2048 bash ./
 
 def test_values_for_another_script_are_read(models: Table) -> None:
     """B84: Megatron-MoE-ModelZoo run_h100_235b.sh: TP2 PP8 VP4 EP32, micro batch 1 of 2,048, 4,096 tokens, BF16."""
-    found = read(ZOO, models)
-    assert said(found, *DEGREES) == [2.0, 8.0, 4.0, 32.0]
-    assert said(found, "micro_batch_size", "global_batch_size", "sequence_length") == [1.0, 2048.0, 4096.0]
-    assert said(found, "precision", "zero_stage", "model") == ["bf16", 1.0, "Qwen3-235B-A22B"]
-    assert any("Megatron-MoE-ModelZoo" in note for note in found.notes)
+    result = read(ZOO, models)
+    assert said(result, *DEGREES) == [2.0, 8.0, 4.0, 32.0]
+    assert said(result, "micro_batch_size", "global_batch_size", "sequence_length") == [1.0, 2048.0, 4096.0]
+    assert said(result, "precision", "zero_stage", "model") == ["bf16", 1.0, "Qwen3-235B-A22B"]
+    assert any("Megatron-MoE-ModelZoo" in note for note in result.notes)
 
 
 @pytest.mark.parametrize("form", ["{} bash other.sh", "env {} ./other.sh", "export {}\nsbatch other.slurm"])
 def test_values_for_an_unknown_script_are_read(models: Table, form: str) -> None:
     """Without its flags in sight nothing is taken from Megatron-LM's switches: no FP32, no ZeRO 0."""
-    found = read(form.format("TP=2 PP=8 EP=32"), models, model="Qwen3-235B-A22B")
-    assert said(found, *DEGREES) == [2.0, 8.0, None, 32.0]
-    assert said(found, "precision", "zero_stage") == [None, None]
-    assert any("what other.s" in note for note in found.notes)
+    result = read(form.format("TP=2 PP=8 EP=32"), models, model="Qwen3-235B-A22B")
+    assert said(result, *DEGREES) == [2.0, 8.0, None, 32.0]
+    assert said(result, "precision", "zero_stage") == [None, None]
+    assert any("what other.s" in note for note in result.notes)
 
 
 def test_values_for_another_script_that_are_not_known_are_refused(models: Table) -> None:
     text = "TP=2 FROBNICATE=7 NCCL_DEBUG=INFO OUTPUT_DIR=/data bash other.sh 8 4096"
     with pytest.raises(InputError, match=r"not read: other.sh 8 4096; FROBNICATE=7: give"):
         read(text, models, model="Llama3-70B")
-    found = read(text, models, partial=True, model="Llama3-70B")
-    assert said(found, "tensor_parallel") == [2.0] and len(found.unread) == 2
+    result = read(text, models, partial=True, model="Llama3-70B")
+    assert said(result, "tensor_parallel") == [2.0] and len(result.unread) == 2
     with pytest.raises(InputError, match=r"it starts run_mcore.sh: read that file"):
         read("bash run_mcore.sh dsw 8B 1 256 1e-5 4096 bf16 4 2", models, model="Qwen3-8B")
 
@@ -71,8 +71,8 @@ def test_settings_that_move_a_result_are_refused_by_name(models: Table) -> None:
     line = "vllm serve meta-llama/Llama-3.1-8B-Instruct --enable-lora --max-loras 8 --new-log-colour red"
     with pytest.raises(InputError, match=r"not read: --enable-lora; --max-loras 8: .*--partial"):
         read(line, models)
-    found = read(line, models, partial=True)
-    assert found.unread == ["--enable-lora", "--max-loras 8"] and found.unknown == ["--new-log-colour red"]
+    result = read(line, models, partial=True)
+    assert result.unread == ["--enable-lora", "--max-loras 8"] and result.unknown == ["--new-log-colour red"]
 
 
 def test_variables_without_a_value_are_named(models: Table) -> None:
@@ -102,9 +102,9 @@ PRIMUS = """modules:
 
 def test_primus(models: Table) -> None:
     """B85: qwen3_30B_A3B-BF16-pretrain.yaml: EP8, 4,096 tokens, BF16; defaults stand in the file."""
-    found = read(PRIMUS, models)
-    assert said(found, "expert_parallel", "sequence_length", "global_batch_size") == [8.0, 4096.0, 256.0]
-    assert said(found, "precision", "zero_stage", "model") == ["bf16", 1.0, "Qwen3-30B-A3B"]
+    result = read(PRIMUS, models)
+    assert said(result, "expert_parallel", "sequence_length", "global_batch_size") == [8.0, 4096.0, 256.0]
+    assert said(result, "precision", "zero_stage", "model") == ["bf16", 1.0, "Qwen3-30B-A3B"]
     assert said(read(PRIMUS, models, PRIMUS_EP="4"), "expert_parallel") == [4.0]
 
 
@@ -112,27 +112,27 @@ def test_ms_swift(models: Table) -> None:
     """B87: qwen3_moe.sh: BF16, 8,192 tokens, distributed optimizer; the model is the one that it loads."""
     text = "NNODES=$WORLD_SIZE \\\nNODE_RANK=$RANK \\\nmegatron sft \\\n  --load Qwen3-30B-A3B-Base-mcore \\\n"
     text += "  --pipeline_model_parallel_size 2 --expert_model_parallel_size 8 --packing true --max_length 8192"
-    found = read(text, models)
-    assert said(found, "precision", "zero_stage", "sequence_length") == ["bf16", 1.0, 8192.0]
-    assert said(found, "model", "recompute", "micro_batch_size") == ["Qwen3-30B-A3B", "selective", 1.0]
-    assert any(note.startswith("defaults of ms-swift: ") for note in found.notes)
+    result = read(text, models)
+    assert said(result, "precision", "zero_stage", "sequence_length") == ["bf16", 1.0, 8192.0]
+    assert said(result, "model", "recompute", "micro_batch_size") == ["Qwen3-30B-A3B", "selective", 1.0]
+    assert any(note.startswith("defaults of ms-swift: ") for note in result.notes)
 
 
 def test_slime(models: Table) -> None:
     text = "source models/qwen3-4B.sh\nray job submit --address=http://127.0.0.1:8265 -- python3 train.py \\\n"
     text += "  --actor-num-nodes 2 --actor-num-gpus-per-node 8 ${MODEL_ARGS[@]} --hf-checkpoint /models/Qwen3-4B \\\n"
     text += "  --tensor-model-parallel-size 2 --rollout-batch-size 32 --sglang-ep-size 8"
-    found = read_launch(text, "file", given={"accelerator": "H100-SXM-80GB"}, models=models)
-    assert said(found, "precision", "zero_stage", "model", "num_accelerators") == ["bf16", 1.0, "Qwen3-4B", 16.0]
+    result = read_launch(text, "file", given={"accelerator": "H100-SXM-80GB"}, models=models)
+    assert said(result, "precision", "zero_stage", "model", "num_accelerators") == ["bf16", 1.0, "Qwen3-4B", 16.0]
 
 
 def test_torchtitan_by_run_train(models: Table) -> None:
     """B91: PR 1875; NGPU is the number of accelerators, CONFIG_FILE names the model."""
     text = "NGPU=8 CONFIG_FILE=/data/${USER}/torchtitan/llama3_70b.toml ./run_train.sh --training.seq_len=8192"
     text += " --parallelism.tensor_parallel_degree=4"
-    found = read_launch(text, "file", given={"accelerator": "H100-SXM-80GB"}, models=models)
-    assert said(found, "num_accelerators", "model", "tensor_parallel") == [8.0, "Meta-Llama-3.1-70B", 4.0]
-    assert said(found, "zero_stage", "software") == [3.0, "torchtitan"]
+    result = read_launch(text, "file", given={"accelerator": "H100-SXM-80GB"}, models=models)
+    assert said(result, "num_accelerators", "model", "tensor_parallel") == [8.0, "Meta-Llama-3.1-70B", 4.0]
+    assert said(result, "zero_stage", "software") == [3.0, "torchtitan"]
 
 
 def test_flags_in_a_here_document(models: Table) -> None:
@@ -146,17 +146,17 @@ EOM
 echo "$worker_command" > worker_command.sh
 torchrun --nproc-per-node="4" --nnodes="16" --no-python bash worker_command.sh
 """
-    found = read_launch("TP=1\n" + text, "file", given={"accelerator": "GB200"}, models=models)
-    assert said(found, *DEGREES) == [1.0, 8.0, 3.0, 8.0]
-    assert said(found, "micro_batch_size", "global_batch_size", "num_accelerators") == [1.0, 1024.0, 64.0]
-    assert said(found, "precision", "model") == ["bf16", "Qwen3-235B-A22B"]
+    result = read_launch("TP=1\n" + text, "file", given={"accelerator": "GB200"}, models=models)
+    assert said(result, *DEGREES) == [1.0, 8.0, 3.0, 8.0]
+    assert said(result, "micro_batch_size", "global_batch_size", "num_accelerators") == [1.0, 1024.0, 64.0]
+    assert said(result, "precision", "model") == ["bf16", "Qwen3-235B-A22B"]
 
 
 def test_a_model_of_two_flags(models: Table) -> None:
     """B93: -m deepseek -s v3, in a script inside YAML; -m of Python names a module."""
     text = "spec:\n  train.sh: |\n    torchrun run_script.py -m deepseek -s v3 -c bf16 -g gb300 -ng 64 -mb 1 -ep 64\n"
-    found = read_launch(text, "file", models=models)
-    assert said(found, "model", "expert_parallel", "num_accelerators") == ["DeepSeek-V3", 64.0, 64.0]
+    result = read_launch(text, "file", models=models)
+    assert said(result, "model", "expert_parallel", "num_accelerators") == ["DeepSeek-V3", 64.0, 64.0]
     plan = read("python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-R1 --tp 16", models).plan
     assert (plan["model"][0], plan["software"][0]) == ("DeepSeek-R1", "sglang")
 
@@ -233,9 +233,9 @@ def test_a_log_of_llama_3_is_no_llama_2(models: Table, vocabulary: int, model: s
 def test_precisions_of_checkpoints(
     models: Table, line: str, precision: str, activations: str | None, cache: str
 ) -> None:
-    found = read(f"{line} --max-running-requests 8" if "sglang" in line else f"{line} -tp 8", models)
-    assert said(found, "precision", "activation_precision", "kv_precision") == [precision, activations, cache]
-    assert precision in ("bf16", "fp16") or any(precision in note for note in found.notes) or "awq" in line
+    result = read(f"{line} --max-running-requests 8" if "sglang" in line else f"{line} -tp 8", models)
+    assert said(result, "precision", "activation_precision", "kv_precision") == [precision, activations, cache]
+    assert precision in ("bf16", "fp16") or any(precision in note for note in result.notes) or "awq" in line
 
 
 def test_a_precision_that_is_assumed_is_said(models: Table) -> None:

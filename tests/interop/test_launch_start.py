@@ -186,9 +186,9 @@ def test_what_a_stack_refuses_is_not_launched(command: Command, tmp_path: Path) 
     file = tmp_path / "plans.csv"
     row = {**DENSE, "virtual pipeline": 14}
     file.write_text(f"{','.join(row)}\n{','.join(map(str, row.values()))}\n")
-    found = command("launch", file, "--for", "megatron")
-    assert found.code == 2 and not found.out and found.err.count("\n") == 1
-    assert "plans.csv [line 2, model]: Megatron-Core refuses this: virtual pipeline 14 does not divide" in found.err
+    done = command("launch", file, "--for", "megatron")
+    assert done.code == 2 and not done.out and done.err.count("\n") == 1
+    assert "plans.csv [line 2, model]: Megatron-Core refuses this: virtual pipeline 14 does not divide" in done.err
     assert command("launch", file, "--for", "vllm").code == 2
     file.write_text(file.read_text().replace(",14", ",auto"))
     assert "--num-virtual-stages-per-pipeline-rank" in command("launch", file, "--for", "megatron").out

@@ -92,10 +92,10 @@ def trace(path: Path, order: str = "cat first") -> Path:
 
 @pytest.mark.parametrize("order", ["cat first", "name first"])
 def test_a_trace_by_class_of_kernels(tmp_path: Path, order: str) -> None:
-    found = read_profile(trace(tmp_path / "trace.json", order))
-    assert found.steps == 2 and found.exposed == pytest.approx(2e-3) and found.computed == pytest.approx(4e-3)
-    assert found.times == pytest.approx({"matrix": 3e-3, "communication": 3e-3, "attention": 1e-3})
-    texts = dict(text.split("=") for text in measured_texts("training", found))
+    result = read_profile(trace(tmp_path / "trace.json", order))
+    assert result.steps == 2 and result.exposed == pytest.approx(2e-3) and result.computed == pytest.approx(4e-3)
+    assert result.times == pytest.approx({"matrix": 3e-3, "communication": 3e-3, "attention": 1e-3})
+    texts = dict(text.split("=") for text in measured_texts("training", result))
     assert [float(value.removesuffix(" s")) for value in texts.values()] == pytest.approx([4e-3, 2e-3])
 
 

@@ -48,10 +48,10 @@ def test_forty_public_configurations_have_a_count() -> None:
 def test_parameters_are_those_published_within_half_a_percent(entry: dict[str, object]) -> None:
     config = entry["config"]
     assert isinstance(config, dict)
-    found = model_row(config, str(entry["model"]), str(entry["source"]))
-    models, reasons = catalog_models(_catalog(found.row))
+    result = model_row(config, str(entry["model"]), str(entry["source"]))
+    models, reasons = catalog_models(_catalog(result.row))
     modules = float(mtp_parameters(models)[0]) if "multi-token" in str(entry["note"]) else 0.0
-    assert (found.refused, reasons[0]) == ("", "")
+    assert (result.refused, reasons[0]) == ("", "")
     assert float(parameter_count(models)[0]) + modules == pytest.approx(entry["parameters"], rel=0.005)
 
 
@@ -59,10 +59,10 @@ def test_parameters_are_those_published_within_half_a_percent(entry: dict[str, o
 def test_what_a_row_cannot_express_is_named_and_refused(entry: dict[str, object]) -> None:
     config = entry["config"]
     assert isinstance(config, dict)
-    found = model_row(config, str(entry["model"]), "x")
-    assert found.refused
-    assert found.refused in str(found.row["notes"])
-    assert catalog_models(_catalog(found.row))[1][0] != ""
+    result = model_row(config, str(entry["model"]), "x")
+    assert result.refused
+    assert result.refused in str(result.row["notes"])
+    assert catalog_models(_catalog(result.row))[1][0] != ""
 
 
 @pytest.mark.parametrize(
@@ -111,12 +111,12 @@ def test_what_answers_in_text_is_taken_where_what_speaks_stands_beside_it() -> N
         "audio_config": {"encoder_layers": 32},
         "vision_config": {"depth": 27, "hidden_size": 1152},
     }
-    found = model_row({"model_type": "qwen3_omni_moe", "thinker_config": thinker, "talker_config": {"x": 1},
+    result = model_row({"model_type": "qwen3_omni_moe", "thinker_config": thinker, "talker_config": {"x": 1},
                        "code2wav_config": {"y": 2}}, "omni", "x")  # fmt: skip
-    assert not found.refused and found.row["num_experts"] == 128 and found.row["query_key_norm"] == "yes"
-    said = " ".join(found.left_out)
+    assert not result.refused and result.row["num_experts"] == 128 and result.row["query_key_norm"] == "yes"
+    said = " ".join(result.left_out)
     assert "talker_config, code2wav_config" in said and "vision tower (27 layers" in said and "not known" not in said
-    models, reasons = catalog_models(_catalog(found.row))
+    models, reasons = catalog_models(_catalog(result.row))
     assert reasons[0] == "" and float(parameter_count(models)[0]) == pytest.approx(30.53e9, rel=0.005)
 
 
@@ -149,12 +149,12 @@ def test_any_configuration_is_a_model_or_says_what_is_wrong() -> None:
         for key in random.sample(list(part), k=random.choice((1, 2))):
             part[key] = random.choice(ODD)
         try:
-            found = model_row(config, "m", "x")
-            models, reasons = catalog_models(_catalog(found.row))
+            result = model_row(config, "m", "x")
+            models, reasons = catalog_models(_catalog(result.row))
         except InputError as error:
             assert len(error.lines()) == 1, error
             continue
-        if found.refused or reasons[0]:
+        if result.refused or reasons[0]:
             continue
         total, active = (float(parameter_count(models, experts_per_token=each)[0]) for each in (False, True))
         assert 0.0 < active <= total < np.inf, config
@@ -165,8 +165,8 @@ def test_any_configuration_is_a_model_or_says_what_is_wrong() -> None:
 def test_an_entry_that_nobody_reads_is_named() -> None:
     """Of any type of model: what is not known of it may be what its layers do."""
     odd = {**LLAMA, "memory_layers": 4, "rope_theta": 1e6}
-    found = model_row(odd, "m", "x")
-    assert found.unread == ["memory_layers"] and "not read: memory_layers" in " ".join(found.left_out)
+    result = model_row(odd, "m", "x")
+    assert result.unread == ["memory_layers"] and "not read: memory_layers" in " ".join(result.left_out)
     assert not model_row(LLAMA, "m", "x").left_out
     assert model_row({"model_type": "laguna", "gating": False}, "m", "x").unread == ["gating"]  # its class has true
 
@@ -321,8 +321,8 @@ def test_a_row_added_keeps_everything_else(tmp_path: Path) -> None:
     assert (sheet["J4"].value, sheet["A9"].value) == ("beside", "far below")
     assert sheet.tables["models"].ref == "A3:G5"
     assert [str(entry.sqref) for entry in sheet.conditional_formatting] == ["B4:B5"]
-    found = load_catalog(path).tables["models"]
-    assert found["stated_parameters"][1] == pytest.approx(8.03 * factor("G"))
+    result = load_catalog(path).tables["models"]
+    assert result["stated_parameters"][1] == pytest.approx(8.03 * factor("G"))
     with pytest.raises(InputError, match=r"mine.xlsx \[models!A4\]: \"tiny\" is there already"):
         add_row(path, "models", {**row, "model": "TINY"})
 

@@ -71,8 +71,8 @@ GEMMA3_4B = {
 """gemma-3-4b-it's own file names no more of its language model: heads and vocabulary are defaults of its class."""
 
 
-def _table(found: ModelRow) -> tuple[float, float, str]:
-    row = found.row
+def _table(result: ModelRow) -> tuple[float, float, str]:
+    row = result.row
     models, reasons = catalog_models(
         Catalog.from_tables([table_from_rows("models", list(row), [list(row.values())])], "")
     )
@@ -83,9 +83,9 @@ def _table(found: ModelRow) -> tuple[float, float, str]:
 @pytest.mark.parametrize("entry", COUNTS, ids=lambda entry: entry["model_type"])
 def test_a_type_alone_counts_as_transformers_builds_it(entry: dict[str, str]) -> None:
     """Parameters of the models that transformers 5.24 makes of its default configurations (towers left out)."""
-    found = model_row({"model_type": entry["model_type"]}, "m", "x")
-    total, _, reason = _table(found)
-    assert (found.refused, reason, found.unread) == ("", "", [])
+    result = model_row({"model_type": entry["model_type"]}, "m", "x")
+    total, _, reason = _table(result)
+    assert (result.refused, reason, result.unread) == ("", "", [])
     assert total == pytest.approx(float(entry["parameters"]), rel=0.005)
 
 
@@ -114,9 +114,9 @@ def test_published_forms_of_a_type_are_read(
     config: dict[str, object], total: float, column: str, value: object
 ) -> None:
     """Counts of transformers 5.24; of the published gemma-3 its model card (3.88 G without its vision tower)."""
-    found = model_row(config, "m", "x")
-    assert (found.refused, found.unread, found.row[column]) == ("", [], value)
-    assert _table(found)[0] == pytest.approx(total, rel=0.005)
+    result = model_row(config, "m", "x")
+    assert (result.refused, result.unread, result.row[column]) == ("", [], value)
+    assert _table(result)[0] == pytest.approx(total, rel=0.005)
 
 
 def test_layer_names_of_transformers_5_mean_what_older_ones_say() -> None:
@@ -198,8 +198,8 @@ def test_quantised_weights_are_said_wherever_the_file_says_so() -> None:
     """Kimi-K2.5 has quantization_config inside text_config: its weights are INT4."""
     part = {"model_type": "kimi_k2", **defaults_of("deepseek_v3")}
     part["quantization_config"] = {"quant_method": "compressed-tensors"}
-    found = model_row({"model_type": "kimi_k25", "text_config": part}, "m", "x")
-    assert "quantised (compressed-tensors)" in " ".join(found.left_out)
+    result = model_row({"model_type": "kimi_k25", "text_config": part}, "m", "x")
+    assert "quantised (compressed-tensors)" in " ".join(result.left_out)
 
 
 def test_null_is_no_default() -> None:
@@ -277,10 +277,10 @@ def test_one_table_adds_to_the_shipped_rows_and_replaces_by_name(tmp_path: Path)
         cells = [_cell(column, table[column.name][0]) for column in filled]
         renamed = ["mine" if column.name == key else cell for column, cell in zip(filled, cells, strict=True)]
         path = _csv(tmp_path / f"{kind}.csv", ",".join(headers), ",".join(cells))
-        found = load_catalog(path).tables[kind]
+        result = load_catalog(path).tables[kind]
         of_first = [name for name in table[key].tolist() if str(name).casefold() == first.casefold()]
-        assert len(found) == len(table) - len(of_first) + 1, kind
-        assert {*map(str, found[key].tolist())} == {*map(str, table[key].tolist())}, kind
+        assert len(result) == len(table) - len(of_first) + 1, kind
+        assert {*map(str, result[key].tolist())} == {*map(str, table[key].tolist())}, kind
         if kind != "prices":  # a price names an accelerator
             more = load_catalog(_csv(path, ",".join(headers), ",".join(renamed))).tables[kind]
             assert (str(more[key][0]), len(more)) == ("mine", len(table) + 1), kind

@@ -94,8 +94,8 @@ def test_a_launch_line_above_the_result_of_its_benchmark_is_a_plan(catalog: Cata
     ],
 )
 def test_what_stacks_print_at_start(text: str, stated: dict[str, str]) -> None:
-    found = log_lines(text).settings
-    assert {name: found.get(name) for name in stated} == stated and (stated or not found)
+    result = log_lines(text).settings
+    assert {name: result.get(name) for name in stated} == stated and (stated or not result)
 
 
 # --- causes that a log excludes --------------------------------------------------------------------------------------
@@ -186,8 +186,8 @@ def test_a_log_of_another_run_is_reported(
     path = tmp_path / "run.log"
     path.write_text(text + " iteration 9/ 9 | elapsed time per iteration (ms): 8.0 |\n")
     own = plan_of(**{"accelerator": "H100", "num_accelerators": 64.0, **plan})
-    found = contradictions(own, catalog, "run.log", read_log(path), logged_plan(text))
-    assert any(line.startswith(f"run.log: contradicts the plan: {words}") for line in found), found
+    result = contradictions(own, catalog, "run.log", read_log(path), logged_plan(text))
+    assert any(line.startswith(f"run.log: contradicts the plan: {words}") for line in result), result
 
 
 # --- the remedy ------------------------------------------------------------------------------------------------------
@@ -212,18 +212,18 @@ def test_a_remedy_is_a_ratio_of_predictions_on_the_same_machine(
     """Both plans evaluate to the figures in words, the stack starts the better one, and its flags come back."""
     plan = plan_of(**columns)
     (reading,) = read_measured(plan.kind, [measured])
-    found = remedy(plan, catalog, [reading])
+    result = remedy(plan, catalog, [reading])
     name = reading.column.name
-    old, new = (evaluate(one, catalog).number(name)[0] for one in (plan, found.plan))
-    assert found.better and (new > old) == reading.objective.larger
+    old, new = (evaluate(one, catalog).number(name)[0] for one in (plan, result.plan))
+    assert result.better and (new > old) == reading.objective.larger
     factor = 1e-3 if name == "tpot" else 1.0
-    assert f"{reading.value / factor:.4g} measured -> {reading.value / factor * new / old:.4g}" in found.lines[1]
-    assert not refused_reasons(found.plan, catalog)[0] and found.results["fits"][0] == 1.0
+    assert f"{reading.value / factor:.4g} measured -> {reading.value / factor * new / old:.4g}" in result.lines[1]
+    assert not refused_reasons(result.plan, catalog)[0] and result.results["fits"][0] == 1.0
     for same in ("model", "accelerator", "num_accelerators", "concurrency", "global_batch_size", "precision"):
-        assert same not in plan or str(found.plan[same][0]).startswith(str(plan[same][0]))
+        assert same not in plan or str(result.plan[same][0]).startswith(str(plan[same][0]))
     stack = str(plan["software"][0])
-    (line,) = (line for line in found.lines if line.startswith(f"{stack}: "))
-    lines = [one.strip(" \\") for one in launch_lines(found.plan, stack, shape_of(found.plan, catalog))]
+    (line,) = (line for line in result.lines if line.startswith(f"{stack}: "))
+    lines = [one.strip(" \\") for one in launch_lines(result.plan, stack, shape_of(result.plan, catalog))]
     assert flag in line and all(f"--{word.split()[0]}" in " ".join(lines) for word in
                                 line.partition("; without")[0].split("--")[1:])  # fmt: skip
 
@@ -231,9 +231,9 @@ def test_a_remedy_is_a_ratio_of_predictions_on_the_same_machine(
 def test_nothing_better_is_said_and_hands_the_plan_on(catalog: Catalog) -> None:
     plan = plan_of(**{"model": "Qwen3-32B", "software": "vllm", **SERVED, "num_accelerators": 1.0,
                       "tensor_parallel": 1.0, "concurrency": 8.0, "name": "mine"})  # fmt: skip
-    found = remedy(plan, catalog)
-    assert not found.better and found.plan["name"][0] == "mine"
-    assert found.lines == ("remedy: no mapping that vLLM starts is more than 3 % faster on this H100, of 1 tried",)
+    result = remedy(plan, catalog)
+    assert not result.better and result.plan["name"][0] == "mine"
+    assert result.lines == ("remedy: no mapping that vLLM starts is more than 3 % faster on this H100, of 1 tried",)
 
 
 def test_a_measured_column_is_not_handed_on(catalog: Catalog) -> None:

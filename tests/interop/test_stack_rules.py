@@ -37,13 +37,13 @@ def table(row: dict[str, Any]) -> Table:
 
 
 def test_rules_are_of_known_words_with_their_sources() -> None:
-    found = rows("interop/stack_rules.csv")
-    assert all(" 0." in row["source"] or " 1." in row["source"] for row in found)  # the release that was read
-    assert not any("not verified" in row["source"] for row in found)
-    found = [row for row in found if row["kind"] != "launch"]
-    assert len(found) >= 100
-    assert {stack for row in found for stack in row["stacks"].split()} == TITLES.keys()
-    for row in found:
+    result = rows("interop/stack_rules.csv")
+    assert all(" 0." in row["source"] or " 1." in row["source"] for row in result)  # the release that was read
+    assert not any("not verified" in row["source"] for row in result)
+    result = [row for row in result if row["kind"] != "launch"]
+    assert len(result) >= 100
+    assert {stack for row in result for stack in row["stacks"].split()} == TITLES.keys()
+    for row in result:
         assert (
             row["rule"] in (*NUMBERS, "one_of", "none_of", "blank")
             and row["says"]
@@ -56,9 +56,9 @@ def test_published_runs_keep_the_rules_of_their_stacks(catalog: Catalog) -> None
     """They did start: a rule that one of about 3,300 breaks is none of the stack's."""
     checked = 0
     for published in read_published(workbook("validation.xlsx")):
-        found = plans_of(published, catalog)
-        why = refused_reasons(found.plans, found.catalog)
-        checked += sum(bool(stack_of_software(str(name))) for name in found.plans.filled("software").tolist())
+        result = plans_of(published, catalog)
+        why = refused_reasons(result.plans, result.catalog)
+        checked += sum(bool(stack_of_software(str(name))) for name in result.plans.filled("software").tolist())
         assert [one for one in why if one] == []
     assert checked > 3000
 
@@ -110,17 +110,17 @@ def test_a_search_chooses_what_starts(catalog: Catalog) -> None:
     """70B on 256 H100: virtual pipeline 10 of 20 layers a stage, and not 14, at 0.2 % of the time at most."""
     base = {**DENSE, "micro batch size": 1}
     plan = with_auto(table(base), ["virtual pipeline"], "plan")
-    found = search(plan, catalog)
+    result = search(plan, catalog)
     layers = 80.0 / 4.0
-    assert layers % found.plans.number("virtual_pipeline")[0] == 0.0 and not found.refused
+    assert layers % result.plans.number("virtual_pipeline")[0] == 0.0 and not result.refused
     free = search(with_auto(table({**base, "virtual pipeline": 14}), ["micro batch size"], "plan"), catalog)
-    assert found.results.number("step_time")[0] <= 1.002 * free.results.number("step_time")[0]
+    assert result.results.number("step_time")[0] <= 1.002 * free.results.number("step_time")[0]
     every = candidates(plan, catalog).plans
     assert len(every) == 6 and not any(refused_reasons(every, catalog))
 
 
 def test_a_search_says_where_a_stack_starts_nothing(catalog: Catalog) -> None:
     plan = with_auto(table({**DENSE, "precision": "int8"}), ["micro batch size"], "plan")
-    found = search(plan, catalog)
-    assert found.refused == ("megatron",) and "Megatron-Core refuses every candidate" in found.words
-    assert "refuses this" in found.results.text("reason")[0]
+    result = search(plan, catalog)
+    assert result.refused == ("megatron",) and "Megatron-Core refuses every candidate" in result.words
+    assert "refuses this" in result.results.text("reason")[0]

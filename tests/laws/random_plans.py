@@ -409,7 +409,7 @@ def _drawn(mode: str, number: int, seed: int) -> tuple[Row, ...]:
     catalog = load_catalog()
     draw = Draw(_SEEDS[mode] + 1000 * seed, catalog)
     make = _ROWS[{"rate": "continuous", "disaggregated rate": "disaggregated"}.get(mode, mode)]
-    found: list[Row] = []
+    result: list[Row] = []
     tried = 0
     for _ in range(50):
         rows = [make(draw, tried + at) for at in range(3 * number)]
@@ -417,10 +417,10 @@ def _drawn(mode: str, number: int, seed: int) -> tuple[Row, ...]:
         plans = table_of(kind_of(mode), rows)
         legal = is_legal(plans, evaluate(plans, catalog))
         kept = [row for row, good in zip(rows, legal.tolist(), strict=True) if good]
-        found += _with_rates(catalog, kept, draw) if mode.endswith("rate") else kept
-        if len(found) >= number:
-            return tuple(found[:number])
-    raise AssertionError(f"{len(found)} of {number} plans of mode {mode} are legal after {tried} draws")
+        result += _with_rates(catalog, kept, draw) if mode.endswith("rate") else kept
+        if len(result) >= number:
+            return tuple(result[:number])
+    raise AssertionError(f"{len(result)} of {number} plans of mode {mode} are legal after {tried} draws")
 
 
 def legal_rows(mode: str, number: int, seed: int = 0) -> list[Row]:

@@ -84,10 +84,10 @@ def test_a_factor_of_one_is_the_plan_and_a_larger_one_moves_its_cost(
     own: Catalog, column: str, dearer: bool | None
 ) -> None:
     """To the last bit, although the shipped designs name devices and packages that this catalog does not have."""
-    found, alone = varied(own, column, "x1", "x1.02"), evaluate(plan(), own)
+    result, alone = varied(own, column, "x1", "x1.02"), evaluate(plan(), own)
     for name in ("step_time", COST, "energy_per_token"):
-        assert found[name][0] == alone[name][0], name
-    change = found[COST][1] / found[COST][0] - 1.0
+        assert result[name][0] == alone[name][0], name
+    change = result[COST][1] / result[COST][0] - 1.0
     assert np.isfinite(change)
     if dearer is not None:
         assert change > 0.0 if dearer else change < 0.0
@@ -111,12 +111,12 @@ def test_every_number_of_a_sheet_moves_as_in_an_edited_one(own: Catalog, sheet: 
             continue
         tried += 1
         rows, named = row_catalog(own, table.take([0, 0]), [(change, change.values)])
-        found = evaluate(named, rows)
+        result = evaluate(named, rows)
         for name in RESULTS:
-            assert same(found[name][1], edited[name][0]), (column.name, name)
+            assert same(result[name][1], edited[name][0]), (column.name, name)
             if sheet not in ("prices", "servers"):  # their price of a device is left blank, or its server's
-                assert same(found[name][0], alone[name][0]), (column.name, name)
-        if any(not same(found[name][0], found[name][1]) for name in RESULTS):
+                assert same(result[name][0], alone[name][0]), (column.name, name)
+        if any(not same(result[name][0], result[name][1]) for name in RESULTS):
             moved.add(column.name)
     assert tried >= LEAST.get(sheet, (0, ()))[0]
     assert moved >= set(LEAST.get(sheet, (0, ()))[1])
@@ -124,11 +124,11 @@ def test_every_number_of_a_sheet_moves_as_in_an_edited_one(own: Catalog, sheet: 
 
 def test_servers_of_a_device_vary_as_its_owner_pays(own: Catalog) -> None:
     """Without a row of servers the device makes one; energy at twice the price adds the energy of an hour."""
-    found = varied(own, "servers.energy price", "0.05", "0.10", "0.20")
-    steps = np.diff(found["accelerator_hour_cost"])
+    result = varied(own, "servers.energy price", "0.05", "0.10", "0.20")
+    steps = np.diff(result["accelerator_hour_cost"])
     assert (steps > 0.0).all() and steps[1] == pytest.approx(2.0 * steps[0], rel=1e-9)
-    assert (found["step_time"] == found["step_time"][0]).all()
-    drawn = found["grid_power"][0] / 8.0  # the energy of an hour of an accelerator at the price's difference
+    assert (result["step_time"] == result["step_time"][0]).all()
+    drawn = result["grid_power"][0] / 8.0  # the energy of an hour of an accelerator at the price's difference
     assert steps[0] == pytest.approx(drawn / 1e3 * 0.05 / 3600.0, rel=0.5)
     both = evaluate_ownership(plan(), own)
     assert both["owned_cost_per_million_tokens"][0] > 0.0
@@ -136,8 +136,8 @@ def test_servers_of_a_device_vary_as_its_owner_pays(own: Catalog) -> None:
 
 def test_offload_to_a_slower_host_takes_longer(own: Catalog) -> None:
     table = plan(offload_optimizer=1.0)
-    found = varied(own, "accelerators.host bandwidth", "10", "50", "200", table=table)
-    assert (np.diff(found["step_time"]) < 0.0).all()
+    result = varied(own, "accelerators.host bandwidth", "10", "50", "200", table=table)
+    assert (np.diff(result["step_time"]) < 0.0).all()
 
 
 @pytest.mark.parametrize("column", ["memory bandwidth", "die area", "l2 capacity", "thermal design power"])

@@ -24,12 +24,12 @@ pytestmark = pytest.mark.slow
 FORM = {"model": "DeepSeek-V3", "accelerator": "H200", "users": 1000, "prompt_length": 1000, "output_length": 200}
 
 
-def differing(found: Table, whole: Table, rows: np.ndarray) -> list[str]:
+def differing(result: Table, whole: Table, rows: np.ndarray) -> list[str]:
     """Columns of results that are not the same to the last bit."""
     return [
         name
         for name, values in whole.columns.items()
-        for one, other in zip(values[rows], found[name], strict=True)
+        for one, other in zip(values[rows], result[name], strict=True)
         if one != other and (one == one or other == other)
     ]
 
@@ -94,8 +94,8 @@ def test_an_answer_follows_an_edit_of_what_its_form_names() -> None:
     own = catalog.tables["accelerators"].text("accelerator") == "H200-SXM-141GB"
     for rows in (own, ~own):
         other = edited(catalog, "accelerators", rows)
-        found, direct = evaluate_forms(form, other), serve_answer(form, other)
+        result, direct = evaluate_forms(form, other), serve_answer(form, other)
         taken = " Accelerator H200 taken as H200-SXM-141GB."
-        assert found["answer"][0] == f"{direct['answer']}{taken}"
-        assert found.number("tokens_per_second")[0] == direct["tokens_per_second"]
-        assert (found["answer"][0] == evaluate_forms(form, catalog)["answer"][0]) == (rows is not own)
+        assert result["answer"][0] == f"{direct['answer']}{taken}"
+        assert result.number("tokens_per_second")[0] == direct["tokens_per_second"]
+        assert (result["answer"][0] == evaluate_forms(form, catalog)["answer"][0]) == (rows is not own)

@@ -55,13 +55,13 @@ def with_units(catalog: Catalog) -> Catalog:
 
 def with_links(catalog: Catalog) -> Catalog:
     """Networks of twice the bandwidth and half the latency, whose messages start in half the time."""
-    found = faster(catalog, ("link_bandwidth",))
+    result = faster(catalog, ("link_bandwidth",))
     table = catalog.tables["networks"]
     links = {"link_bandwidth": 2.0 * table["link_bandwidth"], "latency": 0.5 * table["latency"]}
     constants = catalog.tables["calibration"]
     starts = (constants["constant"] == "launch_time") & np.isin(constants["family"], MESSAGES)
     values = {"value": np.where(starts, 0.5, 1.0) * constants["value"]}
-    return found.with_tables([
+    return result.with_tables([
         replace(table, columns={**table.columns, **links}),
         replace(constants, columns={**constants.columns, **values}),
     ])  # fmt: skip
@@ -90,8 +90,8 @@ def test_sharding_more_needs_no_more_memory(catalog: Catalog, trained: list[Row]
         and not (row.get("adapter_rank") and row.get("quantized_copies") == "primary")
     ]
     assert len(rows) > 100
-    found = memories(catalog, rows)
-    for before, after in pairwise(found):
+    result = memories(catalog, rows)
+    for before, after in pairwise(result):
         assert not (after > before * (1.0 + CLOSE)).any()
 
 
@@ -174,15 +174,15 @@ def test_the_bound_of_a_step_is_what_helps_most(catalog: Catalog) -> None:
     stated = accelerators[catalog.known_rows("accelerators", plans.text("accelerator"))] == ""
     plans = plans.take(np.flatnonzero(stated))  # the rates of the others follow from devices
     bound = evaluate(plans, catalog).text("bound")
-    found = savings(plans, catalog, "tpot")
+    result = savings(plans, catalog, "tpot")
     # A better peak speeds the stream of weights of few rows as well, which is the memory's.
     few = plans.number("batch_size") <= 64.0
     few |= catalog.tables["models"].filled("num_experts")[catalog.known_rows("models", plans.text("model"))] > 0.0
     few &= bound == "memory"
-    found["memory"] = found["memory"] + np.where(few, found["compute"], 0.0)
-    found["compute"] = np.where(few, 0.0, found["compute"])
-    most = np.max(np.nan_to_num(list(found.values())), axis=0)
-    for name, saved in found.items():
+    result["memory"] = result["memory"] + np.where(few, result["compute"], 0.0)
+    result["compute"] = np.where(few, 0.0, result["compute"])
+    most = np.max(np.nan_to_num(list(result.values())), axis=0)
+    for name, saved in result.items():
         named = bound == name
         assert named.any()
         assert (saved[named] >= most[named] - 0.05).all()

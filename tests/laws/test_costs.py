@@ -95,9 +95,9 @@ def plans(kind: str, count: int = 90) -> Table:
 
 @cache
 def results(kind: str) -> Table:
-    found = evaluate(plans(kind), catalog())
-    assert np.isfinite(found[ALL_IN[kind]]).sum() > 0.7 * len(found), found["reason"].tolist()
-    return found
+    result = evaluate(plans(kind), catalog())
+    assert np.isfinite(result[ALL_IN[kind]]).sum() > 0.7 * len(result), result["reason"].tolist()
+    return result
 
 
 def _price(name: str, column: str) -> float:
@@ -126,12 +126,12 @@ def _hour(name: str, drawn: float) -> tuple[float, float]:
 
 def _pools(kind: str, row: int) -> list[tuple[str, float, float]]:
     """Accelerators of each pool of a plan, how many, and the power that one draws."""
-    table, found = plans(kind), results(kind)
+    table, result = plans(kind), results(kind)
     name, count = str(table["accelerator"][row]), float(table["num_accelerators"][row])
     if kind == "training" or table["mode"][row] != "disaggregated":
-        return [(name, count, float(found["accelerator_power"][row]))]
+        return [(name, count, float(result["accelerator_power"][row]))]
     prefill, other = float(table["prefill_accelerators"][row]), str(table["prefill_accelerator"][row]) or name
-    powers = [float(found[f"{phase}_power"][row]) for phase in ("decode", "prefill")]
+    powers = [float(result[f"{phase}_power"][row]) for phase in ("decode", "prefill")]
     return [(name, count - prefill, powers[0]), (other, prefill, powers[1])]
 
 
@@ -140,19 +140,19 @@ def test_a_token_pays_every_accelerator_at_its_own_price_and_power(kind: str) ->
     """Cost and energy by hand: the sum over pools of count times hour, over the tokens of an hour. Servers draw what
     they draw at full load, but for accelerators: these draw by their work, no more than their limit.
     """
-    found, mixed = results(kind), 0
-    for row in np.flatnonzero(np.isfinite(found[ALL_IN[kind]])).tolist():
+    result, mixed = results(kind), 0
+    for row in np.flatnonzero(np.isfinite(result[ALL_IN[kind]])).tolist():
         pools = _pools(kind, row)
         mixed += len({name for name, *_ in pools}) > 1
         cost, power = (sum(count * _hour(name, each)[place] for name, count, each in pools) for place in (0, 1))
-        rate, whole = found["tokens_per_second"][row], sum(count for _, count, _ in pools)
-        drawn = found["accelerator_power"][row] * whole
+        rate, whole = result["tokens_per_second"][row], sum(count for _, count, _ in pools)
+        drawn = result["accelerator_power"][row] * whole
         assert drawn == pytest.approx(sum(count * each for _, count, each in pools), rel=1e-12), row
         assert all(0.05 < each / _limit(name) <= 1.0 for name, _, each in pools), row
-        assert found[ALL_IN[kind]][row] == pytest.approx(cost / rate, rel=1e-12), row
-        assert found["energy_per_token"][row] == pytest.approx(power / rate, rel=1e-12), row
-        assert found["accelerator_energy_per_token"][row] == pytest.approx(drawn / rate, rel=1e-12), row
-        assert found["accelerator_hour_cost"][row] * whole == pytest.approx(cost, rel=1e-12), row
+        assert result[ALL_IN[kind]][row] == pytest.approx(cost / rate, rel=1e-12), row
+        assert result["energy_per_token"][row] == pytest.approx(power / rate, rel=1e-12), row
+        assert result["accelerator_energy_per_token"][row] == pytest.approx(drawn / rate, rel=1e-12), row
+        assert result["accelerator_hour_cost"][row] * whole == pytest.approx(cost, rel=1e-12), row
     assert kind == "training" or mixed >= 8
 
 
@@ -171,42 +171,42 @@ def test_carbon_of_two_pools_is_that_of_the_energy_of_each() -> None:
 
 
 def test_eight_a100_beside_four_b200() -> None:
-    found = evaluate(table_of("inference", [MIXED]), catalog())
+    result = evaluate(table_of("inference", [MIXED]), catalog())
     rent = 8 * _price("A100-SXM4-80GB", "rental_price") + 4 * _price("B200-SXM-180GB", "rental_price")
     assert rent * HOUR == pytest.approx(24.48)
-    assert found["accelerator_hour_cost"][0] * 12 == pytest.approx(rent, rel=1e-14)
-    assert found["cost_basis"][0] == "rent"
+    assert result["accelerator_hour_cost"][0] * 12 == pytest.approx(rent, rel=1e-14)
+    assert result["cost_basis"][0] == "rent"
 
 
 @pytest.mark.parametrize("kind", ["training", "inference"])
 def test_parts_of_the_cost_add_up(kind: str) -> None:
     """Input and output make the all-in cost; rates per dollar and per megawatt are its inverse and the energy's."""
-    found, table = results(kind), plans(kind)
-    good = np.isfinite(found[ALL_IN[kind]])
-    np.testing.assert_allclose((found[ALL_IN[kind]] * found["tokens_per_dollar"])[good], 1.0, rtol=1e-12)
-    per_watt = found["energy_per_token"] * found["tokens_per_second_per_megawatt"]
+    result, table = results(kind), plans(kind)
+    good = np.isfinite(result[ALL_IN[kind]])
+    np.testing.assert_allclose((result[ALL_IN[kind]] * result["tokens_per_dollar"])[good], 1.0, rtol=1e-12)
+    per_watt = result["energy_per_token"] * result["tokens_per_second_per_megawatt"]
     np.testing.assert_allclose(per_watt[good], 1.0, rtol=1e-12)
     if kind == "inference":
-        paid = found["cost_per_million_input_tokens"] * table["prompt_length"] / table["output_length"]
-        paid = paid + found["cost_per_million_output_tokens"]
-        np.testing.assert_allclose(paid[good], found[ALL_IN[kind]][good], rtol=1e-12)
+        paid = result["cost_per_million_input_tokens"] * table["prompt_length"] / table["output_length"]
+        paid = paid + result["cost_per_million_output_tokens"]
+        np.testing.assert_allclose(paid[good], result[ALL_IN[kind]][good], rtol=1e-12)
     else:
-        steps = found["step_cost"] / (found["tokens_per_second"] * found["step_time"])
-        np.testing.assert_allclose(steps[good], found[ALL_IN[kind]][good], rtol=1e-12)
+        steps = result["step_cost"] / (result["tokens_per_second"] * result["step_time"])
+        np.testing.assert_allclose(steps[good], result[ALL_IN[kind]][good], rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["training", "inference"])
 def test_one_plan_has_one_cost_in_any_company(kind: str) -> None:
     """Alone, in reverse and in the table: the same bits."""
-    table, found = plans(kind), results(kind)
+    table, result = plans(kind), results(kind)
     back = np.arange(len(table))[::-1]
     reverse = evaluate(table.take(back), catalog())
     for name in PER_TOKEN[kind]:
-        np.testing.assert_array_equal(reverse[name][back], found[name], err_msg=name)
+        np.testing.assert_array_equal(reverse[name][back], result[name], err_msg=name)
     for row in range(0, len(table), 9):
         alone = evaluate(table.take([row]), catalog())
         for name in PER_TOKEN[kind]:
-            np.testing.assert_array_equal(alone[name], found[name][[row]], err_msg=name)
+            np.testing.assert_array_equal(alone[name], result[name][[row]], err_msg=name)
 
 
 def _shown(kind: str, name: str) -> np.ndarray:
@@ -247,16 +247,16 @@ def test_search_sweep_and_frontier_show_the_cost_of_evaluate() -> None:
     del plan["concurrency"]
     values = {"concurrency": np.array([4.0, 16.0, 64.0])}
     table = table_of("inference", [plan])
-    found = search(table, catalog(), "cost", values=values, top=3)
+    result = search(table, catalog(), "cost", values=values, top=3)
     every = sweep(Sweep(table, catalog(), values))
     edge = points(table, catalog(), values)
-    assert found.objective.column.name == ALL_IN["inference"]
-    for taken, shown in ((found.plans, found.results), (every.plans, every.results), (edge.plans, edge.results)):
+    assert result.objective.column.name == ALL_IN["inference"]
+    for taken, shown in ((result.plans, result.results), (every.plans, every.results), (edge.plans, edge.results)):
         assert len(taken) == 3
         again = evaluate(taken, catalog())
         for name in PER_TOKEN["inference"]:
             np.testing.assert_array_equal(shown[name], again[name], err_msg=name)
-    costs = found.results[ALL_IN["inference"]]
+    costs = result.results[ALL_IN["inference"]]
     assert costs.tolist() == sorted(every.results[ALL_IN["inference"]].tolist())
     assert costs[0] < costs[-1]
 
@@ -267,9 +267,9 @@ def test_cheapest_by_search_counts_the_pool_that_prefills() -> None:
     table = table_of("inference", [plan])
     sizes = np.arange(4.0, 64.0, 4.0)
     every = sweep(Sweep(table, catalog(), {"prefill_accelerators": sizes})).results
-    found = search(table, catalog(), "cost", values={"prefill_accelerators": sizes})
+    result = search(table, catalog(), "cost", values={"prefill_accelerators": sizes})
     fits = every["fits"] == 1.0
-    assert found.results[ALL_IN["inference"]][0] == every[ALL_IN["inference"]][fits].min()
+    assert result.results[ALL_IN["inference"]][0] == every[ALL_IN["inference"]][fits].min()
 
 
 def test_a_missing_price_is_no_number_and_says_why() -> None:
@@ -280,23 +280,23 @@ def test_a_missing_price_is_no_number_and_says_why() -> None:
         {**MIXED, "model": "Llama3-8B", "accelerator": "H100-NVL-94GB", "prefill_accelerator": ""},
     ]
     table = table_of("inference", rows)
-    found = evaluate(table, catalog())
+    result = evaluate(table, catalog())
     for name in (ALL_IN["inference"], "accelerator_hour_cost", "tokens_per_dollar"):
-        assert np.isnan(found[name]).all(), name
-    assert (found["cost_basis"] == "").all()
+        assert np.isnan(result[name]).all(), name
+    assert (result["cost_basis"] == "").all()
     words = "no cost: the sheet prices has neither a rental price nor a capex for {}accelerator H100-NVL-94GB"
     for row, pool in enumerate(("prefill ", "", "")):
-        assert found["reason"][row].split("; ").count(words.format(pool)) == 1
-        assert found["reason"][row].count("no cost") == 1
-    assert np.isnan(found["cost_per_million_input_tokens"]).tolist() == [True, False, True]
-    assert np.isnan(found["cost_per_million_output_tokens"]).tolist() == [False, True, True]
+        assert result["reason"][row].split("; ").count(words.format(pool)) == 1
+        assert result["reason"][row].count("no cost") == 1
+    assert np.isnan(result["cost_per_million_input_tokens"]).tolist() == [True, False, True]
+    assert np.isnan(result["cost_per_million_output_tokens"]).tolist() == [False, True, True]
     prices = catalog().tables["prices"]
     one = table_of("prices", [{"price": "H100-NVL-94GB", "rental_price": 1.0, "year": 2025}])
     columns = {name: np.concatenate([values, one[name]]) for name, values in prices.columns.items()}
     priced = evaluate(table, catalog().with_tables([Table("prices", columns)]))
     assert np.isfinite(priced[ALL_IN["inference"]]).all()
     for name in ("ttft", "tpot", "tokens_per_second", "memory", "fits"):
-        np.testing.assert_array_equal(priced[name], found[name], err_msg=name)
+        np.testing.assert_array_equal(priced[name], result[name], err_msg=name)
     owned = evaluate_ownership(table, catalog())
     assert np.isnan(owned["hour_cost"]).all()
     assert all("H100-NVL-94GB" in reason for reason in owned["reason"])
@@ -307,10 +307,10 @@ def test_a_missing_price_is_no_number_and_says_why() -> None:
 
 def test_the_pool_that_prefills_has_to_hold_the_model() -> None:
     small = {**MIXED, "prefill_accelerator": "L40S", "prefill_tensor_parallel": 2}
-    found = evaluate(table_of("inference", [small, {**small, "prefill_tensor_parallel": 8}]), catalog())
-    assert found["fits"].tolist() == [0.0, 1.0]
-    assert "prefill pool: one prompt needs" in found["reason"][0]
-    assert np.isfinite(found["tpot"]).all()
+    result = evaluate(table_of("inference", [small, {**small, "prefill_tensor_parallel": 8}]), catalog())
+    assert result["fits"].tolist() == [0.0, 1.0]
+    assert "prefill pool: one prompt needs" in result["reason"][0]
+    assert np.isfinite(result["tpot"]).all()
 
 
 def test_no_two_results_of_one_name_differ() -> None:
@@ -333,7 +333,7 @@ def _owned_plans() -> Table:
 
 def test_an_owner_pays_each_pool_in_its_own_server() -> None:
     table = _owned_plans()
-    owned, found = evaluate_ownership(table, catalog()), evaluate(table, catalog())
+    owned, result = evaluate_ownership(table, catalog()), evaluate(table, catalog())
     good = np.isfinite(owned["hour_cost"])
     assert good.sum() > 12
     np.testing.assert_allclose(sum(owned[name] for name in HOUR_PARTS)[good], owned["hour_cost"][good], rtol=1e-12)
@@ -344,7 +344,7 @@ def test_an_owner_pays_each_pool_in_its_own_server() -> None:
     paid = owned["owned_cost_per_million_input_tokens"] * table["prompt_length"] / table["output_length"]
     np.testing.assert_allclose((paid + owned["owned_cost_per_million_output_tokens"])[good], all_in[good], rtol=1e-12)
     whole = owned["hour_cost"] * table["num_accelerators"]
-    np.testing.assert_allclose((whole / found["tokens_per_second"])[good], all_in[good], rtol=1e-12)
+    np.testing.assert_allclose((whole / result["tokens_per_second"])[good], all_in[good], rtol=1e-12)
     names = [str(name) for name in owned["server"]]
     unlike = [row for row, name in enumerate(names) if " + " in name and good[row]]
     assert unlike
@@ -356,7 +356,7 @@ def test_an_owner_pays_each_pool_in_its_own_server() -> None:
             alone["accelerator"] = table[column][[row]]
             alone["prefill_accelerator"] = np.array([""], dtype=object)
             same = Table("inference", alone)
-            powers = {f"{each}_power": found[f"{phase}_power"][[row]] for each in ("decode", "prefill")}
+            powers = {f"{each}_power": result[f"{phase}_power"][[row]] for each in ("decode", "prefill")}
             drawn = replace(evaluate(same, catalog()), columns={**evaluate(same, catalog()).columns, **powers})
             halves.append(evaluate_ownership(same, catalog(), results=drawn)["hour_cost"][0])
         mean = ((count - prefill) * halves[0] + prefill * halves[1]) / count
@@ -368,14 +368,14 @@ def test_an_owner_pays_each_pool_in_its_own_server() -> None:
 def test_the_bridge_walks_from_the_sheet_prices_to_the_owner(kind: str, case: str) -> None:
     """It starts at the cost of evaluate and ends at that of the owner, to the last bit; its lines add up."""
     table = plans(kind) if kind == "training" else _owned_plans()
-    found, owned = evaluate(table, catalog()), evaluate_ownership(table, catalog(), case=case)
+    result, owned = evaluate(table, catalog()), evaluate_ownership(table, catalog(), case=case)
     bridge = cost_bridge(table, catalog(), case=case)
     names = table["name"].tolist()
     seen = set()
     for name in dict.fromkeys(bridge["plan"].tolist()):
         rows, row = np.flatnonzero(bridge["plan"] == name), names.index(name)
-        assert bridge["cost"][rows[0]] == found[ALL_IN[kind]][row]
-        assert bridge["energy"][rows[0]] == found["energy_per_token"][row]
+        assert bridge["cost"][rows[0]] == result[ALL_IN[kind]][row]
+        assert bridge["energy"][rows[0]] == result["energy_per_token"][row]
         assert bridge["cost"][rows[-1]] == owned[f"owned_{ALL_IN[kind]}"][row]
         assert bridge["energy"][rows[-1]] == owned["owned_energy_per_token"][row]
         for change, total in (("cost_change", "cost"), ("energy_change", "energy")):
@@ -383,7 +383,7 @@ def test_the_bridge_walks_from_the_sheet_prices_to_the_owner(kind: str, case: st
             np.testing.assert_allclose(added, bridge[total][rows[:-1]], rtol=1e-12)
             assert added[-1] == pytest.approx(bridge[total][rows[-1]], rel=1e-12)
         seen.update(bridge["line"][rows].tolist())
-    both = np.isfinite(found[ALL_IN[kind]]) & np.isfinite(owned["hour_cost"])
+    both = np.isfinite(result[ALL_IN[kind]]) & np.isfinite(owned["hour_cost"])
     assert len(dict.fromkeys(bridge["plan"].tolist())) == both.sum() > 5
     assert {"rented, sheet prices", "owner, sheet servers", "power of server and network"} <= seen
 
@@ -391,9 +391,9 @@ def test_the_bridge_walks_from_the_sheet_prices_to_the_owner(kind: str, case: st
 def test_a_report_shows_one_cost_for_a_plan() -> None:
     """The sheets of plans, the owner's cost by part and the bridge between both, to the last bit."""
     tables = [plans("training").take(range(20)), _owned_plans()]
-    found = [evaluate(table, catalog()) for table in tables]
-    book = report_workbook(catalog(), tables, found, date=datetime.date(2026, 11, 22))
-    for table, shown in zip(tables, found, strict=True):
+    result = [evaluate(table, catalog()) for table in tables]
+    book = report_workbook(catalog(), tables, result, date=datetime.date(2026, 11, 22))
+    for table, shown in zip(tables, result, strict=True):
         kind, declared = table.kind, results_of(table.kind).by_name
         cells = report_samples.records(book[kind], kind)
         for name in PER_TOKEN[kind]:
@@ -451,12 +451,12 @@ def test_a_derived_accelerator_needs_no_server_row() -> None:
     names = [str(name) for name in accelerators["accelerator"][accelerators.text("device") != ""]]
     rows = [{"model": "Llama3-8B", "accelerator": name, "num_accelerators": 8, "tensor_parallel": 8} for name in names]
     table = table_of("training", [{**row, "name": row["accelerator"]} for row in rows])
-    owned, found = evaluate_ownership(table, catalog()), evaluate(table, catalog())
+    owned, result = evaluate_ownership(table, catalog()), evaluate(table, catalog())
     assert owned["server"].tolist() == owned["design"].tolist() == [f"{name} by its device" for name in names]
     assert (owned["owned_cost_per_million_tokens"] > 0.0).all()
     np.testing.assert_allclose(owned["hour_cost"], sum(owned[name] for name in HOUR_PARTS), rtol=1e-12)
     np.testing.assert_allclose(owned["hour_accelerator"], sum(owned[name] for name in ACCELERATOR_PARTS), rtol=1e-12)
-    used = 5.0 * YEAR * found["tokens_per_second"] / 8.0  # tokens of an accelerator's life by the default of servers
+    used = 5.0 * YEAR * result["tokens_per_second"] / 8.0  # tokens of an accelerator's life by the default of servers
     carbon = owned["embodied_carbon"] / 8.0
     np.testing.assert_allclose(owned["owned_embodied_carbon_per_million_tokens"], carbon / used, rtol=1e-12)
 
@@ -468,7 +468,7 @@ def test_carbon_of_making_is_that_of_its_parts_and_of_the_life() -> None:
     parts = sum(made[name] for name in ("die_carbon", "stacked_memory_carbon", "package_carbon"))
     np.testing.assert_allclose(made["embodied_carbon"], parts, rtol=1e-12)
     assert 80.0 < made["embodied_carbon"][designs["chiplet"].tolist().index("H100 SXM")] < 164.0  # of an HGX, an eighth
-    owned, found = evaluate_ownership(plans("training"), catalog()), results("training")
+    owned, result = evaluate_ownership(plans("training"), catalog()), results("training")
     known = np.isfinite(owned["embodied_carbon"])
     assert known.sum() > 10
     operational = owned["owned_carbon_per_million_tokens"][known]
@@ -477,7 +477,7 @@ def test_carbon_of_making_is_that_of_its_parts_and_of_the_life() -> None:
     stated = replace(
         accelerators, columns={**accelerators.columns, "embodied_carbon": np.full(len(accelerators), 164.0)}
     )
-    more = evaluate_ownership(plans("training"), catalog().with_tables([stated]), results=found)
+    more = evaluate_ownership(plans("training"), catalog().with_tables([stated]), results=result)
     count = plans("training").number("num_accelerators")
     bought = np.isfinite(more["hour_cost"])
     np.testing.assert_allclose(more["embodied_carbon"][bought], 164.0 * count[bought], rtol=1e-12)

@@ -112,9 +112,9 @@ def test_a_spill_gives_the_same_bits(kind: str, session: Session) -> None:
     """XLPERF_TRAINING and XLPERF_INFERENCE for a whole table."""
     names = [column.name for column in results_of(kind).columns if not column.is_text]
     block = session.call(f"XLPERF_{kind.upper()}", [block_of(kind), [[name] for name in names]])
-    found = block[-len(rows_of(kind)) :]
+    result = block[-len(rows_of(kind)) :]
     for at, name in enumerate(names):
-        assert [_number(row[at]) for row in found] == cells_of(kind, name), name
+        assert [_number(row[at]) for row in result] == cells_of(kind, name), name
 
 
 def _number(cell: Any) -> Any:
@@ -130,8 +130,8 @@ def test_a_cell_of_a_card_gives_the_same_bits(kind: str, session: Session) -> No
     for number in range(0, len(rows), 5):
         card = _card(header, rows[number])
         for name in names:
-            ((found,),) = session.call(f"XLPERF_{name.upper()}", [card])
-            assert _number(found) == cells_of(kind, name)[number], card
+            ((result,),) = session.call(f"XLPERF_{name.upper()}", [card])
+            assert _number(result) == cells_of(kind, name)[number], card
 
 
 def _card(header: Sequence[Any], row: Sequence[Any]) -> Block:

@@ -59,9 +59,9 @@ def test_parameters_of_latent_experts_are_those_of_the_name(name: str, total: fl
 def test_products_are_two_flop_a_weight_and_token_forward_and_twice_that_backward() -> None:
     """Every active GEMM weight meets every token once; with balanced experts that is true of each rank's share."""
     table = plans({"num_accelerators": 64})
-    found = explain(table, load_catalog())
-    phase, family = found.text("phase"), found.text("family")
-    flop = found.number("flop") * found.number("calls")
+    result = explain(table, load_catalog())
+    phase, family = result.text("phase"), result.text("family")
+    flop = result.number("flop") * result.number("calls")
     forward, backward = (flop[(phase == word) & (family == "gemm")].sum() for word in ("forward", "backward"))
     tokens = 512 * 8192 / 64
     assert forward == pytest.approx(2.0 * float(matrix_parameters(model_of(SUPER), True)[0]) * tokens, rel=1e-12)
@@ -90,14 +90,14 @@ def test_latent_experts_as_wide_as_the_model_cost_the_projections_and_no_less() 
     widths = (512.0, 1024.0, 2048.0, 4096.0)
     table = catalog.tables["models"]
     row = table.text("model").tolist().index(SUPER)
-    found = []
+    rows = []
     for width in widths:
         values = np.array(table.number("moe_latent_size"))
         values[row] = width
         changed = catalog.with_tables([Table("models", {**table.columns, "moe_latent_size": values}, table.place)])
-        found.append(evaluate(plans({}), changed))
+        rows.append(evaluate(plans({}), changed))
     for name in ("step_time", "time_expert_parallel", "time_forward", "memory_weights", "memory_activations"):
-        numbers = [result.number(name)[0] for result in found]
+        numbers = [result.number(name)[0] for result in rows]
         assert numbers == sorted(numbers) and numbers[0] < numbers[-1], name
 
 
@@ -135,11 +135,11 @@ def test_a_scan_takes_more_time_with_more_state_and_longer_sequences() -> None:
 
 
 def test_context_parallel_and_adapters_say_why_not() -> None:
-    found = evaluate(
+    result = evaluate(
         plans({"context_parallel": 2}, {"model": QWEN, "expert_parallel": 1, "adapter_rank": 16}), load_catalog()
     )
-    assert "context parallel 2 is not modelled for layers of linear attention" in found.text("reason")[0]
-    assert "adapters beside layers of linear attention" in found.text("reason")[1]
+    assert "context parallel 2 is not modelled for layers of linear attention" in result.text("reason")[0]
+    assert "adapters beside layers of linear attention" in result.text("reason")[1]
 
 
 def test_a_pattern_that_is_not_known_is_refused() -> None:
@@ -147,15 +147,15 @@ def test_a_pattern_that_is_not_known_is_refused() -> None:
     patterns = np.array(table.text("attention_pattern"), dtype=object)
     patterns[table.text("model").tolist().index(SUPER)] = "one thing and another"
     other = load_catalog().with_tables([Table("models", {**table.columns, "attention_pattern": patterns}, table.place)])
-    found = evaluate(plans({}), other)
-    assert f"model {SUPER} has hybrid attention, which is not modelled yet" in found.text("reason")[0]
-    assert np.isnan(found.number("step_time")[0])
+    result = evaluate(plans({}), other)
+    assert f"model {SUPER} has hybrid attention, which is not modelled yet" in result.text("reason")[0]
+    assert np.isnan(result.number("step_time")[0])
 
 
 def test_published_hybrid_rows_are_predictions(shipped_training: Published, catalog: Catalog) -> None:
     """Measured step times of Nemotron 3 (Megatron-Bridge 26.02 to 26.06), on which no constant was fitted."""
     named = [row for row, name in enumerate(shipped_training.text["model"]) if name.startswith("Nemotron_3")]
-    found = [record for record in records_of([shipped_training.take(named)], catalog) if record.covered]
-    assert {record.row_id for record in found} == {shipped_training.text["row_id"][row] for row in named}
-    errors = np.array([record.relative_error for record in found if record.primary])
+    result = [record for record in records_of([shipped_training.take(named)], catalog) if record.covered]
+    assert {record.row_id for record in result} == {shipped_training.text["row_id"][row] for row in named}
+    errors = np.array([record.relative_error for record in result if record.primary])
     assert np.median(errors) < 0.2 and errors.max() < 0.31

@@ -33,8 +33,8 @@ def loads(mode: str, column: str, values: list[Array]) -> list[Table]:
 def doubled(mode: str, column: str, most: int = STEPS) -> list[tuple[float, Table, Table]]:
     """Neighbours of the loads 1, 2, 4, ..."""
     values = [2.0**step for step in range(most)]
-    found = loads(mode, column, [np.full(len(plans_of(mode)), value) for value in values])
-    return list(zip(values, found, found[1:], strict=False))
+    result = loads(mode, column, [np.full(len(plans_of(mode)), value) for value in values])
+    return list(zip(values, result, result[1:], strict=False))
 
 
 @pytest.mark.parametrize("mode", ["continuous", "disaggregated"])
@@ -64,12 +64,12 @@ def test_half_the_arrivals(mode: str) -> None:
     plans = plans_of(mode)
     full = plans["request_rate"]
     shares = [1.0, 0.5, 0.25, 0.125]
-    found = loads(mode, "request_rate", [share * full for share in shares])
-    for share, results in zip(shares, found, strict=True):
+    result = loads(mode, "request_rate", [share * full for share in shares])
+    for share, results in zip(shares, result, strict=True):
         asked = share * full * plans["output_length"]
         rate = results["tokens_per_second"]
         hold(f"{share:g} of the load is served", np.abs(rate - asked) <= CLOSE * asked, plans, rate=rate, asked=asked)
-    for share, one, two in zip(shares, found, found[1:], strict=False):
+    for share, one, two in zip(shares, result, result[1:], strict=False):
         for name in ("ttft", "tpot", "latency", "queue_time", "running_batch"):
             good = ~(two[name] > one[name] * (1.0 + CLOSE)) | (plans.filled("gathering_steps") > 0.0)
             hold(f"half of {share:g} of the load: {name}", good, plans, before=one[name], after=two[name])
@@ -128,8 +128,8 @@ def test_more_memory_is_never_worse(mode: str) -> None:
     plans = plans_of(mode)
     ends = plans["run_requests"] > 0.0
     shares = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
-    found = [evaluate(changed(plans, {"memory_fraction": share}), shipped()) for share in shares]
-    for share, one, two in zip(shares, found, found[1:], strict=False):
+    result = [evaluate(changed(plans, {"memory_fraction": share}), shipped()) for share in shares]
+    for share, one, two in zip(shares, result, result[1:], strict=False):
         for name, sign in (("max_request_rate", 1.0), ("tokens_per_second", 1.0), ("ttft", -1.0), ("latency", -1.0)):
             room = np.where(ends & (name == "latency"), 0.05, 0.005)
             good = ~(sign * (two[name] - one[name]) < -room * one[name])
@@ -158,8 +158,8 @@ def test_prefix_hits_under_load_are_never_slower(mode: str) -> None:
     mixtures = models["model"][models["num_experts"] > 0.0].tolist()
     room = np.where(np.isin(plans["model"].tolist(), mixtures), FULL_EXPERTS, FULL_CACHE)
     hits = [0.0, 0.3, 0.6, 0.9]
-    found = loads(mode, "prefix_hit_rate", [np.full(len(plans), hit) for hit in hits])
-    for hit, one, two in zip(hits, found, found[1:], strict=False):
+    result = loads(mode, "prefix_hit_rate", [np.full(len(plans), hit) for hit in hits])
+    for hit, one, two in zip(hits, result, result[1:], strict=False):
         for name, sign in (("latency", 1.0), ("max_request_rate", -1.0), ("tokens_per_second", -1.0)):
             good = ~(sign * (two[name] - one[name]) > room * one[name])
             hold(f"more hits than {hit:g}: {name}", good, plans, before=one[name], after=two[name])
@@ -170,7 +170,7 @@ def test_fewer_polls_bring_the_first_token_earlier_only_by_fewer_passes(mode: st
     """A scheduler that looks less often finds more prompts at once: the passes saved also show between tokens."""
     plans = plans_of(mode)
     often, seldom = (evaluate(changed(plans, {"polling_steps": steps}), shipped()) for steps in (1.0, 10.0))
-    first, each = (np.stack([found[name] for found in (often, seldom)]) for name in ("ttft", "tpot"))
+    first, each = (np.stack([entry[name] for entry in (often, seldom)]) for name in ("ttft", "tpot"))
     alone = plans["output_length"] < 2.0
     good = ~(first[1] < 0.99 * first[0]) | (each[1] < each[0]) | alone
     hold("ten steps between polls", good, plans, before=first[0], after=first[1])
@@ -209,7 +209,7 @@ def test_one_more_token_never_ends_a_request_sooner() -> None:
     """
     plans = plans_of("continuous")
     tables = [changed(plans, {"output_length": np.full(len(plans), float(number))}) for number in (2, 3, 4)]
-    found = [evaluate(table, shipped())["latency"] for table in tables]
-    for shorter, longer in pairwise(found):
+    result = [evaluate(table, shipped())["latency"] for table in tables]
+    for shorter, longer in pairwise(result):
         assert np.nanmin(longer / shorter) > 0.93
         assert np.nanmean(longer < shorter * 0.99) < 0.04

@@ -37,19 +37,19 @@ def test_naming_the_same_machine_and_network_changes_no_bit() -> None:
     default = catalog.tables["accelerators"].text("default_network")[
         catalog.tables["accelerators"].text("accelerator").tolist().index(H200)
     ]
-    found = evaluate(pools(plain, {**named, "prefill_network": default}), catalog)
-    for column in found.schema.columns:
-        values = found[column.name]
+    result = evaluate(pools(plain, {**named, "prefill_network": default}), catalog)
+    for column in result.schema.columns:
+        values = result[column.name]
         assert values[0] == values[1] or values[0] != values[0], column.name
 
 
 def test_cost_of_mixed_pools_is_that_of_each_at_its_price() -> None:
-    found = evaluate(pools({"prefill_accelerator": MI300X}, {}, {"accelerator": MI300X}), load_catalog())
-    mixed, own, other = found.number("accelerator_hour_cost")
-    share = found.number("prefill_share")[0]
+    result = evaluate(pools({"prefill_accelerator": MI300X}, {}, {"accelerator": MI300X}), load_catalog())
+    mixed, own, other = result.number("accelerator_hour_cost")
+    share = result.number("prefill_share")[0]
     assert mixed == pytest.approx(share * other + (1.0 - share) * own, rel=1e-12)
-    power = found.number("accelerator_power")
-    assert power[0] > 0.0 and found.number("energy_per_token")[0] > 0.0
+    power = result.number("accelerator_power")
+    assert power[0] > 0.0 and result.number("energy_per_token")[0] > 0.0
 
 
 def test_a_faster_link_between_the_pools_is_never_slower() -> None:
@@ -87,9 +87,11 @@ def test_twelve_by_twelve_machines_are_searched_in_ten_processor_seconds() -> No
     machines = np.array(MACHINES, dtype=object)
     values = {"accelerator": machines, "prefill_accelerator": machines}
     start = time.process_time()
-    found = search(plan, load_catalog(), "cost_per_million_output_tokens_all_in", values=values, top=None)
+    result = search(plan, load_catalog(), "cost_per_million_output_tokens_all_in", values=values, top=None)
     assert time.process_time() - start < 10.0
-    pairs = zip(found.plans.text("accelerator").tolist(), found.plans.text("prefill_accelerator").tolist(), strict=True)
+    pairs = zip(
+        result.plans.text("accelerator").tolist(), result.plans.text("prefill_accelerator").tolist(), strict=True
+    )
     assert len(set(pairs)) > len(MACHINES) ** 2 / 4
-    cost = found.results.number("cost_per_million_output_tokens_all_in")
+    cost = result.results.number("cost_per_million_output_tokens_all_in")
     assert (np.diff(cost[np.isfinite(cost)]) >= 0.0).all()

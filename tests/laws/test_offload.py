@@ -48,28 +48,28 @@ def with_host(factor: float) -> Catalog:
 @pytest.mark.parametrize("name", ["offload_optimizer", "offload_activations", "kv_offload"])
 def test_nothing_offloaded_is_the_plan_without_to_the_last_bit(name: str) -> None:
     plans = served if name == "kv_offload" else trained
-    found = evaluate(plans({}, {name: 0.0}), load_catalog())
-    for column in found.columns:
-        values = found[column]
+    result = evaluate(plans({}, {name: 0.0}), load_catalog())
+    for column in result.columns:
+        values = result[column]
         assert values[0] == values[1] or values[0] != values[0], column
 
 
 @pytest.mark.parametrize("name", ["offload_optimizer", "offload_activations"])
 def test_memory_of_training_falls_and_the_step_grows(name: str) -> None:
-    found = evaluate(trained(*({name: share} for share in SHARES)), load_catalog())
-    memory, time = found.number("memory"), found.number("step_time")
+    result = evaluate(trained(*({name: share} for share in SHARES)), load_catalog())
+    memory, time = result.number("memory"), result.number("step_time")
     assert (np.diff(memory) < 0.0).all() and (np.diff(time) >= 0.0).all() and time[-1] > time[0]
-    parts = sum(found.number(column) for column in found.columns if column.startswith("time_"))
+    parts = sum(result.number(column) for column in result.columns if column.startswith("time_"))
     assert parts == pytest.approx(time, rel=1e-12)
 
 
 def test_cache_on_the_host_makes_room_and_steps_longer() -> None:
-    found = evaluate(served(*({"kv_offload": share} for share in SHARES)), load_catalog())
-    memory, batch = found.number("memory_kv_cache"), found.number("max_batch_size")
+    result = evaluate(served(*({"kv_offload": share} for share in SHARES)), load_catalog())
+    memory, batch = result.number("memory_kv_cache"), result.number("max_batch_size")
     assert (np.diff(memory) < 0.0).all() and (np.diff(batch) > 0.0).all()
     for name in ("tpot", "ttft"):
-        assert (np.diff(found.number(name)) >= 0.0).all(), name
-    assert found.number("tpot")[-1] > found.number("tpot")[0]
+        assert (np.diff(result.number(name)) >= 0.0).all(), name
+    assert result.number("tpot")[-1] > result.number("tpot")[0]
 
 
 def test_drives_are_slower_than_host_memory_and_a_faster_host_never_slower() -> None:
@@ -78,7 +78,7 @@ def test_drives_are_slower_than_host_memory_and_a_faster_host_never_slower() -> 
     assert time[1] > time[0]
     whole = [evaluate(trained({"offload_optimizer": 1.0, "offload_activations": 1.0}), with_host(factor))
              for factor in (0.25, 1.0, 4.0, 1e6)]  # fmt: skip
-    steps = [found.number("step_time")[0] for found in whole]
+    steps = [entry.number("step_time")[0] for entry in whole]
     assert steps == sorted(steps, reverse=True)
     plain = evaluate(trained({}), load_catalog())
     assert steps[-1] == pytest.approx(plain.number("step_time")[0], rel=0.01)  # an endless host costs nothing
@@ -89,23 +89,23 @@ def test_drives_are_slower_than_host_memory_and_a_faster_host_never_slower() -> 
 
 def test_state_on_the_host_takes_its_bytes_over_its_bandwidths() -> None:
     """Of the shard of a rank: 28 bytes a parameter at 50 GB/s of memory, 2 over 50 GB/s of the link; gradients hide."""
-    found = evaluate(trained({}, {"offload_optimizer": 1.0}), load_catalog())
-    state = found.number("memory_optimizer")[0]
+    result = evaluate(trained({}, {"offload_optimizer": 1.0}), load_catalog())
+    state = result.number("memory_optimizer")[0]
     number = state / 12.0
-    gradient = found.number("memory_gradients")[0] / (12.0 * number / 12.0 * 4.0)  # ZeRO-1 over 4 replicas
-    added = found.number("time_optimizer")[1] - found.number("time_optimizer")[0]
-    assert found.number("memory_optimizer")[1] == 0.0
+    gradient = result.number("memory_gradients")[0] / (12.0 * number / 12.0 * 4.0)  # ZeRO-1 over 4 replicas
+    added = result.number("time_optimizer")[1] - result.number("time_optimizer")[0]
+    assert result.number("memory_optimizer")[1] == 0.0
     assert added == pytest.approx(number * ((24.0 + gradient + 2.0) / (50 * GB) + 2.0 / (50 * GB)), rel=0.06)
 
 
 def test_operators_of_an_offloaded_plan_add_up() -> None:
     plans = trained({"offload_optimizer": 0.5, "offload_activations": 1.0})
-    rows, found = explain(plans, load_catalog()), evaluate(plans, load_catalog())
-    assert rows.number("exposed_time").sum() == pytest.approx(found.number("step_time")[0], rel=1e-9)
+    rows, result = explain(plans, load_catalog()), evaluate(plans, load_catalog())
+    assert rows.number("exposed_time").sum() == pytest.approx(result.number("step_time")[0], rel=1e-9)
     plans = served({"kv_offload": 0.5})
-    rows, found = explain(plans, load_catalog()), evaluate(plans, load_catalog())
+    rows, result = explain(plans, load_catalog()), evaluate(plans, load_catalog())
     decode = rows.number("exposed_time")[rows.text("phase") == "decode"].sum()
-    assert decode == pytest.approx(found.number("tpot")[0], rel=1e-9)
+    assert decode == pytest.approx(result.number("tpot")[0], rel=1e-9)
 
 
 @pytest.mark.parametrize("plans", [trained, served])

@@ -59,9 +59,9 @@ def drawn() -> list[dict[str, Any]]:
     return plans[:SIXTY]
 
 
-def near(found: np.ndarray, seen: np.ndarray, least: np.ndarray) -> np.ndarray:
+def near(result: np.ndarray, seen: np.ndarray, least: np.ndarray) -> np.ndarray:
     """Error as a share of what is simulated, or of the least wait that counts."""
-    return np.asarray(np.abs(found - seen) / np.maximum(seen, least))
+    return np.asarray(np.abs(result - seen) / np.maximum(seen, least))
 
 
 def test_sixty_random_loads_wait_as_a_simulation_of_their_places_does() -> None:
@@ -69,20 +69,20 @@ def test_sixty_random_loads_wait_as_a_simulation_of_their_places_does() -> None:
     plans, random = drawn(), np.random.default_rng(98)
     most, shares = results(*plans)["max_request_rate"], random.uniform(0.3, 0.98, SIXTY)
     copies = np.array([plan["num_accelerators"] / plan["tensor_parallel"] for plan in plans])
-    found = results(*({**plan, "request_rate": r} for plan, r in zip(plans, (most * shares).tolist(), strict=True)))
+    result = results(*({**plan, "request_rate": r} for plan, r in zip(plans, (most * shares).tolist(), strict=True)))
     places = np.array([float(plan["max_running_batch"]) for plan in plans])
-    hold = found["running_batch"] * copies / (most * shares)
+    hold = result["running_batch"] * copies / (most * shares)
     seen = np.empty((SIXTY, 2))
-    for row, (count, load) in enumerate(zip(places.tolist(), (found["running_batch"] / places).tolist(), strict=True)):
+    for row, (count, load) in enumerate(zip(places.tolist(), (result["running_batch"] / places).tolist(), strict=True)):
         waits = place_simulator.equal_holds(int(count), load, 400_000 if load < 0.85 else 3_000_000, row)
         seen[row] = hold[row] * waits.mean(), hold[row] * np.quantile(waits, 0.99)
-    assert (near(found["queue_time"], seen[:, 0], LEAST_MEAN * hold) < CLOSE).all()
+    assert (near(result["queue_time"], seen[:, 0], LEAST_MEAN * hold) < CLOSE).all()
     # The first token takes its prefill and waits for other prefills as well.
-    rest = found["ttft"] - found["queue_time"]
+    rest = result["ttft"] - result["queue_time"]
     queued = seen[:, 1] > 3.0 * rest
     assert queued.sum() > 15
-    np.testing.assert_allclose(found["ttft_ninety_ninth"][queued], (seen[:, 1] + rest)[queued], rtol=CLOSE)
-    wait = place_wait(places, found["running_batch"] / places, hold, 1.0, 0.0)
+    np.testing.assert_allclose(result["ttft_ninety_ninth"][queued], (seen[:, 1] + rest)[queued], rtol=CLOSE)
+    wait = place_wait(places, result["running_batch"] / places, hold, 1.0, 0.0)
     assert (near(wait.quantile(0.99), seen[:, 1], LEAST_TAIL * hold) < CLOSE).all()
 
 
@@ -99,42 +99,42 @@ def test_sixty_random_loads_whose_outputs_vary() -> None:
 
 
 def test_the_case_of_two_copies_with_sixteen_places() -> None:
-    found = results(*({**CASE, "request_rate": rate} for rate in (1.0, 5.0, 5.3)))
-    assert found["max_request_rate"][0] == pytest.approx(5.407, rel=0.05)
-    assert found["queue_time"][1] == pytest.approx(1.23, rel=CLOSE)
-    assert found["ttft_ninety_ninth"][1] == pytest.approx(7.5 + 0.242, rel=CLOSE)
-    assert found["queue_time"][0] < 1e-6
-    assert found["latency"][1] == pytest.approx(found["ttft"][1] + 255.0 * found["tpot"][1], rel=1e-9)
-    assert "92." in found.text("reason")[1] and "waits" in found.text("reason")[1]
-    assert found["ttft_ninety_ninth"][2] > 3.0 * found["ttft_ninety_ninth"][1], "no target of p99 is kept at 98 %"
+    result = results(*({**CASE, "request_rate": rate} for rate in (1.0, 5.0, 5.3)))
+    assert result["max_request_rate"][0] == pytest.approx(5.407, rel=0.05)
+    assert result["queue_time"][1] == pytest.approx(1.23, rel=CLOSE)
+    assert result["ttft_ninety_ninth"][1] == pytest.approx(7.5 + 0.242, rel=CLOSE)
+    assert result["queue_time"][0] < 1e-6
+    assert result["latency"][1] == pytest.approx(result["ttft"][1] + 255.0 * result["tpot"][1], rel=1e-9)
+    assert "92." in result.text("reason")[1] and "waits" in result.text("reason")[1]
+    assert result["ttft_ninety_ninth"][2] > 3.0 * result["ttft_ninety_ninth"][1], "no target of p99 is kept at 98 %"
 
 
 def test_arrivals_are_an_input() -> None:
     rows = [{**CASE, "request_rate": 5.0, "arrival_variation": each} for each in (0.0, 0.5, 1.0, 2.0)]
-    found = results(*rows, {**CASE, "request_rate": 5.0}, {**CASE, "concurrency": 8, "arrival_variation": 2.0})
-    wait, first, token = (found[name] for name in ("queue_time", "ttft_ninety_ninth", "tpot_ninety_ninth"))
+    result = results(*rows, {**CASE, "request_rate": 5.0}, {**CASE, "concurrency": 8, "arrival_variation": 2.0})
+    wait, first, token = (result[name] for name in ("queue_time", "ttft_ninety_ninth", "tpot_ninety_ninth"))
     assert wait[0] == 0.0, "evenly spaced requests of one length find a place"
     for values in (wait, first, token):
         assert (np.diff(values[:4]) > 0.0).all()
     assert wait[2] == wait[4] and first[2] == first[4], "Poisson arrivals by default"
-    assert "arrival variation needs a request rate" in found.text("reason")[5]
+    assert "arrival variation needs a request rate" in result.text("reason")[5]
     varied = results(*({**CASE, "request_rate": 5.0, "output_variation": each} for each in (0.0, 0.5, 1.0)))
     assert varied["queue_time"][2] > 1.6 * varied["queue_time"][0] > 1.0
 
 
 def test_no_wait_but_for_prefills_where_one_token_is_all() -> None:
-    found = results({**CASE, "output_length": 1, "request_rate": 5.0})
-    assert found["queue_time"][0] == 0.0 < found["ttft"][0]
+    result = results({**CASE, "output_length": 1, "request_rate": 5.0})
+    assert result["queue_time"][0] == 0.0 < result["ttft"][0]
 
 
 def test_separate_pools_wait_for_a_place_to_decode() -> None:
     pools = {**CASE, "mode": "disaggregated", "num_accelerators": 16, "prefill_accelerators": 8}
     most = results({**pools, "request_rate": 1.0})["max_request_rate"][0]
-    found = results(*({**pools, "request_rate": share * most} for share in (0.3, 0.9, 0.97)))
-    assert found["queue_time"][0] < 0.1 < found["queue_time"][1] < 0.5 * found["queue_time"][2]
-    hold, load = 2.0 * found["running_batch"][1] / (0.9 * most), found["running_batch"][1] / 16.0
+    result = results(*({**pools, "request_rate": share * most} for share in (0.3, 0.9, 0.97)))
+    assert result["queue_time"][0] < 0.1 < result["queue_time"][1] < 0.5 * result["queue_time"][2]
+    hold, load = 2.0 * result["running_batch"][1] / (0.9 * most), result["running_batch"][1] / 16.0
     waits = place_simulator.equal_holds(16, load, 1_000_000, 5)
-    assert found["queue_time"][1] == pytest.approx(hold * waits.mean(), rel=CLOSE)
+    assert result["queue_time"][1] == pytest.approx(hold * waits.mean(), rel=CLOSE)
 
 
 def test_queue_of_places_in_limits_with_a_known_answer() -> None:

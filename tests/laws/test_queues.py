@@ -79,11 +79,11 @@ def table(plans: list[dict[str, Any]]) -> Table:
 
 def results(catalog: Catalog, plans: list[dict[str, Any]], loads: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     """Numbers (plans, loads) of plans that are legal and fit at every load."""
-    found = evaluate(table([{**plan, **load} for plan in plans for load in loads]), catalog)
+    result = evaluate(table([{**plan, **load} for plan in plans for load in loads]), catalog)
     names = ("ttft", "tpot", "latency", "tokens_per_second", "queue_time", "max_request_rate", "fits", "prefill_time")
-    numbers = {name: found.number(name).reshape(len(plans), -1) for name in names}
+    numbers = {name: result.number(name).reshape(len(plans), -1) for name in names}
     good = (numbers["fits"][:, 0] == 1.0) & ~np.isnan(numbers["ttft"]).any(axis=1)
-    assert good.sum() > 0.8 * len(plans), found.text("reason")[: len(loads)]
+    assert good.sum() > 0.8 * len(plans), result.text("reason")[: len(loads)]
     return {name: values[good] for name, values in numbers.items()} | {"rows": np.flatnonzero(good)}
 
 
@@ -99,9 +99,9 @@ def arriving(catalog: Catalog, mode: str, seed: int) -> tuple[dict[str, np.ndarr
     kept = np.flatnonzero((alone.number("fits") == 1.0) & ~np.isnan(most))
     plans, most = [plans[row] for row in kept], most[kept]
     rows = [{**plan, "request_rate": rate * share} for plan, rate in zip(plans, most, strict=True) for share in LOADS]
-    found = evaluate(table(rows), catalog)
+    result = evaluate(table(rows), catalog)
     names = ("ttft", "tpot", "latency", "max_request_rate", "running_batch", "tokens_per_second")
-    return {name: found.number(name).reshape(len(plans), -1) for name in names}, most, plans
+    return {name: result.number(name).reshape(len(plans), -1) for name in names}, most, plans
 
 
 def least_ratio(values: np.ndarray) -> float:
@@ -111,10 +111,10 @@ def least_ratio(values: np.ndarray) -> float:
 
 @MODES
 def test_twice_the_requests_never_lower_throughput_nor_the_times_of_a_request(catalog: Catalog, mode: str) -> None:
-    found = closed(catalog, mode, 31)
-    assert least_ratio(found["tokens_per_second"]) > 0.99
+    result = closed(catalog, mode, 31)
+    assert least_ratio(result["tokens_per_second"]) > 0.99
     for name in ("ttft", "tpot"):
-        assert least_ratio(found[name]) > 1.0 - ROUNDING, name
+        assert least_ratio(result[name]) > 1.0 - ROUNDING, name
 
 
 @MODES
@@ -125,18 +125,18 @@ def test_twice_the_requests_never_more_than_double_throughput(catalog: Catalog, 
 
 @MODES
 def test_requests_in_flight_are_the_rate_times_the_latency(catalog: Catalog, mode: str) -> None:
-    found, plans = closed(catalog, mode, 33), drawn(mode, 33)
-    outputs = np.array([plans[row]["output_length"] for row in found["rows"]])
-    in_flight = found["latency"] * found["tokens_per_second"] / outputs[:, None]
+    result, plans = closed(catalog, mode, 33), drawn(mode, 33)
+    outputs = np.array([plans[row]["output_length"] for row in result["rows"]])
+    in_flight = result["latency"] * result["tokens_per_second"] / outputs[:, None]
     np.testing.assert_allclose(in_flight, np.broadcast_to(COUNTS, in_flight.shape), rtol=1e-9)
 
 
 @MODES
 def test_every_rate_below_the_largest_is_served_and_none_above(catalog: Catalog, mode: str) -> None:
-    found, most, plans = arriving(catalog, mode, 34)
-    assert not np.isnan(found["ttft"]).any()
+    result, most, plans = arriving(catalog, mode, 34)
+    assert not np.isnan(result["ttft"]).any()
     np.testing.assert_allclose(
-        found["max_request_rate"], np.broadcast_to(most[:, None], found["ttft"].shape), rtol=2e-2
+        result["max_request_rate"], np.broadcast_to(most[:, None], result["ttft"].shape), rtol=2e-2
     )
     beyond = evaluate(
         table([{**plan, "request_rate": 1.03 * rate} for plan, rate in zip(plans, most, strict=True)]), catalog
@@ -149,9 +149,9 @@ def test_every_rate_below_the_largest_is_served_and_none_above(catalog: Catalog,
 
 @MODES
 def test_a_higher_rate_never_shortens_the_times_of_a_request(catalog: Catalog, mode: str) -> None:
-    found, _, _ = arriving(catalog, mode, 35)
+    result, _, _ = arriving(catalog, mode, 35)
     for name in ("ttft", "tpot"):
-        assert least_ratio(found[name]) > 1.0 - ROUNDING, name
+        assert least_ratio(result[name]) > 1.0 - ROUNDING, name
 
 
 @MODES
@@ -161,9 +161,9 @@ def test_requests_that_arrive_are_as_many_as_in_a_closed_loop(catalog: Catalog, 
     Arrivals vary more than a constant number in flight: queues are longer at the same rate. In a closed loop a part of
     the requests comes in bursts, which wait longer, and are batched.
     """
-    found, most, plans = arriving(catalog, mode, 36)
+    result, most, plans = arriving(catalog, mode, 36)
     rate = most[:, None] * np.array(LOADS)
-    in_flight = found["latency"] * rate
+    in_flight = result["latency"] * rate
     counts = np.maximum(np.round(in_flight), 1.0)
     rows = [{**plan, "concurrency": count} for plan, own in zip(plans, counts, strict=True) for count in own.tolist()]
     tokens = evaluate(table(rows), catalog).number("tokens_per_second").reshape(rate.shape)
@@ -190,9 +190,9 @@ def test_a_state_between_two_batches_is_not_passed_over(catalog: Catalog) -> Non
     }  # fmt: skip
     most = float(evaluate(table([{**plan, "request_rate": 1}]), catalog)["max_request_rate"][0])
     rates = most * np.array([0.5, 0.7, 0.8, 0.85, 0.88, 0.89, 0.9, 0.91, 0.92, 0.94, 0.95])
-    found = evaluate(table([{**plan, "request_rate": rate} for rate in rates.tolist()]), catalog)
-    assert (np.diff(found["tpot"]) > 0.0).all()
-    counts = np.round(found["latency"] * rates).tolist()
+    result = evaluate(table([{**plan, "request_rate": rate} for rate in rates.tolist()]), catalog)
+    assert (np.diff(result["tpot"]) > 0.0).all()
+    counts = np.round(result["latency"] * rates).tolist()
     closed = evaluate(table([{**plan, "concurrency": count} for count in counts]), catalog)
     np.testing.assert_allclose(closed["tokens_per_second"] / 15.0, rates, rtol=0.08)
 
@@ -204,13 +204,13 @@ def test_a_pool_that_serves_many_serves_few(catalog: Catalog) -> None:
             "output_length": 64, "precision": "fp8", "mode": "disaggregated", "concurrency": "",
             "request_rate": ""}  # fmt: skip
     counts = [8, 16, 32, 64, 128, 256]
-    found = evaluate(table([{**plan, "concurrency": count} for count in counts]), catalog)
-    assert (np.diff(found.number("ttft")) > 0.0).all()
-    assert (np.diff(found.number("tokens_per_second") / counts) < 0.0).all()
-    most = found.number("max_request_rate")[0]
+    result = evaluate(table([{**plan, "concurrency": count} for count in counts]), catalog)
+    assert (np.diff(result.number("ttft")) > 0.0).all()
+    assert (np.diff(result.number("tokens_per_second") / counts) < 0.0).all()
+    most = result.number("max_request_rate")[0]
     served = evaluate(table([{**plan, "request_rate": rate} for rate in (5.0, 20.0, 122.0, 0.99 * most)]), catalog)
     reasons = served.text("reason").tolist()
-    assert reasons[:3] == found.text("reason").tolist()[:1] * 3
+    assert reasons[:3] == result.text("reason").tolist()[:1] * 3
     assert reasons[3].startswith("arrivals are 99 % of the largest request rate")
 
 
@@ -219,8 +219,8 @@ def test_the_first_token_is_all_where_there_is_one(catalog: Catalog, mode: str) 
     plan = {"model": "Llama2-70B", "accelerator": "H200-SXM-141GB", "num_accelerators": 16, "software": "vllm",
             "tensor_parallel": 8, "prompt_length": 1000, "output_length": 1, "precision": "fp8",
             "mode": mode}  # fmt: skip
-    found = evaluate(table([{**plan, "concurrency": count} for count in (1, 7, 64, 5000)]), catalog)
-    np.testing.assert_allclose(found.number("ttft"), found.number("latency"), rtol=1e-12)
+    result = evaluate(table([{**plan, "concurrency": count} for count in (1, 7, 64, 5000)]), catalog)
+    np.testing.assert_allclose(result.number("ttft"), result.number("latency"), rtol=1e-12)
 
 
 @MODES
@@ -228,8 +228,8 @@ def test_a_run_of_requests_that_arrive_has_their_rate(catalog: Catalog, mode: st
     plan = {"model": "Llama2-70B", "accelerator": "H200-SXM-141GB", "num_accelerators": 16, "software": "vllm",
             "tensor_parallel": 8, "prompt_length": 1000, "output_length": 500, "precision": "fp8", "mode": mode,
             "run_requests": 200}  # fmt: skip
-    found = evaluate(table([{**plan, "request_rate": rate} for rate in (0.1, 2.0)]), catalog)
-    np.testing.assert_allclose(found.number("tokens_per_second"), [50.0, 1000.0], rtol=1e-12)
+    result = evaluate(table([{**plan, "request_rate": rate} for rate in (0.1, 2.0)]), catalog)
+    np.testing.assert_allclose(result.number("tokens_per_second"), [50.0, 1000.0], rtol=1e-12)
 
 
 @MODES
@@ -249,6 +249,6 @@ def test_a_cache_that_fills_up_takes_no_throughput(catalog: Catalog) -> None:
     plan = {"model": "Qwen2.5-72B", "accelerator": "H100-SXM-80GB", "num_accelerators": 2, "software": "sglang",
             "tensor_parallel": 1, "context_parallel": 2, "prompt_length": 1000, "output_length": 2000,
             "precision": "int4", "mode": "continuous"}  # fmt: skip
-    found = evaluate(table([{**plan, "concurrency": count} for count in (64, 66, 68, 80, 128)]), catalog)
-    rate = found.number("tokens_per_second")
+    result = evaluate(table([{**plan, "concurrency": count} for count in (64, 66, 68, 80, 128)]), catalog)
+    rate = result.number("tokens_per_second")
     assert (rate[1:] > 0.99 * rate[0]).all()

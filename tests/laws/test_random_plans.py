@@ -38,10 +38,10 @@ def test_every_option_is_drawn(kind: str) -> None:
             for name, values in plans.columns.items():
                 seen.setdefault(name, Counter()).update(value for value in values.tolist() if value == value)
     for column in table_schema(kind).columns:
-        found = seen[column.name]
+        result = seen[column.name]
         if column.kind == "choice":
-            assert set(column.choices) <= set(found), f"{column.name}: draw it in random_plans.py"
+            assert set(column.choices) <= set(result), f"{column.name}: draw it in random_plans.py"
         elif column.kind == "flag":
-            assert len(found) == 2, f"{column.name}: draw it in random_plans.py"
+            assert len(result) == 2, f"{column.name}: draw it in random_plans.py"
         else:
-            assert len(found) > 1, f"{column.name}: draw it in random_plans.py"
+            assert len(result) > 1, f"{column.name}: draw it in random_plans.py"

@@ -75,8 +75,8 @@ def test_any_order_gives_the_same_bits(
         "shuffled": np.random.default_rng(5).permutation(rows),
         "four times over": np.tile(rows, 4),
     }[order]
-    found = evaluate(table.take(rows), catalog)
-    unlike = differences(bits(found), [alone[kind][row] for row in rows.tolist()], list(found.columns))
+    result = evaluate(table.take(rows), catalog)
+    unlike = differences(bits(result), [alone[kind][row] for row in rows.tolist()], list(result.columns))
     assert not unlike, f"{len(unlike)} of {len(rows)} rows differ from the same row alone, such as {_some(unlike)}"
 
 
@@ -97,8 +97,8 @@ def test_any_company_gives_the_same_bits(
     @given(several)
     @example([0, 0])
     def law(rows: list[int]) -> None:
-        found = evaluate(table.take(rows), catalog)
-        unlike = differences(bits(found), [alone[kind][row] for row in rows], list(found.columns))
+        result = evaluate(table.take(rows), catalog)
+        unlike = differences(bits(result), [alone[kind][row] for row in rows], list(result.columns))
         assert not unlike, _some(unlike)
 
     law()

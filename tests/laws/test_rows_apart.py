@@ -38,9 +38,9 @@ def groups_of(rows: np.ndarray, size: int) -> Iterator[np.ndarray]:
 
 def differing(evaluated: Evaluate, table: Table, whole: Table, rows: np.ndarray) -> dict[str, list[int]]:
     """Columns of results, and the rows of the whole table that have other ones when only some are evaluated."""
-    found, differs = evaluated(table.take(rows)), {}
+    result, differs = evaluated(table.take(rows)), {}
     for name, values in whole.columns.items():
-        before, after = values[rows], found[name]
+        before, after = values[rows], result[name]
         same = before == after
         if before.dtype != object:
             same |= np.isnan(before) & np.isnan(after)

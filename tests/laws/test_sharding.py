@@ -35,27 +35,27 @@ def served(*rows: dict[str, Any]) -> Table:
 
 def test_each_stage_of_zero_in_a_pipeline_holds_less_and_takes_no_less_time() -> None:
     """Resharded ZeRO-3 moves weights for every micro-batch, ZeRO-2 gradients, ZeRO-1 both once a step."""
-    found = trained(*({"zero_stage": stage} for stage in (0, 1, 2)), {"zero_stage": 3, "reshard_after_forward": "yes"})
-    memory, time = found.number("memory"), found.number("time_data_parallel")
+    result = trained(*({"zero_stage": stage} for stage in (0, 1, 2)), {"zero_stage": 3, "reshard_after_forward": "yes"})
+    memory, time = result.number("memory"), result.number("time_data_parallel")
     assert np.isfinite(memory).all() and (np.diff(memory) < 0.0).all()
     assert time[1] <= time[2] <= time[3]
-    gradients = found.number("memory_gradients")
+    gradients = result.number("memory_gradients")
     assert gradients[2] == pytest.approx(gradients[1] / 8.0, rel=1e-12)
 
 
 def test_without_replicas_every_stage_is_the_same_to_the_last_bit() -> None:
     one = {"num_accelerators": 16, "global_batch_size": 16}
-    found = trained({**one, "zero_stage": 1}, {**one, "zero_stage": 2})
-    for column in set(found.columns) - {"reason"}:  # Megatron-Core starts one of them alone
-        values = found[column]
+    result = trained({**one, "zero_stage": 1}, {**one, "zero_stage": 2})
+    for column in set(result.columns) - {"reason"}:  # Megatron-Core starts one of them alone
+        values = result[column]
         assert values[0] == values[1] or values[0] != values[0], column
 
 
 def test_weights_that_stay_gathered_cost_memory_and_save_time() -> None:
     rows = {"pipeline_parallel": 1, "tensor_parallel": 1, "zero_stage": 3, "micro_batch_size": 1}
-    found = trained(rows, {**rows, "reshard_after_forward": "no"})
-    assert found.number("memory")[1] > found.number("memory")[0]
-    assert found.number("time_data_parallel")[1] < found.number("time_data_parallel")[0]
+    result = trained(rows, {**rows, "reshard_after_forward": "no"})
+    assert result.number("memory")[1] > result.number("memory")[0]
+    assert result.number("time_data_parallel")[1] < result.number("time_data_parallel")[0]
     wrong = trained({"reshard_after_forward": "yes", "zero_stage": 1})
     assert "reshard after forward needs ZeRO stage 3" in wrong.text("reason")[0]
 
@@ -66,8 +66,8 @@ def test_gradients_leave_after_each_backward_pass_where_no_pipeline_keeps_gather
     Gradients are scattered layer by layer all the same; schedules of pipelines put that off until the last micro-batch.
     """
     rows = {"pipeline_parallel": 1, "tensor_parallel": 1, "zero_stage": 3, "micro_batch_size": 1}
-    found = trained(*({**rows, "reshard_after_forward": word} for word in ("yes", "no")))
-    gradients, weights = found.number("memory_gradients"), found.number("memory_weights")
+    result = trained(*({**rows, "reshard_after_forward": word} for word in ("yes", "no")))
+    gradients, weights = result.number("memory_gradients"), result.number("memory_weights")
     assert gradients[0] == gradients[1] and weights[0] < weights[1]
     later = trained(*({"zero_stage": 3, "reshard_after_forward": word} for word in ("yes", "no")))
     assert later.number("memory_gradients")[0] < later.number("memory_gradients")[1]
@@ -94,10 +94,10 @@ def test_experts_that_do_not_divide_make_the_fullest_rank_slower() -> None:
     """8 experts on 3 ranks: one holds 3, as many as on 8/3 rounded up, and 9/8 of the mean of the tokens."""
     mixture = {"model": "Mixtral-8x7B-v0.1", "num_accelerators": 24, "tensor_parallel": 1, "pipeline_parallel": 1,
                "global_batch_size": 48}  # fmt: skip
-    found = trained(*({**mixture, "expert_parallel": ranks} for ranks in (3, 4, 2)))
-    memory = found.number("memory_weights")
+    result = trained(*({**mixture, "expert_parallel": ranks} for ranks in (3, 4, 2)))
+    memory = result.number("memory_weights")
     assert memory[1] < memory[0] < memory[2]
-    assert (found.number("step_time") > 0.0).all()
+    assert (result.number("step_time") > 0.0).all()
     none = trained({**mixture, "expert_parallel": 12})
     assert "expert parallel 12 is more than the 8 experts" in none.text("reason")[0]
 

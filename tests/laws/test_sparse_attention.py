@@ -83,19 +83,19 @@ def test_parameters_are_those_published(name: str, total: float, active: float) 
 
 def test_cache_of_selected_tokens_holds_latent_vectors_and_keys_of_the_index() -> None:
     """61 layers of 512 + 64 elements and 128 index keys in FP8 with their scales."""
-    found = evaluate(served({"batch_size": 8, "prompt_length": 4095, "output_length": 1}), load_catalog())
+    result = evaluate(served({"batch_size": 8, "prompt_length": 4095, "output_length": 1}), load_catalog())
     each = 61 * (576 * 1.0 + 128 * FP8) * 4096
-    assert found.number("memory_kv_cache")[0] == pytest.approx(each, rel=1e-3)
+    assert result.number("memory_kv_cache")[0] == pytest.approx(each, rel=1e-3)
 
 
 def test_cache_of_compressed_entries_by_hand() -> None:
     """V4-Flash at 64 Ki tokens: a window of 128 in 43 layers, an entry of 512 for 4 in 21 and for 128 in 20 of them."""
-    found = evaluate(
+    result = evaluate(
         served({"model": FLASH, "batch_size": 8, "prompt_length": 65535, "output_length": 1}), load_catalog()
     )
     entries = 43 * 128 + 21 * 65536 / 4 + 20 * 65536 / 128
     expected = entries * 512 + 21 * 65536 / 4 * 128 * FP8
-    assert found.number("memory_kv_cache")[0] == pytest.approx(expected, rel=2e-3)
+    assert result.number("memory_kv_cache")[0] == pytest.approx(expected, rel=2e-3)
 
 
 @pytest.mark.parametrize("model", ["DeepSeek-V3", "Llama3-8B"])
@@ -141,9 +141,9 @@ def test_without_sparse_layers_a_trained_model_keeps_its_numbers_to_the_last_bit
 
 
 def parts(catalog: Catalog, plans: Table) -> dict[tuple[str, str], float]:
-    found = explain(plans, catalog)
-    names = zip(found.text("phase").tolist(), found.text("operator").tolist(), strict=True)
-    return dict(zip(names, found.number("total_time").tolist(), strict=True))
+    result = explain(plans, catalog)
+    names = zip(result.text("phase").tolist(), result.text("operator").tolist(), strict=True)
+    return dict(zip(names, result.number("total_time").tolist(), strict=True))
 
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
@@ -161,9 +161,9 @@ def test_more_is_never_faster(model: str, column: str) -> None:
     width = {"data_parallel_attention": 4} if model == M3 else {}
     rows = {"model": model, "prompt_length": 60000, "batch_size": 4, **width}
     steps = (32.0, 64.0, 128.0) if column == "index_num_heads" else (512.0, 2048.0, 8192.0, 32768.0)
-    found = [evaluate(served(rows), changed(model, **{column: value})) for value in steps]
+    outcome = [evaluate(served(rows), changed(model, **{column: value})) for value in steps]
     for result in ("ttft", "tpot"):
-        times = [each.number(result)[0] for each in found]
+        times = [each.number(result)[0] for each in outcome]
         assert times == sorted(times) and times[0] < times[-1], result
 
 
@@ -189,8 +189,8 @@ def test_the_loss_of_an_index_is_over_the_selected_entries() -> None:
     Forward the index sees 16 Ki entries in the mean; its gradients are two products.
     """
     length, top_k = 32768.0, 2048.0
-    found = explain(trained({"sequence_length": length, "global_batch_size": 256}), load_catalog())
-    flop = dict(zip(found.text("operator").tolist(), found.number("flop").tolist(), strict=True))
+    result = explain(trained({"sequence_length": length, "global_batch_size": 256}), load_catalog())
+    flop = dict(zip(result.text("operator").tolist(), result.number("flop").tolist(), strict=True))
     entries = (top_k * (top_k + 1.0) / 2.0 + (length - top_k) * top_k) / length
     assert flop["index"] == pytest.approx(2.0 * length * (length / 2.0) * 64.0 * 128.0, rel=1e-3)
     assert flop["index target"] == pytest.approx(2.0 * length * entries * 128.0 * 576.0, rel=1e-3)
@@ -201,10 +201,10 @@ def test_the_loss_of_an_index_is_over_the_selected_entries() -> None:
 def test_sparse_models_are_trained_and_served(model: str) -> None:
     """Legal, with parts that add up; the step takes longer with more tokens per sequence."""
     plans = trained(*({"model": model, "sequence_length": length} for length in (4096, 8192)))
-    found = evaluate(plans, load_catalog())
-    time = found.number("step_time")
+    result = evaluate(plans, load_catalog())
+    time = result.number("step_time")
     assert time[0] * 1.4 < time[1]
-    whole = sum(found.number(name) for name in found.columns if name.startswith("time_"))
+    whole = sum(result.number(name) for name in result.columns if name.startswith("time_"))
     assert whole == pytest.approx(time, rel=1e-9)
     width = {"data_parallel_attention": 4} if model == M3 else {}
     assert evaluate(served({"model": model, **width}), load_catalog()).number("tpot")[0] > 0.0
@@ -227,8 +227,8 @@ def test_sparse_training_is_cheaper_than_dense_at_long_sequences() -> None:
     ],
 )
 def test_what_is_not_modelled_is_said(row: dict[str, Any], sentence: str) -> None:
-    found = evaluate(trained(row), load_catalog())
-    assert sentence in found.text("reason")[0] and np.isnan(found.number("step_time")[0])
+    result = evaluate(trained(row), load_catalog())
+    assert sentence in result.text("reason")[0] and np.isnan(result.number("step_time")[0])
 
 
 def test_a_sparse_row_without_its_index_is_refused() -> None:

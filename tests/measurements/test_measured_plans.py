@@ -104,8 +104,8 @@ def test_measured_values_have_bounds_and_units(command: Command, tmp_path: Path)
 
 def test_frames_show_errors() -> None:
     plan = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 64, "tensor parallel": 8}
-    found = xlperf.evaluate([{**plan, "measured step time (s)": 3.0}])
-    assert found["error step time"].iloc[0] == pytest.approx(found["step time (s)"].iloc[0] / 3.0 - 1.0)
+    result = xlperf.evaluate([{**plan, "measured step time (s)": 3.0}])
+    assert result["error step time"].iloc[0] == pytest.approx(result["step time (s)"].iloc[0] / 3.0 - 1.0)
 
 
 @pytest.mark.parametrize("kind", PLAN_TABLES)

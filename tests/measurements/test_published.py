@@ -124,8 +124,8 @@ def test_spellings_of_precision() -> None:
 
 def test_recipes_of_training_are_distinguishing_columns() -> None:
     words = ["amp_bf16", "FP8-CS (FP8-MX)", "FP8_MX", "fp8 rowwise", "fp8 tensorwise", "fp8_block", "NVFP4", "secret"]
-    found = ["bf16", "fp8-current", "mxfp8", "fp8-block", "fp8-current", "fp8-block", "fp4", ""]
-    assert [recipe_choice(word) for word in words] == found
+    result = ["bf16", "fp8-current", "mxfp8", "fp8-block", "fp8-current", "fp8-block", "fp4", ""]
+    assert [recipe_choice(word) for word in words] == result
 
 
 def test_what_a_source_means_by_fp8(shipped_training: Published, catalog: Catalog) -> None:

@@ -20,8 +20,8 @@ def test_settings_that_a_source_states_are_columns_of_the_plan(inference: Publis
     assert inference_plans(one(inference, "I00078"), catalog).plans["run_requests"][0] != 77.0
     said = "run_requests=77; output variation=0.5; graphs=no; graph tokens=64"
     stated = inference_plans(edited(inference, "I00078", settings=said), catalog).plans
-    found = [stated[name][0] for name in ("run_requests", "output_variation", "graphs", "graph_tokens")]
-    assert found == [77.0, 0.5, 0.0, 64.0]
+    result = [stated[name][0] for name in ("run_requests", "output_variation", "graphs", "graph_tokens")]
+    assert result == [77.0, 0.5, 0.0, 64.0]
     alone = inference_plans(edited(inference, "I00077", settings="run_requests=77; graphs=no"), catalog).plans
     assert np.isnan(alone["run_requests"][0]) and alone["graphs"][0] == 0.0, "a static batch is no run"
     served = inference_plans(edited(inference, "I00077", settings="max running batch=32"), catalog).plans
@@ -141,8 +141,8 @@ def test_tokens_of_a_pass_may_be_a_prompt_and_some_more(inference: Published, ca
     cells = {**AGGREGATED, "model": "Llama-3.1-8B-Instruct", "ep": "", "dp_attn": "", "tp": "1", "n_gpus": "1"}
     for notes, more in (("aic-auto-gap-analysis/data/trtllm", 1500.0), ("db-dump", np.nan)):
         plans = inference_plans(edited(inference, "I00078", **cells, notes=notes), catalog).plans
-        found = plans["prefill_tokens"] - plans["prompt_length"]
-        assert np.array_equal(found, [more], equal_nan=True)
+        result = plans["prefill_tokens"] - plans["prompt_length"]
+        assert np.array_equal(result, [more], equal_nan=True)
 
 
 def test_flags_of_a_run_may_make_another_engine_of_its_version(inference: Published, catalog: Catalog) -> None:

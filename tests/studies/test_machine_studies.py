@@ -65,9 +65,9 @@ def test_a_break_even_price_makes_tokens_as_cheaply() -> None:
     assert cell(rent, "serving, H100-SXM-80GB against A100-SXM4-80GB", "work_of_one") > 3.0
     assert 1.4 < cell(rent, "serving, B200-SXM-180GB against H200-SXM-141GB", "work_of_one") < 2.3
     for name, most in (("energy price", 1.3), ("years", 1.1), ("utilization", 1.1)):
-        found = sheet("break-even", name)
-        for series in (column.name for column in found.columns[1:]):
-            values = found.numbers(series)
+        result = sheet("break-even", name)
+        for series in (column.name for column in result.columns[1:]):
+            values = result.numbers(series)
             assert (values > 0.0).all() and values.max() / values.min() < most, (name, series)
     prices = inputs.catalog.tables["prices"]
     machines, wanted = prices.text("price"), "B200-SXM-180GB"

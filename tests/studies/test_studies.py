@@ -72,17 +72,17 @@ def test_a_report_has_every_table_its_charts_and_no_error(name: str, tmp_path: P
     write_study_report(path, chosen, inputs, outcome(name), date=date(2026, 11, 21))
     book = openpyxl.load_workbook(path)
     assert book.sheetnames[: len(outcome(name).sheets) + 2] == [
-        "study", *(found.name for found in outcome(name).sheets), "summary"
+        "study", *(result.name for result in outcome(name).sheets), "summary"
     ]  # fmt: skip
     assert book.active is book["study"]
     text = " ".join(str(c.value) for row in book["study"].iter_rows() for c in row if c.value is not None)
     for finding in outcome(name).findings:
         assert finding.words in text
-    for found in outcome(name).sheets:
-        made = book[found.name]
-        assert len(made._charts) == len(found.charts)
+    for result in outcome(name).sheets:
+        made = book[result.name]
+        assert len(made._charts) == len(result.charts)
         filled = sum(c.value is not None for row in made.iter_rows() for c in row)
-        assert filled > len(found.rows)
+        assert filled > len(result.rows)
         for row in made.iter_rows():
             assert not [c.coordinate for c in row if isinstance(c.value, str) and c.value.startswith("#")]
     assert outcome(name).findings
@@ -106,10 +106,10 @@ def test_advice_takes_its_numbers_from_the_results(name: str) -> None:
 @pytest.mark.slow
 def test_a_machine_has_one_colour_in_all_charts_of_a_study() -> None:
     """And no other series of a chart with machines has the colour of one."""
-    found = outcome("mixed-pools")
-    machines = _colours_of_machines(found)
+    result = outcome("mixed-pools")
+    machines = _colours_of_machines(result)
     assert len(set(machines.values())) == len(machines) > 2
-    for source in found.sheets:
+    for source in result.sheets:
         for chart in source.charts:
             shades = _shades(chart.y, machines)
             assert len(set(shades.values())) == len(shades)
@@ -120,11 +120,11 @@ def test_a_machine_has_one_colour_in_all_charts_of_a_study() -> None:
 
 @pytest.mark.parametrize("name", MOST)
 def test_a_chart_refers_to_columns_that_its_sheet_has(name: str) -> None:
-    for found in outcome(name).sheets:
-        names = [column.name for column in found.columns]
+    for made in outcome(name).sheets:
+        names = [column.name for column in made.columns]
         assert len(set(names)) == len(names)
-        for chart in found.charts:
-            assert {chart.x, *chart.y} <= set(names), found.name
+        for chart in made.charts:
+            assert {chart.x, *chart.y} <= set(names), made.name
 
 
 def test_a_speed_up_is_the_product_of_its_factors_and_near_what_was_published() -> None:
@@ -162,18 +162,18 @@ def test_a_claimed_gain_is_told_by_what_it_would_need() -> None:
 
 def test_recompute_saves_memory_for_time() -> None:
     """Korthikanti et al. 2022: selective costs a few percent, full 30 to 40 %; activations fall in that order."""
-    found = sheet("recompute", "recompute")
+    result = sheet("recompute", "recompute")
     for label in ("22B", "175B", "530B", "1T"):
         for sequence in ("", "sequence parallel, "):
             plans = [f"{label}, {sequence}{mode} recompute" for mode in ("none", "selective", "full")]
-            none, selective, full = (cell(found, plan, "memory_activations") for plan in plans)
+            none, selective, full = (cell(result, plan, "memory_activations") for plan in plans)
             assert none > selective > full
-            steps = [cell(found, plan, "step_time") for plan in plans]
+            steps = [cell(result, plan, "step_time") for plan in plans]
             assert 1 < steps[1] / steps[0] < 1.1
             assert 1.2 < steps[2] / steps[0] < 1.45
     mode = "sequence parallel, selective recompute"
-    assert cell(found, f"175B, {mode}", "memory_activations") < 0.25 * cell(
-        found, "175B, none recompute", "memory_activations"
+    assert cell(result, f"175B, {mode}", "memory_activations") < 0.25 * cell(
+        result, "175B, none recompute", "memory_activations"
     )
 
 
@@ -196,9 +196,9 @@ def test_a_larger_ridge_asks_for_a_larger_batch() -> None:
 
 
 def test_flash_attention_gains_with_the_sequence() -> None:
-    found = sheet("flash-attention", "attention")
+    result = sheet("flash-attention", "attention")
     for machine in ("A100-SXM4-80GB", "H100-SXM-80GB"):
-        rows = [row for row in found.rows if row[1] == machine]
+        rows = [row for row in result.rows if row[1] == machine]
         speed = [float(row[5] or 0) for row in rows]
         assert speed == sorted(speed)
         assert speed[0] > 1
@@ -209,10 +209,10 @@ def test_flash_attention_gains_with_the_sequence() -> None:
 
 
 def test_networks_stand_in_the_order_of_their_bandwidth() -> None:
-    found = sheet("topologies", "topologies")
-    parts = [found.numbers(part) for part in STEP_PARTS]
-    np.testing.assert_allclose(np.sum(parts, axis=0), found.numbers("step_time"), rtol=1e-9)
-    steps = {str(row[0]): float(row[3] or 0) for row in found.rows}
+    result = sheet("topologies", "topologies")
+    parts = [result.numbers(part) for part in STEP_PARTS]
+    np.testing.assert_allclose(np.sum(parts, axis=0), result.numbers("step_time"), rtol=1e-9)
+    steps = {str(row[0]): float(row[3] or 0) for row in result.rows}
     assert not any(math.isnan(value) for value in steps.values())
     for kind in ("dense", "experts"):
         assert steps[f"{kind} on fat-tree"] <= steps[f"{kind} on dragonfly"]
@@ -226,8 +226,8 @@ def test_networks_stand_in_the_order_of_their_bandwidth() -> None:
 
 def test_the_all_to_all_of_a_torus_grows_with_its_longest_ring() -> None:
     """Per axis of a torus, a quarter of its ring times what each sends, over its two links of the axis."""
-    found = sheet("topologies", "collectives")
-    cubic, flat = (cell(found, f"flat torus {shape}", "all_to_all") for shape in ("8x8x8", "32x16"))
+    result = sheet("topologies", "collectives")
+    cubic, flat = (cell(result, f"flat torus {shape}", "all_to_all") for shape in ("8x8x8", "32x16"))
     bandwidth = 100e9
     for time, ring, axes in ((cubic, 8, 3), (flat, 32, 2)):
         bound = 256e6 * ring / 8 / (bandwidth / (2 * axes)) * 1e3
@@ -236,17 +236,17 @@ def test_the_all_to_all_of_a_torus_grows_with_its_longest_ring() -> None:
 
 
 def test_experts_give_more_parameters_for_less_than_their_cost() -> None:
-    found = sheet("moe", "experts")
+    result = sheet("moe", "experts")
     dense = "dense, equal active"
     for name in ("8 experts, 2 active", "64 experts, 8 active"):
-        assert cell(found, name, "active_parameters") == pytest.approx(
-            cell(found, dense, "active_parameters"), rel=0.01
+        assert cell(result, name, "active_parameters") == pytest.approx(
+            cell(result, dense, "active_parameters"), rel=0.01
         )
         twin = f"dense, equal total to {name.partition(',')[0]}"
-        assert cell(found, name, "parameters") == pytest.approx(cell(found, twin, "parameters"), rel=0.01)
-        rate = cell(found, name, "tokens_per_second_per_accelerator")
-        assert cell(found, twin, "tokens_per_second_per_accelerator") < rate
-        assert rate < cell(found, dense, "tokens_per_second_per_accelerator")
+        assert cell(result, name, "parameters") == pytest.approx(cell(result, twin, "parameters"), rel=0.01)
+        rate = cell(result, name, "tokens_per_second_per_accelerator")
+        assert cell(result, twin, "tokens_per_second_per_accelerator") < rate
+        assert rate < cell(result, dense, "tokens_per_second_per_accelerator")
 
 
 def test_the_exposed_all_to_all_grows_with_expert_parallelism() -> None:
@@ -350,7 +350,7 @@ def test_a_study_begins_with_its_question_its_finding_in_two_sentences_and_what_
         (IN_SHORT, short.words),
         ("What to do", study(name).advised(outcome(name).facts)),
     ]
-    charts = [chart for found in outcome(name).sheets for chart in found.charts]
+    charts = [chart for made in outcome(name).sheets for chart in made.charts]
     assert len(sheet._charts) == min(len(charts), 2)
 
 
@@ -375,10 +375,10 @@ def test_a_report_of_a_study_is_cut_nowhere_on_paper(name: str) -> None:
 
 @pytest.mark.parametrize("name", MOST)
 def test_charts_have_few_labels(name: str) -> None:
-    for found in outcome(name).sheets:
-        for chart in found.charts:
-            first, last = chart.rows or (0, len(found.rows))
-            assert chart.kind not in ("bars", "columns") or last - first <= 45, found.name
+    for made in outcome(name).sheets:
+        for chart in made.charts:
+            first, last = chart.rows or (0, len(made.rows))
+            assert chart.kind not in ("bars", "columns") or last - first <= 45, made.name
 
 
 def test_winners_of_cost_against_performance_say_what_they_rest_on() -> None:
@@ -405,12 +405,12 @@ def test_a_study_takes_plans_that_state_only_what_they_must(name: str, tmp_path:
     write_study(mine, study(name))
     book = openpyxl.load_workbook(mine)
     for kind in {"training", "inference"} & set(book.sheetnames):
-        found = book[kind]
-        found.tables.clear()
-        headers = [cell.value for cell in found[4]]
+        result = book[kind]
+        result.tables.clear()
+        headers = [cell.value for cell in result[4]]
         for word in ("tensor parallel", "recompute", "precision", "pipeline parallel"):
             if word in headers:
-                found.delete_cols(headers.index(word) + 1)
+                result.delete_cols(headers.index(word) + 1)
                 headers.remove(word)
     book.save(mine)
     assert study(name).analyse(read_inputs(study(name), mine)).findings

@@ -43,14 +43,14 @@ def rows_of_fit_set(text: str, rows: Sequence[str]) -> list[str]:
     ['a', 'b', 'c', 'e']
     """
     at = {name: number for number, name in enumerate(rows)}
-    found: list[str] = []
+    result: list[str] = []
     for word in text.split():
         if word in at:
-            found.append(word)
+            result.append(word)
             continue
         for cut in (position for position, letter in enumerate(word) if letter == "-"):
             first, last = at.get(word[:cut]), at.get(word[cut + 1 :])
             if first is not None and last is not None:
-                found += rows[first : last + 1]
+                result += rows[first : last + 1]
                 break
-    return found
+    return result

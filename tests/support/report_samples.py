@@ -378,7 +378,7 @@ def limits(plans: Table, catalog_: Catalog) -> tuple[Table, Table]:
     requests = np.array([1.0, 4.0, 16.0])
     repeated = plans.take(np.zeros(3, dtype=np.int64))
     user = 100.0 / np.sqrt(requests)
-    found = {
+    result = {
         "tokens_per_second_per_user": user,
         "tokens_per_second_per_accelerator": user * requests / plans["num_accelerators"],
         "tokens_per_second": user * requests,
@@ -388,7 +388,7 @@ def limits(plans: Table, catalog_: Catalog) -> tuple[Table, Table]:
         "running_batch": requests,
     }
     loaded = Table("inference", {**repeated.columns, "concurrency": requests})
-    return loaded, full(Table("inference_results", found))
+    return loaded, full(Table("inference_results", result))
 
 
 def write(path: Path, study: str = "") -> None:
@@ -405,8 +405,8 @@ def made_of(plans: Table, results: Table) -> Workbook:
 
 def records(sheet: Worksheet, table: str | None = None) -> list[dict[str, object]]:
     """Rows of a native table by header."""
-    found = sheet.tables[table or table_name(sheet.title)]
-    header, *rows = sheet[found.ref]
+    result = sheet.tables[table or table_name(sheet.title)]
+    header, *rows = sheet[result.ref]
     return [{str(h.value): cell.value for h, cell in zip(header, row, strict=True)} for row in rows]
 
 
@@ -422,7 +422,7 @@ def faults_on_paper(sheet: Worksheet) -> list[str]:
     an offset beyond the column that a chart is anchored to.
     """
     inside: Any = sheet
-    found, spans, wide = [], [], 0.0
+    result, spans, wide = [], [], 0.0
     for number, chart in enumerate(inside._charts, start=1):
         if isinstance(chart.anchor, str):
             letter, row = coordinate_from_string(chart.anchor)
@@ -431,7 +431,7 @@ def faults_on_paper(sheet: Worksheet) -> list[str]:
             column, row = chart.anchor._from.col, chart.anchor._from.row + 1
             rest = chart.anchor._from.colOff / EMU_PER_CM
             if rest > style.CM_PER_LETTER * style.width_of(sheet, column + 1, column + 1):
-                found.append(f"chart {number} is {rest:.1f} cm beyond the start of column {column + 1}")
+                result.append(f"chart {number} is {rest:.1f} cm beyond the start of column {column + 1}")
         right = style.CM_PER_LETTER * style.width_of(sheet, 1, column) + rest + chart.width
         last = row
         while style.height_of(sheet, row, last) < chart.height:
@@ -443,20 +443,20 @@ def faults_on_paper(sheet: Worksheet) -> list[str]:
     for first, last, right in spans:
         printed = [area for area in areas if int(area[1] or 1) <= first <= int(area[3] or 1)]
         if printed and right > style.CM_PER_LETTER * style.width_of(sheet, 1, int(printed[0][2] or 1)):
-            found.append(f"the chart of row {first} is wider than what is printed")
+            result.append(f"the chart of row {first} is wider than what is printed")
         if any(first <= each.id < last for each in sheet.row_breaks.brk):
-            found.append(f"a page ends inside the chart of row {first}")
+            result.append(f"a page ends inside the chart of row {first}")
     if sheet.page_setup.fitToHeight == 0 and not areas:
         wide = max(wide, style.CM_PER_LETTER * style.width_of(sheet, 1, sheet.max_column))
         ends, used = {each.id for each in sheet.row_breaks.brk}, 0.0
         for row in range(1, sheet.max_row + 1):
             used += style.height_of(sheet, row, row)
             if used > style.page_height(wide):
-                found += [f"row {row} begins a page inside a chart" for first, last, _ in spans if first < row <= last]
+                result += [f"row {row} begins a page inside a chart" for first, last, _ in spans if first < row <= last]
                 used = style.height_of(sheet, row, row)
             if row in ends:
                 used = 0.0
-    return found
+    return result
 
 
 EMU_PER_CM = 360000

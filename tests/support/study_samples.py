@@ -16,12 +16,12 @@ def outcome(name: str) -> Outcome:
 
 
 def sheet(name: str, wanted: str) -> StudySheet:
-    return next(found for found in outcome(name).sheets if found.name == wanted)
+    return next(made for made in outcome(name).sheets if made.name == wanted)
 
 
-def cell(found: StudySheet, key: object, column: str) -> float:
-    names = [entry.name for entry in found.columns]
-    row = next(row for row in found.rows if row[0] == key)
+def cell(result: StudySheet, key: object, column: str) -> float:
+    names = [entry.name for entry in result.columns]
+    row = next(row for row in result.rows if row[0] == key)
     value = row[names.index(column)]
     assert isinstance(value, float | int), (key, column, value)
     return float(value)

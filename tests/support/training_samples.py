@@ -22,9 +22,9 @@ def plans(*rows: dict[str, object]) -> Table:
 
 def result(catalog: Catalog, row: dict[str, object], name: str = "step_time", **change: object) -> float:
     """One result of a legal plan with some cells changed."""
-    found = evaluate(plans({**row, **change}), catalog)
-    assert not np.isnan(found["step_time"][0]), found["reason"][0]
-    return float(found[name][0])
+    outcome = evaluate(plans({**row, **change}), catalog)
+    assert not np.isnan(outcome["step_time"][0]), outcome["reason"][0]
+    return float(outcome[name][0])
 
 
 def results(catalog: Catalog, *rows: dict[str, object]) -> dict[str, np.ndarray]:

@@ -39,13 +39,13 @@ SIZE = (17.0, 11.0)
 
 def _table(sheet: Any, columns: dict[str, list[Any]]) -> dict[str, tuple[Cells, Cells]]:
     """Write columns with their headers; cells of header and values of each."""
-    found = {}
+    result = {}
     for place, (name, values) in enumerate(columns.items(), start=1):
         sheet.cell(1, place).value = name
         for row, value in enumerate(values, start=2):
             sheet.cell(row, place).value = value
-        found[name] = Cells(sheet, place, 1, 1), Cells(sheet, place, 2, len(values) + 1)
-    return found
+        result[name] = Cells(sheet, place, 1, 1), Cells(sheet, place, 2, len(values) + 1)
+    return result
 
 
 def _logarithmic(chart: Any) -> Any:
@@ -191,12 +191,12 @@ def _pixels(path: Path) -> np.ndarray:
             packed += body
         at += 12 + size
     lines, size, above = zlib.decompress(packed), width * channels, bytes(width * channels)
-    found = bytearray()
+    result = bytearray()
     for row in range(height):
         start = row * (size + 1)
         above = _unfiltered(lines[start], lines[start + 1 : start + 1 + size], above, channels)
-        found += above
-    pixels = np.frombuffer(bytes(found), dtype=np.uint8).reshape(height, width, channels).astype(np.int64)
+        result += above
+    pixels = np.frombuffer(bytes(result), dtype=np.uint8).reshape(height, width, channels).astype(np.int64)
     return palette[pixels[..., 0]].astype(np.int64) if channels == 1 else pixels[..., :3]
 
 

@@ -73,7 +73,7 @@ def test_results_are_formulas_of_their_row_with_the_values_of_the_engine(
     book, values = (openpyxl.load_workbook(io.BytesIO(built), data_only=only) for only in (False, True))
     catalog = Catalog.from_tables([table for kind, table in tables.items() if kind not in PLAN_TABLES], "test")
     good = evaluate_designs(tables["chiplets"].take([0]), catalog)
-    found = {"chiplets": good, "servers": evaluate_servers(tables["servers"])}
+    result = {"chiplets": good, "servers": evaluate_servers(tables["servers"])}
     for kind in KINDS:
         native = {column.name: column for column in book[kind].tables[kind].tableColumns}
         assert list(native) == [column.header for column in sheet_columns(kind)]
@@ -82,8 +82,8 @@ def test_results_are_formulas_of_their_row_with_the_values_of_the_engine(
             header = _header(kind, name)
             assert native[header].calculatedColumnFormula.text == plan_formula(kind, name)
             assert {row[header] for row in _cells(book, kind)} == {f"={plan_formula(kind, name)}"}
-            for row in range(len(found[kind])):
-                wanted = found[kind][name][row] if name != "reason" else ""
+            for row in range(len(result[kind])):
+                wanted = result[kind][name][row] if name != "reason" else ""
                 if isinstance(wanted, str):
                     assert shown[row][header] == (wanted or "ok")
                 elif math.isnan(wanted):
@@ -194,9 +194,9 @@ def test_a_dummy_die_is_one_bond_more() -> None:
               "memory_stacks": 5, "stack_capacity": 16, "memory_price": 10, "num_dummy_dies": 1}  # fmt: skip
     rows = [design, {**design, "chiplet": "without", "num_dummy_dies": None}]
     catalog = load_catalog().with_tables([table_of("process_nodes", [NODE]), table_of("packages", [package])])
-    found = evaluate_designs(table_of("chiplets", rows), catalog)
-    assert found["carrier_area"].tolist() == [800.0 + 6 * 110.0, 800.0 + 5 * 110.0]
-    np.testing.assert_allclose(found["wasted_memory"], [800.0 * (0.99**-n / 0.98 - 1.0) for n in (7, 6)], rtol=1e-12)
+    result = evaluate_designs(table_of("chiplets", rows), catalog)
+    assert result["carrier_area"].tolist() == [800.0 + 6 * 110.0, 800.0 + 5 * 110.0]
+    np.testing.assert_allclose(result["wasted_memory"], [800.0 * (0.99**-n / 0.98 - 1.0) for n in (7, 6)], rtol=1e-12)
 
 
 def test_large_carriers_are_counted_nearer_to_whole_ones() -> None:

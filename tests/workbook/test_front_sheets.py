@@ -74,12 +74,12 @@ def test_the_walks_of_the_readme_are_true(catalog: Catalog) -> None:
     train = answered(catalog, "train", **{**run, "accelerator": "H100-SXM-80GB", "num accelerators": 256.0})
     told = re.search(r"(\d+) H200 in (\d+) servers, \$([\d.]+) per million output tokens", text)
     assert told is not None
-    found = (serve["accelerators"], serve["servers"], serve["fleet_cost_per_million_output_tokens"] * 1e6)
-    assert [float(value) for value in told.groups()] == pytest.approx(found, rel=0.03)
+    result = (serve["accelerators"], serve["servers"], serve["fleet_cost_per_million_output_tokens"] * 1e6)
+    assert [float(value) for value in told.groups()] == pytest.approx(result, rel=0.03)
     told = re.search(r"(\d+) days for \$(\d+) k at (\d+) % MFU; .* tensor (\d+), pipeline (\d+), virtual (\d+)", text)
     assert told is not None
-    found = (train["run_time"] / 86400.0, train["run_cost"] / 1e3, 100.0 * train["mfu"])
-    assert [float(value) for value in told.groups()[:3]] == pytest.approx(found, rel=0.03)
+    result = (train["run_time"] / 86400.0, train["run_cost"] / 1e3, 100.0 * train["mfu"])
+    assert [float(value) for value in told.groups()[:3]] == pytest.approx(result, rel=0.03)
     assert [float(v) for v in told.groups()[3:]] == [
         train[name] for name in ("tensor_parallel", "pipeline_parallel", "virtual_pipeline")
     ]
@@ -100,8 +100,8 @@ def test_the_walk_of_a_chip_is_true(catalog: Catalog) -> None:
     chip = answered(catalog, "chip", **asked)
     one = answered(catalog, "chip", **asked, accelerator="B200-SXM-180GB")
     rate, worth = "tokens_per_second_per_accelerator", "tokens_per_thousand_dollars"
-    found = (chip["memory_bandwidth"] / 1e12, chip["unit_cost"], chip[rate] / one[rate], chip[worth] / one[worth])
-    assert (bandwidth, cost, gain, more) == pytest.approx(found, rel=0.05)
+    result = (chip["memory_bandwidth"] / 1e12, chip["unit_cost"], chip[rate] / one[rate], chip[worth] / one[worth])
+    assert (bandwidth, cost, gain, more) == pytest.approx(result, rel=0.05)
     assert dies == 4.0 and chip["memory_stacks"] == stacks and bandwidth >= target >= 2.0 * sold
 
 
@@ -109,18 +109,18 @@ def test_the_walk_of_a_chip_is_true(catalog: Catalog) -> None:
 
 
 def test_a_fleet_serves_its_users_at_their_speed(catalog: Catalog) -> None:
-    found = answered(catalog, "serve", **ASKED)
-    assert found["tokens_per_second_per_user"] >= 20.0
-    assert found["ttft"] <= 2.0
-    assert found["accelerators"] == found["servers"] * found["server_size"]
-    assert found["copies"] * found["concurrency"] >= 1000.0 > (found["copies"] - 1.0) * found["concurrency"]
-    assert found["copies"] * found["copy_size"] <= found["accelerators"]
-    assert found["accelerators_low"] <= found["accelerators"] <= found["accelerators_high"]
-    hour = found["accelerators"] * found["hour_price"]
-    assert hour / found["tokens_per_second"] == pytest.approx(found["fleet_cost_per_million_output_tokens"])
-    assert hour * 730.0 * 3600.0 == pytest.approx(found["monthly_cost"])
-    assert found["trust"] in ("MEASURED", "INTERPOLATED", "EXTRAPOLATED")
-    assert found["answer"].startswith(f"{found['accelerators']:,.0f} H200")
+    result = answered(catalog, "serve", **ASKED)
+    assert result["tokens_per_second_per_user"] >= 20.0
+    assert result["ttft"] <= 2.0
+    assert result["accelerators"] == result["servers"] * result["server_size"]
+    assert result["copies"] * result["concurrency"] >= 1000.0 > (result["copies"] - 1.0) * result["concurrency"]
+    assert result["copies"] * result["copy_size"] <= result["accelerators"]
+    assert result["accelerators_low"] <= result["accelerators"] <= result["accelerators_high"]
+    hour = result["accelerators"] * result["hour_price"]
+    assert hour / result["tokens_per_second"] == pytest.approx(result["fleet_cost_per_million_output_tokens"])
+    assert hour * 730.0 * 3600.0 == pytest.approx(result["monthly_cost"])
+    assert result["trust"] in ("MEASURED", "INTERPOLATED", "EXTRAPOLATED")
+    assert result["answer"].startswith(f"{result['accelerators']:,.0f} H200")
 
 
 CHOSEN = (
@@ -130,31 +130,31 @@ CHOSEN = (
 )  # fmt: skip
 
 
-def copy_of(asked: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+def copy_of(asked: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
     """The plan of a copy, from the answer alone."""
     plan = {name: asked[name] for name in ("model", "accelerator", "prompt length", "output length")}
-    plan["num accelerators"] = found["copy_size"]
-    own = {name.replace("_", " "): found[name] for name in CHOSEN if found[name] == found[name] and found[name] != ""}
-    flag = "two batch overlap"
-    return plan | own | ({flag: "yes" if own[flag] else "no"} if flag in own else {})
+    plan["num accelerators"] = result["copy_size"]
+    stated = {name: result[name] for name in CHOSEN if result[name] == result[name] and result[name] != ""}
+    own = {name.replace("_", " "): value for name, value in stated.items()}
+    return plan | own | ({flag: "yes" if own[flag] else "no"} if (flag := "two batch overlap") in own else {})
 
 
 @pytest.mark.parametrize("mode", ["continuous", "disaggregated"])
 def test_the_copy_that_was_chosen_is_what_the_engine_says_of_it(catalog: Catalog, mode: str) -> None:
-    found = answered(catalog, "serve", **ASKED, mode=mode)
-    plan = copy_of(ASKED, found)
+    result = answered(catalog, "serve", **ASKED, mode=mode)
+    plan = copy_of(ASKED, result)
     results = evaluate(table_from_rows("inference", list(plan), [list(plan.values())]), catalog)
-    shared = [name for name in found if name in results.columns and isinstance(found[name], float)]
+    shared = [name for name in result if name in results.columns and isinstance(result[name], float)]
     assert {"cost_per_million_output_tokens", "cost_per_million_output_tokens_all_in", "tpot_low"} <= set(shared)
     for name in set(shared) - {"tokens_per_second", "accelerator_hour_cost"}:  # the output of the whole fleet
-        assert results.number(name)[0] == found[name], f"{name}: one number under one name"
+        assert results.number(name)[0] == result[name], f"{name}: one number under one name"
     # The fleet's cost is that of its copies over the share of it that is used.
-    used = found["users"] / found["concurrency"] * found["copy_size"] / found["accelerators"]
-    spread = found["cost_per_million_output_tokens_all_in"] / used
-    assert found["fleet_cost_per_million_output_tokens"] == pytest.approx(spread, rel=1e-9)
-    dear = answered(catalog, "serve", **{**ASKED, "hour price": 2.0 * 3600.0 * found["hour_price"]}, mode=mode)
+    used = result["users"] / result["concurrency"] * result["copy_size"] / result["accelerators"]
+    spread = result["cost_per_million_output_tokens_all_in"] / used
+    assert result["fleet_cost_per_million_output_tokens"] == pytest.approx(spread, rel=1e-9)
+    dear = answered(catalog, "serve", **{**ASKED, "hour price": 2.0 * 3600.0 * result["hour_price"]}, mode=mode)
     for name in ("fleet_cost_per_million_output_tokens", "cost_per_million_output_tokens"):
-        assert dear[name] == pytest.approx(2.0 * found[name], rel=1e-9)
+        assert dear[name] == pytest.approx(2.0 * result[name], rel=1e-9)
 
 
 def test_no_mapping_of_another_size_needs_a_smaller_fleet(catalog: Catalog) -> None:
@@ -173,9 +173,9 @@ def test_more_users_and_faster_ones_never_need_fewer_accelerators(catalog: Catal
 
 
 def test_a_request_rate_is_users_by_littles_law(catalog: Catalog) -> None:
-    found = answered(catalog, "serve", **{**ASKED, "users": None, "request rate": 40.0})
-    assert found["users"] / 40.0 == pytest.approx(found["ttft"] + 499.0 * found["tpot"], rel=0.01)
-    assert found["request_rate"] == pytest.approx(40.0)
+    result = answered(catalog, "serve", **{**ASKED, "users": None, "request rate": 40.0})
+    assert result["users"] / 40.0 == pytest.approx(result["ttft"] + 499.0 * result["tpot"], rel=0.01)
+    assert result["request_rate"] == pytest.approx(40.0)
     with pytest.raises(InputError, match="users or request rate must be given"):
         answered(catalog, "serve", **{**ASKED, "users": None})
 
@@ -215,27 +215,27 @@ MORE_CHECKPOINTS = [
 def test_a_form_without_a_precision_tries_the_published_checkpoint(
     catalog: Catalog, model: str, accelerator: str, precision: str, words: str, copy: float, gib: tuple[float, float]
 ) -> None:
-    found = answered(catalog, "serve", **{**FEW, "model": model, "accelerator": accelerator})
-    assert (found["precision"], found["copy_size"]) == (precision, copy)
-    assert (words in found["answer"]) if words else ("weights" not in found["answer"])
+    result = answered(catalog, "serve", **{**FEW, "model": model, "accelerator": accelerator})
+    assert (result["precision"], result["copy_size"]) == (precision, copy)
+    assert (words in result["answer"]) if words else ("weights" not in result["answer"])
     activation = "bf16" if "products" in words else ""
-    assert found["kv_precision"] in (("bf16",) if accelerator.startswith("A100") else ("bf16", "fp8"))
-    plan = copy_of(FEW | {"model": model, "accelerator": accelerator}, found) | {"activation precision": activation}
+    assert result["kv_precision"] in (("bf16",) if accelerator.startswith("A100") else ("bf16", "fp8"))
+    plan = copy_of(FEW | {"model": model, "accelerator": accelerator}, result) | {"activation precision": activation}
     results = evaluate(table_from_rows("inference", list(plan), [list(plan.values())]), catalog)
-    assert results.number("tpot")[0] == found["tpot"] and results.number("memory")[0] == found["memory"]
+    assert results.number("tpot")[0] == result["tpot"] and results.number("memory")[0] == result["memory"]
     assert gib[0] <= results.number("memory_weights")[0] / 2.0**30 <= gib[1]
     if accelerator.startswith(("H100", "RTX")):
         asked = {**FEW, "model": model, "accelerator": accelerator, "precision": precision}
-        assert answered(catalog, "serve", **asked)["answer"] == found["answer"]
+        assert answered(catalog, "serve", **asked)["answer"] == result["answer"]
 
 
 @pytest.mark.slow
 def test_weights_that_are_not_as_published_are_named(catalog: Catalog) -> None:
     """Many users of gpt-oss on H100 are served by fewer accelerators with products in FP8; MXFP4 was published."""
     asked = {**FEW, "model": "gpt-oss-120b", "accelerator": "H100-SXM-80GB", "users": 100_000.0}
-    found, own = answered(catalog, "serve", **asked), answered(catalog, "serve", **asked, precision="fp4")
-    assert found["precision"] == "fp8" and found["answer"].endswith("FP8 weights; the published checkpoint has MXFP4.")
-    assert found["accelerators"] < own["accelerators"]
+    result, own = answered(catalog, "serve", **asked), answered(catalog, "serve", **asked, precision="fp4")
+    assert (result["precision"], result["answer"][-48:]) == ("fp8", "FP8 weights; the published checkpoint has MXFP4.")
+    assert result["accelerators"] < own["accelerators"]
 
 
 def test_a_precision_without_a_peak_is_of_the_weights_alone(catalog: Catalog) -> None:
@@ -256,11 +256,11 @@ def test_a_form_takes_the_precision_and_the_engine_that_its_accelerator_has(
     catalog: Catalog, accelerator: str, precision: str, software: str, unit: str
 ) -> None:
     """A torus is had in slices as small as a copy; of whole servers an answer says how many would do."""
-    found = answered(catalog, "serve", **{**ASKED, "accelerator": accelerator, "users": 8.0})
-    assert (found["precision"], found["software"]) == (precision, software)
-    used = found["copies"] * found["copy_size"]
-    assert found["accelerators"] == (used if unit == "slice" else 8.0) and f" in 1 {unit}" in found["answer"]
-    assert (f"({used:,.0f} would do)" in found["answer"]) == (found["accelerators"] >= 1.5 * used)
+    result = answered(catalog, "serve", **{**ASKED, "accelerator": accelerator, "users": 8.0})
+    assert (result["precision"], result["software"]) == (precision, software)
+    used = result["copies"] * result["copy_size"]
+    assert result["accelerators"] == (used if unit == "slice" else 8.0) and f" in 1 {unit}" in result["answer"]
+    assert (f"({used:,.0f} would do)" in result["answer"]) == (result["accelerators"] >= 1.5 * used)
 
 
 @pytest.mark.parametrize(
@@ -312,24 +312,24 @@ RUN = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num accel
 
 
 def test_a_run_is_what_the_engine_says_of_the_mapping_that_was_chosen(catalog: Catalog) -> None:
-    found = answered(catalog, "train", **RUN)
-    plan = {**RUN, **{name.replace("_", " "): found[name] for name in (*SEARCHED, *FOLLOWING, "precision")}}
+    result = answered(catalog, "train", **RUN)
+    plan = {**RUN, **{name.replace("_", " "): result[name] for name in (*SEARCHED, *FOLLOWING, "precision")}}
     plan = {name: value for name, value in plan.items() if value == value and value != ""}
     results = evaluate(table_from_rows("training", list(plan), [list(plan.values())]), catalog)
     for name in ("step_time", "step_time_low", "step_time_high", "run_time", "run_cost", "run_energy", "mfu"):
-        assert results.number(name)[0] == pytest.approx(found[name], rel=1e-12)
-    shares = [value for name, value in found.items() if name.startswith("share_")]
+        assert results.number(name)[0] == pytest.approx(result[name], rel=1e-12)
+    shares = [value for name, value in result.items() if name.startswith("share_")]
     assert sum(shares) == pytest.approx(1.0)
     parts = ("weights", "gradients", "optimizer", "activations", "reserve", "free")
-    assert sum(found[f"memory_{part}"] for part in parts) == pytest.approx(found["memory_capacity"])
-    assert "256 H100 train" in found["answer"]
+    assert sum(result[f"memory_{part}"] for part in parts) == pytest.approx(result["memory_capacity"])
+    assert "256 H100 train" in result["answer"]
 
 
 def test_a_deadline_is_kept_by_the_fewest_accelerators(catalog: Catalog) -> None:
     asked = {**RUN, "num accelerators": None, "deadline": 30.0}
-    found = answered(catalog, "train", **asked)
-    assert found["run_time"] <= 30.0 * 86400.0
-    fewer = answered(catalog, "train", **{**RUN, "num accelerators": found["accelerators"] / 2.0})
+    result = answered(catalog, "train", **asked)
+    assert result["run_time"] <= 30.0 * 86400.0
+    fewer = answered(catalog, "train", **{**RUN, "num accelerators": result["accelerators"] / 2.0})
     assert fewer["run_time"] > 30.0 * 86400.0
     with pytest.raises(InputError, match="a facility power limit must be given"):
         answered(catalog, "train", **{**RUN, "num accelerators": None})
@@ -342,8 +342,8 @@ def test_a_given_price_moves_the_cost_alone(catalog: Catalog) -> None:
 
 
 def test_a_run_that_does_not_fit_says_so(catalog: Catalog) -> None:
-    found = answered(catalog, "train", **{**RUN, "num accelerators": 4.0})
-    assert np.isnan(found["run_time"]) and "on 4 accelerators: needs" in found["answer"]
+    result = answered(catalog, "train", **{**RUN, "num accelerators": 4.0})
+    assert np.isnan(result["run_time"]) and "on 4 accelerators: needs" in result["answer"]
 
 
 # --- Build a chip
@@ -354,14 +354,14 @@ CHIP = {"technology": "3 nm", "core": "Blackwell SM", "num dies": 2.0, "die area
 
 
 def test_a_chip_is_the_device_of_its_budgets(catalog: Catalog) -> None:
-    found = answered(catalog, "chip", **CHIP)
+    result = answered(catalog, "chip", **CHIP)
     own = ("technology", "core", "num dies", "die area", "power budget", "memory", "link", "package")
     row = {"device": "d", **{name: CHIP[name] for name in own}}
     device = evaluate_devices(table_from_rows("devices", list(row), [list(row.values())]), catalog)
     for name in ("unit_cost", "capex", "memory_capacity", "memory_bandwidth", "peak_flop_rate_fp8", "memory_stacks"):
-        assert device.number(name)[0] == pytest.approx(found[name], rel=1e-12)
-    parts = [value for name, value in found.items() if name.startswith("cost_")]
-    assert len(parts) == 8 and sum(parts) == pytest.approx(found["unit_cost"])
+        assert device.number(name)[0] == pytest.approx(result[name], rel=1e-12)
+    parts = [value for name, value in result.items() if name.startswith("cost_")]
+    assert len(parts) == 8 and sum(parts) == pytest.approx(result["unit_cost"])
 
 
 def test_stacks_asked_for_are_what_it_has_or_it_is_refused(catalog: Catalog) -> None:
@@ -380,13 +380,13 @@ def test_a_bandwidth_asked_for_takes_the_fewest_stacks(catalog: Catalog) -> None
 
 
 def test_an_accelerator_in_the_place_of_the_chip_is_that_of_the_catalog(catalog: Catalog) -> None:
-    found = answered(catalog, "chip", **CHIP, accelerator="H200-SXM-141GB")
+    result = answered(catalog, "chip", **CHIP, accelerator="H200-SXM-141GB")
     judged = {"software": "tensorrt-llm", "mode": "continuous"}
     sold = answered(catalog, "serve", **{**ASKED, "ttft target": None}, **judged)
     each = "tokens_per_second_per_accelerator"
     # The fewest whole servers for 1,000 users may take a copy that is a little slower.
-    assert sold[each] <= found[each] <= 1.06 * sold[each]
-    assert found[each] * 1000.0 / found["capex"] == pytest.approx(found["tokens_per_thousand_dollars"])
+    assert sold[each] <= result[each] <= 1.06 * sold[each]
+    assert result[each] * 1000.0 / result["capex"] == pytest.approx(result["tokens_per_thousand_dollars"])
 
 
 # --- cells
@@ -416,13 +416,13 @@ def test_blank_and_auto_are_the_same(session: Session) -> None:
 def test_sheets_show_what_the_functions_answer(book: Any, values: Any, session: Session) -> None:
     for sheet, kind, numbers in zip(SHEETS[:3], FORMS, NUMBERS[:3], strict=True):
         area = [[cell.value for cell in row] for row in book[sheet]["B5:C33"]]
-        found = {
+        result = {
             column.name: session.call(f"XLPERF_{kind.upper()}", [area, column.name.replace("_", " ")])[0][0]
             for column in results_of(kind).columns
         }
-        assert values[sheet]["F5"].value == found["answer"]
+        assert values[sheet]["F5"].value == result["answer"]
         shown = [cell.value for row in values[numbers].iter_rows() for cell in row]
-        for name, value in found.items():
+        for name, value in result.items():
             if value not in ("", None) and not isinstance(value, CellError):
                 assert value in shown, name
 

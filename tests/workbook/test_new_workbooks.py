@@ -38,15 +38,15 @@ def test_a_new_workbook_is_the_shipped_one(tmp_path: Path) -> None:
 def test_a_workbook_of_examples_is_small_and_all_of_it_answers(tmp_path: Path) -> None:
     path = tmp_path / "small.xlsx"
     new_workbook(path, "examples")
-    found = read_tables(path)
+    result = read_tables(path)
     shipped = example_tables(read_tables(workbook()))
     for kind, table in shipped.items():
         stated = [column.name for column in table_schema(kind).columns if column.name in table]
-        again = [column.name for column in table_schema(kind).columns if column.name in found[kind]]
-        assert data_rows(found[kind], [table_schema(kind).by_name[name] for name in again]) == data_rows(
+        again = [column.name for column in table_schema(kind).columns if column.name in result[kind]]
+        assert data_rows(result[kind], [table_schema(kind).by_name[name] for name in again]) == data_rows(
             table, [table_schema(kind).by_name[name] for name in stated]
         ), f"templates/study.xlsx is old in {kind}: python -m xlperf.workbook.build"
-    sizes = {kind: len(table) for kind, table in found.items()}
+    sizes = {kind: len(table) for kind, table in result.items()}
     assert (sizes["training"], sizes["inference"], sizes["chiplets"], sizes["servers"]) == (3, 4, 1, 1)
     assert sizes["models"] <= 8 and sizes["accelerators"] <= 10 and sizes["prices"] <= sizes["accelerators"]
     book = openpyxl.load_workbook(path, data_only=True)
@@ -62,8 +62,8 @@ def test_a_workbook_of_examples_is_small_and_all_of_it_answers(tmp_path: Path) -
 def test_an_empty_workbook_has_all_headers_and_no_rows(tmp_path: Path) -> None:
     path = tmp_path / "empty.xlsx"
     new_workbook(path, "empty")
-    found = read_tables(path)
-    assert {kind: len(table) for kind, table in found.items() if kind != "calibration"} == dict.fromkeys(
+    result = read_tables(path)
+    assert {kind: len(table) for kind, table in result.items() if kind != "calibration"} == dict.fromkeys(
         ["training", "inference", "accelerators", "networks", "models", "prices"], 0
     )
     book = openpyxl.load_workbook(path)

@@ -136,9 +136,9 @@ def test_crossover_of_one_die_and_chiplets(book: Workbook) -> None:
     rows = {row["crossover"].split(":")[0]: row for row in _rows(book, "chiplets or one die", "crossover")}
     one, two = rows["one die"], rows["2 different chiplets"]
     volume = two["crossover volume"]
-    found = [row["made for (USD)"] + row["one time cost (MUSD)"] * 1e6 / volume for row in (one, two)]
-    assert found[0] == pytest.approx(found[1], rel=1e-9)
-    assert found[0] == pytest.approx(two["unit cost there (USD)"], rel=1e-9)
+    result = [row["made for (USD)"] + row["one time cost (MUSD)"] * 1e6 / volume for row in (one, two)]
+    assert result[0] == pytest.approx(result[1], rel=1e-9)
+    assert result[0] == pytest.approx(two["unit cost there (USD)"], rel=1e-9)
     assert "cheaper from" in two["crossover"]
     assert rows["4 alike"]["crossover volume"] is None
     assert "cheaper at every volume" in rows["4 alike"]["crossover"]
@@ -199,9 +199,9 @@ def test_a_report_says_how_sure_times_and_costs_are() -> None:
         return [samples.records(book["uncertainty"], name) for name in names] if uncertain else []
 
     assert records(False) == []
-    found = records(True)
-    assert found == records(True)
-    trained, inferred = found
+    result = records(True)
+    assert result == records(True)
+    trained, inferred = result
     assert [row["plan"] for row in trained] == ["small", "large"] and [row["plan"] for row in inferred] == ["served"]
     for rows, own, time, unit in ((trained, results[0], "step time", 1.0), (inferred, results[1], "tpot", 1e-3)):
         name = time.replace(" ", "_")

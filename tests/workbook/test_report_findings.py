@@ -19,7 +19,7 @@ from xlperf.workbook.report.summary import findings
 
 def test_the_summary_counts_no_plans_and_compares_like_with_like() -> None:
     groups = tuple(Plans(*made) for made in (samples.training(), samples.inference()))
-    said = {found.tag: found.words for found in findings(Report(samples.catalog(), groups, (), samples.DAY, "", "0"))}
+    said = {entry.tag: entry.words for entry in findings(Report(samples.catalog(), groups, (), samples.DAY, "", "0"))}
     assert not [tag for tag, words in said.items() if re.search(r"in \d+ plans?\b", words)]
     plans, results = samples.training()
     words = said["Like with like, training"]
@@ -45,10 +45,10 @@ def test_a_plan_whose_other_pool_does_not_fit_is_not_less_than_too_large() -> No
 def findings_of(*groups: tuple[Table, Table]) -> dict[str, str]:
     made = tuple(Plans(plans, results) for plans, results in groups)
     report = Report(samples.catalog(), made, (), samples.DAY, "", "0")
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for finding in findings(report):
-        found.setdefault(finding.tag, finding.words)
-    return found
+        result.setdefault(finding.tag, finding.words)
+    return result
 
 
 def test_findings_name_the_best_plans_that_fit() -> None:
@@ -90,12 +90,12 @@ def test_findings_say_by_how_much_plans_do_not_fit_and_why_plans_are_refused() -
 
 def test_every_answer_is_given_once_and_names_its_plan() -> None:
     groups = tuple(Plans(*made) for made in (samples.training(), samples.inference()))
-    found = findings(Report(samples.catalog(), groups, (), samples.DAY, "", "0"))
-    tags = [finding.tag for finding in found if finding.tag not in ("Does not fit", "Refused", "Where time is lost")]
+    result = findings(Report(samples.catalog(), groups, (), samples.DAY, "", "0"))
+    tags = [finding.tag for finding in result if finding.tag not in ("Does not fit", "Refused", "Where time is lost")]
     assert len(tags) == len(set(tags)) == 9
     names = {name for group in groups for name in group.names}
     answers = [
-        finding.words for finding in found if finding.tag.split()[0] in ("Fastest", "Cheapest", "Tightest", "Doubtful")
+        finding.words for finding in result if finding.tag.split()[0] in ("Fastest", "Cheapest", "Tightest", "Doubtful")
     ]
     assert all(any(words.startswith(name) for name in names) for words in answers)
 

@@ -118,8 +118,8 @@ def test_every_chart_series_carries_its_points_and_they_are_those_of_the_cells(
 
 def check_cache(reference: ElementTree.Element, book: Workbook, kind: str) -> None:
     title, area = re.fullmatch(r"'?([^'!]+)'?!(.+)", reference.findtext(f"{CHART}f", "")).groups()
-    found = book[title][area.replace("$", "")]
-    cells = [row[0] for row in found] if isinstance(found, tuple) else [found]
+    result = book[title][area.replace("$", "")]
+    cells = [row[0] for row in result] if isinstance(result, tuple) else [result]
     cache = reference.find(f"{CHART}{kind}")
     assert cache is not None
     assert cache.find(f"{CHART}ptCount").attrib["val"] == str(len(cells))

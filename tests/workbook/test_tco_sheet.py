@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import openpyxl
 import pytest
-from device_samples import without_technology
 
 from xlperf.base.resources import workbook
 from xlperf.base.units import YEAR, factor
@@ -21,6 +20,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import PLAN_TABLES
 from xlperf.catalog.table import Table
 from xlperf.explore.auto import evaluate_resolved
+from xlperf.workbook import build
 from xlperf.workbook.build import read_tables, workbook_package
 from xlperf.workbook.data_sheets import table_of
 from xlperf.workbook.tco import TOP
@@ -40,7 +40,7 @@ UNLIKE = [
 @cache
 def _tables() -> dict[str, Table]:
     """The shipped sheets, with plans whose pools have unlike accelerators."""
-    tables = without_technology(read_tables(workbook()))
+    tables = read_tables(workbook())
     own, more = tables["inference"], table_of("inference", UNLIKE)
     columns = {name: np.concatenate([values, more[name]]) for name, values in own.columns.items()}
     auto = {name: np.concatenate([mask, np.zeros(len(more), dtype=bool)]) for name, mask in own.auto.items()}
@@ -49,12 +49,15 @@ def _tables() -> dict[str, Table]:
 
 @pytest.fixture(scope="module")
 def built() -> bytes:
-    return workbook_package(_tables())
+    """Without front sheets, whose forms take a minute to answer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "question_sheets", lambda *_: None)
+        return workbook_package(_tables())
 
 
 def _expected(catalog: Catalog) -> list[tuple[str, float]]:
     """Name and USD per million tokens of every plan: all output tokens carry what their prompts cost."""
-    found = []
+    rows = []
     for kind in PLAN_TABLES:
         plans = _tables()[kind]
         plans, results = evaluate_resolved(plans, catalog)
@@ -62,8 +65,8 @@ def _expected(catalog: Catalog) -> list[tuple[str, float]]:
             cost = results["cost_per_million_tokens"]
         else:
             cost = results["cost_per_million_output_tokens_all_in"]
-        found += list(zip(plans["name"], cost / factor("USD/Mtoken"), strict=True))
-    return found
+        rows += list(zip(plans["name"], cost / factor("USD/Mtoken"), strict=True))
+    return rows
 
 
 def _owned(catalog: Catalog, **changed: float) -> Catalog:

@@ -432,7 +432,7 @@ def test_checks_count_nothing_wrong(values: Any) -> None:
     rows = {
         row[1].value: (row[2].value, row[3].value) for row in sheet.iter_rows(min_row=5, max_row=60) if row[3].value
     }
-    summary = {words: found for words, found in rows.items() if found[1] in ("ok", "check")}
+    summary = {words: result for words, result in rows.items() if result[1] in ("ok", "check")}
     assert len(summary) >= 15
     assert {words for words, (_, verdict) in summary.items() if verdict != "ok"} == set()
 

@@ -47,10 +47,10 @@ def _sources(name: str, published: str) -> list[pytest.param]:
     return [pytest.param(DATA / name, id="sample"), *every]
 
 
-def _same(found: np.ndarray, expected: np.ndarray, tolerance: float, what: str) -> None:
+def _same(result: np.ndarray, expected: np.ndarray, tolerance: float, what: str) -> None:
     known = ~np.isnan(expected)
     assert known.any(), what
-    np.testing.assert_allclose(found[known], expected[known], rtol=tolerance, err_msg=what)
+    np.testing.assert_allclose(result[known], expected[known], rtol=tolerance, err_msg=what)
 
 
 @pytest.mark.parametrize("path", _sources("chiplet_actuary.csv", "chiplet_actuary_reference.csv"))

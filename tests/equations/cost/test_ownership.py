@@ -60,10 +60,10 @@ def test_the_network_is_that_of_the_plan(catalog: Catalog) -> None:
     ]  # fmt: skip
     with_networks = catalog.with_tables([table_of("networks", tiers)])
     plans = _plans("training", {**PLANS, "network": ["own", "round", "own"]})
-    found = evaluate_ownership(plans, with_networks)
-    assert found["network_cables"].tolist() == [0.0, 64.0, 512.0 * 4.0 / 3.0]
+    result = evaluate_ownership(plans, with_networks)
+    assert result["network_cables"].tolist() == [0.0, 64.0, 512.0 * 4.0 / 3.0]
     thin = network_parts("fat-tree", 512.0, 64.0, 3.0)
-    assert found["network_switches"].tolist() == [0.0, 0.0, float(thin.switches)]
+    assert result["network_switches"].tolist() == [0.0, 0.0, float(thin.switches)]
 
 
 @pytest.mark.parametrize(("dimensions", "axes"), [("32x32", 2.0), ("3D of 4", 3.0), ("4x16x16", 3.0), ("", 2.0)])
@@ -71,8 +71,8 @@ def test_a_torus_has_a_link_per_axis(catalog: Catalog, dimensions: str, axes: fl
     tier = {"network": "grid", "tier": 1, "size": 1024, "topology": "torus", "dimensions": dimensions,
             "link_bandwidth": 50, "latency": 1}  # fmt: skip
     plans = _plans("training", {**PLANS, "network": ["grid"] * 3})
-    found = evaluate_ownership(plans, catalog.with_tables([table_of("networks", [tier])]))
-    assert found["network_cables"].tolist() == [0.0, 64.0 * axes, 1024.0 * axes]
+    result = evaluate_ownership(plans, catalog.with_tables([table_of("networks", [tier])]))
+    assert result["network_cables"].tolist() == [0.0, 64.0 * axes, 1024.0 * axes]
 
 
 def test_parts_of_an_owned_hour_add_up(catalog: Catalog) -> None:
@@ -102,15 +102,15 @@ def test_an_owned_hour_is_that_of_the_server(catalog: Catalog) -> None:
 def test_the_energy_bill_is_that_of_the_work(catalog: Catalog) -> None:
     """Accelerators at the power that they draw, the rest of the server at its load share; a power limit is provided."""
     plans = _plans("training", {**PLANS, "power limit": [700.0, 500.0, 700.0]})
-    owned, found = evaluate_ownership(plans, catalog), evaluate(plans, catalog)
+    owned, result = evaluate_ownership(plans, catalog), evaluate(plans, catalog)
     limit = np.array([700.0, 500.0, 700.0])
     server = 10_200.0 / 8.0 - 700.0
-    each = (found["accelerator_power"] + 0.8 * server) * 1.25
+    each = (result["accelerator_power"] + 0.8 * server) * 1.25
     hour = each * 0.08 * factor("USD/kWh")
     np.testing.assert_allclose(owned["hour_energy"], hour, rtol=1e-12)
     provided = (limit + server) * 1.25 * plans["num_accelerators"]
     np.testing.assert_allclose(owned["power"], provided, rtol=1e-12)
-    assert (owned["owned_energy_per_token"] * found["tokens_per_second"] < owned["power"]).all()
+    assert (owned["owned_energy_per_token"] * result["tokens_per_second"] < owned["power"]).all()
 
 
 def test_tokens_of_an_owner(catalog: Catalog) -> None:

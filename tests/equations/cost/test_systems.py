@@ -152,14 +152,14 @@ def test_bills_of_materials_within_published_ranges(bills: dict[str, tuple[float
     """Reached from wafer, memory and package rows; a part costs the median of its quotes of the product's year."""
     catalog = load_catalog()
     designs = catalog.tables["chiplets"]
-    found = dict(zip(designs["chiplet"], evaluate_designs(designs, catalog)["bill_of_materials"], strict=True))
+    result = dict(zip(designs["chiplet"], evaluate_designs(designs, catalog)["bill_of_materials"], strict=True))
     for name, (low, high) in bills.items():
-        assert low <= found[name] <= high, f"{name}: {found[name]:.0f} USD"
+        assert low <= result[name] <= high, f"{name}: {result[name]:.0f} USD"
     shares = {}
     for column in ("memory_price", "module_area", "board_cost"):
         cheaper = {**designs.columns, column: designs[column] * 0.9}
         changed = evaluate_designs(type(designs)("chiplets", cheaper), catalog)["bill_of_materials"]
-        shares[column] = float(np.mean(1.0 - changed / np.array(list(found.values()))))
+        shares[column] = float(np.mean(1.0 - changed / np.array(list(result.values()))))
     assert max(shares, key=lambda column: shares[column]) == "memory_price"
 
 
@@ -202,8 +202,8 @@ def test_no_number_is_set_for_one_product(shipped: dict[str, Table]) -> None:
 def test_published_prices_of_an_accelerator_hour(hours: dict[str, tuple[float, float]]) -> None:
     """Six accelerators, two kinds of owners: within 20 percent."""
     servers = load_catalog().tables["servers"]
-    found = dict(zip(servers["server"], evaluate_servers(servers)["cost_rate"] / HOURLY, strict=True))
+    result = dict(zip(servers["server"], evaluate_servers(servers)["cost_rate"] / HOURLY, strict=True))
     for accelerator, published in hours.items():
         for owner, price in zip(("hyperscaler", "neocloud"), published, strict=True):
-            (name,) = [name for name in found if accelerator in name and owner in name]
-            assert abs(found[name] / price - 1.0) < 0.20, f"{name}: {found[name]:.2f}, published {price}"
+            (name,) = [name for name in result if accelerator in name and owner in name]
+            assert abs(result[name] / price - 1.0) < 0.20, f"{name}: {result[name]:.2f}, published {price}"

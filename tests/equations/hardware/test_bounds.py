@@ -118,15 +118,15 @@ def test_the_product_of_the_papers_prompt_has_one_verdict(catalog: Catalog) -> N
 
 @pytest.mark.parametrize("accelerator", [H100, "A100-SXM4-80GB", "B200-SXM-180GB", "H200-SXM-141GB", "MI300X"])
 def test_both_commands_name_the_same_limit(catalog: Catalog, accelerator: str) -> None:
-    found, asked = [], []
+    result, asked = [], []
     for tokens in (30, 120, 200, 300, 700, 4000):
         products = gemms(operators(catalog, accelerator=accelerator, **{**PAPER, "prompt_length": tokens}), "prefill")
         for *shape, bound in zip(*(products.number(name) for name in "mnk"), products.text("bound"), strict=True):
             asked.append({"operation": "gemm", "accelerator": accelerator, **dict(zip("mnk", shape, strict=True))})
-            found.append(bound)
+            result.append(bound)
     same = evaluate_operations(table_of("operations", asked), catalog).text("bound").tolist()
-    assert same == found
-    assert {"compute", "memory"} <= set(found)
+    assert same == result
+    assert {"compute", "memory"} <= set(result)
 
 
 @pytest.mark.parametrize(
@@ -165,13 +165,13 @@ def test_a_step_has_the_limit_that_its_operators_have(catalog: Catalog) -> None:
             for model in ("Llama2-13B", "Meta-Llama-3.1-8B") for name in (H100, "H20-96GB", "B200-SXM-180GB")
             for batch in batches]  # fmt: skip
     plans = table_of("inference", rows)
-    found = evaluate(plans, catalog)
+    result = evaluate(plans, catalog)
     power = ("thermal_design_power",)
     better = {
         "compute": changed(catalog, "accelerators", (*PEAKS, *power, "exponential_rate"), 2.0),
         "memory": changed(catalog, "accelerators", ("memory_bandwidth", "l2_bandwidth", "l2_bytes_per_clock"), 2.0),
     }
-    tpot, bound = found.number("tpot"), found.text("bound")
+    tpot, bound = result.number("tpot"), result.text("bound")
     saved = {name: 1.0 - evaluate(plans, other).number("tpot") / tpot for name, other in better.items()}
     kernels = np.isin(bound, ["compute", "memory"])
     assert {"compute", "memory"} <= set(bound.tolist())
@@ -276,11 +276,11 @@ def test_a_power_limit_that_no_clock_keeps_is_illegal(catalog: Catalog, kind: st
     if kind == "inference":
         row |= {"prompt_length": 400, "output_length": 10}
     limits = (20, 50, 116, 117, "")
-    found = evaluate(table_of(kind, [{**row, "power_limit": limit} for limit in limits]), catalog)
-    time = found.number("latency" if kind == "inference" else "step_time")
+    result = evaluate(table_of(kind, [{**row, "power_limit": limit} for limit in limits]), catalog)
+    time = result.number("latency" if kind == "inference" else "step_time")
     assert np.isnan(time).tolist() == [True, True, True, False, False]
     assert (
-        "power limit 50 W is no more than the 116 W that H100-SXM-80GB draws with nothing to run" in found["reason"][1]
+        "power limit 50 W is no more than the 116 W that H100-SXM-80GB draws with nothing to run" in result["reason"][1]
     )
 
 
@@ -288,9 +288,9 @@ def test_a_utilisation_above_one_says_why(catalog: Catalog) -> None:
     """Issue 36, faults/minimal_plans.csv 9: MFU 1.001 on H20 counts the half of attention that the mask skips."""
     row = {"model": "Llama-like-8.87G", "accelerator": "H20-96GB", "num_accelerators": 8, "global_batch_size": 32,
            "micro_batch_size": 4, "sequence_length": 16384}  # fmt: skip
-    found = evaluate(table_of("training", [row, {**row, "accelerator": H100}]), catalog)
-    assert found.number("mfu")[0] > 1.0 > found.number("mfu")[1]
+    result = evaluate(table_of("training", [row, {**row, "accelerator": H100}]), catalog)
+    assert result.number("mfu")[0] > 1.0 > result.number("mfu")[1]
     assert (
-        "is above 1: it counts attention over whole sequences, of which a causal mask skips half" in found["reason"][0]
+        "is above 1: it counts attention over whole sequences, of which a causal mask skips half" in result["reason"][0]
     )
-    assert "above 1" not in found["reason"][1]
+    assert "above 1" not in result["reason"][1]

@@ -147,13 +147,13 @@ def _compared() -> Table:
 
 
 def test_products_come_near_the_rows_of_the_sheet_accelerators() -> None:
-    found = reverse_check(_compared(), catalog())
-    assert set(found["accelerator"].tolist()) == set(COMPARED.values())
-    assert len(found["device"]) >= 6 * 7
-    peak = np.array([quantity.startswith("peak") for quantity in found["quantity"].tolist()])
-    printed = np.where(found["accelerator"] == "MI355X", 0.007, 0.001)  # that of AMD's sheet has two digits
-    assert (np.abs(found["difference"]) < printed)[peak].all()
-    assert (np.abs(found["difference"]) <= TOLERANCE).all()
+    result = reverse_check(_compared(), catalog())
+    assert set(result["accelerator"].tolist()) == set(COMPARED.values())
+    assert len(result["device"]) >= 6 * 7
+    peak = np.array([quantity.startswith("peak") for quantity in result["quantity"].tolist()])
+    printed = np.where(result["accelerator"] == "MI355X", 0.007, 0.001)  # that of AMD's sheet has two digits
+    assert (np.abs(result["difference"]) < printed)[peak].all()
+    assert (np.abs(result["difference"]) <= TOLERANCE).all()
     assert device_faults(catalog().with_tables([_compared()])) == []
 
 

@@ -24,9 +24,9 @@ def steps(*changes: dict[str, Any]) -> list[float]:
     rows = [{**ALONE, **change} for change in changes]
     names = list(dict.fromkeys(name for each in rows for name in each))
     cells = [[each.get(name) for name in names] for each in rows]
-    found = evaluate(table_from_rows("inference", names, cells, lambda _, column: column), load_catalog())
-    assert np.isfinite(found.number("tpot")).all(), found.text("reason").tolist()
-    return found.number("tpot").tolist()
+    result = evaluate(table_from_rows("inference", names, cells, lambda _, column: column), load_catalog())
+    assert np.isfinite(result.number("tpot")).all(), result.text("reason").tolist()
+    return result.number("tpot").tolist()
 
 
 def test_one_row_takes_the_arithmetic_of_the_shortest_tile() -> None:
@@ -84,8 +84,8 @@ def test_kernels_that_do_not_share_keys_as_published() -> None:
     loads = [{**FIRST_KERNELS, "prompt_length": prompt, "output_length": output} for prompt, output, _ in PUBLISHED]
     names = list({**ALONE, **FIRST_KERNELS})
     cells = [[{**ALONE, **load}[name] for name in names] for load in loads]
-    found = evaluate(table_from_rows("inference", names, cells, lambda _, column: column), load_catalog())
-    seconds = found.number("ttft") + found.number("tpot") * np.array([output - 1.0 for _, output, _ in PUBLISHED])
+    result = evaluate(table_from_rows("inference", names, cells, lambda _, column: column), load_catalog())
+    seconds = result.number("ttft") + result.number("tpot") * np.array([output - 1.0 for _, output, _ in PUBLISHED])
     rates = 64.0 * np.array([output for _, output, _ in PUBLISHED]) / seconds
     np.testing.assert_allclose(rates, [rate for *_, rate in PUBLISHED], rtol=0.12)
 

@@ -78,10 +78,10 @@ def errors(records: list[Record], quantity: str, **wanted: str) -> np.ndarray:
 
 def test_watts_of_runs_that_were_not_fitted_at_their_rates(records: list[Record]) -> None:
     """Two generations of vLLM, A100, H100 and B200, dense models, mixtures and weights in 4 bits."""
-    found = errors(records, AT_MEASURED_RATE)
-    assert len(found) >= 50
-    assert np.median(np.abs(found)) < 0.08
-    assert np.quantile(np.abs(found), 0.9) < 0.26
+    result = errors(records, AT_MEASURED_RATE)
+    assert len(result) >= 50
+    assert np.median(np.abs(result)) < 0.08
+    assert np.quantile(np.abs(result), 0.9) < 0.26
     assert np.median(np.abs(errors(records, "power"))) < 0.10
     assert np.median(np.abs(errors(records, "energy per token"))) < 0.15
     for source in ("mlenergy_v2", "mlenergy_v3"):
@@ -91,16 +91,16 @@ def test_watts_of_runs_that_were_not_fitted_at_their_rates(records: list[Record]
 def test_weights_in_four_bits_draw_for_what_they_are_widened_to(records: list[Record]) -> None:
     """gpt-oss: 16-bit products on H100, FP8 activations on B200; nothing was fitted on weights in 4 bits."""
     for accelerator in ("H100", "B200"):
-        found = errors(records, AT_MEASURED_RATE, source_id="mlenergy_v3", accelerator=accelerator)
-        assert len(found) == 12
-        assert abs(np.median(found)) < 0.10, accelerator
+        result = errors(records, AT_MEASURED_RATE, source_id="mlenergy_v3", accelerator=accelerator)
+        assert len(result) == 12
+        assert abs(np.median(result)) < 0.10, accelerator
 
 
 def test_one_process_tells_every_rank_what_to_compute(records: list[Record]) -> None:
     """vLLM 0.5 on 4 to 16 H100: the time for each further rank is from runs on A100."""
-    found = errors(records, "energy per token", source_id="mlenergy_v2", accelerator="H100")
-    assert len(found) == 18
-    assert np.median(np.abs(found)) < 0.10 and np.abs(found).max() < 0.20
+    result = errors(records, "energy per token", source_id="mlenergy_v2", accelerator="H100")
+    assert len(result) == 18
+    assert np.median(np.abs(result)) < 0.10 and np.abs(result).max() < 0.20
 
 
 def test_a_machine_with_a_model_and_nothing_to_do_draws_what_was_measured(catalog: Catalog) -> None:
@@ -137,9 +137,9 @@ def test_decoding_draws_less_than_a_prefill_and_training(catalog: Catalog) -> No
 def test_power_rises_with_the_load_from_idle(catalog: Catalog, mode: str) -> None:
     rates = (1e-6, 0.01, 0.1, 0.5, 1.0, 2.0)
     pools = {"num_accelerators": 16} if mode == "disaggregated" else {}
-    found = power(catalog, [{**BASE, **pools, "mode": mode, "request_rate": rate} for rate in rates])
-    assert found[0] == pytest.approx(116.0, rel=0.01)  # the sheet: H100 with a model in memory
-    assert (np.diff(found) >= -0.01 * found[:-1]).all()  # messages take a larger share of longer steps
+    result = power(catalog, [{**BASE, **pools, "mode": mode, "request_rate": rate} for rate in rates])
+    assert result[0] == pytest.approx(116.0, rel=0.01)  # the sheet: H100 with a model in memory
+    assert (np.diff(result) >= -0.01 * result[:-1]).all()  # messages take a larger share of longer steps
 
 
 def test_power_is_between_idle_and_the_limit(catalog: Catalog) -> None:
@@ -153,20 +153,20 @@ def test_power_is_between_idle_and_the_limit(catalog: Catalog) -> None:
         ("inference", rows),
         ("training", [{**TRAINING, "accelerator": row["accelerator"], "micro_batch_size": 1} for row in rows]),
     ):
-        found = power(catalog, plans, kind)
-        known = ~np.isnan(found)
+        result = power(catalog, plans, kind)
+        known = ~np.isnan(result)
         assert known.sum() > 20
-        assert (found[known] >= 0.1 * limit[known]).all()
-        assert (found[known] <= limit[known]).all()
+        assert (result[known] >= 0.1 * limit[known]).all()
+        assert (result[known] <= limit[known]).all()
 
 
 def test_energy_of_a_token_is_power_over_rate(catalog: Catalog) -> None:
     for kind, row in (("inference", {**BASE, "batch_size": 4}), ("training", TRAINING)):
-        found = results(catalog, [row], kind)
-        count, rate = row["num_accelerators"], found.number("tokens_per_second")
-        energy = found.number("accelerator_energy_per_token")
-        assert energy == pytest.approx(found.number("accelerator_power") * count / rate)
-        assert energy[0] < found.number("energy_per_token")[0]
+        result = results(catalog, [row], kind)
+        count, rate = row["num_accelerators"], result.number("tokens_per_second")
+        energy = result.number("accelerator_energy_per_token")
+        assert energy == pytest.approx(result.number("accelerator_power") * count / rate)
+        assert energy[0] < result.number("energy_per_token")[0]
 
 
 def hourly(catalog: Catalog, words: str) -> Catalog:
@@ -217,24 +217,24 @@ def test_pools_of_two_kinds_draw_each_its_own(catalog: Catalog) -> None:
 
 def test_energy_from_the_grid_follows_the_work(catalog: Catalog) -> None:
     """Not the nameplate: a batch of one draws less than prompts, and its rest of the server is at full load."""
-    found = results(catalog, [{**BASE, "batch_size": 1}, {**BASE, "batch_size": 8, "output_length": 1}])
-    grid, own = found.number("grid_power") / 8.0, found.number("accelerator_power")
+    result = results(catalog, [{**BASE, "batch_size": 1}, {**BASE, "batch_size": 8, "output_length": 1}])
+    grid, own = result.number("grid_power") / 8.0, result.number("accelerator_power")
     assert grid[0] < 0.9 * grid[1]
     np.testing.assert_allclose(grid[1] - grid[0], 1.25 * (own[1] - own[0]))
-    np.testing.assert_allclose(found.number("energy_per_token") * found.number("tokens_per_second"), 8.0 * grid)
+    np.testing.assert_allclose(result.number("energy_per_token") * result.number("tokens_per_second"), 8.0 * grid)
 
 
 @pytest.mark.parametrize("kind", ["inference", "training"])
 def test_a_lower_power_limit_slows_and_saves(catalog: Catalog, kind: str) -> None:
     """700, 500 and 350 W of an H100: slower, never above the limit, fewer joules where the clock alone is lower."""
     row = {**BASE, "batch_size": 64} if kind == "inference" else TRAINING
-    found = results(catalog, [{**row, "power_limit": limit} for limit in ("", 700, 500, 350)], kind)
-    rate, power = found.number("tokens_per_second"), found.number("accelerator_power")
+    result = results(catalog, [{**row, "power_limit": limit} for limit in ("", 700, 500, 350)], kind)
+    rate, power = result.number("tokens_per_second"), result.number("accelerator_power")
     assert rate[0] == rate[1] > rate[2] > rate[3]
     assert (power <= np.array([700.0, 700.0, 500.0, 350.0])).all()
-    assert found.number("accelerator_energy_per_token")[2] < found.number("accelerator_energy_per_token")[0]
-    assert "power limit 500 W" in str(found["reason"][2])
-    assert "power limit" not in str(found["reason"][1])
+    assert result.number("accelerator_energy_per_token")[2] < result.number("accelerator_energy_per_token")[0]
+    assert "power limit 500 W" in str(result["reason"][2])
+    assert "power limit" not in str(result["reason"][1])
 
 
 def test_a_server_draws_the_same_by_its_price_and_by_its_row(catalog: Catalog) -> None:
@@ -278,9 +278,9 @@ def test_leakage_makes_a_derived_device_slower_and_thirstier(catalog: Catalog) -
     times, energies = [], []
     for share in (1.0, 2.0, 4.0):
         leaky = {**nodes.columns, "static_power": share * nodes.number("static_power")}
-        found = results(catalog.with_tables([Table("technology", leaky, nodes.place)]), [row])
-        times.append(float(found.number("ttft")[0]))
-        energies.append(float(found.number("energy_per_token")[0]))
+        result = results(catalog.with_tables([Table("technology", leaky, nodes.place)]), [row])
+        times.append(float(result.number("ttft")[0]))
+        energies.append(float(result.number("energy_per_token")[0]))
     assert times == sorted(times) and times[0] < times[-1]
     assert energies == sorted(energies) and energies[0] < energies[-1]
 
@@ -294,9 +294,9 @@ def test_a_larger_cache_saves_joules_before_it_saves_time(catalog: Catalog, kind
     for factor in (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 32.0):
         table = catalog.tables["accelerators"]
         columns = {**table.columns, "l2_capacity": factor * table.number("l2_capacity")}
-        found = results(catalog.with_tables([Table("accelerators", columns, table.place)]), rows, kind)
-        energy.append(found.number("energy_per_token"))
-        time.append(found.number("step_time" if kind == "training" else "latency"))
+        result = results(catalog.with_tables([Table("accelerators", columns, table.place)]), rows, kind)
+        energy.append(result.number("energy_per_token"))
+        time.append(result.number("step_time" if kind == "training" else "latency"))
     for values in (np.array(energy), np.array(time)):
         assert (values[1:] <= values[:-1] * (1.0 + 1e-9)).all()
     assert (energy[-1] < 0.999 * energy[2]).all(), (energy, time)
@@ -307,29 +307,29 @@ def test_a_larger_cache_saves_joules_before_it_saves_time(catalog: Catalog, kind
 def test_hidden_messages_draw_power_too(catalog: Catalog) -> None:
     """Gradients that pass beside the backward pass: all their time is the sum of what is seen and what is not."""
     row = {**TRAINING, "pipeline_parallel": 1, "num_accelerators": 64, "recompute": "none", "zero_stage": 3}
-    found = results(catalog, [row, {**row, "num_accelerators": 8}], "training")
-    hidden = found.number("hidden_communication_time")
-    assert hidden[0] > 0.02 * found.number("step_time")[0]
+    result = results(catalog, [row, {**row, "num_accelerators": 8}], "training")
+    hidden = result.number("hidden_communication_time")
+    assert hidden[0] > 0.02 * result.number("step_time")[0]
     assert hidden[1] == 0.0  # one replica
 
 
 def test_sorting_the_logits_takes_time_and_energy(catalog: Catalog) -> None:
     """400 B per entry of the vocabulary and request: a step of a small model feels it, nothing else changes."""
     row = {**BASE, "model": "Meta-Llama-3.1-8B", "num_accelerators": 1, "tensor_parallel": 1, "batch_size": 256}
-    found = results(catalog, [{**row, "sorted_sampling": flag} for flag in ("no", "yes")])
-    step, time, energy = (found.number(name) for name in ("tpot", "time_vector", "accelerator_energy_per_token"))
+    result = results(catalog, [{**row, "sorted_sampling": flag} for flag in ("no", "yes")])
+    step, time, energy = (result.number(name) for name in ("tpot", "time_vector", "accelerator_energy_per_token"))
     assert step[1] - step[0] == pytest.approx(time[1] - time[0])
     assert step[1] - step[0] == pytest.approx(256 * 128256 * 392.0 / 3.35e12, rel=0.3)
     assert energy[1] > energy[0]
-    assert (found.number("ttft")[1] - found.number("ttft")[0]) < 0.01 * found.number("latency")[0]
+    assert (result.number("ttft")[1] - result.number("ttft")[0]) < 0.01 * result.number("latency")[0]
 
 
 def test_more_rows_share_the_way_of_a_weight(catalog: Catalog) -> None:
     """Joules of a token fall with the batch, watts rise; where one accelerator waits for no other."""
     row = {**BASE, "model": "Meta-Llama-3.1-8B", "num_accelerators": 1, "tensor_parallel": 1}
-    found = results(catalog, [{**row, "batch_size": batch} for batch in (1, 4, 16, 64)])
-    assert (np.diff(found.number("accelerator_energy_per_token")) < 0.0).all()
-    assert (np.diff(found.number("decode_power")) > 0.0).all()
+    result = results(catalog, [{**row, "batch_size": batch} for batch in (1, 4, 16, 64)])
+    assert (np.diff(result.number("accelerator_energy_per_token")) < 0.0).all()
+    assert (np.diff(result.number("decode_power")) > 0.0).all()
 
 
 def test_rows_of_power_are_for_validation_alone(catalog: Catalog, command: Callable[..., Any], tmp_path: Path) -> None:
@@ -356,9 +356,9 @@ def test_a_clock_slows_work_by_no_more_than_itself(catalog: Catalog) -> None:
         for name in machines
         for share in (1.0, 0.7, 0.5, 0.4, 0.3)
     ]
-    found = results(catalog, rows, "training")
-    forward = found["time_forward"].reshape(len(machines), -1)
-    named = [re.search(r"clock of long products falls to (\d+) %", reason) for reason in found["reason"].tolist()]
+    result = results(catalog, rows, "training")
+    forward = result["time_forward"].reshape(len(machines), -1)
+    named = [re.search(r"clock of long products falls to (\d+) %", reason) for reason in result["reason"].tolist()]
     clock = np.array([1.0 if one is None else float(one[1]) / 100.0 for one in named]).reshape(forward.shape)
     known = ~np.isnan(forward[:, 0])
     assert known.sum() > 25

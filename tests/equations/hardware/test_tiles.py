@@ -195,10 +195,10 @@ def test_the_clock_follows_the_cube_of_the_power() -> None:
 
 def test_a_capped_b300_keeps_the_clock_that_was_measured() -> None:
     """Products of 8192 at 900, 700, 550 and 450 W over 1,100 W: 2080, 1692, 1346 and 1089 of 2197 TFLOP/s."""
-    found = capped_clock_share(0.95e-12 * 0.859 * 2250e12, np.array([900.0, 700.0, 550.0, 450.0]), 1100.0)
+    result = capped_clock_share(0.95e-12 * 0.859 * 2250e12, np.array([900.0, 700.0, 550.0, 450.0]), 1100.0)
     measured = np.array([2080.0, 1692.0, 1346.0, 1089.0]) / 2197.0
-    assert np.median(np.abs(found / measured - 1.0)) < 0.10
-    assert (np.diff(found) < 0.0).all()
+    assert np.median(np.abs(result / measured - 1.0)) < 0.10
+    assert (np.diff(result) < 0.0).all()
 
 
 def test_what_stays_between_steps_grows_with_the_cache_and_never_slows() -> None:

@@ -132,10 +132,10 @@ def test_active_parameters_of_the_largest(catalog: Catalog) -> None:
 def test_products_of_a_prefill_are_two_flop_a_weight_and_token(catalog: Catalog) -> None:
     """All weights that a token meets but the embedding, small ones apart; logits of the last token only."""
     row = {"model": "Qwen3.5-27B", "tensor_parallel": 1, "num_accelerators": 1, "prompt_length": 2048}
-    found = operators(catalog, **row)
-    matrix = {key: each for key, each in found.items() if key[0] == "prefill" and each["flop"] > 0.0}
+    result = operators(catalog, **row)
+    matrix = {key: each for key, each in result.items() if key[0] == "prefill" and each["flop"] > 0.0}
     flop = sum(each["calls"] * each["flop"] for key, each in matrix.items() if "attention" != key[1] != "logits")
-    flop -= found["prefill", "linear attention"]["calls"] * found["prefill", "linear attention"]["flop"]
+    flop -= result["prefill", "linear attention"]["calls"] * result["prefill", "linear attention"]["flop"]
     hidden, keys, values = 5120, 16 * 128, 48 * 128
     linear = hidden * (2 * keys + 3 * values) + 2 * hidden * 48
     full = hidden * 256 * (2 * 24 + 2 * 4) + 24 * 256 * hidden
@@ -150,18 +150,18 @@ def test_cache_holds_keys_of_full_layers_and_states_of_the_others(catalog: Catal
     keys = 16 * 2 * math.ceil(4 / tensor) * 256 * 1500 * 2.0
     states = 48 * (48 / tensor * 128 * 128 * 4.0 + 3 * (2 * 16 + 48) * 128 / tensor * 2.0)
     for batch in (1, 7):
-        found = results(catalog, {**row, "batch_size": batch})
-        assert found.number("memory_kv_cache")[0] == pytest.approx(batch * (keys + states), rel=1e-13)
+        result = results(catalog, {**row, "batch_size": batch})
+        assert result.number("memory_kv_cache")[0] == pytest.approx(batch * (keys + states), rel=1e-13)
 
 
 def test_states_limit_the_batch(catalog: Catalog) -> None:
     """With prompts so short that keys hardly count, requests that fit are memory over states."""
     row = {"model": "Qwen3.5-27B", "precision": "bf16", "tensor_parallel": 1, "num_accelerators": 1,
            "prompt_length": 1, "output_length": 1}  # fmt: skip
-    found = results(catalog, row)
-    left = (found.number("memory_capacity") - found.number("memory_weights"))[0]
+    result = results(catalog, row)
+    left = (result.number("memory_capacity") - result.number("memory_weights"))[0]
     state = 48 * (48 * 128 * 128 * 4.0 + 3 * 10240 * 2.0)
-    most = found.number("max_batch_size")[0]
+    most = result.number("max_batch_size")[0]
     assert 0.75 * left / state < most < left / state
 
 
@@ -178,24 +178,24 @@ def test_a_step_of_decoding_reads_weights_keys_and_states(catalog: Catalog) -> N
     row = {"model": "Qwen3.5-27B", "accelerator": "H100-SXM-80GB", "num_accelerators": 2, "tensor_parallel": 2,
            "precision": "bf16"}  # fmt: skip
     for batch in (1, 16, 128):
-        found = results(catalog, {**row, "batch_size": batch})
+        result = results(catalog, {**row, "batch_size": batch})
         tables = 2 * 248320 * 5120 / 2  # the input embedding is looked up, not read
-        moved = found.number("memory_weights")[0] - tables + 0.6 * found.number("memory_kv_cache")[0]
-        assert found.number("tpot")[0] > moved / bandwidth[at]
+        moved = result.number("memory_weights")[0] - tables + 0.6 * result.number("memory_kv_cache")[0]
+        assert result.number("tpot")[0] > moved / bandwidth[at]
 
 
 def test_states_are_read_and_written_once_a_token(catalog: Catalog) -> None:
-    found = operators(catalog, batch_size=10)["decode", "linear attention"]
+    result = operators(catalog, batch_size=10)["decode", "linear attention"]
     inputs = 2 * (2 * 128 + 8 * 128) * 2
-    assert found["traffic"] == 10 * (2 * 8 * 128 * 128 * 4 + inputs)
-    assert found["calls"] == 45
-    assert found["flop"] == 7 * 10 * 8 * 128 * 128
+    assert result["traffic"] == 10 * (2 * 8 * 128 * 128 * 4 + inputs)
+    assert result["calls"] == 45
+    assert result["flop"] == 7 * 10 * 8 * 128 * 128
 
 
 def test_drafts_write_a_state_each(catalog: Catalog) -> None:
     row = {"batch_size": 10, "draft_tokens": 3, "acceptance_rate": 0.7}
-    found = operators(catalog, **row)["decode", "linear attention"]
-    assert found["traffic"] == 10 * ((1 + 4) * 8 * 128 * 128 * 4 + 4 * 2 * (2 + 8) * 128 * 2)
+    result = operators(catalog, **row)["decode", "linear attention"]
+    assert result["traffic"] == 10 * ((1 + 4) * 8 * 128 * 128 * 4 + 4 * 2 * (2 + 8) * 128 * 2)
     more, less = (results(catalog, each).number("memory_kv_cache")[0] for each in (row, {"batch_size": 10}))
     assert more > 3.0 * less
 
@@ -350,14 +350,14 @@ def test_mixed_blocks_give_the_bits_of_single_rows(catalog: Catalog) -> None:
     ],
 )
 def test_what_is_refused(catalog: Catalog, row: dict[str, Any], sentence: str) -> None:
-    found = results(catalog, {"batch_size": 1, **row})
-    assert sentence in found.text("reason")[0]
-    assert math.isnan(found.number("tpot")[0])
+    result = results(catalog, {"batch_size": 1, **row})
+    assert sentence in result.text("reason")[0]
+    assert math.isnan(result.number("tpot")[0])
 
 
 def test_a_row_that_leaves_heads_out_is_refused() -> None:
-    found = results(catalog_with(linear_num_key_heads=math.nan), {"batch_size": 1})
-    assert "has hybrid attention, which is not modelled yet" in found.text("reason")[0]
+    result = results(catalog_with(linear_num_key_heads=math.nan), {"batch_size": 1})
+    assert "has hybrid attention, which is not modelled yet" in result.text("reason")[0]
 
 
 def test_without_linear_layers_a_model_keeps_its_numbers(catalog: Catalog) -> None:

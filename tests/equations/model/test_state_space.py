@@ -90,13 +90,13 @@ def test_parameters_tensor_by_tensor(catalog: Catalog) -> None:
 def test_cache_and_weights_by_hand(catalog: Catalog, tensor: int) -> None:
     """Keys of 6 layers, states of 23; weights of a rank, all experts shared by all."""
     row = {"tensor_parallel": tensor, "num_accelerators": tensor, "batch_size": 3}
-    found = evaluate(plans(row), catalog)
+    result = evaluate(plans(row), catalog)
     keys = 6 * 2 * math.ceil(2 / tensor) * 128 * 1280 * 2.0
     states = 23 * (64 * 64 * 128 * 4.0 + 3 * (64 * 64 + 2 * 8 * 128) * 2.0) / tensor
-    assert found.number("memory_kv_cache")[0] == pytest.approx(3 * (keys + states), rel=1e-13)
+    assert result.number("memory_kv_cache")[0] == pytest.approx(3 * (keys + states), rel=1e-13)
     models, _ = catalog_models(catalog)
     total = 2.0 * parameter_count(models)[catalog.tables["models"].text("model").tolist().index(NANO)]
-    split = found.number("memory_weights")[0]
+    split = result.number("memory_weights")[0]
     # Norms and routers are on every rank; two groups of keys and values on each of two ranks.
     assert 0.99999 * total / tensor < split < 1.02 * total / tensor
     if tensor == 1:
@@ -105,8 +105,8 @@ def test_cache_and_weights_by_hand(catalog: Catalog, tensor: int) -> None:
 
 def test_each_layer_is_one_block(catalog: Catalog) -> None:
     """52 norms, 23 mixers, 6 attentions, 23 feed-forward layers; one all-reduce a layer and one for the embedding."""
-    found = operators(catalog, tensor_parallel=2, num_accelerators=2, batch_size=4)
-    calls = {name: each["calls"] for (phase, name), each in found.items() if phase == "decode"}
+    result = operators(catalog, tensor_parallel=2, num_accelerators=2, batch_size=4)
+    calls = {name: each["calls"] for (phase, name), each in result.items() if phase == "decode"}
     assert calls["norms and residual"] == 52
     assert calls["linear attention input"] == calls["linear attention"] == calls["gated norm"] == 23
     assert calls["qkv"] == pytest.approx(6)
@@ -119,9 +119,9 @@ def test_each_layer_is_one_block(catalog: Catalog) -> None:
 def test_products_of_a_prefill_are_two_flop_a_weight_and_token(catalog: Catalog) -> None:
     """Of the dense one: all weights but embedding and logits."""
     row = {"model": DENSE, "tensor_parallel": 8, "num_accelerators": 8, "prompt_length": 2048, "output_length": 2}
-    found = operators(catalog, **row)
+    result = operators(catalog, **row)
     products = ("qkv", "attention output", "linear attention input", "linear attention output", "mlp up", "mlp down")
-    flop = sum(found["prefill", name]["calls"] * found["prefill", name]["flop"] for name in products)
+    flop = sum(result["prefill", name]["calls"] * result["prefill", name]["flop"] for name in products)
     hidden, inner, groups = 8192, 256 * 64, 8 * 256
     mixer = hidden * (2 * inner + 2 * groups + 256) + inner * hidden
     weights = 54 * mixer + 10 * hidden * 128 * (2 * 64 + 2 * 8) + 54 * 2 * hidden * 32768
@@ -144,10 +144,10 @@ def test_decoding_takes_no_less_than_what_it_reads(catalog: Catalog) -> None:
     """States are read and written, weights read: of the experts at least those of one token."""
     for batch in (1, 64):
         row = {"model": DENSE, "tensor_parallel": 4, "num_accelerators": 4, "batch_size": batch}
-        found = evaluate(plans(row), catalog)
-        moved = found.number("memory_weights")[0] - 2 * 131072 * 8192 * 2 / 4 + found.number("memory_kv_cache")[0]
-        assert found.number("tpot")[0] > moved / 3.35e12
-        assert found.number("tpot")[0] < 3.0 * moved / 3.35e12
+        result = evaluate(plans(row), catalog)
+        moved = result.number("memory_weights")[0] - 2 * 131072 * 8192 * 2 / 4 + result.number("memory_kv_cache")[0]
+        assert result.number("tpot")[0] > moved / 3.35e12
+        assert result.number("tpot")[0] < 3.0 * moved / 3.35e12
 
 
 def test_mixed_blocks_give_the_bits_of_single_rows(catalog: Catalog) -> None:
@@ -175,8 +175,8 @@ def test_experts_behind_projections_have_the_weights_of_their_latent_space(catal
     """512 experts of 2 x 1,024 x 2,688 and two projections of 4,096 x 1,024 in each of 40 layers."""
     name = "NVIDIA-Nemotron-3-Super-120B-A12B-FP8"
     row = {"model": name, "batch_size": 1, "num_accelerators": 8, "tensor_parallel": 8, "expert_parallel": 8}
-    found = explain(plans(row), catalog)
-    names, numbers = found.text("operator").tolist(), {key: found.number(key) for key in ("m", "n", "k", "calls")}
+    result = explain(plans(row), catalog)
+    names, numbers = result.text("operator").tolist(), {key: result.number(key) for key in ("m", "n", "k", "calls")}
     at = names.index("expert compression")
     assert [numbers[key][at] for key in ("n", "k", "calls")] == [1024.0, 4096.0, 40.0]
     up = names.index("experts up")

@@ -36,7 +36,7 @@ def test_codes_are_positions_of_the_words_in_the_schema(codes: type) -> None:
     for word, code in vars(codes).items():
         if not word.startswith("_"):
             spelled = word.lower().replace("_", "-")
-            positions = {found.index(spelled) for found in allowed if spelled in found}
+            positions = {entry.index(spelled) for entry in allowed if spelled in entry}
             assert positions == {int(code)}, f"{name}: {spelled}"
 
 
@@ -71,7 +71,7 @@ def test_a_record_is_read_only_and_a_changed_one_forgets_what_followed() -> None
 
 def _attributes_read(folder: str, name: str) -> set[str]:
     """Attributes that the modules of a folder read of a variable or field of some name."""
-    found = set()
+    result = set()
     for path in Path(str(files("xlperf"))).joinpath(folder).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute):
@@ -80,8 +80,8 @@ def _attributes_read(folder: str, name: str) -> set[str]:
                     owner.id if isinstance(owner, ast.Name) else owner.attr if isinstance(owner, ast.Attribute) else ""
                 )
                 if word == name:
-                    found.add(node.attr)
-    return found
+                    result.add(node.attr)
+    return result
 
 
 def test_every_attribute_of_a_training_plan_is_a_column_or_follows_from_columns() -> None:
@@ -104,12 +104,12 @@ def test_every_column_of_training_plans_is_read() -> None:
 
 def _words(folder: str) -> set[str]:
     """Strings and keywords in the modules of a folder, docstrings left out by their blanks."""
-    found = set()
+    result = set()
     for path in Path(str(files("xlperf"))).joinpath(folder).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
-                found.add(node.value)
-    return found
+                result.add(node.value)
+    return result
 
 
 def test_precisions_of_inference_plans_are_in_the_order_of_the_sheet() -> None:

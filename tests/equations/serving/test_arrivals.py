@@ -37,9 +37,9 @@ def plans(*rows: dict[str, Any]) -> Table:
 
 
 def results(catalog: Catalog, result: str, *rows: dict[str, Any]) -> list[float]:
-    found = evaluate(plans(*rows), catalog)
-    assert not np.isnan(found.number(result)).any(), found.text("reason").tolist()
-    return [float(value) for value in found.number(result)]
+    outcome = evaluate(plans(*rows), catalog)
+    assert not np.isnan(outcome.number(result)).any(), outcome.text("reason").tolist()
+    return [float(value) for value in outcome.number(result)]
 
 
 def turn_of(copies: float, requests: float, steps: float, polling: float, gathering: float) -> tuple[float, float]:
@@ -131,8 +131,8 @@ def test_a_run_by_hand() -> None:
     run = np.array([100.0])
     first = first_of_run(run, requests)
     assert first[0] == 0.1
-    found = run_state(burst, steady, first, np.array([0.0]), run)
-    assert found.first_token[0] == pytest.approx(0.1 * 0.55 + 0.9 * 0.105)
+    result = run_state(burst, steady, first, np.array([0.0]), run)
+    assert result.first_token[0] == pytest.approx(0.1 * 0.55 + 0.9 * 0.105)
     endless = np.array([math.nan])
     assert first_of_run(endless, requests)[0] == 0.0
     same = run_state(burst, steady, first_of_run(endless, requests), np.array([1.0]), endless)
@@ -212,9 +212,9 @@ def test_columns_of_the_engine_change_what_they_say(catalog: Catalog) -> None:
     ],
 )
 def test_columns_that_say_nothing_are_refused(catalog: Catalog, row: dict[str, Any], sentence: str) -> None:
-    found = evaluate(plans(row), catalog)
-    assert math.isnan(found.number("ttft")[0])
-    assert sentence in found.text("reason")[0]
+    result = evaluate(plans(row), catalog)
+    assert math.isnan(result.number("ttft")[0])
+    assert sentence in result.text("reason")[0]
 
 
 @pytest.mark.parametrize(("stages", "wanted"), [(1.0, 16.0), (2.0, 8.0), (4.0, 4.0), (32.0, 1.0)])

@@ -40,14 +40,14 @@ def test_times_are_those_of_each_batch_alone(number: int) -> None:
     with np.errstate(all="ignore"):
         times = BatchTimes.of(serving)
         steps, prefills, step_parts, _ = times.at(batches, prompts, detailed=True)
-        for found, batch in zip(steps, batches, strict=True):
+        for result, batch in zip(steps, batches, strict=True):
             work = serving_work(serving.with_batch(batch, np.ones(number)), (1,))
-            assert found.tobytes() == total(phase_times(work)[:, 0]).tobytes()
+            assert result.tobytes() == total(phase_times(work)[:, 0]).tobytes()
         alone = phase_times(serving_work(serving.with_batch(batches[1], np.ones(number)), (1,)))[:, 0]
         assert step_parts[1].tobytes() == alone[:, [MATRIX, FIXED]].tobytes()
-        for found, together in zip(prefills, prompts, strict=True):
+        for result, together in zip(prefills, prompts, strict=True):
             work = serving_work(serving.with_batch(np.ones(number), together), (0,))
-            assert found.tobytes() == total(phase_times(work)[:, 0]).tobytes()
+            assert result.tobytes() == total(phase_times(work)[:, 0]).tobytes()
         step = times.step(batches[0])
     assert total(step.parts).tobytes() == steps[0].tobytes()
     assert not np.isnan(step.bound[~np.isnan(steps[0])]).any()

@@ -25,8 +25,8 @@ def mixed(work: RequestLoad, batch: float, step: float, alone: float, gaps: floa
     """Saving of a prompt, and what a pass adds to a step, by the times of products and of gaps of each."""
     passes = work.passes(np.ones(1))
     parts = np.array([[step, gaps]]), np.array([[alone, gaps]]) * passes
-    found = work.mixed_times(np.array([batch]), np.ones(1), passes * (alone + gaps), *parts)
-    return float(found[0][0]), float(found[1][0])
+    result = work.mixed_times(np.array([batch]), np.ones(1), passes * (alone + gaps), *parts)
+    return float(result[0][0]), float(result[1][0])
 
 
 def test_products_of_a_pass_and_a_step_by_hand() -> None:
@@ -59,8 +59,8 @@ def test_a_step_waits_for_one_pass() -> None:
 def tpot(software: str, chunks: list[int], result: str = "tpot", **more: Any) -> np.ndarray:
     plan = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 4, "tensor_parallel": 4,
             "precision": "fp8", "mode": "continuous", "concurrency": 32, "software": software, **more}  # fmt: skip
-    found = evaluate([{**plan, "prefill_tokens": chunk} for chunk in chunks])
-    return np.asarray(found[next(name for name in found.columns if name.startswith(result))], dtype=float)
+    outcome = evaluate([{**plan, "prefill_tokens": chunk} for chunk in chunks])
+    return np.asarray(outcome[next(name for name in outcome.columns if name.startswith(result))], dtype=float)
 
 
 CHUNKS = [128, 256, 512, 2048, 8192]
@@ -81,8 +81,8 @@ def test_small_chunks_are_free_where_passes_are_replayed_in_pieces(
     software: str, lengths: dict[str, Any], more: dict[str, Any]
 ) -> None:
     """TPOT is within 7 % with 128 in place of 8,192 tokens a pass; where prefills fill the replica it falls."""
-    found = tpot(software, CHUNKS, **lengths, **more, **REPLAYED[software])
-    ratio = found / found[-1]
+    result = tpot(software, CHUNKS, **lengths, **more, **REPLAYED[software])
+    ratio = result / result[-1]
     assert (ratio < 1.05).all()
     full = lengths["prompt_length"] > 1000 and "request_rate" not in more
     assert full or (ratio > 0.93).all()
@@ -128,5 +128,5 @@ def test_no_pass_is_replayed_where_steps_are_not() -> None:
         row = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 8.0, "tensor_parallel": 8.0,
                "prompt_length": 512.0, "output_length": 64.0, **more}  # fmt: skip
         plans = table_from_rows("inference", list(row), [list(row.values())], nowhere)
-        found = evaluate_table(plans, load_catalog())
-        assert sentence in found.text("reason")[0] and np.isnan(found.number("tpot")[0])
+        result = evaluate_table(plans, load_catalog())
+        assert sentence in result.text("reason")[0] and np.isnan(result.number("tpot")[0])

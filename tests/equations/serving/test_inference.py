@@ -39,9 +39,9 @@ def test_one_sequence_is_never_decoded_faster_than_its_bytes_are_read(
     matrices = layers * (2 * hidden * head_size * (heads + groups) + 3 * hidden * ffn)
     cache = 2 * layers * groups * head_size * 200 * (1.0 if precision == "fp8" else 2.0)
     weights = (matrices * size + vocabulary * hidden * 2.0) / tensor_parallel
-    found = results({"model": model, "precision": precision, "tensor_parallel": tensor_parallel})
-    assert found["tpot"][0] > (weights + cache / tensor_parallel) / BANDWIDTH
-    assert found["ttft"][0] > weights / BANDWIDTH
+    result = results({"model": model, "precision": precision, "tensor_parallel": tensor_parallel})
+    assert result["tpot"][0] > (weights + cache / tensor_parallel) / BANDWIDTH
+    assert result["ttft"][0] > weights / BANDWIDTH
 
 
 @pytest.mark.parametrize(
@@ -61,17 +61,17 @@ def test_cache_against_a_hand_count(
 ) -> None:
     """2 x layers x heads x head size x bytes; heads are not split finer than one, FP4 carries a scale per 16."""
     plan = {"model": model, "tensor_parallel": tensor_parallel, "kv_precision": kv_precision, "batch_size": 3}
-    found = results({**plan, "prompt_length": 1000, "output_length": 24})
-    assert found["memory_kv_cache"][0] == 3 * 1024 * 1024 * kilobytes_per_token
+    result = results({**plan, "prompt_length": 1000, "output_length": 24})
+    assert result["memory_kv_cache"][0] == 3 * 1024 * 1024 * kilobytes_per_token
 
 
 def test_weights_against_published_parameters() -> None:
     """Llama 2: 6.74, 13.02 and 68.98 billion parameters of two bytes; FP4 half a byte and a scale, tables 16 bits."""
-    found = results(*({"model": model} for model in MODELS))
-    np.testing.assert_allclose(found["memory_weights"] / 2e9, [6.74, 13.02, 68.98], rtol=1e-3)
+    result = results(*({"model": model} for model in MODELS))
+    np.testing.assert_allclose(result["memory_weights"] / 2e9, [6.74, 13.02, 68.98], rtol=1e-3)
     narrow = results({"precision": "fp4"})["memory_weights"][0]
     tables = 2 * 32000 * 4096 * 2.0
-    layers = found["memory_weights"][0] - tables
+    layers = result["memory_weights"][0] - tables
     assert narrow == pytest.approx(layers / 2.0 * 0.5625 + tables, rel=1e-3)
 
 
@@ -86,19 +86,19 @@ def test_shards_hold_the_model_together(tensor: int, pipeline: int) -> None:
 
 def test_latency_is_first_token_and_the_steps_after_it() -> None:
     plans = varied(200)
-    found = results(*plans)
+    result = results(*plans)
     steps = np.array([plan["output_length"] for plan in plans]) - 1.0
     several = steps > 0
-    np.testing.assert_allclose(found["latency"], found["ttft"] + np.where(several, steps * found["tpot"], 0.0))
-    np.testing.assert_allclose(found["decode_time"][several], (steps * found["tpot"])[several])
-    parts = sum(found[f"time_{part}"] for part in ("matrix", "attention", "vector", "communication", "overhead"))
-    np.testing.assert_allclose(parts[several], found["tpot"][several], rtol=1e-12)
-    np.testing.assert_allclose(found["tpot_itl"] * (steps + 1.0), found["latency"])
+    np.testing.assert_allclose(result["latency"], result["ttft"] + np.where(several, steps * result["tpot"], 0.0))
+    np.testing.assert_allclose(result["decode_time"][several], (steps * result["tpot"])[several])
+    parts = sum(result[f"time_{part}"] for part in ("matrix", "attention", "vector", "communication", "overhead"))
+    np.testing.assert_allclose(parts[several], result["tpot"][several], rtol=1e-12)
+    np.testing.assert_allclose(result["tpot_itl"] * (steps + 1.0), result["latency"])
 
 
 def test_operators_add_up_to_the_phases() -> None:
     deployment = serve(varied(50))
-    found, work = serving_results(deployment), serving_work(deployment)
+    result, work = serving_results(deployment), serving_work(deployment)
     for side, phase in enumerate(("prefill_time", "time")):
         layers, passes, transfers = (values[:, side] for values in (work.layers, work.passes, work.transfers))
         gemms, vectors = work.gemms.time[:, side], (work.vectors.time * work.vectors.calls)[:, side]
@@ -109,18 +109,18 @@ def test_operators_add_up_to_the_phases() -> None:
         once += work.pass_overhead[:, side]
         total = layers * layer + passes * once + transfers * messages[:, 2]
         several = deployment.plan.output_length > 1.0 if side else np.full(50, True)
-        np.testing.assert_allclose(total[several], found["tpot" if side else phase][several], rtol=1e-12)
+        np.testing.assert_allclose(total[several], result["tpot" if side else phase][several], rtol=1e-12)
 
 
 def test_throughput_rises_with_the_batch_then_saturates() -> None:
     batches = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096]
-    found = results(*({"batch_size": batch, "prompt_length": 1000, "output_length": 1000} for batch in batches))
-    rate = found["tokens_per_second"]
+    result = results(*({"batch_size": batch, "prompt_length": 1000, "output_length": 1000} for batch in batches))
+    rate = result["tokens_per_second"]
     assert (np.diff(rate) > 0).all()
     assert rate[3] > 5.0 * rate[0], "eight sequences share the weights"
     assert rate[-1] < 1.2 * rate[-3], "the cache of each sequence has to be read for itself"
-    assert (np.diff(found["tpot"]) > 0).all()
-    assert (np.diff(found["ttft"]) > 0).all()
+    assert (np.diff(result["tpot"]) > 0).all()
+    assert (np.diff(result["ttft"]) > 0).all()
 
 
 def test_context_grows_the_step_by_its_share() -> None:
@@ -177,9 +177,9 @@ def test_replicas_serve_side_by_side() -> None:
     cells = {"tensor_parallel": 2, "pipeline_parallel": 4, "batch_size": 8}
     plan = serve([{**cells, "num_accelerators": count} for count in (8, 16)]).plan
     assert plan.replica_ranks.tolist() == [8.0, 8.0] and plan.num_replicas.tolist() == [1.0, 2.0]
-    found = results({**cells, "num_accelerators": 8}, {**cells, "num_accelerators": 16})
-    assert found["tokens_per_second"][1] == 2.0 * found["tokens_per_second"][0]
-    assert found["ttft"][1] == found["ttft"][0] and found["tpot"][1] == found["tpot"][0]
+    result = results({**cells, "num_accelerators": 8}, {**cells, "num_accelerators": 16})
+    assert result["tokens_per_second"][1] == 2.0 * result["tokens_per_second"][0]
+    assert result["ttft"][1] == result["ttft"][0] and result["tpot"][1] == result["tpot"][0]
 
 
 def test_pipeline_turns_its_micro_batches() -> None:
@@ -203,17 +203,17 @@ def test_uneven_stages_wait_for_the_fullest() -> None:
 
 
 def test_concurrency_is_shared_by_the_replicas() -> None:
-    found = results(
+    result = results(
         {"num_accelerators": 8, "tensor_parallel": 2, "concurrency": 64},
         {"num_accelerators": 8, "tensor_parallel": 2, "batch_size": 16},
         {"num_accelerators": 2, "tensor_parallel": 2, "batch_size": 16},
         {"num_accelerators": 8, "tensor_parallel": 2, "concurrency": 61},
     )
-    assert found["latency"][0] == found["latency"][1] == found["latency"][2] == found["latency"][3]
-    assert found["tokens_per_second"][0] == found["tokens_per_second"][1] == 4.0 * found["tokens_per_second"][2]
-    np.testing.assert_allclose(found["tokens_per_second"][3], found["tokens_per_second"][0] * 61 / 64)
-    per_accelerator = found["tokens_per_second_per_accelerator"]
-    assert per_accelerator[0] * 8 == found["tokens_per_second"][0]
+    assert result["latency"][0] == result["latency"][1] == result["latency"][2] == result["latency"][3]
+    assert result["tokens_per_second"][0] == result["tokens_per_second"][1] == 4.0 * result["tokens_per_second"][2]
+    np.testing.assert_allclose(result["tokens_per_second"][3], result["tokens_per_second"][0] * 61 / 64)
+    per_accelerator = result["tokens_per_second_per_accelerator"]
+    assert per_accelerator[0] * 8 == result["tokens_per_second"][0]
 
 
 @pytest.mark.parametrize("pipeline", [1, 3, 4])
@@ -222,16 +222,16 @@ def test_largest_batch_fits_and_one_more_does_not(pipeline: int, prompt: int) ->
     plan = {"model": LLAMA_13B, "pipeline_parallel": pipeline, "prompt_length": prompt}
     most = results(plan)["max_batch_size"][0]
     assert most >= 1.0
-    found = results({**plan, "batch_size": most}, {**plan, "batch_size": most + 1})
-    assert found["fits"].tolist() == [1.0, 0.0]
-    assert found["max_batch_size"].tolist() == [most, most]
+    result = results({**plan, "batch_size": most}, {**plan, "batch_size": most + 1})
+    assert result["fits"].tolist() == [1.0, 0.0]
+    assert result["max_batch_size"].tolist() == [most, most]
 
 
 def test_no_batch_fits_beside_weights_that_do_not() -> None:
-    found = results({"model": LLAMA_70B})
-    assert found["max_batch_size"][0] == 0.0
-    assert found["fits"][0] == 0.0
-    assert np.isfinite(found["latency"][0]), "a plan that is too large keeps its numbers"
+    result = results({"model": LLAMA_70B})
+    assert result["max_batch_size"][0] == 0.0
+    assert result["fits"][0] == 0.0
+    assert np.isfinite(result["latency"][0]), "a plan that is too large keeps its numbers"
 
 
 def test_largest_batch_by_trial() -> None:
@@ -286,27 +286,27 @@ def test_nan_stays_in_its_row() -> None:
     model = spoiled.model
     hidden = model.hidden_size.copy()
     hidden[1] = math.nan
-    found = serving_results(dataclasses.replace(spoiled, model=dataclasses.replace(model, hidden_size=hidden)))
-    for name, values in found.items():
+    result = serving_results(dataclasses.replace(spoiled, model=dataclasses.replace(model, hidden_size=hidden)))
+    for name, values in result.items():
         assert (values[[0, 2]] == clean[name][[0, 2]]).all() or np.isnan(clean[name]).all(), name
     for name in ("ttft", "tpot", "latency", "tokens_per_second", "memory", "max_batch_size", "fits", "bound"):
-        assert np.isnan(found[name][1]), name
+        assert np.isnan(result[name][1]), name
 
 
 def test_precision_that_the_device_lacks_is_nan() -> None:
     deployment = serve([{}, {}])
     device = dataclasses.replace(deployment.device, peak_flop_rate=np.array([[math.nan], [1e15]]))
-    found = serving_results(dataclasses.replace(deployment, device=device))
-    assert np.isnan([found["latency"][0], found["bound"][0]]).all()
-    assert np.isfinite([found["latency"][1], found["bound"][1]]).all()
+    result = serving_results(dataclasses.replace(deployment, device=device))
+    assert np.isnan([result["latency"][0], result["bound"][0]]).all()
+    assert np.isfinite([result["latency"][1], result["bound"][1]]).all()
 
 
 def test_one_output_token_has_no_step() -> None:
-    found = results({"output_length": 1})
-    assert found["latency"][0] == found["ttft"][0]
-    assert np.isnan(found["tpot"][0])
-    assert np.isnan(found["bound"][0])
-    assert found["prefill_share"][0] == 1.0
+    result = results({"output_length": 1})
+    assert result["latency"][0] == result["ttft"][0]
+    assert np.isnan(result["tpot"][0])
+    assert np.isnan(result["bound"][0])
+    assert result["prefill_share"][0] == 1.0
 
 
 # Legality

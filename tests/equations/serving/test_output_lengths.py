@@ -43,6 +43,6 @@ def test_the_longest_of_a_run(variation: float, number: int) -> None:
 def test_short_answers_make_the_mean_per_token_longer_and_equal_ones_do_not() -> None:
     """The mean of stall / tokens of answers between 1 and N is about ln N times that of answers of N / 2."""
     ones = np.ones(4)
-    found, *_ = uneven_time(10.0 * ones, 500.0 * ones, np.inf * ones, np.array([0.0, 0.3, 3.0**-0.5, 1.0]))
-    assert found[0] == 0.0 and (np.diff(found) > 0.0).all()
-    assert found[2] == pytest.approx(0.01 * ((1.0 + np.log(1000.0)) / 2.0 - 1.0), rel=0.05)
+    result, *_ = uneven_time(10.0 * ones, 500.0 * ones, np.inf * ones, np.array([0.0, 0.3, 3.0**-0.5, 1.0]))
+    assert result[0] == 0.0 and (np.diff(result) > 0.0).all()
+    assert result[2] == pytest.approx(0.01 * ((1.0 + np.log(1000.0)) / 2.0 - 1.0), rel=0.05)

@@ -41,9 +41,9 @@ def changed(catalog: Catalog, family: str, name: str, value: float, generation: 
 
 
 def one(catalog: Catalog, result: str, **row: Any) -> float:
-    found = evaluate(plans(row), catalog)
-    assert found.text("reason")[0] == "" or not math.isnan(found.number(result)[0]), found.text("reason")[0]
-    return float(found.number(result)[0])
+    outcome = evaluate(plans(row), catalog)
+    assert outcome.text("reason")[0] == "" or not math.isnan(outcome.number(result)[0]), outcome.text("reason")[0]
+    return float(outcome.number(result)[0])
 
 
 def test_each_request_adds_its_time_on_the_host_to_every_step(catalog: Catalog) -> None:
@@ -145,8 +145,8 @@ def service(steps: float, base: float, slope: float, prefill: float) -> Service:
 def test_a_run_by_hand(requests: float, seconds: float) -> None:
     """A step takes 1 s and 0.2 s for each request; 8 run together for 10 steps, then the 4 that are left."""
     of_engine, eight, cycle = service(10.0, 1.0, 0.2, 0.1), np.array([8.0]), np.array([26.8])
-    found = run_rate(of_engine, eight, np.array([requests]), np.array([5.0]), cycle)
-    assert found[0] == pytest.approx(requests / seconds)
+    result = run_rate(of_engine, eight, np.array([requests]), np.array([5.0]), cycle)
+    assert result[0] == pytest.approx(requests / seconds)
     waited = run_rate(of_engine, eight, np.array([requests]), np.array([5.0]), cycle + 0.5)
     assert waited[0] == pytest.approx(requests / (seconds + 0.5 * math.ceil(requests / 8.0))), "half a second a wave"
     assert run_rate(of_engine, eight, np.array([math.nan]), np.array([5.0]), cycle)[0] == 5.0
@@ -215,9 +215,9 @@ def published(**values: str) -> Published:
 
 
 def plan_of(catalog: Catalog, **values: str) -> tuple[Table, str]:
-    found = inference_plans(published(**values), catalog)
-    assert len(found.plans) == 1, found.reasons
-    return found.plans, str(found.notes[0])
+    result = inference_plans(published(**values), catalog)
+    assert len(result.plans) == 1, result.reasons
+    return result.plans, str(result.notes[0])
 
 
 def test_lengths_are_those_that_the_benchmark_draws(catalog: Catalog) -> None:
@@ -344,8 +344,8 @@ def test_limits_of_vllm_follow_the_device(
 ) -> None:
     row = {"source_id": "another", "framework": "vLLM 0.11.0", "gpu": "A100-SXM4-80GB", "mode": "serving", "notes": ""}
     table, _ = plan_of(catalog, **{**row, "model": "Qwen3-32B", "precision": "bf16", "concurrency": "1000", **values})
-    found = tuple(float(table.number(name)[0]) for name in ("max_running_batch", "prefill_tokens"))
-    np.testing.assert_array_equal(found, limits)
+    result = tuple(float(table.number(name)[0]) for name in ("max_running_batch", "prefill_tokens"))
+    np.testing.assert_array_equal(result, limits)
 
 
 def test_vllm_of_2024_adds_up_by_the_collective_library_on_amd(catalog: Catalog) -> None:

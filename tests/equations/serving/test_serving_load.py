@@ -72,8 +72,8 @@ def test_experts_are_hit_as_by_counting() -> None:
     random = np.random.default_rng(1)
     tokens = 5
     draws = [len({expert for _ in range(tokens) for expert in random.choice(8, 2, replace=False)}) for _ in range(4000)]
-    found = activated_experts(np.array([8.0]), np.array([2.0]), np.array([float(tokens)]))[0]
-    assert found == pytest.approx(np.mean(draws), rel=0.01)
+    result = activated_experts(np.array([8.0]), np.array([2.0]), np.array([float(tokens)]))[0]
+    assert result == pytest.approx(np.mean(draws), rel=0.01)
     assert activated_experts(np.array([8.0]), np.array([2.0]), np.array([1.0]))[0] == pytest.approx(2.0)
     assert activated_experts(np.array([8.0]), np.array([2.0]), np.array([1e6]))[0] == 8.0
 
@@ -84,8 +84,8 @@ def test_preferred_experts_are_hit_as_by_counting() -> None:
     random = np.random.default_rng(2)
     for tokens in (2, 10, 50):
         visited = (random.random((4000, tokens, 32)) < chances).any(axis=1)
-        found = activated_experts(np.array([32.0]), np.array([4.0]), np.array([float(tokens)]), uneven)[0]
-        assert found == pytest.approx(visited.sum(axis=1).mean(), rel=0.01)
+        result = activated_experts(np.array([32.0]), np.array([4.0]), np.array([float(tokens)]), uneven)[0]
+        assert result == pytest.approx(visited.sum(axis=1).mean(), rel=0.01)
     few, all_of_them = (np.array([count]) for count in (1.0, 1e6))
     shares = Popularity(np.array([0.3, 0.6, 1.0]), np.array([0.0, 0.25, 0.5]))
     assert activated_experts(np.full(3, 32.0), np.full(3, 4.0), few, shares) == pytest.approx(4.0)
@@ -99,8 +99,8 @@ def test_hot_experts_are_hit_as_by_counting() -> None:
     for tokens in (1, 4, 20):
         others = [len({one for _ in range(tokens) for one in random.choice(31, 3, replace=False)}) for _ in range(2000)]
         hot = Popularity(hot_share=np.array([0.25]))
-        found = activated_experts(np.array([32.0]), np.array([4.0]), np.array([float(tokens)]), hot)[0]
-        assert found == pytest.approx(1.0 + np.mean(others), rel=0.01)
+        result = activated_experts(np.array([32.0]), np.array([4.0]), np.array([float(tokens)]), hot)[0]
+        assert result == pytest.approx(1.0 + np.mean(others), rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,9 @@ def test_one_token_is_never_decoded_faster_than_its_experts_are_read(
     catalog: Catalog, model: str, active: float
 ) -> None:
     row = {"model": model, "batch_size": 1, "tensor_parallel": 8, "precision": "bf16"}
-    found = results(catalog, row)
-    assert found.number("tpot")[0] > active * 2.0 / 8.0 / 4.8e12
-    assert found.number("memory_weights")[0] > 2.0 * active / 8.0
+    result = results(catalog, row)
+    assert result.number("tpot")[0] > active * 2.0 / 8.0 / 4.8e12
+    assert result.number("memory_weights")[0] > 2.0 * active / 8.0
 
 
 def test_weights_of_a_mixture_are_those_published(catalog: Catalog) -> None:
@@ -150,25 +150,25 @@ def test_rows_alone_and_in_company_are_the_same_to_the_bit(catalog: Catalog) -> 
 
 def test_throughput_rises_with_the_requests_then_saturates(catalog: Catalog) -> None:
     counts = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192]
-    found = results(catalog, *({"mode": "continuous", "concurrency": count} for count in counts))
-    rate = found.number("tokens_per_second")
+    result = results(catalog, *({"mode": "continuous", "concurrency": count} for count in counts))
+    rate = result.number("tokens_per_second")
     assert (np.diff(rate) > -1e-6 * rate[:-1]).all()
     assert rate[4] > 6.0 * rate[0]
     assert rate[-1] == pytest.approx(rate[-2], rel=1e-3), "the cache is full: more requests only wait"
-    assert found.number("queue_time")[-1] > found.number("queue_time")[-2] > 0.0
-    in_flight = found.number("latency") * rate / 500.0
+    assert result.number("queue_time")[-1] > result.number("queue_time")[-2] > 0.0
+    in_flight = result.number("latency") * rate / 500.0
     np.testing.assert_allclose(in_flight, counts, rtol=1e-9, err_msg="Little's law")
 
 
 def test_load_by_rate(catalog: Catalog) -> None:
     rates = [0.1, 1.0, 2.0, 3.0]
-    found = results(catalog, *({"mode": "continuous", "request_rate": rate} for rate in rates))
+    result = results(catalog, *({"mode": "continuous", "request_rate": rate} for rate in rates))
     for name in ("ttft", "tpot", "running_batch"):
-        assert (np.diff(found.number(name)) > 0.0).all(), name
+        assert (np.diff(result.number(name)) > 0.0).all(), name
     for name in ("ttft", "tpot"):
-        quantiles = [found.number(f"{name}_{word}") for word in ("median", "ninetieth", "ninety_ninth")]
+        quantiles = [result.number(f"{name}_{word}") for word in ("median", "ninetieth", "ninety_ninth")]
         assert (quantiles[0] <= quantiles[1]).all() and (quantiles[1] <= quantiles[2]).all()
-    np.testing.assert_allclose(found.number("tokens_per_second"), np.array(rates) * 500.0)
+    np.testing.assert_allclose(result.number("tokens_per_second"), np.array(rates) * 500.0)
     much = results(catalog, {"mode": "continuous", "request_rate": 1e4})
     assert "more than the deployment can serve" in much.text("reason")[0]
 
@@ -189,10 +189,10 @@ def test_speculation_without_acceptance_never_helps(catalog: Catalog, batch: int
 def test_a_prompt_in_the_cache_leaves_decoding_as_it_is(catalog: Catalog, model: str) -> None:
     plan = {"model": model, "batch_size": 4, "prompt_length": 20_000}  # long beyond what the host takes for a prefill
     cold, warm = ({**plan, "prefix_hit_rate": hit} for hit in (0, 1))
-    found = results(catalog, cold, warm)
-    assert found.number("tpot")[0] == found.number("tpot")[1]
-    assert found.number("memory_kv_cache")[1] < 0.5 * found.number("memory_kv_cache")[0]
-    assert found.number("ttft")[1] < 0.5 * found.number("ttft")[0]
+    result = results(catalog, cold, warm)
+    assert result.number("tpot")[0] == result.number("tpot")[1]
+    assert result.number("memory_kv_cache")[1] < 0.5 * result.number("memory_kv_cache")[0]
+    assert result.number("ttft")[1] < 0.5 * result.number("ttft")[0]
 
 
 @pytest.mark.parametrize(("first", "each"), [(500, 25), (5000, 40), (200, 12), ("", 20), (300, "")])
@@ -205,9 +205,9 @@ def test_targets_are_those_of_plans_with_so_many_requests(catalog: Catalog, firs
     good &= tried.number("tpot") <= (float(str(each)) / 1e3 if each else math.inf)
     most = int(np.flatnonzero(good).max())
     for plan in ({"concurrency": 1}, {"concurrency": 300}, {"mode": "static", "batch_size": 1}):
-        found = results(catalog, {**targets, **plan})
-        assert found.number("batch_at_targets")[0] == most + 1
-        assert found.number("tokens_per_second_at_targets")[0] == pytest.approx(
+        result = results(catalog, {**targets, **plan})
+        assert result.number("batch_at_targets")[0] == most + 1
+        assert result.number("tokens_per_second_at_targets")[0] == pytest.approx(
             tried.number("tokens_per_second")[most], rel=1e-9
         )
     assert math.isnan(results(catalog, {"mode": "continuous", "concurrency": 8}).number("batch_at_targets")[0])
@@ -217,53 +217,53 @@ def test_pools_by_rate(catalog: Catalog) -> None:
     """What comes is served; as fast as with as many requests in flight as there are on average."""
     row = {"mode": "disaggregated", "num_accelerators": 16, "prefill_accelerators": 8}
     rates = [0.05, 1.0, 4.0, 7.0]
-    found = results(catalog, *({**row, "request_rate": rate} for rate in rates))
-    np.testing.assert_allclose(found.number("tokens_per_second"), np.array(rates) * 500.0)
+    result = results(catalog, *({**row, "request_rate": rate} for rate in rates))
+    np.testing.assert_allclose(result.number("tokens_per_second"), np.array(rates) * 500.0)
     for name in ("ttft", "tpot", "running_batch", "ttft_ninety_ninth"):
-        assert (np.diff(found.number(name)) > -1e-12).all(), name
-    in_flight = found.number("latency") * rates
+        assert (np.diff(result.number(name)) > -1e-12).all(), name
+    in_flight = result.number("latency") * rates
     closed = results(catalog, *({**row, "concurrency": round(float(count))} for count in in_flight[1:]))
-    assert closed.number("tpot") == pytest.approx(found.number("tpot")[1:], rel=0.05)
-    much = results(catalog, {**row, "request_rate": 2.0 * found.number("max_request_rate")[0]})
+    assert closed.number("tpot") == pytest.approx(result.number("tpot")[1:], rel=0.05)
+    much = results(catalog, {**row, "request_rate": 2.0 * result.number("max_request_rate")[0]})
     assert "more than the deployment can serve" in much.text("reason")[0]
     each = closed.number("tpot_ninety_ninth") - closed.number("tpot_median")
     assert each.tolist() == [0.0] * 3, "prefills of another pool interrupt no step"
-    assert (found.number("tpot_ninety_ninth") > found.number("tpot_median"))[1:].all(), "but more may come at once"
+    assert (result.number("tpot_ninety_ninth") > result.number("tpot_median"))[1:].all(), "but more may come at once"
 
 
 def test_a_rate_that_the_cache_has_no_room_for_is_refused(catalog: Catalog) -> None:
     row = {"mode": "continuous", "model": "Meta-Llama-3.1-405B", "precision": "fp8", "prompt_length": 20_000,
            "output_length": 2000}  # fmt: skip
     most = results(catalog, {**row, "request_rate": 0.01}).number("max_request_rate")[0]
-    found = results(catalog, {**row, "request_rate": 0.5 * most}, {**row, "request_rate": 1.5 * most})
-    assert found.number("running_batch")[0] <= found.number("max_batch_size")[0]
-    assert "more than the deployment can serve" in found.text("reason")[1]
+    result = results(catalog, {**row, "request_rate": 0.5 * most}, {**row, "request_rate": 1.5 * most})
+    assert result.number("running_batch")[0] <= result.number("max_batch_size")[0]
+    assert "more than the deployment can serve" in result.text("reason")[1]
 
 
 def test_targets_that_nothing_keeps(catalog: Catalog) -> None:
     row = {"mode": "continuous", "concurrency": 8, "tpot_target": 1}
-    found = results(
+    result = results(
         catalog,
         row,
         {**row, "mode": "disaggregated", "num_accelerators": 16},
         {"batch_size": 4, "tpot_target": 1},
     )
-    assert found.number("batch_at_targets").tolist() == [0.0, 0.0, 0.0]
-    assert found.number("tokens_per_second_at_targets").tolist() == [0.0, 0.0, 0.0]
+    assert result.number("batch_at_targets").tolist() == [0.0, 0.0, 0.0]
+    assert result.number("tokens_per_second_at_targets").tolist() == [0.0, 0.0, 0.0]
 
 
 def test_targets_of_pools(catalog: Catalog) -> None:
     """As found by trying: between the last number of requests that passes and the next that does not."""
     row = {"mode": "disaggregated", "num_accelerators": 16, "prefill_accelerators": 8}
-    found = results(catalog, {**row, "concurrency": 8, "ttft_target": 2000, "tpot_target": 15})
+    result = results(catalog, {**row, "concurrency": 8, "ttft_target": 2000, "tpot_target": 15})
     counts = [int(count) for count in np.unique(np.geomspace(1, 1500, 120).astype(int))]
     tried = results(catalog, *({**row, "concurrency": count} for count in counts))
     good = (tried.number("ttft") <= 2.0) & (tried.number("tpot") <= 15e-3)
     last = int(np.flatnonzero(good).max())
     rates = tried.number("tokens_per_second")
-    best = found.number("tokens_per_second_at_targets")[0]
+    best = result.number("tokens_per_second_at_targets")[0]
     assert rates[last] * (1 - 1e-9) <= best <= rates[last + 1] * 1.01
-    assert found.number("batch_at_targets")[0] >= tried.number("running_batch")[last] * (1 - 1e-9)
+    assert result.number("batch_at_targets")[0] >= tried.number("running_batch")[last] * (1 - 1e-9)
     wide, narrow = (results(catalog, {**row, "tpot_target": each}).number("tokens_per_second_at_targets")[0]
                     for each in (40, 10))  # fmt: skip
     assert wide > narrow > 0.0
@@ -279,27 +279,27 @@ def test_targets_of_pools(catalog: Catalog) -> None:
 )
 def test_operators_under_load_are_those_of_the_running_batch(catalog: Catalog, row: dict[str, Any]) -> None:
     table = plans(row)
-    found, operators = evaluate(table, catalog), explain(table, catalog)
+    result, operators = evaluate(table, catalog), explain(table, catalog)
     decode, prefill = (operators.text("phase") == phase for phase in ("decode", "prefill"))
     step = sum(
-        found.number(f"time_{part}")[0] for part in ("matrix", "attention", "vector", "communication", "overhead")
+        result.number(f"time_{part}")[0] for part in ("matrix", "attention", "vector", "communication", "overhead")
     )
     assert operators.number("exposed_time")[decode].sum() == pytest.approx(step, rel=1e-9)
     handled = operators.text("operator") == "request outside the engine"
     assert handled.sum() == 1
     spent = operators.number("exposed_time")[prefill & ~handled].sum()
-    assert spent == pytest.approx(found.number("prefill_time")[0], rel=1e-9)
+    assert spent == pytest.approx(result.number("prefill_time")[0], rel=1e-9)
     rows = operators.number("m")[decode & (operators.text("operator") == "qkv")][0]
-    assert abs(rows - found.number("running_batch")[0]) <= 0.35 * rows
+    assert abs(rows - result.number("running_batch")[0]) <= 0.35 * rows
     if row["mode"] == "disaggregated":
         widths = operators.number("n")[operators.text("operator") == "mlp up"]
         assert widths.tolist() == [2 * 28672 / 4, 2 * 28672 / 8], "each phase is cut as in its pool"
 
 
 def test_a_user_sees_one_over_the_time_per_token(catalog: Catalog) -> None:
-    found = results(catalog, {"batch_size": 4}, {"output_length": 1})
-    assert found.number("tokens_per_second_per_user")[0] == 1.0 / found.number("tpot")[0]
-    assert math.isnan(found.number("tokens_per_second_per_user")[1])
+    result = results(catalog, {"batch_size": 4}, {"output_length": 1})
+    assert result.number("tokens_per_second_per_user")[0] == 1.0 / result.number("tpot")[0]
+    assert math.isnan(result.number("tokens_per_second_per_user")[1])
 
 
 def test_pools(catalog: Catalog) -> None:
@@ -319,10 +319,12 @@ def test_pools(catalog: Catalog) -> None:
 def test_operators_of_a_mixture_add_up(catalog: Catalog, model: str) -> None:
     row = {"model": model, "batch_size": 64, "data_parallel_attention": 8, "expert_parallel": 8}
     table = plans(row)
-    found, operators = evaluate(table, catalog), explain(table, catalog)
+    outcome, operators = evaluate(table, catalog), explain(table, catalog)
     phase = operators.text("phase")
     for name, result in (("prefill", "ttft"), ("decode", "tpot")):
-        assert operators.number("exposed_time")[phase == name].sum() == pytest.approx(found.number(result)[0], rel=1e-9)
+        assert operators.number("exposed_time")[phase == name].sum() == pytest.approx(
+            outcome.number(result)[0], rel=1e-9
+        )
     assert "exchange with experts" in operators.text("operator").tolist()
 
 
@@ -337,6 +339,6 @@ def test_operators_of_a_mixture_add_up(catalog: Catalog, model: str) -> None:
     ],
 )
 def test_refusals(catalog: Catalog, row: dict[str, Any], sentence: str) -> None:
-    found = results(catalog, row)
-    assert sentence in found.text("reason")[0]
-    assert math.isnan(found.number("latency")[0])
+    result = results(catalog, row)
+    assert sentence in result.text("reason")[0]
+    assert math.isnan(result.number("latency")[0])

@@ -62,11 +62,11 @@ def test_vllm_on_one_h100_has_room_for_about_9500_tokens_of_70b_in_fp8() -> None
 
 def test_engines_by_hand() -> None:
     """With activations too small to matter: 71.2, 79.6 and 78.6 GiB, and weights of 67.7; 0.6 of NIM's one rank."""
-    found = results(
+    result = results(
         *({**ONE_H100, "software": name, "prefill tokens": 128} for name in ("vllm", "sglang", "nim", "turbomind"))
     )
-    weights, activations = found.number("memory_weights")[0], found.number("memory_activations")
-    capacity = found.number("memory_capacity")[0]
+    weights, activations = result.number("memory_weights")[0], result.number("memory_activations")
+    capacity = result.number("memory_capacity")[0]
     vllm = max(activations[0], 128 * (8192 * 2.0 + 128_256 * 14.0)) + 2.95e8
     shown, free = capacity - 0.5 * GIB, capacity - 1.0 * GIB - weights
     by_hand = [
@@ -75,7 +75,7 @@ def test_engines_by_hand() -> None:
         0.9 * (free - 6.19e8 - activations[2]),
         0.8 * free,
     ]
-    np.testing.assert_array_equal(found.number("max_batch_size"), np.floor(np.array(by_hand) / (100 * TOKEN)))
+    np.testing.assert_array_equal(result.number("max_batch_size"), np.floor(np.array(by_hand) / (100 * TOKEN)))
 
 
 def test_a_plan_may_give_the_share() -> None:
@@ -96,9 +96,9 @@ def test_the_largest_batch_fits_and_one_more_does_not(software: str, prompt: int
             "prompt length": prompt, "output length": 200}  # fmt: skip
     most = places(plan)[0]
     assert most >= 1.0
-    found = results({**plan, "batch size": most}, {**plan, "batch size": most + 1})
-    assert found.number("fits").tolist() == [1.0, 0.0]
-    assert "the engine may use" in str(found.text("reason")[1])
+    result = results({**plan, "batch size": most}, {**plan, "batch size": most + 1})
+    assert result.number("fits").tolist() == [1.0, 0.0]
+    assert "the engine may use" in str(result.text("reason")[1])
     loaded = results({**plan, "mode": "continuous", "concurrency": 10 * most})
     # Engines that admit by the blocks in use count half of the 200 tokens still to come.
     assert loaded.number("running_batch")[0] <= most * (prompt + 200) / (prompt + 100)
@@ -109,9 +109,9 @@ def test_a_larger_share_never_has_less_room() -> None:
     for software in ("vllm", "sglang", "tensorrt-llm", "turbomind"):
         plan = {**ONE_H100, "software": software, "accelerator": "H200-SXM-141GB", "mode": "continuous",
                 "concurrency": 5000, "output length": 500}  # fmt: skip
-        found = results(*({**plan, "memory fraction": share} for share in (0.6, 0.7, 0.8, 0.9, 1.0)))
-        assert (np.diff(found.number("max_batch_size")) > 0.0).all()
-        rates = found.number("tokens_per_second")
+        result = results(*({**plan, "memory fraction": share} for share in (0.6, 0.7, 0.8, 0.9, 1.0)))
+        assert (np.diff(result.number("max_batch_size")) > 0.0).all()
+        rates = result.number("tokens_per_second")
         # Steps of more requests cost the host more, so that the last of the gain may be lost again.
         assert (np.diff(rates) > -3e-3 * rates[1:]).all() and rates[-1] > rates[0]
 
@@ -130,12 +130,12 @@ SHARED = {"model": "Meta-Llama-3.1-70B", "accelerator": "H200-SXM-141GB", "num a
 
 
 def test_a_prefix_that_requests_share_is_held_once() -> None:
-    found = results(SHARED, {**SHARED, "prefix hit rate": 0.75})
-    cache, token = found.number("memory_kv_cache"), 2.0 * TOKEN / 8
+    result = results(SHARED, {**SHARED, "prefix hit rate": 0.75})
+    cache, token = result.number("memory_kv_cache"), 2.0 * TOKEN / 8
     assert cache.tolist() == [20 * 11_000 * token, (20 * (2500 + 1000) + 7500) * token]
     # Attention reads the prefix for every request all the same.
-    assert found.number("time_attention")[0] == found.number("time_attention")[1]
-    free = found.number("max_batch_size") * np.array([11_000, 3500])
+    assert result.number("time_attention")[0] == result.number("time_attention")[1]
+    free = result.number("max_batch_size") * np.array([11_000, 3500])
     assert free[0] - 7500 == pytest.approx(free[1], abs=11_000)
 
 
@@ -149,26 +149,26 @@ def test_each_copy_of_the_attention_layers_holds_the_prefix() -> None:
 
 def test_hits_leave_more_room_and_never_less_throughput() -> None:
     plan = {**SHARED, "batch size": "", "mode": "continuous", "concurrency": 3000}
-    found = results(*({**plan, "prefix hit rate": rate} for rate in (0.0, 0.2, 0.5, 0.9)))
-    assert (np.diff(found.number("max_batch_size")) > 0.0).all()
-    assert (np.diff(found.number("tokens_per_second")) > 0.0).all()
+    result = results(*({**plan, "prefix hit rate": rate} for rate in (0.0, 0.2, 0.5, 0.9)))
+    assert (np.diff(result.number("max_batch_size")) > 0.0).all()
+    assert (np.diff(result.number("tokens_per_second")) > 0.0).all()
 
 
 def test_pools_send_what_the_decoding_pool_does_not_hold() -> None:
     plan = {**SHARED, "batch size": "", "mode": "disaggregated", "num accelerators": 16, "concurrency": 1,
             "output length": 500, "prompt length": 30_000}  # fmt: skip
-    found = results(*({**plan, "prefix hit rate": rate} for rate in (0.0, 0.5, 0.9)))
-    waits = found.number("ttft") - found.number("prefill_time")
+    result = results(*({**plan, "prefix hit rate": rate} for rate in (0.0, 0.5, 0.9)))
+    waits = result.number("ttft") - result.number("prefill_time")
     assert waits[0] > waits[1] > waits[2] > 0.0
 
 
 def test_a_prefill_pool_has_to_hold_its_weights_and_a_prompt() -> None:
     plan = {**SHARED, "batch size": "", "precision": "bf16", "mode": "disaggregated", "num accelerators": 9,
             "concurrency": 8, "prefill accelerators": 1, "prefill tensor parallel": 1}  # fmt: skip
-    found = results({**plan, "prefill accelerator": "H100-SXM-80GB"}, {**plan, "prefill accelerator": "MI300X"})
-    assert found.number("fits").tolist() == [0.0, 1.0]
-    assert "prefill pool: one prompt needs" in str(found.text("reason")[0])
-    assert np.isfinite(found.number("ttft")).all()
+    result = results({**plan, "prefill accelerator": "H100-SXM-80GB"}, {**plan, "prefill accelerator": "MI300X"})
+    assert result.number("fits").tolist() == [0.0, 1.0]
+    assert "prefill pool: one prompt needs" in str(result.text("reason")[0])
+    assert np.isfinite(result.number("ttft")).all()
 
 
 def test_an_engine_may_keep_the_whole_history_of_layers_with_a_window() -> None:
@@ -209,13 +209,13 @@ def test_an_engine_that_admits_by_the_blocks_in_use_runs_more_requests() -> None
     plan = {"model": "Meta-Llama-3.1-70B", "accelerator": "H200-SXM-141GB", "num accelerators": 1, "precision": "fp8",
             "prompt length": 100, "output length": 3900, "mode": "continuous", "concurrency": 4000}  # fmt: skip
     engines = [{"software": name} for name in ("vllm", "sglang", "tensorrt-llm")]
-    found = results(
+    result = results(
         *engines, {"software": "vllm", "run requests": 4000}, {"software": "vllm", "run requests": 40000}, **plan
     )
-    whole, running = found.number("max_batch_size"), found.number("running_batch")
+    whole, running = result.number("max_batch_size"), result.number("running_batch")
     # Of a cycle, requests spend a part in their prefill: a few less run than there is room for.
     assert (running / whole).round(1).tolist() == [2.0, 1.8, 1.0, 1.0, 1.8]
-    assert found.number("fits").tolist() == [1.0] * 5, "the cache is full, no more"
+    assert result.number("fits").tolist() == [1.0] * 5, "the cache is full, no more"
 
 
 HYBRID = {"model": "Qwen3.5-27B", "accelerator": "H200-SXM-141GB", "num accelerators": 1, "precision": "fp8",
@@ -239,23 +239,23 @@ def test_an_engine_that_splits_its_memory_runs_what_its_slots_of_states_hold() -
     """47 % of 0.8 of 140.5 GiB less the weights, over 5 x 154 MB: 54 requests, not the 110 of one pool."""
     rows = [HYBRID, {**HYBRID, "state slots": 3}, {**HYBRID, "state slots": 1}]
     rows += [{**HYBRID, "state slots": 1, "max running batch": 500, "mode": "continuous", "concurrency": 500}]
-    found = evaluated(_split(5.0), *rows)
-    weights, capacity = found.number("memory_weights")[0], found.number("memory_capacity")[0]
+    result = evaluated(_split(5.0), *rows)
+    weights, capacity = result.number("memory_weights")[0], result.number("memory_capacity")[0]
     budget = 0.8 * (capacity - 0.5 * GIB) - weights
     keys = 16 * 2 * 4 * 256 * 9216 * 2.0
     of_states = 0.9 / 1.9 * budget / STATES
     by_hand = [of_states / 5, min(of_states / 3, budget / 1.9 / keys), budget / 1.9 / keys, budget / (keys + STATES)]
-    np.testing.assert_array_equal(found.number("max_batch_size"), np.floor(by_hand))
+    np.testing.assert_array_equal(result.number("max_batch_size"), np.floor(by_hand))
     assert by_hand[0] < 60.0 < by_hand[2] < by_hand[3], "without a prefix cache states are counted, keys have the rest"
-    most = found.number("max_batch_size")[0]
+    most = result.number("max_batch_size")[0]
     fits = evaluated(_split(5.0), {**HYBRID, "batch size": most}, {**HYBRID, "batch size": most + 1}).number("fits")
     assert fits.tolist() == [1.0, 0.0]
 
 
 def test_slots_of_states_say_nothing_of_models_without_them() -> None:
     plain = {**HYBRID, "model": "Qwen3-32B"}
-    found = [evaluated(catalog, plain).number("max_batch_size")[0] for catalog in (load_catalog(), _split(5.0))]
-    assert found[0] == found[1] > 0.0
+    result = [evaluated(catalog, plain).number("max_batch_size")[0] for catalog in (load_catalog(), _split(5.0))]
+    assert result[0] == result[1] > 0.0
 
 
 def test_pools_send_one_state_of_a_prompt_whatever_the_slots() -> None:
@@ -276,18 +276,18 @@ def test_attention_that_a_checkpoint_leaves_in_16_bits() -> None:
     plan |= {"tensor parallel": 8, "prompt length": 1024, "output length": 64, "batch size": 8, "kv precision": "bf16"}
     cells = [{"precision": "fp8"}, {"precision": "fp8", "wide attention": "yes"}, {"precision": "bf16"}]
     cells += [{"precision": "bf16", "wide attention": "yes"}]
-    found = results(*cells, **plan)
-    narrow, mixed, wide, same = found.number("memory_weights").tolist()
+    result = results(*cells, **plan)
+    narrow, mixed, wide, same = result.number("memory_weights").tolist()
     attention = 126 * (2 * 16384 * 16384 + 2 * 16384 * 8 * 128) / 8
     assert mixed - narrow == pytest.approx(attention, rel=0.01)
     assert wide == same
     for name in ("tpot", "time_matrix", "prefill_time", "energy_per_token"):
-        narrow, mixed, wide, same = found.number(name).tolist()
+        narrow, mixed, wide, same = result.number(name).tolist()
         assert narrow < mixed < wide == same, name
     moe = {"model": "Qwen3-235B-A22B", "accelerator": "H200-SXM-141GB", "num accelerators": 4, "tensor parallel": 4}
     moe |= {"prompt length": 1024, "output length": 64, "batch size": 8, "precision": "fp8", "kv precision": "bf16"}
-    found = results({}, {"wide attention": "yes"}, **moe)
-    before, after = found.number("memory_weights").tolist()
+    result = results({}, {"wide attention": "yes"}, **moe)
+    before, after = result.number("memory_weights").tolist()
     assert after - before == pytest.approx(94 * (2 * 4096 * 64 * 128 + 2 * 4096 * 4 * 128) / 4, rel=0.02)
 
 
@@ -349,8 +349,8 @@ def test_tokens_that_the_cache_holds_are_a_result() -> None:
     """TensorRT-LLM issue 1400: 132,608 tokens of 524,288 B on one H100; and a part of a request where none fits."""
     stated = {"model": "Llama2-7B", "accelerator": "H100-SXM-80GB", "num accelerators": 1, "precision": "fp16"}
     long = {**stated, "prompt length": 300_000, "output length": 1}
-    found = results({**stated, "prompt length": 15, "output length": 1}, long)
-    concurrency, tokens = found.number("max_concurrency"), found.number("kv_cache_tokens")
-    np.testing.assert_array_equal(np.floor(concurrency), found.number("max_batch_size"))
+    result = results({**stated, "prompt length": 15, "output length": 1}, long)
+    concurrency, tokens = result.number("max_concurrency"), result.number("kv_cache_tokens")
+    np.testing.assert_array_equal(np.floor(concurrency), result.number("max_batch_size"))
     assert 0.0 < concurrency[1] < 1.0
     assert tokens[0] == pytest.approx(16.0 * concurrency[0]) and tokens[0] == pytest.approx(tokens[1], rel=0.02)

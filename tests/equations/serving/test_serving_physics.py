@@ -46,18 +46,18 @@ def test_no_phase_beats_its_operators_at_the_datasheet(
 ) -> None:
     """Prefill takes at least its FLOP at the dense peak, a step at least its bytes at the peak bandwidth."""
     row = {"model": model, "precision": precision, "kv_precision": precision, "batch_size": 1}
-    found, operators = results(catalog, row), explain(plans(row), catalog)
+    result, operators = results(catalog, row), explain(plans(row), catalog)
     prefill = operators.text("phase") == "prefill"
     flop = np.nansum((operators.number("flop") * operators.number("calls"))[prefill])
-    assert found.number("ttft")[0] > flop / peak
+    assert result.number("ttft")[0] > flop / peak
     local = np.isin(operators.text("family"), ("gemm", "attention_decode", "attention_latent"))
     moved = np.nansum((operators.number("traffic") * operators.number("calls"))[~prefill & local])
-    assert found.number("tpot")[0] > moved / 4.8e12
+    assert result.number("tpot")[0] > moved / 4.8e12
     # What a step moves is at least the weights that one token uses and its cache.
-    held = found.number("memory_weights")[0]
+    held = result.number("memory_weights")[0]
     if "B-A" not in model and "oss" not in model and "DeepSeek" not in model and "E-" not in model:
         assert moved > 0.9 * held
-    assert moved > found.number("memory_kv_cache")[0] * (1000 + 250) / 1500 * 0.9 or "oss" in model or "E-" in model
+    assert moved > result.number("memory_kv_cache")[0] * (1000 + 250) / 1500 * 0.9 or "oss" in model or "E-" in model
 
 
 @EVERY
@@ -67,35 +67,35 @@ def test_more_of_anything_takes_longer(catalog: Catalog, model: str) -> None:
         ("output_length", (2, 50, 500, 5000)),
         ("batch_size", (1, 2, 16, 64)),
     ):
-        found = results(catalog, *({"model": model, column: value} for value in values))
+        result = results(catalog, *({"model": model, column: value} for value in values))
         # A short prompt waits for the host that launches its kernels: hardly longer ones take hardly longer.
-        assert rising(found.number("latency"), 0.0001), column
-        assert rising(found.number("memory")), column
+        assert rising(result.number("latency"), 0.0001), column
+        assert rising(result.number("memory")), column
 
 
 @pytest.mark.parametrize("mode", ["static", "continuous", "disaggregated"])
 def test_twice_the_replicas_serve_twice_the_requests_at_the_same_speed(catalog: Catalog, mode: str) -> None:
     row = {"mode": mode, "tensor_parallel": 4, "num_accelerators": 16, "concurrency": 64}
     more = {**row, "num_accelerators": 32, "concurrency": 128}
-    found = results(catalog, row, more)
-    assert found.number("tpot")[0] == pytest.approx(found.number("tpot")[1], rel=1e-3)
-    rate = found.number("tokens_per_second")
+    result = results(catalog, row, more)
+    assert result.number("tpot")[0] == pytest.approx(result.number("tpot")[1], rel=1e-3)
+    rate = result.number("tokens_per_second")
     assert rate[1] / rate[0] == pytest.approx(2.0, rel=0.02)
-    assert found.number("memory")[0] == found.number("memory")[1]
+    assert result.number("memory")[0] == result.number("memory")[1]
 
 
 def test_cost_and_energy_of_a_request_are_those_of_its_time(catalog: Catalog) -> None:
     """Input and output tokens of a static batch together pay for all accelerators while it lasts."""
-    found = results(catalog, {"batch_size": 16}, {"batch_size": 16, "output_length": 5000})
-    paid = found.number("cost_per_million_input_tokens") * 1000 + found.number(
+    result = results(catalog, {"batch_size": 16}, {"batch_size": 16, "output_length": 5000})
+    paid = result.number("cost_per_million_input_tokens") * 1000 + result.number(
         "cost_per_million_output_tokens"
     ) * np.array([500.0, 5000.0])
-    hour = paid * 16 / found.number("latency")
+    hour = paid * 16 / result.number("latency")
     assert hour[0] == pytest.approx(hour[1], rel=1e-9)
-    power = found.number("energy_per_token") * found.number("tokens_per_second")
-    assert power == pytest.approx(found.number("grid_power"), rel=1e-9)
+    power = result.number("energy_per_token") * result.number("tokens_per_second")
+    assert power == pytest.approx(result.number("grid_power"), rel=1e-9)
     assert power[1] < power[0]  # the longer output decodes for longer, which draws less than prompts
-    assert found.number("tokens_per_second_per_megawatt") * power == pytest.approx(found.number("tokens_per_second"))
+    assert result.number("tokens_per_second_per_megawatt") * power == pytest.approx(result.number("tokens_per_second"))
 
 
 # Load
@@ -116,11 +116,11 @@ def test_quantiles_are_ordered_in_every_mode(catalog: Catalog) -> None:
         if mode != "static":
             row |= {"prompt_variation": float(random.uniform(0, 2)), "output_variation": float(random.uniform(0, 2))}
         rows.append(row)
-    found = results(catalog, *rows)
-    legal = ~np.isnan(found.number("latency"))
+    result = results(catalog, *rows)
+    legal = ~np.isnan(result.number("latency"))
     assert legal.sum() > 120
     for name in ("ttft", "tpot"):
-        values = [found.number(f"{name}_{word}")[legal] for word in QUANTILES]
+        values = [result.number(f"{name}_{word}")[legal] for word in QUANTILES]
         assert (values[0] > 0.0).all()
         assert (values[0] <= values[1] + 1e-15).all(), name
         assert (values[1] <= values[2] + 1e-15).all(), name
@@ -139,13 +139,13 @@ def test_waits_grow_without_bound_towards_the_largest_rate(catalog: Catalog) -> 
     row = {"mode": "continuous", "prompt_length": 4000}
     most = results(catalog, {**row, "request_rate": 1.0}).number("max_request_rate")[0]
     shares = (0.3, 0.6, 0.9, 0.99)
-    found = results(catalog, *({**row, "request_rate": most * share} for share in shares))
-    assert rising(found.number("ttft_ninety_ninth"), 0.01)
-    assert rising(found.number("latency"), 0.05)
+    result = results(catalog, *({**row, "request_rate": most * share} for share in shares))
+    assert rising(result.number("ttft_ninety_ninth"), 0.01)
+    assert rising(result.number("latency"), 0.05)
     beyond = results(catalog, {**row, "request_rate": 2.0 * most})
     assert "is more than the deployment can serve" in beyond.text("reason")[0]
     np.testing.assert_allclose(
-        found.number("tokens_per_second"), [500 * most * share for share in shares], err_msg="what comes is served"
+        result.number("tokens_per_second"), [500 * most * share for share in shares], err_msg="what comes is served"
     )
 
 
@@ -156,22 +156,22 @@ def test_the_largest_rate_is_a_limit_of_the_deployment_and_not_of_the_load(
 ) -> None:
     row = {"mode": mode, "model": model, "precision": "fp8", "num_accelerators": 16}
     counts = [1, 4, 16, 64, 256, 1024, 4096, 16_384]
-    found = results(catalog, *({**row, "concurrency": count} for count in counts))
-    most = found.number("max_request_rate")
+    result = results(catalog, *({**row, "concurrency": count} for count in counts))
+    most = result.number("max_request_rate")
     np.testing.assert_allclose(most, most[0], rtol=0.05)
-    rates = found.number("tokens_per_second") / 500.0
+    rates = result.number("tokens_per_second") / 500.0
     assert (rates <= most * (1 + 1e-12)).all()
     assert rates.max() > 0.85 * most[0], "enough requests reach it"
 
 
 def test_a_full_cache_caps_the_running_batch(catalog: Catalog) -> None:
     row = {"mode": "continuous", "model": "Meta-Llama-3.1-405B", "precision": "fp8", "prompt_length": 20_000}
-    found = results(catalog, *({**row, "concurrency": count} for count in (1, 8, 64, 512)))
-    room = found.number("max_batch_size")[0]
+    result = results(catalog, *({**row, "concurrency": count} for count in (1, 8, 64, 512)))
+    room = result.number("max_batch_size")[0]
     assert room < 512
-    assert (found.number("running_batch") <= room).all()
-    assert found.number("queue_time")[-1] > 0.0
-    assert found.number("queue_time")[0] == 0.0
+    assert (result.number("running_batch") <= room).all()
+    assert result.number("queue_time")[-1] > 0.0
+    assert result.number("queue_time")[0] == 0.0
 
 
 # Options change what they should, and only that
@@ -182,21 +182,21 @@ def test_a_prefix_in_the_cache_shortens_the_first_token_and_is_held_once(catalog
     rows = (
         {"model": model, "prompt_length": 8000, "batch_size": 4, "prefix_hit_rate": hit} for hit in (0, 0.5, 0.9, 1)
     )
-    found = results(catalog, *rows)
-    assert rising(-found.number("ttft"))
-    assert rising(-found.number("memory_kv_cache"))
+    result = results(catalog, *rows)
+    assert rising(-result.number("ttft"))
+    assert rising(-result.number("memory_kv_cache"))
     for name in ("tpot", "memory_weights"):
-        assert len(set(found.number(name).tolist())) == 1, name
+        assert len(set(result.number(name).tolist())) == 1, name
 
 
 def test_smaller_chunks_take_longer_and_less_memory(catalog: Catalog) -> None:
     rows = (
         {"prompt_length": 30_000, "batch_size": 2, "prefill_tokens": tokens} for tokens in (60_000, 8192, 2048, 512)
     )
-    found = results(catalog, *rows)
-    assert rising(found.number("ttft"))
-    assert rising(-found.number("memory_activations"))
-    assert len(set(found.number("tpot").tolist())) == 1
+    result = results(catalog, *rows)
+    assert rising(result.number("ttft"))
+    assert rising(-result.number("memory_activations"))
+    assert len(set(result.number("tpot").tolist())) == 1
 
 
 @pytest.mark.parametrize("batch", [1, 32])
@@ -213,8 +213,8 @@ def test_speculation_helps_as_much_as_it_is_accepted(catalog: Catalog, batch: in
 
 
 def test_no_draft_is_no_speculation(catalog: Catalog) -> None:
-    found = results(catalog, {"batch_size": 4}, {"batch_size": 4, "draft_tokens": 0, "acceptance_rate": 0.9})
-    assert found.number("tpot")[0] == found.number("tpot")[1]
+    result = results(catalog, {"batch_size": 4}, {"batch_size": 4, "draft_tokens": 0, "acceptance_rate": 0.9})
+    assert result.number("tpot")[0] == result.number("tpot")[1]
 
 
 def test_each_pool_is_its_own_accelerator(catalog: Catalog) -> None:
@@ -223,10 +223,10 @@ def test_each_pool_is_its_own_accelerator(catalog: Catalog) -> None:
     long = {**row, "prompt_length": 16_000}
     same, newer = results(catalog, long, {**long, "prefill_accelerator": "B200-SXM-180GB"}).columns["prefill_time"]
     assert newer < 0.85 * same
-    found = results(catalog, row, {**row, "prefill_accelerator": "B200-SXM-180GB"})
+    result = results(catalog, row, {**row, "prefill_accelerator": "B200-SXM-180GB"})
     for name in ("memory", "memory_capacity", "max_batch_size"):
-        assert found.number(name)[0] == found.number(name)[1], name
-    assert found.number("tpot")[1] == pytest.approx(found.number("tpot")[0], rel=0.1)
+        assert result.number(name)[0] == result.number(name)[1], name
+    assert result.number("tpot")[1] == pytest.approx(result.number("tpot")[0], rel=0.1)
 
 
 def test_caches_travel_at_the_speed_of_the_network(catalog: Catalog) -> None:
@@ -280,8 +280,8 @@ def test_windows_stop_growing(catalog: Catalog) -> None:
 
 def test_latent_cache_is_small(catalog: Catalog) -> None:
     """DeepSeek-V3: 70,272 bytes a token in 16 bits; its 128 heads expanded would be 61 x 128 x (192 + 128) x 2."""
-    found = results(catalog, {"model": "DeepSeek-V3", "precision": "fp8", "kv_precision": "bf16", "batch_size": 1})
-    per_token = found.number("memory_kv_cache")[0] / 1500
+    result = results(catalog, {"model": "DeepSeek-V3", "precision": "fp8", "kv_precision": "bf16", "batch_size": 1})
+    per_token = result.number("memory_kv_cache")[0] / 1500
     assert per_token == 61 * 576 * 2.0 == 70_272.0
     assert per_token < 61 * 128 * (192 + 128) * 2.0 / 70.0
 
@@ -345,8 +345,8 @@ def test_prefill_of_200_tokens_is_bound_by_arithmetic_on_a100_and_by_memory_on_b
     products = (table.text("phase") == "prefill") & (table.text("family") == "gemm") & (table.number("m") == 200)
     assert products.sum() == 4
     intensity = table.number("arithmetic_intensity")[products]
-    for m, n, k, found in zip(*(table.number(name)[products] for name in "mnk"), intensity, strict=True):
-        assert found == pytest.approx(2 * m * n * k / (2.0 * (m * k + n * k + m * n)))
+    for m, n, k, result in zip(*(table.number(name)[products] for name in "mnk"), intensity, strict=True):
+        assert result == pytest.approx(2 * m * n * k / (2.0 * (m * k + n * k + m * n)))
     assert set(table.text("bound")[products].tolist()) == bounds
 
 
@@ -365,10 +365,12 @@ def test_long_prompts_are_bound_by_arithmetic(catalog: Catalog, model: str) -> N
 @pytest.mark.parametrize("accelerator", ["A100-SXM4-80GB", "B200-SXM-180GB", "MI300X", "TPUv5p", "Gaudi3"])
 def test_operators_of_any_model_on_any_accelerator(catalog: Catalog, model: str, accelerator: str) -> None:
     table = plans({"model": model, "accelerator": accelerator, "batch_size": 8})
-    operators, found = explain(table, catalog), evaluate(table, catalog)
+    operators, outcome = explain(table, catalog), evaluate(table, catalog)
     phase = operators.text("phase")
     for name, result in (("prefill", "ttft"), ("decode", "tpot")):
-        assert operators.number("exposed_time")[phase == name].sum() == pytest.approx(found.number(result)[0], rel=1e-9)
+        assert operators.number("exposed_time")[phase == name].sum() == pytest.approx(
+            outcome.number(result)[0], rel=1e-9
+        )
     assert set(operators.text("bound").tolist()) <= {"compute", "memory", "network", "overhead"}
     attended = operators.text("family") == "attention"
     assert attended.any()
@@ -410,19 +412,19 @@ def test_time_outside_the_engine_delays_the_first_token_and_no_step(catalog: Cat
     if mode != "static":
         assert 0.98 * before.number("tpot")[0] < after.number("tpot")[0] < before.number("tpot")[0]
     # Little's law: with the same requests in flight a later answer is a lower rate.
-    closed = [found.number("tokens_per_second")[0] * found.number("latency")[0] for found in (before, after)]
+    closed = [entry.number("tokens_per_second")[0] * entry.number("latency")[0] for entry in (before, after)]
     assert closed[1] == pytest.approx(closed[0], rel=1e-9)
 
 
 def test_a_target_of_the_first_token_counts_the_time_outside_the_engine(catalog: Catalog) -> None:
     late = with_latency(catalog)
     row = {"mode": "continuous", "tensor_parallel": 8, "concurrency": 16, "ttft_target": 400.0, "software": "late"}
-    found = results(late, row)
-    most = found.number("batch_at_targets")[0]
+    result = results(late, row)
+    most = result.number("batch_at_targets")[0]
     assert most >= 1.0
     at, beyond = (results(late, {**row, "concurrency": number}) for number in (most, most + 1.0))
     assert at.number("ttft")[0] <= 0.4 < beyond.number("ttft")[0]
-    rate = found.number("tokens_per_second_at_targets")[0]
+    rate = result.number("tokens_per_second_at_targets")[0]
     assert at.number("tokens_per_second")[0] == pytest.approx(rate, rel=1e-6)
     assert most < results(late, {**row, "software": "other"}).number("batch_at_targets")[0]
 

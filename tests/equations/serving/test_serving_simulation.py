@@ -54,8 +54,8 @@ def opened(
 ) -> tuple[Service, Steady]:
     asked = requests_of(times[3], prompts)
     state = Replicas(linear(times, prompt), asked, np.array([1e4])).at_rate(np.array([rate]))
-    found, interval = state.service(service(*times)), state.prefill / asked.pipeline_stages
-    return found, found.open_state(np.array([rate]), NONE, state.running, state.least_share, interval)
+    result, interval = state.service(service(*times)), state.prefill / asked.pipeline_stages
+    return result, result.open_state(np.array([rate]), NONE, state.running, state.least_share, interval)
 
 
 def pooled(
@@ -76,12 +76,12 @@ def pooled(
     return pool_state(load, np.array([requests]))
 
 
-def agrees(found: Steady, seen: Outcome, steps: float, within: float, first_within: float | None = None) -> None:
+def agrees(result: Steady, seen: Outcome, steps: float, within: float, first_within: float | None = None) -> None:
     for name, value, measured in (
-        ("rate", found.rate, seen.rate),
-        ("running", found.running, seen.running),
-        ("first token", found.first_token, seen.first),
-        ("time per token", found.decode_time / steps, seen.per_token),
+        ("rate", result.rate, seen.rate),
+        ("running", result.running, seen.running),
+        ("first token", result.first_token, seen.first),
+        ("time per token", result.decode_time / steps, seen.per_token),
     ):
         close = first_within if name == "first token" and first_within is not None else within
         assert value[0] == pytest.approx(measured, rel=close), name
@@ -91,11 +91,11 @@ def agrees(found: Steady, seen: Outcome, steps: float, within: float, first_with
 @pytest.mark.parametrize("requests", [1, 8, 48])
 def test_requests_in_flight(times: tuple[float, float, float, float], requests: int) -> None:
     seen = replica(*times, seed=3, requests=requests)
-    found = closed_state(service(*times), np.array([float(requests)]), np.array([1e4]))
+    result = closed_state(service(*times), np.array([float(requests)]), np.array([1e4]))
     # The equation lets a request wait for half a step where one in this simulation comes at its end.
     half = 0.5 * (times[1] + times[2] * requests) / seen.first
-    agrees(found, seen, times[3], 0.06, 0.06 + half)
-    _, each = spread_quantiles(service(*times), found, np.array([times[3]]), NONE, ONE, False, ONE, ONE)
+    agrees(result, seen, times[3], 0.06, 0.06 + half)
+    _, each = spread_quantiles(service(*times), result, np.array([times[3]]), NONE, ONE, False, ONE, ONE)
     if requests > 1:
         assert each[0] == pytest.approx(seen.token_quantiles, rel=0.15)
 
@@ -106,9 +106,9 @@ def test_requests_that_arrive(times: tuple[float, float, float, float], load: fl
     prefill, base, slope, steps = times
     rate = load / (prefill + steps * (slope + base / 50.0))
     seen = replica(*times, seed=4, rate=rate)
-    of_replica, found = opened(times, rate)
-    agrees(found, seen, steps, 0.12)
-    first, each = spread_quantiles(of_replica, found, np.array([steps]), NONE, ONE, True, ONE, ONE)
+    of_replica, result = opened(times, rate)
+    agrees(result, seen, steps, 0.12)
+    first, each = spread_quantiles(of_replica, result, np.array([steps]), NONE, ONE, True, ONE, ONE)
     assert first[0] == pytest.approx(seen.first_quantiles, rel=0.3)
     assert each[0] == pytest.approx(seen.token_quantiles, rel=0.2)
 
@@ -121,8 +121,8 @@ def test_prompts_are_batched_as_the_queue_grows(load: float, prompt: float) -> N
     most = Replicas(linear(times, prompt), requests_of(100.0, 16.0), np.array([1e4])).at_rate(np.ones(1)).capacity[0]
     assert most > 35.0
     seen = replica(*times, seed=8, rate=load * most, most_prompts=16, prompt=prompt)
-    _, found = opened(times, load * most, 16.0, prompt)
-    agrees(found, seen, 100.0, 0.35)
+    _, result = opened(times, load * most, 16.0, prompt)
+    agrees(result, seen, 100.0, 0.35)
 
 
 @pytest.mark.parametrize("times", [*REPLICAS, (0.2, 0.01, 0.0, 20.0)])
@@ -135,8 +135,8 @@ def test_a_replica_works_while_requests_are_handled_outside_of_it(
     The last replica takes 0.2 s for a prefill and for all steps alone: 48 requests keep it busy.
     """
     seen = replica(*times, seed=9, requests=requests, outside=0.5)
-    found = closed_state(service(*times), np.array([float(requests)]), np.array([1e4]), np.array([0.5]))
-    assert found.rate[0] == pytest.approx(seen.rate, rel=0.045)
+    result = closed_state(service(*times), np.array([float(requests)]), np.array([1e4]), np.array([0.5]))
+    assert result.rate[0] == pytest.approx(seen.rate, rel=0.045)
     prefill, base, slope, steps = times
     standing = requests * prefill + steps * (base + slope * requests) + 0.5
     assert requests == 1 or standing * seen.rate / requests > 1.0
@@ -146,9 +146,9 @@ def test_a_full_cache_makes_requests_wait() -> None:
     """Sixteen of 48 run; the others wait in a queue for two thirds of their time."""
     times = REPLICAS[0]
     seen = replica(*times, seed=5, requests=48, places=16)
-    found = closed_state(service(*times), np.array([48.0]), np.array([16.0]))
-    assert found.rate[0] == pytest.approx(seen.rate, rel=0.05)
-    assert (found.first_token + found.queue_time)[0] == pytest.approx(seen.first, rel=0.1)
+    result = closed_state(service(*times), np.array([48.0]), np.array([16.0]))
+    assert result.rate[0] == pytest.approx(seen.rate, rel=0.05)
+    assert (result.first_token + result.queue_time)[0] == pytest.approx(seen.first, rel=0.1)
 
 
 @pytest.mark.parametrize("varied", [0.0, 1.0])
@@ -172,8 +172,8 @@ def test_all_requests_at_once(
     every = service(*times)
     steady = closed_state(every, requests, room)
     early = closed_state(every._replace(burst_fraction=ONE), requests, room)
-    found = run_state(early, steady, first_of_run(requests, room), NONE, requests)
-    first = found.first_token + run_wait(found.queue_time, requests, requests)
+    result = run_state(early, steady, first_of_run(requests, room), NONE, requests)
+    first = result.first_token + run_wait(result.queue_time, requests, requests)
     assert first[0] == pytest.approx(waited, rel=0.25 if varied else 0.08)
     time = number / run_rate(every, room, requests, steady.rate, room / steady.rate, varied)[0]
     assert time == pytest.approx(seen, rel=0.15 if varied else 0.01)
@@ -190,8 +190,8 @@ def test_equal_requests_come_in_groups(prompt: float, base: float, steps: float,
     number, taken = np.array([float(requests)]), np.array([float(min(group, requests))])
     every = service(prompt, base, 3e-5, steps)
     steady = closed_state(every, number, number, 0.003)
-    found = in_turn(every, steady, taken * prompt, taken, number)
-    assert found.first_token[0] == pytest.approx(seen, rel=0.3)
+    result = in_turn(every, steady, taken * prompt, taken, number)
+    assert result.first_token[0] == pytest.approx(seen, rel=0.3)
 
 
 @pytest.mark.parametrize("variation", [0.1, 0.6, 1.4])
@@ -199,9 +199,9 @@ def test_equal_requests_come_in_groups(prompt: float, base: float, steps: float,
 def test_mean_time_per_token_of_a_burst(longest: float, variation: float) -> None:
     stall, steps = 10.0, 200.0
     seen = [tokens_of_a_burst(stall, longest, steps, each, 3) for each in (0.0, variation)]
-    found = uneven_time(stall, steps, longest, variation)
-    assert found[0] == pytest.approx(seen[1] - seen[0], rel=0.05, abs=0.02 * seen[0])
-    assert (np.diff(found[1:]) >= 0.0).all() and found[0] <= found[3]
+    result = uneven_time(stall, steps, longest, variation)
+    assert result[0] == pytest.approx(seen[1] - seen[0], rel=0.05, abs=0.02 * seen[0])
+    assert (np.diff(result[1:]) >= 0.0).all() and result[0] <= result[3]
 
 
 @pytest.mark.parametrize(
@@ -220,10 +220,10 @@ def test_two_pools(
 ) -> None:
     seen = pools(*times, *counts, 0.01, seed=6, requests=requests, most_prompts=prompts, prompt=prompt)
     state = pooled(times, counts, float(requests), np.nan, float(prompts), prompt)
-    found = state.steady
-    agrees(found, seen, times[3], 0.12, 0.25 if prompts > 1 else None)
+    result = state.steady
+    agrees(result, seen, times[3], 0.12, 0.25 if prompts > 1 else None)
     several = ONE * counts[0]
-    _, each = spread_quantiles(state.service, found, np.array([times[3]]), NONE, ONE, False, several, NONE)
+    _, each = spread_quantiles(state.service, result, np.array([times[3]]), NONE, ONE, False, several, NONE)
     assert each[0, 0] == each[0, 2], "no prefill interrupts a step"
     assert seen.token_quantiles == pytest.approx(each[0], rel=0.13)
 
@@ -308,15 +308,15 @@ def test_a_run_goes_on_until_the_longest_of_its_last_requests_ends(
     state = pooled((prefill, step, 0.0, decode), (1, 1), requests, np.nan, prompts, prompt, places, waves, variation)
     rate, running, run = state.steady.rate, state.steady.running, np.array([float(requests * waves)])
     steps, last = np.array([decode]), np.array([step])
-    found = pooled_run_rate(rate, running, run, steps, last, variation)
-    assert found[0] == pytest.approx(seen, rel=0.1 if waves > 1 else 0.15)
-    assert found[0] < rate[0], "without its end the run would be faster"
+    result = pooled_run_rate(rate, running, run, steps, last, variation)
+    assert result[0] == pytest.approx(seen, rel=0.1 if waves > 1 else 0.15)
+    assert result[0] < rate[0], "without its end the run would be faster"
     assert pooled_run_rate(rate, running, 1e4 * run, steps, last, variation)[0] == pytest.approx(rate[0], rel=1e-3)
 
 
 @pytest.mark.parametrize("variation", [0.3, 1.0, 2.0])
 def test_the_mean_time_per_token_of_a_run_lies_below_its_last_percent(variation: float) -> None:
     """Bursts of prompts whose answers vary: quantiles rise with the mean."""
-    found = uneven_time(np.array([1.0, 10.0]), 128.0, np.array([np.inf, 0.05]), variation)
-    mean, median, ninetieth, last = found
+    result = uneven_time(np.array([1.0, 10.0]), 128.0, np.array([np.inf, 0.05]), variation)
+    mean, median, ninetieth, last = result
     assert (median <= ninetieth).all() and (ninetieth <= last).all() and (mean <= last).all()

@@ -49,10 +49,10 @@ def split(ranks: int, **more: Any) -> dict[str, Any]:
 )
 @pytest.mark.parametrize("ranks", [1, 2, 8])
 def test_ranks_of_a_prompt_share_its_cache(catalog: Catalog, model: str, elements: int, ranks: int) -> None:
-    found = results(catalog, split(ranks, model=model))
+    result = results(catalog, split(ranks, model=model))
     tokens = math.ceil((65_536 + 256) / ranks)
-    assert found.number("memory_kv_cache")[0] == 4 * elements * tokens * 2.0
-    assert found.number("memory_weights")[0] == results(catalog, split(1, model=model)).number("memory_weights")[0]
+    assert result.number("memory_kv_cache")[0] == 4 * elements * tokens * 2.0
+    assert result.number("memory_weights")[0] == results(catalog, split(1, model=model)).number("memory_weights")[0]
 
 
 def test_windows_are_shared_too(catalog: Catalog) -> None:
@@ -96,16 +96,16 @@ def test_each_chunk_expands_the_keys_of_its_own_prompts_alone(catalog: Catalog) 
 
 
 def test_prefill_scales_and_decoding_reads_less(catalog: Catalog) -> None:
-    found = results(catalog, *(split(ranks, prompt_length=131_072, batch_size=1) for ranks in (1, 2, 4, 8)))
-    ttft, ranks = found.number("ttft"), np.array([1.0, 2.0, 4.0, 8.0])
+    result = results(catalog, *(split(ranks, prompt_length=131_072, batch_size=1) for ranks in (1, 2, 4, 8)))
+    ttft, ranks = result.number("ttft"), np.array([1.0, 2.0, 4.0, 8.0])
     efficiency = ttft[0] / (ttft * ranks)
     assert (np.diff(efficiency) < 0.0).all()
     assert efficiency[-1] > 0.8
-    attention = found.number("time_attention")
+    attention = result.number("time_attention")
     assert (np.diff(attention) < 0.0).all()
     assert attention[-1] > 0.9 * attention[0] / 8.0
-    assert (np.diff(found.number("time_communication")) > 0.0).all()
-    assert (np.diff(found.number("max_batch_size")) > 0.0).all()
+    assert (np.diff(result.number("time_communication")) > 0.0).all()
+    assert (np.diff(result.number("max_batch_size")) > 0.0).all()
 
 
 @pytest.mark.parametrize(("prompt", "measured", "off"), [(1_000_000, 77.0, 0.25), (131_072, 3.8, 0.45)])
@@ -115,10 +115,10 @@ def test_million_tokens_as_published(catalog: Catalog, prompt: int, measured: fl
            "network": "DGX-H100", "context_parallel": 16, "prompt_length": prompt, "output_length": 1,
            "precision": "fp8", "kv_precision": "bf16", "prefill_tokens": 131_072}  # fmt: skip
     alone = {**row, "num_accelerators": 8, "context_parallel": 1}
-    found = results(catalog, row, alone)
-    assert found.number("ttft")[0] == pytest.approx(measured, rel=off)
+    result = results(catalog, row, alone)
+    assert result.number("ttft")[0] == pytest.approx(measured, rel=off)
     if prompt == 1_000_000:
-        efficiency = found.number("ttft")[1] / (16 * found.number("ttft")[0])
+        efficiency = result.number("ttft")[1] / (16 * result.number("ttft")[0])
         assert efficiency == pytest.approx(0.93, abs=0.08), "published parallel efficiency"
 
 
@@ -144,19 +144,21 @@ def test_chunks_of_a_shared_prompt(catalog: Catalog) -> None:
 @pytest.mark.parametrize("method", ["ring", "all-gather"])
 def test_operators_of_shared_prompts_add_up(catalog: Catalog, model: str, method: str) -> None:
     table = plans(split(2, model=model, context_method=method, prompt_length=3000))
-    found, operators = evaluate(table, catalog), explain(table, catalog)
+    outcome, operators = evaluate(table, catalog), explain(table, catalog)
     phase = operators.text("phase")
     for name, result in (("prefill", "ttft"), ("decode", "tpot")):
-        assert operators.number("exposed_time")[phase == name].sum() == pytest.approx(found.number(result)[0], rel=1e-9)
+        assert operators.number("exposed_time")[phase == name].sum() == pytest.approx(
+            outcome.number(result)[0], rel=1e-9
+        )
     assert "partial outputs of attention" in operators.text("operator").tolist()
 
 
 def test_pools_may_share_prompts_in_one_of_them(catalog: Catalog) -> None:
     row = {**LONG, "batch_size": "", "mode": "disaggregated", "concurrency": 4, "num_accelerators": 24,
            "prefill_accelerators": 16}  # fmt: skip
-    found = results(catalog, row, {**row, "prefill_context_parallel": 2})
-    assert found.number("prefill_time")[1] < 0.6 * found.number("prefill_time")[0]
-    of_one = found.number("memory_kv_cache") / np.ceil(found.number("running_batch"))
+    result = results(catalog, row, {**row, "prefill_context_parallel": 2})
+    assert result.number("prefill_time")[1] < 0.6 * result.number("prefill_time")[0]
+    of_one = result.number("memory_kv_cache") / np.ceil(result.number("running_batch"))
     assert of_one[1] == of_one[0]
     refused = results(catalog, {**LONG, "prefill_context_parallel": 2})
     assert "prefill context parallel needs mode disaggregated" in refused.text("reason")[0]
@@ -177,9 +179,9 @@ def test_pools_may_share_prompts_in_one_of_them(catalog: Catalog) -> None:
     ],
 )
 def test_refusals(catalog: Catalog, row: dict[str, Any], sentence: str) -> None:
-    found = results(catalog, row)
-    assert sentence in found.text("reason")[0]
-    assert math.isnan(found.number("latency")[0])
+    result = results(catalog, row)
+    assert sentence in result.text("reason")[0]
+    assert math.isnan(result.number("latency")[0])
 
 
 def test_products_of_experts_are_those_of_the_busiest_rank(catalog: Catalog) -> None:
@@ -232,10 +234,10 @@ def test_tokens_cross_to_a_node_once(catalog: Catalog) -> None:
 def test_half_of_a_batch_computes_while_the_other_is_sent(catalog: Catalog) -> None:
     row = {**WIDE_EXPERTS, "batch_size": 128}
     apart, behind = ({**row, "two_batch_overlap": flag} for flag in ("no", "yes"))
-    found = results(catalog, apart, behind)
-    assert found.number("ttft")[1] < found.number("ttft")[0]
+    result = results(catalog, apart, behind)
+    assert result.number("ttft")[1] < result.number("ttft")[0]
     sent = of_phase(catalog, apart, "prefill", "exchange with experts", "total_time")
-    saved = found.number("ttft")[0] - found.number("ttft")[1]
+    saved = result.number("ttft")[0] - result.number("ttft")[1]
     assert 0.1 * sent < saved < sent, "no more than the exchange can be hidden"
     work = [np.nansum((table.number("flop") * table.number("calls"))[table.text("phase") == "prefill"])
             for table in (explain(plans(one), catalog) for one in (apart, behind))]  # fmt: skip
@@ -243,15 +245,15 @@ def test_half_of_a_batch_computes_while_the_other_is_sent(catalog: Catalog) -> N
     one = {**WIDE_EXPERTS, "batch_size": 32}
     steps = results(catalog, *({**one, "two_batch_overlap": flag} for flag in ("no", "yes"))).number("tpot")
     assert steps[0] == steps[1], "a sequence of each copy cannot be cut in two"
-    memory = found.number("memory")
+    memory = result.number("memory")
     assert memory[0] == memory[1]
 
 
 def test_halves_of_a_small_batch_read_the_weights_twice(catalog: Catalog) -> None:
     row = {**WIDE_EXPERTS, "batch_size": 64, "output_length": 500}
-    found = results(catalog, *({**row, "two_batch_overlap": flag} for flag in ("no", "yes")))
-    assert found.number("time_matrix")[1] > 1.2 * found.number("time_matrix")[0]
-    assert found.number("time_communication")[1] < found.number("time_communication")[0]
+    result = results(catalog, *({**row, "two_batch_overlap": flag} for flag in ("no", "yes")))
+    assert result.number("time_matrix")[1] > 1.2 * result.number("time_matrix")[0]
+    assert result.number("time_communication")[1] < result.number("time_communication")[0]
 
 
 def test_a_pool_that_sends_no_tokens_takes_no_part(catalog: Catalog) -> None:
@@ -259,10 +261,10 @@ def test_a_pool_that_sends_no_tokens_takes_no_part(catalog: Catalog) -> None:
     row = {**WIDE_EXPERTS, "mode": "disaggregated", "batch_size": "", "concurrency": 512, "num_accelerators": 40,
            "prefill_accelerators": 8, "prefill_tensor_parallel": 8, "prefill_data_parallel_attention": 1,
            "prefill_expert_parallel": 8, "accelerator": "H200-SXM-141GB"}  # fmt: skip
-    found = results(catalog, row, {**row, "two_batch_overlap": "yes", "expert_dispatch": "nodes"})
-    assert not np.isnan(found.number("latency")).any(), found.text("reason")
-    assert found.number("prefill_time")[0] == found.number("prefill_time")[1]
-    assert found.number("tpot")[0] != found.number("tpot")[1]
+    result = results(catalog, row, {**row, "two_batch_overlap": "yes", "expert_dispatch": "nodes"})
+    assert not np.isnan(result.number("latency")).any(), result.text("reason")
+    assert result.number("prefill_time")[0] == result.number("prefill_time")[1]
+    assert result.number("tpot")[0] != result.number("tpot")[1]
     neither = {**row, "data_parallel_attention": 1, "two_batch_overlap": "yes"}
     assert "two batch overlap needs a mixture of experts" in results(catalog, neither).text("reason")[0]
 
@@ -270,11 +272,11 @@ def test_a_pool_that_sends_no_tokens_takes_no_part(catalog: Catalog) -> None:
 def test_operators_of_overlapped_batches_add_up(catalog: Catalog) -> None:
     for way in ("ranks", "nodes"):
         table = plans({**WIDE_EXPERTS, "batch_size": 256, "two_batch_overlap": "yes", "expert_dispatch": way})
-        found, operators = evaluate(table, catalog), explain(table, catalog)
+        outcome, operators = evaluate(table, catalog), explain(table, catalog)
         phase = operators.text("phase")
         for name, result in (("prefill", "ttft"), ("decode", "tpot")):
             assert operators.number("exposed_time")[phase == name].sum() == pytest.approx(
-                found.number(result)[0], rel=1e-9
+                outcome.number(result)[0], rel=1e-9
             )
 
 
@@ -292,8 +294,8 @@ def test_without_graphs_short_kernels_wait_for_the_host(catalog: Catalog) -> Non
     many = results(catalog, large, {**large, "graphs": "no"})
     assert many.number("tpot")[0] == many.number("tpot")[1], "long kernels hide their launches"
     big = {"model": "Meta-Llama-3.1-405B", "precision": "fp8", "batch_size": 64}
-    found = results(catalog, big, {**big, "graphs": "no"})
-    assert found.number("ttft")[0] == found.number("ttft")[1], "a prefill has no graph anyway"
+    result = results(catalog, big, {**big, "graphs": "no"})
+    assert result.number("ttft")[0] == result.number("ttft")[1], "a prefill has no graph anyway"
     table = explain(plans({**row, "graphs": "no"}), catalog)
     decode = table.text("phase") == "decode"
     assert table.number("exposed_time")[decode].sum() == pytest.approx(eager, rel=1e-9)
@@ -305,9 +307,9 @@ def test_without_graphs_short_kernels_wait_for_the_host(catalog: Catalog) -> Non
 def test_layers_to_draft_with_are_held_too(catalog: Catalog) -> None:
     """One more layer of 80: its weights, and its share of every cache."""
     plain, drafting = ({"batch_size": 4, "draft_tokens": tokens} for tokens in (0, 2))
-    found = results(catalog, plain, drafting)
+    result = results(catalog, plain, drafting)
     layer = (2 * 8192 * 128 * (64 + 8) + 3 * 8192 * 28672) / 8 * 2.0
-    weights, cache = found.number("memory_weights"), found.number("memory_kv_cache")
+    weights, cache = result.number("memory_weights"), result.number("memory_kv_cache")
     assert weights[1] - weights[0] == pytest.approx(layer, rel=1e-3)
     assert cache[1] == pytest.approx(cache[0] * 81 / 80)
     none = results(catalog, plain, {**plain, "draft_layers": 20})
@@ -347,29 +349,29 @@ def test_requests_that_run_are_longer_than_those_that_come() -> None:
 
 def test_spread_of_outputs(catalog: Catalog) -> None:
     row = {"mode": "continuous", "concurrency": 32}
-    found = results(catalog, *({**row, "output_variation": variation} for variation in (0.0, 0.5, 1.0)))
+    result = results(catalog, *({**row, "output_variation": variation} for variation in (0.0, 0.5, 1.0)))
     plain = results(catalog, row)
     for name, values in plain.columns.items():
         if values.dtype == np.float64:
-            assert values[0].tobytes() == found.number(name)[0].tobytes(), name
-    assert found.number("memory_kv_cache").tolist() == [
+            assert values[0].tobytes() == result.number(name)[0].tobytes(), name
+    assert result.number("memory_kv_cache").tolist() == [
         pytest.approx(32 * 2 * 80 * 128 * 2.0 * math.ceil(1000 + 500 * (1 + variation**2)))
         for variation in (0.0, 0.5, 1.0)
     ]
     for name in ("tpot", "time_attention", "tpot_ninety_ninth"):
-        assert (np.diff(found.number(name)) > 0.0).all(), name
-    tail = found.number("tpot_ninety_ninth") - found.number("tpot_median")
+        assert (np.diff(result.number(name)) > 0.0).all(), name
+    tail = result.number("tpot_ninety_ninth") - result.number("tpot_median")
     assert (np.diff(tail) > 0.0).all(), "few tokens average the prefills that interrupt them worse"
-    assert (np.diff(found.number("max_batch_size")) < 0.0).all()
-    in_flight = found.number("latency") * found.number("tokens_per_second") / 500.0
+    assert (np.diff(result.number("max_batch_size")) < 0.0).all()
+    in_flight = result.number("latency") * result.number("tokens_per_second") / 500.0
     np.testing.assert_allclose(in_flight, 32.0, rtol=1e-9, err_msg="Little's law")
 
 
 def test_spread_of_prompts_delays_the_first_token(catalog: Catalog) -> None:
     row = {"mode": "continuous", "request_rate": 2.0}
-    found = results(catalog, *({**row, "prompt_variation": variation} for variation in (0.0, 0.5, 1.5)))
+    result = results(catalog, *({**row, "prompt_variation": variation} for variation in (0.0, 0.5, 1.5)))
     for name in ("ttft", "ttft_ninetieth", "ttft_ninety_ninth"):
-        assert (np.diff(found.number(name)) > 0.0).all(), name
+        assert (np.diff(result.number(name)) > 0.0).all(), name
 
 
 # Precisions
@@ -389,10 +391,10 @@ def test_bytes_and_rates_of_every_pair(catalog: Catalog, precision: str, activat
     m, n, k = 16, 2 * 28672 / 8, 8192
     assert table.number("flop")[picked][0] == 2 * m * n * k
     assert table.number("traffic")[picked][0] == WEIGHTS[precision] * n * k + WEIGHTS[product] * m * k + 2 * m * n
-    found = results(catalog, row)
+    result = results(catalog, row)
     matrices = 80 * (2 * 8192 * 128 * (64 + 8) + 3 * 8192 * 28672)
     others = 2.0 * (2 * 128256 * 8192 / 8 + 80 * 2 * 8192)
-    assert found.number("memory_weights")[0] == pytest.approx(matrices / 8 * WEIGHTS[precision] + others, rel=1e-4)
+    assert result.number("memory_weights")[0] == pytest.approx(matrices / 8 * WEIGHTS[precision] + others, rel=1e-4)
     # A large batch is bound by arithmetic: at the rate of the product, whatever the weights are stored in.
     many = {**row, "prompt_length": 8192, "batch_size": 1, "output_length": 2}
     same = {**many, "precision": {"fp16": "bf16"}.get(product, product), "activation_precision": ""}
@@ -407,11 +409,11 @@ def test_weight_only_quantisation_helps_one_sequence_and_not_many(catalog: Catal
         {"precision": precision, "activation_precision": "bf16", "kv_precision": "bf16", "batch_size": 1}
         for precision in ("bf16", "fp8", "int4")
     ]
-    found = results(catalog, *rows)
-    assert (np.diff(found.number("tpot")) < 0.0).all()
-    time = found.number("time_matrix")
+    result = results(catalog, *rows)
+    assert (np.diff(result.number("tpot")) < 0.0).all()
+    time = result.number("time_matrix")
     assert time[2] < 0.65 * time[0]
-    assert found.number("ttft") == pytest.approx(found.number("ttft")[0], rel=0.1)
+    assert result.number("ttft") == pytest.approx(result.number("ttft")[0], rel=0.1)
 
 
 @pytest.mark.parametrize(("concurrency", "measured"), [(4, 3.68), (8, 4.00)])
@@ -422,8 +424,8 @@ def test_fp4_weights_on_hopper_are_widened_as_int4_weights(catalog: Catalog, con
         "software": "vllm", "prompt_length": 1024, "output_length": 8192, "activation_precision": "bf16",
         "mode": "continuous", "concurrency": concurrency, "batch_size": None,
     }  # fmt: skip
-    found = results(catalog, {**row, "precision": "fp4"}, {**row, "precision": "int4"})
-    times = found.number("tpot")
+    result = results(catalog, {**row, "precision": "fp4"}, {**row, "precision": "int4"})
+    times = result.number("tpot")
     assert times[0] == times[1] == pytest.approx(measured / 1e3, rel=0.05)
     on_blackwell = results(
         catalog, *({**row, "accelerator": "B200-SXM-180GB", "precision": p} for p in ("fp4", "int4"))

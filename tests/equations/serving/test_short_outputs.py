@@ -59,13 +59,13 @@ def test_faster_units_never_lengthen_a_drafted_step(catalog: Catalog, tensor: in
 
 
 def test_queue_time_of_separate_pools_is_what_the_first_token_waits(catalog: Catalog) -> None:
-    found = results(catalog, *({**POOLS, "concurrency": number} for number in (1, 2, 16, 256)))
-    rest = found["ttft"] - found["queue_time"]
-    assert found["queue_time"][0] == 0.0
-    assert (np.diff(found["queue_time"]) > 0.0).all()
-    assert (rest >= found["prefill_time"]).all() and (rest < 0.4).all(), "prefill, way of the cache and of the answer"
-    assert found["queue_time"][3] > 0.95 * found["ttft"][3] > 20.0
-    assert "lengthens TTFT" in found.text("reason")[3] and found.text("reason")[0] == ""
+    result = results(catalog, *({**POOLS, "concurrency": number} for number in (1, 2, 16, 256)))
+    rest = result["ttft"] - result["queue_time"]
+    assert result["queue_time"][0] == 0.0
+    assert (np.diff(result["queue_time"]) > 0.0).all()
+    assert (rest >= result["prefill_time"]).all() and (rest < 0.4).all(), "prefill, way of the cache and of the answer"
+    assert result["queue_time"][3] > 0.95 * result["ttft"][3] > 20.0
+    assert "lengthens TTFT" in result.text("reason")[3] and result.text("reason")[0] == ""
 
 
 def test_more_memory_never_lowers_throughput_where_the_scheduler_polls_seldom(catalog: Catalog) -> None:

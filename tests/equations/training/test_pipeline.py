@@ -62,10 +62,10 @@ def test_deepseek_v3_table_2_parameters_and_activations(catalog: Catalog) -> Non
     plans = [
         {**DENSE, "global_batch_size": 64, "pipeline_schedule": way} for way in ("1f1b", "zero-bubble", "dualpipe")
     ]
-    found = results(catalog, *plans)
-    assert found["memory_layer_activations"] / found["memory_layer_activations"][0] == pytest.approx([1, 1, 9 / 8])
-    assert found["memory_weights"][1] == found["memory_weights"][0]
-    assert found["memory_weights"][2] == pytest.approx(2 * found["memory_weights"][0])
+    result = results(catalog, *plans)
+    assert result["memory_layer_activations"] / result["memory_layer_activations"][0] == pytest.approx([1, 1, 9 / 8])
+    assert result["memory_weights"][1] == result["memory_weights"][0]
+    assert result["memory_weights"][2] == pytest.approx(2 * result["memory_weights"][0])
 
 
 def test_narayanan_2021_interleaving_and_gpipe(catalog: Catalog) -> None:
@@ -75,8 +75,8 @@ def test_narayanan_2021_interleaving_and_gpipe(catalog: Catalog) -> None:
     assert in_flight_micro_batches(4, 8, 1) == 4
     ways = [{"pipeline_schedule": "1f1b"}, {"pipeline_schedule": "gpipe"},
             {"pipeline_schedule": "interleaved", "virtual_pipeline": 5}]  # fmt: skip
-    found = results(catalog, *({**DENSE, "global_batch_size": 128, **way} for way in ways))
-    kept, idle = found["memory_layer_activations"], found["time_pipeline_bubble"]
+    result = results(catalog, *({**DENSE, "global_batch_size": 128, **way} for way in ways))
+    kept, idle = result["memory_layer_activations"], result["time_pipeline_bubble"]
     assert kept[1] == pytest.approx(kept[0] * 64 / 8)
     assert idle[1] == idle[0]
     assert kept[2] == pytest.approx(kept[0] * (1 + 7 / 40), rel=1e-9)
@@ -112,11 +112,11 @@ def test_more_micro_batches_idle_a_smaller_share(catalog: Catalog, way: str) -> 
     plans = [
         {**DENSE, **chunks, "pipeline_schedule": way, "global_batch_size": 2 * count} for count in (16, 32, 64, 1024)
     ]
-    found = results(catalog, *plans)
-    share = found["time_pipeline_bubble"] / found["step_time"]
+    result = results(catalog, *plans)
+    share = result["time_pipeline_bubble"] / result["step_time"]
     assert (share >= 0).all() and (np.diff(share) < 0).all()
     assert share[-1] < 0.01
-    np.testing.assert_allclose(found["time_pipeline_bubble"], found["time_pipeline_bubble"][0], rtol=1e-12)
+    np.testing.assert_allclose(result["time_pipeline_bubble"], result["time_pipeline_bubble"][0], rtol=1e-12)
 
 
 def test_more_stages_idle_longer_and_one_stage_never(catalog: Catalog) -> None:
@@ -130,15 +130,15 @@ def test_more_stages_idle_longer_and_one_stage_never(catalog: Catalog) -> None:
         }
         for count in (1, 2, 4, 8, 16)
     ]
-    found = results(catalog, *plans)
-    share = found["time_pipeline_bubble"] / found["step_time"]
+    result = results(catalog, *plans)
+    share = result["time_pipeline_bubble"] / result["step_time"]
     assert share[0] == 0.0 and (np.diff(share) > 0).all()
 
 
 def test_uneven_ends_shift_layers_memory_and_time(catalog: Catalog) -> None:
     """80 layers on 8 stages: 10 each; 7 and 7 at the ends leave 11 for each of the others."""
     base = {**DENSE, "data_parallel": 1, "num_accelerators": 32, "global_batch_size": 64}
-    found = results(
+    result = results(
         catalog,
         base,
         {**base, "first_stage_layers": 10, "last_stage_layers": 10},
@@ -146,12 +146,14 @@ def test_uneven_ends_shift_layers_memory_and_time(catalog: Catalog) -> None:
         {**base, "first_stage_layers": 22, "last_stage_layers": 10},
         {**base, "last_stage_layers": 3},
     )
-    time = found["time_forward"] + found["time_backward"]
+    time = result["time_forward"] + result["time_backward"]
     assert time[0] == time[1]
     assert time[2] < time[3] and time[0] < time[3]
-    assert found["memory_layer_activations"][3] == pytest.approx(2.2 * found["memory_layer_activations"][0])
-    assert found["memory_layer_activations"][2] == pytest.approx(11 / 10 * 7 / 8 * found["memory_layer_activations"][0])
-    assert (found["reason"] == found["reason"][0]).sum() >= 3
+    assert result["memory_layer_activations"][3] == pytest.approx(2.2 * result["memory_layer_activations"][0])
+    assert result["memory_layer_activations"][2] == pytest.approx(
+        11 / 10 * 7 / 8 * result["memory_layer_activations"][0]
+    )
+    assert (result["reason"] == result["reason"][0]).sum() >= 3
 
 
 @pytest.mark.parametrize(
@@ -173,10 +175,10 @@ def test_ends_that_cannot_be_are_said(catalog: Catalog, change: dict[str, object
 def test_stages_in_between_need_not_divide_what_the_ends_leave(catalog: Catalog) -> None:
     """71 layers on 7 stages: the fullest has 11, as where 77 are left for them; fewer never take longer."""
     base = {**DENSE, "data_parallel": 1, "num_accelerators": 32, "global_batch_size": 64}
-    found = results(catalog, *({**base, "first_stage_layers": count} for count in (3, 9, 10)))
-    time = found["time_forward"] + found["time_backward"]
+    result = results(catalog, *({**base, "first_stage_layers": count} for count in (3, 9, 10)))
+    time = result["time_forward"] + result["time_backward"]
     assert time[0] == time[1] > time[2]
-    assert found["memory_middle_stage"][0] == found["memory_middle_stage"][1]
+    assert result["memory_middle_stage"][0] == result["memory_middle_stage"][1]
 
 
 def test_uneven_rows_are_the_same_together_and_alone(catalog: Catalog) -> None:
@@ -211,10 +213,10 @@ def test_interleaving_of_gpt_175b_gains_4_to_10_percent(catalog: Catalog) -> Non
     """arXiv:2104.04473, 5.3.2: interleaving gains up to 10 % on 175B; chunks that differ in size keep stages even."""
     plan = {"model": "GPT3-175B", "accelerator": "H100-SXM-80GB", "num_accelerators": 64, "tensor_parallel": 8}
     plan |= {"pipeline_parallel": 8, "global_batch_size": 64, "sequence_length": 2048}
-    found = results(catalog, *({**plan, "virtual_pipeline": count} for count in (1, 2, 3, 5, 6, 10, 12)))
-    gains = found["step_time"][0] / found["step_time"][1:]
+    result = results(catalog, *({**plan, "virtual_pipeline": count} for count in (1, 2, 3, 5, 6, 10, 12)))
+    gains = result["step_time"][0] / result["step_time"][1:]
     assert np.all(np.diff(gains) > 0) and gains[0] > 1.04 and gains[-1] < 1.11
-    assert np.all(found["time_forward"] == found["time_forward"][0])
+    assert np.all(result["time_forward"] == result["time_forward"][0])
 
 
 def test_transfers_are_waited_for_where_the_stack_does_not_overlap(catalog: Catalog) -> None:

@@ -207,8 +207,8 @@ def test_causal_mfu_counts_half_of_attention(catalog: Catalog) -> None:
     are.
     """
     base = changed(LEGAL[2], sequence_length=8192)
-    found = evaluate(plans([base, changed(base, model="Gemma-3-27B"), changed(base, sequence_length=128)]), catalog)
-    ratio = found.number("mfu_causal") / found.number("mfu")
+    result = evaluate(plans([base, changed(base, model="Gemma-3-27B"), changed(base, sequence_length=128)]), catalog)
+    ratio = result.number("mfu_causal") / result.number("mfu")
     weights, scores = 6.0 * 7_504_658_432, 12.0 * 32 * 4096 * 8192
     assert ratio[0] == pytest.approx((weights + 0.5 * scores) / (weights + scores), rel=1e-9)
     assert 1.0 > ratio[1] > ratio[0] and 1.0 > ratio[2] > 0.99
@@ -228,9 +228,9 @@ def test_mt_nlg_530b_on_eight_replicas_as_megatron_of_2022_ran_it(catalog: Catal
     blank, waits = dict(MT_NLG), {**MT_NLG, "pipeline_overlap": "no", "data_overlap": "no"}
     header = list(waits)
     table = table_from_rows("training", header, [[row.get(name) for name in header] for row in (waits, blank)])
-    found = evaluate(table, catalog).number("step_time")
-    assert found[0] == pytest.approx(39.15, rel=0.02)
-    assert 0.88 * found[0] < found[1] < 0.92 * found[0]
+    result = evaluate(table, catalog).number("step_time")
+    assert result[0] == pytest.approx(39.15, rel=0.02)
+    assert 0.88 * result[0] < result[1] < 0.92 * result[0]
 
 
 @pytest.mark.parametrize(

@@ -242,15 +242,15 @@ def test_frozen_weights_are_cheaper_to_train(catalog: Catalog) -> None:
 def test_sharded_frozen_weights_are_gathered_and_not_reduced(catalog: Catalog) -> None:
     sharded = {**TUNED, "zero_stage": 3, "num_accelerators": 8}
     tuned = {**sharded, "adapter_rank": RANK}
-    found = {}
+    outcome = {}
     for name, row in (("whole", sharded), ("tuned", tuned)):
         parts = explain(plans(row), catalog)
         rows = parts.text("operator").tolist()
-        found[name] = [
+        outcome[name] = [
             float(parts.number("traffic")[rows.index(kind)]) for kind in ("gradient reduction", "weight gathering")
         ]
-    assert found["tuned"][0] == pytest.approx(32 * EVERYWHERE * 4.0)
-    assert found["tuned"][1] - found["whole"][1] == pytest.approx(32 * EVERYWHERE * 2.0)
+    assert outcome["tuned"][0] == pytest.approx(32 * EVERYWHERE * 4.0)
+    assert outcome["tuned"][1] - outcome["whole"][1] == pytest.approx(32 * EVERYWHERE * 2.0)
     assert result(catalog, tuned, "memory_weights") < 0.6 * result(catalog, sharded, "memory_weights")
 
 
@@ -355,8 +355,8 @@ def test_gradients_in_16_bits_are_half_as_large(catalog: Catalog) -> None:
 def test_memory_by_stage(catalog: Catalog) -> None:
     """The worst of the stages is the memory of the plan; the last stage holds the logits and one micro-batch."""
     stages = [f"memory_{place}_stage" for place in ("first", "middle", "last")]
-    found = [result(catalog, DENSE, name) for name in stages]
-    assert max(found) == result(catalog, DENSE, "memory") and found[0] > found[1] > found[2]
+    outcome = [result(catalog, DENSE, name) for name in stages]
+    assert max(outcome) == result(catalog, DENSE, "memory") and outcome[0] > outcome[1] > outcome[2]
     one = {**DENSE, "pipeline_parallel": 1}
     assert result(catalog, one, "memory_first_stage") == result(catalog, one, "memory")
     assert all(np.isnan(result(catalog, one, name)) for name in stages[1:])

@@ -199,8 +199,8 @@ def test_sequence_parallelism_gathers_twice_in_the_backward_pass(catalog: Catalo
         "all": 0.5 * (forward * (gather + scatter) + backward * (2.0 * gather + scatter)),
     }
     for kind, expected in waited.items():
-        found = time(half, DENSE, "time_tensor_parallel", tensor_overlap=kind)
-        assert found == pytest.approx(expected, rel=1e-9), kind
+        result = time(half, DENSE, "time_tensor_parallel", tensor_overlap=kind)
+        assert result == pytest.approx(expected, rel=1e-9), kind
 
 
 def test_hidden_communication_of_data_parallelism_leaves_its_tax(catalog: Catalog) -> None:
@@ -322,10 +322,10 @@ def test_settings_follow_the_stack_whatever_the_source(
     }  # fmt: skip
     published = published_rows(columns, [[stated.get(name, "") for name in columns]], lambda row, column: column)
     plan = training_plans(published, catalog).plans
-    found = [plan.text(name)[0] for name in ("software", "graphs", "token_dispatch", "cross_entropy")]
+    result = [plan.text(name)[0] for name in ("software", "graphs", "token_dispatch", "cross_entropy")]
     wanted = {"step": "once", "layers": "once"}.get(graphs, "copies")
     fused = "fused" if software in ("nemo", "nemo-bridge") else "parallel" if software == "nemo-2022" else ""
-    assert found == [software, graphs, wanted, fused]
+    assert result == [software, graphs, wanted, fused]
 
 
 def test_kernels_of_a_stack_are_those_of_its_attention_library() -> None:
@@ -333,9 +333,9 @@ def test_kernels_of_a_stack_are_those_of_its_attention_library() -> None:
         FittedConstant("attention", "hopper", "bf16", name, "compute_efficiency", value, "a", 3, 0.1, "d", "s")
         for name, value in (("any", 0.8), ("flashattention-2", 0.5))
     ]
-    found = {row.software: row for row in kernels_of_stacks(fitted)}
-    assert {"nanotron", "torch-fsdp"} <= set(found)
-    assert all(row.value == 0.5 and row.notes for row in found.values())
+    result = {row.software: row for row in kernels_of_stacks(fitted)}
+    assert {"nanotron", "torch-fsdp"} <= set(result)
+    assert all(row.value == 0.5 and row.notes for row in result.values())
 
 
 def test_pytorch_fsdp_is_one_stack_compiled_and_another_eager(catalog: Catalog) -> None:
@@ -344,12 +344,12 @@ def test_pytorch_fsdp_is_one_stack_compiled_and_another_eager(catalog: Catalog) 
     names = ("step_time", "time_forward", "step_time_high", "memory")
     for generation in (H100, "A100-SXM4-80GB"):
         row["accelerator"] = generation
-        found = {(software, compiled): [time(catalog, row, name, software=software, compiled=compiled)
+        result = {(software, compiled): [time(catalog, row, name, software=software, compiled=compiled)
                                         for name in names]
                  for software in ("torchtitan", "torch-fsdp") for compiled in (None, "yes", "no")}  # fmt: skip
-        fused, eager = found["torchtitan", None], found["torch-fsdp", None]
-        assert fused == found["torchtitan", "yes"] == found["torch-fsdp", "yes"]
-        assert eager == found["torchtitan", "no"] == found["torch-fsdp", "no"]
+        fused, eager = result["torchtitan", None], result["torch-fsdp", None]
+        assert fused == result["torchtitan", "yes"] == result["torch-fsdp", "yes"]
+        assert eager == result["torchtitan", "no"] == result["torch-fsdp", "no"]
         assert fused[0] < eager[0]
 
 
@@ -387,9 +387,9 @@ def test_biases_of_experts_are_kernels_of_their_own(catalog: Catalog) -> None:
 def test_experts_are_split_over_tensor_ranks_where_a_stack_does_so(catalog: Catalog) -> None:
     published = read_published(workbook("validation.xlsx"))[0]
     ids = published.text["row_id"]
-    found = training_plans(published.take([ids.index("T00418"), ids.index("T00635")]), catalog).plans
-    assert found["expert_tensor_parallel"].tolist() == [4.0, 1.0]
-    assert found["tensor_parallel"].tolist() == [4.0, 4.0]
+    result = training_plans(published.take([ids.index("T00418"), ids.index("T00635")]), catalog).plans
+    assert result["expert_tensor_parallel"].tolist() == [4.0, 1.0]
+    assert result["tensor_parallel"].tolist() == [4.0, 4.0]
 
 
 def test_gradients_that_are_added_up_apart_cost_a_pass_over_them(catalog: Catalog) -> None:
@@ -398,8 +398,8 @@ def test_gradients_that_are_added_up_apart_cost_a_pass_over_them(catalog: Catalo
     table = plans({**row, "gradient_accumulation": "separate"})
     operators = explain(table, catalog, 0)
     added = np.char.endswith(operators["operator"].astype(str), "gradient accumulation")
-    found = evaluate(table, catalog)
-    weights = found["memory_weights"][0] / 2.0 - 128256 * 8192 / 8  # the embedding is looked up, not multiplied
+    result = evaluate(table, catalog)
+    weights = result["memory_weights"][0] / 2.0 - 128256 * 8192 / 8  # the embedding is looked up, not multiplied
     assert operators["traffic"][added] @ operators["calls"][added] == pytest.approx(8 * 10.0 * weights, rel=0.01)
     fused, apart = (time(catalog, row, gradient_accumulation=way) for way in ("fused", "separate"))
     assert 1.0 < apart / fused < 1.1

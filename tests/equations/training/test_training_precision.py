@@ -18,8 +18,8 @@ PRODUCTS = HIDDEN * 128.0 * 80.0 + 3.0 * HIDDEN * FFN
 def traffic_of(catalog: Catalog, name: str, **change: object) -> float:
     """Bytes of one call of an operator, 0 where there is none."""
     parts = explain(plans({**NARROW, **change}), catalog)
-    found = parts.text("operator").tolist()
-    return float(parts.number("traffic")[found.index(name)]) if name in found else 0.0
+    outcome = parts.text("operator").tolist()
+    return float(parts.number("traffic")[outcome.index(name)]) if name in outcome else 0.0
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_what_is_cast_is_gathered_narrow(
     catalog: Catalog, change: dict[str, object], inputs: float, gradients: float
 ) -> None:
     """Gradients in both layouts where their scales run along rows; what each product casts itself is gathered wide."""
-    found = [traffic_of(catalog, name, **{**_SPLIT, **change}) for name in _GATHERS]
-    assert found == pytest.approx([TOKENS * HIDDEN * inputs, TOKENS * HIDDEN * gradients])
+    outcome = [traffic_of(catalog, name, **{**_SPLIT, **change}) for name in _GATHERS]
+    assert outcome == pytest.approx([TOKENS * HIDDEN * inputs, TOKENS * HIDDEN * gradients])
     assert traffic_of(catalog, "tensor-parallel scatter", **{**_SPLIT, **change}) == TOKENS * HIDDEN * 2.0
 
 

@@ -34,13 +34,13 @@ def results(catalog: Catalog, *plans: dict[str, object]) -> dict[str, np.ndarray
 
 def dealt_one_by_one(num_layers: int, head: float, stages: int) -> list[int]:
     """Layers of each stage as a loop over layers gives them: a stage ends with the one that passes its threshold."""
-    found, stage, work = [0] * stages, 0, 0.0
+    result, stage, work = [0] * stages, 0, 0.0
     for _ in range(num_layers):
-        found[stage] += 1
+        result[stage] += 1
         work += 1.0
         if work > (num_layers + head) * (stage + 1) / stages:
             stage += 1
-    return found
+    return result
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4, 5, 8, 16])
@@ -72,10 +72,10 @@ def test_stages_of_a_plan_dealt_by_cost(catalog: Catalog, stages: int) -> None:
 
 def test_a_full_first_stage_holds_more_and_the_last_one_less(catalog: Catalog) -> None:
     """Llama 3 8B, vocabulary of 128,256: the output projection is the work of 2.4 layers, so the last stage has 5."""
-    found = results(catalog, PLAN, {**PLAN, "stage_dealing": "even"})
-    assert found["memory_first_stage"][0] > found["memory_first_stage"][1]
-    assert found["memory_last_stage"][0] < found["memory_last_stage"][1]
-    assert found["layer_time"][0] == pytest.approx(found["layer_time"][1])
+    result = results(catalog, PLAN, {**PLAN, "stage_dealing": "even"})
+    assert result["memory_first_stage"][0] > result["memory_first_stage"][1]
+    assert result["memory_last_stage"][0] < result["memory_last_stage"][1]
+    assert result["layer_time"][0] == pytest.approx(result["layer_time"][1])
     single = {**PLAN, "pipeline_parallel": 1}
     alone = results(catalog, single, {**single, "stage_dealing": "even"})
     assert alone["step_time"][0] == alone["step_time"][1] and alone["memory"][0] == alone["memory"][1]
@@ -84,9 +84,9 @@ def test_a_full_first_stage_holds_more_and_the_last_one_less(catalog: Catalog) -
 def test_the_slowest_stage_waits_while_a_micro_batch_passes_the_others(catalog: Catalog) -> None:
     """With twice the micro-batches the bubble is the same, and with two stages shorter than one pass of the first."""
     two = {**PLAN, "pipeline_parallel": 2, "num_accelerators": 4}
-    found = results(catalog, two, {**two, "global_batch_size": 128})
-    assert found["time_pipeline_bubble"][0] == pytest.approx(found["time_pipeline_bubble"][1], rel=1e-12)
-    assert 0.0 < found["time_pipeline_bubble"][0] < found["step_time"][0] / 64.0
+    result = results(catalog, two, {**two, "global_batch_size": 128})
+    assert result["time_pipeline_bubble"][0] == pytest.approx(result["time_pipeline_bubble"][1], rel=1e-12)
+    assert 0.0 < result["time_pipeline_bubble"][0] < result["step_time"][0] / 64.0
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_the_slowest_stage_waits_while_a_micro_batch_passes_the_others(catalog: 
     ],
 )
 def test_dealing_that_cannot_be_is_said(catalog: Catalog, change: dict[str, object], reason: str) -> None:
-    found = results(catalog, {**PLAN, **change})
-    assert reason in found["reason"][0].split("; ") and np.isnan(found["step_time"][0])
+    result = results(catalog, {**PLAN, **change})
+    assert reason in result["reason"][0].split("; ") and np.isnan(result["step_time"][0])
 
 
 def test_rows_dealt_in_both_ways_are_the_same_together_and_alone(catalog: Catalog) -> None:

@@ -267,9 +267,9 @@ def test_ranks_of_both_directions_share_what_the_ends_have_more(catalog: Catalog
     plan = {**DENSE, "pipeline_parallel": 8, "global_batch_size": 256}
 
     def work(way: str, stages: tuple[int, int]) -> float:
-        found = evaluate(plans({**plan, "pipeline_schedule": way, "first_stage_layers": stages[0],
+        result = evaluate(plans({**plan, "pipeline_schedule": way, "first_stage_layers": stages[0],
                                 "last_stage_layers": stages[1]}), catalog)  # fmt: skip
-        return float(found["time_forward"][0])
+        return float(result["time_forward"][0])
 
     ends, between = (13, 13), (4, 4)  # 54 and 72 layers lie on six stages in between
     first, last = work("1f1b", (25, 1)), work("1f1b", (1, 25))
