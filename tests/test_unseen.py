@@ -23,8 +23,7 @@ from xlperf.calibrate.published_errors import (
 from xlperf.calibrate.unseen import HEADER, first_predictions, unseen_table
 from xlperf.calibrate.validate import records_of
 from xlperf.catalog.catalog import Catalog
-from xlperf.engine.conditions import layers_of
-from xlperf.engine.trust import model_traits
+from xlperf.engine.trust import layers_of, model_traits
 
 FIRST, SECOND, THIRD, FOURTH, FIFTH = "546f768f", "6a360860", "8d98cb2d", "f6a9927b", "549ae459"
 """Trees that predicted the readings before anything was changed."""

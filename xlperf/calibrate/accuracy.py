@@ -35,9 +35,8 @@ from xlperf.calibrate.published_errors import (
 )
 from xlperf.calibrate.validate import records_of, summary
 from xlperf.catalog.catalog import Catalog
-from xlperf.engine.conditions import format_and_load
 from xlperf.engine.join import software_words
-from xlperf.engine.trust import RANGES, coordinates, model_traits
+from xlperf.engine.trust import RANGES, coordinates, format_and_load, model_traits
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 """Header and rows as text."""
