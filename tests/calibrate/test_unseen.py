@@ -22,8 +22,7 @@ from xlperf.calibrate.published_errors import (
 from xlperf.calibrate.unseen import HEADER, first_predictions, unseen_table
 from xlperf.calibrate.validate import records_of
 from xlperf.catalog.catalog import Catalog
-from xlperf.engine.conditions import layers_of
-from xlperf.engine.trust import model_traits
+from xlperf.engine.trust import layers_of, model_traits
 from xlperf.measurements.comparison import MEMORY, Record
 from xlperf.measurements.published import Published, read_published
 

@@ -18,8 +18,18 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.read import read_plans
 from xlperf.catalog.table import Table, coded_words
 from xlperf.engine import evaluate
-from xlperf.engine.conditions import LACKED, UNKNOWN, Condition, layers_of
-from xlperf.engine.trust import BADGES, RANGES, SOFTWARE, measured_runs, model_traits, trust
+from xlperf.engine.trust import (
+    BADGES,
+    LACKED,
+    RANGES,
+    SOFTWARE,
+    UNKNOWN,
+    Condition,
+    layers_of,
+    measured_runs,
+    model_traits,
+    trust,
+)
 
 RUN = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 64, "tensor_parallel": 8}
 SERVED = {**RUN, "accelerator": "B200-SXM-180GB", "num_accelerators": 8, "prompt_length": 1000, "output_length": 1000,

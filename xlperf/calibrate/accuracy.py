@@ -32,9 +32,8 @@ from xlperf.calibrate.published_errors import (
 )
 from xlperf.calibrate.validate import records_of, summary
 from xlperf.catalog.catalog import Catalog
-from xlperf.engine.conditions import format_and_load
 from xlperf.engine.join import software_words
-from xlperf.engine.trust import RANGES, coordinates, model_traits
+from xlperf.engine.trust import RANGES, coordinates, format_and_load, model_traits
 from xlperf.measurements.comparison import FIRST_TOKEN, MEMORY, RATES, Record, predicted
 from xlperf.measurements.kernels import KernelRows, Row, machine_lines, measurements, predicted_time
 from xlperf.measurements.published import Published, PublishedPlans

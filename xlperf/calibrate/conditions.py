@@ -5,7 +5,7 @@ kind of layers or under its kind of load stands farther away, and so does one of
 these is left out of the fit beside the model of the row: the rows of the same engine in that condition, or those of all
 engines in it; the engine as a whole; and the source, apart for rows whose engine, model and accelerator another source
 measured as well. Kernels keep their constants. What the score (error over the half-width of the band made from other
-models) becomes is what :data:`xlperf.engine.conditions.LACKED` and the constant ``widening`` of serving rest on; the
+models) becomes is what :data:`xlperf.engine.trust.LACKED` and the constant ``widening`` of serving rest on; the
 constants ``source`` and ``mixture_source`` rest on runs read later, since settings were chosen with these in sight.
 """
 
@@ -22,8 +22,7 @@ from xlperf.calibrate.bands import SHARE, bands_left_out
 from xlperf.calibrate.cross_validation import left_out_together
 from xlperf.calibrate.published_errors import QUANTITIES, Errors, configuration_weights, plans_to_fit, weighted_quantile
 from xlperf.catalog.catalog import Catalog
-from xlperf.engine.conditions import LACKED, UNKNOWN, Condition, format_and_load, layers_of
-from xlperf.engine.trust import SOFTWARE, model_traits
+from xlperf.engine.trust import LACKED, SOFTWARE, UNKNOWN, Condition, format_and_load, layers_of, model_traits
 from xlperf.equations.plan.bands import band_end
 from xlperf.measurements.comparison import FIRST_TOKEN
 from xlperf.measurements.published import Published, PublishedPlans

@@ -9,7 +9,6 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table, Words
-from xlperf.engine.conditions import format_and_load
 from xlperf.engine.join import (
     Named,
     architecture_codes,
@@ -24,7 +23,7 @@ from xlperf.engine.notes import add_notes, name_notes, rounded_down
 from xlperf.engine.served import Served, ServingSetting, served_plans
 from xlperf.engine.served_results import fitting_rows, power_at_rate, prompt_memory, reported
 from xlperf.engine.stack_rules import refusals
-from xlperf.engine.trust import coordinates, trust
+from xlperf.engine.trust import coordinates, format_and_load, trust
 from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
 from xlperf.equations.plan.serving_rules import (
     CAPACITY_RULES,

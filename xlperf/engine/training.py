@@ -11,7 +11,6 @@ from xlperf.base.arrays import Array, exp, some, total
 from xlperf.catalog.calibration import COMPILED, Calibration, gathers_sequences
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.conditions import format_and_load
 from xlperf.engine.join import (
     Joined,
     Named,
@@ -46,7 +45,7 @@ from xlperf.engine.own_runs import (
     source_width,
 )
 from xlperf.engine.stack_rules import refusals
-from xlperf.engine.trust import NOT_SHOWN, band_ends, coordinates, ends_together, trust
+from xlperf.engine.trust import NOT_SHOWN, band_ends, coordinates, ends_together, format_and_load, trust
 from xlperf.equations.cost.tco import carbon_of_energy
 from xlperf.equations.cost.tokens import ALL_IN, Terms, drawn_terms, energy_per_token, run_cost, token_costs
 from xlperf.equations.hardware.power import Machine
