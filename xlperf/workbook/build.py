@@ -121,7 +121,7 @@ def card_results(tables: Mapping[str, Table]) -> dict[str, dict[str, Any]]:
 
 
 def catalog_handle(tables: Mapping[str, Table]) -> str:
-    """What the catalog cell shows for these tables."""
+    """Text of the catalog cell for these tables."""
     blocks = []
     for kind in catalog_kinds(tables):
         columns = [column for column in sheet_columns(kind) if not column.is_result]
@@ -202,8 +202,8 @@ def write_rows(path: str | Path | None = None) -> list[Path]:
 def build_template(path: str | Path | None = None) -> Path:
     """Write ``templates/report.xlsx``: the sheets of a report with titles, styles and print set-up, without data.
 
-    A template that was changed by hand (fonts, colours, a logo in the header, paper size) keeps working: reports are
-    filled into what stands there.
+    A template edited by hand (fonts, colours, a logo in the header, paper size) keeps working: reports are written into
+    its sheets.
     """
     book = Workbook()
     book.remove(book.worksheets[0])

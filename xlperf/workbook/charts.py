@@ -1,8 +1,7 @@
-"""Native charts and their axes; points are also cached, so that viewers show them before anything is recalculated.
+"""Native charts and their axes; points are also cached, so that viewers show them before any recalculation.
 
 ``words`` is the title of a chart, ``size`` its width and height [cm], ``number`` the number format of its values,
-``axis_title`` what they are, with the unit, ``most`` the end of their axis. Functions that draw change their chart in
-place.
+``axis_title`` their name with the unit, ``most`` the end of their axis. Drawing functions change their chart in place.
 """
 
 from __future__ import annotations
@@ -145,7 +144,7 @@ def log_ends(values: Sequence[float]) -> tuple[float, float]:
 def log_axis(axis: Any, values: Iterable[Any]) -> None:
     """Make an axis logarithmic: close around its values, labelled at doublings, or at powers of ten over a wide range.
 
-    ``axis``: changed in place. ``values``: what is drawn along it; those that are no number above 0 do not count.
+    ``axis``: changed in place. ``values``: drawn values; only numbers above 0 count.
     """
     known = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool) and v > 0.0]
     if not known:
@@ -167,12 +166,12 @@ BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW = (
 )  # fmt: skip
 DARK = "44515E"
 SERIES = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, DARK, "6B5B00", "7A4B8C", "8D99A6")
-"""Colours of series, told apart by all readers (Okabe and Ito, jfly.uni-koeln.de/color, 2008), then four more."""
+"""Colours of series for colour-blind readers too (Okabe and Ito, jfly.uni-koeln.de/color, 2008), then four more."""
 
 
 @dataclass(frozen=True)
 class Cells:
-    """A run of cells in one column of a sheet: what a chart refers to, and the values that it caches."""
+    """Cells of one column that a chart refers to, and their cached values."""
 
     sheet: Worksheet
     column: int
@@ -189,7 +188,7 @@ class Cells:
 
     @property
     def values(self) -> list[Any]:
-        """What the cells hold."""
+        """Values of the cells."""
         return [self.sheet.cell(row, self.column).value for row in range(self.first, self.last + 1)]
 
     def texts(self) -> StrRef:
@@ -241,9 +240,9 @@ def place_plot(chart: Any, left: float, top: float, right: float, bottom: float)
 
 
 def legend_height(chart: Any) -> float:
-    """Height of the legend below a chart [cm]; its names stand beside each other in as many lines as they take.
+    """Height of the legend below a chart [cm], from the lines that its names fill.
 
-    One series alone has none, as the title names it: the legend of such a chart is taken away.
+    A chart of one series has no legend, since its title names the series.
     """
     every = [series for own in chart._charts for series in own.series]
     if len(every) == 1:
@@ -350,7 +349,7 @@ _SPARE = ("6F4E7C", "9DD866", "CA472F", "0B84A5", "F6C85F", "FFA056", "8DDDD0", 
 
 
 def colour(part: str, position: int = 0) -> str:
-    """Colour of a part: fixed for those that we know, from a spare palette for new ones.
+    """Colour of a part: fixed for known parts, from a spare palette for new ones.
 
     >>> colour("time_forward")
     '0072B2'
@@ -410,9 +409,9 @@ def bars_in_a_limit(
     size: tuple[float, float] = (30.0, 15.0),
     most: float | None = None,
 ) -> BarChart:
-    """Stacked horizontal bars, each inside a frame as long as its limit: memory needed, and its capacity.
+    """Stacked horizontal bars, each inside a frame as long as its limit: used memory, and its capacity.
 
-    The frames are drawn on axes of their own, which are as long as those of the bars and not shown.
+    The frames have hidden axes of their own, of the same length as the axes of the bars.
     """
     if most is None:
         columns = zip(*(part.values.values for part in parts), strict=True)
@@ -436,7 +435,7 @@ def bars_in_a_limit(
 
 @dataclass(frozen=True)
 class Points:
-    """One series of a scatter chart: markers, joined by a line or not; only a line where ``marker`` is empty."""
+    """One series of a scatter chart: markers, joined by a line or not; only a line if ``marker`` is empty."""
 
     header: Cells
     x: Cells
@@ -506,7 +505,7 @@ def waterfall(
     number: str,
     size: tuple[float, float],
 ) -> BarChart:
-    """A waterfall chart, the first step on top: each part begins where those before it end, totals at zero."""
+    """A waterfall chart, the first step on top: each part begins at the end of the parts before it, totals at zero."""
     chart = bar_chart(words, "bar", size, "stacked", 100, gap=35)
     chart.legend = None
     for (header, values), look in (

@@ -58,7 +58,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the summary: what is counted, the formula, its value, whether it should be zero, the first cell."""
+    """One line of the summary: counted fault, formula, value, whether it should be zero, first cell."""
 
     words: str
     formula: str

@@ -33,7 +33,7 @@ CARD_TOP = 3
 CARD_ROWS = 7
 """Rows of the card above a sheet of plans, from row :data:`CARD_TOP` on."""
 SPARE_ROWS = 200
-"""Rows below a table where drop-downs and bounds hold too."""
+"""Rows below a table with drop-downs and bounds."""
 BLANK_ROWS = 10
 """Blank rows that belong to a table: a row typed there is in it on every host; LibreOffice extends no table."""
 CATALOG_NAME = "catalog"
@@ -46,8 +46,7 @@ SCENARIO = "start!$C$14"
 class DataSheet:
     """Words above a data sheet, the bands over its columns (words, first column), and its live results.
 
-    ``in_sight`` are the inputs that matter most: they stand last, beside the results, and all others but the name are
-    folded.
+    ``in_sight``: the most important inputs, last and beside the results; all other inputs except the name are folded.
     """
 
     title: str
@@ -87,7 +86,7 @@ _STATED = {
 ASKED = ("fixed_accelerators", "fixed_power")
 """Inputs of which a server needs one for the results of a planner."""
 PLANNED = "_planned"
-"""How the names of those results end."""
+"""Suffix of the names of these results."""
 
 
 _BAND_FILLS = ("3C6E91", "5B7F95")
@@ -215,7 +214,7 @@ def column_reference(column: Column) -> str:
 
 
 def column_validation(column: Column, first: str) -> DataValidation | None:
-    """What a cell of an input column may hold: a drop-down, or bounds of a number; None where anything goes."""
+    """Allowed values of an input cell: a drop-down, or bounds of a number; None without a limit."""
     validation = None
     words = ""
     if column.kind == "reference":
@@ -298,7 +297,7 @@ def _bands(sheet: Worksheet, columns: Sequence[Column], bands: Sequence[tuple[st
 
 
 def fold(sheet: Worksheet, columns: Sequence[Column], in_sight: Sequence[str]) -> None:
-    """Fold the inputs between the name of a plan and those that matter most, if some are named."""
+    """Fold the inputs between the name of a plan and the inputs in sight, if some are named."""
     if not in_sight:
         return
     end = [column.name for column in columns].index(in_sight[0]) + 1
@@ -419,7 +418,7 @@ def _alarms(sheet: Worksheet, columns: Sequence[Column], first: int, count: int)
 
 
 def alarm(sheet: Worksheet, area: str, formula: str) -> None:
-    """Make the cells of a range stand out if a formula, written for its first cell, is true."""
+    """Highlight the cells of a range if a formula, written for its first cell, is true."""
     fill, font = PatternFill(bgColor=f"FF{BAD_FILL}"), Font(color=f"FF{BAD_INK}", bold=True)
     rule = Rule(type="expression", dxf=DifferentialStyle(font=font, fill=fill), formula=[formula])
     sheet.conditional_formatting.add(area, rule)

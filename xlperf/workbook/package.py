@@ -142,8 +142,8 @@ class Formulas:
     def put(self, cell: Cell, formula: str, value: Any, style: str = "xlperf computed", number: str = "") -> None:
         """Write a formula to a cell and remember its value.
 
-        ``cell``: changed in place. ``formula``: starts with ``=``; structured references as files hold them. ``value``:
-        what the formula gives. ``style``: a style of :mod:`xlperf.workbook.style`. ``number``: number format.
+        ``cell``: changed in place. ``formula``: starts with ``=``; structured references as in files. ``value``: result
+        of the formula. ``style``: a style of :mod:`xlperf.workbook.style`. ``number``: number format.
         """
         put(cell, None, style, number or None)
         inside: Any = cell
@@ -246,7 +246,7 @@ def cell_value(column: Column, value: Any) -> float | bool | str | None:
 
 
 def data_rows(table: Table, columns: Sequence[Column]) -> list[list[float | bool | str | None]]:
-    """Rows of a table as cells show them; columns that it lacks are blank, the word ``auto`` is kept."""
+    """Rows of a table as cells show them; missing columns are blank, and the word ``auto`` remains."""
     series: list[list[float | bool | str | None]] = []
     for column in columns:
         if column.name not in table:
@@ -300,16 +300,16 @@ def write_table(
     fitted: bool = False,
     one_line: Container[str] = (),
 ) -> str:
-    """Write a native table whose headers say the unit and whose header comments say the meaning.
+    """Write a native table with units in its headers and meanings in the header comments.
 
     - ``sheet``: changed in place; the workbook must have our styles.
-    - ``columns``: columns of the schema; inputs and results are told apart by colour.
-    - ``rows``: values as cells show them (:func:`data_rows`). A table without rows gets one blank row, as Excel wants.
+    - ``columns``: columns of the schema; inputs and results differ in colour.
+    - ``rows``: values as cells show them (:func:`data_rows`). A table without rows gets one blank row, as Excel needs.
     - ``top_left``: cell of the first header.
-    - ``name``: name of the table, unique in the workbook; the sheet's name when not given; "" writes no native table.
-    - ``freeze``: columns that stay in sight beside the header; None freezes nothing.
+    - ``name``: name of the table, unique in the workbook; by default the sheet's name; "" writes no native table.
+    - ``freeze``: columns frozen beside the header; None freezes nothing.
     - ``widths``: whether to set column widths.
-    - ``fitted``: whether the decimals of results are chosen by the values (:func:`fitted_format`) or by the unit alone.
+    - ``fitted``: whether values (:func:`fitted_format`) or the unit alone decide the decimals of results.
     - ``one_line``: columns whose text makes no row taller.
 
     Returns the range that the table covers: ``A4:H20``.
@@ -365,7 +365,7 @@ def _style(column: Column, offset: int) -> str:
 
 
 def _lines(text: str, across: float) -> int:
-    """Lines that a text takes in a column when it wraps at words, or inside those too long for a line."""
+    """Lines of a text in a column that wraps at words, or inside words too long for a line."""
     across = max(across, 1.0)
     lines, room = 1, across
     for word in text.split():

@@ -70,7 +70,7 @@ def _named(
 
 
 def add_styles(workbook: Workbook) -> None:
-    """Add our named styles to a workbook, those that it lacks; also sets the default font."""
+    """Add our missing named styles to a workbook, and set the default font."""
     known = set(workbook.named_styles)
     inside: Any = workbook
     inside._named_styles["Normal"].font = _font()
@@ -102,8 +102,8 @@ def put(
 ) -> Cell | MergedCell:
     """Set a cell to a value in one of our styles; text never becomes a formula, NaN becomes blank.
 
-    ``cell``: changed in place. ``value``: what it shows. ``style``: of :func:`add_styles`. ``number``: number format.
-    ``wrapped``: stand to the left, on several lines or on one; as the style says when not given. Returns the cell.
+    ``cell``: changed in place. ``value``: shown value. ``style``: of :func:`add_styles`. ``number``: number format.
+    ``wrapped``: left-aligned on several lines or on one; default: by the style. Returns the cell.
     """
     if isinstance(value, float) and not math.isfinite(value):
         value = None
@@ -232,15 +232,15 @@ def page_height(wide: float) -> float:
 
 
 def shrunk(wide: float, high: float) -> float:
-    """Scale at which an object of a width and a height fits on one page; 1 where it needs no shrinking. [-]"""
+    """Scale at which an object of a width and a height fits on one page; 1 if it fits unscaled. [-]"""
     return min(_PAGE[0] / wide, _PAGE[1] / high, 1.0)
 
 
 def keep_together(sheet: Worksheet, blocks: Iterable[tuple[int, int]], wide: float, repeated: int = 0) -> None:
     """Break pages before blocks of rows that a page would cut.
 
-    ``sheet``: changed in place. ``blocks``: first and last row of each, from the top; one that is higher than a page
-    begins on a page of its own. ``wide``: width of what is printed [cm]. ``repeated``: rows from the top on each page.
+    ``sheet``: changed in place. ``blocks``: first and last row of each, from the top; a block higher than a page begins
+    on a page of its own. ``wide``: printed width [cm]. ``repeated``: rows from the top on each page.
     """
     page = room = page_height(wide)
     row = 1
@@ -335,13 +335,13 @@ def number_format(column: Column) -> str:
 
 
 def fitted_format(column: Column, shown: Iterable[Any]) -> str:
-    """Number format of a column of results or fractions with the decimals that its values ask for, points in a line.
+    """Number format of a column of results or fractions with as many decimals as its values need, aligned at the point.
 
     >>> from xlperf.catalog.schema import column
     >>> fitted_format(column("training_results", "step_time"), [5.2148, 39.08, 0.0])
     '[=0]0;[<0.005]0.0E+00;#,##0.00'
 
-    Sections with a condition lose the sign of what is below 0, so changes are shown without powers of ten.
+    Sections with a condition lose the sign of values below 0, so changes are shown without powers of ten.
 
     >>> fitted_format(column("cost_bridge", "cost_change"), [0.0472, -0.0114])
     '#,##0.0000;-#,##0.0000;0'

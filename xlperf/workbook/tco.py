@@ -263,7 +263,7 @@ def _plan_formulas(kind: str, number: int, row: int, last: int) -> list[str]:
 
 
 def _hours(tables: Mapping[str, Table]) -> list[list[Any]]:
-    """What the formulas of the hours give while no yellow cell is filled."""
+    """Results of the hourly formulas while no yellow cell is filled."""
     prices, accelerators = tables["prices"], tables["accelerators"]
     columns = table_schema("prices").by_name
     known = {str(name).casefold(): row for row, name in enumerate(accelerators.text("accelerator").tolist())}
@@ -308,7 +308,7 @@ def _at_work(hour: list[Any], power: Any) -> list[Any]:
 
 
 def _plan_values(plan: Table, hours: list[list[Any]], results: Mapping[str, Any]) -> list[Any]:
-    """What the formulas of one plan give while no yellow cell is filled."""
+    """Results of the formulas of one plan while no yellow cell is filled."""
     places = {str(row[0]).casefold(): place for place, row in reversed(list(enumerate(hours, start=1))) if row[0]}
     accelerator, other, share = str(plan.text("accelerator")[0]), "", 0.0
     if plan.kind == "inference" and plan.filled("mode")[0] == "disaggregated":

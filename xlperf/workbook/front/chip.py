@@ -1,4 +1,4 @@
-"""The sheet ``Build a chip``: a form, its answer, what more of each budget is worth, and a table of chips around it."""
+"""The sheet ``Build a chip``: a form, its answer, the worth of more of each budget, and a table of chips around it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from xlperf.workbook.front.layout import (
 from xlperf.workbook.style import NAVY, RULE
 
 SOLD = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB")
-"""Accelerators that the chip is held against, those of them that the workbook has."""
+"""Accelerators for comparison with the chip, if the workbook has them."""
 _COSTS = (
     ("dies", "cost_dies", "K"), ("bad dies", "cost_defects", "K"), ("package", "cost_package", "M"),
     ("memory", "cost_memory", "L"), ("losses", "cost_losses", "M"), ("test", "cost_test", "M"),
@@ -62,12 +62,14 @@ _WORTH = 130
 _SHOWN = 42
 """Row of the first chip of the table, on the front sheet. [-]"""
 _RATE, _COST, _POWER, _BEST, _ALL_X, _REST, _FRONT = "X", "Y", "Z", "AA", "AB", "AC", "AD"
-"""Columns with results of the chips of the table: token/s, cost, power, whether none beats it; and what is drawn."""
+"""Result columns of the chips of the table: token/s, cost, power, whether the chip is on the frontier; and chart
+columns.
+"""
 _CHANGES = (
     ("mm\N{SUPERSCRIPT TWO} of silicon", "die_area", AREA_STEP), ("stack of memory", "memory_stacks", 0.0),
     ("W of power", "power_budget", POWER_STEP), ("MB of cache", "cache", CACHE_STEP),
 )  # fmt: skip
-"""What the next unit of is worth: words, entry, and its change over what the chip has; 0: by one."""
+"""Budgets whose next unit is valued: words, entry, and change over the chip's own; 0: by one unit."""
 
 
 def chip_sheet(sheet: Any, data: Any, live: Live, others: list[str]) -> None:
@@ -110,7 +112,7 @@ def chip_sheet(sheet: Any, data: Any, live: Live, others: list[str]) -> None:
 
 
 def _steps(data: Any, r: dict[str, str], live: Live) -> None:
-    """A unit's cost part by part, each on the sum of those before; columns H to O, rows 2 to 11."""
+    """Cost of a unit part by part, each on the sum of the earlier parts; columns H to O, rows 2 to 11."""
     heads = ("part", "USD", "below", "silicon", "memory", "package and test", "board and design", "all")
     for letter, words in zip("HIJKLMNO", heads, strict=True):
         live.put(data[f"{letter}2"], words)
@@ -149,7 +151,7 @@ def _asked_again(
 
 
 def _beside_others(data: Any, cells: Mapping[str, str], others: list[str], live: Live) -> None:
-    """What others offer, a row each; their forms below row 20 from column H on, answers in columns D to G."""
+    """Accelerators on offer, a row each; their forms below row 20 from column H on, answers in columns D to G."""
     asked = _asked_again(data, cells, 21, [{"accelerator": name} for name in others], 8, live)
     live.put(data["D1"], "beside what is sold")
     for row, (words, result, _, _) in enumerate(_COMPARED, start=3):
@@ -219,7 +221,7 @@ def _chips(
 
 
 def _changes(data: Any, cells: Mapping[str, str], r: Mapping[str, str], live: Live) -> None:
-    """The chip with all that it chose held, then with more and with less of each budget; from AA on what that adds."""
+    """The chip with its choices fixed, then with more and with less of each budget; the gains from column AA on."""
     held = {name: f"={r[name]}" for name in ("num_dies", "die_area", "cache", "memory_stacks")}
     held |= {"area_budget": "auto", "cost_budget": "auto"}
     power = f"IF(ISNUMBER({cells['power_budget']}),{cells['power_budget']},{r['thermal_design_power']})"
@@ -293,7 +295,7 @@ def _number() -> int:
 
 
 def _worth(sheet: Any, data: Any, live: Live) -> None:
-    """What the next unit of each budget is worth in purchase price, what it costs, and whether it pays."""
+    """Worth of the next unit of each budget in purchase price, its cost, and whether it pays."""
     heading(sheet, "M23", "What the next unit is worth (USD of the price)", "R", live)
     for letter, words in zip("OPQR", ("token/s", "worth", "costs", "verdict"), strict=True):
         put(sheet, f"{letter}24", words, "head")
@@ -309,7 +311,7 @@ def _worth(sheet: Any, data: Any, live: Live) -> None:
 
 
 def _list(sheet: Any, data: Any, live: Live) -> None:
-    """The chips of the table, those that no other beats in colour; a chip without an answer says why."""
+    """The chips of the table, the frontier in colour; a chip without an answer shows the reason."""
     heads = ("technology", "memory stacks", "cache (MB)", "dies", "token/s", "USD a unit", "W", "best")
     letters = "BCDFGHIJ"
     for letter, words in zip(letters, heads, strict=True):

@@ -32,7 +32,7 @@ from xlperf.workbook.front.plan_card import TIME, letters_from, pulled_cell
 from xlperf.workbook.style import INK, NAVY, RULE
 
 FIRST_CHOICE = ("Llama-3 70B, 64 H100, bf16", "Llama-3 70B, 64 B200, bf16")
-"""What is compared first, if the workbook has these plans."""
+"""Plans of the first comparison, if the workbook has them."""
 SHOWN = 17
 """Settings that differ, at the most. [-]"""
 _SPARE = 20
@@ -161,7 +161,7 @@ def _numbers(data: Any, kind: str, chosen: Sequence[str], live: Live) -> dict[st
 
 
 def _chosen(data: Any, at: Mapping[str, Mapping[str, Pair]], live: Live) -> dict[str, Pair]:
-    """What both kinds of plan have, of the kind that was chosen; from row 3 of column K on, plans in L and M."""
+    """Results that both kinds of plan have, of the chosen kind; from row 3 of column K on, plans in L and M."""
     names = {
         "rate": ("token/s per accelerator", "tokens_per_second_per_accelerator", "tokens_per_second_per_accelerator"),
         "cost": ("USD per million tokens", _COST["training"], _COST["inference"]),
@@ -183,9 +183,9 @@ def _chosen(data: Any, at: Mapping[str, Mapping[str, Pair]], live: Live) -> dict
 
 
 def _parts(data: Any, at: Mapping[str, Mapping[str, Pair]], r: Mapping[str, Pair], live: Live) -> None:
-    """Milliseconds of an accelerator per token by part, from row 14 on; what they add up to; memory, from row 27 on.
+    """Milliseconds of an accelerator per token by part, from row 14 on; their sum; memory, from row 27 on.
 
-    Columns N and O: plans; P: change; Q to T: what a waterfall from one plan to the other is drawn from.
+    Columns N and O: plans; P: change; Q to T: cells of a waterfall from one plan to the other.
     """
     for letter, words in zip("KLMNOPQRS", ("part", "A", "B", "change", "size", "below", "plan", "more", "less"),
                              strict=True):  # fmt: skip
@@ -236,7 +236,7 @@ def _parts(data: Any, at: Mapping[str, Mapping[str, Pair]], r: Mapping[str, Pair
 
 
 def _settings(sheet: Any, data: Any, live: Live) -> None:
-    """Settings that differ, those of the kind that was chosen, below the choice."""
+    """Differing settings of the chosen kind, below the choice."""
     put(sheet, "B9", "SETTINGS THAT DIFFER", "group")
     for letter, words in (("C", "A"), ("D", "B")):
         put(sheet, f"{letter}9", words, "group")

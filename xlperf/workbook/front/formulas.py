@@ -1,7 +1,7 @@
-"""Formulas of the front sheets with the values that they have: what a file shows where the add-in is not installed.
+"""Formulas of the front sheets with their values, for programs without the add-in.
 
-A small evaluator of the functions that these sheets use; a worksheet function of xlperf goes to a session, as it does
-from a cell. LibreOffice computes the same numbers (a test compares every cell).
+A small evaluator of the functions in these sheets; a session answers worksheet functions of xlperf, as from a cell.
+LibreOffice computes the same numbers (a test compares every cell).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class _Failed(Exception):
 
 @dataclass
 class Live:
-    """Cells of front sheets as they are written, formulas with their values.
+    """Cells of front sheets as written, formulas with their values.
 
     - ``formulas``: of the workbook.
-    - ``catalog``: what the cell that the name ``catalog`` means stands for; without one no values are computed.
-    - ``columns``: cells of the columns of tables that formulas name, by the reference that they have there.
+    - ``catalog``: content of the cell named ``catalog``; without one no values are computed.
+    - ``columns``: cells of the columns of tables that formulas name, by their reference.
     """
 
     formulas: Formulas
@@ -69,7 +69,7 @@ class Live:
         self.values[cell.parent.title, cell.coordinate] = words
 
     def value_of(self, formula: str, sheet: str) -> Any:
-        """Value of a formula that stands on a sheet.
+        """Value of a formula on a sheet.
 
         >>> Live(Formulas(), None).value_of('IF(2>1,"a"&TEXT(1234.5,"#,##0"),0)', "s")
         'a1,234'
@@ -101,7 +101,7 @@ _PLACE = re.compile(r"\{(\w+)(?::([^}]*))?\}")
 
 
 def worded(words: str, cells: Mapping[str, str]) -> str:
-    """A formula that joins words and cells, those with a number format as it writes them.
+    """A formula that joins words and cells; cells with a number format use it.
 
     >>> worded("{a}: {b:0.0} s", {"a": "A1", "b": "B1"})
     'A1&": "&TEXT(B1,"0.0")&" s"'

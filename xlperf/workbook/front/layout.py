@@ -39,7 +39,7 @@ from xlperf.workbook.front.formulas import Live, worded
 from xlperf.workbook.style import BAD_FILL, BAD_INK, INK, INPUT_INK, MUTED, NAVY, RULE, number_format
 
 FACE = "Calibri"
-"""Its widths equal those of Carlito, which stands for it if it is not installed."""
+"""Its widths equal Carlito's, the substitute if it is not installed."""
 CARD, TINT = "F4F6F8", "E8F1F8"
 BLUE, SKY, GREEN, AMBER, ORANGE, GREY = "0072B2", "56B4E9", "009E73", "E69F00", "D55E00", "C3CBD3"
 SHEETS = ("Serve", "Train", "Build a chip", "Compare")
@@ -127,7 +127,7 @@ def border(sheet: Any, area: str, top: tuple[str, str] | None = None, bottom: tu
 
 
 def last_row(title: str) -> int:
-    """Last row of a front sheet, that of its foot. [-]"""
+    """Row of the foot of a front sheet, its last row. [-]"""
     return _LAST_ROW.get(title, 33)
 
 
@@ -160,7 +160,7 @@ def page(sheet: Any, question: str, live: Live) -> None:
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of a form: a column of its kind, its first value, what stands beside it, and words to choose from."""
+    """A row of a form: a column of its kind, its first value, the note beside it, and words to choose from."""
 
     column: str
     value: str
@@ -232,7 +232,7 @@ def results(data: Any, kind: str, area: str, live: Live) -> dict[str, str]:
 
 
 def beside(sheet: Any, kind: str, live: Live, results: Mapping[str, str]) -> None:
-    """What stands beside the entries: what was chosen, else a unit."""
+    """Notes beside the entries: the chosen value, else a unit."""
     for row, own in enumerate(form_rows(kind), start=5):
         if isinstance(own, Entry) and own.beside:
             words = f'=IFERROR({worded(own.beside, results)},"")' if "{" in own.beside else own.beside
@@ -407,7 +407,7 @@ def bars(
     data: Any, names: str, rows: tuple[int, int], columns: str, colours: Sequence[str], number: str, *,
     lying: bool = True, gap: int = 40, stacked: bool = False, formats: bool = True,
 ) -> BarChart:  # fmt: skip
-    """Bars of columns of a sheet, over each other or stacked; the header row names the series; no label where 0.
+    """Bars of columns of a sheet, over each other or stacked; the header row names the series; no label for 0.
 
     ``formats`` gives the cells the number format of the labels.
     """

@@ -54,7 +54,7 @@ def money_of_training(sheet: Any, r: Mapping[str, str], cells: Mapping[str, str]
 
 
 def _facility(r: Mapping[str, str], cells: Mapping[str, str], fits: str) -> str:
-    """Power of the facility, and what fits in its limit if it has one."""
+    """Power of the facility, and the fleet within its limit if it has one."""
     limit = cells["facility_power_limit"]
     within = f'" of "&TEXT({limit},"0.0##")&" MW"&{fits}'
     return f'TEXT({r["power"]},"0.00")&IF(ISNUMBER({limit}),{within}," MW from the grid")'
@@ -63,7 +63,7 @@ def _facility(r: Mapping[str, str], cells: Mapping[str, str], fits: str) -> str:
 def _table(
     sheet: Any, words: str, heads: Sequence[str], rows: Sequence[Sequence[str]], r: Mapping[str, str], live: Live
 ) -> None:
-    """Rows of a name and three costs below a heading; dashes for what is not known."""
+    """Rows of a name and three costs below a heading; dashes for unknown costs."""
     heading(sheet, f"F{TOP}", words, "K", live)
     for letter, head in zip("HIK", heads, strict=True):
         put(sheet, f"{letter}{TOP + 1}", head, "head")

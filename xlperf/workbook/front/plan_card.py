@@ -66,7 +66,7 @@ MEMORY: Mapping[str, Parts] = {
         "activations": ("memory_activations",),
     },
 }
-"""Parts of memory; what is reserved beside them and what is free is shown after them."""
+"""Parts of memory; reserved and free memory follow them."""
 COST: Mapping[str, str] = {
     "accelerator": "accelerator_cost",
     "server": "server_cost",
@@ -84,7 +84,7 @@ _DEFAULTS = {
     "inference": ("software", "pipeline_parallel", "expert_parallel", "data_parallel_attention", "context_parallel",
                   "kv_precision", "mode", "memory_fraction"),
 }  # fmt: skip
-"""Columns whose default a card names where they are blank."""
+"""Columns whose default a card names if they are blank."""
 _COMMUNICATION = ("tensor, context, experts", "pipeline", "data parallel", "communication")
 _USED = {"training": "memory_reserved", "inference": "memory"}
 _SENTENCE = {
@@ -101,14 +101,14 @@ _SENTENCE = {
         "cost_per_million_output_tokens_all_in",
     ),
 }
-"""What a card says of a plan, and the cost that it adds if there is one."""
+"""Results in the sentence of a card, and the cost that it adds if known."""
 _PRICED = ", ${{{}:0.00}} per million tokens"
 
 
 def plan_cards(book: Any, data: Any, live: Live) -> None:
     """Fill the cards above the sheets of plans, and the sheet that holds their numbers.
 
-    ``book``: whose sheets of plans stand. ``data``: for the numbers. ``live``: writes formulas with their values.
+    ``book``: with sheets of plans. ``data``: for the numbers. ``live``: writes formulas with their values.
     """
     for kind, first in FIRST.items():
         sheet = book[kind]
@@ -141,10 +141,10 @@ def pulled_cell(column: Column, row: str) -> str:
 
 
 def plan_numbers(data: Any, kind: str, first: str, chosen: str, live: Live) -> dict[str, str]:
-    """Inputs and results of the plan whose name stands in a cell; the cell of each, by name.
+    """Inputs and results of the plan whose name is in a cell; the cell of each, by name.
 
-    In columns from ``first`` on: header, value, what is stated beside the inputs in sight so far, default, defaults so
-    far; the parts of time and memory that charts are drawn from stand right of them.
+    In columns from ``first`` on: header, value, further stated inputs so far, default, defaults so far; right of them
+    the parts of time and memory for charts.
     """
     head, value, stated, default, defaults, part, plain, special = letters_from(first, 8)
     live.put(data[f"{head}1"], f"{kind}: the plan in the card")
@@ -197,7 +197,7 @@ def plan_numbers(data: Any, kind: str, first: str, chosen: str, live: Live) -> d
 
 
 COST_TOP = 22
-"""Row of the header of the parts of cost; those of time and memory stand above them."""
+"""Row of the header of the parts of cost, below the parts of time and memory."""
 
 
 def _cost_numbers(data: Any, cells: Mapping[str, str], letters: tuple[str, str, str], live: Live) -> None:

@@ -243,7 +243,7 @@ def _others(sheet: Any, data: Any, r: dict[str, str], live: Live) -> None:
 
 
 def _sure(r: dict[str, str]) -> str:
-    """How many accelerators are enough with 80 % probability, and what share of each budget is in use."""
+    """Accelerators that are enough with 80 % probability, and the used share of each budget."""
     shares = (("memory", "memory_used"), ("speed", "speed_used"), ("first token", "ttft_used"))
     used = '&", '.join(f'{words} "&TEXT({r[name]},"0 %")' for words, name in shares)
     return f'"To be 80 % sure: "&TEXT({r["accelerators_sure"]},"#,##0")&"; in use: {used}'
@@ -296,7 +296,7 @@ def train_sheet(sheet: Any, data: Any, live: Live) -> None:
 
 
 def _parts(data: Any, r: dict[str, str], live: Live) -> None:
-    """Shares of a step, what trains and what is lost in series of their own; memory by part; columns D to J."""
+    """Shares of a step, useful and lost time in series of their own; memory by part; columns D to J."""
     for letter, words in zip("DEF", ("part", "trains", "lost"), strict=True):
         live.put(data[f"{letter}2"], words)
     for row, (name, words) in enumerate(TRAINING_PARTS.items(), start=3):

@@ -38,10 +38,10 @@ def live_cells(
     formulas: Formulas,
     results: Mapping[str, Mapping[str, list[Any]]],
 ) -> Live:
-    """What computes the formulas of front sheets and cards, over the plans and the checks of a workbook.
+    """Evaluator of the formulas of front sheets and cards, over the plans and the checks of a workbook.
 
-    ``tables``: sheets of the workbook by kind. ``catalog``: for the values beside the formulas; none: formulas alone.
-    ``formulas``: where the values are kept; the checks stand there. ``results``: cells of live results, by kind and
+    ``tables``: sheets of the workbook by kind. ``catalog``: for the values beside the formulas; None writes formulas
+    alone. ``formulas``: collects values, with the checks already there. ``results``: cells of live results, by kind and
     name.
     """
     live = Live(formulas, catalog)
@@ -63,8 +63,8 @@ def live_cells(
 def question_sheets(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> None:
     """Add the front sheets, first in the workbook, and the sheets that hold their numbers, last so far.
 
-    ``workbook``: changed in place; the name ``catalog`` and the names of drop-downs stand in it. ``tables``: sheets of
-    the workbook by kind. ``live``: writes formulas with their values.
+    ``workbook``: changed in place; it has the name ``catalog`` and the names of drop-downs. ``tables``: sheets of the
+    workbook by kind. ``live``: writes formulas with their values.
     """
     known = set(tables["accelerators"].text("accelerator").tolist())
     others = [name for name in OTHERS if name in known]
@@ -144,7 +144,7 @@ def _rows_named(table: Table, column: str, names: set[str]) -> Table:
 
 
 def _kinds(plans: Table, catalog: Catalog) -> list[str]:
-    """What kind of plan each row is an example of."""
+    """Kind of plan that each row is an example of."""
     searched = np.zeros(len(plans), dtype=bool)
     for rows in plans.auto.values():
         searched |= rows

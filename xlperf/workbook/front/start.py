@@ -1,4 +1,4 @@
-"""The front sheet: what the workbook is, how to use it, two cards with live results, legend, contents, choices."""
+"""The front sheet: purpose of the workbook, first steps, two cards with live results, legend, contents, choices."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ _STEPS_OF_EMPTY = (
     "Add rows of accelerators, networks, models and prices; xlperf add makes them from files.",
     *_STEPS[2:],
 )
-"""Where there are no front sheets yet: they ask for models, accelerators and the tables of technology."""
+"""Words for a workbook without front sheets, which need models, accelerators and the tables of technology."""
 _LEGEND_TOP = 42
 _CHOICES_TOP = 54
 
@@ -114,7 +114,7 @@ def card(kind: str) -> list[list[Any]]:
 
 
 def catalog_kinds(tables: Iterable[str]) -> list[str]:
-    """Sheets whose content the catalog cell names: with devices and designs also what these are made from."""
+    """Sheets in the catalog cell, with the inputs of devices and designs if these are present."""
     present = set(tables)
     behind = TECHNOLOGY_TABLES if "devices" in present else ()
     made = ("process_nodes", "packages") if present & {"devices", "chiplets"} else ()
@@ -227,7 +227,7 @@ def _card(
 
 
 def _verdict(sheet: Worksheet, letters: tuple[str, str], formula: str, value: Any, formulas: Formulas) -> None:
-    """One line above a card: ok, what was assumed, or what is wrong with it, which then stands out."""
+    """One line above a card: ok, the assumptions, or the fault, highlighted."""
     row = CARD_TOP - 2
     cell: Any = sheet[f"{letters[0]}{row}"]
     formulas.put(cell, formula, value, "xlperf reason")
@@ -271,7 +271,7 @@ def _contents(sheet: Worksheet, top: int, tables: Mapping[str, Table]) -> None:
 
 
 def _softwares(kind: str, calibration: Table) -> list[str]:
-    """Training stacks or serving engines that the calibration knows: what a plan may name as its software."""
+    """Training stacks or serving engines of the calibration, the choices of a plan's software."""
     stack = "training_" if kind == "training" else "serving_"
     keyed = zip(calibration.text("family").tolist(), calibration.text("software").tolist(), strict=True)
     default = table_schema(kind).by_name["software"].default
@@ -306,7 +306,7 @@ def _names(workbook: Workbook, kinds: Iterable[str]) -> None:
 
 TOP = 5
 _RANGES = 7
-"""Column where the ranges stand that the examples read. [-]"""
+"""Column of the ranges that the examples read. [-]"""
 _WORDS_OF_ARGUMENTS = (
     "From the same list that the function wizards show. An example is a text: copy it into a blank cell of this sheet. "
     "Where it says block, mark the cells below and to the right too and enter it with Ctrl+Shift+Enter; Excel spills. "
@@ -352,7 +352,7 @@ def _table(sheet: Worksheet, top: int, headers: tuple[str, ...], rows: Sequence[
 
 
 def _ranges(sheet: Worksheet) -> tuple[dict[str, str], int]:
-    """Write the ranges of the examples: where each of them is, and the row below them."""
+    """Write the ranges of the examples, with their cells, and the row below them."""
     places, row = {}, TOP
     for name, cells in example_ranges().items():
         put(sheet.cell(row, _RANGES), f"Example: {name}", "xlperf heading")

@@ -1,4 +1,4 @@
-"""The report workbook: plans, results, if time and memory go, and what it all rests on."""
+"""The report workbook: plans, results, parts of time and memory, and assumptions."""
 
 from __future__ import annotations
 
@@ -80,17 +80,17 @@ def write_report(
 ) -> None:
     """Write a report workbook; the same arguments give the same bytes.
 
-    - ``path``: where; an old file is replaced whole.
-    - ``catalog``: what the plans were computed with.
+    - ``path``: file; replaced whole.
+    - ``catalog``: catalog of the plans.
     - ``plans``: training and inference plans.
     - ``results``: their results, one table for each of the plans.
-    - ``date``: date that the report carries.
+    - ``date``: date of the report.
     - ``study``: name of the study; part of the title.
-    - ``explain``: operators of one plan; :func:`xlperf.engine.explain` when not given.
-    - ``limits``: what a plan gives at every load; :func:`xlperf.explore.frontier.points` when not given.
-    - ``uncertain``: whether a sheet has percentiles of times and costs, drawn anew.
+    - ``explain``: operators of one plan; default :func:`xlperf.engine.explain`.
+    - ``limits``: results of a plan at every load; default :func:`xlperf.explore.frontier.points`.
+    - ``uncertain``: whether a sheet has newly drawn percentiles of times and costs.
 
-    Raises InputError where there are no plans, or the file cannot be written.
+    Raises InputError without plans, or if the file cannot be written.
     """
     workbook = report_workbook(
         catalog, plans, results, date=date, study=study, explain=explain, limits=limits, uncertain=uncertain
@@ -99,9 +99,9 @@ def write_report(
 
 
 def answers(catalog: Catalog, plans: Sequence[Table], results: Sequence[Table]) -> list[Finding]:
-    """What the summary of a report answers: fastest, cheapest, tightest, doubtful, each with its plan.
+    """Answers of a report's summary: fastest, cheapest, tightest, doubtful, each with its plan.
 
-    ``catalog``, ``plans``, ``results``: as :func:`write_report` takes them.
+    ``catalog``, ``plans``, ``results``: as for :func:`write_report`.
     """
     groups = tuple(Plans(plan, result, catalog) for plan, result in zip(plans, results, strict=True) if len(plan))
     return findings(Report(catalog, groups, (), datetime.date.min, "", xlperf.__version__))
@@ -110,10 +110,10 @@ def answers(catalog: Catalog, plans: Sequence[Table], results: Sequence[Table]) 
 def write_study_report(
     path: str | Path, study: Study, inputs: Inputs, outcome: Outcome, *, date: datetime.date
 ) -> None:
-    """Write the report of a study: its question, tables and charts, then what any report has of its plans.
+    """Write the report of a study: its question, tables and charts, then the sheets of every report.
 
-    ``path``: where; an old file is replaced whole. ``inputs``: what it started from. ``outcome``: what it found.
-    ``date``: date that the report carries. Raises InputError where there are no plans, or the file cannot be written.
+    ``path``: file; replaced whole. ``inputs``: inputs of the study. ``outcome``: its results. ``date``: date of the
+    report. Raises InputError without plans, or if the file cannot be written.
     """
     from xlperf.workbook.report.studies import study_sheets
 
@@ -138,7 +138,7 @@ def report_workbook(
 ) -> Workbook:
     """A report in memory: the arguments of :func:`write_report`, without a path; ``findings`` come first.
 
-    Raises InputError where there are no plans.
+    Raises InputError without plans.
     """
     groups = tuple(Plans(plan, result, catalog) for plan, result in zip(plans, results, strict=True) if len(plan))
     if not groups:
@@ -205,7 +205,7 @@ _Fill = Callable[["Worksheet"], None]
 
 
 def _plan_sheets(report: Report, limits: Limits | None) -> dict[str, _Fill | None]:
-    """Sheets of plans and of where their time goes; None for those without content."""
+    """Sheets of plans and of the parts of their time; None for sheets without content."""
     filled: dict[str, _Fill | None] = {}
     for name, time, time_sheet in (
         ("training", "step time", step_time_sheet),
@@ -232,7 +232,7 @@ def _cost_sheets(report: Report) -> dict[str, _Fill | None]:
 
 
 def _plan_sheet(sheet: Worksheet, group: Plans) -> None:
-    """Every plan column that is used, folded but for those that matter most, then every result."""
+    """Every used plan column, folded except the most important ones, then every result."""
     inputs = group.inputs
     if group.plans.schema.key not in inputs:
         inputs = [group.plans.schema.key, *inputs]

@@ -32,7 +32,7 @@ _SHARE_WIDTH, _SIDE_WIDTH, _GAP = 20.5, 12.5, 0.3
 
 @dataclass(frozen=True)
 class _Field:
-    """A column of the table under the charts: what it is, its values, and its colour in the charts."""
+    """A column of the table under the charts: its name, its values, and its colour in the charts."""
 
     column: Column
     values: Sequence[Any]
@@ -40,7 +40,7 @@ class _Field:
 
 
 def step_time_sheet(sheet: Worksheet, group: Plans) -> None:
-    """Fill the sheet that says where a training step's time goes."""
+    """Fill the sheet with the parts of a training step's time."""
     rows = _shown(group)
     total = group.number("step_time")[rows]
     shares = _shares(group, rows, total, "step time")
@@ -59,7 +59,7 @@ def step_time_sheet(sheet: Worksheet, group: Plans) -> None:
 
 
 def inference_time_sheet(sheet: Worksheet, group: Plans) -> None:
-    """Fill the sheet that says where the time of a decode step and of a request goes."""
+    """Fill the sheet with the parts of the time of a decode step and of a request."""
     rows = _shown(group)
     parts = [group.number(part.name)[rows] for part in group.time_parts()]
     total = np.nansum(parts, axis=0) if parts else np.full(len(rows), np.nan)
@@ -286,15 +286,15 @@ _MOST_ROWS = 130
 """Rows of a study's table that are printed, about three pages. [-]"""
 _EMU_PER_CM = 360000
 _PAGE_SHAPE = 0.75
-"""Height over width of what a page takes, with a little more, which makes it smaller by as much."""
+"""Height over width of a page, with a little more, which shrinks the print by as much."""
 _NOTE = "further rows and columns: in the workbook"
 
 
 def set_paper(workbook: Workbook, brief: bool = False) -> None:
-    """Limit what each sheet prints, so that a report of a hundred plans stays a document of thirty pages.
+    """Limit the printed part of each sheet, so that a report of a hundred plans stays a document of thirty pages.
 
-    ``workbook``: report, changed in place. ``brief``: whether only the first results and the first charts of all plans
-    are printed: a study of hundreds of plans says in sheets of its own what it finds.
+    ``workbook``: report, changed in place. ``brief``: whether to print only the first results and the first charts of
+    all plans: a study of hundreds of plans has its findings on sheets of its own.
     """
     for sheet in workbook.worksheets:
         if sheet.title in _PLAN_SHEETS:
@@ -368,7 +368,7 @@ def _charts(sheet: Worksheet, only_first: bool) -> None:
 
 
 def _corner(sheet: Worksheet, anchor: Any) -> tuple[int, float]:
-    """Row of a chart, which stands in column A if it is anchored at a cell, and its distance from the left [cm]."""
+    """Row of a chart, at column A if it is anchored at a cell, and its distance from the left [cm]."""
     if isinstance(anchor, str):
         return int(anchor.lstrip("A")), 0.0
     corner = anchor._from

@@ -1,4 +1,4 @@
-"""What accelerators and tokens cost, from the wafer to the power: waterfalls, tornado, cost of a token by part."""
+"""Cost of accelerators and tokens, from the wafer to the power: waterfalls, tornado, cost of a token by part."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _TOP = 4
 _ACROSS = 33.4
 _HEIGHT = 8.9
 _PAGE = 19.5
-"""What a page of such a width takes below a heading. [cm]"""
+"""Height of a page of this width below a heading. [cm]"""
 _COLOURS = {
     "hour_dies": BLUE,
     "hour_memory": GREEN,
@@ -291,7 +291,7 @@ def _tornado_chart(sheet: Worksheet, decisive: Table, top: int, subject: str, ro
 
 
 def owned_groups(report: Report) -> list[tuple[Plans, Table]]:
-    """Plans with what they cost their owner; groups in which no plan has a server are left out."""
+    """Plans with their owner's costs; groups without a server for any plan are left out."""
     if not len(report.catalog.tables["servers"]):
         return []
     owned = [(group, evaluate_ownership(group.plans, report.catalog, results=group.results)) for group in report.groups]
@@ -386,7 +386,7 @@ def _token_block(sheet: Worksheet, group: Plans, costs: Table, top: int) -> int:
 
 
 def bridge_sheet(sheet: Worksheet, catalog: Catalog, groups: Sequence[tuple[Plans, Table]]) -> None:
-    """Fill the sheet that goes from cost and energy at the sheet prices to those of the owner, line by line."""
+    """Fill the sheet that bridges cost and energy at the sheet prices to the owner's, line by line."""
     top = _TOP
     column_widths(sheet, 54, 66, 17, 17, 14, 14)
     for group, _ in groups:

@@ -35,7 +35,7 @@ MEMORY_VIEWS = frozenset(f"memory_{what}" for what in (
     "reserved", "capacity", "layer_activations", "first_stage", "middle_stage", "last_stage",
     "low", "high", "share",
 ))  # fmt: skip
-"""Results that are no part of the memory beside the others: wholes, ends of a band, and what is within a part."""
+"""Memory results outside the parts: totals, ends of a band, and parts of parts."""
 
 
 @dataclass(frozen=True)
@@ -117,11 +117,11 @@ class Plans:
         return np.flatnonzero(np.isin(np.array(self.states, dtype=object), states))
 
     def time_parts(self) -> list[Column]:
-        """Parts of the time of a step, but those that are zero in every plan."""
+        """Parts of the time of a step that are not zero in every plan."""
         return self._present([column for column in self.outputs if column.name.startswith("time_")])
 
     def memory_parts(self) -> list[Column]:
-        """Parts of the memory of the accelerator that needs most, but those that are zero in every plan."""
+        """Parts of the memory of the fullest accelerator that are not zero in every plan."""
         named = [column for column in self.outputs if column.name.startswith("memory_")]
         return self._present([column for column in named if column.name not in MEMORY_VIEWS])
 
@@ -195,7 +195,7 @@ def extra_column(name: str, unit: str, meaning: str, kind: str = "result") -> Co
 
 
 def short(text: str, most: int = 46) -> str:
-    """A text cut to a length, with an ellipsis where it was cut.
+    """A text cut to a length, with an ellipsis at the cut.
 
     >>> short("Llama", 10)
     'Llama'
@@ -325,7 +325,7 @@ def catalog_sheet(sheet: Worksheet, report: Report, kind: str) -> None:
 
 
 def assumptions_sheet(sheet: Worksheet, report: Report) -> None:
-    """Fill the sheet that says what the numbers rest on."""
+    """Fill the sheet of assumptions behind the numbers."""
     row = _TOP
     for name, value in _facts(report):
         put(sheet.cell(row, 1), name, "xlperf key")
@@ -412,7 +412,9 @@ def _facts(report: Report) -> list[tuple[str, str]]:
 
 
 def reasons_sheet(sheet: Worksheet, groups: Sequence[Plans]) -> None:
-    """Fill the sheet that lists every plan with a reason: refused ones first, then those too large, then remarks."""
+    """Fill the sheet that lists every plan with a reason: refused plans first, then plans that do not fit, then
+    remarks.
+    """
     columns = [
         extra_column("plan", "", "Name of the plan", "name"),
         extra_column("sheet", "", "Sheet of the plan", "text"),

@@ -1,4 +1,4 @@
-"""What limits plans (roofline, throughput against speed per user), how sure they are, which input decides."""
+"""Limits of plans (roofline, throughput against speed per user), their uncertainty, and the deciding inputs."""
 
 from __future__ import annotations
 

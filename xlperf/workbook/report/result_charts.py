@@ -1,4 +1,4 @@
-"""What a table of results shows: the columns of its chart, the answer in words; charts below designs and servers."""
+"""Charts of result tables: columns, answer in words; charts below designs and servers."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ Rows = Sequence[Sequence[Any]]
 
 @dataclass(frozen=True)
 class Kind:
-    """How tables that have some columns are drawn.
+    """Look of a chart for tables with some columns.
 
     - ``words``: title of the chart.
     - ``look``: ``bars``, ``stacked``, ``waterfall``, ``tornado``, ``points`` or ``lines``.
-    - ``labels``: columns whose texts name a row; none: its name and the inputs that differ.
-    - ``values``: columns that are drawn: amounts of bars; change and level of a waterfall; low, base and high of a
-      tornado; along and up of points.
-    - ``within``: only rows that have in this column what the first row has.
+    - ``labels``: columns whose texts name a row; none: its name and the differing inputs.
+    - ``values``: drawn columns: amounts of bars; change and level of a waterfall; low, base and high of a tornado; x
+      and y of points.
+    - ``within``: only rows with the first row's value in this column.
     - ``descending``: whether the largest comes first.
-    - ``answer``: what the first row is in words; "" if the lowest and the highest are said.
-    - ``limit``: column that stacked bars must not pass, drawn as a frame around each.
+    - ``answer``: the first row in words; "" names the lowest and the highest.
+    - ``limit``: limit of stacked bars, drawn as a frame around each.
     """
 
     words: str
@@ -58,7 +58,7 @@ class Kind:
 
     @property
     def of_one(self) -> bool:
-        """Whether the values are shares of a whole, which are said in per cent."""
+        """Whether the values are shares of a whole, shown in per cent."""
         return self.words.startswith("Share of")
 
 
@@ -84,18 +84,18 @@ KINDS = (
     Kind("Share of a step by part", "stacked", (), grouped("train_results", "step share")),
     Kind("Cost of a unit by part", "stacked", (), grouped("chip_results", "unit")),
 )  # fmt: skip
-"""Drawings by the columns that a table has: the first whose values are all there is taken."""
+"""Drawings by the columns of a table; the first one with all of its values applies."""
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """Numbers of a chart, as its sheet holds them below it.
+    """Numbers of a chart, on its sheet below it.
 
-    - ``columns``: what is drawn, one for each list of ``values``.
+    - ``columns``: drawn columns, one for each list of ``values``.
     - ``values``: numbers in the unit of their column; None if there is none.
     - ``series``: of points and lines the series of each row; empty for bars.
-    - ``title``: words of the chart, with what was left out.
-    - ``answer``: what the table says, in a line.
+    - ``title``: words of the chart, with omissions.
+    - ``answer``: the message of the table, in a line.
     """
 
     kind: Kind
@@ -108,10 +108,10 @@ class Drawing:
 
 
 def drawings(name: str, columns: Sequence[Column], rows: Rows, wanted: Sequence[str] = ()) -> list[Drawing]:
-    """Charts of a table of results; none if it has no number to draw.
+    """Charts of a table of results; none without a number to draw.
 
-    ``name``: of its sheet. ``rows``: values as cells show them. ``wanted``: columns that the command asked for, the
-    first ones drawn: objectives, results, what a solution varies.
+    ``name``: of its sheet. ``rows``: values as cells show them. ``wanted``: columns that the command asked for, drawn
+    first: objectives, results, the column that a solution varies.
     """
     place = {column.name: i for i, column in enumerate(columns)}
     if name == "frontier":
@@ -132,7 +132,7 @@ def drawings(name: str, columns: Sequence[Column], rows: Rows, wanted: Sequence[
 def _of_plans(
     columns: Sequence[Column], rows: Rows, place: dict[str, int], wanted: Sequence[str]
 ) -> list[Drawing | None]:
-    """Plans: what was asked for against each other or over what varies, and their memory by part."""
+    """Plans: requested results against each other or over the varied column, and memory by part."""
     asked = [name for name in wanted if name in place and any(_number(row[place[name]]) is not None for row in rows)]
     names = [*asked, *(n for n in _HEADLINES if n in place and any(_number(row[place[n]]) is not None for row in rows))]
     if not names:
@@ -194,7 +194,7 @@ def _varied_number(columns: Sequence[Column], rows: Rows) -> str:
 
 
 def row_names(columns: Sequence[Column], rows: Rows) -> list[str]:
-    """A text for each row: its name, and where several rows have that name what else differs between them."""
+    """A text for each row: its name, with differing inputs if several rows share the name."""
     key = next((i for i, c in enumerate(columns) if c.kind == "name" or c.name in ("name", "plan")), None)
     names = [str(row[key] or "") if key is not None else "" for row in rows]
     if len(set(names)) == len(names) and all(names):
@@ -283,9 +283,9 @@ def _points(
 def _answer(
     kind: Kind, columns: Sequence[Column], sequence: Sequence[tuple[str, Sequence[float | None]]], subject: str
 ) -> str:
-    """What a table says: the first row, or the lowest and the highest of its rows, of stacked parts of their sums.
+    """Message of a table: the first row, or the lowest and the highest of its rows; of stacked parts, of their sums.
 
-    ``subject``: what the rows are about, if only those of one are drawn.
+    ``subject``: subject of the rows, if only one subject is drawn.
     """
     column = columns[0]
 
@@ -348,7 +348,7 @@ _COLOURS_OF_HOUR = (BLUE, SKY, GREEN, GREY, AMBER, MUTED, ORANGE)
 def cost_charts(book: Any, live: Live) -> None:
     """Add a chart below each sheet of :data:`CHARTS` that the workbook has, if it has rows.
 
-    ``book``: changed in place. ``live``: whose values of formulas are kept as the points of the charts.
+    ``book``: changed in place. ``live``: its values of formulas become the points of the charts.
     """
     for kind, own in CHARTS.items():
         if kind not in book.sheetnames:

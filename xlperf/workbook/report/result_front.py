@@ -1,7 +1,7 @@
-"""What a workbook of results shows when it is opened: what was asked, the answer, its chart, and where the rows are.
+"""The front of a workbook of results: the question, the answer, its chart, and links to the rows.
 
-It is the last sheet and the one in front; the rows keep the first sheets, with their header in the first row, as
-programs read them.
+The front is the last sheet but opens first; rows keep the first sheets, with their header in the first row, for
+programs that read them.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ def add_front(
     wanted: Sequence[str] = (),
     said: Sequence[str] = (),
 ) -> None:
-    """Add the sheet that says what was asked and draws the answer; it is in front when the workbook is opened.
+    """Add the sheet with the question and a chart of the answer; the workbook opens on it.
 
     - ``workbook``: with the tables of results, each with its header in the first row.
-    - ``command``: what was run, such as ``xlperf search --frontier``.
-    - ``asked``: what it was given, by name.
+    - ``command``: the command, such as ``xlperf search --frontier``.
+    - ``asked``: its arguments, by name.
     - ``tables``: columns and rows of each sheet of results, as cells show them.
     - ``wanted``: columns that the command asked for, such as objectives.
-    - ``said``: what the command found, in words; what the charts show where it said nothing.
+    - ``said``: the command's answer in words; by default the message of the charts.
     """
     front: Any = workbook.create_sheet(ASKED)
     title(front, command, "What was asked, the answer in a chart, and the sheets that hold all rows.")
@@ -201,7 +201,7 @@ def _chart(sheet: Worksheet, drawing: Drawing, header: int, values: Sequence[Seq
 
 
 def _scatter(sheet: Worksheet, drawing: Drawing, header: int, size: tuple[float, float]) -> Any:
-    """Points or lines, a series for each run of rows; its name stands right of its first row."""
+    """Points or lines, a series for each run of rows; its name is right of its first row."""
     runs: list[list[int]] = []
     for i, series in enumerate(drawing.series):
         if runs and drawing.series[runs[-1][0]] == series:
@@ -227,11 +227,10 @@ def _scatter(sheet: Worksheet, drawing: Drawing, header: int, size: tuple[float,
 def write_diagnosis(
     path: str, diagnosis: Diagnosis, command: str, asked: Mapping[str, str], remedy: Sequence[str], plan: Table
 ) -> None:
-    """Write the sheets ``diagnosis`` and ``waterfall``, a plan, and what was asked with both charts in front.
+    """Write the sheets ``diagnosis`` and ``waterfall``, a plan, and the question with both charts in front.
 
-    ``path``: workbook; replaced whole. ``found``: what was measured and what would explain it. ``command``: what was
-    run. ``asked``: what it was given, by name. ``remedy``: in sentences. ``plan``: the better one, on a sheet named as
-    sheets of plans are.
+    ``path``: workbook; replaced whole. ``diagnosis``: measurements and their explanations. ``command``, ``asked``: the
+    command and its arguments, by name. ``remedy``: in sentences. ``plan``: the better one, on a sheet of plans.
     """
     book = Workbook()
     book.remove(book.worksheets[0])

@@ -124,7 +124,7 @@ def build_studies(*names: str) -> list[Path]:
 
 
 def study_sheets(workbook: Workbook, study: Study, inputs: Inputs, outcome: Outcome) -> None:
-    """Add the sheets of a study before those that any report has; the workbook opens on the first."""
+    """Add the sheets of a study before the sheets of every report; the workbook opens on the first."""
     front = workbook.create_sheet("study", 0)
     drawn: list[tuple[Chart, StudySheet, Worksheet, int]] = []
     machines = _colours_of_machines(outcome)
@@ -170,7 +170,7 @@ _LETTERS = (30, 52, 12, 90)
 
 
 def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcome, lead: Sequence[Any]) -> None:
-    """Question, finding, what to do and the first charts; then the other findings, settings and sheets."""
+    """Question, finding, recommendation and the first charts; then the other findings, settings and sheets."""
     colour: Any = sheet.sheet_properties
     colour.tabColor = style.TEAL
     inside: Any = sheet
@@ -217,7 +217,7 @@ def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcom
 
 
 def _settings(sheet: Worksheet, study: Study, values: Mapping[str, SettingValue], row: int) -> int:
-    """The settings of a study, those of ``values``; the row below them."""
+    """The settings of a study, from ``values``; the row below them."""
     for column, words in enumerate(("setting", "value", "unit", "meaning"), start=1):
         put(sheet.cell(row, column), words, "xlperf header")
     for setting in study.settings:
@@ -272,7 +272,7 @@ def _table_sheet(sheet: Worksheet, source: StudySheet, machines: Mapping[str, st
 
 
 def _below(sheet: Worksheet, area: str, source: StudySheet) -> str:
-    """What is printed of a sheet without charts: its table, and its heading if that is wider."""
+    """Printed part of a sheet without charts: its table, and its heading if that is wider."""
     last, row = coordinate_from_string(area.partition(":")[2])
     right = _anchor(sheet, min(_OF_HEADING * len(source.heading), SIZE[0] * 1.5))
     widest = max(column_index_from_string(last), column_index_from_string(right) - 1)
@@ -308,17 +308,17 @@ def _anchor(sheet: Worksheet, width: float) -> str:
 _MARKERS = ("circle", "square", "diamond", "triangle", "x", "plus", "star", "dash", "circle", "square")
 SIZE = (22.0, 11.0)
 _PAIR, _GAP = (17.0, 9.5), 0.6
-"""Size of charts that stand in pairs, which a window and a page take side by side, and what is between them. [cm]"""
+"""Size of charts in pairs, which fit beside each other in a window and on a page, and the gap between them. [cm]"""
 _MOST_HIGH = 16.0
 """Height of a chart at the most. [cm]"""
 _BARS = 0.34
-"""What the label of a bar takes down. [cm]"""
+"""Height of the label of a bar. [cm]"""
 _SMALLEST_TEXT = 0.68
 """How much smaller than life the first sheet of a study is printed on one page; smaller, it takes several. [-]"""
 _SMALLEST = 0.55
 """How much smaller than life charts with their table are printed on one page; smaller, they take several. [-]"""
 _FIRST_ROWS = 12
-"""Rows of a table that stand below its headers before a page ends. [-]"""
+"""Rows of a table below its headers on one page. [-]"""
 _OF_HEADING = 0.19
 """Width of a letter of a heading. [cm]"""
 
@@ -331,7 +331,7 @@ def _size(source: StudySheet) -> tuple[float, float]:
 
 
 def _height(chart: Chart, source: StudySheet) -> float:
-    """Height of a chart that its labels need; 0 for those without a label for each row. [cm]"""
+    """Height of a chart that its labels need; 0 for charts without a label for each row. [cm]"""
     first, last = chart.rows or (0, len(source.rows))
     each = 1.0 if chart.stacked else max(1.0, 0.4 * len(chart.y))
     return 4.2 + _BARS * (last - first) * each if chart.kind == "bars" else 0.0
@@ -416,7 +416,7 @@ def study_chart(
 
 
 def _shades(names: Collection[str], machines: Mapping[str, str]) -> dict[str, str]:
-    """Colours of series: of parts of time and memory and of machines their own, of others those that are free."""
+    """Colours of series: fixed for parts of time, memory and machines, free colours for other series."""
     taken = set(machines.values()) if any(name in machines for name in names) else set()
     free = [shade for shade in SERIES if shade not in taken] or list(SERIES)
     own = {
@@ -437,7 +437,7 @@ def _runs(values: Sequence[Any], first: int) -> list[tuple[int, int]]:
 
 
 def _reached(source: StudySheet, chart: Chart, values: Sequence[Any]) -> Sequence[Any]:
-    """Values that an axis has to reach: sums where bars are stacked."""
+    """Values that an axis has to reach: sums of stacked bars."""
     if not chart.stacked:
         return values
     columns = [source.values(name) for name in chart.y]
@@ -445,13 +445,13 @@ def _reached(source: StudySheet, chart: Chart, values: Sequence[Any]) -> Sequenc
 
 
 def _finished(drawn: Any, chart: Chart, values: Sequence[Any]) -> None:
-    """A logarithmic value axis where one is asked for."""
+    """A logarithmic value axis if requested."""
     if chart.log_y:
         log_axis(drawn.y_axis, values)
 
 
 def _draw_labelled_axes(drawn: Any, chart: Chart, labels: Cells, number: str) -> None:
-    """Axes of columns or lines over labels, which are turned where they would not stand side by side."""
+    """Axes of columns or lines over labels, turned if they do not fit beside each other."""
     letters = longest(labels)
     steep = letters * len(labels.values) > 90
     draw_axis(drawn.x_axis, chart.x_title, degrees=-45 if steep else 0, size=8)

@@ -1,4 +1,4 @@
-"""The first sheet of a report: what was computed, its findings in words, and links to the other sheets."""
+"""The first sheet of a report: its subject, its findings in words, and links to the other sheets."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _TABLES = {
     "inference": ("tokens_per_second_per_accelerator", "ttft tpot memory cost_per_million_output_tokens_all_in"),
 }
 SHEETS = {row["sheet"]: row["contents"] for row in resources.rows("workbook/report_sheets.csv")[1:]}
-"""Sheets of a report behind the summary, and what they show."""
+"""Sheets of a report behind the summary, and their contents."""
 
 
 def summary_sheet(sheet: Worksheet, report: Report) -> None:
@@ -205,7 +205,7 @@ def _chart(sheet: Worksheet, group: Plans, row: int, place: int, table: tuple[in
 
 
 def findings(report: Report) -> list[Finding]:
-    """What a reader should know first."""
+    """Findings for the top of the report."""
     results: list[Finding] = []
     training, inference = report.group("training"), report.group("inference")
     if training is not None:
@@ -345,7 +345,7 @@ def _alike(group: Plans, rows: np.ndarray, *same: str) -> Iterator[Finding]:
 
 
 def _doubtful(group: Plans, rows: np.ndarray, name: str) -> Iterator[Finding]:
-    """The plan with the widest band, and what of it is extrapolated."""
+    """The plan with the widest band, and its extrapolated parts."""
     if not {f"{name}_low", f"{name}_high"} <= set(group.results.columns):
         return
     low, middle, high = (group.number(column)[rows] for column in (f"{name}_low", name, f"{name}_high"))
