@@ -34,7 +34,7 @@ from xlperf.studies.outcome import (
 _WORK = {"inference": "serving", "training": "training"}
 _AGAINST = " against "
 _PROBE = 10_000.0
-"""Purchase price that stands for a blank one; what is found does not depend on it. [USD]"""
+"""Purchase price in place of a blank one; the break-even price does not depend on it. [USD]"""
 _VARIED = {
     "energy price": ("energy_prices", "energy_price", "USD/kWh", "Price of energy of both"),
     "years": ("years", "life", "year", "Years over which both are written off"),

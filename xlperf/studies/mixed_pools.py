@@ -30,7 +30,7 @@ _COST = "cost_per_million_output_tokens_all_in"
 
 
 class _Pairs:
-    """The cheapest plan of each pair of machines by prompt, (prompts, decode, prefill); -1: none meets the targets."""
+    """The cheapest plan of each pair of machines by prompt, (prompts, decode, prefill); -1: none is good."""
 
     def __init__(self, plans: Table, results: Table, targets: Sequence[float]) -> None:
         self.plans, self.results = plans, results
@@ -194,7 +194,7 @@ def _expert_pools(plans: Table, results: Table, targets: Sequence[float]) -> Ite
 
 
 def _within(results: Table, targets: Sequence[float]) -> Array:
-    """Cost of plans that fit and meet the targets of TTFT and TPOT, else infinite."""
+    """Cost of plans that fit within the TTFT and TPOT targets, else infinite."""
     ttft, tpot = (shown(results, name) for name in ("ttft", "tpot"))
     good = (results.number("fits") == 1) & (ttft <= targets[0]) & (tpot <= targets[1])
     cost = np.where(good, shown(results, _COST), np.inf)
