@@ -1,4 +1,4 @@
-"""Study a100-to-b200: a speed-up between two machines, factor by factor, and what a claimed one would need."""
+"""Study a100-to-b200: a speed-up between two machines factor by factor, and the conditions of a claimed speed-up."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _RATE = "tokens_per_second_per_accelerator"
 
 
 def analyse(inputs: Inputs) -> Outcome:
-    """Gain between every old and new plan, its factors, its ceilings, and what a claimed gain would need."""
+    """Speed-up of every old and new plan, its factors and ceilings, and the conditions of a claimed speed-up."""
     plans, catalog = inputs.table("training"), inputs.catalog
     names = [str(name) for name in plans.text("name")]
     starts, ends = (_positions(names, inputs, setting) for setting in ("old_plans", "new_plans"))
@@ -114,7 +114,7 @@ def analyse(inputs: Inputs) -> Outcome:
 
 
 def _by_factor(labels: Sequence[str], factors: Sequence[str], gains: np.ndarray) -> StudySheet:
-    """The same gains with a row for each factor, as charts draw them: one bar for each pair."""
+    """The same speed-ups with a row for each factor, one bar per pair in charts."""
     keys = [label.replace(" ", "_").replace(",", "") for label in labels]
     half = -(-len(keys) // 2)
     return pivot_of(
@@ -133,15 +133,15 @@ def _by_factor(labels: Sequence[str], factors: Sequence[str], gains: np.ndarray)
 
 
 def _positions(names: Sequence[str], inputs: Inputs, setting: str) -> list[int]:
-    """Plans whose names start with the words of a setting."""
-    found: list[int] = []
+    """Plans with names that start with the words of a setting."""
+    rows: list[int] = []
     for word in inputs.words(setting):
         prefix = [i for i, name in enumerate(names) if name.casefold().startswith(word.casefold())]
         if not prefix:
             place = f"{inputs.origin} [study, {setting.replace('_', ' ')}]"
             raise InputError(Fault(place, f'no plan starts with "{word}"; {nearest(word, names)}'))
-        found += prefix
-    return found
+        rows += prefix
+    return rows
 
 
 def _concatenated(tables: Sequence[Table]) -> Table:
@@ -177,7 +177,7 @@ def _plans_of(rows: Sequence[Mapping[str, object]], names: Sequence[str], like: 
 def _ceilings(
     inputs: Inputs, plans: Table, starts: Sequence[int], ends: Sequence[int], speeds: np.ndarray
 ) -> StudySheet:
-    """Predicted speed-ups beside the ratios of peak rates and bandwidths, which bound them."""
+    """Predicted speed-ups beside their bounds, the ratios of peak rates and bandwidths."""
     table = inputs.catalog.tables["accelerators"]
     rows = inputs.catalog.rows("accelerators", plans["accelerator"], plans, "accelerator")
     peak = peak_rates(plans, inputs.catalog)
@@ -209,7 +209,7 @@ def _ceilings(
 def _claim(
     inputs: Inputs, plans: Table, starts: Sequence[int], ends: Sequence[int], results: Table
 ) -> tuple[list[StudySheet], list[Finding], str]:
-    """What a claimed gain would imply: utilisation of the old machine, or handicaps of its baseline; in a sentence."""
+    """A sentence on a claimed speed-up: the utilisation of the old machine, or the handicaps of its baseline."""
     target, speeds, mfu = inputs.number("claimed_gain"), results[_RATE], results["mfu"]
     best = max(starts, key=lambda row: speeds[row])
     gains = speeds[list(ends)] / speeds[best]
@@ -285,7 +285,7 @@ def _short(
     totals: np.ndarray,
     needed: str,
 ) -> Iterator[Finding]:
-    """The gain with its largest factor, and what a claimed one would need."""
+    """The speed-up with its largest factor, and the condition of a claimed speed-up."""
     known = [place for place in range(len(pairs)) if np.isfinite(totals[place])]
     if not known:
         return

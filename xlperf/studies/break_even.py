@@ -1,4 +1,4 @@
-"""Study break-even: the rent and the purchase price at which another machine makes tokens as cheaply."""
+"""Study break-even: rent and purchase price at which a machine makes tokens as cheaply as another machine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from xlperf.studies.outcome import (
 _WORK = {"inference": "serving", "training": "training"}
 _AGAINST = " against "
 _PROBE = 10_000.0
-"""Purchase price that stands for a blank one; what is found does not depend on it. [USD]"""
+"""Purchase price in place of a blank one; the break-even price does not depend on it. [USD]"""
 _VARIED = {
     "energy price": ("energy_prices", "energy_price", "USD/kWh", "Price of energy of both"),
     "years": ("years", "life", "year", "Years over which both are written off"),
@@ -44,7 +44,7 @@ _VARIED = {
 
 
 class _Pair(NamedTuple):
-    """A kind of work, the machine whose price is asked, and the one it is held against."""
+    """A kind of work, the machine with the unknown price, and the reference machine."""
 
     kind: str
     machine: str
@@ -56,7 +56,7 @@ class _Pair(NamedTuple):
 
 
 class _Rents(NamedTuple):
-    """Of each pair at the rents of the sheet: both rents, and the break-even one. [USD/h]"""
+    """Rents of each pair at the sheet's terms, and the break-even rent. [USD/h]"""
 
     now: Array
     against: Array
@@ -64,7 +64,7 @@ class _Rents(NamedTuple):
 
 
 def analyse(inputs: Inputs) -> Outcome:
-    """Break-even rents and purchase prices of pairs of machines, and what energy, years and utilization change."""
+    """Break-even rents and purchase prices of pairs of machines, and their sensitivity to owner terms."""
     inputs = _loaded(inputs)
     results = {kind: evaluate(plans, inputs.catalog) for kind, plans in inputs.plans.items()}
     drawn = [(inputs.plans[kind], results[kind]) for kind in results]
@@ -88,7 +88,7 @@ def analyse(inputs: Inputs) -> Outcome:
 
 
 def _loaded(inputs: Inputs) -> Inputs:
-    """The inputs with open loads at their largest: at a given request rate every machine makes the same tokens."""
+    """The inputs at the largest open loads: at a given request rate every machine makes the same tokens."""
     plans = dict(inputs.plans)
     if "inference" in plans:
         tpot = objective_of("inference", "tpot").column
@@ -116,7 +116,7 @@ def _pairs(inputs: Inputs) -> Iterator[_Pair]:
 
 
 def _good(inputs: Inputs, results: Table) -> np.ndarray:
-    """Plans that fit, and of serving those that keep the target."""
+    """Plans that fit and, in serving, meet the target."""
     fits = results.number("fits") == 1
     return np.asarray(fits & (shown(results, "tpot") <= inputs.number("tpot_target")) if "tpot" in results else fits)
 
@@ -129,23 +129,23 @@ def _rows(inputs: Inputs, good: Mapping[str, np.ndarray], kind: str, machine: st
 def _rent(
     inputs: Inputs, results: Mapping[str, Table], good: Mapping[str, np.ndarray], pair: _Pair
 ) -> tuple[float, float, float]:
-    """Rents of both machines and the break-even one: the highest at which a plan makes a token as cheaply. [USD/h]"""
-    own, other = (_rows(inputs, good, pair.kind, name) for name in pair[1:])
+    """Rents of both machines and the break-even rent, the highest with equally cheap tokens. [USD/h]"""
+    asked, reference = (_rows(inputs, good, pair.kind, name) for name in pair[1:])
     cost, hour = (results[pair.kind].number(name) for name in (ALL_IN[pair.kind], "accelerator_hour_cost"))
-    found = break_even_cost_rate(hour[own], cost[own], np.nanmin(cost[other], initial=np.inf))
-    rent, other_rent, even = (float(rate) * HOUR for rate in (hour[own][0], hour[other][0], np.nanmax(found)))
-    return rent, other_rent, even
+    rents = break_even_cost_rate(hour[asked], cost[asked], np.nanmin(cost[reference], initial=np.inf))
+    rent, reference_rent, even = (float(rate) * HOUR for rate in (hour[asked][0], hour[reference][0], np.nanmax(rents)))
+    return rent, reference_rent, even
 
 
 def _stated(catalog: Catalog, machines: Sequence[str]) -> Array:
-    """Purchase prices of the sheet prices; NaN where it has none. [USD]"""
+    """Purchase prices of the sheet prices, NaN without one. [USD]"""
     prices = catalog.tables["prices"]
     known = dict(zip(prices.text("price").tolist(), prices.number("capex").tolist(), strict=True))
     return np.array([known.get(name, np.nan) for name in machines])
 
 
 def _owned(catalog: Catalog, free: bool, changes: Mapping[str, float]) -> Catalog:
-    """The catalog with every machine of the sheet prices bought, or given for nothing, and other terms of an owner."""
+    """The catalog with every machine of the sheet prices bought, or free of charge, and other terms of an owner."""
     prices = catalog.tables["prices"]
     size, capex = len(prices), prices.number("capex")
     bought = np.zeros(size) if free else np.where(capex > 0.0, capex, _PROBE)
@@ -157,9 +157,9 @@ def _owned(catalog: Catalog, free: bool, changes: Mapping[str, float]) -> Catalo
 def _purchase(
     inputs: Inputs, good: Mapping[str, np.ndarray], pairs: Sequence[_Pair], changes: Mapping[str, float]
 ) -> Array:
-    """Break-even purchase price of each pair: the highest at which a plan makes a token as cheaply. [USD]"""
+    """Break-even purchase price of each pair, the highest with equally cheap tokens. [USD]"""
     bought, free = (_owned(inputs.catalog, each, changes) for each in (False, True))
-    found = np.full(len(pairs), np.nan)
+    break_even = np.full(len(pairs), np.nan)
     for kind in dict.fromkeys(pair.kind for pair in pairs):
         plans, asked = inputs.plans[kind], (ALL_IN[kind], "accelerator_hour_cost")
         paid, unpaid = (evaluate(plans, catalog, results=asked) for catalog in (bought, free))
@@ -170,13 +170,13 @@ def _purchase(
         for place, pair in enumerate(pairs):
             if pair.kind != kind:
                 continue
-            own, other = (_rows(inputs, good, kind, name) for name in pair[1:])
-            wanted = np.where(np.isnan(known[other]), np.nan, cost[other])
-            if np.isfinite(wanted).any():
-                hours = break_even_cost_rate(hour[own], cost[own], np.nanmin(wanted))
-                prices = break_even_price(price[own], hour[own], energy[own], hours)
-                found[place] = np.nanmax(prices) if np.isfinite(prices).any() else np.nan
-    return found
+            asked_rows, reference = (_rows(inputs, good, kind, name) for name in pair[1:])
+            reference_cost = np.where(np.isnan(known[reference]), np.nan, cost[reference])
+            if np.isfinite(reference_cost).any():
+                hours = break_even_cost_rate(hour[asked_rows], cost[asked_rows], np.nanmin(reference_cost))
+                prices = break_even_price(price[asked_rows], hour[asked_rows], energy[asked_rows], hours)
+                break_even[place] = np.nanmax(prices) if np.isfinite(prices).any() else np.nan
+    return break_even
 
 
 def _rent_sheet(pairs: Sequence[_Pair], rents: _Rents) -> StudySheet:
@@ -261,7 +261,7 @@ def _said(rents: _Rents, place: int) -> str:
 
 
 def _moved(values: Array) -> float:
-    """Largest over smallest break-even price along what varies, less 1, of the pair that moves most."""
+    """Largest over smallest break-even price along the varied term, less 1, of the most sensitive pair."""
     known = values[:, np.isfinite(values).all(axis=0)]
     return float(np.max(known.max(axis=0) / known.min(axis=0)) - 1.0) if known.size else 0.0
 

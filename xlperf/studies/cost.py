@@ -59,10 +59,10 @@ def chiplets(inputs: Inputs) -> Outcome:
     sheet = _designs_sheet(names, cases, results, compute, plans)
     cost = shown(results, "unit_cost") / compute
     sheets = [sheet, _cost_map(inputs, cases, cost), _volumes(inputs, designs, cases)]
-    tokens = [shown(found, _COST[table.kind])[: len(names)] for table, found in plans]
+    tokens = [shown(results_of_plans, _COST[table.kind])[: len(names)] for table, results_of_plans in plans]
     savings = _savings(cases, cost, shown(results, "die_yield"))
-    found = _chiplet_findings(cases, cost, savings, tokens)
-    return Outcome(list(found), sheets, wider, plans, _advised(cases, cost, savings))
+    findings = _chiplet_findings(cases, cost, savings, tokens)
+    return Outcome(list(findings), sheets, wider, plans, _advised(cases, cost, savings))
 
 
 def _row_of(table: Table, key: str, name: str, what: str, place: str) -> int:
@@ -73,7 +73,7 @@ def _row_of(table: Table, key: str, name: str, what: str, place: str) -> int:
 
 
 def _designs(inputs: Inputs) -> tuple[Table, list[_Case]]:
-    """Designs of equal silicon: links take from compute. Those whose die is over the exposure field are left out."""
+    """Designs of equal silicon within the exposure field; links reduce compute."""
     packages, nodes = inputs.catalog.tables["packages"], inputs.catalog.tables["process_nodes"]
     terms = ("memory_stacks", "stack_capacity", "memory_price", "board_cost", "margin_share", "volume")
     rows: list[dict[str, object]] = []
@@ -116,8 +116,7 @@ def _designs(inputs: Inputs) -> tuple[Table, list[_Case]]:
 def _priced_devices(inputs: Inputs, names: Sequence[str], compute: np.ndarray, price: np.ndarray) -> Catalog:
     """The catalog with a device and a price for each design.
 
-    A device is the accelerator of the plans with its peak rates in proportion to the compute area, and its capex
-    follows from its price.
+    Peak rates are in proportion to the compute area of the reference accelerator, capex to the price.
     """
     catalog = inputs.catalog
     plans = inputs.table("inference" if "inference" in inputs.plans else "training")
@@ -130,11 +129,11 @@ def _priced_devices(inputs: Inputs, names: Sequence[str], compute: np.ndarray, p
     columns["num_multiprocessors"] = np.maximum(np.round(columns["num_multiprocessors"]), 1.0)
     columns["accelerator"] = np.array(names, dtype=object)
     prices = catalog.tables["prices"]
-    own = str(catalog.tables["accelerators"]["accelerator"][row])
-    found = np.flatnonzero([str(name).casefold() == own.casefold() for name in prices["price"]])
-    if not len(found):
-        raise InputError(Fault(inputs.place, f"the reference accelerator {own} has no row in prices"))
-    terms = {name: values.copy() for name, values in prices.take([int(found[0])] * len(names)).columns.items()}
+    reference_name = str(catalog.tables["accelerators"]["accelerator"][row])
+    price_rows = np.flatnonzero([str(name).casefold() == reference_name.casefold() for name in prices["price"]])
+    if not len(price_rows):
+        raise InputError(Fault(inputs.place, f"the reference accelerator {reference_name} has no row in prices"))
+    terms = {name: values.copy() for name, values in prices.take([int(price_rows[0])] * len(names)).columns.items()}
     terms["price"] = np.array(names, dtype=object)
     terms["capex"] = price * inputs.number("system_factor")
     if "rental_price" in terms:
@@ -151,9 +150,9 @@ def _designs_sheet(
 ) -> StudySheet:
     node, area, package, dies = zip(*cases, strict=True)
     token = []
-    for table, found in plans:
+    for table, results_of_plans in plans:
         time = "step_time" if table.kind == "training" else "tpot"
-        token += result_columns(found, (time, _COST[table.kind]), slice(len(names)))
+        token += result_columns(results_of_plans, (time, _COST[table.kind]), slice(len(names)))
     return sheet_of(
         "designs",
         "The same silicon in one die or in many: die-to-die links take area from compute and so from the peak rates.",
@@ -202,9 +201,9 @@ def _dies(count: float) -> str:
 
 
 def _rows_of(keys: Sequence[str], node: str) -> tuple[int, int]:
-    """First row and the one after the last of a node on the map."""
-    own = [place for place, key in enumerate(keys) if str(key).startswith(f"{node},")]
-    return own[0], own[-1] + 1
+    """First row of a node on the map, and the row after its last."""
+    places = [place for place, key in enumerate(keys) if str(key).startswith(f"{node},")]
+    return places[0], places[-1] + 1
 
 
 def _volumes(inputs: Inputs, designs: Table, cases: Sequence[_Case]) -> StudySheet:
@@ -231,36 +230,40 @@ def _volumes(inputs: Inputs, designs: Table, cases: Sequence[_Case]) -> StudyShe
 
 
 def _cheaper_tokens(cases: Sequence[_Case], area: float, tokens: Sequence[np.ndarray]) -> str:
-    """By how much the best number of dies makes a token cheaper than one die of so much silicon: `` 5 to 20 %``."""
+    """Saving per token from the best number of dies over one die: ``5 to 20 %``."""
     gains = []
     for key in dict.fromkeys(case[:3] for case in cases if case[1] == area):
         rows = [i for i, case in enumerate(cases) if case[:3] == key]
-        one = next((i for i in rows if cases[i][3] == 1), None)
-        gains += [100 * (1 - np.nanmin(own[rows]) / own[one]) for own in tokens if one is not None and own[one] > 0.0]
+        single = next((i for i in rows if cases[i][3] == 1), None)
+        gains += [
+            100 * (1 - np.nanmin(token[rows]) / token[single])
+            for token in tokens
+            if single is not None and token[single] > 0.0
+        ]
     return span(gains) if gains else ""
 
 
 class _Saving(NamedTuple):
-    """What dividing one die saves of the cost of compute, with how many dies, and the yield of the one. [%, -, %]"""
+    """Saving of compute cost from dividing one die."""
 
-    saved: float
-    dies: float
-    one_yield: float
+    saved: float  # [%]
+    dies: float  # Of the cheapest design
+    one_yield: float  # Yield of the single die [%]
 
 
 _Savings = Mapping[tuple[str, float], Sequence[_Saving]]  # by node and silicon area, one for each package
 
 
 def _savings(cases: Sequence[_Case], cost: np.ndarray, die_yield: np.ndarray) -> _Savings:
-    """What the cheapest number of dies saves over one die, where one die can be made."""
+    """Saving of the cheapest number of dies over one die, by node and area, a value per package."""
     savings: dict[tuple[str, float], list[_Saving]] = {}
     for key in dict.fromkeys(case[:3] for case in cases):
         rows = [i for i, case in enumerate(cases) if case[:3] == key and np.isfinite(cost[i])]
-        one = next((i for i in rows if cases[i][3] == 1), None)
-        if one is not None:
+        single = next((i for i in rows if cases[i][3] == 1), None)
+        if single is not None:
             best = min(rows, key=lambda i: float(cost[i]))
-            found = _Saving(100 * float(1 - cost[best] / cost[one]), cases[best][3], 100 * float(die_yield[one]))
-            savings.setdefault(key[:2], []).append(found)
+            saving = _Saving(100 * float(1 - cost[best] / cost[single]), cases[best][3], 100 * float(die_yield[single]))
+            savings.setdefault(key[:2], []).append(saving)
     return savings
 
 
@@ -269,18 +272,18 @@ _WORTHWHILE = 5.0
 
 
 def _advised(cases: Sequence[_Case], cost: np.ndarray, savings: _Savings) -> dict[str, str]:
-    """Facts for the advice: up to which area one die does, what dividing saves beyond it, which package is cheaper."""
-    most = {area: max(one.saved for (_, own), found in savings.items() if own == area for one in found)
+    """Facts for the advice: largest area for one die, saving from dividing beyond it, cheapest package."""
+    most = {area: max(package.saved for (_, size), saving in savings.items() if size == area for package in saving)
             for area in sorted({area for _, area in savings})}  # fmt: skip
     facts: dict[str, str] = {}
     whole = [area for area, saved in most.items() if saved < _WORTHWHILE]
     if whole:
         facts |= {"one_die_area": f"{whole[-1]:,.0f}", "small_saving": f"{most[whole[-1]]:.0f}"}
     if most and max(most) not in whole:
-        own = {node: found for (node, area), found in savings.items() if area == max(most)}
-        first = max(own, key=lambda node: max(one.saved for one in own[node]))
-        facts |= {"large_area": f"{max(most):,.0f}", "large_saving": span(one.saved for one in own[first]),
-                  "large_dies": span(one.dies for one in own[first]), "large_node": first}  # fmt: skip
+        largest = {node: saving for (node, area), saving in savings.items() if area == max(most)}
+        first = max(largest, key=lambda node: max(package.saved for package in largest[node]))
+        facts |= {"large_area": f"{max(most):,.0f}", "large_saving": span(package.saved for package in largest[first]),
+                  "large_dies": span(package.dies for package in largest[first]), "large_node": first}  # fmt: skip
     pairs: dict[str, int] = {}
     for key in dict.fromkeys((case[0], case[1], case[3]) for case in cases if case[3] > 1):
         rows = [i for i, case in enumerate(cases) if (case[0], case[1], case[3]) == key and np.isfinite(cost[i])]
@@ -296,7 +299,7 @@ def _advised(cases: Sequence[_Case], cost: np.ndarray, savings: _Savings) -> dic
 def _chiplet_findings(
     cases: Sequence[_Case], cost: np.ndarray, savings: _Savings, tokens: Sequence[np.ndarray]
 ) -> Iterator[Finding]:
-    """Gain of dividing the largest die that can be made whole, and the smallest; the cheapest number of dies."""
+    """Saving from dividing the largest and the smallest legal die; the cheapest number of dies."""
     counts: dict[tuple[str, float], set[float]] = {}
     for key in dict.fromkeys(case[:3] for case in cases):
         rows = [i for i, case in enumerate(cases) if case[:3] == key and np.isfinite(cost[i])]
@@ -304,27 +307,28 @@ def _chiplet_findings(
             counts.setdefault(key[:2], set()).add(cases[min(rows, key=lambda i: float(cost[i]))][3])
     if savings:
         areas = sorted({area for _, area in savings})
-        said = []
+        clauses = []
         for node in dict.fromkeys(node for node, area in savings if area == areas[-1]):
-            found = savings[node, areas[-1]]
-            said.append(
-                f"by {span(one.saved for one in found)} % at {node} with {span(one.dies for one in found)} dies"
+            saving = savings[node, areas[-1]]
+            clauses.append(
+                f"by {span(package.saved for package in saving)} % at {node} with "
+                f"{span(package.dies for package in saving)} dies"
             )
-            said[-1] += f" (yield of one die {found[0].one_yield:.0f} %)"
-        most = max(one.saved for (_, area), found in savings.items() if area == areas[0] for one in found)
+            clauses[-1] += f" (yield of one die {saving[0].one_yield:.0f} %)"
+        most = max(package.saved for (_, area), saving in savings.items() if area == areas[0] for package in saving)
         token = _cheaper_tokens(cases, areas[-1], tokens)
         yield in_short(
-            f"dividing {areas[-1]:.0f} mm2 makes compute cheaper {', '.join(said)}"
+            f"dividing {areas[-1]:.0f} mm2 makes compute cheaper {', '.join(clauses)}"
             f"{f', and a token by {token} %' if token else ''}",
             f"at {areas[0]:.0f} mm2 it makes compute {most:.0f} % cheaper at the most",
         )
     for node in dict.fromkeys(node for node, _ in counts):
-        own = [f"{span(counts[known])} at {known[1]:.0f} mm2" for known in counts if known[0] == node]
-        yield Finding(node, f"Dies with the cheapest compute: {', '.join(own)}.")
+        parts = [f"{span(counts[known])} at {known[1]:.0f} mm2" for known in counts if known[0] == node]
+        yield Finding(node, f"Dies with the cheapest compute: {', '.join(parts)}.")
 
 
 def frontiers(inputs: Inputs) -> Outcome:
-    """What a token costs and how fast it comes: the frontier over machines and plans, for serving and for training."""
+    """Cost and speed of a token: the frontier over machines and plans, for serving and for training."""
     sheets: list[StudySheet] = []
     findings: list[Finding] = []
     drawn: list[tuple[Table, Table]] = []
@@ -333,16 +337,18 @@ def frontiers(inputs: Inputs) -> Outcome:
             plans = inputs.plans[kind]
             results = evaluate(plans, inputs.catalog)
             edge = _edge(plans, results, time, cost)
-            found, more = _serving(inputs, plans, results, edge) if kind == "inference" else _training(plans, results)
-            sheets += found
-            findings += more
-            kept = edge if len(edge) else np.array([0])
-            drawn.append((plans.take(kept), results.take(kept)))
+            new_sheets, new_findings = (
+                _serving(inputs, plans, results, edge) if kind == "inference" else _training(plans, results)
+            )
+            sheets += new_sheets
+            findings += new_findings
+            shown_rows = edge if len(edge) else np.array([0])
+            drawn.append((plans.take(shown_rows), results.take(shown_rows)))
     return Outcome(findings, sheets, inputs.catalog, drawn)
 
 
 def _fitting(results: Table, name: str) -> np.ndarray:
-    """A result as a reader sees it, NaN for plans that do not fit in memory."""
+    """A result in the unit of its header, NaN for plans that do not fit in memory."""
     return np.where(results.number("fits") == 1, shown(results, name), np.nan)
 
 
@@ -350,11 +356,11 @@ def _edge(plans: Table, results: Table, time: str, cost: str) -> np.ndarray:
     """The frontier of each machine, machines in the order of the plans."""
     names, machine = positions(plans.text("accelerator"))
     quick, cheap = _fitting(results, time), _fitting(results, cost)
-    own = [
+    frontiers_of_machines = [
         pareto_rows(np.where(machine == i, quick, np.nan), np.where(machine == i, cheap, np.nan))
         for i in range(len(names))
     ]
-    return np.concatenate([np.zeros(0, dtype=np.int64), *own])
+    return np.concatenate([np.zeros(0, dtype=np.int64), *frontiers_of_machines])
 
 
 def _serving(inputs: Inputs, plans: Table, results: Table, edge: np.ndarray) -> tuple[list[StudySheet], list[Finding]]:
@@ -406,14 +412,14 @@ def _serving(inputs: Inputs, plans: Table, results: Table, edge: np.ndarray) -> 
 def _serving_findings(
     targets: Sequence[float], names: Sequence[str], cheapest: np.ndarray, extrapolated: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """The cheapest machine by target, neighbouring targets of one winner together, and what the winners rest on.
+    """The cheapest machine by target, merged over neighbouring targets, and its extrapolated kernels.
 
-    Machines whose costs cannot be told apart win together.
+    Machines with indistinguishable costs win together.
     """
     won: list[tuple[tuple[str, ...], list[int]]] = []
     for place, costs in enumerate(cheapest):
         near = np.isfinite(costs) & (costs <= np.fmin.reduce(costs) * (1.0 + TOLD_APART))
-        winner = tuple(str(names[own]) for own in np.flatnonzero(near).tolist())
+        winner = tuple(str(names[index]) for index in np.flatnonzero(near).tolist())
         if won and won[-1][0] == winner:
             won[-1][1].append(place)
         else:
@@ -433,11 +439,11 @@ def _serving_findings(
         )
     for alike, places in won:
         if not alike:
-            said = "No machine keeps this time per token with any plan tried."
-            yield Finding(_targets(targets, places), said, "warning")
+            words = "No machine keeps this time per token with any plan tried."
+            yield Finding(_targets(targets, places), words, "warning")
             continue
-        own = [list(names).index(name) for name in alike]
-        first, last = (float(np.nanmin(cheapest[places[at], own])) for at in (0, -1))
+        index = [list(names).index(name) for name in alike]
+        first, last = (float(np.nanmin(cheapest[places[at], index])) for at in (0, -1))
         cost = " down to ".join(dict.fromkeys((figures(first), figures(last))))
         priced = zip(cheapest[places[0]], names, strict=True)
         others = sorted((c, n) for c, n in priced if np.isfinite(c) and n not in alike)
@@ -453,12 +459,12 @@ def _targets(targets: Sequence[float], places: Sequence[int]) -> str:
 
 
 def _extrapolated(plans: Table, results: Table) -> dict[str, str]:
-    """Kernel families that are extrapolated on each machine, by its name."""
-    found: dict[str, str] = {}
+    """Extrapolated kernel families by machine."""
+    families: dict[str, str] = {}
     for name, reason in zip(plans.text("accelerator").tolist(), results.text("reason").tolist(), strict=True):
-        if "extrapolated: " in reason and not found.get(name):
-            found[name] = reason.partition("extrapolated: ")[2].partition(";")[0]
-    return found
+        if "extrapolated: " in reason and not families.get(name):
+            families[name] = reason.partition("extrapolated: ")[2].partition(";")[0]
+    return families
 
 
 def _training(plans: Table, results: Table) -> tuple[list[StudySheet], list[Finding]]:
@@ -466,12 +472,12 @@ def _training(plans: Table, results: Table) -> tuple[list[StudySheet], list[Find
     cost, rate = _fitting(results, _TRAINING_COST), _fitting(results, _RATE)
     grid = np.where((machine == np.arange(len(names))[:, None]) & np.isfinite(rate), rate, -np.inf)
     best = np.argmax(grid, axis=1)[np.isfinite(grid.max(axis=1))]
-    own = plans.text("accelerator")[best]
+    machines = plans.text("accelerator")[best]
     sheet = sheet_of(
         "training machines",
         "The fastest plan of each machine that fits, at an equal number of accelerators: rate, cost and energy.",
         [
-            ("accelerator", own),
+            ("accelerator", machines),
             ("best_plan", plans.text("name")[best]),
             *result_columns(results, ("step_time", _RATE, "mfu", _TRAINING_COST, "energy_per_token"), best),
             (
@@ -484,13 +490,12 @@ def _training(plans: Table, results: Table) -> tuple[list[StudySheet], list[Find
             Chart("columns", "Rate", "accelerator", (_RATE,), y_title="token/s and accelerator"),
         ],
     )
-    priced = sorted(
-        (own_cost, str(name)) for own_cost, name in zip(cost[best], own, strict=True) if own_cost == own_cost
-    )
+    priced = sorted((price, str(name)) for price, name in zip(cost[best], machines, strict=True) if price == price)
     if not priced:
         return [sheet], []
     words = (
         f"Cheapest on {priced[0][1]}, {figures(priced[0][0])} USD per million tokens, and most expensive on "
-        f"{priced[-1][1]}, {figures(priced[-1][0])}; the fastest for each accelerator is {own[np.argmax(rate[best])]}."
+        f"{priced[-1][1]}, {figures(priced[-1][0])}; the fastest for each accelerator is "
+        f"{machines[np.argmax(rate[best])]}."
     )
     return [sheet], [Finding("Training", words, "good")]

@@ -1,4 +1,4 @@
-"""Reads the workbook of a study: settings in a sheet ``study``, plans, and rows that are added to the catalog."""
+"""Reads the workbook of a study: settings in a sheet ``study``, plans, and rows added to the catalog."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHEET = "study"
 
 
 def study_workbook(name: str) -> Path:
-    """Path of the workbook that a study comes with.
+    """Path of the shipped workbook of a study.
 
     >>> study_workbook("recompute").name
     'recompute.xlsx'
@@ -34,16 +34,14 @@ def study_workbook(name: str) -> Path:
 def read_inputs(
     study: Study, path: str | Path | None = None, catalog: str | Path | None = None, full: bool = False
 ) -> Inputs:
-    """Read what a study starts from.
+    """Inputs of a study from its workbook or the shipped one, with rows that replace catalog rows of the same name.
 
-    ``path``: workbook with the sheet ``study`` and plans; the one that the study comes with when not given.
-    ``catalog``: workbook whose catalog sheets take the place of the shipped ones. Rows of the study's workbook are
-    added to them, and take the place of rows of the same name. ``full``: whether settings are those of the long run.
-    Raises InputError with every fault of the workbook.
+    ``catalog``: workbook with other catalog sheets; ``full``: settings of the long run. Raises InputError with every
+    fault of the workbook.
     """
     source = Path(path) if path is not None else study_workbook(study.name)
     settings, faults = _settings(study, source)
-    own, more = read_catalog_tables(source, required=False)
+    tables, more = read_catalog_tables(source, required=False)
     faults += more
     plans: list[Table] = []
     with Workbook(source) as book:
@@ -53,7 +51,7 @@ def read_inputs(
         faults += more
     if faults:
         raise InputError(faults)
-    known = with_rows(load_catalog(catalog), own)
+    known = with_rows(load_catalog(catalog), tables)
     faults = name_faults(plans, known)
     if faults:
         raise InputError(faults)
@@ -63,16 +61,13 @@ def read_inputs(
 
 
 def _whole(table: Table) -> Table:
-    """A table with every column of its schema, blank where its source has none."""
+    """A table with every column of its schema, blank if the source lacks it."""
     columns = {column.name: _filled(table, column.name, column.is_text) for column in table.schema.columns}
     return replace(table, columns=columns)
 
 
 def with_rows(catalog: Catalog, tables: Iterable[Table]) -> Catalog:
-    """A catalog with rows added; a row takes the place of those of the same name.
-
-    ``tables``: catalog tables of any kind. Raises InputError when the rows refer to names that no table has.
-    """
+    """A catalog with rows added; a row replaces rows of the same name."""
     added = [_joined(catalog.tables[table.kind], table) for table in tables if len(table)]
     return catalog.with_tables(added) if added else catalog
 
@@ -81,16 +76,16 @@ def _joined(old: Table, new: Table) -> Table:
     key = old.schema.key.name
     named = {str(name).casefold() for name in new.text(key)}
     keep = np.array([str(name).casefold() not in named for name in old.text(key)], dtype=bool)
-    kept = old.take(np.flatnonzero(keep))
+    remaining = old.take(np.flatnonzero(keep))
     columns: dict[str, np.ndarray] = {}
     for column in old.schema.columns:
         if column.name in old or column.name in new:
-            both = [_filled(table, column.name, column.is_text) for table in (kept, new)]
+            both = [_filled(table, column.name, column.is_text) for table in (remaining, new)]
             columns[column.name] = np.concatenate(both)
-    size = len(kept)
+    size = len(remaining)
 
     def place(row: int, column: str) -> str:
-        return kept.place(row, column) if row < size else new.place(row - size, column)
+        return remaining.place(row, column) if row < size else new.place(row - size, column)
 
     return Table(old.kind, columns, place)
 
@@ -102,8 +97,8 @@ def _filled(table: Table, column: str, is_text: bool) -> np.ndarray:
 
 
 def _settings(study: Study, path: Path) -> tuple[dict[str, SettingValue], list[Fault]]:
-    """Settings of the sheet, defaults where it has none, and every fault."""
-    found = {setting.name: setting.default for setting in study.settings}
+    """Settings of the sheet, defaults for missing settings, and every fault."""
+    values = {setting.name: setting.default for setting in study.settings}
     known = {setting.name: setting for setting in study.settings}
     faults: list[Fault] = []
     with Workbook(path) as book:
@@ -125,10 +120,10 @@ def _settings(study: Study, path: Path) -> tuple[dict[str, SettingValue], list[F
         if value is None or value == "":
             continue
         try:
-            found[setting.name] = setting_value(setting.kind, value, partial(_number, setting))
+            values[setting.name] = setting_value(setting.kind, value, partial(_number, setting))
         except ValueError as problem:
             faults.append(Fault(f"{name} [{SHEET}!{column_letters(2)}{row}]", str(problem)))
-    return found, faults
+    return values, faults
 
 
 def _number(setting: Setting, value: object) -> float:

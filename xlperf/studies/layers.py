@@ -1,4 +1,4 @@
-"""Studies of a layer: what bounds each GEMM by machine, and two ways to keep fewer activations."""
+"""Studies of a layer: the limit of each GEMM by machine, recomputation, and flash attention."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FAMILIES = ("gemm", "attention", "attention_decode", "attention_latent")
 
 
 def gemm_bounds(inputs: Inputs) -> Outcome:
-    """What limits each operator of the plans, and the batch at which a decode step becomes compute-bound."""
+    """Limit of each operator of the plans, and the batch at which a decode step becomes compute-bound."""
     plans = inputs.table("inference")
     results = evaluate(plans, inputs.catalog)
     names = [str(name) for name in plans.text("name")]
@@ -63,14 +63,14 @@ def _filled(keys: Sequence[str], series: Sequence[str], values: Mapping[tuple[st
 
 
 def _bounds(operators: Mapping[int, Table], names: Sequence[str]) -> StudySheet:
-    found: dict[tuple[str, str], object] = {}
+    limits: dict[tuple[str, str], object] = {}
     used: list[str] = []
     for row, table in operators.items():
         for name, column in ((names[row], "bound"), (_ideal(names[row]), "ideal_bound")):
-            found.update(zip(((key, name) for key in _phases(table)), table[column], strict=True))
+            limits.update(zip(((key, name) for key in _phases(table)), table[column], strict=True))
             used.append(name)
-    keys = positions(key for key, _ in found)[0]
-    columns = zip(*_filled(keys, used, found), strict=True)
+    keys = positions(key for key, _ in limits)[0]
+    columns = zip(*_filled(keys, used, limits), strict=True)
     return sheet_of(
         "bounds",
         "What limits each GEMM and the attention of a layer: compute or memory; beside it by the ideal roofline, whose "
@@ -80,7 +80,7 @@ def _bounds(operators: Mapping[int, Table], names: Sequence[str]) -> StudySheet:
 
 
 def _ideal(plan: str) -> str:
-    """Column of a plan's verdicts by the ideal roofline."""
+    """Column of a plan's limits on the ideal roofline."""
     return f"{plan}, ideal"
 
 
@@ -89,9 +89,9 @@ def _detail(inputs: Inputs, plans: Table, operators: Mapping[int, Table], names:
     index = inputs.catalog.rows("accelerators", plans["accelerator"], plans, "accelerator")
     first = next(iter(operators.values()))
     table = Table(
-        first.kind, {name: np.concatenate([own[name] for own in operators.values()]) for name in first.columns}
+        first.kind, {name: np.concatenate([part[name] for part in operators.values()]) for name in first.columns}
     )
-    rows = np.repeat(list(operators), [len(own) for own in operators.values()])
+    rows = np.repeat(list(operators), [len(part) for part in operators.values()])
     peak, bandwidth = peak_rates(plans, inputs.catalog)[rows], machines["memory_bandwidth"][index[rows]]
     time, flop, traffic = table["time"], table["flop"], table["traffic"]
     fields = table.schema.by_name
@@ -128,18 +128,18 @@ def _detail(inputs: Inputs, plans: Table, operators: Mapping[int, Table], names:
 
 def _times(operators: Mapping[int, Table], names: Sequence[str]) -> StudySheet:
     """Time of a layer's operators in both phases by machine."""
-    found: dict[tuple[str, str], object] = {}
+    times: dict[tuple[str, str], object] = {}
     for row, table in operators.items():
         for phase, operator, time in zip(table["phase"], table["operator"], shown(table, "time"), strict=True):
             if operator != "logits":
-                found[f"{names[row]}, {phase}", str(operator).replace(" ", "_")] = float(time)
-    keys, series = (positions(entry[i] for entry in found)[0] for i in (0, 1))
+                times[f"{names[row]}, {phase}", str(operator).replace(" ", "_")] = float(time)
+    keys, series = (positions(entry[i] for entry in times)[0] for i in (0, 1))
     return pivot_of(
         "times",
         "Time of the GEMMs and the attention of one layer.",
         ("plan", keys),
         series,
-        _filled(keys, series, found),
+        _filled(keys, series, times),
         "us",
         "Time of one call",
         [Chart("bars", "One layer, prefill and decode", "plan", series, y_title="us", stacked=True)],
@@ -172,14 +172,14 @@ def _batches(inputs: Inputs, plans: Table, legal: Sequence[int], names: Sequence
 
 
 def _compute_bound(bounds: StudySheet, plan: str, phase: str) -> tuple[int, int]:
-    """Operators of a phase that are compute-bound on the machine of a plan, and all of them."""
+    """Compute-bound operators of a phase of a plan, and all operators."""
     keys, limits = bounds.values("operator"), bounds.values(plan)
-    own = [limit for key, limit in zip(keys, limits, strict=True) if str(key).startswith(phase)]
-    return own.count("compute"), len(own)
+    of_phase = [limit for key, limit in zip(keys, limits, strict=True) if str(key).startswith(phase)]
+    return of_phase.count("compute"), len(of_phase)
 
 
 def _least_batches(batch: StudySheet, used: Sequence[str]) -> dict[str, float]:
-    """The smallest batch at which any GEMM of decode is compute-bound, by plan; NaN at none."""
+    """Smallest batch with a compute-bound GEMM in decode, by plan; NaN if there is none."""
     gemm = np.array([key != "attention" for key in batch.values("operator")])
     return {name: float(np.fmin.reduce(batch.numbers(name)[gemm], initial=np.nan)) for name in used}
 
@@ -187,14 +187,14 @@ def _least_batches(batch: StudySheet, used: Sequence[str]) -> dict[str, float]:
 def _gemm_short(plans: Table, bounds: StudySheet, batch: StudySheet, used: Sequence[str]) -> Iterator[Finding]:
     if not used:
         return
-    found = {name: _compute_bound(bounds, name, "prefill") for name in used}
-    most, least = (pick(used, key=lambda name: found[name][0]) for pick in (max, min))
+    counts = {name: _compute_bound(bounds, name, "prefill") for name in used}
+    most, least = (pick(used, key=lambda name: counts[name][0]) for pick in (max, min))
     decode = sum(_compute_bound(bounds, name, "decode")[0] for name in used)
     size = span(np.unique(plans.number("batch_size")))
     first = (
-        f"of the GEMMs and attention of a prefill {found[most][0]} of {found[most][1]} are compute-bound on "
-        f"{_machine(most)} and {found[least][0]} of {found[least][1]} on {_machine(least)}, of a decode step at batch "
-        f"{size} {f'{decode} on all machines' if decode else 'none on any machine'}"
+        f"of the GEMMs and attention of a prefill {counts[most][0]} of {counts[most][1]} are compute-bound on "
+        f"{_machine(most)} and {counts[least][0]} of {counts[least][1]} on {_machine(least)}, of a decode step at "
+        f"batch {size} {f'{decode} on all machines' if decode else 'none on any machine'}"
     )
     known = {name: size for name, size in _least_batches(batch, used).items() if size == size}
     second = "no batch tried makes a GEMM of decode compute-bound"
@@ -209,12 +209,12 @@ def _gemm_short(plans: Table, bounds: StudySheet, batch: StudySheet, used: Seque
 
 def _findings(bounds: StudySheet, used: Sequence[str]) -> Iterator[Finding]:
     for phase in ("prefill", "decode"):
-        found = {name: _compute_bound(bounds, name, phase) for name in used}
-        parts = [f"{compute} of {every} on {_machine(name)}" for name, (compute, every) in found.items()]
-        any_found = any(compute for compute, _ in found.values())
+        counts = {name: _compute_bound(bounds, name, phase) for name in used}
+        parts = [f"{compute} of {every} on {_machine(name)}" for name, (compute, every) in counts.items()]
+        any_bound = any(compute for compute, _ in counts.values())
         ideal = {name: _compute_bound(bounds, _ideal(name), phase) for name in used}
-        words = f"Compute-bound operators: {', '.join(parts) if any_found else 'none on any machine'}"
-        others = [f"{ideal[name][0]} on {_machine(name)}" for name in used if ideal[name] != found[name]]
+        words = f"Compute-bound operators: {', '.join(parts) if any_bound else 'none on any machine'}"
+        others = [f"{ideal[name][0]} on {_machine(name)}" for name in used if ideal[name] != counts[name]]
         beside = f"{', '.join(others)}; on the others the same" if len(others) < len(used) else ", ".join(others)
         yield Finding(phase.capitalize(), f"{words}; by the ideal roofline {beside if others else 'the same'}.")
 
@@ -235,7 +235,7 @@ _PARTS = grouped("training_results", "memory")
 
 
 def recompute(inputs: Inputs) -> Outcome:
-    """What recomputation of activations costs in time and saves in memory."""
+    """Time cost and memory saving of activation recomputation."""
     plans = inputs.table("training")
     results = evaluate(plans, inputs.catalog)
     fields = ("step_time", "time_recompute", "hfu", "mfu", *_PARTS, "memory", "memory_capacity", "fits")
@@ -259,30 +259,32 @@ def _recompute_findings(plans: Table, results: Table) -> Iterator[Finding]:
     modes = plans.text("recompute", "none")
     groups = comparable(plans, "recompute", "recompute_modules", "recompute_layers", "recompute_group")
     activations, step, fits = results["memory_activations"], results["step_time"], results.number("fits")
-    found: dict[str, list[tuple[float, float]]] = {"selective": [], "full": []}
-    rescued, short_of = dict.fromkeys(found, 0), 0
+    changes: dict[str, list[tuple[float, float]]] = {"selective": [], "full": []}
+    rescued, short_of = dict.fromkeys(changes, 0), 0
     for group in range(max(groups, default=-1) + 1):
         row = {str(modes[i]): i for i in np.flatnonzero(groups == group)}
         if "none" not in row:
             continue
         none = row["none"]
-        for mode, values in found.items():
+        for mode, values in changes.items():
             if mode in row and np.isfinite(step[[row[mode], none]]).all():
-                own = row[mode]
-                values.append((1 - activations[own] / activations[none], step[own] / step[none] - 1))
+                row_of_mode = row[mode]
+                values.append((1 - activations[row_of_mode] / activations[none], step[row_of_mode] / step[none] - 1))
         short_of += bool(fits[none] == 0)
-        for mode in found:
+        for mode in changes:
             rescued[mode] += bool(fits[none] == 0 and mode in row and fits[row[mode]] == 1)
-    if all(found.values()):
-        saved, slower = (100.0 * np.array([np.median(np.array(own)[:, i]) for own in found.values()]) for i in (0, 1))
+    if all(changes.values()):
+        saved, slower = (
+            100.0 * np.array([np.median(np.array(pairs)[:, i]) for pairs in changes.values()]) for i in (0, 1)
+        )
         yield in_short(
             f"selective recompute saves {saved[0]:.0f} % of the activations and makes a step {slower[0]:.1f} % longer, "
             f"full recompute saves {saved[1]:.0f} % and makes it {slower[1]:.0f} % longer (medians of "
-            f"{len(found['full'])} plans)",
+            f"{len(changes['full'])} plans)",
             f"of {short_of} plans that do not fit in memory without, {rescued['selective']} fit with selective and "
             f"{rescued['full']} with full recompute",
         )
-    for mode, values in found.items():
+    for mode, values in changes.items():
         if values:
             saved, slower = 100 * np.array(values).T
             words = (
@@ -291,13 +293,13 @@ def _recompute_findings(plans: Table, results: Table) -> Iterator[Finding]:
                 f"{np.median(slower):.1f} % longer (from {min(slower):.1f} to {max(slower):.1f} %)."
             )
             yield Finding(f"{mode.capitalize()} recompute", words, "good" if mode == "selective" else "plain")
-    if not any(found.values()):
+    if not any(changes.values()):
         words = "No two legal plans differ in recompute alone; the column reason says why plans are illegal."
         yield Finding("Nothing to compare", words, "warning")
 
 
 def flash_attention(inputs: Inputs) -> Outcome:
-    """Flash attention against the standard one: time, memory traffic and memory over the length of the sequence."""
+    """Flash against standard attention: time, memory traffic and memory over the sequence length."""
     plans = inputs.table("training")
     results = evaluate(plans, inputs.catalog)
     attention, groups = plans.text("attention", "flash"), comparable(plans, "attention")
@@ -350,17 +352,17 @@ def flash_attention(inputs: Inputs) -> Outcome:
             )
         )
     for name in dict.fromkeys(machine):
-        own = np.flatnonzero(machine == name)
-        own = own[np.argsort(length[own], kind="stable")]
-        low, high = own[0], own[-1]
+        cases = np.flatnonzero(machine == name)
+        cases = cases[np.argsort(length[cases], kind="stable")]
+        low, high = cases[0], cases[-1]
         words = (
             f"On {name} flash attention makes the step {speed[low]:.2f} times as fast at {length[low]:,.0f} tokens and "
             f"{speed[high]:.1f} times at {length[high]:,.0f}; activations shrink {shrunk[low]:.1f} and "
             f"{shrunk[high]:.0f} times."
         )
         findings.append(Finding("Gain", words, "good"))
-        if (shrunk[own] >= 2).any():
-            knee = min(length[own][shrunk[own] >= 2])
+        if (shrunk[cases] >= 2).any():
+            knee = min(length[cases][shrunk[cases] >= 2])
             words = f"On {name} the scores are more than half of the activations from {knee:,.0f} tokens on."
             findings.append(Finding("Knee", words))
     return Outcome(findings, [sheet], inputs.catalog, [(plans, results)])

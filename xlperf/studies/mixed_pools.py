@@ -1,4 +1,4 @@
-"""Study mixed-pools: two kinds of machine in one plan, for prompts and decoding, or for attention and experts."""
+"""Study mixed-pools: two kinds of machine in one plan, for prefill and decode, or for attention and experts."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _COST = "cost_per_million_output_tokens_all_in"
 
 
 class _Pairs:
-    """The cheapest plan of each pair of machines by prompt, (prompts, decoding, prefilling); -1 where none is good."""
+    """The cheapest plan of each pair of machines by prompt, (prompts, decode, prefill); -1: none is good."""
 
     def __init__(self, plans: Table, results: Table, targets: Sequence[float]) -> None:
         self.plans, self.results = plans, results
-        own, other = plans.text("accelerator"), plans.text("prefill_accelerator")
-        self.names = positions([*own, *other])[0]
+        decoders, prefillers = plans.text("accelerator"), plans.text("prefill_accelerator")
+        self.names = positions([*decoders, *prefillers])[0]
         places = {name: place for place, name in enumerate(self.names)}
-        decode, prefill = (np.array([places[name] for name in column]) for column in (own, other))
+        decode, prefill = (np.array([places[name] for name in column]) for column in (decoders, prefillers))
         self.prompts = sorted(set(plans.number("prompt_length").tolist()))
         prompt = np.searchsorted(self.prompts, plans.number("prompt_length"))
         cost = _within(results, targets)
@@ -49,17 +49,17 @@ class _Pairs:
                 self.cost[at], self.row[at] = cost[row], row
 
     def one_kind(self, prompt: int) -> int:
-        """The machine that serves a prompt cheapest without another kind."""
+        """The machine that serves a prompt cheapest alone."""
         return int(np.argmin(np.diagonal(self.cost[prompt])))
 
     def best(self, prompt: int) -> tuple[int, int]:
-        """The cheapest pair: decoding, prefilling."""
+        """The cheapest pair: decode machine, prefill machine."""
         decode, prefill = np.unravel_index(int(np.argmin(self.cost[prompt])), self.cost[prompt].shape)
         return int(decode), int(prefill)
 
     def worth(self, prompt: int) -> Array:
-        """Hourly price of a prefill machine at which a pair costs what the decoding machine costs alone. [USD/h]"""
-        found = np.full(self.cost[prompt].shape, np.nan)
+        """Hourly price of a prefill machine at which the pair costs as much as the decode machine alone. [USD/h]"""
+        prices = np.full(self.cost[prompt].shape, np.nan)
         price = {name: cost * HOUR for name, cost in _prices(self.plans, self.results).items()}
         for decode, prefill in np.argwhere(self.row[prompt] >= 0).tolist():
             alone = self.cost[prompt, decode, decode]
@@ -68,56 +68,52 @@ class _Pairs:
             size, part = (self.plans.number(name)[row] for name in ("num_accelerators", "prefill_accelerators"))
             spent = alone * rate * HOUR / UNITS["M"].factor
             if np.isfinite(alone) and decode != prefill:
-                found[decode, prefill] = (spent - (size - part) * price[self.names[decode]]) / part
-        return found
+                prices[decode, prefill] = (spent - (size - part) * price[self.names[decode]]) / part
+        return prices
 
 
 def _prices(plans: Table, results: Table) -> dict[str, float]:
-    """Cost of an accelerator per second, from its plans of one kind."""
+    """Cost of an accelerator per second, by kind of plan."""
     same = plans.text("accelerator") == plans.text("prefill_accelerator")
     rate = results.number("accelerator_hour_cost")
     return {name: float(rate[row]) for row, name in enumerate(plans.text("accelerator").tolist()) if same[row]}
 
 
 def analyse(inputs: Inputs) -> Outcome:
-    """The cheapest pair of machines by length of the prompt, and what a machine for prompts alone may cost.
+    """The cheapest pair of machines by prompt length, and the break-even price of a prefill machine.
 
-    Models with an expert pool in any plan are about that pool, the others about the one for prompts.
+    Models with an expert pool in any plan are about this pool, other models about the prefill pool.
     """
     whole = inputs.table("inference")
     models, split = whole.text("model"), ~np.isnan(whole.number("expert_accelerators"))
     with_experts = np.isin(models, list(set(models[split].tolist())))
     targets = inputs.number("ttft_target"), inputs.number("tpot_target")
-    found = evaluate(whole, inputs.catalog)
+    results = evaluate(whole, inputs.catalog)
     of_prompts, of_experts = np.flatnonzero(~with_experts), np.flatnonzero(with_experts)
-    pairs = _Pairs(whole.take(of_prompts), found.take(of_prompts), targets)
+    pairs = _Pairs(whole.take(of_prompts), results.take(of_prompts), targets)
     alone = np.isfinite(np.diagonal(pairs.cost, axis1=1, axis2=2)).any(axis=1)
     if not alone.all():
         words = "No machine alone keeps the targets at every length of the prompt: nothing to compare pairs with."
-        return Outcome([Finding("In short", words, "warning")], [], inputs.catalog, [(whole, found)])
+        return Outcome([Finding("In short", words, "warning")], [], inputs.catalog, [(whole, results)])
     gains = _gains(pairs)
     sheets = [
         gains,
         *(_grid(pairs, prompt) for prompt in range(len(pairs.prompts))),
         _worth(pairs, len(pairs.prompts) - 1),
     ]
-    split_pools = list(_expert_pools(whole.take(of_experts), found.take(of_experts), targets))
+    split_pools = list(_expert_pools(whole.take(of_experts), results.take(of_experts), targets))
     findings = [*_findings(pairs, gains), *(pools.finding() for pools in split_pools)]
-    return Outcome(findings, sheets + [pools.sheet() for pools in split_pools], inputs.catalog, [(whole, found)])
+    return Outcome(findings, sheets + [pools.sheet() for pools in split_pools], inputs.catalog, [(whole, results)])
 
 
 class _ExpertPools(NamedTuple):
-    """The cheapest plans of a model by the machines of attention and of the experts.
-
-    ``alone`` is the cost of each machine for both without an expert pool, ``cost`` that of each pair of attention and
-    experts, infinite where none keeps the targets; ``row`` the plan of each pair.
-    """
+    """The cheapest plans of a model by the machines of attention and of the experts."""
 
     model: str
     names: list[str]
-    alone: Array
-    cost: Array
-    row: np.ndarray
+    alone: Array  # Cost on each machine without an expert pool
+    cost: Array  # Cost of each pair (attention, experts); infinite: misses the targets
+    row: np.ndarray  # Plan of each pair
     plans: Table
     results: Table
 
@@ -138,7 +134,7 @@ class _ExpertPools(NamedTuple):
         )  # fmt: skip
 
     def finding(self) -> Finding:
-        """Whether the best pair is cheaper than the best machine without expert pools, and how busy it is."""
+        """Whether the best pair is cheaper than the best machine without expert pools, and its utilisation."""
         best, alone = np.unravel_index(int(np.argmin(self.cost)), self.cost.shape), int(np.argmin(self.alone))
         title = f"Experts of {self.model}"
         if not np.isfinite(self.cost[best]) or not np.isfinite(self.alone[alone]):
@@ -161,44 +157,44 @@ class _ExpertPools(NamedTuple):
         return Finding(title, f"{verdict}{self._most_helped()}", "good" if apart and saving > 0.0 else "plain")
 
     def _most_helped(self) -> str:
-        """The machine whose cost falls most with experts on a second kind of machine."""
+        """The machine with the largest saving from experts on a second kind of machine."""
         with np.errstate(invalid="ignore"):
             gains = np.where(np.isfinite(self.alone)[:, None], 1.0 - self.cost / self.alone[:, None], -np.inf)
         np.fill_diagonal(gains, -np.inf)
-        own, other = np.unravel_index(int(np.nanargmax(gains)), gains.shape)
-        gain = gains[own, other]
+        attention, experts = np.unravel_index(int(np.nanargmax(gains)), gains.shape)
+        gain = gains[attention, experts]
         if not gain > TOLD_APART:
             return f" No machine gains more than {100.0 * TOLD_APART:g} % from a second kind for its experts."
         count = int(np.sum(gains > TOLD_APART))
         return (
             f" A second kind for the experts pays in {count} of {int(np.sum(np.isfinite(gains)))} pairs, most beside "
-            f"{self.names[own]}: {self.names[other]} saves {100.0 * gain:.1f} %."
+            f"{self.names[attention]}: {self.names[experts]} saves {100.0 * gain:.1f} %."
         )
 
 
 def _expert_pools(plans: Table, results: Table, targets: Sequence[float]) -> Iterator[_ExpertPools]:
-    """Each model of the plans about expert pools."""
-    own, other = plans.text("accelerator"), plans.text("expert_accelerator")
+    """Models with plans about expert pools."""
+    attention, experts = plans.text("accelerator"), plans.text("expert_accelerator")
     split = ~np.isnan(plans.number("expert_accelerators"))
-    other = np.where(split & (other == ""), own, other)
-    names = [name for name in positions([*own, *other])[0] if name]
+    experts = np.where(split & (experts == ""), attention, experts)
+    names = [name for name in positions([*attention, *experts])[0] if name]
     cost = _within(results, targets)
     for model in dict.fromkeys(plans.text("model").tolist()):
         mine = plans.text("model") == model
         alone, pairs = np.full(len(names), np.inf), np.full((len(names), len(names)), np.inf)
         rows = np.full(pairs.shape, -1)
         for row in np.flatnonzero(mine & np.isfinite(cost)).tolist():
-            at = names.index(own[row])
+            at = names.index(attention[row])
             if not split[row]:
                 alone[at] = min(alone[at], cost[row])
-            elif cost[row] < pairs[at, names.index(other[row])]:
-                pairs[at, names.index(other[row])] = cost[row]
-                rows[at, names.index(other[row])] = row
+            elif cost[row] < pairs[at, names.index(experts[row])]:
+                pairs[at, names.index(experts[row])] = cost[row]
+                rows[at, names.index(experts[row])] = row
         yield _ExpertPools(model, names, alone, pairs, rows, plans, results)
 
 
 def _within(results: Table, targets: Sequence[float]) -> Array:
-    """Cost of plans that fit and keep the targets of the first token and of the others; infinite of the rest."""
+    """Cost of plans that fit within the TTFT and TPOT targets, else infinite."""
     ttft, tpot = (shown(results, name) for name in ("ttft", "tpot"))
     good = (results.number("fits") == 1) & (ttft <= targets[0]) & (tpot <= targets[1])
     cost = np.where(good, shown(results, _COST), np.inf)
@@ -273,14 +269,14 @@ def _findings(pairs: _Pairs, gains: StudySheet) -> Iterator[Finding]:
     gain = 1.0 - cost / np.diagonal(cost)[:, None]
     gain[np.diag_indices_from(gain)] = np.nan
     paid, tried = int(np.sum(gain > 0.0)), int(np.sum(np.isfinite(gain)))
-    own, other = (pairs.names[int(each)] for each in np.unravel_index(int(np.nanargmax(gain)), gain.shape))
+    decoder, prefiller = (pairs.names[int(each)] for each in np.unravel_index(int(np.nanargmax(gain)), gain.shape))
     first = (
         f"Prompts on {prefill} and decoding on {decode} save most at prompts of {prompts[place]:,.0f} tokens, "
         f"{saving[place]:.1f} % over {alone} alone; at {prompts[0]:,.0f} tokens the best pair saves {saving[0]:.1f} %"
     )
     second = (
-        f"A pool that decodes on {own} saves {100.0 * np.nanmax(gain):.1f} % at {prompts[last]:,.0f} tokens with its "
-        f"prompts on {other}; a second kind pays in {paid} of {tried} pairs"
+        f"A pool that decodes on {decoder} saves {100.0 * np.nanmax(gain):.1f} % at {prompts[last]:,.0f} tokens with "
+        f"its prompts on {prefiller}; a second kind pays in {paid} of {tried} pairs"
     )
     yield in_short(first, second, tone="good" if saving[place] > 1.0 else "plain")
     for at, prompt in enumerate(prompts):

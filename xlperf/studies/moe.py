@@ -1,4 +1,4 @@
-"""Study moe: dense models against mixtures of experts of equal active and equal total parameters; width of EP."""
+"""Study moe: dense models against mixtures of experts of equal active and of equal total parameters; width of EP."""
 
 from __future__ import annotations
 
@@ -74,22 +74,22 @@ def analyse(inputs: Inputs) -> Outcome:
 
 
 def _pivot(rows: np.ndarray, columns: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct rows in rising order, and values by row and column; NaN where there is none."""
+    """Distinct rows in rising order, and values by row and column, NaN if missing."""
     keys, row = np.unique(rows, return_inverse=True)
-    found = np.full((len(keys), int(columns.max(initial=-1)) + 1), np.nan)
-    found[row, columns] = values
-    return keys, found
+    table = np.full((len(keys), int(columns.max(initial=-1)) + 1), np.nan)
+    table[row, columns] = values
+    return keys, table
 
 
 def _widths(training: Table, trained: Table) -> StudySheet:
-    """Rate and exposed all-to-all over the width of expert parallelism, of models planned with several widths."""
+    """Rate and exposed all-to-all over the width of expert parallelism, for models with plans at several widths."""
     models, model = positions(training.text("model"))
     width, rate = training.filled("expert_parallel"), trained[_RATE]
     varied = [i for i in range(len(models)) if len(np.unique(width[model == i])) > 1]
-    own = np.isin(model, varied)
+    selected = np.isin(model, varied)
     share = trained["time_expert_parallel"] / trained["step_time"]
-    keys, rates = _pivot(width[own], model[own], rate[own])
-    _, shares = _pivot(width[own], model[own], np.where(np.isfinite(rate), share, np.nan)[own])
+    keys, rates = _pivot(width[selected], model[selected], rate[selected])
+    _, shares = _pivot(width[selected], model[selected], np.where(np.isfinite(rate), share, np.nan)[selected])
     rate_names, share_names = ([f"{word}_{models[i]}" for i in varied] for word in ("rate", "share"))
     return sheet_of(
         "width",
@@ -134,7 +134,7 @@ def _is_mixture(name: str) -> bool:
 
 
 def _short(experts: StudySheet, decode: StudySheet) -> Iterator[Finding]:
-    """The mixture that trains fastest beside the dense models, and its tokens at the smallest and largest batch."""
+    """The fastest mixture to train beside the dense models, and its tokens at the smallest and largest batch."""
     names = [str(name) for name in experts.values("model")]
     size, rate = (dict(zip(names, experts.numbers(column), strict=True)) for column in ("parameters", _RATE))
     known = [name for name in names if _is_mixture(name) and f"dense, equal total to {name.partition(',')[0]}" in rate]
@@ -146,10 +146,10 @@ def _short(experts: StudySheet, decode: StudySheet) -> Iterator[Finding]:
     batch, ratio = decode.numbers("batch"), decode.numbers(name) / decode.numbers(_DENSE)
     places = sorted({0, int(np.nanargmax(ratio)), len(batch) - 1})
     slower = ", ".join(f"{ratio[at]:.1f} times as long at batch {batch[at]:.0f}" for at in places)
-    larger, own, other = size[name] / size[_DENSE], rate[name] / rate[_DENSE], rate[name] / rate[twin]
+    larger, to_dense, to_twin = size[name] / size[_DENSE], rate[name] / rate[_DENSE], rate[name] / rate[twin]
     yield in_short(
         f"with {name} a model has {larger:.1f} times the parameters of the dense one of equal active size, trains at "
-        f"{own:.2f} times its rate and at {other:.1f} times that of the dense one of equal total size",
+        f"{to_dense:.2f} times its rate and at {to_twin:.1f} times that of the dense one of equal total size",
         f"beside the dense one of equal active size its tokens take {slower}",
     )
 

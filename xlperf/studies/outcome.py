@@ -1,4 +1,4 @@
-"""Records of studies: settings and plans in; tables, charts and findings out. Nothing here depends on a spreadsheet."""
+"""Records of studies: settings and plans in; tables, charts and findings out, independent of spreadsheets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ALTERNATIVES = " | "
 class Setting:
     """A value that a reader may change in the sheet ``study``; ``kind`` is number, text, numbers or texts.
 
-    A cell holds a list with commas between. ``long_run`` is the value that ``--full`` takes, if another.
+    A cell lists values with commas between. ``long_run`` is the value under ``--full``, if another.
     """
 
     name: str
@@ -51,53 +51,35 @@ class Finding:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of the columns of a sheet.
+    """A chart of the columns of a sheet."""
 
-    - ``kind``: ``bars`` (horizontal), ``columns``, ``lines`` or ``points``.
-    - ``x``: column of the labels of bars and columns, or of the horizontal axis.
-    - ``y``: columns of the series.
-    - ``x_title``, ``y_title``: what the axes are, with units.
-    - ``stacked``: whether bars and columns are stacked.
-    - ``log_x``, ``log_y``: whether an axis is logarithmic.
-    - ``rows``: first row that is drawn, and the first that is not; all when not given.
-    - ``by``: of lines and points over numbers: column whose texts name the series of a row, rows of a series side by
-      side; with one y.
-    """
-
-    kind: str
+    kind: str  # bars (horizontal), columns, lines or points
     title: str
-    x: str
-    y: Sequence[str]
-    x_title: str = ""
-    y_title: str = ""
+    x: str  # Column of the labels, or of the horizontal axis
+    y: Sequence[str]  # Columns of the series
+    x_title: str = ""  # With unit
+    y_title: str = ""  # With unit
     stacked: bool = False
     log_x: bool = False
     log_y: bool = False
-    rows: tuple[int, int] | None = None
-    by: str = ""
+    rows: tuple[int, int] | None = None  # First row, and the row after the last; None: all
+    by: str = ""  # Column that names the series of a row; rows of a series are adjacent, one y
 
 
 @dataclass(frozen=True)
 class StudySheet:
-    """A sheet of a study: one table, charts above it.
+    """A sheet of a study: one table, charts above it."""
 
-    - ``name``: name of the sheet, at most 31 characters.
-    - ``heading``: what the table shows, in one sentence.
-    - ``columns``: of the schema, or made by :func:`own_column`.
-    - ``rows``: values in the unit of their column; None where there is none.
-    - ``shaded``: columns whose numbers are shaded together, from low (light) to high (dark): a heat map.
-    """
-
-    name: str
-    heading: str
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Value]]
+    name: str  # At most 31 characters
+    heading: str  # Content of the table in one sentence
+    columns: Sequence[Column]  # Of the schema, or from own_column
+    rows: Sequence[Sequence[Value]]  # Values in the unit of their column, or None
     charts: Sequence[Chart] = ()
-    shaded: Sequence[str] = ()
+    shaded: Sequence[str] = ()  # Columns of one heat map, light to dark
 
     def values(self, column: str) -> list[Value]:
         """Values of a column."""
-        index = [found.name for found in self.columns].index(column)
+        index = [label.name for label in self.columns].index(column)
         return [row[index] for row in self.rows]
 
     def numbers(self, column: str) -> np.ndarray:
@@ -107,10 +89,9 @@ class StudySheet:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a study found: findings, sheets, and plans with their results for the sheets that any report has.
+    """Findings, sheets, and plans with their results for the sheets of every report.
 
-    ``catalog`` is what the plans were computed with: devices that the study derived are rows of it.
-    ``facts`` are the numbers that the advice of the study names, in words.
+    ``catalog`` includes devices derived by the study; ``facts`` are numbers in the advice, in words.
     """
 
     findings: Sequence[Finding]
@@ -127,7 +108,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a study starts from: the catalog with the rows that its workbook adds, plans by kind, settings by name."""
+    """Inputs of a study: the catalog with the rows of its workbook, plans by kind, settings by name."""
 
     catalog: Catalog
     plans: Mapping[str, Table]
@@ -136,30 +117,27 @@ class Inputs:
 
     @property
     def place(self) -> str:
-        """The sheet of the settings, as messages name it."""
+        """The sheet of the settings in messages."""
         return f"{self.origin} [study]"
 
     def table(self, kind: str) -> Table:
-        """Plans of a kind that the study needs.
-
-        Raises InputError when the workbook has none.
-        """
+        """Plans of a kind; InputError if the workbook has none."""
         if kind not in self.plans:
             raise InputError(Fault(self.origin, f"has no {kind} plans, which this study needs; fill the sheet {kind}"))
         return self.plans[kind]
 
     def number(self, name: str) -> float:
-        """A setting that is a number."""
+        """A setting of kind number."""
         value = self.settings[name]
         assert isinstance(value, float | int)
         return float(value)
 
     def text(self, name: str) -> str:
-        """A setting that is a text."""
+        """A setting of kind text."""
         return str(self.settings[name])
 
     def words(self, name: str) -> tuple[str, ...]:
-        """A setting that is a list of texts."""
+        """A setting of kind texts."""
         value = self.settings[name]
         assert isinstance(value, tuple)
         return tuple(str(entry) for entry in value)
@@ -173,30 +151,23 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Study:
-    """A question and how it is answered.
+    """A question, and the function that answers it."""
 
-    - ``name``: as the command takes it.
-    - ``title``, ``question``: heads of the report.
-    - ``published``: which published figure it reproduces, with its source, or why none could be had.
-    - ``advice``: what an architect would do with the answer; ``{fact}`` stands for one of the facts of an outcome.
-    - ``analyse``: from inputs to an outcome.
-    """
-
-    name: str
+    name: str  # As in the command
     title: str
     question: str
-    published: str
-    advice: str
+    published: str  # Published figure with its source, or why there is none
+    advice: str  # For an architect; {fact} is a fact of the outcome
     analyse: Callable[[Inputs], Outcome] = field(compare=False)
     settings: Sequence[Setting] = ()
 
     @property
     def full(self) -> dict[str, SettingValue]:
-        """Settings that ``--full`` changes."""
+        """Settings changed by ``--full``."""
         return {entry.name: entry.long_run for entry in self.settings if entry.long_run is not None}
 
     def advised(self, facts: Mapping[str, str]) -> str:
-        """The advice with the facts of an outcome; a clause that needs one that the outcome lacks is left out."""
+        """The advice with the facts of an outcome, without clauses that lack a fact."""
         clauses = [
             clause.format(**facts)
             for clause in self.advice.rstrip(".").split("; ")
@@ -206,18 +177,18 @@ class Study:
         return f"{words[:1].upper()}{words[1:]}."
 
     def rows(self) -> dict[str, list[dict[str, object]]]:
-        """Rows of the sheets of the study's workbook as shipped: plans, and rows that are added to the catalog.
+        """Rows of the sheets of the shipped workbook: plans, and rows for the catalog.
 
-        A cell ``a | b`` stands for one row each, the first such column varying slowest; ``{column}`` is the value
+        A cell ``a | b`` makes one row for each value, the first such column varying slowest; ``{column}`` is the value
         of another column of the row.
         """
-        found: dict[str, list[dict[str, object]]] = {}
+        sheets: dict[str, list[dict[str, object]]] = {}
         for kind in _SHEETS:
             numbers = {column.name for column in table_schema(kind).columns if column.kind == "number"}
             rows = [row for line in _lines(kind, self.name) for row in _expanded(line, numbers)]
             if rows:
-                found[kind] = rows
-        return found
+                sheets[kind] = rows
+        return sheets
 
 
 def _lines(file: str, study: str | None = None) -> list[dict[str, str]]:
@@ -238,10 +209,7 @@ def _setting(line: Mapping[str, str]) -> Setting:
 
 
 def setting_value(kind: str, text: object, number: Callable[[object], float] | None = None) -> SettingValue:
-    """The value of a setting from the text of its cell.
-
-    ``kind``: number, text, numbers or texts. ``text``: the cell; a list has commas between its entries. ``number``:
-    from a cell to a number; default: ``float``.
+    """The value of a setting (number, text, numbers or texts) from its cell; ``number`` converts one entry.
 
     >>> setting_value("numbers", "1, 2.5")
     (1.0, 2.5)
@@ -257,7 +225,7 @@ def setting_value(kind: str, text: object, number: Callable[[object], float] | N
 
 
 def setting_text(value: SettingValue) -> float | str:
-    """What a cell holds of a setting: lists with commas between their entries.
+    """Text of a cell for a setting: lists with commas between their entries.
 
     >>> setting_text((1.0, 2.5, 3e6))
     '1, 2.5, 3000000'
@@ -281,9 +249,7 @@ def _study(name: str) -> Study:
 
 
 def study(name: str) -> Study:
-    """The study of a name, without regard to case; its module is imported when it is asked for.
-
-    ``name``: one of :data:`NAMES`. Raises InputError when there is none of that name.
+    """The study of a name in :data:`NAMES`, without regard to case; InputError if there is none.
 
     >>> study("Recompute").name
     'recompute'
@@ -295,10 +261,9 @@ def study(name: str) -> Study:
 
 
 def own_column(name: str, unit: str = "-", meaning: str = "", kind: str = "result") -> Column:
-    """A column that only a study has, in the shape of a schema column.
+    """A column of a study in the shape of a schema column.
 
-    ``name``: words joined by underscores. ``unit``: a unit symbol, or - for a number without one. ``meaning``: for the
-    comment of the header. ``kind``: ``result`` for numbers, ``text`` for labels, ``name`` for the key.
+    ``name``: words joined by underscores. ``kind``: ``result`` for numbers, ``text`` for labels, ``name`` for the key.
     """
     return Column("study", name, kind, "" if kind in ("text", "name") else unit, "", "", (), "", False, meaning or name)
 
@@ -310,17 +275,16 @@ def sheet_of(
     charts: Sequence[Chart] = (),
     shaded: Sequence[str] = (),
 ) -> StudySheet:
-    """A sheet from its columns and their values.
+    """A sheet from its columns and their values, see :class:`StudySheet`.
 
-    ``name``, ``heading``, ``charts``, ``shaded``: as in :class:`StudySheet`. ``columns``: a name alone is a column of
-    labels: the key where it is the first. NaN becomes None; a flag 1 or 0 a bool.
+    A name alone is a column of labels, the key if it is first. NaN becomes None; a flag 1 or 0 a bool.
     """
     heads: list[Column] = []
     values: list[list[Value]] = []
-    for head, own in columns:
+    for head, entries in columns:
         labels = own_column(head, kind="text" if heads else "name") if isinstance(head, str) else head
         heads.append(labels)
-        values.append([_value(value, labels.kind == "result-flag") for value in own])
+        values.append([_value(value, labels.kind == "result-flag") for value in entries])
     return StudySheet(name, heading, heads, list(zip(*values, strict=True)), charts, shaded)
 
 
@@ -342,20 +306,13 @@ def pivot_of(
     charts: Sequence[Chart] = (),
     shaded: bool = False,
 ) -> StudySheet:
-    """A sheet with a row for each key and a column for each of some series of one quantity.
-
-    - ``name``, ``heading``, ``charts``: as in :class:`StudySheet`.
-    - ``series``: names of the columns.
-    - ``values``: (keys, series); NaN where there is none.
-    - ``unit``, ``meaning``: of the quantity.
-    - ``shaded``: whether the series are shaded together.
-    """
+    """A sheet with a row for each key and a column for each series of one quantity, values (keys, series)."""
     columns = [(own_column(entry, unit, meaning), [row[i] for row in values]) for i, entry in enumerate(series)]
     return sheet_of(name, heading, [key, *columns], charts, series if shaded else ())
 
 
 def positions(values: Iterable[object]) -> tuple[list[str], np.ndarray]:
-    """Distinct values in the order of their first appearance, and the position in them of every value.
+    """Distinct values in order of appearance, and the position of every value among them.
 
     >>> positions(["b", "a", "b"])
     (['b', 'a'], array([0, 1, 0]))
@@ -367,16 +324,13 @@ def positions(values: Iterable[object]) -> tuple[list[str], np.ndarray]:
 
 
 def comparable(plans: Table, *columns: str) -> np.ndarray:
-    """A group number for each plan: plans of a group differ only in their name and the columns named."""
-    kept = [name for name in plans.columns if name not in ("name", *columns)]
-    return positions("\n".join(str(plans[name][i]) for name in kept) for i in range(len(plans)))[1]
+    """A group number for each plan; plans of a group differ only in their name and the named columns."""
+    compared = [name for name in plans.columns if name not in ("name", *columns)]
+    return positions("\n".join(str(plans[name][i]) for name in compared) for i in range(len(plans)))[1]
 
 
 def shown(results: Table, name: str) -> np.ndarray:
-    """A result column in the unit that a reader sees.
-
-    ``name``: a column of numbers.
-    """
+    """A result column in the unit of its header."""
     values: np.ndarray = results[name] / unit_of(results.schema.by_name[name]).factor
     return values
 
@@ -384,10 +338,7 @@ def shown(results: Table, name: str) -> np.ndarray:
 def result_columns(
     results: Table, names: Iterable[str], rows: slice | np.ndarray = slice(None)
 ) -> list[tuple[Column, np.ndarray]]:
-    """Columns of results for :func:`sheet_of`, numbers in the unit that a reader sees.
-
-    ``rows``: which rows.
-    """
+    """Columns of results for :func:`sheet_of`, numbers in the unit of their header."""
     fields = results.schema.by_name
     return [
         (fields[name], (results[name] if fields[name].kind != "result" else shown(results, name))[rows])
@@ -404,9 +355,7 @@ def peak_rates(plans: Table, catalog: Catalog) -> np.ndarray:
 
 
 def span(values: Iterable[float], digits: int = 0) -> str:
-    """Smallest and largest of the finite ones of some values, as ``4 to 8``.
-
-    ``values``: values. ``digits``: digits behind the point.
+    """Smallest and largest of the finite values, as ``4 to 8``.
 
     >>> span([8.0, 4.0]), span([2.0])
     ('4 to 8', '2')
@@ -432,8 +381,5 @@ IN_SHORT = "In short"
 
 
 def in_short(*sentences: str, tone: str = "good") -> Finding:
-    """The finding that answers the question of a study.
-
-    ``sentences``: two, without their full stops. ``tone``: as in :class:`Finding`.
-    """
+    """The finding that answers the question of a study, from two sentences without full stops."""
     return Finding(IN_SHORT, " ".join(f"{words[:1].upper()}{words[1:]}." for words in sentences), tone)

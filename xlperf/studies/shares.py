@@ -1,4 +1,4 @@
-"""Optimal shares of die area and edge of a device at each process node, and the marginal value of more of each."""
+"""Optimal shares of die area and edge of a device at each process node, and the marginal value of each."""
 
 from __future__ import annotations
 
@@ -58,20 +58,18 @@ class _Grid(NamedTuple):
 def devices_like(
     inputs: Inputs, catalog: Catalog, best: Sequence[str], labels: Sequence[str], changes: dict[str, np.ndarray]
 ) -> tuple[Table, Catalog]:
-    """Copies of devices, one after the other, with other columns; and the catalog with them as accelerators.
+    """Copies of devices in turn with changed columns, and the catalog with them as accelerators.
 
-    ``inputs``: whose device says the package. ``catalog``: with the devices and accelerators that are copied. ``best``:
-    devices; each is copied as often as there are labels for one. ``labels``: names of the copies. ``changes``: columns
-    of the copies.
+    Each device has a copy for every label; ``changes`` are columns of the copies.
     """
     devices, accelerators = catalog.tables["devices"], catalog.tables["accelerators"]
     each = len(labels) // len(best)
     names, known = ([str(name) for name in table.text(table.kind[:-1])] for table in (devices, accelerators))
     repeated = devices.take(np.repeat([names.index(name) for name in best], each))
     shipped = inputs.catalog.tables["devices"]
-    own = [str(name).casefold() for name in shipped.text("device")].index(inputs.text("device").casefold())
+    reference = [str(name).casefold() for name in shipped.text("device")].index(inputs.text("device").casefold())
     labelled = np.array(list(labels), dtype=object)
-    package = np.full(len(labels), shipped.text("package")[own], dtype=object)
+    package = np.full(len(labels), shipped.text("package")[reference], dtype=object)
     made = Table("devices", {**repeated.columns, **changes, "device": labelled, "package": package})
     copies = accelerators.take(np.repeat([known.index(name) for name in best], each))
     named = {**copies.columns, "accelerator": labelled, "device": labelled}
@@ -79,26 +77,23 @@ def devices_like(
 
 
 def best_shares(inputs: Inputs, catalog: Catalog, nodes: Sequence[str], best: Sequence[str], timed: Timed) -> Shares:
-    """Share out the dies of the best device of each node between cores and cache, and its edge.
+    """Divide the dies of the best device of each node between cores and cache, and its edge.
 
-    What is neither cores, cache nor an interface (network on the chip, control, input and output) keeps the share of
-    the dies that it has on the device of the study: more cache are fewer cores.
-
-    ``catalog``: with the devices of the study. ``nodes``: nodes. ``best``: a device of each. ``timed``: time of a step
-    of accelerators of a catalog, each with its best plan [s].
+    Network on chip, control and I/O keep their share of the dies: more cache means fewer cores. ``timed`` gives the
+    step time of accelerators of a catalog, each with its best plan [s].
     """
     shipped = inputs.catalog.tables["devices"]
-    own = [str(name).casefold() for name in shipped.text("device")].index(inputs.text("device").casefold())
-    other = float(evaluate_devices(shipped.take([own]), inputs.catalog)["area_share_other"][0])
+    reference = [str(name).casefold() for name in shipped.text("device")].index(inputs.text("device").casefold())
+    other_share = float(evaluate_devices(shipped.take([reference]), inputs.catalog)["area_share_other"][0])
     shape = (len(nodes), len(CORES), len(EDGES))
     labels = [f"{name}, {x:g} cores, {m:g} edge" for name in best for x in CORES for m in EDGES]
     cores, edge = (np.broadcast_to(np.array(values), shape) for values in (np.array(CORES)[:, None], EDGES))
-    free = np.minimum(1.0 - edge, shipped.filled("link_shoreline_share")[own])
+    free = np.minimum(1.0 - edge, shipped.filled("link_shoreline_share")[reference])
     changes = {"memory_shoreline_share": edge.ravel(), "link_shoreline_share": free.ravel()}
     first, _ = devices_like(inputs, catalog, best, labels, changes)
-    found = evaluate_devices(first, catalog)
-    interfaces = (found["area_share_memory"] + found["area_share_links"]).reshape(shape)
-    room = 1.0 - other - interfaces
+    results = evaluate_devices(first, catalog)
+    interfaces = (results["area_share_memory"] + results["area_share_links"]).reshape(shape)
+    room = 1.0 - other_share - interfaces
     compute = np.where(room > 0.0, cores * room, np.nan)
     left = 1.0 - interfaces - compute
     changes |= {"compute_share": compute.ravel(), "cache_share": ((1.0 - cores) * room / left).ravel()}
@@ -113,7 +108,7 @@ def best_shares(inputs: Inputs, catalog: Catalog, nodes: Sequence[str], best: Se
 
 
 def _chosen(nodes: Sequence[str], labels: Sequence[str], catalog: Catalog, grid: _Grid) -> Shares:
-    """The best point of each node, what the ends of each axis lose, and whether it lies between them."""
+    """The best point of each node, the loss at the ends of each axis, and whether the point is interior."""
     count = len(nodes)
     time = np.where(np.isfinite(grid.time), grid.time, np.inf)
     flat = time.reshape(count, -1).argmin(axis=1)
@@ -123,7 +118,7 @@ def _chosen(nodes: Sequence[str], labels: Sequence[str], catalog: Catalog, grid:
     inner = ((at[1] > 0) & (at[1] < len(CORES) - 1)) & ((at[2] > 0) & (at[2] < len(EDGES) - 1))
     names = [labels[row * len(CORES) * len(EDGES) + best] for row, best in enumerate(flat)]
     compute, cache, capacity = (values[at] for values in (grid.compute, grid.cache, grid.capacity))
-    losses = [np.where(np.isfinite(own), 100.0 * own, np.nan) for own in (
+    losses = [np.where(np.isfinite(loss), 100.0 * loss, np.nan) for loss in (
         over_cores[:, 0], over_cores[:, -1], over_edge[:, 0], over_edge[:, -1])]  # fmt: skip
     sheet = sheet_of(
         "shares",
@@ -164,7 +159,7 @@ def _findings(
     losses: Sequence[np.ndarray],
     inner: np.ndarray,
 ) -> Iterator[Finding]:
-    """The shares of all nodes in one finding; the sheet has those of each."""
+    """The shares of all nodes in one finding."""
     words = (
         f"{nodes[0]} to {nodes[-1]}: best with {span(100 * compute)} % of the dies for cores, {span(100 * cache)} % "
     )
@@ -173,7 +168,7 @@ def _findings(
     )
     words += f"{span(losses[0])} % longer with {100 * CORES[0]:.0f} % of that area for cores, "
     words += f"{span(losses[1])} % longer with next to no cache"
-    ends = [node for node, own in zip(nodes, inner, strict=True) if not own]
+    ends = [node for node, interior in zip(nodes, inner, strict=True) if not interior]
     if ends:
         words += f"; the best of {' and '.join(ends)} lies at the end of what was tried"
     yield Finding("Shares", f"{words}.", "plain" if ends else "good")
@@ -194,20 +189,21 @@ _THINGS: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 class Marginal(NamedTuple):
-    """Sheets and findings of what the next unit buys."""
+    """Sheets and findings on the next unit to buy."""
 
     sheets: list[StudySheet]
     findings: list[Finding]
 
     @property
     def limits(self) -> str:
-        """What limits which nodes: ``die area at 12 nm to 7 nm and power at 5 nm to 1 nm``."""
+        """Limits and their nodes: ``die area at 12 nm to 7 nm and power at 5 nm to 1 nm``."""
         limits, nodes = (self.sheets[-1].values(name) for name in ("limited_by", "node"))
         runs = [
-            (what, [node for _, node in own]) for what, own in groupby(zip(limits, nodes, strict=True), itemgetter(0))
+            (what, [node for _, node in group])
+            for what, group in groupby(zip(limits, nodes, strict=True), itemgetter(0))
         ]
-        said = [f"{what} at {' to '.join(dict.fromkeys((str(own[0]), str(own[-1]))))}" for what, own in runs]
-        return f"{', '.join(said[:-1])} and {said[-1]}" if len(said) > 1 else said[0]
+        clauses = [f"{what} at {' to '.join(dict.fromkeys((str(group[0]), str(group[-1]))))}" for what, group in runs]
+        return f"{', '.join(clauses[:-1])} and {clauses[-1]}" if len(clauses) > 1 else clauses[0]
 
     @property
     def facts(self) -> dict[str, str]:
@@ -217,18 +213,16 @@ class Marginal(NamedTuple):
 
 
 def marginal(inputs: Inputs, catalog: Catalog, nodes: Sequence[str], best: Sequence[str], timed: Timed) -> Marginal:
-    """What limits the best device of each node, and what the next square millimetre, watt and dollar should buy.
+    """The limit of the best device of each node, and the best use of the next square millimetre, watt and dollar.
 
-    ``catalog``: with the devices of the study. ``nodes``: nodes. ``best``: best device of each. ``timed``: time of a
-    step of accelerators of a catalog, each with its best plan [s]. Returns a row per node and thing, a row per node
-    with what to buy, and a finding for neighbouring nodes with the same answers.
+    A row per node and resource, a row per node with the purchase, and a finding for neighbouring nodes that agree.
     """
     devices = catalog.tables["devices"]
     names = [str(name) for name in devices.text("device")]
     things = ["", *_THINGS]
     repeated = devices.take(np.repeat([names.index(name) for name in best], len(things)))
     labels = [f"{name}, more {thing}" if thing else f"{name}, as it is" for name in best for thing in things]
-    columns = {name: repeated.filled(name).copy() for one in _THINGS.values() for name in one[0]}
+    columns = {name: repeated.filled(name).copy() for thing in _THINGS.values() for name in thing[0]}
     for place, thing in enumerate(things):
         for column in _THINGS[thing][0] if thing else ():
             columns[column][place :: len(things)] *= 1.0 + MORE
@@ -250,49 +244,46 @@ def marginal(inputs: Inputs, catalog: Catalog, nodes: Sequence[str], best: Seque
 
 
 def _power_cost(inputs: Inputs, power: np.ndarray) -> np.ndarray:
-    """What the power of devices costs their owner over their life: building with cooling, and energy. [USD]
+    """Lifetime cost of the power [W] of devices to their owner: building with cooling, and energy. [USD]
 
-    By the first row of the sheet servers for the accelerator that the device of the study is compared with, for the
-    watts of the accelerator alone: those of the rest of its server stay. Nothing where there is no such row.
-
-    ``power``: at full load [W].
+    Terms come from the first row of the sheet servers for the reference accelerator; zero without such a row.
     """
     devices, servers = inputs.catalog.tables["devices"], inputs.catalog.tables["servers"]
-    own = [str(name).casefold() for name in devices.text("device")].index(inputs.text("device").casefold())
-    like = inputs.catalog.known_rows("accelerators", devices.text("compared_with")[[own]])
+    reference = [str(name).casefold() for name in devices.text("device")].index(inputs.text("device").casefold())
+    like = inputs.catalog.known_rows("accelerators", devices.text("compared_with")[[reference]])
     row = first_rows(servers, inputs.catalog, like)
     if like[0] < 0 or row[0] < 0:
         return np.zeros_like(power)
     terms = servers.take(np.repeat(row, len(power)))
     columns = {**terms.columns, "server_power": power * terms.filled("num_accelerators"),
                "network_power": np.zeros_like(power), "rack_cost": np.zeros_like(power)}  # fmt: skip
-    found = evaluate_servers(Table("servers", columns), catalog=inputs.catalog)
+    results = evaluate_servers(Table("servers", columns), catalog=inputs.catalog)
     hours = terms.filled("life") * terms.filled("utilization")
-    return np.asarray((found["facility_cost"] + found["energy_cost"]) * hours)
+    return np.asarray((results["facility_cost"] + results["energy_cost"]) * hours)
 
 
 def _with_area(
     inputs: Inputs, catalog: Catalog, best: Sequence[str], numbers: Table, columns: dict[str, np.ndarray], what: str
 ) -> Catalog:
-    """The devices with some more die area, all of it used for cores or for cache.
+    """The devices with more die area for cores or for cache.
 
-    Interfaces take what the longer edge needs, control and input and output keep their share of the dies.
+    Interfaces grow with the edge; control and I/O keep their share of the dies.
     """
     each = 1 + len(_THINGS)
     here, larger = (numbers.take(list(range(start, len(numbers), each))) for start in (0, 1))
     interfaces = larger["area_share_memory"] + larger["area_share_links"]
-    kept = here["area_share_cache" if what == "cores" else "area_share_compute"] / (1.0 + MORE)
+    constant = here["area_share_cache" if what == "cores" else "area_share_compute"] / (1.0 + MORE)
     room = 1.0 - interfaces - here["area_share_other"]
-    cores = room - kept if what == "cores" else kept
-    own = {"die_area": columns["die_area"][1::each], "compute_share": cores,
+    cores = room - constant if what == "cores" else constant
+    changes = {"die_area": columns["die_area"][1::each], "compute_share": cores,
            "cache_share": (room - cores) / (1.0 - interfaces - cores)}  # fmt: skip
-    return devices_like(inputs, catalog, best, [f"{name}, as it is" for name in best], own)[1]
+    return devices_like(inputs, catalog, best, [f"{name}, as it is" for name in best], changes)[1]
 
 
 def _bought(
     nodes: Sequence[str], gain: np.ndarray, per_dollar: np.ndarray, cores: np.ndarray, cache: np.ndarray
 ) -> StudySheet:
-    """Per node: what limits it and what the next square millimetre, watt and dollar should buy."""
+    """Per node: its limit, and the best use of the next square millimetre, watt and dollar."""
     things = np.array([*_THINGS, "nothing"], dtype=object)
     gains = np.nan_to_num(gain, nan=-np.inf)
     paid = np.where(gains >= _STILL, np.nan_to_num(per_dollar, nan=-np.inf), -np.inf)

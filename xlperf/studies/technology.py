@@ -1,4 +1,4 @@
-"""Studies dram and technology-nodes: one device with its memory, or its logic node, memory and network, exchanged."""
+"""Studies dram and technology-nodes: a device with other memory, or another logic node, memory and network."""
 
 from __future__ import annotations
 
@@ -38,12 +38,10 @@ _STOPS = 0.05  # gain of a generation below which it is said to help no more
 def with_devices(
     inputs: Inputs, names: Sequence[str], changes: Mapping[str, np.ndarray], networks: Sequence[str]
 ) -> Catalog:
-    """The catalog with a device and an accelerator for each variant of the device of the settings.
+    """The catalog with a device and an accelerator for each variant of the device in the settings.
 
-    ``inputs``: with the settings ``device``, a row of the sheet devices, and ``generation``, whose calibration is
-    taken. ``names``: names of the variants, of devices and accelerators alike. ``changes``: columns of the sheet
-    devices in the units used inside, one value per variant. ``networks``: default network of each accelerator. Raises
-    InputError when the sheet devices has none of that name.
+    ``changes``: columns of the sheet devices in internal units, a value per variant. ``networks``: default network of
+    each accelerator.
     """
     device, devices = inputs.text("device"), inputs.catalog.tables["devices"]
     known = [str(value) for value in devices.text("device")]
@@ -58,7 +56,7 @@ def with_devices(
 
 
 def derived(catalog: Catalog, names: Sequence[str]) -> Table:
-    """Rows of the accelerators with the numbers that follow from their devices, in the order of the names."""
+    """Rows of the accelerators with the numbers of their devices, in the order of the names."""
     table = accelerators_of(catalog).table
     position = {str(name): row for row, name in enumerate(table.text("accelerator"))}
     return table.take([position[name] for name in names])
@@ -73,7 +71,7 @@ def for_each(plans: Table, names: Sequence[str]) -> Table:
 
 
 def memories(inputs: Inputs) -> Outcome:
-    """Latency of inference over the memory technology, and what limits it beyond."""
+    """Latency of inference over the memory technology, and the limit beyond it."""
     plans = inputs.table("inference")
     technologies, steps = inputs.words("memories"), inputs.numbers("further_steps")
     names = [f"{inputs.text('device')} with {memory}" for memory in technologies]
@@ -118,17 +116,17 @@ def memories(inputs: Inputs) -> Outcome:
         *_memories_short(kinds, labels, bandwidth, tpot, bounds),
         *(
             finding
-            for kind, own, bound in zip(kinds, tpot, bounds, strict=True)
-            for finding in _memory_findings(kind, labels, bandwidth, own, bound)
+            for kind, time, bound in zip(kinds, tpot, bounds, strict=True)
+            for finding in _memory_findings(kind, labels, bandwidth, time, bound)
         ),
     ]
-    kept = np.flatnonzero(np.isfinite(results["tpot"]))
+    legal = np.flatnonzero(np.isfinite(results["tpot"]))
     gains = _gains(kinds, bandwidth, tpot)
-    return Outcome(findings, [gains, sheet], catalog, [(every.take(kept), results.take(kept))])
+    return Outcome(findings, [gains, sheet], catalog, [(every.take(legal), results.take(legal))])
 
 
 def _further(catalog: Catalog, last: str, steps: Sequence[float]) -> tuple[Catalog, list[str]]:
-    """Accelerators like the last one with a memory so many times as fast."""
+    """Accelerators like the last one with faster memory, by factor."""
     names = [f"{last} x {step:g}" for step in steps]
     if not names:
         return catalog, []
@@ -151,7 +149,7 @@ def _gains(kinds: Sequence[str], bandwidth: np.ndarray, tpot: np.ndarray) -> Stu
         "How many times as fast a token comes as with the slowest memory, beside the ratio of bandwidths.",
         (own_column("memory_bandwidth", "TB/s"), keys),
         series,
-        np.column_stack([*(own[first] / own[rows] for own in tpot), bandwidth[rows] / bandwidth[first]]),
+        np.column_stack([*(time[first] / time[rows] for time in tpot), bandwidth[rows] / bandwidth[first]]),
         meaning="Times as fast as with the slowest memory",
         charts=[
             Chart(
@@ -174,7 +172,7 @@ def _rising(bandwidth: np.ndarray, tpot: np.ndarray) -> list[int]:
 
 
 def _knee(bandwidth: np.ndarray, tpot: np.ndarray) -> int | None:
-    """Knee of the speed-up: row beyond which it grows by less than half of the bandwidth; None where there is none."""
+    """Knee of the speed-up: last row before it grows by less than half of the bandwidth; None without one."""
     for before, after in pairwise(_rising(bandwidth, tpot)):
         faster = bandwidth[after] / bandwidth[before]
         if faster >= 1.02 and np.log(tpot[before] / tpot[after]) / np.log(faster) < 0.5:
@@ -185,7 +183,7 @@ def _knee(bandwidth: np.ndarray, tpot: np.ndarray) -> int | None:
 def _memories_short(
     kinds: Sequence[str], labels: Sequence[str], bandwidth: np.ndarray, tpot: np.ndarray, bounds: np.ndarray
 ) -> Iterator[Finding]:
-    orders = [_rising(bandwidth, own) for own in tpot]
+    orders = [_rising(bandwidth, time) for time in tpot]
     known = [place for place, order in enumerate(orders) if len(order) > 1]
     if not known:
         return
@@ -193,15 +191,15 @@ def _memories_short(
     least, most = (pick(known, key=lambda place: gain[place]) for pick in (min, max))
     first, last = orders[most][0], orders[most][-1]
     knees = {place: _knee(bandwidth, tpot[place]) for place in known}
-    said = [
+    clauses = [
         f"{bandwidth[at]:.1f} TB/s ({labels[at]}) for {kinds[place]}" for place, at in knees.items() if at is not None
     ]
     second = "more bandwidth helps to the end of what was tried"
-    if said:
+    if clauses:
         limits = dict.fromkeys(str(bounds[place][orders[place][-1]]) for place in known)
         second = (
-            f"beyond {'; '.join(said)} less than half of a further gain in bandwidth shortens a token, limited in the "
-            f"end by {' or '.join(limits)}"
+            f"beyond {'; '.join(clauses)} less than half of a further gain in bandwidth shortens a token, limited in "
+            f"the end by {' or '.join(limits)}"
         )
     yield in_short(
         f"{bandwidth[last] / bandwidth[first]:.0f} times the bandwidth of {labels[first]} makes a token "
@@ -234,7 +232,7 @@ def _memory_findings(
 
 
 def nodes(inputs: Inputs) -> Outcome:
-    """Training over logic nodes, memory and network generations and allocations of area; where each stops helping."""
+    """Training over logic nodes, memory and network generations and area allocations, and the saturation of each."""
     plans = _mappings(inputs, inputs.table("training").take([0]))
     catalog, cases, names = _variants(inputs)
     times, chosen = _best(plans, catalog, names)
@@ -264,21 +262,21 @@ def nodes(inputs: Inputs) -> Outcome:
         *_stops(node_names, memory_names, network_names, best),
         Finding("Grid", f"{len(names):,} devices, each with the best of {len(plans)} plans that fit in its memory."),
     ]
-    kept = _best_of_each_node(cube)
-    rows = [row for row in kept if np.isfinite(times[row])]
+    best_rows = _best_of_each_node(cube)
+    rows = [row for row in best_rows if np.isfinite(times[row])]
     own_nodes = [cases[row][0] for row in rows]
 
-    def timed(other: Catalog, own: Sequence[str]) -> np.ndarray:
-        return _best(plans, other, own)[0]
+    def timed(changed: Catalog, accelerators: Sequence[str]) -> np.ndarray:
+        return _best(plans, changed, accelerators)[0]
 
     shared = best_shares(inputs, catalog, own_nodes, [names[row] for row in rows], timed)
     more = marginal(inputs, shared.catalog, own_nodes, shared.names, timed)
     sheets[4:4] = [shared.sheet, *more.sheets]
     findings += [*shared.findings, *more.findings]
     findings[:0] = _nodes_short(node_names, memory_names, network_names, best, more)
-    columns = {name: values[chosen[kept]] for name, values in plans.columns.items()}
-    own = np.array(names, dtype=object)[kept]
-    best_plans = Table("training", {**columns, "accelerator": own, "name": own})
+    columns = {name: values[chosen[best_rows]] for name, values in plans.columns.items()}
+    best_names = np.array(names, dtype=object)[best_rows]
+    best_plans = Table("training", {**columns, "accelerator": best_names, "name": best_names})
     facts = {**shared.facts, **more.facts, **_worth_of_generations(node_names, best)}
     return Outcome(findings, sheets, catalog, [(best_plans, evaluate(best_plans, catalog))], facts)
 
@@ -348,29 +346,29 @@ def _variants(inputs: Inputs) -> tuple[Catalog, list[_Case], list[str]]:
 
 
 def _best(plans: Table, catalog: Catalog, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """For each device the lowest step time of the plans that fit, and which plan that is."""
+    """For each device the lowest step time of plans that fit, and the plan."""
     count = len(plans)
     times, chosen = np.full(len(names), np.nan), np.zeros(len(names), dtype=np.int64)
     step = max(_BLOCK // count, 1)
     for start in range(0, len(names), step):
-        own = names[start : start + step]
-        columns = {name: np.tile(values, len(own)) for name, values in plans.columns.items()}
-        columns["accelerator"] = np.repeat(np.array(own, dtype=object), count)
+        block = names[start : start + step]
+        columns = {name: np.tile(values, len(block)) for name, values in plans.columns.items()}
+        columns["accelerator"] = np.repeat(np.array(block, dtype=object), count)
         results = evaluate(Table("training", columns), catalog)
-        time = np.where(results.number("fits") == 1, results["step_time"], np.inf).reshape(len(own), count)
+        time = np.where(results.number("fits") == 1, results["step_time"], np.inf).reshape(len(block), count)
         place = np.argmin(time, axis=1)
-        lowest = time[np.arange(len(own)), place]
+        lowest = time[np.arange(len(block)), place]
         times[start : start + step] = np.where(np.isfinite(lowest), lowest, np.nan)
         chosen[start : start + step] = place
     return times, chosen
 
 
 def _best_of_each_node(cube: np.ndarray) -> np.ndarray:
-    """Rows of the best device of each node: what the report's other sheets show."""
+    """Rows of the best device of each node, for the common sheets of the report."""
     flat = np.where(np.isfinite(cube), cube, np.inf).reshape(len(cube), -1)
     rows: np.ndarray = np.argmin(flat, axis=1) + np.arange(len(cube)) * flat.shape[1]
-    kept: np.ndarray = rows[np.isfinite(flat.min(axis=1))]
-    return kept if len(kept) else rows[:1]
+    best: np.ndarray = rows[np.isfinite(flat.min(axis=1))]
+    return best if len(best) else rows[:1]
 
 
 def _lines(
@@ -428,7 +426,7 @@ def _devices_sheet(
 def _nodes_short(
     nodes: Sequence[str], memories: Sequence[str], networks: Sequence[str], best: np.ndarray, more: Marginal
 ) -> Iterator[Finding]:
-    """What all nodes gain with the newest and the oldest memory and network, and what limits which nodes."""
+    """Speed-up over all nodes with the newest and the oldest memory and network, and the limit of each node."""
     newest, oldest = best[:, -1, -1], best[:, 0, 0]
     if not np.isfinite([newest[0], newest[-1], oldest[0], oldest[-1], best[-1, 0, -1], best[-1, -1, 0]]).all():
         return
@@ -442,7 +440,7 @@ def _nodes_short(
 
 
 def _worth_of_generations(nodes: Sequence[str], best: np.ndarray) -> dict[str, str]:
-    """How many times as fast the newest memory and network make a step at the last node, for the advice."""
+    """Speed-up from the newest memory and network at the last node, for the advice."""
     gains = {"memory_gain": best[-1, 0, -1] / best[-1, -1, -1], "network_gain": best[-1, -1, 0] / best[-1, -1, -1]}
     known = {name: f"{gain:.1f}" for name, gain in gains.items() if np.isfinite(gain)}
     return {"last_node": nodes[-1], **known}
@@ -451,7 +449,7 @@ def _worth_of_generations(nodes: Sequence[str], best: np.ndarray) -> dict[str, s
 def _stops(
     nodes: Sequence[str], memories: Sequence[str], networks: Sequence[str], best: np.ndarray
 ) -> Iterator[Finding]:
-    """Gain along each axis with the others at their newest and at their oldest, and where it saturates."""
+    """Speed-up along each axis with the others at their newest and oldest, and its saturation."""
     axes = ("node", nodes), ("memory", memories), ("network", networks)
     for axis, (what, keys) in enumerate(axes):
         others = " and ".join(word for word, _ in axes if word != what)

@@ -1,4 +1,4 @@
-"""Study topologies: the same plans on networks of different shape with the same bandwidth per accelerator."""
+"""Study topologies: the same plans on networks of different shape and equal bandwidth per accelerator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OPERATIONS = ("all_reduce", "all_to_all")
 
 
 def analyse(inputs: Inputs) -> Outcome:
-    """Where the time of a step goes on every network, and the time of two collectives among all accelerators."""
+    """Time of a step by part on every network, and of two collectives among all accelerators."""
     plans = inputs.table("training")
     results = evaluate(plans, inputs.catalog)
     names, networks = plans.text("name"), plans.text("network")
@@ -93,8 +93,8 @@ def _collectives(inputs: Inputs, networks: list[str]) -> StudySheet:
         "size": np.full(len(pairs), inputs.number("collective_size") * UNITS["MB"].factor),
         "group": np.full(len(pairs), count),
     }
-    found = evaluate_operations(Table("operations", columns, lambda *_: inputs.place), inputs.catalog)
-    times = found["time"].reshape(len(networks), len(_OPERATIONS)) / UNITS["ms"].factor
+    results = evaluate_operations(Table("operations", columns, lambda *_: inputs.place), inputs.catalog)
+    times = results["time"].reshape(len(networks), len(_OPERATIONS)) / UNITS["ms"].factor
     return pivot_of(
         "collectives",
         f"One collective of {inputs.number('collective_size'):g} MB among {count:g} accelerators.",
@@ -109,24 +109,24 @@ def _collectives(inputs: Inputs, networks: list[str]) -> StudySheet:
 def _short(
     inputs: Inputs, groups: Sequence[tuple[str, np.ndarray]], networks: np.ndarray, over: np.ndarray, table: StudySheet
 ) -> Iterator[Finding]:
-    """The slowest network of each plan, and the collective that suffers most from a shape."""
-    said = []
+    """The slowest network of each plan, and the collective with the largest slowdown."""
+    clauses = []
     for label, span in groups:
         legal = span[np.isfinite(over[span])]
         if len(legal) > 1:
             slow, fast = (legal[pick(over[legal])] for pick in (np.argmax, np.argmin))
-            said.append(f"{over[slow]:.1f} times as long on {networks[slow]} as on {networks[fast]} ({label})")
+            clauses.append(f"{over[slow]:.1f} times as long on {networks[slow]} as on {networks[fast]} ({label})")
     times = {name: table.numbers(name) for name in _OPERATIONS}
-    if not said or not all(np.isfinite(own).any() for own in times.values()):
+    if not clauses or not all(np.isfinite(time).any() for time in times.values()):
         return
     names = table.values("network")
     parts = []
-    for operation, own in times.items():
-        slow, fast = int(np.nanargmax(own)), int(np.nanargmin(own))
+    for operation, time in times.items():
+        slow, fast = int(np.nanargmax(time)), int(np.nanargmin(time))
         what = operation.replace("_", "-")
-        parts.append(f"{own[slow] / own[fast]:.0f} times for an {what} ({names[slow]} against {names[fast]})")
+        parts.append(f"{time[slow] / time[fast]:.0f} times for an {what} ({names[slow]} against {names[fast]})")
     yield in_short(
-        f"a step of the same plan takes {' and '.join(said)}",
+        f"a step of the same plan takes {' and '.join(clauses)}",
         f"one collective of {inputs.number('collective_size'):g} MB among {inputs.number('collective_accelerators'):g} "
         f"accelerators differs by {' and '.join(parts)}",
     )

@@ -127,10 +127,10 @@ def bond_yield(yield_per_bond: Numeric, num_bonds: Numeric) -> Array:
 
 
 def module_cost(module: Module) -> ModuleCost:
-    r"""Cost of a good module by part: a failed module loses its dies, memory, carrier and substrate.
+    """Cost of a good module by part: a failed module loses its dies, memory, carrier and substrate.
 
-    Lost dies :math:`(R + D + T)(1/(y_s Y) - 1)`, lost memory :math:`M (1/Y - 1)` with :math:`Y = y_2 y_3 y_f` for chips
-    last and :math:`y_1 y_3 y_f` for chips first; a carrier is lost unless :math:`y_1`, a substrate by :math:`y_3 y_f`.
+    With Y = y2 y3 yf (chips last) or y1 y3 yf (chips first), a module loses dies (R + D + T) (1/(ys Y) - 1), memory
+    M (1/Y - 1), substrates S (1/(y3 yf) - 1), and carriers I (1/(y1 Y) - 1), or I (1/Y - 1) for chips first.
     """
     # Yields from the substrate on, of a module, and of a module with its carrier.
     below = array(module.attach_yield) * array(module.final_yield)

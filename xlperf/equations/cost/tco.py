@@ -127,7 +127,7 @@ def accelerator_cost_rate(
 ) -> Array:
     r"""Cost of one second of useful work of one accelerator, rented or owned.
 
-    An owner pays straight-line depreciation and full load; without a rent only, so that these may be NaN beside one.
+    An owner pays straight-line depreciation and full load; the owner's arguments may be NaN beside a rent.
 
     .. math:: c = \frac{C}{u} \left(\frac{1}{T} + \frac{o}{T_o}\right) + P_s\,\mathrm{PUE}\,p_e
 
