@@ -23,7 +23,7 @@ from xlperf.calibrate.cross_validation import left_out_together
 from xlperf.calibrate.published_errors import QUANTITIES, Errors, configuration_weights, plans_to_fit, weighted_quantile
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine.trust import LACKED, SOFTWARE, UNKNOWN, Condition, format_and_load, layers_of, model_traits
-from xlperf.equations.plan.bands import band_end
+from xlperf.equations.plan.records import band_end
 from xlperf.measurements.comparison import FIRST_TOKEN
 from xlperf.measurements.published import Published, PublishedPlans
 

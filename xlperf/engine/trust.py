@@ -42,7 +42,7 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table, Words, copied_name
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.parameters import parameter_count
-from xlperf.equations.plan.bands import band_end
+from xlperf.equations.plan.records import band_end
 
 BADGES = ("MEASURED", "INTERPOLATED", "EXTRAPOLATED")
 # Axes of published runs: accelerators, tokens in work per accelerator (of a training step or decode step), length

@@ -8,7 +8,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, divide, total
 from xlperf.equations.model.serving import BOTH_PHASES, DECODING, PREFILL
-from xlperf.equations.plan.bands import band_end
+from xlperf.equations.plan.records import band_end
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.deployment import Deployment, RequestLatency
 from xlperf.equations.serving.memory import ReplicaMemory, memory_of
@@ -214,7 +214,7 @@ def band_of_time(
     r"""Logarithms of both ends of the band of a time, relative to the prediction, (2, rows). [-]
 
     Calibrated ends c, widened by w and by the half-width s of an unread source
-    (:func:`xlperf.equations.plan.bands.band_end`); prefix "first_" for the time to first token. Heuristic, this work.
+    (:func:`xlperf.equations.plan.records.band_end`); prefix "first_" for the time to first token. Heuristic, this work.
 
     .. math:: |\ln b| = \max\left(w\,|\ln c|,\; \sqrt{\ln^2 c + s^2}\right)
 
