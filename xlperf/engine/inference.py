@@ -25,7 +25,7 @@ from xlperf.engine.served_results import fitting_rows, power_at_rate, prompt_mem
 from xlperf.engine.stack_rules import refusals
 from xlperf.engine.trust import coordinates, format_and_load, trust
 from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
-from xlperf.equations.plan.serving_rules import (
+from xlperf.equations.plan.serving_plan import (
     CAPACITY_RULES,
     EXPERT_POOL_RULES,
     MODE_RULES,

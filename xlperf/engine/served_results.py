@@ -32,8 +32,7 @@ from xlperf.equations.cost.tokens import (
 )
 from xlperf.equations.hardware.power import Machine
 from xlperf.equations.plan.records import Remark, broken_rules
-from xlperf.equations.plan.serving_plan import InferencePlan
-from xlperf.equations.plan.serving_rules import WARNINGS
+from xlperf.equations.plan.serving_plan import WARNINGS, InferencePlan
 from xlperf.equations.serving import BOUNDS, memory_of
 from xlperf.equations.serving.energy import ServedWork, expert_pool_power, results_at_rate, serving_power
 from xlperf.equations.serving.results import band_of_time, full_cache

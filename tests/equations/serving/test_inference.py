@@ -23,8 +23,7 @@ from inference_samples import (
 from xlperf.catalog.table import Table
 from xlperf.engine.join import plan_columns
 from xlperf.equations.plan.records import broken_rules, remarks_of_rows
-from xlperf.equations.plan.serving_plan import InferencePlan
-from xlperf.equations.plan.serving_rules import REQUEST_RULES, SERVING_RULES, WARNINGS
+from xlperf.equations.plan.serving_plan import REQUEST_RULES, SERVING_RULES, WARNINGS, InferencePlan
 from xlperf.equations.serving import BOUNDS, serving_results, serving_work
 from xlperf.equations.serving.memory import largest_batch
 
