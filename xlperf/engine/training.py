@@ -58,11 +58,11 @@ from xlperf.equations.plan.training_plan import (
     ANY_LAYOUT,
     BF16_SIZE,
     LAYOUTS,
+    TRAINING_RULES,
     TrainingPlan,
     used_families,
     with_defaults,
 )
-from xlperf.equations.plan.training_rules import TRAINING_RULES
 from xlperf.equations.training import Setting, step
 from xlperf.equations.training.memory import memory_of
 from xlperf.equations.training.rates import causal_ratio, run_results, slow_run_ratio, training_power, training_rates

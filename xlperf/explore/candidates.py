@@ -18,7 +18,7 @@ from xlperf.engine import evaluate
 from xlperf.engine.tables import fitting
 from xlperf.equations.plan.dimensions import PLACEHOLDERS, REPLICA
 from xlperf.equations.plan.serving_plan import MODE_RULES, REQUEST_RULES, SERVING_RULES
-from xlperf.equations.plan.training_rules import TRAINING_RULES
+from xlperf.equations.plan.training_plan import TRAINING_RULES
 from xlperf.explore.mappings import (
     MOST_ACCELERATORS,
     STEPS,

@@ -18,8 +18,7 @@ from xlperf.engine.join import plan_columns
 from xlperf.equations.plan import records
 from xlperf.equations.plan.records import PlanColumns
 from xlperf.equations.plan.serving_plan import SERVED_PRECISIONS
-from xlperf.equations.plan.training_plan import TrainingPlan
-from xlperf.equations.plan.training_rules import TRAINING_RULES
+from xlperf.equations.plan.training_plan import TRAINING_RULES, TrainingPlan
 
 CODES = [value for _, value in inspect.getmembers(records, inspect.isclass) if any(map(str.isupper, vars(value)))]
 
