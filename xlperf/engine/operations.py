@@ -27,9 +27,8 @@ from xlperf.equations.hardware.attention import (
     tiled_heads,
     visible_pairs,
 )
-from xlperf.equations.hardware.bounds import RESOURCES, Faster, ideal_times, limiting_resources
 from xlperf.equations.hardware.gemm import gemm_time, product_traffic
-from xlperf.equations.hardware.roofline import Device, vector_time
+from xlperf.equations.hardware.roofline import RESOURCES, Device, Faster, ideal_times, limiting_resources, vector_time
 from xlperf.equations.model.blocks import Gemms
 from xlperf.equations.model.serving import ServingGemms
 from xlperf.equations.network.collectives import OPERATIONS, collective_time

@@ -19,15 +19,16 @@ from xlperf.engine.models import architecture_of
 from xlperf.engine.own_runs import SHEET
 from xlperf.engine.served import served_plans
 from xlperf.engine.training import evaluate_training, training_setting
-from xlperf.equations.hardware.bounds import (
+from xlperf.equations.hardware.roofline import (
     RESOURCES,
     WITHOUT_LIMIT,
+    Device,
     Faster,
     ideal_constants,
     ideal_times,
     limiting_resources,
+    vector_time,
 )
-from xlperf.equations.hardware.roofline import Device, vector_time
 from xlperf.equations.model.serving import serving_gemms
 from xlperf.equations.plan.records import Recompute
 from xlperf.equations.serving import Deployment, ServingWork, operating, pool_state, serving_work

@@ -8,10 +8,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from xlperf.base.arrays import Array, beside, divide, side_by_side, some, total
-from xlperf.equations.hardware.bounds import RESOURCES, Faster, most_saved
 from xlperf.equations.hardware.gemm import FEW_ROWS
 from xlperf.equations.hardware.memory import exposed_offload_time, resident_bandwidth, resident_share
-from xlperf.equations.hardware.roofline import doubling_savings, vector_time
+from xlperf.equations.hardware.roofline import RESOURCES, Faster, doubling_savings, most_saved, vector_time
 from xlperf.equations.model.blocks import Gemms
 from xlperf.equations.model.model import linear_share
 from xlperf.equations.model.serving import (
