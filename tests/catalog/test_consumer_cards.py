@@ -64,7 +64,7 @@ def test_cards_compute_less_with_wide_sums(catalog: Catalog) -> None:
 def test_moonlight_counts_as_published(catalog: Catalog) -> None:
     """Moonlight-16B-A3B: 15.96 G parameters, 2.24 G active without both embeddings (its paper)."""
     from xlperf.engine.catalog_arrays import catalog_models
-    from xlperf.equations.model.parameters import parameter_count
+    from xlperf.equations.model.operators import parameter_count
 
     models, reasons = catalog_models(catalog)
     row = catalog.tables["models"]["model"].tolist().index("Moonlight-16B-A3B")

@@ -25,7 +25,7 @@ from xlperf.catalog.table import Table
 from xlperf.catalog.xlsx_rows import add_row
 from xlperf.engine import evaluate
 from xlperf.engine.catalog_arrays import catalog_models
-from xlperf.equations.model.parameters import mtp_parameters, parameter_count
+from xlperf.equations.model.operators import mtp_parameters, parameter_count
 from xlperf.interop.datasheet import accelerator_row
 from xlperf.interop.hugging_face import model_row
 

@@ -19,7 +19,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import Column, unit_of
 from xlperf.engine.catalog_arrays import catalog_models
-from xlperf.equations.model.parameters import parameter_count
+from xlperf.equations.model.operators import parameter_count
 from xlperf.interop.hugging_face import ModelRow, model_row
 from xlperf.interop.hugging_face_types import defaults_of, families
 

@@ -16,7 +16,7 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.model import Model
-from xlperf.equations.model.parameters import matrix_parameters
+from xlperf.equations.model.operators import matrix_parameters
 
 ROUNDING = 1.0 - 1e-9
 WEIGHT_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp8-block": 1.0, "fp8-tensor": 1.0, "int8": 1.0,

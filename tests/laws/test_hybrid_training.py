@@ -20,7 +20,7 @@ from xlperf.engine.training import training_setting
 from xlperf.equations.model.blocks import Shard
 from xlperf.equations.model.linear_attention import Scan, chunked_scan, scan_gradient
 from xlperf.equations.model.model import Model
-from xlperf.equations.model.parameters import matrix_parameters, parameter_count
+from xlperf.equations.model.operators import matrix_parameters, parameter_count
 from xlperf.equations.training import step
 from xlperf.equations.training.stages import pipeline_contents
 from xlperf.measurements.published import Published

@@ -19,7 +19,7 @@ from xlperf.engine.models import architecture_of
 from xlperf.engine.served import served_plans
 from xlperf.engine.training import training_setting
 from xlperf.equations.model.model import Model
-from xlperf.equations.model.parameters import parameter_count
+from xlperf.equations.model.operators import parameter_count
 from xlperf.equations.serving import serving_work
 from xlperf.equations.training import step
 

@@ -21,7 +21,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.csv_files import harmless
 from xlperf.catalog.read import read_plans
 from xlperf.engine.catalog_arrays import catalog_models
-from xlperf.equations.model.parameters import parameter_count
+from xlperf.equations.model.operators import parameter_count
 from xlperf.measurements.comparison import QUANTITIES as POWER_QUANTITIES
 from xlperf.measurements.comparison import RATES, STEP_TIME, Record, compare, power_records, predicted
 from xlperf.measurements.published import POWER, Published, read_power, read_published, sheet_rows

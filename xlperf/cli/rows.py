@@ -70,7 +70,7 @@ def _checked(converted: ModelRow, stated: float | None, where: str) -> tuple[lis
     """Computed and stated parameters in lines, and whether plans can be computed."""
     from xlperf.catalog.catalog import Catalog
     from xlperf.engine.catalog_arrays import catalog_models
-    from xlperf.equations.model.parameters import mtp_parameters, parameter_count
+    from xlperf.equations.model.operators import mtp_parameters, parameter_count
 
     if converted.refused:
         return [f"no plan is computed with this model: {converted.refused}"], False

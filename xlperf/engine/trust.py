@@ -41,7 +41,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table, Words, copied_name
 from xlperf.engine.catalog_arrays import catalog_models
-from xlperf.equations.model.parameters import parameter_count
+from xlperf.equations.model.operators import parameter_count
 from xlperf.equations.plan.records import band_end
 
 BADGES = ("MEASURED", "INTERPOLATED", "EXTRAPOLATED")

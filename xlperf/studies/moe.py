@@ -10,7 +10,7 @@ from xlperf.base.units import UNITS
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.join import join
-from xlperf.equations.model.parameters import parameter_count
+from xlperf.equations.model.operators import parameter_count
 from xlperf.studies.outcome import (
     Chart,
     Finding,

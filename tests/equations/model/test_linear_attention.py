@@ -27,7 +27,7 @@ from xlperf.equations.model.linear_attention import (
     recurrent_step_traffic,
 )
 from xlperf.equations.model.model import Model
-from xlperf.equations.model.parameters import mtp_parameters, parameter_count
+from xlperf.equations.model.operators import mtp_parameters, parameter_count
 
 GIGA = 1e9
 # Value heads, parameters as published, those of a token; key heads 16, heads of 128, convolution over 4 tokens.

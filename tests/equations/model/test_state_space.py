@@ -15,7 +15,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.linear_attention import STATE_SPACE_CHUNK, state_space_scan_flop, state_space_scan_traffic
-from xlperf.equations.model.parameters import parameter_count
+from xlperf.equations.model.operators import parameter_count
 
 NANO = "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"
 DENSE = "Nemotron-H-56B-Base-8K"

@@ -15,7 +15,7 @@ from xlperf.engine.join import architecture_codes, named_rows
 from xlperf.engine.models import architecture_of
 from xlperf.engine.training import training_setting
 from xlperf.equations.model.experts import distinct_share
-from xlperf.equations.model.parameters import mtp_parameters, parameter_count
+from xlperf.equations.model.operators import mtp_parameters, parameter_count
 from xlperf.equations.training.stages import stages_of
 from xlperf.measurements.published import read_published
 from xlperf.measurements.training import training_plans

@@ -12,7 +12,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate, explain
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.blocks import MLP, weights
-from xlperf.equations.model.parameters import attention_matrix_parameters, whole_model
+from xlperf.equations.model.operators import attention_matrix_parameters, whole_model
 from xlperf.equations.plan.training_plan import optimizer_element_size
 from xlperf.equations.training.memory import logits_size
 

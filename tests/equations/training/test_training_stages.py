@@ -11,7 +11,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
 from xlperf.engine.join import join
 from xlperf.engine.training import training_plan
-from xlperf.equations.model.parameters import layer_matrices
+from xlperf.equations.model.operators import layer_matrices
 from xlperf.equations.training.stages import layers_through_stage, stages_of
 
 PLAN: dict[str, object] = {

@@ -16,7 +16,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.experts import distinct_share
-from xlperf.equations.model.parameters import parameter_count
+from xlperf.equations.model.operators import parameter_count
 
 H100 = "H100-SXM-80GB"
 DENSE = {

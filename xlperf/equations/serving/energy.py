@@ -13,7 +13,7 @@ from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_powe
 from xlperf.equations.model.blocks import EXPERTS, MLP, SHARED_EXPERT, weights
 from xlperf.equations.model.experts import Popularity, activated_experts
 from xlperf.equations.model.model import Architecture, Model
-from xlperf.equations.model.parameters import matrix_parameters, whole_model
+from xlperf.equations.model.operators import matrix_parameters, whole_model
 from xlperf.equations.model.serving import SAMPLING_PASSES
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.kernels import wide_attention

@@ -10,7 +10,7 @@ import numpy as np
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, some
 from xlperf.equations.model.blocks import EXPERTS, FEED_FORWARD, INDEX, Block, Operator, Shard, layer_blocks, weights
 from xlperf.equations.model.model import Architecture, Model, linear_share
-from xlperf.equations.model.parameters import embedding_parameters, layer_vector_parameters, linear_vector_parameters
+from xlperf.equations.model.operators import embedding_parameters, layer_vector_parameters, linear_vector_parameters
 from xlperf.equations.model.serving import cache_elements, layer_shares
 from xlperf.equations.model.sparse_attention import sparse_cache_entries
 from xlperf.equations.plan.records import WORD

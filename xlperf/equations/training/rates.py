@@ -12,7 +12,7 @@ from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_powe
 from xlperf.equations.model.blocks import EXPERTS, MLP, SHARED_EXPERT, weights
 from xlperf.equations.model.linear_attention import recurrent_step_flop
 from xlperf.equations.model.model import Model
-from xlperf.equations.model.parameters import (
+from xlperf.equations.model.operators import (
     layer_matrices,
     matrix_parameters,
     mtp_parameters,

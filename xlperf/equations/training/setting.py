@@ -23,7 +23,7 @@ from xlperf.equations.model.blocks import (
     weights,
 )
 from xlperf.equations.model.model import Architecture, Model
-from xlperf.equations.model.parameters import (
+from xlperf.equations.model.operators import (
     attention_matrix_parameters,
     index_parameters,
     layer_small_parameters,

@@ -11,7 +11,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, known_or, ones, side_by_side, some
 from xlperf.equations.model.model import Model
-from xlperf.equations.model.parameters import layer_matrices
+from xlperf.equations.model.operators import layer_matrices
 from xlperf.equations.plan.training_plan import TrainingPlan
 
 MODULE_LAYERS = 2.0  # layer-equivalents of an MTP module with its output head in stage partitioning [-]
