@@ -17,17 +17,19 @@ from xlperf.engine.plan_prices import priced
 from xlperf.engine.server_prices import chiplets_of, first_or_device_rows, servers_of, with_chip_prices
 from xlperf.engine.stated_prices import with_stated
 from xlperf.engine.tables import evaluate
-from xlperf.equations.cost.ownership import (
+from xlperf.equations.cost.servers import (
+    DrawnPower,
     OwnedPool,
+    OwnerTerms,
     accelerator_hour,
     accelerators_bought,
     embodied_costs,
     owned_hour,
     owned_pool,
     server_costs,
+    straight_line_terms,
     working_terms,
 )
-from xlperf.equations.cost.servers import DrawnPower, OwnerTerms, straight_line_terms
 from xlperf.equations.cost.tco import carbon_of_energy, owned_cost_rate
 from xlperf.equations.cost.tokens import (
     ALL_IN,

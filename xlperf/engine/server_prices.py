@@ -11,7 +11,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import MARK, Table, columns_of
 from xlperf.engine.devices import accelerators_of, design_of_devices, evaluate_designs
 from xlperf.engine.stated_prices import with_stated
-from xlperf.equations.cost.ownership import server_terms
+from xlperf.equations.cost.servers import server_terms
 from xlperf.equations.cost.tokens import Terms
 
 

@@ -11,7 +11,7 @@ from xlperf.base.arrays import Array
 from xlperf.base.units import DAY, MILLION
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.equations.cost.ownership import accelerators_for_power
+from xlperf.equations.cost.servers import accelerators_for_power
 from xlperf.explore.fleet_machines import Machines
 from xlperf.explore.fleet_plans import COUNT, LOAD, TWO, Demand, Fleet, in_slices
 from xlperf.explore.search_results import GOOD, ILLEGAL, Answer, Search, short_name, slower

@@ -13,8 +13,7 @@ from xlperf.base.units import HOUR, YEAR, factor
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate_designs, evaluate_servers
-from xlperf.equations.cost.ownership import accelerators_for_power
-from xlperf.equations.cost.servers import network_parts
+from xlperf.equations.cost.servers import accelerators_for_power, network_parts
 from xlperf.equations.cost.tco import (
     accelerator_cost_rate,
     capital_recovery_rate,
