@@ -25,14 +25,15 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import canonical, split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.interop.config_rules import UNREAD
-from xlperf.interop.config_text import Config, config_of
 from xlperf.interop.launch_rules import LACKS, Stated, plan_of, settled, stack_of
 from xlperf.interop.launch_shell import Endless
 from xlperf.interop.launch_stacks import (
+    Config,
     Flag,
     by_name,
     candidates_of,
     claimed,
+    config_of,
     flags,
     kind_of,
     moves,
