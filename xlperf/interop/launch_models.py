@@ -8,8 +8,7 @@ from contextlib import suppress
 import numpy as np
 
 from xlperf.base.resources import rows
-from xlperf.catalog.model_names import without_variants
-from xlperf.catalog.table import Table, aliases, words_of
+from xlperf.catalog.table import Table, aliases, without_variants, words_of
 
 LONGEST_MODEL = 200
 """Characters of a name of a model that are looked at. [-]"""
