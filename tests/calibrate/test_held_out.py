@@ -52,7 +52,7 @@ from xlperf.measurements.comparison import STEP_TIME, TIME_PER_TOKEN
 from xlperf.measurements.inference import inference_plans
 from xlperf.measurements.kernels import read_kernels
 from xlperf.measurements.published import PublishedPlans
-from xlperf.measurements.unstated import prefill_utilization
+from xlperf.measurements.rules import prefill_utilization
 
 # --- nothing leaks -------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.engine.trust import model_traits
 from xlperf.measurements.comparison import RATES, compare, predicted
 from xlperf.measurements.published import Published, published_rows
-from xlperf.measurements.unstated import engine_of
+from xlperf.measurements.rules import engine_of
 
 DIFFERENT = 0.1
 """Difference of two runs from which on one of them counts as the faster. [-]"""

@@ -24,8 +24,7 @@ from xlperf.engine import evaluate
 from xlperf.engine.inference import power_at_rates
 from xlperf.measurements.inference import inference_plans
 from xlperf.measurements.published import POWER, Published, PublishedPlans, published_columns
-from xlperf.measurements.rules import default_of
-from xlperf.measurements.unstated import engine_of
+from xlperf.measurements.rules import default_of, engine_of
 
 STEP_TIME, MEMORY, LAYER_TIME = "step time", "memory", "layer time"
 TIME_PER_TOKEN, FIRST_TOKEN = "time per token", "time to first token"

@@ -11,9 +11,15 @@ import numpy as np
 from xlperf.catalog.catalog import Catalog
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.measurements.published import ModelNames, Published, PublishedPlans
-from xlperf.measurements.rules import Refusal, default_of, stated_settings
+from xlperf.measurements.rules import (
+    Refusal,
+    default_of,
+    engine_of,
+    recipe_settings,
+    stated_settings,
+    without_infeasible,
+)
 from xlperf.measurements.training import plan_table, precision_choice
-from xlperf.measurements.unstated import engine_of, recipe_settings, without_infeasible
 
 _OF_AN_ENGINE = ("prefill_expert_parallel", "graphs", "graph_tokens", "sorted_sampling")
 _OF_A_SERVICE = (

@@ -6,14 +6,19 @@ import fnmatch
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
+import numpy as np
+
 from xlperf.base import resources
+from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
+from xlperf.base.units import factor
 from xlperf.catalog.cells import number_of
 from xlperf.catalog.schema import table_schema, unit_of
-from xlperf.measurements.published import KINDS, published_columns
+from xlperf.equations.plan.records import PRECISIONS
+from xlperf.measurements.published import KINDS, PublishedPlans, published_columns
 
 FILE = "published_defaults.csv"
 _PATTERNS = ("software", "source_id", "source", "model", "gpu", "notes")
@@ -190,3 +195,167 @@ def stated_settings(kind: str, printed: str) -> dict[str, object]:
                 raise Refusal(f'settings: "{word}" needs a number')
         stated[column.name] = given
     return stated
+
+
+SETTINGS = ("max_running_batch", "prefill_tokens")
+_SAME = {
+    "prompt_length": "prompt_length",
+    "output_length": "output_length",
+    "decode_ranks": "tensor_parallel",
+    "decode_copies": "data_parallel_attention",
+}
+"""Columns of the recipes that are columns of plans under another name."""
+
+
+@cache
+def _recipes() -> tuple[dict[str, str], ...]:
+    return tuple(resources.rows("measurements/published_pools.csv"))
+
+
+def recipe_settings(plan: Mapping[str, object], workers: tuple[float, float]) -> dict[str, tuple[float, str]]:
+    """Settings of the public recipes of a plan with separate pools, each with its reference.
+
+    Recipes that disagree on a setting leave it open. ``plan``: stated columns of the row. ``workers``: prefill and
+    decode workers.
+    """
+    gpu = str(plan["accelerator"]).casefold().split("-")[0]
+    stated = (str(plan["software"]), gpu, PRECISIONS[str(plan["precision"])].peak)
+    named = ("software", "gpu", "precision")
+    counts = dict(zip(("prefill_workers", "decode_workers"), workers, strict=True))
+    own = counts | {name: float(str(plan[column])) for name, column in _SAME.items()}
+    results = [
+        recipe
+        for recipe in _recipes()
+        if tuple(recipe[name] for name in named) == stated
+        and all(float(recipe[name]) == value for name, value in own.items())
+        and f"{float(str(plan['concurrency'])):g}" in recipe["concurrencies"].split()
+    ]
+    values: dict[str, tuple[float, str]] = {}
+    for name in SETTINGS:
+        said = {recipe[name] for recipe in results}
+        if len(said) == 1 and (value := said.pop()):
+            values[name] = float(value), f"NVIDIA srt-slurm, recipes/{results[0]['reference']}"
+    return values
+
+
+_ENGINES = (
+    ("nim", "nim"),
+    ("nemo", "nemo"),
+    ("tensorrt-llm", "tensorrt-llm"),
+    ("trtllm", "tensorrt-llm"),
+    ("vllm", "vllm"),
+    ("sglang", "sglang"),
+    ("turbomind", "turbomind"),
+    ("jax", "jax"),
+    ("deepseek", "deepseek"),
+)
+_FIRST_TENSORRT = re.compile(r"tensorrt-llm v?0\.[0-7](\.| |$)")
+"""Before XQA, whose warps share the keys of grouped queries: TensorRT-LLM blog of January 2024, release 0.8."""
+_FIRST_VLLM = re.compile(r"vllm 0\.[0-5](\.|$)")
+_VLLM_BEFORE_V1 = re.compile(r"vllm 0\.[67](\.| |$)")
+_VLLM_IN_TURN = re.compile(r"vllm 0\.([89]|1[0-3])(\.| |$)")
+"""One step at a time: asynchronous scheduling is the default from 0.14 on [vLLM release notes, v0.14.0]."""
+_FIRST_SGLANG = re.compile(r"sglang v?0\.([0-3]|4\.[0-4])(\.| |$)")
+"""Before FlashAttention-3 decodes latent attention by default: SGLang pull request 5571, since 0.4.5.post1."""
+_OF_AMD = "amd's build"
+
+
+def engine_of(framework: str) -> str:
+    """Serving engine, without its version, as the calibration calls it.
+
+    >>> engine_of("trtllm 1.0.0rc3"), engine_of("NeMo/TRT-LLM"), engine_of("vLLM"), engine_of("abc 2")
+    ('tensorrt-llm', 'nemo', 'vllm', 'abc')
+    >>> engine_of("TensorRT-LLM 0.5"), engine_of("vLLM 0.5.4"), engine_of("vLLM 0.6.3"), engine_of("vLLM 0.12.0")
+    ('tensorrt-llm-0', 'vllm-0', 'vllm-0.6', 'vllm-0.8')
+    >>> engine_of("TensorRT-LLM 0.9.0"), engine_of("SGLang 0.4.3"), engine_of("SGLang 0.4.6.post1")
+    ('tensorrt-llm', 'sglang-0.4', 'sglang')
+    """
+    words = framework.casefold()
+    if _FIRST_TENSORRT.match(words):
+        return "tensorrt-llm-0"  # the versions of 2023 have neither the kernels nor the runtime of later ones
+    if _FIRST_VLLM.match(words):
+        return "vllm-0"  # until 0.5 one process handled every token of every request between two steps
+    if _VLLM_BEFORE_V1.match(words) and _OF_AMD not in words:
+        return "vllm-0.6"  # its second scheduler is the default from 0.8 on; AMD's builds had what came to AMD later
+    if _VLLM_IN_TURN.match(words):
+        return "vllm-0.8"
+    if _FIRST_SGLANG.match(words):
+        return "sglang-0.4"
+    for start, engine in _ENGINES:
+        if words.startswith(start):
+            return engine
+    return words.split()[0] if words else ""
+
+
+BEYOND_PEAK = (
+    "its own figures need {} times the peak of its accelerators for the prompts alone: "
+    "replicas or hits in a cache are not stated"
+)
+
+
+def prefill_utilization(plans: PublishedPlans) -> Array:
+    r"""Prefill FLOP/s that a loaded deployment needs by its own figures, over the peak of its accelerators.
+
+    .. math:: u = \frac{c}{t_{first} + (o - 1) t_{token}} \cdot \frac{2 P i}{n F}
+
+    with c requests in flight, prompts of i and outputs of o tokens, P active parameters and n accelerators of peak F;
+    attention adds to it (J. D. C. Little, "A proof for the queuing formula L = lambda W", Oper. Res. 9(3), 1961,
+    doi:10.1287/opre.9.3.383). A batch that starts at once prefills all prompts before the last output, o - 1 steps that
+    each read all weights W from a memory of bandwidth B:
+
+    .. math:: u = \frac{b}{t - (o - 1) W / (n B)} \cdot \frac{2 P i + 2 i^2 h l}{n F}
+
+    with the attention of l layers of width h. NaN if a figure is not stated.
+    """
+    table, catalog, number = plans.plans, plans.catalog, plans.published.number
+    models = catalog.rows("models", table.text("model"), table, "model")
+    accelerators = catalog.rows("accelerators", table.text("accelerator"), table, "accelerator")
+    size = catalog.tables["models"]
+    active = size.number("stated_active_parameters")[models]
+    parameters = np.where(np.isnan(active), size.number("stated_parameters")[models], active)
+    peak = np.full(len(table), np.nan)
+    for name in set(table.filled("precision").tolist()):
+        column = f"peak_flop_rate_{PRECISIONS[str(name)].peak}" if str(name) in PRECISIONS else ""
+        if column in catalog.tables["accelerators"].columns:
+            chosen = table.filled("precision") == name
+            peak[chosen] = catalog.tables["accelerators"].number(column)[accelerators][chosen]
+    stated = {name: number[name][plans.index] for name in ("concurrency", "isl", "osl", "ttft_ms", "tpot_ms")}
+    duration = (stated["ttft_ms"] + (stated["osl"] - 1.0) * stated["tpot_ms"]) * factor("ms")
+    rate = stated["concurrency"] / duration
+    loaded = 2.0 * parameters * stated["isl"] * rate / (peak * table.number("num_accelerators"))
+    return np.where(np.isnan(loaded), _batch_utilization(plans, models, accelerators, parameters, peak), loaded)
+
+
+def _batch_utilization(
+    plans: PublishedPlans, models: np.ndarray, accelerators: np.ndarray, parameters: Array, peak: Array
+) -> Array:
+    """Utilisation of static batches with a stated latency, NaN if decoding alone takes longer."""
+    table, catalog, number = plans.plans, plans.catalog, plans.published.number
+    size = catalog.tables["models"]
+    prompt, output, latency = (number[name][plans.index] for name in ("isl", "osl", "latency_s"))
+    wide = size.number("hidden_size")[models] * size.number("num_layers")[models]
+    flop = table.number("batch_size") * prompt * (2.0 * parameters + 2.0 * prompt * wide)
+    stored = np.array([PRECISIONS[str(name)].served_size for name in table.filled("precision").tolist()])
+    ranks = table.number("num_accelerators")
+    read = parameters * stored / (ranks * catalog.tables["accelerators"].number("memory_bandwidth")[accelerators])
+    left = np.where(table.filled("mode") == "static", latency - (output - 1.0) * read, np.nan)
+    return np.asarray(flop / (peak * ranks) / np.where(left > 0.0, left, np.nan))
+
+
+def without_infeasible(plans: PublishedPlans) -> PublishedPlans:
+    """Plans whose own figures are feasible; the rows of the others get the reason.
+
+    ``plans``: inference rows as plans.
+    """
+    share = prefill_utilization(plans)
+    kept = np.flatnonzero(~(share > 1.0))
+    reasons = np.array(plans.reasons, dtype=object)
+    for plan in np.flatnonzero(share > 1.0).tolist():
+        reasons[plans.index[plan]] = BEYOND_PEAK.format(f"{share[plan]:.1f}")
+    return replace(
+        plans,
+        plans=plans.plans.take(kept),
+        index=plans.index[kept],
+        reference=plans.reference[kept],
+        reasons=reasons,
+    )

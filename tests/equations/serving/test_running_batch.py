@@ -15,7 +15,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.interop.launch import launch_lines, read_launch
-from xlperf.measurements.unstated import recipe_settings
+from xlperf.measurements.rules import recipe_settings
 
 SERVED = {
     "model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 8, "tensor_parallel": 4,
