@@ -21,10 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from conftest import Outcome, csv_rows
-from places import ROOT
 
 from xlperf import load_catalog, read_plans
-from xlperf.base.resources import workbook
+from xlperf.base.resources import table, workbook
 from xlperf.catalog import csv_files
 from xlperf.catalog.schema import results_of, table_schema, unit_of
 from xlperf.cli.app import cli
@@ -169,9 +168,9 @@ def test_parquet_and_workbook_hold_what_csv_holds(command: Command, plans: Path,
     assert again.out == text, "results are plans again: their result columns are left out"
 
 
-def test_card_of_the_readme_is_a_plan_that_fits(command: Command, tmp_path: Path) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    card = re.findall(r"^\| \d \| (.*) \| (.*) \|$", readme, re.MULTILINE)
+def test_card_of_the_guide_is_a_plan_that_fits(command: Command, tmp_path: Path) -> None:
+    page = table("guide/sheets.md").read_text(encoding="utf-8")
+    card = re.findall(r"^\| \d \| (.*) \| (.*) \|$", page, re.MULTILINE)
     path = tmp_path / "card.csv"
     names, values = zip(*([word.strip() for word in words] for words in card), strict=True)
     path.write_text(f"{','.join(names)}\n{','.join(values)}\n", encoding="utf-8")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import io
-import re
 from typing import Any
 
 import numpy as np
 import openpyxl
 import pytest
 from device_samples import without_technology
-from places import ROOT
 
 from xlperf.addin.cells import CellError
 from xlperf.addin.worker import Session
@@ -59,50 +57,6 @@ def answered(catalog: Catalog, kind: str, **asked: Any) -> dict[str, Any]:
         results = evaluate_forms(table_from_rows(kind, list(asked), [list(asked.values())]), catalog)
         ANSWERS[key] = catalog, {name: column[0] for name, column in results.columns.items()}
     return dict(ANSWERS[key][1])
-
-
-def test_the_walks_of_the_readme_are_true(catalog: Catalog) -> None:
-    """Three questions with their answers as the README gives them, each from one form; within 3 %."""
-    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    serve = answered(catalog, "serve", **{**ASKED, "model": "DeepSeek-V3", "users": 10_000.0, "precision": "fp8"})
-    run = {
-        "model": "Meta-Llama-3.1-70B",
-        "training tokens": 2.0,
-        "sequence length": 8192.0,
-        "global batch size": 1024.0,
-    }
-    train = answered(catalog, "train", **{**run, "accelerator": "H100-SXM-80GB", "num accelerators": 256.0})
-    told = re.search(r"(\d+) H200 in (\d+) servers, \$([\d.]+) per million output tokens", text)
-    assert told is not None
-    result = (serve["accelerators"], serve["servers"], serve["fleet_cost_per_million_output_tokens"] * 1e6)
-    assert [float(value) for value in told.groups()] == pytest.approx(result, rel=0.03)
-    told = re.search(r"(\d+) days for \$(\d+) k at (\d+) % MFU; .* tensor (\d+), pipeline (\d+), virtual (\d+)", text)
-    assert told is not None
-    result = (train["run_time"] / 86400.0, train["run_cost"] / 1e3, 100.0 * train["mfu"])
-    assert [float(value) for value in told.groups()[:3]] == pytest.approx(result, rel=0.03)
-    assert [float(v) for v in told.groups()[3:]] == [
-        train[name] for name in ("tensor_parallel", "pipeline_parallel", "virtual_pipeline")
-    ]
-
-
-def test_the_walk_of_a_chip_is_true(catalog: Catalog) -> None:
-    """Twice H200's bandwidth on four dies at 3 nm, from the form with three entries changed; within 3 %."""
-    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    told = re.search(
-        r"3 nm, (\d+) dies of (\d+) mm2, HBM4, a bandwidth of ([\d.]+) TB/s, which takes (\d+) stacks: ([\d.]+) TB/s "
-        r"\(H200: ([\d.]+)\), \$([\d,]+) to make, "
-        r"([\d.]+) times the tokens of a B200, ([\d.]+) times as many per dollar",
-        text,
-    )
-    assert told is not None
-    dies, area, target, stacks, bandwidth, sold, cost, gain, more = (float(v.replace(",", "")) for v in told.groups())
-    asked = {**CHIP, "num dies": dies, "die area": area, "bandwidth target": target}
-    chip = answered(catalog, "chip", **asked)
-    one = answered(catalog, "chip", **asked, accelerator="B200-SXM-180GB")
-    rate, worth = "tokens_per_second_per_accelerator", "tokens_per_thousand_dollars"
-    result = (chip["memory_bandwidth"] / 1e12, chip["unit_cost"], chip[rate] / one[rate], chip[worth] / one[worth])
-    assert (bandwidth, cost, gain, more) == pytest.approx(result, rel=0.05)
-    assert dies == 4.0 and chip["memory_stacks"] == stacks and bandwidth >= target >= 2.0 * sold
 
 
 # --- Serve

@@ -1,4 +1,4 @@
-"""Commands on workbooks and spreadsheet programs: ``check``, ``new``, ``install`` ..."""
+"""Commands on workbooks, spreadsheet programs and the guide: ``check``, ``new``, ``install``, ``guide`` ..."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules and stated settings of published rows: the plan columns that they fill, and why a row is no plan."""
+"""Settings of published rows: stated by name, by documented defaults, or left open, and why a row is no plan."""
 
 from __future__ import annotations
 
