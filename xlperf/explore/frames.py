@@ -1,7 +1,7 @@
-"""Plans and results as pandas DataFrames: what ``xlperf.evaluate``, ``xlperf.explain`` and ``xlperf.search`` are.
+"""Pandas DataFrames of plans and results, for ``xlperf.evaluate``, ``xlperf.explain`` and ``xlperf.search``.
 
-Columns are named as on the sheets, with or without their unit, ``sequence length`` or ``sequence_length``; results
-have headers with units, ``step time (s)``. pandas is imported when a function is called.
+Columns are named as on the sheets, with or without their unit, ``sequence length`` or ``sequence_length``; results have
+headers with units, ``step time (s)``. A call imports pandas.
 """
 
 from __future__ import annotations
