@@ -41,7 +41,7 @@ def resolve(
     """Replace every ``auto`` by the best value.
 
     :func:`xlperf.explore.search.search` runs on each row without an objective; rows that differ only in name share one
-    search. If no plan fits, the plan with the least memory replaces the row; if none meets its targets, the nearest
+    search. If no plan fits, the plan with the least memory replaces the row; if none satisfies its targets, the nearest
     one; if none is legal, the plan with its defaults.
 
     ``progress``: called with 1 after each searched row. Raises InputError as

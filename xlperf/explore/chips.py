@@ -34,7 +34,7 @@ _COARSE = CHUNKS[:2]
 class Copies(NamedTuple):
     """The fastest copy on each of several accelerators, row by row.
 
-    ``reasons``: why no copy meets the speed, "" if one does; without one, the row holds the nearest plan. ``slower``:
+    ``reasons``: why no copy reaches the speed, or ""; the row then holds the nearest plan. ``slower``:
     factor on its times in the case of the catalog.
     """
 
@@ -82,7 +82,7 @@ class _Search:
         self.space = FleetSearch(replica, [ENGINE], Demand(1.0, np.nan, tpot, np.nan), machines, catalog)
 
     def best(self) -> Table:
-        """The best plan on each accelerator at its largest load; with one request if none meets the speed."""
+        """The best plan on each accelerator at its largest load; with one request if none satisfies the speed."""
         plans = crossed(self.started(self.coarse()), CHUNK, _COARSE)
         chips = np.arange(len(self.names)).repeat(len(plans))
         every, scores, loads = self.tried(plans.take(np.tile(np.arange(len(plans)), len(self.names))), chips)
@@ -144,7 +144,7 @@ def _best_rows(scores: Array, plans: Table, chips: np.ndarray, each: int) -> dic
 
 
 def _reason(copies: Copies, row: int, speed: float) -> str:
-    """The limit that the fastest copy misses, by how much, and a remedy; "" if it meets all."""
+    """The limit that the fastest copy misses, by how much, and a remedy; "" if it satisfies all."""
     results = copies.results.take([row])
     model = str(copies.plans.text("model")[row])
     why = str(results.text("reason")[0]).split(";")[0]

@@ -330,7 +330,7 @@ def _spreads(variants: Variants, results: Table, measured: Measured) -> Array:
     with np.errstate(all="ignore"):
         down, up = value / results.number(f"{base}_low"), results.number(f"{base}_high") / value
     down, up = (ends[variants.as_published] for ends in (down, up))
-    ends = (up, down) if measured.objective.larger else (down, up)  # NaN where a variant is illegal
+    ends = (up, down) if measured.objective.larger else (down, up)  # NaN if a variant is illegal
     return np.asarray(np.nan_to_num(np.stack(ends, axis=-1), nan=SPREADS[1][1]))
 
 

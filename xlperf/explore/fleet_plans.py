@@ -26,7 +26,7 @@ EQUAL = 0.005
 FAR = 2.5
 """Ratio to the least need beyond which no engine and no option makes a mapping the best. [-]"""
 NEVER = 3e8
-"""A latency that every request meets: ten years. [s]"""
+"""A latency that every request satisfies: ten years. [s]"""
 ROUND = 1e-9
 DISTINCT = (
     "software", "precision", "kv_precision", COUNT, "prefill_accelerators", *DEGREES,
@@ -64,7 +64,7 @@ class Demand:
 
     @property
     def first(self) -> float:
-        """Target of the time to first token, or a time that every request meets. [s]"""
+        """Target of the time to first token, or a time that every request satisfies. [s]"""
         return self.ttft if self.ttft == self.ttft else NEVER
 
     def kept(self, results: Table) -> np.ndarray:

@@ -89,7 +89,7 @@ _LOADS, _FILLED, _SIZED, _SEVERAL = 12, (1.0, 1.15), (0.5, 1.3), (1.0, 2.0)
 
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 STATE = ("fits", "tpot", "ttft", "max_batch_size", "tokens_per_second")
-"""Results that give the largest load within the targets, and whether a plan meets them at its own load."""
+"""Results that give the largest load within the targets, and whether a plan satisfies them at its own load."""
 
 
 class FleetSearch:

@@ -251,9 +251,9 @@ def _keeps(searched: Search, deadline: float) -> bool:
 
 
 def _fewest(form: Table, deadline: float, catalog: Catalog) -> Search | None:
-    """The run on the fewest accelerators, in whole servers, that meets a deadline; else the fastest run tried.
+    """The run on the fewest accelerators, in whole servers, that satisfies a deadline; else the fastest run tried.
 
-    Upward from the first number that fits, the trials start at the number that meets the deadline at 85 % of its
+    Upward from the first number that fits, the trials start at the number that satisfies the deadline at 85 % of its
     accelerator time.
     """
     counts = _promising(form, catalog)
@@ -380,7 +380,7 @@ def _training_sentence(form: Table, answer: Answer, cost: str) -> str:
 
 
 def _refused(form: Table, search: Search | None) -> Answer:
-    """The reason why no mapping meets the targets, from the nearest one."""
+    """The reason why no mapping satisfies the targets, from the nearest one."""
     words = ""
     if search is not None:
         count = float(search.plans.number("num_accelerators")[0])

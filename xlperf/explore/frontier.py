@@ -63,8 +63,8 @@ def points(
     ``plans``: inference plans; ``auto`` means every legal value. ``values``: columns of the grid, from
     :func:`xlperf.explore.vary.read_values`. A ``concurrency``, ``batch_size`` or ``request_rate`` among them is the
     load; else :func:`loads` chooses it. ``num_points``: loads of each plan if they are chosen. ``progress``: called
-    with the number of points of each finished block. Returns plans that are legal, fit and meet their ``ttft_target``
-    and ``tpot_target``. Raises InputError for training plans, for too large a grid, or as
+    with the number of points of each finished block. Returns plans that are legal, fit and satisfy their
+    ``ttft_target`` and ``tpot_target``. Raises InputError for training plans, for too large a grid, or as
     :func:`xlperf.engine.evaluate`.
     """
     if plans.kind != "inference":

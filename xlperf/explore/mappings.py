@@ -282,10 +282,10 @@ def _cross_degrees(space: Space, record: type[PartialInference]) -> None:
 
     def fits(plan: PartialPlan) -> Mask:
         """Whether replicas divide the accelerators of their pool; of unsized pools, whether both have room."""
-        own = plan.seen_as(record)
+        pool = plan.seen_as(record)
         other = plan.seen_as(PartialInference).known_ranks if record.pool else 1.0
-        room = own.known_ranks + other <= own.most_accelerators
-        return np.where(own.unsized, room, divides(own.known_ranks, own.most_accelerators))
+        room = pool.known_ranks + other <= pool.most_accelerators
+        return np.where(pool.unsized, room, divides(pool.known_ranks, pool.most_accelerators))
 
     def left() -> Array:
         """Accelerators left for a replica; unsized pools get all of them plus a half, as a mark for :func:`_sizes`."""
@@ -325,12 +325,12 @@ def _cross_pools(space: Space) -> None:
 
     def shared(plan: PartialPlan) -> Mask:
         decode = attending(plan)
-        own = divides(plan.seen_as(PartialPrefill).known_ranks, plan.filled("prefill_accelerators"))
+        whole = divides(plan.seen_as(PartialPrefill).known_ranks, plan.filled("prefill_accelerators"))
         try:
             decode = decode - np.nan_to_num(plan.filled("expert_accelerators"))
         except NotChosen:
-            return np.asarray(decode > 0.0) & own
-        return np.asarray(decode > 0.0) & own & divides(plan.seen_as(PartialInference).known_ranks, decode)
+            return np.asarray(decode > 0.0) & whole
+        return np.asarray(decode > 0.0) & whole & divides(plan.seen_as(PartialInference).known_ranks, decode)
 
     def with_experts(plan: PartialPlan) -> Mask:
         experts, ranks = plan.filled("expert_accelerators"), plan.seen_as(PartialInference).known_ranks

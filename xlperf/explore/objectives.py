@@ -113,7 +113,7 @@ class Limit(NamedTuple):
         return f"{self.column.name.replace('_', ' ')} {self.sign} {shown} {unit}".rstrip() + sure
 
     def sure(self, results: Table) -> Array:
-        """The result at the quantile of its band that has to meet the bound."""
+        """The result at the quantile of its band that has to satisfy the bound."""
         values = results.number(self.column.name)
         if self.probability == 0.5:
             return values
@@ -127,16 +127,16 @@ class Limit(NamedTuple):
             return ratio if self.sign in ("<", "<=") else 1.0 / ratio
 
     def kept(self, results: Table) -> np.ndarray:
-        """Rows that meet the bound; rows without the result do not."""
+        """Rows that satisfy the bound; rows without the result do not."""
         return self.keeps(self.sure(results))
 
     def keeps(self, values: Array) -> np.ndarray:
-        """Which values of the result meet the bound; NaN does not."""
+        """Which values of the result satisfy the bound; NaN does not."""
         compare = {"<=": np.less_equal, ">=": np.greater_equal, "<": np.less, ">": np.greater}[self.sign]
         return np.asarray(compare(values, self.bound))
 
     def excess(self, results: Table) -> Array:
-        """Relative excess over the bound, 0 for rows that meet it, infinite if there is no result."""
+        """Relative excess over the bound, 0 for rows that satisfy it, infinite if there is no result."""
         values = self.sure(results)
         beyond = np.abs(values - self.bound) / max(abs(self.bound), np.finfo(float).tiny)
         return np.where(self.kept(results), 0.0, np.where(np.isnan(values), np.inf, beyond))

@@ -1,7 +1,7 @@
 """Open loads at their largest: the cost of a token at a given request rate depends on that rate, not on the machine.
 
 The cost of a token at a stated rate is the cost of an hour over the tokens that arrive in it. The worth of a machine
-shows at the largest rate at which a plan meets its targets and limits, or at its capacity without any.
+shows at the largest rate at which a plan satisfies its targets and limits, or at its capacity without any.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def best_plan(
 
 
 def at_largest_rates(plans: Table, catalog: Catalog, limits: Sequence[Limit] = ()) -> Table:
-    """Plans at the largest request rate at which each meets its own targets and the limits.
+    """Plans at the largest request rate at which each satisfies its own targets and the limits.
 
     A plan without a request rate is unchanged, and so is a plan without a feasible rate.
     """
@@ -87,7 +87,7 @@ def _best_loaded(
     progress: Progress | None,
     **bounds: Unpack[Bounds],
 ) -> Search | None:
-    """The best candidate at its largest rate; None if no candidate meets its targets and limits at any rate."""
+    """The best candidate at its largest rate; None if no candidate satisfies its targets and limits at any rate."""
     targets = (*limits, *own_targets(plan))
     best: Search | None = None
     counts: Array | None = None
@@ -192,7 +192,7 @@ def _largest(plans: Table, catalog: Catalog, limits: Sequence[Limit], most: Arra
 
 
 def _keeps(plans: Table, catalog: Catalog, limits: Sequence[Limit], rates: Array) -> np.ndarray:
-    """Whether plans are legal, fit and meet limits at request rates. (rows, rates)"""
+    """Whether plans are legal, fit and satisfy limits at request rates. (rows, rates)"""
     index = np.repeat(np.arange(len(plans)), rates.shape[1])
     banded = any(limit.probability != Limit._field_defaults["probability"] for limit in limits)
     needed = None if banded else ("fits", *(limit.column.name for limit in limits))
