@@ -45,7 +45,7 @@ class Swept(NamedTuple):
 
 
 def _is_separate(varied: Varied) -> bool:
-    """Whether plans with different values need separate catalogs; otherwise varied catalog has private rows per plan."""
+    """Whether plans with different values need separate catalogs instead of private rows in one."""
     return varied.sheet == CALIBRATION or varied.is_text
 
 

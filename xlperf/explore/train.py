@@ -118,7 +118,7 @@ def best_mapping(plan: Table, catalog: Catalog) -> Search:
 
 
 def _better(first: Search, second: Search) -> bool:
-    """Whether a search has a better kind of plan, or a faster first of the same kind."""
+    """Whether a search has a better kind of plan, or a faster one of the same kind."""
     times = [search.results.number("step_time")[0] for search in (first, second)]
     return first.kind < second.kind or (first.kind == second.kind and bool(times[0] < times[1]))
 

@@ -85,7 +85,7 @@ def _moves(wanted: Sweep, varied: str | Varied, rows: np.ndarray, names: Sequenc
 
 
 def _changed(table: Table, changes: Changes, varied: str | Varied, value: float | str) -> tuple[Table, Changes]:
-    """Rows of a sweep with varied value of a column in all of them."""
+    """Rows of a sweep with one value of a column in all of them."""
     if not isinstance(varied, str) and varied.sheet != table.kind:
         changed = [
             (v, np.full(len(table), value, dtype=values.dtype) if v is varied else values) for v, values in changes

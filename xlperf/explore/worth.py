@@ -299,7 +299,8 @@ def _first(plan: Table, catalog: Catalog, change: Varied) -> float:
     """The present number; InputError if it is blank."""
     result = float(_stated(plan, catalog, change)[0])
     if np.isnan(result):
-        problem = f"{change.declared.name.replace('_', ' ')} of the sheet {change.sheet} is blank: there is no number to change"
+        name = change.declared.name.replace("_", " ")
+        problem = f"{name} of the sheet {change.sheet} is blank: there is no number to change"
         raise InputError(Fault(plan.place(0, change.name if change.sheet == plan.kind else "accelerator"), problem))
     return result
 
