@@ -1,4 +1,4 @@
-"""Optimal allocation: the shares of a device that serve a plan best under its budgets of area, power and shoreline."""
+"""Optimal allocation: the split of a device's area and shoreline with the best objective under its power budget."""
 
 from __future__ import annotations
 
@@ -26,18 +26,17 @@ BATCHES = tuple(2.0**power for power in range(10))
 
 
 def plan_grid(plan: Table, catalog: Catalog) -> Table:
-    """All plans of the grid around one plan.
+    """Grid of mappings around one plan, one per row.
 
-    Training: tensor and pipeline parallel in powers of two (pipelines also of any other length that divides the
-    layers, up to 16), expert parallel in powers of two if there are experts, micro batches of 1, 2 and 4,
-    recompute none, selective and full, and virtual pipelines of 1 and as in the plan; the global batch is that of the
-    plan. Inference: tensor, pipeline and expert parallel alike; if the plan leaves its batch size and concurrency
-    blank, batches of 1 to 512 in powers of two. Replicas are what is left, and layers are shared evenly over stages.
-    Everything else is as in the plan. Plans that are illegal are left to the evaluation, which says so.
+    Training: tensor and pipeline parallel in powers of two (pipelines also of any length up to 16 that divides the
+    layers), expert parallel in powers of two for MoE models, micro batches of 1, 2 and 4, recomputation none, selective
+    and full, and virtual pipelines of 1 and as in the plan, at the plan's global batch. Inference: tensor, pipeline and
+    expert parallel alike, and batches of 1 to 512 in powers of two if the plan leaves its batch size and concurrency
+    blank. Data parallelism follows, stages share layers evenly, and every other column stays as in the plan. The
+    evaluation reports illegal plans.
 
-    ``catalog``: its model. Returns one plan per row, the same kind. Raises InputError when the model is not known, a
-    training plan leaves its global batch size blank (step times of different batches do not compare), or ``auto``
-    stands in a column that the grid does not try.
+    Raises InputError if the catalog lacks the model, a training plan leaves its global batch size blank (step times of
+    different batches do not compare), or ``auto`` is in a column that the grid does not try.
     """
     row = int(catalog.rows("models", plan.text("model"), plan, "model")[0])
     models = catalog.tables["models"]
@@ -95,26 +94,26 @@ OBJECTIVES = {
         "energy": "energy_per_token",
     },
 }
-"""What can be made smallest, and the result that it is, by kind of plan."""
+"""Objective names and the result that each minimises, by kind of plan."""
 POPULATION = 24
 GENERATIONS = 16
 _COMPUTE, _CACHE, _EDGE, _LINKS = (0.1, 0.9), (0.02, 0.95), (0.05, 0.95), (0.02, 0.98)
 _ROUNDING = 1e-6
 _UNBUILT = 1e3
-"""Times the value at the start that a device which cannot be built counts for."""
+"""Penalty of a device that cannot be built, over the objective of the given device."""
 
 Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """The best shares that were found.
+    """The best area and shoreline shares of a device.
 
     - ``device``: the device with these shares, one row of kind ``devices``.
-    - ``derived``: what it becomes, one row of ``devices_results``.
-    - ``plan``, ``outcome``: its best plan of the grid, and the results of that.
-    - ``value``, ``start``: objective with these shares and with those that were given, each with its best plan; in the
-      unit used inside. ``start`` is NaN if the device as given cannot run any plan.
+    - ``derived``: its derived numbers, one row of ``devices_results``.
+    - ``plan``, ``outcome``: its best plan of the grid, and the results of this plan.
+    - ``value``, ``start``: objective at the best and at the given shares, each with its best plan, in internal units.
+      ``start`` is NaN if no plan runs on the device as given.
     - ``num_evaluations``: plans evaluated.
     """
 
@@ -128,7 +127,7 @@ class Allocation:
 
 
 class _Judge:
-    """Devices with given shares, each judged by its best plan."""
+    """Objective of devices with given shares: each device counts with its best plan."""
 
     def __init__(self, device: Table, accelerator: Table, grid: Table, catalog: Catalog, column: str) -> None:
         self.device, self.accelerator, self.catalog, self.column = device, accelerator, catalog, column
@@ -147,7 +146,7 @@ class _Judge:
         return free
 
     def start(self) -> Array:
-        """The shares as given, as the optimiser has them."""
+        """The given shares as a point in the optimiser's bounds."""
         share = {name: float(self.device.filled(name)[0]) for name in _SHARES}
         edge = share["memory_shoreline_share"]
         point = [share["cache_share"], edge]
@@ -161,8 +160,8 @@ class _Judge:
     def devices(self, points: Array) -> Table:
         """One device per column of points, (variables, devices)."""
         count = points.shape[1]
-        one = np.zeros(count, dtype=np.int64)
-        columns = {name: values[one] for name, values in self.device.columns.items()}
+        rows_of_device = np.zeros(count, dtype=np.int64)
+        columns = {name: values[rows_of_device] for name, values in self.device.columns.items()}
         columns["device"] = np.array([f"candidate {number + 1}" for number in range(count)], dtype=object)
         columns["num_cores"] = np.full(count, np.nan)
         rows = list(points)
@@ -177,15 +176,15 @@ class _Judge:
         return Table("devices", columns)
 
     def complete(self, devices: Table) -> np.ndarray:
-        """Devices that keep the area of what is neither cores, cache nor interfaces."""
+        """Whether devices preserve the area of everything but cores, cache and interfaces."""
         rest = evaluate_devices(devices, self.catalog)["area_share_other"]
         return np.asarray(rest >= self.other * (1.0 - _ROUNDING))
 
     def judged(self, devices: Table) -> tuple[Array, np.ndarray]:
-        """Objective of every plan of the grid on every device, NaN if it is illegal, and whether it fits."""
+        """Objective of every plan of the grid on every device, NaN if illegal, and whether each plan fits."""
         count, number = len(devices), len(self.grid)
-        one = np.zeros(count, dtype=np.int64)
-        columns = {name: values[one] for name, values in self.accelerator.columns.items()}
+        rows_of_device = np.zeros(count, dtype=np.int64)
+        columns = {name: values[rows_of_device] for name, values in self.accelerator.columns.items()}
         columns["accelerator"] = columns["device"] = devices["device"]
         catalog = self.catalog.with_tables([devices, Table("accelerators", columns)])
         rows = np.tile(np.arange(number), count)
@@ -197,7 +196,7 @@ class _Judge:
         return results[self.column].reshape(shape), (results["fits"] == 1.0).reshape(shape)
 
     def values(self, devices: Table) -> Array:
-        """Objective of every plan on every device, (devices, plans); infinite if it cannot be run."""
+        """Objective of every plan on every device, (devices, plans); infinite if the plan cannot run."""
         result, fits = self.judged(devices)
         runs = fits & ~np.isnan(result) & self.complete(devices)[:, None]
         return np.asarray(np.where(runs, result, np.inf))
@@ -215,24 +214,22 @@ def optimal_allocation(
     generations: int = GENERATIONS,
     progress: Progress | None = None,
 ) -> Allocation:
-    """Find the shares of the device of a plan's accelerator that make an objective smallest.
+    """Minimise an objective over the area and shoreline shares of a plan's device by differential evolution.
 
-    The shares of area for cores and for cache, and of the perimeter for memory and for links, are free; node, areas,
-    power budget, core, memory and link technology stay, and so does the area of what is neither cores, cache nor an
-    interface (network on the chip, control): more cache are fewer cores. As many cores as fit are switched on, but for
-    spares. Each candidate is judged by the best plan of :func:`xlperf.explore.allocate.plan_grid`, all of which are
-    evaluated. The search is differential evolution, whole generations at a time; the same seed gives the same result.
+    The area shares of cores and cache and the shoreline shares of memory and links are free. Process node, die area,
+    power budget and the core, memory and link technologies stay fixed, as does the area of the network on chip and
+    control logic, so that more cache leaves fewer cores. Every core that fits is active except spares. The objective of
+    a candidate is its best plan of :func:`xlperf.explore.allocate.plan_grid`. Generations are evaluated whole; the same
+    seed gives the same result.
 
     - ``plan``: one plan whose accelerator names a device.
-    - ``catalog``: what it refers to.
     - ``objective``: a key of :data:`OBJECTIVES` for the kind of plan.
-    - ``seed``: of the random numbers.
     - ``population``: candidates of a generation [-].
     - ``generations``: generations after the first [-].
-    - ``progress``: called with 1 when a generation is done.
+    - ``progress``: called with 1 after each generation.
 
-    The result is never worse than the shares as given. Raises InputError when scipy is not installed, the objective is
-    not one of the kind of plan, the accelerator names no device, or no plan of the grid can be run on any candidate.
+    The result is never worse than the given shares. Raises InputError if scipy is not installed, the kind of plan lacks
+    the objective, the accelerator names no device, or no plan of the grid runs on any candidate.
     """
     try:
         from scipy.optimize import differential_evolution
@@ -296,7 +293,7 @@ def optimal_allocation(
 
 
 def _device(plan: Table, catalog: Catalog) -> tuple[Table, Table]:
-    """The device that the accelerator of a plan names, and the accelerator; one row each."""
+    """The device that a plan's accelerator names, and the accelerator; one row each."""
     row = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
     accelerator = catalog.tables["accelerators"].take(row)
     if not accelerator.text("device")[0]:
@@ -307,7 +304,7 @@ def _device(plan: Table, catalog: Catalog) -> tuple[Table, Table]:
 
 
 def _with_row(table: Table, row: Table) -> Table:
-    """A table with one row in the place of that of the same name."""
+    """A table in which one row replaces the row of the same name."""
     key = table.schema.key.name
     name = str(row[key][0]).casefold()
     at = np.array([str(other).casefold() for other in table[key].tolist()]) == name
@@ -321,7 +318,7 @@ def _with_row(table: Table, row: Table) -> Table:
 
 
 TOLERANCE = 0.20
-"""Largest relative difference that is let pass: budgets say no more than this."""
+"""Relative difference between derived and stated numbers up to which budgets agree. [-]"""
 COMPARED = (
     *(f"peak_flop_rate_{name}" for name in PEAKS if name != "fp32"),
     "memory_bandwidth",
@@ -334,29 +331,27 @@ COMPARED = (
 
 
 def reverse_check(devices: Table, catalog: Catalog) -> Table:
-    """Compare devices with the accelerators that their rows name.
+    """Compare derived devices with the accelerators in their column ``compared_with``.
 
-    ``devices``: rows of kind ``devices``; those that name no accelerator are left out. Returns kind
-    ``device_comparison``: a row for each quantity that the accelerator states, in the units shown; links are those of
-    the innermost tier of its default network unless its row has its own. The difference is NaN if the device cannot
-    be built. Raises InputError when a device names what the catalog does not have.
+    Devices that name no accelerator are left out. Returns kind ``device_comparison``: a row for each quantity that the
+    accelerator states, in display units. The link bandwidth of an accelerator defaults to the innermost tier of its
+    default network. The difference is NaN if the device cannot be built. Raises InputError if the catalog lacks a name.
     """
     named = np.flatnonzero(devices.text("compared_with") != "")
-    own = devices.take(named)
-    results = evaluate_devices(own, catalog, costs=False)
-    rows = catalog.rows("accelerators", own.text("compared_with"), own, "compared_with")
+    compared = devices.take(named)
+    results = evaluate_devices(compared, catalog, costs=False)
+    rows = catalog.rows("accelerators", compared.text("compared_with"), compared, "compared_with")
     accelerators = catalog.tables["accelerators"]
     stated = {name: accelerators.number(name)[rows] for name in COMPARED}
-    stated["link_bandwidth"] = np.where(
-        np.isnan(stated["link_bandwidth"]), _links(catalog, rows), stated["link_bandwidth"]
-    )
+    links = stated["link_bandwidth"]
+    stated["link_bandwidth"] = np.where(np.isnan(links), _links(catalog, rows), links)
     lines = []
-    for row in range(len(own)):
+    for row in range(len(compared)):
         for name in COMPARED:
             if not np.isnan(stated[name][row]):
                 shown = column("devices_results", name)
                 values = [values[name][row] / unit_of(shown).factor for values in (results, stated)]
-                lines.append((str(own["device"][row]), str(own["compared_with"][row]), shown.header, *values))
+                lines.append((str(compared["device"][row]), str(compared["compared_with"][row]), shown.header, *values))
     words = [np.array([line[place] for line in lines], dtype=object) for place in range(3)]
     numbers = [np.array([line[place] for line in lines], dtype=np.float64) for place in (3, 4)]
     columns = {
@@ -371,7 +366,7 @@ def reverse_check(devices: Table, catalog: Catalog) -> Table:
 
 
 def _links(catalog: Catalog, rows: np.ndarray) -> Array:
-    """Link bandwidth of the innermost tier of the default networks of accelerators."""
+    """Link bandwidth of the innermost tier of the accelerators' default networks."""
     if not catalog.networks:
         return np.full(len(rows), np.nan)
     networks = catalog.default_networks[rows]
@@ -380,9 +375,8 @@ def _links(catalog: Catalog, rows: np.ndarray) -> Array:
 
 
 def device_faults(catalog: Catalog) -> list[Fault]:
-    """Devices that cannot be built, and those that are far from the accelerator that they are compared with.
-
-    Those are far that differ by more than :data:`TOLERANCE`. In the order of the sheet.
+    """Faults of devices, in sheet order: they cannot be built, or differ from their accelerator by over
+    :data:`TOLERANCE`.
     """
     devices = catalog.tables["devices"]
     if not len(devices):

@@ -1,4 +1,4 @@
-"""Plans with ``auto`` turned into plans without: every such cell gets the value that a search chooses."""
+"""Plans without ``auto``: a search chooses the value of every such cell."""
 
 from __future__ import annotations
 
@@ -21,18 +21,14 @@ from xlperf.explore.search_results import ILLEGAL, Search
 
 
 class Resolved(NamedTuple):
-    """Plans without ``auto``.
-
-    - ``plans``: the same rows, places as before.
-    - ``notes``: what was chosen in the rows that had an ``auto``, or why nothing could be.
-    """
+    """Plans without ``auto``, with the same rows and places, and for each searched row a note on the choice."""
 
     plans: Table
     notes: dict[int, str]
 
 
 def has_auto(plans: Table) -> bool:
-    """Whether any cell says ``auto``."""
+    """Whether any cell is ``auto``."""
     return any(mask.any() for mask in plans.auto.values())
 
 
@@ -42,15 +38,14 @@ def resolve(
     progress: Progress | None = None,
     **bounds: Unpack[Bounds],
 ) -> Resolved:
-    """Put the best value in the place of every ``auto``.
+    """Replace every ``auto`` by the best value.
 
-    Each row is searched by itself as :func:`xlperf.explore.search.search` does without an objective; rows that are
-    the same but for their names are searched once. If no plan fits, the one that needs least memory stands, where
-    none keeps its targets the one that comes nearest, if none is legal the plan with its defaults.
+    :func:`xlperf.explore.search.search` runs on each row without an objective; rows that differ only in name share one
+    search. If no plan fits, the plan with the least memory replaces the row; if none satisfies its targets, the nearest
+    one; if none is legal, the plan with its defaults.
 
-    ``progress``: called with 1 for each row that had an ``auto`` and is done. ``**bounds``: most candidates of a plan,
-    and most accelerators tried for ``auto``. Returns plans that :func:`xlperf.engine.evaluate` takes. Raises InputError
-    as :func:`xlperf.explore.candidates.candidates`, with the faults of all rows.
+    ``progress``: called with 1 after each searched row. Raises InputError as
+    :func:`xlperf.explore.candidates.candidates`, with the faults of all rows.
     """
     if not has_auto(plans):
         return Resolved(plans, {})
@@ -61,9 +56,9 @@ def resolve(
     columns = dict(plans.columns)
     notes: dict[int, str] = {}
     for row in rows:
-        one = plans.take([row])
+        plan = plans.take([row])
         try:
-            result = _best(one, catalog, **bounds)
+            result = _best(plan, catalog, **bounds)
         except InputError as error:
             faults += error.faults
             continue
@@ -89,14 +84,14 @@ _CACHE_SIZE = 1024
 _known: WeakKeyDictionary[Catalog, OrderedDict[object, Search]] = WeakKeyDictionary()
 
 
-def _best(one: Table, catalog: Catalog, **bounds: Unpack[Bounds]) -> Search:
-    """The search of a plan, from a cache by the part of the catalog that it names; names of plans do not matter."""
-    part = part_of(catalog, one)
-    values = tuple((name, str(column[0])) for name, column in one.columns.items() if name != "name")
-    key = one.kind, values, tuple(name for name, mask in one.auto.items() if mask[0]), tuple(sorted(bounds.items()))
+def _best(plan: Table, catalog: Catalog, **bounds: Unpack[Bounds]) -> Search:
+    """Cached search of one plan, by its values except the name and by the catalog rows that it references."""
+    part = part_of(catalog, plan)
+    values = tuple((name, str(column[0])) for name, column in plan.columns.items() if name != "name")
+    key = plan.kind, values, tuple(name for name, mask in plan.auto.items() if mask[0]), tuple(sorted(bounds.items()))
     cached = _known.setdefault(part, OrderedDict())
     if key not in cached:
-        cached[key] = search(one, part, **bounds)
+        cached[key] = search(plan, part, **bounds)
     cached.move_to_end(key)
     while len(cached) > _CACHE_SIZE:
         cached.popitem(last=False)
@@ -115,11 +110,10 @@ def evaluate_resolved(
     progress: Progress | None = None,
     **bounds: Unpack[Bounds],
 ) -> tuple[Table, Table]:
-    """Plans with every ``auto`` chosen, and their results; the reasons say what was chosen among how many.
+    """Plans with every ``auto`` chosen, and their results; the reasons state the choice and the number of candidates.
 
-    ``progress``: called with the number of rows of each block that is done. ``**bounds``: most candidates of a plan,
-    and most accelerators tried for ``auto``. Returns plans and results, row by row. Raises InputError as
-    :func:`resolve` and :func:`xlperf.engine.evaluate`.
+    ``progress``: called with the number of rows of each finished block. Raises InputError as :func:`resolve` and
+    :func:`xlperf.engine.evaluate`.
     """
     resolved = resolve(plans, catalog, **bounds)
     results = evaluate(resolved.plans, catalog, progress)
@@ -127,10 +121,7 @@ def evaluate_resolved(
 
 
 def with_notes(results: Table, notes: Mapping[int, str]) -> Table:
-    """Results whose reasons also say what was chosen.
-
-    ``results``: of plans. ``notes``: as :class:`Resolved` has them. Returns the note first, then what was said before.
-    """
+    """Results whose reasons begin with the notes of :class:`Resolved`."""
     if not notes:
         return results
     reason = results["reason"].copy()

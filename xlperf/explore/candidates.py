@@ -40,9 +40,9 @@ from xlperf.explore.started import refused_reasons, rules_of_stacks, stacks_of
 MOST_CANDIDATES = MOST_PLANS
 """Most candidates of one plan by default. [-]"""
 PART = 2**19
-"""Candidates that are made at once if they are more than :data:`MOST_CANDIDATES`. [-]"""
+"""Candidates that one block holds if there are more than :data:`MOST_CANDIDATES`. [-]"""
 COUNTS_SHARE = 16
-"""Numbers of accelerators are tried in steps if all of them make more than this part of the plans allowed. [-]"""
+"""The search thins the numbers of accelerators if all of them make more than 1/16 of the allowed plans. [-]"""
 _LOADS = ("batch_size", "concurrency")
 KINDS: dict[str, tuple[Callable[[Space], None], Rules]] = {
     "training": (cross_training, [(PartialTraining, rule) for rule in TRAINING_RULES]),
@@ -54,11 +54,11 @@ KINDS: dict[str, tuple[Callable[[Space], None], Rules]] = {
         ],
     ),
 }
-"""What crosses the columns of a kind of plan, and the rules of legality that the candidates keep."""
+"""By kind of plan: the function that crosses the searched columns, and the rules that candidates must satisfy."""
 
 
 class Bounds(TypedDict, total=False):
-    """Bounds of a search: most candidates of a plan, and most accelerators tried for ``auto``."""
+    """Bounds of a search: the largest number of candidates of a plan, and of accelerators tried for ``auto``."""
 
     most: int
     most_accelerators: float
@@ -67,11 +67,10 @@ class Bounds(TypedDict, total=False):
 class Candidates(NamedTuple):
     """Candidates of a plan with ``auto`` cells.
 
-    - ``plans``: one row for each, in the order in which equal ones are preferred: at least one.
-    - ``searched``: columns whose values were tried, in the order of the sheet.
-    - ``counts``: numbers of accelerators, if they are searched.
-    - ``even``: whether numbers of chunks of a stage were left out where chunks are not of one size, to have fewer
-      plans.
+    - ``plans``: one row per candidate, at least one; a tie goes to the earlier row.
+    - ``searched``: the columns with more than one value, in sheet order.
+    - ``counts``: numbers of accelerators, if the plan leaves them to the search.
+    - ``even``: whether the search skips uneven virtual-pipeline chunks to limit the number of plans.
     """
 
     plans: Table
@@ -81,10 +80,7 @@ class Candidates(NamedTuple):
 
 
 def searched_column(kind: str, header: str, place: str) -> str:
-    """The column that a header names, if a search can choose its values.
-
-    ``header``: name of a column. ``place``: where it stands, for the message. Raises InputError where it is none.
-    """
+    """The column that a header names. Raises InputError, with ``place``, if a search cannot choose its values."""
     name = canonical(kind, split_header(header)[0])
     if name not in auto_columns(kind):
         words = [known.replace("_", " ") for known in auto_columns(kind)]
@@ -94,10 +90,8 @@ def searched_column(kind: str, header: str, place: str) -> str:
 
 
 def with_auto(plans: Table, headers: Sequence[str], place: str) -> Table:
-    """Plans whose cells in some columns all say ``auto``.
-
-    ``headers``: columns. ``place``: if these stand, for the messages. Raises InputError where a column is not
-    searched.
+    """Plans with ``auto`` in every cell of some columns. Raises InputError, with ``place``, if a column is not
+    searchable.
     """
     columns, auto = dict(plans.columns), dict(plans.auto)
     for header in headers:
@@ -109,23 +103,22 @@ def with_auto(plans: Table, headers: Sequence[str], place: str) -> Table:
     return replace(plans, columns={name: columns[name] for name in order}, auto=auto)
 
 
-def with_mapping(plans: Table, kept: Collection[str] = ()) -> Table:
-    """Plans whose mapping says ``auto`` where they leave it blank: every column of :func:`mapping_columns`.
+def with_mapping(plans: Table, fixed: Collection[str] = ()) -> Table:
+    """Plans with ``auto`` in each blank mapping column (:func:`mapping_columns`); a given load of an inference plan
+    stays.
 
-    The load of an inference plan stays if it is given.
-
-    ``kept``: columns that stay as they are.
+    ``fixed``: columns that stay as they are.
     """
     columns, auto = dict(plans.columns), dict(plans.auto)
     none = np.zeros(len(plans), dtype=bool)
     loaded = none
     for name in (*_LOADS, "request_rate") if plans.kind == "inference" else ():
-        loaded = loaded | ~np.isnan(plans.number(name)) | auto.get(name, none) | (name in kept)
+        loaded = loaded | ~np.isnan(plans.number(name)) | auto.get(name, none) | (name in fixed)
     for name in mapping_columns(plans.kind):
         text = plans.schema.by_name[name].is_text
         values = plans.text(name) if text else plans.number(name)
         blank = (values == "" if text else np.isnan(values)) & ~(loaded & (name in _LOADS))
-        if name not in kept and blank.any():
+        if name not in fixed and blank.any():
             columns[name] = values
             auto[name] = auto.get(name, none) | blank
     order = [column.name for column in plans.schema.columns if column.name in columns]
@@ -133,10 +126,7 @@ def with_mapping(plans: Table, kept: Collection[str] = ()) -> Table:
 
 
 def auto_faults(plans: Table) -> list[Fault]:
-    """Cells that say ``auto`` in a column that a search does not choose.
-
-    Returns one for each cell.
-    """
+    """A fault for each ``auto`` in a column that a search cannot choose."""
     known = ", ".join(name.replace("_", " ") for name in auto_columns(plans.kind))
     return [
         Fault(plans.place(int(row), name), f"{name.replace('_', ' ')} cannot be auto, only these can: {known}")
@@ -159,26 +149,24 @@ def candidates(
 ) -> Candidates:
     """All legal combinations of the values of ``auto`` cells and of columns with stated values.
 
-    Tried for ``auto``: degrees that divide the accelerators, and what they share out (heads, experts, widths of
-    experts, sequences); stages up to the layers, and chunks of them; micro batches that divide the batch of a
-    replica, or powers of two up to 64 if the global batch is blank; the numbers of accelerators of
-    :func:`xlperf.explore.mappings.sold_counts`, in steps if all make too many plans; every word of a choice;
-    requests in flight in up to 24 steps of equal ratio up to what memory holds and targets allow. What the
-    rules of plans forbid by these columns alone is left out, and so is what makes the same plan again, and what the
-    stack of the plan does not start, unless it starts none.
+    Values of ``auto``: degrees that divide the accelerators and their dimension (heads, experts, expert widths,
+    sequence); stages up to the layers, and their chunks; micro batches that divide a replica's batch, or powers of two
+    up to 64 if the global batch is blank; the numbers of accelerators of :func:`xlperf.explore.mappings.sold_counts`,
+    thinned if there are too many plans; every word of a choice; requests in flight in up to 24 geometric steps up to
+    the memory's and the targets' limit. Candidates exclude duplicates, combinations that the rules of plans forbid, and
+    mappings that the plan's software does not start, unless it starts none.
 
     - ``plan``: one training or inference plan.
-    - ``catalog``: what it refers to.
-    - ``values``: values to try for columns, in the units used inside: in place of ``auto`` or of a value.
+    - ``values``: values of columns in internal units; they replace ``auto`` or a stated value.
     - ``counts``: the only numbers of accelerators tried for ``auto`` [-].
     - ``num_points``: loads that each plan gets afterwards [-].
-    - ``most``: plans at the most.
+    - ``most``: largest number of plans [-].
     - ``most_accelerators``: largest number of accelerators tried for ``auto`` [-].
-    - ``part``: which part of them, if they are too many to be made at once.
-    - ``limits``: what results must keep; those on times bound the loads that are tried for ``auto``.
+    - ``part``: the part of the space to make, if it is too large for one block.
+    - ``limits``: limits on results; limits on times bound the loads tried for ``auto``.
 
-    If nothing is left, the plan with its defaults is returned: its evaluation says what is wrong. Raises InputError
-    if there are too many, a name is unknown, or ``auto`` stands in a column that is not searched.
+    If no candidate is legal, the result is the plan with its defaults, whose evaluation gives the reason. Raises
+    InputError if there are too many plans, a name is unknown, or ``auto`` is in a column that cannot be searched.
     """
     values = values or {}
     faults = auto_faults(plan)
@@ -198,7 +186,7 @@ def candidates(
     attempts = attempts if part is None else attempts[-1:]
 
     def crossed(rules: Rules) -> Space:
-        """The space in the finest steps that do not make too many plans."""
+        """The space at the finest thinning that does not exceed the limit on plans."""
         for step, uneven in attempts:
             steps[:] = [thinned(ladder, step) for ladder in ladders.each] if ladders else []
             last = (step, uneven) == attempts[-1]
@@ -228,11 +216,11 @@ def candidates(
 
 
 def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Table:
-    """Training plans with uneven virtual-pipeline chunks: every number of chunks that equal ones do not cover.
+    """Training plans with uneven virtual-pipeline chunks: every number of chunks that equal chunks do not cover.
 
-    ``plans``: training plans whose virtual pipeline was chosen among those with chunks of equal size. ``catalog``: with
-    the models. ``searched``: columns that were tried. Returns one row for each plan and number of chunks; of plans that
-    differ in that number alone the first counts. Plans that their stack does not start are left out.
+    ``plans``: training plans from a search over equal chunks; of plans that differ only in this number the first
+    counts. ``searched``: the searched columns. Returns one row for each plan and number of chunks, without mappings
+    that the plan's software does not start.
     """
     rows = first_of_each(plans, searched, "virtual_pipeline")
     models = catalog.rows("models", plans.text("model"), plans, "model")
@@ -241,14 +229,14 @@ def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Ta
     index = np.repeat(np.arange(len(rows)), deepest.astype(np.intp))
     chunks = np.asarray(np.arange(len(index)) - np.searchsorted(index, index) + 1, dtype=np.float64)
     uneven = ~equal_chunks(chunks, stages[index], layers[index])
-    taken = plans.take(rows[index[uneven]])
-    result = replace(taken, columns={**taken.columns, "virtual_pipeline": chunks[uneven]})
+    chunked = plans.take(rows[index[uneven]])
+    result = replace(chunked, columns={**chunked.columns, "virtual_pipeline": chunks[uneven]})
     started = [not why for why in refused_reasons(result, catalog)]
     return result.take(np.flatnonzero(started))
 
 
 def first_of_each(plans: Table, searched: Sequence[str], without: str) -> np.ndarray:
-    """First row of each group of plans that differ in one searched column only, in their order."""
+    """First row of each group of plans that differ only in the searched column ``without``, in order."""
     names = [name for name in searched if name != without and name in plans]
     keys = zip(*(plans[name].tolist() for name in names), strict=True) if names else [()] * len(plans)
     first: dict[object, int] = {}
@@ -258,7 +246,7 @@ def first_of_each(plans: Table, searched: Sequence[str], without: str) -> np.nda
 
 
 def open_load(plan: Table, values: Mapping[str, np.ndarray]) -> str:
-    """The load that a search chooses between one request and the most: the column, or "" if it is given."""
+    """The load column that the search chooses between one request and the largest load, or "" if the plan states it."""
     auto = [name for name in _LOADS if name not in values and name in plan.auto and plan.auto[name].any()]
     return auto[-1] if auto else ""
 
@@ -272,17 +260,9 @@ def candidate_parts(
     most_accelerators: float = MOST_ACCELERATORS,
     limits: Sequence[Limit] = (),
 ) -> Iterator[Candidates]:
-    """Candidates of a part of a space, split further where they would take too much memory at once.
+    """Candidates of a part of a space, at least one block; splits parts that would need too much memory.
 
-    Parameters
-    ----------
-    plan, catalog, values, counts, part, most_accelerators, limits
-        As for :func:`candidates`.
-
-    Yields
-    ------
-    Candidates
-        Consecutive parts, one at least.
+    The parameters are the same as for :func:`candidates`.
     """
     try:
         result = candidates(
@@ -315,7 +295,7 @@ def _ladders(base: Table, catalog: Catalog, most: float, only: Array | None) -> 
 
 
 def _loaded(plans: Table, catalog: Catalog, load: str, space: Space, limits: Sequence[Limit]) -> Table:
-    """Plans at each load to try; a plan whose memory holds no request is kept with one request per replica."""
+    """Plans at each load to try; a plan whose memory holds no request gets one request per replica."""
     if (~np.isnan(plans.number("request_rate"))).any():
         problem = f"{load.replace('_', ' ')} is auto beside a request rate: give one of them"
         raise InputError(Fault(plans.place(0, load), problem))
@@ -323,8 +303,8 @@ def _loaded(plans: Table, catalog: Catalog, load: str, space: Space, limits: Seq
     if not len(rows):
         return plans
     space.count(len(rows))
-    taken = plans.take(rows)
-    return replace(taken, columns={**taken.columns, load: batches * replicas if load == "concurrency" else batches})
+    loaded = plans.take(rows)
+    return replace(loaded, columns={**loaded.columns, load: batches * replicas if load == "concurrency" else batches})
 
 
 def expanded(
@@ -334,11 +314,10 @@ def expanded(
     num_points: int = 1,
     **bounds: Unpack[Bounds],
 ) -> Table:
-    """Plans with every row that says ``auto`` replaced by all its candidates.
+    """Plans in which all candidates of a row replace the row, if any cell of it is ``auto``.
 
-    ``without``: columns whose ``auto`` is left blank. ``num_points``: loads that each plan gets afterwards.
-    ``**bounds``: most candidates of a plan, and most accelerators tried for ``auto``. Returns the rows of the first
-    plan, then those of the second ...; places are those of the plans. Raises InputError as :func:`candidates`, with the
+    ``without``: columns whose ``auto`` is left blank. ``num_points``: loads that each plan gets afterwards. The order
+    of the plans holds, and candidates have the place of their plan. Raises InputError as :func:`candidates`, with the
     faults of all rows.
     """
     auto = {name: mask for name, mask in plans.auto.items() if name not in without}
@@ -362,53 +341,54 @@ def expanded(
 NUM_POINTS = 24
 LOADS = ("concurrency", "batch_size", "request_rate")
 FINER = 64
-"""Loads that are tried around that of a good plan. [-]"""
+"""Loads to try around the load of a good plan. [-]"""
 RISING = ("ttft", "tpot", "latency", "queue_time")
-"""First words of results that rise with the load: a limit on them bounds it."""
+"""Prefixes of results that rise with the load: a limit on such a result bounds the load."""
 
 
 def load_steps(
     plans: Table, catalog: Catalog, num_points: int = NUM_POINTS, limits: Sequence[Limit] = ()
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers of requests in flight to try, from one per replica to as many as memory holds and targets allow.
+    """Numbers of requests in flight to try: geometric steps from one per replica to the memory's and the targets'
+    limit.
 
-    ``plans``: inference plans; their own load does not matter. ``num_points``: steps of each plan at the most, in equal
-    ratios. ``limits``: what results must keep beside the targets of the plans; those on times bound the load. Of each
-    step: the plan, requests of a replica, and replicas. Plans that are illegal, that do not fit with a single request
-    or then miss a target have none.
+    ``plans``: inference plans; their own load does not matter. ``num_points``: most steps per plan. ``limits``: limits
+    on results beside the targets; limits on times bound the load. Returns per step: the row of the plan, requests per
+    replica, and replicas. Illegal plans, and plans that do not fit or miss a target with a single request, have no
+    steps.
     """
     columns = {**plans.columns, **dict.fromkeys(LOADS, np.full(len(plans), np.nan))}
     copies = replicas(plans)
     single = Table(plans.kind, {**columns, "concurrency": copies}, plans.place, plans.auto)
     memory = fitting(single, catalog)
     most = np.array(memory["max_batch_size"]) if memory is not None else np.full(len(plans), np.nan)
-    bounds = [one for one in limits if one.sign in ("<", "<=") and one.column.name.startswith(RISING)]
+    bounds = [limit for limit in limits if limit.sign in ("<", "<=") and limit.column.name.startswith(RISING)]
     targets = any(name in plans for name in TARGETS.values())
     continuous = plans.filled("mode") == "continuous"
     some = np.flatnonzero((most >= 1.0) & continuous)
     if targets and len(some):
-        kept = evaluate(single.take(some), catalog).number("batch_at_targets")
-        most[some] = np.where(np.isnan(kept), most[some], kept)
+        at_targets = evaluate(single.take(some), catalog).number("batch_at_targets")
+        most[some] = np.where(np.isnan(at_targets), most[some], at_targets)
     some = np.flatnonzero((most >= 1.0) & (~continuous if not bounds else True))
     if (targets or bounds) and len(some):
-        most[some] = _largest_kept(single.take(some), copies[some], most[some], catalog, bounds)
+        most[some] = _largest_load(single.take(some), copies[some], most[some], catalog, bounds)
     rows = np.flatnonzero(most >= 1.0)
     steps = [np.unique(np.round(power(room, np.linspace(0.0, 1.0, num_points)))) for room in most[rows].tolist()]
     index = np.repeat(rows, [len(batches) for batches in steps])
     return index, np.concatenate([*steps, np.zeros(0)]), copies[index]
 
 
-def _largest_kept(plans: Table, copies: Array, most: Array, catalog: Catalog, limits: Sequence[Limit]) -> Array:
-    """Largest number of requests per replica at which plans keep their targets and limits; 0 if none does."""
+def _largest_load(plans: Table, copies: Array, most: Array, catalog: Catalog, limits: Sequence[Limit]) -> Array:
+    """Largest number of requests per replica within the targets and limits of plans, by bisection; 0 if none is."""
     plain = replace(plans, columns={n: v for n, v in plans.columns.items() if n not in TARGETS.values()})
-    names = {*TARGETS, *(one.column.name for one in limits)}
-    asked = names if all(one.probability == Limit._field_defaults["probability"] for one in limits) else None
+    names = {*TARGETS, *(limit.column.name for limit in limits)}
+    asked = names if all(limit.probability == Limit._field_defaults["probability"] for limit in limits) else None
     low, high = np.zeros(len(plans)), np.floor(most) + 1.0
     tried = np.floor(most)
     while len(rows := np.flatnonzero(high - low > 1.0)):
         load = {"concurrency": (tried * copies)[rows]}
-        own = plain.take(rows)
-        results = evaluate(replace(own, columns={**own.columns, **load}), catalog, results=asked)
+        trial = plain.take(rows)
+        results = evaluate(replace(trial, columns={**trial.columns, **load}), catalog, results=asked)
         good = np.ones(len(rows), dtype=bool)
         for limit in limits:
             good &= limit.kept(results)
@@ -422,7 +402,7 @@ def _largest_kept(plans: Table, copies: Array, most: Array, catalog: Catalog, li
 
 
 def replicas(plans: Table) -> np.ndarray:
-    """Copies of the model that decode, of plans of inference. [-]"""
+    """Replicas that decode, of inference plans. [-]"""
     total, asked = plans.number("num_accelerators"), plans.number("prefill_accelerators")
     pools = plans.filled("mode") == "disaggregated"
     apart = np.where(np.isnan(asked), np.floor(0.5 * total), asked) + np.nan_to_num(plans.number("expert_accelerators"))
@@ -434,14 +414,15 @@ def replicas(plans: Table) -> np.ndarray:
 def finer_loads(plans: Table, load: str, width: float, most: Array) -> Table:
     """Plans at further whole numbers of requests per replica around their load, evenly spaced if there are many.
 
-    ``load``: concurrency or batch_size. ``width``: ratio of the ends to the load. ``most``: requests that a replica
-    has memory for. :data:`FINER` rows for each plan at the most, without its own load.
+    ``load``: concurrency or batch_size. ``width``: ratio of the ends to the load. ``most``: requests that a replica's
+    memory holds. At most :data:`FINER` rows per plan, without the plan's own load.
     """
     copies = replicas(plans) if load == "concurrency" else np.ones(len(plans))
-    own = np.maximum(np.round(plans.number(load) / copies), 1.0)
-    low, high = np.maximum(np.floor(own / width), 1.0), np.maximum(np.minimum(np.ceil(own * width), most), own)
+    center = np.maximum(np.round(plans.number(load) / copies), 1.0)
+    low, high = np.maximum(np.floor(center / width), 1.0), np.maximum(np.minimum(np.ceil(center * width), most), center)
     steps = [np.unique(np.round(np.linspace(*ends, FINER))) for ends in zip(low.tolist(), high.tolist(), strict=True)]
-    kept = [result[result != one] for result, one in zip(steps, own.tolist(), strict=True)]
-    index = np.repeat(np.arange(len(plans)), [len(result) for result in kept])
-    taken = plans.take(index)
-    return replace(taken, columns={**taken.columns, load: np.concatenate([*kept, np.zeros(0)]) * copies[index]})
+    finer = [result[result != load_] for result, load_ in zip(steps, center.tolist(), strict=True)]
+    index = np.repeat(np.arange(len(plans)), [len(result) for result in finer])
+    finer_plans = plans.take(index)
+    loads = np.concatenate([*finer, np.zeros(0)]) * copies[index]
+    return replace(finer_plans, columns={**finer_plans.columns, load: loads})

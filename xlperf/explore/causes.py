@@ -1,4 +1,4 @@
-"""What may differ between a plan and the run that was measured: ``causes.csv``, and the plans that follow from it."""
+"""Possible causes of a gap between a plan and its measured run: ``causes.csv``, and the plans that follow from it."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from xlperf.interop.logs import COMMUNICATION, Profile
 
 NONE = -1
 EVEN = "even"
-"""A number of layers stated from the even share of a stage. [-]"""
+"""Prefix of a number of layers relative to a stage's even share."""
 PLAN, ACCELERATORS, INNERMOST, OUTER, RESULTS = "plan", "accelerators", "innermost tier", "outer tiers", "results"
-"""Where a change is made: the plan, rows of the catalog that it names, or the measured times themselves."""
+"""Targets of a change: the plan, the catalog rows that it names, or the measured times."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One change of a plan or of what it runs on: a row of ``causes.csv`` with one of its values.
+    """One change of a plan or its machine: a row of ``causes.csv`` with one of its values.
 
-    - ``cause``, ``advice``: what it is called, and what to look at or set.
+    - ``cause``, ``advice``: its name, and the setting or part to inspect.
     - ``sheet``: ``plan``, ``accelerators``, ``innermost tier``, ``outer tiers`` or ``results``.
-    - ``columns``: columns that change.
+    - ``columns``: the columns that change.
     - ``value``: a value for each column with ``/`` between, ``-`` for blank; or a factor for all of them, as ``x0.9``.
       ``even+1`` is one layer more than an even share of the stages.
-    - ``prior``: probability before anything is measured; the values of a cause share its own.
+    - ``prior``: probability before any measurement; the values of a cause share its prior.
     """
 
     cause: str
@@ -86,7 +86,7 @@ def _blank(kind: str, name: str) -> float | str:
 
 @cache
 def changes(kind: str) -> tuple[Change, ...]:
-    """Every change that is tried for plans of a kind.
+    """Every change of ``causes.csv`` for a kind of plan.
 
     >>> next(change.words for change in changes("training") if change.cause == "full recomputation")
     'recompute full'
@@ -102,12 +102,12 @@ def changes(kind: str) -> tuple[Change, ...]:
 
 @dataclass(frozen=True)
 class Variants:
-    """All plans that differ from one by one or two changes.
+    """All plans that differ from one plan by one or two changes.
 
     - ``plan``: the plan as it is; one row.
-    - ``tried``: what may change.
-    - ``first``, ``second``: positions in ``tried`` of the changes of each variant; -1 for none. The first variant has
-      none at all.
+    - ``tried``: the possible changes.
+    - ``first``, ``second``: positions in ``tried`` of each variant's changes; -1 for none. The first variant is the
+      plan itself.
     """
 
     plan: Table
@@ -117,13 +117,12 @@ class Variants:
 
     @classmethod
     def of(cls, plan: Table, without: Collection[Change] = ()) -> Variants:
-        """Every change of the kind, and every pair of changes of two causes and of different columns.
-
-        ``plan``: one row. ``without``: changes that are not tried.
+        """Every change of the kind, and every pair of changes with two causes and different columns, except
+        ``without``.
         """
         tried = tuple(change for change in changes(plan.kind) if change not in without)
         singles = np.arange(len(tried))
-        one, other = np.triu_indices(len(tried), 1)
+        earlier, later = np.triu_indices(len(tried), 1)
         groups = {change: (change.cause, {(change.sheet, name) for name in change.columns}) for change in tried}
         apart = np.array(
             [
@@ -131,18 +130,18 @@ class Variants:
                 for a in dict.fromkeys(tried)
             ]
         )
-        kept = apart[one, other]
-        first = np.concatenate([[NONE], singles, one[kept]])
-        second = np.concatenate([[NONE], np.full(len(tried), NONE), other[kept]])
+        compatible = apart[earlier, later]
+        first = np.concatenate([[NONE], singles, earlier[compatible]])
+        second = np.concatenate([[NONE], np.full(len(tried), NONE), later[compatible]])
         return cls(plan, tried, first, second)
 
     def having(self, change: int) -> np.ndarray:
-        """Variants with a change."""
+        """Variants that include a change."""
         return np.asarray((self.first == change) | (self.second == change))
 
     @cached_property
     def time_factors(self) -> Array:
-        """Factors by which measured times are longer, without any change of the plan."""
+        """Factors on measured times from causes outside the plan, by variant."""
         factors = np.ones(len(self.first))
         for number, change in enumerate(self.tried):
             if change.sheet == RESULTS:
@@ -151,12 +150,12 @@ class Variants:
 
     @cached_property
     def as_published(self) -> np.ndarray:
-        """Variant with the changes of the plan alone: a fault of the machine leaves the band as it is."""
+        """Variant with only the plan's changes: a machine fault does not alter the calibration band."""
         faulty = np.array([change.sheet != PLAN for change in self.tried] + [True])
         settings = [np.where(faulty[number], NONE, number) for number in (self.first, self.second)]
-        own = np.arange(len(self.first))
+        unchanged = np.arange(len(self.first))
         return np.where(
-            faulty[self.first] | (faulty[self.second] & (self.second != NONE)), 1 + np.max(settings, 0), own
+            faulty[self.first] | (faulty[self.second] & (self.second != NONE)), 1 + np.max(settings, 0), unchanged
         )
 
     def evaluated_on(self, catalog: Catalog) -> tuple[Table, Catalog]:
@@ -209,7 +208,9 @@ class Variants:
     def _renamed(
         self, table: Table, column: str, rows_of: np.ndarray, sheets: Sequence[str]
     ) -> tuple[np.ndarray, Table]:
-        """Name of the changed row that each variant uses, "" where it uses the row as it is; and the longer table."""
+        """Name of the changed row that each variant uses ("" for the original row), and the table with the changed
+        rows.
+        """
         concerned = np.array([change.sheet in sheets for change in self.tried])
         pairs = [
             tuple(number for number in pair if number != NONE and concerned[number])
@@ -219,27 +220,27 @@ class Variants:
         repeated = table.take(np.concatenate([np.arange(len(table)), np.tile(rows_of, len(names))]))
         columns, first = dict(repeated.columns), len(table)
         for pair, name in names.items():
-            own = np.arange(first, first + len(rows_of))
+            copies = np.arange(first, first + len(rows_of))
             columns[column] = columns[column].copy()
-            columns[column][own] = name
+            columns[column][copies] = name
             for change in (self.tried[number] for number in pair):
-                if change.sheet != ACCELERATORS:
-                    own_rows = own if column == "accelerator" else own[:1] if change.sheet == INNERMOST else own[1:]
+                if change.sheet == ACCELERATORS or column == "accelerator":
+                    changed_rows = copies
                 else:
-                    own_rows = own
+                    changed_rows = copies[:1] if change.sheet == INNERMOST else copies[1:]
                 for changed in change.columns:
                     if changed in columns:
                         columns[changed] = columns[changed].copy()
-                        columns[changed][own_rows] *= change.factor
+                        columns[changed][changed_rows] *= change.factor
             first += len(rows_of)
         words = np.array([names.get(pair, "") for pair in pairs], dtype=object)
         return words, replace(repeated, columns=columns)
 
 
 def with_exact_names(plan: Table, catalog: Catalog) -> dict[str, np.ndarray]:
-    """Columns of a plan with the names of catalog rows as the catalog spells them: copies of a row share its prefix.
+    """Columns of one plan with names spelled as in the catalog, so that copies of a row share its prefix.
 
-    ``plan``: one row. ``catalog``: with the rows. Raises InputError where a name is unknown.
+    Raises InputError if a name is unknown.
     """
     columns = dict(plan.columns)
     for column in plan.schema.columns:
@@ -254,18 +255,18 @@ def with_exact_names(plan: Table, catalog: Catalog) -> dict[str, np.ndarray]:
 
 @cache
 def _plan_value(kind: str, name: str, text: str) -> float | str:
-    """A value of a plan column as ``causes.csv`` has it, in the unit used inside."""
+    """A value of ``causes.csv`` for a plan column, in the internal unit."""
     value: float | str = read_values(kind, [(name, [text])], "causes.csv", from_text=True)[name][0]
     return value
 
 
 COMPUTED = "time forward + time backward + time recompute + time optimizer"
-"""Results of a training step that kernels other than messages take."""
+"""Training results that add up to the time of compute kernels."""
 EXCHANGED = (
     "time tensor parallel + time context parallel + time expert parallel + time pipeline communication + "
     "time data parallel"
 )
-"""Results of a training step in which only messages are under way."""
+"""Training results that add up to exposed communication."""
 OF_CLASS = {"matrix": "time matrix", "attention": "time attention", "vector": "time vector",
             COMMUNICATION: "time communication"}  # fmt: skip
 """Results of a decode step by class of kernels."""
@@ -274,9 +275,9 @@ _FEWEST = 1e-7
 
 
 def measured_texts(kind: str, profile: Profile) -> list[str]:
-    """What a profile measures, as ``--measured`` takes it.
+    """Measured times of a profile, in the syntax of ``--measured``.
 
-    ``kind``: ``training`` or ``inference``: a profile of serving is one of decode steps. ``found``: times per step.
+    ``kind``: ``training`` or ``inference``; a serving profile holds decode steps. ``profile``: times per step.
     """
     if kind == "training":
         pairs = [(COMPUTED, profile.computed), (EXCHANGED, profile.exposed)]
@@ -286,31 +287,28 @@ def measured_texts(kind: str, profile: Profile) -> list[str]:
 
 
 def by_class(plan: Table, catalog: Catalog, profile: Profile) -> list[str]:
-    """Lines: class of kernels, measured and predicted time of a step, and their ratio.
-
-    ``found``: times per step.
-    """
+    """Lines: class of kernels, measured and predicted time of a step, and their ratio. ``profile``: times per step."""
     predicted = _training(plan, catalog) if plan.kind == "training" else _serving(plan, catalog)
     ms = UNITS["ms"].factor
     names = [*dict.fromkeys([*predicted, *profile.times])]
     lines = [f"{'class':14} {'measured (ms)':>14} {'predicted (ms)':>15} {'ratio':>6}"]
     for name in names:
-        own = [profile.times.get(name, float("nan")), predicted.get(name, float("nan"))]
-        shown = [f"{value / ms:.4g}" if value == value else "-" for value in own]
-        ratio = f"{own[0] / own[1]:.2f}" if own[0] == own[0] and own[1] > 0.0 else "-"
+        pair = [profile.times.get(name, float("nan")), predicted.get(name, float("nan"))]
+        shown = [f"{value / ms:.4g}" if value == value else "-" for value in pair]
+        ratio = f"{pair[0] / pair[1]:.2f}" if pair[0] == pair[0] and pair[1] > 0.0 else "-"
         lines.append(f"{name:14} {shown[0]:>14} {shown[1]:>15} {ratio:>6}")
     return lines
 
 
 def _training(plan: Table, catalog: Catalog) -> dict[str, float]:
-    """Kernel times of a step by class, whether they overlap or not."""
+    """Kernel times of a step by class, overlapped or not."""
     table = explain(plan, catalog)
     times: dict[str, float] = {}
     texts: Sequence[str] = [str(name) for name in table.text("family")]
     for name, time in zip(texts, table.number("total_time").tolist(), strict=True):
-        own = _FAMILIES.get(name, "vector" if name == "vector" else COMMUNICATION if name else "")
-        if own and time == time:
-            times[own] = times.get(own, 0.0) + time
+        family = _FAMILIES.get(name, "vector" if name == "vector" else COMMUNICATION if name else "")
+        if family and time == time:
+            times[family] = times.get(family, 0.0) + time
     return times
 
 

@@ -1,4 +1,4 @@
-"""Catalogs with changed numbers: in the rows that plans name, and in those that their accelerators are made of."""
+"""Catalogs with changed numbers, in rows that plans name and in rows that their accelerators derive from."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xlperf.engine.server_prices import rows_by_device
 from xlperf.explore.vary import CALIBRATION, REACHED, Varied
 
 _OF_ACCELERATORS = ("servers", "chiplets")
-"""Those whose rows name the accelerator."""
+"""Sheets whose rows name the accelerator."""
 _BY_DEVICE = ("package", "node", "base_node")
 _NAMED = {
     "chiplets": {"device": "devices", "package": "packages", "node": "process_nodes", "base_node": "process_nodes"},
@@ -34,7 +34,7 @@ Pairs = tuple[np.ndarray, np.ndarray]
 
 
 def _rows_named(catalog: Catalog, kind: str, names: np.ndarray) -> np.ndarray:
-    """Rows of names or other spellings of a sheet; -1 for those it does not have."""
+    """Rows of names or other spellings in a sheet; -1 for unknown names."""
     result = catalog.known_rows(kind, names)
     if kind == "technology" and (result < 0).any():
         spelled = {word.casefold(): row for row, word in aliases(catalog.tables[kind])}
@@ -44,10 +44,10 @@ def _rows_named(catalog: Catalog, kind: str, names: np.ndarray) -> np.ndarray:
 
 
 def reached_rows(catalog: Catalog, accelerators: np.ndarray) -> dict[str, np.ndarray]:
-    """Rows of each of :data:`REACHED` that accelerators are made of.
+    """Rows of each sheet of :data:`REACHED` that accelerators derive from, by sheet in ascending order.
 
-    ``accelerators``: rows of the sheet accelerators. By sheet, in ascending order; none of a sheet that no accelerator
-    reaches. The node that a core is stated at is not the accelerator's own.
+    ``accelerators``: rows of the sheet accelerators. The process node at which a core is stated is not the
+    accelerator's own. Sheets that no accelerator reaches are absent.
     """
     by_name: dict[str, np.ndarray] = {"accelerators": np.unique(accelerators)}
     for sheet in _OF_ACCELERATORS:
@@ -66,8 +66,8 @@ def reached_rows(catalog: Catalog, accelerators: np.ndarray) -> dict[str, np.nda
             by_name[target] = np.unique(np.concatenate([known, rows[rows >= 0]]))
         if sheet == "accelerators" and len(by_name["devices"]):
             made_as = catalog.known_rows("devices", catalog.tables["chiplets"].text("device"))
-            own = np.flatnonzero(np.isin(made_as, by_name["devices"]))
-            by_name["chiplets"] = np.unique(np.concatenate([by_name["chiplets"], own]))
+            designs = np.flatnonzero(np.isin(made_as, by_name["devices"]))
+            by_name["chiplets"] = np.unique(np.concatenate([by_name["chiplets"], designs]))
     return {sheet: by_name[sheet] for sheet in REACHED if len(by_name.get(sheet, ()))}
 
 
@@ -78,24 +78,24 @@ def copied_rows(
     changes: Mapping[tuple[str, str], tuple[Array, bool]],
     blanks: Mapping[str, Sequence[str]],
 ) -> list[Table]:
-    """Copies under marked names of everything that copies of accelerators are made of, with the numbers of their codes.
+    """Duplicate every catalog row that copies of accelerators derive from, with the varied values, under suffixed
+    names.
 
-    ``accelerators``: with the copies of accelerators as its last rows. ``pairs``: row and code of each copied
-    accelerator. ``changes``: by sheet and column: value or factor of each code, and whether it is a factor. ``blanks``:
-    by sheet: columns that are left blank, so that what varies counts. Returns the sheets with the copies, the
-    accelerators among them.
+    ``accelerators``: with the copies as its last rows. ``pairs``: row and code of each copied accelerator. ``changes``:
+    by sheet and column: value or factor of each code, and whether it is a factor. ``blanks``: columns to leave blank by
+    sheet, so that the varied numbers count. Returns the sheets with the copies, accelerators included.
     """
-    own, codes = pairs
+    originals, codes = pairs
     copies: dict[str, set[tuple[int, int]]] = {}
-    for row in np.unique(own).tolist():
-        mine = codes[own == row].tolist()
+    for row in np.unique(originals).tolist():
+        mine = codes[originals == row].tolist()
         for sheet, rows in reached_rows(catalog, np.array([row])).items():
             copies.setdefault(sheet, set()).update((each, code) for each in rows.tolist() for code in mine)
     tables = []
     for sheet in ("accelerators", *copies):
         table = accelerators if sheet == "accelerators" else _sheet(catalog, sheet)
         if sheet == "accelerators":
-            numbers, marks = np.arange(len(table) - len(own), len(table)), codes
+            numbers, marks = np.arange(len(table) - len(originals), len(table)), codes
         else:
             ordered = sorted(copies[sheet])
             numbers, marks = (np.array([pair[part] for pair in ordered], dtype=np.int64) for part in (0, 1))
@@ -116,15 +116,15 @@ def copied_rows(
             columns[key] = np.array(
                 [f"{name}{MARK}{mark}" for name, mark in zip(columns[key], marks, strict=True)], object
             )
-        kept = {name: table[name] if name in table.columns else np.full(len(table), np.nan) for name in columns}
+        before = {name: table[name] if name in table.columns else np.full(len(table), np.nan) for name in columns}
         if sheet == "accelerators":
-            kept = {name: values[: len(table) - len(own)] for name, values in kept.items()}
-        tables.append(replace(table, columns={name: np.concatenate([kept[name], columns[name]]) for name in columns}))
+            before = {name: values[: len(table) - len(originals)] for name, values in before.items()}
+        tables.append(replace(table, columns={name: np.concatenate([before[name], columns[name]]) for name in columns}))
     return tables
 
 
 def _sheet(catalog: Catalog, kind: str) -> Table:
-    """A sheet; chiplets with the package and nodes of the device that they name."""
+    """A sheet; for chiplets with the package and process nodes of their device."""
     table = catalog.tables[kind]
     if kind != "chiplets" or not (table.text("device") != "").any():
         return table
@@ -133,11 +133,9 @@ def _sheet(catalog: Catalog, kind: str) -> Table:
 
 
 def _marked_accelerators(catalog: Catalog, names: np.ndarray, codes: np.ndarray, pairs: Pairs) -> np.ndarray:
-    """Names of accelerators, those that were copied for their code under the marked name."""
-    known, copies = (
-        catalog.tables["accelerators"].text("accelerator"),
-        set(zip(*(one.tolist() for one in pairs), strict=True)),
-    )
+    """Accelerator names, with the code's suffix if a copy exists for the code."""
+    known = catalog.tables["accelerators"].text("accelerator")
+    copies = set(zip(*(values.tolist() for values in pairs), strict=True))
     rows = catalog.known_rows("accelerators", names)
     results = [
         f"{known[row]}{MARK}{code}" if (row, code) in copies else name
@@ -149,7 +147,7 @@ def _marked_accelerators(catalog: Catalog, names: np.ndarray, codes: np.ndarray,
 def _marked(
     catalog: Catalog, target: str, names: np.ndarray, codes: np.ndarray, copies: set[tuple[int, int]]
 ) -> np.ndarray:
-    """Names of rows of a sheet, those that were copied for their code under the marked name."""
+    """Row names of a sheet, with the code's suffix if a copy exists for the code."""
     rows, key = _rows_named(catalog, target, names), catalog.tables[target].schema.key.name
     known = catalog.tables[target].text(key)
     results = [
@@ -160,44 +158,41 @@ def _marked(
 
 
 def with_rows_by_device(catalog: Catalog, plans: Table, sheets: set[str]) -> Catalog:
-    """The catalog with rows of prices and servers for accelerators of plans that follow from a device and have none.
+    """The catalog with rows of prices and servers for plans' accelerators that derive from a device and lack such rows.
 
-    Such a row leaves blank what the device says, so that a number of it can be varied.
-
-    ``sheets``: what varies: rows are made for prices and servers among them.
+    A new row leaves derived numbers blank, so that each can be varied. ``sheets``: the varied sheets; only prices and
+    servers among them get rows.
     """
     wanted = [sheet for sheet in ("prices", "servers") if sheet in sheets]
     if not wanted:
         return catalog
     columns = ("accelerator", *(f"{pool}_accelerator" for pool in _pools_of(plans)))
-    own = np.concatenate([catalog.rows("accelerators", plans.text(name), plans, name) for name in columns])
-    results = [rows_by_device(catalog, sheet, own[own >= 0]) for sheet in wanted]
+    accelerators = np.concatenate([catalog.rows("accelerators", plans.text(name), plans, name) for name in columns])
+    results = [rows_by_device(catalog, sheet, accelerators[accelerators >= 0]) for sheet in wanted]
     changed = [table for table in results if len(table) > len(catalog.tables[table.kind])]
     return catalog.with_tables(changed, checked=True) if changed else catalog
 
 
 def blanked_prices(catalog: Catalog, plans: Table, sheets: set[str]) -> dict[str, tuple[str, ...]]:
-    """Prices that are left blank so that servers or chiplets that vary count: by sheet, columns.
+    """Price columns to leave blank, by sheet, so that varied servers or chiplets determine the price.
 
-    The hour of an accelerator follows from its server if the sheet prices has no price, and its price there from
-    its chiplets if the server's row has none.
-
-    ``sheets``: what varies. Raises InputError where an accelerator has no row of servers, or of chiplets where they
-    vary, which its cost would follow from.
+    The hourly rate of an accelerator follows from its server if the sheet prices is blank, and its price in the server
+    from its chiplets if the server's row is blank. ``sheets``: the varied sheets. Raises InputError if an accelerator
+    lacks the row of servers, or of varied chiplets, that its cost follows from.
     """
-    own = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
+    accelerators = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
     designed = sheets & {"chiplets", "packages", "process_nodes"}
     if not designed and "servers" not in sheets:
         return {}
-    derived = catalog.tables["accelerators"].text("device")[own] != ""
+    derived = catalog.tables["accelerators"].text("device")[accelerators] != ""
     if derived.any() and "servers" not in sheets:  # its price follows from its device
         return {}
     for sheet in ("servers", *(["chiplets"] if designed else [])):
         known = catalog.known_rows("accelerators", catalog.tables[sheet].text("accelerator"))
-        lacking = np.flatnonzero(~np.isin(own, known) & ~(derived & (sheet == "chiplets")))
+        lacking = np.flatnonzero(~np.isin(accelerators, known) & ~(derived & (sheet == "chiplets")))
         if len(lacking):
             row = int(lacking[0])
-            name = catalog.tables["accelerators"].text("accelerator")[own[row]]
+            name = catalog.tables["accelerators"].text("accelerator")[accelerators[row]]
             problem = f'"{name}" has no row in the sheet {sheet}, which its cost would follow from'
             raise InputError(Fault(plans.place(row % len(plans), "accelerator"), problem))
     return {"prices": ("rental_price", "capex"), **({"servers": ("accelerator_price",)} if designed else {})}
@@ -206,9 +201,8 @@ def blanked_prices(catalog: Catalog, plans: Table, sheets: set[str]) -> dict[str
 def changed_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, float | str]]) -> Catalog:
     """The catalog with other values in the rows that plans name.
 
-    ``plans``: whose accelerators, networks, models and prices are meant. ``changes``: column, and its value or factor.
-    Raises InputError where a row has nothing to multiply, an accelerator follows from a device, or a plan names nothing
-    there.
+    ``changes``: column, and its value or factor. Raises InputError if a factor applies to a blank cell, the number of
+    an accelerator follows from a device, or a plan names no row of the sheet.
     """
     tables: dict[str, Table] = {}
     sheets = {varied.sheet for varied, _ in changes}
@@ -232,7 +226,7 @@ def changed_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Vari
 
 
 def _known_name(catalog: Catalog, plans: Table, varied: Varied, word: str) -> str:
-    """A word of a column; where it names a row of another sheet its name there."""
+    """A word of a column, in the spelling of the row that it references if any."""
     column = table_schema(varied.sheet).by_name[varied.name]
     if column.kind != "reference":
         return word
@@ -242,7 +236,7 @@ def _known_name(catalog: Catalog, plans: Table, varied: Varied, word: str) -> st
 
 
 def with_value(plan: Table, catalog: Catalog, varied: Varied, value: float | str) -> tuple[Table, Catalog]:
-    """A plan and a catalog with another value of a column of the plan, or of the rows of a sheet that it names."""
+    """A plan and a catalog with another value of a plan column, or of the sheet rows that the plan names."""
     if varied.sheet != plan.kind:
         return plan, changed_catalog(catalog, plan, [(varied, value)])
     columns = {**plan.columns, varied.name: multiplied(plan, varied, np.full(len(plan), value))}
@@ -252,9 +246,8 @@ def with_value(plan: Table, catalog: Catalog, varied: Varied, value: float | str
 
 
 def multiplied(plans: Table, varied: Varied, values: Array) -> Array:
-    """Values of a column of plans, or what the plans have times factors.
-
-    Raises InputError where there is nothing to multiply.
+    """Values of a column of plans, or the plans' own values times factors. Raises InputError for a factor on a blank
+    cell.
     """
     if not varied.factors:
         return values
@@ -272,41 +265,46 @@ def sheet_rows(catalog: Catalog, plans: Table, varied: Varied) -> np.ndarray:
         return catalog.rows("models", plans.text("model"), plans, "model")
     if varied.sheet == CALIBRATION:
         return _constant_rows(catalog, varied.name)
-    own = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
+    machines = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
     given = plans.text("network")
     stated = given
     for pool in _pools_of(plans):
-        other = catalog.rows("accelerators", plans.text(f"{pool}_accelerator"), plans, f"{pool}_accelerator")
-        separate = (other >= 0) & _may_be_separate(plans)
+        of_pool = catalog.rows("accelerators", plans.text(f"{pool}_accelerator"), plans, f"{pool}_accelerator")
+        separate = (of_pool >= 0) & _may_be_separate(plans)
         named = plans.text(f"{pool}_network")
         named = np.where(named == "", stated, named)
-        own, given = np.concatenate([own, other[separate]]), np.concatenate([given, named[separate]])
+        machines, given = (
+            np.concatenate([machines, of_pool[separate]]),
+            np.concatenate([given, named[separate]]),
+        )
     accelerators = catalog.tables["accelerators"]
     if varied.sheet in REACHED:
-        rows = reached_rows(catalog, own).get(varied.sheet)
+        rows = reached_rows(catalog, machines).get(varied.sheet)
         if rows is None:
-            name = accelerators.text("accelerator")[own[0]]
+            name = accelerators.text("accelerator")[machines[0]]
             problem = f'"{name}" follows from no row of the sheet {varied.sheet}: name a device in its row'
             raise InputError(Fault(plans.place(0, "accelerator"), problem))
         return rows
     if varied.sheet == "accelerators":
-        derived = np.flatnonzero((accelerators.text("device")[own] != "") & _is_blank(accelerators, varied.name)[own])
+        derived = np.flatnonzero(
+            (accelerators.text("device")[machines] != "") & _is_blank(accelerators, varied.name)[machines]
+        )
         if len(derived) and varied.name in FOLLOWING:
             row = int(derived[0])
-            name = accelerators.text("accelerator")[own[row]]
+            name = accelerators.text("accelerator")[machines[row]]
             words = varied.name.replace("_", " ")
             problem = f'{words} of "{name}" follows from a device: vary devices, technology, cores, memories or links'
             raise InputError(Fault(plans.place(row % len(plans), "accelerator"), problem))
-        return np.unique(own)
+        return np.unique(machines)
     if varied.sheet == "prices":
-        rows = catalog.price_rows[own]
+        rows = catalog.price_rows[machines]
         lacking = np.flatnonzero(rows < 0)
         if len(lacking):
             row = int(lacking[0])
-            problem = f'"{accelerators.text("accelerator")[own[row]]}" has no row in the sheet prices'
+            problem = f'"{accelerators.text("accelerator")[machines[row]]}" has no row in the sheet prices'
             raise InputError(Fault(plans.place(row % len(plans), "accelerator"), problem))
         return np.unique(rows)
-    names = np.where(given == "", accelerators.text("default_network")[own], given)
+    names = np.where(given == "", accelerators.text("default_network")[machines], given)
     tiers = [catalog.network_tiers(str(name)) for name in dict.fromkeys(names.tolist())]
     return np.concatenate(tiers)
 
@@ -317,10 +315,10 @@ def _is_blank(table: Table, name: str) -> np.ndarray:
 
 
 def _constant_rows(catalog: Catalog, name: str) -> np.ndarray:
-    """Rows of a constant of a family, whatever its generation and software, or the one row of a name."""
+    """Rows of a constant in all generations and software, or the one row of a full name."""
     table = catalog.tables[CALIBRATION]
     if "/" in name:
-        values = np.flatnonzero([one.casefold() == name for one in table.text("calibration").tolist()])
+        values = np.flatnonzero([name_.casefold() == name for name_ in table.text("calibration").tolist()])
     else:
         family, constant = name.split(".")
         values = np.flatnonzero((table.text("family") == family) & (table.text("constant") == constant))
@@ -336,30 +334,27 @@ _MARKED = re.compile(f"{MARK}[0-9]+")
 def row_catalog(
     catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, Array]], owned: bool = False
 ) -> tuple[Catalog, Table]:
-    """A catalog with rows of its own for each plan, which have that plan's numbers; and the plans that name them.
+    """One catalog with private rows per plan, so that all variants evaluate in one call, and the plans that name them.
 
-    One table of plans is then evaluated whole, whatever number of catalogs it stands for: the rows that a plan names
-    are copied under marked names, once for all plans with the same numbers. :func:`unmarked` removes the marks.
-
-    ``plans``: whose accelerators, networks, models and prices are meant. ``changes``: column, and its value or factor
-    for each plan, (rows,). ``owned``: whether owners are asked for too, who need the rows that accelerators are bought
-    as. Returns the results of the plans are those of :func:`changed_catalog` for each of them.
-    Raises InputError as :func:`changed_catalog`.
+    Plans with equal numbers share the copied rows; :func:`unmarked` removes the suffixes from results. ``changes``:
+    column, and its value or factor for each plan, (rows,). ``owned``: whether ownership cost needs the purchase rows of
+    accelerators. The results equal an evaluation with :func:`changed_catalog` plan by plan. Raises InputError as
+    :func:`changed_catalog`.
     """
     if not changes or not len(plans):
         return catalog, plans
     stated = np.array([values for _, values in changes])
     points, code = np.unique(stated, axis=1, return_inverse=True)
     code = code.reshape(-1)  # numpy 2.0.0 returns a row of them
-    changed_catalog(catalog, plans, [(one, float(points[row, 0])) for row, (one, _) in enumerate(changes)])
-    sheets = {one.sheet for one, _ in changes}
+    changed_catalog(catalog, plans, [(varied, float(points[row, 0])) for row, (varied, _) in enumerate(changes)])
+    sheets = {varied.sheet for varied, _ in changes}
     catalog = with_rows_by_device(catalog, plans, sheets)
     blanks = blanked_prices(catalog, plans, sheets)
     tables: dict[str, Table] = {}
     columns = dict(plans.columns)
 
     def marked(names: np.ndarray, codes: np.ndarray) -> np.ndarray:
-        results = [f"{name}{MARK}{one}" for name, one in zip(names.tolist(), codes.tolist(), strict=True)]
+        results = [f"{name}{MARK}{code_}" for name, code_ in zip(names.tolist(), codes.tolist(), strict=True)]
         return np.array(results, dtype=object)
 
     def copied(kind: str, rows: np.ndarray, codes: np.ndarray) -> None:
@@ -367,10 +362,10 @@ def row_catalog(
         table = catalog.tables[kind]
         key = table.schema.key.name
         results = {name: values[rows] for name, values in table.columns.items()}
-        for row, (one, _) in enumerate(changes):
-            if one.sheet == kind:
+        for row, (varied, _) in enumerate(changes):
+            if varied.sheet == kind:
                 given = points[row][codes]
-                results[one.name] = table.filled(one.name)[rows] * given if one.factors else given
+                results[varied.name] = table.filled(varied.name)[rows] * given if varied.factors else given
         results |= {name: np.full(len(rows), np.nan) for name in blanks.get(kind, ())}
         results[key] = marked(results[key], codes)
         before = {name: table[name] if name in table else np.full(len(table), np.nan) for name in results}
@@ -378,7 +373,7 @@ def row_catalog(
 
     def pairs(*rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Distinct pairs of a row of a sheet and a code."""
-        numbers = [one[one >= 0] * np.int64(points.shape[1]) + code[one >= 0] for one in rows]
+        numbers = [rows_[rows_ >= 0] * np.int64(points.shape[1]) + code[rows_ >= 0] for rows_ in rows]
         return np.divmod(np.unique(np.concatenate(numbers)), points.shape[1])
 
     if "models" in sheets:
@@ -386,10 +381,10 @@ def row_catalog(
         copied("models", *pairs(rows))
         columns["model"] = marked(catalog.tables["models"]["model"][rows], code)
     accelerators = catalog.tables["accelerators"]
-    own = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
+    owners = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
     if "networks" in sheets:
         given = plans.text("network")
-        names = np.where(given == "", accelerators.text("default_network")[own], given)
+        names = np.where(given == "", accelerators.text("default_network")[owners], given)
         index = catalog.network_index(names, plans, "network")
         others = {pool: pool_networks(plans, catalog, index, pool) for pool in _pools_of(plans)}
         numbers, codes = pairs(index, *others.values())
@@ -398,11 +393,11 @@ def row_catalog(
         copied("networks", rows, np.repeat(codes, [len(results) for results in tiers]))
         known = np.array([*catalog.networks, ""], dtype=object)
         columns["network"] = np.where(index >= 0, marked(known[index], code), "")
-        for pool, other in others.items():
-            columns[f"{pool}_network"] = np.where(other != index, marked(known[other], code), "")
+        for pool, pool_index in others.items():
+            columns[f"{pool}_network"] = np.where(pool_index != index, marked(known[pool_index], code), "")
     if sheets & {"accelerators", "prices", *REACHED}:
-        names, results = accelerators["accelerator"], [own]
-        columns["accelerator"] = marked(names[own], code)
+        names, results = accelerators["accelerator"], [owners]
+        columns["accelerator"] = marked(names[owners], code)
         for column in (f"{pool}_accelerator" for pool in _pools_of(plans)):
             results.append(catalog.rows("accelerators", plans.text(column), plans, column))
             columns[column] = np.where(results[-1] >= 0, marked(names[results[-1]], code), "")
@@ -411,33 +406,35 @@ def row_catalog(
         priced = catalog.price_rows[rows] >= 0
         copied("prices", catalog.price_rows[rows][priced], codes[priced])
         if owned or sheets & set(REACHED):
-            deep = {(one.sheet, one.name): (points[row], one.factors) for row, (one, _) in enumerate(changes)}
+            deep = {
+                (varied.sheet, varied.name): (points[row], varied.factors) for row, (varied, _) in enumerate(changes)
+            }
             for table in copied_rows(catalog, tables["accelerators"], (rows, codes), deep, blanks):
                 tables[table.kind] = table
     return catalog.with_tables(list(tables.values()), checked=True), replace(plans, columns=columns)
 
 
 def _pools_of(plans: Table) -> list[str]:
-    """Pools beside the one that decodes which plans name accelerators of."""
+    """Separate prefill and expert pools for which plans name accelerators."""
     return [pool for pool in POOLS if f"{pool}_accelerator" in plans]
 
 
 def _may_be_separate(plans: Table) -> np.ndarray:
-    """Whether plans have pools of their own, or may be given them by a search."""
+    """Whether plans have separate pools, or a search may give them some."""
     return np.asarray((plans.filled("mode") == "disaggregated") | plans.auto.get("mode", False))
 
 
 def pool_networks(plans: Table, catalog: Catalog, networks: np.ndarray, pool: str) -> np.ndarray:
-    """Positions of the networks of pools: as given, else of the plan, else of their accelerators."""
+    """Network positions of a pool: the pool's own, else the plan's, else the default of its accelerators."""
     rows = catalog.rows("accelerators", plans.text(f"{pool}_accelerator"), plans, f"{pool}_accelerator")
     default = np.where(rows >= 0, catalog.default_networks[np.maximum(rows, 0)], networks)
     values = np.where(plans.text("network") == "", default, networks)
-    own = pool_rows(plans, catalog, values, "network", pool)
-    return np.where(_may_be_separate(plans), own, networks)
+    pool_index = pool_rows(plans, catalog, values, "network", pool)
+    return np.where(_may_be_separate(plans), pool_index, networks)
 
 
 def unmarked(results: Table) -> Table:
-    """Results whose words name the rows of the sheets, not the copies of :func:`row_catalog`."""
+    """Results whose texts name the original rows instead of the copies of :func:`row_catalog`."""
     words = {
         name: np.array(
             [_MARKED.sub("", text) if MARK in text else text for text in results[name].tolist()], dtype=object

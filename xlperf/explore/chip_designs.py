@@ -1,4 +1,4 @@
-"""Chips of forms as devices: what ``auto`` chooses, and which limit a chip breaks, by how much and what would help."""
+"""Chips of forms as devices: the choices for ``auto``, and for a broken limit the excess and a remedy."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from xlperf.explore.search_results import dollars
 
 CHIP = "My chip"
 MARGIN = 0.02
-"""Stacks beyond those asked for that the edge has room for, so that rounding loses none. [-]"""
+"""Spare edge in stacks beyond the requested number, so that rounding loses none. [-]"""
 _ROUND = 1e-9
 _NAMED = ("technology", "core", "memory", "link", "die_link", "package")
 _STATED = ("power_budget", "margin_share", "volume")
 _SMALLER = np.arange(0.96, 0.19, -0.04)
-"""Die areas that are tried against a cost budget, over the area asked for. [-]"""
+"""Trial die areas for a cost budget, over the requested area. [-]"""
 _MB, _TB = UNITS["MB"].factor, UNITS["TB"].factor
 
 
@@ -35,9 +35,9 @@ _MB, _TB = UNITS["MB"].factor, UNITS["TB"].factor
 class Designs:
     """Chips of forms, row by row.
 
-    - ``devices``, ``results``: rows of the sheet ``devices``, and what :func:`evaluate_devices` says of them.
-    - ``reasons``: which limit a chip breaks, by how much, and what would help; "" for a chip that can be built.
-    - ``chosen``: what ``auto`` chose, in words.
+    - ``devices``, ``results``: rows of the sheet ``devices``, and their results from :func:`evaluate_devices`.
+    - ``reasons``: the broken limit of a chip, its excess and a remedy; "" for a chip that can be built.
+    - ``chosen``: the choices for ``auto``, in words.
     """
 
     devices: Table
@@ -47,7 +47,7 @@ class Designs:
 
 
 class _Forms:
-    """Columns of several forms, and which of their entries are open."""
+    """Columns of several forms, and which of their entries are ``auto``."""
 
     def __init__(self, forms: Sequence[Table], catalog: Catalog) -> None:
         self.forms, self.catalog, self.reasons = forms, catalog, [""] * len(forms)
@@ -65,11 +65,11 @@ class _Forms:
         return np.array([name in form.auto and bool(form.auto[name][0]) for form in self.forms])
 
     def place(self, row: int, column: str) -> str:
-        """Where the entry of a form stands."""
+        """The place of a form's entry, for messages."""
         return self.forms[max(row, 0)].place(0, column)
 
     def refuse(self, row: int, words: str) -> None:
-        """Say why a chip cannot be built; the first reason counts."""
+        """Record why a chip cannot be built; the first reason counts."""
         self.reasons[row] = self.reasons[row] or words
 
     def rows(self, kind: str, column: str) -> np.ndarray:
@@ -80,36 +80,38 @@ class _Forms:
 
 
 def designs_of(forms: Sequence[Table], catalog: Catalog, names: Sequence[str] = ()) -> Designs:
-    """The chips of forms: rows of kind ``chip``, each a table of its own.
+    """The chips of forms: one-row tables of kind ``chip``.
 
-    ``names``: of the devices; :data:`CHIP` for all by default. Raises InputError where a name is unknown.
+    ``names``: of the devices; :data:`CHIP` for all by default. Raises InputError if a name is unknown.
     """
-    own = _Forms(forms, catalog)
-    dies, area, words = _silicon(own)
+    columns_of_forms = _Forms(forms, catalog)
+    dies, area, words = _silicon(columns_of_forms)
     columns: dict[str, Any] = {"device": np.array(names or [CHIP] * len(forms), dtype=object)}
-    columns |= {name: own.text(name) for name in _NAMED} | {name: own.filled(name) for name in _STATED}
-    devices = _device_table(columns | {"num_dies": dies, "die_area": area}, own)
-    devices, stacks = _with_stacks(devices, own)
-    devices = _with_cache(devices, own)
+    columns |= {name: columns_of_forms.text(name) for name in _NAMED} | {
+        name: columns_of_forms.filled(name) for name in _STATED
+    }
+    devices = _device_table(columns | {"num_dies": dies, "die_area": area}, columns_of_forms)
+    devices, stacks = _with_stacks(devices, columns_of_forms)
+    devices = _with_cache(devices, columns_of_forms)
     results = evaluate_devices(devices, catalog)
-    _refuse_unbuilt(devices, results, own)
-    _refuse_dear(devices, results, own)
-    chosen = _chosen(devices, results, stacks, own)
+    _refuse_unbuilt(devices, results, columns_of_forms)
+    _refuse_dear(devices, results, columns_of_forms)
+    chosen = _chosen(devices, results, stacks, columns_of_forms)
     joined = [", ".join(filter(None, (first, then))) for first, then in zip(words, chosen, strict=True)]
-    return Designs(devices, results, own.reasons, joined)
+    return Designs(devices, results, columns_of_forms.reasons, joined)
 
 
-def _device_table(columns: dict[str, Any], own: _Forms) -> Table:
+def _device_table(columns: dict[str, Any], form: _Forms) -> Table:
     order = [column.name for column in table_schema("devices").columns]
-    return Table("devices", {name: columns[name] for name in order if name in columns}, own.place)
+    return Table("devices", {name: columns[name] for name in order if name in columns}, form.place)
 
 
-def _silicon(own: _Forms) -> tuple[Array, Array, list[str]]:
-    """Dies and the area of one [mm2], and what was chosen of them, in words."""
-    dies, area, budget = own.filled("num_dies"), own.filled("die_area"), own.number("area_budget")
-    field = _field(own)
+def _silicon(forms: _Forms) -> tuple[Array, Array, list[str]]:
+    """Number of dies and area of each [mm2], and in words the choices for ``auto``."""
+    dies, area, budget = forms.filled("num_dies"), forms.filled("die_area"), forms.number("area_budget")
+    field = _field(forms)
     bounded = ~np.isnan(budget)
-    free, open_ = own.is_auto("num_dies"), own.is_auto("die_area")
+    free, open_ = forms.is_auto("num_dies"), forms.is_auto("die_area")
     fewest = np.maximum(np.ceil(budget / field * (1.0 - _ROUND)), 1.0)
     most = np.maximum(np.floor(budget / area * (1.0 + _ROUND)), 1.0)
     dies = np.where(free & bounded, np.where(open_, fewest, most), dies)
@@ -118,14 +120,14 @@ def _silicon(own: _Forms) -> tuple[Array, Array, list[str]]:
     for row in range(len(dies)):
         over = dies[row] * area[row] - budget[row]
         if over > _ROUND * budget[row]:
-            own.refuse(
+            forms.refuse(
                 row,
                 f"{counted(dies[row], 'die')} of {area[row]:,.0f} mm² are {over:,.0f} mm² beyond the area budget of "
                 f"{budget[row]:,.0f} mm²: dies of {budget[row] / dies[row]:,.0f} mm² keep it",
             )
         elif area[row] > field[row] * (1.0 + _ROUND):
             number = dies[row] * np.ceil(area[row] / field[row] * (1.0 - _ROUND))
-            own.refuse(
+            forms.refuse(
                 row,
                 f"a compute die of {area[row]:,.0f} mm² is larger than the reticle of {field[row]:,.0f} mm² by "
                 f"{area[row] - field[row]:,.0f} mm²: {number:,.0f} dies of {dies[row] * area[row] / number:,.0f} mm² "
@@ -137,22 +139,22 @@ def _silicon(own: _Forms) -> tuple[Array, Array, list[str]]:
     return dies, area, words
 
 
-def _field(own: _Forms) -> Array:
-    """Largest die that one exposure field of the node takes, infinite where fields are joined. [mm2]"""
-    technology = own.catalog.tables["technology"]
-    at = own.rows("technology", "technology")
+def _field(forms: _Forms) -> Array:
+    """Largest die in one exposure field of the process node, infinite if fields are stitched. [mm2]"""
+    technology = forms.catalog.tables["technology"]
+    at = forms.rows("technology", "technology")
     node = np.where(at >= 0, technology.text("process_node")[at], "").astype(object)
-    rows = own.catalog.known_rows("process_nodes", node)
-    fields = columns_of(own.catalog.tables["process_nodes"], rows)
+    rows = forms.catalog.known_rows("process_nodes", node)
+    fields = columns_of(forms.catalog.tables["process_nodes"], rows)
     size = np.asarray(fields.reticle_width * fields.reticle_height)
     joined = fits_reticle(4.0 * size, np.nan, fields)
     return np.where(joined | np.isnan(size), np.inf, size)
 
 
-def _with_stacks(devices: Table, own: _Forms) -> tuple[Table, Array]:
-    """Devices with an edge for the stacks or the bandwidth that is asked for, and these stacks; NaN where open."""
-    stacks, target = own.number("memory_stacks"), own.number("bandwidth_target")
-    memory = columns_of(own.catalog.tables["memories"], own.rows("memories", "memory"))
+def _with_stacks(devices: Table, forms: _Forms) -> tuple[Table, Array]:
+    """Devices with an edge for the requested stacks or bandwidth, and the number of these stacks; NaN if open."""
+    stacks, target = forms.number("memory_stacks"), forms.number("bandwidth_target")
+    memory = columns_of(forms.catalog.tables["memories"], forms.rows("memories", "memory"))
     each = budgets.stack_bandwidth(memory.interface_width, memory.pin_rate, devices.filled("memory_rate_share"))
     asked = np.where(np.isnan(stacks), np.ceil(target / each * (1.0 - _ROUND)), stacks)
     silicon = devices.number("num_dies") * devices.number("die_area")
@@ -161,20 +163,20 @@ def _with_stacks(devices: Table, own: _Forms) -> tuple[Table, Array]:
     power = each * memory.energy
     share, budget = devices.filled("memory_power_share"), devices.number("power_budget")
     for row in np.flatnonzero(~np.isnan(asked)).tolist():
-        number, name = asked[row], str(own.text("memory")[row])
+        number, name = asked[row], str(forms.text("memory")[row])
         rate = f" for {target[row] / _TB:,.1f} TB/s" if np.isnan(stacks[row]) else ""
         wanted, verb = f"{counted(number, 'stack')} of {name}{rate}", "s" if number == 1.0 else ""
         edge, room = number * memory.shoreline[row], np.floor(left[row] / memory.shoreline[row] * (1.0 + _ROUND))
         drawn, fed = number * power[row], share[row] * budget[row]
         if edge > left[row] * (1.0 + _ROUND):
-            own.refuse(
+            forms.refuse(
                 row,
                 f"{wanted} take{verb} {edge:,.0f} mm of the edge, {edge - left[row]:,.0f} mm more than links "
                 f"leave: {room:,.0f} have room; more dies or larger ones have more edge",
             )
         elif drawn > fed * (1.0 + _ROUND):
             fewer = f"{counted(fed // power[row], 'stack')} or " if fed >= power[row] else ""
-            own.refuse(
+            forms.refuse(
                 row,
                 f"{wanted} draw{verb} {drawn:,.0f} W, {drawn - fed:,.0f} W more than the {100.0 * share[row]:.0f} % of "
                 f"the power budget for memory: {fewer}{drawn / share[row]:,.0f} W would do",
@@ -186,12 +188,12 @@ def _with_stacks(devices: Table, own: _Forms) -> tuple[Table, Array]:
     return with_columns(devices, memory_shoreline_share=np.where(np.isnan(asked), usual, taken)), asked
 
 
-def _with_cache(devices: Table, own: _Forms) -> Table:
-    """Devices whose cache has the capacity that is asked for, and whose cores have the rest of the area of both."""
-    cache = own.number("cache")
+def _with_cache(devices: Table, forms: _Forms) -> Table:
+    """Devices whose cache has the requested capacity; cores take the remaining area of cores and cache."""
+    cache = forms.number("cache")
     if np.isnan(cache).all():
         return devices
-    usual = evaluate_devices(devices, own.catalog, costs=False)
+    usual = evaluate_devices(devices, forms.catalog, costs=False)
     silicon, compute, held, memory, links = (
         usual.number(name) for name in ("silicon_area", *(f"area_share_{part}" for part in _FLOOR))
     )
@@ -202,7 +204,7 @@ def _with_cache(devices: Table, own: _Forms) -> Table:
         cores = both - wanted
         share = wanted / (silicon - cores - (memory + links) * silicon)
     for row in np.flatnonzero(cores <= 0.0).tolist():
-        own.refuse(
+        forms.refuse(
             row,
             f"{cache[row] / _MB:,.0f} MB of cache take {wanted[row]:,.0f} mm², {-cores[row]:,.0f} mm² more than cores "
             f"and cache have together: less than {both[row] / density[row] / _MB:,.0f} MB leave room for cores",
@@ -218,13 +220,13 @@ def _with_cache(devices: Table, own: _Forms) -> Table:
 _FLOOR = ("compute", "cache", "memory", "links")
 
 
-def _refuse_unbuilt(devices: Table, results: Table, own: _Forms) -> None:
-    """Say which budget of a device that cannot be built is too small, and by how much."""
+def _refuse_unbuilt(devices: Table, results: Table, forms: _Forms) -> None:
+    """Refuse devices that cannot be built: name the exceeded budget and the excess."""
     lost = np.flatnonzero(np.isnan(results.number("thermal_design_power")))
     if not len(lost):
         return
-    free = evaluate_devices(with_columns(devices, power_budget=np.nan), own.catalog, costs=False)
-    cache = own.number("cache")
+    free = evaluate_devices(with_columns(devices, power_budget=np.nan), forms.catalog, costs=False)
+    cache = forms.number("cache")
     needed = np.sum([free.number(f"power_{part}") for part in ("static", "memory", "links")], axis=0)
     for row in lost.tolist():
         words, budget = str(results.text("reason")[row]).split(";")[0], devices.number("power_budget")[row]
@@ -239,23 +241,23 @@ def _refuse_unbuilt(devices: Table, results: Table, own: _Forms) -> None:
                 f"memory, links and leakage draw {needed[row]:,.0f} W, {needed[row] - budget:,.0f} W more than the "
                 f"power budget of {budget:,.0f} W: fewer stacks or dies, or more than {needed[row]:,.0f} W"
             )
-        own.refuse(row, words)
+        forms.refuse(row, words)
 
 
-def _refuse_dear(devices: Table, results: Table, own: _Forms) -> None:
-    """Say by how much a unit is dearer than its budget, and which smaller die or fewer stacks keep it."""
-    cost, budget = results.number("unit_cost"), own.number("cost_budget")
+def _refuse_dear(devices: Table, results: Table, forms: _Forms) -> None:
+    """Refuse chips beyond their cost budget: name the excess, and smaller dies or fewer stacks within the budget."""
+    cost, budget = results.number("unit_cost"), forms.number("cost_budget")
     for row in np.flatnonzero(~np.isnan(budget)).tolist():
-        if own.reasons[row] or cost[row] <= budget[row] * (1.0 + _ROUND):
+        if forms.reasons[row] or cost[row] <= budget[row] * (1.0 + _ROUND):
             continue
         if np.isnan(cost[row]):
             why = str(results.text("reason")[row]) or "without a package no cost follows"
-            own.refuse(row, f"no cost to hold against the cost budget: {why}")
+            forms.refuse(row, f"no cost to hold against the cost budget: {why}")
             continue
-        helps = " or ".join(_cheaper(own.forms[row], devices.take([row]), results.take([row]), own.catalog))
+        helps = " or ".join(_cheaper(forms.forms[row], devices.take([row]), results.take([row]), forms.catalog))
         helps = f"{helps} would keep it" if helps else "an older node, a cheaper memory or package, or a larger volume"
         over = cost[row] - budget[row]
-        own.refuse(
+        forms.refuse(
             row,
             f"a unit costs {dollars(cost[row])}, {dollars(over)} ({100.0 * over / budget[row]:,.0f} %) more than the "
             f"cost budget of {dollars(budget[row])}: {helps}",
@@ -263,7 +265,7 @@ def _refuse_dear(devices: Table, results: Table, own: _Forms) -> None:
 
 
 def _cheaper(form: Table, device: Table, results: Table, catalog: Catalog) -> list[str]:
-    """Changes of one entry with which a chip keeps its cost budget, in words."""
+    """Changes of one entry that bring a chip within its cost budget, in words."""
     budget = float(form.number("cost_budget")[0])
     dies, area = (float(device.number(name)[0]) for name in ("num_dies", "die_area"))
     form = with_columns(form, num_dies=dies, cost_budget=np.nan, area_budget=np.nan)
@@ -272,14 +274,16 @@ def _cheaper(form: Table, device: Table, results: Table, catalog: Catalog) -> li
     tried = [with_columns(form, die_area=size) for size in areas]
     tried += [with_columns(form, die_area=area, memory_stacks=number) for number in stacks]
     result = designs_of(tried, catalog)
-    keeps = [cost <= budget and not why for cost, why in zip(result.results["unit_cost"], result.reasons, strict=True)]
+    affordable = [
+        cost <= budget and not why for cost, why in zip(result.results["unit_cost"], result.reasons, strict=True)
+    ]
     words = [f"dies of {size:,.0f} mm²" for size in areas], [counted(number, "stack") for number in stacks]
-    kept = keeps[: len(areas)], keeps[len(areas) :]
-    return [word for each, good in zip(words, kept, strict=True) for word in list(compress(each, good))[:1]]
+    within = affordable[: len(areas)], affordable[len(areas) :]
+    return [word for each, good in zip(words, within, strict=True) for word in list(compress(each, good))[:1]]
 
 
 def counted(number: float, noun: str) -> str:
-    """A number of things.
+    """A number with its noun.
 
     >>> counted(1.0, "stack"), counted(1200.0, "stack")
     ('1 stack', '1,200 stacks')
@@ -287,26 +291,26 @@ def counted(number: float, noun: str) -> str:
     return f"{number:,.0f} {noun}{'s' if number != 1.0 else ''}"
 
 
-def _chosen(devices: Table, results: Table, asked: Array, own: _Forms) -> list[str]:
-    """What ``auto`` chose of memory and cache, and what else would have room."""
-    memory = own.catalog.tables["memories"].number("shoreline")[own.rows("memories", "memory")]
+def _chosen(devices: Table, results: Table, asked: Array, forms: _Forms) -> list[str]:
+    """Choices for ``auto`` of memory and cache in words, and the further stacks for which the edge has room."""
+    memory = forms.catalog.tables["memories"].number("shoreline")[forms.rows("memories", "memory")]
     perimeter, number = results.number("outer_perimeter"), results.number("memory_stacks")
     left = (1.0 - devices.filled("link_shoreline_share")) * perimeter
     cache, limited = results.number("l2_capacity"), results.text("limited_by")
     words = []
-    for row, reason in enumerate(own.reasons):
-        said = []
+    for row, reason in enumerate(forms.reasons):
+        choices = []
         if not reason and np.isnan(asked[row]):
             room = float(np.floor(left[row] / memory[row] * (1.0 + _ROUND)))
             lacks = (room + 1.0) * memory[row] - left[row]
             more = f"the edge has room for {room:,.0f}; a further one lacks {lacks:,.1f} mm"
             power = "by power" in str(limited[row]).split(";")[0]
-            said.append(
+            choices.append(
                 f"{counted(number[row], 'stack')} ({'all that their share of the power feeds' if power else more})"
             )
-        elif not reason and np.isnan(own.number("memory_stacks")[row]):
-            said.append(f"{counted(number[row], 'stack')}, the fewest with the bandwidth")
-        if not reason and np.isnan(own.number("cache")[row]):
-            said.append(f"{cache[row] / _MB:,.0f} MB of cache (the usual share of the silicon)")
-        words.append(", ".join(said))
+        elif not reason and np.isnan(forms.number("memory_stacks")[row]):
+            choices.append(f"{counted(number[row], 'stack')}, the fewest with the bandwidth")
+        if not reason and np.isnan(forms.number("cache")[row]):
+            choices.append(f"{cache[row] / _MB:,.0f} MB of cache (the usual share of the silicon)")
+        words.append(", ".join(choices))
     return words

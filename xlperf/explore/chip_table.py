@@ -1,4 +1,4 @@
-"""Tables of chips: entries of a form that vary, which chips no other beats, and what more of each budget is worth."""
+"""Tables of chips: forms with varied entries, their Pareto frontier, and the worth of more of each budget."""
 
 from __future__ import annotations
 
@@ -20,34 +20,33 @@ from xlperf.explore.search_results import Answer
 from xlperf.explore.vary import read_variation
 
 MOST_CHIPS = 2_000
-"""Chips of one table at the most. [-]"""
+"""Largest number of chips in one table. [-]"""
 ALIKE = 1e-4
-"""Share by which rates and costs of chips may differ and count as equal. [-]"""
+"""Relative difference within which rates and costs of chips count as equal. [-]"""
 RATE, COST, PRICE = "tokens_per_second_per_accelerator", "unit_cost", "capex"
 AREA_STEP, POWER_STEP, CACHE_STEP = 0.05, 0.05, 0.25
-"""Changes of die area, power and cache whose worth is asked for, over what the chip has. [-]"""
+"""Finite-difference steps of die area, power and cache, over the chip's own. [-]"""
 
 
 AXES: dict[str, tuple[str, ...]] = {
     "technology": ("4 nm", "3 nm", "2 nm"), "memory_stacks": ("4", "6"), "cache": ("32", "128", "320"),
     "num_dies": ("1", "2"),
 }  # fmt: skip
-"""Entries that vary in the table of the front sheet, with their first values."""
+"""Varied entries in the table of the front sheet, with their first values."""
 
 
 class _Column(NamedTuple):
-    """Values of an entry of a form, and which of them say ``auto``."""
+    """Values of an entry of a form, and which of them are ``auto``."""
 
     values: list[float | str]
     auto: list[bool]
 
 
 def varied_chips(form: Table, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> tuple[Table, list[str]]:
-    """A form with every combination of values of some entries, the last of them changing fastest.
+    """A form with every combination of values of some entries; the last entry changes fastest.
 
     ``form``: one row of kind ``chip``. ``lines``: header of an entry, and its values: numbers, factors as ``x2``,
-    ``auto`` and names. ``place``: where the lines stand, for the messages. Returns the forms and the entries that vary.
-    Raises InputError with every fault.
+    ``auto`` and names. Returns the forms and the varied entries. Raises InputError, at ``place``, with every fault.
     """
     columns: dict[str, _Column] = {}
     faults: list[Fault] = []
@@ -65,18 +64,20 @@ def varied_chips(form: Table, lines: Sequence[tuple[str, Sequence[str]]], place:
     if number > MOST_CHIPS:
         raise InputError(Fault(place, f"these are {number:,} chips; a table has {MOST_CHIPS:,} at the most"))
     rows = list(product(*(range(len(column.values)) for column in columns.values())))
-    own = {name: np.repeat(values, number) for name, values in form.columns.items()}
+    varied = {name: np.repeat(values, number) for name, values in form.columns.items()}
     auto = {name: np.repeat(mask, number) for name, mask in form.auto.items()}
     for (name, column), index in zip(columns.items(), zip(*rows, strict=True), strict=True):
         kind = object if table_schema("chip").by_name[name].is_text else np.float64
-        own[name] = np.array(column.values, dtype=kind)[list(index)]
+        varied[name] = np.array(column.values, dtype=kind)[list(index)]
         auto[name] = np.array(column.auto, dtype=bool)[list(index)]
-    known = [name for name in table_schema("chip").by_name if name in own]
-    return Table("chip", {name: own[name] for name in known}, lambda _, column: form.place(0, column), auto), [*columns]
+    known = [name for name in table_schema("chip").by_name if name in varied]
+    return Table("chip", {name: varied[name] for name in known}, lambda _, column: form.place(0, column), auto), [
+        *columns
+    ]
 
 
 def first_chips(each: int = 6) -> Iterator[Table]:
-    """Forms of the table of chips that the shipped workbook shows, in blocks of so many."""
+    """Forms of the table of chips in the shipped workbook, in blocks of ``each``."""
     lines = [(name.replace("_", " "), values) for name, values in AXES.items()]
     forms, _ = varied_chips(form_of("chip", first_words("chip")), lines, "")
     for start in range(0, len(forms), each):
@@ -94,9 +95,11 @@ def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[s
         name, values = field.column.name, []
     else:
         asked = read_variation("chip", [(header, stated)], place)
-        for one in asked.varied:
-            if one.sheet != "chip" or one.shape:
-                problem = f"{one.column.name}: write values of an entry of the chip, as cache=64,128; xlperf evaluate "
+        for variation in asked.varied:
+            if variation.sheet != "chip" or variation.shape:
+                problem = (
+                    f"{variation.column.name}: write values of an entry of the chip, as cache=64,128; xlperf evaluate "
+                )
                 raise InputError(Fault(place, f"{problem}varies the sheets"))
         if asked.varied:
             name = asked.varied[0].name
@@ -119,10 +122,9 @@ def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[s
 
 
 def frontier_of(results: Table) -> Array:
-    """Chips that no other beats: 1 if none makes more tokens for as little to make, or as many for less.
+    """Pareto frontier of tokens per second against unit cost: 1 on it, 0 for a dominated chip, NaN without an answer.
 
-    ``results``: of kind ``chip_results``. Differences within :data:`ALIKE` do not count. Returns 0 for a chip that
-    another beats, NaN for one without an answer.
+    ``results``: of kind ``chip_results``. Differences within :data:`ALIKE` do not count.
     """
     rate, cost = results.number(RATE), results.number(COST)
     more, less = 1.0 + ALIKE, 1.0 - ALIKE
@@ -133,13 +135,13 @@ def frontier_of(results: Table) -> Array:
 
 
 def evaluate_chips(forms: Table, catalog: Catalog, each: int = 100) -> Iterator[Table]:
-    """Results of forms of chips in blocks of so many."""
+    """Results of forms of chips in blocks of ``each``."""
     for start in range(0, len(forms), each):
         yield evaluate_forms(forms.take(slice(start, start + each)), catalog)
 
 
 class _Step(NamedTuple):
-    """A change of one entry: what changes, its unit, by how many units, and the entry with its value before."""
+    """A change of one entry: its words, unit and number of units; the column, its value before, and the change."""
 
     words: str
     unit: str
@@ -150,14 +152,14 @@ class _Step(NamedTuple):
 
 
 def chip_worth(form: Table, answer: Answer, catalog: Catalog) -> Table:
-    """What the next mm2, stack, W and MB of cache are worth: more tokens at equal tokens per dollar of the price.
+    """Worth of the next mm2, stack, W and MB of cache: added tokens at equal tokens per dollar of the price.
 
-    Finite differences of the answers of the form itself, with all else as it was chosen and without its budgets of
-    area and cost. If more has no room, the worth of the last unit.
+    Finite differences of the form's answer: every other choice stays, and the area and cost budgets are lifted. If more
+    has no room, the result is the worth of the last unit.
 
-    ``form``: one row of kind ``chip``. ``answer``: of the form; with a price. Returns ``chip_worth``.
+    ``form``: one row of kind ``chip``. ``answer``: of the form, with a price. Returns ``chip_worth``.
     """
-    held = {"num_dies": answer["num_dies"], "die_area": answer["die_area"], "cache": answer["cache"],
+    fixed = {"num_dies": answer["num_dies"], "die_area": answer["die_area"], "cache": answer["cache"],
             "memory_stacks": answer["memory_stacks"], "area_budget": np.nan, "cost_budget": np.nan}  # fmt: skip
     limit = float(form.number("power_budget")[0])
     limit = limit if limit == limit else float(answer["thermal_design_power"])
@@ -171,7 +173,7 @@ def chip_worth(form: Table, answer: Answer, catalog: Catalog) -> Table:
     changes: list[dict[str, float]] = [{}]
     for step in steps:
         changes += [{step.column: step.before + step.change}, {step.column: step.before - step.change}]
-    result = answers_of(_forms_with(form, [held | change for change in changes]), catalog)
+    result = answers_of(_forms_with(form, [fixed | change for change in changes]), catalog)
     base = result[0]
     lines = [_line(step, base, result[2 * number + 1], result[2 * number + 2]) for number, step in enumerate(steps)]
     known = table_schema("chip_worth").columns
@@ -197,15 +199,15 @@ def _forms_with(form: Table, changes: Sequence[dict[str, float]]) -> Table:
 
 
 def _line(step: _Step, base: Answer, more: Answer, less: Answer) -> dict[str, object]:
-    """What one more unit adds to the tokens and to the price, else what the last unit added."""
+    """Tokens and price of one more unit, or of the last unit if more has no room."""
 
-    def rate(one: Answer) -> float:
-        return float(one.get(RATE, np.nan))
+    def rate(answer: Answer) -> float:
+        return float(answer.get(RATE, np.nan))
 
     up = rate(more) == rate(more)
-    other, sign = (more, 1.0) if up else (less, -1.0)
-    added = sign * (rate(other) - rate(base)) / step.size
-    price = sign * (float(other.get(PRICE, np.nan)) - float(base[PRICE])) / step.size
+    changed, sign = (more, 1.0) if up else (less, -1.0)
+    added = sign * (rate(changed) - rate(base)) / step.size
+    price = sign * (float(changed.get(PRICE, np.nan)) - float(base[PRICE])) / step.size
     price = price if abs(price * step.size) > ALIKE * float(base[PRICE]) else 0.0
     worth = added / rate(base) * float(base[PRICE])
     return {

@@ -1,4 +1,4 @@
-"""Chips of one's own, and accelerators of the catalog in their place: cost, power, and what they serve of a model."""
+"""Custom chips, and accelerators of the catalog in their place: cost, power, and serving throughput of a model."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from xlperf.explore.serve import replicas_of
 from xlperf.explore.started import refused_reasons
 
 ENGINE = str(table_schema("inference").by_name["software"].default)
-"""Serving engine that accelerators are judged with."""
+"""Serving engine for the comparison of accelerators."""
 BEST = 2
-"""Mappings of an accelerator that are refined. [-]"""
+"""Mappings per accelerator that the search refines. [-]"""
 _COARSE = CHUNKS[:2]
-"""Tokens of a prefill pass that are tried first. [-]"""
+"""Prefill token budgets of the first round. [-]"""
 
 
 class Copies(NamedTuple):
     """The fastest copy on each of several accelerators, row by row.
 
-    ``reasons``: why there is none, "" if there is; such rows hold the plan that comes nearest. ``slower``: factor on
-    its times in the case of the catalog.
+    ``reasons``: why no copy reaches the speed, or ""; the row then holds the nearest plan. ``slower``:
+    factor on its times in the case of the catalog.
     """
 
     plans: Table
@@ -45,11 +45,10 @@ class Copies(NamedTuple):
 
 
 def fastest_copies(asked: Sequence[Table], catalog: Catalog) -> Copies:
-    """The copy with the most output tokens per second and accelerator that keeps the speed of each user.
+    """The copy with the most output tokens per second and accelerator at the requested speed per user.
 
-    ``asked``: rows of kind ``serve``, each a table of its own: model, precision, accelerator, lengths and speed per
-    user. ``catalog``: with the accelerators. A row has the same copy whatever other rows are asked for. Raises
-    InputError where a name is unknown.
+    ``asked``: one-row tables of kind ``serve``: model, precision, accelerator, lengths and speed per user. The copy of
+    a row does not depend on the other rows. Raises InputError if a name is unknown.
     """
     formats = [replicas_of(form, catalog) for form in asked]
     speeds = [float(form.filled("speed_per_user")[0]) for form in asked]
@@ -74,7 +73,7 @@ def fastest_copies(asked: Sequence[Table], catalog: Catalog) -> Copies:
 
 
 class _Search:
-    """The search on accelerators of one network, which have the same mappings and formats of the weights."""
+    """The search on accelerators of one network, which share mappings and weight formats."""
 
     def __init__(self, replica: Table, names: Sequence[str], tpot: float, catalog: Catalog) -> None:
         """``replica``: plan of a replica on the first of the accelerators ``names``."""
@@ -83,28 +82,28 @@ class _Search:
         self.space = FleetSearch(replica, [ENGINE], Demand(1.0, np.nan, tpot, np.nan), machines, catalog)
 
     def best(self) -> Table:
-        """The best plan on each accelerator at its largest load; with one request if none keeps the speed."""
+        """The best plan on each accelerator at its largest load; with one request if none satisfies the speed."""
         plans = crossed(self.started(self.coarse()), CHUNK, _COARSE)
         chips = np.arange(len(self.names)).repeat(len(plans))
         every, scores, loads = self.tried(plans.take(np.tile(np.arange(len(plans)), len(self.names))), chips)
         near = _best_rows(scores, every, chips, BEST)
         finer = [self.finer(every.take(near[chip])) for chip in range(len(self.names))]
-        own = np.repeat(np.arange(len(finer)), [len(tried) for tried in finer])
-        more, better, larger = self.tried(stacked(finer), own)
-        every, chips = stacked([every, more]), np.concatenate([chips, own])
+        finer_chips = np.repeat(np.arange(len(finer)), [len(tried) for tried in finer])
+        more, better, larger = self.tried(stacked(finer), finer_chips)
+        every, chips = stacked([every, more]), np.concatenate([chips, finer_chips])
         scores, loads = np.concatenate([scores, better]), np.concatenate([loads, larger])
         best = _best_rows(scores, every, chips, 1)
         rows = np.concatenate([best[chip] for chip in range(len(self.names))])
         return with_columns(every.take(rows), concurrency=np.maximum(loads[rows], 1.0))
 
     def coarse(self) -> Table:
-        """Mappings that are tried first."""
+        """Mappings of the first round."""
         plans = self.space.mapped(WHOLE, self.space.sizes(WHOLE), {})
         size, replicas, group = (plans.number(name) for name in (TP, DPA, EP))
         return plans.take(np.flatnonzero(((replicas == 1.0) | (replicas == size)) & ((group == 1.0) | (group == size))))
 
     def finer(self, near: Table) -> Table:
-        """Every group of experts, dispatch and overlap of some plans, and other lengths of a prefill pass."""
+        """Every expert group, dispatch and overlap around some plans, and the other prefill token budgets."""
         if not self.space.experts:
             return crossed(near, CHUNK, CHUNKS)
         mapped = [
@@ -112,16 +111,16 @@ class _Search:
             for size, replicas in dict.fromkeys(zip(near.number(TP).tolist(), near.number(DPA).tolist(), strict=True))
         ]
         plans = stacked(mapped)
-        more = [own for own in self.space.other_options(plans) if len(own)]
+        more = [options for options in self.space.other_options(plans) if len(options)]
         return crossed(self.started(stacked([plans, *more])), CHUNK, CHUNKS)
 
     def started(self, plans: Table) -> Table:
-        """Plans of copies with one pool that are legal and that the engine starts."""
+        """One-pool plans that are legal and that the engine starts."""
         plans = self.space.stated(WHOLE, plans)
         return plans.take(np.flatnonzero([not words for words in refused_reasons(plans, self.catalog)]))
 
     def tried(self, plans: Table, chips: np.ndarray) -> tuple[Table, Array, Array]:
-        """Plans on accelerators, their tokens per second and accelerator at the speed, and their largest loads.
+        """Plans on accelerators, their tokens per second and accelerator at the speed target, and their largest loads.
 
         ``chips``: position of the accelerator of each plan.
         """
@@ -139,21 +138,21 @@ class _Search:
 
 
 def _best_rows(scores: Array, plans: Table, chips: np.ndarray, each: int) -> dict[int, np.ndarray]:
-    """Rows with the best scores of each accelerator; the smaller copy of equal ones comes first."""
+    """Rows with the best scores of each accelerator; ties go to the smaller copy."""
     order = np.lexsort((plans.number(CHUNK), plans.number(COUNT), -scores))
     return {chip: order[chips[order] == chip][:each] for chip in set(chips.tolist())}
 
 
 def _reason(copies: Copies, row: int, speed: float) -> str:
-    """Which limit the fastest copy misses, by how much, and what would help; "" where it keeps all."""
+    """The limit that the fastest copy misses, by how much, and a remedy; "" if it satisfies all."""
     results = copies.results.take([row])
     model = str(copies.plans.text("model")[row])
-    said = str(results.text("reason")[0]).split(";")[0]
+    why = str(results.text("reason")[0]).split(";")[0]
     if np.isnan(results.number("memory")[0]):
-        return said
+        return why
     if results.number("fits")[0] != 1.0:
         count = float(copies.plans.number(COUNT)[row])
-        return f"{model} on {count:,.0f} accelerators {said}: more stacks of memory, or weights of fewer bits"
+        return f"{model} on {count:,.0f} accelerators {why}: more stacks of memory, or weights of fewer bits"
     user = float(results.number("tokens_per_second_per_user")[0])
     if 1.0 / float(results.number("tpot")[0]) >= speed * (1.0 - 1e-6):
         return ""
@@ -164,7 +163,7 @@ def _reason(copies: Copies, row: int, speed: float) -> str:
 
 
 BESIDE = "B200-SXM-180GB"
-"""Accelerator that a chip is compared with."""
+"""Reference accelerator for a chip."""
 _RATES = (
     "peak_flop_rate_bf16", "peak_flop_rate_fp8", "memory_capacity", "memory_bandwidth", "thermal_design_power",
 )  # fmt: skip
@@ -178,31 +177,31 @@ _TOKENS, _WORTH = "tokens_per_second_per_accelerator", "tokens_per_thousand_doll
 
 
 def chip_answers(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:
-    """What the chips of forms, or the accelerators that they name, cost and serve.
+    """Cost and serving throughput of the chips of forms, or of the accelerators that they name.
 
-    ``forms``: rows of kind ``chip``, each a table of its own. ``catalog``: technology, models and the accelerators to
-    hold them against. Returns results of the kind ``chip_results``, the same for a form whatever others are asked.
-    Raises InputError where a name is unknown.
+    ``forms``: one-row tables of kind ``chip``. ``catalog``: technology, models and reference accelerators. Returns
+    results of the kind ``chip_results``; the result of a form does not depend on the others. Raises InputError if a
+    name is unknown.
     """
     named = [str(form.text("accelerator")[0]) for form in forms]
-    own = [row for row, name in enumerate(named) if not name]
-    designs = designs_of([forms[row] for row in own], catalog) if own else None
+    custom = [row for row, name in enumerate(named) if not name]
+    designs = designs_of([forms[row] for row in custom], catalog) if custom else None
     answers: list[Answer] = [{} for _ in forms]
     names = dict(enumerate(named))
     if designs is not None:
         built = [number for number, reason in enumerate(designs.reasons) if not reason]
-        for number, row in enumerate(own):
+        for number, row in enumerate(custom):
             names[row] = _free_name(catalog, number)
             answers[row] = _unbuilt(designs.reasons[number])
-        catalog = _with_chips(designs, built, [names[own[number]] for number in built], catalog)
+        catalog = _with_chips(designs, built, [names[custom[number]] for number in built], catalog)
         for number, answer in zip(built, _of_devices(designs, built, catalog), strict=True):
-            cache = float(forms[own[number]].number("cache")[0])
-            answers[own[number]] = answer | ({"cache": cache} if cache == cache else {})  # the area rounds it
+            cache = float(forms[custom[number]].number("cache")[0])
+            answers[custom[number]] = answer | ({"cache": cache} if cache == cache else {})  # the area rounds it
     judged = [row for row, answer in enumerate(answers) if named[row] or not answer.get("reason")]
     beside = catalog.known_rows("accelerators", np.array([BESIDE], dtype=object))[0] >= 0
     asked = {row: _asked(forms[row], names[row]) for row in judged}
-    others = {row: _asked(forms[row], BESIDE) for row in judged if beside and not named[row]}
-    served = _served([*asked.values(), *others.values()], catalog)
+    references = {row: _asked(forms[row], BESIDE) for row in judged if beside and not named[row]}
+    served = _served([*asked.values(), *references.values()], catalog)
     for row, table in asked.items():
         result = served[_key(table)]
         answers[row] |= result if named[row] else {name: result[name] for name in (*_RATES, _TOKENS, _WORTH)}
@@ -210,31 +209,31 @@ def chip_answers(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:
         if named[row]:
             answers[row]["answer"] = _sentence_of(named[row], answers[row])
         else:
-            other = served[_key(others[row])] if row in others else None
-            answers[row]["answer"] = _chip_sentence(forms[row], answers[row], other)
+            reference = served[_key(references[row])] if row in references else None
+            answers[row]["answer"] = _chip_sentence(forms[row], answers[row], reference)
     return answers
 
 
 def chip_row(form: Table, catalog: Catalog, derived: bool = False) -> tuple[Table, Table]:
-    """The chip of a form as a row of the sheet ``accelerators``, and as one of the sheet ``devices``.
+    """The chip of a form as a row of the sheet ``accelerators``, and as a row of the sheet ``devices``.
 
-    ``form``: one row of kind ``chip`` whose chip can be built. ``derived``: whether the first names the second, from
-    which its numbers and its cost follow; else it has every number and no cost.
+    ``form``: one row of kind ``chip`` whose chip can be built. ``derived``: whether the accelerator references the
+    device, which then gives its numbers and cost; otherwise the row states every number and no cost.
     """
     designs, known = designs_of([form], catalog), catalog.tables
-    own = catalog.with_tables([_without(known[kind], CHIP) for kind in ("devices", "accelerators")])
-    own = _with_chips(designs, [0], [CHIP], own)
-    at = int(own.known_rows("accelerators", np.array([CHIP], dtype=object))[0])
-    row = (own.tables["accelerators"] if derived else accelerators_of(own).table).take([at])
+    extended = catalog.with_tables([_without(known[kind], CHIP) for kind in ("devices", "accelerators")])
+    extended = _with_chips(designs, [0], [CHIP], extended)
+    at = int(extended.known_rows("accelerators", np.array([CHIP], dtype=object))[0])
+    row = (extended.tables["accelerators"] if derived else accelerators_of(extended).table).take([at])
     alike = str(row.text("generation")[0])
     notes = "kernels and network as of a B200" if alike else ""
-    said = {"source": "xlperf chip", "kind": "assumption", "notes": notes} | ({} if derived else {"device": ""})
-    return _noted(row, said), _noted(designs.devices, {"source": "xlperf chip", "kind": "assumption"})
+    words = {"source": "xlperf chip", "kind": "assumption", "notes": notes} | ({} if derived else {"device": ""})
+    return _noted(row, words), _noted(designs.devices, {"source": "xlperf chip", "kind": "assumption"})
 
 
 def _noted(row: Table, words: dict[str, str]) -> Table:
     """A row with words in some columns, and without its blank ones."""
-    columns = {**row.columns, **{name: np.array([said], dtype=object) for name, said in words.items()}}
+    columns = {**row.columns, **{name: np.array([word], dtype=object) for name, word in words.items()}}
     filled = [name for name in row.schema.by_name if name in columns and columns[name][0] not in ("", np.nan)]
     return Table(row.kind, {name: columns[name] for name in filled if columns[name][0] == columns[name][0]}, row.place)
 
@@ -253,7 +252,7 @@ def _free_name(catalog: Catalog, number: int) -> str:
 
 
 def _with_chips(designs: Designs, rows: Sequence[int], names: Sequence[str], catalog: Catalog) -> Catalog:
-    """A catalog with chips as devices and as accelerators, of the kernels and the network of the accelerator beside."""
+    """A catalog with chips as devices and as accelerators, with kernels and network of the reference accelerator."""
     if not rows:
         return catalog
     table = catalog.tables["accelerators"]
@@ -279,7 +278,7 @@ def _unbuilt(reason: str) -> Answer:
 
 
 def _of_devices(designs: Designs, rows: Sequence[int], catalog: Catalog) -> list[Answer]:
-    """Results of chips that follow from their devices."""
+    """Results of chips that derive from their devices."""
     results, devices = designs.results.take(list(rows)), designs.devices.take(list(rows))
     numbers = {name: results.number(name) for name in _DEVICE}
     numbers |= {name: devices.number(name) for name in ("num_dies", "die_area")}
@@ -304,7 +303,7 @@ def _of_devices(designs: Designs, rows: Sequence[int], catalog: Catalog) -> list
 
 
 def _asked(form: Table, accelerator: str) -> Table:
-    """The question that an accelerator is judged by, of kind ``serve``."""
+    """The serving question for an accelerator, of kind ``serve``."""
     columns: dict[str, Any] = {"model": form.text("model"), "precision": form.filled("precision")}
     columns |= {"accelerator": np.array([accelerator], dtype=object)}
     columns |= {name: form.number(name) for name in ("prompt_length", "output_length")}
@@ -316,7 +315,7 @@ def _key(asked: Table) -> tuple[str, ...]:
 
 
 def _served(asked: Sequence[Table], catalog: Catalog) -> dict[tuple[str, ...], Answer]:
-    """Rates of accelerators and what they serve, by the question."""
+    """Rates and serving throughput of accelerators, by question."""
     every = {_key(table): table for table in asked}
     if not every:
         return {}
@@ -339,7 +338,7 @@ def _rates(copies: Copies, number: int, catalog: Catalog) -> Answer:
 
 
 def _sentence_of(accelerator: str, answer: Answer) -> str:
-    """What an accelerator of the catalog serves."""
+    """The serving throughput of an accelerator of the catalog, in a sentence."""
     tokens = answer[_TOKENS]
     return f"{accelerator}: {tokens:,.0f} tokens/s" if tokens == tokens else f"No answer: {answer['reason']}."
 

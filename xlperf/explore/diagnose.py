@@ -1,4 +1,4 @@
-"""Why a run is slower or faster than its plan: changes, one or two at a time, that would explain what was measured."""
+"""Diagnosis of a run that is slower or faster than its plan: single changes and pairs that explain the measurements."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ from xlperf.explore.causes import NONE, PLAN, Change, Variants
 from xlperf.explore.objectives import LARGER, Objective, limit_of, objective_of
 
 BANDED = {"training": "step_time", "inference": "tpot"}
-"""Result with a band of its own, by kind of plan; rates and other whole times share it."""
+"""Result with its own calibration band, by kind of plan; rates and other whole times share it."""
 SPREADS = (
     ("ttft|queue_time|prefill_time", 1.5, 1.05),
     ("memory", 1.12, 1.02),
     ("time_|decode_time", 1.25, 1.03),
 )
-"""Results without a band: pattern of the name, factor of predictions within which 80 % of measurements lie (sheet of
-validation; time_: heuristic, this work), and the same of repeated measurements (heuristic, this work). [-]"""
+"""Results without a band: pattern of the name, factor within which 80 % of measurements lie around predictions (sheet
+of validation; time_: heuristic, this work), and the factor of repeated measurements (heuristic, this work). [-]
+"""
 OF_CHANGE, REPEATED = 1.25, 1.02
-"""The same factors for other results: a change of the whole time is one of a part of it. [-]"""
+"""The same factors for other results: a change of the whole time follows from a change of one part. [-]"""
 SMALL_PART = 0.01
-"""Share of the whole time below which the size of a part says nothing. [-]"""
+"""Share of the whole time below which the size of a part carries no evidence. [-]"""
 LARGE = 0.25
-"""Likelihood of a change that makes a plan too large for the memory it fitted in, over that of others. [-]"""
+"""Relative likelihood of a change after which a plan exceeds the memory that it fitted in. [-]"""
 RIVAL = 1.0 / 3.0
-"""Share of the probability of the first explanation from which another is its rival. [-]"""
+"""Share of the first explanation's probability from which another explanation is its rival. [-]"""
 TELLING = {
     "training": ("memory", "accelerator_power", "time_forward", "time_backward", "time_recompute", "time_optimizer",
                  "time_tensor_parallel", "time_pipeline_communication", "time_expert_parallel", "time_data_parallel",
@@ -46,19 +47,20 @@ TELLING = {
 }  # fmt: skip
 """Results that logs, timers and profiles have, by kind of plan."""
 REST = 0.05
-"""Share of a reading that an explanation may leave. [-]"""
+"""Share of a measurement that an explanation may leave unexplained. [-]"""
 WIDE = 1.5
 """Ratio of an end of the band to the prediction beyond which the band explains nothing. [-]"""
 UNKNOWN, UNKNOWN_WIDTH = 0.03, 4.0
-"""Probability of a cause that is not listed, as of every fault, and the factor within which 80 % of its effects lie
-(heuristic, this work). [-]"""
+"""Probability of an unlisted cause, as of every fault, and the factor within which 80 % of its effects lie (heuristic,
+this work). [-]
+"""
 _MEASURED = re.compile(r"\s*(.+?)\s*=\s*([-+.\deE]+)\s*(\S*)\s*")
 
 
 class Measured(NamedTuple):
-    """A result that was measured, in the unit used inside; ``before``: that of the run before the change, or NaN.
+    """A measured result in the internal unit; ``before``: its value in the run before the change, or NaN.
 
-    ``others`` are results that were measured in one sum with it: a timer around several parts of a step.
+    ``others``: results that the same measurement includes: a timer around several parts of a step.
     """
 
     objective: Objective
@@ -68,12 +70,12 @@ class Measured(NamedTuple):
 
     @property
     def column(self) -> Column:
-        """Which result."""
+        """The column of the (first) result."""
         return self.objective.column
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every result in it."""
+        """Every result that the measurement includes."""
         return (self.column.name, *self.others)
 
     def words(self, value: float) -> str:
@@ -86,16 +88,16 @@ class Measured(NamedTuple):
 
 
 def read_measured(kind: str, texts: Sequence[str], before: Sequence[str] = ()) -> list[Measured]:
-    """What was measured, from texts like ``step time=38 s``.
+    """Measurements from texts like ``step time=38 s``.
 
-    ``texts``: a result, or several with ``+`` between that were measured together, ``=``, and a number with or without
-    a unit. ``before``: the same of a run before the change. Raises InputError with every text that is none; where a
-    result is given twice, or only before the change.
+    ``texts``: a result, or a measured sum of several with ``+`` between, ``=``, and a number with or without a unit.
+    ``before``: the same of a run before the change. Raises InputError with every malformed text, every repeated result,
+    and every result that is only in ``before``.
     """
     faults: list[Fault] = []
     words: dict[str, dict[tuple[str, ...], tuple[Objective, float]]] = {"--measured": {}, "--before": {}}
-    for place, own in (("--measured", texts), ("--before", before)):
-        for text in own:
+    for place, given in (("--measured", texts), ("--before", before)):
+        for text in given:
             stated = _MEASURED.fullmatch(text)
             try:
                 if stated is None or not _finite(stated.group(2)):
@@ -117,8 +119,8 @@ def read_measured(kind: str, texts: Sequence[str], before: Sequence[str] = ()) -
     earlier = {names: value for names, (_, value) in words["--before"].items()}
     nothing = float("nan")
     return [
-        Measured(own, value, earlier.get(names, nothing), names[1:])
-        for names, (own, value) in words["--measured"].items()
+        Measured(objective, value, earlier.get(names, nothing), names[1:])
+        for names, (objective, value) in words["--measured"].items()
     ]
 
 
@@ -134,7 +136,7 @@ def _joined(names: Sequence[str]) -> str:
 
 
 def measured_of(plan: Table) -> list[Measured]:
-    """What the columns ``measured_step_time`` ... of one plan say."""
+    """Measurements in the columns ``measured_step_time`` ... of one plan."""
     results = [
         (name.removeprefix(MEASURED), float(plan[name][0])) for name in plan.columns if name.startswith(MEASURED)
     ]
@@ -142,7 +144,7 @@ def measured_of(plan: Table) -> list[Measured]:
 
 
 class Reading(NamedTuple):
-    """One measured result beside what the plan predicts and the 80 % band, all in the unit used inside."""
+    """One measurement beside its prediction and the 80 % band, all in internal units."""
 
     measured: Measured
     predicted: float
@@ -162,7 +164,7 @@ class Reading(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The line that says how far the measurement is from the prediction."""
+        """A line with the measurement, the prediction and the difference."""
         unit = unit_of(self.measured.column).factor
         low, high = (f"{end / unit:.4g}" for end in (self.low, self.high))
         gap = self.measured.value / self.predicted - 1.0
@@ -170,23 +172,24 @@ class Reading(NamedTuple):
         where = f"{gap:+.1%}, outside the band"
         if self.inside:
             where = f"{gap:+.1%}, inside a band that explains nothing" if self.unexplained else "inside the band"
-        said = self.measured.words(self.measured.value), self.measured.words(self.predicted)
-        return f"measured {said[0]}; predicted {said[1]} (80 % band {low} to {high}{scaled}): {where}"
+        values = self.measured.words(self.measured.value), self.measured.words(self.predicted)
+        return f"measured {values[0]}; predicted {values[1]} (80 % band {low} to {high}{scaled}): {where}"
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Readings and ranked explanations.
+    """Measurements and ranked explanations.
 
-    - ``readings``: what was measured, in the order given.
+    - ``readings``: the measurements, in the order given.
     - ``explanations``: ``diagnosis``: the most probable first; no rows if all readings are inside bands that are not
       wide.
     - ``steps``: ``diagnosis_steps``: from the prediction to the measurement of a reading, change by change: the first
       outside its band, whole times and rates before their parts.
     - ``likeliest``: the changes of the first explanation.
-    - ``telling``: what to measure to tell the first two explanations apart; "" if the first is much likelier.
-    - ``unexplained``: what the first explanation leaves outside the band; "" for nothing.
-    - ``near``: whether the first whole time or rate that was measured (else the reading of ``steps``) is in the band of
+    - ``telling``: the measurement that discriminates between the first two explanations; "" if the first is much
+      likelier.
+    - ``unexplained``: measurements outside the band of the first explanation; "" for none.
+    - ``near``: whether the first measured whole time or rate (else the reading of ``steps``) is in the band of
       the plan or of the first explanation.
     """
 
@@ -218,42 +221,42 @@ def diagnose(
     ranked: bool = False,
     without: Collection[Change] = (),
 ) -> Diagnosis:
-    """Rank the changes that would explain what was measured.
+    """Rank the changes that would explain the measurements, by Bayes' theorem.
 
-    Every change of ``causes.csv`` and every pair is evaluated in one call. The probability of an explanation is its
-    prior times the likelihood of the measurements: errors of predictions have a Laplace distribution whose 80 % are
-    the band. Beside a run before the change the band is that of the ratio of two runs: narrow where a change alters
-    nothing, wide where it alters much. Values of one cause add up. If the likeliest leaves a twentieth or more of
-    the first reading, a rival of the next two that adds a cause and leaves less goes before it. A cause that is not
-    listed, and no cause at all if all readings are inside, take their share of the probability.
+    One call evaluates every change of ``causes.csv`` and every pair. The probability of an explanation is its prior
+    times the likelihood of the measurements: prediction errors have a Laplace distribution whose central 80 % is the
+    band. With a run before the change, the band applies to the ratio of the two runs: narrow if a change alters
+    nothing, wide if it alters much. Values of one cause add up. If the likeliest explanation leaves 5 % or more of the
+    first reading, one of the next two precedes it if it adds a cause and leaves less. An unlisted cause, and no cause
+    at all if all readings are inside, have their share of the probability.
 
-    ``plan``: one plan without ``auto``. ``measured``: at least one. ``top``: explanations at the most. ``progress``:
-    called with the number of plans of each block that is done. ``ranked``: whether changes are ranked although all
-    measurements are inside bands that are not wide. ``without``: changes that the run excludes. Returns readings,
-    explanations and steps. Raises InputError if the plan is illegal, or lacks a result that was measured.
+    ``plan``: one plan without ``auto``. ``measured``: at least one. ``top``: largest number of explanations.
+    ``progress``: called with the number of plans of each finished block. ``ranked``: rank changes even if all
+    measurements are inside bands that are not wide. ``without``: changes that the run excludes. Raises InputError if
+    the plan is illegal, or lacks a measured result.
     """
     variants = Variants.of(plan, without)
     table, changed = variants.evaluated_on(catalog)
     results = evaluate(table, changed, progress)
-    measured = [one for one in measured if not _absent(_predicted(variants, results, one)[0], one)]
+    measured = [reading for reading in measured if not _absent(_predicted(variants, results, reading)[0], reading)]
     if not measured:
         raise InputError(Fault(plan.place(0, "name"), "the plan has none of the parts of time that were measured"))
-    predicted = np.stack([_predicted(variants, results, one) for one in measured])
-    for number, one in enumerate(measured):
+    predicted = np.stack([_predicted(variants, results, reading) for reading in measured])
+    for number, reading in enumerate(measured):
         if not predicted[number, 0] > 0.0:
             why = str(results.text("reason")[0])
-            problem = f"the plan has no {one.column.name.replace('_', ' ')}{f': {why}' if why else ''}"
+            problem = f"the plan has no {reading.column.name.replace('_', ' ')}{f': {why}' if why else ''}"
             raise InputError(Fault(plan.place(0, "name"), problem))
-    spreads = np.stack([_spreads(variants, results, one) for one in measured])
-    before = np.array([one.before for one in measured])[:, None]
+    spreads = np.stack([_spreads(variants, results, reading) for reading in measured])
+    before = np.array([reading.before for reading in measured])[:, None]
     floors = _floors(results, measured)
     widths = np.where(
         np.isnan(before)[:, :, None], log(np.maximum(spreads, REPEATED)), _paired_widths(predicted, floors, measured)
     )
     predicted = predicted * np.where(np.isnan(before), 1.0, before / predicted[:, :1])
     readings = tuple(
-        Reading(one, *(float(predicted[n, 0] * exp(end)) for end in (0.0, -widths[n, 0, 0], widths[n, 0, 1])))
-        for n, one in enumerate(measured)
+        Reading(reading, *(float(predicted[n, 0] * exp(end)) for end in (0.0, -widths[n, 0, 0], widths[n, 0, 1])))
+        for n, reading in enumerate(measured)
     )
     outside = not all(reading.inside for reading in readings)
     wide = any(reading.unexplained for reading in readings)
@@ -263,12 +266,14 @@ def diagnose(
         weights = _weights(variants, results, predicted, widths, floors, measured)
         nearer = _nearer(variants, predicted, widths, measured)
         weights = np.where(nearer | (not outside and not wide), weights, 0.0)
-        others = _unlisted(predicted[:, 0], widths[:, 0], floors, measured, outside)
+        unlisted = _unlisted(predicted[:, 0], widths[:, 0], floors, measured, outside)
     lead = _lead(readings)
     whole = min(range(len(readings)), key=lambda number: (_is_part(readings[number]), number != lead))
     rests = np.abs(measured[lead].value / predicted[lead] - 1.0)
-    result = _completed(variants, _ranked(variants, weights, others), rests)[:top]
-    lines = [_line(variants, rank, one, predicted, measured, lead) for rank, one in enumerate(result, 1)]
+    result = _completed(variants, _ranked(variants, weights, unlisted), rests)[:top]
+    lines = [
+        _line(variants, rank, explanation, predicted, measured, lead) for rank, explanation in enumerate(result, 1)
+    ]
     steps = _steps(variants, result[0][0], predicted[lead], measured[lead]) if result else []
     first = variants.made(result[0][0]) if result else ()
     return Diagnosis(
@@ -284,10 +289,10 @@ def diagnose(
 
 
 def as_it_ran(plan: Table, diagnosis: Diagnosis) -> Table:
-    """A plan with the changes of its settings that the first explanation names, beside what was measured.
+    """A plan with the measurements, and with the settings of the first explanation.
 
-    ``found``: of this plan; changes of what it runs on are faults to mend, not settings, and stay out. Returns one row
-    that ``xlperf calibrate --mine`` takes: what remains between its prediction and the measurement is of the cluster.
+    Changes of the machine are faults to mend, not settings, and stay out. ``diagnosis``: of this plan. Returns one row
+    for ``xlperf calibrate --mine``: the remaining difference belongs to the cluster.
     """
     columns = dict(plan.columns)
     for change in diagnosis.likeliest:
@@ -299,24 +304,24 @@ def as_it_ran(plan: Table, diagnosis: Diagnosis) -> Table:
     return Table(plan.kind, columns, plan.place)
 
 
-def _absent(predicted: float, one: Measured) -> bool:
-    """Whether a part of the time is one that the plan does not have: messages of a single accelerator."""
-    return predicted == 0.0 and one.column.name.startswith("time_")
+def _absent(predicted: float, measured: Measured) -> bool:
+    """Whether a measured part of the time does not exist in the plan: messages of a single accelerator."""
+    return predicted == 0.0 and measured.column.name.startswith("time_")
 
 
-def _predicted(variants: Variants, results: Table, one: Measured) -> Array:
+def _predicted(variants: Variants, results: Table, measured: Measured) -> Array:
     """A result of the variants, with the time that their changes add to measurements."""
-    values = total(np.stack([results.number(name) for name in one.names], axis=-1))
-    name = one.column.name
+    values = total(np.stack([results.number(name) for name in measured.names], axis=-1))
+    name = measured.column.name
     if name in LARGER and name not in ("max_batch_size", "batch_at_targets", "running_batch"):
         return values / variants.time_factors
-    whole = unit_of(one.column).dimension == "s" and not name.startswith("time_")
+    whole = unit_of(measured.column).dimension == "s" and not name.startswith("time_")
     return values * variants.time_factors if whole else values
 
 
-def _spreads(variants: Variants, results: Table, one: Measured) -> Array:
+def _spreads(variants: Variants, results: Table, measured: Measured) -> Array:
     """Factors from predictions down and up to the ends of the 80 % band, (variants, 2)."""
-    name, kind = one.column.name, variants.plan.kind
+    name, kind = measured.column.name, variants.plan.kind
     for pattern, factor, _ in SPREADS:
         if re.match(pattern, name):
             return np.full((len(results), 2), factor)
@@ -325,13 +330,13 @@ def _spreads(variants: Variants, results: Table, one: Measured) -> Array:
     with np.errstate(all="ignore"):
         down, up = value / results.number(f"{base}_low"), results.number(f"{base}_high") / value
     down, up = (ends[variants.as_published] for ends in (down, up))
-    ends = (up, down) if one.objective.larger else (down, up)  # NaN where a variant is illegal
+    ends = (up, down) if measured.objective.larger else (down, up)  # NaN if a variant is illegal
     return np.asarray(np.nan_to_num(np.stack(ends, axis=-1), nan=SPREADS[1][1]))
 
 
 def _nearer(variants: Variants, predicted: Array, widths: Array, measured: Sequence[Measured]) -> np.ndarray:
-    """Variants that are nearer to what was measured than without any of their changes, in widths of the plan's band."""
-    gaps = log(np.array([[one.value] for one in measured]) / predicted)
+    """Variants nearer to the measurements than without either of their changes, in widths of the plan's band."""
+    gaps = log(np.array([[reading.value] for reading in measured]) / predicted)
     width = np.where(gaps < 0.0, widths[:, :1, 0], widths[:, :1, 1])
     distance = np.abs(gaps / width).sum(axis=0)
     alone = (np.where(variants.second == NONE, 0, 1 + number) for number in (variants.first, variants.second))
@@ -345,7 +350,7 @@ def _factors(name: str) -> tuple[float, float]:
 
 
 def ratio_band(name: str, ratio: float) -> tuple[float, float]:
-    """Ends of the 80 % band of a ratio of two runs of one machine that is predicted.
+    """80 % band of a predicted ratio of two runs on one machine.
 
     ``name``: the result. ``ratio``: predicted, of two plans. Errors that both share cancel: :func:`_paired_widths`.
 
@@ -358,18 +363,18 @@ def ratio_band(name: str, ratio: float) -> tuple[float, float]:
 
 
 def _floors(results: Table, measured: Sequence[Measured]) -> Array:
-    """Times added to measured parts and to their predictions so that small parts carry no weight, (measured, 1)."""
+    """Times added to measured and predicted parts so that small parts carry no weight, (measured, 1)."""
     whole = SMALL_PART * results.number(BANDED[results.kind.removesuffix("_results")])[0]
-    return np.array([[whole if one.column.name.startswith("time_") else 0.0] for one in measured])
+    return np.array([[whole if reading.column.name.startswith("time_") else 0.0] for reading in measured])
 
 
 def _paired_widths(predicted: Array, floors: Array, measured: Sequence[Measured]) -> Array:
     """Logarithms of the ends of the 80 % band of the ratio of two runs, (measured, variants, 2).
 
-    Errors of one plan on one machine cancel in the ratio. What remains is that of a repeated measurement, and the
-    error of the change: its logarithm is predicted as well as a part of the time, or as memory.
+    Errors of one plan on one machine cancel in the ratio. The repeatability of measurements and the error of the change
+    remain: the logarithm of a change is predicted as well as a part of the time, or as memory.
     """
-    factors = log([_factors(one.column.name) for one in measured])
+    factors = log([_factors(reading.column.name) for reading in measured])
     with np.errstate(all="ignore"):
         change = np.abs(log((predicted + floors) / (predicted[:, :1] + floors)))
     width = factors[:, 1:] + factors[:, :1] * np.nan_to_num(change, posinf=0.0)
@@ -387,8 +392,8 @@ def _weights(
     """Prior times likelihood of each variant; 0 if it is illegal, or one of its changes alters nothing."""
     weights = np.array([change.prior for change in variants.tried] + [1.0])
     result = weights[variants.first] * weights[variants.second]
-    for number, one in enumerate(measured):
-        gap = log((one.value + floors[number]) / (predicted[number] + floors[number]))
+    for number, reading in enumerate(measured):
+        gap = log((reading.value + floors[number]) / (predicted[number] + floors[number]))
         width = np.where(gap < 0.0, widths[number, :, 0], widths[number, :, 1])
         result = result * exp(-log(5.0) * np.abs(gap) / width) / widths[number].sum(axis=-1)
     fits = results.number("fits") == 1.0
@@ -405,15 +410,15 @@ def _weights(
 
 
 def _unlisted(predicted: Array, widths: Array, floors: Array, measured: Sequence[Measured], outside: bool) -> float:
-    """Prior times likelihood of a cause that is not listed, and of no cause if all measurements are inside the band.
+    """Prior times likelihood of an unlisted cause, and of no cause if all measurements are inside the band.
 
     ``predicted``, ``widths``: of the plan as it is, (measured,) and (measured, 2). ``outside``: whether a measurement
     is outside its band.
     """
     none, unlisted = 0.0 if outside else 1.0, UNKNOWN
-    for number, one in enumerate(measured):
+    for number, reading in enumerate(measured):
         floor = float(floors[number, 0])
-        gap = float(log((one.value + floor) / (float(predicted[number]) + floor)))
+        gap = float(log((reading.value + floor) / (float(predicted[number]) + floor)))
         down, up = (float(width) for width in widths[number])
         unknown = float(log(UNKNOWN_WIDTH))
         none *= float(exp(-log(5.0) * abs(gap) / (down if gap < 0.0 else up))) / (down + up)
@@ -421,16 +426,16 @@ def _unlisted(predicted: Array, widths: Array, floors: Array, measured: Sequence
     return none + unlisted
 
 
-def _near(row: int, predicted: Array, widths: Array, one: Measured) -> bool:
-    """Whether a measurement is in the band of a variant, or REST from it."""
-    gap = float(log(one.value / predicted[row]))
+def _near(row: int, predicted: Array, widths: Array, reading: Measured) -> bool:
+    """Whether a measurement is in the band of a variant, or differs by less than REST."""
+    gap = float(log(reading.value / predicted[row]))
     return bool(abs(expm1(gap)) < REST or -float(widths[row, 0]) <= gap <= float(widths[row, 1]))
 
 
-def _ranked(variants: Variants, weights: Array, others: float) -> list[tuple[int, float]]:
-    """The likeliest variant of each cause or pair of causes, and the probability of all its values together.
+def _ranked(variants: Variants, weights: Array, unlisted: float) -> list[tuple[int, float]]:
+    """The likeliest variant of each cause or pair of causes, and the total probability of the values of its causes.
 
-    ``others``: weight of what is not a variant.
+    ``unlisted``: weight of causes outside the variants.
     """
     sums: dict[tuple[str, ...], float] = {}
     best: dict[tuple[str, ...], int] = {}
@@ -439,7 +444,7 @@ def _ranked(variants: Variants, weights: Array, others: float) -> list[tuple[int
         sums[key] = sums.get(key, 0.0) + float(weights[row])
         if key not in best or weights[row] > weights[best[key]]:
             best[key] = row
-    whole = fsum([*sums.values(), others])
+    whole = fsum([*sums.values(), unlisted])
     order = sorted(sums, key=lambda key: -sums[key])
     return [(best[key], sums[key] / whole) for key in order]
 
@@ -458,12 +463,12 @@ def _completed(variants: Variants, result: list[tuple[int, float]], rests: Array
 
 
 def _unexplained(row: int, predicted: Array, widths: Array, measured: Sequence[Measured]) -> str:
-    """Which measurements are outside the band of an explanation."""
+    """Measurements outside the band of an explanation."""
     left = []
-    for number, one in enumerate(measured):
-        gap = float(log(one.value / predicted[number, row]))
+    for number, reading in enumerate(measured):
+        gap = float(log(reading.value / predicted[number, row]))
         if not -widths[number, row, 0] <= gap <= widths[number, row, 1]:
-            left.append(f"{one.words(one.value)} ({expm1(gap):+.1%} from it)")
+            left.append(f"{reading.words(reading.value)} ({expm1(gap):+.1%} from it)")
     return f"outside the band of explanation 1 as well: {', '.join(left)}" if left else ""
 
 
@@ -474,21 +479,23 @@ def _telling(
     if len(sequence) < 2 or sequence[1][1] < RIVAL * sequence[0][1]:
         return ""
     kind = variants.plan.kind
-    asked = [objective_of(kind, name) for name in TELLING[kind] if all(name not in one.names for one in measured)]
+    asked = [
+        objective_of(kind, name) for name in TELLING[kind] if all(name not in reading.names for reading in measured)
+    ]
     rivals, best, words = [row for row, _ in sequence[:2]], 1.0, "no other result tells 1 from 2"
     for objective in asked:
-        one = Measured(objective, 1.0)
-        values = (_predicted(variants, results, one) + _floors(results, [one])[0])[rivals]
+        candidate = Measured(objective, 1.0)
+        values = (_predicted(variants, results, candidate) + _floors(results, [candidate])[0])[rivals]
         with np.errstate(all="ignore"):
-            apart = abs(float(log(values[0] / values[1]))) / float(log(_factors(one.column.name)[0]))
+            apart = abs(float(log(values[0] / values[1]))) / float(log(_factors(candidate.column.name)[0]))
         if apart > best:
-            first, second = (one.words(float(_predicted(variants, results, one)[row])) for row in rivals)
+            first, second = (candidate.words(float(_predicted(variants, results, candidate)[row])) for row in rivals)
             best, words = apart, f"to tell 1 from 2, measure {first} (1) or {second} (2)"
     return words
 
 
 def _is_part(reading: Reading) -> bool:
-    """Whether a reading is memory or a part of the time, which have bands of their own, and no whole time or rate."""
+    """Whether a reading is memory or a part of the time, with a band of its own, instead of a whole time or rate."""
     return any(re.match(pattern, reading.measured.column.name) for pattern, *_ in SPREADS)
 
 
@@ -507,26 +514,26 @@ def _line(
         "rank": float(rank),
         "cause": " + ".join(change.cause for change in made),
         "change": "; ".join(change.words for change in made),
-        "predicted": ", ".join(one.words(float(predicted[n, row])) for n, one in enumerate(measured)),
+        "predicted": ", ".join(reading.words(float(predicted[n, row])) for n, reading in enumerate(measured)),
         "remainder": measured[lead].value / float(predicted[lead, row]) - 1.0,
         "probability": probability,
         "advice": "; ".join(change.advice for change in made),
     }
 
 
-def _steps(variants: Variants, row: int, predicted: Array, one: Measured) -> list[dict[str, object]]:
-    """From the prediction of the plan to the measurement: the larger change first, then what remains."""
-    unit = unit_of(one.column).factor
+def _steps(variants: Variants, row: int, predicted: Array, reading: Measured) -> list[dict[str, object]]:
+    """From the prediction of the plan to the measurement: the larger change first, then the unexplained difference."""
+    unit = unit_of(reading.column).factor
     made = [number for number in (variants.first[row], variants.second[row]) if number != NONE]
     made.sort(key=lambda number: -abs(float(predicted[1 + number] - predicted[0])))
     at = [float(predicted[0]), *([float(predicted[1 + made[0]])] if len(made) > 1 else []), float(predicted[row])]
-    points = [value / unit for value in [*at, one.value]]
+    points = [value / unit for value in [*at, reading.value]]
     words = [*(variants.tried[number].cause for number in made), "not explained"]
     lines: list[dict[str, object]] = [{"step": "predicted", "value": points[0], "difference": points[0]}]
     for name, start, end in zip(words, points[:-1], points[1:], strict=True):
         lines.append({"step": name, "value": end, "difference": end - start})
     lines.append({"step": "measured", "value": points[-1], "difference": points[-1]})
-    return [{**line, "result": one.column.header} for line in lines]
+    return [{**line, "result": reading.column.header} for line in lines]
 
 
 def _table(kind: str, lines: Sequence[dict[str, object]]) -> Table:

@@ -1,4 +1,4 @@
-"""Fleets under a limit on the power of a facility: whole copies and servers, what they draw, what fits in the limit."""
+"""Fleets under a facility power limit: whole copies and servers, their power, and the size that the limit feeds."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from xlperf.explore.fleet_plans import COUNT, LOAD, TWO, Demand, Fleet, in_slice
 from xlperf.explore.search_results import GOOD, ILLEGAL, Answer, Search, short_name, slower
 
 MANY_USERS = 100_000.0
-"""Requests in flight of a fleet so large that parts of servers do not choose its copy. [-]"""
+"""Requests in flight of a fleet so large that fractions of servers do not affect the choice of its copy. [-]"""
 _FIRST_FED = 256.0
-"""Accelerators that are mapped first to learn what one draws. [-]"""
+"""Accelerators of the first mapping, which gives the power of one. [-]"""
 FEW_COPIES = 20.0
-"""Copies up to which a fleet is chosen anew for the users that fit in a limit. [-]"""
+"""Fleets of at most so many copies are chosen anew for the users that fit in a limit. [-]"""
 
 
 class FleetSize(NamedTuple):
     """A fleet in whole copies and servers.
 
-    - ``users``: requests in flight that are served; ``load``: of one copy at the most [-].
-    - ``size``: accelerators of a copy; ``server``: accelerators that are bought together [-].
+    - ``users``: requests in flight of the fleet; ``load``: largest number of one copy [-].
+    - ``size``: accelerators of a copy; ``server``: accelerators of one purchase [-].
     - ``prefill``: accelerators of another kind in a copy; ``prefill_server``: as ``server`` [-].
     - ``each``: power from the grid of one accelerator with its share of server and building [W].
     - ``pooled``: whether pools are separate: they grow by replicas, not by copies.
@@ -46,7 +46,7 @@ class FleetSize(NamedTuple):
     longer: float
 
     def whole(self, further: float = 1.0) -> tuple[float, tuple[float, float]]:
-        """Copies, and accelerators of both kinds in whole servers, if a copy takes so many times as long."""
+        """Copies, and accelerators of both kinds in whole servers, if a copy takes ``further`` times as long."""
         copies = self.users / self.load * further
         grows = self.pooled and further * self.longer != 1.0
         copies = copies if grows else float(np.ceil(copies * (1.0 - 1e-9)))
@@ -55,13 +55,15 @@ class FleetSize(NamedTuple):
     def in_servers(self, copies: float) -> tuple[float, float]:
         """Accelerators of both kinds in the whole servers of some copies. [-]"""
         counts = (copies * (self.size - self.prefill), self.server), (copies * self.prefill, self.prefill_server)
-        own, prefill = (float(np.ceil(count / server * (1.0 - 1e-9)) * server) for count, server in counts)
-        return own, prefill
+        main, prefill = (float(np.ceil(count / server * (1.0 - 1e-9)) * server) for count, server in counts)
+        return main, prefill
 
     def copies_in(self, kinds: tuple[float, float]) -> float:
         """Whole copies that some accelerators of both kinds make. [-]"""
         each = self.size - self.prefill, self.prefill
-        return min(float(np.floor(kind / one * (1.0 + 1e-9))) for kind, one in zip(kinds, each, strict=True) if one)
+        return min(
+            float(np.floor(kind / needed * (1.0 + 1e-9))) for kind, needed in zip(kinds, each, strict=True) if needed
+        )
 
     @property
     def accelerators(self) -> float:
@@ -71,8 +73,8 @@ class FleetSize(NamedTuple):
     @property
     def servers(self) -> float:
         """Whole servers. [-]"""
-        own, prefill = self.whole()[1]
-        return own / self.server + prefill / self.prefill_server
+        main, prefill = self.whole()[1]
+        return main / self.server + prefill / self.prefill_server
 
     @property
     def power(self) -> float:
@@ -102,7 +104,7 @@ def is_pooled(plan: Table) -> bool:
 
 
 def sized(fleet: Fleet, catalog: Catalog) -> FleetSize:
-    """The size of a fleet in the case of a catalog: a copy that is slower serves fewer users at the speed asked for."""
+    """The size of a fleet in the case of a catalog: a slower copy serves fewer users at the requested speed."""
     plan, results = fleet.plan, fleet.results
     size, load = (float(plan.number(name)[0]) for name in (COUNT, LOAD))
     longer, pooled = slower(results, "tpot", catalog), is_pooled(plan)
@@ -114,7 +116,7 @@ def sized(fleet: Fleet, catalog: Catalog) -> FleetSize:
 
 
 def filling(fleets: Sequence[Fleet], limit: float, catalog: Catalog) -> list[Fleet]:
-    """Fleets grown or shrunk to the power that a facility has [W], the one with most users first."""
+    """Fleets resized to the power of a facility [W], the one with most users first."""
     most = [(fleet, sized(fleet, catalog).users_within(limit)) for fleet in fleets]
     results = [_with_users(fleet, users, catalog) for fleet, users in most if users > 0.0]
     return sorted(results, key=lambda fleet: -fleet.users)
@@ -127,12 +129,12 @@ def serving(fleet: Fleet, demand: Demand, catalog: Catalog) -> Fleet:
 
 
 def _with_users(fleet: Fleet, users: float, catalog: Catalog) -> Fleet:
-    """A fleet of the same copies for so many requests in flight."""
+    """A fleet of the same copies for a number of requests in flight."""
     result = fleet._replace(users=users)
-    own = sized(result, catalog)
-    count = own.accelerators
+    size = sized(result, catalog)
+    count = size.accelerators
     price = fleet.price / fleet.accelerators * count
-    return result._replace(used=own.whole()[0] * own.size, accelerators=count, price=price)
+    return result._replace(used=size.whole()[0] * size.size, accelerators=count, price=price)
 
 
 def first_ways(fleets: Sequence[Fleet]) -> list[Fleet]:
@@ -144,9 +146,9 @@ def first_ways(fleets: Sequence[Fleet]) -> list[Fleet]:
 
 
 def in_power(form: Table, size: FleetSize, request_rate: float) -> Answer:
-    """Accelerators, requests in flight and requests per second that fit in the facility power limit of a form.
+    """Accelerators, requests in flight and requests per second within the facility power limit of a form.
 
-    ``request_rate``: that the users of the fleet send [request/s]. Returns nothing without a limit.
+    ``request_rate``: of the users of the fleet [request/s]. Returns nothing without a limit.
     """
     limit = float(form.number("facility_power_limit")[0])
     if limit != limit:
@@ -169,7 +171,7 @@ def power_words(form: Table, answer: Answer) -> str:
 
 
 def beyond_power(form: Table, ways: Sequence[Answer]) -> Answer:
-    """Why no way keeps the facility power limit of a form: by how much, and what fits or would.
+    """An answer beyond the facility power limit: the reason with the excess, the size within the limit, and a remedy.
 
     ``ways``: answers of all ways, each beyond the limit; at least one.
     """
@@ -190,14 +192,14 @@ def beyond_power(form: Table, ways: Sequence[Answer]) -> Answer:
 
 
 MOST_FED = 6
-"""Numbers of accelerators that are mapped to fill a facility power limit. [-]"""
+"""Most numbers of accelerators to map for a facility power limit. [-]"""
 
 
 def most_fed(limit: float, counts: Array, mapped: Callable[[float], Search]) -> Search:
-    """The run on the most accelerators that a power [W] feeds, else the last one that was tried.
+    """The run on the most accelerators that a power [W] feeds, or else the last run tried.
 
-    ``counts``: numbers of accelerators that may be tried, ascending [-]. ``mapped``: the best mapping on so many. The
-    power of an accelerator follows from its work: that of one number says which number to try next.
+    ``counts``: candidate numbers of accelerators, ascending [-]. ``mapped``: gives the best mapping on a number of
+    accelerators. The power per accelerator depends on its work, so the power at one number determines the next.
     """
     tried: dict[int, Search] = {}
     best, place = -1, int(np.searchsorted(counts, _FIRST_FED, side="right")) - 1
@@ -216,9 +218,9 @@ def most_fed(limit: float, counts: Array, mapped: Callable[[float], Search]) -> 
 
 
 def run_beyond_power(form: Table, answer: Answer, fed: Answer) -> Answer:
-    """Why a run does not keep the facility power limit of a form: by how much, and what fits or would.
+    """A run beyond the facility power limit: the reason with the excess, the size within the limit, and a remedy.
 
-    ``found``: its answer. ``fed``: the run on as many accelerators as the limit feeds, empty if there is none.
+    ``answer``: of the run. ``fed``: the run on as many accelerators as the limit feeds, empty if there is none.
     """
     limit, power = float(form.number("facility_power_limit")[0]), float(answer["power"])
     name = short_name(str(form.text("accelerator")[0]))
@@ -237,7 +239,7 @@ def run_beyond_power(form: Table, answer: Answer, fed: Answer) -> Answer:
 
 
 def megawatts(power: float) -> str:
-    """A power [W] in megawatts, rounded up to three digits so that what is written suffices.
+    """A power [W] in megawatts, rounded up to three digits so that the stated number suffices.
 
     >>> megawatts(123_410.0), megawatts(2e6)
     ('0.124', '2')

@@ -21,10 +21,10 @@ PREFILL_COUNT = "prefill_accelerators"
 
 
 class Machine(NamedTuple):
-    """An accelerator, how it is sold and what joins it.
+    """An accelerator, its unit of sale and its network.
 
-    ``unit``: accelerators of a server or pod. ``server``: the number that they are sold in, 1 in slices. ``most``:
-    accelerators that the network joins, ``inner``: its innermost tier. [-]
+    ``unit``: accelerators of a server or pod. ``server``: accelerators of one purchase, 1 in slices. ``most``:
+    accelerators of the network, ``inner``: of its innermost tier. [-]
     """
 
     accelerator: str
@@ -44,7 +44,7 @@ class Machine(NamedTuple):
 
 
 class Machines(NamedTuple):
-    """Machines that decode or do both, machines that prefill, and the price of one of the latter over the former."""
+    """Machines that decode or do both, machines that prefill, and the price ratio of prefill to decode accelerators."""
 
     own: Machine
     prefill: Machine
@@ -52,7 +52,7 @@ class Machines(NamedTuple):
 
     @staticmethod
     def of(formats: Table, prefill: str, catalog: Catalog, priced: bool) -> Machines:
-        """Machines of plans whose prefill pool has accelerators of another name, if any; by rent or cost if priced."""
+        """Machines of plans, with a prefill pool of another accelerator if named; ``priced``: by rent or cost."""
         own = Machine.of(formats, catalog)
         if prefill in ("", own.accelerator):
             return Machines(own, own)
@@ -62,7 +62,7 @@ class Machines(NamedTuple):
 
     @property
     def unlike(self) -> bool:
-        """Whether the prefill pool has accelerators of its own kind."""
+        """Whether the prefill pool has another kind of accelerator."""
         return self.prefill.accelerator != self.own.accelerator
 
     def counts(self, plans: Table, copies: Array) -> tuple[Array, Array]:
@@ -80,26 +80,26 @@ class Machines(NamedTuple):
         return decoding, prefill
 
     def priced(self, counts: tuple[Array, Array]) -> Array:
-        """Accelerators of the first kind that cost as much as some of both, (rows,). [-]"""
+        """Accelerators of the first kind at the price of some of both, (rows,). [-]"""
         return np.asarray(counts[0] + self.price * counts[1])
 
 
-def _price(own: Table, other: Table, catalog: Catalog) -> float:
-    """Cost of an hour of an accelerator over another one's; 1 unless the catalog prices both."""
+def _price(decode: Table, prefill: Table, catalog: Catalog) -> float:
+    """Hourly cost of an accelerator over the hourly cost of another; 1 unless the catalog prices both."""
     alone = with_columns(
-        stacked([other.take([0]), own.take([0])]), mode=ONE, **dict.fromkeys((COUNT, LOAD, *DEGREES), 1)
+        stacked([prefill.take([0]), decode.take([0])]), mode=ONE, **dict.fromkeys((COUNT, LOAD, *DEGREES), 1)
     )
     ratio = np.divide(*evaluate(alone, catalog).number("accelerator_hour_cost"))
     return float(ratio) if np.isfinite(ratio) and ratio > 0.0 else 1.0
 
 
 _OWN = "nvidia"
-"""Vendor whose engines an accelerator without a vendor runs: a chip of one's own, with its kernels."""
+"""Vendor whose engines and kernels apply to an accelerator without a vendor: a custom chip."""
 _TITLES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt-llm": "TensorRT-LLM"}
 
 
 def engine_title(engine: str) -> str:
-    """Name of an engine as its makers write it.
+    """Name of an engine in its makers' spelling.
 
     >>> engine_title("vllm"), engine_title("my-engine")
     ('vLLM', 'my-engine')
@@ -108,35 +108,34 @@ def engine_title(engine: str) -> str:
 
 
 def engines_of(form: Table, catalog: Catalog) -> list[str]:
-    """Serving engines to compare on the accelerator of a form: the one that the form names, else all that run there.
+    """Serving engines to compare on the accelerator of a form: the form's engine, else all that run there.
 
-    ``form``: one row with a column ``accelerator``, and ``software``, blank for all. Raises InputError where the
-    named engine is unknown or does not run on the accelerator. An engine that only the calibration names runs
-    anywhere.
+    ``form``: one row with a column ``accelerator``, and ``software``, blank for all. Raises InputError if the engine is
+    unknown or does not run on the accelerator. An engine that only the calibration names runs anywhere.
     """
     table = catalog.tables["accelerators"]
     row = catalog.rows("accelerators", form.text("accelerator"), form, "accelerator")[0]
     vendor = str(table.text("vendor")[row]).casefold() or _OWN
     generation = str(table.text("generation")[row]).casefold()
     known = rows("catalog/serving_engines.csv")
-    own = [one for one in known if one["vendor"] == vendor]
-    runs = [one for one in own if not one["generations"] or generation in one["generations"].split()]
+    of_vendor = [row_ for row_ in known if row_["vendor"] == vendor]
+    runs = [row_ for row_ in of_vendor if not row_["generations"] or generation in row_["generations"].split()]
     # A generation that no row names has the engines of its vendor.
-    named = {word for one in own for word in one["generations"].split()}
-    runs = runs if generation in named else own
-    result = list(dict.fromkeys(one["engine"] for one in runs if one["searched"] == "yes")) or ["vllm"]
+    named = {word for row_ in of_vendor for word in row_["generations"].split()}
+    runs = runs if generation in named else of_vendor
+    result = list(dict.fromkeys(row_["engine"] for row_ in runs if row_["searched"] == "yes")) or ["vllm"]
     asked = str(form.text("software")[0]).strip().casefold()
     asked = SOFTWARE.get(asked, asked)
     if not asked:
         return result
-    if asked in {one["engine"] for one in runs}:
+    if asked in {row_["engine"] for row_ in runs}:
         return [asked]
     place, accelerator = form.place(0, "software"), str(form.text("accelerator")[0])
-    if asked in {one["engine"] for one in known}:
+    if asked in {row_["engine"] for row_ in known}:
         names = ", ".join(result)
         problem = f"{engine_title(asked)} does not run on {accelerator}; engines that do: {names}; or auto for all"
         raise InputError(Fault(place, problem))
     if catalog.calibration.knows_software("serving_software", asked):
         return [asked]
-    words = nearest(asked, sorted({one["engine"] for one in known}))
+    words = nearest(asked, sorted({row_["engine"] for row_ in known}))
     raise InputError(Fault(place, f'unknown serving engine "{form.text("software")[0]}"; {words}'))

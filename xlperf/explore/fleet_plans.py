@@ -1,4 +1,4 @@
-"""Plans of fleets: the demand on them, a fleet of copies of a plan, and plans with the accelerators that they need."""
+"""Plans of fleets: the demand, a fleet of copies of a plan, and plans with the number of accelerators they need."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ TP, EP, DPA = DEGREES = ("tensor_parallel", "expert_parallel", "data_parallel_at
 COUNT, LOAD = "num_accelerators", "concurrency"
 CHUNK = "prefill_tokens"
 OPTIONS = DISPATCH, _ = ("expert_dispatch", "two_batch_overlap")
-"""How tokens are sent to experts, where ranks have attention replicas of their own."""
+"""Dispatch of tokens to experts, for attention replicas."""
 EQUAL = 0.005
-"""Fleets that are larger than the smallest by no more than this share count as equal. [-]"""
+"""Relative excess over the smallest fleet up to which fleets count as equal. [-]"""
 FAR = 2.5
 """Ratio to the least need beyond which no engine and no option makes a mapping the best. [-]"""
 NEVER = 3e8
-"""A time that every request keeps: ten years. [s]"""
+"""A latency that every request satisfies: ten years. [s]"""
 ROUND = 1e-9
 DISTINCT = (
     "software", "precision", "kv_precision", COUNT, "prefill_accelerators", *DEGREES,
     *(f"prefill_{name}" for name in DEGREES), CHUNK, LOAD, *OPTIONS,
 )  # fmt: skip
-"""Columns in which no two plans that are tried are the same."""
+"""Columns that distinguish the plans of a fleet search."""
 
 COPY_SIZES = tuple(2.0**power for power in range(9))
-"""Accelerators of a replica that are tried first. [-]"""
+"""Replica sizes of the first round, in accelerators. [-]"""
 WIDE, PARTS = 32.0, 8.0
-"""Ranks from which on attention replicas and expert groups of fewer than this part of them are not tried. [-]"""
+"""From this number of ranks on, attention replicas and expert groups below 1/8 of it are skipped. [-]"""
 _COUNTS, _MORE = 9, 1.05
-"""Numbers of replicas of a pool that are tried, and up to how many times as many as its rate asks for. [-]"""
+"""Trial numbers of replicas of a pool, and their largest ratio to the number that its rate requires. [-]"""
 
 
 @dataclass(frozen=True)
 class Demand:
-    """Demand on a fleet, in the units used inside; NaN for what is not stated.
+    """Demand on a fleet in internal units; NaN for an unstated number.
 
     ``users``: requests in flight; NaN: ``rate`` x latency. ``tpot``, ``ttft``: targets. ``size``, ``load``:
-    accelerators and users of one copy if they are given.
+    accelerators and users of one copy if given.
     """
 
     users: float
@@ -64,21 +64,23 @@ class Demand:
 
     @property
     def first(self) -> float:
-        """Target of the first token, or a time that every request keeps. [s]"""
+        """Target of the time to first token, or a time that every request satisfies. [s]"""
         return self.ttft if self.ttft == self.ttft else NEVER
 
     def kept(self, results: Table) -> np.ndarray:
-        """Rows that fit and keep the targets."""
-        kept = (results.number("fits") == 1.0) & ~(results.number("tpot") > self.tpot * (1.0 + ROUND))
-        return np.asarray(kept & ~(results.number("ttft") > self.ttft * (1.0 + ROUND)))
+        """Rows that fit and are within the targets."""
+        fast = ~(results.number("tpot") > self.tpot * (1.0 + ROUND))
+        return np.asarray(
+            (results.number("fits") == 1.0) & fast & ~(results.number("ttft") > self.ttft * (1.0 + ROUND))
+        )
 
 
 class Fleet(NamedTuple):
     """A way to serve a demand: the plan of a copy at its largest load, its results, users in flight, accelerators.
 
-    ``used`` are the accelerators of whole copies, ``accelerators`` of whole servers; ``price`` are the latter with each
-    of a prefill pool of another kind counted as so many as cost the same. [-] ``curve``: output tokens per second of a
-    user and of an accelerator at several loads of a copy, (2, loads), once they are asked for.
+    ``used``: accelerators of whole copies; ``accelerators``: of whole servers; ``price``: of whole servers, with other
+    prefill accelerators counted at their price ratio [-]. ``curve``: output tokens per second per user and per
+    accelerator at several loads of a copy, (2, loads), on request.
     """
 
     plan: Table
@@ -99,27 +101,27 @@ class Probed(NamedTuple):
 
     @staticmethod
     def of(plans: Table, fleet: Array, need: Array) -> Probed:
-        """Those of some plans that serve at all."""
+        """The plans that serve at all."""
         rows = np.flatnonzero(np.isfinite(fleet) & (fleet > 0.0))
         return Probed(plans.take(rows), fleet[rows], need[rows])
 
     @staticmethod
     def joined(parts: Sequence[Probed]) -> Probed:
         """Distinct plans of several probes."""
-        own = [part for part in parts if len(part.plans)]
-        if not own:
+        filled = [part for part in parts if len(part.plans)]
+        if not filled:
             return parts[0]
-        plans, fleets, needs = zip(*own, strict=True)
+        plans, fleets, needs = zip(*filled, strict=True)
         every = Probed(stacked(plans), np.concatenate(fleets), np.concatenate(needs))
         return every.take(distinct_rows(every.plans))
 
     def near(self) -> Probed:
-        """The plans whose fleets or needs are not far beyond the least of all."""
+        """The plans whose fleets or needs are not far beyond the least."""
         near = (self.fleet <= FAR * self.fleet.min()) | (self.need <= FAR * self.need.min())
         return self.take(np.flatnonzero(near))
 
     def smallest(self) -> Probed:
-        """The plans by their copies; fleets hardly larger than the smallest of their engine count as equal."""
+        """The plans by their copies; fleets within :data:`EQUAL` of their engine's smallest count as equal."""
         least = least_of_keys(self.fleet, self.plans["software"]) if len(self.fleet) else self.fleet
         fleet = np.where(self.fleet <= (1.0 + EQUAL) * least, least, self.fleet)
         return Probed(self.plans, fleet, self.plans.number(COUNT))
@@ -129,20 +131,20 @@ class Probed(NamedTuple):
         return Probed(self.plans.take(rows), self.fleet[rows], self.need[rows])
 
     def best(self, each: int, *columns: str) -> Probed:
-        """The cheapest plans of each value of some columns; the smallest copy of equal ones comes first."""
+        """The cheapest plans of each value of some columns; ties go to the smaller copy."""
         order = np.lexsort((self.plans.number(COUNT), self.need, self.fleet))
         keys = list(zip(*(self.plans[name][order].tolist() for name in columns), strict=True)) if len(order) else []
         return self.take(first_of_keys(order, keys, each))
 
 
 def with_columns(plans: Table, **columns: object) -> Table:
-    """Plans with some columns replaced, in the order of the schema; one value counts for all rows."""
+    """Plans with some columns replaced, in the order of the schema; a scalar counts for all rows."""
     known = table_schema(plans.kind).by_name
-    own = dict(plans.columns)
+    replaced = dict(plans.columns)
     for name, value in columns.items():
         kind = object if known[name].is_text else np.float64
-        own[name] = np.array(np.broadcast_to(np.asarray(value, dtype=kind), len(plans)))
-    return Table(plans.kind, {name: own[name] for name in known if name in own}, plans.place)
+        replaced[name] = np.array(np.broadcast_to(np.asarray(value, dtype=kind), len(plans)))
+    return Table(plans.kind, {name: replaced[name] for name in known if name in replaced}, plans.place)
 
 
 def crossed(plans: Table, name: str, values: Sequence[object]) -> Table:
@@ -153,13 +155,13 @@ def crossed(plans: Table, name: str, values: Sequence[object]) -> Table:
 
 
 def distinct_rows(plans: Table) -> np.ndarray:
-    """The first rows of plans that are the same."""
+    """The first row of each group of equal plans."""
     keys = list(zip(*(plans[name].tolist() for name in DISTINCT if name in plans), strict=True))
     return first_of_keys(np.arange(len(keys)), keys, 1)
 
 
 def first_of_keys(order: np.ndarray, keys: Sequence[object], each: int) -> np.ndarray:
-    """The first rows of an order of each key."""
+    """The first ``each`` rows of every key, in a given order."""
     number: dict[object, int] = {}
     rows = []
     for row, key in zip(order.tolist(), keys, strict=True):
@@ -169,7 +171,7 @@ def first_of_keys(order: np.ndarray, keys: Sequence[object], each: int) -> np.nd
 
 
 def least_of_keys(values: Array, keys: np.ndarray) -> Array:
-    """The smallest value of the rows of the same key, for each row."""
+    """For each row the smallest value among the rows with its key."""
     names, index = np.unique(keys.astype(str), return_inverse=True)
     least = np.full(len(names), np.inf)
     np.minimum.at(least, index, values)
@@ -189,9 +191,9 @@ def in_slices(plans: Table, catalog: Catalog) -> bool:
 
 
 class Pairs(NamedTuple):
-    """Plans with a decoding and a prefill mapping, and what a replica of each does, (rows,).
+    """Plans with a decoding and a prefill mapping, and the rate of a replica of each, (rows,).
 
-    ``prefill``, ``decode``: request rates [request/s]. ``batch``: requests that a replica decodes together [-].
+    ``prefill``, ``decode``: request rates [request/s]. ``batch``: decode batch of a replica [-].
     """
 
     plans: Table
@@ -205,28 +207,28 @@ class Pairs(NamedTuple):
 
 
 def degrees_of(size: float, every: bool) -> list[float]:
-    """Degrees to try of attention replicas and expert groups of a replica: its divisors, or halves of halves of it."""
+    """Trial degrees of attention replicas and expert groups: the divisors of a replica, or only its repeated halves."""
     result = set(divisors(size))
     if not every:
         halves = {size / 2.0**power for power in range(9)}
-        result = {one for one in result if one in halves or one in COPY_SIZES}
+        result = {degree for degree in result if degree in halves or degree in COPY_SIZES}
     if size >= WIDE:
-        result = {one for one in result if one * PARTS >= size or one == 1.0}
+        result = {degree for degree in result if degree * PARTS >= size or degree == 1.0}
     return sorted(result)
 
 
 def replicas_around(number: float, share: float) -> Array:
-    """Replicas of a pool to try, from a share of a number to a little more."""
+    """Trial numbers of replicas of a pool, from a share of a number to slightly above it."""
     ends = np.linspace(np.floor(max(share, 0.25) * number), np.ceil(_MORE * number) + 1.0, _COUNTS)
     return np.unique(np.maximum(np.round(ends), 1.0))
 
 
 def with_pools(plans: Table, decoders: Array, prefillers: Array) -> Table:
-    """Plans with pools of so many replicas."""
+    """Plans with given numbers of decode and prefill replicas."""
     prefill = prefillers * plans.number(f"prefill_{TP}")
     return with_columns(plans, num_accelerators=decoders * plans.number(TP) + prefill, prefill_accelerators=prefill)
 
 
-def same_values(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Where values are equal, or both blank."""
-    return np.asarray((one == other) | ((one != one) & (other != other)))
+def same_values(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Whether values are equal, or both blank."""
+    return np.asarray((first == second) | ((first != first) & (second != second)))

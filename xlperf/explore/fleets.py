@@ -1,9 +1,9 @@
-"""Cheapest fleets that serve a demand: engines, one pool or two, mappings, dispatch, overlap and chunks.
+"""Cheapest fleets that serve a demand, over engines, one pool or two, mappings, dispatch, overlap and chunks.
 
-Coarse first: every mapping of halves of halves with one engine. The best then get the other engines and options, and
-sizes between their neighbours. One pool: each mapping at the largest load within the targets. Two pools: the request
-rates of a decoding replica and of a prefill replica within their own targets are found separately, the cheapest pairs
-are combined, and the numbers of replicas of both are tried around the rate of the demand.
+A coarse-to-fine search. The first round evaluates mappings with repeated halves as degrees; the best of them then get
+the other engines, the other options and intermediate sizes. One pool: each mapping runs at the largest load within the
+targets. Two pools: the search finds the request rates of a decode and of a prefill replica within their own targets,
+combines the cheapest pairs, and varies the numbers of replicas around the rate of the demand.
 """
 
 from __future__ import annotations
@@ -53,42 +53,43 @@ from xlperf.explore.space import divisors
 from xlperf.explore.started import refused_reasons
 
 WHOLE, DECODE, PREFILL = "copy", "decode", "prefill"
-"""Parts of a fleet whose mappings are sought: a copy with one pool, and a replica of each of two pools."""
+"""Parts of a fleet with a mapping: a copy with one pool, and a replica of each of two pools."""
 MOST_DENSE, MOST_RANKS = 64.0, 320.0
-"""Largest replicas that are tried: of models without experts or to prefill, and others (EP 320 of DeepSeek-V3). [-]"""
+"""Largest replicas: of dense models and of prefill pools, and of others (EP 320 of DeepSeek-V3). [-]"""
 CHUNKS = (8192.0, 2048.0, 4096.0, 16384.0, 32768.0)
-"""Tokens of a prefill pass to try, the default of plans first. [-]"""
+"""Trial prefill token budgets, the default of plans first. [-]"""
 AROUND, MOST_AROUND = 2.0, 6
-"""Sizes around the best replica that are tried next, as they are sold: up to this ratio, and how many. [-]"""
+"""Trial sizes around the best replica, as sold: largest ratio, and number. [-]"""
 OF_SIZE, EACH = 2, 4
-"""Mappings that are refined: of each size, and of each engine. [-]"""
+"""Mappings to refine: of each size, and of each engine. [-]"""
 PAIRS, SMALL, SAME = 6, 2, 2
-"""Pairs of a prefill and a decoding mapping of each engine whose pools are sized: the cheapest, the cheapest whose
-replicas have room in one server, and how many of them with replicas of the same sizes. [-]"""
-LARGEST = 1024.0
-"""Accelerators of one deployment with separate pools at the most: larger fleets are several of them. [-]"""
-SPREAD = 6.0
-"""Ratio to the least need up to which the best mapping of each number of attention replicas is tried with all engines.
+"""Pairs of a prefill and a decode mapping per engine whose pools are sized: the cheapest, the cheapest with replicas
+inside a server, and the number with replicas of equal sizes. [-]
 """
+LARGEST = 1024.0
+"""Most accelerators of one deployment with separate pools: larger fleets consist of several. [-]"""
+SPREAD = 6.0
+"""Largest ratio to the least need at which all engines run the best mapping of a number of attention replicas. [-]"""
 _FACTORS = {DPA: (0.5, 2.0), EP: (0.25, 0.5, 2.0, 4.0)}
-"""Attention replicas and expert groups that are tried over those of the best mappings. [-]"""
+"""Trial attention replicas and expert groups over the best mapping's. [-]"""
 _PROBE, _DECODERS = 31.0, 8.0
-"""Replicas of the other pool beside each replica of one pool whose rate is sought, and how many of these that decode:
-the few requests of each need not be a whole number. [-]"""
+"""Replicas of the other pool per replica of the probed pool, and decode replicas of a probe: enough that the few
+requests of each need not be a whole number. [-]
+"""
 _FEW = 16.0
-"""Requests of a copy below which copies of several replicas are tried: as many need not run on each. [-]"""
+"""Requests of a copy below which copies of several replicas are tried, so that requests need not divide evenly. [-]"""
 _ROOMY = CHUNKS[:2]
-"""Tokens of a prefill pass of which the first that fits is tried first. [-]"""
+"""Prefill token budgets of the first round; the first that fits counts. [-]"""
 _NEXT = (-2.0, -1.0, 0.0, 1.0)
-"""Numbers of replicas of a pool that are tried around the best. [-]"""
+"""Trial changes to the best number of replicas of a pool. [-]"""
 _QUEUED = (0.1, 0.4, 1.0)
-"""Times to the first token, over their target, for which requests in flight follow from a rate. [-]"""
+"""Trial times to the first token over their target, from which requests in flight follow for a rate. [-]"""
 _LOADS, _FILLED, _SIZED, _SEVERAL = 12, (1.0, 1.15), (0.5, 1.3), (1.0, 2.0)
-"""Loads that are tried at once, and their range over a load that is kept or estimated. [-]"""
+"""Loads per evaluation, and their range around a feasible or estimated load. [-]"""
 
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 STATE = ("fits", "tpot", "ttft", "max_batch_size", "tokens_per_second")
-"""Results that say how much a plan serves at the most within its targets, and whether it keeps them at its load."""
+"""Results that give the largest load within the targets, and whether a plan satisfies them at its own load."""
 
 
 class FleetSearch:
@@ -103,10 +104,10 @@ class FleetSearch:
         catalog: Catalog,
         wide_cache: str = "",
     ) -> None:
-        """``formats``: plans of one replica, a row for each format of the weights. ``engines``: to compare.
+        """``formats``: plans of one replica, a row for each weight format. ``engines``: to compare.
 
-        ``machines``: of the formats and of a prefill pool. ``wide_cache``: precision of the cache that is tried beside
-        that of the formats, if any.
+        ``machines``: of the formats and of a prefill pool. ``wide_cache``: alternative precision of the KV cache, if
+        any.
         """
         self.formats, self.engines, self.demand, self.catalog = formats, engines, demand, catalog
         self.machines = machines
@@ -122,8 +123,8 @@ class FleetSearch:
         parts = self.refined([WHOLE] * (ONE in modes) + [DECODE, PREFILL] * pools)
         items = []
         if WHOLE in parts:
-            own = [parts[WHOLE].best(EACH, "software"), parts[WHOLE].smallest().best(2, "software")]
-            alone = self.queued(Probed.joined(own).plans)
+            best_copies = [parts[WHOLE].best(EACH, "software"), parts[WHOLE].smallest().best(2, "software")]
+            alone = self.queued(Probed.joined(best_copies).plans)
             items += [alone, self.of_several(alone)]
         if DECODE in parts and PREFILL in parts:
             items.append(self.two_pools(parts[DECODE], parts[PREFILL]))
@@ -132,10 +133,10 @@ class FleetSearch:
             return []
         plans = stacked(items)
         results = evaluate(plans, self.catalog)
-        kept = np.flatnonzero(self.demand.kept(results)).tolist()
+        feasible = np.flatnonzero(self.demand.kept(results)).tolist()
         best: dict[tuple[str, str], Fleet] = {}
-        for one in sorted((self.fleet(plans.take([row]), results.take([row])) for row in kept), key=_order):
-            best.setdefault((str(one.plan["software"][0]), str(one.plan["mode"][0])), one)
+        for fleet in sorted((self.fleet(plans.take([row]), results.take([row])) for row in feasible), key=_order):
+            best.setdefault((str(fleet.plan["software"][0]), str(fleet.plan["mode"][0])), fleet)
         return list(best.values())
 
     def fleet(self, plan: Table, results: Table) -> Fleet:
@@ -157,25 +158,25 @@ class FleetSearch:
     # --- mappings
 
     def sizes(self, part: str) -> list[float]:
-        """Sizes of a replica to try first."""
+        """Replica sizes of the first round."""
         machine, size = self.machine(part), self.demand.size
         most = MOST_RANKS if self.experts and part != PREFILL else max(MOST_DENSE, machine.unit)
         most = min(machine.most, MOST_RANKS, most)
-        sizes = sorted({one for one in (*COPY_SIZES, machine.unit, MOST_RANKS) if one <= most})
+        sizes = sorted({number for number in (*COPY_SIZES, machine.unit, MOST_RANKS) if number <= most})
         if size != size:
             return sizes
         if part != WHOLE:
-            return [one for one in sizes if one < size]
-        return [one for one in divisors(size) if one <= most] or [size]
+            return [number for number in sizes if number < size]
+        return [number for number in divisors(size) if number <= most] or [size]
 
     def machine(self, part: str) -> Machine:
-        """The machine that a part of a fleet runs on."""
+        """The machine of a part of a fleet."""
         return self.machines.prefill if part == PREFILL else self.machines.own
 
     def mapped(self, part: str, sizes: Sequence[float], given: Mapping[str, float], every: bool = False) -> Table:
-        """Mappings of replicas of some sizes, of every format; tokens are sent to experts by node where that differs.
+        """Mappings of replicas of some sizes, for every weight format; multi-node mappings dispatch tokens by node.
 
-        ``given``: degrees that are fixed. ``every``: all divisors, not halves of halves alone.
+        ``given``: fixed degrees. ``every``: all divisors instead of repeated halves.
         """
         rows: list[tuple[float, float, float]] = []
         for size in sizes:
@@ -200,9 +201,9 @@ class FleetSearch:
         return self.with_copies(part, with_columns(plans, expert_dispatch="nodes", two_batch_overlap=0.0))
 
     def fits(self, tried: Mapping[str, Table]) -> dict[str, np.ndarray]:
-        """Which plans of each part are legal, start and fit in memory."""
+        """Whether plans of each part are legal, start and fit in memory."""
         fits = {part: np.zeros(0, dtype=bool) for part in tried}
-        # Rules of stacks read the modes of all plans together: plans of one pool and of two are checked apart.
+        # Rules of software read the modes of all plans together, so plans of one pool and of two are checked apart.
         for whole in (True, False):
             plans = {
                 part: self.stated(part, own) for part, own in tried.items() if len(own) and (part == WHOLE) == whole
@@ -214,7 +215,7 @@ class FleetSearch:
         return fits
 
     def fitting(self, plans: Table) -> np.ndarray:
-        """Which plans of one mode are legal, start and fit in memory."""
+        """Whether plans of one mode are legal, start and fit in memory."""
         known = fitting(plans, self.catalog)
         fits = np.ones(len(plans), dtype=bool) if known is None else np.asarray(known["fits"] == 1.0)
         rows = np.flatnonzero(fits)
@@ -222,11 +223,11 @@ class FleetSearch:
         return fits
 
     def starting(self, plans: Table) -> np.ndarray:
-        """Which plans their engine starts."""
+        """Whether the engine of each plan starts it."""
         return np.array([not reason for reason in refused_reasons(plans, self.catalog)], dtype=bool)
 
     def roomy(self, tried: Mapping[str, Table], number: int = 1) -> dict[str, Table]:
-        """Of each ``number`` plans of a part the first that has room in memory, with the largest pass that fits."""
+        """Of each ``number`` plans of a part the first that fits in memory, with the largest prefill budget."""
         every = {part: crossed(plans, CHUNK, _ROOMY) for part, plans in tried.items()}
         chosen = {}
         for part, fits in self.fits(every).items():
@@ -236,31 +237,35 @@ class FleetSearch:
         return chosen
 
     def on_engines(self, part: str, known: Probed) -> Table:
-        """Mappings with each engine that starts them: the best of each size with options, and the best of each number
-        of attention replicas.
+        """Mappings with each engine that starts them: the best of each size with options, and of each number of
+        replicas.
         """
         plans = []
         named = self.stated(part, crossed(known.plans, "software", self.engines))
         for engine, starts in zip(self.engines, self.starting(named).reshape(-1, len(self.engines)).T, strict=True):
             if not starts.any():
                 continue
-            own = known.take(np.flatnonzero(starts))
-            best = own.near().best(OF_SIZE, TP).plans
+            startable = known.take(np.flatnonzero(starts))
+            best = startable.near().best(OF_SIZE, TP).plans
             tried = [best, *self.other_options(best)]
             if len(self.engines) > 1:
-                tried.append(own.take(np.flatnonzero(own.need <= SPREAD * own.need.min())).best(1, TP, DPA).plans)
+                tried.append(
+                    startable.take(np.flatnonzero(startable.need <= SPREAD * startable.need.min()))
+                    .best(1, TP, DPA)
+                    .plans
+                )
             plans.append(with_columns(stacked(tried), software=engine))
         return stacked(plans)
 
     def other_options(self, plans: Table) -> list[Table]:
-        """Plans with one option changed: precision of the cache and, of those that send tokens to experts, two-batch
-        overlap and by node or rank by rank.
+        """Plans with one option changed: KV-cache precision and, for MoE dispatch, two-batch overlap and dispatch by
+        rank.
         """
         results = []
         if self.wide_cache:
-            own = str(self.formats["kv_precision"][0])
+            narrow = str(self.formats["kv_precision"][0])
             is_wide = plans.text("kv_precision") == self.wide_cache
-            results.append(with_columns(plans, kv_precision=np.where(is_wide, own, self.wide_cache)))
+            results.append(with_columns(plans, kv_precision=np.where(is_wide, narrow, self.wide_cache)))
         if self.experts:
             sent = plans.take(np.flatnonzero(plans.number(DPA) > 1.0))
             direct = sent.take(np.flatnonzero(sent.text(DISPATCH) == "nodes"))
@@ -269,9 +274,9 @@ class FleetSearch:
         return [own for own in results if len(own)]
 
     def refined(self, parts: Sequence[str]) -> dict[str, Probed]:
-        """Mappings of copies and pools, coarse first: with one engine; then all engines; then options and neighbours.
+        """Mappings of copies and pools, coarse to fine: one budget on every engine, then options, then neighbours.
 
-        ``parts``: copies with one pool, decoding and prefill replicas. Returns what each needs.
+        ``parts``: copies with one pool, decode and prefill replicas. Returns the accelerators that each mapping needs.
         """
         given = {part: {} if part == PREFILL else self.given for part in parts}
         sizes = {part: [given[part][TP]] if TP in given[part] else self.sizes(part) for part in parts}
@@ -296,7 +301,7 @@ class FleetSearch:
         return {part: Probed.joined([own, more[part]]) if part in more else own for part, own in result.items()}
 
     def beside(self, part: str, near: Table, given: Mapping[str, float]) -> Table:
-        """Mappings with fewer and with more attention replicas or expert groups than others, and with other options."""
+        """Mappings with fewer and with more attention replicas or expert groups, and with other options."""
         result = self.other_options(near)
         for name, factors in _FACTORS.items() if self.experts else ((DPA, _FACTORS[DPA]),):
             for factor in factors if name not in given else ():
@@ -308,31 +313,33 @@ class FleetSearch:
         return self.with_copies(part, plans) if self.experts else plans
 
     def with_copies(self, part: str, plans: Table) -> Table:
-        """Plans with as many copies of experts as groups beyond the experts take, and no option without a meaning."""
+        """Plans with redundant experts for groups beyond the number of experts, and without options that have no
+        effect.
+        """
         copied, alone = np.maximum(plans.number(EP) - self.experts, 0.0), plans.number(DPA) == 1.0
         overlapped = np.where(alone, 0.0, plans.number("two_batch_overlap"))
         sent = np.where(alone | (plans.number(TP) <= self.machine(part).inner), "ranks", plans.text(DISPATCH))
         return with_columns(plans, redundant_experts=copied, two_batch_overlap=overlapped, expert_dispatch=sent)
 
     def between(self, part: str, near: Table, engine: str, sizes: Sequence[float], given: Mapping[str, float]) -> Table:
-        """Mappings of sizes between those of the best of an engine and their neighbours."""
-        own = near.take(np.flatnonzero(near.text("software") == engine)[:1])
-        if not len(own):
-            return own
-        best = float(own.number(TP)[0])
+        """Mappings of sizes between an engine's best size and its neighbours."""
+        of_engine = near.take(np.flatnonzero(near.text("software") == engine)[:1])
+        if not len(of_engine):
+            return of_engine
+        best = float(of_engine.number(TP)[0])
         machine = self.machine(part)
         sold = sold_counts(machine.unit, machine.most, min(AROUND * best, MOST_RANKS))
         between = sold[(sold > best / AROUND) & ~np.isin(sold, sizes)]
         if self.demand.size == self.demand.size:
             between = between[between < self.demand.size]
         if not len(between):
-            return own.take(slice(0))
+            return of_engine.take(slice(0))
         between = between[np.unique(np.linspace(0, len(between) - 1, MOST_AROUND).round().astype(np.int64))]
-        options = {name: own[name][0] for name in ("software", "kv_precision", *OPTIONS) if name in own}
+        options = {name: of_engine[name][0] for name in ("software", "kv_precision", *OPTIONS) if name in of_engine}
         return with_columns(self.mapped(part, between.tolist(), given, every=True), **options)
 
     def probed(self, tried: Mapping[str, Table]) -> dict[str, Probed]:
-        """What plans of each part that fit need: all are evaluated together at their largest loads within targets."""
+        """Accelerators that plans of each part need, from one evaluation at their largest loads within targets."""
         plans = {part: self.stated(part, own.take(distinct_rows(own))) for part, own in tried.items()}
         some = {part: own for part, own in plans.items() if len(own)}
         if not some:
@@ -346,7 +353,7 @@ class FleetSearch:
         return result
 
     def stated(self, part: str, plans: Table) -> Table:
-        """Plans of copies with one pool, or of a replica of a pool beside as many of the other as never limit it."""
+        """One-pool copies, or a replica of a pool beside enough replicas of the other pool not to limit it."""
         size = plans.number(TP)
         if part == WHOLE:
             given = self.demand.size
@@ -363,8 +370,8 @@ class FleetSearch:
         return with_columns(plans, ttft_target=first, tpot_target=NEVER if part == PREFILL else self.demand.tpot)
 
     def scored(self, part: str, plans: Table, results: Table) -> Probed:
-        """Accelerators that plans of a part need. Their load becomes the largest that keeps the targets: of a copy, or
-        the batch of a decoding replica.
+        """Accelerators that plans of a part need. Each plan gets its largest load within targets: of a copy, or the
+        batch of a decode replica.
         """
         demand, size = self.demand, plans.number(COUNT if part == WHOLE else TP)
         batch = np.nan_to_num(results.number("batch_at_targets"))
@@ -383,7 +390,7 @@ class FleetSearch:
         return Probed.of(plans, np.ceil(copies * (1.0 - ROUND)) * size, copies * size)
 
     def queued(self, plans: Table) -> Table:
-        """Plans of copies at the largest load that keeps the targets, requests that wait for memory included."""
+        """Plans of copies at the largest load within the targets, including requests that wait for memory."""
         wait = self.demand.first / ((self.output - 1.0) * self.demand.tpot) if self.output > 1.0 else 0.0
         if self.demand.first >= NEVER or self.demand.load == self.demand.load or not len(plans):
             return plans
@@ -416,29 +423,29 @@ class FleetSearch:
         return best if self.demand.load == self.demand.load else self.filled(best, best.number(LOAD), _FILLED)
 
     def paired(self, decode: Probed, prefill: Probed) -> Pairs:
-        """The cheapest pairs of a decoding and a prefill mapping of each engine that one plan can state."""
-        one, other = (part.plans for part in (decode, prefill))
-        rows, columns = (index.ravel() for index in np.indices((len(one), len(other))))
+        """The cheapest pairs of a decode and a prefill mapping of each engine that one plan can state."""
+        decoders, prefillers = (part.plans for part in (decode, prefill))
+        rows, columns = (index.ravel() for index in np.indices((len(decoders), len(prefillers))))
         same = np.ones(len(rows), dtype=bool)
         for name in ("software", "precision", "activation_precision", "kv_precision", "wide_attention"):
-            if name in one:
-                same &= same_values(one[name][rows], other[name][columns])
+            if name in decoders:
+                same &= same_values(decoders[name][rows], prefillers[name][columns])
         for name in OPTIONS if self.experts else ():
-            free = self.free(DECODE, name, one)[rows] | self.free(PREFILL, name, other)[columns]
-            same &= free | same_values(one[name][rows], other[name][columns])
+            free = self.free(DECODE, name, decoders)[rows] | self.free(PREFILL, name, prefillers)[columns]
+            same &= free | same_values(decoders[name][rows], prefillers[name][columns])
         rows, columns = rows[same], columns[same]
-        rates = one.number(TP) / decode.need, other.number(TP) / prefill.need
-        plans = one.take(rows)
-        chosen = {f"prefill_{name}": other.number(name)[columns] for name in DEGREES}
-        chosen[CHUNK] = other.number(CHUNK)[columns]
+        rates = decoders.number(TP) / decode.need, prefillers.number(TP) / prefill.need
+        plans = decoders.take(rows)
+        chosen = {f"prefill_{name}": prefillers.number(name)[columns] for name in DEGREES}
+        chosen[CHUNK] = prefillers.number(CHUNK)[columns]
         if self.machines.unlike:
             chosen["prefill_accelerator"] = np.full(len(rows), self.machines.prefill.accelerator, dtype=object)
         if self.experts:
             for name in OPTIONS:
-                chosen[name] = np.where(self.free(DECODE, name, plans), other[name][columns], plans[name])
-            copied = plans.number("redundant_experts"), other.number("redundant_experts")[columns]
+                chosen[name] = np.where(self.free(DECODE, name, plans), prefillers[name][columns], plans[name])
+            copied = plans.number("redundant_experts"), prefillers.number("redundant_experts")[columns]
             chosen["redundant_experts"] = np.maximum(*copied)
-        pairs = Pairs(with_columns(plans, **chosen), rates[1][columns], rates[0][rows], one.number(LOAD)[rows])
+        pairs = Pairs(with_columns(plans, **chosen), rates[1][columns], rates[0][rows], decoders.number(LOAD)[rows])
         rate, share = self.rates(pairs)
         size, other_size = (pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
         need = self.machines.priced((rate * size / pairs.decode, rate * other_size / pairs.prefill))
@@ -453,13 +460,13 @@ class FleetSearch:
         return pairs.take(np.union1d(cheap, first_of_keys(small, engines[small].tolist(), SMALL)))
 
     def free(self, part: str, option: str, plans: Table) -> np.ndarray:
-        """Replicas of a pool that any value of an option suits: they send tokens to no expert, or not beyond a node."""
+        """Whether any value of an option suits replicas: they dispatch no tokens to experts, or only inside a node."""
         inside = (plans.number(TP) <= self.machine(part).inner) & (option == DISPATCH)
         return np.asarray((plans.number(DPA) == 1.0) | inside)
 
     def rates(self, pairs: Pairs) -> tuple[Array, Array]:
-        """Requests per second of the demand if the first token took no time [request/s], and the share of them if it
-        took as long as its target [-].
+        """Request rate of the demand for instant first tokens [request/s], and its share for first tokens at the target
+        [-].
         """
         if self.demand.is_rate:
             return np.full(len(pairs.batch), self.demand.rate), np.ones(len(pairs.batch))
@@ -468,7 +475,7 @@ class FleetSearch:
         return np.asarray(self.demand.users / decode_time), np.asarray(decode_time / (decode_time + first))
 
     def sized(self, pairs: Pairs) -> Probed:
-        """Pools of pairs in whole replicas around what the demand asks for, those that keep the targets."""
+        """Pools of pairs in whole replicas around the demand, within the targets."""
         demand = self.demand
         rate, share = self.rates(pairs)
         size, other = (pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
@@ -487,7 +494,9 @@ class FleetSearch:
             rows, decoders, prefillers = [], [], []
             for row in range(len(need)):
                 each = rate[row] / copies[row]
-                mine, theirs = (replicas_around(each / one[row], share[row]) for one in (pairs.decode, pairs.prefill))
+                mine, theirs = (
+                    replicas_around(each / rate_[row], share[row]) for rate_ in (pairs.decode, pairs.prefill)
+                )
                 grid = np.array(np.meshgrid(mine, theirs)).reshape(2, -1)
                 rows.append(np.full(grid.shape[1], row))
                 decoders.append(grid[0])
@@ -498,9 +507,9 @@ class FleetSearch:
         return Probed.joined(results)
 
     def serving(self, plans: Table, decoders: Array, prefillers: Array, users: Array, copies: Array) -> Probed:
-        """Fleets that serve so many users with copies of so many replicas of both pools.
+        """Fleets that serve ``users`` with ``copies`` of given numbers of replicas of both pools.
 
-        A copy is divided into as many smaller ones of the same share of both pools as there are.
+        A common divisor of the numbers of replicas splits a copy into smaller ones with equal shares of both pools.
         """
         given = self.demand.load
         parts = np.gcd(decoders.astype(np.int64), prefillers.astype(np.int64)) if given != given else 1
@@ -518,7 +527,7 @@ class FleetSearch:
         return result.smallest()
 
     def held(self, plans: Table, results: Table) -> np.ndarray:
-        """Where all requests in flight are decoded or prefilled; with a target of the first token some may wait."""
+        """Whether every request in flight is in prefill or decode; with a TTFT target some may wait."""
         if self.demand.first < NEVER:
             return np.ones(len(plans), dtype=bool)
         prefill = plans.number("prefill_accelerators")
@@ -527,10 +536,10 @@ class FleetSearch:
         return np.asarray(plans.number(LOAD) <= places + prompts * prefill / plans.number(f"prefill_{TP}"))
 
     def resized(self, tried: Probed) -> Probed:
-        """Fleets of pools whose numbers of replicas are next to those of some fleets."""
+        """Fleets with numbers of replicas next to given fleets."""
         plans, prefill = tried.plans, tried.plans.number("prefill_accelerators")
-        one = self.machines.priced(self.machines.counts(plans, np.ones(len(plans))))
-        copies = np.maximum(np.round(tried.fleet / one), 1.0)
+        price_of_copy = self.machines.priced(self.machines.counts(plans, np.ones(len(plans))))
+        copies = np.maximum(np.round(tried.fleet / price_of_copy), 1.0)
         if not self.demand.is_rate:
             copies = np.ceil(self.demand.users / plans.number(LOAD) * (1.0 - ROUND))
         apart = copies if self.demand.load == self.demand.load else np.ceil(copies * plans.number(COUNT) / LARGEST)
@@ -564,13 +573,13 @@ class FleetSearch:
             return Probed(plans, np.zeros(0), np.zeros(0))
         plans = self.filled(plans, np.array(loads), _SIZED)
         fleets = [self.fleet(plans.take([row]), evaluate(plans.take([row]), self.catalog)) for row in range(len(plans))]
-        used = np.array([one.used for one in fleets])
+        used = np.array([fleet.used for fleet in fleets])
         return Probed.of(plans, used, used)
 
     def filled(self, plans: Table, loads: Array, ends: tuple[float, float]) -> Table:
-        """Plans at the largest load that keeps the targets, within a range around given loads.
+        """Plans at the largest load within the targets, in a range around given loads.
 
-        Plans that keep them at none of these loads are left out.
+        Plans without such a load are left out.
         """
         if self.demand.load == self.demand.load:
             loads, ends = np.full(len(plans), self.demand.load), (1.0, 1.0)
@@ -590,9 +599,7 @@ class FleetSearch:
 
 
 def _order(fleet: Fleet) -> tuple[float, float, float, float, float]:
-    """Sort key of fleets: price of whole servers, then how near published runs are, then accelerators in use, then the
-    smaller copy, then throughput.
-    """
+    """Sort key of fleets: price of whole servers, trust, accelerators in use, size of the copy, throughput."""
     each = float(fleet.results.number("tokens_per_second_per_accelerator")[0])
     badge = BADGES.index(str(fleet.results["trust"][0])) if fleet.results["trust"][0] else len(BADGES)
     return fleet.price, badge, fleet.used, float(fleet.plan.number(COUNT)[0]), -each

@@ -1,4 +1,4 @@
-"""Forms and their answers as tables: what to serve a model on, how to train one, and a chip of one's own."""
+"""Forms and their answers as tables: machines to serve a model, a training run, and a custom chip."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ _known: WeakKeyDictionary[Catalog, dict[object, Answer]] = WeakKeyDictionary()
 PLAN = "plan"
 """Key of the plan in an answer, beside its results."""
 OTHERS = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "GB200-NVL72", "MI300X", "MI355X")
-"""Accelerators that an answer is held against, those of them that a catalog has."""
+"""Accelerators to compare an answer with, if the catalog has them."""
 
 
 def form_of(kind: str, words: Mapping[str, str], place: Place = nowhere) -> Table:
-    """A form as a table of one row, from what stands in its entries.
+    """A form as a table of one row, from the texts of its entries.
 
-    ``words``: texts by column. ``place``: names an entry in a message. Raises InputError where one is not legal.
+    ``words``: texts by column. ``place``: names an entry in a message. Raises InputError if an entry is illegal.
     """
     known = table_schema(kind).by_name
     cells = [number_of(text) if known[name].kind == "number" else text for name, text in words.items()]
@@ -60,7 +60,7 @@ def form_of(kind: str, words: Mapping[str, str], place: Place = nowhere) -> Tabl
 
 
 def first_forms(catalog: Catalog) -> Iterator[Table]:
-    """The forms of the shipped workbook as they are first, and those that it shows beside each."""
+    """Default forms of the shipped workbook and the alternatives shown next to them."""
     counts = next(row["choices"] for row in resources.rows("workbook/forms.csv") if row["column"] == "num_accelerators"
                   and row["form"] == "train")  # fmt: skip
     known = catalog.tables["accelerators"].text("accelerator")
@@ -72,19 +72,21 @@ def first_forms(catalog: Catalog) -> Iterator[Table]:
 
 
 def evaluate_forms(forms: Table, catalog: Catalog) -> Table:
-    """Answers of forms, each found by a search.
+    """Answers of forms, each from a search.
 
-    ``forms``: rows of a kind of :data:`xlperf.catalog.schema.FORMS`; what is blank or ``auto`` of a mapping is
-    searched. Returns the results of the kind, row by row; if there is no answer, numbers are NaN and ``reason`` says
-    why. Raises InputError where a name is unknown or a form lacks what its question needs.
+    ``forms``: rows of a kind of :data:`xlperf.catalog.schema.FORMS`; the search chooses blank or ``auto`` columns of
+    the mapping. Returns the results of the kind, row by row; without an answer, numbers are NaN and ``reason`` is
+    filled. Raises InputError if a name is unknown or the form lacks a necessary entry.
     """
     rows = [forms.take([row]) for row in range(len(forms))]
     beside = [_beside(form, catalog) for form in rows]
-    return answers_table(forms, [one | own for one, own in zip(answers_of(forms, catalog), beside, strict=True)])
+    return answers_table(
+        forms, [answer | more for answer, more in zip(answers_of(forms, catalog), beside, strict=True)]
+    )
 
 
 def _beside(form: Table, catalog: Catalog) -> Answer:
-    """What an answer is held against: the best way to serve beside the one that a form sets, or machines that would."""
+    """The comparison of an answer: the best way to serve beside the form's own, or other machines that would serve."""
     if form.kind != "serve":
         return {}
     form, _ = _with_exact_names(form, catalog)
@@ -103,7 +105,7 @@ def answer_of(form: Table, catalog: Catalog) -> Answer:
 
 
 def answers_of(forms: Table, catalog: Catalog) -> list[Answer]:
-    """Answers of forms, from a cache as long as the rows of the catalog that they name stay what they are.
+    """Answers of forms, from a cache that holds while the referenced catalog rows are unchanged.
 
     Chips that are not in the cache are evaluated together.
     """
@@ -126,9 +128,9 @@ def answers_of(forms: Table, catalog: Catalog) -> list[Answer]:
         if key not in cached:
             cached[key] = _SOLVERS[form.kind](form, part)
     answers = []
-    for (cached, key, *_), (_, taken) in zip(places, exact, strict=True):
+    for (cached, key, *_), (_, notes) in zip(places, exact, strict=True):
         answer = dict(cached[key])
-        answers.append(answer | {"answer": " ".join([str(answer["answer"]), *taken])} if taken else answer)
+        answers.append(answer | {"answer": " ".join([str(answer["answer"]), *notes])} if notes else answer)
     return answers
 
 
@@ -138,7 +140,7 @@ def _chips(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:
 
 
 def ways_of(form: Table, catalog: Catalog) -> tuple[Table, Table]:
-    """All ways to serve what a form asks for: plans of their copies as they are evaluated, and their answers.
+    """All ways to serve the demand of a form: evaluated plans of their copies, and their answers.
 
     ``form``: one row of kind ``serve``. Returns one row for each way, the cheapest first.
     """
@@ -152,7 +154,7 @@ def ways_of(form: Table, catalog: Catalog) -> tuple[Table, Table]:
 
 
 def plan_of(form: Table, catalog: Catalog) -> Table | None:
-    """The plan that the answer of a form is about, as it is evaluated; None if there is no answer.
+    """The evaluated plan of a form's answer; None if there is no answer.
 
     ``form``: one row of kind ``train``.
     """
@@ -161,8 +163,8 @@ def plan_of(form: Table, catalog: Catalog) -> Table | None:
 
 
 def _with_exact_names(form: Table, catalog: Catalog) -> tuple[Table, list[str]]:
-    """A form whose names are spelled as the catalog spells them, and a sentence for each name that was not."""
-    columns, said = dict(form.columns), []
+    """A form with the catalog's spelling of names, and a sentence for each changed name."""
+    columns, notes = dict(form.columns), []
     for column in form.schema.columns:
         if column.kind != "reference" or column.name not in form:
             continue
@@ -171,8 +173,8 @@ def _with_exact_names(form: Table, catalog: Catalog) -> tuple[Table, list[str]]:
         exact = catalog.taken(column.reference).get(name)
         if exact is not None:
             columns[column.name] = np.array([exact], dtype=object)
-            said.append(f"{column.name.replace('_', ' ').capitalize()} {name} taken as {exact}.")
-    return replace(form, columns=columns), said
+            notes.append(f"{column.name.replace('_', ' ').capitalize()} {name} taken as {exact}.")
+    return replace(form, columns=columns), notes
 
 
 def answers_table(forms: Table, answers: Sequence[Answer]) -> Table:
@@ -187,9 +189,9 @@ def answers_table(forms: Table, answers: Sequence[Answer]) -> Table:
 
 
 FIRST_COUNT = 256.0
-"""Accelerators that are tried first for a deadline. [-]"""
+"""Accelerators of the first trial for a deadline. [-]"""
 MOST_TURNS, EFFICIENT = 24, 0.85
-"""Numbers of accelerators tried for a deadline; accelerator time of a run over that of the first, at the least. [-]"""
+"""Trial numbers of accelerators for a deadline; least ratio of a run's accelerator time to the first trial's. [-]"""
 TERA = MILLION * MILLION
 TRAINING_PARTS = {
     "forward": "forward", "backward": "backward", "recompute": "recomputation", "tensor_parallel": "tensor parallel",
@@ -197,16 +199,16 @@ TRAINING_PARTS = {
     "pipeline_communication": "between stages", "pipeline_bubble": "pipeline bubble",
     "data_parallel": "data parallel", "optimizer": "optimizer", "overhead": "overhead",
 }  # fmt: skip
-"""Parts of a step as results name them, and in words; the first two train, the others are losses."""
+"""Parts of a step by result name, and in words; the first two train, the others are losses."""
 _MEMORY = ("weights", "gradients", "optimizer", "activations")
 _UNMEASURED = "a training stack of which no run is published"
 
 
 def train_answer(form: Table, catalog: Catalog) -> Answer:
-    """The fastest mapping of the run that a form asks for, with its time, cost and memory.
+    """The fastest mapping of a form's training run, with its time, cost and memory.
 
-    ``form``: one row of kind ``train``. Returns results of the kind ``train_results``. Raises InputError where a name
-    is unknown, or neither a number of accelerators nor a deadline is given.
+    ``form``: one row of kind ``train``. Returns results of the kind ``train_results``. Raises InputError if a name is
+    unknown, or the form lacks a number of accelerators, a deadline and a facility power limit.
     """
     count, deadline, limit = (
         float(form.number(name)[0]) for name in ("num_accelerators", "deadline", "facility_power_limit")
@@ -232,7 +234,7 @@ def train_answer(form: Table, catalog: Catalog) -> Answer:
 
 
 def _powered(form: Table, searched: Search, catalog: Catalog) -> Answer:
-    """The answer of a mapping, if it keeps the facility power limit; else why not, and what fits in it."""
+    """The answer of a mapping within the facility power limit; else the reason, and the run that the limit feeds."""
     limit = float(form.number("facility_power_limit")[0])
     answer = _run(form, searched, catalog)
     if searched.kind != GOOD or limit != limit:
@@ -249,9 +251,10 @@ def _keeps(searched: Search, deadline: float) -> bool:
 
 
 def _fewest(form: Table, deadline: float, catalog: Catalog) -> Search | None:
-    """The run on the fewest accelerators, in whole servers, that keeps a deadline; else the fastest that was tried.
+    """The run on the fewest accelerators, in whole servers, that satisfies a deadline; else the fastest run tried.
 
-    From one that fits on, numbers are tried upwards from where the deadline could be met with fewer losses.
+    Upward from the first number that fits, the trials start at the number that satisfies the deadline at 85 % of its
+    accelerator time.
     """
     counts = _promising(form, catalog)
     result, place = None, int(np.searchsorted(counts, FIRST_COUNT))
@@ -262,8 +265,8 @@ def _fewest(form: Table, deadline: float, catalog: Catalog) -> Search | None:
     if result.kind != GOOD:
         return result
     work = float(result.plans.number("num_accelerators")[0] * result.results.number("run_time")[0])
-    rest = [count for count in counts.tolist() if count >= EFFICIENT * work / deadline]
-    for count in rest[:MOST_TURNS]:
+    larger = [count for count in counts.tolist() if count >= EFFICIENT * work / deadline]
+    for count in larger[:MOST_TURNS]:
         result = _mapped(form, count, catalog)
         if _keeps(result, deadline):
             return result
@@ -288,7 +291,7 @@ def _promising(form: Table, catalog: Catalog) -> Array:
 
 
 def _stack(form: Table, catalog: Catalog) -> str:
-    """Training stack of a form's accelerator: the default, or the one that was measured on its generations."""
+    """Training software of a form's accelerator: the default, or the software measured on its generation."""
     default = str(table_schema("training").by_name["software"].default)
     row = catalog.rows("accelerators", form.text("accelerator"), form, "accelerator")
     accelerators, measured = catalog.tables["accelerators"], catalog.tables["calibration"]
@@ -377,7 +380,7 @@ def _training_sentence(form: Table, answer: Answer, cost: str) -> str:
 
 
 def _refused(form: Table, search: Search | None) -> Answer:
-    """Why no mapping meets the targets, from the one that comes nearest."""
+    """The reason why no mapping satisfies the targets, from the nearest one."""
     words = ""
     if search is not None:
         count = float(search.plans.number("num_accelerators")[0])
@@ -394,7 +397,7 @@ _WORDS = ("recompute", "pipeline_schedule", "mode")
 
 
 def without_defaults(plans: Table) -> Table:
-    """Plans with a blank in place of the counts and words that are the default of their column.
+    """Plans with blanks for the counts and words that equal the default of their column.
 
     ``plans``: training or inference plans. Recompute modules that are ``none`` are blank too.
     """

@@ -1,7 +1,7 @@
-"""Plans and results as pandas DataFrames: what ``xlperf.evaluate``, ``xlperf.explain`` and ``xlperf.search`` are.
+"""Pandas DataFrames of plans and results, for ``xlperf.evaluate``, ``xlperf.explain`` and ``xlperf.search``.
 
-Columns are named as on the sheets, with or without their unit, ``sequence length`` or ``sequence_length``; results
-have headers with units, ``step time (s)``. pandas is imported when a function is called.
+Columns are named as on the sheets, with or without their unit, ``sequence length`` or ``sequence_length``; results have
+headers with units, ``step time (s)``. A call imports pandas.
 """
 
 from __future__ import annotations
@@ -34,28 +34,15 @@ if TYPE_CHECKING:
 def evaluate(plans: Plans, catalog: Catalog | str | os.PathLike[str] | None = None) -> pd.DataFrame:
     """Results of plans, row for row, in the units of their headers.
 
-    Parameters
-    ----------
-    plans : DataFrame, mapping or iterable of mappings
-        A row for each plan; one mapping is one plan. Blank cells are defaults, ``auto`` is searched. With a
-        ``prompt length`` plans serve, else they train.
-    catalog : Catalog, str or path, optional
-        Accelerators, networks, models and prices, or a workbook that holds them; by default those that come with
-        xlperf.
-
-    Returns
-    -------
-    DataFrame
-        With the index of ``plans``; an illegal plan has NaN and says why in ``reason``.
-
-    Raises
-    ------
-    InputError
-        With a line for each cell that cannot be read.
+    ``plans``: a DataFrame, a mapping (one plan) or an iterable of mappings; blank cells have defaults, a search chooses
+    ``auto`` cells. Plans with a ``prompt length`` serve, all others train. ``catalog``: a Catalog, or the path of a
+    workbook that holds one; by default the catalog of xlperf. Returns a DataFrame with the index of ``plans``; the
+    results of an illegal plan are NaN, with the fault in ``reason``. Raises InputError with a line for each cell that
+    cannot be read.
 
     >>> plan = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 64, "tensor parallel": 8}
-    >>> found = evaluate([plan, {**plan, "tensor parallel": 3}])
-    >>> found["reason"].str.contains("tensor parallel").tolist()
+    >>> results = evaluate([plan, {**plan, "tensor parallel": 3}])
+    >>> results["reason"].str.contains("tensor parallel").tolist()
     [False, True]
     """
     frame = _frame(plans)
@@ -64,24 +51,10 @@ def evaluate(plans: Plans, catalog: Catalog | str | os.PathLike[str] | None = No
 
 
 def explain(plan: Plans, catalog: Catalog | str | os.PathLike[str] | None = None) -> pd.DataFrame:
-    """Operators of one plan: FLOP, bytes, time in full and exposed, and what bounds them.
+    """Operators of one plan: FLOP, bytes, total and exposed time, and the bottleneck of each.
 
-    Parameters
-    ----------
-    plan : DataFrame, mapping or iterable of mappings
-        One plan, as for :func:`evaluate`.
-    catalog : Catalog, str or path, optional
-        As for :func:`evaluate`.
-
-    Returns
-    -------
-    DataFrame
-        A row for each operator; none for an illegal plan.
-
-    Raises
-    ------
-    InputError
-        As :func:`evaluate`, and where there is more than one plan.
+    ``plan``, ``catalog``: as for :func:`evaluate`. Returns a row for each operator; none for an illegal plan. Raises
+    InputError as :func:`evaluate`, and if there is more than one plan.
     """
     known = _catalog(catalog)
     return _shown(explain_table(resolve(_one(plan, "explain"), known).plans, known))
@@ -96,28 +69,10 @@ def search(
 ) -> pd.DataFrame:
     """The best of all candidates of a plan with ``auto`` cells.
 
-    Parameters
-    ----------
-    plan : DataFrame, mapping or iterable of mappings
-        One plan, as for :func:`evaluate`.
-    catalog : Catalog, str or path, optional
-        As for :func:`evaluate`.
-    objective : str, optional
-        A result to make best, such as ``cost``; by default what the searched columns suggest, as for the command.
-    limits : sequence of str
-        What results must keep, such as ``ttft<=500``.
-    top : int, default 10
-        Most plans to return.
-
-    Returns
-    -------
-    DataFrame
-        Columns of the plans beside their results, the best first.
-
-    Raises
-    ------
-    InputError
-        As :func:`evaluate`, if there is more than one plan, and where an objective or limit is not a result.
+    ``plan``, ``catalog``: as for :func:`evaluate`. ``objective``: a result to optimise, such as ``cost``; by default
+    the objective of the command. ``limits``: limits on results, such as ``ttft<=500``. ``top``: most plans to return.
+    Returns the columns of the plans beside their results, the best first. Raises InputError as :func:`evaluate`, if
+    there is more than one plan, and if an objective or limit is not a result.
     """
     import pandas as pd
 

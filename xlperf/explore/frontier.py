@@ -1,7 +1,7 @@
 """Throughput against interactivity: plans of a grid at every load, and their Pareto frontier.
 
-More requests in flight give an accelerator more tokens per second and each user fewer. The frontier has the points
-of which no other gives both more.
+More requests in flight give an accelerator more tokens per second and each user fewer. No other point of the grid
+improves both rates of a frontier point.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from xlperf.explore.candidates import LOADS, NUM_POINTS, Bounds, expanded, load_
 from xlperf.explore.space import MOST_PLANS, grid
 
 SHOWN = ("tokens_per_second_per_user", "tokens_per_second_per_accelerator", "ttft", "tpot", "running_batch")
-"""Results that a table of a frontier shows unless others are asked for."""
+"""Default results in a table of a frontier."""
 _TARGETS = ("ttft_target", "tpot_target")
 
 
 class Frontier(NamedTuple):
-    """Points and the plans that give them, row by row; from the most tokens per accelerator to the most per user."""
+    """Points and their plans, row by row; from the most tokens per accelerator to the most per user."""
 
     plans: Table
     results: Table
 
 
 def loads(plans: Table, catalog: Catalog, num_points: int = NUM_POINTS, most: int = MOST_PLANS) -> Table:
-    """Every plan at several numbers of requests in flight, from one per replica to what its memory has room for.
+    """Every plan at several numbers of requests in flight, from one per replica to the memory's limit.
 
-    If a plan has targets and one pool, the last is the largest number that keeps them.
+    If a plan has targets and one pool, the last load is the largest within the targets.
 
-    ``plans``: inference plans; their own load does not matter. ``num_points``: loads of each plan at the most, in equal
-    ratios. ``most``: plans with their loads at the most. With ``concurrency``, without plans that are illegal or that
-    do not fit with a single request.
+    ``plans``: inference plans; their own load does not matter. ``num_points``: most loads per plan, in equal ratios.
+    ``most``: most plans with their loads. Returns plans with ``concurrency``, without illegal plans and plans that do
+    not fit with a single request.
     """
     index, batches, copies = load_steps(plans, catalog, num_points)
     columns = {**plans.columns, **dict.fromkeys(LOADS, np.full(len(plans), np.nan))}
     if len(index) > most:
         problem = f"the grid has {len(index):,} plans with its loads, more than {most:,} (--most of the commands)"
         raise InputError(Fault("", problem))
-    taken = Table(plans.kind, columns, plans.place, plans.auto).take(index)
-    return replace(taken, columns={**taken.columns, "concurrency": batches * copies})
+    loaded = Table(plans.kind, columns, plans.place, plans.auto).take(index)
+    return replace(loaded, columns={**loaded.columns, "concurrency": batches * copies})
 
 
 def points(
@@ -60,12 +60,11 @@ def points(
 ) -> Frontier:
     """Every plan of a grid at every load, in the order of the grid.
 
-    ``plans``: inference plans; ``auto`` means every legal value. ``values``: columns of the grid, as
-    :func:`xlperf.explore.vary.read_values` has them. A ``concurrency``, ``batch_size`` or ``request_rate`` among them
-    is the load; else :func:`loads` chooses it. ``num_points``: loads of each plan if they are chosen. ``progress``:
-    called with the number of points of each block that is done. ``**bounds``: most candidates of a plan, and most
-    accelerators tried for ``auto``. Returns plans that are legal and fit, and that keep their ``ttft_target`` and
-    ``tpot_target``. Raises InputError where the plans are of training, the grid is too large, or as
+    ``plans``: inference plans; ``auto`` means every legal value. ``values``: columns of the grid, from
+    :func:`xlperf.explore.vary.read_values`. A ``concurrency``, ``batch_size`` or ``request_rate`` among them is the
+    load; else :func:`loads` chooses it. ``num_points``: loads of each plan if they are chosen. ``progress``: called
+    with the number of points of each finished block. Returns plans that are legal, fit and satisfy their
+    ``ttft_target`` and ``tpot_target``. Raises InputError for training plans, for too large a grid, or as
     :func:`xlperf.engine.evaluate`.
     """
     if plans.kind != "inference":
@@ -73,7 +72,7 @@ def points(
     values = values or {}
     given = [name for name in LOADS if name in values]
     plans = table = expanded(plans, catalog, {*LOADS, *values}, 1 if given else num_points, **bounds)
-    if given:  # a load of the grid takes the place of that of the plan
+    if given:  # a load of the grid replaces the plan's own
         blank = np.full(len(plans), np.nan)
         table = Table(plans.kind, {**plans.columns, **dict.fromkeys(LOADS, blank)}, plans.place, plans.auto)
     most = bounds.get("most", MOST_PLANS)
@@ -99,13 +98,10 @@ def frontier(
 ) -> Frontier:
     """Pareto frontier of a grid: tokens per second of each accelerator against tokens per second of each user.
 
-    Plans compete that do the same: serve one model with prompts and outputs of one length.
+    Plans compete if they serve one model with equal prompt and output lengths. Each group is ordered from the most
+    tokens per second and accelerator to the most per user; its first point is the largest throughput under the targets.
 
-    ``values``: columns of the grid, as for :func:`points`. ``num_points``: loads of each plan if they are chosen.
-    ``progress``: called with the number of points of each block that is done. ``**bounds``: most candidates of a plan,
-    and most accelerators tried for ``auto``. From the most tokens per second and accelerator to the most per user; the
-    first is the largest throughput under the targets of the plans. Plans that do something else follow, in the order of
-    the grid. Raises InputError as :func:`points`.
+    The parameters are the same as for :func:`points`. Raises InputError as :func:`points`.
     """
     every = points(plans, catalog, values, num_points, progress, **bounds)
     rows = [group[unbeaten(every.results.take(group))] for group in _rivals(every.plans, catalog)]
@@ -124,10 +120,9 @@ def _rivals(plans: Table, catalog: Catalog) -> list[np.ndarray]:
 
 
 def distinguishing_columns(result: Frontier, values: Mapping[str, np.ndarray], named: bool) -> list[str]:
-    """Columns of the plans that distinguish the points of a frontier.
+    """Columns of the plans that distinguish the points of a frontier, in sheet order.
 
-    ``found``: the points. ``values``: columns of the grid. ``named``: whether the names of the plans differ. In the
-    order of the sheet.
+    ``result``: the points. ``values``: columns of the grid. ``named``: whether the names of the plans differ.
     """
     several = [
         name
@@ -142,7 +137,7 @@ def unbeaten(results: Table) -> np.ndarray:
     """Pareto-optimal rows of tokens per second of each user and of each accelerator.
 
     ``results``: of inference plans, all finite. From the most tokens per second and accelerator to the most per user;
-    of equal points the first.
+    the first of equal points counts.
     """
     user, accelerator = (results.number(f"tokens_per_second_per_{word}") for word in ("user", "accelerator"))
     return pareto_rows(-user, -accelerator)[::-1]

@@ -1,4 +1,4 @@
-"""What the log of a run rules out among the causes, and how it contradicts the plan that it is beside."""
+"""Facts in the log of a run: causes that it excludes, and settings that contradict the plan."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from xlperf.interop.logs import SETTING, Log, Logged
 from xlperf.interop.stack_rules import TITLES, stack_of_software
 
 SAME, SAME_FLOP = 1.01, 1.35
-"""Largest ratio of two settings, and of two counts of FLOP per token, that do not contradict each other: logs round,
-and stacks count attention in full or by half. [-]"""
+"""Largest ratio of two settings, and of two counts of FLOP per token, that agree: logs round, and training software
+counts attention in full or by half. [-]
+"""
 MOST_MFU = 0.75
 """Share of a peak rate that no training run reaches (heuristic, this work: published runs stay below 0.65). [-]"""
 _OF_TENSOR = ("sequence_parallel", "tensor_overlap")
-"""Columns that mean something with tensor parallelism only."""
+"""Columns that have an effect with tensor parallelism only."""
 _ALIKE = ({"megatron", "nemo"},)
-"""Stacks that write logs of one format."""
+"""Software that writes logs of one format."""
 
 
 def ruled_out(kind: str, logged: Logged) -> frozenset[Change]:
-    """Changes of ``causes.csv`` that the log of a run excludes: it states another value of a column that they set.
+    """Changes of ``causes.csv`` that the log of a run excludes, because it states another value of a changed column.
 
-    ``kind``: of the plan. ``logged``: what the log states. Changes of the machine, of times, and by a factor stay.
+    Changes of the machine, of times, and by a factor stay.
     """
     result = set()
     for change in changes(kind):
@@ -47,11 +48,13 @@ def ruled_out(kind: str, logged: Logged) -> frozenset[Change]:
 
 
 def too_slow(plan: Table, catalog: Catalog, log: Log) -> frozenset[Change]:
-    """Changes of the precision whose peak rate leaves no room for the FLOP per second that a log states.
+    """Changes to a precision whose peak rate is too low for the FLOP per second in a log.
 
     ``plan``: one training plan. ``log``: its numbers.
     """
-    rates = [one.value * UNITS[one.unit].factor for one in log.settings if one.result == "model flop rate"]
+    rates = [
+        setting.value * UNITS[setting.unit].factor for setting in log.settings if setting.result == "model flop rate"
+    ]
     if plan.kind != "training" or not rates:
         return frozenset()
     machines = catalog.tables["accelerators"]
@@ -77,7 +80,7 @@ def _excluded(kind: str, name: str, text: str, logged: Logged) -> bool:
 
 @cache
 def _value(kind: str, name: str, text: str) -> float | str:
-    """A value as a sheet has it, in the unit used inside; NaN for what is none."""
+    """A value of a sheet in the internal unit; NaN if it is not legal."""
     try:
         value: float | str = read_values(kind, [(name, [text])], "log", from_text=True)[name][0]
     except InputError:
@@ -97,10 +100,9 @@ def _same(one: float | str, other: float | str) -> bool:
 
 
 def contradictions(plan: Table, catalog: Catalog, name: str, log: Log, logged: Logged) -> list[str]:
-    """Lines that say in which settings, model or FLOP per token a log differs from the plan it is beside.
+    """Lines with the settings, model or FLOP per token in which a log differs from its plan; none if all agree.
 
-    ``plan``: one row. ``name``: of the log. ``log``: its numbers. ``logged``: its settings. Returns no line if nothing
-    that the log states differs.
+    ``plan``: one row. ``name``: of the log. ``log``: its numbers. ``logged``: its settings.
     """
     results = [*_stacks(plan, logged), *_settings(plan, log, logged), *_models(plan, catalog, logged)]
     results += _flop(plan, catalog, log)
@@ -108,9 +110,9 @@ def contradictions(plan: Table, catalog: Catalog, name: str, log: Log, logged: L
 
 
 def _stacks(plan: Table, logged: Logged) -> Iterator[str]:
-    own = stack_of_software(str(plan.filled("software")[0]))
-    if logged.stack and own and own != logged.stack and {own, logged.stack} not in _ALIKE:
-        yield f"it is of {TITLES[logged.stack]}, the plan is for {TITLES[own]}"
+    planned = stack_of_software(str(plan.filled("software")[0]))
+    if logged.stack and planned and planned != logged.stack and {planned, logged.stack} not in _ALIKE:
+        yield f"it is of {TITLES[logged.stack]}, the plan is for {TITLES[planned]}"
 
 
 def _settings(plan: Table, log: Log, logged: Logged) -> Iterator[str]:
@@ -123,29 +125,29 @@ def _settings(plan: Table, log: Log, logged: Logged) -> Iterator[str]:
     for column, text in stated.items():
         if column not in schema or (column in _OF_TENSOR and not tensor):
             continue
-        value, own = _value(plan.kind, column, text), plan.filled(column)[0]
-        if schema[column].kind == "reference" or own == "" or _same(value, own):
+        value, planned = _value(plan.kind, column, text), plan.filled(column)[0]
+        if schema[column].kind == "reference" or planned == "" or _same(value, planned):
             continue
         words = "that of the plan" if column in plan else "by default that of the plan"
-        unit = 1.0 if isinstance(own, str) else float(_value(plan.kind, column, "1") or 1.0)
-        shown = str(own) if isinstance(own, str) else f"{own / unit:.6g}"
+        unit = 1.0 if isinstance(planned, str) else float(_value(plan.kind, column, "1") or 1.0)
+        shown = str(planned) if isinstance(planned, str) else f"{planned / unit:.6g}"
         if schema[column].kind == "flag":
-            shown = "yes" if own else "no"
+            shown = "yes" if planned else "no"
         yield f"its {column.replace('_', ' ')} is {text}, {words} {shown}"
 
 
 def _models(plan: Table, catalog: Catalog, logged: Logged) -> Iterator[str]:
-    """A model that is described, or named, otherwise than the plan's."""
+    """A contradiction between the log's description or name of the model and the plan."""
     models = catalog.tables["models"]
     model = str(with_exact_names(plan, catalog)["model"][0])
-    told = {**logged.columns, **logged.quantities}
-    wrong = contradicted(told, model, models)
+    stated = {**logged.columns, **logged.quantities}
+    wrong = contradicted(stated, model, models)
     if wrong:
-        fitting, _ = described_models(told, models, False)
+        fitting, _ = described_models(stated, models, False)
         yield f"its {wrong}: it is no {model}" + (f" but {' or '.join(fitting)}" if fitting else "")
         return
-    names = [" ".join(told[key] for key in keys if told.get(key)) for keys in (("@model", "@flavor"), ("@named",))]
-    named = named_model([one for one in names if one], models)
+    names = [" ".join(stated[key] for key in keys if stated.get(key)) for keys in (("@model", "@flavor"), ("@named",))]
+    named = named_model([name for name in names if name], models)
     if named and named != model and _shape(models, named) != _shape(models, model):
         yield f"its model is {named}, that of the plan {model}"
 
@@ -157,7 +159,7 @@ def _shape(models: Table, name: str) -> tuple[float, ...]:
 
 
 def _flop(plan: Table, catalog: Catalog, log: Log) -> Iterator[str]:
-    measured = {one.result: one.value * UNITS[one.unit].factor for one in (*log.results, *log.settings)}
+    measured = {entry.result: entry.value * UNITS[entry.unit].factor for entry in (*log.results, *log.settings)}
     if plan.kind != "training" or "model flop rate" not in measured:
         return
     results = evaluate(plan, catalog)
@@ -165,11 +167,11 @@ def _flop(plan: Table, catalog: Catalog, log: Log) -> Iterator[str]:
         float(results.number(result)[0])
         for result in ("model_flop_rate", "tokens_per_second_per_accelerator", "step_time")
     )
-    own_tokens = measured.get("tokens per second per accelerator", 0.0)
-    if not own_tokens and "step time" in measured:
-        own_tokens = tokens * step / measured["step time"]
-    if own_tokens > 0.0 and tokens > 0.0:
-        logged, planned = measured["model flop rate"] / own_tokens, rate / tokens
+    token_rate = measured.get("tokens per second per accelerator", 0.0)
+    if not token_rate and "step time" in measured:
+        token_rate = tokens * step / measured["step time"]
+    if token_rate > 0.0 and tokens > 0.0:
+        logged, planned = measured["model flop rate"] / token_rate, rate / tokens
         if not 1.0 / SAME_FLOP <= logged / planned <= SAME_FLOP:
             yield (
                 f"its TFLOP/s give {logged / 1e9:.4g} GFLOP per token, the plan has "

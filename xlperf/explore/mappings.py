@@ -1,4 +1,4 @@
-"""What ``auto`` tries: parallel degrees, batches and schedules, and numbers of accelerators as they are sold."""
+"""Values of ``auto``: parallel degrees, batches and schedules, and numbers of accelerators as they are sold."""
 
 from __future__ import annotations
 
@@ -40,25 +40,23 @@ from xlperf.explore.space import (
 )
 
 MOST_MICRO_BATCH = 64.0
-"""Largest micro batch that is tried if the global batch is left open. [-]"""
+"""Largest trial micro batch if the global batch is blank. [-]"""
 POOL_PARTS = 16.0
-"""Into how many parts accelerators are divided at least where the pools share them out. [-]"""
+"""Least number of steps in which the size of a separate pool varies. [-]"""
 
 
 class PartialTraining(PartialPlan, TrainingPlan):
-    """Training plans of which some searched columns are not chosen yet."""
+    """Training plans with some searched columns still open."""
 
     blanks = BLANKS
 
 
 def cross_training(space: Space) -> None:
-    """Cross a space of training plans with every column that is searched.
+    """Cross a space of training plans with every searched column.
 
-    Of values that make the same plan all but the first are left out; a schedule gpipe is not tried, which takes as
-    long as 1f1b and more memory.
-
-    ``space``: as :func:`xlperf.explore.space.space_of` has it; is changed. Raises InputError where there are too many
-    plans.
+    Of values that make the same plan only the first counts; the search skips the schedule gpipe, which takes as long as
+    1f1b and more memory. ``space``: from :func:`xlperf.explore.space.space_of`; is changed. Raises InputError if there
+    are too many plans.
     """
     space.cross_accelerators()
     _cross_ranks(space)
@@ -76,23 +74,23 @@ def cross_training(space: Space) -> None:
 
 
 def equal_chunks(chunks: Array, stages: Array, layers: Array) -> Mask:
-    """Where chunks of stages have as many layers each, the embedding and the output projection counted or not."""
+    """Whether chunks of stages have equal numbers of layers, with or without embedding and output projection."""
     whole = [divides(chunks * stages, layers + more) for more in range(int(PLACEHOLDERS) + 1)]
     return np.asarray((chunks == 1.0) | np.logical_or.reduce(whole))
 
 
 def _known_ranks(plan: PartialPlan, dimensions: Sequence[Dimension]) -> Array:
-    """Product of the degrees that are chosen so far."""
+    """Product of the degrees chosen so far."""
     return np.asarray(np.prod([plan.known(each.size) for each in dimensions], axis=0))
 
 
 def _divided(number: Array, dimension: Dimension, model: Model) -> Array:
-    """Number whose divisors are candidates of a degree: of ranks, and of what the dimension divides in the model."""
+    """Number whose divisors are candidates of a degree: common divisor of the ranks and of the model's dimension."""
     return number if dimension.divides is None else common_divisor(number, dimension.divides(model))
 
 
 def _cross_ranks(space: Space) -> None:
-    """Dimensions of all ranks: divisors of the accelerators that the degrees before them leave."""
+    """Dimensions of all ranks: divisors of the accelerators that the earlier degrees leave."""
     for dimension in RANKS:
 
         def fits(plan: PartialTraining, dimension: Dimension = dimension) -> Mask:
@@ -109,7 +107,7 @@ def _cross_ranks(space: Space) -> None:
 
 
 def _cross_experts(space: Space) -> None:
-    """Dimensions of the experts: divisors of the ranks of a stage."""
+    """Expert dimensions: divisors of the ranks of a stage."""
     for dimension in EXPERT_STAGE:
         plan = space.plan()
         space.cross(dimension.size, divisors, _divided(plan.stage_ranks, dimension, plan.model))
@@ -126,7 +124,7 @@ def _cross_context_method(space: Space) -> None:
 
 
 def _cross_schedules(space: Space) -> None:
-    """Chunks of the stages, micro batch and schedule."""
+    """Virtual-pipeline chunks, micro batch and schedule."""
 
     def even(plan: PartialTraining) -> Mask:
         return equal_chunks(plan.virtual_pipeline, plan.known("pipeline_parallel"), plan.model.num_layers)
@@ -152,24 +150,24 @@ def _up_to(most: float) -> list[float]:
 
 
 def _micro_batches(of_replica: float) -> list[float]:
-    """Micro batches to try: divisors of the batch of a replica, powers of two if that is left open."""
+    """Trial micro batches: divisors of a replica's batch, or powers of two if the batch is blank."""
     return powers_of_two(MOST_MICRO_BATCH) if np.isnan(of_replica) else divisors(of_replica)
 
 
 class PartialInference(PartialPlan, InferencePlan):
-    """Inference plans of which some searched columns are not chosen yet; of separate pools the decoding one."""
+    """Inference plans with some searched columns still open; the decode pool of separate pools."""
 
     pool = ""
     open = frozenset({"batch_size", "concurrency"})
 
     @cached_property
     def separate(self) -> Mask:
-        """Where a pool of its own prefills."""
+        """Whether a separate pool prefills."""
         return np.asarray(self.filled("mode") == "disaggregated")
 
     @cached_property
     def unsized(self) -> Mask:
-        """Where pools share the accelerators in a way that is not chosen yet."""
+        """Whether the sizes of separate pools are still open."""
         try:
             self.filled("prefill_accelerators"), self.filled("expert_accelerators")
         except NotChosen:
@@ -178,7 +176,7 @@ class PartialInference(PartialPlan, InferencePlan):
 
     @cached_property
     def most_accelerators(self) -> Array:
-        """Accelerators of the pool; all if there is one, or where pools are not sized yet. [-]"""
+        """Accelerators of the pool; all if there is one pool, or if pools have no sizes yet. [-]"""
         total = self.filled("num_accelerators")
         sized = self.separate & ~self.unsized
         if not sized.any():
@@ -197,66 +195,64 @@ class PartialInference(PartialPlan, InferencePlan):
 
     @cached_property
     def split(self) -> Mask:
-        """Where decoding has, or will have, a pool for the experts."""
+        """Whether decoding has, or will have, an expert pool."""
         if "expert_accelerators" in self._space.asked:
             return self.separate
         return np.asarray(self.separate & ~np.isnan(self.filled("expert_accelerators")))
 
     def computes(self, part: float) -> Array | None:
-        """1 if the pool computes a part of its layers, 0 where not."""
+        """1 if the pool computes a part of its layers, otherwise 0."""
         return np.where(self.split & (self.pool == "") & (part == LayerPart.EXPERTS), 0.0, 1.0)
 
     @cached_property
     def expert_parallel(self) -> Array:
-        """Degree inside the pool; 1 if the experts have one of their own. [-]"""
+        """Expert-parallel degree inside the pool; 1 if the experts have a separate pool. [-]"""
         return np.where(self.split & (self.pool == ""), 1.0, self.filled("expert_parallel"))
 
     @cached_property
     def known_ranks(self) -> Array:
-        """Ranks of a replica by the degrees that are chosen so far. [-]"""
+        """Ranks of a replica by the degrees chosen so far. [-]"""
         return np.asarray(np.prod([self.known(each.size) for each in REPLICA], axis=0))
 
     @cached_property
     def two_batch_overlap(self) -> Array:
-        """As stated; of separate pools it is enough that one of them sends tokens to experts. [-]"""
+        """Two-batch overlap of one pool; separate pools leave it open, since either may dispatch. [-]"""
         if self.separate.any():
             raise NotChosen
         return self.filled("two_batch_overlap")
 
     @mask
     def sent_to_nodes(self) -> Mask:
-        """Tokens are sent to nodes; of separate pools it is enough that one of them sends tokens to experts."""
+        """Dispatch by node in one pool; separate pools leave it open, since either may dispatch tokens to experts."""
         if self.separate.any():
             raise NotChosen
         return np.asarray(self.filled("expert_dispatch") == "nodes")
 
 
 class PartialPrefill(PartialInference):
-    """The pool that prefills: a degree of its own that is blank is that of the pool that decodes."""
+    """The prefill pool: a blank degree of its own defaults to the decode pool's."""
 
     pool = "prefill_"
 
     @property
     def concerned(self) -> Mask:
-        """Where there is such a pool."""
+        """Whether a plan has a prefill pool."""
         return self.separate
 
     def filled(self, name: str) -> np.ndarray:
-        """A column as the plans state it for this pool."""
-        own = super().filled(name)
+        """A column of the plans for this pool."""
+        shared = super().filled(name)
         if name not in POOL_DEGREES:
-            return own
+            return shared
         given = super().filled(f"prefill_{name}")
-        return np.where(np.isnan(given), own, given)
+        return np.where(np.isnan(given), shared, given)
 
 
 def cross_inference(space: Space) -> None:
-    """Cross a space of inference plans with every column that is searched but those of the load.
+    """Cross a space of inference plans with every searched column except the load.
 
-    Of values that make the same plan all but the first are left out.
-
-    ``space``: as :func:`xlperf.explore.space.space_of` has it; is changed. Raises InputError where there are too many
-    plans.
+    Of values that make the same plan only the first counts. ``space``: from :func:`xlperf.explore.space.space_of`; is
+    changed. Raises InputError if there are too many plans.
     """
     space.cross("mode", column("inference", "mode").choices)
     space.cross_accelerators()
@@ -278,22 +274,22 @@ def cross_inference(space: Space) -> None:
 
 
 def _dispatched(plan: PartialPlan) -> Mask:
-    """Where tokens are sent to experts by the ranks that hold their attention."""
+    """Whether attention ranks dispatch tokens to experts."""
     return np.asarray((plan.model.num_experts > 0.0) & (plan.known("data_parallel_attention") > 1.0))
 
 
 def _cross_degrees(space: Space, record: type[PartialInference]) -> None:
-    """Degrees of the decoding pool, or of the only one, or of the prefill pool."""
+    """Degrees of one pool: the only one, the decode pool or the prefill pool."""
 
     def fits(plan: PartialPlan) -> Mask:
         """Whether replicas divide the accelerators of their pool; of unsized pools, whether both have room."""
-        own = plan.seen_as(record)
+        pool = plan.seen_as(record)
         other = plan.seen_as(PartialInference).known_ranks if record.pool else 1.0
-        room = own.known_ranks + other <= own.most_accelerators
-        return np.where(own.unsized, room, divides(own.known_ranks, own.most_accelerators))
+        room = pool.known_ranks + other <= pool.most_accelerators
+        return np.where(pool.unsized, room, divides(pool.known_ranks, pool.most_accelerators))
 
     def left() -> Array:
-        """What is left of the accelerators for a replica; of pools without a size all of them and, to tell, a half."""
+        """Accelerators left for a replica; unsized pools get all of them plus a half, as a mark for :func:`_sizes`."""
         plan = space.plan(record)
         left = plan.most_accelerators / plan.known_ranks
         return np.asarray(np.where(plan.unsized, plan.most_accelerators + 0.5, left))
@@ -314,7 +310,7 @@ def _cross_degrees(space: Space, record: type[PartialInference]) -> None:
 
 
 def _sizes(left: float) -> list[float]:
-    """Degrees to try: divisors of what is left of the accelerators; of a half more also all powers of two."""
+    """Trial degrees: divisors of the accelerators left; an extra half adds all powers of two."""
     whole = float(np.floor(left))
     return divisors(whole) if whole == left else sorted({*divisors(whole), *powers_of_two(whole)})
 
@@ -323,19 +319,19 @@ def _cross_pools(space: Space) -> None:
     """Accelerators of the prefill pool and of the expert pool: whole replicas of all pools."""
 
     def attending(plan: PartialPlan) -> Array:
-        """Accelerators of the pools that decode, without those of the experts if they are chosen."""
+        """Accelerators of the decode pools, including the expert pool."""
         prefill = plan.filled("prefill_accelerators")
         total = plan.filled("num_accelerators")
         return np.asarray(total - np.where(np.isnan(prefill), np.floor(0.5 * total), prefill))
 
     def shared(plan: PartialPlan) -> Mask:
         decode = attending(plan)
-        own = divides(plan.seen_as(PartialPrefill).known_ranks, plan.filled("prefill_accelerators"))
+        whole = divides(plan.seen_as(PartialPrefill).known_ranks, plan.filled("prefill_accelerators"))
         try:
             decode = decode - np.nan_to_num(plan.filled("expert_accelerators"))
         except NotChosen:
-            return np.asarray(decode > 0.0) & own
-        return np.asarray(decode > 0.0) & own & divides(plan.seen_as(PartialInference).known_ranks, decode)
+            return np.asarray(decode > 0.0) & whole
+        return np.asarray(decode > 0.0) & whole & divides(plan.seen_as(PartialInference).known_ranks, decode)
 
     def with_experts(plan: PartialPlan) -> Mask:
         experts, ranks = plan.filled("expert_accelerators"), plan.seen_as(PartialInference).known_ranks
@@ -359,11 +355,11 @@ def _cross_pools(space: Space) -> None:
 
 
 _PING_PONG = (1.0, 2.0, 3.0, 4.0)
-"""Micro-batches of an attention and an expert pool to try. [-]"""
+"""Trial micro-batches of an attention and an expert pool. [-]"""
 
 
 def _pool_sizes(total: float) -> list[float]:
-    """Accelerators of the prefill pool: in steps of a power of two, of which there are 16 to 32."""
+    """Trial sizes of a separate pool: 16 to 32 steps of a power of two."""
     step = float(octave_below(max(total / POOL_PARTS, 1.0)))
     return [float(number) for number in np.arange(step, total, step)]
 
@@ -371,15 +367,15 @@ def _pool_sizes(total: float) -> list[float]:
 MOST_ACCELERATORS = 16_384
 """Largest number of accelerators tried for ``auto`` by default. [-]"""
 STEPS = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)
-"""Ratios of neighbouring numbers of accelerators that are tried, from every number sold to powers of two. [-]"""
+"""Ratios of neighbouring trial numbers of accelerators, from every number sold to powers of two. [-]"""
 _CUBES = re.compile(r"\s*(\d+)\s*d\s*of\s*(\d+)\s*", re.IGNORECASE)
 
 
 class Counts(NamedTuple):
-    """Numbers of accelerators as machines are sold, and those of them that were tried.
+    """Numbers of accelerators that are sold, and the tried ones among them.
 
     - ``sold``, ``tried``: from the smallest [-].
-    - ``unit``: accelerators of a server or pod; NaN where machines differ in it [-].
+    - ``unit``: accelerators of a server or pod; NaN if machines differ in it [-].
     """
 
     sold: Array
@@ -388,7 +384,7 @@ class Counts(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What was tried: ``all 2,051 numbers of accelerators from 1 to 16,384 tried (...)``."""
+        """The tried numbers in words: ``all 2,051 numbers of accelerators from 1 to 16,384 tried (...)``."""
         unit = f" of {self.unit:,.0f}" if self.unit == self.unit else ""
         part, near = (
             ("all", "") if len(self.tried) == len(self.sold) else (f"{len(self.tried):,} of", ", all next to the best")
@@ -399,7 +395,7 @@ class Counts(NamedTuple):
         )
 
     def between(self, counts: Array) -> Array:
-        """Numbers that are sold but were not tried, between the neighbours of some that were."""
+        """Untried numbers that are sold, between the neighbours of some tried ones."""
         places = np.searchsorted(self.tried, np.unique(counts))
         below = np.searchsorted(self.tried, self.sold, side="right")
         near = self.sold[np.isin(below, [places, places + 1])]
@@ -413,10 +409,8 @@ class Counts(NamedTuple):
 def server_sizes(plans: Table, catalog: Catalog) -> tuple[Array, Array]:
     """Accelerators of a server or pod of the machines that plans name, and of the whole network.
 
-    A server is what the outermost tier of the network joins (8 accelerators of a DGX, 72 of an NVL72), or a cube where
-    a torus is wired of cubes (64 of a TPU v4).
-
-    ``catalog``: with accelerators and networks. Returns one per plan; 1 and infinity if there is no network.
+    The outermost tier of the network joins servers (8 accelerators of a DGX, 72 of an NVL72); a torus of cubes joins
+    cubes (64 of a TPU v4). Returns one per plan; 1 and infinity if there is no network.
     """
     accelerators, networks = catalog.tables["accelerators"], catalog.tables["networks"]
     rows = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
@@ -436,10 +430,9 @@ def server_sizes(plans: Table, catalog: Catalog) -> tuple[Array, Array]:
 
 
 def sold_counts(unit: float, total: float, most: float) -> Array:
-    """Numbers of accelerators to try: powers of two, what divides a server, and whole servers.
+    """Trial numbers of accelerators, ascending: powers of two, divisors of a server, and whole servers.
 
-    ``unit``, ``total``: accelerators of a server and of the whole network [-]. ``most``: largest number [-]. The
-    smallest comes first.
+    ``unit``, ``total``: accelerators of a server and of the whole network [-]. ``most``: largest number [-].
 
     >>> sold_counts(8.0, 65536.0, 40.0).tolist()
     [1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 40.0]
@@ -457,16 +450,16 @@ def sold_counts(unit: float, total: float, most: float) -> Array:
 def thinned(counts: Array, step: float) -> Array:
     """A sparser list of numbers: the first, powers of two, and others at least a ratio above the one before.
 
-    ``counts``: from the smallest [-]. ``step``: least ratio of neighbours; 1 keeps all, from 2 on powers of two and the
-    ends stay [-].
+    ``counts``: from the smallest [-]. ``step``: least ratio of neighbours [-]; 1 returns all, 2 or more only powers of
+    two and the first.
 
     >>> thinned(sold_counts(8.0, 65536.0, 100.0), 1.5).tolist()
     [1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0]
     """
     if step <= 1.0:
         return counts
-    kept: list[float] = []
+    sparse: list[float] = []
     for count in counts.tolist():
-        if not kept or log2(count) % 1.0 == 0.0 or (step < 2.0 and count >= step * kept[-1]):
-            kept.append(count)
-    return np.array(kept)
+        if not sparse or log2(count) % 1.0 == 0.0 or (step < 2.0 and count >= step * sparse[-1]):
+            sparse.append(count)
+    return np.array(sparse)

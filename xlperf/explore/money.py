@@ -1,4 +1,4 @@
-"""Money of answers: rented and owned hours, stated prices, payment of a fleet, and prices of APIs beside it."""
+"""Cost of answers: rented and owned hours, stated prices, payment of a fleet, and API prices for comparison."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OWN, BOTH = "own", "both"
 def stated_prices(form: Table) -> dict[str, float]:
     """The hour price, energy price, PUE and grid carbon that a form states, as columns of its plan.
 
-    ``form``: one row of kind ``serve`` or ``train``. Raises InputError if it states a rent and asks for owners alone.
+    ``form``: one row of kind ``serve`` or ``train``. Raises InputError if it states a rent and asks for ownership only.
     """
     stated = {name: float(form.number(name)[0]) for name in PLAN_PRICES}
     stated = {name: value for name, value in stated.items() if value == value}
@@ -33,16 +33,16 @@ def stated_prices(form: Table) -> dict[str, float]:
 
 
 def with_prices(plans: Table, form: Table) -> Table:
-    """Plans with the prices that a form states, as :func:`stated_prices` has them."""
+    """Plans with the prices of :func:`stated_prices`."""
     stated = stated_prices(form)
     return with_columns(plans, **stated) if stated else plans
 
 
 class Hours(NamedTuple):
-    """Cost of one accelerator, [USD/s]: as it is paid, rented and owned; NaN if it is not known.
+    """Cost of one accelerator, [USD/s]: as paid, rented and owned; NaN if unknown.
 
-    ``basis`` says how it is paid, ``lacking`` why what is asked for is not known; "" if it is. ``ownership`` is the
-    plan as its owner has it, one row.
+    ``basis``: the kind of payment. ``lacking``: why a requested cost is unknown, or "". ``ownership``: ownership
+    results of the plan, one row.
     """
 
     paid: float
@@ -58,13 +58,13 @@ class Hours(NamedTuple):
         return {"hour_price": self.paid, "rented_hour_cost": self.rented, "owned_hour_cost": self.owned}
 
     def costs(self, name: str, hours: float) -> Answer:
-        """A cost as it is paid, rented and owned, by name, of so many hours of one accelerator [s]."""
+        """A cost as paid, rented and owned, by name, of ``hours`` of one accelerator [s]."""
         parts = (("", self.paid), ("rented_", self.rented), ("owned_", self.owned))
         return {f"{prefix}{name}": price * hours for prefix, price in parts}
 
 
 def hours_of(form: Table, plan: Table, results: Table, catalog: Catalog) -> Hours:
-    """What an hour of the accelerators of a plan costs, by the payment that a form asks for.
+    """Hourly cost of the accelerators of a plan, by the payment of a form.
 
     ``plan``, ``results``: one row, the plan with the prices of the form.
     """
@@ -82,9 +82,9 @@ def hours_of(form: Table, plan: Table, results: Table, catalog: Catalog) -> Hour
 
 
 def cost_words(form: Table, hours: Hours, amount: float, per: str = "") -> str:
-    """A cost in words, as it is paid or both ways side by side: `` for $0.41 per token rented, $0.35 owned``.
+    """A cost in words, as paid or both ways side by side: `` for $0.41 per token rented, $0.35 owned``.
 
-    ``amount``: hours of one accelerator that it takes [s]. ``per``: words behind the first amount.
+    ``amount``: hours of one accelerator [s]. ``per``: words behind the first amount.
     """
     payment = str(form.filled("payment")[0])
     paid, owned = hours.paid * amount, hours.owned * amount
@@ -99,14 +99,14 @@ def cost_words(form: Table, hours: Hours, amount: float, per: str = "") -> str:
 
 
 def lacking_words(hours: Hours) -> str:
-    """A sentence on a cost that is asked for and not known; "" if it is known."""
+    """A sentence on a requested but unknown cost; "" if it is known."""
     return f" What owning costs is not known: {hours.lacking}." if hours.lacking else ""
 
 
 def against_api(form: Table, catalog: Catalog, result: Answer) -> Answer:
-    """The cheapest API that sells the model of a form, and the load from which on the fleet of an answer is cheaper.
+    """The cheapest API that sells the model of a form, and the load from which the fleet of an answer is cheaper.
 
-    ``form``: one row of kind ``serve``. ``found``: its answer: price of an hour, copies, servers, tokens per second.
+    ``form``: one row of kind ``serve``. ``result``: its answer: price of an hour, copies, servers, tokens per second.
     Returns nothing if the sheet ``api_prices`` lacks the model.
     """
     table = catalog.tables["api_prices"]
@@ -135,14 +135,16 @@ def against_api(form: Table, catalog: Catalog, result: Answer) -> Answer:
         "break_even_users": users,
         "break_even_tokens_per_day": tokens,
     }
-    asked = " and ".join(f"{dollars(float(one[best]) * MILLION)} {way}" for one, way in ((paid, "in"), (sold, "out")))
+    asked = " and ".join(
+        f"{dollars(float(prices[best]) * MILLION)} {way}" for prices, way in ((paid, "in"), (sold, "out"))
+    )
     api = f"{provider}'s API of {table.text('model')[rows[best]]} at {asked} per million tokens"
     if result["hour_price"] != result["hour_price"]:
         answer["api_answer"] = f"{api} costs {dollars(price * MILLION)} per million output tokens with their prompts."
     elif users != users:
-        own = result["hour_price"] * result["copy_size"] / (per_user * result["concurrency"])
+        least = result["hour_price"] * result["copy_size"] / (per_user * result["concurrency"])
         answer["api_answer"] = (
-            f"At no load is this cheaper than {api}: {dollars(own * MILLION)} against {dollars(price * MILLION)} per "
+            f"At no load is this cheaper than {api}: {dollars(least * MILLION)} against {dollars(price * MILLION)} per "
             f"million output tokens with their prompts at best."
         )
     else:

@@ -1,4 +1,4 @@
-"""What makes one plan better than another: a result to make small or large, and limits that results must keep."""
+"""Objectives and limits: a result to minimise or maximise, and bounds on results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LARGER = frozenset(
         "tokens_per_second_per_provisioned_megawatt",
     }
 )
-"""Results of which more is better; of all others less is."""
+"""Results to maximise; all others are minimised."""
 SHORT = {
     "cost": {"training": "cost_per_million_tokens", "inference": "cost_per_million_output_tokens_all_in"},
     "owned_cost": {
@@ -50,13 +50,15 @@ SHORT = {
 TARGETS = {"ttft": "ttft_target", "tpot": "tpot_target"}
 AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
 TOLD_APART = 0.05
-"""Share below which two predictions cannot be told apart: of 749 measured pairs of mappings whose predicted times are
-nearer, half are in that order as measured (of those 5 to 10 % apart three quarters, 10 to 25 % four fifths). [-]"""
+"""Relative difference below which two predictions are indistinguishable: of 749 measured pairs of mappings whose
+predicted times are nearer, half have the measured order (three quarters if 5 to 10 % apart, four fifths if 10 to 25
+%). [-]
+"""
 BANDED = {"training": "step_time", "inference": "tpot"}
-"""Result whose band says how well a plan is known."""
+"""Result whose band measures the uncertainty of a plan."""
 _LIMIT = re.compile(r"\s*(.+?)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*(\S*)\s*")
 _WORDS = {"at most": "<=", "within": "<=", "up to": "<=", "at least": ">=", "below": "<", "above": ">"}
-"""Words of limits and the signs that they stand for."""
+"""Words of limits and their signs."""
 _IN_WORDS = re.compile(rf"\s(?:is\s+)?({'|'.join(_WORDS)})\s", re.IGNORECASE)
 _SPELLED = {
     "hour": "h",
@@ -82,20 +84,20 @@ class Objective(NamedTuple):
 
     @property
     def is_result(self) -> bool:
-        """Whether it is computed; else it is a column of the plans."""
+        """Whether it is a result; else it is a column of the plans."""
         return self.column.is_result
 
     def loss(self, results: Table, plans: Table | None = None) -> Array:
-        """What is made smallest, one per row; NaN if there is no result.
+        """The quantity to minimise, one per row; NaN if there is no result.
 
-        ``plans``: needed if the objective is a column of theirs.
+        ``plans``: needed if the objective is one of their columns.
         """
         values = (results if self.is_result or plans is None else plans).number(self.column.name)
         return -values if self.larger else values
 
 
 class Limit(NamedTuple):
-    """A bound that a result keeps, in the unit used inside; with a probability by its band, 1/2 by the prediction."""
+    """A bound on a result in the internal unit; with a probability by its band, 1/2 by the prediction."""
 
     column: Column
     sign: str
@@ -111,7 +113,7 @@ class Limit(NamedTuple):
         return f"{self.column.name.replace('_', ' ')} {self.sign} {shown} {unit}".rstrip() + sure
 
     def sure(self, results: Table) -> Array:
-        """The result, at the quantile of its band that has to keep the bound."""
+        """The result at the quantile of its band that has to satisfy the bound."""
         values = results.number(self.column.name)
         if self.probability == 0.5:
             return values
@@ -125,23 +127,23 @@ class Limit(NamedTuple):
             return ratio if self.sign in ("<", "<=") else 1.0 / ratio
 
     def kept(self, results: Table) -> np.ndarray:
-        """Rows that keep the bound; those without the result do not."""
+        """Rows that satisfy the bound; rows without the result do not."""
         return self.keeps(self.sure(results))
 
     def keeps(self, values: Array) -> np.ndarray:
-        """Which values of the result keep the bound; NaN does not."""
+        """Which values of the result satisfy the bound; NaN does not."""
         compare = {"<=": np.less_equal, ">=": np.greater_equal, "<": np.less, ">": np.greater}[self.sign]
         return np.asarray(compare(values, self.bound))
 
     def excess(self, results: Table) -> Array:
-        """By which share of the bound rows miss it, 0 where they keep it, infinite if there is no result."""
+        """Relative excess over the bound, 0 for rows that satisfy it, infinite if there is no result."""
         values = self.sure(results)
         beyond = np.abs(values - self.bound) / max(abs(self.bound), np.finfo(float).tiny)
         return np.where(self.kept(results), 0.0, np.where(np.isnan(values), np.inf, beyond))
 
 
 def num_alike(values: Array) -> int:
-    """How many of ranked plans cannot be told apart from the first.
+    """Number of ranked plans, from the first on, that are indistinguishable from the first.
 
     ``values``: a positive result, the best plan first.
 
@@ -153,10 +155,9 @@ def num_alike(values: Array) -> int:
 
 
 def most_robust(values: Array, upper: Array) -> int:
-    """Position of the plan to take: of those that cannot be told apart from the best, the one with the least upper end.
+    """Position of the robust choice: the least upper end among the plans that are indistinguishable from the best.
 
-    ``values``: predicted times, or another positive result of which less is better. ``upper``: upper ends of their 80 %
-    bands.
+    ``values``: predicted times, or another positive result to minimise. ``upper``: upper ends of their 80 % bands.
 
     >>> most_robust(np.array([1.0, 1.02, 1.2]), np.array([1.6, 1.2, 1.3]))
     1
@@ -166,11 +167,10 @@ def most_robust(values: Array, upper: Array) -> int:
 
 
 def objective_of(kind: str, name: str, place: str = "objective", owned: bool = False) -> Objective:
-    """The objective that a name means.
+    """The objective of a name: a numeric result, or cost, energy or throughput.
 
-    ``kind``: ``training`` or ``inference``. ``name``: a result in numbers, or cost, energy or throughput. ``place``:
-    if the name stands, for the message. ``owned``: whether results of an owner are known too, such as owned cost.
-    Raises InputError where there is no such result.
+    ``kind``: ``training`` or ``inference``. ``owned``: whether ownership results such as owned cost count too. Raises
+    InputError, at ``place``, if there is no such result.
 
     >>> objective_of("training", "step time").words
     'least step time'
@@ -182,7 +182,7 @@ def objective_of(kind: str, name: str, place: str = "objective", owned: bool = F
 
 
 COUNT = "num_accelerators"
-"""Column of plans that may be an objective: the fewest of them."""
+"""Column of plans that may be an objective: the fewest accelerators."""
 
 
 def is_number_of_accelerators(objective: str) -> bool:
@@ -205,8 +205,8 @@ def limit_of(kind: str, text: str, place: str = "limit", owned: bool = False) ->
     """A bound on a result from its text.
 
     ``kind``: ``training`` or ``inference``. ``text``: a result, ``<=``, ``>=``, ``<`` or ``>`` or "at most", "at
-    least", "below", "above", and a number with or without a unit. ``place``: where it stands, for the message.
-    ``owned``: as :func:`objective_of`. Raises InputError where it is none.
+    least", "below", "above", and a number with or without a unit. ``owned``: as :func:`objective_of`. Raises
+    InputError, at ``place``, if it is malformed.
 
     >>> limit_of("inference", "ttft<=0.5 s").words, limit_of("training", "run time within 30 days").words
     ('ttft <= 500 ms', 'run time <= 30 day')
@@ -232,7 +232,7 @@ def limit_of(kind: str, text: str, place: str = "limit", owned: bool = False) ->
 
 
 def tightest(limits: Iterable[Limit]) -> tuple[Limit, ...]:
-    """Limits without those that another of the same result already implies: a plan and an option may state the same.
+    """Limits without redundant ones, which another limit on the same result implies.
 
     >>> wide, narrow = limit_of("inference", "ttft<=500"), limit_of("inference", "ttft<=0.3 s")
     >>> [limit.words for limit in tightest([wide, narrow, narrow])]
@@ -240,29 +240,31 @@ def tightest(limits: Iterable[Limit]) -> tuple[Limit, ...]:
     >>> [limit.words for limit in tightest([wide._replace(probability=0.9), wide])]
     ['ttft <= 500 ms with 0.9 probability']
     """
-    kept: list[Limit] = []
+    tight: list[Limit] = []
     for limit in limits:
-        if any(_implies(other, limit) for other in kept):
+        if any(_implies(other, limit) for other in tight):
             continue
-        kept = [limit if limit.column.name == other.column.name and _implies(limit, other) else other for other in kept]
-        kept = list(dict.fromkeys([*kept, limit]))
-    return tuple(kept)
+        tight = [
+            limit if limit.column.name == other.column.name and _implies(limit, other) else other for other in tight
+        ]
+        tight = list(dict.fromkeys([*tight, limit]))
+    return tuple(tight)
 
 
-def _implies(one: Limit, other: Limit) -> bool:
-    """Whether what keeps a limit also keeps another of the same result: as near a bound, as likely."""
-    upper = one.sign in ("<", "<=")
-    if one.column.name != other.column.name or upper != (other.sign in ("<", "<=")):
+def _implies(first: Limit, second: Limit) -> bool:
+    """Whether a limit implies another on the same result: a bound at least as tight, with at least its probability."""
+    upper = first.sign in ("<", "<=")
+    if first.column.name != second.column.name or upper != (second.sign in ("<", "<=")):
         return False
-    nearer = one.bound < other.bound if upper else one.bound > other.bound
-    as_near = nearer or (one.bound == other.bound and len(one.sign) <= len(other.sign))
-    return as_near and one.probability >= other.probability
+    nearer = first.bound < second.bound if upper else first.bound > second.bound
+    as_near = nearer or (first.bound == second.bound and len(first.sign) <= len(second.sign))
+    return as_near and first.probability >= second.probability
 
 
 def limits_of(
     kind: str, texts: Iterable[str], place: str = "limit", probability: float = 0.5, owned: bool = False
 ) -> list[Limit]:
-    """Bounds from their texts, each to be kept with a probability.
+    """Limits from their texts, all with one probability.
 
     ``owned``: as :func:`objective_of`. Raises InputError with every fault.
     """
@@ -294,12 +296,11 @@ def _result(kind: str, text: str, place: str, owned: bool) -> Column:
 def default_objective(plan: Table, searched: Sequence[str]) -> Objective:
     """Default objective of a search.
 
-    Training: the least step time; the most tokens per second and accelerator where the number of accelerators is
-    searched or the global batch is blank, so that steps do not compare. Inference: the most output tokens per second
-    and accelerator where there are targets to keep, or the load, the accelerators or what they serve is searched; the
-    least latency if the load is given.
+    Training: step time; or tokens per second and accelerator if the search varies the number of accelerators or the
+    global batch is blank, so that steps do not compare. Inference: output tokens per second and accelerator if the plan
+    has targets, or the search varies the load, the accelerators or the lengths; latency if the load is given.
 
-    ``searched``: columns that are tried. Of the kind of the plan.
+    ``searched``: columns with several values.
     """
     tried = set(searched)
     if plan.kind == "training":
@@ -321,7 +322,7 @@ DECILE = 1.2815515655446004
 
 TIMES = {"training_results": "step_time", "inference_results": "tpot"}
 TIMES |= {owned_kind(kind): time for kind, time in BANDED.items()}
-"""Result whose band those that follow from it have."""
+"""Result with the band that times and rates share, by kind of results."""
 
 
 _AS_TIME = (
@@ -341,8 +342,8 @@ def is_rate(name: str) -> bool:
 def band_factor(results: Table, name: str, score: Array | float) -> Array:
     """Factor from a predicted result to a quantile of its band.
 
-    ``results``: of training or inference plans, (rows,). ``name``: result; one without a band of its own has that of
-    times, and what does not follow from times has none. ``score``: standard score of the quantile: 0 is the prediction,
+    ``results``: of training or inference plans, (rows,). ``name``: a result; times and rates without a band share the
+    band of :data:`TIMES`, all other results have none. ``score``: standard score of the quantile: 0 is the prediction,
     1.28 the upper end of the 80 % band [-]. Returns 1 if there is no band, (rows,) [-].
 
     >>> results = Table("training_results", {n: np.array([v]) for n, v in

@@ -1,8 +1,7 @@
-"""Open loads at their largest: what a token costs if a request rate is given does not depend on that rate.
+"""Open loads at their largest: the cost of a token at a given request rate depends on that rate, not on the machine.
 
-The cost of a token at a stated rate is the cost of an hour over the tokens that arrive in it, whatever the machine
-could do. What a machine is worth shows at the largest rate at which a plan keeps its targets and limits, or without
-any at its capacity.
+The cost of a token at a stated rate is the cost of an hour over the tokens that arrive in it. The worth of a machine
+shows at the largest rate at which a plan satisfies its targets and limits, or at its capacity without any.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from xlperf.explore.space import TooMany
 IDLE = 1e-9
 """Request rate of a plan without load. [request/s]"""
 FULL = 1.0 - 1e-9
-"""Share of the capacity that counts as all of it: at the capacity itself requests wait without end. [-]"""
+"""Share of the capacity that counts as full: at the capacity itself the queue grows without bound. [-]"""
 RATES = 64
-"""Request rates of a plan that are evaluated together. [-]"""
+"""Request rates of a plan in one evaluation. [-]"""
 LEAST = 1e-4
-"""Smallest rate that is tried, as a share of the capacity. [-]"""
+"""Smallest trial rate, as a share of the capacity. [-]"""
 EXACT = 1e-9
 """Relative error of the largest rate. [-]"""
 CHUNK = 4
-"""Candidates whose largest rates are found together. [-]"""
+"""Candidates in one search for the largest rates. [-]"""
 
 
 def is_open(plan: Table) -> bool:
@@ -65,17 +64,17 @@ def best_plan(
 
 
 def at_largest_rates(plans: Table, catalog: Catalog, limits: Sequence[Limit] = ()) -> Table:
-    """Plans with the largest request rate at which each keeps its own targets and the limits.
+    """Plans at the largest request rate at which each satisfies its own targets and the limits.
 
-    A plan without a request rate stays as it is, and one that keeps its targets and limits at no rate as well.
+    A plan without a request rate is unchanged, and so is a plan without a feasible rate.
     """
     if not is_open(plans):
         return plans
     rates = plans.number("request_rate").copy()
     for row in np.flatnonzero(~np.isnan(rates)).tolist():
-        one = plans.take(np.array([row]))
-        most = _capacity(one, catalog) * FULL
-        result = _largest(one, catalog, (*limits, *own_targets(one)), most)[0]
+        plan = plans.take(np.array([row]))
+        most = _capacity(plan, catalog) * FULL
+        result = _largest(plan, catalog, (*limits, *own_targets(plan)), most)[0]
         rates[row] = result if result == result else rates[row]
     return _with_rate(plans, rates)
 
@@ -88,13 +87,13 @@ def _best_loaded(
     progress: Progress | None,
     **bounds: Unpack[Bounds],
 ) -> Search | None:
-    """The best candidate at its largest rate; None if none keeps its targets and limits at any rate."""
+    """The best candidate at its largest rate; None if no candidate satisfies its targets and limits at any rate."""
     targets = (*limits, *own_targets(plan))
     best: Search | None = None
     counts: Array | None = None
     tried = legal = 0
     while True:
-        own: Search | None = None
+        round_best: Search | None = None
         for part in _parts(plan, catalog, counts, limits, **bounds):
             tried += len(part.plans)
             if progress is not None:
@@ -102,12 +101,14 @@ def _best_loaded(
             number, row = _best_row(part.plans, catalog, objective, targets)
             legal += number
             if row is not None:
-                one = ranked(Candidates(row, part.searched, part.counts), catalog, objective, targets)
-                own = one if own is None or _loss(one) < _loss(own) else own
-        if own is None:
+                found_ = ranked(Candidates(row, part.searched, part.counts), catalog, objective, targets)
+                round_best = found_ if round_best is None or _loss(found_) < _loss(round_best) else round_best
+        if round_best is None:
             break
-        best = own if best is None or _loss(own) < _loss(best) else replace(best, counts=own.counts)
-        counts = None if own.counts is None else own.counts.between(own.plans[COUNT][:1])
+        best = (
+            round_best if best is None or _loss(round_best) < _loss(best) else replace(best, counts=round_best.counts)
+        )
+        counts = None if round_best.counts is None else round_best.counts.between(round_best.plans[COUNT][:1])
         if counts is None or not len(counts):
             break
     return best and replace(best, num_tried=tried, num_legal=legal, num_fit=legal, num_good=legal)
@@ -116,7 +117,7 @@ def _best_loaded(
 def _parts(
     plan: Table, catalog: Catalog, counts: Array | None, limits: Sequence[Limit], **bounds: Unpack[Bounds]
 ) -> Iterator[Candidates]:
-    """The candidates of a plan, at once or in parts."""
+    """The candidates of a plan, in one block or in parts."""
     try:
         yield candidates(plan, catalog, None, counts, limits=limits, **bounds)
     except TooMany:
@@ -133,10 +134,10 @@ def _loss(searched: Search) -> float:
 def _best_row(
     plans: Table, catalog: Catalog, objective: Objective, limits: Sequence[Limit]
 ) -> tuple[int, Table | None]:
-    """Candidates that are legal and fit, and the best of them at its largest rate.
+    """The number of candidates that are legal and fit, and the best of them at its largest rate.
 
-    No rate gives a candidate a better objective than its capacity: candidates are taken in the order of their objective
-    there, until none that is left can be better.
+    A branch-and-bound search: no rate gives a candidate a better objective than its capacity, so the objective at
+    capacity orders the candidates and ends the search.
     """
     quiet = without_targets(plans, {objective.column.name, *(limit.column.name for limit in limits)})
     most = _capacity(quiet, catalog)
@@ -153,10 +154,10 @@ def _best_row(
         if best is not None and not min(bounds[row] for row in rows.tolist()) < best[0]:
             break
         rates = _largest(quiet.take(rows), catalog, limits, most[rows] * FULL)
-        kept = ~np.isnan(rates)
-        if kept.any():
-            loaded = _with_rate(plans.take(rows[kept]), rates[kept])
-            loss = objective.loss(evaluate(_with_rate(quiet.take(rows[kept]), rates[kept]), catalog))
+        feasible = ~np.isnan(rates)
+        if feasible.any():
+            loaded = _with_rate(plans.take(rows[feasible]), rates[feasible])
+            loss = objective.loss(evaluate(_with_rate(quiet.take(rows[feasible]), rates[feasible]), catalog))
             first = int(np.argmin(np.nan_to_num(loss, nan=np.inf)))
             if loss[first] == loss[first] and (best is None or loss[first] < best[0]):
                 best = float(loss[first]), loaded.take(np.array([first]))
@@ -170,7 +171,7 @@ def _capacity(plans: Table, catalog: Catalog) -> Array:
 
 
 def _largest(plans: Table, catalog: Catalog, limits: Sequence[Limit], most: Array) -> Array:
-    """Largest request rates, up to the most, at which plans keep limits; NaN if they keep them at none. [request/s]"""
+    """Largest request rates up to ``most`` within the limits, by bracketing; NaN if no rate is feasible. [request/s]"""
     values = np.where(_keeps(plans, catalog, limits, most[:, None])[:, 0], most, np.nan)
     rows = np.flatnonzero(np.isnan(values) & (most > 0.0)) if limits else np.zeros(0, dtype=np.int64)
     low, high = np.zeros(len(most)), most.copy()
@@ -191,7 +192,7 @@ def _largest(plans: Table, catalog: Catalog, limits: Sequence[Limit], most: Arra
 
 
 def _keeps(plans: Table, catalog: Catalog, limits: Sequence[Limit], rates: Array) -> np.ndarray:
-    """Whether plans are legal, fit and keep limits at request rates. (rows, rates)"""
+    """Whether plans are legal, fit and satisfy limits at request rates. (rows, rates)"""
     index = np.repeat(np.arange(len(plans)), rates.shape[1])
     banded = any(limit.probability != Limit._field_defaults["probability"] for limit in limits)
     needed = None if banded else ("fits", *(limit.column.name for limit in limits))

@@ -1,4 +1,4 @@
-"""Results of plans with the numbers of an owner beside them: the same names as ``xlperf cost`` has."""
+"""Results of plans with ownership results beside them, under the names of ``xlperf cost``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xlperf.engine.ownership import evaluate_ownership
 
 
 def names_of_owners(kind: str) -> list[str]:
-    """Results in numbers that an owner has beside those of the plans of a kind.
+    """Numeric ownership results that the results of a kind of plan lack.
 
     >>> names_of_owners("training")[:3]
     ['accelerators_bought', 'network_switches', 'network_cables']
@@ -22,12 +22,12 @@ def names_of_owners(kind: str) -> list[str]:
 
 
 def are_owned(kind: str, names: Iterable[str]) -> bool:
-    """Whether any of some results is one of an owner."""
+    """Whether any of some results is an ownership result."""
     return not set(names_of_owners(kind)).isdisjoint(names)
 
 
 def with_owned(plans: Table, results: Table, catalog: Catalog) -> Table:
-    """Results of plans with those of their owner beside them; NaN if no row of servers has the accelerator.
+    """Results of plans with ownership results beside them; NaN if no row of servers has the accelerator.
 
     ``results``: of :func:`xlperf.engine.evaluate`, all of them.
     """
@@ -37,6 +37,6 @@ def with_owned(plans: Table, results: Table, catalog: Catalog) -> Table:
 
 
 def evaluated(plans: Table, catalog: Catalog, owned: bool) -> Table:
-    """As :func:`xlperf.engine.evaluate`, with the results of an owner if they are asked for."""
+    """As :func:`xlperf.engine.evaluate`, with ownership results if ``owned``."""
     results = evaluate(plans, catalog)
     return with_owned(plans, results, catalog) if owned else results

@@ -1,4 +1,4 @@
-"""The remedy of a run: the best mapping on the same machine that its stack starts, and what it takes to start it."""
+"""The remedy of a run: the best mapping on the same machine that its software starts, and its launch flags."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from xlperf.interop.launch_rules import SOFTWARE
 from xlperf.interop.stack_rules import TITLES, stack_of_software
 
 LEAST = 0.03
-"""Share by which a mapping must be faster to be a remedy. [-]"""
+"""Least relative speedup of a remedy. [-]"""
 OBJECTIVE = {"training": "step_time", "inference": "latency"}
-"""Result that a remedy makes best, by kind of plan: fixed requests in flight have their throughput by their latency."""
+"""Result that a remedy minimises, by kind of plan: at fixed requests in flight, latency determines throughput."""
 DEPENDENT = {
     "training": (
         *FOLLOWING, "sequence_parallel", "data_parallel", "expert_tensor_parallel", "first_stage_layers",
@@ -50,24 +50,24 @@ SWITCHES: Mapping[str, Mapping[str, float | str]] = {
                  "data_overlap": 1.0, "pipeline_overlap": 1.0},
     "inference": {"graphs": 1.0},
 }  # fmt: skip
-"""Settings of a stack that a run may have off, as they are on."""
+"""Optional settings of the software, switched on."""
 WORTH = 0.005
-"""Share by which a setting must be faster to be switched on. [-]"""
+"""Least relative speedup for which a setting is switched on. [-]"""
 POOLED = "disaggregated"
 _ARGUMENT = re.compile(r"-|[\w.+]{1,200}(?:=|: )")
 """An argument among the lines of a launch script: ``--flag``, ``key=value`` or ``key: value``."""
 MOST = 400_000
-"""Mappings of a serving plan at the most: a few seconds of work. [-]"""
+"""Most mappings of a serving plan: a few seconds of work. [-]"""
 
 
 @dataclass(frozen=True)
 class Remedy:
     """The best mapping beside the one that ran.
 
-    - ``plan``, ``results``: the better plan as it is evaluated; the plan itself if none is better.
+    - ``plan``, ``results``: the better plan and its results; the plan itself if none is better.
     - ``before``: results of the plan that ran.
     - ``better``: whether the mapping is faster by more than :data:`LEAST`.
-    - ``lines``: what the remedy is, in sentences: changes, gain, launch line of the difference.
+    - ``lines``: the remedy in sentences: changes, gain, launch line of the difference.
     """
 
     plan: Table
@@ -82,8 +82,7 @@ def remedy(plan: Table, catalog: Catalog, measured: Sequence[Measured] = ()) -> 
 
     The gain is the ratio of two predictions, applied to the measurement: errors that both mappings share cancel.
 
-    ``plan``: one row without ``auto``. ``catalog``: what it refers to. ``measured``: results of the run. Raises
-    InputError where a name is unknown.
+    ``plan``: one row without ``auto``. ``measured``: results of the run. Raises InputError if a name is unknown.
     """
     plan = replace(plan, columns=_unmeasured(with_exact_names(plan, catalog)), auto={})
     before = evaluate(plan, catalog)
@@ -119,7 +118,7 @@ def remedy(plan: Table, catalog: Catalog, measured: Sequence[Measured] = ()) -> 
 
 
 def stack_of(plan: Table) -> str:
-    """Stack of a plan's software, "" if none of its rules and flags are known."""
+    """Software with known rules and flags that a plan names, or ""."""
     return stack_of_software(str(plan.filled("software")[0]))
 
 
@@ -128,7 +127,7 @@ def _unmeasured(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _best(plan: Table, catalog: Catalog) -> Search:
-    """The fastest mapping of a plan, all columns of the mapping open."""
+    """The fastest mapping of a plan, with all mapping columns open."""
     if plan.kind == "training":
         return best_mapping(_opened(plan, SEARCHED), catalog)
     pooled = str(plan.filled("mode")[0]) == POOLED
@@ -137,7 +136,7 @@ def _best(plan: Table, catalog: Catalog) -> Search:
 
 
 def _switched(searched: Search, catalog: Catalog) -> Search:
-    """The best plan with the settings of :data:`SWITCHES` that make it faster, fit, and that its stack starts."""
+    """The best plan with the settings of :data:`SWITCHES` that make it faster, fit, and that its software starts."""
     best = searched.taken(np.zeros(1, dtype=np.int64))
     name = OBJECTIVE[best.plans.kind]
     for column, value in SWITCHES[best.plans.kind].items():
@@ -152,7 +151,7 @@ def _switched(searched: Search, catalog: Catalog) -> Search:
 
 
 def _opened(plan: Table, names: Sequence[str]) -> Table:
-    """A plan whose mapping may be chosen: columns that say ``auto``, and those that go with a mapping left out."""
+    """A plan with ``auto`` in the mapping columns and without their dependent columns."""
     known = table_schema(plan.kind).by_name
     columns = {name: values for name, values in plan.columns.items() if name not in DEPENDENT[plan.kind]}
     for name in names:
@@ -165,7 +164,7 @@ def _opened(plan: Table, names: Sequence[str]) -> Table:
 
 
 def _as_stated(plan: Table, like: Table) -> Table:
-    """A plan without defaults that a search states and another plan leaves blank; columns without effect as there."""
+    """A plan without stated defaults that another plan leaves blank; columns without effect as in the other plan."""
     known = table_schema(plan.kind).by_name
     blank = Table(plan.kind, {name: plan[name] for name in plan.columns if known[name].required})
 
@@ -211,16 +210,20 @@ def _shown(plan: Table, name: str) -> str:
 
 
 def _gains(before: Table, after: Table, measured: Sequence[Measured]) -> Iterator[str]:
-    """Predictions of both plans, and the measurement after the same gain."""
+    """Predictions of both plans, and the measurement scaled by the same gain."""
     kind = before.kind.removesuffix("_results")
-    whole = [one for one in measured if not one.others and not one.column.name.startswith(("time_", "memory"))]
-    names = [one.column.name for one in whole if one.column.name in ("ttft", "tpot", "step_time", *LARGER)]
+    whole = [
+        reading
+        for reading in measured
+        if not reading.others and not reading.column.name.startswith(("time_", "memory"))
+    ]
+    names = [reading.column.name for reading in whole if reading.column.name in ("ttft", "tpot", "step_time", *LARGER)]
     for name in dict.fromkeys(names or [OBJECTIVE[kind]]):
         column = before.schema.by_name[name]
         factor, unit = unit_of(column).factor, column.unit if column.unit not in ("", "-") else ""
         old, new = (float(results.number(name)[0]) / factor for results in (before, after))
         words = f"{name.replace('_', ' ')} {old:.4g} -> {new:.4g} {unit}".rstrip() + " predicted"
-        value = next((one.value / factor for one in whole if one.column.name == name), float("nan"))
+        value = next((reading.value / factor for reading in whole if reading.column.name == name), float("nan"))
         yield words + (f", {value:.4g} measured -> {value * new / old:.4g}" if value == value and old > 0.0 else "")
 
 
@@ -235,7 +238,7 @@ def _memory(before: Table, after: Table) -> str:
 
 
 def _difference(plan: Table, better: Table, catalog: Catalog, stack: str) -> Iterator[str]:
-    """The launch line of the difference: flags that are new or have another argument, and flags that go."""
+    """The launch line of the difference: flags that are new or have another argument, and flags to remove."""
     if stack not in SOFTWARE:
         return
     try:
@@ -245,15 +248,15 @@ def _difference(plan: Table, better: Table, catalog: Catalog, stack: str) -> Ite
         yield f"remedy: {error.faults[0]}"
         return
     changed = [line for line in new if line not in old]
-    kept = {line.partition(" ")[0].partition("=")[0] for line in new}
-    gone = [name for line in old if (name := line.partition(" ")[0].partition("=")[0]) not in kept]
+    flags = {line.partition(" ")[0].partition("=")[0] for line in new}
+    gone = [name for line in old if (name := line.partition(" ")[0].partition("=")[0]) not in flags]
     words = " ".join(changed) + (f"; without {' '.join(gone)}" if gone else "")
     if words:
         yield f"{stack}: {words.removeprefix('; ')}"
 
 
 def _copies(plan: Table, better: Table) -> Iterator[str]:
-    """How many copies of a serving plan share the load, if their number changes: each is started by itself."""
+    """The number of separately started copies of a serving plan that share the load, if it changes."""
     if plan.kind != "inference" or str(plan.filled("mode")[0]) == POOLED:
         return
     old, new = (
@@ -265,7 +268,7 @@ def _copies(plan: Table, better: Table) -> Iterator[str]:
 
 
 def _arguments(plan: Table, catalog: Catalog, stack: str) -> list[str]:
-    """Arguments that start a plan; those of its columns alone if a start would break a rule about its flags."""
+    """Arguments that start a plan; only the arguments of its columns if a start would break a rule about its flags."""
     try:
         lines = launch_lines(plan, stack, shape_of(plan, catalog))
     except InputError:

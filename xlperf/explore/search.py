@@ -1,4 +1,4 @@
-"""Exhaustive search: every candidate of a plan is evaluated and the best is returned."""
+"""Exhaustive search: evaluates every candidate of a plan and returns the best."""
 
 from __future__ import annotations
 
@@ -56,20 +56,20 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
         "cost_per_million_output_tokens_all_in",
     ),
 }
-"""Results that a table of a search shows beside its objective and limits."""
+"""Results in a table of a search, beside its objective and limits."""
 BLOCK = 65_536
 MEMORY_FIRST = 1024
-"""Plans from which on their memory is computed before the rest. [-]"""
+"""Number of plans from which the search evaluates memory before the other results. [-]"""
 REFINED = 256
-"""Best plans whose chunks of stages are all tried where equal ones were tried first. [-]"""
+"""Best plans that get uneven virtual-pipeline chunks after a search over equal chunks. [-]"""
 _EVEN = f"virtual pipeline: chunks of equal size, and all that are legal for the best {REFINED} plans"
 WIDTHS = (1.5, 1.03)
-"""Ratios around the load of a good plan between which finer steps are tried, in turn. [-]"""
+"""Ratios of successive refinements around the load of a good plan. [-]"""
 COARSE = 0.02
-"""Share by which plans may be worse than the best whose loads are tried in finer steps. [-]"""
+"""Relative loss over the best plan up to which plans get a finer load. [-]"""
 _PREDICTED = Limit._field_defaults["probability"]
 PARTS = [smaller for part in WHOLE.smaller for smaller in part.smaller]
-"""Parts of a large space that processes share out."""
+"""Parts of a large space that processes share."""
 
 
 class _Keys(NamedTuple):
@@ -103,56 +103,54 @@ def search(
 ) -> Search:
     """The best of all candidates of a plan.
 
-    Every plan is evaluated as any other. A plan that fits and keeps the limits and its own targets (of ttft and tpot)
-    comes before one that does not; of these the one with the better objective, of equal ones that with less memory,
-    of these the first of the candidates: smaller degrees first. If the numbers of accelerators are too many to try
-    them all they are tried in steps, then all between the neighbours of the best, with rivals of every one kept.
+    A plan that fits and satisfies the limits and its own targets (of ttft and tpot) comes before all others; then
+    the better objective decides, then less memory, then the order of the candidates: smaller degrees first. If there
+    are too many numbers of accelerators, the search tries a thinned list, then all between the neighbours of the best
+    (with ``rivals``, of every result).
 
-    - ``plan``: one training or inference plan; its cells that say ``auto`` are searched.
-    - ``catalog``: what it refers to.
-    - ``objective``: a result to make best, or ``num accelerators`` for the fewest; "":
+    - ``plan``: one training or inference plan; the search chooses its ``auto`` cells.
+    - ``objective``: a result to optimise, or ``num accelerators`` for the fewest; "":
       :func:`xlperf.explore.objectives.default_objective`.
-    - ``limits``: what results must keep beside the plan's own targets.
-    - ``values``: values to try for columns, in the units used inside: in place of ``auto`` or of a value.
-    - ``top``: how many plans to keep; None: all that are good.
-    - ``progress``: called with the number of plans of each block that is done.
+    - ``limits``: limits on results beside the plan's own targets.
+    - ``values``: values of columns in internal units; they replace ``auto`` or a stated value.
+    - ``top``: number of plans to return; None: all feasible ones.
+    - ``progress``: called with the number of plans of each finished block.
     - ``lead``: as for :func:`ranked`.
     - ``processes``: processes that share a large space; the answer is the same [-].
-    - ``rivals``: further results to make best, or ``num accelerators``: what is kept are all plans that no other beats
-      in every one of them.
+    - ``rivals``: further results to optimise, or ``num accelerators``: the result is the Pareto set of all objectives.
     - ``**bounds``: most candidates of a plan, and most accelerators tried for ``auto``.
 
-    Returns the best plans and their results, the same as :func:`xlperf.engine.evaluate` gives for them. Raises
-    InputError as :func:`xlperf.explore.candidates.candidates` and :func:`xlperf.explore.objectives.objective_of`.
+    Returns the best plans with the results of :func:`xlperf.engine.evaluate`. Raises InputError as
+    :func:`xlperf.explore.candidates.candidates` and :func:`xlperf.explore.objectives.objective_of`.
     """
     refused = [name for name in values or {} if name in TARGETS.values()]
     if refused:
         raise InputError(Fault("", f"{refused[0].replace('_', ' ')} is no choice of a search: search once with each"))
-    others = tuple(rival_of(plan.kind, name, owned=True) for name in rivals)
+    further = tuple(rival_of(plan.kind, name, owned=True) for name in rivals)
     if is_number_of_accelerators(objective):
-        first = next((one for one in others if one.is_result), None)  # what orders plans of equal numbers
-        if others:
-            others = (rival_of(plan.kind, objective, owned=True), *(one for one in others if one is not first))
+        first = next((rival for rival in further if rival.is_result), None)  # orders plans of equal numbers
+        if further:
+            further = (rival_of(plan.kind, objective, owned=True), *(rival for rival in further if rival is not first))
         objective, lead = "" if first is None else first.column.name, (COUNT, False)
     goal = None if not objective else objective_of(plan.kind, objective, owned=True)
     targets = (*limits, *own_targets(plan))
-    top = None if others else top
+    top = None if further else top
 
     def best(counts: Array | None = None) -> Search:
         largest = bounds.get("most_accelerators", MOST_ACCELERATORS)
         most = bounds.get("most", MOST_CANDIDATES)
-        space = _Space(plan, catalog, values, counts, goal, targets, top, lead, others, largest, limits)
+        space = _Space(plan, catalog, values, counts, goal, targets, top, lead, further, largest, limits)
         try:
             whole = candidates(plan, catalog, values, counts, most=most, most_accelerators=largest, limits=limits)
         except TooMany:
             if "most" in bounds:
                 raise
-            return space.finished(_told(worked(space.best, PARTS, processes), progress))
+            return space.finished(_with_progress(worked(space.best, PARTS, processes), progress))
         return space.finished([space.best_of([whole], progress)])
 
     result = best()
     while result.counts is not None:
-        near = result.counts.between(result.plans[COUNT] if others else result.plans[COUNT][:1])
+        near = result.counts.between(result.plans[COUNT] if further else result.plans[COUNT][:1])
         if result.kind == ILLEGAL or not len(near):
             break
         result = _joined(result, best(near), top)
@@ -165,7 +163,7 @@ def search(
 
 
 class _Space(NamedTuple):
-    """The candidates of a plan and what is best among them: sent to every process that searches a part."""
+    """The candidates of a plan and the criteria of the search; each process that searches a part receives a copy."""
 
     plan: Table
     catalog: Catalog
@@ -180,7 +178,7 @@ class _Space(NamedTuple):
     limits: Sequence[Limit]
 
     def best(self, part: Part) -> Search:
-        """The best of a part of the candidates; as many as are refined where chunks of stages were left out."""
+        """The best of a part of the candidates; more plans if uneven chunks follow."""
         return self.best_of(
             candidate_parts(
                 self.plan, self.catalog, self.values, self.counts, part, self.most_accelerators, self.limits
@@ -192,27 +190,27 @@ class _Space(NamedTuple):
         result: Search | None = None
         for tried in parts:
             wanted = self.goal or default_objective(self.plan, tried.searched)
-            number = self._kept(tried.even)
-            own = ranked(tried, self.catalog, wanted, self.targets, number, progress, self.lead, self.rivals)
-            result = own if result is None else _joined(result, own, number)
+            number = self._num_retained(tried.even)
+            best = ranked(tried, self.catalog, wanted, self.targets, number, progress, self.lead, self.rivals)
+            result = best if result is None else _joined(result, best, number)
         assert result is not None
         return result
 
-    def _kept(self, refined: bool) -> int | None:
-        """Plans that are kept of a part: more than are asked for where they are refined."""
+    def _num_retained(self, refined: bool) -> int | None:
+        """Plans that a part returns: more than ``top`` before a refinement."""
         return self.top and (max(self.top, REFINED) if refined or self.load else self.top)
 
     @property
     def load(self) -> str:
-        """The load that is searched, "" if it is given."""
+        """The searched load column, "" if the load is given."""
         return open_load(self.plan, self.values or {})
 
     def finished(self, parts: Iterable[Search]) -> Search:
-        """The best of all parts, with every number of chunks and finer steps of the load for the first of them."""
+        """The best of all parts, after the refinement of uneven chunks or of the load."""
         result: Search | None = None
-        for own in parts:
-            number = self._kept(bool(own.note))
-            result = own if result is None else _joined(result, own, number)
+        for best in parts:
+            number = self._num_retained(bool(best.note))
+            result = best if result is None else _joined(result, best, number)
         assert result is not None
         if self.load and self.top is not None and not self.rivals:
             return self._finer(result)
@@ -222,11 +220,11 @@ class _Space(NamedTuple):
         if not len(more) or result.kind == ILLEGAL:
             return result.taken(np.arange(min(len(result.plans), self.top or len(result.plans))))
         uneven = Candidates(more, result.searched)
-        own = ranked(uneven, self.catalog, result.objective, self.targets, self.top, None, self.lead, self.rivals)
-        return _joined(result, own, self.top)
+        best = ranked(uneven, self.catalog, result.objective, self.targets, self.top, None, self.lead, self.rivals)
+        return _joined(result, best, self.top)
 
     def _finer(self, searched: Search) -> Search:
-        """With finer steps of the load of the mappings that come near the best."""
+        """Refine the load of the mappings that are near the best."""
         for width in WIDTHS:
             loss = np.abs(searched.objective.loss(searched.results))
             rows = first_of_each(searched.plans, searched.searched, self.load)
@@ -237,14 +235,14 @@ class _Space(NamedTuple):
             if not len(more):
                 break
             tried = Candidates(more, searched.searched, searched.counts)
-            own = ranked(tried, self.catalog, searched.objective, self.targets, len(more), None, self.lead)
-            if own.found:
-                own = own.taken(first_of_each(own.plans, searched.searched, self.load))
-            searched = _joined(searched, own, self._kept(False))
+            finer = ranked(tried, self.catalog, searched.objective, self.targets, len(more), None, self.lead)
+            if finer.found:
+                finer = finer.taken(first_of_each(finer.plans, searched.searched, self.load))
+            searched = _joined(searched, finer, self._num_retained(False))
         return searched if len(searched.plans) <= (self.top or 0) else searched.taken(np.arange(self.top or 0))
 
 
-def _told(parts: Iterable[Search], progress: Progress | None) -> Iterator[Search]:
+def _with_progress(parts: Iterable[Search], progress: Progress | None) -> Iterator[Search]:
     for result in parts:
         if progress is not None:
             progress(result.num_tried)
@@ -252,10 +250,7 @@ def _told(parts: Iterable[Search], progress: Progress | None) -> Iterator[Search
 
 
 def own_targets(plan: Table, probability: float = _PREDICTED) -> list[Limit]:
-    """A plan's own targets of ttft and tpot as limits of its results, to be kept with a probability.
-
-    Returns none for training.
-    """
+    """A plan's own targets of ttft and tpot as limits on its results, with a probability; none for training."""
     if plan.kind != "inference":
         return []
     results = []
@@ -276,22 +271,21 @@ def ranked(
     lead: Lead | None = None,
     rivals: Sequence[Objective] = (),
 ) -> Search:
-    """Evaluates plans and returns the best of them.
+    """Evaluate plans and return the best of them.
 
-    - ``tried``: plans to choose among.
-    - ``catalog``: what they refer to.
-    - ``objective``: what is made best.
-    - ``limits``: what results must keep.
-    - ``top``: how many plans to keep; None: all that are good.
-    - ``progress``: called with the number of plans of each block that is done.
-    - ``lead``: a number column of plans of which less is better before the objective is looked at, or more where True.
-    - ``rivals``: further objectives: all plans are kept that no other beats in every one of them.
+    - ``tried``: the candidates.
+    - ``objective``: the result to optimise.
+    - ``limits``: limits on results.
+    - ``top``: number of plans to return; None: all feasible ones.
+    - ``progress``: called with the number of plans of each finished block.
+    - ``lead``: a number column of plans that precedes the objective: less is better, or more if True.
+    - ``rivals``: further objectives: the result is the Pareto set of all objectives.
 
     Returns as :func:`search`.
     """
     plans, limits = tried.plans, tightest(limits)
     needed = {
-        *(one.column.name for one in (objective, *rivals) if one.is_result),
+        *(goal.column.name for goal in (objective, *rivals) if goal.is_result),
         *(limit.column.name for limit in limits),
     }
     quiet = without_targets(plans, needed)
@@ -305,23 +299,25 @@ def ranked(
         block = quiet.take(rows) if len(plans) > BLOCK else quiet
         first = plans.number(lead[0])[rows] if lead else None
         wanted = needed if plain else set()
-        own, results = _evaluated(block, catalog, objective, limits, rows, first, lead, wanted, owned)
+        sort_keys, results = _evaluated(block, catalog, objective, limits, rows, first, lead, wanted, owned)
         if progress is not None:
             progress(len(rows))
-        counts += np.bincount(own.kind, minlength=4)
-        order = own.order()
-        good = int((own.kind == GOOD).sum())
-        kept = order[: max(good if top is None else min(good, top), 1)]
+        counts += np.bincount(sort_keys.kind, minlength=4)
+        order = sort_keys.order()
+        good = int((sort_keys.kind == GOOD).sum())
+        retained = order[: max(good if top is None else min(good, top), 1)]
         if rivals and good:
-            kept = kept[unbeaten_rows(_losses(plans.take(rows[kept]), results(kept), (objective, *rivals)))]
-        keys.append(own.take(kept))
-        parts.append(results(kept))
+            retained = retained[
+                unbeaten_rows(_losses(plans.take(rows[retained]), results(retained), (objective, *rivals)))
+            ]
+        keys.append(sort_keys.take(retained))
+        parts.append(results(retained))
     every = _Keys(*(np.concatenate(columns) for columns in zip(*keys, strict=True)))
     order = every.order()
     good = int((every.kind == GOOD).sum())
     best = order[: max(min(good, len(order) if top is None else top), 1)]
     if rivals and good:
-        names = {one.column.name for one in (objective, *rivals) if one.is_result}
+        names = {goal.column.name for goal in (objective, *rivals) if goal.is_result}
         known = replace(
             parts[0], columns={name: np.concatenate([part[name] for part in parts])[best] for name in names}
         )
@@ -352,35 +348,35 @@ def ranked(
 
 def _losses(plans: Table, results: Table, objectives: Sequence[Objective]) -> Array:
     """Losses to be minimised, (rows, objectives)."""
-    return np.stack([one.loss(results, plans) for one in objectives], axis=-1)
+    return np.stack([goal.loss(results, plans) for goal in objectives], axis=-1)
 
 
-def _joined(one: Search, other: Search, top: int | None) -> Search:
-    """The best of two searches with one objective; the second may be of further numbers of accelerators."""
-    plans, results = stacked([one.plans, other.plans]), stacked([one.results, other.results])
-    first = plans.number(one.lead[0]) if one.lead else None
-    keys = _keys(first, results, one.objective, one.limits, np.arange(len(plans)), one.lead)
+def _joined(known: Search, more: Search, top: int | None) -> Search:
+    """The best of two searches with one objective; the second may have further numbers of accelerators."""
+    plans, results = stacked([known.plans, more.plans]), stacked([known.results, more.results])
+    first = plans.number(known.lead[0]) if known.lead else None
+    keys = _keys(first, results, known.objective, known.limits, np.arange(len(plans)), known.lead)
     good = int((keys.kind == GOOD).sum())
     best = keys.order()[: max(min(good, len(plans) if top is None else top), 1)]
-    if one.rivals and good:
-        best = best[unbeaten_rows(_losses(plans.take(best), results.take(best), (one.objective, *one.rivals)))]
-    counts = one.counts.also(other.counts.tried) if one.counts and other.counts else one.counts
+    if known.rivals and good:
+        best = best[unbeaten_rows(_losses(plans.take(best), results.take(best), (known.objective, *known.rivals)))]
+    counts = known.counts.also(more.counts.tried) if known.counts and more.counts else known.counts
     return replace(
-        one,
+        known,
         plans=plans.take(best),
         results=results.take(best),
         kind=int(keys.kind[best[0]]),
-        num_tried=one.num_tried + other.num_tried,
-        num_legal=one.num_legal + other.num_legal,
-        num_fit=one.num_fit + other.num_fit,
-        num_good=one.num_good + other.num_good,
+        num_tried=known.num_tried + more.num_tried,
+        num_legal=known.num_legal + more.num_legal,
+        num_fit=known.num_fit + more.num_fit,
+        num_good=known.num_good + more.num_good,
         counts=counts,
-        note=one.note or other.note,
+        note=known.note or more.note,
     )
 
 
 def without_targets(plans: Table, needed: set[str]) -> Table:
-    """Plans without their targets: the largest load under them takes long to find and decides nothing here."""
+    """Plans without their targets: the largest load under the targets is slow to compute and not needed here."""
     given = [name for name in TARGETS.values() if name in plans]
     if not given or needed & set(AT_TARGETS):
         return plans
@@ -398,41 +394,41 @@ def _evaluated(
     needed: Collection[str],
     owned: bool,
 ) -> tuple[_Keys, Callable[[np.ndarray], Table]]:
-    """Sort keys of plans, and a function that gives the results of some of them, or only the numbers needed.
+    """Sort keys of plans, and a function that gives the results of some of them, or only the needed numbers.
 
-    Memory is computed first, and the rest only of plans that fit: most plans of a search do not.
+    Memory comes first, and the other results only for plans that fit: most plans of a search do not.
     """
     memory = fitting(plans, catalog) if len(plans) >= MEMORY_FIRST else None
     if memory is None:
         results = evaluated(plans, catalog, owned)
         return _keys(first, results, objective, limits, rows, lead), results.take
     fits = np.flatnonzero(memory["fits"] == 1.0)
-    known = memory.get("memory_reserved")  # of plans that do not fit that of training alone is known
+    known = memory.get("memory_reserved")  # known for training plans that do not fit, but not for inference
     kind = np.where(np.isnan(memory["fits"]), ILLEGAL, TOO_LARGE)
     used = np.zeros(len(plans)) if known is None else np.nan_to_num(known)
     keys = _Keys(kind, np.zeros(len(plans)), np.where(kind == TOO_LARGE, used, 0.0), used, rows)
     if len(fits):
         results = _results(plans.take(fits), catalog, needed, owned)
-        own = _keys(None if first is None else first[fits], results, objective, limits, rows[fits], lead)
-        for values, result in zip(keys, own, strict=True):
+        fit_keys = _keys(None if first is None else first[fits], results, objective, limits, rows[fits], lead)
+        for values, result in zip(keys, fit_keys, strict=True):
             values[fits] = result
     if known is None and (keys.kind == TOO_LARGE).any() and not (keys.kind < TOO_LARGE).any():
-        results = evaluated(plans, catalog, owned)  # what comes nearest
+        results = evaluated(plans, catalog, owned)  # to find the nearest plan
         return _keys(first, results, objective, limits, rows, lead), results.take
     if not len(fits):
-        return keys, lambda kept: evaluated(plans.take(kept), catalog, owned)
+        return keys, lambda chosen: evaluated(plans.take(chosen), catalog, owned)
     position = np.full(len(plans), -1)
     position[fits] = np.arange(len(fits))
 
-    def results_of(kept: np.ndarray) -> Table:
-        inside = bool((position[kept] >= 0).all())
-        return results.take(position[kept]) if inside else evaluated(plans.take(kept), catalog, owned)
+    def results_of(chosen: np.ndarray) -> Table:
+        inside = bool((position[chosen] >= 0).all())
+        return results.take(position[chosen]) if inside else evaluated(plans.take(chosen), catalog, owned)
 
     return keys, results_of
 
 
 def _results(plans: Table, catalog: Catalog, needed: Collection[str], owned: bool) -> Table:
-    """Results of plans; the numbers alone if these have all that is needed."""
+    """Results of plans; only the numbers if they include all needed results."""
     result = numbers(plans, catalog) if needed and not owned else None
     whole = result is not None and all(name in result for name in needed)
     return result if result is not None and whole else evaluated(plans, catalog, owned)

@@ -17,28 +17,28 @@ from xlperf.explore.objectives import BANDED, TOLD_APART, Limit, Objective, most
 from xlperf.interop.stack_rules import TITLES
 
 GOOD, BEYOND_LIMITS, TOO_LARGE, ILLEGAL = range(4)
-"""How good a plan is at all: a worse kind never comes before a better one."""
+"""Feasibility of a plan: a worse kind never precedes a better one."""
 Lead = tuple[str, bool]
-"""A number column of plans of which less is better before the objective is looked at, or more where True."""
+"""A number column of plans that precedes the objective: less is better, or more if True."""
 
 
 @dataclass
 class Search:
-    """What the search of one plan found.
+    """Result of the search of one plan.
 
-    - ``plans``, ``results``: the best first; those that fit and keep the limits, or where there is none the one that
-      comes nearest.
+    - ``plans``, ``results``: the feasible plans (they fit and satisfy the limits), the best first; without any the
+      nearest plan.
     - ``kind``: of the first: GOOD, BEYOND_LIMITS, TOO_LARGE or ILLEGAL.
-    - ``num_tried``, ``num_legal``, ``num_fit``, ``num_good``: plans that were tried, that are legal, that fit too, and
-      that keep the limits too.
-    - ``searched``: columns whose values were tried.
-    - ``objective``: what was made best.
-    - ``limits``: what had to be kept.
-    - ``counts``: numbers of accelerators that were tried, if they are searched.
-    - ``lead``: the column of the plans that came before the objective, and whether more of it is better.
-    - ``note``: what was left out, if all would have been too many.
-    - ``refused``: the stack of the plans, if it starts none of the candidates.
-    - ``rivals``: further objectives, if the plans are those that no other beats in every one of them.
+    - ``num_tried``, ``num_legal``, ``num_fit``, ``num_good``: number of all candidates, of legal ones, of legal ones
+      that fit, and of feasible ones.
+    - ``searched``: the columns with several values.
+    - ``objective``: the result to optimise.
+    - ``limits``: limits on results.
+    - ``counts``: tried numbers of accelerators, if the search chooses them.
+    - ``lead``: the column of the plans that precedes the objective, and whether more of it is better.
+    - ``note``: candidates left out to limit their number.
+    - ``refused``: the software of the plans, if it starts none of the candidates.
+    - ``rivals``: further objectives, if the plans are the Pareto set of all objectives.
     """
 
     plans: Table
@@ -63,12 +63,12 @@ class Search:
 
     @property
     def found(self) -> bool:
-        """Whether any plan fits and keeps the limits."""
+        """Whether any plan fits and satisfies the limits."""
         return self.kind == GOOD
 
     @property
     def limited_by(self) -> np.ndarray:
-        """What limits each plan: what its step is spent on, the limit that it comes nearest, and how full memory is."""
+        """Bottleneck of each plan: the largest part of its step, the nearest limit, and the use of memory."""
         return limiting(self.results, self.limits)
 
     @property
@@ -78,17 +78,19 @@ class Search:
 
     @property
     def words(self) -> str:
-        """What was chosen and from how many, or why nothing was, and which numbers of accelerators were tried."""
+        """The number of candidates, or why no plan is feasible, and the tried numbers of accelerators."""
         counts = self.counts.words if self.counts is not None else ""
-        refused = f"{' and '.join(TITLES[one] for one in self.refused)} refuses every candidate" if self.refused else ""
+        refused = (
+            f"{' and '.join(TITLES[stack] for stack in self.refused)} refuses every candidate" if self.refused else ""
+        )
         return "; ".join(filter(None, [self._choice, refused, self._alike, counts, self.note]))
 
     @property
     def _alike(self) -> str:
-        """How many of the first plans cannot be told apart, and which of them has the narrowest band."""
+        """Number of the first plans that are indistinguishable, and the one with the narrowest band."""
         loss = self.results.number(self.objective.column.name)
         if self.rivals and self.found:
-            names = ", ".join(one.words for one in (self.objective, *self.rivals))
+            names = ", ".join(goal.words for goal in (self.objective, *self.rivals))
             return f"{len(self.plans):,} that no other beats in all of {names}"
         if not self.found or not (loss > 0.0).all():
             return ""
@@ -131,11 +133,11 @@ class Search:
 
     @property
     def chosen_words(self) -> str:
-        """The values of the first plan in the columns that were searched: ``tensor parallel 8, recompute none``."""
+        """The values of the first plan in the searched columns: ``tensor parallel 8, recompute none``."""
         return self.chosen()
 
     def chosen(self, without: str = "") -> str:
-        """As :attr:`chosen_words`, one column left out."""
+        """As :attr:`chosen_words`, without one column."""
         return ", ".join(f"{name.replace('_', ' ')} {self._value(name)}" for name in self.searched if name != without)
 
     def _value(self, name: str) -> str:
@@ -158,9 +160,9 @@ _COMPUTED = ("time_forward", "time_backward")
 
 
 def limiting(results: Table, limits: Sequence[Limit]) -> np.ndarray:
-    """What limits each plan, in words.
+    """Bottleneck of each plan, in words.
 
-    ``results``: of training or inference plans. ``limits``: that they keep.
+    ``results``: of training or inference plans. ``limits``: that they satisfy.
     """
     with np.errstate(all="ignore"):
         if "bound" in results.schema.by_name:
@@ -182,37 +184,36 @@ def limiting(results: Table, limits: Sequence[Limit]) -> np.ndarray:
             used = np.array([limit.used(results) for limit in limits])
             nearest = np.nan_to_num(used).argmax(axis=0)
             names = [limit.column.name.replace("_", " ") for limit in limits]
-            kept = enumerate(nearest.tolist())
+            numbered = enumerate(nearest.tolist())
             items.append(
-                [f"{names[i]} at {used[i, row]:.0%} of its limit" if used[i, row] > 0.0 else "" for row, i in kept]
+                [f"{names[i]} at {used[i, row]:.0%} of its limit" if used[i, row] > 0.0 else "" for row, i in numbered]
             )
         items.append([f"memory {share:.0%} full" for share in results.number("memory_share").tolist()])
     return np.array(["; ".join(filter(None, words)) for words in zip(*items, strict=True)], dtype=object)
 
 
 def _reached(limit: Limit, results: Table) -> str:
-    """What the first plan reaches of a limit, and where that is asked for with its probability."""
+    """The first plan's value of a limited result, and its quantile if the limit has a probability."""
     sure = limit.sure(results)[0] / unit_of(limit.column).factor
     return _shown(limit.column, results) + (
         f" ({sure:.4g} with {limit.probability:.4g} probability)" if limit.probability > 0.5 else ""
     )
 
 
-def _shown(one: Column, results: Table) -> str:
-    value = results.number(one.name)[0] / unit_of(one).factor
-    unit = one.unit if one.unit not in ("", "-") else ""
-    return f"{one.name.replace('_', ' ')} {value:.4g} {unit}".rstrip()
+def _shown(column: Column, results: Table) -> str:
+    value = results.number(column.name)[0] / unit_of(column).factor
+    unit = column.unit if column.unit not in ("", "-") else ""
+    return f"{column.name.replace('_', ' ')} {value:.4g} {unit}".rstrip()
 
 
 Answer = dict[str, Any]
-"""Results of one form by column, in the units used inside; what is missing is NaN or ""."""
+"""Results of one form by column, in internal units; a missing result is NaN or ""."""
 
 
 def one_plan(kind: str, columns: Mapping[str, Any], searched: Collection[str], form: Table) -> Table:
-    """A plan whose columns that may be searched say ``auto`` if the form leaves them blank.
+    """A plan with ``auto`` in searchable columns that the form leaves blank; one row.
 
-    ``columns``: columns of the plan. ``searched``: those that a search may choose. ``form``: where the values stand.
-    Returns one row.
+    ``columns``: columns of the plan. ``searched``: the searchable ones. ``form``: gives the places of the values.
     """
     order = table_schema(kind).by_name
     blank = {
@@ -227,7 +228,7 @@ def one_plan(kind: str, columns: Mapping[str, Any], searched: Collection[str], f
 def slower(results: Table, name: str, catalog: Catalog) -> float:
     """Factor on a time in the low or high case of a catalog: the end of its 80 % band over the prediction.
 
-    ``results``: of one plan. ``name``: a time that has a band: ``step_time``, ``tpot``. ``catalog``: whose case is
+    ``results``: of one plan. ``name``: a time that has a band: ``step_time``, ``tpot``. ``catalog``: in the case
     ``low`` (fast and cheap), ``base`` (as expected: 1) or ``high`` (slow and dear).
     """
     if catalog.case == "base":
@@ -257,7 +258,7 @@ def dollars(amount: float) -> str:
 
 
 def price_words(given: float, basis: str) -> str:
-    """Where the price of an hour is from: given, or the sheet prices.
+    """Source of the price of an hour: the form, or the sheet prices.
 
     >>> price_words(float("nan"), "rent")
     'rent of the sheet prices'

@@ -1,7 +1,7 @@
-"""Fleet sizing: the cheapest way to serve a model to all users at the speed asked for, and the ways next to it.
+"""Fleet sizing: the cheapest way to serve a model to all users at a requested speed, and the next cheapest ways.
 
-A form (a row of the table ``serve``) says what is asked. :mod:`xlperf.explore.fleets` finds the smallest fleet of each
-serving engine with one pool and with two; the one with the fewest accelerators is the answer.
+A form (a row of the table ``serve``) states the demand. :mod:`xlperf.explore.fleets` finds the smallest fleet of each
+serving engine with one pool and with two; the answer is the fleet with the fewest accelerators.
 """
 
 from __future__ import annotations
@@ -46,30 +46,30 @@ from xlperf.interop.launch_rules import checkpoint_format
 _FLEET_COST = "fleet_cost_per_million_output_tokens"
 _COPY_COSTS = ("cost_per_million_output_tokens", "cost_per_million_output_tokens_all_in")
 _OF_COPY = (*_COPY_COSTS, "energy_per_token", "carbon_per_million_tokens")
-"""Results of a copy at full load, as the engine has them; the fleet pays for head room and whole servers too."""
+"""Engine results of a copy at full load; the fleet also pays for head room and whole servers."""
 _OWNED_OF_COPY = tuple(f"owned_{name}" for name in _COPY_COSTS)
 _ENDS = ("_low", "_high")
 _AFTERWARDS = ("way", "payment", *PLAN_PRICES, "facility_power_limit", "hours_per_month")
-"""Entries of a form that choose no copy."""
+"""Entries of a form that do not affect the choice of a copy."""
 _LIMITS = {
     "memory_used": "memory is the limit",
     "speed_used": "the speed per user is the limit",
     "ttft_used": "the time to the first token is the limit",
 }
 NOTHING = "none"
-"""Word of a result without one: a cell with a blank text shows an error where the functions are not installed."""
+"""Word of a result without one: a cell with a blank text shows an error if the functions are not installed."""
 SURE = 0.8
-"""Probability with which a fleet is to be large enough. [-]"""
+"""Probability with which a fleet should be large enough. [-]"""
 _FAR = "EXTRAPOLATED"
 _found: WeakKeyDictionary[Catalog, dict[object, list[Fleet]]] = WeakKeyDictionary()
-"""Ways to serve the questions that were asked, by the part of the catalog that they name."""
+"""Cached ways to serve a demand, by the part of the catalog that the form names."""
 
 
 def serve_answer(form: Table, catalog: Catalog) -> Answer:
-    """The cheapest fleet that serves what a form asks for, or the way that the form names.
+    """The cheapest fleet for the demand of a form, or the way that the form names.
 
-    ``form``: one row of kind ``serve``. Returns results of the kind ``serve_results``. Raises InputError where a name
-    is unknown, an engine does not run on the accelerator, or neither users nor a request rate is given.
+    ``form``: one row of kind ``serve``. Returns results of the kind ``serve_results``. Raises InputError if a name is
+    unknown, an engine does not run on the accelerator, or the form gives neither users nor a request rate.
     """
     fleets = serving_ways(form, catalog)
     if not fleets:
@@ -86,7 +86,7 @@ def serve_answer(form: Table, catalog: Catalog) -> Answer:
 
 
 def serving_ways(form: Table, catalog: Catalog) -> list[Fleet]:
-    """Ways to serve what a form asks for within its facility power limit, the cheapest first.
+    """Ways to serve the demand of a form within its facility power limit, the cheapest first.
 
     ``form``: one row of kind ``serve``. Raises InputError as :func:`serve_answer`.
     """
@@ -96,13 +96,13 @@ def serving_ways(form: Table, catalog: Catalog) -> list[Fleet]:
     if len(within) == len(every):
         return every
     most = _every_way(with_columns(form, users=np.nan, request_rate=np.nan), catalog)
-    others = [serving(fleet, _demand(form), catalog) for fleet in most]  # a copy that draws less may serve as many
-    within += [fleet for fleet in others if not sized(fleet, catalog).power > limit]
+    resized = [serving(fleet, _demand(form), catalog) for fleet in most]  # a copy that draws less may serve as many
+    within += [fleet for fleet in resized if not sized(fleet, catalog).power > limit]
     return first_ways(sorted(within, key=lambda fleet: fleet.price))
 
 
 def _every_way(form: Table, catalog: Catalog) -> list[Fleet]:
-    """Ways to serve with the prices of a form, whatever they draw: each engine with one pool and with two."""
+    """Ways to serve with the prices of a form, regardless of power: each engine with one pool and with two."""
     if _is_open(form):
         limit = float(form.number("facility_power_limit")[0])
         result = filling(_every_way(with_columns(form, users=MANY_USERS), catalog), limit, catalog)
@@ -129,8 +129,8 @@ def _is_open(form: Table) -> bool:
 
 
 def _smallest_fleets(form: Table, catalog: Catalog) -> list[Fleet]:
-    """The smallest fleet of each engine and mode; prices and power choose none of them."""
-    stated = sorted((name, str(one[0])) for name, one in form.columns.items() if name not in _AFTERWARDS)
+    """The smallest fleet of each engine and mode, independent of prices and power."""
+    stated = sorted((name, str(values[0])) for name, values in form.columns.items() if name not in _AFTERWARDS)
     # A stated hour price holds for both kinds of accelerators, so that pools of two kinds are compared by number.
     key = bool(np.isnan(form.number("hour_price")[0])), *stated
     cached = _found.setdefault(catalog, {})
@@ -142,7 +142,7 @@ def _smallest_fleets(form: Table, catalog: Catalog) -> list[Fleet]:
 
 
 _CURVE = (0.0625, 0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
-"""Requests of a copy at which its curve of throughput against speed per user is drawn, over its load. [-]"""
+"""Relative loads of a copy at the points of its curve of throughput against speed per user. [-]"""
 
 
 def _with_curves(fleets: list[Fleet], catalog: Catalog) -> list[Fleet]:
@@ -171,12 +171,12 @@ def _search(form: Table, catalog: Catalog) -> FleetSearch:
 
 
 def _engines(form: Table, prefill: str, catalog: Catalog) -> list[str]:
-    """Engines to compare: those that run on the accelerators of both pools."""
+    """Engines to compare: all that run on the accelerators of both pools."""
     result = engines_of(form, catalog)
     if not prefill:
         return result
-    others = engines_of(with_columns(form, accelerator=prefill), catalog)
-    both = [engine for engine in result if engine in others]
+    on_prefill = engines_of(with_columns(form, accelerator=prefill), catalog)
+    both = [engine for engine in result if engine in on_prefill]
     if not both:
         words = f"no serving engine runs on both {form.text('accelerator')[0]} and {prefill}; leave it blank"
         raise InputError(Fault(form.place(0, "prefill_accelerator"), words))
@@ -184,13 +184,13 @@ def _engines(form: Table, prefill: str, catalog: Catalog) -> list[str]:
 
 
 _SET = ("software", "mode", "num_accelerators", *DEGREES, "concurrency")
-"""Entries of a form that set how a model is served."""
+"""Entries of a form that fix how it serves a model."""
 
 
 def best_way(form: Table, catalog: Catalog) -> Answer:
-    """The best way to serve what a form asks for with all left open that it sets, beside the way that it sets.
+    """The best way to serve the demand of a form with its fixed entries open, for comparison with the fixed way.
 
-    ``form``: one row of kind ``serve``. Returns ``best_way`` and ``best_accelerators``; nothing if the form sets
+    ``form``: one row of kind ``serve``. Returns ``best_way`` and ``best_accelerators``; nothing if the form fixes
     nothing.
     """
     stated = [name for name in _SET if name in form and (form[name] == form[name]).any() and form[name][0] != ""]
@@ -199,29 +199,29 @@ def best_way(form: Table, catalog: Catalog) -> Answer:
     columns = {name: values for name, values in form.columns.items() if name not in (*_SET, "way")}
     left_open = replace(form, columns=columns)
     answers = serve_answer(form, catalog), serve_answer(left_open, catalog)
-    own, best = (answer.get("accelerators", np.nan) for answer in answers)
+    fixed, best = (answer.get("accelerators", np.nan) for answer in answers)
     if best != best:
         return {}
     words = way_words(answers[1]["software"], answers[1]["mode"], answers[1])
     words = f"he best way takes {best:,.0f} accelerators with {words}"
-    if own <= best:
+    if fixed <= best:
         words = "As you set it, no more are taken than by the best way"
     else:
-        words = f"As you set it: {own:,.0f}; t{words}" if own == own else f"T{words}"
+        words = f"As you set it: {fixed:,.0f}; t{words}" if fixed == fixed else f"T{words}"
     return {"best_way": words, "best_accelerators": best}
 
 
 def other_machines(form: Table, names: Sequence[str], catalog: Catalog) -> Answer:
-    """Which accelerators would serve what a form asks for and its own does not, as ``best_way``.
+    """Accelerators that would serve a demand that the form's own cannot, as ``best_way``.
 
     ``form``: one row of kind ``serve``. ``names``: accelerators to try.
     """
-    result, own = [], str(form.text("accelerator")[0])
+    result, named = [], str(form.text("accelerator")[0])
     columns = {name: values for name, values in form.columns.items() if name not in _SET}
     for name in names:
         asked = with_columns(replace(form, columns=columns), accelerator=name, prefill_accelerator="")
         search = _search(asked, catalog)
-        if name != own and search.demand.kept(evaluate(search.single_users(), catalog, results=STATE)).any():
+        if name != named and search.demand.kept(evaluate(search.single_users(), catalog, results=STATE)).any():
             result.append(short_name(name))
     would = f"{', '.join(result)} would serve this" if result else f"None of {', '.join(map(short_name, names))} would"
     return {"best_way": would}
@@ -238,11 +238,11 @@ def _demand(form: Table) -> Demand:
 
 
 _PRECISIONS = ("fp8", "bf16", "fp16")
-"""Precisions of a form that states none: the first that the accelerator has a peak rate of."""
+"""Default precisions of a form: the first with a peak rate on the accelerator."""
 _CACHES = ("fp8", "bf16")
-"""Precisions of the cache that are tried if a form states none and the accelerator has both, the first one first."""
+"""Trial precisions of the KV cache if a form states none and the accelerator has both, the first one first."""
 _WIDE = "bf16"
-"""Precision of the products of weights in a precision that the accelerator has no peak rate of."""
+"""Precision of matrix products for weights in a precision without a peak rate on the accelerator."""
 
 
 def _computes_in(form: Table, catalog: Catalog) -> Callable[[str], bool]:
@@ -254,17 +254,19 @@ def _computes_in(form: Table, catalog: Catalog) -> Callable[[str], bool]:
 
 
 def _formats(form: Table, catalog: Catalog) -> list[dict[str, Any]]:
-    """Columns of a plan for each format of the weights: the given one, or the accelerator's and the checkpoint's own.
+    """Columns of a plan for each weight format: the given one, or the accelerator's and the checkpoint's own.
 
-    Weights in a precision that the accelerator has no peak rate of are multiplied in 16 bits (weight-only). The cache
-    is in FP8 if the accelerator computes in FP8 and the form does not say otherwise.
+    Weights in a precision without a peak rate on the accelerator are multiplied in 16 bits (weight-only). The KV cache
+    is in FP8 if the accelerator computes in FP8, unless the form states its precision.
     """
     computes_in = _computes_in(form, catalog)
     published = checkpoint_format(str(form.text("model")[0]))
-    own = next((name for name in _PRECISIONS if computes_in(name)), "fp16")
-    stored = published.get("precision", own)
+    supported = next((name for name in _PRECISIONS if computes_in(name)), "fp16")
+    stored = published.get("precision", supported)
     results = []
-    for precision in [str(form.text("precision")[0])] if form.text("precision")[0] else dict.fromkeys((own, stored)):
+    for precision in (
+        [str(form.text("precision")[0])] if form.text("precision")[0] else dict.fromkeys((supported, stored))
+    ):
         wide = not computes_in(precision) and computes_in(_WIDE)
         columns: dict[str, Any] = {"precision": np.array([precision], dtype=object)}
         if wide:
@@ -279,14 +281,14 @@ def _formats(form: Table, catalog: Catalog) -> list[dict[str, Any]]:
 
 
 def replicas_of(form: Table, catalog: Catalog) -> Table:
-    """Inference plans of one replica, a row for each format; degrees that the form leaves open are blank."""
+    """Inference plans of one replica, a row for each format; open degrees of the form are blank."""
     columns: dict[str, Any] = {name: form[name] for name in ("model", "accelerator", "prompt_length", "output_length")}
     columns |= {name: form.number(name) for name in DEGREES}
     hits, drafts = form.filled("prefix_hit_rate"), form.filled("draft_tokens")
     columns["prefix_hit_rate"] = np.where(hits > 0.0, hits, np.nan)
     columns["draft_tokens"] = np.where(drafts > 0.0, drafts, np.nan)
     columns["acceptance_rate"] = np.where(drafts > 0.0, form.filled("acceptance_rate"), np.nan)
-    formats = [Table("inference", columns | own, form.place) for own in _formats(form, catalog)]
+    formats = [Table("inference", columns | more, form.place) for more in _formats(form, catalog)]
     return with_columns(stacked([with_columns(plan) for plan in formats]))
 
 
@@ -300,13 +302,19 @@ def _answer(form: Table, fleets: list[Fleet], way: int, catalog: Catalog) -> Ans
             "memory", "memory_capacity",
         )
     }  # fmt: skip
-    own = sized(fleet, catalog)
-    users, load, size, server, longer = own.users, own.load, own.size, own.server, own.longer
+    fleet_size = sized(fleet, catalog)
+    users, load, size, server, longer = (
+        fleet_size.users,
+        fleet_size.load,
+        fleet_size.size,
+        fleet_size.server,
+        fleet_size.longer,
+    )
     by_name["tokens_per_second_per_accelerator"] /= longer
     slices = in_slices(plan, catalog)
     hours = hours_of(form, plan, results, catalog)
-    copies, kinds = own.whole()
-    servers = own.servers
+    copies, kinds = fleet_size.whole()
+    servers = fleet_size.servers
     by_name |= {name: float(plan.number(name)[0]) for name in DEGREES}
     by_name |= {"copies": float(np.ceil(copies)), "copy_size": size, "concurrency": load, "users": users}
     by_name |= {"server_size": server, "servers": servers, "way": float(way), "num_ways": float(len(fleets))}
@@ -318,7 +326,7 @@ def _answer(form: Table, fleets: list[Fleet], way: int, catalog: Catalog) -> Ans
     scores = {"low": -DECILE, "high": DECILE, "sure": float(normal_scores(np.array([SURE]))[0])}
     for end, score in scores.items():
         further = float(band_factor(results, "tpot", score)[0]) / longer
-        fleet_sizes[f"_{end}"] = sum(own.whole(further)[1])
+        fleet_sizes[f"_{end}"] = sum(fleet_size.whole(further)[1])
     count = fleet_sizes[""]
     by_name |= {f"accelerators{end}": number for end, number in fleet_sizes.items()}
     by_name |= hours.results | hours.costs(_FLEET_COST, count / rate)
@@ -327,12 +335,16 @@ def _answer(form: Table, fleets: list[Fleet], way: int, catalog: Catalog) -> Ans
     by_name |= {name: float(hours.ownership.number(name)[0]) for name in _OWNED_OF_COPY}
     month = float(form.filled("hours_per_month")[0])
     by_name |= {"tokens_per_second": rate} | hours.costs("monthly_cost", count * month)
-    by_name |= {"power_per_accelerator": own.each, "power": own.power, "monthly_energy": own.power * month}
+    by_name |= {
+        "power_per_accelerator": fleet_size.each,
+        "power": fleet_size.power,
+        "monthly_energy": fleet_size.power * month,
+    }
     by_name["monthly_carbon"] = (
         by_name["monthly_energy"] * by_name["carbon_per_million_tokens"] / by_name["energy_per_token"]
     )
-    by_name |= in_power(form, own, by_name["request_rate"])
-    by_name["users_that_fit"] = own.copies_in(kinds) * load
+    by_name |= in_power(form, fleet_size, by_name["request_rate"])
+    by_name["users_that_fit"] = fleet_size.copies_in(kinds) * load
     by_name["head_room"] = by_name["users_that_fit"] / users - 1.0
     by_name["memory_used"] = by_name["memory"] / by_name["memory_capacity"]
     by_name["speed_used"] = by_name["tpot"] * float(form.filled("speed_per_user")[0])
@@ -346,8 +358,8 @@ def _answer(form: Table, fleets: list[Fleet], way: int, catalog: Catalog) -> Ans
     by_name |= {name: str(results[name][0]) for name in ("trust", "trust_reason")}
     accelerator = short_name(plan.text("accelerator")[0])
     other = str(plan.text("prefill_accelerator")[0])
-    by_name["prefill_accelerator"] = other if own.prefill else NOTHING
-    names = f"{accelerator} and {kinds[1]:,.0f} {short_name(other)}" if own.prefill else accelerator
+    by_name["prefill_accelerator"] = other if fleet_size.prefill else NOTHING
+    names = f"{accelerator} and {kinds[1]:,.0f} {short_name(other)}" if fleet_size.prefill else accelerator
     cost = cost_words(form, hours, count / rate * MILLION, " per million output tokens")
     by_name["answer"] = _sentence(by_name, kinds[0], names, slices, cost) + _nearer(fleets, way, accelerator)
     products = str(plan.text("activation_precision")[0]) or by_name["precision"]
@@ -369,7 +381,7 @@ _CHOSEN = (
 
 
 _MANY = 1.5
-"""Accelerators of whole servers over those that serve, from which on an answer says both. [-]"""
+"""Ratio of accelerators of whole servers to accelerators in use from which an answer states both. [-]"""
 
 
 def _sentence(answer: Answer, count: float, accelerator: str, slices: bool, cost: str) -> str:
@@ -391,11 +403,11 @@ def way_words(software: str, mode: str, answer: Answer) -> str:
 
 
 def _nearer(fleets: list[Fleet], way: int, accelerator: str) -> str:
-    """The cheapest way that is not extrapolated, if the one that is shown is."""
-    own = fleets[way - 1]
-    if str(own.results["trust"][0]) != _FAR:
+    """The cheapest way that is not extrapolated, if the shown way is."""
+    shown = fleets[way - 1]
+    if str(shown.results["trust"][0]) != _FAR:
         return ""
-    near = next((one for one in fleets if str(one.results["trust"][0]) != _FAR), None)
+    near = next((candidate for candidate in fleets if str(candidate.results["trust"][0]) != _FAR), None)
     if near is None:
         return " It is extrapolated, as is every other way."
     sizes = {name: float(near.plan.number(column)[0]) for name, column in _SIZES.items()}
@@ -408,16 +420,16 @@ _SIZES = {"copy_size": "num_accelerators", "prefill_accelerators": "prefill_acce
 
 
 def _format_words(model: str, weights: str, products: str) -> str:
-    """A sentence on weights whose products or attention are wider, or that are not as published; "" for others."""
+    """A sentence on weights with wider products or attention, or in an unpublished format; otherwise ""."""
     published = checkpoint_format(model)
     stored = published.get("format") or published.get("precision", weights).upper()
-    own = published.get("precision", weights) == weights
-    words = f" {stored if own else weights.upper()} weights"
+    as_published = published.get("precision", weights) == weights
+    words = f" {stored if as_published else weights.upper()} weights"
     weight_only = products == _WIDE and PRECISIONS[weights].weight_size < PRECISIONS[_WIDE].weight_size
     remarks = [f", products in {products}"] if weight_only else []
-    if own and published.get("attention"):
+    if as_published and published.get("attention"):
         remarks.append(f"; attention counts in 16 bits, {published['attention']} in the checkpoint")
-    elif not own:
+    elif not as_published:
         remarks.append(f"; the published checkpoint has {stored}")
     return f"{words}{''.join(remarks)}." if remarks else ""
 
@@ -432,7 +444,7 @@ def _defaults(plan: Table) -> str:
 
 
 def _refused(form: Table, catalog: Catalog) -> Answer:
-    """Why nothing meets the targets: which limit, by how much, and what would help."""
+    """Reason why no way satisfies the targets: the missed limit, by how much, and a remedy."""
     search = _search(form, catalog)
     plans, demand = search.formats, search.demand
     tried = search.single_users()

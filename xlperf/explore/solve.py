@@ -1,4 +1,4 @@
-"""Inverse questions: the least of something that reaches a target, fewest accelerators or smallest bandwidth."""
+"""Inverse questions: the least value of a quantity that satisfies the targets, such as accelerators or bandwidth."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from xlperf.explore.search_results import Search
 from xlperf.explore.vary import Varied
 
 PRECISION = 1e-3
-"""Relative width of what is left between a value that reaches the target and one that does not. [-]"""
+"""Relative width of the final bracket between a feasible and an infeasible value. [-]"""
 
 
 @dataclass(frozen=True)
 class Solution:
     """The answer to an inverse question.
 
-    - ``value``: least (or largest) value that reaches the targets, in the unit used inside; NaN if none does.
-    - ``best``: the best plan with that value; if none reaches the targets the one that comes nearest.
+    - ``value``: least (or largest) value that satisfies the targets, in the internal unit; NaN if none does.
+    - ``best``: the best plan with this value; the nearest plan if no value satisfies the targets.
     """
 
     value: float
@@ -36,7 +36,7 @@ class Solution:
 
     @property
     def found(self) -> bool:
-        """Whether any value reaches the targets."""
+        """Whether any value satisfies the targets."""
         return self.best.found
 
 
@@ -53,25 +53,23 @@ def solve_plan(
     probability: float = 0.5,
     **bounds: Unpack[Bounds],
 ) -> Solution:
-    """The least value of a column of a plan with which a plan fits and keeps its targets.
+    """The least value of a plan column with which a plan fits and satisfies its targets.
 
-    All values are tried, with everything that ``auto`` stands for, and nothing is taken to rise or fall; but for
-    numbers of accelerators that ``auto`` stands for where those are too many, as :func:`xlperf.explore.search.search`
-    says.
+    An exhaustive search over all values and all choices for ``auto``, without an assumption of monotonicity; only too
+    many numbers of accelerators are thinned as in :func:`xlperf.explore.search.search`.
 
     - ``plan``: one training or inference plan.
-    - ``catalog``: what it refers to.
     - ``name``: a number column.
-    - ``values``: values to try, in the unit used inside; None: those of ``auto``, which the cell has to say.
-    - ``targets``: what results must keep beside the plan's own targets.
-    - ``largest``: whether the largest value is sought.
-    - ``objective``: what decides among plans of that value.
-    - ``progress``: called with the number of plans of each block that is done.
+    - ``values``: values to try, in the internal unit; None: the values of ``auto``, which the cell must contain.
+    - ``targets``: limits on results beside the plan's own targets.
+    - ``largest``: find the largest value instead.
+    - ``objective``: decides among plans of this value.
+    - ``progress``: called with the number of plans of each finished block.
     - ``processes``: processes that share a large search; the answer is the same [-].
-    - ``probability``: with which the own targets of the plan are kept, by the bands of the calibration [-].
+    - ``probability``: of meeting the plan's own targets, by the bands of the calibration [-].
     - ``**bounds``: most candidates of a plan, and most accelerators tried for ``auto``.
 
-    The answer is exact for the values that were tried. Raises InputError as :func:`xlperf.explore.search.search`.
+    The answer is exact for the trial values. Raises InputError as :func:`xlperf.explore.search.search`.
     """
     if values is not None and name in TARGETS.values():  # each plan keeps its own
         varied = Varied(plan.kind, name, values, False)
@@ -80,13 +78,13 @@ def solve_plan(
         )
     stated = None if values is None else {name: values}
     fewest = is_number_of_accelerators(objective)
-    kept = [*targets, *own_targets(plan, probability)]
+    limits = [*targets, *own_targets(plan, probability)]
     first = "" if fewest else objective
-    result = search(plan, catalog, first, kept, stated, 1, progress, (name, largest), processes, **bounds)
+    result = search(plan, catalog, first, limits, stated, 1, progress, (name, largest), processes, **bounds)
     value = float(result.plans.number(name)[0]) if result.found else float("nan")
     if fewest and result.found:
         stated = {name: np.array([value])}
-        result = search(plan, catalog, objective, kept, stated, 1, progress, None, processes, **bounds)
+        result = search(plan, catalog, objective, limits, stated, 1, progress, None, processes, **bounds)
     return Solution(value, result)
 
 
@@ -102,20 +100,20 @@ def solve_number(
     probability: float = 0.5,
     **bounds: Unpack[Bounds],
 ) -> Solution:
-    """The least number of a plan or in a catalog sheet with which the plan fits and keeps its targets.
+    """The least number in a plan or a catalog sheet with which the plan fits and satisfies its targets.
 
-    Stated values are tried from the least on. Between two ends the logarithm is halved: what reaches the targets is
-    taken to reach them with more of it (with less of it if the largest is sought).
+    Stated values are tried in ascending order. Between two ends, bisection of the logarithm finds the number, on the
+    assumption that more of it (less if ``largest``) never hurts.
 
-    ``varied``: the column, with values or the ends between which to look; counts are whole. The others are those of
-    :func:`solve_plan`. Returns what is exact for counts, else within :data:`PRECISION`, on the side that reaches the
-    targets. Raises InputError as :func:`solve_plan` and :func:`xlperf.explore.changed_catalogs.changed_catalog`.
+    ``varied``: the column, with values or the two ends; counts are whole. The other parameters are the same as for
+    :func:`solve_plan`. The result is exact for counts, else within :data:`PRECISION`, on the feasible side. Raises
+    InputError as :func:`solve_plan` and :func:`xlperf.explore.changed_catalogs.changed_catalog`.
     """
 
     def best_at(value: float) -> Search:
-        own, known = with_value(plan, catalog, varied, value)
-        kept = [*targets, *own_targets(own, probability)]
-        return search(own, known, objective, kept, progress=progress, processes=processes, **bounds)
+        changed_plan, known = with_value(plan, catalog, varied, value)
+        limits = [*targets, *own_targets(changed_plan, probability)]
+        return search(changed_plan, known, objective, limits, progress=progress, processes=processes, **bounds)
 
     if not varied.ends:
         order = sorted(varied.values.tolist(), reverse=largest)

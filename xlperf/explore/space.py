@@ -21,15 +21,14 @@ from xlperf.equations.model.model import Model
 from xlperf.equations.plan.records import PlanColumns, Rule
 
 MOST_PLANS = 1_000_000
-"""Rows of a grid at the most: more is a slip rather than a wish, and does not fit in memory."""
+"""Most rows of a grid: more is usually a mistake, and does not fit in memory."""
 
 
 def grid(plans: Table, values: Mapping[str, np.ndarray], most: int = MOST_PLANS) -> Table:
-    """Every plan with every combination of the values, which replace what the plan has in these columns.
+    """Every plan with every combination of the values, which replace the plan's own in these columns.
 
-    ``values``: column -> values, in the units used inside. ``most``: rows of the grid at the most. Returns the
-    combinations of the first plan, then those of the second ...; the last column changes fastest. Places are those of
-    the plans. Raises InputError where the grid has more rows than there may be.
+    ``values``: column -> values, in internal units. ``most``: most rows of the grid. Combinations follow plan by plan,
+    with the last column fastest, at the places of the plans. Raises InputError if the grid has too many rows.
     """
     sizes = [len(column) for column in values.values()]
     count = int(np.prod(sizes, dtype=np.float64))
@@ -55,9 +54,9 @@ Mask = npt.NDArray[np.bool_]
 
 
 def divisors(*counts: float) -> list[float]:
-    """Whole numbers that divide any of some counts, from the smallest.
+    """Divisors of any of some whole numbers, ascending and without repetition.
 
-    ``*counts``: whole numbers; those below 1 and NaN have no divisors [-]. Each is returned once.
+    ``*counts``: whole numbers; numbers below 1 and NaN have no divisors [-].
 
     >>> divisors(12.0, 8.0)
     [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0]
@@ -81,14 +80,14 @@ def divides(size: Array | float, number: Array | float) -> Mask:
     return np.asarray(np.mod(number, size) == 0.0)
 
 
-def common_divisor(one: Array, other: Array) -> Array:
+def common_divisor(first: Array, second: Array) -> Array:
     """Greatest common divisor; 1 for numbers that are not whole.
 
     >>> common_divisor(np.array([12.0, 2.5]), np.array([8.0, 5.0])).tolist()
     [4.0, 1.0]
     """
-    whole = (one == np.floor(one)) & (other == np.floor(other)) & (one >= 1.0) & (other >= 1.0)
-    pair = (np.where(whole, values, 1.0).astype(np.int64) for values in (one, other))
+    whole = (first == np.floor(first)) & (second == np.floor(second)) & (first >= 1.0) & (second >= 1.0)
+    pair = (np.where(whole, values, 1.0).astype(np.int64) for values in (first, second))
     return np.gcd(*pair).astype(np.float64)
 
 
@@ -105,19 +104,19 @@ _BATCH = 16_384
 
 
 class NotChosen(AttributeError):
-    """A column that has no value yet, or that a space does not know."""
+    """A column that has no value yet, or that a space does not have."""
 
 
 class PartialPlan(PlanColumns):
-    """Plans of a space with some columns not chosen yet; reading one of those raises :class:`NotChosen`.
+    """Plans of a space with some columns still open; reading an open column raises :class:`NotChosen`.
 
-    Rules of legality take it in place of a whole plan.
+    Rules of legality accept it in place of a whole plan.
     """
 
     blanks: ClassVar[Mapping[str, Callable[..., Array | float]]] = {}
     """Defaults that follow from other columns and from the longest sequence of the model."""
     open: ClassVar[frozenset[str]] = frozenset()
-    """Columns that are chosen after those of the space."""
+    """Columns that are chosen after the columns of the space."""
     _space: Space
     _rows: np.ndarray | None
     _chosen: Mapping[str, np.ndarray]
@@ -125,7 +124,7 @@ class PartialPlan(PlanColumns):
     def __init__(
         self, space: Space, rows: np.ndarray | None = None, chosen: Mapping[str, np.ndarray] | None = None
     ) -> None:
-        """Combinations of a space, or some of them; and a column that is tried."""
+        """Combinations of a space, or some of them; ``chosen``: values of a column under trial."""
         self.__dict__.update(_space=space, _rows=rows, _chosen=chosen or {})
 
     if not TYPE_CHECKING:
@@ -155,7 +154,7 @@ class PartialPlan(PlanColumns):
 
     @property
     def concerned(self) -> Mask | None:
-        """Plans that the rules apply to; None for all."""
+        """Plans to which the rules apply; None for all."""
         return None
 
     def seen_as(self, record: type[Record]) -> Record:
@@ -167,14 +166,14 @@ class PartialPlan(PlanColumns):
         return name in self._space.asked or name in self._space.base
 
     def words(self, name: str) -> np.ndarray:
-        """A column of words as the plans state it; "" if it is blank."""
+        """A column of words of the plans; "" if it is blank."""
         space = self._space
         if name in space.asked:
             return self.filled(name)
         return np.asarray(space.base.text(name)[self._base_rows])
 
     def filled(self, name: str) -> np.ndarray:
-        """A column as the plans state it, with the schema's default if it is blank; NaN or "" if it has none."""
+        """A column of the plans, with the schema's default for blanks; NaN or "" if there is no default."""
         if name in self._chosen:
             return self._chosen[name]
         if name in self._space.found:
@@ -184,7 +183,7 @@ class PartialPlan(PlanColumns):
         return np.asarray(self._space.base.filled(name)[self._base_rows])
 
     def known(self, name: str) -> Array:
-        """A degree, 1 if it is blank or not chosen yet."""
+        """A degree, 1 if it is blank or still open."""
         try:
             return np.asarray(np.nan_to_num(self.filled(name), nan=1.0))
         except NotChosen:
@@ -201,7 +200,7 @@ Rules = Sequence[tuple[type[PartialPlan], Rule[Any]]]
 
 
 class _ModelRows:
-    """Some rows of the shapes of models, taken when they are asked for."""
+    """Some rows of the shapes of models, indexed on access."""
 
     def __init__(self, model: Model, rows: np.ndarray) -> None:
         self._model, self._rows = model, rows
@@ -214,18 +213,18 @@ class _ModelRows:
 
 Where = Callable[[Any], Mask]
 SPLIT = 256
-"""Combinations of the first columns from which on a space is made in parts. [-]"""
+"""Combinations of the first columns from which on the space is split into parts. [-]"""
 
 
 class Part(NamedTuple):
-    """One of equal consecutive parts of a space; the parts in their order are the whole."""
+    """One of equal consecutive parts of a space."""
 
     number: int
     of: int
 
     @property
     def smaller(self) -> list[Part]:
-        """The same in eight parts."""
+        """The eight parts of this part."""
         return [Part(8 * self.number + turn, 8 * self.of) for turn in range(8)]
 
 
@@ -234,21 +233,21 @@ WHOLE = Part(0, 1)
 
 @dataclass
 class Space:
-    """Combinations of values of the searched columns that keep the rules of legality, built column by column.
+    """Legal combinations of values of the searched columns, built column by column.
 
-    - ``base``: one plan, with every combination of the stated values of columns that no other depends on.
-    - ``asked``: columns that are searched: the stated values, None where candidates follow from the plan.
+    - ``base``: one plan, with every combination of the stated values of independent columns.
+    - ``asked``: searched columns: the stated values, None if candidates follow from the plan.
     - ``model``: shapes of the models of the rows of the base.
-    - ``longest``: longest context of these models, NaN if it is not known [-].
-    - ``rules``: rules of legality and the record that each reads; it is applied once all that it reads is chosen. Those
-      that read no searched column are left to the evaluation, which says what is wrong.
-    - ``most``: combinations at the most.
-    - ``counts``: numbers of accelerators that ``auto`` stands for, of each row of the base [-].
-    - ``uneven``: whether chunks of a stage that do not share the layers out evenly are tried too.
-    - ``part``: which part of the combinations is made.
-    - ``record``: of the first rule: what candidates follow from.
-    - ``rows``: which row of the base each combination has.
-    - ``found``: values of the columns that were crossed, one per combination.
+    - ``longest``: longest context of these models, NaN if unknown [-].
+    - ``rules``: rules of legality and the record that each reads; a rule applies once all of its columns are chosen.
+      Rules that read no searched column are left to the evaluation, which reports the fault.
+    - ``most``: most combinations.
+    - ``counts``: numbers of accelerators for ``auto``, of each row of the base [-].
+    - ``uneven``: whether uneven virtual-pipeline chunks are included.
+    - ``part``: the part of the combinations to make.
+    - ``record``: of the first rule: the source of candidates.
+    - ``rows``: row of the base of each combination.
+    - ``found``: values of the crossed columns, one per combination.
     """
 
     base: Table
@@ -275,7 +274,7 @@ class Space:
         return len(self.rows)
 
     def plan(self, record: type[PartialPlan] | None = None) -> Any:
-        """The combinations as rules and equations read them."""
+        """The combinations in the form that rules and equations read."""
         return (record or self.record)(self)
 
     def cross(
@@ -287,13 +286,13 @@ class Space:
         distinct: Where | None = None,
         blank: Mask | None = None,
     ) -> None:
-        """Cross the combinations with the values of a column, if it is searched; those that break a rule are left out.
+        """Cross the combinations with the values of a searched column, and drop combinations that break a rule.
 
-        ``values``: values to try if none are stated, in the order in which equal plans are preferred; or what gives
-        them for a number of each combination. ``number``: that number, (combinations,). ``legal``: which plans to keep
-        of those that keep the rules. ``distinct``: the same of values that are not stated: False where another value
-        makes the same plan. ``blank``: which combinations the column says nothing in: there it stays blank. Raises
-        InputError where the combinations become more than there may be.
+        ``values``: values to try if none are stated, the preferred of equal plans first; or a function that gives them
+        for a number of each combination. ``number``: this number, (combinations,). ``legal``: an additional rule.
+        ``distinct``: for values that are not stated: False if another value makes the same plan. ``blank``:
+        combinations in which the column has no meaning and stays blank. Raises InputError if there are too many
+        combinations.
         """
         if name not in self.asked:
             return
@@ -304,19 +303,20 @@ class Space:
             blank = np.zeros(len(self), dtype=bool)
         numbers, which = np.unique(np.where(blank, -1.0, 0.0 if number is None else number), return_inverse=True)
         lists: list[Sequence[Any]] = [
-            [float("nan")] if one < 0.0 else values(one) if callable(values) else values for one in numbers.tolist()
+            [float("nan")] if number_ < 0.0 else values(number_) if callable(values) else values
+            for number_ in numbers.tolist()
         ]
         sizes = np.array([len(listed) for listed in lists], dtype=np.intp)
         starts = np.cumsum(sizes) - sizes
         text = self.base.schema.by_name[name].is_text
         flat = np.array([value for listed in lists for value in listed], dtype=object if text else np.float64)
-        kept, result, total = [np.zeros(0, dtype=np.int64)], [flat[:0]], 0
+        index_parts, result, total = [np.zeros(0, dtype=np.int64)], [flat[:0]], 0
         applied: set[int] = set()
         for start in range(0, len(self), _BATCH):
-            own = which[start : start + _BATCH]
-            index = np.repeat(np.arange(start, start + len(own)), sizes[own])
-            first = np.repeat(np.cumsum(sizes[own]) - sizes[own], sizes[own])
-            tried = flat[np.repeat(starts[own], sizes[own]) + np.arange(len(index)) - first]
+            batch = which[start : start + _BATCH]
+            index = np.repeat(np.arange(start, start + len(batch)), sizes[batch])
+            first = np.repeat(np.cumsum(sizes[batch]) - sizes[batch], sizes[batch])
+            tried = flat[np.repeat(starts[batch], sizes[batch]) + np.arange(len(index)) - first]
             plan = self.record(self, index, {name: tried})
             good = np.ones(len(index), dtype=bool)
             for keeps in (legal, distinct):
@@ -331,12 +331,12 @@ class Space:
                     applied.add(place)
                     good &= ~broken
             good |= blank[index]
-            kept.append(index[good])
+            index_parts.append(index[good])
             result.append(tried[good])
-            total += len(kept[-1])
+            total += len(index_parts[-1])
             self.count(total)
         self.rules = [pair for place, pair in enumerate(self.rules) if place not in applied]
-        self.keep(np.concatenate(kept))
+        self.keep(np.concatenate(index_parts))
         self.found[name] = np.concatenate(result)
         if len(self) >= SPLIT and not self._split:
             self._split = True
@@ -344,7 +344,7 @@ class Space:
             self.keep(np.arange(len(self) * before // self.part.of, len(self) * after // self.part.of))
 
     def cross_accelerators(self) -> None:
-        """Cross the combinations with numbers of accelerators: those that their machines are sold in."""
+        """Cross the combinations with the numbers of accelerators in which their machines are sold."""
         self.cross("num_accelerators", lambda row: self.counts[int(row)].tolist(), self.rows.astype(np.float64))
 
     def count(self, number: int) -> None:
@@ -358,12 +358,12 @@ class Space:
             raise TooMany(Fault(self.base.place(0, next(iter(self.asked), "")), problem))
 
     def keep(self, index: np.ndarray) -> None:
-        """Some combinations, by mask or by number, in the order given."""
+        """Retain some combinations, by mask or by number, in the order given."""
         self.rows = self.rows[index]
         self.found = {name: values[index] for name, values in self.found.items()}
 
     def table(self) -> Table:
-        """The combinations as plans; places are those of the plan."""
+        """The combinations as plans, at the places of the original plan."""
         columns = {**{name: values[self.rows] for name, values in self.base.columns.items()}, **self.found}
         order = [column.name for column in self.base.schema.columns if column.name in columns]
         place = partial(place_of_row, self.base.place, self.rows)
@@ -371,7 +371,7 @@ class Space:
 
 
 def _broken(rule: Rule[Any], plan: PartialPlan) -> np.ndarray | None:
-    """Where plans break a rule; None while a column that it reads is open."""
+    """Which plans break a rule; None while a column that it reads is open."""
     if rule.column and not plan.has(rule.column):
         return np.zeros(len(plan), dtype=bool)
     try:
@@ -390,9 +390,9 @@ def space_of(
     counts: Sequence[Array] = (),
     part: Part = WHOLE,
 ) -> Space:
-    """Search space of the base rows alone, before columns to search are added.
+    """Search space of the base rows alone, before the searched columns.
 
-    Raises InputError where a model is not known, or the base has more rows than there may be.
+    Raises InputError if a model is unknown, or the base has too many rows.
     """
     rows = catalog.rows("models", base.text("model"), base, "model")
     arrays = catalog_arrays(catalog, np.zeros(0, dtype=np.int64))

@@ -1,4 +1,4 @@
-"""Which plans their stacks start: the rules of ``stack_rules.csv`` for spaces and tables of plans."""
+"""Plans that their software starts: the rules of ``stack_rules.csv`` for spaces and tables of plans."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _RECORDS: dict[str, tuple[type[PartialPlan], ...]] = {
     "training": (PartialTraining,),
     "inference": (PartialInference, PartialPrefill),
 }
-"""Records that the rules of stacks read, by kind of plan."""
+"""Records that the rules of software read, by kind of plan."""
 
 
 def stacks_of(plans: Table) -> tuple[str, ...]:
-    """Stacks of plans whose rules are known, in their order."""
+    """Software of plans with known rules, in order of the plans."""
     names = {stack_of_software(str(name)) for name in set(plans.filled("software").tolist())}
     return tuple(stack for stack in TITLES if stack in names)
 
 
 def rules_of_stacks(plans: Table, stacks: Collection[str]) -> Rules:
-    """Rules of stacks as spaces of plans read them.
+    """Rules of software in the form that spaces of plans read.
 
-    ``plans``: of the space. ``stacks``: :func:`stacks_of` these; if there are several, each concerns its own plans.
+    ``plans``: of the space. ``stacks``: :func:`stacks_of` these; each of several concerns its own plans.
     """
     kind = plans.kind
     whole = len(set(plans.filled("software").tolist())) == 1
@@ -41,8 +41,8 @@ def rules_of_stacks(plans: Table, stacks: Collection[str]) -> Rules:
     def of(rule: Rule[Any], stack: str) -> Rule[Any]:
         def broken(plan: Any, model: Any) -> np.ndarray:
             names = plan.filled("software").tolist()
-            own = {name: stack_of_software(str(name)) == stack for name in set(names)}
-            return np.asarray(rule.broken(plan, model) & np.array([own[name] for name in names], dtype=bool))
+            starts = {name: stack_of_software(str(name)) == stack for name in set(names)}
+            return np.asarray(rule.broken(plan, model) & np.array([starts[name] for name in names], dtype=bool))
 
         return rule if whole else replace(rule, broken=broken)
 
@@ -55,10 +55,9 @@ def rules_of_stacks(plans: Table, stacks: Collection[str]) -> Rules:
 
 
 def refused_reasons(plans: Table, catalog: Catalog, stack: str = "") -> list[str]:
-    """Why the stack of each plan does not start it, "" if it does or its rules are not known.
+    """Reason why the software of each plan does not start it, "" if it does or its rules are unknown.
 
-    ``plans``: without ``auto``. ``catalog``: with the models. ``stack``: whose rules, in place of that of each plan's
-    software.
+    ``plans``: without ``auto``. ``stack``: software whose rules replace the rules of each plan's own.
     """
     if stack:
         software = "tensorrt-llm" if stack == "trtllm" else stack
@@ -72,11 +71,11 @@ def refused_reasons(plans: Table, catalog: Catalog, stack: str = "") -> list[str
     for record, rule in rules:
         plan: Any = space.plan(record)
         try:
-            said = broken_rules([rule], plan, plan.model)
+            faults = broken_rules([rule], plan, plan.model)
         except NotChosen:
             continue
         concerned = True if plan.concerned is None else plan.concerned
-        for each in said:
+        for each in faults:
             _, words = remarks_of_rows([each], len(plans))
             for row in np.flatnonzero(each.rows & concerned).tolist():
                 result[row] = result[row] or str(words[row])
@@ -84,9 +83,9 @@ def refused_reasons(plans: Table, catalog: Catalog, stack: str = "") -> list[str
 
 
 def shape_of(plan: Table, catalog: Catalog) -> Shape:
-    """What a launch line says of the model of a plan and of its servers.
+    """Facts of a plan's model and servers that a launch line needs.
 
-    ``plan``: one row. Raises InputError where a name is unknown.
+    ``plan``: one row. Raises InputError if a name is unknown.
     """
     models = catalog.tables["models"]
     row = int(catalog.rows("models", plan.text("model"), plan, "model")[0])

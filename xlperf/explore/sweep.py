@@ -33,7 +33,7 @@ BLOCK = 32_768
 
 
 class Swept(NamedTuple):
-    """Plans with their results, and what the catalog had.
+    """Plans with their results, and the catalog values of each.
 
     - ``plans``, ``results``: the plans of the first combination of catalog values, then of the second ...
     - ``varied``: values or factors of the columns of the catalog, one per row.
@@ -44,22 +44,22 @@ class Swept(NamedTuple):
     varied: list[tuple[Column, Array]]
 
 
-def _is_separate(one: Varied) -> bool:
-    """Whether plans with unlike values need catalogs of their own: rows of the others are copied for each plan."""
-    return one.sheet == CALIBRATION or one.is_text
+def _is_separate(varied: Varied) -> bool:
+    """Whether plans with different values need separate catalogs instead of private rows in one."""
+    return varied.sheet == CALIBRATION or varied.is_text
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a sweep evaluates; any part of it is made when it is asked for.
+    """A sweep, evaluated block by block on demand.
 
-    - ``plans``: training or inference plans; their cells that say ``auto`` are chosen anew for each combination.
-    - ``catalog``: what they refer to.
-    - ``values``: columns of the plans, as :func:`xlperf.explore.vary.read_values` has them.
+    - ``plans``: training or inference plans; each combination chooses their ``auto`` cells anew.
+    - ``catalog``: the rows that the plans name.
+    - ``values``: columns of the plans, from :func:`xlperf.explore.vary.read_values`.
     - ``varied``: columns of the catalog, changed in the rows that the plans name.
     - ``sampling``: draws of each plan in place of all combinations.
     - ``bounds``: most candidates of a plan, and most accelerators tried for ``auto``.
-    - ``owned``: whether results of an owner stand beside those of the plans.
+    - ``owned``: whether ownership results are included.
     """
 
     plans: Table
@@ -78,7 +78,7 @@ class Sweep:
         """Number of values of each varied column, the fastest-changing last."""
         if self.sampling is not None:
             return len(self.plans), self.sampling.number
-        points = [len(one.values) for one in self.varied]
+        points = [len(varied.values) for varied in self.varied]
         return *points, len(self.plans), *(len(column) for column in self.values.values())
 
     @property
@@ -88,7 +88,7 @@ class Sweep:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Short hash of everything that the rows depend on: two sweeps with the same one have the same blocks."""
+        """Short hash of all inputs of the rows: sweeps with the same hash have the same blocks."""
         digest = hashlib.sha256(f"{__version__} {BLOCK} {self.catalog.fingerprint} {self.bounds} ".encode())
         digest.update(b"owned" * self.owned)
         digest.update(
@@ -104,25 +104,25 @@ class Sweep:
         return digest.hexdigest()[:16]
 
     def rows(self, index: np.ndarray) -> tuple[Table, list[tuple[Varied, Array]]]:
-        """Some of the plans, by their numbers, and what the catalog has for each of them."""
+        """Some of the plans, by their numbers, and the catalog values of each."""
         if self.sampling is not None:
             plan, draw = np.divmod(index, self.sampling.number)
             return self.at(plan, [uniforms(self.sampling, place, draw) for place in range(self.num_inputs)])
         where = np.unravel_index(index, self._shape)
         points, plan, chosen = where[: len(self.varied)], where[len(self.varied)], where[len(self.varied) + 1 :]
-        numbers = [one.values[place] for one, place in zip(self.varied, points, strict=True)]
+        numbers = [varied.values[place] for varied, place in zip(self.varied, points, strict=True)]
         values = [column[place] for column, place in zip(self.values.values(), chosen, strict=True)]
         return self._spread(plan, values, numbers)
 
     @property
     def num_inputs(self) -> int:
-        """Columns that vary: those with values, then those with a distribution or of the catalog."""
+        """Number of varied columns: columns with values, then columns with a distribution or of the catalog."""
         return len(self.values) + len(self.varied)
 
     def at(self, plan: np.ndarray, shares: Sequence[Array] | Array) -> tuple[Table, list[tuple[Varied, Array]]]:
-        """Plans, by row, with inputs at quantiles of their distributions, and the catalog values that go with them."""
+        """Plans, by row, with inputs at quantiles of their distributions, and the matching catalog values."""
         values = [picked(column, share) for column, share in zip(self.values.values(), shares, strict=False)]
-        numbers = [one.drawn(share) for one, share in zip(self.varied, shares[len(self.values) :], strict=True)]
+        numbers = [varied.drawn(share) for varied, share in zip(self.varied, shares[len(self.values) :], strict=True)]
         return self._spread(plan, values, numbers)
 
     def _spread(
@@ -131,13 +131,13 @@ class Sweep:
         spread = self.plans.take(plan)
         columns = {**spread.columns, **dict(zip(self.values, values, strict=True))}
         changes = list(zip(self.varied, numbers, strict=True))
-        for one, drawn in changes:
-            if one.sheet == self.plans.kind:
-                columns[one.name] = multiplied(spread, one, drawn)
+        for varied, drawn in changes:
+            if varied.sheet == self.plans.kind:
+                columns[varied.name] = multiplied(spread, varied, drawn)
         order = [column.name for column in table_schema(self.plans.kind).columns if column.name in columns]
         auto = {name: mask for name, mask in spread.auto.items() if name not in self.values}
         table = Table(self.plans.kind, {name: columns[name] for name in order}, spread.place, auto)
-        return table, [(one, drawn) for one, drawn in changes if one.sheet != self.plans.kind]
+        return table, [(varied, drawn) for varied, drawn in changes if varied.sheet != self.plans.kind]
 
     def block(self, number: int, progress: Progress | None = None) -> Swept:
         """Plans of a block with their results."""
@@ -146,7 +146,7 @@ class Sweep:
 
     def evaluated(self, table: Table, changes: list[tuple[Varied, Array]], progress: Progress | None = None) -> Swept:
         """Plans with their results, each under its own values of catalog columns."""
-        separate = [(one, values) for one, values in changes if _is_separate(one)]
+        separate = [(varied, values) for varied, values in changes if _is_separate(varied)]
         if separate:
             return self._apart(table, changes, separate, progress)
         catalog, marked = row_catalog(self.catalog, table, changes, self.owned)
@@ -154,9 +154,9 @@ class Sweep:
         results = with_owned(resolved, results, catalog) if self.owned else results
         if changes:
             names = {name: table[name] for name in NAMING if name in table}
-            kept = {name: values for name, values in resolved.columns.items() if name in table}
-            resolved, results = replace(resolved, columns={**kept, **names}), unmarked(results)
-        return Swept(resolved, results, [(one.column, values) for one, values in changes])
+            stated = {name: values for name, values in resolved.columns.items() if name in table}
+            resolved, results = replace(resolved, columns={**stated, **names}), unmarked(results)
+        return Swept(resolved, results, [(varied.column, values) for varied, values in changes])
 
     def _apart(
         self,
@@ -165,28 +165,33 @@ class Sweep:
         separate: list[tuple[Varied, Array]],
         progress: Progress | None,
     ) -> Swept:
-        """The same where constants of the calibration or words of sheets vary: one catalog for all with the same."""
-        each = [np.unique(v.astype(str) if one.is_text else v, return_inverse=True)[1] for one, v in separate]
+        """As :meth:`evaluated` if calibration constants or words of sheets vary: one catalog for all rows with equal
+        values.
+        """
+        each = [np.unique(v.astype(str) if varied.is_text else v, return_inverse=True)[1] for varied, v in separate]
         _, first, codes = np.unique(np.array(each), axis=1, return_index=True, return_inverse=True)
         codes = codes.reshape(-1)
-        rest = [(one, values) for one, values in changes if not _is_separate(one)]
+        common = [(varied, values) for varied, values in changes if not _is_separate(varied)]
         pieces, order = [], np.argsort(codes, kind="stable")
         for code, row in enumerate(first.tolist()):
             rows = np.flatnonzero(codes == code)
-            own = [(one, values[row]) for one, values in separate]
-            known = replace(self, catalog=changed_catalog(self.catalog, table.take(rows), own))
-            pieces.append(known.evaluated(table.take(rows), [(one, values[rows]) for one, values in rest], progress))
+            values_of_row = [(varied, values[row]) for varied, values in separate]
+            known = replace(self, catalog=changed_catalog(self.catalog, table.take(rows), values_of_row))
+            pieces.append(
+                known.evaluated(table.take(rows), [(varied, values[rows]) for varied, values in common], progress)
+            )
         back = np.argsort(order)
-        plans, results = (stacked([getattr(one, part) for one in pieces]).take(back) for part in ("plans", "results"))
-        return Swept(plans, results, [(one.column, values) for one, values in changes])
+        plans, results = (
+            stacked([getattr(varied, part) for varied in pieces]).take(back) for part in ("plans", "results")
+        )
+        return Swept(plans, results, [(varied.column, values) for varied, values in changes])
 
 
 def sweep(wanted: Sweep, progress: Progress | None = None, most: int = MOST_PLANS) -> Swept:
-    """Evaluate a whole sweep in memory.
+    """Evaluate a whole sweep in memory: one row per plan and combination or draw, none left out.
 
-    ``wanted``: plans, and what varies. ``progress``: called with the number of plans of each block that is done.
-    ``most``: plans at the most. Returns one row per plan and combination or draw, none left out. Raises InputError
-    if there are more, and as :func:`xlperf.explore.auto.evaluate_resolved`.
+    ``progress``: called with the number of plans of each finished block. ``most``: most plans. Raises InputError if
+    there are more, and as :func:`xlperf.explore.auto.evaluate_resolved`.
     """
     if len(wanted) > most:
         problem = (
@@ -206,12 +211,12 @@ def joined(blocks: Sequence[Swept]) -> Swept:
 
 
 class Best(NamedTuple):
-    """The best rows of a sweep, of those that fit and keep limits.
+    """The best rows of a sweep among the rows that fit and satisfy limits.
 
-    - ``sweep``: what is computed.
-    - ``objective``: what is made best.
-    - ``limits``: what results must keep.
-    - ``number``: rows at the most [-].
+    - ``sweep``: the sweep.
+    - ``objective``: the result to optimise.
+    - ``limits``: limits on results.
+    - ``number``: most rows [-].
     """
 
     sweep: Sweep
@@ -224,7 +229,7 @@ class Best(NamedTuple):
         return self.of(self.sweep.block(number))
 
     def of(self, swept: Swept) -> Swept:
-        """Those of some rows, the best first; of equal rows the first."""
+        """The best of some rows, in order; the first of equal rows counts."""
         loss = self.objective.loss(swept.results, swept.plans)
         good = (swept.results.number("fits") == 1.0) & ~np.isnan(loss)
         for limit in self.limits:
@@ -241,7 +246,7 @@ def best_rows(
     """The best rows of a sweep of any length, in the memory of a few blocks.
 
     ``processes``: processes that compute; ``scheduler``: address of a Dask scheduler whose workers compute instead.
-    ``progress``: called with the number of plans of each block that is done.
+    ``progress``: called with the number of plans of each finished block.
     """
     result: Swept | None = None
     blocks = worked(wanted.of_block, range(wanted.sweep.num_blocks), processes, scheduler)

@@ -1,7 +1,7 @@
 """The mapping of a training run: degrees, schedule, precision, recomputation, sharding and offload, chosen together.
 
-Degrees come first, without recomputation: that is the least time that a choice of degrees can take. From the fastest
-on, each is tried with every way to save memory, until no choice that is left could be faster than the best that fits.
+A branch-and-bound search. The step time without recomputation is a lower bound for each choice of degrees; in its order
+the search tries every way to save memory, and ends if no remaining bound is below the best plan that fits.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ SEARCHED = (
     "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "context_parallel", "expert_parallel",
     "pipeline_schedule", "micro_batch_size", "recompute", "zero_stage", "offload_optimizer",
 )  # fmt: skip
-"""Columns of a form that a search chooses; those of :data:`FOLLOWING` follow if they are open."""
+"""Searched columns of a form; the columns of :data:`FOLLOWING` follow if they are open."""
 FOLLOWING = ("recompute_modules", "recompute_layers", "expert_overlap")
 DEGREES = SEARCHED[:7]
 PRECISIONS = ("bf16", "fp8-current", "fp8-block", "mxfp8", "fp4")
-"""Precisions of products that ``auto`` stands for: those that a machine has a rate for."""
+"""Precisions of products for ``auto``, as far as a machine has a peak rate."""
 MOST = 200_000
-"""Degrees that a form may stand for: a few seconds of work. [-]"""
+"""Most choices of degrees of a form: a few seconds of work. [-]"""
 BLOCK = 192
-"""Choices of degrees that are tried with every way to save memory at once. [-]"""
+"""Choices of degrees in one block, each with every way to save memory. [-]"""
 MOST_BLOCKS = 24
-"""Blocks at the most: if memory is short from the first on, the best of these is the answer. [-]"""
+"""Most blocks: if memory is short in all of them, the answer is the best plan tried. [-]"""
 KEPT = 32
-"""Best plans of a block that are kept. [-]"""
+"""Best plans that a block returns. [-]"""
 FIRST = 4096
-"""Fastest choices of degrees of one precision that are tried with the others. [-]"""
+"""Fastest choices of degrees of one precision that the other precisions try. [-]"""
 _MODULES = (
     "core_attention", "norm", "mlp", "norm mlp", "activation", "norm activation", "latent", "norm latent activation",
     "moe", "norm latent moe", "norm mlp latent activation",
@@ -60,9 +60,9 @@ class Way(NamedTuple):
 
 
 def ways(plan: Table, catalog: Catalog) -> list[Way]:
-    """Ways to save memory that a form leaves open, the ones without recomputation first.
+    """Ways to save memory that a form leaves open; ways without recomputation come first.
 
-    ``plan``: one row, its open columns ``auto``. ``catalog``: with its model: modules that it lacks are left out.
+    ``plan``: one row with ``auto`` in its open columns. The result excludes modules that the model lacks.
     """
     row = catalog.rows("models", plan.text("model"), plan, "model")
     models = catalog.tables["models"]
@@ -87,15 +87,15 @@ def ways(plan: Table, catalog: Catalog) -> list[Way]:
 
 
 def _least_sharding(plan: Table) -> float:
-    """ZeRO stage of a stack that starts no lower one, NaN if the default of plans starts."""
+    """Lowest ZeRO stage that the software starts, NaN if it starts the default of plans."""
     return 2.0 if stacks_of(plan) == ("torchtitan",) else float("nan")
 
 
 def best_mapping(plan: Table, catalog: Catalog) -> Search:
-    """The fastest mapping of a training plan that fits and that its stack starts; offload if nothing else fits.
+    """The fastest mapping of a training plan that fits and that its software starts; offload if nothing else fits.
 
-    ``plan``: one row; its columns of :data:`SEARCHED` and its precision may say ``auto``. ``catalog``: what it refers
-    to. Returns one plan; one that does not fit if none does.
+    ``plan``: one row; its columns of :data:`SEARCHED` and its precision may be ``auto``. Returns one plan; one that
+    does not fit if none does.
     """
     open_precision = bool("precision" in plan.auto and plan.auto["precision"][0])
     precisions = PRECISIONS if open_precision else (str(plan.filled("precision")[0]),)
@@ -108,23 +108,23 @@ def best_mapping(plan: Table, catalog: Catalog) -> Search:
             break
         degrees: Table | None = None
         for precision in precisions:
-            own, degrees = _of_precision(_with(asked, {"precision": precision}), catalog, degrees)
-            if result is None or _better(own, result):
-                result = own
+            mapping, degrees = _of_precision(_with(asked, {"precision": precision}), catalog, degrees)
+            if result is None or _better(mapping, result):
+                result = mapping
         if result is not None and result.found:
             break
     assert result is not None
     return replace(result, searched=tuple(name for name in plan.schema.by_name if name in plan.auto))
 
 
-def _better(one: Search, other: Search) -> bool:
-    """Whether a search found a better kind of plan, or a faster one of the same kind."""
-    times = [search.results.number("step_time")[0] for search in (one, other)]
-    return one.kind < other.kind or (one.kind == other.kind and bool(times[0] < times[1]))
+def _better(first: Search, second: Search) -> bool:
+    """Whether a search has a better kind of plan, or a faster one of the same kind."""
+    times = [search.results.number("step_time")[0] for search in (first, second)]
+    return first.kind < second.kind or (first.kind == second.kind and bool(times[0] < times[1]))
 
 
 def _with(plan: Table, values: Mapping[str, Any]) -> Table:
-    """A plan with values in columns, which are open no more."""
+    """A plan with stated values in columns, which are no longer open."""
     columns = dict(plan.columns)
     for name, value in values.items():
         columns[name] = np.full(len(plan), value, dtype=object if isinstance(value, str) else np.float64)
@@ -134,9 +134,9 @@ def _with(plan: Table, values: Mapping[str, Any]) -> Table:
 
 
 def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[Search, Table]:
-    """The fastest mapping with the precision of a plan, and the degrees that come first.
+    """The fastest mapping with the precision of a plan, and its fastest choices of degrees.
 
-    ``known``: degrees that came first with another precision; None: all are tried.
+    ``known``: fastest choices of degrees of another precision; None: all are tried.
     """
     shapes = [name for name, mask in plan.auto.items() if mask[0] and name not in DEGREES]
     blank = {"recompute": "none", "zero_stage": _least_sharding(plan)}
@@ -156,7 +156,7 @@ def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[S
     least[room] = _times(degrees.take(room), catalog) if len(room) else least[room]
     order = room[np.argsort(least[room], kind="stable")]
     order = order[np.isfinite(least[order])]
-    best, kept, number = np.inf, [], len(degrees)
+    best, best_of_blocks, number = np.inf, [], len(degrees)
     for block in _blocks(order, least):
         if least[block[0]] >= best:
             break
@@ -169,17 +169,17 @@ def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[S
         if len(rows):
             times = _times(rows, catalog)
             fastest = np.argsort(times, kind="stable")[:KEPT]
-            kept.append(rows.take(fastest))
+            best_of_blocks.append(rows.take(fastest))
             best = min(best, float(times[fastest[0]]))
     goal = objective_of("training", "step_time")
     searched = tuple(name for name in plan.schema.by_name if name in plan.auto)
-    last = stacked(kept) if kept else smallest.take(order[:KEPT] if len(order) else slice(0, KEPT))
+    last = stacked(best_of_blocks) if best_of_blocks else smallest.take(order[:KEPT] if len(order) else slice(0, KEPT))
     first = degrees.take(order[:FIRST] if len(order) else slice(0, FIRST))
     return replace(ranked(Candidates(last, searched), catalog, goal), num_tried=number), first
 
 
 def _blocks(order: np.ndarray, least: Array) -> Iterator[np.ndarray]:
-    """Choices of degrees in blocks, from the fastest on."""
+    """Choices of degrees in blocks, the fastest first."""
     for start in range(0, min(len(order), BLOCK * MOST_BLOCKS), BLOCK):
         yield order[start : start + BLOCK]
 
@@ -199,7 +199,7 @@ def _memory(plans: Table, catalog: Catalog) -> np.ndarray:
 
 
 def _overlapped(plans: Table, catalog: Catalog) -> Table:
-    """Plans, and again with the all-to-all of experts overlapped if the stack starts that."""
+    """Plans without, and with, overlap of the expert all-to-all if the software starts it."""
     several = np.flatnonzero(plans.filled("expert_parallel") > 1.0)
     if not len(several) or not np.isnan(plans.number("expert_overlap")).all():
         return plans
@@ -227,5 +227,5 @@ def _crossed(plans: Table, choices: Sequence[Way], num_layers: float) -> Table:
     least = choices[0].zero
     deeper = (zero != least) & ~(np.isnan(zero) & np.isnan(least))
     deep = (stages == 1.0) & ~(taken.number("expert_overlap") > 0.0)
-    kept = (~deeper | deep) & (np.isnan(share) | (taken.filled("virtual_pipeline") == 1.0))
-    return replace(taken, columns={name: columns[name] for name in order}).take(np.flatnonzero(kept))
+    legal = (~deeper | deep) & (np.isnan(share) | (taken.filled("virtual_pipeline") == 1.0))
+    return replace(taken, columns={name: columns[name] for name in order}).take(np.flatnonzero(legal))

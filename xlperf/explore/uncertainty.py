@@ -1,4 +1,4 @@
-"""Results under uncertainty: seeded draws of uncertain inputs and calibration bands, and which input decides."""
+"""Results under uncertainty: seeded draws of uncertain inputs and calibration bands, and sensitivity indices."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ from xlperf.explore.workers import worked
 
 BAND = "calibration band"
 DRAWS = 10_000
-"""Draws of each plan by default. [-]"""
+"""Default draws of each plan. [-]"""
 PERCENTILES = (5.0, 50.0, 95.0)
 SHARED = {"training": 0.08, "inference": 0.27}
-"""Share of the variance of errors that plans of one model, software and machine have in common, by kind of plan:
-intraclass correlation of the logarithms of predicted over published step times (1,301 rows) and times per token (2,222
-rows) within a model, accelerator and software. [-]"""
+"""Intraclass correlation of prediction errors within a model, accelerator and software, by kind of plan: of the
+logarithms of predicted over published step times (1,301 rows) and times per token (2,222 rows). [-]
+"""
 CLASSES = 20
-"""Classes of an input's values in which the best plan is looked for. [-]"""
+"""Classes of an input's values, each with its own best plan. [-]"""
 _SURE = 0.9
 _BAND_INPUT, _PLAN_INPUT = 1 << 12, 1 << 13
 
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """Draws of one result of plans; all plans are drawn with the same inputs, so that they can be compared.
+    """Draws of one result of plans; all plans share the draws of the inputs, so that they can be compared.
 
-    - ``sweep``: plans, catalog, what varies, and how it is sampled.
+    - ``sweep``: plans, catalog, varied columns, and sampling.
     - ``result``: a result in numbers, or cost, energy or throughput.
-    - ``banded``: whether times also vary within the band of the calibration: in part together for plans of one model,
-      software and machine, as :data:`SHARED` says, the rest each for itself.
+    - ``banded``: whether times also vary within the calibration band; plans of one model, software and machine have
+      :data:`SHARED` of the variance in common.
     - ``processes``: processes that evaluate the draws; the numbers are the same [-].
-    - ``limits``: what a plan keeps in a draw that it is usable in, beside fitting in memory.
+    - ``limits``: limits on a plan in each usable draw, beside its memory.
     """
 
     sweep: Sweep
@@ -67,7 +67,7 @@ class Uncertainty:
 
     @cached_property
     def column(self) -> Column:
-        """The result that is looked at."""
+        """The column of the result."""
         return objective_of(self.sweep.plans.kind, self.result, "--result", self.sweep.owned).column
 
     @cached_property
@@ -88,10 +88,10 @@ class Uncertainty:
 
     @cached_property
     def inputs(self) -> list[tuple[str, str]]:
-        """What varies: its sheet and its header."""
+        """Varied columns: sheet and header."""
         kind = self.sweep.plans.kind
         names = [(kind, table_schema(kind).by_name[name].header) for name in self.sweep.values]
-        names += [(one.sheet, one.column.header) for one in self.sweep.varied]
+        names += [(varied.sheet, varied.column.header) for varied in self.sweep.varied]
         return [*names, ("calibration", BAND)] if self.banded else names
 
     def draws(self) -> tuple[Array, Array]:
@@ -113,7 +113,7 @@ class Uncertainty:
 
     @cached_property
     def _scores(self) -> Array:
-        """Standard scores of plans within their bands, (plans, draws): a part in common, the rest their own."""
+        """Correlated standard normals, (plans, draws): a shared and an idiosyncratic part."""
         index = np.arange(self.sampling.number)
 
         def drawn(place: int) -> Array:
@@ -128,7 +128,7 @@ class Uncertainty:
     def _at(self, shares: Array, scores: Array | None) -> tuple[Array, Array]:
         """Result of each plan with inputs at quantiles, (inputs, draws), and bands at scores, (plans, draws)."""
         plans, draws = len(self.sweep.plans), shares.shape[1]
-        number = draws if len(shares) else 1  # nothing but the band varies: one evaluation is enough
+        number = draws if len(shares) else 1  # only the band varies: one evaluation is enough
         size = max(BLOCK // number, 1)
         pieces = [
             (np.arange(first, min(first + size, plans)), np.arange(start, min(start + BLOCK, number)))
@@ -153,24 +153,24 @@ class Uncertainty:
         results = self.sweep.evaluated(*self.sweep.at(plan, shares[:, draw])).results
         fits = results.number("fits").reshape(shape)
         for limit in self.limits:
-            kept = limit.keeps(self._banded(results, limit.column.name, shape, scores))
-            fits = np.where(np.isnan(fits), fits, fits * kept)
+            within = limit.keeps(self._banded(results, limit.column.name, shape, scores))
+            fits = np.where(np.isnan(fits), fits, fits * within)
         return self._banded(results, self.column.name, shape, scores), fits
 
     @staticmethod
     def _banded(results: Table, name: str, shape: tuple[int, int], score: Array | None) -> Array:
-        """A result where times lie at a score of their band, (plans, draws)."""
+        """A result whose times lie at a score of their band, (plans, draws)."""
         values = results.number(name).reshape(shape)
         if score is None:
             return values
-        own = -score if is_rate(name) else score
-        rows = np.broadcast_to(np.arange(shape[0] * shape[1]).reshape(shape), own.shape).ravel()
-        kept = {column for column in results.columns if column.endswith(("_low", "_high"))} | {name, *TIMES.values()}
-        taken = replace(results, columns={key: results[key] for key in results.columns if key in kept})
-        return values * band_factor(taken.take(rows), name, own.ravel()).reshape(own.shape)
+        scores = -score if is_rate(name) else score
+        rows = np.broadcast_to(np.arange(shape[0] * shape[1]).reshape(shape), scores.shape).ravel()
+        names = {column for column in results.columns if column.endswith(("_low", "_high"))} | {name, *TIMES.values()}
+        needed = replace(results, columns={key: results[key] for key in results.columns if key in names})
+        return values * band_factor(needed.take(rows), name, scores.ravel()).reshape(scores.shape)
 
     def summary(self) -> Table:
-        """``uncertainty``: percentiles of the result of each plan, and how likely each plan is the best of all."""
+        """``uncertainty``: percentiles of the result of each plan, and its probability to be the best."""
         result, fits = self.draws()
         usable = self._losses(result, fits)
         best = np.isfinite(usable.min(axis=0)) & (usable == usable.min(axis=0))
@@ -198,25 +198,25 @@ class Uncertainty:
         return np.where(np.isnan(usable), np.inf, usable)
 
     def values_of_measuring(self) -> Array:
-        """By how much the chosen plan is better on average if an input is known before the choice, (inputs,).
+        """Expected value of partial perfect information: mean gain of the choice if an input is known, (inputs,).
 
-        Without that the plan that is best on average is taken. Draws are put in :data:`CLASSES` classes by an input,
-        and the plan that is best in each is taken instead: exactly 0 if that is the same one. The band is measured
-        with all plans, the inputs at their medians. Plans that do not fit in a tenth of the draws are not chosen. After
-        M. Strong and J. E. Oakley, "An efficient method for computing single-parameter partial expected value of
-        perfect information", Medical Decision Making 33(6), 2013, doi:10.1177/0272989X12465123.
+        The baseline is the plan with the best mean. The draws fall into :data:`CLASSES` classes of an input, and each
+        class has its own best plan: the gain is exactly 0 if all classes agree. The band is measured with all plans,
+        with the inputs at their medians. Plans that do not fit in a tenth of the draws are excluded. After M. Strong
+        and J. E. Oakley, "An efficient method for computing single-parameter partial expected value of perfect
+        information", Medical Decision Making 33(6), 2013, doi:10.1177/0272989X12465123.
         """
         losses = self._losses(*self.draws())
-        kept = losses[np.isfinite(losses).mean(axis=1) > _SURE]
+        usable = losses[np.isfinite(losses).mean(axis=1) > _SURE]
         count, number = len(self.inputs), losses.shape[1]
-        if len(kept) < 2 or number < CLASSES:
+        if len(usable) < 2 or number < CLASSES:
             return np.zeros(count)
 
         def gain(classes: np.ndarray, values: Array) -> float:
             known = np.isfinite(values)
             sums = np.zeros((len(values), classes.max() + 1))
-            for row, one in enumerate(values):
-                sums[row] = np.bincount(classes[known[row]], one[known[row]], sums.shape[1])
+            for row, draws_of_plan in enumerate(values):
+                sums[row] = np.bincount(classes[known[row]], draws_of_plan[known[row]], sums.shape[1])
             numbers = np.array([np.bincount(classes[row], minlength=sums.shape[1]) for row in known])
             means = sums / np.maximum(numbers, 1)
             chosen = int(np.argmin(sums.sum(axis=1) / numbers.sum(axis=1)))
@@ -224,21 +224,21 @@ class Uncertainty:
 
         result = np.zeros(count)
         for place, shares in enumerate(self._shares):
-            result[place] = gain(np.minimum((shares * CLASSES).astype(np.int64), CLASSES - 1), kept)
+            result[place] = gain(np.minimum((shares * CLASSES).astype(np.int64), CLASSES - 1), usable)
         if self.banded:
             middle = np.arange(len(losses)), np.full((self.sweep.num_inputs, 1), 0.5), self._scores
             values, fits = self._piece(middle)
-            own = self._losses(values / unit_of(self.column).factor, fits)
-            own = own[np.isfinite(own).mean(axis=1) > _SURE]
-            result[-1] = gain(np.arange(number), own) if len(own) > 1 else 0.0
+            usable_losses = self._losses(values / unit_of(self.column).factor, fits)
+            usable_losses = usable_losses[np.isfinite(usable_losses).mean(axis=1) > _SURE]
+            result[-1] = gain(np.arange(number), usable_losses) if len(usable_losses) > 1 else 0.0
         return result
 
     def effects(self, number: int = 0) -> Table:
-        """``input_effects``: what each input does to the result of each plan, the one with the largest swing first.
+        """``input_effects``: the effect of each input on the result of each plan, the largest swing first.
 
         ``number``: base samples of the Sobol indices, a power of two; 0 for none. Returns results with one input at its
         5th and 95th percentile and all others at their median; first-order and total Sobol indices (blank without
-        samples); and what it is worth to know an input before a choice of plan. Raises InputError where scipy is not
+        samples); and the value of knowing an input before the choice of a plan. Raises InputError if scipy is not
         installed.
         """
         count, plans = len(self.inputs), len(self.sweep.plans)
@@ -279,11 +279,11 @@ class Uncertainty:
         count = len(self.inputs)
         sampling = Sampling(number, RANDOM, self.sampling.seed)
         index = np.arange(number)
-        one, other = (
+        first_shares, second_shares = (
             np.array([uniforms(sampling, 2 * place + turn, index) for place in range(count)]) for turn in (0, 1)
         )
-        mixed = [np.where(np.arange(count)[:, None] == place, other, one) for place in range(count)]
-        values, _ = self._inputs_at(np.concatenate([one, other, *mixed], axis=1))
+        mixed = [np.where(np.arange(count)[:, None] == place, second_shares, first_shares) for place in range(count)]
+        values, _ = self._inputs_at(np.concatenate([first_shares, second_shares, *mixed], axis=1))
         parts = values.reshape(len(values), count + 2, number)
         results = [
             sobol_indices(
@@ -293,14 +293,14 @@ class Uncertainty:
             for row in parts
         ]
         first, total = (
-            np.array([np.ravel(getattr(one, name)) for one in results]) for name in ("first_order", "total_order")
+            np.array([np.ravel(getattr(index, name)) for index in results]) for name in ("first_order", "total_order")
         )
         return first, total
 
 
 def usual_ranges(plans: Table) -> tuple[Varied, ...]:
-    """Ten per cent less to ten per cent more of what decides most plans: rates, memory, links, the rental price."""
-    peaks = dict.fromkeys(PRECISIONS[str(one)].peak for one in plans.filled("precision").tolist())
+    """Ranges of -10 to +10 % for the inputs that dominate most plans: rates, memory, links, the rental price."""
+    peaks = dict.fromkeys(PRECISIONS[str(precision)].peak for precision in plans.filled("precision").tolist())
     names = [("accelerators", name) for name in ("memory_bandwidth", "memory_capacity")]
     names += [("accelerators", f"peak_flop_rate_{peak}") for peak in peaks]
     names += [("networks", "link_bandwidth"), ("prices", "rental_price")]
@@ -308,24 +308,24 @@ def usual_ranges(plans: Table) -> tuple[Varied, ...]:
 
 
 def sheet_ranges(plans: Table, catalog: Catalog, without: Sequence[Varied] = ()) -> tuple[Varied, ...]:
-    """Numbers that the sheets have low and high values of, in rows that plans name: triangular about the base value.
+    """Triangular factors of numbers with low and high values in the sheets, in rows that plans name.
 
-    ``without``: numbers that vary otherwise. Returns factors; if rows differ in them the widest.
+    ``without``: numbers with another variation. If rows differ in their factors, the widest range counts.
     """
-    others = {(one.sheet, one.name) for one in without}
-    for sheet, names in blanked_prices(catalog, plans, {one.sheet for one in without}).items():
-        others |= {(sheet, name) for name in names}
+    excluded = {(varied.sheet, varied.name) for varied in without}
+    for sheet, names in blanked_prices(catalog, plans, {varied.sheet for varied in without}).items():
+        excluded |= {(sheet, name) for name in names}
     named = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
     derived = (catalog.tables["accelerators"].text("device")[named] != "").any()
     results: list[Varied] = []
-    for sheet in SHEETS if derived else (one for one in SHEETS if one not in REACHED):
+    for sheet in SHEETS if derived else (sheet for sheet in SHEETS if sheet not in REACHED):
         table = catalog.tables[sheet]
         for name in uncertain_columns(table):
-            if (sheet, name) in others:
+            if (sheet, name) in excluded:
                 continue
-            one = Varied(sheet, name, np.ones(1), True)
+            varied = Varied(sheet, name, np.ones(1), True)
             try:
-                rows = sheet_rows(catalog, plans, one)
+                rows = sheet_rows(catalog, plans, varied)
             except InputError:  # no row of this sheet
                 continue
             if (sheet, name) == ("prices", "capex") and not np.isnan(table.number("rental_price")[rows]).any():
@@ -333,7 +333,7 @@ def sheet_ranges(plans: Table, catalog: Catalog, without: Sequence[Varied] = ())
             low, base, high = (values_in_case(table, name, case)[rows] for case in ("low", "base", "high"))
             ends = np.nanmin(low / base, initial=1.0), np.nanmax(high / base, initial=1.0)
             if len(rows) and not np.isnan(base).any() and ends[0] < ends[1]:
-                results.append(replace(one, values=np.array([ends[0], 1.0, ends[1]]), shape=TRIANGULAR))
+                results.append(replace(varied, values=np.array([ends[0], 1.0, ends[1]]), shape=TRIANGULAR))
     return tuple(results)
 
 
@@ -349,20 +349,20 @@ def _percentiles(values: Array) -> Array:
 
 
 MOST_DRAWN = 5_000
-"""Plans of a search that are drawn at the most, the best by the prediction. [-]"""
+"""Most plans of a search that are drawn, the best by the prediction. [-]"""
 FUTURES = 1_000
-"""Draws of each plan by default. [-]"""
+"""Default draws of each plan. [-]"""
 APART = 0.8
-"""Probability with which a plan has to be better than another for the two to be told apart. [-]"""
+"""Probability of one plan to be better than another from which the two are distinguishable. [-]"""
 SHOWN = ("mean", "p90", "mean_regret", "probability_fits", "probability_best", "probability_beats_first")
 
 
 class Robust(NamedTuple):
     """Plans in robust order.
 
-    - ``found``: with the plans in that order.
-    - ``columns``: what the draws say of each plan, in the unit of the objective.
-    - ``words``: what was chosen how, and how many of the first five cannot be told apart.
+    - ``found``: with the plans in this order.
+    - ``columns``: statistics of each plan's draws, in the unit of the objective.
+    - ``words``: the criterion, and how many of the first five are indistinguishable.
     """
 
     found: Search
@@ -380,17 +380,16 @@ def robust(
     top: int | None = None,
     processes: int = 1,
 ) -> Robust:
-    """Order the plans of a search by their results under uncertainty, all drawn with the same inputs.
+    """Order the plans of a search by their results under uncertainty, with the same draws of inputs for all.
 
-    Plans that do not fit or miss a limit in more than a tenth of the draws come last; draws in which a plan does so are
-    left out. A number of accelerators that is to be the least comes before the measure.
+    Plans that do not fit or miss a limit in more than a tenth of the draws come last; other plans skip such draws. A
+    number of accelerators to minimise precedes the measure.
 
-    - ``found``: its plans, the best by the prediction first.
-    - ``catalog``: what they refer to.
-    - ``measure``: what makes a plan best: "average", "p90" (the 90th percentile) or "regret" (the least mean regret).
+    - ``searched``: its plans, the best by the prediction first.
+    - ``measure``: the criterion: "average", "p90" (the 90th percentile) or "regret" (the least mean regret).
     - ``varied``: uncertain numbers of the plans and of catalog sheets, beside the bands of the calibration.
-    - ``draws``, ``seed``: how many, and of which random numbers [-].
-    - ``top``: plans to keep.
+    - ``draws``, ``seed``: their number, and the seed of the random numbers [-].
+    - ``top``: number of plans to return.
     - ``processes``: processes that evaluate the draws [-].
 
     Returns at most :data:`MOST_DRAWN` plans.
@@ -433,7 +432,7 @@ def robust(
         for key, values in table.items()
     ]
     factor = unit_of(unit).factor
-    columns = [(one, values * factor if one.name in ("mean", "p90") else values) for one, values in columns]
+    columns = [(column, values * factor if column.name in ("mean", "p90") else values) for column, values in columns]
     columns.append((declared["probability_beats_first"], better))
     chosen = searched.taken(order)
     how = {"average": "best on average", "p90": "best at the 90th percentile", "regret": "least regret"}[measure]

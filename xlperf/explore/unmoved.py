@@ -1,7 +1,7 @@
-"""Columns of a sweep that cannot move the results asked for, found by moving them far.
+"""Columns of a sweep without effect on the requested results, detected by a large change.
 
-A result that stays the same while a column goes through its values may be limited by something else. One that stays
-the same while the column goes a thousand times as far both ways, on rows from the whole sweep, does not read it.
+A result that does not respond to the values of a column may have another bottleneck. A result that does not respond to
+a thousandfold change both ways, on rows from the whole sweep, does not depend on the column.
 """
 
 from __future__ import annotations
@@ -21,52 +21,52 @@ from xlperf.explore.sweep import Sweep
 from xlperf.explore.vary import CALIBRATION, Varied
 
 _ROWS = 64
-"""Rows of a sweep, from end to end, that are tried. [-]"""
+"""Trial rows of a sweep, from end to end. [-]"""
 _AUTO_ROWS = 2
-"""Rows that are tried with their mappings chosen anew. [-]"""
+"""Trial rows whose mappings are chosen anew. [-]"""
 _FAR = 1e3
-"""Factor by which a number goes beyond its values both ways. [-]"""
+"""Factor of the change beyond the values of a number, both ways. [-]"""
 Changes = list[tuple[Varied, Array]]
 
 
 def unmoved_words(wanted: Sweep, names: Sequence[str]) -> list[str]:
-    """A line for each column of a sweep that moves none of some results.
+    """A line for each column of a sweep that has no effect on some results.
 
-    ``names``: results that are asked for; without any all of them. Columns that name rows of sheets are not judged,
-    and neither is a result that no row has.
+    ``names``: the requested results; all of them if empty. Columns that name rows of sheets, and results that no row
+    has, are not judged.
     """
     rows = np.unique(np.linspace(0, len(wanted) - 1, _ROWS).astype(np.int64))
     auto = has_auto(wanted.plans)
     inputs: list[str | Varied] = [*wanted.values, *wanted.varied]
     lines = []
-    for one in inputs:
+    for varied in inputs:
         try:
-            if _moves(wanted, one, rows, names, not auto) or (
-                auto and _moves(wanted, one, rows[:: max(len(rows) // _AUTO_ROWS, 1)], names, True)
+            if _moves(wanted, varied, rows, names, not auto) or (
+                auto and _moves(wanted, varied, rows[:: max(len(rows) // _AUTO_ROWS, 1)], names, True)
             ):
                 continue
             owned = [f"owned_{name}" for name in names if f"owned_{name}" in names_of_owners(wanted.plans.kind)]
-            moved = bool(owned) and _moves(replace(wanted, owned=True), one, rows, owned, not auto)
-        except InputError:  # it cannot be moved so far: the sweep itself says what is wrong
+            moved = bool(owned) and _moves(replace(wanted, owned=True), varied, rows, owned, not auto)
+        except InputError:  # too large a change: the sweep itself reports the fault
             continue
         shown = " or ".join(name.replace("_", " ") for name in names) or "any result"
         instead = f"; {' or '.join(name.replace('_', ' ') for name in owned)} moves with it" if moved else ""
-        label = one if isinstance(one, str) else one.column.name
+        label = varied if isinstance(varied, str) else varied.column.name
         words = f"{label.replace('_', ' ')} cannot move {shown} of these plans: it has no part in it"
         lines.append(f"{words}{_basis(wanted, rows, names)}{instead}")
     return lines
 
 
 def _basis(wanted: Sweep, rows: np.ndarray, names: Sequence[str]) -> str:
-    """How the plans of a sweep are paid, if a cost is asked for; "" if unlike or not known."""
+    """Kind of payment of the plans of a sweep, if a cost is among the results; "" if mixed or unknown."""
     if not any("cost" in name and not name.startswith("owned_") for name in names) or has_auto(wanted.plans):
         return ""
     bases = set(wanted.evaluated(*wanted.rows(rows[:1])).results["cost_basis"].tolist())
     return f" (cost basis: {bases.pop()})" if len(bases) == 1 and "" not in bases else ""
 
 
-def _moves(wanted: Sweep, one: str | Varied, rows: np.ndarray, names: Sequence[str], whole: bool) -> bool:
-    """Whether any of some results moves with a column, or is in no row; cells with ``auto`` as first chosen or anew."""
+def _moves(wanted: Sweep, varied: str | Varied, rows: np.ndarray, names: Sequence[str], whole: bool) -> bool:
+    """Whether any of some results responds to a column, or is in no row; ``whole``: ``auto`` cells are chosen anew."""
     table, changes = wanted.rows(rows)
     if not whole:
         table = resolve(table.take([0]), wanted.catalog, **wanted.bounds).plans
@@ -76,20 +76,22 @@ def _moves(wanted: Sweep, one: str | Varied, rows: np.ndarray, names: Sequence[s
     first = {name: before.number(name) for name in asked}
     if not any(np.isfinite(values).any() for values in first.values()):
         return True
-    probes = list(_probes(wanted, one))
+    probes = list(_probes(wanted, varied))
     for value in probes:
-        after = wanted.evaluated(*_changed(table, changes, one, value)).results
+        after = wanted.evaluated(*_changed(table, changes, varied, value)).results
         if any(not np.array_equal(values, after.number(name), equal_nan=True) for name, values in first.items()):
             return True
     return not probes
 
 
-def _changed(table: Table, changes: Changes, one: str | Varied, value: float | str) -> tuple[Table, Changes]:
+def _changed(table: Table, changes: Changes, varied: str | Varied, value: float | str) -> tuple[Table, Changes]:
     """Rows of a sweep with one value of a column in all of them."""
-    if not isinstance(one, str) and one.sheet != table.kind:
-        own = [(v, np.full(len(table), value, dtype=values.dtype) if v is one else values) for v, values in changes]
-        return table, own
-    name = one if isinstance(one, str) else one.name
+    if not isinstance(varied, str) and varied.sheet != table.kind:
+        changed = [
+            (v, np.full(len(table), value, dtype=values.dtype) if v is varied else values) for v, values in changes
+        ]
+        return table, changed
+    name = varied if isinstance(varied, str) else varied.name
     dtype = object if isinstance(value, str) else np.float64
     columns = {**table.columns, name: np.full(len(table), value, dtype=dtype)}
     auto = {other: mask for other, mask in table.auto.items() if other != name}
@@ -97,19 +99,19 @@ def _changed(table: Table, changes: Changes, one: str | Varied, value: float | s
     return replace(table, columns={other: columns[other] for other in order}, auto=auto), changes
 
 
-def _probes(wanted: Sweep, one: str | Varied) -> Iterator[float | str]:
-    """Values far beyond those of a column; all its choices; none for names of rows of sheets and free text."""
-    values = wanted.values[one] if isinstance(one, str) else one.values
-    column = table_schema(wanted.plans.kind).by_name[one] if isinstance(one, str) else one.declared
+def _probes(wanted: Sweep, varied: str | Varied) -> Iterator[float | str]:
+    """Values far beyond the values of a column; all its choices; none for names of rows of sheets and free text."""
+    values = wanted.values[varied] if isinstance(varied, str) else varied.values
+    column = table_schema(wanted.plans.kind).by_name[varied] if isinstance(varied, str) else varied.declared
     if column.kind in ("choice", "flag"):
         yield from column.choices or (0.0, 1.0)
     elif column.kind == "number":
-        free = not isinstance(one, str) and (one.factors or one.sheet == CALIBRATION)
+        free = not isinstance(varied, str) and (varied.factors or varied.sheet == CALIBRATION)
         yield from _far(column, np.asarray(values, dtype=np.float64), free)
 
 
 def _far(column: Column, values: Array, free: bool) -> Iterator[float]:
-    """The ends of values, and numbers far beyond both; within the bounds of a column unless they are free of them."""
+    """The ends of values, and numbers far beyond both, within the bounds of a column unless ``free``."""
     low, high, excluded = (0.0, float("inf"), True) if free else column.limits
     unit = unit_of(column).factor
     least, most = float(values.min()), float(values.max())

@@ -1,6 +1,6 @@
-"""What varies: columns of plans and of catalog sheets, with their values or distributions, and random samples.
+"""Variation: columns of plans and of catalog sheets, with their values or distributions, and random samples.
 
-Random numbers depend on the seed and the position of a sample alone: any block draws the same ones.
+Random numbers depend only on the seed and the position of a sample: any block draws the same ones.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ CALIBRATION = "calibration"
 REACHED = (
     "servers", "chiplets", "devices", "cores", "technology", "memories", "links", "packages", "process_nodes"
 )  # fmt: skip
-"""Sheets whose numbers can be varied: of the rows that accelerators of plans are made of, designed or bought as."""
+"""Sheets with the rows that plans' accelerators derive from by design or purchase."""
 SHEETS = ("accelerators", "networks", "models", "prices", *REACHED, CALIBRATION)
-"""Catalog sheets whose numbers can be varied: of the rows that the plans name, or that their accelerators reach."""
+"""Catalog sheets with numbers that can vary: in rows that plans name or that their accelerators derive from."""
 NAMING = (
     "model", "accelerator", "network", "prefill_accelerator", "prefill_network", "expert_accelerator", "expert_network",
 )  # fmt: skip
@@ -42,12 +42,12 @@ def picked(values: np.ndarray, share: Array) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Varied:
-    """One column of a catalog sheet and the values that it takes.
+    """One column of a catalog sheet and its values.
 
-    - ``sheet``, ``name``: which column.
-    - ``values``: in the unit used inside; factors have none. Of a column of words the words.
-    - ``factors``: whether they multiply what the sheet has.
-    - ``shape``: what the values are: "" a list; the ends of a range, ``uniform``; least, likeliest and largest value,
+    - ``sheet``, ``name``: the column.
+    - ``values``: in the internal unit; factors have none. For a column of words the words.
+    - ``factors``: whether they multiply the values of the sheet.
+    - ``shape``: meaning of the values: "" a list; the ends of a range, ``uniform``; least, likeliest and largest value,
       ``triangular``; mean and standard deviation, ``normal``; median and standard deviation of the logarithm,
       ``lognormal``.
     """
@@ -75,17 +75,17 @@ class Varied:
 
     @property
     def declared(self) -> Column:
-        """The column as the sheet has it; of a constant of the calibration by its name."""
+        """The column of the sheet; for a calibration constant, a column under its name."""
         return replace(table_schema(self.sheet).by_name[self.stored], name=self.name)
 
     @property
     def is_whole(self) -> bool:
-        """Whether the values count something."""
+        """Whether the values are whole numbers."""
         return not self.factors and self.declared.is_whole
 
     @property
     def column(self) -> Column:
-        """How results show the values: ``accelerators.memory_bandwidth``."""
+        """Column for the values in results: ``accelerators.memory_bandwidth``."""
         declared = self.declared
         return replace(
             declared,
@@ -96,7 +96,7 @@ class Varied:
         )
 
     def drawn(self, share: Array) -> Array:
-        """Values at shares of what is likely: the inverse of the cumulative distribution; a normal one ends above 0."""
+        """Quantiles of the distribution: the inverse of its cumulative function; a normal one is cut off above 0."""
         if not self.shape:
             return picked(self.values, share)
         first, last = float(self.values[0]), float(self.values[-1])
@@ -127,7 +127,7 @@ class Varied:
 
 
 class Variation(NamedTuple):
-    """Parsed lines of ``--vary``: columns of plans, columns of catalog sheets, and columns that say ``auto``."""
+    """Parsed lines of ``--vary``: columns of plans, columns of catalog sheets, and ``auto`` columns."""
 
     values: dict[str, np.ndarray]
     varied: tuple[Varied, ...]
@@ -137,17 +137,16 @@ class Variation(NamedTuple):
 def read_values(
     kind: str, lines: Sequence[tuple[object, Sequence[object]]], place: str = "", from_text: bool = False
 ) -> dict[str, np.ndarray]:
-    """Values to try for some columns of plans.
+    """Trial values of plan columns, by canonical column in internal units.
 
-    ``lines``: a header of a plan column, with or without a unit, and the values to try; blanks are left out. ``place``:
-    if the lines stand, for the messages. ``from_text``: whether numbers arrive as text, as on a command line.
-    Returns canonical column -> values in the units used inside. Raises InputError with every fault.
+    ``lines``: a header of a plan column, with or without a unit, and its values; blanks are left out. ``from_text``:
+    whether numbers arrive as text, as on a command line. Raises InputError, at ``place``, with every fault.
     """
     faults: list[Fault] = []
     values: dict[str, np.ndarray] = {}
     for header, cells in lines:
         parsed = parse_header(kind, [header])
-        found_faults = [Fault(place, one.problem, one.hint) for one in parsed.faults if one.position == 0]
+        found_faults = [Fault(place, fault.problem, fault.hint) for fault in parsed.faults if fault.position == 0]
         if found_faults or not parsed.fields:
             hint = partial(nearest, str(header), [name.replace("_", " ") for name in table_schema(kind).by_name])
             faults += found_faults or [Fault(place, f"unknown column {shown(header)}", hint)]
@@ -177,11 +176,10 @@ def read_values(
 
 
 def read_variation(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> Variation:
-    """Read lines of a column and its values: of plans, or of a catalog sheet as ``accelerators.memory bandwidth``.
+    """Parse lines of a column and its values: of plans, or of a catalog sheet as ``accelerators.memory bandwidth``.
 
     ``lines``: header and values; ``auto`` alone; ``1..64``: all whole numbers between, of catalog sheets the two ends;
-    values of catalog sheets as ``x0.5``: factors. ``place``: where the lines stand, for the messages. Raises InputError
-    with every fault.
+    values of catalog sheets as ``x0.5``: factors. Raises InputError, at ``place``, with every fault.
     """
     stated: list[tuple[object, Sequence[object]]] = []
     ranges: dict[int, tuple[str, np.ndarray]] = {}
@@ -241,15 +239,15 @@ def _whole(kind: str, header: str, ends: tuple[str, str], place: str) -> tuple[s
 def _shape(texts: Sequence[str]) -> tuple[str, list[str]]:
     """The shape of a distribution and its numbers: ``2..4``, ``2..3..4``, ``normal:3:0.5``; "" for a list."""
     text = texts[0] if len(texts) == 1 else ""
-    word, colon, rest = text.partition(":")
+    word, colon, numbers = text.partition(":")
     if colon and word.strip().casefold() in (NORMAL, LOGNORMAL):
-        return word.strip().casefold(), [part.strip() for part in rest.split(":")]
+        return word.strip().casefold(), [part.strip() for part in numbers.split(":")]
     ends = [part.strip() for part in text.split(RANGE)]
     return {2: UNIFORM, 3: TRIANGULAR}.get(len(ends), ""), ends if len(ends) in (2, 3) else list(texts)
 
 
 def _is_continuous(kind: str, header: str, texts: Sequence[str]) -> bool:
-    """Whether a column of plans has factors, a distribution, or a range of what is no whole number."""
+    """Whether a plan column has factors, a distribution, or a range of a continuous quantity."""
     shape, words = _shape(texts)
     field = next(iter(parse_header(kind, [header]).fields), None)
     if field is None or field.column.kind != "number":
@@ -300,7 +298,7 @@ def _of_sheet(sheet: str, header: str, texts: Sequence[str], place: str) -> Vari
 
 
 def _words_of_sheet(sheet: str, header: str, texts: Sequence[str], place: str) -> Varied:
-    """A column of a sheet that holds words, yes or no, or names of rows of another sheet, with a list of them."""
+    """A column of a sheet with a list of words, of yes or no, or of names of rows of another sheet."""
     name, values = next(iter(read_values(sheet, [(header, texts)], place, from_text=True).items()))
     if name in (table_schema(sheet).key.name, *_NOT_COMPUTED_WITH):
         problem = f"{sheet}.{name.replace('_', ' ')} changes no result: vary a number, a choice or a reference"
@@ -340,7 +338,7 @@ _FAR = (
 
 
 class Sampling(NamedTuple):
-    """How many samples are drawn, how, and from which seed."""
+    """Number, method and seed of samples."""
 
     number: int
     method: str = RANDOM
@@ -368,10 +366,10 @@ def _mixed(values: np.ndarray, key: int) -> np.ndarray:
 def uniforms(sampling: Sampling, column: int, index: np.ndarray) -> Array:
     """Uniform numbers of a column of samples, above 0 and below 1.
 
-    Of a Latin hypercube each of ``number`` equal parts of the range holds exactly one sample.
+    In a Latin hypercube, each of ``number`` equal parts of the range holds exactly one sample.
 
-    ``sampling``: seed, number and method. ``column``: which column: those of unlike columns are independent. ``index``:
-    numbers of the samples, from 0 [-]. Returns one number for each sample.
+    ``column``: number of the column; different columns are independent. ``index``: numbers of the samples, from 0 [-].
+    Returns one number for each sample.
 
     >>> parts = np.floor(4 * uniforms(Sampling(4, LATIN_HYPERCUBE), 0, np.arange(4)))
     >>> sorted(parts.tolist())
@@ -410,7 +408,7 @@ def _ratio(powers: tuple[tuple[float, ...], tuple[float, ...]], value: Array) ->
 
 
 def _permuted(index: np.ndarray, number: int, key: int) -> Array:
-    """A random permutation of ``number`` positions, without a table of them: a Feistel network that walks its cycles.
+    """A random permutation of ``number`` positions, without a table of them: a cycle-walking Feistel network.
 
     J. Black and P. Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002, doi:10.1007/3-540-45760-7_9.
     """

@@ -1,4 +1,4 @@
-"""Work on blocks of a long table by all cores or by a Dask cluster, results in order, in the memory of a few blocks."""
+"""Parallel work on blocks of a long table, by all cores or a Dask cluster; ordered results, memory of a few blocks."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from xlperf.base.files import scratch_folder
 SERIAL_BLOCKS = 3
 """Blocks that one process computes before others have started. [-]"""
 LARGE = 2**16
-"""Content of files that processes hand over as one: a pipe is read while this process computes, bit by bit. [B]"""
+"""Size of results from which on processes exchange them as files, since reading a pipe delays this process. [B]"""
 _AHEAD = 2
 _CONNECT = "30s"
 _TRIES = 5
-"""How often workers are prepared where one of them leaves meanwhile. [-]"""
+"""Attempts to prepare workers if one of them leaves meanwhile. [-]"""
 _worker: dict[str, Callable[[Any], Any]] = {}
 
 Task = TypeVar("Task")
@@ -44,28 +44,11 @@ def all_processes() -> int:
 def worked(
     work: Callable[[Task], Done], tasks: Iterable[Task], processes: int, scheduler: str | None = None
 ) -> Iterator[Done]:
-    """What work makes of tasks, in their order, by several processes if there are enough of them.
+    """Results of tasks, in their order, by several processes if there are enough tasks.
 
-    Parameters
-    ----------
-    work : callable
-        Sent to each process once.
-    tasks : iterable
-        Taken as they are needed: a few are under way at a time.
-    processes : int
-        Processes that work, this one among them. [-]
-    scheduler : str, optional
-        Address of a Dask scheduler whose workers work instead.
-
-    Yields
-    ------
-    object
-        One for each task.
-
-    Raises
-    ------
-    InputError
-        If a process ended before its task was done; if there is no such cluster, or it has another xlperf.
+    ``work``: sent to each process once. ``tasks``: consumed on demand: a few are under way at a time. ``processes``:
+    processes that work, this one included [-]. ``scheduler``: address of a Dask scheduler whose workers work instead.
+    Raises InputError if a process ends before its task is done, there is no such cluster, or it has another xlperf.
     """
     if scheduler is not None:
         yield from _by_cluster(work, iter(tasks), scheduler)
@@ -94,7 +77,7 @@ def worked(
 
 
 def _submitted(pool: Executor, task: Any) -> Future[Any]:
-    """A task on its way to the processes of a pool, some of which start with it: Ctrl-C is for this process alone."""
+    """Submit a task to a pool, whose processes may start with it; only this process handles Ctrl-C."""
     if not hasattr(signal, "pthread_sigmask"):
         return pool.submit(_done, task)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a process inherits it
@@ -105,13 +88,13 @@ def _submitted(pool: Executor, task: Any) -> Future[Any]:
 
 
 def _start_here(work: Callable[[Any], Any], folder: Path) -> None:
-    """What a process needs to work: large results wait in files of a folder."""
+    """State of a process that works: the work, and the folder for large results."""
     _worker["work"] = work
     _worker["file"] = lambda content: _written(content, folder)
 
 
 def _start(work: Callable[[Any], Any], folder: Path) -> None:
-    """Prepare a worker process: it ends when the process that asked for it is killed."""
+    """Prepare a worker process, which ends when its parent is killed."""
     _start_here(work, folder)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -126,7 +109,7 @@ def _end_with_parent() -> None:
 
 
 def _done(task: Any) -> Any:
-    """A result; if it is a file's content, or has some, that is handed over as a file."""
+    """A result; a large file content in it goes through a file."""
     done = _worker["work"](task)
     _trimmed()
     content = getattr(done, "content", done)
@@ -138,7 +121,7 @@ def _done(task: Any) -> Any:
 
 @cache
 def _trim() -> Callable[[int], int]:
-    """Gives memory that is free back to the system, if the C library can (glibc)."""
+    """Return free memory to the system, if the C library can (glibc)."""
     try:
         return cast("Callable[[int], int]", CDLL(None).malloc_trim)
     except (AttributeError, OSError, TypeError):
@@ -146,7 +129,7 @@ def _trim() -> Callable[[int], int]:
 
 
 def _trimmed() -> None:
-    """A block of arrays leaves holes in the heap, which every process would keep."""
+    """Trim the heap: a block of arrays leaves holes that every process would retain."""
     _trim()(0)
 
 
@@ -158,7 +141,7 @@ def _written(content: bytes, folder: Path) -> Path:
 
 
 def _taken(result: Any) -> Any:
-    """A result with its content, from its file where it is in one."""
+    """A result with its content, read from its file if there is one."""
     written = getattr(result, "content", result)
     if not isinstance(written, Path):
         return result
@@ -170,15 +153,15 @@ def _taken(result: Any) -> Any:
 def _in_order(
     work: Callable[[Task], Any], submit: Callable[[Task], Future[Any]], tasks: Iterator[Task], processes: int
 ) -> Iterator[Any]:
-    """Results in the order of their tasks; while the others are busy this process does a task as well."""
+    """Results in the order of their tasks; this process also works while all others are busy."""
     waiting: deque[Future[Any]] = deque()
     for task in tasks:
         if sum(not future.done() for future in waiting) < processes:
             waiting.append(submit(task))
         else:
-            own: Future[Any] = Future()
-            own.set_result(work(task))
-            waiting.append(own)
+            local: Future[Any] = Future()
+            local.set_result(work(task))
+            waiting.append(local)
         while waiting and (waiting[0].done() or len(waiting) > 2 * processes):
             yield waiting.popleft().result()
     while waiting:
@@ -186,7 +169,7 @@ def _in_order(
 
 
 def _by_cluster(work: Callable[[Task], Done], tasks: Iterator[Task], scheduler: str) -> Iterator[Done]:
-    """As :func:`worked`, on a Dask cluster; the blocks of a worker that dies are computed by another."""
+    """As :func:`worked`, on a Dask cluster; another worker repeats the blocks of a worker that dies."""
     try:
         distributed: Any = import_module("distributed")
     except ImportError:
@@ -212,7 +195,7 @@ def _by_cluster(work: Callable[[Task], Done], tasks: Iterator[Task], scheduler: 
 
 
 def _prepare_workers(client: Any, scheduler: str, plugin: Any, name: str) -> None:
-    """Give the workers their work, those that are left where one leaves meanwhile."""
+    """Give the workers their work, and retry if one of them leaves meanwhile."""
     for left in reversed(range(_TRIES)):
         try:
             _check_versions(client, scheduler)
@@ -246,7 +229,7 @@ def _version() -> str:
 
 
 def _plugin(distributed: Any, work: Callable[[Any], Any], name: str) -> Any:
-    """What puts the work into each worker, those that start later included."""
+    """Plugin that gives the work to each worker, including workers that start later."""
     methods = {
         "setup": lambda self, worker: _prepare(name, work),
         "teardown": lambda self, worker: _prepare(name, None),
@@ -255,7 +238,7 @@ def _plugin(distributed: Any, work: Callable[[Any], Any], name: str) -> Any:
 
 
 def _prepare(name: str, work: Callable[[Any], Any] | None) -> None:
-    """Keep or forget work in this process; named by its module, so that each process has its own."""
+    """Store or forget work in this process, in a module of its own so that each process has one."""
     if work is None:
         _worker.pop(name, None)
     else:

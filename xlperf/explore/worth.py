@@ -1,7 +1,7 @@
-"""What more of something is worth: the best plan with it and without it, at equal cost per token.
+"""Worth of more of a quantity: the best plan with it and without it, at equal cost per token.
 
-A plan with a request rate is judged at the largest rate that keeps its targets and limits: at a given rate a token
-costs the same whatever the machine could do.
+A plan with a request rate runs at the largest rate within its targets and limits: at a given rate the cost of a token
+does not depend on the machine.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from xlperf.explore.vary import Varied, read_variation
 from xlperf.explore.workers import worked
 
 STEP = 1.01
-"""Factor of the change whose worth is asked if none is stated. [-]"""
+"""Default factor of the change. [-]"""
 AREA = "die_area"
 LONG = 3.0
-"""Time of all searches from which on processes share them: as long as these take to start. [s]"""
+"""Total time of the searches from which on processes share them: as long as the processes take to start. [s]"""
 ROUNDING = 1e-12
-"""Share by which equal costs may differ, as sums of other numbers round. [-]"""
+"""Relative difference of equal costs through the rounding of sums. [-]"""
 SMALL = 0.1
-"""Share of a number up to which a change is small: what the last unit is worth is then asked as well. [-]"""
+"""Relative size of a small change, for which the last unit is evaluated as well. [-]"""
 _WITH_AREA = (
     *(f"peak_flop_rate_{name}" for name in PEAKS),
     "l2_capacity",
@@ -51,17 +51,17 @@ MONTH = YEAR / 12.0
 
 
 Change = Varied | Limit
-"""A number of the plans or of a catalog sheet with what it changes to, or a limit that is looser by :data:`STEP`."""
+"""A number of the plans or of a catalog sheet with its new value, or a limit to loosen by :data:`STEP`."""
 
 
 def usual_changes(plan: Table, catalog: Catalog, limits: Sequence[Limit] = ()) -> list[Change]:
-    """One per cent more of what decides most plans, and of every limit.
+    """One per cent more of the inputs that dominate most plans, and of every limit.
 
     Memory bandwidth, memory, peak rate, area of the compute dies (with rates and cache in proportion) and power of the
-    accelerators, bandwidth of their links, and where the plan has them its targets and its power limit. Of accelerators
-    that follow from a device area and power of that device, rate and capacity of its memory, and those links.
+    accelerators, bandwidth of their links, and the plan's targets and power limit if it has them. For derived
+    accelerators: area and power of the device, rate and capacity of its memory, and the links.
 
-    ``limits``: what the plans must keep. Returns those of which the sheets have a number to change.
+    ``limits``: limits on the plans. The result includes only changes of stated numbers.
     """
     peak = f"peak_flop_rate_{PRECISIONS[str(plan.filled('precision')[0])].peak}"
     row = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
@@ -73,32 +73,32 @@ def usual_changes(plan: Table, catalog: Catalog, limits: Sequence[Limit] = ()) -
             ("memories", "layer_capacity"),
         ]
     else:
-        own = ("memory_bandwidth", "memory_capacity", peak, AREA, "thermal_design_power")
-        names = [("accelerators", name) for name in own]
+        columns = ("memory_bandwidth", "memory_capacity", peak, AREA, "thermal_design_power")
+        names = [("accelerators", name) for name in columns]
     names += [("networks", "link_bandwidth"), (plan.kind, "power_limit")]
     if plan.kind == "inference":
         names += [(plan.kind, name) for name in TARGETS.values()]
     changes = [Varied(sheet, name, np.array([STEP]), True) for sheet, name in names]
-    return [*(one for one in changes if _is_stated(plan, catalog, one)), *limits]
+    return [*(change for change in changes if _is_stated(plan, catalog, change)), *limits]
 
 
-def _is_stated(plan: Table, catalog: Catalog, one: Varied) -> bool:
+def _is_stated(plan: Table, catalog: Catalog, change: Varied) -> bool:
     try:
-        return not np.isnan(_stated(plan, catalog, one)).any()
+        return not np.isnan(_stated(plan, catalog, change)).any()
     except InputError:  # an accelerator that follows from no such row
         return False
 
 
 def read_changes(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> list[Varied]:
-    """Numbers of the plans or of catalog sheets and what they change to, from lines of a column and its values.
+    """Changes of numbers of the plans or of catalog sheets, from lines of a column and its values.
 
-    ``lines``: as of :func:`xlperf.explore.vary.read_variation`. ``place``: where they stand, for the messages. Raises
-    InputError where one is no list of numbers.
+    ``lines``: as of :func:`xlperf.explore.vary.read_variation`. Raises InputError, at ``place``, if a line is no list
+    of numbers.
     """
     asked = read_variation(kind, lines, place)
     known = table_schema(kind).by_name
     texts = [name for name in asked.values if known[name].kind != "number"]
-    if asked.auto or texts or any(one.shape or one.column.kind != "number" for one in asked.varied):
+    if asked.auto or texts or any(varied.shape or varied.column.kind != "number" for varied in asked.varied):
         raise InputError(Fault(place, "what a change is worth takes numbers, as 'accelerators.memory bandwidth=x1.1'"))
     return [*(Varied(kind, name, values, False) for name, values in asked.values.items()), *asked.varied]
 
@@ -112,27 +112,26 @@ def worth(
     processes: int = 1,
     **bounds: Unpack[Bounds],
 ) -> Table:
-    """What more of each number is worth per accelerator and month, with the best plan before and after.
+    """Worth of more of each number per accelerator and month, with the best plan before and after.
 
-    An accelerator that makes tokens cheaper may cost more until a token costs as much as before: that difference, over
-    the change. It is exactly 0 if the best plan does not use more. Cells that say ``auto`` are chosen anew. Of a
-    small change what the last unit is worth is asked as well: if a plan only just fits, one less is another plan.
+    The worth is the added cost of an accelerator at which a token costs as much as before, over the change. It is
+    exactly 0 if the best plan does not use more. Cells with ``auto`` are chosen anew. For a small change the last unit
+    is evaluated as well: if a plan only just fits, one unit less requires another plan.
 
-    ``changes``: numbers of the plan or of catalog sheets, with the factors or values that they change to; limits to
-    loosen. ``limits``: what the plans must keep, beside their own targets. ``progress``: called with the number of
-    plans of each block that is done. ``processes``: processes that share the searches if these take long; the
-    answer is the same. ``**bounds``: most candidates of a plan, and most accelerators tried for ``auto``. Returns
-    ``worth``: a row for each change, blank if no plan fits and keeps the limits. Raises InputError as
+    ``changes``: numbers of the plan or of catalog sheets, with their new factors or values; limits to loosen.
+    ``limits``: limits on the plans, beside their own targets. ``progress``: called with the number of plans of each
+    finished block. ``processes``: processes that share long searches; the answer is the same. Returns ``worth``: a row
+    for each change, blank if no plan fits and satisfies the limits. Raises InputError as
     :func:`xlperf.explore.search.search` and :func:`xlperf.explore.changed_catalogs.changed_catalog`.
     """
     cost = objective_of(plan.kind, "cost")
     start = monotonic()
     before = best_plan(plan, catalog, cost.column.name, limits, progress, processes, **bounds)
-    asked: list[tuple[int, float, float]] = []  # change, what the number is now, and what it changes to
+    asked: list[tuple[int, float, float]] = []  # change, present and new number
     tasks: list[tuple[int, float, float]] = []
-    for number, one in enumerate(changes):
-        first = one.bound if isinstance(one, Limit) else _first(plan, catalog, one)
-        for second in _values(one, first):
+    for number, change in enumerate(changes):
+        first = change.bound if isinstance(change, Limit) else _first(plan, catalog, change)
+        for second in _values(change, first):
             asked.append((number, first, second))
             tasks.append((number, first, second))
             if _is_small(first, second):
@@ -152,7 +151,7 @@ def worth(
 
 
 class _Searches(NamedTuple):
-    """Searches of one plan with other numbers: sent to every process that shares them."""
+    """Searches of one plan with other numbers; each process that shares them receives a copy."""
 
     plan: Table
     catalog: Catalog
@@ -162,17 +161,19 @@ class _Searches(NamedTuple):
     bounds: Bounds
 
     def best(self, task: tuple[int, float, float]) -> Search:
-        """The best plan with one change: which, what the number is now, and what it changes to."""
+        """The best plan with one change, given by its number, its present and its new value."""
         number, first, second = task
-        own, known, kept = changed(self.plan, self.catalog, self.limits, self.changes[number], first, second)
-        return best_plan(own, known, self.objective, kept, **self.bounds)
+        changed_plan, known, changed_limits = changed(
+            self.plan, self.catalog, self.limits, self.changes[number], first, second
+        )
+        return best_plan(changed_plan, known, self.objective, changed_limits, **self.bounds)
 
 
-def _values(one: Change, first: float) -> list[float]:
-    """What a number changes to."""
-    if isinstance(one, Limit):
-        return [first * (STEP if one.sign in ("<", "<=") else 2.0 - STEP)]
-    return [first * value if one.factors else value for value in one.values.tolist()]
+def _values(change: Change, first: float) -> list[float]:
+    """New values of a number."""
+    if isinstance(change, Limit):
+        return [first * (STEP if change.sign in ("<", "<=") else 2.0 - STEP)]
+    return [first * value if change.factors else value for value in change.values.tolist()]
 
 
 def _is_small(first: float, second: float) -> bool:
@@ -188,21 +189,21 @@ def break_even(
     processes: int = 1,
     **bounds: Unpack[Bounds],
 ) -> Table:
-    """At which cost of an hour other accelerators make tokens as cheaply as that of a plan.
+    """Hourly cost at which other accelerators make tokens as cheaply as a plan's own.
 
-    The cost of a token is that of an hour over the tokens of an hour: the best plan does not depend on the price, which
-    may be unknown.
+    The cost of a token is the cost of an hour over the tokens of an hour: the best plan does not depend on the price,
+    which may be unknown.
 
-    ``plan``: one training or inference plan; its cells that say ``auto`` are chosen for each accelerator. ``others``:
-    accelerators, each with its default network. ``limits``: what they must keep. ``progress``: called with the number
-    of plans of each block that is done. ``processes``: processes that share a large search. ``**bounds``: most
-    candidates of a plan, and most accelerators tried for ``auto``. Returns ``break_even``: a row for each accelerator,
-    blank if no plan fits and keeps the limits. Raises InputError as :func:`xlperf.explore.search.search`.
+    ``plan``: one training or inference plan; its ``auto`` cells are chosen for each accelerator. ``others``:
+    accelerators, each with its default network. ``limits``: limits on the plans. ``progress``: called with the number
+    of plans of each finished block. ``processes``: processes that share a large search. Returns ``break_even``: a row
+    for each accelerator, blank if no plan fits and satisfies the limits. Raises InputError as
+    :func:`xlperf.explore.search.search`.
     """
     cost = objective_of(plan.kind, "cost").column.name
 
-    def best(own: Table, objective: str) -> Search:
-        return best_plan(own, catalog, objective, limits, progress, processes, **bounds)
+    def best(rival: Table, objective: str) -> Search:
+        return best_plan(rival, catalog, objective, limits, progress, processes, **bounds)
 
     def cost_of(searched: Search) -> float:
         return float(searched.results[cost][0]) if searched.found else np.nan
@@ -211,13 +212,13 @@ def break_even(
     lines: list[dict[str, object]] = []
     for other in others:
         swapped = {"accelerator": np.array([other], dtype=object), "network": np.array([""], dtype=object)}
-        own = replace(plan, columns={**plan.columns, **swapped})
-        there = best(own, cost)
+        rival = replace(plan, columns={**plan.columns, **swapped})
+        there = best(rival, cost)
         hour = float(there.results["accelerator_hour_cost"][0])
         if hour == hour:
             even = break_even_cost_rate(hour, cost_of(there), cost_of(here))
-        else:  # without a price tokens decide, and what they cost at one dollar a second tells the rest
-            there = best(own, RATE)
+        else:  # without a price the token rate decides, at one dollar a second
+            there = best(rival, RATE)
             made = float(there.results[RATE][0]) if there.found else np.nan
             even = break_even_cost_rate(1.0, 1.0 / made, cost_of(here))
         lines.append(
@@ -245,25 +246,25 @@ def _table(kind: str, lines: Sequence[dict[str, object]]) -> Table:
 
 def _line(
     plan: Table,
-    one: Change,
+    change: Change,
     values: tuple[float, float],
     cost: Objective,
     result: tuple[Search, Search, Search | None],
 ) -> dict[str, object]:
-    declared = one.column if isinstance(one, Limit) else one.declared
+    declared = change.column if isinstance(change, Limit) else change.declared
     unit = unit_of(declared).factor
-    first, second = (value / unit for value in values)  # of a network with several tiers that of the innermost
+    first, second = (value / unit for value in values)  # of several network tiers the innermost
     before, after, less = result
     now, then = _cost(before, cost), _cost(after, cost)
     alike = 10.0 * EXACT if is_open(plan) else ROUNDING
     last = np.nan if less is None or not less.found else _gain(less, _cost(less, cost), now, alike) / (second - first)
-    if isinstance(one, Limit) and one.sign in (">", ">="):
+    if isinstance(change, Limit) and change.sign in (">", ">="):
         last = -last
     same = before.chosen_words == after.chosen_words
     return {
         "plan": str(plan.text("name")[0]) or plan.place(0, "name"),
         "input": declared.header,
-        "sheet": "limit" if isinstance(one, Limit) else one.sheet,
+        "sheet": "limit" if isinstance(change, Limit) else change.sheet,
         "value_before": first,
         "value_after": second,
         "cost_before": now,
@@ -279,43 +280,42 @@ def _cost(searched: Search, cost: Objective) -> float:
 
 
 def _gain(cheaper: Search, dear: float, cheap: float, alike: float) -> float:
-    """What an accelerator may cost more a month until a token costs as before; nothing if costs differ by rounding.
+    """Added monthly cost of an accelerator at which a token costs as before; 0 if costs differ by rounding. [USD]
 
-    ``alike``: share by which equal costs may differ [-]. Returns a number of dollars. [USD]
+    ``alike``: relative difference of equal costs [-].
     """
     gain = dear / cheap - 1.0
     return float(cheaper.results["accelerator_hour_cost"][0]) * MONTH * (0.0 if abs(gain) < alike else gain)
 
 
-def _stated(plan: Table, catalog: Catalog, one: Varied) -> np.ndarray:
-    """Value that the plan, or the catalog row that it names, states."""
-    if one.sheet == plan.kind:
-        return plan.number(one.name)
-    return np.asarray(catalog.tables[one.sheet].number(one.stored)[sheet_rows(catalog, plan, one)])
+def _stated(plan: Table, catalog: Catalog, change: Varied) -> np.ndarray:
+    """Value of the plan, or of the catalog row that it names."""
+    if change.sheet == plan.kind:
+        return plan.number(change.name)
+    return np.asarray(catalog.tables[change.sheet].number(change.stored)[sheet_rows(catalog, plan, change)])
 
 
-def _first(plan: Table, catalog: Catalog, one: Varied) -> float:
-    """The number that changes; InputError where it is blank."""
-    result = float(_stated(plan, catalog, one)[0])
+def _first(plan: Table, catalog: Catalog, change: Varied) -> float:
+    """The present number; InputError if it is blank."""
+    result = float(_stated(plan, catalog, change)[0])
     if np.isnan(result):
-        problem = (
-            f"{one.declared.name.replace('_', ' ')} of the sheet {one.sheet} is blank: there is no number to change"
-        )
-        raise InputError(Fault(plan.place(0, one.name if one.sheet == plan.kind else "accelerator"), problem))
+        name = change.declared.name.replace("_", " ")
+        problem = f"{name} of the sheet {change.sheet} is blank: there is no number to change"
+        raise InputError(Fault(plan.place(0, change.name if change.sheet == plan.kind else "accelerator"), problem))
     return result
 
 
 def changed(
-    plan: Table, catalog: Catalog, limits: Sequence[Limit], one: Change, first: float, value: float
+    plan: Table, catalog: Catalog, limits: Sequence[Limit], change: Change, first: float, value: float
 ) -> tuple[Table, Catalog, Sequence[Limit]]:
     """The plan, the catalog and the limits with another number."""
-    if isinstance(one, Limit):
-        return plan, catalog, [limit._replace(bound=value) if limit == one else limit for limit in limits]
+    if isinstance(change, Limit):
+        return plan, catalog, [limit._replace(bound=value) if limit == change else limit for limit in limits]
     ratio = value / first
-    if (one.sheet, one.name) != ("accelerators", AREA):
-        return *with_value(plan, catalog, one, ratio if one.factors else value), limits
+    if (change.sheet, change.name) != ("accelerators", AREA):
+        return *with_value(plan, catalog, change, ratio if change.factors else value), limits
     table = catalog.tables["accelerators"]
-    rows = sheet_rows(catalog, plan, one)
+    rows = sheet_rows(catalog, plan, change)
     names = [name for name in (AREA, *_WITH_AREA) if not np.isnan(table.number(name)[rows]).any()]
     changes = [(Varied("accelerators", name, np.array([ratio]), True), ratio) for name in names]
     return plan, changed_catalog(catalog, plan, changes), limits
@@ -325,13 +325,12 @@ MAIN_RESULT = {"chiplets": "bill_of_materials", "servers": "cost_rate"}
 
 
 def cost_sensitivity(table: Table, catalog: Catalog, result: str = "") -> Table:
-    """What the low and the high value of each uncertain input makes of one result: the table of a tornado chart.
+    """Tornado-chart table: one result at the low and at the high value of each uncertain input.
 
     ``table``: chiplet designs or servers. ``catalog``: process nodes and packages that designs name. ``result``: result
     of designs or servers; "" for the bill of materials of a design and the hour of a server. Returns
-    ``cost_sensitivity``: per design or server the inputs that have a low or a high value, the one that moves the result
-    most first; numbers in the units of their sheets. Raises InputError when there is no such result, or a row has a
-    fault.
+    ``cost_sensitivity``: per design or server the inputs with a low or a high value, the largest swing first; numbers
+    in the units of their sheets. Raises InputError if there is no such result, or a row has a fault.
     """
     kind = table.kind
     known = results_of(kind).by_name
@@ -354,8 +353,8 @@ def cost_sensitivity(table: Table, catalog: Catalog, result: str = "") -> Table:
             results = {"base": base}
             for case in ("low", "high"):
                 other = Table(source.kind, {**source.columns, cell_column: inputs[case]}, source.place)
-                own = (other, catalog) if source is table else (table, catalog.with_tables([other]))
-                results[case] = _result(*own, shown)
+                tables = (other, catalog) if source is table else (table, catalog.with_tables([other]))
+                results[case] = _result(*tables, shown)
             for row in np.flatnonzero(used >= 0).tolist():
                 outcome = {case: float(results[case][row]) for case in CASES}
                 swing = max(outcome.values()) - min(outcome.values())
@@ -381,7 +380,7 @@ def cost_sensitivity(table: Table, catalog: Catalog, result: str = "") -> Table:
 
 
 def _result(table: Table, catalog: Catalog, shown: Column) -> np.ndarray:
-    """One result of designs or servers, in the unit in which it is shown."""
+    """One result of designs or servers, in its display unit."""
     if table.kind == "servers":
         from xlperf.engine.ownership import evaluate_servers
 
@@ -394,7 +393,7 @@ def _result(table: Table, catalog: Catalog, shown: Column) -> np.ndarray:
 
 
 def _sources(table: Table, catalog: Catalog) -> list[tuple[Table, np.ndarray]]:
-    """Tables with inputs, and the row of them that each design or server uses; -1 where it uses none."""
+    """Tables with inputs, and the row that each design or server uses; -1 if it uses none."""
     sources = [(table, np.arange(len(table)))]
     for kind, cell_column in (("packages", "package"), ("process_nodes", "node")) if table.kind == "chiplets" else ():
         sources.append((catalog.tables[kind], catalog.rows(kind, table.text(cell_column), table, cell_column)))
@@ -402,5 +401,5 @@ def _sources(table: Table, catalog: Catalog) -> list[tuple[Table, np.ndarray]]:
 
 
 def _plain(value: float) -> float:
-    """A number as a sheet shows it, without what a factor of a unit leaves in the last digits."""
+    """A number in the precision of a sheet, without rounding residue of unit factors."""
     return float(f"{value:.12g}")
