@@ -332,6 +332,7 @@ def test_folders_of_the_dead_go_and_those_of_the_living_and_of_users_stay(
     assert list(tmp_path.iterdir()) == [own]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [".csv", ".xlsx"])
 def test_killed_at_a_random_moment(ending: str, tmp_path: Path) -> None:
     """Kill -9: the old file is whole, and after the next run nothing is left of the killed one."""

@@ -95,6 +95,7 @@ def constants() -> list[FittedConstant]:
     return fit_kernels(rows(), catalog(), DATE)
 
 
+@pytest.mark.slow
 def test_the_same_rows_give_the_same_constants() -> None:
     first = constants()
     again = fit_kernels(rows(), catalog(), DATE)
@@ -103,6 +104,7 @@ def test_the_same_rows_give_the_same_constants() -> None:
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.slow
 def test_the_last_digit_of_a_measurement_decides_no_constant() -> None:
     """Logarithms differ between processors there: constants of flat directions came out up to 1.4 times others."""
     assert differing(constants(), fit_kernels(with_other_last_digits(rows()), catalog(), DATE)) == {}
@@ -178,6 +180,7 @@ def test_rows_held_back_are_a_fixed_share() -> None:
         )
 
 
+@pytest.mark.slow
 def test_rows_held_back_do_not_move_the_constants() -> None:
     measured = sample().families["all_gather"]
     before = fits()["all_gather", "blackwell", ANY, ANY]
@@ -244,6 +247,7 @@ def test_products_read_from_a_cache_are_left_out() -> None:
     assert 50 < len(cached) < 0.6 * sum(gpu == "L40S" for gpu in machine.values())
 
 
+@pytest.mark.slow
 def test_machines_by_line_are_left_out_by_line() -> None:
     """MI355X without its own rows has what MI300X taught its line, not what NVIDIA's machines reach."""
     kept = [row for row in read_kernels(workbook("validation.xlsx")) if row["kind"] == "gemm"]
@@ -279,6 +283,7 @@ def test_libraries_with_one_tile_are_known_without_measurements() -> None:
     assert (free.value, free.kind, free.num_rows) == (1.0, "datasheet", 0)
 
 
+@pytest.mark.slow
 def test_one_machine_does_not_tell_energy_from_efficiency() -> None:
     """DeepGEMM on H800 and H20, 700 and 400 W, gives both; on H800 alone the energy is that of Hopper's FP8."""
     products = [row for row in read_kernels(workbook("validation.xlsx")) if row["kind"] == "gemm"]

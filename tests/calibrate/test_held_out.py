@@ -57,6 +57,7 @@ from xlperf.measurements.rules import prefill_utilization
 # --- nothing leaks -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_is_left_out_beside_the_model_does_not_move_the_prediction() -> None:
     """A row of another model that is three times as long, in the same half of the rows: with the halves left out it
     tells nothing, with models alone it does; and with models alone the errors are those of the cross-validation.
@@ -92,6 +93,7 @@ def test_the_measured_time_of_a_row_does_not_move_its_own_prediction() -> None:
     assert np.delete(spoiled.by_models[same], 2) == pytest.approx(np.delete(plain.by_models[same], 2), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_models_whose_layers_have_one_shape_are_left_out_together() -> None:
     plans = plans_to_fit(measured().inference, shipped())
     errors = published_entries(plans)

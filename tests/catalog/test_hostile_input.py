@@ -60,6 +60,7 @@ def test_suggestions_are_computed_for_faults_that_are_shown(tmp_path: Path, comm
     assert len(asked) == 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rows",
     [

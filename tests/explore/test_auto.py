@@ -412,6 +412,7 @@ def test_all_commands_take_auto_alike(tmp_path: Path, command: Command) -> None:
     assert "from 1 to 16 tried" in read(command("evaluate", counts, "--most-accelerators", 16).out)[0]["reason"]
 
 
+@pytest.mark.slow
 def test_more_than_a_million_plans_are_tried_or_refused(plans: Path, command: Command) -> None:
     many = ("--vary", "global batch size=1..1100", "--vary", "sequence length=1..1000")
     refused = command("search", plans, "--row", 1, *many)

@@ -320,6 +320,7 @@ def test_questions_that_are_refused(
     assert message in done.err
 
 
+@pytest.mark.slow
 def test_processes_share_a_large_question_and_the_answer_is_the_same(
     catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

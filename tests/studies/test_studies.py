@@ -37,7 +37,7 @@ MOST = [pytest.param(name, marks=pytest.mark.slow) if name == "mixed-pools" else
 SOME = [name if name in NAMES[:3] else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", MOST)
 def test_the_workbook_of_a_study_is_what_its_module_gives(name: str, tmp_path: Path) -> None:
     made = tmp_path / f"{name}.xlsx"
     write_study(made, study(name))

@@ -244,6 +244,7 @@ def test_a_scenario_cell_of_the_catalog_moves_prices(session: Session, catalog: 
     assert rates == [1.69, 1.69, 1.3, 2.99]
 
 
+@pytest.mark.slow
 def test_badges_follow_the_published_runs(catalog: Catalog) -> None:
     asked = {**ASKED, "model": "Meta-Llama-3.1-8B"}
     assert answered(catalog, "serve", **asked)["trust"] == "MEASURED"
