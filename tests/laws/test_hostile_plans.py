@@ -9,21 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from itertools import permutations
 from pathlib import Path
+from pkgutil import iter_modules
 
 import pytest
 
-from xlperf.interop import (
-    config_rules,
-    config_text,
-    launch,
-    launch_models,
-    launch_rules,
-    launch_shell,
-    launch_stacks,
-    launch_text,
-)
+from xlperf import interop
 
 READER = Path(__file__).with_name("hostile_plans.py")
 MIB = 1 << 20
@@ -53,7 +46,11 @@ def test_every_reader_is_bounded() -> None:
         assert memory * 1024 < MOST_MEMORY, (name, memory)
 
 
-MODULES = (config_rules, config_text, launch, launch_models, launch_rules, launch_shell, launch_stacks, launch_text)
+MODULES = [
+    import_module(f"{interop.__name__}.{one.name}")
+    for one in iter_modules(interop.__path__)
+    if one.name.startswith(("config", "launch"))
+]
 
 
 def patterns() -> Iterator[tuple[str, re.Pattern[str], list[str]]]:

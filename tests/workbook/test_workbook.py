@@ -121,7 +121,7 @@ def test_the_shipped_workbook_is_what_its_rows_give(built: bytes) -> None:
 @pytest.mark.slow
 def test_charts_of_the_shipped_workbook_are_what_its_rows_give(complete: bytes) -> None:
     shipped, again = without_values(workbook().read_bytes()), without_values(complete)
-    assert [name for name in shipped if shipped[name] != again[name]] == []
+    assert [name for name in shipped if shipped[name] != again[name] and "/charts/" in name] == []
 
 
 def test_a_changed_row_changes_the_workbook(small: dict[str, Table]) -> None:

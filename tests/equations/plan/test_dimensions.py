@@ -7,7 +7,7 @@ import pytest
 from training_samples import H100, plans
 
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import AUTO_COLUMNS, PLAN_TABLES, table_schema
+from xlperf.catalog.schema import PLAN_TABLES, auto_columns, table_schema
 from xlperf.engine import evaluate
 from xlperf.equations.network.collectives import OPERATIONS
 from xlperf.equations.plan.dimensions import (
@@ -30,7 +30,7 @@ PLAN = {
 @pytest.mark.parametrize("kind", PLAN_TABLES)
 def test_degrees_are_columns_and_can_be_searched(kind: str) -> None:
     stated = [each.size for each in KINDS[kind] if each.stated]
-    assert set(stated) <= set(table_schema(kind).by_name) and set(stated) <= set(AUTO_COLUMNS[kind])
+    assert set(stated) <= set(table_schema(kind).by_name) and set(stated) <= set(auto_columns(kind))
     columns = set(table_schema(kind).by_name)
     degrees = {
         name for name in columns if name.endswith("_parallel") and not name.startswith(("prefill_", "measured_"))
