@@ -97,7 +97,7 @@ def published(catalog: Catalog) -> list[Published]:
 
 
 @pytest.fixture(scope="module")
-def found(published: list[Published], catalog: Catalog) -> list[Pair]:
+def result(published: list[Published], catalog: Catalog) -> list[Pair]:
     """Pairs among them."""
     return pairs_of(runs_of(published, catalog))
 

@@ -36,7 +36,7 @@ def plan() -> Table:
 
 
 @pytest.fixture(scope="module")
-def found(plan: Table, catalog: Catalog) -> Search:
+def result(plan: Table, catalog: Catalog) -> Search:
     return search(plan, catalog, top=60)
 
 

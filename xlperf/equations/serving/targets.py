@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
-from xlperf.base.arrays import Array, divide
+from xlperf.base.arrays import Array, divide, power
 from xlperf.equations.serving.continuous import Replicas
 from xlperf.equations.serving.deployment import Deployment, RequestLatency
 from xlperf.equations.serving.load import BatchTimes, RequestLoad, half_of, request_load, whole_sizes
@@ -158,7 +158,7 @@ def _largest_good(most: Array, search: _Search) -> tuple[Array, Array, Array]:
 def _divided(first: Array, last: Array, parts: int) -> Array:
     """Whole numbers from 1 on that divide ranges into equal ratios, (parts - 1, rows). [-]"""
     least, shares = np.maximum(first, 1.0), np.arange(1.0, parts) / parts
-    return np.floor(least * (last / least) ** shares[:, None])
+    return np.floor(least * power(last / least, shares[:, None]))
 
 
 def _targets_of(deployment: Deployment) -> tuple[np.ndarray, _Targets]:
