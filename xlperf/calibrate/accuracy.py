@@ -1,4 +1,4 @@
-"""Errors of rows and of kernel shapes that no constant was fitted on, as tables for a terminal and for the README."""
+"""Held-out errors: published rows and kernel shapes outside the fit, as tables for a terminal and for the README."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ _SHORT = (
     "rows", "quantity", "configurations", "median error", "p90", "bias", "in the 80 % band", "width of the band",
 )  # fmt: skip
 FEWEST_CONFIGURATIONS = 5
-"""Groups of fewer are left to the long table: their quantiles say little."""
+"""Groups with fewer configurations appear in the long table alone: their quantiles are uncertain."""
 _LEFT_OUT = (
     "left out", "rows", "quantity", "number", "median error", "p90", "bias", "in the 80 % band",
     "median with them in the fit", "p90",
 )  # fmt: skip
 _KERNELS = ("operation", "accelerator", "precision", "held-out shapes", "median error", "p90", "target")
 LONG = 50.0
-"""Products that take less are not counted: their time is that of the launch. [us]"""
+"""Products shorter than this are not counted: kernel launch dominates their time. [us]"""
 BARS = {
     "matrix product over 50 us": 0.05,
     "flash attention": 0.08,
@@ -81,7 +81,7 @@ BARS = {
     "reduce-scatter": 0.08,
     "all-to-all": 0.08,
 }
-"""Median error that an operation is held to."""
+"""Largest acceptable median error of an operation."""
 WIDER = {("matrix product over 50 us", "B200-SXM-180GB", "fp8"): 0.08}
 _OPERATIONS = {
     "gemm": "matrix product over 50 us",
@@ -98,9 +98,10 @@ _BY_SIZE = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 @dataclass(frozen=True)
 class KernelError:
-    """Errors of some measurements that were held back: |predicted time / measured time - 1|, as fractions.
+    """Errors of held-out measurements: |predicted time / measured time - 1|, as fractions.
 
-    ``accelerator`` and ``precision`` are blank for all; ``bar`` is the median that is asked for, NaN for none.
+    A blank ``accelerator`` or ``precision`` means all of them; ``bar`` is the acceptable median, NaN if there is no
+    bound.
     """
 
     operation: str
@@ -113,15 +114,14 @@ class KernelError:
 
     @property
     def missed(self) -> bool:
-        """Whether the median is above what is asked for."""
+        """Whether the median exceeds the acceptable one."""
         return self.median > self.bar
 
 
 def kernel_errors(rows: Sequence[Row], catalog: Catalog) -> list[KernelError]:
-    """Errors of the shapes held out of the fit.
+    """Errors of the shapes held out of the fit: each operation as a whole, then by accelerator and precision.
 
-    ``rows``: columns of the sheet ``kernels`` of ``validation.xlsx``. ``catalog``: with the calibration that is judged.
-    Returns each operation as a whole, then by accelerator and precision.
+    ``rows`` are columns of the sheet ``kernels`` of ``validation.xlsx``; ``catalog`` has the calibration under test.
     """
     result = measurements(rows, catalog).families
     whole, parts = [], []
@@ -149,10 +149,7 @@ def _error(operation: str, accelerator: str, precision: str, sizes: Array) -> Ke
 
 
 def calibrated_time(rows: KernelRows, catalog: Catalog) -> Array:
-    """Time of measurements of one family by the constants of a catalog. [s]
-
-    ``rows``: measurements. ``catalog``: with the calibration.
-    """
+    """Time of measurements of one kernel family under the calibration of a catalog. [s]"""
 
     def constants(family: str) -> Mapping[str, Array]:
         keys = (np.array(names, dtype=object) for names in (rows.generation, rows.precision, rows.software))
@@ -165,11 +162,10 @@ def calibrated_time(rows: KernelRows, catalog: Catalog) -> Array:
 def cross_validated_errors(
     published: Sequence[Published], catalog: Catalog, step: Callable[[str], None] | None = None
 ) -> list[Errors]:
-    """Errors of rows with their model left out of the fit, of each kind, beside bands made without their model.
+    """Leave-one-model-out errors and bands of each kind of row: times first, then memory.
 
-    ``published``: the rows that the calibration of the catalog was fitted on. ``catalog``: with that calibration.
-    ``step``: called with a word before each evaluation of all rows of a kind. Returns times, then memory; a kind
-    without predictions is left out.
+    ``catalog`` has the calibration that was fitted on ``published``; ``step`` receives a word before each evaluation of
+    all rows. A kind without predictions is left out.
     """
     compared = (QUANTITIES, (MEMORY,))
     results = [cross_validated(rows, catalog, step, some).errors for rows in published for some in compared]
@@ -177,9 +173,9 @@ def cross_validated_errors(
 
 
 def cross_validation_table(errors: Sequence[Errors]) -> Table:
-    """A line for each group and quantity, each configuration (software, model, accelerator) counting once.
+    """One line per group and quantity of :func:`cross_validated_errors`.
 
-    ``errors``: as :func:`cross_validated_errors` has them.
+    Each configuration (software, model, accelerator) counts once.
     """
     lines: list[tuple[str, ...]] = []
     for kind in errors:
@@ -204,10 +200,7 @@ def cross_validation_table(errors: Sequence[Errors]) -> Table:
 
 
 def short_table(table: Table) -> Table:
-    """The table of models left out as a first page shows it: few columns, and groups of ``FEWEST_CONFIGURATIONS``.
-
-    ``table``: as :func:`cross_validation_table` gives it.
-    """
+    """Short form of :func:`cross_validation_table`: few columns, and groups of at least ``FEWEST_CONFIGURATIONS``."""
     header, lines = table
     kept, count = [header.index(name) for name in _SHORT], header.index("configurations")
     shown = [line for line in lines if int(line[count]) >= FEWEST_CONFIGURATIONS]
@@ -237,10 +230,9 @@ def _factor(log: float) -> str:
 def _left_out_lines(
     published: Sequence[Published], catalog: Catalog, name: str, without: Sequence[Record]
 ) -> list[tuple[str, ...]]:
-    """Lines of the table of what was left out, for one generation, software or source.
+    """Table lines for one generation, software or source left out.
 
-    ``published``: rows of all. ``catalog``: with the calibration that was fitted on everything. ``name``: what was left
-    out. ``without``: its rows as they are predicted without their measurements.
+    ``without`` has its rows, predicted by a calibration that excludes their measurements.
     """
     known = records_of([rows_of(rows, catalog, name) for rows in published], catalog)
     lines = []
@@ -264,7 +256,7 @@ def _left_out_lines(
 
 
 def _bias(records: Sequence[Record]) -> float:
-    """Median of predicted over measured time, less 1, of the records with a prediction."""
+    """Bias: median of predicted over measured time, less 1, over the records with a prediction."""
     ratio = [
         one.measured / one.predicted if one.metric in RATES else one.predicted / one.measured
         for one in records
@@ -276,10 +268,9 @@ def _bias(records: Sequence[Record]) -> float:
 def left_out_table(
     published: Sequence[Published], catalog: Catalog, names: Sequence[str]
 ) -> tuple[Table, dict[str, list[Record]]]:
-    """The table of generations, software and sources that were left out one by one, and the records of each.
+    """Table of generations, accelerators, software and sources left out one by one, and the records of each.
 
-    ``published``: rows of all. ``catalog``: with the calibration that was fitted on everything. ``names``: generations,
-    accelerators, software and sources.
+    ``catalog`` has the calibration that was fitted on all rows.
     """
     lines, records = [], {}
     published = [seen_rows(rows) for rows in published]
@@ -291,11 +282,7 @@ def left_out_table(
 
 
 def kernel_table(errors: Sequence[KernelError], whole: bool = False) -> Table:
-    """A line for each operation, and unless only the whole is asked for, by accelerator and precision.
-
-    ``errors``: as :func:`xlperf.calibrate.accuracy.kernel_errors` has them. ``whole``: whether to leave accelerators
-    and precisions out.
-    """
+    """One line per operation, then by accelerator and precision unless ``whole``."""
     lines = []
     for one in errors:
         if whole and one.accelerator:
@@ -308,10 +295,7 @@ def kernel_table(errors: Sequence[KernelError], whole: bool = False) -> Table:
 
 
 def markdown(name: str, table: Table) -> str:
-    """A table between the markers of its name.
-
-    ``name``: key of :data:`MARKERS`. ``table``: header and rows.
-    """
+    """Markdown table between the markers of a key of :data:`MARKERS`."""
     header, lines = table
     numbers = [all(line[at][:1].isdigit() or line[at] == "-" for line in lines) for at in range(len(header))]
     rule = "|" + "|".join("---:" if number else "---" for number in numbers) + "|"
@@ -325,14 +309,11 @@ _KINDS = ("gemm", "gemm_max", "attention")
 
 
 def kernel_errors_left_out(rows: Sequence[Row], catalog: Catalog, names: Sequence[str]) -> list[KernelError]:
-    """Errors of products and attention of accelerators that nothing was fitted on.
+    """Errors of GEMM and attention kernels on accelerators left out of the fit, one name at a time.
 
-    Each name is left out alone: the constants of its generation, if others of it were measured, or those that all
-    accelerators share predict every one of its rows; for machines by line, those of their line.
-
-    ``rows``: columns of the sheet ``kernels`` of ``validation.xlsx``. ``catalog``: accelerators; its calibration is not
-    used. ``names``: generations or accelerators; case does not matter. Returns each operation over all names, then name
-    by name; ``accelerator`` is the name. Raises InputError when no kernel of a name was measured.
+    The left-out accelerator uses the constants of its generation if other members were measured, else the constants
+    shared by all accelerators; a machine fitted by vendor line uses its line's. Results: each operation over all names,
+    then name by name in ``accelerator``. Raises InputError if a name has no measured kernel.
     """
     kernels = [row for row in rows if row.get("kind") in _KINDS]
     by_name: dict[str, dict[str, Array]] = {operation: {} for operation in _SUMMED_UP.values()}
@@ -357,7 +338,7 @@ def kernel_errors_left_out(rows: Sequence[Row], catalog: Catalog, names: Sequenc
 
 
 def _refitted(kept: Sequence[Row], catalog: Catalog, gone: set[str]) -> Catalog:
-    """The catalog with kernels fitted on some rows: what accelerators that are ``gone`` look up without their own."""
+    """Catalog with kernels fitted on the remaining rows; accelerators ``gone`` fall back on shared constants."""
     lines = machine_lines(catalog)
     fitted = [one for one in fit_kernels(kept, catalog, "") if one.generation not in lines]
     refitted = catalog.with_tables([calibration_table(fitted)])
@@ -367,7 +348,7 @@ def _refitted(kept: Sequence[Row], catalog: Catalog, gone: set[str]) -> Catalog:
 
 
 def _accelerators(catalog: Catalog, name: str) -> set[str]:
-    """Accelerators of a generation, or the one of a name, casefolded."""
+    """Accelerators of a generation, or the single accelerator of that name, casefolded."""
     table = catalog.tables["accelerators"]
     pairs = zip(table.text("accelerator").tolist(), table.text("generation").tolist(), strict=True)
     wanted = name.casefold()
@@ -383,10 +364,9 @@ _AS_PUBLISHED = " as published"
 
 
 def measured_csv(published: Sequence[Published], catalog: Catalog, errors: Sequence[Errors]) -> str:
-    """Text of ``measured.csv``: a row for each model and accelerator with published runs that are predicted.
+    """Text of ``measured.csv``: one row per model and accelerator with predicted published runs.
 
-    ``published``: rows of every group. ``catalog``: accelerators, models and calibration. ``errors``: of the rows that
-    were fitted on, their models left out; the others are predicted as they are.
+    Fitted rows have the errors of leave-one-model-out cross-validation; other rows are predicted directly.
     """
     left_out = {
         (one.kind, name): error
@@ -405,7 +385,7 @@ def measured_csv(published: Sequence[Published], catalog: Catalog, errors: Seque
 
 
 def _rows_of(plans: PublishedPlans, left_out: dict[tuple[str, str], float]) -> list[list[str]]:
-    """Rows of one kind, sorted."""
+    """Sorted rows of one kind."""
     kind, table, catalog = plans.published.kind, plans.plans, plans.catalog
     if not len(table):
         return []

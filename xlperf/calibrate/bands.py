@@ -1,14 +1,14 @@
-r"""80 % bands of predictions, and the error of each constant, from rows whose model was left out of the fit.
+r"""80 % prediction bands and the error of each constant, from leave-one-model-out cross-validation.
 
-The half-width of a band is a quantile of :math:`|\ln(t_{predicted} / t_{measured})|` of rows of models left out,
-in which every configuration (software, model, accelerator) counts once. That of a special group is pooled towards that
-of the group above it: all of a quantity, its kind, the kind by software, by software and generation of accelerators:
+The half-width of a band is a quantile of :math:`|\ln(t_{predicted} / t_{measured})|` over rows of left-out models;
+every configuration (software, model, accelerator) counts once. A subgroup's half-width is shrunk towards its parent's.
+The levels are: all rows of a quantity, its kind, the kind by software, by software and accelerator generation.
 
 .. math:: h = h_{own}^{K / (K + 8)} h_{above}^{8 / (K + 8)}
 
-with K configurations. What that covers is checked with models left out once more, and mended by a factor for each kind.
-The ends are the prediction over and times :math:`e^h`. Machines beyond NVIDIA have bands of their own and a table of
-errors with each source left out.
+with K configurations. A second leave-one-model-out pass measures the coverage, and a factor per kind corrects it.
+The ends are the prediction over and times :math:`e^h`. Machines beyond NVIDIA have separate bands and an error table
+from leave-source-out cross-validation.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from xlperf.measurements.kernels import machine_lines
 from xlperf.measurements.published import Published
 
 SHARE = 0.8
-"""Share of the configurations of models left out that lies in a band. [-]"""
+"""Nominal coverage of a band: share of left-out configurations inside it. [-]"""
 POOLING = 8.0
-"""Configurations that weigh as much as the group above. [-]"""
+"""Number of configurations that weighs as much as the parent group. [-]"""
 _NARROWEST = 0.005
-"""Half-width below which printed digits say nothing. [-]"""
+"""Least half-width: the rounding of published digits. [-]"""
 _LEAST_SCALE = 0.05
-"""Scale below which a check of widths says nothing. [-]"""
+"""Least correction factor of the half-widths; a smaller one comes from too few rows. [-]"""
 TRAINING_BAND = "training_band"
 _HELD_OUT = "error: median of rows whose model was left out, kernels as they are"
 LEVELS = ("quantity", "band", "software", "generation")
-"""Columns of errors that groups are made by, from the general to the special."""
+"""Columns of errors that define the groups, from general to specific."""
 Group = tuple[str, ...]
-"""Values of the first of these columns."""
+"""Values of the first columns of ``LEVELS``."""
 
 
 def fitted_calibration(
@@ -59,11 +59,10 @@ def fitted_calibration(
     step: Step | None = None,
     values_only: bool = False,
 ) -> Table:
-    """The calibration sheet fitted anew, with errors by cross-validation and bands.
+    """Refit the calibration sheet, with cross-validation errors and bands.
 
-    ``catalog``: accelerators, networks and models. ``date``: date that the rows carry. ``path``: workbook of
-    measurements; default: the shipped ``validation.xlsx``. ``step``: called with the name of each fit before it starts.
-    ``values_only``: as for :func:`xlperf.calibrate.fit.fit_all`.
+    ``path`` is the workbook of measurements (default: the shipped ``validation.xlsx``); ``step`` receives the name of
+    each fit before it starts; ``values_only`` is passed to :func:`xlperf.calibrate.fit.fit_all`.
     """
     measured = read_measured(path)
     done = fit_all(measured, catalog, date, step, values_only)
@@ -75,12 +74,10 @@ def fitted_calibration(
 def with_checks(
     table: Table, published: Sequence[Published], catalog: Catalog, date: str
 ) -> tuple[Table, list[Errors]]:
-    """A calibration sheet with the error of its constants on rows of models left out, and with bands from these.
+    """Add leave-one-model-out errors of the constants and bands to a calibration sheet.
 
-    ``table``: calibration sheet; bands in it are dropped, but for those of machines that are fitted by line.
-    ``published``: rows that constants of software were fitted on. ``catalog``: accelerators, networks and models; its
-    calibration is not used. ``date``: date that the bands carry. Returns the sheet, its constants in their order and
-    then the bands; and the errors that these are made from.
+    Existing bands are replaced, except for machines fitted by vendor line. Returns the sheet (constants in their order,
+    then bands) and the cross-validation errors.
     """
     names = zip(table.text("family").tolist(), table.text("source").tolist(), strict=True)
     kept = [not str(family).endswith("_band") or str(source).startswith(OF_MACHINES) for family, source in names]
@@ -105,9 +102,8 @@ def with_checks(
 def fit_bands(errors: Errors, order: Sequence[str], date: str) -> list[FittedConstant]:
     """Bands of measured over predicted values by kind of run, by software, and by software and generation.
 
-    ``errors``: of published rows of one kind, models left out. ``order``: names of all rows, in the order of their
-    table. ``date``: date that the rows carry. In a fixed order: the lower and the upper end of each band; a band for
-    eight rows or more.
+    ``errors`` come from leave-one-model-out cross-validation; ``order`` has all row names in table order. A group with
+    eight rows or more gets a lower and an upper end.
     """
     source = f"published rows of the sheet {errors.kind} in validation.xlsx"
     results = []
@@ -143,7 +139,7 @@ def fit_bands(errors: Errors, order: Sequence[str], date: str) -> list[FittedCon
 
 
 def family_of_band(band: str, kind: str) -> str:
-    """Family of the calibration sheet that a band stands in.
+    """Calibration family of a band.
 
     >>> family_of_band("mixture", "training"), family_of_band("first_pooled", "inference")
     ('training_band', 'capacity_band')
@@ -152,7 +148,7 @@ def family_of_band(band: str, kind: str) -> str:
 
 
 class _Groups:
-    """Errors of models left out by group, sorted by size, so that bands from some of these models follow at once."""
+    """Leave-one-model-out errors by group, sorted by size, so that quantiles over a subset of models are cheap."""
 
     def __init__(self, errors: Errors) -> None:
         known = errors.take(~np.isnan(errors.by_models))
@@ -170,10 +166,10 @@ class _Groups:
                 self.parts[group] = own, configuration_weights(known.take(own))
 
     def quantile(self, group: Group, values: Array, kept: np.ndarray) -> tuple[float, int]:
-        """Value that the share of the configurations of a group does not exceed, and how many they are.
+        """Quantile of a group at the nominal coverage, and its number of configurations.
 
-        With K configurations the share is raised by half a configuration: the quantile of few is known badly. Times to
-        the first token spread within a configuration, with its load, as much as between them: these are not few.
+        With K configurations the level is raised by half a configuration (small-sample correction). Time to first token
+        is exempt: it varies within a configuration, with load, as much as between configurations.
         """
         rows, weight = self.parts[group]
         chosen = kept[rows]
@@ -183,7 +179,7 @@ class _Groups:
         return weighted_quantile(values[rows][chosen], weight[chosen], share), count
 
     def widths(self, kept: np.ndarray) -> dict[Group, float]:
-        """Half-widths pooled towards the group above, from some of the rows."""
+        """Half-widths from a subset of the rows, each shrunk towards its parent group."""
         by_name: dict[Group, float] = {}
         for group, (rows, _) in self.parts.items():
             if kept[rows].any():
@@ -193,7 +189,7 @@ class _Groups:
         return by_name
 
     def checked(self, kept: np.ndarray) -> dict[Group, float]:
-        """The same, scaled by band so that the share of the models left out of the widths in turn lies within them."""
+        """Half-widths scaled per band to the nominal coverage, by leaving each model out of them in turn."""
         score = np.full(len(self.size), math.nan)
         for model in sorted(set(self.model[kept].tolist())):
             own = kept & (self.model == model)
@@ -210,21 +206,20 @@ class _Groups:
 
 
 def half_widths(errors: Errors) -> dict[Group, float]:
-    """Half-width of the band of every group of rows, pooled towards the group above it.
+    """Half-width of the band of every group, shrunk towards its parent, keyed by values of the first of :data:`LEVELS`.
 
-    ``errors``: models left out; rows without a prediction do not count. By the values of the first of :data:`LEVELS`.
+    Rows without a prediction do not count.
     """
     groups = _Groups(errors)
     return groups.widths(np.full(len(groups.size), True))
 
 
 def checked_widths(errors: Errors) -> dict[Group, float]:
-    """The same after a check on models left out once more (normalised conformal prediction).
+    """Half-widths corrected for coverage by a second leave-one-model-out pass (normalised conformal prediction).
 
-    Pooled quantiles of few configurations need not cover the wanted share. Each model is left out of them in turn; all
-    widths of a band are then scaled by the quantile of error over width, drawn to 1 if there are few models.
-
-    ``errors``: models left out.
+    Pooled quantiles of few configurations may miss the nominal coverage. Each model is left out of the half-widths in
+    turn; all half-widths of a band are then scaled by the quantile of error over half-width, shrunk to 1 for few
+    models.
 
     References: J. Lei et al., "Distribution-free predictive inference for regression", J. Am. Stat. Assoc. 113, 2018,
     doi:10.1080/01621459.2017.1307116.
@@ -244,10 +239,7 @@ def nearest_width(widths: Mapping[Group, float], group: Group) -> float:
 
 
 def bands_left_out(errors: Errors) -> Errors:
-    """Errors with bands made from other models alone, as for a model that nobody has measured.
-
-    ``errors``: of published rows of one kind, models left out.
-    """
+    """Errors with bands made from other models alone, as for an unmeasured model."""
     width = np.full(len(errors), math.nan)
     groups = _Groups(errors)
     columns = [getattr(errors, name).tolist() for name in LEVELS]
@@ -279,11 +271,7 @@ _HEADER = (
 
 
 def refit_machines(measured: Measured, catalog: Catalog, date: str) -> Table:
-    """Calibration sheet with constants of accelerators beyond NVIDIA refitted; all others unchanged.
-
-    ``measured``: rows to fit on. ``catalog``: with the calibration whose other constants are kept. ``date``: date that
-    the rows carry.
-    """
+    """Calibration sheet with constants of accelerators beyond NVIDIA refitted; all other constants are unchanged."""
     shared, done = machine_constants(measured, catalog, date)
     known, sheets = and_constants(shared, done), (measured.training, measured.inference)
     for rows, errors in zip(sheets, errors_left_out(measured.machines, known, measured.kernels), strict=True):
@@ -292,20 +280,16 @@ def refit_machines(measured: Measured, catalog: Catalog, date: str) -> Table:
 
 
 def by_line(errors: Errors, catalog: Catalog) -> Errors:
-    """Errors whose group of machines is the line, whatever the software.
-
-    ``errors``: of rows on such machines.
-    """
+    """Errors grouped by vendor line, whatever the software."""
     lines = machine_lines(catalog)
     line = np.array([lines.get(kind, kind) for kind in errors.generation.tolist()], dtype=object)
     return replace(errors, generation=line, software=np.full(len(errors), ANY, dtype=object))
 
 
 def bands_of_machines(errors: Errors, order: Sequence[str], catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Bands of each line of machines, pooled towards those of all such machines.
+    """Lower and upper band ends of each vendor line, shrunk towards the band over all lines.
 
-    ``errors``: sources left out. ``order``: names of all rows, in the order of their table. ``date``: date that the
-    rows carry. Returns lower and upper ends; a line without rows of its own has the band of all such machines.
+    ``errors`` come from leave-source-out cross-validation. A line without rows has the band over all lines.
     """
     own = by_line(errors, catalog)
     widths, result = half_widths(own), []
@@ -341,10 +325,10 @@ def bands_of_machines(errors: Errors, order: Sequence[str], catalog: Catalog, da
 def machines_table(
     errors: Sequence[Errors], measured: Measured, catalog: Catalog
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """A line for each line of machines, kind of rows and quantity, with half of the sources left out at a time; rows
-    that were read later have lines of their own.
+    """Table of errors by vendor line, kind and quantity, with half of the sources left out at a time.
 
-    ``errors``: as :func:`xlperf.calibrate.fit_machines.errors_left_out` has them. ``measured``: the rows.
+    Rows read after the model was made have separate lines. ``errors`` come from
+    :func:`xlperf.calibrate.fit_machines.errors_left_out`.
     """
     lines: list[tuple[str, ...]] = []
     source = {

@@ -1,9 +1,8 @@
 """Quality of choices: measured alternatives ranked by prediction, and the regret against the best measured one.
 
 A group holds runs that answer the same question in different ways: the mappings of one model on equal accelerators
-and batch, the mappings or the engines that serve one load, or all deployments of which the one of most throughput
-under a limit of TPOT is wanted. The regret of a group is how much slower, as measured, the plan ranked first is than
-the best one.
+and batch, the mappings or engines that serve one load, or deployments compared by throughput under a TPOT limit.
+The regret of a group is the measured slowdown of the plan ranked first against the best plan.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from xlperf.measurements.comparison import RATES, STEP_TIME, Record, compare, pr
 from xlperf.measurements.published import Published
 
 SMALLEST_GROUP = 3
-"""Alternatives that a group needs. [-]"""
+"""Least number of alternatives in a group. [-]"""
 NEAR = 0.05
 """Regret up to which a choice counts as right. [-]"""
 LIMIT_QUANTILES = (0.25, 0.5, 0.75)
-"""Limits of TPOT that are asked for in a group of deployments: quantiles of what was measured there. [-]"""
+"""TPOT limits of a group of deployments: quantiles of its measured TPOT. [-]"""
 TOLERATED = 0.02
-"""Excess over a limit that still counts as kept: noise of a measurement. [-]"""
+"""Excess over a limit that counts as measurement noise. [-]"""
 _SIZES = ((16.0, "up to 16"), (64.0, "17 to 64"), (math.inf, "above 64"))
 _MAPPING = ("source_id", "group", "software", "model", "gpu", "n_gpus", "gbs", "seq_len", "precision")
 _LOAD = ("source_id", "model", "gpu", "n_gpus", "concurrency", "isl", "osl", "precision", "mode")
@@ -38,9 +37,9 @@ _QUESTION = ("source_id", "model", "gpu", "isl", "osl", "precision")
 
 @dataclass(frozen=True)
 class Alternative:
-    """One measured run: its times, and what it has in common with others. Times in the unit of the published row.
+    """A measured run: its configuration and its times, in the unit of the published row.
 
-    ``fits`` says whether the memory that is predicted is there: a search proposes no plan that does not fit.
+    ``fits`` is whether the plan fits in memory by prediction: a search proposes no other plan.
     """
 
     row_id: str
@@ -54,17 +53,17 @@ class Alternative:
     fits: bool = True
 
     def rate(self, time: float) -> float:
-        """Requests in flight over time and accelerators: proportional to the throughput of each accelerator."""
+        """Requests in flight over time and accelerators: proportional to the throughput per accelerator."""
         return self.load / (time * self.size)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What the model would have chosen in one group, and what that cost as measured.
+    """The plan that the model chooses in a group, and its measured cost.
 
-    ``regret`` is the measured time of the chosen run over that of the best one, less 1 (of throughput: the best over
-    the chosen, less 1); ``tau`` is Kendall's rank correlation, NaN if there is a limit; ``broken`` says that the
-    chosen run breaks the limit as measured.
+    ``regret`` is the measured time of the chosen run over the best run's, less 1 (throughput: best over chosen, less
+    1); ``tau`` is Kendall's rank correlation, NaN if there is a limit; ``broken`` is whether the chosen run exceeds the
+    limit as measured.
     """
 
     kind: str
@@ -82,13 +81,10 @@ class Choice:
 def alternatives_of(
     published: Sequence[Published], catalog: Catalog, progress: Callable[[int], None] | None = None
 ) -> dict[str, list[Alternative]]:
-    """Predicted runs of each kind of sheet: step times of training, TPOT of inference.
+    """Predicted runs by kind: step times of ``training``, TPOT of ``inference``.
 
-    Bands are those of sources that were read, as these were: without the half-widths of new ones.
-
-    ``published``: rows as read. ``progress``: called with the number of rows of each block that is done. Returns
-    ``training`` and ``inference``; a row without a prediction is left
-    out, and so are those of unseen groups.
+    Bands omit the widening for unknown sources. Rows without a prediction and rows of unseen groups are left out.
+    ``progress`` receives the number of rows of each finished block.
     """
     by_name: dict[str, list[Alternative]] = {"training": [], "inference": []}
     catalog = _of_read_sources(catalog)
@@ -107,7 +103,7 @@ def alternatives_of(
 
 
 def _of_read_sources(catalog: Catalog) -> Catalog:
-    """The catalog with bands to which a new source adds nothing."""
+    """Catalog whose bands are not widened for an unknown source."""
     added = [
         FittedConstant(family, ANY, ANY, ANY, name, 0.0, "", 0, math.nan, "", "", kind="assumption")
         for family, constants in declared_constants().items()
@@ -135,10 +131,8 @@ def _alternative(rows: Published, row: int, record: Record, fits: bool) -> Alter
 
 
 def choices(alternatives: Mapping[str, Sequence[Alternative]]) -> list[Choice]:
-    """Choices in every group of measured alternatives.
-
-    ``found``: as :func:`alternatives_of` gives it. Returns training mappings, serving mappings, engines, and throughput
-    under a limit of TPOT.
+    """Choices in every group of alternatives: training mappings, serving mappings, engines, throughput under a TPOT
+    limit.
     """
     training = [one for one in alternatives["training"] if one.fields["gbs"] and one.fields["seq_len"]]
     inference = [one for one in alternatives["inference"] if one.load > 0.0]
@@ -154,7 +148,7 @@ def choices(alternatives: Mapping[str, Sequence[Alternative]]) -> list[Choice]:
 
 
 def _groups(alternatives: Iterable[Alternative], keys: Sequence[str]) -> list[list[Alternative]]:
-    """Alternatives with equal fields; a key "" stands for the engine."""
+    """Alternatives grouped by equal fields; a key "" means the engine."""
     groups: dict[tuple[str, ...], list[Alternative]] = {}
     for one in alternatives:
         key = tuple(one.fields.get(name, "") if name else one.engine.casefold() for name in keys)
@@ -163,7 +157,7 @@ def _groups(alternatives: Iterable[Alternative], keys: Sequence[str]) -> list[li
 
 
 def _best_of_each_engine(group: Sequence[Alternative]) -> list[Alternative]:
-    """The mapping of each engine that is predicted to be fastest."""
+    """The mapping of each engine with the fastest prediction."""
     best: dict[str, Alternative] = {}
     for one in sorted(group, key=lambda one: one.predicted):
         best.setdefault(one.engine.casefold(), one)
@@ -186,15 +180,13 @@ def _fastest(kind: str, group: Sequence[Alternative]) -> Choice:
 
 
 def _chosen(group: Sequence[Alternative]) -> Alternative:
-    """The fastest by prediction that fits, if one does; of those that cannot be told apart from it the one with the
-    least upper end.
-    """
+    """The fastest predicted run that fits; among runs within its band, the run with the lowest upper end."""
     own = [one for one in group if one.fits] or group
     return own[most_robust(*(np.array([getattr(one, name) for one in own]) for name in ("predicted", "high")))]
 
 
 def _under_limit(group: Sequence[Alternative], limit: float) -> list[Choice]:
-    """Most throughput under a limit: by the prediction, and by the upper end of the band."""
+    """Highest throughput under a limit: by the prediction, and by the upper end of the band."""
     kept = [one for one in group if one.measured <= limit]
     best = max(kept, key=lambda one: one.rate(one.measured))
     results = []
@@ -238,10 +230,7 @@ def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def choice_table(result: Sequence[Choice]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Header and rows, by kind of choice and by size: right choices, regret, rank correlation, limits broken.
-
-    ``found``: as :func:`choices` gives them. Returns as text.
-    """
+    """Header and rows of text by kind and size of choice: right choices, regret, rank correlation, limits broken."""
     header = ("choice", "accelerators", "groups", "within 5 %", "regret median", "regret p90", "tau", "limit broken")
     rows = []
     for kind in dict.fromkeys(one.kind for one in result):

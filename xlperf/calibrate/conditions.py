@@ -1,12 +1,12 @@
-"""What it costs to leave a condition out of the fit together with the model of a row: by how much bands must be wider.
+"""Widening of bands for unmeasured conditions: errors with a condition left out of the fit beside the row's model.
 
-The bands hold for models left out. A plan whose engine was never measured in its format, on its generation, for its
-kind of layers or under its kind of load stands farther away, and so does one of a source that nobody has read. Each of
-these is left out of the fit beside the model of the row: the rows of the same engine in that condition, or those of all
-engines in it; the engine as a whole; and the source, apart for rows whose engine, model and accelerator another source
-measured as well. Kernels keep their constants. What the score (error over the half-width of the band made from other
-models) becomes is what :data:`xlperf.engine.trust.LACKED` and the constant ``widening`` of serving rest on; the
-constants ``source`` and ``mixture_source`` rest on runs read later, since settings were chosen with these in sight.
+The bands hold for left-out models. They are too narrow for an engine without measurements in the plan's format, on its
+generation, for its kind of layers or under its kind of load, and for a new source. Each condition is left out of the
+fit together with the row's model: the engine's rows in that condition, the rows of all engines in it, the whole
+engine, or the source (except for rows whose engine, model and accelerator another source measured). Kernels keep their
+constants. The score is the error over the half-width of the band made from other models; it sets
+:data:`xlperf.engine.trust.LACKED` and the constant ``widening`` of serving. The constants ``source`` and
+``mixture_source`` come from runs read later, since the earlier sources were in sight when settings were chosen.
 """
 
 from __future__ import annotations
@@ -38,10 +38,7 @@ _READ = f"{_SOURCE}, where others measured the same"
 
 
 def conditions_table(published: Published, catalog: Catalog) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """A line for each quantity and condition left out; each configuration counts once.
-
-    ``published``: serving rows that the constants of the catalog were fitted on. ``catalog``: with that calibration.
-    """
+    """One line per quantity and condition left out; each configuration counts once."""
     plans = plans_to_fit(published, catalog)
     entries, errors = left_out_together(plans, QUANTITIES, _groups)
     bands = np.log(bands_left_out(replace(entries, by_models=errors[_MODEL])).high)
@@ -67,7 +64,7 @@ def conditions_table(published: Published, catalog: Catalog) -> tuple[tuple[str,
 
 
 def distance_of(name: str) -> float:
-    """Distance that plans have from what is left out; the model itself is in the bands already. [-]
+    """Distance of a plan from the measurements without a condition; the bands already cover a new model. [-]
 
     >>> [distance_of(name) for name in ("nothing", "its engine", "format of its engine", "format", "its source")]
     [0.0, 2.0, 0.5, 2.0, 0.0]
@@ -82,7 +79,7 @@ def _sources(plans: PublishedPlans, entries: Errors) -> np.ndarray:
 
 
 def _measured_by_others(plans: PublishedPlans, entries: Errors) -> np.ndarray:
-    """Where another source measured the engine, the model and the accelerator of an entry as well."""
+    """Whether another source also measured the engine, model and accelerator of each entry."""
     chips = [name.partition("/")[2] for name in entries.family.tolist()]
     cells = list(zip(entries.software.tolist(), entries.model.tolist(), chips, strict=True))
     sources: dict[tuple[str, str, str], set[str]] = {}
@@ -92,7 +89,7 @@ def _measured_by_others(plans: PublishedPlans, entries: Errors) -> np.ndarray:
 
 
 def _groups(plans: PublishedPlans, entries: Errors) -> Mapping[str, Sequence[np.ndarray]]:
-    """What is left out together, by name: the model of a row, and a condition of its software or of all engines."""
+    """Groups left out together, by name: a row's model plus a condition of its software or of all engines."""
     catalog, table = plans.catalog, plans.plans
     words = format_and_load(table)
     shapes = model_traits(catalog)[0]

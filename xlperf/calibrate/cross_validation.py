@@ -1,10 +1,10 @@
-"""Errors of published rows that the constants of their software were not fitted on: models, generations, software.
+"""Cross-validation of the software constants: models, generations, software and sources left out of the fit.
 
-Models are left out one by one, all with layers of one shape together: the constants that their rows use are fitted
-again without them, and they are predicted. Kernels keep their constants: they were fitted on measurements of kernels
-alone. A refit is cheap because the response of every row to every constant is sampled once
-(:mod:`xlperf.calibrate.fit_published`); the rows left out are then predicted in full. Which constants a software has is
-not chosen again.
+Leave-one-model-out treats all models with layers of one shape together: the constants that their rows use are refitted
+without them, and their rows are predicted. Kernels keep their constants, which rest on kernel measurements alone.
+A refit is cheap because the response of every row to every constant is sampled once
+(:mod:`xlperf.calibrate.fit_published`); left-out rows are then predicted in full. The set of constants of a software
+is not selected again.
 """
 
 from __future__ import annotations
@@ -72,12 +72,11 @@ class CrossValidation:
 def cross_validated(
     published: Published, catalog: Catalog, step: Step | None = None, quantities: Sequence[str] = QUANTITIES
 ) -> CrossValidation:
-    """Errors of published rows with and without their model in the fit.
+    """Errors of published rows with and without their model in the fit, in row order.
 
-    ``published``: rows that the constants of the catalog were fitted on; those of the papers are left out. ``catalog``:
-    with the calibration that was fitted on all of them. ``step``: called with a word before each evaluation of all
-    rows. ``quantities``: what is compared: times, or memory. In the order of the rows; the same rows give the same
-    errors.
+    ``catalog`` has the calibration that was fitted on ``published``; rows of ``group`` papers are excluded.
+    ``quantities`` are times or memory; ``step`` receives a word before each evaluation of all rows. The same rows give
+    the same errors.
     """
     say = step if step is not None else _nothing
     plans = plans_to_fit(published, catalog)
@@ -98,10 +97,10 @@ def cross_validated(
 def left_out_together(
     plans: PublishedPlans, quantities: Sequence[str], groups_of: Groups
 ) -> tuple[Errors, dict[str, Array]]:
-    """Errors of published rows with all rows left out of the fit that are like them in any of some groupings.
+    """Errors of published rows if all rows of the same group are left out of the fit, for several groupings.
 
-    ``plans``: rows of one kind as plans. ``quantities``: what is compared. ``groups_of``: groupings by name, each with
-    one or more names for every entry. Returns the entries, and their errors by the name of the grouping.
+    ``groups_of`` returns groupings by name, each with one or more group names per entry. Returns the entries, and their
+    errors by grouping.
     """
     entries = errors_of(plans, quantities)
     responses, rows = _responses(plans, entries, _nothing)
@@ -112,11 +111,11 @@ def left_out_together(
 
 
 def refitted(published: Published, catalog: Catalog, unknown: bool = False) -> Catalog:
-    """The catalog with the constants of software fitted again to published rows, together and in turns as in a fit.
+    """Catalog with the software constants refitted to published rows, jointly and in the same turns as the original
+    fit.
 
-    ``published``: rows to fit; those of the papers are left out. ``catalog``: with constants to start from; those that
-    fewer than eight rows inform about stay as they are. ``unknown``: those of a software go instead: other rows than
-    these made them.
+    Rows of ``group`` papers are excluded. A constant that fewer than eight rows inform keeps its value, or is dropped
+    if it belongs to the software ``unknown``, since other rows determined it.
     """
     plans = plans_to_fit(published, catalog)
     entries = errors_of(plans)
@@ -143,7 +142,7 @@ def _nothing(_: str) -> None:
 
 
 def _responses(plans: PublishedPlans, entries: Errors, say: Step) -> tuple[Responses, list[int]]:
-    """Responses to the constants that were fitted on published rows of a kind, and where those stand in the sheet."""
+    """Responses to the constants fitted on published rows of a kind, and positions of the constants in the sheet."""
     parameters, rows = as_parameters(plans.catalog.tables["calibration"], entries.kind, MEMORY in entries.quantity)
     return responses_of(plans, entries, parameters, say), rows
 
@@ -156,7 +155,7 @@ def _left_out(
     groups: Sequence[np.ndarray],
     say: Step,
 ) -> Array:
-    """Errors of the rows that are alike in all groups, under constants fitted without what is like them in any."""
+    """Errors of each entry under constants fitted without the entries that share any of its groups."""
     result = np.full(len(entries), math.nan)
     table, fitted = plans.catalog.tables["calibration"], may_be_fitted(plans, entries)
     folds = list(zip(*(group.tolist() for group in groups), strict=True))
@@ -180,10 +179,10 @@ def _refitted(
     left_out: np.ndarray | None = None,
     held: Collection[tuple[str, ...]] = (),
 ) -> tuple[dict[int, float], list[int]]:
-    """Values of the constants by row of the sheet fitted to some entries, and those that these are too few for.
+    """Constants refitted to some entries, by row of the sheet, and the constants for which the entries are too few.
 
-    If a few entries are left out, only the constants that one of them uses are fitted again, from where they are.
-    ``held``: keys of constants that keep their value; rows of the sheet move where others go.
+    If few entries are left out, only the constants that they use are refitted, from their current values. Constants
+    with keys ``held`` keep their value; rows of the sheet move when others are dropped.
     """
     few = [entries.num_rows(group & chosen) < FEWEST_ROWS for group in responses.group]
     spreads: Sequence[float] = SPREADS
@@ -206,11 +205,7 @@ def _refitted(
 
 
 def rows_of(published: Published, catalog: Catalog, name: str) -> Published:
-    """Rows of an accelerator, a generation of accelerators, a software or a source.
-
-    ``published``: rows of one kind. ``catalog``: which accelerator is of which generation. ``name``: accelerator,
-    generation, software as plans call it, or source_id; case does not matter.
-    """
+    """Rows of an accelerator, a generation, a software or a source; case does not matter."""
     own = accelerators_of(name, catalog)
     if own:
         return published.take([row for row, gpu in enumerate(published.text["gpu"]) if gpu.casefold() in own])
@@ -221,17 +216,12 @@ def rows_of(published: Published, catalog: Catalog, name: str) -> Published:
 
 
 def left_out(catalog: Catalog, name: str, path: str | Path | None = None) -> Catalog:
-    """The catalog with a calibration that has seen no measurement of some accelerators, of a software or of a source.
+    """Catalog refitted without any measurement of an accelerator, a generation, a software or a source.
 
-    Kernels are fitted again without accelerators; of machines by line, all that their lines take. Of the software's
-    constants those of what is left out go, and those that a source leaves too few rows for, with the bands of their
-    software; the others are fitted again without its rows; software that is unknown has what holds for all, its
-    slowdown the median of those known.
-
-    ``catalog``: with the calibration that was fitted on everything. ``name``: accelerator, generation of accelerators,
-    software as plans call it, or source_id of published rows. ``path``: workbook of measurements; default: the shipped
-    ``validation.xlsx``. Raises InputError when there is no such accelerator or generation, no run used that software
-    and none is of that source.
+    Kernels are refitted without the accelerators (machines fitted by vendor line lose all kernel rows of their line).
+    Software constants and bands of the left-out name are dropped, also if a source leaves too few rows for them; the
+    remaining constants are refitted. Software without constants uses the values for all software and the slowdown of
+    unmeasured software. Raises InputError if ``name`` matches no accelerator, generation, used software or source_id.
     """
     measured, wanted = read_measured(path), name.casefold()
     kept, own = measured.without(name, catalog), accelerators_of(name, catalog)
@@ -258,13 +248,13 @@ def left_out(catalog: Catalog, name: str, path: str | Path | None = None) -> Cat
 
 
 def _machines_of(measured: Measured, catalog: Catalog, name: str) -> set[str]:
-    """Accelerators, casefolded, of the published rows of a name; all of a source, as of a software."""
+    """Accelerators, casefolded, in the published rows of a name; every accelerator of a source or software."""
     sheets = [rows_of(rows, catalog, name) for rows in (measured.training, measured.inference)]
     return {gpu.casefold() for rows in sheets for gpu in rows.text["gpu"]}
 
 
 def _bands_of_others(table: Table, kept: Measured, catalog: Catalog) -> Table:
-    """The calibration without bands of a software of which fewer than eight rows remain."""
+    """Calibration without the bands of software that has fewer than eight rows left."""
     used = Counter(software for rows in (kept.training, kept.inference) for software in software_of(rows, catalog))
     pairs = zip(table.text("family").tolist(), table.text("software", ANY).tolist(), strict=True)
     rows = [
@@ -276,9 +266,9 @@ def _bands_of_others(table: Table, kept: Measured, catalog: Catalog) -> Table:
 
 
 def _beside_measured(table: Table, row: int, kept: Measured, catalog: Catalog) -> bool:
-    """Whether what a documented constant of products is a ratio to remains: measured products of its generation.
+    """Whether measured products of the generation remain, which a documented GEMM constant is relative to.
 
-    What products of gradients take over the same forward is no ratio to what was measured: both are predicted.
+    The ratio of gradient products to the forward product does not depend on measurements: both times are predicted.
     """
     family, generation = table.text("family")[row], str(table.text("generation", ANY)[row])
     if table.text("constant")[row] == "gradient_slowdown":
@@ -302,10 +292,7 @@ def _concerns(table: Table, row: int, name: str, software: bool) -> bool:
 
 
 def of_what_was_not_measured(catalog: Catalog, published: Published) -> Catalog:
-    """The catalog with what a fit has for machines, software and precisions that nobody measured.
-
-    ``catalog``: with constants of what was. ``published``: training rows that remain.
-    """
+    """Catalog with fallback constants for unmeasured machines, software and precisions."""
     known = training_constants(catalog.tables["calibration"], "")
     result = kernels_of_other_generations(known) + slowdowns_of_other_generations(known)
     result += of_other_precisions(training_constants(catalog.tables["calibration"], "", "inference"))

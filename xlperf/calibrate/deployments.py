@@ -1,7 +1,7 @@
-"""Published deployments: fleets that people run, beside the fleet that the form Serve answers for the same load.
+"""Published deployments: production fleets beside the fleet that the form Serve recommends for the same load.
 
-A row of ``published_deployments.csv`` states a load as its publisher does: tokens per second that come in and go out,
-the mean context of a request that is decoded, and requests in flight. Prompt and output of the form follow from them.
+A row of ``published_deployments.csv`` states a load as its publisher does: input and output tokens per second,
+the mean context of a request during decoding, and requests in flight. Prompt and output lengths follow from them.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from xlperf.explore.serve import serve_answer, serving_ways, way_words
 
 _FILE = "calibrate/published_deployments.csv"
 _STATED = ("prefix_hit_rate", "draft_tokens", "acceptance_rate", "precision", "kv_precision", "ttft_target")
-"""Columns that a deployment has in common with the form, each blank if its publisher states nothing."""
+"""Columns that a deployment shares with the form, each blank if its publisher states nothing."""
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """A fleet that its publisher runs, its load, and the answer of the form for that load.
+    """A published fleet, its load, and the form's answer for that load.
 
     ``accelerators``: of the published fleet [-]. ``asked``: the form by column, in the units of the sheet. ``answer``:
-    results of the cheapest way. ``same``: accelerators of the way with the published engine and pools; NaN if the
-    search has no such way [-].
+    results of the cheapest plan. ``same``: accelerators of the plan with the published engine and pools; NaN if the
+    search has no such plan [-].
     """
 
     name: str
@@ -47,10 +47,10 @@ class Deployment:
 
 
 def lengths(input_rate: float, output_rate: float, context: float) -> tuple[float, float]:
-    """Prompt and output of a request with a given mean context while it is decoded.
+    """Prompt and output length of a request from its mean context during decoding. [token]
 
-    ``input_rate``, ``output_rate``: tokens of a fleet [token/s]. ``context``: prompt and half of the output [token].
-    Returns both lengths [token].
+    ``input_rate`` and ``output_rate`` are token rates of a fleet [token/s]; ``context`` is the prompt and half of the
+    output [token].
 
     >>> lengths(1000.0, 500.0, 2500.0)
     (2000.0, 1000.0)
@@ -61,10 +61,7 @@ def lengths(input_rate: float, output_rate: float, context: float) -> tuple[floa
 
 
 def asked_of(row: dict[str, str]) -> dict[str, Any]:
-    """The form that asks for the load of a published deployment, by column, in the units of the sheet.
-
-    ``row``: a row of ``published_deployments.csv``.
-    """
+    """Inputs of the form Serve for a row of ``published_deployments.csv``, by column, in the units of the sheet."""
     users, put_in, put_out = (float(row[name]) for name in ("users", "input_rate", "output_rate"))
     prompt, output = lengths(put_in, put_out, float(row["context"]))
     asked: dict[str, Any] = {
@@ -83,9 +80,9 @@ def asked_of(row: dict[str, str]) -> dict[str, Any]:
 def deployments(
     catalog: Catalog, progress: Callable[[int], None] | None = None, names: Sequence[str] = ()
 ) -> list[Deployment]:
-    """Published deployments with the answer of the form Serve for each.
+    """Published deployments with the answer of the form Serve for each, or for the given ``names``.
 
-    ``progress``: called with 1 after each. ``names``: of those to answer; all without.
+    ``progress`` receives 1 after each deployment.
     """
     result = []
     for row in rows(_FILE):
@@ -111,10 +108,7 @@ def deployments(
 
 
 def deployment_table(result: Sequence[Deployment]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Header and a row for each deployment: the published fleet, the answer, its band and the way; then the median.
-
-    ``found``: as :func:`deployments` gives them. Returns as text.
-    """
+    """Header and a row of text per deployment (published fleet, answer, band, plan), then the median."""
     header = (
         "deployment", "model", "accelerator", "users", "tokens/s each", "published", "xlperf", "80 % band", "way",
         "published way", "over published",

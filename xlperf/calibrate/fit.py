@@ -1,8 +1,7 @@
 """The calibration sheet from measurements: kernels, then training stacks and serving engines.
 
-Each fit stands on the one before: stacks and engines are fitted on top of the kernels. The same rows give the same
-sheet. Rows of ``group`` papers and
-of unseen groups are in no fit.
+Each fit builds on the previous one: stacks and engines are fitted on top of the kernels. The same rows give the same
+sheet. Rows of ``group`` papers and of unseen groups are in no fit.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ SOURCES = {
     "training": "published rows of the sheet training",
     "inference": "published rows of the sheet inference",
 }
-"""How the source of a constant begins that was fitted on published rows of a kind."""
+"""Prefix of the source of a constant fitted on published rows, by kind."""
 _BUILT_ON = {"nim": "tensorrt-llm"}
 """Servers that are built on an engine."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a calibration is fitted on: kernel measurements, published training rows and published inference rows."""
+    """Data of a calibration: kernel measurements, published training rows and published inference rows."""
 
     kernels: Sequence[Mapping[str, object]]
     training: Published
@@ -55,13 +54,11 @@ class Measured:
         return [rows_of_machines(rows) for rows in (self.training, self.inference)]
 
     def without(self, name: str, catalog: Catalog) -> Measured:
-        """The measurements with an accelerator, a generation, a software or a source left out.
+        """Measurements with an accelerator, a generation, a software or a source left out.
 
-        ``name``: an accelerator or a generation as the accelerators sheet calls it, software as plans call it, or a
-        source as the column source_id of published rows or the beginning of several; case does not matter. Variants of
-        a software and servers that are built on it go with it; measured kernels stay, but for those of an accelerator.
-        ``catalog``: which accelerator is of which generation. Raises InputError when there is no such accelerator or
-        generation, no run used that software and none is of that source.
+        ``name`` is case-insensitive; a source matches by source_id or by its beginning. Variants of a software and
+        servers built on it are left out too; kernel rows are dropped only for accelerators. Raises InputError if
+        ``name`` matches no accelerator, generation, used software or source.
         """
         gone = accelerators_of(name, catalog)
         if gone:
@@ -85,7 +82,9 @@ class Measured:
         return Measured(self.kernels, *kept)
 
     def _without_source(self, name: str, known: Sequence[str]) -> Measured:
-        """The measurements without the published rows of a source; ``known``: names that would do beside sources."""
+        """Measurements without the published rows of a source; ``known`` lists alternative names for an error
+        message.
+        """
         sheets = (self.training, self.inference)
         sources = sorted({source for rows in sheets for source in rows.text["source_id"]})
         if not any(of_source(source, name) for source in sources):
@@ -101,7 +100,7 @@ class Measured:
 
 
 def of_source(source: str, name: str) -> bool:
-    """Whether a source_id is that of a name, or begins with it: a paper and its tables, releases of one list.
+    """Whether a source_id equals a name or begins with it: a paper and its tables, releases of one list.
 
     >>> of_source("nemo_25.04", "NeMo_25.04"), of_source("nemo_25.04", "nemo"), of_source("nemo_25.04", "nemo_25")
     (True, True, False)
@@ -110,10 +109,7 @@ def of_source(source: str, name: str) -> bool:
 
 
 def accelerators_of(name: str, catalog: Catalog) -> set[str]:
-    """Accelerators, casefolded, of a generation, or the one of a name; none if it is neither.
-
-    ``name``: as the accelerators sheet calls it; case does not matter. ``catalog``: with that sheet.
-    """
+    """Accelerators, casefolded, of a generation, or the single accelerator of that name; empty if it is neither."""
     table, wanted = catalog.tables["accelerators"], name.casefold()
     chips = [str(chip).casefold() for chip in table.text("accelerator")]
     kinds = [str(kind).casefold() for kind in table.text("generation")]
@@ -130,7 +126,7 @@ def software_of(published: Published, catalog: Catalog) -> list[str]:
 
 
 def belongs_to(software: str, name: str) -> bool:
-    """Whether a software is another one, a variant of it, or a server that is built on it.
+    """Whether a software equals the named one, is a variant of it, or is a server built on it.
 
     >>> belongs_to("nim", "tensorrt-llm"), belongs_to("tensorrt-llm-0", "tensorrt-llm"), belongs_to("vllm", "sglang")
     (True, True, False)
@@ -141,8 +137,7 @@ def belongs_to(software: str, name: str) -> bool:
 def read_measured(path: str | Path | None = None) -> Measured:
     """Measurements of a workbook with the sheets ``kernels``, ``training`` and ``inference``, without unseen rows.
 
-    ``path``: workbook; default: the shipped ``validation.xlsx``. Raises InputError when a sheet is missing or a value
-    will not do.
+    ``path`` defaults to the shipped ``validation.xlsx``. Raises InputError if a sheet is missing or a value is invalid.
     """
     source = Path(path) if path is not None else workbook("validation.xlsx")
     by_name = {rows.kind: seen_rows(rows) for rows in read_published(source)}
@@ -155,13 +150,11 @@ def read_measured(path: str | Path | None = None) -> Measured:
 def fit_all(
     measured: Measured, catalog: Catalog, date: str, step: Step | None = None, values_only: bool = False
 ) -> list[FittedConstant]:
-    """Fit every constant of the calibration sheet.
+    """Fit every constant of the calibration sheet: documented settings, kernels, training stacks, serving engines.
 
-    ``measured``: rows to fit on. ``catalog``: accelerators, networks and models; its calibration is not used but for
-    ``values_only``. ``date``: date that the rows carry. ``step``: called with the name of each fit before it starts:
-    kernels, memory, training, serving. ``values_only``: whether to take from the calibration of the catalog which
-    constants training stacks have, and to start from their values. Returns rows of the sheet in their order: documented
-    settings, kernels, training stacks, serving engines.
+    ``step`` receives the name of each fit before it starts: kernels, memory, training, serving. With ``values_only``
+    the training stacks have the constants of the catalog's calibration, and the search starts from their values;
+    otherwise that calibration is not used.
     """
     say = step if step is not None else _nothing
     done = documented_constants(date)
@@ -179,11 +172,9 @@ def fit_all(
 
 
 def kernels_of_stacks(fitted: Sequence[FittedConstant]) -> list[FittedConstant]:
-    """Constants of the attention library that a training stack calls, as constants of the stack.
+    """Copies of attention-library constants for the training stacks that call the library.
 
-    ``attention_libraries.csv`` says which library that is, and where it is documented.
-
-    ``fitted``: with constants of libraries that were measured apart.
+    ``attention_libraries.csv`` names the library of each stack, and its documentation.
     """
     return [
         replace(row, software=use["software"], notes=f"kernels of {row.software}: {use['reference']}")
@@ -194,10 +185,7 @@ def kernels_of_stacks(fitted: Sequence[FittedConstant]) -> list[FittedConstant]:
 
 
 def training_constants(table: Table, date: str, kind: str = "training") -> list[FittedConstant]:
-    """Constants of a calibration sheet that were fitted on published runs, excluding memory and bands.
-
-    ``table``: calibration sheet. ``date``: date that the rows get. ``kind``: of runs: training or inference.
-    """
+    """Constants of a calibration sheet that were fitted on published runs of a kind, excluding memory and bands."""
 
     def text(name: str, row: int) -> str:
         return str(table.text(name)[row])
@@ -228,10 +216,9 @@ def training_constants(table: Table, date: str, kind: str = "training") -> list[
 
 
 def as_parameters(table: Table, kind: str, memory: bool = False) -> tuple[list[Parameter], list[int]]:
-    """Constants of a sheet that were fitted on published rows of a kind, as parameters to fit again, and their rows.
+    """Constants fitted on published rows of a kind as parameters for a refit, and their rows in the sheet.
 
-    ``table``: calibration sheet; bands are no parameters. ``memory``: whether those of memory, rather than those of
-    times.
+    ``memory`` selects constants of memory instead of times; bands are no parameters.
     """
     source, family, count = table.text("source"), table.text("family"), table.number("num_rows")
     rows = [
@@ -271,10 +258,7 @@ def _with(catalog: Catalog, constants: Sequence[FittedConstant]) -> Catalog:
 
 
 def documented_constants(date: str) -> list[FittedConstant]:
-    """Settings of stacks that their documentation states: read, not fitted.
-
-    ``date``: date that the rows carry.
-    """
+    """Documented settings of stacks, which are not fitted."""
     return [
         FittedConstant(
             family=row["family"],

@@ -1,8 +1,8 @@
 """Constants of kernel families and collective operations, fitted to kernel measurements.
 
-Each group of measurements (family, generation, precision, software) is fitted on its own by
-:mod:`xlperf.calibrate.fitter`. A fixed share of the shapes, chosen by the hash of their sizes, is never fitted and
-gives the error. What was not measured is derived or assumed, and marked so.
+Each group of measurements (family, generation, precision, software) is fitted separately by
+:mod:`xlperf.calibrate.fitter`. A fixed share of the shapes, chosen by the hash of their sizes, is held out of the fit
+and gives the error. Unmeasured constants are derived or assumed, and marked as such.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _NARROW = (0.2, 0.05)
 _LAUNCH_SHARE = 0.25
 _START, _STEP = 0.1, 1e-6
 _PULL = 1e-3
-"""Weight of where the search starts: a constant one usual size away weighs like a row that is 0.1 % off. [-]"""
+"""Weight of the prior at the start of the search: one usual size away costs as much as a row that is 0.1 % off. [-]"""
 _PRODUCTS, _PRODUCTS_BACKWARD = 2.0, 5.0
 _USUAL_RATIO = 0.85
 _USUAL_RATE = 0.8
 _REFERENCES = ("hopper", "blackwell", "ampere", "ada")
 _EARLY_BYTES = 2.0
-"""Bytes that an early release moved to convert an input to FP8, over those of the releases after it. [-]"""
+"""Bytes per conversion of an input to FP8: an early release over later releases. [-]"""
 _COLLECTIVES = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
 _GEMM = ("compute_efficiency", "wave_time", "cache_share", "memory_efficiency", "serial_share", "launch_time")
 _FLASH = ("compute_efficiency", "imbalance", "tile_time", "memory_efficiency", "launch_time")
@@ -66,7 +66,7 @@ _INNER = (*_STARTING, "low_latency_efficiency", "bandwidth_efficiency", "group_p
 
 @dataclass(frozen=True)
 class KernelFit:
-    """Outcome of one group: its constants in inside units, and relative errors of all its rows."""
+    """Fit of one group: its constants in SI units, and relative errors of all its rows."""
 
     key: Key
     values: dict[str, float]
@@ -76,21 +76,20 @@ class KernelFit:
 
     @property
     def held_back_error(self) -> float:
-        """Median absolute error of the rows that were not fitted."""
+        """Median absolute error of the held-out rows."""
         return float(np.median(np.abs(self.error[self.rows.held_back]))) if self.rows.held_back.any() else math.nan
 
     @property
     def constants(self) -> dict[str, float]:
-        """Constants of the equation for these rows: those being fitted override those taken from elsewhere."""
+        """Constants of the equation for these rows: fitted ones override the base."""
         return {**self.base, **self.values}
 
 
 def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[FittedConstant]:
     """Fit the constants of all kernel families.
 
-    ``rows``: columns of the sheet ``kernels`` of ``validation.xlsx``. ``catalog``: accelerators and networks; its
-    calibration is not used. ``date``: date that the rows carry. In a fixed order; the same rows give the same
-    constants. Raises InputError when scipy is not installed.
+    ``rows`` are columns of the sheet ``kernels`` of ``validation.xlsx``; the calibration of ``catalog`` is not used.
+    The same rows give the same constants in the same order. Raises InputError if scipy is not installed.
     """
     result = measurements(rows, catalog)
     products = result.families.get("gemm")
@@ -114,8 +113,7 @@ def fitted_groups(
 ) -> dict[Key, KernelFit]:
     """Fit every group of measurements that is large enough.
 
-    ``found``: as :func:`xlperf.measurements.kernels.measurements` sorts them. ``shared``: constants of
-    products that all generations share: what a group does not fit.
+    ``shared`` has the GEMM constants common to all generations, for constants that a group does not fit.
     """
     groups = _groups(result, catalog)
     fits: dict[Key, KernelFit] = {}
@@ -142,7 +140,7 @@ def _groups(result: Measurements, catalog: Catalog) -> dict[Key, KernelRows]:
             members.setdefault((family, generation, key_precision, software), []).append(row)
     groups = {}
     for (family, generation, precision, software), index in members.items():
-        # An engine's kernels stand for all where no others are measured.
+        # An engine's kernels apply to all software if no others are measured.
         alone = software == TENSORRT and (family, generation, precision, ANY) not in members
         alone = alone and (family, generation, precision, FLASH_2) not in members
         if family == "attention" and alone and ("attention_backward", generation, precision, FLASH_2) in members:
@@ -163,7 +161,7 @@ def _fit_order(key: Key) -> tuple[object, ...]:
 def _choice(
     key: Key, rows: KernelRows, fits: Mapping[Key, KernelFit], shared: Sequence[FittedConstant]
 ) -> tuple[tuple[str, ...], dict[str, float]]:
-    """Constants that a group fits, and those that it takes from elsewhere, as the calibration sheet is looked up."""
+    """Constants that a group fits, and its base of constants from the calibration look-up order."""
     family, generation, precision, software = key
     base = {name: inside_value(family, name, one.default) for name, one in declared_constants()[family].items()}
     for wider in (ANY, "fp8" if precision == FP8_BLOCK else precision, precision):
@@ -178,7 +176,7 @@ def _choice(
     powers = np.unique(rows.machine.device.thermal_design_power)
     if family == "gemm":
         if software == DEEPGEMM:
-            energy = ("energy_per_flop",) if len(powers) > 1 else ()  # one machine does not tell it from the efficiency
+            energy = ("energy_per_flop",) if len(powers) > 1 else ()  # one machine: collinear with the efficiency
             return ("compute_efficiency", *energy, "launch_time", "input_traffic"), base
         if software == TENSORRT_1_2:
             return ("launch_time", "input_traffic"), base
@@ -210,10 +208,10 @@ def _choice(
 
 
 def fitted_weights(rows: KernelRows, fewest: int = 0, crowding: float = 0.25) -> Array:
-    """Weights of rows: lower for short kernels and for each row of a source that has many; 0 for rows held out.
+    """Row weights: lower for short kernels and for sources with many rows; 0 for held-out rows.
 
-    ``rows``: measurements of one family. ``fewest``: none of so few rows is held back. ``crowding``: exponent of the
-    rows of a source that each of them weighs less by.
+    A group with fewer than ``fewest`` rows holds none out. The weight per row falls with the number of rows of its
+    source to the power ``crowding``.
     """
     count = {source: rows.source_id.count(source) for source in set(rows.source_id)}
     most = max(count.values())
@@ -247,10 +245,10 @@ def _solved(
     base: Mapping[str, float],
     time_of: Callable[[Constants], Array],
 ) -> dict[str, float]:
-    """Constants of a group fitted to its rows; all trials of a step of the optimiser are one call of the equation.
+    """Least-squares fit of a group's constants; all trials of an optimiser step are one call of the equation.
 
-    No kernel starts in no time, and none computes beyond its peak. Parameters that few rows leave unidentifiable are
-    pulled to the start of the search: else the last digit of a logarithm, which differs between processors, decides.
+    Launch times are positive and efficiencies at most 1. A weak prior at the start of the search fixes parameters that
+    few rows leave unidentifiable: otherwise rounding, which differs between processors, would decide.
     """
     declared = declared_constants()[family]
     start = {name: base[name] or (abs(declared[name].default) or declared[name].high / 10.0) * _START for name in names}
@@ -289,7 +287,7 @@ def _drawn(rows: KernelRows) -> float:
 
 
 def _starts(names: Sequence[str], start: Array) -> list[Array]:
-    """Points that a search starts from: all constants smaller or larger; a narrow low-latency protocol."""
+    """Starting points of the search: all constants smaller or larger; a narrow low-latency protocol."""
     points = [start * share for share in _STARTS]
     if "low_latency_efficiency" in names:
         narrow = np.array([name == "low_latency_efficiency" for name in names])
@@ -298,7 +296,7 @@ def _starts(names: Sequence[str], start: Array) -> list[Array]:
 
 
 def _fit_backward(key: Key, rows: KernelRows, fits: Mapping[Key, KernelFit]) -> list[KernelFit]:
-    """Backward pass from runs of both passes; the forward pass is measured alone, or shares its efficiency."""
+    """Fit the backward pass from runs of both passes; the forward pass is measured alone, or shares its efficiency."""
     family, generation, precision, software = key
     names = ("compute_efficiency", "softmax_flop", "tile_time")
     base = {name: inside_value(family, name, one.default) for name, one in declared_constants()[family].items()}
@@ -343,7 +341,9 @@ def _fit_both(
 
 
 def backward_constants(forward: Mapping[str, Scalar], ratio: float) -> dict[str, Scalar]:
-    """Constants with which a pair takes 2.5 times as long as forward, over the ratio of the two efficiencies."""
+    """Attention constants for forward and backward together: 2.5 times the forward pass at ratio 1, divided by the
+    ratio.
+    """
     scale = {
         "compute_efficiency": ratio,
         "energy_per_flop": 1.0 / ratio,
@@ -354,7 +354,7 @@ def backward_constants(forward: Mapping[str, Scalar], ratio: float) -> dict[str,
 
 
 def _backward_ratio(fits: Mapping[Key, KernelFit]) -> float:
-    """Efficiency of the backward over that of the forward pass, if both are measured alone."""
+    """Ratio of backward to forward efficiency, if both are measured separately."""
     ratios = []
     for (family, generation, precision, software), fit in fits.items():
         first = fits.get(("attention", generation, precision, software))
@@ -398,7 +398,7 @@ def _row_of(key: Key, name: str, value: float, fit: KernelFit, date: str) -> Fit
 def _fitted(fit: KernelFit, date: str) -> list[FittedConstant]:
     results = [_row_of(fit.key, name, value, fit, date) for name, value in fit.values.items()]
     if fit.key[0] in _FLASH_FAMILIES and fit.key[3] == ANY:
-        # All of them, so that what stands for unmeasured generations does not mix with what was fitted here.
+        # All constants, so that fallbacks of unmeasured generations never mix with constants fitted here.
         results += [
             replace(_row_of(fit.key, name, value, fit, date), kind="assumption", notes="not fitted, held while fitting")
             for name, value in fit.base.items()
@@ -411,7 +411,7 @@ def _fitted(fit: KernelFit, date: str) -> list[FittedConstant]:
 
 
 def _derived_backward(fits: Mapping[Key, KernelFit], date: str) -> list[FittedConstant]:
-    """Backward pass of generations whose forward pass alone is measured: the same share less."""
+    """Backward pass of generations with a measured forward pass alone: the forward efficiency times the usual ratio."""
     ratio = _backward_ratio(fits)
     results = []
     for key, fit in fits.items():
@@ -427,7 +427,7 @@ def _derived_backward(fits: Mapping[Key, KernelFit], date: str) -> list[FittedCo
 
 
 def _early_conversion(constants: Sequence[FittedConstant]) -> list[FittedConstant]:
-    """Conversion to FP8 by a release that moved twice the bytes, on generations that it was not measured on."""
+    """FP8 conversion by a release that moved twice the bytes, on generations without measurements of it."""
     by_name = {one.calibration: one for one in constants if (one.family, one.constant) == ("gemm", "input_traffic")}
     return [
         replace(one, software=TENSORRT_1_2, value=_EARLY_BYTES * one.value, kind="assumption", error=math.nan,
@@ -439,7 +439,7 @@ def _early_conversion(constants: Sequence[FittedConstant]) -> list[FittedConstan
 
 
 def best_products(rows: Iterable[Row], catalog: Catalog, known: set[str], date: str) -> list[FittedConstant]:
-    """Efficiency of products from the best rate found, for generations without a sweep of shapes."""
+    """GEMM efficiency from the best published rate, for generations without a sweep of shapes."""
     accelerators = catalog.tables["accelerators"]
     names = [str(name).casefold() for name in accelerators.text("accelerator")]
     best: dict[tuple[str, str], list[float]] = {}
@@ -478,7 +478,7 @@ def best_products(rows: Iterable[Row], catalog: Catalog, known: set[str], date: 
 
 
 def _shared_backward(forward: Sequence[FittedConstant], ratio: float) -> list[FittedConstant]:
-    """Backward pass of generations that nothing was measured on: the share less that measured ones reach."""
+    """Backward pass of unmeasured generations: the shared forward efficiency times the measured ratio."""
     usual = {one.constant: one.value for one in forward if one.software == ANY}
     note = f"forward pass of any generation, efficiency times {ratio:.2f} as where both passes were measured"
     values = backward_constants(usual, ratio)
@@ -491,7 +491,7 @@ def _shared_backward(forward: Sequence[FittedConstant], ratio: float) -> list[Fi
 
 
 def _fall_backs(constants: Sequence[FittedConstant], date: str) -> list[FittedConstant]:
-    """Constants of generations without measurements: all those of one that was measured."""
+    """Fallback constants of unmeasured generations: all constants of one measured generation."""
     groups: dict[tuple[str, str], dict[str, list[FittedConstant]]] = {}
     for one in constants:
         if one.software == ANY and one.generation in _REFERENCES and one.family not in ("gemm", *_FLASH_FAMILIES):

@@ -1,9 +1,9 @@
-"""Constants of kernels and collectives on accelerators with few measurements, pooled towards those of all.
+"""Constants of kernels and collectives on accelerators with few measurements: partial pooling by vendor line.
 
-Machines of NVIDIA have sweeps of shapes and groups of their own (:mod:`xlperf.calibrate.fit_kernels`). Of the others a
-handful of rows may be all there is. They are fitted by line of generations (cdna of cdna3 and cdna4): a generation is
-pooled towards its line, a line towards the constants that hold for any machine. ``machine_kernels.csv`` says which
-constants that is done for, and how strongly.
+NVIDIA machines have sweeps of shapes and separate groups (:mod:`xlperf.calibrate.fit_kernels`). Other machines may have
+a handful of rows. They are fitted by line of generations (cdna of cdna3 and cdna4): a generation is pooled towards its
+line, a line towards the constants for any machine. ``machine_kernels.csv`` lists the fitted constants and the strength
+of the pooling.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from xlperf.measurements.kernels import (
 
 SOURCE = "rows of the sheet kernels in validation.xlsx, pooled"
 _OF_LINES = 0.3
-"""Pull of a line towards any machine, over that of a generation towards its line. [-]"""
+"""Pooling weight of a line towards any machine, over the weight of a generation towards its line. [-]"""
 _LONG = 200.0
 _HALF = "pulled half the way to what long products reach on machines that were measured"
 _STEP = 3e-2
-"""Step of the finite differences: waves of tiles make kinks that a much smaller one does not see across. [-]"""
+"""Finite-difference step: wide enough to smooth over the kinks of wave quantisation. [-]"""
 _POWER, _RATE = "energy_per_flop", ("gemm", "compute_efficiency")
 _SHARES = ("compute_efficiency", "memory_efficiency", "bandwidth_efficiency")
 _AT_MOST = {
@@ -47,22 +47,22 @@ _AT_MOST = {
     "bandwidth_efficiency": "the whole link",
     "outer_efficiency": "the whole adapter",
 }
-"""What it means that a constant is as large as it can be."""
+"""Remarks on constants at their upper bound."""
 _VARIED = {"energy_per_flop": (1.0, 0.3, 0.05), "launch_time": (1.0, 10.0, 100.0)}
 _LAUNCH_SHARE = 0.25
 _LARGE = 16.0
 _FEW = 20
-"""Rows of a group below which none is held back."""
+"""Groups with fewer rows hold none out."""
 _CROWDING = 0.5
-"""A source of n rows counts like the root of n: one table of tuned kernels has as many as all others together. [-]"""
+"""Exponent of the crowding weight: a source of n rows weighs as much as the root of n, which limits long tables. [-]"""
 _BACKWARD_RATIO = 0.87
-"""Rate of the backward over that of the forward pass: medians of 188 rows of AITER with 16-bit sums of dq."""
+"""Ratio of backward to forward rate: medians of 188 rows of AITER with 16-bit sums of dq."""
 _BACKWARD = ("compute_efficiency", "softmax_flop", "tile_time", "energy_per_flop")
 
 
 @dataclass(frozen=True)
 class _Group:
-    """Measurements of a family on the machines of a line, in one precision."""
+    """Measurements of a kernel family on the machines of a line, in one precision."""
 
     family: str
     precision: str
@@ -71,20 +71,19 @@ class _Group:
 
     @property
     def generations(self) -> list[str]:
-        """Generations of the line that have rows, but for a line of one name."""
+        """Generations with rows; empty for a line with a single name."""
         return sorted(set(self.rows.generation) - {self.line})
 
     def own(self, parameter: Parameter) -> np.ndarray:
-        """Rows of the generation or line of a parameter."""
+        """Mask of the rows of a parameter's generation or line."""
         return np.array([parameter.generation in (self.line, kind) for kind in self.rows.generation])
 
 
 def fit_machine_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[FittedConstant]:
     """Fit kernels and collectives of machines by line and generation.
 
-    ``rows``: columns of the sheet ``kernels`` of ``validation.xlsx``. ``catalog``: with a calibration whose constants
-    of any machine the lines are pooled towards. ``date``: date that the rows carry. In a fixed order; the same rows
-    give the same constants.
+    ``rows`` are columns of the sheet ``kernels`` of ``validation.xlsx``; ``catalog`` has the constants for any machine
+    that the lines are pooled towards. The same rows give the same constants in the same order.
     """
     results: list[FittedConstant] = []
     for group in _groups(rows, catalog):
@@ -102,7 +101,7 @@ def fit_machine_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> lis
 
 
 def _starts(parameters: Sequence[Parameter]) -> list[Array]:
-    """Points that a search starts from: slow starts of messages, products that the power hardly limits."""
+    """Starting points of the search: slow message starts; GEMMs that power hardly limits."""
     first = np.array([one.first for one in parameters])
     names = [one.constant for one in parameters]
     chosen, shares = next(((name, shares) for name, shares in _VARIED.items() if name in names), ("", (1.0,)))
@@ -125,7 +124,7 @@ def _groups(rows: Sequence[Row], catalog: Catalog) -> list[_Group]:
 
 
 def _starts_across_nodes(rows: KernelRows) -> np.ndarray:
-    """Collectives between nodes with messages so small that the network's latency is all that they measure."""
+    """Collectives between nodes with messages so small that the network latency dominates."""
     if "message_size" not in rows.arguments:
         return np.full(len(rows), False)
     outside = rows.arguments["group_size"] > rows.machine.network.size[:, 0]
@@ -133,7 +132,7 @@ def _starts_across_nodes(rows: KernelRows) -> np.ndarray:
 
 
 def _parameters(group: _Group, calibration: Calibration) -> tuple[list[Parameter], dict[str, float]]:
-    """Constants of each line and of its generations; and what holds for any machine."""
+    """Parameters of a line and of its generations, and the base constants for any machine."""
     key = (np.array([part], dtype=object) for part in (ANY, group.precision, ANY))
     shared, _ = calibration.constants(group.family, *key)
     base = {name: float(values[0, 0]) for name, values in shared.items()}
@@ -172,12 +171,10 @@ def _parameters(group: _Group, calibration: Calibration) -> tuple[list[Parameter
 
 
 def as_measured(rows: KernelRows, constants: Mapping[str, Array], catalog: Catalog) -> Mapping[str, Array]:
-    """Constants of measured kernels, with what ``machine_kernels.csv`` says of how those of machines by line were run.
+    """Constants of measured kernels, adjusted to the benchmark settings in ``machine_kernels.csv``.
 
-    Their inputs were quantised before the clock started, which no stack can count on: the sheet has the conversion.
-
-    ``rows``: measurements of one family. ``constants``: of each row as the sheet has them, (rows, 1). ``catalog``: for
-    which machines are fitted by line.
+    The benchmarks of machines by line quantised their inputs before the timed section; the sheet includes the
+    conversion, which no stack can avoid. ``constants`` are per row as the sheet has them, (rows, 1).
     """
     lines, result = machine_lines(catalog), dict(constants)
     stated = [
@@ -206,7 +203,7 @@ def _problem(group: _Group, parameters: Sequence[Parameter], base: Mapping[str, 
 def _times(
     group: _Group, parameters: Sequence[Parameter], users: np.ndarray, values: Array, base: Mapping[str, float]
 ) -> Array:
-    """Time of every measurement under trial values: those of its generation, else of its line."""
+    """Time of every measurement under trial values of its generation's parameters, else its line's. [s]"""
     constants = {name: np.full((len(group.rows), 1), value) for name, value in base.items()}
     for one, own, value in zip(parameters, users, values.tolist(), strict=True):  # the general ones come first
         constants[one.constant] = np.where(own[:, None], value, constants[one.constant])
@@ -214,7 +211,7 @@ def _times(
 
 
 def _sheet_rows(group: _Group, parameters: Sequence[Parameter], solution: Solution, date: str) -> list[FittedConstant]:
-    """Constants of lines, and of generations that differ from theirs."""
+    """Calibration rows of lines, and of generations that differ from their line."""
     rows, result = group.rows, []
     held = rows.held_back & (len(rows) > _FEW)
     for one, value, identified in zip(parameters, solution.values.tolist(), solution.identified.tolist(), strict=True):
@@ -243,7 +240,7 @@ def _sheet_rows(group: _Group, parameters: Sequence[Parameter], solution: Soluti
 
 
 def _said(one: Parameter, value: float) -> str:
-    """What a constant is pooled towards, and what a bound means if it is reached."""
+    """Note on a constant: the pooling target, and the meaning of a bound that it reaches."""
     words = f"pooled towards {'its line' if one.parent >= 0 else 'what holds for any machine'}"
     if one.constant in _AT_MOST and value >= 0.999 * one.bounds[1]:
         words += f"; at its bound: {_AT_MOST[one.constant]}"
@@ -251,7 +248,7 @@ def _said(one: Parameter, value: float) -> str:
 
 
 def _not_limited(lines: Sequence[str], date: str) -> list[FittedConstant]:
-    """GEMM rows of lines whose power limit is unknown: throttling is part of their fitted rate, in every precision."""
+    """GEMM rows of lines with an unknown power limit: throttling is part of their fitted rate, in every precision."""
     known = " ".join(
         row["lines"] for row in resources.rows("calibrate/machine_kernels.csv") if row["constant"] == _POWER
     ).split()
@@ -265,7 +262,7 @@ def _not_limited(lines: Sequence[str], date: str) -> list[FittedConstant]:
 
 
 def _attention_of_others(catalog: Catalog, constants: Sequence[FittedConstant], date: str) -> list[FittedConstant]:
-    """Attention of lines if none was measured: as on any machine, but for power limits, which are estimates."""
+    """Attention of lines without measurements: as on any machine, except for estimated power limits."""
     measured = {one.generation for one in constants if one.family == "attention"}
     others = set(machine_lines(catalog).values()) - measured if constants else set()
     return [
@@ -281,12 +278,10 @@ def _attention_of_others(catalog: Catalog, constants: Sequence[FittedConstant], 
 def products_of_others(
     rows: Sequence[Row], catalog: Catalog, swept: Collection[tuple[str, str]], date: str
 ) -> list[FittedConstant]:
-    """Share of the peak that products reach if no sweep was measured.
+    """GEMM efficiency of machines without a sweep of shapes.
 
-    That is the best rate found, half the way to what long products reach on machines that were measured; where there
-    is none either, what they reach on those.
-
-    ``rows``: columns of the sheet ``kernels`` of ``validation.xlsx``. ``swept``: precisions and lines with sweeps.
+    The geometric mean of the best published rate and the long-GEMM efficiency of measured machines; the latter alone if
+    no rate is published. ``swept`` lists precisions and lines with sweeps.
     """
     lines, shares = machine_lines(catalog), _reached(rows, catalog)
     usual = {
@@ -311,7 +306,7 @@ def products_of_others(
 
 
 def _reached(rows: Sequence[Row], catalog: Catalog) -> dict[tuple[str, str], float]:
-    """Median share of the peak of long products, by generation of NVIDIA machines or line of others and precision."""
+    """Median share of the peak that long GEMMs reach, by generation (NVIDIA) or line (other vendors) and precision."""
     lines, products = machine_lines(catalog), measurements(rows, catalog).families.get("gemm")
     if products is None:
         return {}
@@ -329,7 +324,7 @@ def _reached(rows: Sequence[Row], catalog: Catalog) -> dict[tuple[str, str], flo
 def _backward(
     group: _Group, forward: Sequence[FittedConstant], base: Mapping[str, float], date: str
 ) -> list[FittedConstant]:
-    """Backward pass of attention, from the forward pass and the measured ratio of their efficiencies."""
+    """Attention backward pass, from the forward pass and the measured ratio of their efficiencies."""
     results = []
     for kind in dict.fromkeys(one.generation for one in forward):
         own = {one.constant: one.value * factor(one.unit) for one in forward if one.generation == kind}
@@ -356,7 +351,7 @@ def _backward(
 
 
 def _as_all_reduce(constants: Sequence[FittedConstant]) -> list[FittedConstant]:
-    """Other collectives of lines on which the all-reduce alone was measured."""
+    """Other collectives of lines with a measured all-reduce alone."""
     names = ("launch_time", "low_latency_efficiency", "bandwidth_efficiency", "outer_efficiency")
     known = {(one.family, one.generation) for one in constants}
     return [

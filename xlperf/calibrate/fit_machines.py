@@ -1,9 +1,9 @@
-"""Training stacks and engines on accelerators with few published runs, pooled towards those of all.
+"""Training stacks and engines on accelerators with few published runs: partial pooling towards any machine.
 
-Rows of the groups ``other-*`` are fitted apart from those of NVIDIA machines, on top of all their constants: what a
-line of machines (cdna, tpu, gaudi, trainium) takes beyond them. ``machine_software.csv`` says which constants that is
-looked for in. A constant that the rows say little about stays as it is for any machine. Serving on TPU had no row
-when the model was made: those of later readings (group ``other-tpu-later``) are fitted.
+Rows of the groups ``other-*`` are fitted separately from NVIDIA rows and on top of their constants: the overheads of a
+vendor line (cdna, tpu, gaudi, trainium) beyond them. ``machine_software.csv`` lists the fitted constants. A constant
+that the rows do not identify equals its value for any machine. Serving on TPU had no rows when the model was made; it
+is fitted on rows read later (group ``other-tpu-later``).
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ from xlperf.measurements.kernels import Row, machine_lines
 from xlperf.measurements.published import Published, PublishedPlans
 
 SOURCE = "published rows of other machines in validation.xlsx"
-"""How the source of a constant begins that was fitted on published rows of machines by line."""
+"""Prefix of the source of a constant fitted on published rows of machines by line."""
 
 
 _DIGITS = 3
-"""Ways to halve the sources, beside the one by the sum of digits. [-]"""
+"""Number of half-splits of the sources by binary digits, beside the split by parity. [-]"""
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Published rows of one kind as plans, with errors, the line of machines of each, and the rows of their sheet."""
+    """Published rows of one kind as plans, with their errors, vendor lines and the row order of their sheet."""
 
     published: Published
     plans: PublishedPlans
@@ -71,11 +71,7 @@ class _Rows:
 
 
 def machine_constants(measured: Measured, catalog: Catalog, date: str) -> tuple[Catalog, list[FittedConstant]]:
-    """Constants of accelerators fitted by line, kernels included, and the catalog with those of all others alone.
-
-    ``measured``: rows to fit on. ``catalog``: with the calibration whose other constants are kept. ``date``: date that
-    the rows carry.
-    """
+    """Constants of accelerators fitted by line, kernels included, and the catalog without such constants."""
     table, lines = catalog.tables["calibration"], machine_lines(catalog)
     names = {*lines, *lines.values()}
     generation = table.text("generation", ANY)
@@ -95,9 +91,8 @@ def accelerators_by_line(catalog: Catalog) -> set[str]:
 def fit_machines(published: Sequence[Published], catalog: Catalog, date: str) -> list[FittedConstant]:
     """Fit the overheads of stacks and engines on each vendor line, beyond kernels and pooled constants.
 
-    ``published``: sheets of training and inference rows; of any other machine than those none is used, and a line
-    without rows gets no constants. ``catalog``: with the calibration that they are pooled towards. ``date``: date that
-    the rows carry. In a fixed order; the same rows give the same constants.
+    Rows of other machines are ignored, and a line without rows gets no constants. ``catalog`` has the calibration that
+    the lines are pooled towards. The same rows give the same constants in the same order.
     """
     rows = [_rows(one, catalog) for one in published if len(rows_of_machines(one))]
     results: list[FittedConstant] = []
@@ -107,14 +102,11 @@ def fit_machines(published: Sequence[Published], catalog: Catalog, date: str) ->
 
 
 def errors_left_out(published: Sequence[Published], catalog: Catalog, kernels: Sequence[Row]) -> list[Errors]:
-    """Errors of rows whose source, with half of all sources, was left out of the fit of software and engines.
+    """Errors of rows whose source, with half of all sources, was left out of the fit of stacks and engines.
 
-    The sources are halved in several ways so that each is left out as often as it is kept.
-
-    ``published``: training and inference rows of such machines. ``catalog``: with the calibration that was fitted on
-    all of them; kernels keep their constants. ``kernels``: columns of the sheet ``kernels`` of ``validation.xlsx``, for
-    what products reach where published rows moved it. Returns one for each kind that has rows; ``by_models`` is the
-    mean over the halves that lack the source of a row.
+    Balanced half-splits leave each source out in half of the fits; ``by_models`` is the mean over the fits without the
+    row's source. Kernels keep their constants, except for efficiencies that published rows adjusted, which are refitted
+    on ``kernels`` (columns of that sheet of ``validation.xlsx``). Returns one result per kind with rows.
     """
     before = _of_kernels(catalog, kernels)
     names = sorted({name for one in published for name in one.text["source_id"]})
@@ -143,7 +135,7 @@ def errors_left_out(published: Sequence[Published], catalog: Catalog, kernels: S
 
 
 def _of_kernels(catalog: Catalog, kernels: Sequence[Row]) -> Catalog:
-    """Calibration without what published rows of machines by line said."""
+    """Calibration without the constants that published rows of machines by line adjusted."""
     table = catalog.tables["calibration"]
     fitted = [str(source).startswith(SOURCE) for source in table.text("source").tolist()]
     table = table.take([row for row, own in enumerate(fitted) if not own])
@@ -159,7 +151,7 @@ def _of_kernels(catalog: Catalog, kernels: Sequence[Row]) -> Catalog:
 
 
 def _halves(names: Sequence[str]) -> list[list[str]]:
-    """Halves of some names and the other halves: by the last digits of their number in binary, and by their sum."""
+    """Balanced half-splits for cross-validation, by index bits and parity."""
     digits = min(max(len(names) - 1, 1).bit_length(), _DIGITS)
     parity = [[at >> digit & 1 for at in range(len(names))] for digit in range(digits)]
     parity.append([at.bit_count() & 1 for at in range(len(names))])
@@ -173,7 +165,7 @@ def _without(published: Published, sources: Sequence[str]) -> Published:
 
 
 def _sources(rows: _Rows, line: str) -> set[str]:
-    """Sources, with their kind, of the rows of a line."""
+    """Sources of the rows of a line, with their kind."""
     names = rows.published.text["source_id"]
     own = rows.plans.index[rows.entries.plan][rows.line == line]
     return {f"{rows.entries.kind} {names[row]}" for row in own.tolist()}
@@ -188,7 +180,7 @@ def _line_constants(rows: Sequence[_Rows], line: str, catalog: Catalog, date: st
 
 
 def _completed(constants: Sequence[FittedConstant], catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Constants with those of lines without rows and of other stacks on a line."""
+    """Constants extended to lines without rows and to other stacks on a line."""
     return [*constants, *_of_other_lines(constants, catalog, date), *_of_other_stacks(constants)]
 
 
@@ -206,7 +198,7 @@ def _rows(published: Published, catalog: Catalog) -> _Rows:
 
 
 def _parameters(rows: Sequence[_Rows], line: str, catalog: Catalog) -> list[Parameter]:
-    """Constants of a line and of its generations with enough rows, from what holds today."""
+    """Parameters of a line and of its generations with enough rows, starting from the current values."""
     results: list[Parameter] = []
     kinds = {one.entries.kind for one in rows}
     for row in resources.rows("calibrate/machine_software.csv"):
@@ -234,7 +226,7 @@ def _parameters(rows: Sequence[_Rows], line: str, catalog: Catalog) -> list[Para
 
 
 def _today(row: Mapping[str, str], line: str, stack: str, catalog: Catalog) -> float:
-    """Value that holds on a line today; of a constant that is known by generation alone, the mean of those."""
+    """Current value for a vendor line, or the geometric mean over its generations."""
     table, names = catalog.calibration.table, (row["family"], row["constant"])
     own = [
         at
@@ -250,7 +242,7 @@ def _today(row: Mapping[str, str], line: str, stack: str, catalog: Catalog) -> f
 
 
 def _stack(rows: Sequence[_Rows], family: str, constant: str, catalog: Catalog) -> str:
-    """The only software measured on a line of accelerators, if it has constants of its own; else any."""
+    """The single software measured on a line, if it has separate constants; otherwise any."""
     kind = "training" if family.startswith("training") else "inference"
     names = {name for one in rows if one.entries.kind == kind for name in one.entries.software.tolist()}
     if family not in SOFTWARE_FAMILIES or len(names) != 1:
@@ -264,13 +256,13 @@ def _stack(rows: Sequence[_Rows], family: str, constant: str, catalog: Catalog) 
 
 
 def _generations(rows: Sequence[_Rows]) -> list[str]:
-    """Generations of a line that have enough published rows beside those of others."""
+    """Generations of a line with enough published rows, if the line has several."""
     count = Counter(kind for one in rows for kind in one.entries.generation.tolist())
     return sorted(kind for kind, number in count.items() if FEWEST_ROWS <= number < count.total())
 
 
 def _problem(rows: Sequence[_Rows], parameters: Sequence[Parameter]) -> Problem:
-    """Training and inference rows as one problem."""
+    """Training and inference rows as one least-squares problem."""
     problems = [published_problem(one.plans, one.entries, parameters, np.full(len(one.entries), True)) for one in rows]
 
     def residuals(trials: Array) -> Array:
@@ -281,7 +273,9 @@ def _problem(rows: Sequence[_Rows], parameters: Sequence[Parameter]) -> Problem:
 
 
 def _users(rows: Sequence[_Rows], parameters: Sequence[Parameter]) -> np.ndarray:
-    """Which entries of all kinds take a constant from which parameter: of a stack only those of runs of its kind."""
+    """Entries that depend on each parameter, (parameters, entries); stack constants apply to runs of their kind
+    alone.
+    """
     kinds = {"training": ("serving",), "inference": ("training",)}
     results = []
     for one in rows:
@@ -322,7 +316,7 @@ def _sheet_rows(
 
 
 def _said(one: Parameter, value: float) -> str:
-    """What a constant is pooled towards, and what a bound means if it is reached."""
+    """Note on a constant: the pooling target, and the meaning of a bound that it reaches."""
     words = f"pooled towards {'its line' if one.parent >= 0 else 'what holds for any machine'}"
     low, high = one.bounds
     if value <= low or value >= high:
@@ -331,7 +325,7 @@ def _said(one: Parameter, value: float) -> str:
 
 
 def _of_other_lines(constants: Sequence[FittedConstant], catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Lines without rows of a kind: mean of what holds for any machine and of the lines that were fitted."""
+    """Constants of lines without rows of a kind: the mean of the value for any machine and the fitted lines."""
     more = []
     for row in resources.rows("calibrate/machine_software.csv"):
         if row["unmeasured"] != "mean":
@@ -366,7 +360,7 @@ def _of_other_lines(constants: Sequence[FittedConstant], catalog: Catalog, date:
 
 
 def _of_other_stacks(constants: Sequence[FittedConstant]) -> list[FittedConstant]:
-    """What one stack on a line is fitted to, for stacks that nobody has measured there."""
+    """Constants of unmeasured stacks on a line, copied from its fitted stack."""
     return [
         replace(
             one, software=ANY, fit_set="", num_rows=0, error=math.nan, kind="assumption", notes=f"as {one.software}"

@@ -1,14 +1,14 @@
 """Constants of training stacks, allocators and serving engines, fitted to published rows.
 
-``fitted_families.csv`` says which constants a fit may have and from which level each is pooled: ``any > software`` is
-one value for all software and one for each software with enough rows, pooled towards the first. All are fitted
-together; those that save next to nothing of the misfit then go (backward elimination), so that what stays is what the
-rows ask for, and the rest is fitted again, each on responses of the rows that are sampled anew in a few turns. Kernels
-keep the constants of their own measurements, but those of a stack that are said to be slower.
+``fitted_families.csv`` lists the constants of each fit and their pooling levels: ``any > software`` is one value for
+all software and one for each software with enough rows, pooled towards the first. All are fitted jointly; backward
+elimination then drops constants that save next to nothing of the misfit. The remaining ones are refitted in a few
+turns, with the responses sampled again around each solution. Kernels keep the constants of their own measurements,
+except for stack kernels that ``fitted_families.csv`` lists as slower.
 
-The response of every row to every constant is taken at a few values of that constant, one constant at a time, and
-taken to be additive in the logarithm of the time. A fit, and each of the refits without a model, is then a search on
-sums of these responses, without further evaluations.
+The response of every row to every constant is sampled at a few values, one constant at a time, and assumed additive
+in the logarithm of the time. A fit, and each refit of a cross-validation, is then a search on sums of these responses,
+without further evaluations.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ _STEPS = (-0.4, -0.2, 0.0, 0.2, 0.4)
 class Responses:
     """Sampled response of the errors of published rows to each constant.
 
-    ``group`` says which entries look each of them up, ``users`` which of those answer to it, (constants, entries);
-    ``change`` is the change of their errors at each of ``points``, (constants, points, entries), ``now`` the
-    errors at the first values.
+    ``group`` masks the entries that look a constant up and ``users`` the entries whose error responds to it,
+    (constants, entries); ``change`` is the change of the errors at each of ``points``, (constants, points, entries),
+    ``now`` the errors at the first values.
     """
 
     parameters: list[Parameter]
@@ -87,7 +87,7 @@ class Responses:
         return replace(self, group=group, users=users, change=self.change[:, :, entries], now=self.now[entries])
 
     def problem(self, entries: Errors, chosen: np.ndarray) -> Problem:
-        """The sum of the responses as residuals of some entries."""
+        """Least-squares problem of some entries, with residuals from the sum of the responses."""
         which = [np.flatnonzero(users) for users in self.users]
         changes = [change[:, users] for change, users in zip(self.change, which, strict=True)]
 
@@ -105,10 +105,8 @@ class Responses:
 
 
 def trial_values(family: str, name: str, value: float) -> Array:
-    """Values that the response of rows to a constant is sampled at, its own in the middle.
-
-    ``family``, ``name``: the constant. ``value``: what was fitted, in the declared unit. Returns within the declared
-    bounds, rising.
+    """Sample values of a constant, ascending, around its current value and within its declared bounds (declared
+    unit).
     """
     declared = declared_constants()[family][name]
     if declared.low == 0.0 and declared.high <= 1.0 and not name.endswith("_time"):
@@ -124,11 +122,10 @@ def trial_values(family: str, name: str, value: float) -> Array:
 def responses_of(
     plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter], say: Callable[[str], None] | None = None
 ) -> Responses:
-    """Errors of published rows around the first values of constants.
+    """Sample the errors of published rows around the first values of the parameters.
 
-    ``plans``: rows as plans, with the calibration that the parameters replace rows of. ``parameters``: constants with
-    their first values; searched between the first and the last value that is sampled. ``say``: called with a word
-    before each evaluation of all rows.
+    The bounds of the search are the first and last sampled value. The parameters replace rows of the calibration of
+    ``plans``; ``say`` receives a word before each evaluation of all rows.
     """
     points = np.array([_within(one) for one in parameters]).reshape(-1, len(_FACTORS))
     trials = [
@@ -156,14 +153,16 @@ def _within(one: Parameter) -> Array:
 
 
 MOST_CONSTANTS = {"training": 39, "inference": 52}
-"""Constants that the times of published rows may be given."""
+"""Largest number of constants in a fit of the times of published rows."""
 OF_SOFTWARE, MOST_OF_SOFTWARE = ("training_software", "serving_software"), 4
-"""Constants of one software in its own family."""
+"""Families of constants of a single software, and the largest number per software."""
 FEWEST_POOLED = 3
-"""Constants of software whose general one stays, though it saves nothing by itself: other software takes it. [-]"""
+"""Number of software-specific constants from which their general constant stays even if it saves nothing: new software
+uses it. [-]
+"""
 FEWEST_MEMORY_ROWS = 30
 TURNS = 3
-"""How often responses are sampled around what was found: a constant moves at most by a factor of two in a turn. [-]"""
+"""Number of sampling rounds around the current solution; a constant moves at most by a factor of two per round. [-]"""
 _MANY_ROWS = 24
 _SLOWEST, _SLOWER, _MEASURED = 0.1, 0.8, "measured"
 _SOURCE = "published rows of the sheet {} in validation.xlsx"
@@ -175,14 +174,11 @@ _UNIDENTIFIED = "unidentifiable parameter; held fixed at the value of all softwa
 def fit_training(
     published: Published, catalog: Catalog, date: str, known: Sequence[FittedConstant] = ()
 ) -> list[FittedConstant]:
-    """Fit the constants of every training stack, of kernels of its own and of its experts, all together.
+    """Fit the constants of every training stack, including its kernels and experts, jointly.
 
-    Rows of ``group`` papers are never used; times of single layers are, beside those of steps. A stack with fewer than
-    eight rows gets no constants of its own.
-
-    ``published``: training rows. ``catalog``: catalog whose calibration has the kernel constants. ``date``: date that
-    the rows carry. ``known``: constants to keep: their values are fitted anew, from where they are; which there are is
-    not chosen again. In a fixed order, without their error on rows left out.
+    Times of single layers are fitted beside step times; rows of ``group`` papers are excluded. A stack with fewer than
+    eight rows gets no separate constants. Constants in ``known`` skip the selection: only their values are fitted, from
+    the current ones. Errors of held-out rows are not filled in.
     """
     result = _fit_times(published, catalog, date, (STEP_TIME, LAYER_TIME), known)
     result += kernels_of_other_generations(result)
@@ -196,7 +192,7 @@ def _fit_times(
     quantities: Sequence[str] = QUANTITIES,
     known: Sequence[FittedConstant] = (),
 ) -> list[FittedConstant]:
-    """Fit the constants that times of rows depend on, all together; those that save next to nothing go."""
+    """Fit the constants of row times jointly, with backward elimination."""
     plans = plans_to_fit(published, catalog)
     entries = errors_of(plans, quantities)
     if not len(entries) or entries.num_rows(may_be_fitted(plans, entries)) < FEWEST_ROWS:
@@ -246,14 +242,12 @@ def _thinned(entries: Errors) -> np.ndarray:
 
 
 def fit_memory(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
-    r"""Fit the memory that the allocator of a stack reserves, for stacks with enough rows that state reserved memory.
+    r"""Fit the reserved memory of a stack's allocator, for stacks with enough rows that state reserved memory.
 
     .. math:: R = (M + a A) (1 + s) + b
 
-    with the allocated memory M and the activations A of the layers as predicted.
-
-    ``published``: training rows. ``catalog``: accelerators and models; documented constants in its calibration are
-    kept. ``date``: date that the rows carry. Returns activation share a, allocator share s and base b of each stack.
+    with the allocated memory M and the activations A of the layers as predicted. Returns activation share a, allocator
+    share s and base b of each stack; documented constants in the calibration stay.
     """
     kinds = published.text["mem_kind"]
     rows = np.flatnonzero(published.number["peak_mem_gb"] > 0.0).tolist()
@@ -278,11 +272,9 @@ def fit_memory(published: Published, catalog: Catalog, date: str) -> list[Fitted
 
 
 def fit_serving(published: Published, catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Fit the overheads of serving engines beyond kernels, all constants together.
+    """Fit the overheads of serving engines beyond kernels, all constants jointly.
 
-    ``published``: inference rows; those of ``group`` papers and of what is only predicted are not used. ``catalog``:
-    catalog whose calibration has the kernel constants. ``date``: date that the rows carry. In a fixed order, without
-    their error on rows left out.
+    Rows of ``group`` papers and rows for prediction only are excluded. Errors of held-out rows are not filled in.
     """
     result = _fit_times(published, catalog, date)
     return result + of_other_precisions(result)
@@ -292,9 +284,9 @@ def fit_serving(published: Published, catalog: Catalog, date: str) -> list[Fitte
 
 
 def family_parameters(fit: str, plans: PublishedPlans, entries: Errors, chosen: np.ndarray) -> list[Parameter]:
-    """Parameters of a fit by ``fitted_families.csv``: one for each group of eight rows or more, from the general on.
+    """Parameters of a fit by ``fitted_families.csv``: one for each group of eight rows or more, general ones first.
 
-    ``fit``: training, memory or inference. ``chosen``: entries whose groups count.
+    ``fit`` is training, memory or inference; ``chosen`` masks the entries that count.
     """
     columns = {
         "software": entries.software,
@@ -333,9 +325,7 @@ def family_parameters(fit: str, plans: PublishedPlans, entries: Errors, chosen: 
 
 
 def least_value(fit: str, family: str, constant: str) -> float:
-    """Least value that a fit gives a constant if that is not the declared one; NaN if it is.
-
-    ``fit``: training, memory or inference. ``family``, ``constant``: what is fitted.
+    """Lower bound of a constant in a fit if it differs from the declared one; NaN otherwise.
 
     >>> least_value("training", "experts", "product_slowdown")
     1.0
@@ -349,12 +339,9 @@ def least_value(fit: str, family: str, constant: str) -> float:
 
 
 def without_reference(fit: str, parameters: Sequence[Parameter], entries: Errors) -> list[int]:
-    """Parameters that stand for the reference if the machines of the stated one are in no row: they are 1.
+    """Positions of substitute reference parameters, fixed at 1, if no row has the reference machines.
 
-    A constant that multiplies others is known up to a factor: one generation is held. As in a fit of these rows alone
-    that is the one of most rows.
-
-    ``fit``: training or inference. ``parameters``: constants of a sheet. ``entries``: rows to fit.
+    A multiplicative constant is identified up to a factor, so one generation is fixed: the one with the most rows.
     """
     rows = entries.generation.tolist()
     results = []
@@ -368,7 +355,7 @@ def without_reference(fit: str, parameters: Sequence[Parameter], entries: Errors
 
 
 def _named_software(software: np.ndarray, patterns: str) -> np.ndarray:
-    """Which entries are of the software that patterns name, and of none with a ! before it; blank: all."""
+    """Mask of the entries whose software matches the patterns and none with a leading !; blank matches all."""
     others = [one[1:] for one in patterns.split() if one.startswith("!")]
     wanted = [one for one in patterns.split() if not one.startswith("!")] or ["*"]
 
@@ -379,7 +366,7 @@ def _named_software(software: np.ndarray, patterns: str) -> np.ndarray:
 
 
 def _below_measured(one: Parameter, plans: PublishedPlans) -> Parameter:
-    """The efficiency of a kernel of a stack: none above what was measured of the kernel alone."""
+    """Kernel efficiency of a stack, at most the measured efficiency of the kernel alone."""
     key = (np.array([part], dtype=object) for part in (one.generation, one.precision, one.software))
     measured = float(plans.catalog.calibration.constants(one.family, *key)[0][one.constant][0, 0])
     return replace(one, start=_SLOWER * measured, low=_SLOWEST * measured, high=measured, centre=measured)
@@ -395,13 +382,13 @@ def _same_rows(
 
 
 def _reference(wanted: str, groups: Sequence[tuple[str, ...]]) -> str:
-    """Group that stays at the default: the one that is named, else that of most entries."""
+    """Reference group, fixed at the default: the named one, else the largest."""
     names = sorted(group[0] for group in groups)
     return wanted if wanted in names else Counter(names).most_common(1)[0][0]
 
 
 def _selected(parameters: Sequence[Parameter], kept: Sequence[int]) -> list[Parameter]:
-    """Some parameters; the children of one that goes are pooled towards its parent."""
+    """Subset of the parameters; children of a dropped parameter are pooled towards its parent."""
     place = {at: new for new, at in enumerate(kept)}
 
     def parent(at: int) -> int:
@@ -413,7 +400,7 @@ def _selected(parameters: Sequence[Parameter], kept: Sequence[int]) -> list[Para
 
 
 def _started(parameters: Sequence[Parameter], solution: Solution) -> list[Parameter]:
-    """Parameters that start from where they were found."""
+    """Parameters that start from a previous solution."""
     return [replace(one, start=float(value)) for one, value in zip(parameters, solution.values, strict=True)]
 
 
@@ -460,7 +447,7 @@ def _sheet_rows(
 
 
 def _fitted_on(one: Parameter, entries: Errors) -> np.ndarray:
-    """Entries of software that a constant is fitted on; others only use it."""
+    """Mask of the entries whose software a constant is fitted on; other software only uses it."""
     rows = [
         row
         for row in resources.rows("calibrate/fitted_families.csv")
@@ -470,7 +457,7 @@ def _fitted_on(one: Parameter, entries: Errors) -> np.ndarray:
 
 
 def _said(one: Parameter, value: float, taken_itself: bool) -> str:
-    """What a constant is that no row takes itself, or that was found at the end of where it may lie; "" for others."""
+    """Note on a constant that no row uses directly or that is at a bound; otherwise ""."""
     if not taken_itself:
         return _OF_OTHERS
     low, high = one.bounds
@@ -482,6 +469,6 @@ def _said(one: Parameter, value: float, taken_itself: bool) -> str:
 
 
 def _special(parameters: Sequence[Parameter], general: int) -> list[int]:
-    """Parameters that are pooled towards one, directly or not."""
+    """Descendants of a parameter in the pooling tree."""
     results = [at for at, one in enumerate(parameters) if one.parent == general]
     return results + [below for at in results for below in _special(parameters, at)]

@@ -1,7 +1,7 @@
-"""Constants for what nobody has measured: software, generations of accelerators and precisions that no row is of.
+"""Constants for unmeasured software, accelerator generations and precisions.
 
-Software without constants of its own takes those of all software. Beside them it needs a slowdown of its kernels, which
-the stacks that were measured tell: each is predicted as if nobody had measured it.
+Software without separate constants uses the values for all software, and a kernel slowdown from leave-one-stack-out
+predictions of the measured stacks.
 """
 
 from __future__ import annotations
@@ -33,27 +33,25 @@ from xlperf.measurements.published import Published, PublishedPlans
 
 STACK, EXPERTS = "training_software", "experts"
 SLOWDOWN = STACK, "kernel_slowdown"
-"""Constant that software without measurements needs beside the constants of all software."""
+"""Constant that unmeasured software needs beside the constants of all software."""
 _APART = ("nanotron*", "*-simumax")
-"""Software that says nothing of others: a sweep of good and bad mappings, in which the slowdown also carries what their
-network did, and runs on one slow machine."""
+"""Software excluded from the slowdown of unmeasured software: a sweep of good and bad mappings, in which the slowdown
+also absorbs network effects, and runs on one slow machine.
+"""
 _UNMEASURED = "software that nobody measured"
 _TRIED = (1.0, 1.1, 1.25, 1.5, 2.0)
 _NEEDED = (
     "mean of what measured software needs beside the constants of all software, for software without one of its own"
 )
 _QUANTISED = ("fp8", "int8", "fp4", "int4")
-"""Precisions that weights of experts are stored in below 16 bits."""
+"""Storage precisions of expert weights below 16 bits."""
 _OF_PRECISIONS = "mean of the other precisions below 16 bits"
 
 
 def of_other_precisions(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
-    """Constants of experts by precision, for precisions below 16 bits that no row is stored in.
+    """Expert constants of unmeasured precisions below 16 bits, copied from measured ones.
 
-    What makes grouped products of few tokens slow is padding and scales, which all these precisions have; 16 bits have
-    none of it.
-
-    ``rows``: fitted constants.
+    Padding and scales slow grouped GEMMs of few tokens in all these precisions alike; 16-bit GEMMs have neither.
     """
     groups: dict[str, list[FittedConstant]] = {}
     for row in rows:
@@ -76,7 +74,7 @@ def of_other_precisions(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
 
 
 def kernels_of_other_generations(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
-    """Mean of the efficiencies of a stack's kernels, for generations that none of its rows were measured on."""
+    """Mean kernel efficiencies of a stack, for generations without rows of it."""
     groups: dict[tuple[str, str, str, str], list[FittedConstant]] = {}
     for row in rows:
         if row.family not in (STACK, EXPERTS) and row.generation != ANY:
@@ -95,12 +93,10 @@ def kernels_of_other_generations(rows: Sequence[FittedConstant]) -> list[FittedC
 
 
 def slowdowns_of_other_generations(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
-    """Slowdown of software on generations that none of its rows were measured on, if it has one by generation.
+    """Slowdown of software on generations without rows of it, if its slowdown depends on the generation.
 
-    Software differs from software about as much as one differs between generations: half way (in logarithms) between
-    its own on other generations and the median of all software.
-
-    ``rows``: fitted constants.
+    Slowdowns vary between generations about as much as between software: the geometric mean of the software's slowdown
+    on other generations and the median over all software.
     """
     own: dict[str, dict[str, FittedConstant]] = {}
     for row in rows:
@@ -132,23 +128,17 @@ def _apart(software: str) -> bool:
 
 
 def and_constants(catalog: Catalog, constants: Sequence[FittedConstant]) -> Catalog:
-    """The catalog with more constants.
-
-    ``catalog``: with a calibration. ``constants``: replace those of the same key.
-    """
+    """Catalog whose calibration has more constants; they replace rows with the same key."""
     return catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table(constants))])
 
 
 def of_other_software(published: Published, catalog: Catalog, rows: Sequence[FittedConstant]) -> list[FittedConstant]:
-    """Slowdown of the kernels for software that nobody has measured: what it takes to be right on the mean of stacks.
+    """Kernel slowdown of unmeasured software: the value without bias on the mean over measured stacks.
 
-    Each stack with a slowdown of its own, or that of the stack whose kernels it calls, is predicted as if nobody had
-    measured it, with the constants of all software throughout. With the slowdown returned, the mean over stacks of
-    their median errors (logarithms; each model and accelerator counts once) is nothing. A stack counts once, however
-    many rows it has: the next one is a new stack.
-
-    ``published``: training rows. ``catalog``: with the fitted constants. ``rows``: those. Returns one row; none where a
-    slowdown of all software was fitted.
+    Each stack with a slowdown (or with the kernels of such a stack) is predicted as unmeasured, with the constants of
+    all software. At the returned slowdown the mean over stacks of their median log errors is zero; each model and
+    accelerator counts once, and so does each stack, since the next one is a new stack. Empty if a slowdown of all
+    software was fitted.
     """
     known = [row for row in rows if (row.family, row.constant) == SLOWDOWN]
     stacks = {row.software for row in known if not _apart(row.software)}

@@ -5,9 +5,9 @@ residuals :math:`r_i = \ln(t_{predicted} / t_{measured})`
 
 .. math:: \min_u \sum_i w_i\,\rho(r_i) + \sum_j p_j^2 (u_j - u_{parent(j)})^2
 
-where :math:`\rho` is the soft L1 loss, constant for residuals beyond a cap so that a failed run does not pull, and the
-second sum pools each parameter towards a more general one (a software towards all software), or towards its declared
-default. ``u`` is the logarithm of a parameter that cannot be 0, else the parameter over its usual size.
+where :math:`\rho` is the soft L1 loss, constant for residuals beyond a cap so that a failed run has no leverage, and
+the second sum pools each parameter towards a more general one (a software towards all software), or towards its
+declared default. ``u`` is the logarithm of a positive parameter, otherwise the parameter over its usual size.
 ``scipy.optimize.least_squares`` solves it; on one processor the same rows give the same bits.
 """
 
@@ -29,27 +29,27 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 
 CAP = 0.7
-"""Residual beyond which a larger one costs no more. [-]"""
+"""Cap of the loss: residual beyond which it is constant. [-]"""
 SPREADS = (0.2, 0.02)
 """Residuals at which the loss turns from quadratic to linear: first wide for a safe start, then narrow. [-]"""
 PULL = 0.01
-"""Weight of pooling: a parameter one usual size away from its parent weighs like a row that is 1 % off. [-]"""
+"""Pooling weight: a parameter one usual size away from its parent costs as much as a row that is 1 % off. [-]"""
 FEWEST_ROWS = 8
-"""Published rows below which a group gets no parameter of its own. [-]"""
+"""Least number of published rows for a separate parameter of a group. [-]"""
 _MOST_EVALUATIONS = 80
 _STEP = 0.05
 _INSIDE = 0.1
 _NEGLIGIBLE = 1e-3
 _WORTH_A_CONSTANT = 1e-6
-"""Share of the cost that a constant must save to be kept. [-]"""
+"""Share of the cost that a constant must save to survive backward elimination. [-]"""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One constant to be found: a row of the calibration sheet, where it may lie and what it is pooled towards.
+    """A constant to be fitted: a row of the calibration sheet, its bounds and its pooling target.
 
     ``parent`` is the position of the more general parameter, -1 for ``centre``. A ``fixed`` parameter keeps ``start``.
-    Values are in the unit used inside.
+    Values are in SI units.
     """
 
     family: str
@@ -67,7 +67,7 @@ class Parameter:
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
-        """What names the row of the sheet."""
+        """Key of the row of the sheet."""
         return self.family, self.generation, self.precision, self.software, self.constant
 
     @property
@@ -77,7 +77,7 @@ class Parameter:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Least and largest value: its own, else the declared ones."""
+        """Bounds of the parameter: its own, else the declared ones."""
         declared = self.declared
         own = (self.low, self.high)
         low, high = (b if math.isnan(a) else a for a, b in zip(own, (declared.low, declared.high), strict=True))
@@ -85,17 +85,17 @@ class Parameter:
 
     @property
     def first(self) -> float:
-        """Value that the search starts from."""
+        """Start value of the search."""
         return self.declared.default if math.isnan(self.start) else self.start
 
     @property
     def target(self) -> float:
-        """Value that a parameter without a parent is pooled towards."""
+        """Pooling target of a parameter without a parent."""
         return self.declared.default if math.isnan(self.centre) else self.centre
 
     @property
     def size(self) -> float:
-        """Usual size of a linear parameter; 0 for one that is fitted in its logarithm."""
+        """Usual size of a linear parameter; 0 for a parameter fitted in its logarithm."""
         if self.declared.low > 0.0:
             return 0.0
         return abs(self.declared.default) or self.declared.high / 10.0
@@ -122,15 +122,15 @@ class Problem:
 
 @dataclass(frozen=True)
 class Solution:
-    """Values that a fit found.
+    """Result of a fit.
 
-    - ``values``: of each parameter, in the unit used inside.
-    - ``residuals``: of each row under them; NaN if there is no prediction [-].
-    - ``identified``: whether the rows say more about a parameter than the pooling does; others are unidentifiable and
-      held fixed at what they are pooled towards.
-    - ``gain``: cost that a parameter saves over the value that it is pooled towards (Wald) [-].
-    - ``information``: second derivatives of the cost by the free unknowns, others 0, (parameters, parameters) [-].
-    - ``offsets``: offsets of the unknowns from the values they are pooled towards [-].
+    - ``values``: of each parameter, in SI units.
+    - ``residuals``: of each row at these values; NaN if there is no prediction [-].
+    - ``identified``: whether the rows inform a parameter more than the pooling does; unidentifiable ones are fixed at
+      their pooling target.
+    - ``gain``: cost that a parameter saves over its pooling target (Wald statistic) [-].
+    - ``information``: Hessian of the cost in the free unknowns, 0 elsewhere, (parameters, parameters) [-].
+    - ``offsets``: offsets of the unknowns from their pooling targets [-].
     - ``cost``: weighted sum of the loss of the rows [-].
     """
 
@@ -152,7 +152,7 @@ class _Scaled:
         self.log: np.ndarray = self.size == 0.0
         self.free = np.flatnonzero(~held)
         declared = [(one.declared.low, one.declared.high) for one in parameters]
-        own = [one.bounds for one in parameters]  # what is held at its parent may lie beyond what was sampled
+        own = [one.bounds for one in parameters]  # a value held at its parent may lie beyond the samples
         bounds = np.array([a if away else b for a, b, away in zip(declared, own, held, strict=True)]).reshape(-1, 2)
         self.low, self.high = self.unknowns(bounds[:, 0]), self.unknowns(bounds[:, 1])
         self.bounds = bounds
@@ -180,15 +180,15 @@ class _Scaled:
         return np.asarray(np.clip(result, self.bounds[:, 0], self.bounds[:, 1]))
 
     def at_parents(self, unknowns: Array, held: np.ndarray) -> Array:
-        """Unknowns, with unidentifiable ones set to the value that they are pooled towards."""
+        """Unknowns, with unidentifiable ones set to their pooling target."""
         values = np.array(unknowns)
-        for row, one in enumerate(self.parameters):  # parents stand before their children
+        for row, one in enumerate(self.parameters):  # parents come before their children
             if held[row] and not one.fixed:
                 values[row] = values[one.parent] if one.parent >= 0 else self.target[row]
         return np.clip(values, self.low, self.high)
 
     def offsets(self, unknowns: Array) -> Array:
-        """Offsets of the unknowns from the values they are pooled towards."""
+        """Offsets of the unknowns from their pooling targets."""
         parents = [unknowns[one.parent] if one.parent >= 0 else self.target[row] for row, one in
                    enumerate(self.parameters)]  # fmt: skip
         return np.asarray(unknowns - np.array(parents))
@@ -202,7 +202,7 @@ class _Scaled:
         return np.asarray(self.problem.residuals(self.values(unknowns)[None, :])[0])
 
     def slopes(self, unknowns: Array, residuals: Array) -> Array:
-        """Change of the residuals with each free unknown, (rows, free), by forward differences of whole colours."""
+        """Jacobian of the residuals in the free unknowns, (rows, free), by forward differences per colour."""
         step = np.minimum(self.problem.step, 0.5 * (self.high - self.low))  # small constants lie between near bounds
         steps = np.where(unknowns + step > self.high, -step, np.where(step > 0.0, step, self.problem.step))
         trials = np.repeat(unknowns[None, :], len(self.groups), axis=0)
@@ -231,14 +231,14 @@ def pooled_parameters(parameters: Sequence[Parameter], rows: Sequence[int]) -> t
 
 
 def loss(residuals: Array, spread: float) -> tuple[Array, Array]:
-    """Soft L1 loss of residuals, constant beyond the cap, and its derivative by the square over the spread."""
+    """Soft L1 loss of residuals, constant beyond the cap, and its derivative by the squared scaled residual."""
     scaled = np.minimum(np.abs(residuals), CAP) / spread
     root = np.sqrt(1.0 + scaled**2)
     return 2.0 * (root - 1.0), np.where(np.abs(residuals) < CAP, 1.0 / root, 0.0)
 
 
 def _weighted_loss(weights: Array, spread: float, pooled: int) -> Callable[[Array], Array]:
-    """The loss of rows with their weights, then that of the pooling, as ``least_squares`` asks for it."""
+    """Loss function for ``least_squares``: rows with their weights, then the pooling terms."""
 
     def rho(squares: Array) -> Array:
         values = np.stack([squares, np.ones_like(squares), np.zeros_like(squares)])
@@ -251,7 +251,7 @@ def _weighted_loss(weights: Array, spread: float, pooled: int) -> Callable[[Arra
 
 
 def _optimised(scaled: _Scaled, start: Array, spread: float) -> Array:
-    """The unknowns of the least cost near a start."""
+    """Unknowns at the local minimum of the cost near a start."""
     try:
         from scipy.optimize import least_squares
     except ImportError:
@@ -298,12 +298,11 @@ def solve(
     starts: Sequence[Array] = (),
     spreads: Sequence[float] = SPREADS,
 ) -> Solution:
-    """Fit parameters to the rows of a problem.
+    """Fit parameters to the rows of a problem; parents come before their children.
 
-    ``problem``: residuals and weights. ``parameters``: what is fitted; parents before their children. ``starts``:
-    values to start from; default: those of the parameters. The start of the least cost wins. ``spreads``: residuals at
-    which the loss turns linear, one search after the other; the last alone from a good start. Returns the same rows and
-    parameters give the same values. Raises InputError when scipy is not installed.
+    The best of several ``starts`` wins (default: the parameters' own). ``spreads`` are the residuals at which the loss
+    turns linear, one search after the other; the last alone suffices from a good start. The same rows and parameters
+    give the same values. Raises InputError if scipy is not installed.
     """
     fixed = np.array([one.fixed for one in parameters], dtype=bool)
     scaled = _Scaled(problem, parameters, fixed)
@@ -339,13 +338,12 @@ def most_telling(
     of_group: int = 0,
     always: Collection[int] = (),
 ) -> list[int]:
-    """The parameters that reduce the cost most, the others held at their pooled values (backward elimination).
+    """Backward elimination: the parameters that reduce the cost most; dropped ones equal their pooling target.
 
-    The least telling one by the Wald statistic goes first, and the others move as a linear model of the fit says.
-
-    ``parameters``: what was fitted. ``solution``: with all of them. ``most``: how many are kept. ``groups``: what each
-    parameter belongs to, "" for nothing. ``of_group``: how many of one group are kept. ``always``: positions that stay
-    whatever they save. Returns positions, in order; fewer if some save nothing.
+    The parameter with the smallest Wald statistic is dropped first, and the remaining ones move by a linear model of
+    the fit. ``most`` bounds the number of parameters and ``of_group`` the number per group ("" belongs to no group);
+    ``always`` lists positions that are never dropped. Returns positions in order, fewer than ``most`` if some save
+    nothing.
     """
     links = _links(parameters)
     matrix, offsets = links.T @ solution.information @ links, np.array(solution.offsets)
@@ -369,7 +367,7 @@ def most_telling(
 
 
 def _links(parameters: Sequence[Parameter]) -> Array:
-    """Unknowns as sums of offsets: those of a parameter and of all that it is pooled towards."""
+    """Matrix from offsets to unknowns: each unknown is the sum of its offset and its ancestors' offsets."""
     apart = np.eye(len(parameters))
     children = [row for row, one in enumerate(parameters) if one.parent >= 0]
     apart[children, [parameters[row].parent for row in children]] = -1.0
@@ -377,7 +375,7 @@ def _links(parameters: Sequence[Parameter]) -> Array:
 
 
 def _gain(information: Array, offsets: Array) -> Array:
-    """Reduction of the cost by each offset, with the others refitted (Wald statistic)."""
+    """Cost reduction by each offset, with the other offsets refitted (Wald statistic)."""
     variance = np.diag(np.linalg.pinv(information)) if len(offsets) else offsets
     return np.where(variance > 0.0, 0.5 * offsets**2 / np.where(variance > 0.0, variance, 1.0), 0.0)
 
@@ -387,7 +385,9 @@ def _cost(problem: Problem, residuals: Array) -> float:
 
 
 def _information(scaled: _Scaled, unknowns: Array) -> Array:
-    """Second derivatives of the cost by the unknowns, those of rows by reweighted least squares; 0 where held."""
+    """Hessian of the cost in the unknowns, with iteratively reweighted least squares (IRLS) weights of the rows; 0
+    if held.
+    """
     values = np.zeros((len(unknowns), len(unknowns)))
     if len(scaled.free):
         residuals = scaled.data(unknowns)
@@ -399,7 +399,9 @@ def _information(scaled: _Scaled, unknowns: Array) -> Array:
 
 
 def _identified(scaled: _Scaled, unknowns: Array) -> np.ndarray:
-    """Whether the rows say more about each parameter than the pooling does; a parent counts by its children."""
+    """Whether the rows inform each parameter more than the pooling does; the rows of its children count for a
+    parent.
+    """
     values = np.zeros(len(unknowns), dtype=bool)
     free = scaled.free
     if not len(free):
@@ -420,9 +422,9 @@ DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class FittedConstant:
-    """One row of the calibration sheet; ``value`` in the unit that ``constants.csv`` declares.
+    """A row of the calibration sheet; ``value`` in the unit that ``constants.csv`` declares.
 
-    ``error`` is the median absolute relative error of rows that the constant was not fitted on, if there are any.
+    ``error`` is the median absolute relative error of held-out rows, if there are any.
     """
 
     family: str
@@ -452,7 +454,7 @@ class FittedConstant:
 
 
 def without_repeats(rows: Sequence[FittedConstant]) -> list[FittedConstant]:
-    """Rows of which the last of those with the same key stays, at the place of the first."""
+    """Rows without repeated keys: the last row of a key, at the place of the first."""
     return list({row.calibration: row for row in rows}.values())
 
 
@@ -490,7 +492,7 @@ def joined_tables(first: Table, second: Table) -> Table:
 
 
 def inside_value(family: str, constant: str, value: float) -> float:
-    """Value in the unit used inside."""
+    """Value of a constant in SI units, from its declared unit."""
     return value * factor(declared_constants()[family][constant].unit)
 
 

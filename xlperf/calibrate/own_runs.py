@@ -1,4 +1,6 @@
-"""Measured runs of a user: rows of the sheet ``my_cluster`` and what they change, and measured columns of plans."""
+"""A user's own measured runs: rows of the sheet ``my_cluster``, their effect on predictions, measured columns of
+plans.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,12 @@ QUOTED = {
     "training": ("step_time", "tokens_per_second", "tokens_per_second_per_accelerator", "model_flop_rate", "mfu"),
     "inference": ("tpot", "tpot_itl", "tokens_per_second", "tokens_per_second_per_accelerator"),
 }
-"""Measured results that the time of a run is taken from, the best first, by kind of plan."""
+"""Measured results that give the time of a run, in order of preference, by kind of plan."""
 _FIRST = "ttft"
 NOISE = 0.03
-"""Relative spread of a measured run that does not state its own: an assumption, as in the sheet. [-]"""
+"""Assumed relative spread of a measured run without a stated one, as in the sheet. [-]"""
 MOST_RUNS = 12
-"""Rows of a configuration that are the measured run in turn. [-]"""
+"""Largest number of rows of a configuration that serve as the measured run in turn. [-]"""
 _TIMES = {"training": "step_time", "inference": "tpot"}
 
 
@@ -56,16 +58,16 @@ class Effect(NamedTuple):
 
 
 def without_own_runs(catalog: Catalog) -> Catalog:
-    """The catalog with an empty sheet ``my_cluster``."""
+    """Catalog with an empty sheet ``my_cluster``."""
     return catalog.with_tables([catalog.tables[SHEET].take(np.empty(0, dtype=np.int64))])
 
 
 def own_runs(tables: Sequence[Table], catalog: Catalog) -> Table:
-    """Rows of the sheet ``my_cluster`` from plans with measured columns.
+    """Rows of the sheet ``my_cluster`` from plans with measured columns such as ``measured_step_time``,
+    ``measured_tpot``.
 
-    ``tables``: plans with columns such as ``measured_step_time``, ``measured_tpot``; rows that measure no time are left
-    out. ``catalog``: what they refer to; its own rows of the sheet stay but for those of the same name. Raises
-    InputError where a plan with a measured time is illegal, nothing is measured, or a value cannot be of such a plan.
+    Rows without a measured time are skipped; existing rows of the sheet stay unless a new row has the same name. Raises
+    InputError if a plan with a measured time is illegal, nothing is measured, or a value is impossible for the plan.
     """
     plain = without_own_runs(catalog)
     lines: list[dict[str, object]] = []
@@ -93,10 +95,7 @@ def own_runs(tables: Sequence[Table], catalog: Catalog) -> Table:
 
 
 def effects(tables: Sequence[Table], catalog: Catalog, runs: Table) -> list[Effect]:
-    """Effect of the user's runs on the predictions of the measured plans.
-
-    ``tables``: the plans with measured columns. ``runs``: rows of ``my_cluster``.
-    """
+    """Effect of ``runs``, rows of ``my_cluster``, on the predictions of the measured plans."""
     results = []
     for table in tables:
         name = next((name for name in QUOTED[table.kind] if MEASURED + name in table), "")
@@ -182,12 +181,10 @@ class Gain(NamedTuple):
 
 
 def gains(errors: Errors, plans: Table) -> list[Gain]:
-    """Errors of the other rows of each configuration before and after one of its rows was a run of one's own.
+    """Errors of the remaining rows of a configuration before and after one of its rows serves as an own run.
 
-    Every configuration counts once, whatever the number of its rows; at the most twelve of them are the run in turn.
-
-    ``errors``: of published rows of one kind, their model left out, beside bands made from other models. ``plans``:
-    their plans, as ``errors.plan`` counts them.
+    Every configuration counts once; at most twelve of its rows serve as the run in turn. ``errors`` come from
+    leave-one-model-out cross-validation, with bands made from other models.
     """
     numbers, choices = columns_of(plans)
     pairs: dict[tuple[str, str], list[tuple[float, float, float, str]]] = {}
@@ -234,10 +231,7 @@ _QUANTITIES = {"step_time": STEP_TIME, "tpot": "time per token", "ttft": "time t
 
 
 def has_measured_plans(path: Path) -> bool:
-    """Whether a file holds plans with measured columns, rather than published rows.
-
-    ``path``: workbook or CSV file.
-    """
+    """Whether a workbook or CSV file holds plans with measured columns, rather than published rows."""
     if str(path) == STANDARD or not path.is_file():
         return False
     ending = path.suffix.lower()
@@ -251,10 +245,10 @@ def has_measured_plans(path: Path) -> bool:
 def records_of_plans(
     tables: Sequence[Table], catalog: Catalog, progress: Callable[[int], None] | None = None
 ) -> list[Record]:
-    """Every measured value of plans beside its prediction.
+    """Every measured value of plans beside its prediction, plan by plan.
 
-    ``progress``: called with the number of rows of each block that is done. Returns plan by plan; of each quantity the
-    first measured value of a plan is the one its accuracy is quoted by.
+    The first measured value of each quantity is the primary one of its plan. ``progress`` receives the number of rows
+    of each finished block.
     """
     items = []
     for table in tables:

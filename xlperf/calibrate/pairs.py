@@ -1,9 +1,8 @@
 """Published pairs: two runs of one publisher that differ only in the engine, or in one pool against separate ones.
 
-Both runs have the model, the accelerator, the precision, the lengths and the load in common. What one engine gains over
-another is then measured where everything else is the same, and is compared with the ratio of the two predictions. Runs
-come from the validation workbook and from ``published_pairs.csv``, whose rows were collected for this comparison and
-are in no fit.
+Both runs share the model, the accelerator, the precision, the lengths and the load. The measured gain of one engine
+over another, with everything else equal, is compared with the ratio of the two predictions. Runs come from the
+validation workbook and from ``published_pairs.csv``, whose rows were collected for this comparison and are in no fit.
 """
 
 from __future__ import annotations
@@ -26,26 +25,25 @@ from xlperf.measurements.published import Published, published_rows
 from xlperf.measurements.rules import engine_of
 
 DIFFERENT = 0.1
-"""Difference of two runs from which on one of them counts as the faster. [-]"""
+"""Least difference of two runs at which one of them counts as faster. [-]"""
 RATE, TOKEN = "throughput", "time per token"
 ENGINES, POOLS = "engines", "one pool or two"
 _FILE = "published_pairs.csv"
 _LENGTH, _OUTPUT, _LOAD = 0.05, 0.1, 0.1
-"""Relative differences of prompts, outputs and requests in flight per accelerator up to which these count as equal.
-[-]"""
+"""Largest relative differences of prompts, outputs and requests in flight per accelerator that count as equal. [-]"""
 _RELEASE = re.compile(r"-[0-9].*")
-"""What the name of an engine of an early release ends with: two releases of an engine are no pair."""
+"""Suffix of an engine's early release: two releases of an engine are no pair."""
 _MAPPING = ("tp", "pp", "ep", "dp_attn")
 _FEWEST = 10
-"""Pairs of two engines from which on they have a line of their own. [-]"""
+"""Least number of pairs of two engines for a separate line. [-]"""
 _EVERY, _ALIKE, _NEW = "all", "each publisher once", "in no fit"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A published run: what it must share with the other one of a pair, and its times.
+    """A published run: the settings that both runs of a pair share, and its times.
 
-    ``times``: measured and predicted time by what it is the time of [s]; ``new`` marks a run that is in no fit.
+    ``times``: measured and predicted time by metric [s]; ``new`` marks a run that is in no fit.
     """
 
     row_id: str
@@ -63,13 +61,13 @@ class Run:
 
     @property
     def publisher(self) -> str:
-        """Who published the run: the beginning of the name of its source."""
+        """Publisher of the run: the first part of its source_id."""
         return self.source.partition("_")[0]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two runs and how many times as long the first takes: measured and predicted ratio by number [-]."""
+    """Two runs and the time of the first over the second: measured and predicted ratio by metric [-]."""
 
     first: Run
     second: Run
@@ -100,10 +98,9 @@ def collected_pairs() -> Published:
 def runs_of(
     published: Sequence[Published], catalog: Catalog, progress: Callable[[int], None] | None = None
 ) -> list[Run]:
-    """Serving runs that have a prediction.
+    """Serving runs with a prediction; training rows are skipped.
 
-    ``published``: rows as read; those of training are left out. ``progress``: called with the number of rows of each
-    block that is done.
+    ``progress`` receives the number of rows of each finished block.
     """
     results = []
     for rows in published:
@@ -152,10 +149,10 @@ def _run(rows: Published, row: int, work: str, values: dict[str, tuple[float, fl
 def _times(
     values: dict[str, tuple[float, float]], load: float, accelerators: float, output: float
 ) -> dict[str, tuple[float, float]]:
-    """Measured and predicted times [s]: of a token after the first, and of an output token with its share of the wait.
+    """Measured and predicted times [s]: per token after the first, and per output token including queueing.
 
-    The latter is the number of requests in flight over the throughput. Throughput is taken as printed; else it follows
-    from the latency, or from the time to the first token and the time per token: the requests in flight are constant.
+    The latter is the number of requests in flight over the throughput (Little's law). An unpublished throughput follows
+    from the latency, or from the time to first token and the time per token, at constant requests in flight.
     """
     first, token = values.get("ttft_ms"), values.get("tpot_ms")
     scale = {"tokens_per_s": load, "tokens_per_s_per_gpu": load / accelerators, "latency_s": 1.0 / output}
@@ -172,10 +169,7 @@ def _times(
 
 
 def pairs_of(runs: Sequence[Run]) -> list[Pair]:
-    """Pairs among runs: engines with one mapping, and one pool against separate ones of the same engine.
-
-    ``runs``: as :func:`runs_of` gives them.
-    """
+    """Pairs among runs: two engines with the same mapping, and one pool against separate ones of the same engine."""
     groups: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
         groups.setdefault((run.source, *run.same), []).append(run)
@@ -194,7 +188,7 @@ def pairs_of(runs: Sequence[Run]) -> list[Pair]:
 
 
 def _kind(first: Run, second: Run) -> str:
-    """How two runs differ if nothing else does, else ""."""
+    """The single difference between two runs; "" if they differ in more."""
     same_work = _near(first.prompt, second.prompt, _LENGTH) and _near(first.output, second.output, _OUTPUT)
     if not same_work:
         return ""
@@ -213,10 +207,9 @@ def _near(one: float, other: float, within: float) -> bool:
 
 
 def pair_table(pairs: Sequence[Pair]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Header and rows, by publisher: error of the ratio, and how often the faster one is named.
+    """Header and rows of text by publisher: error of the ratio, and share of pairs with the faster run predicted.
 
-    ``found``: as :func:`pairs_of` gives them. The error is the predicted over the measured ratio or its inverse, what
-    is greater, less 1. Returns as text.
+    The error is the predicted over the measured ratio or its inverse, whichever is greater, less 1.
     """
     header = ("differ in", "publisher", "number", "pairs", "median error", "p90", "10 % apart", "faster one named")
     rows = []
@@ -240,9 +233,9 @@ def pair_table(pairs: Sequence[Pair]) -> tuple[tuple[str, ...], list[tuple[str, 
 
 @dataclass(frozen=True)
 class Score:
-    """How well ratios are predicted: pairs, quantiles of the error of the ratio, and pairs that differ and are right.
+    """Accuracy of predicted ratios: number of pairs, quantiles of the error, pairs that differ and are right.
 
-    ``named`` is the share of the pairs that differ in which the faster one is named; NaN if none differ [-].
+    ``named`` is the share of differing pairs whose faster run is predicted; NaN if none differ [-].
     """
 
     count: int
@@ -253,10 +246,7 @@ class Score:
 
     @classmethod
     def of(cls, pairs: Sequence[Pair], name: str) -> Score:
-        """Score of pairs in a number.
-
-        ``found``: pairs; those that do not print it are left out. ``name``: :data:`RATE` or :data:`TOKEN`.
-        """
+        """Score of pairs in a metric, :data:`RATE` or :data:`TOKEN`; pairs without it are skipped."""
         logs = np.log(np.array([one.ratios[name] for one in pairs if name in one.ratios]).reshape(-1, 2))
         if not len(logs):
             return cls(0, math.nan, math.nan, 0, math.nan)
@@ -274,10 +264,7 @@ class Score:
 
 
 def alike(scores: Sequence[Score]) -> Score:
-    """Score in which each publisher counts once: medians of the errors, and the mean of the shares.
-
-    ``scores``: one of each publisher.
-    """
+    """Score over publishers with equal weights: medians of the errors, and the mean of the shares."""
     own = [score for score in scores if score.count]
     shares = [score.named for score in own if not math.isnan(score.named)]
     return Score(
@@ -290,7 +277,7 @@ def alike(scores: Sequence[Score]) -> Score:
 
 
 def pair_lines(pairs: Sequence[Pair]) -> list[tuple[str, ...]]:
-    """A line for each pair and number, for a CSV file; the first is the header."""
+    """A CSV line for each pair and metric, after a header."""
     lines: list[tuple[str, ...]] = [
         ("publisher", "differ in", "first", "second", "first row", "second row", "number", "measured ratio",
          "predicted ratio")

@@ -1,4 +1,4 @@
-"""Published rows as plans beside their predictions: residuals that fits, bands and cross-validation work on."""
+"""Published rows as plans beside their predictions: the residuals of fits, bands and cross-validation."""
 
 from __future__ import annotations
 
@@ -35,36 +35,38 @@ from xlperf.measurements.training import training_plans
 
 NEVER_FITTED = "papers"
 UNSEEN = "unseen-"
-"""How the groups of rows begin that were read after the model was made: predicted once before anything was changed, and
-in no fit, band, rule, table of what was measured or choice."""
+"""Prefix of groups of rows read after the model was made: predicted once before any change, and excluded from fits,
+bands, rules, choices and the table of measured configurations.
+"""
 OTHER_MACHINES = "other-"
-"""How the groups of rows on machines beyond NVIDIA begin: they are fitted by line (``fit_machines``)."""
+"""Prefix of groups of rows on machines beyond NVIDIA, which are fitted by vendor line (``fit_machines``)."""
 READ_LATER = "-later"
-"""How the groups of those end that were read after the model was made: first predicted as unseen rows, then fitted."""
+"""Suffix of groups read after the model was made: first predicted as unseen rows, then fitted."""
 NEVER_FITTED_SOURCES = ("deepseek_infersim", "deepseek_infra")
 """Sources that are predicted and never fitted, beside the group of the papers."""
 NEVER_FITTED_ATTENTION = ("hybrid", "sparse")
-"""Attention whose models are predicted and never fitted: the scans of linear layers and the choice of tokens have one
-set of constants for all accelerators, and what they miss is not to be found in the constants of software."""
+"""Attention types that are predicted and never fitted: linear-attention scans and sparse token selection have one
+set of constants for all accelerators, and constants of software must not absorb their errors.
+"""
 QUANTITIES = (STEP_TIME, TIME_PER_TOKEN, FIRST_TOKEN)
 WEIGHT_OF_FIRST = 0.5
-"""Weight of a time to the first token beside a time per token. [-]"""
+"""Weight of a time to first token relative to a time per token. [-]"""
 _RESULT = {STEP_TIME: "step_time", TIME_PER_TOKEN: "tpot", FIRST_TOKEN: "ttft", MEMORY: "memory"}
-"""Result whose band holds for a quantity."""
+"""Result whose band applies to a quantity."""
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Deviations of published values, one entry per value that a row is quoted by.
+    """Deviations of published values, one entry per primary value of a row.
 
     - ``kind``: training or inference.
-    - ``row_ids``, ``group``, ``quantity``, ``software``, ``generation``, ``family``, ``model``: published row, what it
-      belongs to, which configuration it repeats (model, accelerator), and the shape of the layers of its model: the
-      same for DeepSeek-V3 and R1, and for a model with fewer layers.
+    - ``row_ids``, ``group``, ``quantity``, ``software``, ``generation``, ``family``, ``model``: published row, its
+      group, its configuration (model, accelerator), and the layer shape of its model: the same for DeepSeek-V3 and R1,
+      and for a model with fewer layers.
     - ``plan``: position of its plan [-].
-    - ``fitted``, ``by_models``: logarithm of predicted over measured time: with all rows in the fit; with those of its
-      model left out [-].
-    - ``band``: which band holds: the constants of the calibration without ``_low`` and ``_high``.
+    - ``fitted``, ``by_models``: logarithm of predicted over measured time: with all rows in the fit; with its model
+      left out [-].
+    - ``band``: constants of its band in the calibration, without ``_low`` and ``_high``.
     - ``low``, ``high``: ends of that band over the prediction, as times; NaN if there is none [-].
     """
 
@@ -88,11 +90,11 @@ class Errors:
 
     @property
     def configuration(self) -> np.ndarray:
-        """What counts once: software, model and accelerator."""
+        """Configuration, which counts once: software, model and accelerator."""
         return np.array([f"{a}/{b}" for a, b in zip(self.software, self.family, strict=True)], dtype=object)
 
     def weights(self, chosen: np.ndarray) -> Array:
-        """Weights of some of the entries in a fit: a configuration of n rows counts like the root of n. [-]"""
+        """Weights of selected entries in a fit: a configuration of n rows weighs as much as the root of n. [-]"""
         names = self.family.tolist()
         sizes = Counter(name for name, kept in zip(names, chosen.tolist(), strict=True) if kept)
         count = np.array([sizes[name] or 1 for name in names], dtype=np.float64)
@@ -100,33 +102,30 @@ class Errors:
         return np.where(chosen, share, 0.0)
 
     def num_rows(self, chosen: np.ndarray) -> int:
-        """Published rows that some of the entries come from."""
+        """Number of published rows among selected entries."""
         return len(set(self.row_ids[chosen].tolist()))
 
     def take(self, chosen: np.ndarray) -> Errors:
-        """Some entries: positions, or a mask."""
+        """Subset of the entries: positions, or a mask."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return Errors(**{name: value[chosen] if name != "kind" else value for name, value in values.items()})
 
     def covered(self, errors: Array) -> Array:
-        """1 if the measured time lies in the band under these errors, 0 where not, NaN without a band."""
+        """1 if the measured time lies in the band under these errors, 0 if not, NaN without a band."""
         ratio = np.exp(-errors)
         inside = ((self.low <= ratio) & (ratio <= self.high)).astype(np.float64)
         return np.where(np.isnan(self.low + self.high + errors), math.nan, inside)
 
 
 def configuration_weights(errors: Errors) -> Array:
-    """Weight of each entry: the entries of a configuration weigh 1 together. [-]
-
-    ``errors``: of published rows.
-    """
+    """Weight of each entry: the entries of a configuration weigh 1 together. [-]"""
     names = errors.configuration.tolist()
     sizes = Counter(names)
     return np.array([1.0 / sizes[name] for name in names])
 
 
 def weighted_quantile(values: Array, weight: Array, share: float) -> float:
-    """Quantile of values that weigh differently, interpolated between them; NaN if there is none.
+    """Weighted quantile, interpolated between the values; NaN if there is none.
 
     >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), np.array([1.0, 1.0, 2.0]), 0.5)
     2.0
@@ -148,13 +147,13 @@ def plans_of(published: Published, catalog: Catalog) -> PublishedPlans:
 
 
 def seen_rows(published: Published) -> Published:
-    """Published rows that were known when the model was made: all but those of unseen groups."""
+    """Published rows known when the model was made: all except unseen groups."""
     groups = published.text.get("group", [""] * len(published))  # rows of measured power have none
     return published.take([row for row, name in enumerate(groups) if not name.casefold().startswith(UNSEEN)])
 
 
 def plans_to_fit(published: Published, catalog: Catalog) -> PublishedPlans:
-    """Published rows as plans, excluding unseen ones, those of the papers and of machines that are fitted by line."""
+    """Published rows as plans, excluding unseen rows, papers and machines that are fitted by line."""
     known = seen_rows(published)
     groups = [group.casefold() for group in known.text["group"]]
     kept = [row for row, name in enumerate(groups) if name != NEVER_FITTED and not name.startswith(OTHER_MACHINES)]
@@ -168,7 +167,7 @@ def rows_of_machines(published: Published) -> Published:
 
 
 def may_be_fitted(plans: PublishedPlans, entries: Errors) -> np.ndarray:
-    """Errors that constants may be fitted on; sources and attention rows that are only predicted are excluded."""
+    """Mask of the errors that constants may be fitted on; prediction-only sources and attention types are excluded."""
     source = plans.published.text["source_id"]
     models = plans.catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
     attention = plans.catalog.tables["models"].text("attention_type")[models]
@@ -196,10 +195,7 @@ def log_errors(
 
 
 def errors_of(plans: PublishedPlans, quantities: Sequence[str] = QUANTITIES) -> Errors:
-    """Errors of published rows under the calibration of the catalog of their plans.
-
-    ``quantities``: what is compared.
-    """
+    """Errors of the given quantities of published rows under the calibration of their catalog."""
     errors, results = log_errors(plans, quantities)
     text, catalog = plans.published.text, plans.catalog
     of_plan = {text["row_id"][row]: plan for plan, row in reversed(list(enumerate(plans.index.tolist())))}
@@ -248,14 +244,14 @@ def _end_of_band(results: Table, end: str, quantity: np.ndarray, plan: np.ndarra
 
 
 def _shapes(plans: PublishedPlans) -> np.ndarray:
-    """Size of the layers of the model of each plan, as a name."""
+    """Layer shape of the model of each plan, as a name."""
     models = plans.catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
     shapes, _ = model_traits(plans.catalog)
     return np.array([layer_size(shapes[row]) for row in models.tolist()], dtype=object)
 
 
 def _bands(plans: PublishedPlans, results: Table) -> list[str]:
-    """Which band holds for each plan."""
+    """Name of the band that applies to each plan."""
     table, catalog = plans.plans, plans.catalog
     if plans.published.kind == "training":
         models = catalog.rows("models", table.text("model"), table, "model")
@@ -273,7 +269,7 @@ def aligned(errors: Mapping[tuple[str, str], float], entries: Errors) -> Array:
 
 
 def changed(table: Table, values: Mapping[int, float]) -> Table:
-    """A calibration table with other values in some rows."""
+    """Calibration table with new values in some rows."""
     column = np.array(table["value"], dtype=np.float64)
     column[list(values)] = list(values.values())
     return Table("calibration", {**table.columns, "value": column}, table.place)
@@ -288,9 +284,9 @@ def row_of_sheet(parameter: Parameter, value: float) -> FittedConstant:
 
 
 def users_of(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter]) -> np.ndarray:
-    """Entries whose predictions use each parameter, (parameters, entries), by the look-up of the engine.
+    """Mask of the entries whose predictions use each parameter, (parameters, entries), by the engine's look-up order.
 
-    ``parameters``: rows of a calibration sheet that has no others of their families that are as near.
+    The calibration has no other row of these families that is as specific as a parameter.
     """
     table = joined_tables(
         plans.catalog.tables["calibration"], calibration_table([row_of_sheet(one, one.first) for one in parameters])
@@ -320,10 +316,9 @@ def users_of(plans: PublishedPlans, entries: Errors, parameters: Sequence[Parame
 def published_problem(
     plans: PublishedPlans, entries: Errors, parameters: Sequence[Parameter], chosen: np.ndarray
 ) -> Problem:
-    """Parameters of the calibration sheet as a problem whose residuals are the errors of published rows.
+    """Least-squares problem of the parameters, with the errors of published rows as residuals.
 
-    ``plans``: rows as plans, with the calibration that the parameters replace rows of. ``parameters``: what is fitted.
-    ``chosen``: entries that are fitted; the others have weight 0.
+    The parameters replace rows of the calibration of ``plans``; entries outside ``chosen`` have weight 0.
     """
     rows = [row_of_sheet(one, one.first) for one in parameters]
     table = joined_tables(plans.catalog.tables["calibration"], calibration_table(rows))
@@ -351,7 +346,7 @@ def published_problem(
 
 
 def _evaluation(plans: PublishedPlans, entries: Errors) -> Callable[[Catalog], Array]:
-    """Errors of some entries as a function of the calibration."""
+    """Function from a calibration to the errors of some entries."""
     before, columns = predicted(plans), _followed(plans, entries)
 
     def errors(catalog: Catalog) -> Array:
@@ -369,7 +364,7 @@ def _evaluation(plans: PublishedPlans, entries: Errors) -> Callable[[Catalog], A
 
 
 def _followed(plans: PublishedPlans, entries: Errors) -> dict[str, np.ndarray]:
-    """Entries by the result that they are compared with."""
+    """Entries grouped by the result column of their comparison."""
     published = plans.published
     row_of = {name: row for row, name in enumerate(published.text["row_id"])}
     column = {}
@@ -382,7 +377,7 @@ def _followed(plans: PublishedPlans, entries: Errors) -> dict[str, np.ndarray]:
 
 
 def taken(plans: PublishedPlans, entries: Errors, chosen: np.ndarray) -> tuple[PublishedPlans, Errors]:
-    """Some entries, and the plans and published rows of those alone."""
+    """Selected entries, with the plans and published rows restricted to them."""
     some = entries.take(chosen)
     kept, place = np.unique(some.plan, return_inverse=True)
     rows, row_of = np.unique(plans.index[kept], return_inverse=True)
@@ -399,12 +394,14 @@ def taken(plans: PublishedPlans, entries: Errors, chosen: np.ndarray) -> tuple[P
 
 
 def colours_of(parameters: Sequence[Parameter]) -> np.ndarray:
-    """Parameters of one constant and precision are of one colour: a row depends on one of them."""
+    """Colours of parameters for finite differences: one per constant and precision, since a row depends on one of
+    them.
+    """
     kinds = [(one.family, one.constant, one.precision) for one in parameters]
     order = {kind: at for at, kind in enumerate(dict.fromkeys(kinds))}
     return np.array([order[kind] for kind in kinds], dtype=np.int64)
 
 
 def stored_precision(plans: PublishedPlans) -> list[str]:
-    """Precision that the constants of each plan are kept under."""
+    """Calibration precision of each plan."""
     return [shared_precision(str(name)) for name in plans.plans.filled("precision").tolist()]

@@ -1,8 +1,8 @@
-"""Constants of products and of attention that all accelerators share: the fall-back of machines never measured.
+"""GEMM and attention constants shared by all accelerators: the fallback of unmeasured machines.
 
-One fit over the measured kernels of all generations. Machines differ in their rates, capacities, node and power limit
-alone; precisions of products differ in the energy of an operation and in what their conversion costs, libraries of
-attention in their rate, in the start of a tile and in their launch.
+One fit over the measured kernels of all generations. Machines differ only in their rates, capacities, node and power
+limit; GEMM precisions differ in the energy of an operation and the cost of conversion, attention libraries in their
+rate, tile start-up and launch time.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _COMMON = (
 )
 _NARROW = ("energy_per_flop", "launch_time", "input_traffic")
 _USUAL_ENERGY = 2.4 * REFERENCE_ENERGY
-"""Energy of an operation of a product at 5 nm, random operands: what a fit starts from. [J/FLOP]"""
+"""Start value of the fit: energy of a GEMM operation at 5 nm with random operands. [J/FLOP]"""
 _PER_HALVING = 0.6
-"""Energy of an operation of half as many bits over it: what a fit starts from. [-]"""
+"""Start value of the fit: energy ratio of an operation at half the bits. [-]"""
 _PULL = 0.3
 _EVERY = 3
 _FIXED = {"compute_efficiency": 0.93, "boost_time": 1e-4}
 _STEP = 1e-6
 _GENERATIONS = ("ampere", "ada", "hopper", "blackwell")
-"""Generations with sweeps of shapes in libraries that their maker tuned. [-]"""
+"""Generations with sweeps of shapes in libraries that their vendor tuned. [-]"""
 _ODD = {("ada", FP8_BLOCK)}
 """Generations and precisions whose library reaches less than half of the usual rate. [-]"""
 _BLOCKS = (
@@ -71,11 +71,13 @@ LIBRARY_TILES = {
     ("hopper", FP8_BLOCK, DEEPGEMM, "any_tile_columns"): (1.0, _BLOCKS),
     ("hopper", ANY, ANY, "least_tile_rows"): (64.0, _WARP_GROUPS),
 }
-"""Tiles of libraries without the usual ones, by generation, precision, software and constant, and the source. [-]"""
+"""Tile sets of libraries that differ from the default, by generation, precision, software and constant, and the source.
+[-]
+"""
 
 
 def tiles_of(generation: str, precision: str, software: str) -> dict[str, float]:
-    """Constants of :data:`LIBRARY_TILES` that hold for kernels of a generation, precision and software."""
+    """Constants of :data:`LIBRARY_TILES` for kernels of a generation, precision and software."""
     key = generation, precision, software
     return {
         name: value
@@ -94,20 +96,19 @@ _ATTENTION = {
     "serial_share": 0.1,
     "launch_time": 1.3e-5,
 }
-"""What a fit of attention starts from and is pulled towards: kernels of an engine, of which most rows are."""
+"""Start values and pooling targets of the attention fit: kernels of the engine with the most rows."""
 _OF_LIBRARIES = {
     ANY: {"compute_efficiency": 0.7, "tile_time": 3e-6, "launch_time": 8e-6},
     FLASH_2: {"compute_efficiency": 0.5},
 }
-"""The same for constants that other libraries have of their own."""
+"""Start values and pooling targets of the constants specific to other libraries."""
 
 
 def shared_products(rows: KernelRows, weights: Array, catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Constants of matrix products for any generation, fitted on the rows of all.
+    """GEMM constants for any generation, by precision, fitted on the rows of all generations.
 
-    ``rows``: measured products; those of one library apart are not fitted. ``weights``: weight of each row; 0 where it
-    is held back. ``date``: date that the constants carry. Of generation any, by precision; formats without measurements
-    take FP8's steps once more.
+    Rows of libraries with separate constants are excluded; a row of weight 0 is held out. Formats without measurements
+    repeat the step from 16 bits to FP8.
     """
     odd = [key in _ODD for key in zip(rows.generation, rows.precision, strict=True)]
     usual = _usual(rows) & np.array([word == ANY for word in rows.software]) & ~np.array(odd)
@@ -121,18 +122,16 @@ def shared_products(rows: KernelRows, weights: Array, catalog: Catalog, date: st
 
 
 def shared_attention(rows: KernelRows, weights: Array, catalog: Catalog, date: str) -> list[FittedConstant]:
-    """Constants of flash attention for any generation and precision, fitted on the rows of all.
+    """Flash-attention constants for any generation and precision, by library, fitted on all forward rows.
 
-    ``rows``: measured attention, forward. ``weights``: weight of each row; 0 if it is held back. ``date``: date that
-    the constants carry. Of generation any, by library: those of the engine hold for all if no other library is among
-    the rows.
+    A row of weight 0 is held out. The engine's constants apply to all libraries if the rows contain no other.
     """
     fit = _Fit(rows, _usual(rows), weights, catalog, [(ANY, word) for word in rows.software])
     return fit.sheet_rows(fit.solved(_attention_parameters({software for _, software in fit.keys}), dict), date)
 
 
 def library_tiles(date: str) -> list[FittedConstant]:
-    """Rows of the calibration sheet for libraries without the usual tiles: read in their code, not fitted."""
+    """Calibration rows of libraries with other tile sets than the default: read from their code, not fitted."""
     return [
         FittedConstant(
             "gemm",
@@ -154,7 +153,7 @@ def library_tiles(date: str) -> list[FittedConstant]:
 
 
 class _Fit:
-    """Measured kernels of one family, which of them are fitted, and the precision and software that each is of."""
+    """Measured kernels of one family, the mask of fitted rows, and the precision and software of each."""
 
     def __init__(
         self, rows: KernelRows, usual: np.ndarray, weights: Array, catalog: Catalog, keys: Sequence[Key]
@@ -170,7 +169,7 @@ class _Fit:
     def solved(
         self, parameters: Sequence[Parameter], completed: Callable[[dict[Key, dict[str, Array]]], Values]
     ) -> dict[Key, dict[str, Array]]:
-        """Constants by precision and software, with those that ``completed`` derives."""
+        """Fitted constants by precision and software, including constants that ``completed`` derives."""
 
         def constants(trials: Array, keys: Sequence[Key]) -> Constants:
             return _by_row(self.rows.family, completed(_by_key(parameters, trials)), keys)
@@ -215,7 +214,7 @@ def _usual(rows: KernelRows) -> np.ndarray:
 
 
 def _parameter(family: str, name: str, centre: float, precision: str = ANY, software: str = ANY) -> Parameter:
-    """A constant of any generation."""
+    """A parameter for any generation."""
     high = 1.0 if name in ("compute_efficiency", "memory_efficiency") else math.nan
     fixed = family == "gemm" and precision == ANY and name in _FIXED
     return Parameter(family, name, ANY, precision, software, centre, math.nan, high, -1, centre, _PULL, fixed)
@@ -257,7 +256,7 @@ def _by_key(parameters: Sequence[Parameter], values: Array) -> dict[Key, dict[st
 
 
 def _with_formats(result: dict[Key, dict[str, Array]]) -> dict[Key, dict[str, Array]]:
-    """With FP4, which has the conversion of FP8 and its step of energy once more if it was not measured."""
+    """Constants with FP4 added if it was not measured: FP8's conversion, and its energy step applied once more."""
     narrow = result.get(("fp8", ANY))
     if narrow is not None:
         energy = narrow["energy_per_flop"]
@@ -269,7 +268,7 @@ def _with_formats(result: dict[Key, dict[str, Array]]) -> dict[Key, dict[str, Ar
 
 
 def _by_row(family: str, values: Values, keys: Sequence[Key]) -> Constants:
-    """Constants of each row, (rows, 1) or (rows, trials): what holds for all, then those of its precision, software."""
+    """Constants of each row, (rows, 1) or (rows, trials); its precision and software override the general ones."""
     by_name = {
         name: np.array([[inside_value(family, name, one.default)]])
         for name, one in declared_constants()[family].items()

@@ -1,9 +1,8 @@
-"""Rows read after the model was made: what was predicted of them first beside what is predicted today.
+"""Rows read after the model was made: first prediction beside today's prediction.
 
-``unseen_first.csv`` holds a line per row and metric, written once, with the reading that it belongs to (``group``) and
-the commit of the tree that predicted it, before anything was changed with the rows in sight. The first predictions are
-an honest error; those of today are not, where something was changed since that these rows pointed at, or where rows of
-an earlier reading are in the fit of their machines.
+``unseen_first.csv`` has a line per row and metric, written once, with the batch of new rows (``group``) and the commit
+that predicted it, before any change with the rows in sight. The first predictions are an unbiased test. Today's errors
+are biased if a later change responded to these rows, or if an earlier batch is in the fit of their machines.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _LEDGER = "unseen_first.csv"
 class Prediction:
     """A prediction of a published value in its units: value and ends of the 80 % band; NaN if there is none.
 
-    ``group``: the reading that its row belongs to.
+    ``group``: the batch of its row.
     """
 
     predicted: float
@@ -42,7 +41,7 @@ class Prediction:
 
 @cache
 def first_predictions() -> dict[tuple[str, str, str], Prediction]:
-    """First predictions of unseen rows by (kind, row, metric); none in an installed package, which has no ledger."""
+    """First predictions of unseen rows by (kind, row, metric); empty in an installed package, which has no ledger."""
     by_name: dict[tuple[str, str, str], Prediction] = {}
     if not resources.table(f"calibrate/{_LEDGER}").exists():
         return by_name
@@ -53,10 +52,10 @@ def first_predictions() -> dict[tuple[str, str, str], Prediction]:
 
 
 def unseen_table(records: Sequence[Record]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Errors of rows that were read later by reading, source and quantity, as first predicted and as predicted today.
+    """Errors of rows read later by batch, source and quantity, as first predicted and as predicted today.
 
-    ``records``: of all published rows; those that no reading has are left out. Returns header and lines; a reading of
-    several sources has a line of its own. A row without a first prediction counts in the column of today alone.
+    Records outside every batch are skipped; a batch of several sources has a separate total line. A row without a first
+    prediction counts in today's column alone. Returns header and lines.
     """
     names: dict[tuple[str, str, str], list[Record]] = {}
     for one in records if first_predictions() else ():
@@ -77,7 +76,7 @@ def unseen_table(records: Sequence[Record]) -> tuple[tuple[str, ...], list[tuple
 
 
 def _words(records: Sequence[Record], predictions: Sequence[Prediction | None]) -> tuple[str, ...]:
-    """How many were predicted, median and p90 of the errors, bias, and the share in the band."""
+    """Cells of a table: number of predictions, median and p90 of the errors, bias, and share in the band."""
     ratios, inside = [], []
     for record, given in zip(records, predictions, strict=True):
         if given is None or math.isnan(given.predicted):

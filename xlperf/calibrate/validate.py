@@ -53,7 +53,8 @@ _ORDER = {
 
 @dataclass(frozen=True)
 class Summary:
-    """Errors of some records. ``coverage`` and ``in_band`` are shares; errors are fractions, NaN if none is known.
+    """Errors of a group of records. ``coverage`` and ``in_band`` are shares; errors are fractions, NaN if none is
+    known.
 
     ``in_band`` is the share of the predicted values whose measurement lies in the 80 % band, NaN without bands.
     """
@@ -70,7 +71,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The worst value of a statistic that is accepted for a group.
+    """The worst acceptable value of a statistic for a group.
 
     ``metric`` is a published column, or a quantity (step time, layer time, memory, time per token, time to first
     token) of the primary records; blank for all of them.
@@ -82,7 +83,7 @@ class Tolerance:
     bound: float
 
     def missed(self, summary: Summary) -> bool:
-        """Whether a summary is worse; not for one without predictions, unless coverage is asked for."""
+        """Whether a summary is worse; never for a summary without predictions, unless the statistic is coverage."""
         value = getattr(summary, self.statistic)
         worse = value < self.bound if self.statistic in ("coverage", "in_band", "count") else value > self.bound
         return bool(worse)
@@ -90,16 +91,15 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """Records of published rows and the tolerances that they are held to."""
+    """Records of published rows, and their tolerances."""
 
     records: tuple[Record, ...]
     tolerances: tuple[Tolerance, ...]
 
     def summaries(self, *keys: str, primary: bool = True) -> list[Summary]:
-        """Errors by attributes of the records.
+        """Errors grouped by attributes of the records: group, quantity, source_id, accelerator, metric.
 
-        ``*keys``: names of attributes: group, quantity, source_id, accelerator, metric. ``primary``: whether to count a
-        row once per quantity.
+        ``primary`` counts a row once per quantity.
         """
         groups: dict[tuple[str, ...], list[Record]] = {}
         for record in self.records:
@@ -108,7 +108,7 @@ class ValidationReport:
         return [summary(key, records) for key, records in groups.items()]
 
     def missed(self) -> list[str]:
-        """One line for each tolerance that is missed."""
+        """One line for each tolerance that is exceeded."""
         lines = []
         for tolerance in self.tolerances:
             chosen = [record for record in self.records if _concerns(tolerance, record)]
@@ -125,11 +125,11 @@ class ValidationReport:
 
     @property
     def exit_code(self) -> int:
-        """0, or 1 if a tolerance is missed."""
+        """0, or 1 if a tolerance is exceeded."""
         return 1 if self.missed() else 0
 
     def csv_text(self) -> str:
-        """A line per row and metric; an error without prediction is blank and its reason says why."""
+        """A CSV line per row and metric; a row without prediction has a blank error and a reason."""
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(CSV_COLUMNS)
@@ -145,7 +145,7 @@ class ValidationReport:
         return stream.getvalue()
 
     def refusals(self) -> list[tuple[str, str, int]]:
-        """Why rows have no prediction: (source, reason, rows), the most frequent first."""
+        """Reasons for missing predictions: (source, reason, rows), the most frequent first."""
         seen: Counter[tuple[str, str]] = Counter()
         rows = {(record.source_id, record.row_id): record for record in self.records if not record.covered}
         for (source, _), record in rows.items():
@@ -170,7 +170,7 @@ class ValidationReport:
         return names
 
     def refused_table(self) -> str:
-        """Markdown table of why rows have no prediction, by count, with its markers."""
+        """Markdown table of the reasons for missing predictions, by count, with its markers."""
         lines = ["<!-- refused: begin -->", "| rows | source | why |", "|---:|---|---|"]
         lines += [f"| {number} | {source} | {reason} |" for source, reason, number in self.refusals()]
         return "\n".join([*lines, "<!-- refused: end -->"]) + "\n"
@@ -235,10 +235,7 @@ def summary(key: Sequence[str], records: Iterable[Record]) -> Summary:
 def records_of(
     published: Sequence[Published], catalog: Catalog, progress: Callable[[int], None] | None = None
 ) -> list[Record]:
-    """Predict published rows.
-
-    ``published``: rows as read. ``progress``: called with the number of rows of each block that is done.
-    """
+    """Predict published rows; ``progress`` receives the number of rows of each finished block."""
     records = []
     for rows in published:
         if rows.kind == POWER:
@@ -250,9 +247,9 @@ def records_of(
 
 
 def read_tolerances(path: Path) -> tuple[Tolerance, ...]:
-    """Sheet ``tolerances`` of a workbook: group, metric, statistic, bound; no rows if there is none.
+    """Sheet ``tolerances`` of a workbook: group, metric, statistic, bound; empty if there is none.
 
-    Raises InputError when a statistic is unknown or a bound is no number.
+    Raises InputError if a statistic is unknown or a bound is no number.
     """
     sheet = sheet_rows(path, "tolerances", "statistic")
     if sheet is None:
@@ -287,15 +284,13 @@ def validate(
     leave_out: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> ValidationReport:
-    """Predict published rows and compare.
+    """Predict published rows and compare them with their measurements.
 
-    ``sources``: CSV files or workbooks of published rows, or of plans with measured columns (``measured step time (s)``
-    ...); default: the shipped ``validation.xlsx``. ``leave_out``: accelerator or generation of them, software, or
-    source_id, whose measurements are taken out of the calibration, which is fitted again; only its rows are then
-    predicted.
-    ``progress``: called with the number of rows of each block that is done. Returns held to the tolerances of the first
-    workbook given, else to the shipped ones; to none with ``leave_out``. Raises InputError when a file cannot be read,
-    or a row says something impossible.
+    ``sources`` are CSV files or workbooks of published rows, or of plans with measured columns
+    (``measured step time (s)`` ...); default: the shipped ``validation.xlsx``. ``leave_out`` (accelerator, generation,
+    software or source_id) refits the calibration without these measurements and predicts only their rows, without
+    tolerances; otherwise the tolerances of the first workbook apply, or the shipped ones. Raises InputError for an
+    unreadable file or an impossible row.
     """
     shipped = workbook("validation.xlsx")
     paths = [Path(source) for source in sources] if sources else [shipped]
@@ -340,7 +335,7 @@ def _check_names(published: Sequence[Published], paths: Sequence[Path]) -> None:
 
 @dataclass(frozen=True)
 class Compared:
-    """Median absolute relative errors of the step time of some rows, as fractions: predicted, and by constant MFU."""
+    """Median absolute relative errors of the step time, as fractions: by prediction, and by constant MFU."""
 
     key: str
     count: int
@@ -349,19 +344,16 @@ class Compared:
 
     @property
     def behind(self) -> float:
-        """By how much the prediction is worse than the baseline; negative if it is better."""
+        """Error of the prediction less the error of the baseline; negative if the prediction is better."""
         return self.predicted - self.constant_mfu
 
 
 def against_constant_mfu(published: Sequence[Published], catalog: Catalog, by: str = "group") -> list[Compared]:
-    """Predictions beside those of one constant MFU per accelerator and precision, fitted on the very rows.
+    """Predictions beside a constant-MFU baseline per accelerator and precision, fitted on the very rows it predicts.
 
-    The constant of a group (or source), accelerator and precision is the median of the MFU that the rows reached, by
-    the count of operations that predictions use; it is given every row that it is judged by. Rows of ``group`` papers
-    and of unseen groups are left out, as in fits.
-
-    ``published``: rows as read; those of training are compared. ``by``: what rows are put together. Returns one per
-    group or source with a prediction, in alphabetical order.
+    The constant is the median MFU of the rows of a group (or source, by ``by``), accelerator and precision, with the
+    operation count of the predictions. Rows of ``group`` papers and of unseen groups are excluded, as in fits. Returns
+    one result per group or source with a prediction, in alphabetical order.
     """
     names: dict[str, dict[tuple[str, str], list[tuple[float, float]]]] = {}
     for rows in published:
@@ -396,12 +388,11 @@ def against_constant_mfu(published: Sequence[Published], catalog: Catalog, by: s
 
 
 def parameter_faults(catalog: Catalog) -> list[Fault]:
-    """Models whose computed parameters are not the stated ones, in total and active per token.
+    """Models whose computed total or active parameters differ from the stated ones by more than :data:`TOLERANCE`.
 
-    Publishers count the active parameters with or without the input embedding, which is a look-up; either will do.
-    A count stated in few digits may differ by a unit of the last: some publishers round down.
-
-    Returns one for each count that differs by more than :data:`TOLERANCE`, in the order of the sheet.
+    Publishers count the active parameters with or without the input embedding, which is a look-up; either is accepted.
+    A count stated in few digits may differ by a unit of the last: some publishers round down. Results are in sheet
+    order.
     """
     table = catalog.tables["models"]
     models, unmodelled = catalog_models(catalog)
