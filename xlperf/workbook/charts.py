@@ -231,7 +231,7 @@ class Cells:
         """The name of a series."""
         reference = self.texts()
         if self.known is not None:
-            reference.f = reference.f.replace("$", "")
+            reference.f = self.address.replace("$", "")
         return SeriesLabel(strRef=reference)
 
     def numbers(self) -> NumRef:
@@ -366,34 +366,14 @@ def longest(labels: Cells) -> int:
 
 # One colour per part, the same in every chart of every report.
 COLOURS = {
-    "time_forward": BLUE,
-    "time_backward": SKY,
-    "time_recompute": "A9C7DB",
-    "time_tensor_parallel": ORANGE,
-    "time_context_parallel": YELLOW,
-    "time_expert_parallel": PURPLE,
-    "time_pipeline_communication": "7A4B8C",
-    "time_pipeline_bubble": VERMILION,
-    "time_data_parallel": GREEN,
-    "time_optimizer": DARK,
-    "time_overhead": "B8C1CA",
-    "time_matrix": BLUE,
-    "time_attention": SKY,
-    "time_vector": DARK,
-    "time_communication": ORANGE,
-    "prefill_time": ORANGE,
-    "decode_time": BLUE,
-    "memory_weights": BLUE,
-    "memory_gradients": SKY,
-    "memory_optimizer": GREEN,
-    "memory_activations": ORANGE,
-    "memory_kv_cache": GREEN,
-    "memory_reserve": "B8C1CA",
-    "memory_capacity": VERMILION,
-    "mfu": BLUE,
-    "hfu": SKY,
-    "other": "D8DEE4",
-}
+    "time_forward": BLUE, "time_backward": SKY, "time_recompute": "A9C7DB", "time_tensor_parallel": ORANGE,
+    "time_context_parallel": YELLOW, "time_expert_parallel": PURPLE, "time_pipeline_communication": "7A4B8C",
+    "time_pipeline_bubble": VERMILION, "time_data_parallel": GREEN, "time_optimizer": DARK, "time_overhead": "B8C1CA",
+    "time_matrix": BLUE, "time_attention": SKY, "time_vector": DARK, "time_communication": ORANGE,
+    "prefill_time": ORANGE, "decode_time": BLUE, "memory_weights": BLUE, "memory_gradients": SKY,
+    "memory_optimizer": GREEN, "memory_activations": ORANGE, "memory_kv_cache": GREEN, "memory_reserve": "B8C1CA",
+    "memory_capacity": VERMILION, "mfu": BLUE, "hfu": SKY, "other": "D8DEE4",
+}  # fmt: skip
 _SPARE = ("6F4E7C", "9DD866", "CA472F", "0B84A5", "F6C85F", "FFA056", "8DDDD0", "5E6B78")
 
 
