@@ -22,10 +22,9 @@ from xlperf.workbook.charts import (
     Points,
     axis_number,
     bars_in_a_limit,
-    curves,
+    curve_chart,
     horizontal_bars,
     log_axis,
-    log_scatter,
     tornado,
     waterfall,
 )
@@ -96,15 +95,17 @@ def _drawn(book: Workbook) -> dict[str, tuple[str, ...]]:
     add(
         "log scatter",
         along,
-        lambda c: log_scatter(
-            "Throughput against speed", points(c), x_title="token/s for a user", y_title="token/s", size=SIZE
+        lambda c: curve_chart(
+            "Speed", points(c), x_title="token/s for a user", y_title="token/s", x_log=True, y_log=True, size=SIZE
         ),
         seven,
     )
     add(
         "curves",
         along,
-        lambda c: curves("Curves", points(c), x_title="x", y_title="y", x_number="#,##0", y_number="#,##0", size=SIZE),
+        lambda c: curve_chart(
+            "Curves", points(c), x_title="x", y_title="y", x_number="#,##0", y_number="#,##0", size=SIZE
+        ),
         seven,
     )
     add(

@@ -7,11 +7,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from openpyxl.chart import BarChart, ScatterChart
+from openpyxl.chart import BarChart, LineChart, ScatterChart
 from openpyxl.chart.data_source import (
     AxDataSource,
     NumData,
@@ -22,6 +22,7 @@ from openpyxl.chart.data_source import (
     StrRef,
     StrVal,
 )
+from openpyxl.chart.label import DataLabelList
 from openpyxl.chart.layout import Layout, ManualLayout
 from openpyxl.chart.marker import DataPoint, Marker
 from openpyxl.chart.series import Series, SeriesLabel, XYSeries
@@ -29,6 +30,7 @@ from openpyxl.chart.shapes import GraphicalProperties
 from openpyxl.chart.text import RichText, Text
 from openpyxl.chart.title import Title
 from openpyxl.drawing.line import LineProperties
+from openpyxl.drawing.spreadsheet_drawing import AnchorMarker, TwoCellAnchor
 from openpyxl.drawing.text import (
     CharacterProperties,
     Font,
@@ -37,7 +39,7 @@ from openpyxl.drawing.text import (
     RegularTextRun,
     RichTextProperties,
 )
-from openpyxl.utils import get_column_letter, quote_sheetname
+from openpyxl.utils import get_column_letter, quote_sheetname, range_boundaries
 
 from xlperf.base.arrays import added
 from xlperf.base.units import MILLION
@@ -53,6 +55,18 @@ _WIDE_RANGE = 300.0
 """Highest over lowest value from which on a logarithmic axis is labelled at powers of ten, else at doublings. [-]"""
 _STEPS_ACROSS = 6
 """Labels of a linear axis, about. [-]"""
+
+
+def line(colour_: str = "", width: float | None = None, dash: Any = None) -> LineProperties:
+    """A line of a width in points; none without a colour."""
+    if not colour_:
+        return LineProperties(noFill=True)
+    return LineProperties(solidFill=colour_, w=None if width is None else round(width * 12700), prstDash=dash)
+
+
+def area(fill: str = "", edge: LineProperties | None = None) -> GraphicalProperties:
+    """An area of a colour, or without one, and its edge."""
+    return GraphicalProperties(solidFill=fill, ln=edge) if fill else GraphicalProperties(noFill=True, ln=edge)
 
 
 def characters(size: float, colour_: str, bold: bool) -> CharacterProperties:
@@ -80,21 +94,32 @@ def title(words: str, size: float, colour_: str, bold: bool, x: float | None = N
 
 
 def draw_axis(
-    axis: Any, words: str, number: str | None = None, lines: bool = False, degrees: float = 0, size: float = 9
+    axis: Any,
+    words: str = "",
+    number: str | None = None,
+    lines: bool = False,
+    *,
+    degrees: float = 0,
+    size: float = 9,
+    ink: str = INK,
+    rule: tuple[str, float] = ("9AA5B1", 0.5),
+    low: bool = True,
 ) -> None:
-    """Show an axis in the style of all charts."""
+    """Show an axis: its title, its labels in a size and colour, its rule and its grid lines.
+
+    ``low``: labels stay at the edge where values are below 0.
+    """
     axis.delete = False
-    axis.txPr = text(size, degrees=degrees)
+    axis.txPr = text(size, ink, degrees=degrees)
     axis.title = title(words, 9, MUTED, False) if words else None
-    axis.majorTickMark = "none"
-    axis.minorTickMark = "none"
-    axis.tickLblPos = "low"
-    axis.graphicalProperties = GraphicalProperties(ln=LineProperties(solidFill="9AA5B1", w=6350))
+    axis.majorTickMark = axis.minorTickMark = "none"
+    axis.tickLblPos = "low" if low else None
+    axis.graphicalProperties = GraphicalProperties(ln=line(*rule))
     if number is not None:
         axis.number_format = number
         axis.numFmt.sourceLinked = False
     if lines:
-        axis.majorGridlines.spPr = GraphicalProperties(ln=LineProperties(solidFill="E6EAEE", w=6350))
+        axis.majorGridlines.spPr = GraphicalProperties(ln=line("E6EAEE", 0.5))
     else:
         axis.majorGridlines = None
 
@@ -171,31 +196,43 @@ SERIES = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, DARK, "6B5B00", "7A4B8C",
 
 @dataclass(frozen=True)
 class Cells:
-    """Cells of one column that a chart refers to, and their cached values."""
+    """Cells of one column that a chart refers to, and their cached values: of ``known`` where they are formulas."""
 
     sheet: Worksheet
     column: int
     first: int
     last: int
+    known: Mapping[tuple[str, str], Any] | None = None  # value by title of the sheet and coordinate
 
     @property
     def address(self) -> str:
         """``'step time'!$B$5:$B$20``."""
         letter = get_column_letter(self.column)
         start = f"${letter}${self.first}"
-        area = start if self.first == self.last else f"{start}:${letter}${self.last}"
-        return f"{quote_sheetname(self.sheet.title)}!{area}"
+        cells = start if self.first == self.last else f"{start}:${letter}${self.last}"
+        return f"{quote_sheetname(self.sheet.title)}!{cells}"
 
     @property
     def values(self) -> list[Any]:
         """Values of the cells."""
-        return [self.sheet.cell(row, self.column).value for row in range(self.first, self.last + 1)]
+        cells = [self.sheet.cell(row, self.column) for row in range(self.first, self.last + 1)]
+        known = self.known
+        if known is None:
+            return [cell.value for cell in cells]
+        return [known.get((self.sheet.title, cell.coordinate)) for cell in cells]
 
     def texts(self) -> StrRef:
         """A reference with its text cached."""
         values = self.values
         points = [StrVal(idx=i, v=str(value)) for i, value in enumerate(values) if value is not None]
         return StrRef(f=self.address, strCache=StrData(ptCount=len(values), pt=points))
+
+    def name(self) -> SeriesLabel:
+        """The name of a series."""
+        reference = self.texts()
+        if self.known is not None:
+            reference.f = self.address.replace("$", "")
+        return SeriesLabel(strRef=reference)
 
     def numbers(self) -> NumRef:
         """A reference with its numbers cached."""
@@ -205,12 +242,13 @@ class Cells:
             for i, value in enumerate(values)
             if isinstance(value, int | float) and not isinstance(value, bool)
         ]
-        code = self.sheet.cell(self.first, self.column).number_format
+        code = self.sheet.cell(self.first, self.column).number_format if self.known is None else "General"
         return NumRef(f=self.address, numCache=NumData(formatCode=code, ptCount=len(values), pt=points))
 
 
-def frame(chart: Any, words: str, width: float, height: float) -> None:
+def frame(chart: Any, words: str, size: tuple[float, float]) -> None:
     """Give a chart its size, its title at the top left, its legend below and a thin frame."""
+    width, height = size
     chart.width, chart.height = width, height
     fits = (width - 0.6) / (0.0195 * max(len(words), 1))  # points at which the title is as wide as the chart
     chart.title = title(words, min(12.0, max(round(fits), 8.0)), NAVY, True, 0.012, 0.25 / height)
@@ -219,24 +257,45 @@ def frame(chart: Any, words: str, width: float, height: float) -> None:
     chart.legend.txPr = text(9)
     chart.roundedCorners = False
     chart.display_blanks = "gap"
-    chart.graphical_properties = GraphicalProperties(solidFill="FFFFFF", ln=LineProperties(solidFill=RULE, w=6350))
-    chart.plot_area.graphicalProperties = GraphicalProperties(noFill=True)
+    chart.graphical_properties = area("FFFFFF", line(RULE, 0.5))
+    chart.plot_area.graphicalProperties = area()
 
 
 def place_plot(chart: Any, left: float, top: float, right: float, bottom: float) -> None:
     """Place the area inside the axes."""
     width, height = chart.width, chart.height
-    chart.layout = Layout(
-        manualLayout=ManualLayout(
-            layoutTarget="inner",
-            xMode="edge",
-            yMode="edge",
-            x=left / width,
-            y=top / height,
-            w=(width - left - right) / width,
-            h=(height - top - bottom) / height,
-        )
-    )
+    within = left / width, top / height, (width - left - right) / width, (height - top - bottom) / height
+    chart.layout = _layout(within, "inner")
+
+
+Shares = tuple[float, float, float, float]
+"""Left, top, width and height as shares of a chart."""
+
+
+def _layout(shares: Shares, target: Any = None) -> Layout:
+    x, y, w, h = shares
+    return Layout(ManualLayout(layoutTarget=target, xMode="edge", yMode="edge", x=x, y=y, w=w, h=h))
+
+
+def place_over(chart: Any, sheet: Any, cells: str, plot: Shares, legend: Shares | str = "") -> None:
+    """Put a chart without a title and a frame over cells; ``legend``: its side or its place, or none."""
+    edges: Any = range_boundaries(cells)
+    first, top, last, bottom = edges
+    chart.anchor = TwoCellAnchor(editAs="oneCell")
+    chart.anchor._from = AnchorMarker(col=first - 1, row=top - 1, rowOff=40000)
+    chart.anchor.to = AnchorMarker(col=last, row=bottom)
+    chart.title, chart.roundedCorners, chart.display_blanks = None, False, "gap"
+    chart.graphical_properties = area("", line())
+    chart.plot_area.graphicalProperties = area("", line())
+    if not legend:
+        chart.legend = None
+    else:
+        side = isinstance(legend, str)
+        chart.legend.txPr, chart.legend.overlay = text(), not side
+        chart.legend.position = legend if side else "r"
+        chart.legend.layout = None if isinstance(legend, str) else _layout(legend)
+    chart.layout = _layout(plot, "inner")
+    sheet.add_chart(chart)
 
 
 def legend_height(chart: Any) -> float:
@@ -253,52 +312,42 @@ def legend_height(chart: Any) -> float:
     return 0.35 + 0.45 * max(lines, 1)
 
 
-def label_series(header: Cells, labels: Cells, values: Cells) -> Series:
+def label_series(header: Cells, labels: Cells, values: Cells) -> Any:
     """Values over labels, for bars and lines."""
     return Series(
         idx=0,
         order=0,
-        tx=SeriesLabel(strRef=header.texts()),
+        tx=header.name(),
         cat=AxDataSource(strRef=labels.texts()),
         val=NumDataSource(numRef=values.numbers()),
     )
 
 
-def bar_series(header: Cells, labels: Cells, values: Cells, colour: str) -> Series:
-    """Bars of one colour, whatever their sign."""
+def bar_series(header: Cells, labels: Cells, values: Cells, look: GraphicalProperties) -> Any:
+    """Bars of one look, whatever their sign."""
     series = label_series(header, labels, values)
-    series.graphicalProperties = GraphicalProperties(solidFill=colour, ln=LineProperties(noFill=True))
-    series.invertIfNegative = False
+    series.graphicalProperties, series.invertIfNegative = look, False
     return series
 
 
-def point_series(header: Cells, x: Cells, y: Cells) -> XYSeries:
-    """Values over numbers."""
-    return XYSeries(
-        idx=0,
-        order=0,
-        tx=SeriesLabel(strRef=header.texts()),
-        xVal=AxDataSource(numRef=x.numbers()),
-        yVal=NumDataSource(numRef=y.numbers()),
-    )
-
-
-def bar_chart(words: str, kind: str, size: tuple[float, float], grouping: str, overlap: int, gap: int = 45) -> Any:
-    """A bar chart without series: ``kind`` is bar (horizontal) or col."""
+def bar_chart(
+    words: str, kind: str, size: tuple[float, float] | None, grouping: str, overlap: int, gap: int = 45
+) -> Any:
+    """A bar chart without series: ``kind`` is bar (horizontal) or col; no frame without a size."""
     chart: Any = BarChart()
     chart.type = kind
-    frame(chart, words, *size)
+    if size is not None:
+        frame(chart, words, size)
     chart.grouping, chart.overlap, chart.gapWidth = grouping, overlap, gap
     return chart
 
 
-def scatter_chart(words: str, size: tuple[float, float]) -> Any:
-    """A scatter chart without series."""
-    chart: Any = ScatterChart()
-    chart.style = None
-    chart.scatterStyle = "lineMarker"
-    frame(chart, words, *size)
-    return chart
+def label_values(series: Any, position: str, ink: str = INK, bold: bool = False) -> None:
+    """Show values at bars and points, in the format of their cells."""
+    series.dLbls = DataLabelList(
+        showVal=True, showSerName=False, showCatName=False, showLegendKey=False, showPercent=False,
+        showLeaderLines=False, dLblPos=position, txPr=text(9, ink, bold),
+    )  # fmt: skip
 
 
 def draw_horizontal_axes(chart: Any, axis_title: str, number: str) -> None:
@@ -317,34 +366,14 @@ def longest(labels: Cells) -> int:
 
 # One colour per part, the same in every chart of every report.
 COLOURS = {
-    "time_forward": BLUE,
-    "time_backward": SKY,
-    "time_recompute": "A9C7DB",
-    "time_tensor_parallel": ORANGE,
-    "time_context_parallel": YELLOW,
-    "time_expert_parallel": PURPLE,
-    "time_pipeline_communication": "7A4B8C",
-    "time_pipeline_bubble": VERMILION,
-    "time_data_parallel": GREEN,
-    "time_optimizer": DARK,
-    "time_overhead": "B8C1CA",
-    "time_matrix": BLUE,
-    "time_attention": SKY,
-    "time_vector": DARK,
-    "time_communication": ORANGE,
-    "prefill_time": ORANGE,
-    "decode_time": BLUE,
-    "memory_weights": BLUE,
-    "memory_gradients": SKY,
-    "memory_optimizer": GREEN,
-    "memory_activations": ORANGE,
-    "memory_kv_cache": GREEN,
-    "memory_reserve": "B8C1CA",
-    "memory_capacity": VERMILION,
-    "mfu": BLUE,
-    "hfu": SKY,
-    "other": "D8DEE4",
-}
+    "time_forward": BLUE, "time_backward": SKY, "time_recompute": "A9C7DB", "time_tensor_parallel": ORANGE,
+    "time_context_parallel": YELLOW, "time_expert_parallel": PURPLE, "time_pipeline_communication": "7A4B8C",
+    "time_pipeline_bubble": VERMILION, "time_data_parallel": GREEN, "time_optimizer": DARK, "time_overhead": "B8C1CA",
+    "time_matrix": BLUE, "time_attention": SKY, "time_vector": DARK, "time_communication": ORANGE,
+    "prefill_time": ORANGE, "decode_time": BLUE, "memory_weights": BLUE, "memory_gradients": SKY,
+    "memory_optimizer": GREEN, "memory_activations": ORANGE, "memory_kv_cache": GREEN, "memory_reserve": "B8C1CA",
+    "memory_capacity": VERMILION, "mfu": BLUE, "hfu": SKY, "other": "D8DEE4",
+}  # fmt: skip
 _SPARE = ("6F4E7C", "9DD866", "CA472F", "0B84A5", "F6C85F", "FFA056", "8DDDD0", "5E6B78")
 
 
@@ -365,6 +394,10 @@ class Part:
     values: Cells
     colour: str
 
+    def bars(self, labels: Cells) -> Any:
+        """The bars of this part over labels."""
+        return bar_series(self.header, labels, self.values, area(self.colour, line()))
+
 
 def _beside(labels: Cells, size: tuple[float, float]) -> float:
     """Width that labels of horizontal bars take, half of the chart at the most. [cm]"""
@@ -382,20 +415,18 @@ def horizontal_bars(
     stacked: bool = True,
     show_labels: bool = True,
     size: tuple[float, float] = (20.0, 12.0),
+    least: float | None = 0.0,
     most: float | None = None,
-) -> BarChart:
-    """Horizontal bars, one per label, the first on top."""
+) -> Any:
+    """Horizontal bars, one per label, the first on top; ``least``, ``most``: ends of their axis."""
     grouping = ("percentStacked" if percent else "stacked") if stacked else "clustered"
     chart = bar_chart(words, "bar", size, grouping, 100 if stacked else -5)
-    chart.series += [bar_series(part.header, labels, part.values, part.colour) for part in parts]
+    chart.series += [part.bars(labels) for part in parts]
     draw_horizontal_axes(chart, axis_title, number)
     chart.x_axis.delete = not show_labels
-    chart.y_axis.scaling.min = 0
-    if most is not None:
-        chart.y_axis.scaling.max = most
+    chart.y_axis.scaling.min, chart.y_axis.scaling.max = least, most
     place_plot(chart, _beside(labels, size) if show_labels else 0.6, 1.2, 0.6, 1.7 + legend_height(chart))
-    bars: BarChart = chart
-    return bars
+    return chart
 
 
 def bars_in_a_limit(
@@ -408,7 +439,7 @@ def bars_in_a_limit(
     number: str,
     size: tuple[float, float] = (30.0, 15.0),
     most: float | None = None,
-) -> BarChart:
+) -> Any:
     """Stacked horizontal bars, each inside a frame as long as its limit: used memory, and its capacity.
 
     The frames have hidden axes of their own, of the same length as the axes of the bars.
@@ -417,11 +448,9 @@ def bars_in_a_limit(
         columns = zip(*(part.values.values for part in parts), strict=True)
         needed = [added(value or 0.0 for value in row) for row in columns]
         most = axis_end(max([*needed, *(value or 0.0 for value in limit.values.values)], default=0.0))
-    chart: Any = horizontal_bars(words, labels, parts, axis_title=axis_title, number=number, size=size, most=most)
-    frames: Any = bar_chart("", "bar", size, "clustered", 100)
-    series = bar_series(limit.header, labels, limit.values, limit.colour)
-    series.graphicalProperties = GraphicalProperties(noFill=True, ln=LineProperties(solidFill=limit.colour, w=15875))
-    frames.series.append(series)
+    chart = horizontal_bars(words, labels, parts, axis_title=axis_title, number=number, size=size, most=most)
+    frames = bar_chart("", "bar", size, "clustered", 100)
+    frames.series.append(bar_series(limit.header, labels, limit.values, area("", line(limit.colour, 1.25))))
     draw_horizontal_axes(frames, "", number)
     frames.y_axis.majorGridlines = None
     frames.y_axis.scaling.min, frames.y_axis.scaling.max = 0, most
@@ -429,21 +458,53 @@ def bars_in_a_limit(
         axis.axId, axis.crossAx, axis.delete = own, other, True
     chart += frames
     place_plot(chart, _beside(labels, size), 1.2, 0.6, 1.7 + legend_height(chart))
-    bars: BarChart = chart
-    return bars
+    return chart
 
 
 @dataclass(frozen=True)
 class Points:
-    """One series of a scatter chart: markers, joined by a line or not; only a line if ``marker`` is empty."""
+    """One series of a scatter or line chart: markers, none of which are drawn if "none", and a line through them."""
 
     header: Cells
     x: Cells
     y: Cells
     colour: str
     marker: str = "circle"
-    dash: str = "solid"
-    joined: bool = False
+    size: int = 7
+    edge: float = 0.25  # white edge of a marker [pt]; 0: in its colour
+    strokes: bool = False  # a marker of strokes alone: x, plus, star
+    width: float = 0.0  # line [pt]; 0: none
+    dash: str | None = None
+
+    def draw(self, over_labels: bool = False) -> Any:
+        """The series, over numbers or over labels."""
+        if over_labels:
+            series = label_series(self.header, self.x, self.y)
+        else:
+            x, y = AxDataSource(numRef=self.x.numbers()), NumDataSource(numRef=self.y.numbers())
+            series = XYSeries(idx=0, order=0, tx=self.header.name(), xVal=x, yVal=y)
+        symbol: Any = self.marker
+        if symbol == "none":
+            series.marker = Marker(symbol=symbol)
+        elif self.strokes:
+            series.marker = Marker(symbol=symbol, size=self.size, spPr=area("", line(self.colour, 1.0)))
+        else:
+            edge = line("FFFFFF", self.edge) if self.edge else line(self.colour)
+            series.marker = Marker(symbol=symbol, size=self.size, spPr=area(self.colour, edge))
+        stroke = line(self.colour, self.width, self.dash) if self.width else line()
+        series.graphicalProperties = GraphicalProperties(ln=stroke)
+        series.smooth = False
+        return series
+
+
+def curve(header: Cells, x: Cells, y: Cells, colour: str, dash: str = "solid") -> Points:
+    """A line with small markers at its points."""
+    return Points(header, x, y, colour, size=4, edge=0.0, width=1.5, dash=dash)
+
+
+def spots(header: Cells, x: Cells, y: Cells, colour: str, marker: str) -> Points:
+    """Large markers without a line."""
+    return Points(header, x, y, colour, marker, size=11, edge=0.0)
 
 
 def place_beside_legend(chart: Any, points: Sequence[Points]) -> None:
@@ -457,38 +518,72 @@ def place_beside_legend(chart: Any, points: Sequence[Points]) -> None:
         place_plot(chart, 2.4, 1.2, 0.8, 1.7 + legend_height(chart))
 
 
-def log_scatter(
+def scatter_chart(points: Sequence[Points], words: str = "", size: tuple[float, float] | None = None) -> Any:
+    """Points over numbers, without axes; no frame without a size."""
+    chart: Any = ScatterChart()
+    chart.style = None
+    chart.scatterStyle = "lineMarker"
+    if size is not None:
+        frame(chart, words, size)
+    chart.series += [entry.draw() for entry in points]
+    return chart
+
+
+def curve_chart(
     words: str,
     points: Sequence[Points],
     *,
     x_title: str,
     y_title: str,
-    size: tuple[float, float] = (30.0, 16.0),
-) -> ScatterChart:
-    """A scatter chart with two logarithmic axes."""
-    chart = scatter_chart(words, size)
-    for entry in points:
-        series = point_series(entry.header, entry.x, entry.y)
-        if entry.marker:
-            fill = GraphicalProperties(solidFill=entry.colour, ln=LineProperties(solidFill="FFFFFF", w=3175))
-            shape: Any = entry.marker
-            series.marker = Marker(symbol=shape, size=7, spPr=fill)
-            joint = LineProperties(solidFill=entry.colour, w=15875) if entry.joined else LineProperties(noFill=True)
-            series.graphicalProperties = GraphicalProperties(ln=joint)
-        else:
-            series.marker = Marker(symbol="none")
-            dash: Any = entry.dash
-            line = LineProperties(solidFill=entry.colour, w=22225, prstDash=dash)
-            series.graphicalProperties = GraphicalProperties(ln=line)
-        series.smooth = False
-        chart.series.append(series)
-    for axis, named, column in ((chart.x_axis, x_title, "x"), (chart.y_axis, y_title, "y")):
-        draw_axis(axis, named, lines=True)
-        log_axis(axis, [value for entry in points for value in getattr(entry, column).values])
+    x_number: str | None = None,
+    y_number: str | None = None,
+    x_log: bool = False,
+    y_log: bool = False,
+    x_range: tuple[float, float] | None = None,
+    size: tuple[float, float] = (30.0, 14.0),
+) -> Any:
+    """Lines and points over a continuous axis, the legend beside or below them."""
+    chart = scatter_chart(points, words, size)
+    for axis, named, number, log, column in (
+        (chart.x_axis, x_title, x_number, x_log, "x"),
+        (chart.y_axis, y_title, y_number, y_log, "y"),
+    ):
+        draw_axis(axis, named, number, lines=True)
+        if log:
+            log_axis(axis, [value for entry in points for value in getattr(entry, column).values])
         axis.crosses = "min"
+    if x_range is not None:
+        chart.x_axis.scaling.min, chart.x_axis.scaling.max = x_range
     place_beside_legend(chart, points)
-    scatter: ScatterChart = chart
-    return scatter
+    return chart
+
+
+def over_labels(
+    words: str,
+    series: Sequence[Part] | Sequence[Points],
+    labels: Cells,
+    *,
+    x_title: str,
+    y_title: str,
+    number: str,
+    stacked: bool,
+    size: tuple[float, float],
+) -> Any:
+    """Columns or lines over labels, which are turned if they do not fit beside each other."""
+    if all(isinstance(entry, Part) for entry in series):
+        grouping, overlap = ("stacked", 100) if stacked else ("clustered", -5)
+        chart = bar_chart(words, "col", size, grouping, overlap)
+    else:
+        chart = LineChart()
+        frame(chart, words, size)
+    for entry in series:
+        chart.series.append(entry.bars(labels) if isinstance(entry, Part) else entry.draw(over_labels=True))
+    letters = longest(labels)
+    steep = letters * len(labels.values) > 90
+    draw_axis(chart.x_axis, x_title, degrees=-45 if steep else 0, size=8)
+    draw_axis(chart.y_axis, y_title, number, lines=True)
+    place_plot(chart, 2.2, 1.2, 0.6, (min(0.1 * letters, 4.0) if steep else 0.4) + 1.4 + legend_height(chart))
+    return chart
 
 
 LOW, HIGH = GREEN, VERMILION
@@ -504,24 +599,17 @@ def waterfall(
     axis_title: str,
     number: str,
     size: tuple[float, float],
-) -> BarChart:
+) -> Any:
     """A waterfall chart, the first step on top: each part begins at the end of the parts before it, totals at zero."""
     chart = bar_chart(words, "bar", size, "stacked", 100, gap=35)
     chart.legend = None
-    for (header, values), look in (
-        (below, GraphicalProperties(noFill=True, ln=LineProperties(noFill=True))),
-        (amounts, GraphicalProperties(ln=LineProperties(noFill=True))),
-    ):
-        shown = label_series(header, labels, values)
-        shown.graphicalProperties, shown.invertIfNegative = look, False
-        chart.series.append(shown)
+    shown = bar_series(amounts[0], labels, amounts[1], GraphicalProperties(ln=line()))
     for index, colour in enumerate(colours):
-        fill = GraphicalProperties(solidFill=colour, ln=LineProperties(noFill=True))
-        shown.dPt.append(DataPoint(idx=index, invertIfNegative=False, spPr=fill))
+        shown.dPt.append(DataPoint(idx=index, invertIfNegative=False, spPr=area(colour, line())))
+    chart.series += [bar_series(below[0], labels, below[1], area("", line())), shown]
     draw_horizontal_axes(chart, axis_title, number)
     place_plot(chart, _beside(labels, size), 1.2, 0.6, 1.7)
-    columns: BarChart = chart
-    return columns
+    return chart
 
 
 def tornado(
@@ -533,53 +621,10 @@ def tornado(
     axis_title: str,
     number: str,
     size: tuple[float, float],
-) -> BarChart:
+) -> Any:
     """A tornado chart: bars to both sides of the base result, the largest on top."""
     chart = bar_chart(words, "bar", size, "clustered", 100)
-    for (header, values), colour in ((low, LOW), (high, HIGH)):
-        chart.series.append(bar_series(header, labels, values, colour))
+    chart.series += [Part(*low, LOW).bars(labels), Part(*high, HIGH).bars(labels)]
     draw_horizontal_axes(chart, axis_title, number)
     place_plot(chart, min(0.15 * longest(labels) + 0.6, 0.5 * size[0]), 1.2, 0.5, 2.3)
-    bars: BarChart = chart
-    return bars
-
-
-def curves(
-    words: str,
-    points: Sequence[Points],
-    *,
-    x_title: str,
-    y_title: str,
-    x_number: str,
-    y_number: str,
-    x_log: bool = False,
-    y_log: bool = False,
-    x_range: tuple[float, float] | None = None,
-    size: tuple[float, float] = (30.0, 14.0),
-) -> ScatterChart:
-    """Lines over a continuous axis, with small markers at their points; a series without a line has large ones."""
-    chart = scatter_chart(words, size)
-    for entry in points:
-        series = point_series(entry.header, entry.x, entry.y)
-        alone = bool(entry.marker)
-        fill = GraphicalProperties(solidFill=entry.colour, ln=LineProperties(solidFill=entry.colour))
-        shape: Any = entry.marker or "circle"
-        series.marker = Marker(symbol=shape, size=11 if alone else 4, spPr=fill)
-        dash: Any = entry.dash
-        line = LineProperties(noFill=True) if alone else LineProperties(solidFill=entry.colour, w=19050, prstDash=dash)
-        series.graphicalProperties = GraphicalProperties(ln=line)
-        series.smooth = False
-        chart.series.append(series)
-    for axis, named, number, log, ends, column in (
-        (chart.x_axis, x_title, x_number, x_log, x_range, "x"),
-        (chart.y_axis, y_title, y_number, y_log, None, "y"),
-    ):
-        draw_axis(axis, named, number, lines=True)
-        if log:
-            log_axis(axis, [value for entry in points for value in getattr(entry, column).values])
-        if ends is not None:
-            axis.scaling.min, axis.scaling.max = ends
-        axis.crosses = "min"
-    place_beside_legend(chart, points)
-    scatter: ScatterChart = chart
-    return scatter
+    return chart

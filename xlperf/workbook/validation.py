@@ -43,42 +43,17 @@ class Part:
 
 
 PARTS = (
-    Part(
-        "training",
-        "published_training",
-        "row_id",
-        "Published training runs",
-        "Measured time, rate, utilisation or memory of training runs, as printed. Blank: not stated.",
-    ),
-    Part(
-        "inference",
-        "published_inference",
-        "row_id",
-        "Published inference runs",
-        "Measured latency, time to the first token, time per output token or rate, as printed. Blank: not stated.",
-    ),
-    Part(
-        "power",
-        "published_power",
-        "row_id",
-        "Measured power and energy",
-        "Watts of an accelerator and joules of a token, as printed. fitted: constants of power were fitted on the row.",
-    ),
-    Part(
-        "kernels",
-        "kernels",
-        "row_id",
-        "Kernel measurements",
-        "Times of single products, attention kernels and collectives: what the calibration of kernels is fitted on.",
-    ),
-    Part(
-        "tolerances",
-        "tolerances",
-        "statistic",
-        "Tolerances",
-        "Bounds of the error of a group of rows; xlperf validate fails where one is missed.",
-    ),
-)
+    Part("training", "published_training", "row_id", "Published training runs",
+        "Measured time, rate, utilisation or memory of training runs, as printed. Blank: not stated."),
+    Part("inference", "published_inference", "row_id", "Published inference runs",
+        "Measured latency, time to the first token, time per output token or rate, as printed. Blank: not stated."),
+    Part("power", "published_power", "row_id", "Measured power and energy",
+        "Watts of an accelerator and joules of a token, as printed. fitted: constants of power were fitted on the row."),
+    Part("kernels", "kernels", "row_id", "Kernel measurements",
+        "Times of single products, attention kernels and collectives: what the calibration of kernels is fitted on."),
+    Part("tolerances", "tolerances", "statistic", "Tolerances",
+        "Bounds of the error of a group of rows; xlperf validate fails where one is missed."),
+)  # fmt: skip
 _TOLERANCES: tuple[tuple[str, str], ...] = (
     ("group", "Group of published rows, as in the sheets training and inference"),
     ("metric", "Published column that is predicted; blank: any"),
@@ -109,12 +84,9 @@ _KERNELS: Mapping[str, str] = {
     "eff_pct": "Share of the peak; percent",
 }
 PREDICTED = Part(
-    "predictions",
-    "predictions",
-    "row_id",
-    "What xlperf predicts",
+    "predictions", "predictions", "row_id", "What xlperf predicts",
     "A line per published row and metric, made with the workbook. Low and high: 80 % band. Refused rows say why.",
-)
+)  # fmt: skip
 _PREDICTIONS = {
     "row_id": "Name of the published row",
     "kind": "training or inference",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
+from math import prod
 from typing import Any
 
 from openpyxl.utils import get_column_letter
@@ -19,19 +20,20 @@ from xlperf.workbook.front.layout import (
     GREY,
     ORANGE,
     SKY,
-    Points,
+    Axis,
     answer,
-    axis,
     bars,
     beside,
     border,
     form,
     given,
+    head_row,
     heading,
     how_sure,
     in_colour,
     page,
     place,
+    points,
     put,
     results,
     scatter,
@@ -55,6 +57,8 @@ _COMPARED = (
 )  # fmt: skip
 
 
+_CHIPS = prod(map(len, AXES.values()))
+"""Chips of the table. [-]"""
 _NUMBERS = 80
 """Row of the first chip of the table, on the sheet with the numbers. [-]"""
 _WORTH = 130
@@ -114,20 +118,14 @@ def chip_sheet(sheet: Any, data: Any, live: Live, others: list[str]) -> None:
 def _steps(data: Any, r: dict[str, str], live: Live) -> None:
     """Cost of a unit part by part, each on the sum of the earlier parts; columns H to O, rows 2 to 11."""
     heads = ("part", "USD", "below", "silicon", "memory", "package and test", "board and design", "all")
-    for letter, words in zip("HIJKLMNO", heads, strict=True):
-        live.put(data[f"{letter}2"], words)
+    live.row(data, "HIJKLMNO", 2, heads)
     for row, (words, name, column) in enumerate(_COSTS, start=3):
         live.put(data[f"I{row}"], f"=IFERROR(MAX({r[name]},0),0)")
         live.put(data[f"H{row}"], f'="{words}"&CHAR(10)&TEXT(I{row},"#,##0")')
-        live.put(data[f"J{row}"], 0 if row == 3 else f"=J{row - 1}+I{row - 1}")
-        for letter in "KLMN":
-            live.put(data[f"{letter}{row}"], f"=I{row}" if letter == column else 0)
-        live.put(data[f"O{row}"], 0)
-    live.put(data["I11"], "=SUM(I3:I10)")
-    live.put(data["H11"], '="unit"&CHAR(10)&TEXT(I11,"#,##0")')
-    for letter in "JKLMN":
-        live.put(data[f"{letter}11"], 0)
-    live.put(data["O11"], "=I11")
+        amounts = [f"=I{row}" if letter == column else 0 for letter in "KLMN"]
+        live.row(data, "JKLMNO", row, (0 if row == 3 else f"=J{row - 1}+I{row - 1}", *amounts, 0))
+    whole = '="unit"&CHAR(10)&TEXT(I11,"#,##0")'
+    live.row(data, "IHJKLMNO", 11, ("=SUM(I3:I10)", whole, 0, 0, 0, 0, 0, "=I11"))
 
 
 def _asked_again(
@@ -194,8 +192,7 @@ def _chips(
     asked = _asked_again(data, cells, _NUMBERS, changed, 1, live)
     first, last = _NUMBERS, _NUMBERS + len(combined) - 1
     heads = ("token/s", "cost", "W", "beaten by none", "USD", "chips", "beaten by none")
-    for letter, words in zip((_RATE, _COST, _POWER, _BEST, _ALL_X, _REST, _FRONT), heads, strict=True):
-        live.put(data[f"{letter}{first - 1}"], words)
+    live.row(data, (_RATE, _COST, _POWER, _BEST, _ALL_X, _REST, _FRONT), first - 1, heads)
     wanted = (
         (_RATE, "tokens per second per accelerator"), (_COST, "unit cost"), (_POWER, "thermal design power")
     )  # fmt: skip
@@ -214,10 +211,9 @@ def _chips(
         live.put(data[f"{_ALL_X}{row}"], f"=IF(ISNUMBER({cost}),{cost},NA())")
         for letter, value in ((_REST, 0), (_FRONT, 1)):
             live.put(data[f"{letter}{row}"], f"=IF({_BEST}{row}={value},{rate},NA())")
-    live.put(data["AF79"], "mine, USD")
-    live.put(data["AG79"], "mine")
-    live.put(data["AF80"], f"=IFERROR({r['unit_cost']}+0,NA())")
-    live.put(data["AG80"], f"=IFERROR({r['tokens_per_second_per_accelerator']}+0,NA())")
+    live.row(data, ("AF", "AG"), 79, ("mine, USD", "mine"))
+    for letter, name in (("AF", "unit_cost"), ("AG", "tokens_per_second_per_accelerator")):
+        live.put(data[f"{letter}80"], f"=IFERROR({r[name]}+0,NA())")
 
 
 def _changes(data: Any, cells: Mapping[str, str], r: Mapping[str, str], live: Live) -> None:
@@ -238,8 +234,7 @@ def _changes(data: Any, cells: Mapping[str, str], r: Mapping[str, str], live: Li
         for row in range(_WORTH, _WORTH + len(changed)):
             live.put(data[f"{letter}{row}"], f'=IFERROR(INDEX({asked.format(words)},{row - _WORTH + 1})+0,"")')
     heads = ("what", "by", "token/s each", "price each", "worth each", "verdict")
-    for letter, words in zip(("AA", "AB", "AC", "AD", "AE", "AF"), heads, strict=True):
-        live.put(data[f"{letter}{_WORTH - 1}"], words)
+    live.row(data, ("AA", "AB", "AC", "AD", "AE", "AF"), _WORTH - 1, heads)
     for number, ((words, _, _), size) in enumerate(zip(_CHANGES, sizes, strict=True)):
         row, more, less = _WORTH + number, _WORTH + 2 * number + 1, _WORTH + 2 * number + 2
         room = f"ISNUMBER({_RATE}{more})"
@@ -256,49 +251,33 @@ def _changes(data: Any, cells: Mapping[str, str], r: Mapping[str, str], live: Li
             f'=IFERROR(AC{row}/${_RATE}${_WORTH}*${_COST}${_WORTH},"")',
             f'=IF(AND(ISNUMBER(AE{row}),ISNUMBER(AD{row})),{verdict},"")',
         )  # fmt: skip
-        for letter, value in zip(("AA", "AB", "AC", "AD", "AE", "AF"), lines, strict=True):
-            live.put(data[f"{letter}{row}"], value)
+        live.row(data, ("AA", "AB", "AC", "AD", "AE", "AF"), row, lines)
 
 
 def _charts(sheet: Any, data: Any, live: Live) -> None:
     heading(sheet, "F13", "What a unit costs (USD)", "K", live)
     colours = ("", BLUE, AMBER, SKY, GREY, NAVY)
-    chart: Any = bars(data, "H", (2, 11), "J K L M N O", colours, "#,##0", lying=False, gap=18, stacked=True)
-    axis(chart.x_axis, size=7)
-    axis(chart.y_axis, number="#,##0", hidden=True)
-    place(chart, sheet, "F14:K20", live, (0.01, 0.03, 0.98, 0.74))
+    chart: Any = bars(data, "H", (2, 11), "J K L M N O", colours, "#,##0", live, lying=False, gap=18, stacked=True)
+    place(chart, sheet, "F14:K20", Axis(size=7), Axis(number="#,##0", hidden=True), (0.01, 0.03, 0.98, 0.74))
     link = f'=HYPERLINK("#\'{sheet.title}\'!B35","Chips around this one (table below)")'
     heading(sheet, "F21", link, "K", live)
-    rows = _NUMBERS - 1, _NUMBERS - 1 + _number()
+    rows = _NUMBERS - 1, _NUMBERS - 1 + _CHIPS
     chart = scatter(
-        data,
         (
-            Points(_ALL_X, _REST, rows, GREY, "circle"),
-            Points(_ALL_X, _FRONT, rows, BLUE, "circle"),
-            Points("AF", "AG", (_NUMBERS - 1, _NUMBERS), ORANGE, "diamond"),
-        ),
+            points(data, _ALL_X, _REST, rows, GREY, live, "circle", size=6),
+            points(data, _ALL_X, _FRONT, rows, BLUE, live, "circle", size=6),
+            points(data, "AF", "AG", (_NUMBERS - 1, _NUMBERS), ORANGE, live, "diamond"),
+        )
     )
-    for series in chart.series[:2]:
-        series.dLbls, series.marker.size = None, 6
     chart.x_axis.scaling.min = None
-    axis(chart.x_axis, "USD a unit", '#,##0,"k"')
-    axis(chart.y_axis, "token/s", "#,##0", grid=True)
-    place(chart, sheet, "F22:K28", live, (0.14, 0.03, 0.56, 0.66), (0.72, 0.05, 0.27, 0.6))
-
-
-def _number() -> int:
-    """Chips of the table. [-]"""
-    result = 1
-    for values in AXES.values():
-        result *= len(values)
-    return result
+    x, y = Axis("USD a unit", '#,##0,"k"'), Axis("token/s", "#,##0", grid=True)
+    place(chart, sheet, "F22:K28", x, y, (0.14, 0.03, 0.56, 0.66), (0.72, 0.05, 0.27, 0.6))
 
 
 def _worth(sheet: Any, data: Any, live: Live) -> None:
     """Worth of the next unit of each budget in purchase price, its cost, and whether it pays."""
     heading(sheet, "M23", "What the next unit is worth (USD of the price)", "R", live)
-    for letter, words in zip("OPQR", ("token/s", "worth", "costs", "verdict"), strict=True):
-        put(sheet, f"{letter}24", words, "head")
+    head_row(sheet, "OPQR", 24, ("token/s", "worth", "costs", "verdict"))
     for number in range(len(_CHANGES)):
         row, source = 25 + number, f"'{data.title}'!"
         put(sheet, f"M{row}", f"={source}$AA${_WORTH + number}", "cell left", live=live)
@@ -321,7 +300,7 @@ def _list(sheet: Any, data: Any, live: Live) -> None:
     places = {name: get_column_letter(1 + names.index(name)) for name in AXES}
     columns = (*(places[name] for name in AXES), _RATE, _COST, _POWER)
     looks = ("", "0", "#,##0", "0", "#,##0", "#,##0", "#,##0")
-    last = _SHOWN + _number() - 1
+    last = _SHOWN + _CHIPS - 1
     for row in range(_SHOWN, last + 1):
         at, source = row - _SHOWN + _NUMBERS, f"'{data.title}'!"
         for letter, column, look in zip(letters, columns, looks, strict=False):
@@ -344,14 +323,8 @@ def _table(sheet: Any, data: Any, others: list[str], live: Live) -> None:
         source = f"'{data.title}'!"
         put(sheet, f"O{row}", f'=IFERROR({source}{mine}{scale},"\N{EN DASH}")', "cell", number, live=live)
         for letter, column in zip("PQR", "EFG", strict=True):
-            put(
-                sheet,
-                f"{letter}{row}",
-                f'=IFERROR({source}{column}{row - 12}{scale},"\N{EN DASH}")',
-                "cell",
-                number,
-                live=live,
-            )
+            value = f'=IFERROR({source}{column}{row - 12}{scale},"{DASH}")'
+            put(sheet, f"{letter}{row}", value, "cell", number, live=live)
         border(sheet, f"M{row}:R{row}", bottom=("hair", RULE))
 
 

@@ -10,18 +10,18 @@ from openpyxl.workbook.defined_name import DefinedName
 from openpyxl.worksheet.datavalidation import DataValidation
 
 from xlperf.catalog.schema import PLAN_TABLES, results_of, table_schema
+from xlperf.workbook.charts import label_values
 from xlperf.workbook.data_sheets import column_reference, sheet_columns
 from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.front.layout import (
     BLUE,
     SKY,
+    Axis,
     answer,
-    axis,
     bars,
     border,
     heading,
     how_sure,
-    label,
     page,
     place,
     put,
@@ -187,9 +187,7 @@ def _parts(data: Any, at: Mapping[str, Mapping[str, Pair]], r: Mapping[str, Pair
 
     Columns N and O: plans; P: change; Q to T: cells of a waterfall from one plan to the other.
     """
-    for letter, words in zip("KLMNOPQRS", ("part", "A", "B", "change", "size", "below", "plan", "more", "less"),
-                             strict=True):  # fmt: skip
-        live.put(data[f"{letter}13"], words)
+    live.row(data, "KLMNOPQRS", 13, ("part", "A", "B", "change", "size", "below", "plan", "more", "less"))
     training, inference = (at[kind] for kind in PLAN_TABLES)
     shares = [
         [f"({'+'.join(training[name][which] for name in names)})/{training['step_time'][which]}" for which in (0, 1)]
@@ -203,30 +201,18 @@ def _parts(data: Any, at: Mapping[str, Mapping[str, Pair]], r: Mapping[str, Pair
         for names in TIME["inference"].values()
     ]
     labels = zip(TIME["training"], ("prompts", *TIME["inference"]), strict=True)
-    live.put(data["K14"], "A")
-    live.put(data["P14"], 0)
-    live.put(data["Q14"], f"=IFERROR(1000/{r['rate'][0]},0)")
+    live.row(data, "KPQRS", 14, ("A", 0, f"=IFERROR(1000/{r['rate'][0]},0)", 0, 0))
     for row, (names, own, other) in enumerate(zip(labels, shares, served, strict=True), start=15):
         live.put(data[f"K{row}"], f'=IF($L$2="inference","{names[1]}","{names[0]}")')
         for letter, which in (("L", 0), ("M", 1)):
             share = f'IF($L$2="training",{own[which]},{other[which]})'
             live.put(data[f"{letter}{row}"], f"=IFERROR({share}*1000/{r['rate'][which]},0)")
-        live.put(data[f"N{row}"], f"=M{row}-L{row}")
-        live.put(data[f"O{row}"], f"=ABS(N{row})")
         before = "$Q$14" if row == 15 else f"$Q$14+SUM($N$15:$N{row - 1})"
-        live.put(data[f"P{row}"], f"=MAX(MIN({before},{before}+N{row}),0)")
-        live.put(data[f"Q{row}"], 0)
-        live.put(data[f"R{row}"], f"=MAX(N{row},0)")
-        live.put(data[f"S{row}"], f"=MAX(-N{row},0)")
-    end = 15 + len(shares)
-    live.put(data[f"K{end}"], "B")
-    live.put(data[f"P{end}"], 0)
-    live.put(data[f"Q{end}"], f"=IFERROR(1000/{r['rate'][1]},0)")
-    for row in (14, end):
-        for letter in "RS":
-            live.put(data[f"{letter}{row}"], 0)
-    for letter, title in zip("KLM", ("memory (GiB)", "A", "B"), strict=True):
-        live.put(data[f"{letter}26"], title)
+        below = f"=MAX(MIN({before},{before}+N{row}),0)"
+        steps = (f"=M{row}-L{row}", f"=ABS(N{row})", below, 0, f"=MAX(N{row},0)", f"=MAX(-N{row},0)")
+        live.row(data, "NOPQRS", row, steps)
+    live.row(data, "KPQRS", 15 + len(shares), ("B", 0, f"=IFERROR(1000/{r['rate'][1]},0)", 0, 0))
+    live.row(data, "KLM", 26, ("memory (GiB)", "A", "B"))
     for row, (trained, kept) in enumerate(zip(_MEMORY["training"], _MEMORY["inference"], strict=True), start=27):
         live.put(data[f"K{row}"], f'=IF($L$2="inference","{kept[0]}","{trained[0]}")')
         for letter, which in (("L", 0), ("M", 1)):
@@ -304,21 +290,17 @@ def _answers(sheet: Any, data: Any, chosen: Sequence[str], r: Mapping[str, Pair]
 
 def _charts(sheet: Any, data: Any, live: Live) -> None:
     heading(sheet, "F13", "From A to B: milliseconds of an accelerator per token", "K", live)
-    chart: Any = bars(data, "K", (13, 21), "P Q R S", ("", NAVY, _MORE, _LESS), "0.000", lying=False, gap=25,
+    chart: Any = bars(data, "K", (13, 21), "P Q R S", ("", NAVY, _MORE, _LESS), "0.000", live, lying=False, gap=25,
                       stacked=True)  # fmt: skip
     for letter, sign in (("R", "+"), ("S", "\N{MINUS SIGN}")):  # steps with their sign; none where nothing changes
         for row in range(14, 22):
             data[f"{letter}{row}"].number_format = f'[<0.0005]"";"{sign}"0.000'
-    for series in chart.series[1:]:
-        label(series, "inEnd" if series is chart.series[1] else "ctr", "FFFFFF" if series is chart.series[1] else INK)
-    axis(chart.x_axis, size=7)
-    axis(chart.y_axis, number="0.000", hidden=True)
-    place(chart, sheet, "F14:K27", live, (0.02, 0.03, 0.96, 0.82))
+    for number, series in enumerate(chart.series[1:]):
+        label_values(series, "ctr" if number else "inEnd", INK if number else "FFFFFF")
+    place(chart, sheet, "F14:K27", Axis(size=7), Axis(number="0.000", hidden=True), (0.02, 0.03, 0.96, 0.82))
     heading(sheet, "M13", "Memory of the fullest accelerator (GiB)", "R", live)
-    chart = bars(data, "K", (26, 31), "L M", (SKY, BLUE), "0.0", gap=35)
+    chart = bars(data, "K", (26, 31), "L M", (SKY, BLUE), "0.0", live, gap=35)
     chart.overlap = 0
     for series in chart.series:
-        label(series, "outEnd", INK)
-    axis(chart.x_axis)
-    axis(chart.y_axis, number="0", hidden=True)
-    place(chart, sheet, "M14:R27", live, (0.20, 0.02, 0.70, 0.86), "b")
+        label_values(series, "outEnd", INK)
+    place(chart, sheet, "M14:R27", Axis(), Axis(number="0", hidden=True), (0.20, 0.02, 0.70, 0.86), "b")

@@ -7,7 +7,7 @@ LibreOffice computes the same numbers (a test compares every cell).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +62,11 @@ class Live:
         result = self.value_of(value[1:], cell.parent.title)
         self.values[cell.parent.title, cell.coordinate] = result
         self.formulas.values.setdefault(cell.parent.title, {})[cell.coordinate] = 0.0 if result is None else result
+
+    def row(self, sheet: Any, letters: Iterable[str], row: int, values: Iterable[Any]) -> None:
+        """Set the cells of some columns of a row."""
+        for letter, value in zip(letters, values, strict=True):
+            self.put(sheet[f"{letter}{row}"], value)
 
     def text(self, cell: Any, words: str | None) -> None:
         """Set a cell to a text, which stays one whatever it starts with."""

@@ -2,44 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from openpyxl.chart import BarChart, Reference, ScatterChart, Series
-from openpyxl.chart.data_source import NumData, NumVal, StrData, StrRef, StrVal
-from openpyxl.chart.label import DataLabelList
-from openpyxl.chart.layout import Layout, ManualLayout
-from openpyxl.chart.shapes import GraphicalProperties
-from openpyxl.chart.text import RichText, Text
-from openpyxl.chart.title import Title
-from openpyxl.drawing.line import LineProperties
-from openpyxl.drawing.spreadsheet_drawing import AnchorMarker, TwoCellAnchor
-from openpyxl.drawing.text import (
-    CharacterProperties,
-    Paragraph,
-    ParagraphProperties,
-    RegularTextRun,
-    RichTextProperties,
-)
-from openpyxl.drawing.text import Font as DrawingFont
 from openpyxl.formatting.rule import Rule
 from openpyxl.styles import Alignment, Border, Font, PatternFill, Side
 from openpyxl.styles.differential import DifferentialStyle
-from openpyxl.utils import column_index_from_string, range_boundaries
+from openpyxl.utils import column_index_from_string
 from openpyxl.worksheet.datavalidation import DataValidation
 from openpyxl.worksheet.properties import PageSetupProperties
 
 from xlperf.base import resources
 from xlperf.catalog.cells import number_of
 from xlperf.catalog.schema import results_of, table_schema
+from xlperf.workbook import charts
+from xlperf.workbook.charts import Cells, Points, Shares, line
 from xlperf.workbook.checks import VERDICT
 from xlperf.workbook.data_sheets import SCENARIO, SCENARIO_CELL, column_validation
 from xlperf.workbook.front.formulas import Live, worded
-from xlperf.workbook.style import BAD_FILL, BAD_INK, INK, INPUT_INK, MUTED, NAVY, RULE, number_format
+from xlperf.workbook.style import BAD_FILL, BAD_INK, FONT, INK, INPUT_INK, MUTED, NAVY, RULE, number_format
 
-FACE = "Calibri"
-"""Its widths equal Carlito's, the substitute if it is not installed."""
 CARD, TINT = "F4F6F8", "E8F1F8"
 BLUE, SKY, GREEN, AMBER, ORANGE, GREY = "0072B2", "56B4E9", "009E73", "E69F00", "D55E00", "C3CBD3"
 SHEETS = ("Serve", "Train", "Build a chip", "Compare")
@@ -100,7 +83,7 @@ def put(sheet: Any, at: str, value: Any, look: str, number: str = "", last: str 
     own = _LOOKS[look]
     for row in sheet[f"{at}:{last or at}"]:
         for cell in row:
-            cell.font = Font(name=FACE, size=own.size, bold=own.bold, color=own.colour)
+            cell.font = Font(name=FONT, size=own.size, bold=own.bold, color=own.colour)
             cell.alignment = Alignment(
                 horizontal=own.place, vertical="center", wrap_text=own.wrapped, indent=own.indent
             )
@@ -115,6 +98,12 @@ def put(sheet: Any, at: str, value: Any, look: str, number: str = "", last: str 
     if number:
         sheet[at].number_format = number
     return sheet[at]
+
+
+def head_row(sheet: Any, letters: Iterable[str], row: int, words: Iterable[str]) -> None:
+    """Write the heads of the columns of a table."""
+    for letter, head in zip(letters, words, strict=True):
+        put(sheet, f"{letter}{row}", head, "head")
 
 
 def border(sheet: Any, area: str, top: tuple[str, str] | None = None, bottom: tuple[str, str] | None = None) -> None:
@@ -308,160 +297,65 @@ def texts(sheet: Any, row: int, words: str, formulas: Sequence[str], live: Live)
 # --- charts
 
 
-def _characters(size: float, colour: str, bold: bool = False) -> CharacterProperties:
-    return CharacterProperties(sz=round(size * 100), b=bold, solidFill=colour, latin=DrawingFont(typeface=FACE))
+class Axis(NamedTuple):
+    """Title of an axis, number format and size of its labels, grid lines."""
+
+    words: str = ""
+    number: str = "General"
+    grid: bool = False
+    hidden: bool = False
+    size: float = 9
 
 
-def _rich(size: float = 9, colour: str = INK, bold: bool = False) -> RichText:
-    own = Paragraph(pPr=ParagraphProperties(defRPr=_characters(size, colour, bold)), endParaRPr=CharacterProperties())
-    return RichText(bodyPr=RichTextProperties(rot=0, vert="horz"), p=[own])
-
-
-def _axis_title(words: str) -> Title:
-    look = _characters(9, MUTED)
-    own = Paragraph(pPr=ParagraphProperties(defRPr=look), r=[RegularTextRun(rPr=look, t=words)])
-    return Title(tx=Text(rich=RichText(bodyPr=RichTextProperties(), p=[own])), overlay=False)
-
-
-def line(colour: str = "", width: float = 1.0, dash: Any = None) -> LineProperties:
-    """A line of a width in points; none without a colour."""
-    return (
-        LineProperties(solidFill=colour, w=round(width * 12700), prstDash=dash)
-        if colour
-        else LineProperties(noFill=True)
-    )
-
-
-Shares = tuple[float, float, float, float]
-
-
-def place(chart: Any, sheet: Any, area: str, live: Live, plot: Shares, legend: Shares | str = "") -> None:
-    """Put a chart over cells without a frame; plot and legend: left, top, width, height as shares of it."""
-    for series in chart.series:
-        _keep_points(series, live)
-    edges: Any = range_boundaries(area)
-    first, top, last, bottom = edges
-    chart.anchor = TwoCellAnchor(editAs="oneCell")
-    chart.anchor._from = AnchorMarker(col=first - 1, row=top - 1, rowOff=40000)
-    chart.anchor.to = AnchorMarker(col=last, row=bottom)
-    chart.title, chart.roundedCorners, chart.display_blanks = None, False, "gap"
-    chart.graphical_properties = GraphicalProperties(noFill=True, ln=line())
-    chart.plot_area.graphicalProperties = GraphicalProperties(noFill=True, ln=line())
-    if not legend:
-        chart.legend = None
-    else:
-        chart.legend.txPr, chart.legend.overlay = _rich(9), not isinstance(legend, str)
-        chart.legend.position = legend if isinstance(legend, str) else "r"
-        if not isinstance(legend, str):
-            x, y, w, h = legend
-            chart.legend.layout = Layout(ManualLayout(xMode="edge", yMode="edge", x=x, y=y, w=w, h=h))
-    x, y, w, h = plot
-    chart.layout = Layout(ManualLayout("inner", "edge", "edge", x=x, y=y, w=w, h=h))
-    sheet.add_chart(chart)
-
-
-def _keep_points(series: Any, live: Live) -> None:
-    """Keep the points of a series in the file, so that a viewer shows them without calculating."""
-    words = [series.tx and series.tx.strRef]
-    numbers = [source.numRef for source in (series.val, series.xVal, series.yVal) if source is not None]
-    if series.cat is not None:
-        own = series.cat.numRef or series.cat.strRef
-        series.cat.numRef, series.cat.strRef = None, StrRef(f=own.f)
-        words.append(series.cat.strRef)
-    for reference in filter(None, words):
-        items = [row[0] for row in live.area(reference.f.replace("$", ""), "")]
-        shown = [StrVal(idx=at, v=str(value)) for at, value in enumerate(items) if isinstance(value, str)]
-        reference.strCache = StrData(ptCount=len(items), pt=shown)
-    for reference in numbers:
-        items = [row[0] for row in live.area(reference.f.replace("$", ""), "")]
-        points = [NumVal(idx=at, v=repr(float(v))) for at, v in enumerate(items) if isinstance(v, float | int)]
-        reference.numCache = NumData(formatCode="General", ptCount=len(items), pt=points)
-
-
-def axis(
-    own: Any, words: str = "", number: str = "General", *, grid: bool = False, hidden: bool = False, size: float = 9
-) -> None:
-    """Draw an axis: title, number format, grid lines; values start at 0."""
-    own.delete = hidden
-    own.title = _axis_title(words) if words else None
-    own.number_format = number
-    own.numFmt.sourceLinked = False
-    own.majorTickMark = own.minorTickMark = "none"
-    own.txPr = _rich(size, MUTED)
-    own.graphicalProperties = GraphicalProperties(ln=line(RULE, 0.75))
-    if grid:
-        own.majorGridlines.spPr = GraphicalProperties(ln=line("E6EAEE", 0.5))
-    else:
-        own.majorGridlines = None
-
-
-def label(series: Any, position: str, colour: str = INK, bold: bool = False) -> None:
-    """Show values at bars and points, in the format of their cells."""
-    series.dLbls = DataLabelList(
-        showVal=True, showSerName=False, showCatName=False, showLegendKey=False, showPercent=False,
-        showLeaderLines=False, dLblPos=position, txPr=_rich(9, colour, bold),
-    )  # fmt: skip
+def place(chart: Any, sheet: Any, area: str, x: Axis, y: Axis, plot: Shares, legend: Shares | str = "") -> None:
+    """Draw the axes of a chart and put it over cells."""
+    for axis, own in ((chart.x_axis, x), (chart.y_axis, y)):
+        charts.draw_axis(axis, own.words, own.number, own.grid, size=own.size, ink=MUTED, rule=(RULE, 0.75), low=False)
+        axis.delete = own.hidden
+    charts.place_over(chart, sheet, area, plot, legend)
 
 
 def bars(
-    data: Any, names: str, rows: tuple[int, int], columns: str, colours: Sequence[str], number: str, *,
+    data: Any, names: str, rows: tuple[int, int], columns: str, colours: Sequence[str], number: str, live: Live, *,
     lying: bool = True, gap: int = 40, stacked: bool = False, formats: bool = True,
-) -> BarChart:  # fmt: skip
+) -> Any:  # fmt: skip
     """Bars of columns of a sheet, over each other or stacked; the header row names the series; no label for 0.
 
     ``formats`` gives the cells the number format of the labels.
     """
-    chart = BarChart()
-    chart.type, chart.overlap, chart.gapWidth = "bar" if lying else "col", 100, gap
-    chart.grouping = "stacked" if stacked else "clustered"
+    chart = charts.bar_chart("", "bar" if lying else "col", None, "stacked" if stacked else "clustered", 100, gap)
     first, last = rows
+    labels = Cells(data, column_index_from_string(names), first + 1, last, live.values)
     for letters, colour in zip(columns.split(), colours, strict=True):
         at = column_index_from_string(letters)
-        series = Series(Reference(data, at, first, at, last), title_from_data=True)
-        fill = GraphicalProperties(solidFill=colour, ln=line("FFFFFF", 0.75))
-        series.graphicalProperties = fill if colour else GraphicalProperties(noFill=True, ln=line())
-        series.invertIfNegative = False
-        chart.series.append(series)
+        cells = Cells(data, at, first, first, live.values), labels, Cells(data, at, first + 1, last, live.values)
+        chart.series.append(charts.bar_series(*cells, charts.area(colour, line("FFFFFF", 0.75) if colour else line())))
         for row in range(first + 1, last + 1) if formats else ():
             data.cell(row, at).number_format = f"{number};;"
-    at = column_index_from_string(names)
-    chart.set_categories(Reference(data, at, first + 1, at, last))
     if lying:
         chart.x_axis.scaling.orientation = "maxMin"
     chart.y_axis.scaling.min = 0
     return chart
 
 
-@dataclass(frozen=True)
-class Points:
-    """Points of a scatter chart: columns of x and y, rows with the header first, colour, marker or dashed line."""
+def points(
+    data: Any, x: str, y: str, rows: tuple[int, int], colour: str, live: Live, marker: str = "none", dash: str = "",
+    size: int = 12,
+) -> Points:  # fmt: skip
+    """Points of columns of a sheet, the header in the first row: markers, or without one a line, dashed or not."""
+    first, last = rows
+    columns = column_index_from_string(x), column_index_from_string(y)
+    along, up = (Cells(data, column, first + 1, last, live.values) for column in columns)
+    width = 0.0 if marker != "none" else 1.25 if dash else 2.25
+    header = Cells(data, columns[1], first, first, live.values)
+    return Points(header, along, up, colour, marker, size, edge=1.0, width=width, dash=dash or None)
 
-    x: str
-    y: str
-    rows: tuple[int, int]
-    colour: str
-    marker: str = "none"
-    dash: str = ""
 
-
-def scatter(data: Any, own: Sequence[Points]) -> ScatterChart:
-    """Lines and single points over numbers."""
-    chart = ScatterChart()
-    chart.style, chart.scatterStyle = None, "lineMarker"
-    for points in own:
-        x, y = column_index_from_string(points.x), column_index_from_string(points.y)
-        first, last = points.rows
-        series = Series(
-            Reference(data, y, first, y, last), Reference(data, x, first + 1, x, last), title_from_data=True
-        )
-        series.smooth = False
-        drawn = line(points.colour, 1.25 if points.dash else 2.25, points.dash or None)
-        series.graphicalProperties = GraphicalProperties(ln=line() if points.marker != "none" else drawn)
-        series.marker.symbol = points.marker
-        if points.marker != "none":
-            series.marker.size = 12
-            series.marker.graphicalProperties = GraphicalProperties(solidFill=points.colour, ln=line("FFFFFF", 1))
-            label(series, "r", points.colour, True)
-        chart.series.append(series)
+def scatter(own: Sequence[Points]) -> Any:
+    """Lines and points over numbers from 0; the values of large points are shown."""
+    chart = charts.scatter_chart(own)
+    for series, entry in zip(chart.series, own, strict=True):
+        if entry.marker != "none" and entry.size == 12:
+            charts.label_values(series, "r", entry.colour, True)
     chart.x_axis.scaling.min = chart.y_axis.scaling.min = 0
     return chart

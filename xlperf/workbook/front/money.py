@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from xlperf.workbook.front.formulas import Live
-from xlperf.workbook.front.layout import border, heading, put
+from xlperf.workbook.front.layout import border, head_row, heading, put
 from xlperf.workbook.style import RULE
 
 TOP = 34
@@ -65,8 +65,7 @@ def _table(
 ) -> None:
     """Rows of a name and three costs below a heading; dashes for unknown costs."""
     heading(sheet, f"F{TOP}", words, "K", live)
-    for letter, head in zip("HIK", heads, strict=True):
-        put(sheet, f"{letter}{TOP + 1}", head, "head")
+    head_row(sheet, "HIK", TOP + 1, heads)
     for row, (name, *columns) in enumerate(rows, start=TOP + 2):
         shown = f'=IFERROR({r["api_provider"]}&"","")' if name == "API" else name
         put(sheet, f"F{row}", shown, "cell left", live=live)

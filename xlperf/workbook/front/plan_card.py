@@ -10,6 +10,7 @@ from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.datavalidation import DataValidation
 
 from xlperf.catalog.schema import Column, results_of, table_schema
+from xlperf.workbook.charts import label_values
 from xlperf.workbook.checks import VERDICT
 from xlperf.workbook.data_sheets import CARD_TOP, DATA_SHEETS, column_reference, plan_names, sheet_columns
 from xlperf.workbook.front.formulas import Live, worded
@@ -20,11 +21,10 @@ from xlperf.workbook.front.layout import (
     GREY,
     ORANGE,
     SKY,
-    axis,
+    Axis,
     bars,
     border,
     in_colour,
-    label,
     place,
     put,
 )
@@ -174,25 +174,20 @@ def plan_numbers(data: Any, kind: str, first: str, chosen: str, live: Live) -> d
         function = "CHECK" if column.name == "reason" else column.name.upper()
         live.put(data[f"{value}{row}"], f'=IF({row_cell}=0,"",XLPERF_{function}({card},catalog))')
         cells[column.name] = f"'{data.title}'!${value}${row}"
-    for letter, words in ((part, "time"), (plain, "computing"), (special, "communication")):
-        live.put(data[f"{letter}2"], words)
+    bars_of = part, plain, special
+    live.row(data, bars_of, 2, ("time", "computing", "communication"))
     for row, (words, names) in enumerate(TIME[kind].items(), start=3):
-        summed = "+".join(cells[name] for name in names)
-        live.put(data[f"{part}{row}"], words)
-        moved = words in _COMMUNICATION
-        live.put(data[f"{plain}{row}"], 0 if moved else f"=IFERROR({summed},0)")
-        live.put(data[f"{special}{row}"], f"=IFERROR({summed},0)" if moved else 0)
-    for letter, words in ((part, "memory"), (plain, "used"), (special, "free")):
-        live.put(data[f"{letter}12"], words)
+        summed = f"=IFERROR({'+'.join(cells[name] for name in names)},0)"
+        live.row(data, bars_of, row, (words, 0, summed) if words in _COMMUNICATION else (words, summed, 0))
+    live.row(data, bars_of, 12, ("memory", "used", "free"))
     memory = {words: "+".join(cells[name] for name in names) for words, names in MEMORY[kind].items()}
     used = cells[_USED[kind]]
     memory["reserved beside"] = f"MAX({used}-({'+'.join(memory.values())}),0)"
     memory["free"] = f"MAX({cells['memory_capacity']}-{used},0)"
     for row, (words, formula) in enumerate(memory.items(), start=13):
-        live.put(data[f"{part}{row}"], words)
-        live.put(data[f"{plain}{row}"], 0 if words == "free" else f"=IFERROR({formula},0)")
-        live.put(data[f"{special}{row}"], f"=IFERROR({formula},0)" if words == "free" else 0)
-    _cost_numbers(data, cells, (part, plain, special), live)
+        amount = f"=IFERROR({formula},0)"
+        live.row(data, bars_of, row, (words, 0, amount) if words == "free" else (words, amount, 0))
+    _cost_numbers(data, cells, bars_of, live)
     return cells
 
 
@@ -202,17 +197,14 @@ COST_TOP = 22
 
 def _cost_numbers(data: Any, cells: Mapping[str, str], letters: tuple[str, str, str], live: Live) -> None:
     """Cost of a million tokens by part to an owner: the hour of the first server of the accelerator, over its rate."""
-    part, plain, special = letters
-    for letter, words in ((part, "cost"), (plain, "USD per million tokens"), (special, "none")):
-        live.put(data[f"{letter}{COST_TOP}"], words)
+    live.row(data, letters, COST_TOP, ("cost", "USD per million tokens", "none"))
     owner = table_schema("servers").by_name["accelerator"]
     row = f"MATCH({cells['accelerator']},{column_reference(owner)},0)"
     owned = "servers" in data.parent.sheetnames
     for at, (words, name) in enumerate(COST.items(), start=COST_TOP + 1):
         hour = f"INDEX({column_reference(results_of('servers').by_name[name])},{row})"
-        live.put(data[f"{part}{at}"], words)
-        live.put(data[f"{plain}{at}"], f"=IFERROR({hour}/({cells[_RATE]}*0.0036),0)" if owned else 0)
-        live.put(data[f"{special}{at}"], 0)
+        amount = f"=IFERROR({hour}/({cells[_RATE]}*0.0036),0)" if owned else 0
+        live.row(data, letters, at, (words, amount, 0))
 
 
 def _wanted(kind: str) -> set[str]:
@@ -264,12 +256,11 @@ def _card(sheet: Any, data: Any, kind: str, cells: Mapping[str, str], live: Live
             amounts = f"'{data.title}'!${letters[6]}${top + 1}:${letters[6]}${top + count}"
             words = f'=IF(SUM({amounts})=0,"Owner\'s cost: not on the sheet servers","{words}")'
         put(sheet, f"{area[0]}{row + 1}", words, "cell left", live=live)
-        chart = bars(data, letters[5], (top, top + count), f"{letters[6]} {letters[7]}", colours, number, gap=25)
+        chart = bars(data, letters[5], (top, top + count), f"{letters[6]} {letters[7]}", colours, number, live, gap=25)
         for series in chart.series:
-            label(series, "outEnd", INK)
-        axis(chart.x_axis, size=8)
-        axis(chart.y_axis, number=number, hidden=True)
-        place(chart, sheet, f"{area[0]}{row + 2}:{area[1]}{row + 6}", live, (0.34, 0.02, 0.5, 0.96))
+            label_values(series, "outEnd", INK)
+        below, y = f"{area[0]}{row + 2}:{area[1]}{row + 6}", Axis(number=number, hidden=True)
+        place(chart, sheet, below, Axis(size=8), y, (0.34, 0.02, 0.5, 0.96))
     for offset, words, name in ((1, "Folded: ", "stated"), (4, "Defaults: ", "defaults")):
         put(sheet, f"{words_at}{row + offset}", f'="{words}"&IF({cells[name]}="","none",{cells[name]})', "text",
             last=f"{words_end}{row + offset + 2}", live=live)  # fmt: skip

@@ -9,6 +9,7 @@ from openpyxl.utils import get_column_letter
 
 from xlperf.catalog.schema import results_of, table_schema
 from xlperf.explore.forms import TRAINING_PARTS
+from xlperf.workbook.charts import label_values
 from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.front.layout import (
     AMBER,
@@ -16,20 +17,20 @@ from xlperf.workbook.front.layout import (
     GREEN,
     ORANGE,
     SKY,
-    Points,
+    Axis,
     answer,
-    axis,
     bars,
     beside,
     border,
     form,
     given,
+    head_row,
     heading,
     how_sure,
     in_colour,
-    label,
     page,
     place,
+    points,
     put,
     results,
     scatter,
@@ -86,19 +87,11 @@ def curve(
             for letter, name in ((x, "curve speed"), (y, "curve throughput")):
                 own = asked(_WAYS + 1 + number, f"{name} {point}")
                 live.put(data[f"{letter}{24 + point}"], f"=IFERROR({own},NA())")
-    points: tuple[tuple[str, Any], ...] = (
-        ("G24", "x"),
-        ("H24", "this answer"),
-        ("I24", "asked for"),
-        ("G25", f"={r['tokens_per_second_per_user']}"),
-        ("H25", f"={r['tokens_per_second_per_accelerator']}"),
-        ("G26", f"={cells['speed_per_user']}"),
-        ("G27", f"={cells['speed_per_user']}"),
-        ("I26", 0),
-        ("I27", f"=IFERROR(2*{r['tokens_per_second_per_accelerator']},0)"),
-    )
-    for cell, own in points:
-        live.put(data[cell], own)
+    rate, asked_for = r["tokens_per_second_per_accelerator"], f"={cells['speed_per_user']}"
+    live.row(data, "GHI", 24, ("x", "this answer", "asked for"))
+    live.row(data, "GH", 25, (f"={r['tokens_per_second_per_user']}", f"={rate}"))
+    live.row(data, "GI", 26, (asked_for, 0))
+    live.row(data, "GI", 27, (asked_for, f"=IFERROR(2*{rate},0)"))
     data["H25"].number_format = "#,##0"
 
 
@@ -151,8 +144,7 @@ def compared(data: Any, cells: dict[str, str], r: dict[str, str], others: list[s
     first, last = asked_again(data, cells, rows, changed, live)
     wanted = ("accelerators", "fleet cost per million output tokens", "power")
     name, rank, number, cost, power = _ANSWERS[:5]
-    for letter, words in zip((name, rank, number, cost, power), ("name", "rank", *wanted), strict=True):
-        live.put(data[f"{letter}{_OTHERS}"], words)
+    live.row(data, (name, rank, number, cost, power), _OTHERS, ("name", "rank", *wanted))
     for row, accelerator in zip(rows, others, strict=True):
         live.put(data[f"{name}{row}"], accelerator.split("-")[0])
         for letter, words in zip((number, cost, power), wanted, strict=True):
@@ -187,23 +179,18 @@ def _answers(sheet: Any, r: dict[str, str], live: Live) -> None:
 
 def _charts(sheet: Any, data: Any, live: Live) -> None:
     heading(sheet, "F13", "Throughput against speed per user", "K", live)
-    chart: Any = scatter(
-        data,
-        (
-            *(Points(x, y, (24, 24 + CURVE), colour) for (x, y), colour in zip(_CURVES, _COLOURS, strict=True)),
-            Points("G", "I", (24, 27), MUTED, dash="dash"),
-            Points("G", "H", (24, 25), ORANGE, "diamond"),
-        ),
-    )
-    axis(chart.x_axis, "token/s for a user", "0")
-    axis(chart.y_axis, "token/s per accelerator", "#,##0", grid=True)
-    place(chart, sheet, "F14:K27", live, (0.14, 0.03, 0.83, 0.80), (0.56, 0.04, 0.40, 0.24))
+    lines = [
+        points(data, x, y, (24, 24 + CURVE), colour, live) for (x, y), colour in zip(_CURVES, _COLOURS, strict=True)
+    ]
+    lines.append(points(data, "G", "I", (24, 27), MUTED, live, dash="dash"))
+    chart = scatter([*lines, points(data, "G", "H", (24, 25), ORANGE, live, "diamond")])
+    x, y = Axis("token/s for a user", "0"), Axis("token/s per accelerator", "#,##0", grid=True)
+    place(chart, sheet, "F14:K27", x, y, (0.14, 0.03, 0.83, 0.80), (0.56, 0.04, 0.40, 0.24))
 
 
 def _ways(sheet: Any, data: Any, live: Live) -> None:
     heading(sheet, "M13", "Ways to serve this, cheapest first", "R", live)
-    for letter, words in zip("OPQR", ("number", "80 % sure", "$/M out", "trust"), strict=True):
-        put(sheet, f"{letter}14", words, "head")
+    head_row(sheet, "OPQR", 14, ("number", "80 % sure", "$/M out", "trust"))
     source = f"'{data.title}'!"
     for row in range(15, 15 + WAYS):
         engine, prefill, size, number, sure, cost, trust = (
@@ -223,8 +210,7 @@ def _ways(sheet: Any, data: Any, live: Live) -> None:
 
 def _others(sheet: Any, data: Any, r: dict[str, str], live: Live) -> None:
     heading(sheet, "M21", "Other accelerators, cheapest first", "R", live)
-    for letter, words in zip("OPQR", ("number", "$/M out", "vs this", "MW"), strict=True):
-        put(sheet, f"{letter}22", words, "head")
+    head_row(sheet, "OPQR", 22, ("number", "$/M out", "vs this", "MW"))
     for row in range(23, 28):
         source = f"'{data.title}'!"
         ranks = f"{source}${_ANSWERS[1]}${_OTHERS + 1}:${_ANSWERS[1]}${_OTHERS + 6}"
@@ -297,16 +283,12 @@ def train_sheet(sheet: Any, data: Any, live: Live) -> None:
 
 def _parts(data: Any, r: dict[str, str], live: Live) -> None:
     """Shares of a step, useful and lost time in series of their own; memory by part; columns D to J."""
-    for letter, words in zip("DEF", ("part", "trains", "lost"), strict=True):
-        live.put(data[f"{letter}2"], words)
+    live.row(data, "DEF", 2, ("part", "trains", "lost"))
     for row, (name, words) in enumerate(TRAINING_PARTS.items(), start=3):
-        live.put(data[f"D{row}"], words)
         share = f"=IFERROR({r[f'share_{name}']},0)"
-        live.put(data[f"E{row}"], share if row < 5 else 0)
-        live.put(data[f"F{row}"], share if row >= 5 else 0)
-    for letter, name in zip("EFGHIJ", _MEMORY, strict=True):
-        live.put(data[f"{letter}18"], "allocator" if name == "reserve" else name)
-        live.put(data[f"{letter}19"], f"=IFERROR(MAX({r[f'memory_{name}']},0),0)")
+        live.row(data, "DEF", row, (words, share, 0) if row < 5 else (words, 0, share))
+    live.row(data, "EFGHIJ", 18, ["allocator" if name == "reserve" else name for name in _MEMORY])
+    live.row(data, "EFGHIJ", 19, [f"=IFERROR(MAX({r[f'memory_{name}']},0),0)" for name in _MEMORY])
     live.put(data["D19"], "memory")
 
 
@@ -315,11 +297,9 @@ def _sizes(data: Any, cells: dict[str, str], r: dict[str, str], live: Live) -> N
     names = [column.name for column in table_schema("train").columns]
     letters = [get_column_letter(number) for number in range(4, len(names) + 4)]
     first, last = letters[0], letters[-1]
-    for letter, name in zip(letters, names, strict=True):
-        live.put(data[f"{letter}22"], table_schema("train").by_name[name].header)
+    live.row(data, letters, 22, [table_schema("train").by_name[name].header for name in names])
     wanted = ("run time", "paid run cost", "mfu", "run energy")
-    for letter, words in zip(_SIZED, wanted, strict=True):
-        live.put(data[f"{letter}22"], words)
+    live.row(data, _SIZED, 22, wanted)
     for row, size in enumerate(SIZES, start=23):
         for letter, name in zip(letters, names, strict=True):
             own = {"num_accelerators": f"={r['accelerators']}*{size}", "deadline": "auto"}.get(name, given(cells[name]))
@@ -351,26 +331,21 @@ def _answers_of_training(sheet: Any, r: dict[str, str], live: Live) -> None:
 
 def _charts_of_training(sheet: Any, data: Any, r: dict[str, str], live: Live) -> None:
     heading(sheet, "F13", "Where a step goes: share of its time", "K", live)
-    chart: Any = bars(data, "D", (2, 2 + len(TRAINING_PARTS)), "E F", (BLUE, ORANGE), "0.0%", gap=30)
+    chart: Any = bars(data, "D", (2, 2 + len(TRAINING_PARTS)), "E F", (BLUE, ORANGE), "0.0%", live, gap=30)
     for series, colour in zip(chart.series, (BLUE, ORANGE), strict=True):
-        label(series, "outEnd", colour, True)
-    axis(chart.x_axis)
-    axis(chart.y_axis, number="0%", hidden=True)
-    place(chart, sheet, "F14:K27", live, (0.27, 0.02, 0.66, 0.85), "b")
+        label_values(series, "outEnd", colour, True)
+    place(chart, sheet, "F14:K27", Axis(), Axis(number="0%", hidden=True), (0.27, 0.02, 0.66, 0.85), "b")
     heading(sheet, "M13", "Memory of the fullest accelerator (GiB)", "R", live)
     colours = (BLUE, SKY, GREEN, AMBER, MUTED, "E6EAEE")
-    chart = bars(data, "D", (18, 19), "E F G H I J", colours, "[>=3]0", gap=20, stacked=True)
+    chart = bars(data, "D", (18, 19), "E F G H I J", colours, "[>=3]0", live, gap=20, stacked=True)
     for series, colour in zip(chart.series, ("FFFFFF", INK, "FFFFFF", INK, "FFFFFF", INK), strict=True):
-        label(series, "ctr", colour, True)
-    axis(chart.x_axis, hidden=True)
-    axis(chart.y_axis, number="0", hidden=True)
-    place(chart, sheet, "M14:R18", live, (0.01, 0.03, 0.97, 0.45), "b")
+        label_values(series, "ctr", colour, True)
+    place(chart, sheet, "M14:R18", Axis(hidden=True), Axis(number="0", hidden=True), (0.01, 0.03, 0.97, 0.45), "b")
 
 
 def _table(sheet: Any, data: Any, r: dict[str, str], live: Live) -> None:
     heading(sheet, "M20", "Fewer or more accelerators, each mapped anew", "R", live)
-    for letter, words in zip("MOPQR", ("number", "days", "USD", "MFU", "MWh"), strict=True):
-        put(sheet, f"{letter}21", words, "head")
+    head_row(sheet, "MOPQR", 21, ("number", "days", "USD", "MFU", "MWh"))
     for row in range(22, 22 + len(SIZES)):
         source = f"'{data.title}'!"
         put(sheet, f"M{row}", f'=IFERROR({source}J{row + 1},"")', "cell", "#,##0", live=live)

@@ -17,7 +17,6 @@ from xlperf.workbook.front.chip import SOLD, chip_sheet
 from xlperf.workbook.front.compare import compare_sheet
 from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.front.layout import (
-    FACE,
     GREY,
     NUMBERS,
     SHEETS,
@@ -26,7 +25,7 @@ from xlperf.workbook.front.layout import (
 from xlperf.workbook.front.serve_train import serve_sheet, train_sheet
 from xlperf.workbook.front.start import CARDS
 from xlperf.workbook.package import Formulas, data_rows
-from xlperf.workbook.style import page_setup
+from xlperf.workbook.style import FONT, page_setup
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -88,7 +87,7 @@ def numbers_look(data: Any) -> None:
     data.sheet_properties.tabColor = GREY
     for row in data.iter_rows():
         for cell in row:
-            cell.font = Font(name=FACE, size=9)
+            cell.font = Font(name=FONT, size=9)
             if cell.number_format == "General" and (cell.data_type == "f" or isinstance(cell.value, float)):
                 cell.number_format = _DIGITS
     wide = {"A": 34, "B": 26, "D": 20}

@@ -14,7 +14,7 @@ from openpyxl.worksheet.pagebreak import Break
 from xlperf.base.units import MILLION
 from xlperf.catalog.table import Table
 from xlperf.equations.cost.designs import crossover_volume
-from xlperf.workbook.charts import SERIES, Cells, Points, curves
+from xlperf.workbook.charts import SERIES, Cells, curve, curve_chart, spots
 from xlperf.workbook.package import write_table
 from xlperf.workbook.report.data import Report, extra_column, number_words
 from xlperf.workbook.style import FONT, INK, chart_rows, even_rows, page_setup, put
@@ -144,15 +144,14 @@ def _map(sheet: Worksheet, catalog: Catalog, basis: Basis, top: int, block: int)
         given = np.flatnonzero(np.isfinite(unit[:, place]))
         first, end = header + 1 + int(given[0]), header + 1 + int(given[-1])
         points.append(
-            Points(
+            curve(
                 Cells(sheet, 2 + place, header, header),
                 Cells(sheet, x.column, first, end),
                 Cells(sheet, 2 + place, first, end),
                 _COLOURS[place],
-                "",
             )
         )
-    chart = curves(
+    chart = curve_chart(
         f"Unit cost over silicon area and number of dies, {basis.node}",
         points,
         x_title="area of all dies (mm2)",
@@ -208,13 +207,13 @@ def _volumes(sheet: Worksheet, catalog: Catalog, basis: Basis, top: int, block: 
     points = []
     for place in range(len(kinds)):
         name_cell, values = Cells(sheet, 2 + place, header, header), Cells(sheet, 2 + place, header + 1, last)
-        points.append(Points(name_cell, x, values, _COLOURS[place], ""))
+        points.append(curve(name_cell, x, values, _COLOURS[place]))
     seen = [place for place, line in enumerate(lines) if line[1] and VOLUMES[0] <= line[1] <= VOLUMES[-1]]
     for place in seen:
         row = crossing_top + 1 + place
         words_cell, at, cost = (Cells(sheet, column, row, row) for column in (1, 2, 3))
-        points.append(Points(words_cell, at, cost, _COLOURS[place], "diamond"))
-    chart = curves(
+        points.append(spots(words_cell, at, cost, _COLOURS[place], "diamond"))
+    chart = curve_chart(
         f"{SPLIT_AREA:,.0f} mm2 as one die or as chiplets: unit cost over volume, {basis.node}",
         points,
         x_title="units",

@@ -44,36 +44,22 @@ _ACROSS = 33.4
 _HEIGHT = 8.9
 _PAGE = 19.5
 """Height of a page of this width below a heading. [cm]"""
-_COLOURS = {
-    "hour_dies": BLUE,
-    "hour_memory": GREEN,
-    "hour_package": SKY,
-    "hour_board": "A9C7DB",
-    "hour_one_time": PURPLE,
-    "hour_margin": YELLOW,
-    "hour_accelerator": "A67C52",
-    "hour_server": "7A4B8C",
-    "hour_network": ORANGE,
-    "hour_storage": "F2C48D",
-    "hour_facility": "8D99A6",
-    "hour_running": DARK,
-    "hour_energy": VERMILION,
+_PARTS = {
+    "hour_dies": ("dies", BLUE),
+    "hour_memory": ("stacked memory", GREEN),
+    "hour_package": ("package", SKY),
+    "hour_board": ("board and test", "A9C7DB"),
+    "hour_one_time": ("design and masks", PURPLE),
+    "hour_margin": ("gross margin", YELLOW),
+    "hour_accelerator": ("accelerator", "A67C52"),
+    "hour_server": ("server", "7A4B8C"),
+    "hour_network": ("network", ORANGE),
+    "hour_storage": ("storage", "F2C48D"),
+    "hour_facility": ("rack and building", "8D99A6"),
+    "hour_running": ("maintenance, staff", DARK),
+    "hour_energy": ("energy", VERMILION),
 }
-_WORDS = {
-    "hour_dies": "dies",
-    "hour_memory": "stacked memory",
-    "hour_package": "package",
-    "hour_board": "board and test",
-    "hour_one_time": "design and masks",
-    "hour_margin": "gross margin",
-    "hour_accelerator": "accelerator",
-    "hour_server": "server",
-    "hour_network": "network",
-    "hour_storage": "storage",
-    "hour_facility": "rack and building",
-    "hour_running": "maintenance, staff",
-    "hour_energy": "energy",
-}
+"""Parts of an hour in words, and their colours."""
 _STEPS = (
     ("raw dies", ("raw_dies",), "1B4F8A"),
     ("bad dies", ("die_defects",), "6F9FD0"),
@@ -171,7 +157,7 @@ def _price_steps(designs: Table, made: Table, row: int) -> list[_Step]:
     steps.append((name, "unit cost", 0.0, level, NAVY))
     price = float(made["sale_price"][row])
     if price > level:
-        steps.append((name, "gross margin", level, price - level, _COLOURS["hour_margin"]))
+        steps.append((name, "gross margin", level, price - level, _PARTS["hour_margin"][1]))
     steps.append((name, "price", 0.0, price, NAVY))
     return steps
 
@@ -185,11 +171,11 @@ def _hour_steps(servers: Table, hours: Table, row: int, unit_cost: float) -> lis
         amount = float(hours[part][row]) / factor
         if known == "hour_accelerator" and 0.0 < unit_cost < price:
             made = amount * unit_cost / price
-            steps.append((subject, "made for", level, made, _COLOURS["hour_dies"]))
-            steps.append((subject, "gross margin", level + made, amount - made, _COLOURS["hour_margin"]))
+            steps.append((subject, "made for", level, made, _PARTS["hour_dies"][1]))
+            steps.append((subject, "gross margin", level + made, amount - made, _PARTS["hour_margin"][1]))
             steps.append((subject, "accelerator", 0.0, amount, NAVY))
         elif amount:
-            steps.append((subject, _WORDS[known], level, amount, _COLOURS[known]))
+            steps.append((subject, _PARTS[known][0], level, amount, _PARTS[known][1]))
         level += amount
     return [*steps, (subject, "hour, all in", 0.0, level, NAVY)]
 
@@ -327,8 +313,9 @@ def _token_block(sheet: Worksheet, group: Plans, costs: Table, top: int) -> int:
         amounts = np.nan_to_num(hours / costs["hour_cost"])[rows] * per_token[rows]
         if not np.any(amounts):
             continue
-        column = extra_column(_WORDS[part].replace(" ", "_"), "USD/Mtoken", declared[part].meaning)
-        columns.append((column, amounts, _COLOURS[part]))
+        words, colour = _PARTS[part]
+        column = extra_column(words.replace(" ", "_"), "USD/Mtoken", declared[part].meaning)
+        columns.append((column, amounts, colour))
     labels = [
         f"{short(group.names[row], 46)} \N{MIDDLE DOT} {number_words(per_token[row])} USD" for row in rows.tolist()
     ]

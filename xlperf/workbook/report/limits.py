@@ -14,7 +14,7 @@ from xlperf.catalog.schema import Column, column, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import accelerators_of
 from xlperf.equations.plan.records import PRECISIONS
-from xlperf.workbook.charts import SERIES, Cells, Points, log_scatter, tornado
+from xlperf.workbook.charts import SERIES, Cells, Points, curve_chart, tornado
 from xlperf.workbook.package import data_rows, write_table
 from xlperf.workbook.report.data import (
     GOOD,
@@ -135,12 +135,14 @@ def _chart(sheet: Worksheet, first: int, second: int, spans: list[tuple[int, int
         cells = [Cells(sheet, at, second + 1 + start, second + 1 + stop) for at in (3, 4)]
         name = Cells(sheet, 1, first + 1 + place, first + 1 + place)
         colour, marker = _COLOURS[place % len(_COLOURS)], _MARKERS[place % len(_MARKERS)]
-        points.append(Points(name, cells[0], cells[1], colour, marker, joined=True))
-    chart = log_scatter(
+        points.append(Points(name, cells[0], cells[1], colour, marker, width=1.25))
+    chart = curve_chart(
         "Throughput against interactivity",
         points,
         x_title="speed for a user (token/s)",
         y_title="throughput of an accelerator (token/s)",
+        x_log=True,
+        y_log=True,
         size=(_WIDTH, _HEIGHT),
     )
     sheet.add_chart(chart, f"A{_TOP}")
@@ -279,12 +281,14 @@ def _roofline_chart(
         first = second + 1 + len(spans) + 3 * i
         cells = [Cells(sheet, column, first, first + 2) for column in (2, 3)]
         shade, dash = _ROOF_COLOURS[i % len(_ROOF_COLOURS)], _DASHES[i % len(_DASHES)]
-        points.append(Points(Cells(sheet, 1, first, first), cells[0], cells[1], shade, "", dash))
-    chart = log_scatter(
+        points.append(Points(Cells(sheet, 1, first, first), cells[0], cells[1], shade, "none", width=1.75, dash=dash))
+    chart = curve_chart(
         "Roofline: operators of the chosen plans, one accelerator",
         points,
         x_title="arithmetic intensity (FLOP/B of main memory)",
         y_title="FLOP rate (TFLOP/s)",
+        x_log=True,
+        y_log=True,
         size=(_ROOFLINE_WIDTH, _ROOFLINE_HEIGHT),
     )
     sheet.add_chart(chart, f"A{_TOP}")

@@ -13,7 +13,7 @@ from openpyxl.utils import get_column_letter, range_boundaries
 from xlperf.catalog.schema import grouped
 from xlperf.workbook.data_sheets import BLANK_ROWS, DATA_SHEETS, HEADER_ROW, sheet_columns
 from xlperf.workbook.front.formulas import Live
-from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, axis, bars, place
+from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, Axis, bars, place
 from xlperf.workbook.report.data import number_words, short
 from xlperf.workbook.style import MUTED, NAVY, put
 
@@ -364,12 +364,12 @@ def cost_charts(book: Any, live: Live) -> None:
         names, in_sight = [column.name for column in sheet_columns(kind)], DATA_SHEETS[kind].in_sight
         letters = " ".join(get_column_letter(names.index(name) + 1) for name in own.parts)
         colours = _COLOURS if kind == "chiplets" else _COLOURS_OF_HOUR
-        chart = bars(sheet, "A", (HEADER_ROW, last), letters, colours, "#,##0", gap=35, stacked=True, formats=False)
+        chart = bars(
+            sheet, "A", (HEADER_ROW, last), letters, colours, "#,##0", live, gap=35, stacked=True, formats=False
+        )
         for series, name in zip(chart.series, own.parts, strict=True):
             series.tx = SeriesLabel(v=name.replace("nre", "design").replace("_", " "))
         chart.visible_cells_only = False  # a part may stand in a column that is folded
-        axis(chart.x_axis)
-        axis(chart.y_axis, number="#,##0" if kind == "chiplets" else "0.0", grid=True)
         chart.y_axis.crosses = "max"
         top = edges[3] + 2
         end_row = top + max(14, 6 + 2 * (last - HEADER_ROW))
@@ -380,7 +380,8 @@ def cost_charts(book: Any, live: Live) -> None:
             chart,
             sheet,
             f"{first}{top + 1}:{end}{end_row}",
-            live,
+            Axis(),
+            Axis(number="#,##0" if kind == "chiplets" else "0.0", grid=True),
             (0.19, 0.02, 0.62, 0.88),
             (0.83, 0.02, 0.16, 0.90 if kind == "chiplets" else 0.30),
         )

@@ -17,12 +17,13 @@ from xlperf.workbook.charts import (
     SERIES,
     Cells,
     Part,
-    Points,
     axis_number,
     bars_in_a_limit,
     colour,
-    curves,
+    curve,
+    curve_chart,
     horizontal_bars,
+    spots,
     tornado,
     waterfall,
 )
@@ -213,9 +214,10 @@ def _scatter(sheet: Worksheet, drawing: Drawing, header: int, size: tuple[float,
         first, last = header + 1 + run[0], header + 1 + run[-1]
         put(sheet.cell(first, 4), drawing.series[run[0]], "xlperf note")
         name, x, y = Cells(sheet, 4, first, first), Cells(sheet, 2, first, last), Cells(sheet, 3, first, last)
-        marker = _MARKERS[place % len(_MARKERS)] if drawing.kind.look == "points" else ""
-        points.append(Points(name, x, y, SERIES[place % len(SERIES)], marker))
-    chart: Any = curves(
+        shade = SERIES[place % len(SERIES)]
+        alone = drawing.kind.look == "points"
+        points.append(spots(name, x, y, shade, _MARKERS[place % 4]) if alone else curve(name, x, y, shade))
+    chart: Any = curve_chart(
         drawing.title, points, x_title=drawing.columns[0].header, y_title=drawing.columns[1].header,
         x_number=axis_number(drawing.values[0]), y_number=axis_number(drawing.values[1]), size=size,
     )  # fmt: skip

@@ -10,10 +10,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from openpyxl.chart import LineChart
-from openpyxl.chart.marker import Marker
-from openpyxl.chart.shapes import GraphicalProperties
-from openpyxl.drawing.line import LineProperties
 from openpyxl.formatting.rule import ColorScaleRule
 from openpyxl.styles import Alignment
 from openpyxl.utils import column_index_from_string, get_column_letter
@@ -27,19 +23,16 @@ from xlperf.workbook import style
 from xlperf.workbook.charts import (
     SERIES,
     Cells,
+    Part,
+    Points,
     axis_number,
-    bar_chart,
-    bar_series,
     colour,
     draw_axis,
-    draw_horizontal_axes,
-    frame,
-    label_series,
+    horizontal_bars,
     legend_height,
     log_axis,
-    longest,
+    over_labels,
     place_plot,
-    point_series,
     scatter_chart,
 )
 from xlperf.workbook.data_sheets import table_of
@@ -362,56 +355,45 @@ def study_chart(
     every = [name for name in chart.y if any(source.values(name)[first:last])]  # no legend for what is nothing
     if every and len(every) < len(chart.y):
         chart = replace(chart, y=every)
-    drawn_values = [value for name in chart.y for value in source.values(name)]
-    number = axis_number(_reached(source, chart, drawn_values))
-    if chart.kind in ("bars", "columns"):
-        grouping, overlap = ("stacked", 100) if chart.stacked else ("clustered", -5)
-        drawn = bar_chart(chart.title, "bar" if chart.kind == "bars" else "col", size, grouping, overlap)
-        for name in chart.y:
-            drawn.series.append(bar_series(header(name), cells(chart.x), cells(name), shades[name]))
-        if chart.kind == "bars":
-            draw_horizontal_axes(drawn, chart.y_title, number)
-            place_plot(
-                drawn, min(0.14 * longest(cells(chart.x)) + 0.7, 0.5 * size[0]), 1.2, 0.6, 1.7 + legend_height(drawn)
-            )
-        else:
-            _draw_labelled_axes(drawn, chart, cells(chart.x), number)
-        _finished(drawn, chart, drawn_values)
-        return drawn
-    values = cells(chart.x).values
-    if chart.kind == "lines" and any(isinstance(value, str) for value in values):
-        drawn = LineChart()
-        frame(drawn, chart.title, *size)
-        for place, name in enumerate(chart.y):
-            series = label_series(header(name), cells(chart.x), cells(name))
-            _drawn(series, shades[name], _MARKERS[place % len(_MARKERS)], True)
-            drawn.series.append(series)
-        _draw_labelled_axes(drawn, chart, cells(chart.x), number)
-        _finished(drawn, chart, drawn_values)
-        return drawn
-    drawn = scatter_chart(chart.title, size)
-    if chart.by:
-        along, up, by = (names.index(name) + 1 for name in (chart.x, chart.y[0], chart.by))
-        drawn_from = [
-            (Cells(sheet, by, start, start), Cells(sheet, along, start, end), Cells(sheet, up, start, end))
-            for start, end in _runs(source.values(chart.by), top + 1)
-        ]
+    along, drawn_values = cells(chart.x), [value for name in chart.y for value in source.values(name)]
+    number, y_title = axis_number(_reached(source, chart, drawn_values)), chart.y_title
+    parts = [Part(header(name), cells(name), shades[name]) for name in chart.y]
+
+    def marked(position: int, named: Cells, x: Cells, y: Cells, shade: str) -> Points:
+        """A series in its colour, with the marker of its position."""
+        marker, width = _MARKERS[position % len(_MARKERS)], 1.75 if chart.kind == "lines" else 0.0
+        strokes = marker in ("x", "plus", "star")
+        return Points(named, x, y, shade, marker, size=6, strokes=strokes, width=width)
+
+    points = [marked(place, part.header, along, part.values, part.colour) for place, part in enumerate(parts)]
+    if chart.kind == "bars":
+        drawn = horizontal_bars(
+            chart.title, along, parts, axis_title=y_title, number=number, stacked=chart.stacked, size=size, least=None
+        )
+    elif chart.kind == "columns" or (chart.kind == "lines" and any(isinstance(value, str) for value in along.values)):
+        drawn = over_labels(
+            chart.title, parts if chart.kind == "columns" else points, along, x_title=chart.x_title, y_title=y_title,
+            number=number, stacked=chart.stacked, size=size,
+        )  # fmt: skip
     else:
-        drawn_from = [(header(name), cells(chart.x), cells(name)) for name in chart.y]
-    by_name = _shades(dict.fromkeys(str(own[0].values[0]) for own in drawn_from), machines)
-    for place, own in enumerate(drawn_from):
-        points = point_series(*own)
-        shade = by_name[str(own[0].values[0])] if chart.by else shades[chart.y[place]]
-        _drawn(points, shade, _MARKERS[place % len(_MARKERS)], chart.kind == "lines")
-        drawn.series.append(points)
-    draw_axis(drawn.x_axis, chart.x_title, axis_number(values), lines=True)
-    draw_axis(drawn.y_axis, chart.y_title, number, lines=True)
-    if chart.log_x:
-        log_axis(drawn.x_axis, values)
-    drawn.x_axis.crosses = "min"
-    drawn.y_axis.crosses = "min"
-    _finished(drawn, chart, [value for name in chart.y for value in cells(name).values])
-    place_plot(drawn, 2.2, 1.2, 0.6, 1.7 + legend_height(drawn))
+        if chart.by:
+            columns = [names.index(name) + 1 for name in (chart.by, chart.x, chart.y[0])]
+            runs = _runs(source.values(chart.by), top + 1)
+            named = [str(sheet.cell(start, columns[0]).value) for start, _ in runs]
+            shades, points = _shades(dict.fromkeys(named), machines), []
+            for place, (start, end) in enumerate(runs):
+                x, y = (Cells(sheet, at, start, end) for at in columns[1:])
+                points.append(marked(place, Cells(sheet, columns[0], start, start), x, y, shades[named[place]]))
+        drawn = scatter_chart(points, chart.title, size)
+        draw_axis(drawn.x_axis, chart.x_title, axis_number(along.values), lines=True)
+        draw_axis(drawn.y_axis, y_title, number, lines=True)
+        if chart.log_x:
+            log_axis(drawn.x_axis, along.values)
+        drawn.x_axis.crosses = drawn.y_axis.crosses = "min"
+        drawn_values = [value for part in parts for value in part.values.values]
+        place_plot(drawn, 2.2, 1.2, 0.6, 1.7 + legend_height(drawn))
+    if chart.log_y:
+        log_axis(drawn.y_axis, drawn_values)
     return drawn
 
 
@@ -442,29 +424,3 @@ def _reached(source: StudySheet, chart: Chart, values: Sequence[Any]) -> Sequenc
         return values
     columns = [source.values(name) for name in chart.y]
     return [added(v for v in row if isinstance(v, int | float)) for row in zip(*columns, strict=True)]
-
-
-def _finished(drawn: Any, chart: Chart, values: Sequence[Any]) -> None:
-    """A logarithmic value axis if requested."""
-    if chart.log_y:
-        log_axis(drawn.y_axis, values)
-
-
-def _draw_labelled_axes(drawn: Any, chart: Chart, labels: Cells, number: str) -> None:
-    """Axes of columns or lines over labels, turned if they do not fit beside each other."""
-    letters = longest(labels)
-    steep = letters * len(labels.values) > 90
-    draw_axis(drawn.x_axis, chart.x_title, degrees=-45 if steep else 0, size=8)
-    draw_axis(drawn.y_axis, chart.y_title, number, lines=True)
-    place_plot(drawn, 2.2, 1.2, 0.6, (min(0.1 * letters, 4.0) if steep else 0.4) + 1.4 + legend_height(drawn))
-
-
-def _drawn(series: Any, shade: str, symbol: str, line: bool) -> None:
-    fill = GraphicalProperties(solidFill=shade, ln=LineProperties(solidFill="FFFFFF", w=3175))
-    shape: Any = symbol
-    if symbol in ("x", "plus", "star"):
-        fill = GraphicalProperties(noFill=True, ln=LineProperties(solidFill=shade, w=12700))
-    series.marker = Marker(symbol=shape, size=6, spPr=fill)
-    stroke = LineProperties(solidFill=shade, w=22225) if line else LineProperties(noFill=True)
-    series.graphicalProperties = GraphicalProperties(ln=stroke)
-    series.smooth = False

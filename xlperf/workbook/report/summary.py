@@ -245,23 +245,26 @@ def _tokens(text: str) -> set[str]:
     return {word for word in re.split(r"[^0-9a-z]+", text.casefold()) if len(word) > 1}
 
 
+def _winner(
+    group: Plans, rows: np.ndarray, tag: str, name: str, words: str, lowest: bool = False, late: bool = False
+) -> Iterator[Finding]:
+    """The plan with the best value of a result; in ``words`` names of results stand for their numbers."""
+    row = best(group, name, rows, lowest=lowest)
+    if row is None:
+        return
+    said = words.format_map({name: _say(group, name, row) for name in re.findall(r"{(\w+)}", words)})
+    basis = _basis(group, row) if lowest else ""
+    yield Finding(tag, f"{_plan(group, row)}: {said}{basis}{_late(group, row) if late else ''}.", "good")
+
+
 def _training(group: Plans) -> Iterator[Finding]:
-    rows = group.where(GOOD)
-    fastest = best(group, "tokens_per_second_per_accelerator", rows)
+    rows, rate, cost = group.where(GOOD), *_RATED["training"]
+    fastest = best(group, rate, rows)
     if fastest is not None:
-        words = (
-            f"{_plan(group, fastest)}: {_say(group, 'tokens_per_second_per_accelerator', fastest)} tokens per second "
-            f"and accelerator, {percent_words(group.number('mfu')[fastest])} of the dense peak; a step takes "
-            f"{_say(group, 'step_time', fastest)} s."
-        )
-        yield Finding("Fastest training", words, "good")
-    cheapest = best(group, "cost_per_million_tokens", rows, lowest=True)
-    if cheapest is not None:
-        words = (
-            f"{_plan(group, cheapest)}: {_say(group, 'cost_per_million_tokens', cheapest)} USD per million tokens"
-            f"{_basis(group, cheapest)}."
-        )
-        yield Finding("Cheapest training", words, "good")
+        share = percent_words(group.number("mfu")[fastest])
+        words = f"{{{rate}}} tokens per second and accelerator, {share} of the dense peak; a step takes {{step_time}} s"
+        yield from _winner(group, rows, "Fastest training", rate, words)
+    yield from _winner(group, rows, "Cheapest training", cost, f"{{{cost}}} USD per million tokens", lowest=True)
     yield from _tightest(group, rows)
     yield from _doubtful(group, rows, "step_time")
     yield from _alike(group, rows)
@@ -269,7 +272,7 @@ def _training(group: Plans) -> Iterator[Finding]:
 
 
 def _inference(group: Plans) -> Iterator[Finding]:
-    rows = group.where(GOOD)
+    rows, rate, cost = group.where(GOOD), *_RATED["inference"]
     prompt = rows[group.number("ttft")[rows] <= _PATIENCE]
     quickest = best(group, "tpot", prompt if len(prompt) else rows, lowest=True)
     if quickest is not None:
@@ -279,25 +282,17 @@ def _inference(group: Plans) -> Iterator[Finding]:
         )
         none = f"; no plan gives its first token within {_PATIENCE / 1000:.0f} s"
         yield Finding("Fastest answers", f"{words}{'' if len(prompt) else none}.", "good" if len(prompt) else "warning")
-    busiest = best(group, "tokens_per_second_per_accelerator", rows)
-    if busiest is not None:
-        words = (
-            f"{_plan(group, busiest)}: {_say(group, 'tokens_per_second_per_accelerator', busiest)} tokens per "
-            f"second and accelerator at {_say(group, 'tpot', busiest)} ms per token{_late(group, busiest)}."
-        )
-        yield Finding("Highest throughput", words, "good")
-    cheapest = best(group, "cost_per_million_output_tokens_all_in", rows, lowest=True)
-    if cheapest is not None:
-        words = (
-            f"{_plan(group, cheapest)}: {_say(group, 'cost_per_million_output_tokens_all_in', cheapest)} USD per "
-            f"million output tokens, prompts included{_basis(group, cheapest)}{_late(group, cheapest)}."
-        )
-        yield Finding("Cheapest serving", words, "good")
+    words = f"{{{rate}}} tokens per second and accelerator at {{tpot}} ms per token"
+    yield from _winner(group, rows, "Highest throughput", rate, words, late=True)
+    words = f"{{{cost}}} USD per million output tokens, prompts included"
+    yield from _winner(group, rows, "Cheapest serving", cost, words, lowest=True, late=True)
     yield from _tightest(group, rows)
     yield from _doubtful(group, rows, "tpot")
     yield from _alike(group, rows, "prompt_length", "output_length")
 
 
+_RATED = {kind: (rate, others.split()[-1]) for kind, (rate, others) in _TABLES.items()}
+"""Rate and cost by which plans of a kind are compared."""
 _PATIENCE = 10_000.0
 """Time that a user waits for a first token; an answer that takes longer says so. [ms]"""
 _WORK = {"training": "training", "inference": "serving"}
@@ -325,7 +320,7 @@ def _tightest(group: Plans, rows: np.ndarray) -> Iterator[Finding]:
 
 def _alike(group: Plans, rows: np.ndarray, *same: str) -> Iterator[Finding]:
     """The fastest and the slowest accelerator for one model: plans of as many accelerators, and as long requests."""
-    rate, cost = group.number(_TABLES[group.kind][0]), group.number(_TABLES[group.kind][1].split()[-1])
+    rate, cost = (group.number(name) for name in _RATED[group.kind])
     sizes = [group.plans.number(name) for name in ("num_accelerators", *same)]
     by_name: dict[tuple[Any, ...], dict[str, int]] = {}
     for row in rows[np.isfinite(rate[rows])].tolist():
