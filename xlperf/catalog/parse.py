@@ -46,11 +46,7 @@ _YES = {"yes": 1.0, "true": 1.0, "1": 1.0, "no": 0.0, "false": 0.0, "0": 0.0}
 
 
 def convert(field: Field, value: object, from_text: bool = False) -> float | str | None:
-    """One cell value as the table holds it; None means the word ``auto``.
-
-    ``field``: column and unit. ``value``: cell value. ``from_text``: whether numbers arrive as text, as in a CSV file.
-    Raises ValueError with the problem in words.
-    """
+    """One cell value as the table holds it; None for the word ``auto``, BadValue with the problem in words."""
     kind = field.column.kind
     if isinstance(value, str):
         value = value.strip()
@@ -191,11 +187,8 @@ class _Collector:
 def parse_rows(
     kind: str, header: Sequence[object], rows: Sequence[Sequence[object]], locate: Locate, skip_empty: bool = True
 ) -> tuple[Table, list[Fault]]:
-    """Rows of cells as a table, with every fault; a faulty value is blank in the table.
-
-    ``kind``: name of the sheet in the schema. ``header``: header cells. ``rows``: cells of each row; short rows are
-    blank at the end. ``locate``: ``locate(row, position)``: place of a cell. ``skip_empty``: skip rows that are blank
-    in every input column; places still name the original rows.
+    """Rows of cells, of which short ones are blank at the end, as a table with every fault; a faulty value is blank
+    there. ``skip_empty`` leaves out rows that are blank in every input column; places still name the original rows.
     """
     parsed = parse_header(kind, header)
     collector = _Collector(locate)
@@ -277,11 +270,7 @@ def _column(
 def parse_columns(
     kind: str, header: Sequence[object], columns: Sequence[np.ndarray], locate: Locate
 ) -> tuple[Table, list[Fault]]:
-    """Columns as a table, with every fault; each distinct text is converted once.
-
-    ``kind``: name of the sheet in the schema. ``header``: header of each column. ``columns``: numbers (NaN: blank),
-    booleans, or objects: text as in a CSV file, None. ``locate``: ``locate(row, position)``: place of a value.
-    """
+    """Columns of numbers (NaN: blank), booleans, or objects (text as in CSV, None) as a table, with every fault."""
     return parse_coded(kind, header, [_coded(np.asarray(values)) for values in columns], locate)
 
 
@@ -441,31 +430,9 @@ def table_from_rows(
     place: Place = nowhere,
     skip_empty: bool = True,
 ) -> Table:
-    """Rows of cell values as a table in the units used inside.
-
-    Parameters
-    ----------
-    kind : str
-        Name of the sheet in the schema: ``accelerators``, ``training`` ...
-    header : sequence
-        Header cells, with or without units in parentheses.
-    rows : sequence of sequence
-        Cell values of each row: numbers, text, booleans, None.
-    place : callable, optional
-        ``place(row, column)`` for the messages; row -1 is the header, and ``column`` the canonical name of a known
-        column, else the header as it is written, or "" for the whole row.
-    skip_empty : bool, default True
-        Leave blank rows out; False makes them faults if a column is required.
-
-    Returns
-    -------
-    Table
-        Columns of the header that the schema knows; result columns inside a plan are left out.
-
-    Raises
-    ------
-    InputError
-        With every fault of header and cells.
+    """Rows of cells as a table in the units used inside; result columns are left out. InputError has every fault,
+    located by ``place(row, column)`` with row -1 for the header; with ``skip_empty`` False blank rows are faults if a
+    column is required.
 
     >>> table_from_rows("training", ["model", "accelerator", "num accelerators"], [["a", "b", 8]])["num_accelerators"]
     array([8.])
@@ -475,11 +442,8 @@ def table_from_rows(
 
 
 def table_from_columns(kind: str, columns: Mapping[str, np.ndarray], place: Place = nowhere) -> Table:
-    """Columns as a table in the units used inside; fast for many rows.
-
-    ``kind``: name of the sheet in the schema. ``columns``: by header: numbers (NaN if blank), booleans, or text
-    (numbers may be written as text). ``place``: as in :func:`table_from_rows`. Returns as in :func:`table_from_rows`;
-    rows are never left out. Raises InputError with every fault of header and values.
+    """Columns by header (numbers, booleans, or text, also of numbers) as by :func:`table_from_rows`, fast for many
+    rows.
     """
     header = list(columns)
     table, faults = parse_columns(kind, header, list(columns.values()), _by_name(header, place, kind))

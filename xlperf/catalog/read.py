@@ -180,10 +180,8 @@ def _same(name: str, cell: str) -> bool:
 
 
 def read_catalog_tables(path: str | os.PathLike[str], required: bool) -> tuple[list[Table], list[Fault]]:
-    """Catalog sheets of a workbook, or catalog tables as CSV or Parquet, with every fault of all of them.
-
-    ``path``: workbook; a .csv or .parquet table whose first header names its kind; or a folder of such tables.
-    ``required``: whether a missing sheet is a fault. Raises InputError when the file itself cannot be read.
+    """Catalog sheets of a workbook, or catalog tables of a .csv or .parquet file or a folder of them, with all their
+    faults. A missing sheet is a fault if ``required``.
     """
     tables: list[Table] = []
     faults: list[Fault] = []
@@ -236,10 +234,8 @@ def _catalog_kind(name: str, header: Sequence[object]) -> str:
 def read_plan_tables(
     path: str | os.PathLike[str], sheet: str | None = None, kind: str | None = None
 ) -> tuple[list[Table], list[Fault]]:
-    """Plan sheets of a workbook, with every fault of all of them.
-
-    ``sheet``: the only sheet to read; default: ``training`` and ``inference``, if present. ``kind``: kind of the plans;
-    default: by the sheet's name, else by its columns. Raises InputError if the file itself cannot be read.
+    """Plan sheets of a workbook, or ``sheet`` alone, with all their faults; by default the sheet's name or columns say
+    the kind.
     """
     tables: list[Table] = []
     faults: list[Fault] = []
@@ -368,12 +364,8 @@ KindOf = Callable[[str, Sequence[object]], str]
 
 
 def read_plans(path: str | os.PathLike[str], sheet: str | None = None, kind: str | None = None) -> list[Table]:
-    """Read the plans of a workbook, a CSV or Parquet file, or CSV on standard input.
-
-    ``path``: ``.xlsx`` (sheets ``training`` and ``inference``), ``.csv``, ``.parquet``, or ``-`` for standard input.
-    ``sheet``: the only sheet of a workbook to read. ``kind``: ``training`` or ``inference``; default: inference with a
-    prompt length. Returns one table per kind that has plans, at least one, without result columns. Raises InputError
-    with every fault.
+    """Plans of a workbook, a CSV or Parquet file, or CSV on standard input (``-``): a table for each kind that has
+    plans, at least one, without result columns. InputError has every fault.
     """
     if is_workbook(path):
         tables, faults = read_plan_tables(path, sheet, kind)
@@ -388,13 +380,7 @@ def read_plans(path: str | os.PathLike[str], sheet: str | None = None, kind: str
 
 
 class PlanRows(NamedTuple):
-    """Rows of plans in a file, not yet checked.
-
-    - ``kind``: ``training`` or ``inference``.
-    - ``header``: headers of all columns.
-    - ``columns``: (codes, distinct values), from the readers of CSV and Parquet.
-    - ``locate``: place of a cell.
-    """
+    """Rows of plans in a file, not yet checked, with columns as (codes, distinct values)."""
 
     kind: str
     header: Sequence[object]
@@ -407,24 +393,8 @@ class PlanRows(NamedTuple):
 
 
 def plan_blocks(path: str | os.PathLike[str], rows: int) -> Iterator[PlanRows]:
-    """The plans of a CSV or Parquet file, or of CSV on standard input, in blocks, in the memory of one of them.
-
-    Parameters
-    ----------
-    path : path-like
-        ``.csv``, ``.parquet``, or ``-`` for standard input.
-    rows : int
-        Rows of a block if all lines are of one length. [-]
-
-    Yields
-    ------
-    PlanRows
-        One at least.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read; faults of its cells come with the tables.
+    """The plans of a CSV or Parquet file, or of CSV on standard input, in one block at least, in the memory of one of
+    them. Faults of cells come with the tables.
     """
     name, ending = _name(path), Path(path).suffix.casefold()
 
@@ -445,13 +415,9 @@ def plan_blocks(path: str | os.PathLike[str], rows: int) -> Iterator[PlanRows]:
 
 
 def read_designs(path: str | os.PathLike[str], sheet: str | None = None, kinds: Sequence[str] = DESIGN_TABLES) -> Table:
-    """Read rows that have a cost: chiplet designs, servers or plans; or rows of another catalog sheet.
-
-    ``path``: ``.csv`` or ``-`` for standard input, ``.parquet``, or a workbook. A header ``chiplet`` or ``server``
-    decides the kind; plans have a ``model``. ``sheet``: sheet of a workbook: ``chiplets``, ``servers``, ``training`` or
-    ``inference``; by default ``chiplets`` if it has rows, else ``servers``. ``kinds``: allowed catalog sheets; plans
-    are read beside chiplets and servers alone. Returns at least one row of one kind. Raises InputError with every
-    fault.
+    """Rows of one kind that have a cost (chiplet designs, servers or plans), or of another catalog sheet among
+    ``kinds``, from a file or ``sheet``. By default the chiplets of a workbook if it has rows, else servers; a header
+    decides the kind of a file.
     """
     if not is_workbook(path):
         table, faults = _read_rows(path, sheet, partial(_design_kind, kinds=kinds), "designs")
