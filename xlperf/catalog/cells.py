@@ -387,11 +387,8 @@ def parse_header(kind: str, header: Sequence[object]) -> Header:
     """Columns, units and faults of a header row; result columns beside the inputs have no field, unknown ones are
     faults.
     """
-    return _parse_header(kind, tuple(cell if isinstance(cell, (str, float, int)) else _header(cell) for cell in header))
-
-
-def _header(cell: object) -> object:
-    return None if cell is None else shown(cell)
+    plain = (cell if cell is None or isinstance(cell, (str, float, int)) else shown(cell) for cell in header)
+    return _parse_header(kind, tuple(plain))
 
 
 @lru_cache(maxsize=512)

@@ -15,7 +15,8 @@ from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import shown
 from xlperf.catalog.ods import open_workbook
-from xlperf.catalog.read import is_workbook, raise_faults, read_plans, rows_outside, unread_sheets
+from xlperf.catalog.parse import raise_faults
+from xlperf.catalog.read import is_workbook, read_plans, rows_outside, unread_sheets
 from xlperf.catalog.references import NOT_USABLE
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, Column, unit_of
 from xlperf.catalog.table import Table
@@ -87,7 +88,7 @@ def _workbook_findings(path: Path, tests: Sequence[Test], today: datetime.date) 
     tables = [catalog.tables[kind] for kind in own]
     for table in tables:
         doubtful += _provenance_warnings(table, today)
-    doubtful += [warning for kind in own for warning in _WARNINGS.get(kind, _none)(catalog)]
+    doubtful += [warning for kind in own if kind in _WARNINGS for warning in _WARNINGS[kind](catalog)]
     doubtful += [fault for table in tables for fault in far_values(table, load_catalog().tables[table.kind])]
     doubtful += _plan_warnings(plans)
     failures = tuple(failure for test in tests for failure in test(catalog))
@@ -163,10 +164,6 @@ def _together(table: Table, column: str, lacking: np.ndarray, what: str) -> list
     if len(rows) <= MOST_ALIKE:
         return [Fault(table.place(row, column), f'"{names[row]}" has {what}') for row in rows]
     return [Fault(table.place(rows[0], column), f'"{names[rows[0]]}" and {len(rows) - 1} more have {what}')]
-
-
-def _none(_: Catalog) -> list[Fault]:
-    return []
 
 
 def _accelerator_warnings(catalog: Catalog) -> list[Fault]:

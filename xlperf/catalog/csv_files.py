@@ -132,11 +132,7 @@ def harmless(text: str) -> str:
 
 def as_written(text: str) -> str:
     """A text without the apostrophes of :func:`harmless`."""
-    return _FORMULA.sub(_unmarked, text) if "'" in text else text
-
-
-def _unmarked(match: re.Match[str]) -> str:
-    return match[1] + match[2][1:]
+    return _FORMULA.sub(lambda match: match[1] + match[2][1:], text) if "'" in text else text
 
 
 def _bytes(path: Path, name: str) -> bytes:

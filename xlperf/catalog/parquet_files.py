@@ -32,12 +32,6 @@ class ParquetRows(NamedTuple):
     first: int  # rows before them [-]
 
 
-def read_parquet(path: Path, wanted: Callable[[Sequence[str]], set[int]]) -> tuple[list[str], list[Coded]]:
-    """Header and columns of a Parquet file, as :func:`parquet_blocks`."""
-    result = next(parquet_blocks(path, wanted, None))
-    return result.header, result.columns
-
-
 def parquet_blocks(path: Path, wanted: Callable[[Sequence[str]], set[int]], rows: int | None) -> Iterator[ParquetRows]:
     """A Parquet file in one block at least of ``rows`` rows, None for all, in the memory of one; other columns than the
     ``wanted`` are blank. InputError for no Parquet, a size beyond the limits, or several values in a cell.

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +16,8 @@ from xlperf.catalog.cards import CardCells, card_of_csv, find_card
 from xlperf.catalog.cells import SparseRow, is_blank, parse_header, plan_kind
 from xlperf.catalog.csv_files import STANDARD, csv_blocks, read_csv
 from xlperf.catalog.ods import open_workbook
-from xlperf.catalog.parquet_files import parquet_blocks, parquet_place, read_parquet
-from xlperf.catalog.parse import Coded, parse_coded, parse_rows
+from xlperf.catalog.parquet_files import parquet_blocks, parquet_place
+from xlperf.catalog.parse import Coded, parse_coded, parse_rows, raise_faults
 from xlperf.catalog.schema import (
     CATALOG_TABLES,
     EVERY_TABLE,
@@ -77,7 +78,9 @@ def find_block(book: Workbook, sheet: str, kind: str) -> Block | None:
     for row in sorted(cells):
         present = [column for column in sorted(cells[row]) if not is_blank(cells[row][column])]
         if present and _matches(kind, cells[row], present[0]):
-            return _free_block(book.name, sheet, cells, row, present[0], book.merges(sheet))
+            last = next(column for column in count(present[0]) if is_blank(cells[row].get(column + 1)))
+            below, span = [number for number in sorted(cells) if number > row], range(present[0], last + 1)
+            return _block(book.name, sheet, cells, row, below, span, merges=book.merges(sheet))
     return None
 
 
@@ -100,14 +103,6 @@ def _table_block(book: str, sheet: str, cells: Cells, table: ListObject, merges:
     beyond = table.last_row + 1
     below = any(column in span and not is_blank(value) for column, value in cells.get(beyond, {}).items())
     return _block(book, sheet, cells, table.first_row, numbers, span, beyond if below else None, table, merges)
-
-
-def _free_block(book: str, sheet: str, cells: Cells, header_row: int, first: int, merges: Sequence[Area]) -> Block:
-    last = first
-    while not is_blank(cells[header_row].get(last + 1)):
-        last += 1
-    numbers = [row for row in sorted(cells) if row > header_row]
-    return _block(book, sheet, cells, header_row, numbers, range(first, last + 1), merges=merges)
 
 
 def _block(
@@ -171,12 +166,10 @@ def read_block(kind: str, block: Block) -> tuple[Table, list[Fault]]:
 def _repeats(header: Sequence[object], row: SparseRow, named: frozenset[int]) -> bool:
     """Whether a row repeats the header, in at least two columns and most of its filled cells."""
     filled = [position for position in row.filled(named) if not is_blank(row[position])]
-    same = sum(isinstance(row[at], str) and _same(str(header[at]), row[at]) for at in filled)
+    same = sum(
+        isinstance(row[at], str) and split_header(row[at])[0] == split_header(str(header[at]))[0] for at in filled
+    )
     return same >= 2 and 2 * same >= len(filled)
-
-
-def _same(name: str, cell: str) -> bool:
-    return split_header(name)[0] == split_header(cell)[0]
 
 
 def read_catalog_tables(path: str | os.PathLike[str], required: bool) -> tuple[list[Table], list[Fault]]:
@@ -253,13 +246,8 @@ def read_plan_tables(
 
 
 def _plan_kind_of(book: Workbook, sheet: str) -> str:
-    return next((kind for kind in reversed(PLAN_TABLES) if _has_prompt(book, sheet, kind)), PLAN_TABLES[0])
-
-
-def _has_prompt(book: Workbook, sheet: str, kind: str) -> bool:
-    block = find_block(book, sheet, kind)
-    names = plan_names(block.header) if block else set()
-    return kind == "inference" and "prompt_length" in names
+    block = find_block(book, sheet, "inference")
+    return "inference" if block and "prompt_length" in plan_names(block.header) else "training"
 
 
 def _read_sheet(book: Workbook, sheet: str, kind: str, tables: list[Table], faults: list[Fault]) -> None:
@@ -350,12 +338,6 @@ def rows_outside(book: Workbook) -> list[Fault]:
                 problem = f'the row stands below the table "{table.name}" ({table.reference}) and is not read'
                 faults.append(Fault(place, f"{problem}; move it into a blank row of the table, or extend the table"))
     return faults
-
-
-def raise_faults(faults: Sequence[Fault]) -> None:
-    """Raise all faults at once, if there are any."""
-    if faults:
-        raise InputError(faults)
 
 
 DESIGN_TABLES = ("chiplets", "servers")
@@ -461,7 +443,7 @@ def _read_rows(
         header, columns, locate = read if card is None else card
         return parse_coded(kind_of(name, header), header, columns, locate)
     if ending == ".parquet":
-        names, coded = read_parquet(Path(path), lambda header: _wanted(kind_of(name, header), header))
+        names, coded, _ = next(parquet_blocks(Path(path), lambda header: _wanted(kind_of(name, header), header), None))
         return parse_coded(kind_of(name, names), names, coded, partial(parquet_place, name, names, 0))
     if Path(path).is_dir():
         raise InputError(Fault(str(path), f"is a folder; a file of {meant} is meant"))
