@@ -25,10 +25,8 @@ MOST_FILES = 4
 
 
 def cached_tables(path: Path, folder: Path | None = None) -> list[Table] | None:
-    """Tables of a workbook from the cache that :func:`cache_tables` writes.
-
-    ``folder``: cache folder; by default ``xlperf/workbooks`` in the user's cache. Returns none if the cache lacks this
-    workbook and these readers, or if another user may have written it.
+    """Tables of a workbook from its cache; none if the cache lacks it and these readers, or another user may have
+    written it.
     """
     try:
         target = _file(path, folder)
@@ -44,10 +42,7 @@ def cached_tables(path: Path, folder: Path | None = None) -> list[Table] | None:
 
 
 def cache_tables(path: Path, tables: Sequence[Table], folder: Path | None = None) -> None:
-    """Write the tables of a workbook without faults to the cache; nothing happens if it cannot be written.
-
-    ``tables``: as they were read from it. ``folder``: as in :func:`cached_tables`.
-    """
+    """Write the tables of a workbook without faults to the cache; nothing happens if it cannot be written."""
     content = json.dumps([_described(table) for table in tables], separators=(",", ":")).encode("ascii")
     with contextlib.suppress(OSError):
         target = _file(path, folder)

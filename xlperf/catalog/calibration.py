@@ -87,11 +87,7 @@ def _columns(family: str) -> dict[str, str]:
 
 
 def calibration_keys(generation: Sequence[str], precision: Sequence[str], software: Sequence[str]) -> Keys:
-    """Distinct keys of rows, to look many families up with.
-
-    ``generation``, ``precision``, ``software``: one entry per row; in :class:`Calibration` upper and lower case are
-    alike, fp16 is bf16.
-    """
+    """Distinct keys of rows, (rows,); upper and lower case are alike, fp16 is bf16."""
     return combined_keys(*(coded_words(values) for values in (generation, precision, software)))
 
 
@@ -177,10 +173,8 @@ class _Single(dict[tuple[str, str, str, str], Found]):
 
 
 class Calibration:
-    """Constants of kernel families, collective operations and software.
-
-    ``table``: rows of the calibration sheet. Raises InputError when a row names an unknown family, constant or unit, or
-    a value is beyond the declared bounds.
+    """Constants of kernel families, collectives and software; InputError for unknown families, constants or units, or
+    bad values.
     """
 
     def __init__(self, table: Table) -> None:
@@ -203,22 +197,15 @@ class Calibration:
         return _key(name) in self._softwares.get(family, set())
 
     def constants(self, family: str, generation: np.ndarray, precision: np.ndarray, software: np.ndarray) -> Found:
-        """Constants of one family for many rows.
+        """Constants of a family, (rows, 1), band ends as natural logarithms, and the extrapolated rows: rows whose
+        generation or software has no row of its own in a family that was measured elsewhere.
 
-        Each constant is looked up from the nearest key to the farthest: (generation, precision, software), (generation,
-        precision, any), (generation, any, software), (generation, any, any), the same four for the line of the
-        generation (cdna of cdna3), (any, precision, software), (any, any, software), (any, precision, any), (any, any,
-        any), and last the declared default. FP8 formats without a row use FP8's after each step of their own precision.
-        Software families: software on the generation, on its line, on any; then any software on the generation, on its
-        line, on any; default. Bands: a value of the generation or line precedes the software on any. A stack that calls
-        the kernels of another (torchtitan calls torch-fsdp's) uses its constants before any software's, except for
-        vector kernels, which its compiler fuses, and bands.
-
-        ``family``: kernel family, collective operation or software family of ``constants.csv``. ``generation``,
-        ``precision``, ``software``: one entry per row. Returns ``constants``: every declared constant of the family,
-        shape (rows, 1), in the units used inside, band ends as natural logarithms (``log_step_high``);
-        ``extrapolated``: rows whose generation (software families: whose software) has no row of its own in a family
-        that was measured elsewhere.
+        Each constant is looked up by (generation, precision, software), then with any software, any precision, and
+        both, then likewise by the line of the generation (cdna of cdna3) and by any generation; last comes the declared
+        default. FP8 formats without a row use FP8's after each step of their own precision. Families of software look
+        up the software before other software, and bands a generation or line before any. A stack that calls the kernels
+        of another (torchtitan calls torch-fsdp's) uses its constants before any software's, except for vector kernels
+        and bands.
         """
         return self.constants_of(family, calibration_keys(generation.tolist(), precision.tolist(), software.tolist()))
 

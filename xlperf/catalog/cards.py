@@ -22,26 +22,17 @@ _TITLES = frozenset({"parameter", "setting", "property", "key", "item", "field",
 
 
 class Card(NamedTuple):
-    """A card of one or more plans.
+    """A card of one or more plans."""
 
-    - ``names``: headers, with the unit beside a value.
-    - ``rows``: row of each name, among the given rows.
-    - ``plans``: values of each plan, by name.
-    - ``columns``: column of the names, then the column of the values of each plan.
-    """
-
-    names: list[str]
-    rows: list[int]
-    plans: list[list[object]]
-    columns: list[int]
+    names: list[str]  # headers, with the unit beside a value
+    rows: list[int]  # row of each name, among the given rows
+    plans: list[list[object]]  # values of each plan, by name
+    columns: list[int]  # column of the names, then the column of the values of each plan
 
 
 def find_card(rows: Sequence[Sequence[object]], kinds: Sequence[str], from_text: bool = False) -> Card | None:
-    """The card in rows of cells; None for a table with a header row and for anything else.
-
-    ``kinds``: tables of the schema whose columns the names may be. ``from_text``: whether numbers arrive as text. Among
-    several columns beside the names, the card has the one whose cells can be values of the named columns, or all of
-    them, a plan each, if several qualify in every row.
+    """The card in rows of cells; None for a table with a header row and for anything else. Among several columns beside
+    the names it has the one whose cells suit the names, or all, a plan each, if several suit in every row.
     """
     width = max(map(len, rows), default=0)
     if not 2 <= len(rows) <= MOST_ROWS or not 2 <= width <= MOST_COLUMNS:

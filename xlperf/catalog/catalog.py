@@ -42,26 +42,16 @@ _WHOLE = ("calibration", "my_cluster")
 
 
 class Catalog:
-    """Accelerators, networks, models, prices and calibration; immutable.
-
-    Use :func:`load_catalog` or :meth:`from_tables`.
-
-    - ``tables``: by kind: accelerators, networks, models, prices, calibration; process_nodes, packages, chiplets and
-      servers, technology, memories, links, cores and devices, which have no rows if the source lacks them.
-    - ``origin``: name of the file shown to users.
-    - ``calibration``: constants by family, generation, precision and software.
-    - ``networks``: names of the networks, in the order of their first rows.
-    - ``case``: ``low``, ``base`` or ``high``: of prices and of the bands of answers.
-    - ``orphans``: rows left out because they name something that no table has; a plan that names such a row is refused
-      with the cell.
+    """Accelerators, networks, models, prices and calibration, by :func:`load_catalog` or :meth:`from_tables`;
+    immutable.
     """
 
-    case = "base"
+    case = "base"  # low, base or high: of prices and of the bands of answers
 
     def __init__(self, tables: Mapping[str, Table], origin: str, strict: Iterable[str] = EVERY_TABLE) -> None:
         absent = {kind: _empty(kind) for kind in OPTIONAL_TABLES if kind not in tables}
         given = {**tables, **absent}
-        self.origin = origin
+        self.origin = origin  # name of the file shown to users
         self._indexes = {kind: index_of(given[kind]) for kind in EVERY_TABLE}
         strict = tuple(strict)
         faults = _constant_faults(given["calibration"]) if "calibration" in strict else []
@@ -78,7 +68,7 @@ class Catalog:
         names: dict[str, str] = {}
         for name in self.tables["networks"].text("network").tolist():
             names.setdefault(name.casefold(), name)
-        self.networks = tuple(names.values())
+        self.networks = tuple(names.values())  # in the order of their first rows
         self._network_index: dict[str, int] = {"": BLANK}
         self._network_index.update({name: index for index, name in enumerate(names)})
 
@@ -89,18 +79,14 @@ class Catalog:
 
     @classmethod
     def from_tables(cls, tables: Sequence[Table], origin: str) -> Catalog:
-        """Make a catalog of one table of each kind; a kind that is not given has no rows.
-
-        Rows that refer to names that no table has are left out (:attr:`orphans`). Raises InputError when calibration
-        rows are unknown.
+        """A catalog of one table of each kind, empty if not given, without rows that refer to unknown names
+        (:attr:`orphans`).
         """
         return cls({**{kind: _empty(kind) for kind in CATALOG_TABLES}, **{t.kind: t for t in tables}}, origin)
 
     def with_tables(self, tables: Sequence[Table], checked: bool = False) -> Catalog:
-        """Replace the tables of the same kind; rows of other tables that refer to names now gone are not used.
-
-        Given rows that refer to names in no table are left out (:attr:`orphans`). ``checked``: the tables belong to a
-        catalog with changed numbers, whose names were checked before.
+        """Replace tables of the same kind and leave out rows that refer to unknown names (:attr:`orphans`), unless
+        ``checked``.
         """
         given = {table.kind: table.in_case(self.case) for table in tables}
         result = Catalog({**self.tables, **given}, self.origin, strict=() if checked else tuple(given))
@@ -118,11 +104,7 @@ class Catalog:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Short hash of the content: names, values in the units used inside, and text.
-
-        The same for a file and for the same rows sent by a spreadsheet host, in whatever order and with whatever
-        spelling of headers, flags and choices.
-        """
+        """Short hash of names, values in the units used inside, and text, whatever the order and the spelling."""
         import hashlib
 
         digest = hashlib.sha256() if self.case == "base" else hashlib.sha256(self.case.encode())
@@ -132,12 +114,8 @@ class Catalog:
         return digest.hexdigest()[:16]
 
     def rows(self, kind: str, names: np.ndarray, plans: Table, column: str) -> np.ndarray:
-        """Rows of names in a table, without regard to case, by alias or by any spelling.
-
-        ``kind``: table to search; in ``networks`` a name means the row of its first tier. ``names``: one entry per
-        plan. ``plans``: owner of the names, for the messages. ``column``: column of the plans that holds them. Returns
-        row indexes; -1 if a name is blank. Raises InputError for every unknown name, with the nearest known ones, and
-        for names that may mean several rows.
+        """Rows of names in a table, by any spelling or alias; of a network its first tier, -1 for a blank. InputError
+        for each unknown name, with the nearest ones, and for ambiguous names, at the cell of the plans.
         """
         return self._find(self._indexes[kind], kind, names, plans, column)
 
@@ -170,10 +148,8 @@ class Catalog:
 
     @cached_property
     def network_arrays(self) -> Mapping[str, np.ndarray]:
-        """Number columns of the networks, shape (networks, tiers), short ones padded with their last tier.
-
-        Blanks have the schema's defaults. ``topology`` holds positions in the schema's choices, ``num_tiers``
-        (networks,) how many tiers are real.
+        """Number columns of networks with defaults, (networks, tiers), short ones padded with their last tier.
+        ``topology`` holds positions in the schema's choices, ``num_tiers`` (networks,) the number of real tiers.
         """
         table = self.tables["networks"]
         tiers = [self._tiers[name.casefold()] for name in self.networks]
@@ -238,12 +214,9 @@ class Catalog:
 
 
 def load_catalog(path: str | os.PathLike[str] | None = None) -> Catalog:
-    """Read the catalog sheets of a workbook.
-
-    ``path``: workbook; a catalog sheet that it lacks is the one of the workbook that comes with xlperf. CSV and Parquet
-    tables, and a workbook with one catalog sheet alone, add their rows to the shipped sheet (:func:`laid_over`).
-    Without a path the shipped workbook itself, which is read once: its rows stay in the user's cache until it changes.
-    Raises InputError with every fault of the workbook, in one line each.
+    """The catalog of a workbook with the shipped sheets in place of absent ones; without a path the shipped catalog,
+    cached. CSV and Parquet tables, and a workbook with one sheet alone, add their rows to the shipped sheet
+    (:func:`laid_over`).
     """
     from xlperf.base.resources import workbook
     from xlperf.catalog.cache import cache_tables, cached_tables
@@ -282,10 +255,8 @@ def _own_catalog(source: Path) -> Catalog:
 
 
 def laid_over(own: Table, shipped: Table) -> Table:
-    """A user's rows, followed by the shipped rows whose names they leave free.
-
-    A name or an alias of ``own`` replaces the shipped row of that name and is no longer an alias of another row. A
-    network is replaced with all of its tiers. Calibration and own runs are not chosen by name and stay as they are.
+    """A user's rows, followed by the shipped rows whose names and aliases they leave free. A network is replaced with
+    all of its tiers; calibration and own runs are not chosen by name and stay.
     """
     key = own.schema.key.name
     if own.kind in _WHOLE or key not in own:
@@ -370,12 +341,9 @@ _digests: WeakKeyDictionary[Catalog, dict[str, bytes]] = WeakKeyDictionary()
 
 
 def part_of(catalog: Catalog, plans: Table, beside: Sequence[str] = ()) -> Catalog:
-    """The rows of a catalog that plans or forms name, and every table whose rows no name chooses.
-
-    ``catalog``: the whole. ``plans``: plans or forms; their columns that refer to accelerators, models and networks
-    choose the rows. ``beside``: further accelerators to include, if the catalog has them. Returns the same object for
-    the same content; the whole catalog if runs of the user's cluster correct plans. Raises InputError for every unknown
-    name.
+    """Rows that plans or forms name, with accelerators ``beside``, and tables whose rows no name chooses; InputError
+    for unknown names. The same object for the same content, and the whole catalog if runs of the user's cluster correct
+    plans.
     """
     if len(catalog.tables[_OWN_RUNS]):
         return catalog

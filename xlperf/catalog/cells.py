@@ -65,11 +65,7 @@ class Unsaved:
 
 
 class SparseRow(Sequence[object]):
-    """Cells of a row of a sheet by position, without memory for blank ones.
-
-    ``cells``: values by column of the sheet. ``columns``: column of each position. ``position``: position of each
-    column.
-    """
+    """Cells of a row of a sheet by position; blank ones need no memory."""
 
     __slots__ = ("_cells", "_columns", "_position")
 
@@ -151,10 +147,8 @@ def in_days(time: datetime.timedelta) -> float:
 
 
 def as_number(value: object) -> object:
-    """An amount of money, a date or a time as a float; other values unchanged.
-
-    Spreadsheet programs hand over the shown form of a cell: an amount in a currency as a decimal number, a number in a
-    date format as a date.
+    """An amount of money, a date or a time, as spreadsheet programs hand over shown cells, as a float; others
+    unchanged.
 
     >>> from decimal import Decimal
     >>> as_number(Decimal("2.49")), as_number(datetime.timedelta(hours=36)), as_number("2.49"), as_number(True)
@@ -216,9 +210,8 @@ def is_blank(value: object) -> bool:
 
 
 def number_of(text: str) -> float:
-    """A number from its text: digits 0 to 9, a decimal point, an exponent; NaN for any other text.
-
-    Python's own reading takes more: ``1_000``, digits of other scripts, ``nan``, ``Infinity``.
+    """A number from its ASCII digits, decimal point and exponent; NaN for other text, such as ``1_000`` or
+    ``Infinity``.
 
     >>> number_of(" -1.5e3 "), number_of("1_000"), number_of("inf")
     (-1500.0, nan, nan)
@@ -363,12 +356,7 @@ def _scaled(bounds: str, low: float, high: float, scale: float) -> str:
 
 
 def table_kind(header: Sequence[object]) -> str:
-    """Which kind of sheet a header row belongs to: the first header names it.
-
-    A plan is of kind ``inference`` if it has a prompt length, else ``training``.
-
-    Raises InputError when no kind has such a first header.
-    """
+    """Kind of table that the first header names, of plans by :func:`plan_kind`; InputError if it names none."""
     names = [split_header(cell)[0] for cell in header if isinstance(cell, str) and cell.strip()]
     for kind in EVERY_TABLE:
         if names and names[0] == table_schema(kind).key.name:
@@ -383,9 +371,8 @@ def table_kind(header: Sequence[object]) -> str:
 
 
 def plan_kind(header: Sequence[object]) -> str:
-    """Kind of a table of plans: ``inference`` if it has a ``prompt_length`` column, else ``training``.
-
-    Columns of inference alone also decide, so that the message names the missing prompt length.
+    """Kind of a table of plans: ``inference`` with a prompt length or other columns of inference alone, else
+    ``training``.
 
     >>> plan_kind(["model", "accelerator", "prompt length (-)"]), plan_kind(["model", "batch size"])
     ('inference', 'inference')
@@ -397,16 +384,11 @@ def plan_kind(header: Sequence[object]) -> str:
 
 
 def parse_header(kind: str, header: Sequence[object]) -> Header:
-    """Columns, units and faults of a header row.
-
-    ``kind``: name of the sheet in the schema. ``header``: header cells: text, or blank. Returns result columns beside
-    the inputs have no field; unknown ones are faults.
+    """Columns, units and faults of a header row; result columns beside the inputs have no field, unknown ones are
+    faults.
     """
-    return _parse_header(kind, tuple(cell if isinstance(cell, (str, float, int)) else _header(cell) for cell in header))
-
-
-def _header(cell: object) -> object:
-    return None if cell is None else shown(cell)
+    plain = (cell if cell is None or isinstance(cell, (str, float, int)) else shown(cell) for cell in header)
+    return _parse_header(kind, tuple(plain))
 
 
 @lru_cache(maxsize=512)
@@ -466,12 +448,11 @@ def _parse_header(kind: str, header: tuple[object, ...]) -> Header:
 
 @lru_cache(maxsize=4096)
 def is_own_column(kind: str, name: str) -> bool:
-    """Whether a header of plans is a column of the user's own: none that xlperf knows, and none nearly spelled so.
+    """Whether a header of plans is a column of the user's own: unknown, also in other tables, and not nearly a known
+    word.
 
     >>> is_own_column("training", "owner"), is_own_column("training", "tensor_paralel")
     (True, False)
-
-    A column of another table is none: a sweep names it so.
     """
     word = squeezed(name)
     if kind not in PLAN_TABLES or word in AMBIGUOUS[kind] or not word or name.partition(".")[0] in EVERY_TABLE:

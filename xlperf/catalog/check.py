@@ -15,7 +15,8 @@ from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import shown
 from xlperf.catalog.ods import open_workbook
-from xlperf.catalog.read import is_workbook, raise_faults, read_plans, rows_outside, unread_sheets
+from xlperf.catalog.parse import raise_faults
+from xlperf.catalog.read import is_workbook, read_plans, rows_outside, unread_sheets
 from xlperf.catalog.references import NOT_USABLE
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, Column, unit_of
 from xlperf.catalog.table import Table
@@ -27,13 +28,7 @@ Test = Callable[[Catalog], Iterable[Fault]]
 
 @dataclass(frozen=True)
 class Findings:
-    """Results of a check.
-
-    - ``name``: file.
-    - ``failures``: checks that failed.
-    - ``warnings``: doubtful entries.
-    - ``counts``: rows read, by sheet.
-    """
+    """Results of a check of a file: failures, doubtful entries, and rows read by sheet."""
 
     name: str
     failures: tuple[Fault, ...]
@@ -54,11 +49,8 @@ class Findings:
 
 
 def check(path: str | os.PathLike[str], tests: Sequence[Test] = (), today: datetime.date | None = None) -> Findings:
-    """Read all sheets of a workbook, or a file of plans, and list doubtful entries.
-
-    ``path``: workbook, or plans as CSV or Parquet. ``tests``: checks of the catalog that need equations; each gives its
-    failures. ``today``: day from which the age of prices is counted; default: today. Raises InputError with every fault
-    of catalog and plans that makes them unreadable.
+    """Read a workbook, or plans as CSV or Parquet, and list failures of ``tests`` and doubtful entries; prices age
+    until ``today``. InputError with every fault that makes catalog or plans unreadable.
     """
     path = Path(path)
     if is_workbook(path):
@@ -96,7 +88,7 @@ def _workbook_findings(path: Path, tests: Sequence[Test], today: datetime.date) 
     tables = [catalog.tables[kind] for kind in own]
     for table in tables:
         doubtful += _provenance_warnings(table, today)
-    doubtful += [warning for kind in own for warning in _WARNINGS.get(kind, _none)(catalog)]
+    doubtful += [warning for kind in own if kind in _WARNINGS for warning in _WARNINGS[kind](catalog)]
     doubtful += [fault for table in tables for fault in far_values(table, load_catalog().tables[table.kind])]
     doubtful += _plan_warnings(plans)
     failures = tuple(failure for test in tests for failure in test(catalog))
@@ -104,10 +96,7 @@ def _workbook_findings(path: Path, tests: Sequence[Test], today: datetime.date) 
 
 
 def name_faults(plans: Sequence[Table], catalog: Catalog) -> list[Fault]:
-    """Unknown names in plans, in the order of the tables.
-
-    ``plans``: plans of any kind. ``catalog``: the known names. Returns one fault per cell; none if all names are known.
-    """
+    """Faults of the cells of plans with unknown names, in the order of the tables."""
     faults: list[Fault] = []
     for table in plans:
         for column in table.schema.columns:
@@ -120,10 +109,7 @@ def name_faults(plans: Sequence[Table], catalog: Catalog) -> list[Fault]:
 
 
 def taken_names(plans: Sequence[Table], catalog: Catalog) -> list[str]:
-    """Names in rows of any kind that the catalog spells otherwise, each with its reading.
-
-    ``plans``: rows whose names were looked up in ``catalog``. Returns a clause for each name.
-    """
+    """Clauses for names in rows that the catalog spells otherwise, each with its reading."""
     said = []
     for table in plans:
         for column in table.schema.columns:
@@ -178,10 +164,6 @@ def _together(table: Table, column: str, lacking: np.ndarray, what: str) -> list
     if len(rows) <= MOST_ALIKE:
         return [Fault(table.place(row, column), f'"{names[row]}" has {what}') for row in rows]
     return [Fault(table.place(rows[0], column), f'"{names[rows[0]]}" and {len(rows) - 1} more have {what}')]
-
-
-def _none(_: Catalog) -> list[Fault]:
-    return []
 
 
 def _accelerator_warnings(catalog: Catalog) -> list[Fault]:
@@ -247,11 +229,8 @@ LEAST_KNOWN = 3
 
 
 def far_values(table: Table, known: Table) -> list[Fault]:
-    """Numbers a thousand times beyond every other row of their kind, in either direction.
-
-    ``table``: rows of a catalog sheet, or plans. The values of calibration constants have bounds of their own.
-    ``known``: rows of that kind that are known to be right; one of the same name is the same row before an edit, and
-    not among the others. Returns one per cell.
+    """Numbers a thousand times beyond every other row of their kind, in either direction; constants have bounds of
+    their own. ``known`` rows are right; one of the same name is the same row before an edit and does not count.
     """
     if table.kind == "calibration":
         return []

@@ -69,13 +69,9 @@ class CsvFile(NamedTuple):
 
 
 def read_csv(path: str | os.PathLike[str], name: str | None = None) -> CsvFile:
-    """Read a CSV file, or standard input for ``-``.
-
-    Commas, semicolons or tabs separate, or the separator of a first line ``sep=;`` as in Excel; UTF-8, or UTF-16 as
-    Excel's "Unicode text". Blank lines are skipped, and so is the apostrophe that :func:`harmless` puts before a text.
-
-    ``name``: name for messages; default: the file's. Raises InputError, in one line, for a missing file, a folder, an
-    empty file, a file that is no text, or rows longer than the header.
+    """A CSV file, or standard input for ``-``, without blank lines and the apostrophes of :func:`harmless`; InputError
+    if it is unreadable. Commas, semicolons, tabs or the mark of a first line ``sep=;`` separate; UTF-8, or UTF-16 as
+    from Excel.
     """
     standard = str(path) == STANDARD
     shown = name or ("standard input" if standard else Path(path).name)
@@ -94,11 +90,8 @@ def whole_csv(data: bytes, name: str) -> CsvFile:
 
 
 def add_csv_row(path: Path, kind: str, row: Mapping[str, float | int | str]) -> int:
-    """Add a row to a catalog table as CSV; a missing file is created and missing columns are added.
-
-    ``path``: file; replaced whole. ``kind``: kind of the table, such as ``models``. ``row``: values by column, in the
-    units of the schema; a header with another unit is refused. Returns the line of the row, counted from 1. Raises
-    InputError if the file is a table of another kind, the name exists, or a header has another unit.
+    """Add a row in the units of the schema to a catalog table as CSV, with missing columns, and return its line. A
+    missing file is created; InputError for a table of another kind, a taken name, or a header with another unit.
     """
     declared = table_schema(kind)
     lines: list[list[str]] = []
@@ -128,10 +121,8 @@ def add_csv_row(path: Path, kind: str, row: Mapping[str, float | int | str]) -> 
 
 
 def harmless(text: str) -> str:
-    """A text for a CSV file, with an apostrophe before each part that a spreadsheet would take for a formula.
-
-    A part starts if the text does, and after a comma, semicolon, tab, bar or line break. :func:`read_csv` takes
-    the apostrophes away again.
+    """A text for a CSV file, with an apostrophe before each part, such as after a comma or line break, that a
+    spreadsheet would take for a formula.
 
     >>> harmless("=1+1"), harmless("-2"), harmless("plan"), harmless("x;=1+1")
     ("'=1+1", '-2', 'plan', "x;'=1+1")
@@ -141,11 +132,7 @@ def harmless(text: str) -> str:
 
 def as_written(text: str) -> str:
     """A text without the apostrophes of :func:`harmless`."""
-    return _FORMULA.sub(_unmarked, text) if "'" in text else text
-
-
-def _unmarked(match: re.Match[str]) -> str:
-    return match[1] + match[2][1:]
+    return _FORMULA.sub(lambda match: match[1] + match[2][1:], text) if "'" in text else text
 
 
 def _bytes(path: Path, name: str) -> bytes:
@@ -154,10 +141,7 @@ def _bytes(path: Path, name: str) -> bytes:
 
 
 def _all_of(stream: BinaryIO, name: str, first: bytes = b"") -> bytes:
-    """The bytes of a file; a file with an endless line is refused before more of it is read.
-
-    ``first``: bytes read before.
-    """
+    """The bytes of a file after ``first``; a file with an endless line is refused before more of it is read."""
     pieces, lines, length, size = [], {b"\n": 0, b"\r": 0}, 0, 0
     piece = first or stream.read(_FIRST)
     while piece:
@@ -207,26 +191,13 @@ def decoded(data: bytes, name: str, line: int = 0) -> str:
 
 
 class CsvRows:
-    """Rows of a CSV file as they are read: each column as codes into the distinct texts since the last block.
-
-    Attributes
-    ----------
-    name : str
-        Of the file, for messages.
-    header : list of str
-        First line that is not blank; empty until it was read.
-    width : int
-        Columns of the header. [-]
-    line : int
-        Lines that were read. [-]
-    faults : list of Fault
-        Rows that are longer than the header.
-    """
+    """Rows of a CSV file as they are read: each column as codes into the distinct texts since the last block."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.header: list[str] = []
-        self.width, self.line, self.faults = 0, 0, list[Fault]()
+        self.header: list[str] = []  # first line that is not blank
+        self.width, self.line = 0, 0  # columns of the header, and lines that were read [-]
+        self.faults = list[Fault]()  # rows that are longer than the header
         self._header_line = 1
         self._stated = False
         self._seen: list[dict[str, int]] = []
@@ -243,10 +214,7 @@ class CsvRows:
         return stated[1] if stated is not None else max(",;\t", key=first.count)
 
     def add(self, reader: Any, until: Callable[[], bool] = bool) -> None:
-        """Read rows to the end, or until a function returns true.
-
-        ``reader``: strict, positioned behind the rows read so far. ``until``: called after each row.
-        """
+        """Read rows from a strict reader to the end, or until a function, called after each row, returns true."""
         if self._stated:
             self._stated = False
             next(reader)
@@ -365,11 +333,8 @@ _LEAST, _MOST = 2**16, 2**24
 def csv_blocks(
     path: str | os.PathLike[str], wanted: Callable[[Sequence[str]], set[int]], rows: int
 ) -> Iterator[CsvFile]:
-    """A CSV file, or standard input for ``-``, in blocks of about ``rows`` rows; one block is in memory.
-
-    ``wanted``: positions of the columns to read, by the header; other columns may come back blank. Yields at least one
-    :class:`CsvFile`; together the blocks equal :func:`read_csv`. Raises InputError as :func:`read_csv`, at the faulty
-    block; rows longer than the header are refused at the end.
+    """A CSV file, as :func:`read_csv`, in one block at least of about ``rows`` rows; one block is in memory. Columns
+    that are not ``wanted`` may come back blank; rows longer than the header are refused at the end.
     """
     standard = str(path) == STANDARD
     name = "standard input" if standard else Path(path).name

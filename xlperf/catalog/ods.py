@@ -24,10 +24,7 @@ def open_workbook(path: str | os.PathLike[str]) -> Workbook:
 
 
 class OdsWorkbook(Workbook):
-    """An OpenDocument spreadsheet as sheets of cell values; it has no Excel tables.
-
-    ``path``: an .ods file. Raises InputError: in one line, when it cannot be read.
-    """
+    """An OpenDocument spreadsheet as sheets of cell values; it has no Excel tables."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.package = Package(path, opendocument=True)
@@ -50,10 +47,7 @@ class OdsWorkbook(Workbook):
         return []
 
     def cells(self, sheet: str, formulas: Formulas | None = None) -> Cells:
-        """Values of a sheet: numbers, DateNumber among them, text, booleans, ErrorValue and Unsaved.
-
-        ``sheet``: name as the workbook spells it. ``formulas``: filled with the formulas of the sheet.
-        """
+        """As :meth:`Workbook.cells`."""
         if formulas is not None:
             formulas.text.update(self._formulas[sheet])
         return self._sheets[sheet]

@@ -25,55 +25,16 @@ _MAGIC = b"PAR1"
 
 
 class ParquetRows(NamedTuple):
-    """Rows of a Parquet file that follow each other.
-
-    Attributes
-    ----------
-    header : list of str
-        Names of all columns.
-    columns : list of (codes, distinct)
-        Numbers have no distinct values, NaN if blank; columns that were not wanted are blank.
-    first : int
-        Rows before them. [-]
-    """
+    """Rows of a Parquet file that follow each other."""
 
     header: list[str]
-    columns: list[Coded]
-    first: int
-
-
-def read_parquet(path: Path, wanted: Callable[[Sequence[str]], set[int]]) -> tuple[list[str], list[Coded]]:
-    """Header and columns of a Parquet file.
-
-    ``wanted``: positions of the columns that are read, by the header; the others come back blank. Returns numbers have
-    no distinct values; NaN if blank. Raises InputError: in one line, if the file is missing or no Parquet, beyond
-    the limits, or a column holds more than one value a row.
-    """
-    result = next(parquet_blocks(path, wanted, None))
-    return result.header, result.columns
+    columns: list[Coded]  # numbers NaN if blank; blank if not wanted
+    first: int  # rows before them [-]
 
 
 def parquet_blocks(path: Path, wanted: Callable[[Sequence[str]], set[int]], rows: int | None) -> Iterator[ParquetRows]:
-    """A Parquet file in blocks of rows, in the memory of one of them.
-
-    Parameters
-    ----------
-    path : Path
-        File.
-    wanted : callable
-        Positions of the columns that are read, by the header.
-    rows : int, optional
-        Rows of a block; None: all at once. [-]
-
-    Yields
-    ------
-    ParquetRows
-        One at least.
-
-    Raises
-    ------
-    InputError
-        As :func:`read_parquet`.
+    """A Parquet file in one block at least of ``rows`` rows, None for all, in the memory of one; other columns than the
+    ``wanted`` are blank. InputError for no Parquet, a size beyond the limits, or several values in a cell.
     """
     if path.is_dir() or not path.exists():
         raise InputError(Fault(str(path), "is a folder" if path.is_dir() else "there is no such file"))

@@ -46,11 +46,7 @@ _YES = {"yes": 1.0, "true": 1.0, "1": 1.0, "no": 0.0, "false": 0.0, "0": 0.0}
 
 
 def convert(field: Field, value: object, from_text: bool = False) -> float | str | None:
-    """One cell value as the table holds it; None means the word ``auto``.
-
-    ``field``: column and unit. ``value``: cell value. ``from_text``: whether numbers arrive as text, as in a CSV file.
-    Raises ValueError with the problem in words.
-    """
+    """One cell value as the table holds it; None for the word ``auto``, BadValue with the problem in words."""
     kind = field.column.kind
     if isinstance(value, str):
         value = value.strip()
@@ -126,11 +122,10 @@ def _comma_words(text: str) -> str:
     return f", which has a decimal comma; write {decimals}"
 
 
-def _within(field: Field, inside: float) -> bool:
-    """Whether a value in the unit used inside is within the column's bounds, and whole if the column is."""
-    if inside < field.low or inside > field.high or (field.exclusive and inside == field.low):
-        return False
-    return not field.whole or inside == math.floor(inside)
+def _within(field: Field, inside: Any) -> Any:
+    """Whether a value in the unit used inside, or each of an array, is within the bounds, and whole if it must be."""
+    within = (inside >= field.low) & (inside <= field.high) & ((not field.exclusive) | (inside != field.low))
+    return within & ((not field.whole) | (inside == np.floor(inside)))
 
 
 def _beyond(field: Field, inside: Any) -> Any:
@@ -191,11 +186,8 @@ class _Collector:
 def parse_rows(
     kind: str, header: Sequence[object], rows: Sequence[Sequence[object]], locate: Locate, skip_empty: bool = True
 ) -> tuple[Table, list[Fault]]:
-    """Rows of cells as a table, with every fault; a faulty value is blank in the table.
-
-    ``kind``: name of the sheet in the schema. ``header``: header cells. ``rows``: cells of each row; short rows are
-    blank at the end. ``locate``: ``locate(row, position)``: place of a cell. ``skip_empty``: skip rows that are blank
-    in every input column; places still name the original rows.
+    """Rows of cells, of which short ones are blank at the end, as a table with every fault; a faulty value is blank
+    there. ``skip_empty`` leaves out rows that are blank in every input column; places still name the original rows.
     """
     parsed = parse_header(kind, header)
     collector = _Collector(locate)
@@ -212,16 +204,23 @@ def parse_rows(
         kept.append(row)
     columns: dict[str, np.ndarray] = {}
     auto: dict[str, np.ndarray] = {}
+
+    def values_at(at: int) -> list[object]:
+        return [rows[row][at] if at < len(rows[row]) else None for row in kept]
+
     for field in fields:
-        at = field.position
-        values = [rows[row][at] if at < len(rows[row]) else None for row in kept]
-        columns[field.column.name], autos = _column(field, values, kept, collector)
-        if autos:
-            auto[field.column.name] = _mask(len(kept), autos)
+        # Codes of equal values of one type, as 1, 1.0 and TRUE differ.
+        values = values_at(field.position)
+        pairs = [
+            (value.__class__, value if isinstance(value, (str, float, int)) else at) for at, value in enumerate(values)
+        ]
+        codes = factorise(pairs)[0]
+        distinct = [values[at] for at in np.unique(codes, return_index=True)[1].tolist()]
+        columns[field.column.name], mask = _expand(field, codes, distinct, collector, kept)
+        if mask is not None:
+            auto[field.column.name] = mask
     table, faults = _finish(kind, fields, columns, auto, kept, collector)
-    own = {}
-    for at in parsed.own:
-        own[_header_of(header[at])] = _own([rows[row][at] if at < len(rows[row]) else None for row in kept])
+    own = {_header_of(header[at]): _own(values_at(at)) for at in parsed.own}
     return (replace(table, own=own) if own else table), faults
 
 
@@ -247,41 +246,10 @@ def _own_text(value: object) -> str:
     return text if text is not None else shown(value)
 
 
-def _column(
-    field: Field, values: Sequence[object], kept: Sequence[int], collector: _Collector
-) -> tuple[np.ndarray, list[int]]:
-    """Converted values of a column, and which of them are ``auto``; values that come again are converted once."""
-    blank: float | str = "" if field.column.is_text else float("nan")
-    done: dict[tuple[type, object], float | str | None] = {}
-    results: list[float | str] = []
-    autos: list[int] = []
-    for number, value in enumerate(values):
-        key = (value.__class__, value) if isinstance(value, (str, float, int)) else None
-        try:
-            if key is None or key not in done:
-                result = convert(field, value)
-                if key is not None:
-                    done[key] = result
-            else:
-                result = done[key]
-        except BadValue as bad:
-            collector.add(kept[number], field.position, str(bad))
-            result = blank
-        if result is None:
-            autos.append(number)
-            result = blank
-        results.append(result)
-    return _as_array(field, results), autos
-
-
 def parse_columns(
     kind: str, header: Sequence[object], columns: Sequence[np.ndarray], locate: Locate
 ) -> tuple[Table, list[Fault]]:
-    """Columns as a table, with every fault; each distinct text is converted once.
-
-    ``kind``: name of the sheet in the schema. ``header``: header of each column. ``columns``: numbers (NaN: blank),
-    booleans, or objects: text as in a CSV file, None. ``locate``: ``locate(row, position)``: place of a value.
-    """
+    """Columns of numbers (NaN: blank), booleans, or objects (text as in CSV, None) as a table, with every fault."""
     return parse_coded(kind, header, [_coded(np.asarray(values)) for values in columns], locate)
 
 
@@ -332,8 +300,13 @@ def _own_coded(column: Coded) -> np.ndarray:
 
 
 def _expand(
-    field: Field, codes: np.ndarray, distinct: Sequence[object], collector: _Collector
+    field: Field,
+    codes: np.ndarray,
+    distinct: Sequence[object],
+    collector: _Collector,
+    rows: Sequence[int] | None = None,
 ) -> tuple[np.ndarray, np.ndarray | None]:
+    """Values of a column and which are ``auto``, each distinct one converted once; without ``rows`` of a text file."""
     blank: float | str = "" if field.column.is_text else float("nan")
     results: list[float | str] = []
     autos: list[int] = []
@@ -344,7 +317,7 @@ def _expand(
             results.append(value)
             continue
         try:
-            result = convert(field, value, from_text=True)
+            result = convert(field, value, from_text=rows is None)
         except BadValue as bad:
             problems[code] = str(bad)
             result = blank
@@ -355,7 +328,7 @@ def _expand(
     if problems:
         faulty = np.flatnonzero(np.isin(codes, list(problems)))
         for row, code in zip(faulty.tolist(), codes[faulty].tolist(), strict=True):
-            collector.add(row, field.position, problems[code])
+            collector.add(row if rows is None else rows[row], field.position, problems[code])
     expanded = _as_array(field, results)[codes] if results else _as_array(field, [])
     return expanded, np.isin(codes, autos) if autos else None
 
@@ -367,11 +340,7 @@ def _numbers(field: Field, values: np.ndarray, collector: _Collector) -> np.ndar
         return _expand(field, codes.reshape(-1), distinct.tolist(), collector)[0]
     numbers = values.astype(np.float64)
     inside = numbers * field.factor
-    fine = np.isfinite(inside) & (inside >= field.low) & (inside <= field.high)
-    if field.exclusive:
-        fine &= inside != field.low
-    if field.whole:
-        fine &= inside == np.floor(inside)
+    fine = np.isfinite(inside) & _within(field, inside)
     if not field.column.required:
         fine |= np.isnan(numbers)
     for row in np.flatnonzero(~fine).tolist():
@@ -398,12 +367,6 @@ def _as_array(field: Field, values: Sequence[float | str]) -> np.ndarray:
     return np.array(values, dtype=object if field.column.is_text else np.float64)
 
 
-def _mask(length: int, positions: Sequence[int]) -> np.ndarray:
-    mask = np.zeros(length, dtype=bool)
-    mask[list(positions)] = True
-    return mask
-
-
 def _finish(
     kind: str,
     fields: Sequence[Field],
@@ -415,23 +378,16 @@ def _finish(
     positions = {field.column.name: field.position for field in fields}
     table = Table(kind, columns, NamedCells(collector.locate, kept, positions), auto)
     for field in fields:
-        for row in _unfilled(table, field):
+        # Blank cells whose substitute, the column `instead`, is blank too.
+        other, values = field.column.instead, columns[field.column.name]
+        blank = values == "" if field.column.is_text else np.isnan(values)
+        for row in np.flatnonzero(blank & (table.text(other) == "")).tolist() if other else ():
             if not collector.has(kept[row], field.position):
                 collector.add(kept[row], field.position, f"{field.words} is missing; it must be {field.expects}")
     if kind in EVERY_TABLE:
         for row, column, problem in key_faults(table):
             collector.add(kept[row], positions.get(column, -1), problem)
     return table, collector.faults()
-
-
-def _unfilled(table: Table, field: Field) -> list[int]:
-    """Rows if a number is blank and the column that may replace it is blank too."""
-    other = field.column.instead
-    if not other:
-        return []
-    own = table[field.column.name]
-    blank = (own == "" if field.column.is_text else np.isnan(own)) & (table.text(other) == "")
-    return [int(row) for row in np.flatnonzero(blank)]
 
 
 def table_from_rows(
@@ -441,49 +397,26 @@ def table_from_rows(
     place: Place = nowhere,
     skip_empty: bool = True,
 ) -> Table:
-    """Rows of cell values as a table in the units used inside.
-
-    Parameters
-    ----------
-    kind : str
-        Name of the sheet in the schema: ``accelerators``, ``training`` ...
-    header : sequence
-        Header cells, with or without units in parentheses.
-    rows : sequence of sequence
-        Cell values of each row: numbers, text, booleans, None.
-    place : callable, optional
-        ``place(row, column)`` for the messages; row -1 is the header, and ``column`` the canonical name of a known
-        column, else the header as it is written, or "" for the whole row.
-    skip_empty : bool, default True
-        Leave blank rows out; False makes them faults if a column is required.
-
-    Returns
-    -------
-    Table
-        Columns of the header that the schema knows; result columns inside a plan are left out.
-
-    Raises
-    ------
-    InputError
-        With every fault of header and cells.
+    """Rows of cells as a table in the units used inside; result columns are left out. InputError has every fault,
+    located by ``place(row, column)`` with row -1 for the header; with ``skip_empty`` False blank rows are faults if a
+    column is required.
 
     >>> table_from_rows("training", ["model", "accelerator", "num accelerators"], [["a", "b", 8]])["num_accelerators"]
     array([8.])
     """
     table, faults = parse_rows(kind, header, rows, _by_name(header, place, kind), skip_empty)
-    return _raised(table, faults)
+    raise_faults(faults)
+    return table
 
 
 def table_from_columns(kind: str, columns: Mapping[str, np.ndarray], place: Place = nowhere) -> Table:
-    """Columns as a table in the units used inside; fast for many rows.
-
-    ``kind``: name of the sheet in the schema. ``columns``: by header: numbers (NaN if blank), booleans, or text
-    (numbers may be written as text). ``place``: as in :func:`table_from_rows`. Returns as in :func:`table_from_rows`;
-    rows are never left out. Raises InputError with every fault of header and values.
+    """Columns by header (numbers, booleans, or text, also of numbers) as by :func:`table_from_rows`, fast for many
+    rows.
     """
     header = list(columns)
     table, faults = parse_columns(kind, header, list(columns.values()), _by_name(header, place, kind))
-    return _raised(table, faults)
+    raise_faults(faults)
+    return table
 
 
 def _by_name(header: Sequence[object], place: Place, kind: str) -> Locate:
@@ -499,7 +432,7 @@ def _named_place(place: Place, columns: Sequence[str], row: int, position: int) 
     return place(row, columns[position] if 0 <= position < len(columns) else "")
 
 
-def _raised(table: Table, faults: Sequence[Fault]) -> Table:
+def raise_faults(faults: Sequence[Fault]) -> None:
+    """Raise all faults at once, if there are any."""
     if faults:
         raise InputError(faults)
-    return table

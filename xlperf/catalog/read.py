@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +16,8 @@ from xlperf.catalog.cards import CardCells, card_of_csv, find_card
 from xlperf.catalog.cells import SparseRow, is_blank, parse_header, plan_kind
 from xlperf.catalog.csv_files import STANDARD, csv_blocks, read_csv
 from xlperf.catalog.ods import open_workbook
-from xlperf.catalog.parquet_files import parquet_blocks, parquet_place, read_parquet
-from xlperf.catalog.parse import Coded, parse_coded, parse_rows
+from xlperf.catalog.parquet_files import parquet_blocks, parquet_place
+from xlperf.catalog.parse import Coded, parse_coded, parse_rows, raise_faults
 from xlperf.catalog.schema import (
     CATALOG_TABLES,
     EVERY_TABLE,
@@ -77,7 +78,9 @@ def find_block(book: Workbook, sheet: str, kind: str) -> Block | None:
     for row in sorted(cells):
         present = [column for column in sorted(cells[row]) if not is_blank(cells[row][column])]
         if present and _matches(kind, cells[row], present[0]):
-            return _free_block(book.name, sheet, cells, row, present[0], book.merges(sheet))
+            last = next(column for column in count(present[0]) if is_blank(cells[row].get(column + 1)))
+            below, span = [number for number in sorted(cells) if number > row], range(present[0], last + 1)
+            return _block(book.name, sheet, cells, row, below, span, merges=book.merges(sheet))
     return None
 
 
@@ -100,14 +103,6 @@ def _table_block(book: str, sheet: str, cells: Cells, table: ListObject, merges:
     beyond = table.last_row + 1
     below = any(column in span and not is_blank(value) for column, value in cells.get(beyond, {}).items())
     return _block(book, sheet, cells, table.first_row, numbers, span, beyond if below else None, table, merges)
-
-
-def _free_block(book: str, sheet: str, cells: Cells, header_row: int, first: int, merges: Sequence[Area]) -> Block:
-    last = first
-    while not is_blank(cells[header_row].get(last + 1)):
-        last += 1
-    numbers = [row for row in sorted(cells) if row > header_row]
-    return _block(book, sheet, cells, header_row, numbers, range(first, last + 1), merges=merges)
 
 
 def _block(
@@ -171,19 +166,15 @@ def read_block(kind: str, block: Block) -> tuple[Table, list[Fault]]:
 def _repeats(header: Sequence[object], row: SparseRow, named: frozenset[int]) -> bool:
     """Whether a row repeats the header, in at least two columns and most of its filled cells."""
     filled = [position for position in row.filled(named) if not is_blank(row[position])]
-    same = sum(isinstance(row[at], str) and _same(str(header[at]), row[at]) for at in filled)
+    same = sum(
+        isinstance(row[at], str) and split_header(row[at])[0] == split_header(str(header[at]))[0] for at in filled
+    )
     return same >= 2 and 2 * same >= len(filled)
 
 
-def _same(name: str, cell: str) -> bool:
-    return split_header(name)[0] == split_header(cell)[0]
-
-
 def read_catalog_tables(path: str | os.PathLike[str], required: bool) -> tuple[list[Table], list[Fault]]:
-    """Catalog sheets of a workbook, or catalog tables as CSV or Parquet, with every fault of all of them.
-
-    ``path``: workbook; a .csv or .parquet table whose first header names its kind; or a folder of such tables.
-    ``required``: whether a missing sheet is a fault. Raises InputError when the file itself cannot be read.
+    """Catalog sheets of a workbook, or catalog tables of a .csv or .parquet file or a folder of them, with all their
+    faults. A missing sheet is a fault if ``required``.
     """
     tables: list[Table] = []
     faults: list[Fault] = []
@@ -236,10 +227,8 @@ def _catalog_kind(name: str, header: Sequence[object]) -> str:
 def read_plan_tables(
     path: str | os.PathLike[str], sheet: str | None = None, kind: str | None = None
 ) -> tuple[list[Table], list[Fault]]:
-    """Plan sheets of a workbook, with every fault of all of them.
-
-    ``sheet``: the only sheet to read; default: ``training`` and ``inference``, if present. ``kind``: kind of the plans;
-    default: by the sheet's name, else by its columns. Raises InputError if the file itself cannot be read.
+    """Plan sheets of a workbook, or ``sheet`` alone, with all their faults; by default the sheet's name or columns say
+    the kind.
     """
     tables: list[Table] = []
     faults: list[Fault] = []
@@ -257,13 +246,8 @@ def read_plan_tables(
 
 
 def _plan_kind_of(book: Workbook, sheet: str) -> str:
-    return next((kind for kind in reversed(PLAN_TABLES) if _has_prompt(book, sheet, kind)), PLAN_TABLES[0])
-
-
-def _has_prompt(book: Workbook, sheet: str, kind: str) -> bool:
-    block = find_block(book, sheet, kind)
-    names = plan_names(block.header) if block else set()
-    return kind == "inference" and "prompt_length" in names
+    block = find_block(book, sheet, "inference")
+    return "inference" if block and "prompt_length" in plan_names(block.header) else "training"
 
 
 def _read_sheet(book: Workbook, sheet: str, kind: str, tables: list[Table], faults: list[Fault]) -> None:
@@ -356,24 +340,14 @@ def rows_outside(book: Workbook) -> list[Fault]:
     return faults
 
 
-def raise_faults(faults: Sequence[Fault]) -> None:
-    """Raise all faults at once, if there are any."""
-    if faults:
-        raise InputError(faults)
-
-
 DESIGN_TABLES = ("chiplets", "servers")
 KindOf = Callable[[str, Sequence[object]], str]
 """``kind_of(name, header)``: the kind of table that a header row belongs to."""
 
 
 def read_plans(path: str | os.PathLike[str], sheet: str | None = None, kind: str | None = None) -> list[Table]:
-    """Read the plans of a workbook, a CSV or Parquet file, or CSV on standard input.
-
-    ``path``: ``.xlsx`` (sheets ``training`` and ``inference``), ``.csv``, ``.parquet``, or ``-`` for standard input.
-    ``sheet``: the only sheet of a workbook to read. ``kind``: ``training`` or ``inference``; default: inference with a
-    prompt length. Returns one table per kind that has plans, at least one, without result columns. Raises InputError
-    with every fault.
+    """Plans of a workbook, a CSV or Parquet file, or CSV on standard input (``-``): a table for each kind that has
+    plans, at least one, without result columns. InputError has every fault.
     """
     if is_workbook(path):
         tables, faults = read_plan_tables(path, sheet, kind)
@@ -388,13 +362,7 @@ def read_plans(path: str | os.PathLike[str], sheet: str | None = None, kind: str
 
 
 class PlanRows(NamedTuple):
-    """Rows of plans in a file, not yet checked.
-
-    - ``kind``: ``training`` or ``inference``.
-    - ``header``: headers of all columns.
-    - ``columns``: (codes, distinct values), from the readers of CSV and Parquet.
-    - ``locate``: place of a cell.
-    """
+    """Rows of plans in a file, not yet checked, with columns as (codes, distinct values)."""
 
     kind: str
     header: Sequence[object]
@@ -407,24 +375,8 @@ class PlanRows(NamedTuple):
 
 
 def plan_blocks(path: str | os.PathLike[str], rows: int) -> Iterator[PlanRows]:
-    """The plans of a CSV or Parquet file, or of CSV on standard input, in blocks, in the memory of one of them.
-
-    Parameters
-    ----------
-    path : path-like
-        ``.csv``, ``.parquet``, or ``-`` for standard input.
-    rows : int
-        Rows of a block if all lines are of one length. [-]
-
-    Yields
-    ------
-    PlanRows
-        One at least.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read; faults of its cells come with the tables.
+    """The plans of a CSV or Parquet file, or of CSV on standard input, in one block at least, in the memory of one of
+    them. Faults of cells come with the tables.
     """
     name, ending = _name(path), Path(path).suffix.casefold()
 
@@ -445,13 +397,9 @@ def plan_blocks(path: str | os.PathLike[str], rows: int) -> Iterator[PlanRows]:
 
 
 def read_designs(path: str | os.PathLike[str], sheet: str | None = None, kinds: Sequence[str] = DESIGN_TABLES) -> Table:
-    """Read rows that have a cost: chiplet designs, servers or plans; or rows of another catalog sheet.
-
-    ``path``: ``.csv`` or ``-`` for standard input, ``.parquet``, or a workbook. A header ``chiplet`` or ``server``
-    decides the kind; plans have a ``model``. ``sheet``: sheet of a workbook: ``chiplets``, ``servers``, ``training`` or
-    ``inference``; by default ``chiplets`` if it has rows, else ``servers``. ``kinds``: allowed catalog sheets; plans
-    are read beside chiplets and servers alone. Returns at least one row of one kind. Raises InputError with every
-    fault.
+    """Rows of one kind that have a cost (chiplet designs, servers or plans), or of another catalog sheet among
+    ``kinds``, from a file or ``sheet``. By default the chiplets of a workbook if it has rows, else servers; a header
+    decides the kind of a file.
     """
     if not is_workbook(path):
         table, faults = _read_rows(path, sheet, partial(_design_kind, kinds=kinds), "designs")
@@ -495,7 +443,7 @@ def _read_rows(
         header, columns, locate = read if card is None else card
         return parse_coded(kind_of(name, header), header, columns, locate)
     if ending == ".parquet":
-        names, coded = read_parquet(Path(path), lambda header: _wanted(kind_of(name, header), header))
+        names, coded, _ = next(parquet_blocks(Path(path), lambda header: _wanted(kind_of(name, header), header), None))
         return parse_coded(kind_of(name, names), names, coded, partial(parquet_place, name, names, 0))
     if Path(path).is_dir():
         raise InputError(Fault(str(path), f"is a folder; a file of {meant} is meant"))

@@ -37,16 +37,11 @@ def index_of(table: Table) -> dict[str, int]:
 
 @dataclass
 class Orphans:
-    """Rows left out of a catalog because they name something that no table has.
+    """Rows left out of a catalog because they name something that no table has."""
 
-    - ``faults``: one for each cell with an unknown name.
-    - ``why``: by kind and casefolded name of a row left out: the reason in words.
-    - ``whole``: by kind: the table with such rows.
-    """
-
-    faults: list[Fault] = field(default_factory=list)
-    why: dict[str, dict[str, str]] = field(default_factory=dict)
-    whole: dict[str, Table] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)  # one for each cell with an unknown name
+    why: dict[str, dict[str, str]] = field(default_factory=dict)  # reason by kind and casefolded name of a row left out
+    whole: dict[str, Table] = field(default_factory=dict)  # tables with such rows, by kind
 
     def beside(self, replaced: Iterable[str], other: Orphans) -> Orphans:
         """These orphans without rows of replaced tables, and the orphans of another catalog."""
@@ -60,9 +55,8 @@ class Orphans:
 def without_orphans(
     tables: Mapping[str, Table], indexes: Index, strict: Sequence[str]
 ) -> tuple[dict[str, Table], Orphans]:
-    """Tables without rows whose references are unknown, directly or through other rows; indexes follow.
-
-    ``strict``: kinds whose references are checked.
+    """Tables without rows whose references are unknown, directly or through other rows; indexes follow. References of
+    the ``strict`` kinds are checked.
     """
     left, result = dict(tables), Orphans()
     spelled: dict[str, Spellings] = {}

@@ -124,14 +124,11 @@ class Column:
 
 @dataclass(frozen=True)
 class TableSchema:
-    """The columns of one sheet; the first is its key and names its kind.
-
-    ``measured``: optional columns: of plans ``measured_step_time`` ..., the measurement of each result; of results
-    ``error_step_time`` ..., prediction over measurement less 1.
-    """
+    """The columns of one sheet; the first is its key and names its kind."""
 
     name: str
     columns: tuple[Column, ...]
+    # Optional: measurements of plans (measured_step_time), prediction over measurement less 1 (error_step_time)
     measured: tuple[Column, ...] = ()
     by_name: dict[str, Column] = field(init=False, repr=False, compare=False)
     key: Column = field(init=False, repr=False, compare=False)
@@ -345,9 +342,8 @@ def counted_nouns(column_: Column) -> frozenset[str]:
 
 @lru_cache(maxsize=4096)
 def canonical(kind: str, name: str) -> str:
-    """Name of the column of a table that a header means, by the schema or as the trade calls it; else as it is.
-
-    ``name``: as :func:`split_header` returns it.
+    """Name of the column of a table that a :func:`split_header` name means, by the schema or as the trade calls it;
+    else the name.
 
     >>> canonical("inference", "isl"), canonical("training", "#_gpus"), canonical("training", "isl")
     ('prompt_length', 'num_accelerators', 'isl')

@@ -31,9 +31,8 @@ _VARIANT = {False: re.compile(_TRAINED), True: re.compile(f"{_TRAINED}|{_STORED}
 
 
 def without_variants(text: str, formats: bool) -> Iterator[str]:
-    """A name without one and more of such words at its end, the longest first.
-
-    ``text``: a name without its owner. ``formats``: whether words of the format of the weights may go as well.
+    """A name, without its owner, less one and more variant words at its end, the longest first; ``formats`` of weights
+    count.
 
     >>> list(without_variants("Llama-3.1-8B-Instruct-FP8", True)), list(without_variants("Qwen3-8B-FP8", False))
     (['Llama-3.1-8B-Instruct', 'Llama-3.1-8B'], [])
@@ -128,22 +127,14 @@ def default_value(kind: str, column: str) -> str | float:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one kind of sheet, column by column.
+    """Rows of one kind of sheet, column by column; columns that the source lacks are absent."""
 
-    - ``kind``: name of the sheet in the schema: ``accelerators``, ``training``, ``training_results`` ...
-    - ``columns``: float64 (NaN if blank; flags 0 or 1) or object arrays of str ("" if blank), all of one length.
-      Columns that the source lacks are absent.
-    - ``place``: ``place(row, column)``: cell of a value: ``plans.xlsx [training!F7]``.
-    - ``auto``: masks of values that are the word ``auto`` (number, flag and choice columns of plans), blank in
-      ``columns``; only for columns that have any.
-    - ``own``: unknown columns of plans, by their headers as written: text, or float64 if all are numbers. They pass
-      through to the results.
-    """
-
-    kind: str
-    columns: Mapping[str, np.ndarray]
+    kind: str  # name of the sheet in the schema
+    columns: Mapping[str, np.ndarray]  # float64 (NaN if blank; flags 0 or 1) or object arrays of str ("" if blank)
     place: Place = field(default=nowhere, compare=False)
+    # Masks of values that are the word auto, which are blank in columns
     auto: Mapping[str, np.ndarray] = field(default_factory=dict, compare=False)
+    # Unknown columns of plans by header, text or float64, which pass through to the results
     own: Mapping[str, np.ndarray] = field(default_factory=dict, compare=False)
 
     def __len__(self) -> int:
@@ -277,10 +268,8 @@ def combined_keys(generation: Words, precision: Words, software: Words) -> Keys:
 
 
 def key_faults(table: Table) -> list[tuple[int, str, str]]:
-    """Faults of the keys of a catalog table: (row, column, problem).
-
-    Names are compared without case, as in Excel. The key of a network row is its name and tier; the key of a
-    calibration row its name and its scope.
+    """Faults of the keys of a catalog table, without case: (row, column, problem). The key of a network row is its name
+    and tier; of a calibration row its name and its scope.
     """
     key = table.schema.key.name
     if key not in table:
@@ -349,10 +338,8 @@ def _tier_faults(table: Table) -> list[tuple[int, str, str]]:
 
 
 def values_in_case(table: Table, name: str, case: str) -> np.ndarray:
-    """Values of a column in one of the cases, in the units used inside, one per row; blanks have the schema's default.
-
-    ``table``: a table of a cost sheet. ``case``: ``low`` or ``high``: values of that case's column if given; ``base``:
-    the column's own.
+    """Values of a column in the units used inside, (rows,), from the column of the case ``low`` or ``high`` if given;
+    blanks have the default.
     """
     values: np.ndarray = table.filled(name)
     other = f"{name}_{case}"
@@ -363,11 +350,7 @@ def values_in_case(table: Table, name: str, case: str) -> np.ndarray:
 
 
 def columns_of(table: Table, rows: np.ndarray | None = None, case: str = "base") -> Columns:
-    """Columns of a table for the equations.
-
-    ``table``: any sheet. ``rows``: row of each result; NaN or "" if it is -1. All rows in their order if it is
-    not given. ``case``: as :func:`values_in_case`. In the units used inside.
-    """
+    """Columns of a table in the units used inside at ``rows``, by default all; NaN or "" for row -1."""
     if rows is None:
         return Columns(lambda name: values_in_case(table, name, case))
     missing = rows < 0
@@ -387,10 +370,7 @@ def columns_of(table: Table, rows: np.ndarray | None = None, case: str = "base")
 
 
 def uncertain_columns(table: Table) -> list[str]:
-    """Columns of a table that have a low or a high value in at least one row.
-
-    ``table``: a table of a cost sheet. In the order of the schema.
-    """
+    """Columns of a table that have a low or a high value in at least one row, in the order of the schema."""
     known = table.schema.by_name
     return [
         name
@@ -405,12 +385,10 @@ _BETWEEN_WORDS = re.compile(r"[^\w.]+|_+")
 
 
 def name_taken(name: str, own: str, spellings: str) -> str:
-    """Why a new row cannot have a name beside a row of a table, "" if it can.
+    """Why a new row cannot have a name beside a row with the name ``own`` and aliases ``spellings``; "" if it can.
 
     >>> name_taken("llama 8b", "Llama3-8B", "L8;Llama 8B")
     '"llama 8b" is another spelling of "Llama3-8B"; give the new row another name'
-
-    ``own``, ``spellings``: name and aliases of the row that is there.
     """
     if own.strip().casefold() == name.casefold():
         return f'"{own}" is there already; give the new row another name'
@@ -443,10 +421,7 @@ _MOST_KNOWN = 10_000
 
 
 class Spellings:
-    """Names of one table by how they may be spelled.
-
-    ``table``: with a column of names, and perhaps one of aliases.
-    """
+    """Names of one table, and aliases if it has any, by how they may be spelled."""
 
     def __init__(self, table: Table) -> None:
         names = [str(name) for name in table.text(table.schema.key.name).tolist()]
@@ -466,14 +441,9 @@ class Spellings:
         self._known: dict[str, list[str]] = {}
 
     def names(self, text: str) -> list[str]:
-        """Names that a text may mean.
-
-        Candidates: the same words joined otherwise (``llama3 70b``), the words after the owner's name and a slash
-        (``meta-llama/Llama-3.1-70B``), a model without words that leave its shape unchanged (Instruct, a date), or the
-        first words of a name (``H200``). A model reduced to fewer layers (``DeepSeek-V3-l4``) matches its whole name
-        only.
-
-        ``text``: content of a cell. In the order of the rows; none without a match.
+        """Names that a text may mean, in the order of the rows: the same words joined otherwise (``llama3 70b``),
+        without the owner (``meta-llama/Llama-3.1-70B``) or words that leave a model's shape unchanged (Instruct, a
+        date), or first words (``H200``). A model reduced to fewer layers (``DeepSeek-V3-l4``) has its whole name only.
         """
         if text not in self._known:
             if len(self._known) >= _MOST_KNOWN:

@@ -19,11 +19,9 @@ from xlperf.catalog.xlsx_package import Package
 
 
 def shown_lines(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Sheets of a workbook as lines of text, one at a time, as a cell far to the right makes a long one.
-
-    A line names each sheet and its Excel tables; below it every row that holds anything, cells separated by tabs,
-    formulas as formulas. The same workbook content gives the same text, whichever program saved it. The file is read
-    before the first line. Raises InputError: in one line, when the file cannot be read.
+    """Sheets of a workbook, read whole, as lines of text: one for a sheet and its Excel tables, then one for each row
+    that holds anything, cells separated by tabs, formulas as formulas. The text does not depend on the program that
+    saved it.
     """
     sheets: list[tuple[str, Cells, dict[tuple[int, int], str]]] = []
     with Workbook(path) as book:
@@ -142,11 +140,7 @@ class Formulas:
 
 
 class Workbook:
-    """A workbook as sheets of cell values.
-
-    ``path``: an .xlsx or .xlsm file. Raises InputError: in one line, when it cannot be read; see
-    :class:`~xlperf.catalog.xlsx_package.Package`.
-    """
+    """An .xlsx or .xlsm workbook as sheets of cell values; InputError in one line if it cannot be read."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.package = Package(path)
@@ -279,9 +273,8 @@ class Workbook:
         return frozenset(dates)
 
     def cells(self, sheet: str, formulas: Formulas | None = None) -> Cells:
-        """Values of a sheet: numbers, DateNumber among them, text, booleans, ErrorValue and Unsaved.
-
-        ``sheet``: name as the workbook spells it. ``formulas``: filled with the formulas of the sheet.
+        """Values of a sheet: numbers, DateNumber among them, text, booleans, ErrorValue and Unsaved; fills
+        ``formulas``.
         """
         part = self._parts[sheet]
         reader = _SheetReader(self, formulas)
@@ -300,10 +293,8 @@ class Workbook:
 
     @property
     def _has_computed(self) -> bool:
-        """Whether formulas may hold values that a spreadsheet program computed.
-
-        Libraries such as XlsxWriter store a 0 for each formula and ask for a calculation on load; a program that
-        calculates stores the order of its calculation, or asks for none.
+        """Whether formulas may hold computed values: libraries such as XlsxWriter store a 0 for each and ask for a
+        calculation on load; a program that calculates stores the order of its calculation, or asks for none.
         """
         return not self._calculated_on_load or any(kind == "calcChain" for kind, _ in self._relations.values())
 

@@ -38,11 +38,8 @@ class _LocalNames(dict[str, str]):
 
 
 class Package:
-    """The parts of an .xlsx or .ods file.
-
-    ``part_limit``, ``total_limit``: bytes that one part, and all parts read together, may unpack to [B].
-    ``most_elements``: XML elements that one part may hold. ``opendocument``: an .ods file is meant. Raises InputError:
-    in one line, when the file is missing, a folder, empty, no workbook, encrypted or damaged.
+    """The parts of an .xlsx or .ods file, of limited unpacked bytes and elements; InputError in one line if it is
+    unreadable.
     """
 
     def __init__(
@@ -94,9 +91,8 @@ class Package:
         return part.casefold() in self._folded
 
     def chunks(self, part: str) -> Iterator[bytes]:
-        """Unpacked bytes of one part; never more in memory than a chunk.
-
-        Raises InputError for a damaged part or one beyond the limits, before the first chunk if that is known by then.
+        """Unpacked bytes of one part; never more in memory than a chunk. InputError for a damaged part or one beyond
+        the limits.
         """
         info = self.parts[self._folded[part.casefold()]]
         size, large = info.file_size, info.file_size > LARGE_PART
@@ -138,12 +134,8 @@ class Package:
         return InputError(Fault(self.name, f"{problem}; xlperf does not open it"))
 
     def parse(self, part: str, start: Start, end: End | None = None, text: Text | None = None) -> None:
-        """Parse one part; element names come without their prefix.
-
-        A document type is refused anywhere, so that no entity is ever declared or expanded.
-
-        ``part``: name of the part. ``start``, ``end``, ``text``: called at the start of an element (name, attributes),
-        at its end, and with text.
+        """Parse one part; element names come without their prefix. A document type is refused anywhere, so that no
+        entity is ever declared or expanded.
         """
         parser = expat.ParserCreate()
         parser.buffer_text = True
@@ -209,9 +201,8 @@ def _check_file(path: Path) -> None:
 
 
 def _directory_size(stream: BinaryIO) -> int:
-    """Bytes of the list of parts at the end of a zip archive, as its last record says; 0 if there is none. [B]
-
-    The list is parsed whole when the archive is opened, whatever its length.
+    """Bytes of the list of parts, which zipfile parses whole, as the last record of a zip archive says; 0 without one.
+    [B]
     """
     size = stream.seek(0, os.SEEK_END)
     stream.seek(max(0, size - 2**16 - 128))

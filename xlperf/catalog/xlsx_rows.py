@@ -40,12 +40,8 @@ class Added(NamedTuple):
 
 
 def add_row(path: str | os.PathLike[str], kind: str, row: Mapping[str, Value]) -> Added:
-    """Add a row below the last one of a catalog sheet.
-
-    ``path``: workbook; replaced whole. ``kind``: sheet, such as ``models``. ``row``: values by column, in the units of
-    the schema; converted to the units of the sheet's headers. Returns the cell of the name, and columns missing on the
-    sheet. Raises InputError if there is no such sheet, the name exists, or the row below the table holds something
-    else.
+    """Add a row, in the units of the schema, below the last one of a catalog sheet in the units of its headers.
+    InputError if there is no such sheet, the name exists, or the row below the table holds something else.
     """
     with Workbook(path) as book:
         sheet = book.sheet(kind)

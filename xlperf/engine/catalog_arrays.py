@@ -136,9 +136,8 @@ def _lengths(topology: str, text: str, places: float) -> tuple[int, ...]:
 
 
 def switched_networks(catalog: Catalog, accelerators: np.ndarray, networks: np.ndarray) -> np.ndarray:
-    """Whether the networks of plans have only switches, (rows,); true without a network.
-
-    ``networks``: positions of the named networks, -1 for the accelerator's default.
+    """Whether the networks of plans (positions, -1 for the accelerator's default) have only switches or are none,
+    (rows,).
     """
     if not catalog.networks:
         return np.full(len(networks), True)

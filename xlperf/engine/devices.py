@@ -250,11 +250,9 @@ Progress = Callable[[int], None]
 def evaluate_designs(
     designs: Table, catalog: Catalog, case: str = "base", placed: bool = False, progress: Progress | None = None
 ) -> Table:
-    """Cost of every chiplet design by part (``chiplets_results``), in the ``low``, ``base`` or ``high`` case.
-
-    ``placed`` counts whole dies on a grid instead of the closed formula, which is slow. A design without a die on a
-    wafer, or without a good one, has NaN and a reason. InputError: an unknown node or package, a missing value, or a
-    die larger than the reticle of a node without stitching.
+    """Cost of every chiplet design by part (``chiplets_results``), in a case; ``placed`` counts whole dies on a grid,
+    slowly. A design without a good die has NaN and a reason; InputError for unknown names, missing values and dies
+    beyond the reticle.
     """
     schema = results_of("chiplets")
     designs = designs_with_devices(designs, catalog)

@@ -68,10 +68,8 @@ _GROUPS = {
 
 
 def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] | None = None) -> dict[str, np.ndarray]:
-    """Results of a block of inference plans: the columns of ``inference_results`` in internal units.
-
-    With ``results``, only the equations of these columns run; further columns may come along, and ``reason`` gives the
-    broken rules of illegal plans without notes.
+    """Results of a block of inference plans: the columns of ``inference_results``, or ``results`` alone, in internal
+    units; then ``reason`` gives the broken rules of illegal plans without notes.
     """
     named = named_rows(plans, catalog)
     codes = _codes(plans, catalog, named)

@@ -77,9 +77,8 @@ class _Explained(NamedTuple):
     unlimited: Array  # of the calibrated kernel without a power limit
 
     def columns(self, index: int, device: Device, time: float, work: tuple[float, float], slowdown: float = 1.0) -> Row:
-        """Bounds of one operator, and the steps from its ideal roofline time to its own time.
-
-        ``work``: FLOP and bytes. ``slowdown``: factor of its stack on the time of every kernel.
+        """Bounds of one operator of work (FLOP, bytes), and the steps from its ideal roofline time to its own, slowed
+        by its stack.
         """
         rates = _first(device.peak_flop_rate, index), _first(device.memory_bandwidth, index)
         ideal, code = ideal_times(*work, *rates)
@@ -354,11 +353,9 @@ def _phase_deployments(plans: Table, catalog: Catalog) -> list[Deployment]:
 def explain_inference(plans: Table, catalog: Catalog) -> Table:
     """Operators of the prefill and of one decode step of the first plan on the critical path; none if illegal.
 
-    Under load they are the operators of steady state: prompts that are prefilled together, and a step at the mean
-    running batch. With separate pools each phase is that pool's; with an expert pool operators are named after their
-    pool. The exposed times of a phase add up to a prefill, with the time outside the engine, and to a step; with the
-    rows of the phase ``waiting`` to ``ttft`` and to ``tpot`` times the tokens of a step. Waiting is negative if prompts
-    that are prefilled in sequence wait for only some of the others.
+    Under load they are of steady state; with separate pools each phase is one pool's. The exposed times of a phase add
+    up to a prefill, with the time outside the engine, and to a step; with the phase ``waiting``, which may be negative,
+    to ``ttft`` and to ``tpot`` times the tokens of a step.
     """
     one = plans.take(slice(0, 1))
     results = evaluate_inference(one, catalog)

@@ -49,10 +49,8 @@ def corrections(
     half_width: Array,
     first_half_width: Array | None = None,
 ) -> Corrections:
-    """Corrections of plans by runs of their model, accelerator and software.
-
-    ``half_width``: half of the logarithmic 80 % band of the step time; ``first_half_width``: of the first token,
-    (rows,).
+    """Corrections of plans by runs of their model, accelerator and software, from half of the logarithmic 80 % band of
+    the step time, and of the first token, (rows,).
     """
     runs = catalog.tables[SHEET]
     count = len(plans)
@@ -154,21 +152,13 @@ def shrunk_residual(
 ) -> tuple[Array, Array]:
     r"""Expected logarithmic residual of plans near measured runs, and the remaining fraction of their band's width.
 
-    Kriging, the best linear prediction of a residual :math:`r` whose covariance falls with distance (empirical Bayes
-    with the spread :math:`\sigma` of the family's residuals):
+    Kriging with covariance falling with distance d (Rasmussen and Williams, "Gaussian Processes for Machine Learning",
+    MIT Press 2006, section 2.2; shares and reach: heuristic, this work), in the spread :math:`\sigma` of the residuals:
 
     .. math:: \hat r = k^T K^{-1} r, \quad k_i = \rho e^{-d_i / 3}, \quad
-              K_{ij} = \rho e^{-d_{ij} / 3} + \delta_{ij} (1 - \rho + \nu_i^2 / \sigma^2)
+        K_{ij} = \rho e^{-d_{ij} / 3} + \delta_{ij} (1 - \rho + \nu_i^2 / \sigma^2)
 
-    Residuals beyond the band are clipped to its end, since their cause is specific to the run. The remaining width is
-    :math:`\sqrt{1 - k^T K^{-1} k}`.
-
-    References
-    ----------
-    .. [1] C. E. Rasmussen and C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT Press 2006, section
-       2.2; shares and reach: heuristic, this work.
-
-    A run at the place of the plan, 10 % slower than predicted, without noise: 7 % slower are expected.
+    Residuals beyond the band are clipped to its end. The remaining width is :math:`\sqrt{1 - k^T K^{-1} k}`.
 
     >>> scale, width = shrunk_residual(np.zeros((1, 1)), np.zeros((1, 1)), np.log([1.1]), np.zeros(1), 0.2)
     >>> [round(float(value), 3) for value in (np.exp(scale[0]), width[0])]

@@ -127,11 +127,9 @@ def _pool(
 def evaluate_ownership(
     plans: Table, catalog: Catalog, owner: str = "", case: str = "base", results: Table | None = None
 ) -> Table:
-    """Cost of plans to an owner by part, from the wafer to the power (table ``ownership``).
-
-    ``owner``: a word in the name of the server, whose first row of an accelerator is bought; ``results``: of
-    :func:`xlperf.engine.evaluate`, if known. Plans without a server or a result have NaN and a reason. Mixed pools have
-    the hour of the mean accelerator, and one network in shares of each pool's switches and cables.
+    """Cost of plans to an owner by part, from the wafer to the power (table ``ownership``), by the first server of an
+    accelerator with the word ``owner``; plans without a server or a result have NaN and a reason. Mixed pools have the
+    hour of the mean accelerator, and one network in shares of each pool's switches and cables.
     """
     results = evaluate(plans, catalog) if results is None else results
     owned = owned_plans(plans, results, catalog, owner, case)
@@ -271,11 +269,9 @@ def _accelerator_parts(catalog: Catalog, owned: OwnedPlans, pool: int, case: str
 def cost_bridge(
     plans: Table, catalog: Catalog, owner: str = "", case: str = "base", results: Table | None = None
 ) -> Table:
-    """Bridge from cost and energy per token at sheet prices to the owner's: a row per plan and line that counts.
-
-    The first line equals :func:`xlperf.engine.evaluate`, the last :func:`xlperf.engine.evaluate_ownership`, bit for
-    bit. From the second line on the owner's value replaces an input that the sheet prices lacks, such as a purchase
-    price beside a rent. Plans without a price or a server have no rows.
+    """Bridge from cost and energy per token at sheet prices to the owner's: a row per plan and line that counts, none
+    without a price or a server. The first line equals :func:`xlperf.engine.evaluate`, the last
+    :func:`evaluate_ownership`, bit for bit.
     """
     results = evaluate(plans, catalog) if results is None else results
     owned = owned_plans(plans, results, catalog, owner, case)

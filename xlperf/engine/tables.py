@@ -35,12 +35,9 @@ def refuse_auto(plans: Table) -> None:
 def evaluate(
     plans: Table, catalog: Catalog, progress: Progress | None = None, results: Collection[str] | None = None
 ) -> Table:
-    """Performance, memory and cost of every plan of a table, in internal units.
-
-    ``results``: only these, to the last bit, and the ones that come with them; the other equations do not run.
-    ``progress`` gets the number of rows of each finished block. An illegal plan has NaN and a reason; one that exceeds
-    memory keeps its numbers, with ``fits`` 0 and a reason. A measured result (``measured_step_time``) adds the error of
-    its prediction. InputError: an unknown name, or a cell ``auto``.
+    """Performance, memory and cost of every plan of a table, in internal units, or ``results`` alone, to the last bit.
+    An illegal plan has NaN and a reason, one beyond memory ``fits`` 0; ``progress`` gets the rows of each finished
+    block.
     """
     refuse_auto(plans)
     block_of = {"training": evaluate_training, "inference": evaluate_inference}[plans.kind]
@@ -85,10 +82,7 @@ def fitting(plans: Table, catalog: Catalog) -> dict[str, np.ndarray] | None:
 
 
 def numbers(plans: Table, catalog: Catalog) -> Table | None:
-    """Numeric results of training plans without bands, trust and reasons; faster than :func:`evaluate`.
-
-    None for inference.
-    """
+    """Numeric results of training plans without bands, trust and reasons, fast; None for inference."""
     if plans.kind != "training":
         return None
     results = evaluate_training(plans, catalog, NUMBERS)

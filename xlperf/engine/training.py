@@ -98,11 +98,9 @@ _SOFTWARE = ("training_software", _MEMORY_FAMILY, "training_calls", "training_ba
 
 
 def training_plan(plans: Table, joined: Joined, memory: Mapping[str, Array]) -> TrainingPlan:
-    """A table of training plans with its defaults; ``memory``: memory constants of their software, (rows, 1).
-
-    Matrix units with an FP4 rate read 8-bit inputs by rows and by columns (Transformer Engine, FP8 current scaling:
-    "Transpose handling"), so that tensor-wide scales need no transposed copy. ``compiled`` defaults to the software's
-    mode; it stays NaN for stacks with fused kernels of their own.
+    """A table of training plans with its defaults; ``memory``: memory constants of their software, (rows, 1). Matrix
+    units with an FP4 rate read 8-bit inputs by rows and by columns, so that tensor-wide scales need no transposed copy
+    (Transformer Engine, FP8 current scaling). ``compiled`` stays NaN for stacks with fused kernels of their own.
     """
     reads, fused_reads, turns, whole = joined.casts
     read_both_ways = (whole > 0) & ~np.isnan(joined.peaks[:, FP4])
@@ -169,10 +167,8 @@ def training_setting(
 
 
 def evaluate_training(plans: Table, catalog: Catalog, results: Collection[str] | None = None) -> dict[str, np.ndarray]:
-    """Results of a block of training plans: the columns of ``training_results`` in internal units.
-
-    With ``results``, only the equations of these columns run; further columns may come along, and ``reason`` gives the
-    broken rules of illegal plans without notes.
+    """Results of a block of training plans: the columns of ``training_results``, or ``results`` alone, in internal
+    units; then ``reason`` gives the broken rules of illegal plans without notes.
     """
     named = named_rows(plans, catalog)
     codes = architecture_codes(named, catalog)
@@ -287,10 +283,7 @@ def _slow_run(setting: Setting, results: Mapping[str, Array]) -> Array | float:
 def _bands(
     setting: Setting, results: Mapping[str, Array], known: Mapping[str, np.ndarray], own: Corrections | None
 ) -> dict[str, Array]:
-    """Ends of the 80 % bands; rates, cost and energy combine the bands of their parts.
-
-    ``known``: distances of :func:`xlperf.engine.trust.trust`; ``own``: corrections by the user's runs.
-    """
+    """Ends of the 80 % bands by trust and own runs; rates, cost and energy combine the bands of their parts."""
     band, power = setting.constants["training_band"], setting.constants[_POWER]
     width = 1.0 + band["widening"][:, 0] * known["distance"]
     new, read = ("mixture_source",) * 2 if setting.architecture.experts else ("source", "read_source")

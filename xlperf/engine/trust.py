@@ -275,10 +275,8 @@ def trust(
     conditions: Words,
     at: Array,
 ) -> dict[str, np.ndarray]:
-    """Badge of plans, the nearest runs in words, and the distance that widens their bands.
-
-    ``conditions``: of :func:`format_and_load`; ``at``: of :func:`coordinates`. Returns ``trust``, ``trust_reason``,
-    ``distance`` and ``unread`` (1 if the software has no published run of the model on the accelerator), (rows,).
+    """Badge of plans, nearest runs in words, widening ``distance`` and whether they are ``unread``, (rows,), from
+    ``conditions`` of :func:`format_and_load` and :func:`coordinates`.
     """
     # Pairs of model and accelerator, each looked up once.
     count = len(catalog.tables["accelerators"])
@@ -324,10 +322,7 @@ def trust(
 def _of_software(
     kind: str, pairs: Sequence[_Pair], codes: np.ndarray, software: Words, conditions: Words
 ) -> tuple[Array, Array, Array, np.ndarray | None]:
-    """Conditions that a plan's software lacks, conditions without any measurement, unread plans, and these in words.
-
-    ``pairs``, ``codes``: model and accelerator of each plan; ``software``, ``conditions``: as in :func:`trust`.
-    """
+    """Conditions that a plan's software lacks, conditions without any measurement, unread plans, and these in words."""
     combined = (codes * len(software.words) + software.codes) * len(conditions.words) + conditions.codes
     distinct, place = np.unique(combined, return_inverse=True)
     numbers, words = [], []

@@ -91,10 +91,8 @@ class Record:
 def relative_error(metric: str, predicted: float, measured: float) -> float:
     """Relative error of a prediction as a time (or a size): |predicted time / measured time - 1|.
 
-    >>> relative_error("iter_time_s", 1.1, 1.0)
-    0.10
-    >>> relative_error("tokens_per_s", 80.0, 100.0)
-    0.25
+    >>> relative_error("iter_time_s", 1.1, 1.0), relative_error("tokens_per_s", 80.0, 100.0)
+    (0.10, 0.25)
     """
     if metric in RATES:
         predicted, measured = measured, predicted
@@ -110,12 +108,9 @@ def _counts_hardware(source_id: str, column: str) -> bool:
 
 
 def metrics_of(published: Published, row: int) -> list[tuple[str, str, bool]]:
-    """Metrics that a published row prints and that are compared: (column, quantity, primary).
-
-    Training: one of time, tokens, TFLOP/s, MFU in that order, and memory. Inference: everything printed; time per
-    token is quoted by latency, else TPOT, else tokens/s.
-
-    In the order of the columns' rank.
+    """Metrics of a row that are compared, in the order of rank: (column, quantity, primary). Training: the first of
+    time, tokens, TFLOP/s and MFU, and memory; inference: all, with latency, else TPOT, else tokens/s as the time per
+    token.
     """
     given = {name for name, values in published.number.items() if not math.isnan(values[row])}
     results = []
@@ -139,20 +134,14 @@ def metrics_of(published: Published, row: int) -> list[tuple[str, str, bool]]:
 
 
 def predicted(plans: PublishedPlans, progress: Callable[[int], None] | None = None) -> Table:
-    """Predictions of published rows that are plans; a table without columns if none is.
-
-    ``progress``: called with the number of rows of each finished block.
-    """
+    """Predictions of published rows that are plans; a table without columns if none is."""
     if not len(plans.plans):
         return Table(f"{plans.published.kind}_results", {})
     return evaluate(plans.plans, plans.catalog, progress)
 
 
 def compare(plans: PublishedPlans, results: Table) -> list[Record]:
-    """Compare every published value with its prediction, in the order of the rows.
-
-    ``results``: from :func:`predicted`.
-    """
+    """Compare every published value with its prediction by :func:`predicted`, in the order of the rows."""
     published = plans.published
     first: dict[int, int] = {}
     for plan, row in enumerate(plans.index.tolist()):
@@ -282,10 +271,7 @@ class _Predictions:
 
 
 def result_column(published: Published, metric: str, row: int) -> str:
-    """Result that a published time follows, or a published rate inversely; "" for memory, which keeps no proportion.
-
-    ``metric``: column that is compared.
-    """
+    """Result that a published time follows, or a published rate inversely; "" for memory, which keeps no proportion."""
     if metric == "peak_mem_gb":
         return ""
     if published.kind == "training":
@@ -298,26 +284,10 @@ def result_column(published: Published, metric: str, row: int) -> str:
 
 
 def hardware_share(plans: PublishedPlans) -> Array:
-    r"""FLOP of a source that counts recomputation (HFU) over the model FLOP.
-
-    .. math:: \frac{4 + 4 s / 6 h + V / 4 L h}{3 + 3 s / 6 h + V / 4 L h}
-
-    for full recomputation (the projection to logits is not computed again), 1 for none.
-
-    Parameters
-    ----------
-    plans : PublishedPlans
-        Training rows as plans.
-
-    Returns
-    -------
-    Array
-        One ratio per plan. [-]
-
-    References
-    ----------
-    .. [1] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM",
-       2021, arXiv:2104.04473, equation 3.
+    """FLOP of a source that counts recomputation (HFU) over the model FLOP, (plans,): 1 without recomputation, with a
+    full one (4 + 4 s / 6 h + V / 4 L h) / (3 + 3 s / 6 h + V / 4 L h); the projection to logits is not computed again
+    (D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", 2021,
+    arXiv:2104.04473, eq. 3).
     """
     table = plans.plans
     models = plans.catalog.tables["models"]
@@ -347,10 +317,9 @@ _WEIGHTS_IN_FOUR_BITS = "mxfp4"
 
 
 def served_rows(published: Published) -> tuple[Published, list[str]]:
-    """Rows of measured power as inference rows, and per row the reason why it is no plan, "" if it is one.
-
-    ``published``: rows of kind ``power``. A missing output length follows from the energies of a request and of a
-    token, a missing prompt length from the benchmark of the source.
+    """Rows of measured power as inference rows, and per row the reason why it is no plan, "" if it is one. A missing
+    output length follows from the energies of a request and a token, a missing prompt length from the benchmark of the
+    source.
     """
     size, columns = len(published), published_columns()["inference"]
     text = {name: list(published.text.get(name, [""] * size)) for name in columns}
@@ -381,10 +350,7 @@ def served_rows(published: Published) -> tuple[Published, list[str]]:
 
 
 def power_plans(published: Published, catalog: Catalog) -> PublishedPlans:
-    """Turn rows of measured power into inference plans; why the others are none.
-
-    ``published``: rows of kind ``power``.
-    """
+    """Turn rows of measured power into inference plans, with the reasons why the others are none."""
     rows, refused = served_rows(published)
     kept = [row for row, why in enumerate(refused) if not why]
     result = inference_plans(rows.take(kept), catalog)
@@ -395,10 +361,7 @@ def power_plans(published: Published, catalog: Catalog) -> PublishedPlans:
 
 
 def power_records(published: Published, catalog: Catalog) -> list[Record]:
-    """Measured watts and joules per token beside the predicted ones, a record for each row and quantity.
-
-    ``published``: rows of kind ``power``.
-    """
+    """Measured watts and joules per token beside the predicted ones, a record for each row of power and quantity."""
     plans, result = power_plans(published, catalog), {name: np.full(len(published), math.nan) for name in QUANTITIES}
     if len(plans.plans):
         results = evaluate(plans.plans, plans.catalog)

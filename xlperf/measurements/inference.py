@@ -57,13 +57,9 @@ _OWN_PRECISION = re.compile(r"(?P<precision>NVFP4|MXFP4|FP8|FP4|INT4|INT8)(?![a-
 
 
 def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
-    """Turn published inference rows into plans.
-
-    A serving row with one request in flight is a static batch of one unless the engine's limit is stated; other serving
-    rows are continuous batching at their concurrency. A precision that is not stated is the one in the model's name,
-    else 16 bits.
-
-    ``published``: rows of kind ``inference``. Returns plans, and why the other rows are none.
+    """Turn published inference rows into plans, with the reasons why the others are none. Serving rows are batched
+    continuously at their concurrency, but a single request without a stated limit is a static batch; a precision that
+    is not stated is the one in the model's name, else 16 bits.
     """
     models = ModelNames(catalog)
     chips = catalog.tables["accelerators"]
@@ -235,10 +231,9 @@ def _production(number: dict[str, float], text: dict[str, str], said: list[str])
 
 
 def _workers(text: dict[str, str], number: dict[str, float], mixture: bool, said: list[str]) -> None:
-    """Attention replicas or engine copies of a row that prints the requests and the batch of one copy.
-
-    Rows that print all three satisfy: requests in flight = batch x attention replicas x engines. A mixture of experts
-    on as many ranks as batches has its replicas in the ranks of one engine.
+    """Attention replicas or engine copies of a row that prints the requests in flight and the batch of one copy: their
+    ratio, or copies = requests / (batch x replicas). A mixture of experts on as many ranks as batches has its replicas
+    in the ranks of one engine.
     """
     if "disagg" in text["mode"].casefold() or _INFERRED not in text["notes"]:
         return
@@ -254,9 +249,8 @@ def _workers(text: dict[str, str], number: dict[str, float], mixture: bool, said
 
 
 def _experts(text: dict[str, str], number: dict[str, float], engine: str, said: list[str]) -> None:
-    """Expert mapping of a row that gives only the ranks, from the commands of its source.
-
-    A script's own choice outweighs a dump that does not record it.
+    """Expert mapping of a row that gives only the ranks, from the commands of its source; they outweigh a dump without
+    it.
     """
     chosen, why = _default(engine, text, "expert_mapping")
     if chosen and number["tp"] > 1.0:
@@ -339,10 +333,9 @@ def _scheduler(
 
 
 def tuned_limits(capacity: float, ratio: float, stages: float) -> tuple[float, float]:
-    """Requests and tokens of a pass that the benchmark of TensorRT-LLM allows by itself (trtllm-bench tuning.py).
-
-    ``capacity``: requests of full length that fit the KV cache by its estimate. ``ratio``: prompt over output length.
-    ``stages``: pipeline stages. Both limits grow in steps, up to 4,096 requests and 32,768 tokens.
+    """Requests and tokens of a pass that trtllm-bench (tuning.py) allows for ``capacity`` requests of full length in
+    the KV cache, a prompt ``ratio`` times the output and pipeline ``stages``: in steps, up to 4,096 requests and 32,768
+    tokens.
 
     >>> tuned_limits(3000.0, 1.0, 1.0), tuned_limits(40.0, 0.0625, 1.0)
     ((3072.0, 6144.0), (64.0, 2048.0))
@@ -452,9 +445,8 @@ def _recipe(plan: dict[str, object], workers: float, said: list[str]) -> None:
 
 
 def _pools(plan: dict[str, object], notes: str) -> float:
-    """Degrees of both pools, which the notes of a disaggregated row state, and the workers that decode.
-
-    Raises Refusal when the workers of the pools are not stated.
+    """Degrees of both pools, which the notes of a disaggregated row state, and the workers that decode; Refusal without
+    these.
     """
     pools: dict[str, dict[str, float]] = {"prefill": {}, "decode": {}}
     for result in _POOLS.finditer(notes):

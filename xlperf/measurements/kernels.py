@@ -81,25 +81,17 @@ _OWN_PAGES = ("tlx_paged_decode",)
 
 @dataclass(frozen=True)
 class KernelRows:
-    """Measurements of one kernel family beside its equation; arrays have one entry per measurement.
+    """Measurements of one kernel family beside its equation, (measurements,)."""
 
-    - ``family``: family of calibration constants.
-    - ``row_id``, ``source_id``, ``accelerator``, ``generation``, ``precision``, ``software``: identity of a measurement
-      and keys of its constants.
-    - ``time``: measured time [s].
-    - ``arguments``: arguments of the equation by name.
-    - ``machine``: columns of the accelerators and networks.
-    """
-
-    family: str
-    row_id: list[str]
+    family: str  # of calibration constants
+    row_id: list[str]  # this and the next columns identify a measurement and its constants
     source_id: list[str]
     accelerator: list[str]
     generation: list[str]
     precision: list[str]
     software: list[str]
-    time: Array
-    arguments: Mapping[str, Array]
+    time: Array  # measured [s]
+    arguments: Mapping[str, Array]  # of the equation by name
     machine: Joined
 
     def __len__(self) -> int:
@@ -107,9 +99,8 @@ class KernelRows:
 
     @property
     def held_back(self) -> np.ndarray:
-        """Mask of measurements excluded from every fit: a fixed share of the shapes, by the hash of their sizes.
-
-        An excluded shape is excluded on all accelerators and in all precisions.
+        """Mask of measurements excluded from every fit, on all accelerators and precisions: a fixed share of shapes by
+        their hash.
         """
         sizes = [self.arguments[name].tolist() for name in sorted(self.arguments) if not name.endswith("element_size")]
         names = (" ".join(f"{size:g}" for size in shape) for shape in zip(*sizes, strict=True))
@@ -142,10 +133,8 @@ class _Parsed:
 
 
 def read_kernels(path: str | Path) -> list[dict[str, str]]:
-    """Rows of the sheet ``kernels`` of a workbook.
-
-    ``path``: workbook, as ``validation.xlsx``. Raises InputError when there is no such sheet, or a cell holds an error
-    or an unsaved formula.
+    """Rows of the sheet ``kernels`` of a workbook; InputError if it is absent or a cell holds an error or an unsaved
+    formula.
     """
     result = sheet_rows(Path(path), "kernels", "row_id")
     if result is None:
@@ -155,9 +144,7 @@ def read_kernels(path: str | Path) -> list[dict[str, str]]:
 
 
 def machine_lines(catalog: Catalog) -> dict[str, str]:
-    """Generations of accelerators that are fitted by line, and the line of each.
-
-    ``catalog``: accelerators with their vendors. Returns generation to line, casefolded.
+    """Line of each generation of accelerators that is fitted by line, casefolded.
 
     >>> from xlperf.catalog.catalog import load_catalog
     >>> machine_lines(load_catalog())["cdna3"]
@@ -172,10 +159,7 @@ def machine_lines(catalog: Catalog) -> dict[str, str]:
 
 
 def measurements(rows: Sequence[Row], catalog: Catalog) -> Measurements:
-    """Sort kernel rows by family and join them to the catalog.
-
-    ``rows``: columns of the sheet ``kernels``; numbers as numbers or text, blank as "" or None.
-    """
+    """Sort kernel rows (numbers as numbers or text, blank as "" or None) by family and join them to the catalog."""
     known = {name.casefold() for name in catalog.tables["accelerators"].text("accelerator")}
     parsed: dict[str, list[_Parsed]] = {}
     omitted: dict[str, str] = {}
@@ -198,11 +182,8 @@ def measurements(rows: Sequence[Row], catalog: Catalog) -> Measurements:
 
 
 def predicted_time(rows: KernelRows, constants: Constants, forward: Constants | None = None) -> Array:
-    """Time of the equation of the family for every measurement, (rows, trials).
-
-    ``rows``: measurements of one family. ``constants``: constants of the family, (rows, 1), (1, 1), or (1, trials) for
-    several values at once. ``forward``: constants of the forward pass, for rows that measure both passes of attention
-    together.
+    """Time of the family's equation, (rows, trials), with constants (rows, 1), (1, 1) or (1, trials); ``forward``
+    constants serve rows that measure both passes of attention together.
     """
     device = rows.machine.device
     given = {name: values[:, None] for name, values in rows.arguments.items()}

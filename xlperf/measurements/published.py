@@ -53,17 +53,11 @@ def published_columns() -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True)
 class Published:
-    """Published rows of one kind, column by column.
-
-    - ``kind``: ``training`` or ``inference``.
-    - ``text``: every column of the kind as text, "" if blank.
-    - ``number``: number and flag columns as float64, NaN if blank.
-    - ``place``: ``place(row, column)`` names the cell of a value.
-    """
+    """Published rows of one kind, column by column."""
 
     kind: str
-    text: Mapping[str, list[str]]
-    number: Mapping[str, Array]
+    text: Mapping[str, list[str]]  # every column of the kind, "" if blank
+    number: Mapping[str, Array]  # number and flag columns, NaN if blank
     place: Place = field(compare=False)
 
     def __len__(self) -> int:
@@ -83,32 +77,21 @@ class Published:
 
 @dataclass(frozen=True)
 class PublishedPlans:
-    """Published rows turned into plans.
-
-    - ``published``: the rows.
-    - ``plans``: plans of the rows that state enough; only ``catalog`` knows some of their models.
-    - ``index``: row of ``published`` of each plan [-].
-    - ``reference``: denominator plan of a ratio, -1 for none [-].
-    - ``reasons``: why a row is not a plan, "" if it is; one per row of ``published``.
-    - ``notes``: assumptions; one per row of ``published``.
-    - ``catalog``: the given catalog with models of the printed shapes added.
-    """
+    """Published rows turned into plans."""
 
     published: Published
-    plans: Table
-    index: np.ndarray
-    reference: np.ndarray
-    reasons: np.ndarray
-    notes: np.ndarray
-    catalog: Catalog
+    plans: Table  # of the rows that state enough; only `catalog` knows some of their models
+    index: np.ndarray  # row of `published` of each plan [-]
+    reference: np.ndarray  # denominator plan of a ratio, -1 for none [-]
+    reasons: np.ndarray  # why a row is not a plan, "" if it is, (published rows,)
+    notes: np.ndarray  # assumptions, (published rows,)
+    catalog: Catalog  # with models of the printed shapes added
 
 
 def read_published(path: str | Path) -> list[Published]:
-    """Read published rows from a CSV file, or from the sheets ``training`` and ``inference`` of a workbook.
-
-    ``path``: file with the columns of ``published_columns.csv``; missing columns are blank, others are ignored unless
-    they look like a misspelt one. Returns one per kind found. Raises InputError with every fault: unreadable file,
-    missing columns, values that are no numbers.
+    """Published rows of each kind in a CSV file, or in the sheets ``training`` and ``inference`` of a workbook. Missing
+    columns of ``published_columns.csv`` are blank, others are ignored unless they look misspelt; InputError has every
+    fault.
     """
     path = Path(path)
     if path.suffix.lower() in (".xlsx", ".xlsm"):
@@ -145,21 +128,15 @@ def _from_workbook(path: Path) -> list[Published]:
 
 
 def read_power(path: str | Path) -> list[Published]:
-    """Rows of measured power in the sheet ``power`` of a workbook; none without such a sheet, or in a CSV file.
-
-    Raises InputError with every fault.
-    """
+    """Rows of measured power in the sheet ``power`` of a workbook; none without such a sheet, or in a CSV file."""
     path = Path(path)
     sheet = sheet_rows(path, POWER, "row_id") if path.suffix.lower() in (".xlsx", ".xlsm") else None
     return [] if sheet is None else [published_rows(*sheet)]
 
 
 def sheet_rows(path: Path, name: str, first: str) -> tuple[list[str], list[list[str]], Place] | None:
-    """Header and rows of a sheet as text.
-
-    ``name``: sheet. ``first``: header of the column that every table of this sort has; the row that holds it is the
-    header. Returns header, rows, and ``place(row, column)``; nothing when there is no such sheet or header. Raises
-    InputError when the workbook cannot be read, or a value is an error or an unsaved formula.
+    """Header, rows and ``place(row, column)`` of the table whose header has the column ``first``, as text; None without
+    the sheet or header. InputError if the workbook cannot be read, or a value is an error or an unsaved formula.
     """
     with Workbook(path) as book:
         sheet = book.sheet(name)
@@ -203,11 +180,8 @@ def _plain(value: object) -> str:
 
 
 def published_rows(header: Sequence[str], rows: Sequence[Sequence[str]], place: Place) -> Published:
-    """Check a header and its rows.
-
-    ``header``: column names. ``rows``: values as text, one per column. ``place``: ``place(row, column)`` names the cell
-    of a value; row -1 is the header. Returns the rows: of measured power if there is a column ``avg_power_w_per_gpu``,
-    else inference if there is a column ``isl``. Raises InputError with every fault.
+    """Check a header and its rows of text, located by ``place(row, column)``; InputError has every fault. Rows with a
+    column ``avg_power_w_per_gpu`` are of measured power, else with ``isl`` of inference, else of training.
     """
     kind = POWER if "avg_power_w_per_gpu" in header else "inference" if "isl" in header else "training"
     columns = published_columns()[kind]
@@ -281,11 +255,7 @@ _SIZE_TOLERANCE = 0.01
 
 
 class ModelNames:
-    """Finds the model of every published row, and makes models that the catalog lacks.
-
-    - ``catalog``: source of names and aliases.
-    - ``networks``: names of the catalog's networks, casefolded.
-    """
+    """Finds the model of every published row, and makes models that the catalog lacks."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -304,10 +274,8 @@ class ModelNames:
     def name(
         self, published: Published, row: int, corrected: Mapping[str, float] | None = None
     ) -> tuple[str, str, str]:
-        """Name of the model of one row, with assumptions and the reason for a missing name; the first or the last is
-        "".
-
-        ``corrected``: model columns of the source that differ from the row.
+        """Name of a row's model, assumptions, and the reason for a missing name, given columns that the source
+        ``corrected``.
         """
         printed = [published.text[column][row] for column in ("model", "model_name")]
         shape = {_SHAPE[name]: float(published.number[name][row]) for name in _SHAPE if name in published.number}

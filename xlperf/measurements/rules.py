@@ -27,7 +27,9 @@ _RANGE = re.compile(r"(?P<low>[\d.]*?)(?:\.\.(?P<high>[\d.]*))?")
 _FURTHER = frozenset(
     "num_layers length_share run_waves draft_tokens_copies expert_mapping batch_wait_steps scheduler_limits".split()
 )
-"""Settings outside the columns of a plan; :func:`default_of` explains them."""
+# Settings outside the columns of a plan: of the model; mean over stated length; requests of a run over those in flight;
+# draft tokens with attention replicas; a script's own split over all ranks (experts, ranks, or attention replicas too,
+# copies); steps that a prompt waits for a full pass; limits of requests and tokens
 _RELEASE = "release"
 """Of a training row, beside its columns: the release of its stack that its source names."""
 
@@ -63,14 +65,8 @@ def _holds(text: Mapping[str, str], name: str, wanted: re.Pattern[str] | tuple[f
 
 
 def default_of(kind: str, text: Mapping[str, str], setting: str) -> tuple[str, str]:
-    """Documented default of a setting that a published row does not state, and its reference.
-
-    ``kind``: training or inference. ``text``: the row as printed; ``software``: its stack or serving engine by the name
-    of plans. ``setting``: a column of plans, perhaps for some rows only (``recompute of full``), or ``num_layers`` (of
-    the model), ``length_share`` (mean over stated length), ``run_waves`` (requests of a run over requests in flight),
-    ``draft_tokens_copies`` (draft tokens with attention replicas), ``expert_mapping`` (a script's own split over all
-    ranks: experts, ``ranks``, or attention replicas too, ``copies``), ``batch_wait_steps`` (steps that a prompt waits
-    for a full pass), ``scheduler_limits`` (of requests and tokens). Returns value, "" for none, and reference.
+    """Documented default of a setting of a row as printed, "" for none, and its reference. A setting is a column of
+    plans, perhaps for some rows only (``recompute of full``), or one of ``_FURTHER``.
     """
     for rule in _rules()[kind].get(setting, ()):
         number = rule.number(text)
@@ -85,10 +81,7 @@ def _rules() -> Mapping[str, Mapping[str, tuple[Rule, ...]]]:
 
 
 def read_rules(lines: Iterable[Mapping[str, str]]) -> Mapping[str, Mapping[str, tuple[Rule, ...]]]:
-    """Lines of the table as rules in their order, by kind of row and setting.
-
-    Raises InputError with every fault: a column that is no column, a setting that no plan has, a value that is none.
-    """
+    """Lines of the table as rules in their order, by kind of row and setting; InputError with every fault."""
     by_name: dict[str, dict[str, tuple[Rule, ...]]] = {kind: {} for kind in KINDS}
     faults: list[Fault] = []
     for number, line in enumerate(lines, 2):
@@ -167,15 +160,13 @@ class Refusal(Exception):
 
 
 def stated_settings(kind: str, printed: str) -> dict[str, object]:
-    """Columns of the plan that a row states by name; numbers in base units.
+    """Columns of the plan that a row states as ``name=value``, separated by semicolons, in base units. Refusal for an
+    unknown or repeated column, or a value that is no number or none of its choices.
 
     >>> stated_settings("inference", "run_requests=500; output variation=0.7; graphs=no; software=vllm")
     {'run_requests': 500.0, 'output_variation': 0.7, 'graphs': 0.0, 'software': 'vllm'}
     >>> stated_settings("training", "master_weights=none; offload activations=1; compiled=yes")
     {'master_weights': 'none', 'offload_activations': 1.0, 'compiled': 1.0}
-
-    ``printed``: ``name=value``, separated by semicolons. Raises Refusal for an unknown or repeated column, or a value
-    that is no number or none of its choices.
     """
     columns = {column.name: column for column in table_schema(kind).columns}
     stated: dict[str, object] = {}
@@ -213,10 +204,8 @@ def _recipes() -> tuple[dict[str, str], ...]:
 
 
 def recipe_settings(plan: Mapping[str, object], workers: tuple[float, float]) -> dict[str, tuple[float, str]]:
-    """Settings of the public recipes of a plan with separate pools, each with its reference.
-
-    Recipes that disagree on a setting leave it open. ``plan``: stated columns of the row. ``workers``: prefill and
-    decode workers.
+    """Settings, each with its reference, of the public recipes of a plan with separate pools of ``workers`` (prefill,
+    decode). Recipes that disagree on a setting leave it open.
     """
     gpu = str(plan["accelerator"]).casefold().split("-")[0]
     stated = (str(plan["software"]), gpu, PRECISIONS[str(plan["precision"])].peak)
@@ -343,10 +332,7 @@ def _batch_utilization(
 
 
 def without_infeasible(plans: PublishedPlans) -> PublishedPlans:
-    """Plans whose own figures are feasible; the rows of the others get the reason.
-
-    ``plans``: inference rows as plans.
-    """
+    """Plans of inference rows whose own figures are feasible; the rows of the others get the reason."""
     share = prefill_utilization(plans)
     kept = np.flatnonzero(~(share > 1.0))
     reasons = np.array(plans.reasons, dtype=object)

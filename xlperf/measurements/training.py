@@ -161,11 +161,9 @@ def recipe_choice(printed: str) -> str:
 
 
 def training_plans(published: Published, catalog: Catalog) -> PublishedPlans:
-    """Turn published training rows into plans.
-
-    The documented default of the software (``published_defaults.csv``) fills unstated recomputation, sequence
-    parallelism, interleave, micro-batch and attention kernel, and the note lists it. Rows of kind ``memory_ratio`` add
-    a second plan as the denominator: no sequence parallelism, no recomputation.
+    """Turn published training rows into plans; documented defaults of the software (``published_defaults.csv``) fill
+    unstated settings and are noted. Rows of kind ``memory_ratio`` add a plan as the denominator, without recomputation
+    or sequence parallelism.
     """
     models = ModelNames(catalog)
     accelerators = {name.casefold() for name in catalog.tables["accelerators"].text("accelerator").tolist()}
