@@ -98,8 +98,6 @@ def corrected_step(results: Mapping[str, Array], scale: Array) -> dict[str, Arra
     for name, values in results.items():
         if name == "step_time" or name.startswith("time_"):
             changed[name] = values * scale
-        elif name in RATES:
-            changed[name] = values / scale
     return changed
 
 

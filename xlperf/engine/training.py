@@ -231,10 +231,10 @@ def _utilisation_notes(setting: Setting, results: Mapping[str, Array], illegal: 
 def _times_and_rates(setting: Setting, own: Corrections | None, rates: bool) -> dict[str, Array]:
     """Times of the step with shares of its critical stage, and rates and utilisation on request."""
     results = dict(step(setting).results)
-    if rates:
-        results = {**results, **training_rates(setting, results["step_time"])}
     if own is not None:
         results = corrected_step(results, own.time)
+    if rates:
+        results = {**results, **training_rates(setting, results["step_time"])}
     for name, parts in (("compute_share", COMPUTE_PARTS), ("communication_share", MESSAGE_PARTS)):
         results[name] = total(np.stack([results[part] for part in parts], axis=-1)) / results["step_time"]
     return results
