@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from xlperf.base.errors import InputError
-from xlperf.base.resources import rows
+from xlperf.base.resources import stack_rows
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import table_schema
@@ -256,7 +256,7 @@ def test_an_engine_that_does_not_run_there_is_refused_by_name(
 
 
 def test_every_accelerator_of_the_catalog_has_an_engine_and_every_row_a_source(catalog: Catalog) -> None:
-    known = rows("catalog/serving_engines.csv")
+    known = stack_rows("engine")
     assert all(row["source"] for row in known)
     named = {row["vendor"] for row in known}
     table = catalog.tables["accelerators"]

@@ -9,7 +9,7 @@ import pytest
 from conftest import Outcome, csv_rows
 
 from xlperf.base.errors import InputError
-from xlperf.base.resources import rows
+from xlperf.base.resources import stack_rows
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.interop.launch import read_launch
@@ -43,7 +43,7 @@ def agrees(catalog: Catalog, text: str, name: str, wanted: str, given: dict[str,
 
 
 def test_flags_are_of_columns_and_values_that_there_are() -> None:
-    for row in rows("interop/config_flags.csv"):
+    for row in stack_rows("settings"):
         assert row["version"]
         if row["column"][:1] in ("", "@"):
             continue
@@ -55,14 +55,14 @@ def test_flags_are_of_columns_and_values_that_there_are() -> None:
 
 def test_stacks_of_the_table_are_read_or_refused(catalog: Catalog) -> None:
     software = set(catalog.tables["calibration"].text("software").tolist())
-    for row in rows("interop/launch_stacks.csv"):
+    for row in stack_rows("evidence"):
         assert row["source"] and row["evidence"] and row["title"]
         if row["read"] == "yes" and row["stack"] != "serving":
             assert flags(row["stack"])
     for stack in set(read_stacks()) - set(stacks()):
         assert software_of(stack)[0] in software
     names = set(catalog.tables["models"].text("model").tolist())
-    assert {row["model"] for row in rows("interop/launch_models.csv")} - {""} <= names
+    assert {row["model"] for row in stack_rows("models")} - {""} <= names
 
 
 @pytest.mark.parametrize(

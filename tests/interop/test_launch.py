@@ -15,7 +15,7 @@ from conftest import Outcome, csv_rows
 from places import DATA
 
 from xlperf.base.errors import InputError
-from xlperf.base.resources import rows, workbook
+from xlperf.base.resources import stack_rows, workbook
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.read import read_plans
@@ -45,7 +45,7 @@ def test_shipped_plans_come_back_the_same(stack: str) -> None:
 
 
 def test_flags_are_of_columns_and_values_that_there_are() -> None:
-    for row in rows("interop/launch_flags.csv"):
+    for row in stack_rows("flags"):
         assert row["version"]
         if row["column"][:1] in ("", "@"):
             continue
@@ -53,7 +53,7 @@ def test_flags_are_of_columns_and_values_that_there_are() -> None:
         assert row["value"] or not row["argument"]
         if row["value"] and column.entries:
             assert row["value"] in column.entries
-    for row in rows("interop/launch_defaults.csv"):
+    for row in stack_rows("defaults"):
         assert row["column"] in table_schema(flags(row["stack"])[0].kind).by_name and row["source"]
 
 

@@ -15,7 +15,7 @@ import run_logs
 from conftest import Outcome
 
 from xlperf.base.errors import InputError
-from xlperf.base.resources import rows, workbook
+from xlperf.base.resources import stack_rows, workbook
 from xlperf.base.units import UNITS
 from xlperf.explore.causes import measured_texts
 from xlperf.interop.logs import blocks, read_log, read_profile
@@ -231,7 +231,7 @@ def test_reading_is_linear_in_the_length_of_a_line(tmp_path: Path) -> None:
             slowest = max(slowest, time.process_time() - start)
         return slowest
 
-    patterns = [(_compiled(row["pattern"]), row["pattern"]) for row in rows("interop/log_patterns.csv")]
+    patterns = [(_compiled(row["pattern"]), row["pattern"]) for row in stack_rows("log_patterns")]
     patterns += [(re.compile(one.pattern.encode(), one.flags & re.M), one.pattern) for _, one, *_ in _patterns()]
     stems = [(pattern, re.sub(r"\\s\*|\\b|\(\?m\)|\^", "", text.split("{number}")[0])) for pattern, text in patterns]
     cases = [(pattern, re.sub(r"\\(.)", r"\1", re.split(r"\(\?:|\[\^|\\\.\+", stem)[0])) for pattern, stem in stems]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xlperf.base.resources import rows, workbook
+from xlperf.base.resources import stack_rows, workbook
 from xlperf.calibrate.published_errors import plans_of
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
@@ -37,7 +37,7 @@ def table(row: dict[str, Any]) -> Table:
 
 
 def test_rules_are_of_known_words_with_their_sources() -> None:
-    result = rows("interop/stack_rules.csv")
+    result = stack_rows("rules")
     assert all(" 0." in row["source"] or " 1." in row["source"] for row in result)  # the release that was read
     assert not any("not verified" in row["source"] for row in result)
     result = [row for row in result if row["kind"] != "launch"]

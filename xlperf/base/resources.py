@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from functools import cache
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -48,6 +49,23 @@ def rows(name: str) -> list[dict[str, str]]:
     """
     header, lines = cells(name)
     return [dict(zip(header, line, strict=True)) for line in lines]
+
+
+@cache
+def stack_rows(name: str) -> tuple[dict[str, str], ...]:
+    """Rows of a table of all stacks, such as ``flags``: ``interop/stacks/<stack>/flags.csv`` of each.
+
+    ``interop/stacks.csv`` orders the stacks of a table; stacks that it does not list follow by name. A
+    number in a column ``order`` moves a row before all rows with a larger number or none.
+
+    >>> stack_rows("flags")[0]["stack"]
+    'megatron'
+    """
+    present = sorted(path.parent.name for path in table("interop/stacks").glob(f"*/{name}.csv"))
+    listed = [row["stack"] for row in rows("interop/stacks.csv") if row["table"] == name]
+    folders = dict.fromkeys((*listed, *present))
+    result = [row for folder in folders for row in rows(f"interop/stacks/{folder}/{name}.csv")]
+    return tuple(sorted(result, key=lambda row: float(row.pop("order", "") or "inf")))
 
 
 def cells(name: str) -> tuple[list[str], list[list[str]]]:

@@ -111,10 +111,10 @@ def gathers_sequences(software: str) -> bool:
 
 @cache
 def _stack_kernels(column: str) -> dict[str, str]:
-    """Rows of ``stack_kernels.csv``: the stack whose ``kernels`` a stack calls, the library of its ``attention``,
+    """Rows of ``kernels.csv``: the stack whose ``kernels`` a stack calls, the library of its ``attention``,
     ...
     """
-    return {row["software"]: row[column] for row in resources.rows("catalog/stack_kernels.csv") if row[column]}
+    return {row["software"]: row[column] for row in resources.stack_rows("kernels") if row[column]}
 
 
 def is_release(software: str) -> bool:

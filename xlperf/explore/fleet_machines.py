@@ -8,7 +8,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError, nearest
-from xlperf.base.resources import rows
+from xlperf.base.resources import stack_rows
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
@@ -117,7 +117,7 @@ def engines_of(form: Table, catalog: Catalog) -> list[str]:
     row = catalog.rows("accelerators", form.text("accelerator"), form, "accelerator")[0]
     vendor = str(table.text("vendor")[row]).casefold() or _OWN
     generation = str(table.text("generation")[row]).casefold()
-    known = rows("catalog/serving_engines.csv")
+    known = stack_rows("engine")
     of_vendor = [row_ for row_ in known if row_["vendor"] == vendor]
     runs = [row_ for row_ in of_vendor if not row_["generations"] or generation in row_["generations"].split()]
     # A generation that no row names has the engines of its vendor.

@@ -1,4 +1,4 @@
-"""Plans that their software starts: the rules of ``stack_rules.csv`` for spaces and tables of plans."""
+"""Plans that their software starts: the rules of ``rules.csv`` for spaces and tables of plans."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Launch lines of training and serving stacks: the arguments of a plan, and the plan of arguments.
 
-``launch_flags.csv`` maps the flags of each version to columns; flags without a column alter neither time nor memory.
+``flags.csv`` maps the flags of each version to columns; flags without a column alter neither time nor memory.
 Comment lines that start with ``# xlperf:`` hold columns without a flag (accelerator, network, lengths of a benchmark).
 Columns that several arguments decide together follow from quantities of the stack (``@data``, ``@tensor``) by
 :mod:`xlperf.interop.launch_rules`.
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xlperf.base.errors import Fault, InputError, nearest
-from xlperf.base.resources import rows
+from xlperf.base.resources import rows, stack_rows
 from xlperf.catalog.cells import shown
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import canonical, split_header, table_schema, unit_of
@@ -88,7 +88,7 @@ def _still_variables() -> tuple[str, ...]:
 @cache
 def _commands() -> tuple[str, ...]:
     """Commands whose first argument is the model."""
-    return tuple(dict.fromkeys(row["flag"] for row in rows("interop/launch_flags.csv") if row["flag"] in _POSITIONAL))
+    return tuple(dict.fromkeys(row["flag"] for row in stack_rows("flags") if row["flag"] in _POSITIONAL))
 
 
 LOG = "(log)"

@@ -1,6 +1,6 @@
 """Rules for plan columns that several settings of a stack decide together, in both directions.
 
-``launch_defaults.csv`` has the behaviour of a stack without a flag beside the meaning of a blank column.
+``defaults.csv`` has the behaviour of a stack without a flag beside the meaning of a blank column.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import cache
 
 import numpy as np
 
-from xlperf.base.resources import rows
+from xlperf.base.resources import stack_rows
 from xlperf.catalog.table import Table
 from xlperf.interop.config_rules import CONFIG_RULES
 from xlperf.interop.config_rules import number as _number
@@ -48,7 +48,7 @@ _CAPTURED = tuple(float(size) for size in (1, 2, 4, 8, 16, 32, 64, 128, *range(2
 @cache
 def stack_defaults(stack: str) -> tuple[tuple[str, str, str], ...]:
     """Column, meaning of a blank cell, and behaviour of the stack without its flag, if the two differ."""
-    result = rows("interop/launch_defaults.csv")
+    result = stack_rows("defaults")
     return tuple((row["column"], row["blank"], row["without"]) for row in result if row["stack"] == stack)
 
 
@@ -57,9 +57,9 @@ def wrapper_defaults(settings: Mapping[str, str], stack: str) -> tuple[str, dict
 
     ``settings``: with signs of wrappers, as ``@sign megatron sft``. ``stack``: owner of the arguments.
     """
-    for row in rows("interop/launch_wrappers.csv"):
+    for row in stack_rows("wrappers"):
         if row["stack"] == stack and any(f"@sign {sign}" in settings for sign in row["sign"].split("|")):
-            results = [one for one in rows("interop/launch_wrappers.csv") if one["wrapper"] == row["wrapper"]]
+            results = [one for one in stack_rows("wrappers") if one["wrapper"] == row["wrapper"]]
             return row["wrapper"], {one["column"]: one["value"] for one in results if _holds(one["if"], settings)}
     return "", {}
 

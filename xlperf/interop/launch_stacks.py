@@ -10,7 +10,7 @@ from functools import cache
 from typing import NamedTuple
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.base.resources import rows
+from xlperf.base.resources import rows, stack_rows
 from xlperf.catalog.table import Table, aliases
 from xlperf.interop.launch_rules import Stated
 from xlperf.interop.launch_text import DEEPEST, LONGEST_NAME, MOST_POINTS, MOST_SETTINGS, Setting
@@ -209,7 +209,7 @@ def plain(name: str) -> str:
 
 def readable() -> str:
     """Titles of the stacks that are read, for messages."""
-    titles = dict.fromkeys(row["title"] for row in rows("interop/launch_stacks.csv") if row["read"] == "yes")
+    titles = dict.fromkeys(row["title"] for row in stack_rows("evidence") if row["read"] == "yes")
     return ", ".join(title for title in titles if not title.startswith("a ")) + ", vLLM, SGLang, TensorRT-LLM"
 
 
@@ -223,7 +223,7 @@ def claimed(text: str, config: Config, groups: Iterable[Sequence[Setting]], name
     names = frozenset(plain(one.name)[:LONGEST_NAME] for one in settings)
     options = frozenset(plain(one.name) for one in settings if one.name.startswith("-"))
     searched = _COMMENT.sub("", text[:MOST_SEARCHED])
-    for row in rows("interop/launch_stacks.csv"):
+    for row in stack_rows("evidence"):
         if _holds(row["evidence"], names, options, searched):
             if row["read"] == "no":
                 raise InputError(Fault(name, f"looks like {row['title']}: not read; read are {readable()}"))
@@ -234,7 +234,7 @@ def claimed(text: str, config: Config, groups: Iterable[Sequence[Setting]], name
 @cache
 def software_of(stack: str) -> tuple[str, str]:
     """Software of the calibration for a stack that is read only, and how far it was measured; "" for another."""
-    result = (row for row in rows("interop/launch_stacks.csv") if row["stack"] == stack)
+    result = (row for row in stack_rows("evidence") if row["stack"] == stack)
     return next(((row["software"], row["remark"]) for row in result), ("", ""))
 
 
@@ -336,7 +336,7 @@ def own_model(stack: str, quantities: Mapping[str, str], models: Table | None, n
     spelled = [one for one in (named, sized if quantities.get("@size") else "") if one]
     for text in spelled:
         for cut in (text, text.rstrip("/").rpartition("/")[2], _ENDING.sub("", text)):
-            for row in rows("interop/launch_models.csv"):
+            for row in stack_rows("models"):
                 if row["stack"] in (stack, "any") and _letters(row["name"]) == _letters(cut):
                     if not row["model"]:
                         problem = f'its model "{text}" is none of the catalog ({row["source"]})'
@@ -388,22 +388,22 @@ def flags(stack: str) -> tuple[Flag, ...]:
     >>> flags("megatron")[0].flag
     '--tensor-model-parallel-size'
     """
-    own = [row for row in rows("interop/config_flags.csv") if row["stack"] == stack]
+    own = [row for row in stack_rows("settings") if row["stack"] == stack]
     base = "nemo" if stack == "bridge" else stack
-    own += [row for row in rows("interop/launch_flags.csv") if row["stack"] == base]
+    own += [row for row in stack_rows("flags") if row["stack"] == base]
     return tuple(Flag(**row) for row in own)
 
 
 @cache
 def stacks() -> tuple[str, ...]:
     """Stacks that plans are written for."""
-    return tuple(dict.fromkeys(row["stack"] for row in rows("interop/launch_flags.csv")))
+    return tuple(dict.fromkeys(row["stack"] for row in stack_rows("flags")))
 
 
 @cache
 def read_stacks() -> tuple[str, ...]:
     """Stacks whose files are read: launch stacks and stacks of configuration files."""
-    return (*stacks(), *dict.fromkeys(row["stack"] for row in rows("interop/config_flags.csv")))
+    return (*stacks(), *dict.fromkeys(row["stack"] for row in stack_rows("settings")))
 
 
 @cache

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from xlperf.base.resources import rows
+from xlperf.base.resources import rows, stack_rows
 from xlperf.interop.launch_models import native_format
 from xlperf.interop.launch_rules import checkpoint_format
 
@@ -239,7 +239,7 @@ def _trtllm(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
 
 def _named(stack: str, model: str) -> str:
     """A stack's own name of a model, "" if it has none."""
-    known = (row for row in rows("interop/launch_models.csv") if row["stack"] == stack and row["written"] != "no")
+    known = (row for row in stack_rows("models") if row["stack"] == stack and row["written"] != "no")
     return next((row["name"] for row in known if row["model"] == model), "")
 
 

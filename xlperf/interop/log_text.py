@@ -13,7 +13,7 @@ from functools import cache
 from math import prod
 from typing import NamedTuple
 
-from xlperf.base.resources import rows
+from xlperf.base.resources import stack_rows
 
 EVIDENCE: Mapping[str, tuple[str, ...]] = {
     "nemo": ("[NeMo I", "train_step_timing in s", "(Mcore default"),
@@ -56,7 +56,7 @@ class LogLines(NamedTuple):
 
 @cache
 def _patterns() -> tuple[tuple[frozenset[str], re.Pattern[str], str, str], ...]:
-    result = rows("interop/log_settings.csv")
+    result = stack_rows("log_settings")
     return tuple(
         (frozenset(row["stack"].split()), re.compile(row["pattern"]), row["setting"], row["value"]) for row in result
     )

@@ -15,7 +15,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, added
 from xlperf.base.errors import Fault, InputError
-from xlperf.base.resources import rows
+from xlperf.base.resources import rows, stack_rows
 from xlperf.base.units import UNITS
 from xlperf.catalog.schema import table_schema
 from xlperf.interop.launch import MOST_TEXT, told_by
@@ -97,7 +97,7 @@ def read_log(path: str | Path) -> Log:
     ``path``: text or JSON of any length; memory does not grow with it. Raises InputError if the log has no known
     result.
     """
-    patterns = [(row, _compiled(row["pattern"])) for row in rows("interop/log_patterns.csv")]
+    patterns = [(row, _compiled(row["pattern"])) for row in stack_rows("log_patterns")]
     values, steps = [array("d") for _ in patterns], [array("d") for _ in patterns]
     last_step = -1.0
     for block in blocks(Path(path)):

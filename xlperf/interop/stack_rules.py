@@ -1,4 +1,4 @@
-"""Rules and defaults of training and serving stacks as data: ``stack_rules.csv`` and ``software_defaults.csv``."""
+"""Rules and defaults of training and serving stacks as data: ``rules.csv`` and ``choices.csv``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-from xlperf.base import resources
-from xlperf.base.resources import rows
+from xlperf.base.resources import stack_rows
 
 TITLES = {"megatron": "Megatron-Core", "nemo": "NeMo", "torchtitan": "torchtitan", "deepspeed": "DeepSpeed",
           "vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}  # fmt: skip
@@ -69,7 +68,7 @@ def _condition(text: str) -> Condition:
 def stack_rules(kind: str, stack: str) -> tuple[StackRule, ...]:
     """Rules of a stack for plans of a kind, in the order of their messages."""
     results = []
-    for row in rows("interop/stack_rules.csv"):
+    for row in stack_rows("rules"):
         if row["kind"] == kind and stack in row["stacks"].split():
             when = tuple(map(_condition, row["when"].split(" and "))) if row["when"] else ()
             subject = quantity(row["subject"])
@@ -100,7 +99,7 @@ def broken_line(stack: str, lines: Sequence[str]) -> str:
     def stated(flag: str) -> bool:
         return any(line == flag or line.startswith((f"{flag} ", f"{flag}=")) for line in lines)
 
-    for row in rows("interop/stack_rules.csv"):
+    for row in stack_rows("rules"):
         if row["kind"] == "launch" and stack in row["stacks"].split():
             first, other = stated(row["subject"]), stated(row["operand"])
             broken = {"needs": not first, "requires": first and not other, "excludes": first and other}
@@ -116,7 +115,7 @@ _OTHERS = {"cross_entropy": "parallel"}
 @cache
 def _stated(column: str) -> dict[tuple[str, str], str]:
     """Choices of a column by software and the word of its column ``compiled``."""
-    table = resources.rows("interop/software_defaults.csv")
+    table = stack_rows("choices")
     return {(row["software"], row["compiled"]): row["value"] for row in table if row["column"] == column}
 
 

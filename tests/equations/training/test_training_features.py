@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from training_samples import H100, NARROW, plans, result
 
-from xlperf.base.resources import rows, workbook
+from xlperf.base.resources import stack_rows, workbook
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
@@ -409,7 +409,7 @@ def test_stacks_take_the_attention_that_their_documentation_names(catalog: Catal
 
 
 def test_what_is_known_of_the_kernels_of_stacks_is_well_formed(catalog: Catalog) -> None:
-    table = rows("catalog/stack_kernels.csv")
+    table = stack_rows("kernels")
     assert len({row["software"] for row in table}) == len(table) > 10
     own = set(catalog.tables["calibration"].text("software").tolist())
     for row in table:
