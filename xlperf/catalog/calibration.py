@@ -18,17 +18,11 @@ from xlperf.catalog.cells import shown
 from xlperf.catalog.table import Keys, Table, coded_words, combined_keys
 
 ANY = "any"
-SOFTWARE_FAMILIES = (
-    "training_software",
-    "training_memory",
-    "training_calls",
-    "training_band",
-    "serving_software",
-    "serving_memory",
-    "serving_band",
-    "capacity_band",
-    "serving_load",
-    "engine_all_reduce",
+SOFTWARE_FAMILIES = tuple(
+    (
+        "training_software training_memory training_calls training_band serving_software serving_memory serving_band "
+        "capacity_band serving_load engine_all_reduce"
+    ).split()
 )
 _PRECISIONS = {"fp16": "bf16", "fp8-block": "fp8_block", "fp8-tensor": "fp8"}
 _MOVED = {("serving_software", "memory_fraction"): "serving_memory"}

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 from xlperf.base import resources
 from xlperf.base.units import UNITS, Unit
@@ -151,52 +152,25 @@ def _columns(path: Path) -> list[Column]:
     """Columns that a file of the schema declares; marks that it has no column for are blank."""
     columns = []
     for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()):
-        mark = row.get("required", "")
-        columns.append(
-            Column(
-                table=path.stem,
-                name=row["column"],
-                kind=row["kind"],
-                unit=row.get("unit", ""),
-                default=row.get("default", ""),
-                bounds=row.get("bounds", ""),
-                choices=tuple(row.get("choices", "").split()),
-                reference=row.get("reference", ""),
-                required=mark == "yes",
-                meaning=row["meaning"],
-                instead=mark.removeprefix("without ") if mark.startswith("without ") else "",
-                may_be_auto=row.get("auto") == "yes",
-                is_whole=row.get("whole") == "yes",
-                is_mapping=row.get("mapping") == "yes",
-                group=row.get("group", ""),
-            )
-        )
+        mark, names = row.get("required", ""), ("unit", "default", "bounds", "reference", "group")
+        marks = {"may_be_auto": "auto", "is_whole": "whole", "is_mapping": "mapping"}
+        others: dict[str, Any] = {name: row.get(name, "") for name in names}
+        others |= {name: row.get(word) == "yes" for name, word in marks.items()}
+        others |= {"required": mark == "yes", "choices": tuple(row.get("choices", "").split())}
+        others["instead"] = mark.removeprefix("without ") if mark.startswith("without ") else ""
+        columns.append(Column(path.stem, row["column"], row["kind"], meaning=row["meaning"], **others))
     return columns
 
 
 def _measured(kind: str, results: Sequence[Column]) -> Iterator[tuple[str, tuple[Column, ...]]]:
     """Columns for measured values of each result in numbers of a plan table, and for errors of its predictions."""
     numbers = [one for one in results if one.kind == "result" and not one.name.endswith(("_low", "_high"))]
-    yield (
-        kind,
-        tuple(
-            replace(
-                one,
-                table=kind,
-                name=MEASURED + one.name,
-                kind="number",
-                bounds=">0",
-                meaning=f"Measured: {one.meaning}",
-            )
-            for one in numbers
-        ),
-    )
+    beside: dict[str, Any] = {"table": kind, "kind": "number", "bounds": ">0"}
+    errors = "Prediction over measurement less 1: "
+    yield kind, tuple(replace(c, name=MEASURED + c.name, meaning=f"Measured: {c.meaning}", **beside) for c in numbers)
     yield (
         f"{kind}_results",
-        tuple(
-            replace(one, name=ERROR + one.name, unit="-", meaning=f"Prediction over measurement less 1: {one.meaning}")
-            for one in numbers
-        ),
+        tuple(replace(c, name=ERROR + c.name, unit="-", meaning=errors + c.meaning) for c in numbers),
     )
 
 

@@ -160,11 +160,6 @@ def serving_memory(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     return in_batches(plans, catalog, named, _codes(plans, catalog, named), evaluated)
 
 
-def _times(served: Served, mode: str) -> dict[str, Array]:
-    """Times and rates of plans of one mode, with their memory if they depend on it."""
-    return serving_times(served.setting.deployment) if mode == "static" else _loaded(served)[0]
-
-
 def _loaded(served: Served) -> tuple[dict[str, Array], Operation | Pools]:
     """Results under a stream of requests, and the steady state behind them."""
     deployment = served.setting.deployment
@@ -186,7 +181,9 @@ def _selected(served: Served, mode: str, groups: frozenset[str]) -> dict[str, Ar
             most = most_running(deployment.plan, memory_of(deployment).max_batch_size)
             columns = target_results(deployment, most, BatchTimes.of(deployment))
         return columns | {"ttft": np.zeros(len(served.stated))}
-    return _results(served, mode) if "targets" in groups or (static and "memory" in groups) else _times(served, mode)
+    if "targets" in groups or (static and "memory" in groups):
+        return _results(served, mode)
+    return serving_times(served.setting.deployment) if static else _loaded(served)[0]
 
 
 def _results(served: Served, mode: str) -> dict[str, Array]:

@@ -297,16 +297,6 @@ def _most_energy(catalog: Catalog, families: Sequence[tuple[str, Keys]], sizes: 
     return np.asarray(energy)
 
 
-def _limit_rules(plans: Table, lowered: Array, limit: Array, columns: dict[str, Array]) -> list[Remark]:
-    """Power limits below the idle power."""
-    idle = power_without_work(limit, columns["idle_power"][:, 0], columns["static_power"][:, 0])
-    return _remark_if_any(
-        lowered <= idle,
-        "power limit {} W is no more than the {} W that {} draws with nothing to run: no clock keeps it",
-        lambda: (lowered, np.round(idle), plans.text("accelerator")),
-    )
-
-
 def _remark_if_any(rows: np.ndarray, sentence: str, values: Callable[[], tuple[np.ndarray, ...]]) -> list[Remark]:
     """A remark, or nothing if no row is selected."""
     return [Remark(rows, sentence, values())] if some(rows) else []
@@ -332,7 +322,10 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     if "power_limit" in plans:
         # Clock and peak rates of the plan's precision, of the wide one, and of all others.
         lowered = plans.number("power_limit")
-        limit_rules = _limit_rules(plans, lowered, limit, common)
+        idle = power_without_work(limit, common["idle_power"][:, 0], common["static_power"][:, 0])
+        words = "power limit {} W is no more than the {} W that {} draws with nothing to run: no clock keeps it"
+        values = lowered, np.round(idle), plans.text("accelerator")
+        limit_rules = _remark_if_any(lowered <= idle, words, lambda: values)
         energy = _most_energy(catalog, [("gemm", keys)], INPUT_SIZES[codes])
         share, narrow = _capped(lowered, limit, peak[:, None], energy, common)
         families = [("gemm", wide_keys), *((name, attention_keys) for name in ("attention", "attention_backward"))]
@@ -374,37 +367,18 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         ),
         *network_rules,
     ]
-    return Joined(
-        model=_model_of(rows_of(arrays.model, model_rows, 1)),
-        device=device,
-        wide_device=wide_device,
-        network=network,
-        keys=keys,
-        wide_keys=wide_keys,
-        fused_keys=fused_keys,
-        attention_keys=attention_keys,
-        product_size=INPUT_SIZES[codes],
-        element_size=ELEMENT_SIZES[codes],
-        casts=CASTS[:, codes],
-        reserved_memory=arrays.reserved_memory[rows],
-        max_sequence_length=arrays.max_sequence_length[model_rows],
-        accelerators=rows,
-        **priced(plans, catalog, rows)._asdict(),
-        power=limits,
-        rules=rules,
-        peaks=peaks,
-        generation=generation,
-        software=software,
-    )
+    of_model, terms = arrays.max_sequence_length[model_rows], priced(plans, catalog, rows)
+    machine = _model_of(rows_of(arrays.model, model_rows, 1)), device, wide_device, network
+    sizes = INPUT_SIZES[codes], ELEMENT_SIZES[codes], CASTS[:, codes], arrays.reserved_memory[rows], of_model
+    all_keys = keys, wide_keys, fused_keys, attention_keys
+    return Joined(*machine, *all_keys, *sizes, rows, *terms, limits, rules, peaks, generation, software)
 
 
 def constants_of(calibration: Calibration, family: str, keys: Keys) -> Found:
     """Constants of a family, and the rows whose generation or software has none of its own."""
-    return (
-        calibration.single[(family, *keys.distinct[0])]
-        if len(keys.codes) == 1
-        else calibration.constants_of(family, keys)
-    )
+    if len(keys.codes) == 1:
+        return calibration.single[(family, *keys.distinct[0])]
+    return calibration.constants_of(family, keys)
 
 
 def constants_by_family(
@@ -478,6 +452,16 @@ def in_batches(
                     results[name] = np.empty(len(plans), dtype=values.dtype)
                 results[name][rows] = values
     return results
+
+
+def where_legal(results: dict[str, Array], illegal: np.ndarray) -> dict[str, Array]:
+    """Results with NaN for illegal plans, except for the accelerator's capacity."""
+    if not some(illegal):
+        return results
+    return {
+        name: values if name == "memory_capacity" else np.where(illegal, np.nan, values)
+        for name, values in results.items()
+    }
 
 
 _HOURS = 24

@@ -14,7 +14,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import results_of
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_arrays
-from xlperf.engine.join import architecture_codes, constants_of, join, named_rows, plan_columns
+from xlperf.engine.join import architecture_codes, join, named_rows, plan_columns
 from xlperf.engine.models import architecture_of
 from xlperf.engine.served import serving_setting
 from xlperf.engine.training import training_setting
@@ -96,12 +96,8 @@ def evaluate_operations(operations: Table, catalog: Catalog) -> Table:
     """
     _check(operations)
     schema = results_of("operations")
-    columns: dict[str, np.ndarray] = {
-        column.name: np.full(
-            len(operations), "" if column.is_text else np.nan, dtype=object if column.is_text else float
-        )
-        for column in schema.columns
-    }
+    count, kinds = len(operations), {True: ("", object), False: (np.nan, float)}
+    columns: dict[str, np.ndarray] = {c.name: np.full(count, *kinds[c.is_text]) for c in schema.columns}
     keys = list(zip(operations.filled("stack").tolist(), operations.text("operation").tolist(), strict=True))
     for key in dict.fromkeys(keys):
         rows = np.flatnonzero([own == key for own in keys])
@@ -190,7 +186,7 @@ def _stack(operations: Table, catalog: Catalog, stack: str) -> _Stack:
         place = _Place(serving.device, serving.wide_device, serving.attention_device, serving.network)
         wide, keys = sizes.activation_size[:, None], join(plans, catalog, named).keys
         missing = [family for family in OPERATIONS if family not in serving.kernels]  # collectives of experts alone
-        more = {family: constants_of(catalog.calibration, family, keys) for family in missing}
+        more = {family: catalog.calibration.constants_of(family, keys) for family in missing}
         kernels = {**serving.kernels, **{family: constants for family, (constants, _) in more.items()}}
         far = dict(setting.extrapolated) | {family: rows for family, (_, rows) in more.items()}
         return _Stack(

@@ -9,6 +9,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, divide, exp, log, total
 from xlperf.catalog.catalog import Catalog
+from xlperf.engine.join import where_legal
 from xlperf.engine.notes import (
     add_notes,
     basis_words,
@@ -88,11 +89,7 @@ def reported(
     for code, word in enumerate(BOUNDS):
         bound[(results["bound"] == code) & ~illegal] = word
     add_notes(reason, [*lacking, *_notes(served, catalog, results, illegal)])
-    if illegal.any():
-        whole = {
-            name: values if name == "memory_capacity" else np.where(illegal, np.nan, values)
-            for name, values in whole.items()
-        }
+    whole = where_legal(whole, illegal)
     rented = None if pool is None else pool.rented
     basis = basis_words(setting.rented, whole["accelerator_hour_cost"], rented)
     words = {name: np.where(illegal, "", values) for name, values in known.items() if name not in NOT_SHOWN}

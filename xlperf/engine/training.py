@@ -23,6 +23,7 @@ from xlperf.engine.join import (
     named_rows,
     plan_columns,
     run_carbon_share,
+    where_legal,
 )
 from xlperf.engine.models import architecture_of
 from xlperf.engine.notes import (
@@ -331,7 +332,7 @@ def _evaluate(
         utilisation = [name for name in ("mfu", "mfu_causal", "hfu") if name in results]
         results |= {name: results[name] * joined.power.clock_share for name in utilisation}
         if groups is not None:
-            return _where_legal(results, illegal) | {"reason": reason}
+            return where_legal(results, illegal) | {"reason": reason}
         at = coordinates(plans, results, plan.sequence_length)
         conditions = format_and_load(plans)
         known = trust("training", catalog, named.models, named.accelerators, joined.software, conditions, at)
@@ -354,7 +355,7 @@ def _evaluate(
         *name_notes(plans, catalog, illegal),
     ]
     add_notes(reason, notes)
-    results = _where_legal(results, illegal)
+    results = where_legal(results, illegal)
     words = {name: np.where(illegal, "", values) for name, values in known.items() if name not in NOT_SHOWN}
     basis = basis_words(joined.rented, results["accelerator_hour_cost"])
     return {**results, **words, "cost_basis": basis, "reason": reason}
@@ -366,13 +367,3 @@ def _open_gradients(plan: TrainingPlan, results: Mapping[str, Array], illegal: n
     unstated = np.isnan(plan.gradient_precision) & (plan.gradient_size > BF16_SIZE)
     fitting = ~illegal & (results["fits"] < 1) & unstated & (halved <= results["memory_capacity"])
     return Remark(fitting, "gradient precision is not stated: it fits in {} GiB with bf16", (gibibytes(halved),))
-
-
-def _where_legal(results: dict[str, Array], illegal: np.ndarray) -> dict[str, Array]:
-    """Results with NaN for illegal plans, except for the accelerator's capacity."""
-    if not some(illegal):
-        return results
-    return {
-        name: values if name == "memory_capacity" else np.where(illegal, np.nan, values)
-        for name, values in results.items()
-    }

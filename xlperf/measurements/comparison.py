@@ -28,14 +28,7 @@ from xlperf.measurements.rules import default_of, engine_of
 
 STEP_TIME, MEMORY, LAYER_TIME = "step time", "memory", "layer time"
 TIME_PER_TOKEN, FIRST_TOKEN = "time per token", "time to first token"
-_TRAINING_ORDER = (
-    "iter_time_s",
-    "tokens_per_s_per_gpu",
-    "tflops_per_gpu",
-    "mfu_pct",
-    "hfu_pct",
-    "time_to_train_min",
-)
+_TRAINING_ORDER = ("iter_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "hfu_pct", "time_to_train_min")
 _INFERENCE_ORDER = ("latency_s", "tpot_ms", "tokens_per_s", "tokens_per_s_per_gpu", "mfu_pct")
 RATES = frozenset(["tokens_per_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "hfu_pct"])
 _RESULTS = {
@@ -158,24 +151,10 @@ def compare(plans: PublishedPlans, results: Table) -> list[Record]:
             predicted, low, high, why = predictions.of(metric, plan, row) if plan >= 0 else (*_NOTHING, "")
             error = relative_error(metric, predicted, measured)
             said = (why, verdict, notes) if math.isnan(error) else (notes, verdict)
-            records.append(
-                Record(
-                    row_id=published.text["row_id"][row],
-                    source_id=published.text["source_id"][row],
-                    group=published.text["group"][row],
-                    accelerator=published.text["gpu"][row],
-                    metric=metric,
-                    measured=measured,
-                    predicted=predicted,
-                    relative_error=error,
-                    reason="; ".join(word for word in said if word),
-                    kind=published.kind,
-                    quantity=quantity,
-                    primary=primary,
-                    low=low,
-                    high=high,
-                )
-            )
+            why = "; ".join(word for word in said if word)
+            values = measured, predicted, error, why, published.kind, quantity, primary, low, high
+            row_id, source, group, gpu = (published.text[name][row] for name in ("row_id", "source_id", "group", "gpu"))
+            records.append(Record(row_id, source, group, gpu, metric, *values))
     return records
 
 
@@ -380,20 +359,9 @@ def power_records(published: Published, catalog: Catalog) -> list[Record]:
 
 
 def _record(plans: PublishedPlans, row: int, quantity: str, column: str, value: float) -> Record:
-    text = {name: cells[row] for name, cells in plans.published.text.items()}
     measured = float(plans.published.number[column][row])
-    words = plans.reasons[row] or plans.notes[row]
-    return Record(
-        row_id=text["row_id"],
-        source_id=text["source_id"],
-        group=_GROUPS[int(plans.published.number["fitted"][row] == 1.0)],
-        accelerator=text["gpu"],
-        metric=f"{column}{' (measured rate)' if quantity == AT_MEASURED_RATE else ''}",
-        measured=measured,
-        predicted=value,
-        relative_error=abs(value / measured - 1.0),
-        reason=str(words),
-        kind=POWER,
-        quantity=quantity,
-        primary=True,
-    )
+    words = str(plans.reasons[row] or plans.notes[row])
+    metric = f"{column}{' (measured rate)' if quantity == AT_MEASURED_RATE else ''}"
+    text, group = plans.published.text, _GROUPS[int(plans.published.number["fitted"][row] == 1.0)]
+    values = measured, value, abs(value / measured - 1.0), words, POWER, quantity, True
+    return Record(text["row_id"][row], text["source_id"][row], group, text["gpu"][row], metric, *values)

@@ -6,8 +6,6 @@ import math
 import re
 from collections.abc import Mapping
 
-import numpy as np
-
 from xlperf.catalog.catalog import Catalog
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.measurements.published import ModelNames, Published, PublishedPlans
@@ -19,18 +17,14 @@ from xlperf.measurements.rules import (
     stated_settings,
     without_infeasible,
 )
-from xlperf.measurements.training import plan_table, precision_choice
+from xlperf.measurements.training import precision_choice, published_plans
 
 _OF_AN_ENGINE = ("prefill_expert_parallel", "graphs", "graph_tokens", "sorted_sampling")
-_OF_A_SERVICE = (
-    "polling_steps",
-    "gathering_steps",
-    "prefill_first",
-    "prefill_tokens",
-    "memory_fraction",
-    "state_slots",
-    "max_running_batch",
-    "output_variation",
+_OF_A_SERVICE = tuple(
+    (
+        "polling_steps gathering_steps prefill_first prefill_tokens memory_fraction state_slots max_running_batch "
+        "output_variation"
+    ).split()
 )
 _OF_A_STREAM = ("run_requests", "prompt_variation", "output_variation")
 """Settings that a static batch does not have."""
@@ -67,29 +61,13 @@ def inference_plans(published: Published, catalog: Catalog) -> PublishedPlans:
     memory = dict(zip(names, chips.number("memory_capacity").tolist(), strict=True))
     peaks = chips.number("peak_flop_rate_fp4").tolist()
     narrow = {name for name, peak in zip(names, peaks, strict=True) if peak > 0.0}
-    rows: list[dict[str, object]] = []
-    index = []
-    reasons = np.full(len(published), "", dtype=object)
-    notes = np.full(len(published), "", dtype=object)
-    for row in range(len(published)):
-        try:
-            plan, said = _plan(published, row, models, memory, narrow)
-        except Refusal as refusal:
-            reasons[row] = str(refusal)
-            continue
-        rows.append(plan)
-        index.append(row)
-        notes[row] = "; ".join(said)
-    plans = PublishedPlans(
-        published,
-        plan_table("inference", rows, published, index),
-        np.array(index, dtype=np.int64),
-        np.full(len(rows), -1, dtype=np.int64),
-        reasons,
-        notes,
-        models.catalog(),
-    )
-    return without_infeasible(plans) if rows else plans
+
+    def plans_of(row: int) -> tuple[list[dict[str, object]], list[str]]:
+        plan, said = _plan(published, row, models, memory, narrow)
+        return [plan], said
+
+    plans = published_plans("inference", published, models, plans_of)
+    return without_infeasible(plans) if len(plans.plans) else plans
 
 
 def _plan(

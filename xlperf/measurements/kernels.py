@@ -39,22 +39,9 @@ _COMPANY = "nvidia"
 FP8_BLOCK = "fp8_block"
 DEEPGEMM, FLASH_2 = "deepgemm", "flashattention-2"
 TENSORRT, TENSORRT_1_2 = "tensorrt-llm", "tensorrt-llm-1.2"
-_PRECISIONS = {
-    "bfloat16": "bf16",
-    "bf16": "bf16",
-    "fp16": "bf16",
-    "fp8": "fp8",
-    "fp8_block": FP8_BLOCK,
-    "fp8 (DeepGEMM)": FP8_BLOCK,
-    "nvfp4": "fp4",
-    "fp4": "fp4",
-}
-_OPERATIONS = {
-    "all_reduce": "all_reduce",
-    "all_gather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-}
+_PRECISIONS = dict.fromkeys(("bfloat16", "bf16", "fp16"), "bf16") | {"fp8": "fp8", "nvfp4": "fp4", "fp4": "fp4"}
+_PRECISIONS |= dict.fromkeys(("fp8_block", "fp8 (DeepGEMM)"), FP8_BLOCK)
+_OPERATIONS = {name: name for name in ("all_reduce", "all_gather", "reduce_scatter")} | {"alltoall": "all_to_all"}
 _TIMES: dict[str, Callable[..., Array]] = {
     "gemm": gemm_time,
     "attention": attention_time,
@@ -322,14 +309,8 @@ def _flag(row: Row, column: str) -> float:
 
 
 def _parse(row: Row) -> _Parsed:
-    kind = _text(row, "kind")
-    parse = {
-        "gemm": _gemm,
-        "attention": _attention,
-        "attention_decode": _decode,
-        "collective": _collective,
-        "vector_op": _vector,
-    }.get(kind)
+    kind, parsers = _text(row, "kind"), {"gemm": _gemm, "attention": _attention, "attention_decode": _decode}
+    parse = {**parsers, "collective": _collective, "vector_op": _vector}.get(kind)
     if parse is None:
         raise _Omitted(f"no equation stands for rows of kind {kind}")
     result = parse(row)
@@ -341,17 +322,11 @@ def _parse(row: Row) -> _Parsed:
 def _parsed(
     row: Row, family: str, precision: str, time: float, arguments: dict[str, float], software: str = ANY
 ) -> _Parsed:
-    return _Parsed(
-        family,
-        _text(row, "row_id"),
-        _text(row, "source_id"),
-        _text(row, "gpu"),
-        precision,
-        software,
-        max(arguments.get("group_size", 1.0), 1.0),
-        time,
-        arguments,
+    identity, group = (
+        (_text(row, "row_id"), _text(row, "source_id"), _text(row, "gpu")),
+        arguments.get("group_size", 1.0),
     )
+    return _Parsed(family, *identity, precision, software, max(group, 1.0), time, arguments)
 
 
 def _precision(row: Row) -> str:

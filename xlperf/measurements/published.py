@@ -387,16 +387,9 @@ def _family(printed: list[str]) -> dict[str, object] | None:
     """Traits of a family of models by the printed name; None for a family that is not known."""
     for row in _families():
         if any(fnmatch.fnmatchcase(name.casefold(), row["pattern"]) for name in printed if name):
-            return {
-                "gated_mlp": _FLAGS[row["gated_mlp"]],
-                "tied_embeddings": _FLAGS[row["tied_embeddings"]],
-                "position_embedding": row["position_embedding"],
-                "normalization": row["normalization"],
-                "linear_bias": row["linear_bias"],
-                "dropout": _FLAGS[row["dropout"]],
-                "source": row["source"],
-                "kind": "assumption",
-            }
+            texts = {name: row[name] for name in ("position_embedding", "normalization", "linear_bias", "source")}
+            flags = {name: _FLAGS[row[name]] for name in ("gated_mlp", "tied_embeddings", "dropout")}
+            return {**texts, **flags, "kind": "assumption"}
     return None
 
 

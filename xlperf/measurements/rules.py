@@ -227,17 +227,8 @@ def recipe_settings(plan: Mapping[str, object], workers: tuple[float, float]) ->
     return values
 
 
-_ENGINES = (
-    ("nim", "nim"),
-    ("nemo", "nemo"),
-    ("tensorrt-llm", "tensorrt-llm"),
-    ("trtllm", "tensorrt-llm"),
-    ("vllm", "vllm"),
-    ("sglang", "sglang"),
-    ("turbomind", "turbomind"),
-    ("jax", "jax"),
-    ("deepseek", "deepseek"),
-)
+_ENGINES = {name: name for name in "nim nemo tensorrt-llm vllm sglang turbomind jax deepseek".split()}
+_ENGINES["trtllm"] = "tensorrt-llm"
 _FIRST_TENSORRT = re.compile(r"tensorrt-llm v?0\.[0-7](\.| |$)")
 """Before XQA, whose warps share the keys of grouped queries: TensorRT-LLM blog of January 2024, release 0.8."""
 _FIRST_VLLM = re.compile(r"vllm 0\.[0-5](\.|$)")
@@ -270,7 +261,7 @@ def engine_of(framework: str) -> str:
         return "vllm-0.8"
     if _FIRST_SGLANG.match(words):
         return "sglang-0.4"
-    for start, engine in _ENGINES:
+    for start, engine in _ENGINES.items():
         if words.startswith(start):
             return engine
     return words.split()[0] if words else ""
@@ -338,10 +329,5 @@ def without_infeasible(plans: PublishedPlans) -> PublishedPlans:
     reasons = np.array(plans.reasons, dtype=object)
     for plan in np.flatnonzero(share > 1.0).tolist():
         reasons[plans.index[plan]] = BEYOND_PEAK.format(f"{share[plan]:.1f}")
-    return replace(
-        plans,
-        plans=plans.plans.take(kept),
-        index=plans.index[kept],
-        reference=plans.reference[kept],
-        reasons=reasons,
-    )
+    index, reference = plans.index[kept], plans.reference[kept]
+    return replace(plans, plans=plans.plans.take(kept), index=index, reference=reference, reasons=reasons)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -14,70 +14,28 @@ from xlperf.catalog.table import Table
 from xlperf.measurements.published import ModelNames, Published, PublishedPlans
 from xlperf.measurements.rules import Refusal, default_of, stated_settings
 
-_REFUSED = {
-    "time_to_train": "time to train depends on how many steps converge",
-}
-_RECOMPUTE = {
-    "none": "none",
-    "selective": "selective",
-    "full": "full",
-    "full(remat)": "full",
-    "rmsnorm+mla up-proj": "selective",
-}
+_REFUSED = {"time_to_train": "time to train depends on how many steps converge"}
+_RECOMPUTE = {"none": "none", "selective": "selective", "full": "full"}
+_RECOMPUTE |= {"full(remat)": "full", "rmsnorm+mla up-proj": "selective"}
 _RECIPES = {
-    "mxfp8": "mxfp8",
-    "fp8-mx": "mxfp8",
-    "fp8-cs": "fp8-current",
-    "fp8-current": "fp8-current",
-    "fp8 tensorwise": "fp8-current",
-    "fp8-tensorwise": "fp8-current",
-    "fp8 rowwise": "fp8-block",
-    "fp8-rowwise": "fp8-block",
-    "fp8-sc": "fp8-block",
-    "fp8-subchannel": "fp8-block",
-    "fp8-block": "fp8-block",
-    "fp8 block": "fp8-block",
-    "fp8-ds": "fp8",
-    "fp8-delayed": "fp8",
+    **dict.fromkeys(("mxfp8", "fp8-mx"), "mxfp8"),
+    **dict.fromkeys(("fp8-cs", "fp8-current", "fp8 tensorwise", "fp8-tensorwise"), "fp8-current"),
+    **dict.fromkeys(("fp8 rowwise", "fp8-rowwise", "fp8-sc", "fp8-subchannel", "fp8-block", "fp8 block"), "fp8-block"),
+    **dict.fromkeys(("fp8-ds", "fp8-delayed"), "fp8"),
 }
 _MODULES = {"rmsnorm+mla up-proj": "norm latent"}
-DEFAULTED = (
-    "context_method",
-    "cross_entropy",
-    "loss_precision",
-    "gradient_accumulation",
-    "recompute_modules",
-    "pipeline_schedule",
-    "pipeline_overlap",
-    "dispatch_precision",
-    "zero_group_size",
-    "train_mtp",
-    "expert_capacity",
-    "graphs",
-    "compiled",
-    "token_dispatch",
-    "dispatch_nodes",
-    "dispatch_ranks",
-    "expert_overlap",
-    "tensor_overlap",
-    "data_overlap",
-    "master_weights",
-    "moment_precision",
-    "recompute_layers",
-    "activation_storage",
-    "stage_dealing",
-    "offload_activations",
+DEFAULTED = tuple(
+    (
+        "context_method cross_entropy loss_precision gradient_accumulation recompute_modules pipeline_schedule "
+        "pipeline_overlap dispatch_precision zero_group_size train_mtp expert_capacity graphs compiled token_dispatch "
+        "dispatch_nodes dispatch_ranks expert_overlap tensor_overlap data_overlap master_weights moment_precision "
+        "recompute_layers activation_storage stage_dealing offload_activations"
+    ).split()
 )
 _NUMBERS = frozenset(
     (
-        "zero_group_size",
-        "train_mtp",
-        "expert_capacity",
-        "dispatch_nodes",
-        "dispatch_ranks",
-        "recompute_layers",
-        "offload_activations",
-    )
+        "zero_group_size train_mtp expert_capacity dispatch_nodes dispatch_ranks recompute_layers offload_activations"
+    ).split()
 )
 _PLAIN = {
     "tensor_parallel": "tp",
@@ -106,13 +64,7 @@ _HALF = "half"
 _PER_REPLICA = "per_replica"
 _ROUNDED = 0.1
 """Most that a printed global batch may be off a whole number of micro-batches. [-]"""
-_WORDS = {
-    "recompute": "recompute",
-    "sequence_parallel": "sequence parallel",
-    "virtual_pipeline": "interleave",
-    "micro_batch_size": "micro batch",
-    "precision": "precision",
-}
+_WORDS = {"sequence_parallel": "sequence parallel", "virtual_pipeline": "interleave", "micro_batch_size": "micro batch"}
 
 
 def precision_choice(printed: str) -> str:
@@ -167,33 +119,41 @@ def training_plans(published: Published, catalog: Catalog) -> PublishedPlans:
     """
     models = ModelNames(catalog)
     accelerators = {name.casefold() for name in catalog.tables["accelerators"].text("accelerator").tolist()}
-    rows, index, reference = [], [], []
-    reasons = np.full(len(published), "", dtype=object)
-    notes = np.full(len(published), "", dtype=object)
+
+    def plans_of(row: int) -> tuple[list[dict[str, object]], list[str]]:
+        plan, said = _plan(published, row, models, accelerators)
+        ratio = published.text["metric_kind"][row] == "memory_ratio"
+        return [plan, *([{**plan, "sequence_parallel": 0.0, "recompute": "none"}] if ratio else [])], said
+
+    return published_plans("training", published, models, plans_of)
+
+
+def published_plans(
+    kind: str,
+    published: Published,
+    models: ModelNames,
+    plans_of: Callable[[int], tuple[list[dict[str, object]], list[str]]],
+) -> PublishedPlans:
+    """Published rows by ``plans_of(row)``, which gives plans (a second one is the denominator of the first) and notes,
+    or refuses.
+    """
+    rows: list[dict[str, object]] = []
+    index: list[int] = []
+    reference: list[int] = []
+    reasons, notes = (np.full(len(published), "", dtype=object) for _ in range(2))
     for row in range(len(published)):
         try:
-            plan, said = _plan(published, row, models, accelerators)
+            plans, said = plans_of(row)
         except Refusal as refusal:
             reasons[row] = str(refusal)
             continue
         notes[row] = "; ".join(said)
-        rows.append(plan)
-        index.append(row)
-        reference.append(-1)
-        if published.text["metric_kind"][row] == "memory_ratio":
-            reference[-1] = len(rows)
-            rows.append({**plan, "sequence_parallel": 0.0, "recompute": "none"})
-            index.append(row)
-            reference.append(-1)
-    return PublishedPlans(
-        published,
-        plan_table("training", rows, published, index),
-        np.array(index, dtype=np.int64),
-        np.array(reference, dtype=np.int64),
-        reasons,
-        notes,
-        models.catalog(),
-    )
+        reference += [len(rows) + 1, -1] if len(plans) > 1 else [-1]
+        rows += plans
+        index += [row] * len(plans)
+    table = plan_table(kind, rows, published, index)
+    plan_rows, denominators = (np.array(at, dtype=np.int64) for at in (index, reference))
+    return PublishedPlans(published, table, plan_rows, denominators, reasons, notes, models.catalog())
 
 
 def plan_table(kind: str, rows: list[dict[str, object]], published: Published, index: list[int]) -> Table:
