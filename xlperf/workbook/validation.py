@@ -48,7 +48,8 @@ PARTS = (
     Part("inference", "published_inference", "row_id", "Published inference runs",
         "Measured latency, time to the first token, time per output token or rate, as printed. Blank: not stated."),
     Part("power", "published_power", "row_id", "Measured power and energy",
-        "Watts of an accelerator and joules of a token, as printed. fitted: constants of power were fitted on the row."),
+         "Watts of an accelerator and joules of a token, as printed. "
+         "fitted: constants of power were fitted on the row."),
     Part("kernels", "kernels", "row_id", "Kernel measurements",
         "Times of single products, attention kernels and collectives: what the calibration of kernels is fitted on."),
     Part("tolerances", "tolerances", "statistic", "Tolerances",
