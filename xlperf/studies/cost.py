@@ -41,6 +41,7 @@ _OUTPUT_COST = "cost_per_million_output_tokens_all_in"
 _TRAINING_COST = "cost_per_million_tokens"
 _COST = {"training": _TRAINING_COST, "inference": _OUTPUT_COST}
 _RATE = "tokens_per_second_per_accelerator"
+_COST_STEPS = ("die_area", "die_yield", "good_die_cost", "module_cost", "unit_cost", "sale_price")
 _Case = tuple[str, float, str, float]  # node, silicon area, package, dies
 
 
@@ -108,8 +109,7 @@ def _designs(inputs: Inputs) -> tuple[Table, list[_Case]]:
             }
         )
     if not rows:
-        words = "no design has a die that fits one exposure field and is larger than its links"
-        raise InputError(Fault(inputs.place, words))
+        raise InputError(Fault(inputs.place, "no design has a die within one exposure field and larger than its links"))
     return table_from_rows("chiplets", list(rows[0]), [list(row.values()) for row in rows]), cases
 
 
@@ -163,12 +163,9 @@ def _designs_sheet(
             ("package", package),
             (own_column("dies", "-", "Compute dies"), dies),
             (own_column("compute_area", "mm2", "Area of all compute dies without their links"), compute),
-            *result_columns(
-                results, ("die_area", "die_yield", "good_die_cost", "module_cost", "unit_cost", "sale_price")
-            ),
+            *result_columns(results, _COST_STEPS),
             *token,
         ],
-        [],
     )
 
 
@@ -310,11 +307,8 @@ def _chiplet_findings(
         clauses = []
         for node in dict.fromkeys(node for node, area in savings if area == areas[-1]):
             saving = savings[node, areas[-1]]
-            clauses.append(
-                f"by {span(package.saved for package in saving)} % at {node} with "
-                f"{span(package.dies for package in saving)} dies"
-            )
-            clauses[-1] += f" (yield of one die {saving[0].one_yield:.0f} %)"
+            saved, dies = (span(values) for values in tuple(zip(*saving, strict=True))[:2])
+            clauses.append(f"by {saved} % at {node} with {dies} dies (yield of one die {saving[0].one_yield:.0f} %)")
         most = max(package.saved for (_, area), saving in savings.items() if area == areas[0] for package in saving)
         token = _cheaper_tokens(cases, areas[-1], tokens)
         yield in_short(

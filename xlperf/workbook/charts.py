@@ -12,16 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from openpyxl.chart import BarChart, LineChart, ScatterChart
-from openpyxl.chart.data_source import (
-    AxDataSource,
-    NumData,
-    NumDataSource,
-    NumRef,
-    NumVal,
-    StrData,
-    StrRef,
-    StrVal,
-)
+from openpyxl.chart.data_source import AxDataSource, NumData, NumDataSource, NumRef, NumVal, StrData, StrRef, StrVal
 from openpyxl.chart.label import DataLabelList
 from openpyxl.chart.layout import Layout, ManualLayout
 from openpyxl.chart.marker import DataPoint, Marker
@@ -94,17 +85,9 @@ def title(words: str, size: float, colour_: str, bold: bool, x: float | None = N
 
 
 def draw_axis(
-    axis: Any,
-    words: str = "",
-    number: str | None = None,
-    lines: bool = False,
-    *,
-    degrees: float = 0,
-    size: float = 9,
-    ink: str = INK,
-    rule: tuple[str, float] = ("9AA5B1", 0.5),
-    low: bool = True,
-) -> None:
+    axis: Any, words: str = "", number: str | None = None, lines: bool = False, *, degrees: float = 0,
+    size: float = 9, ink: str = INK, rule: tuple[str, float] = ("9AA5B1", 0.5), low: bool = True,
+) -> None:  # fmt: skip
     """Show an axis: its title, its labels in a size and colour, its rule and its grid lines.
 
     ``low``: labels stay at the edge where values are below 0.
@@ -530,18 +513,10 @@ def scatter_chart(points: Sequence[Points], words: str = "", size: tuple[float, 
 
 
 def curve_chart(
-    words: str,
-    points: Sequence[Points],
-    *,
-    x_title: str,
-    y_title: str,
-    x_number: str | None = None,
-    y_number: str | None = None,
-    x_log: bool = False,
-    y_log: bool = False,
-    x_range: tuple[float, float] | None = None,
+    words: str, points: Sequence[Points], *, x_title: str, y_title: str, x_number: str | None = None,
+    y_number: str | None = None, x_log: bool = False, y_log: bool = False, x_range: tuple[float, float] | None = None,
     size: tuple[float, float] = (30.0, 14.0),
-) -> Any:
+) -> Any:  # fmt: skip
     """Lines and points over a continuous axis, the legend beside or below them."""
     chart = scatter_chart(points, words, size)
     for axis, named, number, log, column in (
@@ -559,16 +534,9 @@ def curve_chart(
 
 
 def over_labels(
-    words: str,
-    series: Sequence[Part] | Sequence[Points],
-    labels: Cells,
-    *,
-    x_title: str,
-    y_title: str,
-    number: str,
-    stacked: bool,
-    size: tuple[float, float],
-) -> Any:
+    words: str, series: Sequence[Part] | Sequence[Points], labels: Cells, *, x_title: str, y_title: str, number: str,
+    stacked: bool, size: tuple[float, float],
+) -> Any:  # fmt: skip
     """Columns or lines over labels, which are turned if they do not fit beside each other."""
     if all(isinstance(entry, Part) for entry in series):
         grouping, overlap = ("stacked", 100) if stacked else ("clustered", -5)
