@@ -33,12 +33,7 @@ from xlperf.calibrate.cross_validation import (
     refitted,
     rows_of,
 )
-from xlperf.calibrate.fit import (
-    accelerators_of,
-    belongs_to,
-    software_of,
-    training_constants,
-)
+from xlperf.calibrate.fit import accelerators_of, belongs_to, software_of, training_constants
 from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
 from xlperf.calibrate.fit_published import trial_values, without_reference
 from xlperf.calibrate.fitter import Parameter, calibration_table

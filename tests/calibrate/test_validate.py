@@ -35,10 +35,7 @@ def report(catalog: Catalog) -> ValidationReport:
 
 def test_one_primary_metric_a_row_and_memory_apart(training: Published, inference: Published) -> None:
     row = training.text["row_id"].index("T00855")
-    assert metrics_of(training, row) == [
-        ("tokens_per_s_per_gpu", "step time", True),
-        ("peak_mem_gb", "memory", True),
-    ]
+    assert metrics_of(training, row) == [("tokens_per_s_per_gpu", "step time", True), ("peak_mem_gb", "memory", True)]
     row = inference.text["row_id"].index("I00077")
     assert metrics_of(inference, row) == [
         ("tpot_ms", "time per token", True),

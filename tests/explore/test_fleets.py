@@ -237,11 +237,7 @@ def test_an_engine_that_the_form_names_is_the_only_one(catalog: Catalog, softwar
     [
         ("MI300X", "tensorrt-llm", "TensorRT-LLM does not run on MI300X; engines that do: sglang, vllm; or auto"),
         ("Trainium2", "sglang", "SGLang does not run on Trainium2; engines that do: vllm"),
-        (
-            "H100-SXM-80GB",
-            "jetstream",
-            "jetstream does not run on H100-SXM-80GB; engines that do: sglang, vllm",
-        ),
+        ("H100-SXM-80GB", "jetstream", "jetstream does not run on H100-SXM-80GB; engines that do: sglang, vllm"),
         ("Trainium2", "transformers-neuronx", "transformers-neuronx does not run on Trainium2; engines that do: vllm"),
         ("H100-SXM-80GB", "vlllm", 'unknown serving engine "vlllm"; did you mean vllm'),
     ],

@@ -49,10 +49,7 @@ LATER = {
     "rate": ("ttft", "latency"),
     "disaggregated rate": ("ttft", "latency"),
 }
-FEWER = {
-    "training": ("tokens_per_dollar",),
-    "targets": ("tokens_per_second_at_targets", "max_batch_size"),
-}
+FEWER = {"training": ("tokens_per_dollar",), "targets": ("tokens_per_second_at_targets", "max_batch_size")}
 SERVED = ("tokens_per_second", "tokens_per_dollar", "max_request_rate", "max_batch_size")
 
 

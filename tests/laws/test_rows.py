@@ -71,10 +71,7 @@ def test_any_order_gives_the_same_bits(
 ) -> None:
     table = plans[kind]
     rows = np.arange(len(table))
-    rows = {
-        "shuffled": np.random.default_rng(5).permutation(rows),
-        "four times over": np.tile(rows, 4),
-    }[order]
+    rows = {"shuffled": np.random.default_rng(5).permutation(rows), "four times over": np.tile(rows, 4)}[order]
     result = evaluate(table.take(rows), catalog)
     unlike = differences(bits(result), [alone[kind][row] for row in rows.tolist()], list(result.columns))
     assert not unlike, f"{len(unlike)} of {len(rows)} rows differ from the same row alone, such as {_some(unlike)}"

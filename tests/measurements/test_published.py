@@ -10,10 +10,7 @@ import pytest
 from published_samples import INFERENCE, TRAINING, edited, one, plan_of, without_models
 
 from xlperf.base.errors import InputError
-from xlperf.calibrate.validate import (
-    records_of,
-    validate,
-)
+from xlperf.calibrate.validate import records_of, validate
 from xlperf.catalog.catalog import Catalog
 from xlperf.measurements.comparison import compare, predicted
 from xlperf.measurements.inference import inference_plans
@@ -184,10 +181,7 @@ def test_layer_reduced_model_is_cut_from_the_full_one(training: Published, catal
     assert (models["num_layers"][row], models["gated_mlp"][row]) == (12, 1)
 
 
-@pytest.mark.parametrize(
-    ("row_id", "width", "tied"),
-    [("T00930", 8192, 1.0), ("T01444", 8192, 0.0)],
-)
+@pytest.mark.parametrize(("row_id", "width", "tied"), [("T00930", 8192, 1.0), ("T01444", 8192, 0.0)])
 def test_width_that_is_not_printed_follows_from_the_parameters(
     training: Published, catalog: Catalog, row_id: str, width: float, tied: float
 ) -> None:
@@ -209,12 +203,7 @@ def test_modules_that_a_source_recomputes_are_named(training: Published, catalog
     assert (plan["recompute"][0], plan["recompute_modules"][0]) == ("selective", "norm latent activation")
 
 
-@pytest.mark.parametrize(
-    ("row_id", "reason"),
-    [
-        ("T02798", "time to train depends on how many steps converge"),
-    ],
-)
+@pytest.mark.parametrize(("row_id", "reason"), [("T02798", "time to train depends on how many steps converge")])
 def test_rows_that_are_no_plans_say_why(training: Published, catalog: Catalog, row_id: str, reason: str) -> None:
     plans = training_plans(one(training, row_id), catalog)
     assert plans.reasons[0] == reason and len(plans.plans) == 0

@@ -24,13 +24,7 @@ from xlperf.studies import study as shelved
 from xlperf.studies.inputs import read_inputs, study_workbook
 from xlperf.studies.outcome import IN_SHORT
 from xlperf.workbook.report.book import write_study_report
-from xlperf.workbook.report.studies import (
-    _colours_of_machines,
-    _shades,
-    study_package,
-    study_sheets,
-    write_study,
-)
+from xlperf.workbook.report.studies import _colours_of_machines, _shades, study_package, study_sheets, write_study
 from xlperf.workbook.style import add_styles
 
 MOST = [pytest.param(name, marks=pytest.mark.slow) if name == "mixed-pools" else name for name in NAMES]

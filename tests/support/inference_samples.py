@@ -66,12 +66,7 @@ def serve(plans: list[dict[str, Any]], reserved: float = 0.0, **software: float)
         columns[name] = np.array(values, dtype=object if isinstance(values[0], str) else np.float64)
     shapes = np.array([plan["model"] for plan in filled], dtype=np.float64).T
     ones = np.ones(rows)
-    model = Model(
-        **dict(zip(_SHAPES, shapes, strict=True)),
-        gated_mlp=ones,
-        rotary=ones,
-        num_dense_layers=shapes[0],
-    )
+    model = Model(**dict(zip(_SHAPES, shapes, strict=True)), gated_mlp=ones, rotary=ones, num_dense_layers=shapes[0])
     matrix = {"fp16": "bf16", "int4": "bf16"}
     peak = np.array([PEAKS[matrix.get(plan["precision"], plan["precision"])] for plan in filled])[:, None]
     full = np.ones((rows, 1))

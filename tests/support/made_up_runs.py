@@ -7,11 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from xlperf.calibrate.fit import (
-    SOURCES,
-    Measured,
-    read_measured,
-)
+from xlperf.calibrate.fit import SOURCES, Measured, read_measured
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
 from xlperf.calibrate.published_errors import Errors, plans_to_fit
 from xlperf.catalog.calibration import ANY

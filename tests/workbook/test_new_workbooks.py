@@ -12,12 +12,7 @@ from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.schema import PLAN_TABLES, table_schema
-from xlperf.workbook.build import (
-    KINDS,
-    main,
-    new_workbook,
-    read_tables,
-)
+from xlperf.workbook.build import KINDS, main, new_workbook, read_tables
 from xlperf.workbook.data_sheets import header_row, plan_formula
 from xlperf.workbook.front.layout import SHEETS
 from xlperf.workbook.front.plan_card import NUMBERS as CARD_NUMBERS

@@ -53,11 +53,7 @@ Group = tuple[str, ...]
 
 
 def fitted_calibration(
-    catalog: Catalog,
-    date: str,
-    path: str | Path | None = None,
-    step: Step | None = None,
-    values_only: bool = False,
+    catalog: Catalog, date: str, path: str | Path | None = None, step: Step | None = None, values_only: bool = False
 ) -> Table:
     """Refit the calibration sheet, with cross-validation errors and bands.
 

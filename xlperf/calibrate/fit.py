@@ -16,13 +16,7 @@ from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import workbook
 from xlperf.calibrate.fit_kernels import fit_kernels
 from xlperf.calibrate.fit_published import fit_memory, fit_serving, fit_training, least_value
-from xlperf.calibrate.fitter import (
-    FittedConstant,
-    Parameter,
-    calibration_table,
-    pooled_parameters,
-    without_repeats,
-)
+from xlperf.calibrate.fitter import FittedConstant, Parameter, calibration_table, pooled_parameters, without_repeats
 from xlperf.calibrate.published_errors import plans_of, rows_of_machines, seen_rows
 from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog
@@ -31,10 +25,7 @@ from xlperf.measurements.kernels import read_kernels
 from xlperf.measurements.published import KINDS, Published, read_published
 
 Step = Callable[[str], None]
-SOURCES = {
-    "training": "published rows of the sheet training",
-    "inference": "published rows of the sheet inference",
-}
+SOURCES = {"training": "published rows of the sheet training", "inference": "published rows of the sheet inference"}
 """Prefix of the source of a constant fitted on published rows, by kind."""
 _BUILT_ON = {"nim": "tensorrt-llm"}
 """Servers that are built on an engine."""

@@ -225,11 +225,7 @@ def _columns(values: Mapping[str, float]) -> dict[str, Array]:
 
 
 def _fit(
-    key: Key,
-    rows: KernelRows,
-    names: Sequence[str],
-    base: Mapping[str, float],
-    forward: Constants | None = None,
+    key: Key, rows: KernelRows, names: Sequence[str], base: Mapping[str, float], forward: Constants | None = None
 ) -> KernelFit:
     def time_of(constants: Constants) -> Array:
         return predicted_time(rows, {**_columns(base), **constants}, forward)
@@ -272,9 +268,7 @@ def _solved(
         return np.log(time / rows.time[:, None]).T
 
     result = solve(
-        Problem(residuals, fitted_weights(rows), step=_STEP),
-        parameters,
-        _starts(names, np.array(list(start.values()))),
+        Problem(residuals, fitted_weights(rows), step=_STEP), parameters, _starts(names, np.array(list(start.values())))
     )
     return {name: rounded(value) for name, value in zip(names, result.values.tolist(), strict=True)}
 
@@ -314,11 +308,7 @@ def _fit_backward(key: Key, rows: KernelRows, fits: Mapping[Key, KernelFit]) -> 
 
 
 def _fit_both(
-    key: Key,
-    rows: KernelRows,
-    forward: Mapping[str, float],
-    backward: Mapping[str, float],
-    ratio: float,
+    key: Key, rows: KernelRows, forward: Mapping[str, float], backward: Mapping[str, float], ratio: float
 ) -> list[KernelFit]:
     """Fit runs of both passes with one efficiency, the backward pass's a fixed share of the forward pass's."""
     names = ("compute_efficiency", "softmax_flop", "tile_time")

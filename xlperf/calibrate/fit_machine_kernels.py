@@ -21,14 +21,7 @@ from xlperf.calibrate.fit_kernels import backward_constants, best_products, fitt
 from xlperf.calibrate.fitter import FEWEST_ROWS, FittedConstant, Parameter, Problem, Solution, rounded, solve
 from xlperf.catalog.calibration import ANY, Calibration, declared_constants, generation_line
 from xlperf.catalog.catalog import Catalog
-from xlperf.measurements.kernels import (
-    KernelRows,
-    Row,
-    machine_lines,
-    measurements,
-    predicted_time,
-    take_rows,
-)
+from xlperf.measurements.kernels import KernelRows, Row, machine_lines, measurements, predicted_time, take_rows
 
 SOURCE = "rows of the sheet kernels in validation.xlsx, pooled"
 _OF_LINES = 0.3

@@ -293,10 +293,7 @@ def _optimised(scaled: _Scaled, start: Array, spread: float) -> Array:
 
 
 def solve(
-    problem: Problem,
-    parameters: Sequence[Parameter],
-    starts: Sequence[Array] = (),
-    spreads: Sequence[float] = SPREADS,
+    problem: Problem, parameters: Sequence[Parameter], starts: Sequence[Array] = (), spreads: Sequence[float] = SPREADS
 ) -> Solution:
     """Fit parameters to the rows of a problem; parents come before their children.
 

@@ -89,9 +89,7 @@ def collected_pairs() -> Published:
     """Published runs of ``published_pairs.csv``."""
     rows = resources.rows(f"calibrate/{_FILE}")
     return published_rows(
-        list(rows[0]),
-        [list(row.values()) for row in rows],
-        lambda row, column: f"{_FILE} [line {row + 2}, {column}]",
+        list(rows[0]), [list(row.values()) for row in rows], lambda row, column: f"{_FILE} [line {row + 2}, {column}]"
     )
 
 

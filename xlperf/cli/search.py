@@ -11,17 +11,7 @@ import click
 from xlperf.base.errors import Fault, InputError
 from xlperf.cli.command import Chosen, command, packed
 from xlperf.cli.options import catalog_for, plan_name, read_chosen, read_one_kind, varied, vary_line
-from xlperf.cli.output import (
-    Front,
-    deliver,
-    is_workbook,
-    parts,
-    progress,
-    say,
-    text_table,
-    write_sheets,
-    wrote,
-)
+from xlperf.cli.output import Front, deliver, is_workbook, parts, progress, say, text_table, write_sheets, wrote
 from xlperf.cli.sweep import Doubts
 from xlperf.cli.sweep import doubts as read_doubts
 

@@ -81,11 +81,7 @@ def _even(number: int) -> bool:
 
 
 OBJECTIVES = {
-    "training": {
-        "step-time": "step_time",
-        "cost": "cost_per_million_tokens",
-        "energy": "energy_per_token",
-    },
+    "training": {"step-time": "step_time", "cost": "cost_per_million_tokens", "energy": "energy_per_token"},
     "inference": {
         "latency": "latency",
         "ttft": "ttft",

@@ -32,12 +32,7 @@ def has_auto(plans: Table) -> bool:
     return any(mask.any() for mask in plans.auto.values())
 
 
-def resolve(
-    plans: Table,
-    catalog: Catalog,
-    progress: Progress | None = None,
-    **bounds: Unpack[Bounds],
-) -> Resolved:
+def resolve(plans: Table, catalog: Catalog, progress: Progress | None = None, **bounds: Unpack[Bounds]) -> Resolved:
     """Replace every ``auto`` by the best value.
 
     :func:`xlperf.explore.search.search` runs on each row without an objective; rows that differ only in name share one
@@ -105,10 +100,7 @@ def _note(searched: Search) -> str:
 
 
 def evaluate_resolved(
-    plans: Table,
-    catalog: Catalog,
-    progress: Progress | None = None,
-    **bounds: Unpack[Bounds],
+    plans: Table, catalog: Catalog, progress: Progress | None = None, **bounds: Unpack[Bounds]
 ) -> tuple[Table, Table]:
     """Plans with every ``auto`` chosen, and their results; the reasons state the choice and the number of candidates.
 

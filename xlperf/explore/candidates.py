@@ -308,11 +308,7 @@ def _loaded(plans: Table, catalog: Catalog, load: str, space: Space, limits: Seq
 
 
 def expanded(
-    plans: Table,
-    catalog: Catalog,
-    without: Collection[str] = (),
-    num_points: int = 1,
-    **bounds: Unpack[Bounds],
+    plans: Table, catalog: Catalog, without: Collection[str] = (), num_points: int = 1, **bounds: Unpack[Bounds]
 ) -> Table:
     """Plans in which all candidates of a row replace the row, if any cell of it is ``auto``.
 

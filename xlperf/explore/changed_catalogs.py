@@ -273,10 +273,7 @@ def sheet_rows(catalog: Catalog, plans: Table, varied: Varied) -> np.ndarray:
         separate = (of_pool >= 0) & _may_be_separate(plans)
         named = plans.text(f"{pool}_network")
         named = np.where(named == "", stated, named)
-        machines, given = (
-            np.concatenate([machines, of_pool[separate]]),
-            np.concatenate([given, named[separate]]),
-        )
+        machines, given = (np.concatenate([machines, of_pool[separate]]), np.concatenate([given, named[separate]]))
     accelerators = catalog.tables["accelerators"]
     if varied.sheet in REACHED:
         rows = reached_rows(catalog, machines).get(varied.sheet)

@@ -22,11 +22,7 @@ from xlperf.explore.objectives import LARGER, Objective, limit_of, objective_of
 
 BANDED = {"training": "step_time", "inference": "tpot"}
 """Result with its own calibration band, by kind of plan; rates and other whole times share it."""
-SPREADS = (
-    ("ttft|queue_time|prefill_time", 1.5, 1.05),
-    ("memory", 1.12, 1.02),
-    ("time_|decode_time", 1.25, 1.03),
-)
+SPREADS = (("ttft|queue_time|prefill_time", 1.5, 1.05), ("memory", 1.12, 1.02), ("time_|decode_time", 1.25, 1.03))
 """Results without a band: pattern of the name, factor within which 80 % of measurements lie around predictions (sheet
 of validation; time_: heuristic, this work), and the factor of repeated measurements (heuristic, this work). [-]
 """
@@ -382,12 +378,7 @@ def _paired_widths(predicted: Array, floors: Array, measured: Sequence[Measured]
 
 
 def _weights(
-    variants: Variants,
-    results: Table,
-    predicted: Array,
-    widths: Array,
-    floors: Array,
-    measured: Sequence[Measured],
+    variants: Variants, results: Table, predicted: Array, widths: Array, floors: Array, measured: Sequence[Measured]
 ) -> Array:
     """Prior times likelihood of each variant; 0 if it is illegal, or one of its changes alters nothing."""
     weights = np.array([change.prior for change in variants.tried] + [1.0])

@@ -27,14 +27,7 @@ from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.mappings import MOST_ACCELERATORS, server_sizes, sold_counts
 from xlperf.explore.money import cost_words, hours_of, lacking_words, stated_prices
 from xlperf.explore.search import stacked
-from xlperf.explore.search_results import (
-    GOOD,
-    Answer,
-    Search,
-    one_plan,
-    short_name,
-    slower,
-)
+from xlperf.explore.search_results import GOOD, Answer, Search, one_plan, short_name, slower
 from xlperf.explore.serve import NOTHING, best_way, other_machines, serve_answer, serving_ways
 from xlperf.explore.space import divides, divisors, powers_of_two
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping

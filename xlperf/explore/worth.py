@@ -40,11 +40,7 @@ ROUNDING = 1e-12
 """Relative difference of equal costs through the rounding of sums. [-]"""
 SMALL = 0.1
 """Relative size of a small change, for which the last unit is evaluated as well. [-]"""
-_WITH_AREA = (
-    *(f"peak_flop_rate_{name}" for name in PEAKS),
-    "l2_capacity",
-    "l2_bandwidth",
-)
+_WITH_AREA = (*(f"peak_flop_rate_{name}" for name in PEAKS), "l2_capacity", "l2_bandwidth")
 RATE = "tokens_per_second_per_accelerator"
 MONTH = YEAR / 12.0
 """[s]"""

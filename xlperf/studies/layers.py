@@ -323,10 +323,7 @@ def flash_attention(inputs: Inputs) -> Outcome:
             (own_column("speed_up", "-", "Step time with standard attention over that with flash attention"), speed),
             (own_column("standard_activations", "GiB"), activations[standard]),
             (own_column("flash_activations", "GiB"), activations[flash]),
-            (
-                own_column("activations_ratio", "-", "Activations with standard over those with flash attention"),
-                shrunk,
-            ),
+            (own_column("activations_ratio", "-", "Activations with standard over those with flash attention"), shrunk),
             (own_column("standard_mfu", "-"), mfu[standard]),
             (own_column("flash_mfu", "-"), mfu[flash]),
             ("standard_fits", np.where(fits[standard] == 1, "yes", "no")),

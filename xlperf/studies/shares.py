@@ -39,11 +39,7 @@ class Shares(NamedTuple):
         cache, capacity, edge = (
             self.sheet.numbers(name) for name in ("cache_of_the_dies", "last_level_cache", "memory_of_the_edge")
         )
-        return {
-            "cache_share": span(cache),
-            "cache_capacity": span(capacity),
-            "memory_edge": span(edge),
-        }
+        return {"cache_share": span(cache), "cache_capacity": span(capacity), "memory_edge": span(edge)}
 
 
 class _Grid(NamedTuple):
@@ -130,14 +126,8 @@ def _chosen(nodes: Sequence[str], labels: Sequence[str], catalog: Catalog, grid:
             (own_column("last_level_cache", "MiB", "Capacity of the last-level cache"), capacity / 2.0**20),
             (own_column("memory_of_the_edge", "%", "Share of the edge for memory"), 100.0 * np.array(EDGES)[at[2]]),
             (own_column("step_time", "s", "Time of a training step with the best plan"), lowest),
-            (
-                own_column("longer_with_most_cache", "%", "How much longer a step is with the most cache"),
-                losses[0],
-            ),
-            (
-                own_column("longer_with_least_cache", "%", "How much longer a step is with next to no cache"),
-                losses[1],
-            ),
+            (own_column("longer_with_most_cache", "%", "How much longer a step is with the most cache"), losses[0]),
+            (own_column("longer_with_least_cache", "%", "How much longer a step is with next to no cache"), losses[1]),
             (
                 own_column("longer_with_least_memory_edge", "%", "How much longer with the least edge for memory"),
                 losses[2],

@@ -388,12 +388,7 @@ def _lines(
 
 
 def _devices_sheet(
-    names: Sequence[str],
-    cases: Sequence[_Case],
-    times: np.ndarray,
-    chosen: np.ndarray,
-    plans: Table,
-    devices: Table,
+    names: Sequence[str], cases: Sequence[_Case], times: np.ndarray, chosen: np.ndarray, plans: Table, devices: Table
 ) -> StudySheet:
     numbers = {
         "peak_flop_rate_bf16": "TFLOP/s",

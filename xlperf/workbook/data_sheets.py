@@ -115,11 +115,7 @@ def header_row(kind: str) -> int:
 
 
 def data_sheet(
-    workbook: Workbook,
-    table: Table,
-    results: Mapping[str, Sequence[Any]],
-    formulas: Formulas,
-    kinds: Container[str],
+    workbook: Workbook, table: Table, results: Mapping[str, Sequence[Any]], formulas: Formulas, kinds: Container[str]
 ) -> Worksheet:
     """Add the sheet of one table: title, bands, native table, drop-downs, bounds, print set-up."""
     kind = table.kind

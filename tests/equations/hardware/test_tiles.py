@@ -9,13 +9,7 @@ import pytest
 from equations.hardware.test_kernels import constants, device
 
 from xlperf.base.resources import workbook
-from xlperf.equations.hardware.attention import (
-    attention_time,
-    key_passes,
-    kv_cache_traffic,
-    query_tile,
-    softmax_time,
-)
+from xlperf.equations.hardware.attention import attention_time, key_passes, kv_cache_traffic, query_tile, softmax_time
 from xlperf.equations.hardware.gemm import gemm_time, product_memory_traffic, product_traffic, tile_memory
 from xlperf.equations.hardware.memory import resident_bandwidth, resident_share
 from xlperf.equations.hardware.power import capped_clock_share

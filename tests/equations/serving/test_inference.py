@@ -8,17 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inference_samples import (
-    BANDWIDTH,
-    GIB,
-    LLAMA_7B,
-    LLAMA_13B,
-    LLAMA_70B,
-    MODELS,
-    results,
-    serve,
-    varied,
-)
+from inference_samples import BANDWIDTH, GIB, LLAMA_7B, LLAMA_13B, LLAMA_70B, MODELS, results, serve, varied
 
 from xlperf.catalog.table import Table
 from xlperf.engine.join import plan_columns

@@ -243,10 +243,7 @@ def test_a_rate_that_the_cache_has_no_room_for_is_refused(catalog: Catalog) -> N
 def test_targets_that_nothing_keeps(catalog: Catalog) -> None:
     row = {"mode": "continuous", "concurrency": 8, "tpot_target": 1}
     result = results(
-        catalog,
-        row,
-        {**row, "mode": "disaggregated", "num_accelerators": 16},
-        {"batch_size": 4, "tpot_target": 1},
+        catalog, row, {**row, "mode": "disaggregated", "num_accelerators": 16}, {"batch_size": 4, "tpot_target": 1}
     )
     assert result.number("batch_at_targets").tolist() == [0.0, 0.0, 0.0]
     assert result.number("tokens_per_second_at_targets").tolist() == [0.0, 0.0, 0.0]

@@ -293,14 +293,7 @@ def test_a_run_with_more_requests_than_decode_together(
     ],
 )
 def test_a_run_goes_on_until_the_longest_of_its_last_requests_ends(
-    prefill: float,
-    prompts: int,
-    prompt: float,
-    decode: float,
-    variation: float,
-    requests: int,
-    places: int,
-    waves: int,
+    prefill: float, prompts: int, prompt: float, decode: float, variation: float, requests: int, places: int, waves: int
 ) -> None:
     step = 0.007
     own = prefill, prompt, prompts, step * decode, variation, requests, places

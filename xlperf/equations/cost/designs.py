@@ -258,13 +258,7 @@ def _module(
 
 
 def _one_time(
-    design: Columns,
-    node: Columns,
-    base_node: Columns,
-    package: Columns,
-    area: Array,
-    base_area: Array,
-    below: _Package,
+    design: Columns, node: Columns, base_node: Columns, package: Columns, area: Array, base_area: Array, below: _Package
 ) -> dict[str, Array]:
     """One-time costs of modules, chips, masks and package, in total and per module."""
     num_dies, num_base, volume = design.num_dies, design.num_base_dies, design.volume

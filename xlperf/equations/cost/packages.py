@@ -13,15 +13,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, power
 
-__all__ = [
-    "Module",
-    "ModuleCost",
-    "amortized_nre",
-    "bond_yield",
-    "chip_nre",
-    "module_cost",
-    "substrate_layer_factor",
-]
+__all__ = ["Module", "ModuleCost", "amortized_nre", "bond_yield", "chip_nre", "module_cost", "substrate_layer_factor"]
 
 
 class Module(NamedTuple):

@@ -55,10 +55,7 @@ class Machine(NamedTuple):
 
 
 def node_energy_ratio(
-    flop_energy: Numeric,
-    clock_rate: Numeric,
-    nominal_clock_rate: Numeric,
-    reference_energy: Numeric = REFERENCE_ENERGY,
+    flop_energy: Numeric, clock_rate: Numeric, nominal_clock_rate: Numeric, reference_energy: Numeric = REFERENCE_ENERGY
 ) -> Array:
     r"""Energy of an operation on a node at a clock, relative to 5 nm at its nominal clock.
 

@@ -47,10 +47,7 @@ _SERVED = (
     ("owned", "owned_fleet_cost_per_million_output_tokens", "owned_monthly_cost", "owned_hour_cost"),
     ("API", "api_cost_per_million_output_tokens_all_in", "api_monthly_cost", ""),
 )
-_TRAINED = (
-    ("rented", "", "rented_run_cost", "rented_hour_cost"),
-    ("owned", "", "owned_run_cost", "owned_hour_cost"),
-)
+_TRAINED = (("rented", "", "rented_run_cost", "rented_hour_cost"), ("owned", "", "owned_run_cost", "owned_hour_cost"))
 
 
 def money_of_serving(sheet: Any, r: Mapping[str, str], cells: Mapping[str, str], live: Live) -> None:

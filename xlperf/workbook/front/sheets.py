@@ -16,12 +16,7 @@ from xlperf.workbook.data_sheets import BLANK_ROWS, SCENARIO_CELL, column_refere
 from xlperf.workbook.front.chip import SOLD, chip_sheet
 from xlperf.workbook.front.compare import compare_sheet
 from xlperf.workbook.front.formulas import Live
-from xlperf.workbook.front.layout import (
-    GREY,
-    NUMBERS,
-    SHEETS,
-    foot,
-)
+from xlperf.workbook.front.layout import GREY, NUMBERS, SHEETS, foot
 from xlperf.workbook.front.serve_train import serve_sheet, train_sheet
 from xlperf.workbook.front.start import CARDS
 from xlperf.workbook.package import Formulas, data_rows

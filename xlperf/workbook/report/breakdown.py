@@ -48,12 +48,7 @@ def step_time_sheet(sheet: Worksheet, group: Plans) -> None:
     labels = [f"{name} \N{MIDDLE DOT} {number_words(t)} s" for name, t in zip(_names(group, rows), total, strict=True)]
     block = _Block(sheet, group, labels, [*shares, *beside], _TOP)
     block.share_charts(
-        "Where the step time goes",
-        len(shares),
-        "Utilisation of the peak",
-        "of the dense peak",
-        "0%",
-        stacked=False,
+        "Where the step time goes", len(shares), "Utilisation of the peak", "of the dense peak", "0%", stacked=False
     )
     _finish(sheet, block)
 
@@ -70,12 +65,7 @@ def inference_time_sheet(sheet: Worksheet, group: Plans) -> None:
     labels = [f"{name} \N{MIDDLE DOT} {number_words(t)} ms" for name, t in zip(_names(group, rows), each, strict=True)]
     block = _Block(sheet, group, labels, [*shares, *beside], _TOP)
     block.share_charts(
-        "Where the time of a decode step goes",
-        len(shares),
-        "Prefill and decode",
-        "of a request",
-        "0%",
-        stacked=True,
+        "Where the time of a decode step goes", len(shares), "Prefill and decode", "of a request", "0%", stacked=True
     )
     _finish(sheet, block)
 

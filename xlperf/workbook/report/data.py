@@ -253,10 +253,7 @@ def plural(count: int, word: str) -> str:
 _TOP = 4
 _WORDS = {GOOD: "fits, with a remark", TOO_LARGE: "does not fit", REFUSED: "refused"}
 _MEANINGS = (
-    (
-        "tokens per second",
-        "Training: global batch x sequence length / step time. Inference: output, steady state.",
-    ),
+    ("tokens per second", "Training: global batch x sequence length / step time. Inference: output, steady state."),
     ("MFU", "6 x active matmul parameters (logits included) and full attention, over the dense peak of the precision."),
     ("HFU", "As MFU, with recomputation counted."),
     (

@@ -16,16 +16,7 @@ from xlperf.engine.devices import accelerators_of
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.workbook.charts import SERIES, Cells, Points, curve_chart, tornado
 from xlperf.workbook.package import data_rows, write_table
-from xlperf.workbook.report.data import (
-    GOOD,
-    TOO_LARGE,
-    Plans,
-    Report,
-    distinct,
-    extra_column,
-    number_words,
-    short,
-)
+from xlperf.workbook.report.data import GOOD, TOO_LARGE, Plans, Report, distinct, extra_column, number_words, short
 from xlperf.workbook.style import chart_rows, even_rows, page_setup, put
 
 if TYPE_CHECKING:
