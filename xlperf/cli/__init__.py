@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from xlperf.cli.output import end_at_once, listen
+from xlperf.cli.stop import end_at_once, listen
 
 __all__ = ["main", "run"]
 

@@ -19,13 +19,14 @@ from xlperf.cli.chip import chip
 from xlperf.cli.command import Command, Task
 from xlperf.cli.diagnose import diagnose
 from xlperf.cli.hardware import cost, device, optimise, time
-from xlperf.cli.output import WORDS, Stop, say
+from xlperf.cli.output import say
 from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
 from xlperf.cli.questions import serve, train
 from xlperf.cli.rows import accelerator, add, launch, model, plan
 from xlperf.cli.search import search, solve
 from xlperf.cli.sheets import check, functions, guide, install, new, show, uninstall
+from xlperf.cli.stop import WORDS, Stop
 from xlperf.cli.sweep import sweep, uncertainty, worth
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
