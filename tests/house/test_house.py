@@ -285,16 +285,16 @@ def _readme() -> str:
 
 
 def _commands() -> list[str]:
-    """Lines of the first two code blocks of the README."""
-    return [block.strip() for block in re.findall(r"^```\w*\n(.*?)^```", _readme(), re.DOTALL | re.MULTILINE)][:2]
+    """Lines of the first three code blocks of the README: the report, the tests, the slow tests."""
+    return [block.strip() for block in re.findall(r"^```\w*\n(.*?)^```", _readme(), re.DOTALL | re.MULTILINE)][:3]
 
 
 def test_continuous_integration_runs_the_readme() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    main, tests = _commands()
-    assert "\n" not in main
-    assert "\n" not in tests
-    assert script.splitlines()[-2:] == [tests, f"{tests.rpartition(' && ')[2]} -m slow"]
+    main, tests, slow = _commands()
+    assert "\n" not in main + tests + slow
+    assert script.splitlines()[-2:] == [tests, slow]
+    assert slow == f"{tests.rpartition(' && ')[2]} -m slow"
     assert "set -euo pipefail" in script
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
     assert "xlperf report" in main
