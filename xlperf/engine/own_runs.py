@@ -18,8 +18,6 @@ NUMBERS = ("num_accelerators", "tensor_parallel", "pipeline_parallel", "context_
            "data_parallel_attention", "micro_batch_size", "global_batch_size", "sequence_length", "concurrency",
            "batch_size", "prompt_length", "output_length")  # fmt: skip
 CHOICES = ("precision", "recompute", "mode")
-# Training results that are inversely proportional to the step time
-RATES = ("tokens_per_second", "tokens_per_second_per_accelerator", "model_flop_rate", "mfu", "mfu_causal", "hfu")
 _NOTE = "times x {} by {} measured in my_cluster"
 
 

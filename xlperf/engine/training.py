@@ -36,7 +36,6 @@ from xlperf.engine.notes import (
     unpriced_notes,
 )
 from xlperf.engine.own_runs import (
-    RATES,
     SHEET,
     Corrections,
     corrected_step,
@@ -73,6 +72,8 @@ from xlperf.interop.stack_rules import software_default
 _KERNELS, _FUSED_KERNELS = ("gemm", "experts", *OPERATIONS), ("vector",)
 _ATTENTION = ("attention", "attention_backward")
 _HYBRID_KERNELS = ("linear_attention",)
+# Training results that follow from the step time
+RATES = ("tokens_per_second", "tokens_per_second_per_accelerator", "model_flop_rate", "mfu", "mfu_causal", "hfu")
 # Result columns of whole runs, for plans with training tokens
 RUN_COLUMNS = ("run_steps", "checkpoint_size", "checkpoint_interval", "goodput", "run_time",
                "run_cost", "run_energy", "run_carbon")  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from training_samples import H100, plans
@@ -11,6 +13,7 @@ from xlperf.catalog.schema import PLAN_TABLES, auto_columns, table_schema
 from xlperf.engine import evaluate
 from xlperf.equations.network.collectives import OPERATIONS
 from xlperf.equations.plan.dimensions import POOL_DEGREES, SERVING_DIMENSIONS, TRAINING_DIMENSIONS, Dimension, degrees
+from xlperf.equations.training import Setting, communication
 
 STATE = {"weights": "memory_weights", "gradients": "memory_gradients", "optimizer": "memory_optimizer"}
 KINDS = {"training": TRAINING_DIMENSIONS, "inference": SERVING_DIMENSIONS}
@@ -45,6 +48,22 @@ def test_messages_are_collectives_with_a_result() -> None:
         assert set(dimension.messages.values()) <= set(OPERATIONS) and dimension.time in results
     names = [name for dimension in TRAINING_DIMENSIONS for name in dimension.messages]
     assert len(names) == len(set(names))
+
+
+def test_every_message_of_a_record_has_a_size(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that is declared and never sent would take no time, without a word."""
+    sizes: dict[str, np.ndarray] = {}
+    timed = communication._timed
+
+    def noted(setting: Setting, messages: dict[str, Any]) -> Any:
+        sizes.update({name: message.size for name, message in messages.items()})
+        return timed(setting, messages)
+
+    monkeypatch.setattr(communication, "_timed", noted)
+    row = {**PLAN, "data_parallel": 8, "zero_stage": 3, "expert_tensor_parallel": 2, "cross_entropy": "gathered"}
+    evaluate(plans(row), catalog)
+    assert set(sizes) == {name for dimension in TRAINING_DIMENSIONS for name in dimension.messages}
+    assert not [name for name, size in sizes.items() if not (size > 0.0).all()]
 
 
 @pytest.mark.parametrize("dimension", [each for each in TRAINING_DIMENSIONS if each.stated], ids=lambda each: each.size)
