@@ -1,4 +1,7 @@
-"""Measure speed and print it: ``python tests/benchmarks [--calculon FOLDER] [--peers] [--decisions] [--cells]``."""
+"""Measure speed and print it: ``python tests/benchmarks [--calculon FOLDER] [--peers] [--decisions] [--cells]``.
+
+``python tests/benchmarks --against COMMIT`` compares with another commit instead, workload by workload.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +39,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", metavar="N", type=int, default=5, help="repeats (default %(default)s)")
     parser.add_argument("--decisions", action="store_true", help="measure long files, sweeps, searches and draws too")
     parser.add_argument("--long", metavar="N", type=int, default=1_000_000, help="plans of these (default %(default)s)")
+    parser.add_argument("--against", metavar="COMMIT", help="compare speed and memory with this commit, nothing else")
     parser.add_argument("--engine-only", action="store_true", help="leave out what starts processes of its own")
     return parser.parse_args()
 
@@ -125,6 +129,10 @@ def show_rival(folder: Path | None, repeats: int) -> None:
 def main() -> None:
     """Print the figures."""
     options = arguments()
+    if options.against is not None:
+        from benchmarks import against
+
+        sys.exit(0 if against.compare(load_catalog(), options.against, options.repeats) else 1)
     print(f"Python {platform.python_version()}, {platform.machine()}")
     show_engine(options)
     show_rival(options.calculon, options.repeats)

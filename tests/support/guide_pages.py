@@ -210,12 +210,26 @@ def _entry(entry: str, run: Run) -> str:
 
 
 def _as_long(output: str, shown: str) -> str:
-    """The first lines of an output, as many as are shown; all of it unless the last one shown is an ellipsis."""
+    """The lines of an output that are shown; all of it if none of them is an ellipsis.
+
+    An ellipsis leaves lines out, up to the line that begins as the next line shown: with its label, which two spaces
+    or a colon end.
+    """
     lines = [line.rstrip() for line in output.splitlines()]
-    before = shown.splitlines()
-    if before and before[-1] == _MORE:
-        lines = [*lines[: len(before) - 1], _MORE]
-    return "".join(f"{line}\n" for line in lines)
+    parts = [list(group) for more, group in groupby(shown.splitlines(), key=_MORE.__eq__) if not more]
+    if _MORE not in shown.splitlines():
+        return "".join(f"{line}\n" for line in lines)
+    excerpt = lines[: len(parts[0])]
+    for part in parts[1:]:
+        start = next(row for row, line in enumerate(lines) if _label(line) == _label(part[0]))
+        excerpt += [_MORE, *lines[start : start + len(part)]]
+    if shown.splitlines()[-1] == _MORE:
+        excerpt.append(_MORE)
+    return "".join(f"{line}\n" for line in excerpt)
+
+
+def _label(line: str) -> str:
+    return re.split(r"  |:", line.strip(), maxsplit=1)[0]
 
 
 def _python(block: str, session: dict[str, Any]) -> str:
