@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from places import ACCURACY_PAGE
+from published_samples import TRAINING
+from shipped import shipped_published
 
-from xlperf.base.resources import workbook
 from xlperf.calibrate.choice import Alternative, alternatives_of, choice_table, choices, kendall_tau
 from xlperf.catalog.catalog import Catalog
 from xlperf.cli import run
 from xlperf.explore.objectives import most_robust, num_alike
-from xlperf.measurements.published import read_published
 
 _FIELDS = {
     "source_id": "lab", "group": "dense", "software": "megatron", "model": "7b", "gpu": "h100", "n_gpus": "8",
@@ -76,7 +76,7 @@ def test_tau_of_ties_and_of_one() -> None:
 
 
 def test_shipped_rows_are_chosen_among_as_the_accuracy_page_says(catalog: Catalog) -> None:
-    result = choices(alternatives_of(read_published(workbook("validation.xlsx")), catalog))
+    result = choices(alternatives_of(shipped_published(), catalog))
     page = ACCURACY_PAGE.read_text(encoding="utf-8")
     for line in choice_table(result)[1]:
         assert "| " + " | ".join(line) + " |" in page
@@ -86,7 +86,7 @@ def test_shipped_rows_are_chosen_among_as_the_accuracy_page_says(catalog: Catalo
 
 def test_the_command_writes_a_line_per_choice(tmp_path: Path) -> None:
     path = tmp_path / "choices.csv"
-    assert run(["validate", "--choice", "-o", str(path)]) == 0
+    assert run(["validate", "--choice", str(TRAINING), "-o", str(path)]) == 0
     rows = list(csv.DictReader(path.open(encoding="utf-8")))
     assert {"choice", "chosen", "best", "regret", "broken"} <= set(rows[0])
     assert sum(row["choice"] == "mapping: nanotron" for row in rows) > 30

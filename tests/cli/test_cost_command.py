@@ -11,9 +11,8 @@ import openpyxl
 import pytest
 from conftest import Outcome, csv_rows
 from cost_samples import COST_ROWS, DESIGN, NODE
-from device_samples import without_technology
+from shipped import few_rows
 
-from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.check import check
 from xlperf.catalog.read import read_designs
@@ -32,7 +31,7 @@ NO_PLANS: dict[str, list[Any]] = {"training": [], "inference": []}
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workbook with the four sheets of cost."""
     path = tmp_path_factory.mktemp("study") / "study.xlsx"
-    path.write_bytes(workbook_package({**without_technology(read_tables(workbook())), **NO_PLANS, **COST_ROWS}))
+    path.write_bytes(workbook_package({**few_rows(), **NO_PLANS, **COST_ROWS}))
     return path
 
 
@@ -176,9 +175,7 @@ def test_a_workbook_with_cost_sheets_is_built_from_its_rows(study: Path, tmp_pat
 
 def test_older_workbooks_without_these_sheets_still_load(tmp_path: Path, study: Path) -> None:
     path = tmp_path / "older.xlsx"
-    own = {
-        kind: table for kind, table in without_technology(read_tables(workbook())).items() if kind not in COST_TABLES
-    }
+    own = {kind: table for kind, table in few_rows().items() if kind not in COST_TABLES}
     path.write_bytes(workbook_package(own, values=False))
     catalog = load_catalog(path)
     assert set(COST_TABLES) <= set(catalog.tables)
@@ -188,5 +185,5 @@ def test_older_workbooks_without_these_sheets_still_load(tmp_path: Path, study: 
     assert edited.fingerprint == load_catalog(study).fingerprint
     changed = {**COST_ROWS, "chiplets": [{**DESIGN, "module_area": 401}]}
     other = tmp_path / "changed.xlsx"
-    other.write_bytes(workbook_package({**without_technology(read_tables(workbook())), **changed}, values=False))
+    other.write_bytes(workbook_package({**few_rows(), **changed}, values=False))
     assert load_catalog(other).fingerprint != edited.fingerprint
