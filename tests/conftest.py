@@ -11,10 +11,11 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+from work import examples
 
 if TYPE_CHECKING:
     from libreoffice_office import Office
@@ -22,8 +23,27 @@ if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
     from xlperf.measurements.published import Published
 
-settings.register_profile("reproducible", deadline=None, derandomize=True)
+settings.register_profile("reproducible", deadline=None, derandomize=True, max_examples=examples(40))
 settings.load_profile("reproducible")
+
+
+ROOMS = ("tests/calibrate", "tests/laws")
+"""Folders whose files share what takes long to make: published rows, and random plans that are legal."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """``--dist loadfile``: such a folder goes to one process as a whole, and the doctests, which are short, go last."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByRoom(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((room for room in ROOMS if nodeid.startswith(f"{room}/")), super()._split_scope(nodeid))
+
+    config.option.loadscopereorder = False
+    return ByRoom(config, log)
 
 
 @dataclass(frozen=True)
@@ -114,10 +134,10 @@ def inference() -> Published:
 @pytest.fixture(scope="session")
 def shipped_training() -> Published:
     """Training rows of the shipped validation workbook."""
-    from xlperf.base.resources import workbook
-    from xlperf.measurements.published import read_published
 
-    return next(rows for rows in read_published(workbook("validation.xlsx")) if rows.kind == "training")
+    from shipped import shipped_published
+
+    return next(rows for rows in shipped_published() if rows.kind == "training")
 
 
 @pytest.fixture(scope="session")

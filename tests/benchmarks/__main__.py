@@ -36,6 +36,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--peers", action="store_true", help="accuracy beside GenZ and llm-analysis, where installed")
     parser.add_argument("--cells", action="store_true", help="measure cells in LibreOffice too (takes a minute)")
     parser.add_argument("--plans", metavar="N", type=int, default=65_536, help="plans of a table (default %(default)s)")
+    parser.add_argument("--single", metavar="N", type=int, default=200, help="plans one by one (default %(default)s)")
+    parser.add_argument("--designs", metavar="N", type=int, default=1_000_000, help="designs (default %(default)s)")
     parser.add_argument("--repeats", metavar="N", type=int, default=5, help="repeats (default %(default)s)")
     parser.add_argument("--decisions", action="store_true", help="measure long files, sweeps, searches and draws too")
     parser.add_argument("--long", metavar="N", type=int, default=1_000_000, help="plans of these (default %(default)s)")
@@ -54,17 +56,19 @@ def show_engine(options: argparse.Namespace) -> None:
             f"  {mode:<15} {found.best:>9,.0f} ({found.median:,.0f}) plans per second of processor time,"
             f" {found.legal:.1%} legal; {verdict(found.best >= BAR, f'{BAR:,.0f}')}"
         )
-    print("one plan in a running process: median of processor time (least wall clock) of 200 different ones")
+    print(f"one plan in a running process: median processor time (least wall clock) of {options.single} different ones")
     for mode in MODES:
-        middle, least = engine.one_plan(catalog, mode)
+        middle, least = engine.one_plan(catalog, mode, options.single)
         bar = verdict(middle < ONE_PLAN_BAR, f"{ONE_PLAN_BAR * 1e3:g} ms")
         print(f"  {mode:<15} {middle * 1e3:>9.2f} ({least * 1e3:.2f}) ms; {bar}")
     points, best, seconds = engine.frontier_points(catalog, options.repeats)
     print(f"frontier of {engine.FRONTIER_MODEL}, {best} of {points:,} points under load: {seconds:.3f} s;", end=" ")
     print(verdict(seconds < FRONTIER_BAR, f"{FRONTIER_BAR} s"))
-    count = 1_000_000
-    seconds, found = designs.costed(catalog, count, options.repeats)
-    print(f"{count:,} die-and-package designs: {seconds:.2f} s of processor time, {found:.1%} with a cost;", end=" ")
+    seconds, found = designs.costed(catalog, options.designs, options.repeats)
+    print(
+        f"{options.designs:,} die-and-package designs: {seconds:.2f} s of processor time, {found:.1%} with a cost;",
+        end=" ",
+    )
     print(verdict(seconds < DESIGNS_BAR, f"{DESIGNS_BAR:g} s"))
 
 

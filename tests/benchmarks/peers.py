@@ -18,6 +18,7 @@ import logging
 import statistics
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ from benchmarks import rival
 from xlperf.base.resources import workbook
 from xlperf.calibrate.validate import records_of
 from xlperf.catalog.catalog import Catalog
-from xlperf.measurements.published import read_published
+from xlperf.measurements.published import Published, read_published
 
 TRAINING, SERVING = "korthikanti2022", "imec_nemo_llama2"
 EFFICIENCIES = [share / 20 for share in range(6, 21)]
@@ -59,10 +60,15 @@ Tool = Callable[[Row], float]
 """Time that a tool predicts of a row. [s]"""
 
 
+@cache
+def _published() -> list[Published]:
+    return read_published(workbook("validation.xlsx"))
+
+
 def rows_of(catalog: Catalog, source: str, metric: str) -> list[Row]:
     """The rows of a source with a metric in seconds, and xlperf's prediction of them."""
     found = []
-    for published in read_published(workbook("validation.xlsx")):
+    for published in _published():
         chosen = published.take([row for row, name in enumerate(published.text["source_id"]) if name == source])
         place = {name: row for row, name in enumerate(chosen.text["row_id"])}
         for record in records_of([chosen], catalog):

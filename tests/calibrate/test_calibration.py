@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from published_samples import rows_of_fit_set
+from shipped import shipped_measured
 
 from xlperf.base.errors import InputError
 from xlperf.base.units import UNITS
-from xlperf.calibrate.fit import SOURCES, read_measured
+from xlperf.calibrate.fit import SOURCES
 from xlperf.calibrate.fit_published import MOST_OF_SOFTWARE
 from xlperf.calibrate.fitter import FEWEST_ROWS
 from xlperf.catalog.calibration import (
@@ -262,7 +263,7 @@ def test_two_rows_for_the_same_key_are_refused() -> None:
 
 
 def test_no_paper_is_in_a_fit_set_of_any_family() -> None:
-    table, measured = load_catalog().tables["calibration"], read_measured()
+    table, measured = load_catalog().tables["calibration"], shipped_measured()
     for row in range(len(table)):
         source = str(table.text("source")[row])
         for kind, begins in SOURCES.items():

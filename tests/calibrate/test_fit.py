@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from places import DATA
 from published_samples import rows_of_fit_set
+from shipped import shipped_measured
 
 from xlperf.base.errors import InputError
 from xlperf.calibrate.bands import with_checks
 from xlperf.calibrate.cross_validation import rows_of
-from xlperf.calibrate.fit import SOURCES, Measured, as_parameters, documented_constants, fit_all, read_measured
+from xlperf.calibrate.fit import SOURCES, Measured, as_parameters, documented_constants, fit_all
 from xlperf.calibrate.fit_machines import SOURCE as OF_MACHINES
 from xlperf.calibrate.fit_published import (
     MOST_CONSTANTS,
@@ -55,7 +56,7 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "poin
 
 @pytest.fixture(scope="module")
 def measured() -> Measured:
-    return read_measured()
+    return shipped_measured()
 
 
 def runs(catalog: Catalog, software: str, truth: dict[str, float], group: str = "dense-megatron") -> Published:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from published_samples import rows_of_fit_set
+from shipped import shipped_published
 
 from xlperf.base import resources
 from xlperf.base.arrays import Array
-from xlperf.base.resources import workbook
 from xlperf.calibrate import fit_published
 from xlperf.calibrate.fit_published import MOST_OF_SOFTWARE, family_parameters, fit_serving
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
@@ -20,7 +20,7 @@ from xlperf.calibrate.published_errors import NEVER_FITTED_SOURCES, errors_of, m
 from xlperf.calibrate.validate import records_of
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
-from xlperf.measurements.published import Published, published_rows, read_published
+from xlperf.measurements.published import Published, published_rows
 
 PUBLISHED = ["row_id", "source_id", "group", "model", "gpu", "n_gpus", "tp", "mode", "batch", "isl", "osl"]
 PUBLISHED += ["precision", "framework", "latency_s"]
@@ -183,7 +183,7 @@ def test_nothing_is_fitted_on_what_is_only_predicted(catalog: Catalog, group: st
 
 def test_models_with_linear_attention_are_predicted_and_never_fitted() -> None:
     shipped = load_catalog()
-    (inference,) = (rows for rows in read_published(workbook("validation.xlsx")) if rows.kind == "inference")
+    (inference,) = (rows for rows in shipped_published() if rows.kind == "inference")
     hybrid = inference.take([row for row, name in enumerate(inference.text["model"]) if name.startswith("Qwen3.5-")])
     covered = [record for record in records_of([hybrid], shipped) if record.covered]
     assert len(covered) > 300

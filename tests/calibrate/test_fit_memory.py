@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from shipped import shipped_measured
 
 from xlperf import load_catalog
 from xlperf.base.units import factor
-from xlperf.calibrate.fit import documented_constants, read_measured
+from xlperf.calibrate.fit import documented_constants
 from xlperf.calibrate.fit_published import FEWEST_MEMORY_ROWS, fit_memory
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
 from xlperf.measurements.comparison import predicted
@@ -21,7 +22,7 @@ STACK = "nanotron"
 
 
 def stack_rows(count: int) -> Published:
-    training = read_measured().training
+    training = shipped_measured().training
     rows = [
         row
         for row, kind in enumerate(training.text["mem_kind"])
@@ -74,7 +75,7 @@ def test_the_shipped_constants_of_allocators_are_what_a_fit_gives() -> None:
     """The same bits: the part of ``calibrate --fit`` that takes seconds and stands on no other."""
     catalog = load_catalog()
     result = fit_memory(
-        read_measured().training, catalog.with_tables([calibration_table(documented_constants(""))]), ""
+        shipped_measured().training, catalog.with_tables([calibration_table(documented_constants(""))]), ""
     )
     table = catalog.tables["calibration"]
     names = ("family", "generation", "precision", "software", "constant")

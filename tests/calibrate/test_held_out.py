@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from made_up_runs import errors_of, measured, runs, shipped, with_constants
 from published_samples import edited
 from published_samples import one as row_of
+from shipped import shipped_kernels
 
 from xlperf.base import resources
 from xlperf.base.errors import InputError
-from xlperf.base.resources import workbook
 from xlperf.calibrate.accuracy import (
     MARKERS,
     KernelError,
@@ -45,7 +45,6 @@ from xlperf.cli.app import cli
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.measurements.comparison import STEP_TIME, TIME_PER_TOKEN
 from xlperf.measurements.inference import inference_plans
-from xlperf.measurements.kernels import read_kernels
 from xlperf.measurements.published import PublishedPlans
 from xlperf.measurements.rules import prefill_utilization
 
@@ -288,7 +287,7 @@ def test_constants_of_training_stacks_are_read_back_as_they_were_fitted() -> Non
 
 @cache
 def kernels() -> list[KernelError]:
-    return kernel_errors(read_kernels(workbook("validation.xlsx")), shipped())
+    return kernel_errors(shipped_kernels(), shipped())
 
 
 def test_kernels_held_back_are_within_what_is_asked_for() -> None:

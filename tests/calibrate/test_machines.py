@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from fit_samples import differing, with_other_last_digits
 from published_samples import rows_of_fit_set
+from shipped import shipped_measured
 
 from xlperf.calibrate.bands import POOLING, bands_of_machines, by_line
-from xlperf.calibrate.fit import Measured, documented_constants, read_measured
+from xlperf.calibrate.fit import Measured, documented_constants
 from xlperf.calibrate.fit_machine_kernels import fit_machine_kernels
 from xlperf.calibrate.fit_machines import SOURCE, _halves, _of_kernels, fit_machines
 from xlperf.calibrate.fit_unmeasured import and_constants
@@ -36,7 +37,7 @@ def catalog() -> Catalog:
 
 @cache
 def measured() -> Measured:
-    return read_measured()
+    return shipped_measured()
 
 
 @cache

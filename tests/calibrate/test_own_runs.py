@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Outcome, csv_rows
+from shipped import shipped_measured
 
 from xlperf.addin.worker import Session
 from xlperf.base.errors import InputError
 from xlperf.calibrate.bands import bands_left_out
 from xlperf.calibrate.cross_validation import cross_validated
-from xlperf.calibrate.fit import read_measured
 from xlperf.calibrate.own_runs import effects, gains, own_runs
 from xlperf.calibrate.published_errors import plans_to_fit
 from xlperf.catalog.catalog import Catalog, load_catalog
@@ -22,6 +22,8 @@ from xlperf.catalog.read import read_plans
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 from xlperf.engine.own_runs import REACH, SHARED, plan_distances, shrunk_residual
+from xlperf.workbook import build
+from xlperf.workbook.build import workbook_package
 
 Command = Callable[..., Outcome]
 HEADER = "name,model,accelerator,num accelerators,tensor parallel,global batch size,measured step time (s)\n"
@@ -106,7 +108,7 @@ def test_laws_of_the_shrinkage() -> None:
 @pytest.mark.slow
 def test_one_row_of_each_configuration_helps_its_others(kind: str, group: str, least: int) -> None:
     """With models left out of the fit (the command shows all groups): the tail draws in, the middle stays."""
-    published, catalog = getattr(read_measured(), kind), load_catalog()
+    published, catalog = getattr(shipped_measured(), kind), load_catalog()
     rows = published.take([row for row, name in enumerate(published.text["group"]) if name == group])
     errors = bands_left_out(cross_validated(rows, catalog).errors)
     result = gains(errors, plans_to_fit(rows, catalog).plans)[0]
@@ -114,7 +116,9 @@ def test_one_row_of_each_configuration_helps_its_others(kind: str, group: str, l
     assert result.after[0] < result.before[0] + 0.005 and result.after[1] < 1.02 * result.before[1]
 
 
-def test_the_command(command: Command, tmp_path: Path) -> None:
+def test_the_command(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # the front sheets of a workbook take a minute to answer: it is written with formulas alone
+    monkeypatch.setattr(build, "workbook_package", lambda tables, _values: workbook_package(tables, False))
     training(tmp_path, "a,Llama3-70B,H100-SXM-80GB,64,8,128,9.2")
     path, book = tmp_path / "runs.csv", tmp_path / "mine.xlsx"
     shown = command("calibrate", "--mine", path)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from places import ACCURACY_PAGE
+from shipped import shipped_published
 
-from xlperf.base.resources import workbook
 from xlperf.calibrate.pairs import (
     ENGINES,
     POOLS,
@@ -27,7 +27,7 @@ from xlperf.calibrate.pairs import (
 )
 from xlperf.catalog.catalog import Catalog
 from xlperf.cli import run
-from xlperf.measurements.published import Published, read_published
+from xlperf.measurements.published import Published
 
 _RUN = Run(
     "a", "lab_2025", "vllm", False, ("shape", "h100", "fp8"), ("8", "1", "1", "0"), 8.0, 64.0, 1000.0, 500.0,
@@ -93,7 +93,7 @@ def test_each_publisher_counts_once() -> None:
 @pytest.fixture(scope="module")
 def published(catalog: Catalog) -> list[Published]:
     """All published runs, and those that were collected for pairs."""
-    return [*read_published(workbook("validation.xlsx")), collected_pairs()]
+    return [*shipped_published(), collected_pairs()]
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
+from shipped import shipped_published
 
 from xlperf.base import resources
-from xlperf.base.resources import workbook
 from xlperf.calibrate.fit import read_measured
 from xlperf.calibrate.published_errors import (
     OTHER_MACHINES,
@@ -24,7 +24,7 @@ from xlperf.calibrate.validate import records_of
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine.trust import layers_of, model_traits
 from xlperf.measurements.comparison import MEMORY, Record
-from xlperf.measurements.published import Published, read_published
+from xlperf.measurements.published import Published
 
 FIRST, SECOND, THIRD, FOURTH, FIFTH = "546f768f", "6a360860", "8d98cb2d", "f6a9927b", "549ae459"
 """Trees that predicted the readings before anything was changed."""
@@ -57,7 +57,7 @@ state, where these change it; training rows had no such column then."""
 
 @pytest.fixture(scope="module")
 def published() -> list[Published]:
-    return read_published(workbook("validation.xlsx"))
+    return shipped_published()
 
 
 def unseen_of(rows: Published) -> Published:

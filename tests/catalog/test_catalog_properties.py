@@ -11,6 +11,7 @@ import pytest
 from conftest import show
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from work import examples
 from workbook_samples import sheets, write
 
 from xlperf.base.errors import InputError
@@ -77,7 +78,7 @@ def test_a_unit_of_another_dimension_is_refused(data: st.DataObject) -> None:
 
 
 @given(st.lists(HEADERS, max_size=6), st.lists(st.lists(CELLS, max_size=7), max_size=4), st.sampled_from(PLAN_TABLES))
-@settings(max_examples=100)
+@settings(max_examples=examples(50))
 def test_any_cells_give_a_table_or_faults_with_places(header: list[Any], rows: list[list[Any]], kind: str) -> None:
     table, faults = parse_rows(kind, header, rows, lambda row, position: f"<{row},{position}>")
     for name, values in table.columns.items():
@@ -149,7 +150,7 @@ def test_what_is_written_is_read_and_shown(rows: list[tuple[str, int, Any]], tmp
 @given(st.binary(max_size=200))
 @example(b"PK\x05\x06" + bytes(18))
 @example(b'model,accelerator,num_accelerators\n"a')
-@settings(max_examples=150)
+@settings(max_examples=examples(60))
 def test_any_bytes_are_refused_in_whole_lines(content: bytes) -> None:
     path = Path(_folder / "plans.csv"), Path(_folder / "plans.xlsx")
     for one in path:
@@ -162,7 +163,7 @@ def test_any_bytes_are_refused_in_whole_lines(content: bytes) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(40))
 def test_a_workbook_with_flipped_bytes_is_read_or_refused(data: st.DataObject) -> None:
     path = _folder / "flipped.xlsx"
     content = bytearray(_intact())

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Outcome
 
 MIB = 2**20
 TYPES = (
@@ -177,11 +178,11 @@ def test_many_cells_that_do_not_pack_are_refused_too(tmp_path: Path) -> None:
     assert seconds < 5.0 and size < 300.0, f"{seconds:.2f} s, {size:.0f} MiB"
 
 
-@pytest.mark.parametrize("reference", ["A1:XFD1048576", "A1:XFD20001", ""])
+@pytest.mark.parametrize("reference", ["A1:XFD1048576", "A1:XFD5001", ""])
 def test_a_table_over_the_whole_sheet_costs_what_its_cells_do(reference: str, tmp_path: Path) -> None:
-    path = workbook(tmp_path / "plans.xlsx", plans(20_000), reference)
+    path = workbook(tmp_path / "plans.xlsx", plans(5_000), reference)
     code, said, seconds, size = measured("evaluate", path, "-o", tmp_path / "out.csv")
-    assert (code, said) == (0, f"{tmp_path}/out.csv: 20,000 training plans\n")
+    assert (code, said) == (0, f"{tmp_path}/out.csv: 5,000 training plans\n")
     assert size < 300.0 and seconds < 10.0, f"{seconds:.2f} s, {size:.0f} MiB"
 
 
@@ -230,7 +231,7 @@ def test_rows_beyond_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest.M
 def test_a_list_of_parts_without_end_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bad.xlsx"
     with zipfile.ZipFile(path, "w") as package:
-        for number in range(60_000):
+        for number in range(12_000):
             package.writestr(zipfile.ZipInfo(f"p{number}"), b"")
     code, said, seconds, size = measured("evaluate", path)
     assert (code, said) == (2, "bad.xlsx: holds more than 10,000 parts; xlperf does not open it\n")
@@ -335,7 +336,9 @@ def test_a_footer_without_end_is_refused(pa: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["list", "map", "struct", "binary", "dictionary of lists"])
-def test_columns_that_hold_no_single_values_are_refused(kind: str, pa: Any, tmp_path: Path) -> None:
+def test_columns_that_hold_no_single_values_are_refused(
+    kind: str, pa: Any, tmp_path: Path, command: Callable[..., Outcome]
+) -> None:
     odd = {
         "list": pa.array([[1.0], None]),
         "map": pa.array([[("a", 1)], []], type=pa.map_(pa.string(), pa.int64())),
@@ -345,6 +348,7 @@ def test_columns_that_hold_no_single_values_are_refused(kind: str, pa: Any, tmp_
     }[kind]
     plain = {"model": ["a", "b"], "accelerator": ["a", "b"], "num accelerators": [1, 2]}
     pa.parquet.write_table(pa.table({**plain, "tensor parallel": odd}), tmp_path / "odd.parquet")
-    code, said, _, _ = measured("evaluate", tmp_path / "odd.parquet")
-    assert code == 2 and said.startswith("odd.parquet [column tensor parallel]: holds ") and said.count("\n") == 1
-    assert "a cell of a plan is one value" in said
+    done = command("evaluate", tmp_path / "odd.parquet")
+    assert done.code == 2 and done.err.count("\n") == 1
+    assert done.err.startswith("odd.parquet [column tensor parallel]: holds ")
+    assert "a cell of a plan is one value" in done.err

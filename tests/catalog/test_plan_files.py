@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from work import calls
 
 from xlperf.addin.cells import read_block, read_plans_of
 from xlperf.base.errors import InputError
@@ -136,20 +136,22 @@ def test_kind_of_a_header() -> None:
         table_kind(["colour", "size"])
 
 
-def test_a_hundred_thousand_plans_of_csv(tmp_path: Path) -> None:
+NUM_PLANS = 20_000
+
+
+def test_twenty_thousand_plans_of_csv_take_few_calls_each(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     header = "name,model,accelerator,num_accelerators,tensor_parallel,pipeline_parallel,global_batch_size,precision"
-    counts = random.integers(1, 2000, (100_000, 4)).tolist()
+    counts = random.integers(1, 2000, (NUM_PLANS, 4)).tolist()
     path = tmp_path / "plans.csv"
     path.write_text(
         "\n".join([header, *(f"plan {row},gpt-3,A100,{a},{b},{c},{d},bf16" for row, (a, b, c, d) in enumerate(counts))])
     )
-    start = time.process_time()
-    (plans,) = read_plans(path)
-    assert time.process_time() - start < 3.0
-    assert len(plans) == 100_000
+    count, (plans,) = calls(lambda: read_plans(path))
+    assert count < 80 * NUM_PLANS  # 35 to 45: columns are read whole
+    assert len(plans) == NUM_PLANS
     assert plans["global_batch_size"].tolist() == [float(row[3]) for row in counts]
-    assert plans["name"][99_999] == "plan 99999"
+    assert plans["name"][NUM_PLANS - 1] == f"plan {NUM_PLANS - 1}"
 
 
 def _same(one: Table, other: Table) -> None:

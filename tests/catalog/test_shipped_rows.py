@@ -9,15 +9,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from places import DATA, ROOT
+from shipped import shipped_parts, shipped_tables
 
-from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema, unit_of
 from xlperf.engine import evaluate
 from xlperf.measurements.published import read_published
 from xlperf.measurements.training import training_plans
-from xlperf.workbook.build import read_tables
-from xlperf.workbook.validation import read_parts
 
 NOT_A_SOURCE = re.compile(
     r"\bid \d{6,}|\bby the tool\b|\bstored(?: page|,)|\braw page\b"
@@ -44,10 +42,10 @@ def test_what_a_source_is(text: str, result: bool) -> None:
 
 def _sources() -> Iterator[tuple[str, str]]:
     """Every source that is shipped, with its place."""
-    for kind, table in read_tables(workbook()).items():
+    for kind, table in shipped_tables().items():
         if "source" in table.schema.by_name:
             yield from ((f"xlperf.xlsx {kind} {row}", text) for row, text in enumerate(table.text("source").tolist()))
-    for sheet, cells in read_parts(workbook("validation.xlsx")).items():
+    for sheet, cells in shipped_parts().items():
         if "source" in cells[0]:
             at = cells[0].index("source")
             yield from ((f"validation.xlsx {sheet} {row}", str(line[at] or "")) for row, line in enumerate(cells[1:]))
@@ -72,7 +70,7 @@ def test_a_shipped_run_of_the_papers_has_the_time_that_validate_gives_it(catalog
     published = training_plans(training, catalog)
     papers = [row for row in range(len(published.plans)) if training.text["group"][published.index[row]] == "papers"]
     assert len(papers) == 11
-    shipped = read_tables(workbook())["training"]
+    shipped = shipped_tables()["training"]
 
     def key(table: object, row: int) -> tuple[object, ...]:
         return tuple(table[name][row] for name in ("model", "num_accelerators", "recompute"))
@@ -106,7 +104,7 @@ FREE = re.compile(
 @pytest.mark.parametrize("kind", SHEETS)
 def test_a_usual_value_in_a_unit_a_thousand_times_smaller_is_refused(kind: str) -> None:
     """MHz under GHz, ns under us, um under mm: a thousand times the median that is shipped is above the ceiling."""
-    table, open_ended = read_tables(workbook())[kind], []
+    table, open_ended = shipped_tables()[kind], []
     for column in table_schema(kind).columns:
         if column.kind == "number" and column.unit not in ("", "-") and column.name in table:
             values = table.number(column.name) / unit_of(column).factor

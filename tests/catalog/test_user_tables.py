@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from conftest import Outcome, csv_rows
-from workbook_samples import refused, sheets, write
+from workbook_samples import edited, refused, sheets, write
 
 import xlperf
 from xlperf.addin.worker import Session
@@ -43,17 +43,6 @@ def made(path: Path, rows: Sequence[Sequence[object]], sheet: str = "inference")
     for row in rows:
         book.worksheets[0].append(list(row))
     book.save(path)
-    return path
-
-
-def edited(path: Path, part: str, edit: Callable[[str], str]) -> Path:
-    """A package with one of its parts changed."""
-    with zipfile.ZipFile(path) as package:
-        parts = {name: package.read(name) for name in package.namelist()}
-    parts[part] = edit(parts[part].decode()).encode()
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as package:
-        for name, content in parts.items():
-            package.writestr(name, content)
     return path
 
 

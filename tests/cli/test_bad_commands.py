@@ -113,12 +113,17 @@ def test_a_renamed_sheet_is_named_wherever_it_is_left_out(
     old: str, new: str, said: bool, tmp_path: Path, command: Command
 ) -> None:
     path = tmp_path / "study.xlsx"
-    book = openpyxl.load_workbook(workbook())
+    plan = {"name": "a", "model": "Llama3-8B", "accelerator": "H100-SXM-80GB", "num accelerators": 8}
+    served = {**plan, "prompt length": 1000, "output length": 100}
+    content = {"accelerators": sheets()["accelerators"]}
+    content["accelerators"][1][0] = plan["accelerator"]
+    content |= {kind: [list(row), list(row.values())] for kind, row in (("training", plan), ("inference", served))}
+    book = openpyxl.load_workbook(write(path, {"start": [["notes"], ["of mine"]], **content}))
     book[old].title = new
     book.save(path)
     line = f"study.xlsx [{new}]: the sheet is not read; if {old} is meant, give it that name\n"
     found = command("evaluate", path, "--sheet", "inference", "-o", tmp_path / "out.csv")
-    written = f"{tmp_path / 'out.csv'}: 54 inference plans\n"
+    written = f"{tmp_path / 'out.csv'}: 1 inference plan\n"
     assert (found.code, found.out, found.err) == (0, "", (f"note: {line}" if said else "") + written)
     assert (line.replace("the sheet", "doubtful: the sheet").strip() in command("check", path).out) is said
 

@@ -11,16 +11,15 @@ import openpyxl
 import pytest
 from conftest import Outcome, csv_rows
 from cost_samples import COST_ROWS, DESIGN, NODE
-from device_samples import without_technology
+from shipped import few_rows
 
-from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.check import check
 from xlperf.catalog.read import read_designs
 from xlperf.catalog.schema import COST_TABLES, results_of, table_schema, unit_of
 from xlperf.engine import evaluate_designs, evaluate_servers
 from xlperf.workbook.build import build, read_tables, workbook_package
-from xlperf.workbook.data_sheets import sheet_columns
+from xlperf.workbook.data_sheets import sheet_columns, table_of
 
 Command = Callable[..., Outcome]
 HEADER = "chiplet,package,node,num dies,module area (mm2),link area share,volume"
@@ -32,7 +31,7 @@ NO_PLANS: dict[str, list[Any]] = {"training": [], "inference": []}
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workbook with the four sheets of cost."""
     path = tmp_path_factory.mktemp("study") / "study.xlsx"
-    path.write_bytes(workbook_package({**without_technology(read_tables(workbook())), **NO_PLANS, **COST_ROWS}))
+    path.write_bytes(workbook_package({**few_rows(), **NO_PLANS, **COST_ROWS}))
     return path
 
 
@@ -62,7 +61,7 @@ def test_designs_to_csv(command: Command, study: Path, tmp_path: Path) -> None:
 def test_cases_and_placed_dies_change_the_cost(command: Command, study: Path, tmp_path: Path) -> None:
     rows = [{**NODE, "wafer_price_low": 10_000, "defect_density_high": 0.3}]
     other = tmp_path / "other.xlsx"
-    other.write_bytes(workbook_package({**read_tables(study), "process_nodes": rows}))
+    other.write_bytes(workbook_package({**read_tables(study), "process_nodes": rows}, values=False))
     designs = _write(tmp_path / "designs.csv", GOOD)
 
     def module(*options: str) -> float:
@@ -134,7 +133,6 @@ def test_bad_cells_are_one_line_each(command: Command, study: Path, tmp_path: Pa
 )
 def test_bad_rows_of_sheets(kind: str, column: str, value: object, words: str) -> None:
     from xlperf.base.errors import InputError
-    from xlperf.workbook.data_sheets import table_of
 
     rows = {name: [{**own[0], **({column: value} if name == kind else {})}] for name, own in COST_ROWS.items()}
     with pytest.raises(InputError) as raised:
@@ -176,17 +174,11 @@ def test_a_workbook_with_cost_sheets_is_built_from_its_rows(study: Path, tmp_pat
 
 def test_older_workbooks_without_these_sheets_still_load(tmp_path: Path, study: Path) -> None:
     path = tmp_path / "older.xlsx"
-    own = {
-        kind: table for kind, table in without_technology(read_tables(workbook())).items() if kind not in COST_TABLES
-    }
+    own = {kind: table for kind, table in few_rows().items() if kind not in COST_TABLES}
     path.write_bytes(workbook_package(own, values=False))
-    catalog = load_catalog(path)
-    assert set(COST_TABLES) <= set(catalog.tables)
+    assert set(COST_TABLES) <= set(load_catalog(path).tables)
     findings = check(study)
     assert findings.counts["chiplets"] == 1
-    edited = load_catalog(study).with_tables([])
-    assert edited.fingerprint == load_catalog(study).fingerprint
-    changed = {**COST_ROWS, "chiplets": [{**DESIGN, "module_area": 401}]}
-    other = tmp_path / "changed.xlsx"
-    other.write_bytes(workbook_package({**without_technology(read_tables(workbook())), **changed}, values=False))
-    assert load_catalog(other).fingerprint != edited.fingerprint
+    catalog = load_catalog(study)
+    edited = catalog.with_tables([table_of("chiplets", [{**DESIGN, "module_area": 401}])])
+    assert catalog.with_tables([]).fingerprint == catalog.fingerprint != edited.fingerprint

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 from conftest import Outcome, csv_rows
 from cost_samples import COST_ROWS, DESIGN, NODE, PACKAGE, SERVER
-from device_samples import without_technology
+from shipped import few_rows
 
 from xlperf.base.errors import InputError
-from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.table import uncertain_columns
 from xlperf.engine import evaluate_designs, evaluate_servers
 from xlperf.explore.worth import cost_sensitivity
-from xlperf.workbook.build import read_tables, workbook_package
+from xlperf.workbook.build import workbook_package
 from xlperf.workbook.data_sheets import table_of
 
 Command = Callable[..., Outcome]
@@ -88,9 +87,7 @@ def test_an_unknown_result_is_told(catalog: Catalog) -> None:
 def test_tornado_command(command: Command, tmp_path: Path) -> None:
     study = tmp_path / "study.xlsx"
     own = {"process_nodes": NODES, "packages": PACKAGES, "chiplets": DESIGNS, "servers": SERVERS}
-    study.write_bytes(
-        workbook_package({**without_technology(read_tables(workbook())), **COST_ROWS, **own}, values=False)
-    )
+    study.write_bytes(workbook_package({**few_rows(), **COST_ROWS, **own}, values=False))
     done = command("cost", study, "--tornado", "unit cost")
     assert done.code == 0, done.err
     rows = csv_rows(done.out)

@@ -136,7 +136,7 @@ def test_a_workbook_of_an_answer_opens_on_it_with_a_chart(kind: str, command: Co
 SERVED = ("serve", "--model", "Llama3-8B", "--accelerator", "H100", "--users", "400", "--speed-per-user", "30")
 
 
-@pytest.mark.parametrize("way", ["1", "2", "6"])
+@pytest.mark.parametrize("way", ["1", "6"])
 def test_the_plan_of_a_way_is_a_row_that_evaluate_takes(way: str, command: Command, tmp_path: Path) -> None:
     """One pool and two: what evaluate makes of the plan is what the answer says of a copy."""
     (answer,) = json.loads(command(*SERVED, "--way", way, "--json").out)

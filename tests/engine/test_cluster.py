@@ -74,7 +74,7 @@ def test_a_sweep_on_a_cluster_whose_worker_is_killed(tmp_path: Path, cluster: Cl
     _wait(lambda: running.poll() is not None or (parts.is_dir() and len(list(parts.glob("0*"))) >= 1))
     assert running.poll() is None, running.communicate()
     os.kill(cluster.workers[0].pid, signal.SIGKILL)
-    _, said = running.communicate(timeout=200)
+    _, said = running.communicate(timeout=1100)
     assert running.returncode == 0, said
     assert together.read_bytes() == alone.read_bytes()
     assert alone.read_text().count("\n") == 160_001

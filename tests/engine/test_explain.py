@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from work import examples
 
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
@@ -36,7 +37,7 @@ def assert_sound(operators: Table) -> None:
     assert (exposed[operators.text("phase") != "waiting"] >= 0.0).all()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(20))
 @given(
     st.sampled_from(["Meta-Llama-3.1-8B", "Mixtral-8x7B", "GPT3-13B", "DeepSeek-V3", "Gemma-3-27B"]),
     st.fixed_dictionaries(
@@ -97,7 +98,7 @@ def test_calls_of_collectives_are_those_that_a_step_waits_for(
         assert total[sent].sum() == pytest.approx(step[f"time_{result}_parallel"][0], rel=1e-9), word
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(20))
 @given(
     st.sampled_from(["Meta-Llama-3.1-8B", "Mixtral-8x7B", "DeepSeek-V3", "Qwen3-30B-A3B"]),
     st.sampled_from(["static", "continuous", "disaggregated"]),

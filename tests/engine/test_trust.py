@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shipped import shipped_measured
 
 from xlperf.calibrate.accuracy import measured_csv
-from xlperf.calibrate.fit import read_measured
 from xlperf.calibrate.own_runs import own_runs
 from xlperf.catalog.calibration import is_release, same_kernels
 from xlperf.catalog.catalog import Catalog, load_catalog
@@ -336,7 +336,7 @@ def test_without_results_the_badge_goes_by_model_and_accelerator() -> None:
 
 def test_the_table_of_measured_runs_is_that_of_the_published_rows() -> None:
     """Models, accelerators, numbers of rows, and in what which software was measured; errors move with every fit."""
-    measured = read_measured()
+    measured = shipped_measured()
     made = measured_csv((measured.training, measured.inference), shipped(), []).splitlines()
     shown = {
         (

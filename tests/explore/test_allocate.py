@@ -13,12 +13,10 @@ import pytest
 from device_samples import catalog, technology_tables, training
 
 from xlperf.base.errors import InputError
-from xlperf.base.resources import workbook
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.allocate import OBJECTIVES, optimal_allocation, plan_grid
-from xlperf.workbook.build import read_tables, write_workbook
 
 DERIVED = "3 nm HBM4 (derived)"
 
@@ -119,14 +117,13 @@ def test_without_scipy_one_line_says_what_to_install(monkeypatch: pytest.MonkeyP
 
 
 def test_command(tmp_path: Path, command: Callable[..., Any]) -> None:
-    study, plans, out = (tmp_path / name for name in ("study.xlsx", "plans.csv", "out.xlsx"))
-    write_workbook(study, {**read_tables(workbook()), **technology_tables()}, values=False)
+    plans, out = (tmp_path / name for name in ("plans.csv", "out.xlsx"))
     header = "name,model,accelerator,num_accelerators,prompt_length,output_length,batch_size"
     plans.write_text(
         f"{header}\none,Meta-Llama-3.1-70B,{DERIVED},8,512,64,8\ntwo,Meta-Llama-3.1-70B,B200-SXM-180GB,8,512,64,8\n",
         encoding="utf-8",
     )
-    options = ("--catalog", study, "--generations", "1")
+    options = ("--generations", "1")
     done = command("search", "--shares", plans, "--objective", "ttft", *options, "-o", out)
     assert done.code == 0
     assert done.out.startswith("ttft (ms): ") and "best plan: tensor parallel" in done.out
@@ -156,9 +153,8 @@ def test_the_grid_leaves_out_what_belongs_to_one_split() -> None:
     assert both.any()
 
 
-NODES = (("12 nm", "HBM2", "NVLink 3"), ("10 nm", "HBM2e", "NVLink 3"), ("7 nm", "HBM2e", "NVLink 4"),
-         ("5 nm", "HBM3", "NVLink 4"), ("3 nm", "HBM4", "NVLink 5"), ("2 nm", "HBM4e", "NVLink 6"),
-         ("1.4 nm", "HBM4e", "NVLink 6"), ("1 nm", "HBM4e", "NVLink 6"))  # fmt: skip
+NODES = (("12 nm", "HBM2", "NVLink 3"), ("7 nm", "HBM2e", "NVLink 4"), ("3 nm", "HBM4", "NVLink 5"),
+         ("1.4 nm", "HBM4e", "NVLink 6"))  # fmt: skip
 
 
 def test_the_best_shares_lie_inside_on_most_nodes() -> None:
@@ -182,4 +178,4 @@ def test_the_best_shares_lie_inside_on_most_nodes() -> None:
         ends = {"compute_share": (0.1, 0.9), "cache_share": (0.02, 0.95), "memory_shoreline_share": (0.05, 0.95)}
         result = {name: float(best.device.number(name)[0]) for name in ends}
         inside += all(low + 0.01 < result[name] < high - 0.01 for name, (low, high) in ends.items())
-    assert inside >= 6
+    assert inside >= 3

@@ -14,6 +14,7 @@ import openpyxl
 import pytest
 import run_logs
 from conftest import Outcome, csv_rows
+from shipped import shipped_published
 
 from xlperf.addin.worker import Session
 from xlperf.base.errors import InputError
@@ -29,7 +30,7 @@ from xlperf.explore.diagnose import BANDED, Diagnosis, Measured, diagnose, read_
 from xlperf.explore.objectives import objective_of
 from xlperf.interop.logs import read_log, read_profile
 from xlperf.measurements.comparison import RATES, STEP_TIME, compare, predicted
-from xlperf.measurements.published import PublishedPlans, read_published
+from xlperf.measurements.published import PublishedPlans
 
 Command = Callable[..., Outcome]
 NAME = "Llama-3 70B, 64 H100, bf16"
@@ -242,7 +243,7 @@ def published_pairs() -> list[tuple[PublishedPlans, int, int, str, dict[int, dic
     pairs, seen = [], set()
     follows = {"quantized_copies", "wide_layers", "activation_storage", "pipeline_schedule", "name"}
     own = ("recompute", "sequence_parallel", "virtual_pipeline", "precision")
-    for published in read_published(workbook("validation.xlsx")):
+    for published in shipped_published():
         if published.kind != "training":
             continue
         plans = plans_of(published, load_catalog())

@@ -205,6 +205,12 @@ SMALL = {"model": "Meta-Llama-3.1-8B", "accelerator": "H100-SXM-80GB", "users": 
          "output_length": 200.0, "speed_per_user": 30.0, "ttft_target": 1000.0}  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def free(catalog: Catalog) -> list[Any]:
+    """Ways of the small demand, every engine among them."""
+    return list(serving_ways(form_of(SMALL), catalog))
+
+
 def test_ways_are_engines_with_one_pool_and_two_and_each_is_an_answer(catalog: Catalog) -> None:
     plans, answers = ways_of(form_of(SMALL), catalog)
     pairs = set(zip(plans["software"].tolist(), plans["mode"].tolist(), strict=True))
@@ -223,8 +229,7 @@ def test_ways_are_engines_with_one_pool_and_two_and_each_is_an_answer(catalog: C
 
 
 @pytest.mark.parametrize("software", ["vllm", "sglang", "TensorRT-LLM"])
-def test_an_engine_that_the_form_names_is_the_only_one(catalog: Catalog, software: str) -> None:
-    free = serving_ways(form_of(SMALL), catalog)
+def test_an_engine_that_the_form_names_is_the_only_one(catalog: Catalog, free: list[Any], software: str) -> None:
     own = serving_ways(form_of(SMALL | {"software": software}), catalog)
     assert {way.plan["software"][0] for way in own} == {software.casefold()}
     assert own[0].accelerators >= free[0].accelerators

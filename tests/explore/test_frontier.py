@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from work import calls
 
 from xlperf.addin.cells import CellError
 from xlperf.addin.worker import Session
@@ -171,14 +171,10 @@ def test_a_load_of_the_grid_takes_the_place_of_the_plan_s(catalog: Catalog) -> N
 def test_two_thousand_points_of_a_model_of_70_billion(catalog: Catalog) -> None:
     grid_ = {**values(tensor_parallel=[1, 2, 4, 8], precision=["bf16", "fp8"], mode=["continuous", "disaggregated"])}
     table = plans({"num accelerators": 16})
-    spent = []
-    for _ in range(4):
-        start = time.process_time()
-        result = frontier(table, catalog, grid_, 240)
-        spent.append(time.process_time() - start)
+    count, result = calls(lambda: frontier(table, catalog, grid_, 240))
     assert len(points(table, catalog, grid_, 240).plans) > 1500
     assert len(result.plans) > 40
-    assert min(spent) < 1.0  # 0.2 s on a quiet core; the benchmark holds it to 0.3
+    assert count < 500_000  # 70,000: points are evaluated together
 
 
 def test_training_plans_have_no_frontier(catalog: Catalog) -> None:

@@ -67,9 +67,10 @@ def test_plans_within_their_bands_cannot_be_told_apart(result: Search, catalog: 
     assert ("told apart" in chosen.words) == (beats[1] > 0.2), beats[1]
 
 
-def test_processes_draw_the_same(result: Search, catalog: Catalog) -> None:
+def test_processes_draw_the_same(result: Search, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xlperf.explore.uncertainty.BLOCK", 2048)  # a dozen of blocks
     varied = read_variation("training", [("networks.link bandwidth", ["x0.5..x1"])], "").varied
-    one, two = (robust(result, catalog, "regret", varied, 4_000, processes=count) for count in (1, 2))
+    one, two = (robust(result, catalog, "regret", varied, 400, processes=count) for count in (1, 2))
     assert one.words == two.words
     for (_, values), (_, others) in zip(one.columns, two.columns, strict=True):
         assert values.tolist() == others.tolist()

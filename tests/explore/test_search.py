@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -13,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import DATA
 from search_plans import SERVE, TRAIN, plan
+from work import calls
 
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
@@ -192,16 +192,15 @@ def test_number_of_accelerators_is_chosen_by_throughput_of_each(catalog: Catalog
     assert result.num_legal == result.num_tried
 
 
-def test_a_hundred_thousand_plans_take_seconds(catalog: Catalog) -> None:
+def test_a_hundred_thousand_plans_take_few_calls_each(catalog: Catalog) -> None:
     base = {**TRAIN, "model": "Meta-Llama-3.1-70B", "num accelerators": 64, "global batch size": 1536}
     base["software"] = "in-house"  # without rules of its own
     names = ("tensor parallel", "context parallel", "pipeline parallel", "virtual pipeline", "micro batch size")
     asked = plan(base, *names, "recompute", "sequence parallel", "zero stage", "pipeline schedule")
-    start = time.process_time()
-    result = search(asked, catalog)
+    count, result = calls(lambda: search(asked, catalog))
     assert result.num_tried >= result.num_legal > 100_000
     assert "virtual pipeline: chunks of equal size, and all that are legal for the best 256 plans" in result.words
-    assert time.process_time() - start < 20.0  # two to three on a quiet core
+    assert count < 10 * result.num_tried  # about one: plans are evaluated in blocks
     assert_as_evaluated(result, catalog)
 
 

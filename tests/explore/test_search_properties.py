@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from itertools import product
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from work import examples
 
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
@@ -50,7 +50,7 @@ INFERENCE: dict[str, list[Any]] = {
     "expert_dispatch": ["ranks", "nodes"],
     "two_batch_overlap": ["yes", "no"],
 }
-NUMBER = int(os.environ.get("XLPERF_LAWS", "30"))
+NUMBER = examples(12)
 """Random spaces of each law; more: ``XLPERF_LAWS=500``."""
 POOLED = {
     **INFERENCE,

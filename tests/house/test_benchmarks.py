@@ -19,7 +19,8 @@ FOLDER = TESTS / "benchmarks"
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
     nothing = tmp_path_factory.mktemp("nothing")
-    options = ("--engine-only", "--plans", "200", "--repeats", "1", "--calculon", str(nothing))
+    few = ("--plans", "200", "--single", "5", "--designs", "10000", "--repeats", "1")
+    options = ("--engine-only", *few, "--calculon", str(nothing))
     done = subprocess.run(
         [sys.executable, str(FOLDER), *options], capture_output=True, text=True, timeout=1100, check=False, cwd=nothing
     )

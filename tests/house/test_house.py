@@ -83,8 +83,8 @@ def test_ruff_would_format_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_types_are_strict(tmp_path: Path) -> None:
-    _passes(sys.executable, "-m", "mypy", "--strict", "--cache-dir", tmp_path, "-p", "xlperf")
+def test_types_are_strict() -> None:
+    _passes(sys.executable, "-m", "mypy", "--strict", "--cache-dir", os.devnull, "-p", "xlperf")
 
 
 def test_rooms_import_downwards_only() -> None:
@@ -126,11 +126,6 @@ def _code_lines(path: Path) -> int:
 
 LONG_MODULES = {"xlperf/explore/fleets.py": 469, "xlperf/studies/cost.py": 417, "xlperf/workbook/charts.py": 420}
 """Lines of code of modules that are longer than the limit: lower an entry when its module shrinks, add none."""
-LONG_TESTS = {
-    "tests/catalog/test_user_tables.py": 508,
-    "tests/interop/test_config_stacks.py": 502,
-    "tests/addin/test_functions.py": 504,
-}
 
 
 def test_modules_stay_short() -> None:
@@ -146,7 +141,7 @@ def test_modules_stay_short() -> None:
 
 def test_test_modules_stay_short() -> None:
     sizes = {_name(path): len(path.read_text(encoding="utf-8").splitlines()) for path in TESTS.rglob("*.py")}
-    assert not {name: size for name, size in sizes.items() if size > LONG_TESTS.get(name, 500)}
+    assert not {name: size for name, size in sizes.items() if size > 500}
 
 
 def test_functions_stay_short_and_long_calls_name_their_arguments() -> None:
@@ -264,15 +259,17 @@ def test_factors_of_units_stand_in_one_place() -> None:
     assert not places
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])
-def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+def test_help_imports_nothing_heavy() -> None:
+    """Of no command: one process shows the help of all, and names what is imported after each."""
+    asked = [[], ["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)]
     code = (
-        "import sys, json; from xlperf.cli import run; code = run(json.loads(sys.argv[1]));"
-        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr); sys.exit(code)"
+        "import sys, json; from xlperf.cli import run\n"
+        "for line in json.loads(sys.argv[1]):\n"
+        "    code = run(line)\n"
+        f"    print(line, code, [name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)\n"
     )
-    done = _run(sys.executable, "-c", code, json.dumps(arguments))
-    assert done.stderr.splitlines()[-1] == "[]", done.stderr
-    assert done.returncode == 0
+    done = _run(sys.executable, "-c", code, json.dumps(asked))
+    assert done.stderr.splitlines() == [f"{line} 0 []" for line in asked]
 
 
 def test_import_of_the_package_imports_nothing_heavy() -> None:
@@ -285,16 +282,16 @@ def _readme() -> str:
 
 
 def _commands() -> list[str]:
-    """Lines of the first three code blocks of the README: the report, the tests, the slow tests."""
-    return [block.strip() for block in re.findall(r"^```\w*\n(.*?)^```", _readme(), re.DOTALL | re.MULTILINE)][:3]
+    """Lines of the first two code blocks of the README: the report, the tests."""
+    return [block.strip() for block in re.findall(r"^```\w*\n(.*?)^```", _readme(), re.DOTALL | re.MULTILINE)][:2]
 
 
 def test_continuous_integration_runs_the_readme() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    main, tests, slow = _commands()
-    assert "\n" not in main + tests + slow
-    assert script.splitlines()[-2:] == [tests, slow]
-    assert slow == f"{tests.rpartition(' && ')[2]} -m slow"
+    main, tests = _commands()
+    assert "\n" not in main + tests
+    assert script.splitlines()[-1] == tests
+    assert tests.endswith(' -m ""'), "the slow tests too"
     assert "set -euo pipefail" in script
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
     assert "xlperf report" in main

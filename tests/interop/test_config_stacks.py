@@ -10,18 +10,13 @@ from conftest import Outcome, csv_rows
 
 from xlperf.base.errors import InputError
 from xlperf.base.resources import stack_rows
-from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.interop.launch import read_launch
 from xlperf.interop.launch_stacks import flags, kind_of, read_stacks, software_of, stacks
 
 Command = Callable[..., Outcome]
 GIVEN = {"accelerator": "H100-SXM-80GB", "num accelerators": "256"}
-
-
-@pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return load_catalog()
 
 
 def columns(catalog: Catalog, text: str, name: str, given: dict[str, str] | None = None, **how: object) -> dict:

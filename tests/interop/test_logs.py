@@ -225,7 +225,7 @@ def test_reading_is_linear_in_the_length_of_a_line(tmp_path: Path) -> None:
         texts.append((stem + b"1,") * (size // (len(stem) + 2)))
         slowest = 0.0
         for text in texts:
-            start = time.process_time()
+            start = time.process_time()  # of C: nothing counts the steps of a pattern
             for _ in pattern.finditer(text):
                 pass
             slowest = max(slowest, time.process_time() - start)
@@ -241,5 +241,4 @@ def test_reading_is_linear_in_the_length_of_a_line(tmp_path: Path) -> None:
         (_EVENT, '"name":"'),
     ]
     for pattern, stem in cases:
-        short, long = (worst(pattern, stem.encode(), size) for size in (1 << 15, 1 << 17))
-        assert long < 0.2 or long < 8.0 * short, pattern.pattern  # four times the text; sixteen if it were quadratic
+        assert worst(pattern, stem.encode(), 1 << 18) < 5.0, pattern.pattern  # a tenth; minutes if it were quadratic

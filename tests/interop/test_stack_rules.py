@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shipped import shipped_published
 
-from xlperf.base.resources import stack_rows, workbook
+from xlperf.base.resources import stack_rows
 from xlperf.calibrate.published_errors import plans_of
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
@@ -17,7 +18,6 @@ from xlperf.explore.candidates import candidates, with_auto
 from xlperf.explore.search import search
 from xlperf.explore.started import refused_reasons
 from xlperf.interop.stack_rules import NUMBERS, TITLES, stack_of_software
-from xlperf.measurements.published import read_published
 
 DENSE = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 256, "tensor parallel": 4,
          "pipeline parallel": 4, "global batch size": 1024, "sequence length": 8192}  # fmt: skip
@@ -55,7 +55,7 @@ def test_rules_are_of_known_words_with_their_sources() -> None:
 def test_published_runs_keep_the_rules_of_their_stacks(catalog: Catalog) -> None:
     """They did start: a rule that one of about 3,300 breaks is none of the stack's."""
     checked = 0
-    for published in read_published(workbook("validation.xlsx")):
+    for published in shipped_published():
         result = plans_of(published, catalog)
         why = refused_reasons(result.plans, result.catalog)
         checked += sum(bool(stack_of_software(str(name))) for name in result.plans.filled("software").tolist())

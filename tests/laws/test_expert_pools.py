@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
 import pytest
 from laws.test_mixed_pools import MACHINES, MI300X, pools
+from work import calls
 
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.parse import table_from_rows
@@ -151,16 +151,17 @@ def test_search_balances_the_pools() -> None:
     assert balance[0] > 0.6 and balance[0] >= np.median(balance)
 
 
-def test_twelve_by_twelve_machines_are_searched_in_ten_processor_seconds() -> None:
+def test_twelve_by_twelve_machines_are_searched_together() -> None:
     """Every pair of machines for attention and experts, the accelerators divided between both by the search."""
     plan = pools({"model": "Mixtral-8x22B", "tensor_parallel": 8, "data_parallel_attention": 4, "precision": "bf16",
                   "num_accelerators": 128, "prefill_accelerators": 32, "concurrency": 1024,
                   "expert_accelerators": "auto", "expert_parallel": "auto"})  # fmt: skip
     machines = np.array(MACHINES, dtype=object)
-    start = time.process_time()
     values = {"accelerator": machines, "expert_accelerator": machines}
-    best = search(plan, load_catalog(), "cost_per_million_output_tokens_all_in", values=values, top=None)
-    assert time.process_time() - start < 10.0
+    count, best = calls(
+        lambda: search(plan, load_catalog(), "cost_per_million_output_tokens_all_in", values=values, top=None)
+    )
+    assert count < 1_500_000  # 200,000 to 400,000; a search for each pair takes ten millions
     names = (best.plans.text(name).tolist() for name in values)
     assert len(set(zip(*names, strict=True))) > len(MACHINES) ** 2 / 4
 

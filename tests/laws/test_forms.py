@@ -13,6 +13,7 @@ import pytest
 from laws.random_plans import MODES, kind_of, legal_rows, table_of
 from laws.samples import hold, shipped
 from openpyxl import Workbook
+from work import examples
 
 from xlperf.addin.cells import CellError
 from xlperf.addin.worker import Session
@@ -31,7 +32,7 @@ Block = list[list[Any]]
 @cache
 def rows_of(kind: str) -> tuple[dict[str, Any], ...]:
     """Plans of all modes of a kind."""
-    return tuple(row for mode in MODES if kind_of(mode) == kind for row in legal_rows(mode, 20))
+    return tuple(row for mode in MODES if kind_of(mode) == kind for row in legal_rows(mode, examples(8)))
 
 
 @cache

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
 import pytest
+from work import calls
 
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.parse import table_from_rows
@@ -80,15 +80,16 @@ def test_columns_of_pools_need_pools(name: str) -> None:
     )
 
 
-def test_twelve_by_twelve_machines_are_searched_in_ten_processor_seconds() -> None:
+def test_twelve_by_twelve_machines_are_searched_together() -> None:
     """Every pair of a decoding and a prefilling machine, accelerators divided between both by the search."""
     plan = pools({"prefill_accelerators": "auto", "num_accelerators": 64, "tensor_parallel": 8, "concurrency": 256,
                   "precision": "bf16"})  # fmt: skip
     machines = np.array(MACHINES, dtype=object)
     values = {"accelerator": machines, "prefill_accelerator": machines}
-    start = time.process_time()
-    result = search(plan, load_catalog(), "cost_per_million_output_tokens_all_in", values=values, top=None)
-    assert time.process_time() - start < 10.0
+    count, result = calls(
+        lambda: search(plan, load_catalog(), "cost_per_million_output_tokens_all_in", values=values, top=None)
+    )
+    assert count < 500_000  # 50,000 to 100,000; a search for each pair takes millions
     pairs = zip(
         result.plans.text("accelerator").tolist(), result.plans.text("prefill_accelerator").tolist(), strict=True
     )

@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from laws.random_plans import MODES, kind_of, legal_rows, table_of
 from laws.samples import NUMBER, SEED
+from work import examples
 
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
@@ -42,7 +43,7 @@ def plans() -> dict[str, Table]:
     """All modes together, some plans that are illegal among them."""
     rows: dict[str, list[dict[str, object]]] = {kind: [] for kind in KINDS}
     for mode in MODES:
-        more = 4 if mode == "disaggregated" else 1  # two pools meet in one table
+        more = 2 if mode == "disaggregated" else 1  # two pools meet in one table
         rows[kind_of(mode)] += legal_rows(mode, more * NUMBER, SEED)
     for kind in KINDS:
         rows[kind] += [{**row, "tensor_parallel": 3, "pipeline_parallel": 7} for row in rows[kind][::40]]
@@ -90,7 +91,7 @@ def test_any_company_gives_the_same_bits(
     table = plans[kind]
     several = st.lists(st.integers(0, len(table) - 1), min_size=2, max_size=12)
 
-    @settings(max_examples=25)
+    @settings(max_examples=examples(15))
     @given(several)
     @example([0, 0])
     def law(rows: list[int]) -> None:

@@ -248,7 +248,7 @@ def written_pages() -> list[str]:
 
 def _in_process(words: list[str]) -> str:
     command = [sys.executable, "-m", "xlperf", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1100, check=False)
     if done.returncode:
         raise RuntimeError(f"{shlex.join(words)}: {done.stderr}")
     return done.stdout

@@ -6,8 +6,9 @@ import math
 from functools import cache
 
 import numpy as np
+from shipped import shipped_measured
 
-from xlperf.calibrate.fit import SOURCES, Measured, read_measured
+from xlperf.calibrate.fit import SOURCES, Measured
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
 from xlperf.calibrate.published_errors import Errors, plans_to_fit
 from xlperf.catalog.calibration import ANY
@@ -27,7 +28,7 @@ def shipped() -> Catalog:
 
 @cache
 def measured() -> Measured:
-    return read_measured()
+    return shipped_measured()
 
 
 def constant(name: str, value: float, count: int = 20) -> FittedConstant:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,17 @@ def refused(action: Callable[..., object], argument: Any) -> str:
     with pytest.raises(InputError) as caught:
         action(argument)
     return str(caught.value)
+
+
+def edited(path: Path, part: str, edit: Callable[[str], str]) -> Path:
+    """A package with one of its parts changed."""
+    with zipfile.ZipFile(path) as package:
+        parts = {name: package.read(name) for name in package.namelist()}
+    parts[part] = edit(parts[part].decode()).encode()
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as package:
+        for name, content in parts.items():
+            package.writestr(name, content)
+    return path
 
 
 HEADER = "name,model,accelerator,num accelerators"

@@ -13,7 +13,7 @@ import openpyxl
 import pytest
 from conftest import Outcome
 from cost_samples import DESIGN, NODE, SERVER
-from device_samples import without_technology
+from shipped import few_rows
 
 from xlperf.addin.cells import CellError
 from xlperf.addin.handles import CatalogStore
@@ -23,7 +23,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import PLAN_TABLES, grouped, results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate_designs, evaluate_servers
-from xlperf.workbook.build import new_workbook, read_tables, workbook_package
+from xlperf.workbook.build import read_tables, workbook_package
 from xlperf.workbook.data_sheets import LIVE_RESULTS, PLANNED, plan_formula, sheet_columns, table_of
 from xlperf.workbook.package import data_rows
 
@@ -37,10 +37,7 @@ ROWS = {
 
 @pytest.fixture(scope="module")
 def tables() -> dict[str, Table]:
-    shipped = read_tables(workbook())
-    own = {kind: table for kind, table in without_technology(shipped).items() if kind not in PLAN_TABLES}
-    plans = {kind: shipped[kind].take([0]) for kind in PLAN_TABLES}
-    return {**own, **plans, **{kind: table_of(kind, rows) for kind, rows in ROWS.items()}}
+    return {**few_rows(), **{kind: table_of(kind, rows) for kind, rows in ROWS.items()}}
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +169,7 @@ def test_libreoffice_without_the_functions_shows_the_values(
 ) -> None:
     path = tmp_path / "study.xlsx"
     path.write_bytes(built)
-    new_workbook(tmp_path / "empty.xlsx", "empty")
+    (tmp_path / "empty.xlsx").write_bytes(workbook_package({}, values=False, examples=False))
     converted(tmp_path, "xlsx", path, tmp_path / "empty.xlsx")
     ours = openpyxl.load_workbook(io.BytesIO(built), data_only=True)
     theirs = openpyxl.load_workbook(tmp_path / "out" / "study.xlsx", data_only=True)

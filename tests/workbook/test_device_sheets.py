@@ -10,6 +10,7 @@ import numpy as np
 import openpyxl
 import pytest
 from device_samples import catalog, devices, product, technology_tables, training
+from shipped import shipped_tables
 
 from xlperf.addin.handles import CatalogStore
 from xlperf.addin.worker import Session
@@ -20,7 +21,7 @@ from xlperf.catalog.schema import TECHNOLOGY_TABLES, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of, evaluate_designs, evaluate_devices
-from xlperf.workbook.build import read_tables, write_workbook
+from xlperf.workbook.build import write_workbook
 from xlperf.workbook.data_sheets import table_of
 from xlperf.workbook.package import data_rows
 
@@ -123,10 +124,9 @@ def test_dies_over_the_reticle_and_unpriced_nodes_have_no_cost() -> None:
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("study") / "study.xlsx"
-    write_workbook(path, {**read_tables(workbook()), **technology_tables()}, values=False)
-    return path
+def study() -> Path:
+    """A workbook with sheets of technology: the shipped one, which test_workbook.py compares with its rows."""
+    return workbook()
 
 
 def test_sheets_of_technology_are_built_and_read_back(study: Path) -> None:
@@ -263,7 +263,7 @@ def test_catalogs_that_differ_elsewhere_share_what_is_derived() -> None:
 def test_a_report_shows_derived_accelerators(tmp_path: Path, command: Callable[..., Any]) -> None:
     study, report = tmp_path / "study.xlsx", tmp_path / "report.xlsx"
     plans = training(DERIVED, "B200-SXM-180GB", name="plan")
-    tables = {kind: table for kind, table in read_tables(workbook()).items() if kind != "inference"}
+    tables = {kind: table for kind, table in shipped_tables().items() if kind != "inference"}
     write_workbook(study, {**tables, "training": plans}, values=False)
     done = command("report", study, "-o", report)
     assert done.code == 0, done.err

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import openpyxl
 import pytest
-from device_samples import without_technology
+from shipped import few_rows, shipped_tables
 
 from xlperf.addin.cells import CellError
 from xlperf.addin.worker import Session
@@ -23,7 +23,7 @@ from xlperf.explore.auto import evaluate_resolved
 from xlperf.explore.chip_table import chip_worth
 from xlperf.explore.forms import answers_of, evaluate_forms, form_of
 from xlperf.explore.train import FOLLOWING, SEARCHED
-from xlperf.workbook.build import read_tables, workbook_package
+from xlperf.workbook.build import workbook_package
 from xlperf.workbook.front import compare
 from xlperf.workbook.front.layout import NUMBERS, SHEETS
 from xlperf.workbook.front.sheets import live_cells
@@ -422,7 +422,7 @@ def test_every_entry_has_a_drop_down_or_bounds(book: Any) -> None:
 def test_two_plans_differ_by_the_sum_of_their_parts(
     kind: str, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tables = read_tables(workbook())
+    tables = shipped_tables()
     names = (str(tables[kind]["name"][4]), str(tables[kind]["name"][-1]))
     monkeypatch.setattr(compare, "FIRST_CHOICE", names)
     book = openpyxl.Workbook()
@@ -446,7 +446,7 @@ def test_two_plans_differ_by_the_sum_of_their_parts(
 
 
 def test_a_card_tells_of_its_plan_and_one_that_is_wrong_in_one_line() -> None:
-    tables = {**without_technology(read_tables(workbook())), "inference": []}
+    tables = {**few_rows(), "inference": []}
     wrong = [{"name": "mine", "model": "no such model", "accelerator": "H100-SXM-80GB", "num_accelerators": 8}]
     for rows, line in ((tables["training"], " s a step (80 %: "), (wrong, 'unknown model "no such model"')):
         book = openpyxl.load_workbook(io.BytesIO(workbook_package({**tables, "training": rows})), data_only=True)

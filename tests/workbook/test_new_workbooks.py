@@ -7,6 +7,7 @@ from typing import Any
 
 import openpyxl
 import pytest
+from shipped import shipped_parts
 
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
@@ -69,7 +70,7 @@ def test_an_empty_workbook_has_all_headers_and_no_rows(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def published() -> dict[str, list[list[Any]]]:
-    return read_parts(workbook("validation.xlsx"))
+    return shipped_parts()
 
 
 def test_validation_holds_the_published_rows(published: dict[str, list[list[Any]]]) -> None:

@@ -183,7 +183,7 @@ def test_reports_without_rows_of_cost_have_no_sheets_of_cost(catalog: Catalog) -
         assert [name for name in book.sheetnames if name in SHEETS] == left
 
 
-def test_a_report_says_how_sure_times_and_costs_are() -> None:
+def test_a_report_says_how_sure_times_and_costs_are(book: Workbook) -> None:
     """Percentiles hold the results and their bands, come again with the same seed, and only when asked for."""
     refused = {**PLANS, "tensor parallel": [8.0, 8.0, 3.0]}
     plans, catalog = _plans("training", refused), load_catalog()
@@ -191,16 +191,15 @@ def test_a_report_says_how_sure_times_and_costs_are() -> None:
     results = [evaluate(table, catalog) for table in (plans, served)]
     assert np.isnan(results[0].number("step_time")[2])
 
-    def records(uncertain: bool) -> list[list[dict[str, object]]]:
+    def records() -> list[list[dict[str, object]]]:
         day = datetime.date(2026, 11, 21)
-        book = report_workbook(catalog, [plans, served], results, date=day, uncertain=uncertain)
+        made = report_workbook(catalog, [plans, served], results, date=day, uncertain=True)
         names = ("uncertainty_training", "uncertainty_inference")
-        assert ("uncertainty" in book.sheetnames) == uncertain
-        return [samples.records(book["uncertainty"], name) for name in names] if uncertain else []
+        return [samples.records(made["uncertainty"], name) for name in names]
 
-    assert records(False) == []
-    result = records(True)
-    assert result == records(True)
+    assert "uncertainty" not in book.sheetnames
+    result = records()
+    assert result == records()
     trained, inferred = result
     assert [row["plan"] for row in trained] == ["small", "large"] and [row["plan"] for row in inferred] == ["served"]
     for rows, own, time, unit in ((trained, results[0], "step time", 1.0), (inferred, results[1], "tpot", 1e-3)):

@@ -177,10 +177,10 @@ def test_template_is_what_its_command_builds(tmp_path: Path) -> None:
     assert (tmp_path / "report.xlsx").read_bytes() == resources.template("report.xlsx").read_bytes()
 
 
-def test_a_run_that_is_killed_half_way_leaves_the_old_file_whole(tmp_path: Path) -> None:
+def test_a_run_that_is_killed_half_way_leaves_the_old_file_whole(path: Path, tmp_path: Path) -> None:
+    before = path.read_bytes()
     old = tmp_path / "report.xlsx"
-    samples.write(old)
-    before = old.read_bytes()
+    old.write_bytes(before)
     program = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
@@ -286,7 +286,6 @@ def test_a_report_of_all_plans_prints_on_thirty_pages_and_the_workbook_on_fifty_
 def test_report_opens_in_libreoffice_without_an_error_cell(
     path: Path, converted: Callable[..., Path], tmp_path: Path
 ) -> None:
-    assert (converted(tmp_path, "pdf", path) / "report.pdf").read_bytes().startswith(b"%PDF")
     ours = load_workbook(path, data_only=True)
     theirs = load_workbook(converted(tmp_path, "xlsx", path) / "report.xlsx", data_only=True, read_only=True)
     assert theirs.sheetnames == ours.sheetnames

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import openpyxl
 import pytest
+from shipped import shipped_parts
 
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
@@ -28,7 +29,7 @@ def test_rows_in_text_are_the_rows_of_the_workbook(tmp_path: Path) -> None:
 
 def test_rows_in_text_are_the_rows_of_the_validation_workbook() -> None:
     in_text = validation.rows_in_text()
-    in_workbook = validation.read_parts(workbook("validation.xlsx"))
+    in_workbook = shipped_parts()
     assert {sheet: cells[0] for sheet, cells in in_text.items()} == {
         sheet: cells[0] for sheet, cells in in_workbook.items()
     }

@@ -49,9 +49,10 @@ def _tables() -> dict[str, Table]:
 
 @pytest.fixture(scope="module")
 def built() -> bytes:
-    """Without front sheets, whose forms take a minute to answer."""
+    """Without front sheets, whose forms take a minute to answer, and without checks, which take LibreOffice one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "question_sheets", lambda *_: None)
+        patch.setattr(build, "checks_sheet", lambda *_: None)
         return workbook_package(_tables())
 
 

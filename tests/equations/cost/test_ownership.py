@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from conftest import Outcome, csv_rows
 from cost_samples import DESIGN, NODE, PACKAGE, SERVER
-from device_samples import without_technology
+from shipped import few_rows
 
-from xlperf.base.resources import workbook
 from xlperf.base.units import YEAR, factor
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_columns
@@ -20,7 +19,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, evaluate_designs, evaluate_ownership, evaluate_servers
 from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS
 from xlperf.equations.cost.servers import network_parts
-from xlperf.workbook.build import read_tables, workbook_package
+from xlperf.workbook.build import workbook_package
 from xlperf.workbook.data_sheets import table_of
 
 Command = Callable[..., Outcome]
@@ -176,7 +175,7 @@ def test_plans_without_a_server_or_a_result_say_so(catalog: Catalog) -> None:
 def test_cost_command_takes_plans(command: Command, tmp_path: Path) -> None:
     study = tmp_path / "study.xlsx"
     rows = {"process_nodes": [NODE], "packages": [PACKAGE], "chiplets": [MADE], "servers": [OWNED]}
-    study.write_bytes(workbook_package({**without_technology(read_tables(workbook())), **rows}, values=False))
+    study.write_bytes(workbook_package({**few_rows(), **rows}, values=False))
     plans = tmp_path / "plans.csv"
     plans.write_text(f"model,accelerator,num accelerators,tensor parallel\nMeta-Llama-3.1-70B,{H100},64,8\n", "utf-8")
     done = command("cost", plans, "--catalog", study)

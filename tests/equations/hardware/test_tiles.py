@@ -7,14 +7,13 @@ import dataclasses
 import numpy as np
 import pytest
 from equations.hardware.test_kernels import constants, device
+from shipped import shipped_kernels
 
-from xlperf.base.resources import workbook
 from xlperf.equations.hardware.attention import attention_time, key_passes, kv_cache_traffic, query_tile, softmax_time
 from xlperf.equations.hardware.gemm import gemm_time, product_memory_traffic, product_traffic, tile_memory
 from xlperf.equations.hardware.memory import resident_bandwidth, resident_share
 from xlperf.equations.hardware.power import capped_clock_share
 from xlperf.equations.hardware.roofline import clock_limited_time
-from xlperf.measurements.kernels import read_kernels
 
 UNITS, MIB = 132.0, 2.0**20
 TILE = (256.0, 128.0)
@@ -212,7 +211,7 @@ def test_what_stays_between_steps_grows_with_the_cache_and_never_slows() -> None
 
 def test_measured_caches_keep_what_half_of_them_holds_and_nothing_of_four_times_as_much() -> None:
     """Decoding on an L40S of 96 MiB of L2, timed again and again on the same keys: no row of the fit."""
-    rows = [row for row in read_kernels(workbook("validation.xlsx")) if row["kind"] == "attention_decode"]
+    rows = [row for row in shipped_kernels() if row["kind"] == "attention_decode"]
     rows = [row for row in rows if row["gpu"] == "L40S" and row["dtype"] == "bfloat16"]
     rows = [row for row in rows if row["heads"] == row["kv_heads"]]
     sizes = (np.array([float(row[name]) for row in rows]) for name in ("batch", "kv_heads", "seq_len", "head_dim"))

@@ -6,9 +6,10 @@ from functools import cache
 
 import pytest
 from laws.random_plans import table_of
+from shipped import shipped_measured
 
 from xlperf.calibrate.cross_validation import _beside_measured
-from xlperf.calibrate.fit import documented_constants, read_measured
+from xlperf.calibrate.fit import documented_constants
 from xlperf.calibrate.fit_unmeasured import and_constants
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.table import Table
@@ -96,7 +97,7 @@ def test_a_slow_machine_is_not_what_its_stack_does_elsewhere() -> None:
 
 def test_a_ratio_to_measured_products_is_unknown_without_them() -> None:
     """With Blackwell left out of a fit nothing that was measured on it may help to predict it."""
-    known, measured = _catalogs()[1], read_measured()
+    known, measured = _catalogs()[1], shipped_measured()
     table = known.tables["calibration"]
     row = table.text("constant").tolist().index("training_slowdown")
     assert _beside_measured(table, row, measured, known)
@@ -106,7 +107,7 @@ def test_a_ratio_to_measured_products_is_unknown_without_them() -> None:
 
 def test_what_gradients_take_over_the_same_forward_is_known_without_measured_products() -> None:
     """Partial sums in more bits: both products are predicted, and neither was measured for the other."""
-    known, measured = load_catalog(), read_measured()
+    known, measured = load_catalog(), shipped_measured()
     table = known.tables["calibration"]
     row = table.text("constant").tolist().index("gradient_slowdown")
     assert table.text("generation")[row] == "hopper"

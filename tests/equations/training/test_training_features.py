@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from shipped import shipped_published
 from training_samples import H100, NARROW, plans, result
 
-from xlperf.base.resources import stack_rows, workbook
+from xlperf.base.resources import stack_rows
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
@@ -17,7 +18,6 @@ from xlperf.engine.training import training_setting
 from xlperf.equations.model.experts import distinct_share
 from xlperf.equations.model.operators import mtp_parameters, parameter_count
 from xlperf.equations.training.stages import stages_of
-from xlperf.measurements.published import read_published
 from xlperf.measurements.training import training_plans
 
 DENSE = {
@@ -168,7 +168,7 @@ def test_an_explanation_with_modules_accounts_for_the_step(ahead: Catalog, row: 
 
 
 def test_published_rows_train_modules_where_they_say_so(ahead: Catalog, catalog: Catalog) -> None:
-    shipped = next(rows for rows in read_published(workbook("validation.xlsx")) if rows.kind == "training")
+    shipped = next(rows for rows in shipped_published() if rows.kind == "training")
     names = shipped.text["row_id"]
     rows = shipped.take([names.index(name) for name in ("T00337", "T00322", "T02763")])
     with_modules = training_plans(rows, ahead).plans.filled("train_mtp").tolist()

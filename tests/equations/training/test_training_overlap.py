@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from shipped import shipped_published
 from training_samples import plans
 from training_samples import result as time
 
-from xlperf.base.resources import workbook
 from xlperf.calibrate.fit import kernels_of_stacks
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine import evaluate, explain
-from xlperf.measurements.published import published_columns, published_rows, read_published
+from xlperf.measurements.published import published_columns, published_rows
 from xlperf.measurements.rules import default_of
 from xlperf.measurements.training import training_plans
 
@@ -385,7 +385,7 @@ def test_biases_of_experts_are_kernels_of_their_own(catalog: Catalog) -> None:
 
 
 def test_experts_are_split_over_tensor_ranks_where_a_stack_does_so(catalog: Catalog) -> None:
-    published = read_published(workbook("validation.xlsx"))[0]
+    published = shipped_published()[0]
     ids = published.text["row_id"]
     result = training_plans(published.take([ids.index("T00418"), ids.index("T00635")]), catalog).plans
     assert result["expert_tensor_parallel"].tolist() == [4.0, 1.0]
