@@ -246,6 +246,8 @@ def _type(value: str) -> Any:
             from xlperf.catalog.schema import column
 
             return click.Choice(column(*words[0].split(".")).choices)
+        case "choice" if words[0] == "stacks":
+            return click.Choice([stack for table in words[1:] for stack in resources.stack_folders(table)])
         case "choice":
             return click.Choice(words)
         case "date":

@@ -190,10 +190,6 @@ def _added(output: str, kind: str, row: Row) -> tuple[str, list[str]]:
     return f"{file.name}:{add_csv_row(file, kind, values)}", []
 
 
-_WRITTEN = ["megatron", "nemo", "torchtitan", "vllm", "sglang", "trtllm"]
-_OF_SOFTWARE = {"tensorrt-llm": "trtllm", "nemo-bridge": "nemo"}
-
-
 @command()
 def launch(plans: str, stack: str | None, chosen: Chosen, catalog: str | None) -> None:
     """Print the commands that start one plan of PLANS in a stack, an argument per line.
@@ -208,6 +204,7 @@ def launch(plans: str, stack: str | None, chosen: Chosen, catalog: str | None) -
     from xlperf.engine import evaluate
     from xlperf.explore.started import refused_reasons, shape_of
     from xlperf.interop.launch import launch_lines
+    from xlperf.interop.launch_stacks import kind_of_stack
 
     plan = read_one(plans, chosen)
     known = catalog_for(catalog, plans, [plan])
@@ -216,7 +213,7 @@ def launch(plans: str, stack: str | None, chosen: Chosen, catalog: str | None) -
 
         plan = resolve(plan, known).plans
     stack = stack or _stack_of(plan)
-    fitting = plan.kind == ("inference" if stack in ("vllm", "sglang", "trtllm") else "training")
+    fitting = plan.kind == kind_of_stack(stack)
     results = evaluate(plan, known)
     illegal = str(results.text("reason")[0]) if results.number("memory")[0] != results.number("memory")[0] else ""
     refused = illegal or (refused_reasons(plan, known, stack)[0] if fitting else "")
@@ -227,10 +224,13 @@ def launch(plans: str, stack: str | None, chosen: Chosen, catalog: str | None) -
 
 def _stack_of(plan: Table) -> str:
     """The stack that starts a plan by its software."""
-    software = str(plan.filled("software")[0])
-    stack = _OF_SOFTWARE.get(software, software)
-    if stack not in _WRITTEN:
-        known = ", ".join(_WRITTEN)
+    from xlperf.base.resources import stack_folders
+    from xlperf.interop.stack_rules import stack_named
+
+    software, written = str(plan.filled("software")[0]), stack_folders("flags")
+    stack = stack_named(software)
+    if stack not in written:
+        known = ", ".join(written)
         raise InputError(Fault(plan.place(0, "software"), f"{software} has no launch line; give --for one of {known}"))
     return stack
 

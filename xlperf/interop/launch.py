@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xlperf.base.errors import Fault, InputError, nearest
-from xlperf.base.resources import rows, stack_rows
+from xlperf.base.resources import rows
 from xlperf.catalog.cells import shown
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import canonical, split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
-from xlperf.interop.config_rules import UNREAD
-from xlperf.interop.launch_rules import LACKS, Stated, plan_of, settled, stack_of
+from xlperf.interop.config_rules import UNREAD, Stated
+from xlperf.interop.launch_rules import LACKS, plan_of, settled, stack_of
 from xlperf.interop.launch_shell import Endless
 from xlperf.interop.launch_stacks import (
     Config,
@@ -46,10 +46,10 @@ from xlperf.interop.launch_stacks import (
     switched_off,
     value_of,
 )
-from xlperf.interop.launch_start import WRITTEN, Shape, filled, script, start_flags, started_values
+from xlperf.interop.launch_start import Shape, filled, script, start_flags, started_values
 from xlperf.interop.launch_text import COMMAND, Setting, handed_to, lined_settings, logged_settings, settings_of
 from xlperf.interop.log_text import log_lines
-from xlperf.interop.stack_rules import TITLES, broken_line
+from xlperf.interop.stack_rules import STACKS, broken_line
 
 MARK = "# xlperf:"
 MOST_TEXT = 1_000_000
@@ -85,15 +85,12 @@ def _still_variables() -> tuple[str, ...]:
     return tuple(name for row in result if not row["column"] for name in row["variable"].split())
 
 
-@cache
-def _commands() -> tuple[str, ...]:
-    """Commands whose first argument is the model."""
-    return tuple(dict.fromkeys(row["flag"] for row in stack_rows("flags") if row["flag"] in _POSITIONAL))
+_COMMANDS = tuple(stack.command for stack in STACKS.values() if stack.command)
+"""Commands whose first argument is the model."""
 
 
 LOG = "(log)"
 """Suffixes of version names that occur in logs and results alone."""
-_POSITIONAL = ("vllm serve", "trtllm-serve")
 
 
 def launch_lines(plan: Table, stack: str, shape: Shape | None = None) -> list[str]:
@@ -112,19 +109,19 @@ def launch_lines(plan: Table, stack: str, shape: Shape | None = None) -> list[st
     values = stack_of(stack, asked)
     if shape is not None:
         values = started_values(stack, asked, values, shape)
-    written = list(_arguments(known, values, WRITTEN.get(stack, ())))
+    written = list(_arguments(known, values, tuple(filter(None, STACKS[stack].versions.split("|")))))
     lines = [line for _, line in written]
     if shape is not None:
         more = [("", line) for line in start_flags(stack, asked, shape)]
         written = [*more, *written]
         broken = broken_line(stack, [line for _, line in written])
         if broken:
-            raise InputError(Fault(plan.place(0, "model"), f"{TITLES[stack]} would not start: {broken}"))
+            raise InputError(Fault(plan.place(0, "model"), f"{STACKS[stack].title} would not start: {broken}"))
         lines = script(stack, written, asked, shape)
     if shape is None:
-        texts = [settings_of(line, commands=_commands()) for line in lines]
+        texts = [settings_of(line, commands=_COMMANDS) for line in lines]
     else:
-        texts = [_as_one(settings_of("\n".join(lines), commands=_commands()))]
+        texts = [_as_one(settings_of("\n".join(lines), commands=_COMMANDS))]
     told = plan_of(stack, told_by(texts, stack).values)
     rest = {name: value for name, value in stated.items() if told.get(name) != value}
     rest |= {name: "" for name in told if name not in stated}
@@ -139,7 +136,7 @@ def _version(known: Sequence[Flag]) -> str:
     return max(own, key=lambda version: [int(part) for part in version.rpartition(" ")[2].split(".")])
 
 
-def _arguments(known: Sequence[Flag], stated: Mapping[str, str], written: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _arguments(known: Sequence[Flag], stated: Mapping[str, str], written: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """A line for each column with the first flag that says it, and the version of the flag.
 
     ``written``: beginnings of the versions whose flags are written; none: all.
@@ -153,7 +150,7 @@ def _arguments(known: Sequence[Flag], stated: Mapping[str, str], written: Sequen
             or flag.column in done
             or value is None
             or (flag.value and flag.value != value)
-            or (written and not flag.version.startswith(tuple(written)))
+            or (written and not flag.version.startswith(written))
         ):
             continue
         listed = flag.argument == "*" and not flag.value
@@ -163,7 +160,7 @@ def _arguments(known: Sequence[Flag], stated: Mapping[str, str], written: Sequen
         argument = value if listed else "" if flag.argument == "*" else flag.argument if flag.value else value
         if flag.flag.endswith("="):
             line = flag.flag + argument
-        elif flag.flag[:1] == "-" or " " in flag.flag or flag.flag in _POSITIONAL:
+        elif flag.flag[:1] == "-" or " " in flag.flag or flag.flag in _COMMANDS:
             line = f"{flag.flag} {shlex.quote(argument)}".removesuffix(" ''")
         else:
             line = f"{flag.flag}: {argument}"
@@ -226,7 +223,7 @@ def read_launch(
     said = [line[len(MARK) :].strip() for line in text.splitlines() if line.startswith(MARK)]
     named = next((line.split()[0] for line in said if line and "=" not in line and line.split()[0] in stacks()), "")
     try:
-        groups: Groups = [[logged] if logged else [*settings_of(text, given, _commands()), lined_settings(lines)]]
+        groups: Groups = [[logged] if logged else [*settings_of(text, given, _COMMANDS), lined_settings(lines)]]
     except Endless as error:
         raise InputError(Fault(name, f"{error}: it is no launch script")) from None
     if named:  # an argument per line, as launch_lines writes them

@@ -10,10 +10,11 @@ from functools import cache
 from typing import NamedTuple
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.base.resources import rows, stack_rows
+from xlperf.base.resources import rows, stack_folders, stack_rows
 from xlperf.catalog.table import Table, aliases
-from xlperf.interop.launch_rules import Stated
+from xlperf.interop.config_rules import Stated
 from xlperf.interop.launch_text import DEEPEST, LONGEST_NAME, MOST_POINTS, MOST_SETTINGS, Setting
+from xlperf.interop.stack_rules import STACKS
 
 MOST_VALUE = 20_000
 """Characters of a value at the most. [-]"""
@@ -210,7 +211,8 @@ def plain(name: str) -> str:
 def readable() -> str:
     """Titles of the stacks that are read, for messages."""
     titles = dict.fromkeys(row["title"] for row in stack_rows("evidence") if row["read"] == "yes")
-    return ", ".join(title for title in titles if not title.startswith("a ")) + ", vLLM, SGLang, TensorRT-LLM"
+    engines = [stack.title for stack in STACKS.values() if stack.label]
+    return ", ".join([*(title for title in titles if not title.startswith("a ")), *engines])
 
 
 def claimed(text: str, config: Config, groups: Iterable[Sequence[Setting]], name: str) -> str:
@@ -383,7 +385,7 @@ class Flag(NamedTuple):
 
 @cache
 def flags(stack: str) -> tuple[Flag, ...]:
-    """Flags of a stack.
+    """Flags of a stack. Raises InputError if the folder of the stack is incomplete.
 
     >>> flags("megatron")[0].flag
     '--tensor-model-parallel-size'
@@ -391,19 +393,25 @@ def flags(stack: str) -> tuple[Flag, ...]:
     own = [row for row in stack_rows("settings") if row["stack"] == stack]
     base = "nemo" if stack == "bridge" else stack
     own += [row for row in stack_rows("flags") if row["stack"] == base]
+    lacking = "stack.csv" if stack in stacks() and stack not in STACKS else "" if own else "flags.csv or settings.csv"
+    if lacking:
+        raise InputError(Fault(f"interop/stacks/{stack}", f"has no {lacking} with a row of the stack"))
     return tuple(Flag(**row) for row in own)
 
 
-@cache
 def stacks() -> tuple[str, ...]:
     """Stacks that plans are written for."""
-    return tuple(dict.fromkeys(row["stack"] for row in stack_rows("flags")))
+    return stack_folders("flags")
 
 
-@cache
 def read_stacks() -> tuple[str, ...]:
     """Stacks whose files are read: launch stacks and stacks of configuration files."""
-    return (*stacks(), *dict.fromkeys(row["stack"] for row in stack_rows("settings")))
+    return (*stacks(), *stack_folders("settings"))
+
+
+def kind_of_stack(stack: str) -> str:
+    """Kind of the plans of a stack."""
+    return flags(stack)[0].kind
 
 
 @cache

@@ -7,13 +7,14 @@ go with others or describe the model, and :func:`script` the commands that run t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 from xlperf.base.resources import rows, stack_rows
 from xlperf.interop.launch_models import native_format
 from xlperf.interop.launch_rules import checkpoint_format
+from xlperf.interop.stack_rules import STACKS
 
 DEFAULT_LENGTH, MICRO_BATCHES = 4096.0, 4.0
 """Tokens of a sequence, and micro-batches per stage, of a plan that leaves them open. [-]"""
@@ -22,33 +23,11 @@ PLACEHOLDERS = 2
 _MODULES = {"core_attention": "core_attn", "norm": "layernorm", "latent": "mla_up_proj", "activation": "moe_act"}
 _GATED = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
 _POSITIONS = {"rope": "rope", "learned": "learned_absolute", "alibi": "none", "none": "none"}
-_SERVERS = {
-    "vllm": ("", "vllm bench serve --dataset-name random"),
-    "sglang": ("python3 -m sglang.launch_server", "python3 -m sglang.bench_serving --backend sglang"
-               " --dataset-name random"),
-    "trtllm": ("", "python3 -m tensorrt_llm.serve.scripts.benchmark_serving --dataset-name random"),
-}  # fmt: skip
-_TRAINERS = {
-    "megatron": "torchrun {machine} pretrain_gpt.py", "torchtitan": "torchrun {machine} -m torchtitan.train",
-    "nemo": "nemo llm pretrain{machine}",
-}  # fmt: skip
-_OWN_NAMES = {
-    "nemo": "NeMo has no recipe of {model}: RECIPE is one of yours",
-    "torchtitan": "torchtitan has no {model}: MODEL_NAME and MODEL_FLAVOR are yours",
-}
-"""Remarks on models that a stack has no name of."""
-BENCHES = ("vllm bench serve", "sglang.bench_serving", "benchmark_serving")
-"""Versions of flags that belong to the client of a benchmark."""
 OPTIONS = "options.yaml"
 DRAFTER = "$DRAFT_MODEL"
 """Variable for the checkpoint that drafts tokens of a model without modules of its own for them."""
 PREFILL_TOKENS = 8192.0
 """Tokens of a pass of the prefill if a plan states none. [-]"""
-WRITTEN = {
-    "nemo": ("NeMo 2",), "vllm": ("vLLM", "vllm bench"), "sglang": ("SGLang", "sglang.bench"),
-    "trtllm": ("TensorRT-LLM", "benchmark_serving"),
-}  # fmt: skip
-"""Beginnings of the versions whose flags are written together, if a stack has flags of several programs."""
 
 
 class Shape(NamedTuple):
@@ -114,7 +93,7 @@ def started_values(stack: str, stated: Mapping[str, str], values: Mapping[str, s
         result["@model"] = repositories().get(model, model)
         if native_format(model) or stated.get("precision", "")[:3] in ("fp4", "int"):
             result.pop("precision", None)  # the checkpoint says it
-        if stack == "vllm":
+        if STACKS[stack].command:
             result.pop("@model")
     if stack == "trtllm" and stated.get("kv_precision") in ("bf16", "fp16"):
         result.pop("kv_precision")  # its options have FP8, FP4 and auto
@@ -153,34 +132,33 @@ def start_flags(stack: str, stated: Mapping[str, str], shape: Shape) -> Iterator
 
     ``stack``: of :func:`xlperf.interop.launch_stacks.stacks`. ``stated``: columns of the plan, :func:`filled`.
     """
-    if stack == "megatron":
-        yield from _megatron_shape(stated, shape)
-        yield from _megatron_company(stated, shape)
-    elif stack == "nemo":
-        names = {"num_layers": "num_layers", "hidden_size": "hidden_size", "ffn_hidden_size": "ffn_hidden_size",
-                 "num_attention_heads": "num_attention_heads", "num_query_groups": "num_query_groups",
-                 "head_size": "kv_channels", "num_experts": "num_moe_experts", "top_k": "moe_router_topk",
-                 "moe_ffn_hidden_size": "moe_ffn_hidden_size"}  # fmt: skip
-        latent = ("num_query_groups", "head_size") if shape.model.get("attention_type") == "MLA" else ()
-        shown = [name for name in names if shape.has(name) and name not in latent]
-        yield from (f"model.config.{names[name]}={_text(shape.number(name))}" for name in shown)
-        if uneven(stated, shape):
-            pieces = layout(int(shape.number("num_layers")), int(_chunks(stated)))
-            yield f"model.config.pipeline_model_parallel_layout='{pieces}'"
-        yield from (f"model.config.{name}={value}" for name, value in _recomputed(stated) if " " not in value)
-        if "num_accelerators" in stated:
-            servers, each = _servers(stated, shape)
-            yield from (f"trainer.num_nodes={servers}", f"trainer.devices={each}")
-    elif stack == "torchtitan":
-        name, _, flavor = _named(stack, stated.get("model", "")).partition(" ")
-        yield from (f"--model.name {name or '$MODEL_NAME'}", f"--model.flavor {flavor or '$MODEL_FLAVOR'}")
-        yield from _torchtitan_batches(stated, shape)
-    elif stack == "vllm":
-        yield from _vllm(stated, shape)
-    elif stack == "sglang":
-        yield from _sglang(stated, shape)
-    elif stack == "trtllm":
-        yield from _trtllm(stated, shape)
+    if STACKS[stack].command:
+        yield f"{STACKS[stack].command} {_checkpoint(stated)}"
+    yield from _STARTS[stack](stated, shape) if stack in _STARTS else ()
+
+
+def _checkpoint(stated: Mapping[str, str]) -> str:
+    """Repository of the checkpoint of a plan's model, else its name."""
+    model = stated.get("model", "")
+    return repositories().get(model, model)
+
+
+def _nemo(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
+    """The model, recomputation and machines."""
+    names = {"num_layers": "num_layers", "hidden_size": "hidden_size", "ffn_hidden_size": "ffn_hidden_size",
+             "num_attention_heads": "num_attention_heads", "num_query_groups": "num_query_groups",
+             "head_size": "kv_channels", "num_experts": "num_moe_experts", "top_k": "moe_router_topk",
+             "moe_ffn_hidden_size": "moe_ffn_hidden_size"}  # fmt: skip
+    latent = ("num_query_groups", "head_size") if shape.model.get("attention_type") == "MLA" else ()
+    shown = [name for name in names if shape.has(name) and name not in latent]
+    yield from (f"model.config.{names[name]}={_text(shape.number(name))}" for name in shown)
+    if uneven(stated, shape):
+        pieces = layout(int(shape.number("num_layers")), int(_chunks(stated)))
+        yield f"model.config.pipeline_model_parallel_layout='{pieces}'"
+    yield from (f"model.config.{name}={value}" for name, value in _recomputed(stated) if " " not in value)
+    if "num_accelerators" in stated:
+        servers, each = _servers(stated, shape)
+        yield from (f"trainer.num_nodes={servers}", f"trainer.devices={each}")
 
 
 def _drafts(stated: Mapping[str, str]) -> int:
@@ -190,7 +168,6 @@ def _drafts(stated: Mapping[str, str]) -> int:
 
 def _vllm(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
     """The model, engines on several servers, and flags for drafting, expert copies and overlap."""
-    yield f"vllm serve {repositories().get(stated['model'], stated['model'])}"
     ranks = _number(stated, "tensor_parallel") * _number(stated, "pipeline_parallel")
     engines = _number(stated, "data_parallel_attention")
     if ranks > shape.per_server and engines > 1.0:
@@ -243,8 +220,10 @@ def _named(stack: str, model: str) -> str:
     return next((row["name"] for row in known if row["model"] == model), "")
 
 
-def _torchtitan_batches(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
-    """Batches of a rank, stages of a rank, and replicas without shards."""
+def _torchtitan(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
+    """The model, batches of a rank, stages of a rank, and replicas without shards."""
+    name, _, flavor = _named("torchtitan", stated.get("model", "")).partition(" ")
+    yield from (f"--model.name {name or '$MODEL_NAME'}", f"--model.flavor {flavor or '$MODEL_FLAVOR'}")
     micro, stages = _number(stated, "micro_batch_size"), _number(stated, "pipeline_parallel")
     ranks = stages * _number(stated, "tensor_parallel") * _number(stated, "context_parallel")
     copies = _number(stated, "num_accelerators") / ranks
@@ -261,6 +240,11 @@ def _torchtitan_batches(stated: Mapping[str, str], shape: Shape) -> Iterator[str
     if group < copies:
         yield from (f"--parallelism.data_parallel_replicate_degree {_text(copies / group)}",
                     f"--parallelism.data_parallel_shard_degree {_text(group)}")  # fmt: skip
+
+
+def _megatron(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
+    yield from _megatron_shape(stated, shape)
+    yield from _megatron_company(stated, shape)
 
 
 def _megatron_shape(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
@@ -362,6 +346,17 @@ def _recomputed(stated: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield "recompute_modules", " ".join(_MODULES.get(one, one) for one in modules)
 
 
+_STARTS: dict[str, Callable[[Mapping[str, str], Shape], Iterator[str]]] = {
+    "megatron": _megatron,
+    "nemo": _nemo,
+    "torchtitan": _torchtitan,
+    "vllm": _vllm,
+    "sglang": _sglang,
+    "trtllm": _trtllm,
+}
+"""Flags of a start that no column of a plan has, by stack."""
+
+
 def _chunks(stated: Mapping[str, str]) -> float:
     return _number(stated, "pipeline_parallel") * _number(stated, "virtual_pipeline")
 
@@ -386,37 +381,35 @@ def script(stack: str, lines: Sequence[tuple[str, str]], stated: Mapping[str, st
 
     ``lines``: arguments with the version that each is of. ``stated``: columns of the plan.
     """
-    args = [line for version, line in lines if not version.startswith(BENCHES) and ": " not in line.split("'")[0]]
-    if stack in _TRAINERS:
+    own = STACKS[stack]
+    bench = [line for version, line in lines if own.client and version.startswith(own.client_version)]
+    args = [line for line in (one for _, one in lines) if line not in bench and ": " not in line.split("'")[0]]
+    if not own.client:
         results = []
         if stack == "megatron" and "--use-megatron-fsdp" not in args:
             results.append("export CUDA_DEVICE_MAX_CONNECTIONS=1")
         servers, each = _servers(stated, shape)
+        named = _named(stack, stated.get("model", ""))
+        if own.unnamed and not named:
+            results.append(f"# {own.unnamed.format(model=stated.get('model', 'this model'))}")
         machine = f"--nnodes {servers} --nproc_per_node {each}"
-        if stack == "nemo":
-            machine = f" --factory {_named(stack, stated.get('model', '')) or '$RECIPE'}"
-        if stack in _OWN_NAMES and not _named(stack, stated.get("model", "")):
-            results.append(f"# {_OWN_NAMES[stack].format(model=stated.get('model', 'this model'))}")
-        return [*results, *_command(_TRAINERS[stack].format(machine=machine), args)]
-    server, client = _SERVERS[stack]
+        return [*results, *_command(own.server.format(machine=machine, factory=named or "$RECIPE"), args)]
     options = [line for _, line in lines if line not in args and ": " in line.split("'")[0]]
     if options:
         args.append(f"--extra_llm_api_options {OPTIONS}")
-    first = [line for line in args if line.startswith(("vllm serve", "trtllm-serve"))]
+    first = [line for line in args if own.command and line.startswith(own.command)]
     rest = [line for line in args if line not in first]
     if stack == "trtllm" and (tasks := _tasks(stated, shape)):
         first, rest = [tasks], [*first, *rest]
-    bench = [line for version, line in lines if version.startswith(BENCHES)]
     told = [f"cat > {OPTIONS} << EOF", *_nested(options), "EOF"] if options else []
     told += _remarks(stack, stated)
-    name = repositories().get(stated.get("model", ""), stated.get("model", ""))
-    return [*told, *_command(first[0] if first else server, rest), *_command(client, [f"--model {name}", *bench])]
+    client = _command(own.client, [f"--model {_checkpoint(stated)}", *bench])
+    return [*told, *_command(first[0] if first else own.server, rest), *client]
 
 
 def _remarks(stack: str, stated: Mapping[str, str]) -> Iterator[str]:
     """Placeholders in the start of a server that the user has to fill in."""
-    model, precision = stated.get("model", ""), stated.get("precision", "bf16")
-    name = repositories().get(model, model)
+    model, precision, name = stated.get("model", ""), stated.get("precision", "bf16"), _checkpoint(stated)
     if model not in repositories():
         yield f"# {name} is in no repository that is known here: give the path of its checkpoint"
     stored = checkpoint_format(model).get("precision", "bf16")

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from xlperf.base.resources import stack_rows
 from xlperf.interop.launch_shell import Call, Shell
 from xlperf.interop.log_text import LogLines, log_lines
 
@@ -36,7 +37,6 @@ _END = re.compile(r"[|&;<>()]|\d?>&?\d?|.*[^-\w]>.*")
 _DUMPED = re.compile(
     r"^[^\w\n]{0,40}(?:\w{1,40}\]?: ?)?[ \t]{1,40}([a-z][a-z0-9_]{1,60}) \.{2,60} (\S.{0,500})$", re.MULTILINE
 )
-_ENGINES = ("LLM engine (", "ServerArgs(", "non-default args: {")
 MOST_ENGINE = 20_000
 """Characters of the arguments that an engine prints. [-]"""
 _PAIR = re.compile(r"(?<![a-z0-9_])([a-z][a-z0-9_]{1,60})'?\s*[=:]\s*('[^']*'|\"[^\"]*\"|[\w.+-]+)")
@@ -154,7 +154,8 @@ def logged_settings(text: str) -> list[Setting]:
     logged = log_lines(text)
     results = [(name, value.strip()) for name, value in _DUMPED.findall(text)]
     if len(results) < FEWEST_DUMPED:
-        starts = [text.find(one) + len(one) for one in _ENGINES if one in text]
+        before = [row["words"] for row in stack_rows("log_evidence") if row["arguments"]]
+        starts = [text.find(words) + len(words) for words in before if words in text]
         lines = [text[start : start + MOST_ENGINE].partition("\n")[0] for start in starts]
         results = [pair for line in lines for pair in _PAIR.findall(line)]
     if results:

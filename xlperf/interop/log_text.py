@@ -15,16 +15,8 @@ from typing import NamedTuple
 
 from xlperf.base.resources import stack_rows
 
-EVIDENCE: Mapping[str, tuple[str, ...]] = {
-    "nemo": ("[NeMo I", "train_step_timing in s", "(Mcore default"),
-    "megatron": ("using world size: ", "tensor_model_parallel_size .", "elapsed time per iteration (ms)"),
-    "torchtitan": ("[titan]", "total parameters", "TransformerBlock with torch.compile"),
-    "vllm": ("non-default args: {", "LLM engine (", "vLLM API server"),
-    "sglang": ("ServerArgs(",),
-    "trtllm": ("= PYTORCH BACKEND", "= TENSORRT BACKEND", "= WORLD + RUNTIME INFORMATION"),
-    "serving": ("Serving Benchmark Result",),
-}
-"""Words by which the log of a stack is known; ``serving``: of a benchmark whose engine it does not name."""
+_CLIENT_ONLY = "serving"
+"""Stack of the report of a benchmark that does not name its engine."""
 _TITAN = {
     "pp": "--parallelism.pipeline_parallel_degree", "cp": "--parallelism.context_parallel_degree",
     "tp": "--parallelism.tensor_parallel_degree", "ep": "--parallelism.expert_parallel_degree",
@@ -70,12 +62,13 @@ def log_lines(text: str) -> LogLines:
     >>> log_lines("[titan] INFO - Model llama3 8B size: 8,030,261,248 total parameters").settings["--model.flavor"]
     '8B'
     """
-    stacks = [stack for stack, words in EVIDENCE.items() if any(one in text for one in words)]
-    stack = next((one for one in stacks if one != "serving"), "")
+    evidence = [row for row in stack_rows("log_evidence") if row["words"] in text]
+    stack = next((row["stack"] for row in evidence if row["stack"] != _CLIENT_ONLY), "")
     settings: dict[str, str] = {}
     facts: dict[str, str] = {}
-    if stacks:
-        kinds = {stack, *(("serving",) if stack in ("", "vllm", "sglang") else ())}
+    if evidence:
+        reported = any(row["client_report"] and row["stack"] in (stack or _CLIENT_ONLY) for row in evidence)
+        kinds = {stack, *((_CLIENT_ONLY,) if reported else ())}
         for own, pattern, name, value in _patterns():
             match = pattern.search(text) if kinds & own else None
             if match is None:
@@ -85,7 +78,7 @@ def log_lines(text: str) -> LogLines:
             if stated not in ("", "None"):
                 target.setdefault(key, stated)
         settings |= dict(_mesh(text)) if stack == "torchtitan" else {}
-        settings |= dict(_client(text)) if "serving" in kinds else {}
+        settings |= dict(_client(text)) if reported else {}
     return LogLines(stack, settings, facts)
 
 

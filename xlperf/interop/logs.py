@@ -18,8 +18,9 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows, stack_rows
 from xlperf.base.units import UNITS
 from xlperf.catalog.schema import table_schema
+from xlperf.interop.config_rules import Stated
 from xlperf.interop.launch import MOST_TEXT, told_by
-from xlperf.interop.launch_rules import Stated, plan_of, stack_defaults
+from xlperf.interop.launch_rules import plan_of, stack_defaults
 from xlperf.interop.launch_stacks import by_name, candidates_of, flags
 from xlperf.interop.launch_text import logged_settings
 from xlperf.interop.log_text import log_lines
@@ -300,8 +301,6 @@ def _summary(source: Path, steps: int) -> Profile:
     return Profile(result, exposed, steps)
 
 
-_WHOLE = ("non-default args: {", "ServerArgs(")
-"""Words before lists of arguments that state all that differ from a default."""
 _SWITCHED = frozenset({"graphs", "draft_tokens", "two_batch_overlap"})
 """Columns of serving that a flag turns on or off, whose absence from a whole list of arguments means the default."""
 _ASSUMED = ("software", "num_accelerators", "mode")
@@ -345,7 +344,7 @@ def logged_plan(text: str) -> Logged:
     stated = {flag.column for one in settings for flag in candidates_of(known, one.name)}
     told = told_by([[settings]], stack).values
     columns = plan_of(stack, told)
-    whole = any(words in text for words in _WHOLE)
+    whole = any(row["words"] in text for row in stack_rows("log_evidence") if row["arguments"] == "all")
     if not whole:
         assumed = {column for column, *_ in stack_defaults(stack)} - stated
         columns = {name: value for name, value in columns.items() if name not in assumed}
