@@ -167,14 +167,14 @@ def time(operation: str, accelerator: str, output: str | None, catalog: str | No
     for row, reason in enumerate(results.text("reason").tolist()):
         if reason:
             say(f"{operation} on {table.text('accelerator')[row]}: {reason}", err=True)
-    shown = [part for part in parts(table, results) if part[0].name != "reason" and not _blank(part[1])]
+    shown = [
+        part
+        for part in parts(table, results)
+        if part[0].name != "reason" and any(value != "" and value == value for value in part[1].tolist())
+    ]
     deliver(output, "operations", parts(table, results), "operation", shown)
     if any(results.text("reason").tolist()):
         raise click.exceptions.Exit(1)
-
-
-def _blank(values: np.ndarray) -> bool:
-    return all(value == "" or value != value for value in values.tolist())
 
 
 def _line(name: str, text: str) -> tuple[str, list[str]]:

@@ -11,7 +11,7 @@ import click
 from xlperf.catalog.schema import Column, first_words, results_of, table_schema
 from xlperf.cli.command import command
 from xlperf.cli.options import catalog_of
-from xlperf.cli.output import Front, deliver, is_json, is_workbook, parts, rounded, say, took
+from xlperf.cli.output import Front, aligned, deliver, is_json, is_workbook, parts, rounded, say, took
 
 if TYPE_CHECKING:
     from xlperf.catalog.table import Table
@@ -127,34 +127,18 @@ def _ways(ways: Table) -> list[str]:
 
     if not len(ways):
         return []
-    heads = ("way", "engine", "pools", "copy", "number", "80 %", "$/M", "trust")
-    lines = [heads]
+    lines = [("way", "engine", "pools", "copy", "number", "80 %", "$/M", "trust")]
+    numbers = ("copy_size", "prefill_accelerators", "accelerators", "accelerators_low", "accelerators_high",
+               "fleet_cost_per_million_output_tokens")  # fmt: skip
     for row in range(len(ways)):
-        size, prefill = (float(ways.number(name)[row]) for name in ("copy_size", "prefill_accelerators"))
-        count, low, high, cost = (
-            float(ways.number(name)[row])
-            for name in (
-                "accelerators",
-                "accelerators_low",
-                "accelerators_high",
-                "fleet_cost_per_million_output_tokens",
-            )
-        )
+        size, prefill, count, low, high, cost = (float(ways.number(name)[row]) for name in numbers)
         pools = prefill == prefill
         lines.append((
             f"{row + 1}", engine_title(str(ways["software"][row])), "two" if pools else "one",
             f"{prefill:,.0f} + {size - prefill:,.0f}" if pools else f"{size:,.0f}", f"{count:,.0f}",
             f"{low:,.0f} to {high:,.0f}", rounded(cost * MILLION), str(ways["trust"][row]),
         ))  # fmt: skip
-    left = (False, True, True, False, False, False, False, True)
-    wide = [max(len(line[at]) for line in lines) for at in range(len(heads))]
-    return [
-        "  ".join(
-            word.ljust(width) if to_left else word.rjust(width)
-            for word, width, to_left in zip(line, wide, left, strict=True)
-        ).rstrip()
-        for line in lines
-    ]
+    return aligned(list(zip(*lines, strict=True)), (True, False, False, True, True, True, True, False))
 
 
 def _card(kind: str, answer: Mapping[str, Any]) -> list[str]:
@@ -165,30 +149,25 @@ def _card(kind: str, answer: Mapping[str, Any]) -> list[str]:
     for column in (results_of(kind).by_name[name] for name in _SHOWN[kind]):
         value = answer[column.name]
         if column.is_text or value != value:
-            lines += [(column, str(value), "")] if column.is_text and _says(answer, column.name) else []
+            lines += [(column.header, str(value))] if column.is_text and _says(answer, column.name) else []
             continue
         factor, name = unit_of(column).factor, _BANDS.get(column.name, column.name)
         ends = [answer.get(f"{name}_{end}", float("nan")) / factor for end in ("low", "high")]
         band = f"  80 %: {rounded(ends[0])} to {rounded(ends[1])}" if ends[0] == ends[0] else ""
         words = f"{rounded(100.0 * value)} %" if column.name in _SHARES else rounded(value / factor)
-        lines.append((column, words, band))
-    wide = max((len(column.header) for column, _, _ in lines), default=0)
-    return [f"{column.header.ljust(wide)}  {words}{band}" for column, words, band in lines]
+        lines.append((column.header, words + band))
+    return aligned([[header for header, _ in lines], [words for _, words in lines]], (False, False))
 
 
 def _notes(form: Mapping[str, str], answer: Mapping[str, Any]) -> list[str]:
     """Notes below an answer: its trust, the defaults used, and the question."""
     sure = f"{answer['trust']}: {answer['trust_reason']}" if answer.get("trust") else ""
     asked = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in form.items() if value not in ("", "auto"))
-    taken = "; ".join(filter(None, [answer.get("defaults_used", ""), _priced(answer)]))
+    basis = str(answer.get("price_basis", ""))
+    taken = "; ".join(filter(None, [answer.get("defaults_used", ""), basis and f"price: {basis}"]))
     return [
         f"{words}{text}" for words, text in (("", sure), ("taken for granted: ", taken), ("asked: ", asked)) if text
     ]
-
-
-def _priced(answer: Mapping[str, Any]) -> str:
-    basis = str(answer.get("price_basis", ""))
-    return f"price: {basis}" if basis else ""
 
 
 @command(entries=partial(form_options, "serve"))

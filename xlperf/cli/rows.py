@@ -14,7 +14,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import factor
 from xlperf.cli.command import Chosen, command
 from xlperf.cli.options import catalog_for, catalog_of, read_one
-from xlperf.cli.output import STANDARD, deliver, parts, rounded, say, working
+from xlperf.cli.output import STANDARD, aligned, deliver, parts, rounded, say, working
 
 if TYPE_CHECKING:
     from xlperf.catalog.table import Table
@@ -164,9 +164,8 @@ def _deliver(kind: str, table: Table, row: Row, output: str | None, as_json: boo
     if as_json:
         say(json.dumps({column.header: row[column.name] for column in columns}, ensure_ascii=False))
     elif output is None:
-        width = max(len(column.header) for column in columns)
-        values = {c.name: v if isinstance(v := row[c.name], str) else rounded(float(str(v))) for c in columns}
-        say(*(f"{column.header.ljust(width)}  {values[column.name]}" for column in columns))
+        values = [v if isinstance(v := row[c.name], str) else rounded(float(str(v))) for c in columns]
+        say(*aligned([[column.header for column in columns], values], (False, False)))
     say(*lines, err=as_json)
 
 

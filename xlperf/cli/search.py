@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from xlperf.explore.vary import Varied
 
 
-@command(doubts=packed("doubts", read_doubts))
+@command(doubts=packed("doubts", "doubts", read_doubts))
 def search(
     plans: str, output: str | None, objectives: tuple[str, ...], limits: tuple[str, ...], vary: tuple[str, ...],
     mapping: bool, top: int, every: bool, probability: float, doubts: Doubts, processes: int | None, chosen: Chosen,

@@ -14,7 +14,7 @@ import click
 from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError
 from xlperf.cli.command import command
-from xlperf.cli.output import say, working
+from xlperf.cli.output import aligned, say, working
 
 _HOSTS = {"libreoffice": "xlperf.addin.libreoffice", "excel": "xlperf.addin.excel"}
 """Modules with ``install`` and ``uninstall``, by spreadsheet program."""
@@ -200,8 +200,8 @@ _SHORT = 16  # lines of a section that is printed whole if some of it is asked f
 def guide(topic: str | None, words: str | None) -> None:
     """Print a page of the guide; without TOPIC, the title of each page; with WORDS, the parts that have them."""
     if topic is None:
-        wide = max(map(len, _TOPICS))
-        say(*(f"xlperf guide {name.ljust(wide)}  {_page(name)[0].removeprefix('# ')}" for name in _TOPICS))
+        titles = [_page(name)[0].removeprefix("# ") for name in _TOPICS]
+        say(*aligned([[f"xlperf guide {name}" for name in _TOPICS], titles], (False, False)))
         return
     name = topic.casefold()
     if name not in _TOPICS:

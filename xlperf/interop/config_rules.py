@@ -30,9 +30,9 @@ _QUANTIZATION = {"fp8": "fp8", "fp8_full": "fp8", "nanoo_fp8": "fp8", "te_fp8_de
                  "te_fp8_currentscaling": "fp8-current", "te_mxfp8": "mxfp8", "int8": "int8"}  # fmt: skip
 _MIXED = ("nvfp4", "mxfp8", "fp8_current", "fp8_subchannel", "fp8_blockwise", "fp8", "bf16", "fp16")
 _MIXED_PRECISION = ("fp4", "mxfp8", "fp8-current", "fp8-block", "fp8-block", "fp8", "bf16", "fp16")
-_MODULES = {"core_attn": "core_attention", "layernorm": "norm", "mla_up_proj": "latent", "mlp": "mlp", "moe": "moe",
+RECOMPUTED = {"core_attn": "core_attention", "layernorm": "norm", "mla_up_proj": "latent", "mlp": "mlp", "moe": "moe",
             "moe_act": "activation"}  # fmt: skip
-
+"""Modules of selective recomputation by the words of Megatron-Core."""
 
 UNREAD = "@"
 """Prefix of a setting that a rule adds to a plan for a value without counterpart in plans."""
@@ -51,7 +51,7 @@ def text(value: float) -> str:
     return f"{value:.15g}"
 
 
-def _machines(plan: Stated, told: Mapping[str, str], fallback: float = 0.0) -> None:
+def machines(plan: Stated, told: Mapping[str, str], fallback: float = 0.0) -> None:
     """Accelerators of a run, from accelerators per node, or from ``fallback`` if the file gives nodes alone."""
     each = number(told, "@accelerators_per_node", fallback if "@nodes" in told else 0.0)
     if each:
@@ -199,7 +199,7 @@ def _maxtext(plan: Stated, told: Mapping[str, str]) -> None:
 
 
 def _automodel(plan: Stated, told: Mapping[str, str]) -> None:
-    _machines(plan, told, 8.0)
+    machines(plan, told, 8.0)
     for name in [name for name in plan if name.endswith("_parallel") and number(plan, name, 1.0) < 1.0]:
         plan.pop(name)
     strategy = told.get("@strategy", "fsdp2").rpartition(".")[2].casefold()
@@ -240,7 +240,7 @@ def _automodel(plan: Stated, told: Mapping[str, str]) -> None:
 
 
 def _llama_factory(plan: Stated, told: Mapping[str, str]) -> None:
-    _machines(plan, told)
+    machines(plan, told)
     _sixteen(plan, told)
     _optimizer(plan, told)
     _adapter(plan, told, 8.0)
@@ -253,7 +253,7 @@ def _llama_factory(plan: Stated, told: Mapping[str, str]) -> None:
 
 
 def _axolotl(plan: Stated, told: Mapping[str, str]) -> None:
-    _machines(plan, told)
+    machines(plan, told)
     _sixteen(plan, told)
     _optimizer(plan, told)
     _adapter(plan, told if told.get("@linear") != "yes" else {**told, "@targets": ""}, 8.0)
@@ -272,7 +272,7 @@ def _axolotl(plan: Stated, told: Mapping[str, str]) -> None:
 
 
 def _deepspeed(plan: Stated, told: Mapping[str, str]) -> None:
-    _machines(plan, told)
+    machines(plan, told)
     _sixteen(plan, told)
     _optimizer(plan, told)
     for name in [name for name, value in plan.items() if value == "auto"]:
@@ -290,7 +290,7 @@ def _deepspeed(plan: Stated, told: Mapping[str, str]) -> None:
 
 
 def _bridge(plan: Stated, told: Mapping[str, str]) -> None:
-    _machines(plan, told)
+    machines(plan, told)
     mixed = told.get("@mixed", "").casefold()
     for word, precision in zip(_MIXED, _MIXED_PRECISION, strict=True):
         if word in mixed:
@@ -303,7 +303,7 @@ def _bridge(plan: Stated, told: Mapping[str, str]) -> None:
     if "full_iteration" in told.get("@graph_scope", ""):
         plan["graphs"] = "step"
     named = [one for key in ("@modules", "@recompute_modules") for one in re.findall(r"\w+", told.get(key, ""))]
-    modules = [_MODULES[one] for one in named if one in _MODULES]
+    modules = [RECOMPUTED[one] for one in named if one in RECOMPUTED]
     if modules and plan.get("recompute", "selective") == "selective":
         plan |= {"recompute": "selective", "recompute_modules": " ".join(dict.fromkeys(modules))}
     layers = number(told, "@recompute_num_layers")

@@ -59,6 +59,11 @@ class ModelType(NamedTuple):
     remark: str
 
 
+def as_list(value: Any) -> list[Any]:
+    """A list as it is, any other value as an empty list."""
+    return value if isinstance(value, list) else []
+
+
 class Entries(dict[str, Any]):
     """Entries of a configuration, with the defaults of its class, and which of them were looked up."""
 
@@ -168,19 +173,16 @@ def tied_by_parts(config: Mapping[str, Any]) -> bool | None:
 
 
 def model_type(config: Mapping[str, Any], part: Mapping[str, Any]) -> ModelType:
-    """The type of a language model: by its own model type, by the whole configuration's, or by its architectures.
-
-    ``config``: the whole configuration. ``part``: its language part, perhaps the whole.
-    """
+    """The type of a language model: by its own model type, by the whole configuration's, or by its architectures."""
     known = families()
     own = str(part.get("model_type") or "")
     stated = own or str(config.get("model_type") or "")
     kind = stated if stated in known else _classes().get(stated, {}).get("language_part", "")
     remark = ""
-    if kind == "minimax" and _all_of(part.get("attn_type_list")):
+    if kind == "minimax" and all(as_list(part.get("attn_type_list")) or [False]):
         kind = "minimax_m2"  # the type that its first configurations have
     if kind not in known:
-        classes = [str(name) for source in (part, config) for name in _names(source.get("architectures"))]
+        classes = [str(name) for source in (part, config) for name in as_list(source.get("architectures"))]
         results = [_by_architecture().get(_stem(name), "") for name in classes]
         kind = next((name for name in results if name in known), "")
         kind = "rwkv" if any(word.casefold().startswith("rwkv") for word in (stated, *classes)) else kind
@@ -192,11 +194,3 @@ def model_type(config: Mapping[str, Any], part: Mapping[str, Any]) -> ModelType:
         assumed["expert_width"] = "" if "moe_intermediate_size" in part else "intermediate_size"
     words = f'model type "{stated}" is not known' if stated else "no model type is stated"
     return ModelType(stated, assumed, {}, words, "")
-
-
-def _names(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _all_of(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(value)

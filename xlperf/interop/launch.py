@@ -96,8 +96,7 @@ LOG = "(log)"
 def launch_lines(plan: Table, stack: str, shape: Shape | None = None) -> list[str]:
     """Arguments of one plan, one per line; with the shape of its model, the commands that start it.
 
-    ``stack``: one of :func:`stacks`. ``shape``: model and servers of the plan. Raises InputError if the stack does not
-    run plans of this kind, or a start would break a rule about its flags.
+    Raises InputError if the stack does not run plans of this kind, or a start would break a rule about its flags.
     """
     known = flags(stack)
     if known[0].kind != plan.kind:
@@ -137,10 +136,7 @@ def _version(known: Sequence[Flag]) -> str:
 
 
 def _arguments(known: Sequence[Flag], stated: Mapping[str, str], written: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """A line for each column with the first flag that says it, and the version of the flag.
-
-    ``written``: beginnings of the versions whose flags are written; none: all.
-    """
+    """A line for each column with the first flag that says it, and the version of the flag."""
     done = set()
     for flag in known:
         value = stated.get(flag.column)
@@ -247,7 +243,7 @@ def read_launch(
     if stack not in stacks():
         notes += _remarks(stack, plan, told.values, columns)
         plan.setdefault("software", software_of(stack)[0])
-    parted = [_parted(line) for line in said]
+    parted = [line.partition("=") for line in said]
     marked = {canonical(kind, split_header(key)[0]): value.strip() for key, equals, value in parted if equals}
     plan |= marked
     lacks = plan.pop(LACKS, "")
@@ -278,10 +274,6 @@ def _as_one(groups: Sequence[Sequence[Setting]]) -> list[list[Setting]]:
     return [[one for group in groups for one in group]]
 
 
-def _parted(line: str) -> tuple[str, str, str]:
-    return line.partition("=")
-
-
 def _refuse(name: str, stack: str, unread: Sequence[str], asked: Sequence[str]) -> None:
     """Raise InputError if settings that move a result are not read, or their variables are not known."""
     remedy = "or --partial to read the rest"
@@ -299,8 +291,6 @@ def _refuse(name: str, stack: str, unread: Sequence[str], asked: Sequence[str]) 
 
 def listed(words: Sequence[str]) -> str:
     """Settings in a message: the first ones, cut.
-
-    ``words``: settings as they are written.
 
     >>> listed(["--a 1", "--b 2"])
     '--a 1; --b 2'
@@ -424,10 +414,7 @@ class Told(NamedTuple):
 
 
 def told_by(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> Told:
-    """Values that flags set, later ones replacing earlier ones, and variables that a script is started with.
-
-    ``groups``: settings by text and command; a command without a flag of the stack says nothing. ``stack``: whose.
-    """
+    """Values that flags set, later ones replacing earlier ones, and variables that a script is started with."""
     known, exact = by_name(stack), stack not in (*stacks(), "bridge")
     variables = _variables(flags(stack)[0].kind)
     told = Told({}, [], [], [], [], [])

@@ -13,7 +13,7 @@ import numpy as np
 
 from xlperf.base.resources import stack_rows
 from xlperf.catalog.table import Table
-from xlperf.interop.config_rules import CONFIG_RULES, Stated
+from xlperf.interop.config_rules import CONFIG_RULES, RECOMPUTED, Stated, machines
 from xlperf.interop.config_rules import number as _number
 from xlperf.interop.config_rules import text as _text
 from xlperf.interop.launch_models import contradicted, described_models, named_model, native_format
@@ -26,8 +26,6 @@ _SHARED = ("sequence_parallel", "tensor_overlap")
 """Columns that mean something with tensor parallelism only."""
 OWN_SOFTWARE = {"training": "megatron", "inference": "tensorrt-llm"}
 """Meaning of a blank software."""
-_MODULES = {"core_attn": "core_attention", "layernorm": "norm", "mla_up_proj": "latent", "mlp": "mlp", "moe": "moe",
-            "moe_act": "activation"}  # fmt: skip
 _NARROW = (("fp4", r"(nv|mx)?fp4"), ("fp8", r"fp8"), ("int4", r"awq|gptq|int4|w4a16|w4a8"),
            ("int8", r"int8|w8a8|w8a16"), ("bf16", r"bf16"))  # fmt: skip
 """Precisions of weights, and words of the names of checkpoints that state them: W8A8 by itself is INT8."""
@@ -51,10 +49,7 @@ def stack_defaults(stack: str) -> tuple[tuple[str, str, str], ...]:
 
 
 def wrapper_defaults(settings: Mapping[str, str], stack: str) -> tuple[str, dict[str, str]]:
-    """The wrapper around a stack in a command or configuration, and its own defaults by column.
-
-    ``settings``: with signs of wrappers, as ``@sign megatron sft``. ``stack``: owner of the arguments.
-    """
+    """The wrapper around a stack in a command or configuration, and its own defaults by column."""
     for row in stack_rows("wrappers"):
         if row["stack"] == stack and any(f"@sign {sign}" in settings for sign in row["sign"].split("|")):
             results = [one for one in stack_rows("wrappers") if one["wrapper"] == row["wrapper"]]
@@ -84,11 +79,7 @@ def settled(column: str, given: Collection[str], plan: Mapping[str, str], source
 def plan_of(
     stack: str, settings: Mapping[str, str], models: Table | None = None, notes: list[str] | None = None
 ) -> Stated:
-    """Plan columns of the arguments of a stack.
-
-    ``stack``: owner of the arguments. ``settings``: columns and own quantities of the stack from its flags. ``models``:
-    candidates, matched by name or dimensions. ``notes``: receives assumptions.
-    """
+    """Plan columns of the arguments of a stack."""
     notes = [] if notes is None else notes
     plan = {name: value for name, value in settings.items() if not name.startswith("@")}
     wrapper, defaults = wrapper_defaults(settings, stack)
@@ -216,7 +207,7 @@ def _running(plan: Stated, settings: Mapping[str, str], stack: str) -> None:
 
 
 def _megatron(plan: Stated, settings: Mapping[str, str]) -> None:
-    _accelerators(plan, settings)
+    machines(plan, settings)
     if settings.get("@adapter") == "lora":
         plan.setdefault("adapter_rank", settings.get("@adapter_rank", "8"))
     if "@fp8" in settings:  # a recipe alone switches nothing on
@@ -256,7 +247,7 @@ def _pieces(layout: str) -> float:
 def _recomputation(plan: Stated, settings: Mapping[str, str]) -> None:
     if plan.get("recompute") == "selective" and "@recompute_modules" in settings:
         words = re.split(r"[\s,\[\]\"']+", settings["@recompute_modules"])
-        known = [_MODULES[word] for word in words if word in _MODULES]
+        known = [RECOMPUTED[word] for word in words if word in RECOMPUTED]
         plan["recompute_modules"] = " ".join(dict.fromkeys(known)) or "core_attention"
     number = _number(settings, "@recompute_num_layers")
     if plan.get("recompute") == "full" and number:
@@ -267,7 +258,7 @@ def _recomputation(plan: Stated, settings: Mapping[str, str]) -> None:
 
 
 def _torchtitan(plan: Stated, settings: Mapping[str, str]) -> None:
-    _accelerators(plan, settings)
+    machines(plan, settings)
     local = _number(settings, "@local_batch")
     pipeline = _number(plan, "pipeline_parallel", 1.0)
     if local:
@@ -362,12 +353,6 @@ def _engine(plan: Stated, ranks: float) -> None:
         plan.setdefault("mode", "continuous")
 
 
-def _accelerators(plan: Stated, settings: Mapping[str, str]) -> None:
-    number = _number(settings, "@accelerators_per_node")
-    if number:
-        plan.setdefault("num_accelerators", _text(number * _number(settings, "@nodes", 1.0)))
-
-
 def _bridge(plan: Stated, settings: Mapping[str, str]) -> None:
     _megatron(plan, settings)
     CONFIG_RULES["bridge"](plan, settings)
@@ -383,7 +368,7 @@ _READ: dict[str, Callable[[Stated, Mapping[str, str]], None]] = {
     "sglang": _sglang,
     "trtllm": _trtllm,
 }
-_READ_ALIKE = {"training": _accelerators, "inference": _any_engine}
+_READ_ALIKE: dict[str, Callable[[Stated, Mapping[str, str]], None]] = {"training": machines, "inference": _any_engine}
 """Conversions of settings of a stack to columns; of stacks without rules of their own by the kind of their plans."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows, stack_folders, stack_rows
 from xlperf.catalog.table import Table, aliases
 from xlperf.interop.config_rules import Stated
+from xlperf.interop.launch_shell import unquoted
 from xlperf.interop.launch_text import DEEPEST, LONGEST_NAME, MOST_POINTS, MOST_SETTINGS, Setting
 from xlperf.interop.stack_rules import STACKS
 
@@ -37,10 +38,7 @@ class Config(NamedTuple):
 
 
 def config_of(text: str, given: Mapping[str, str] | None = None) -> Config:
-    """Settings of a configuration file, none if the text is a script or a log.
-
-    ``text``: YAML, TOML, JSON or a Python recipe. ``given``: variables of the environment.
-    """
+    """Settings of a configuration file, none if the text is a script or a log."""
     kind, result = "", list[Setting]()
     if text.lstrip().startswith("{"):
         kind, result = "json", _nested(text, json.loads)
@@ -55,13 +53,11 @@ def config_of(text: str, given: Mapping[str, str] | None = None) -> Config:
     return Config(kind, _filled(result[:MOST_SETTINGS], given or {}))
 
 
-def _nested(text: str, loads: object) -> list[Setting]:
-    assert callable(loads)
+def _nested(text: str, loads: Callable[[str], object]) -> list[Setting]:
     try:
-        result = list(_flat(loads(text), "", 0))
+        return list(_flat(loads(text), "", 0))[:MOST_SETTINGS]
     except (ValueError, RecursionError):
         return []
-    return result[:MOST_SETTINGS]
 
 
 def _flat(value: object, name: str, depth: int) -> Iterator[Setting]:
@@ -159,7 +155,7 @@ def _scalar(text: str) -> str:
     text = re.sub(r"(?:^|\s)#.*$", "", text[:MOST_VALUE]).strip()
     match = _SCALAR.fullmatch(text)
     text = match.group(1) if match and text[:1] in ("&", "!") else text
-    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
+    return unquoted(text)
 
 
 def _python(text: str) -> Iterator[Setting]:
@@ -218,8 +214,7 @@ def readable() -> str:
 def claimed(text: str, config: Config, groups: Iterable[Sequence[Setting]], name: str) -> str:
     """The first stack with evidence in a file; "" if no stack has any, ``serving`` for an engine.
 
-    ``text``: the file. ``config``: its settings if it is a configuration file. ``groups``: settings of its commands.
-    ``name``: name of the file. Raises InputError for a known stack that is not read.
+    Raises InputError for a known stack that is not read.
     """
     settings = config.settings or [one for group in groups for one in group]
     names = frozenset(plain(one.name)[:LONGEST_NAME] for one in settings)
@@ -424,10 +419,7 @@ def by_name(stack: str) -> Mapping[str, tuple[Flag, ...]]:
 
 
 def candidates_of(known: Mapping[str, tuple[Flag, ...]], name: str, exact: bool = False) -> tuple[Flag, ...]:
-    """Flags of a name: as it is, or, for keys of nested mappings, by the end of its path or by its beginning.
-
-    ``known``: flags by name. ``name``: as it is written. ``exact``: not by the end of its path.
-    """
+    """Flags of a name: as it is, or, for keys of nested mappings, by the end of its path or by its beginning."""
     whole = plain(name)
     result = known.get(whole)
     if result is not None:
@@ -446,10 +438,7 @@ def candidates_of(known: Mapping[str, tuple[Flag, ...]], name: str, exact: bool 
 
 
 def value_of(candidates: Sequence[Flag], setting: Setting) -> Stated | None:
-    """Columns and quantities of a setting, none if it alters nothing, None for an unknown value.
-
-    ``candidates``: flags of its name. ``setting``: as written.
-    """
+    """Columns and quantities of a setting, none if it alters nothing, None for an unknown value."""
     argument = setting.argument.casefold()
     if not setting.arguments and any(flag.argument.casefold() == "true" for flag in candidates):
         argument = "true"  # a switch
@@ -466,9 +455,9 @@ def value_of(candidates: Sequence[Flag], setting: Setting) -> Stated | None:
             return {} if argument in _OFF else {flag.column: flag.value}
         if flag.argument.casefold() == argument:
             return {flag.column: flag.value or argument}
-    numbers = {"true": _ON, "false": _OFF}
-    known = [flag for flag in candidates if flag.argument.casefold() in numbers]
-    if known and argument in _ON + _OFF:
-        alike = [flag for flag in known if argument in numbers[flag.argument.casefold()]]
-        return {alike[0].column: alike[0].value} if alike else {}
-    return None
+    switches = {"true": _ON, "false": _OFF}
+    known = [flag for flag in candidates if flag.argument.casefold() in switches]
+    if not known or argument not in _ON + _OFF:
+        return None
+    alike = (flag for flag in known if argument in switches[flag.argument.casefold()])
+    return next(({flag.column: flag.value} for flag in alike), {})

@@ -12,6 +12,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from xlperf.base.resources import rows, stack_rows
+from xlperf.interop.config_rules import RECOMPUTED
+from xlperf.interop.config_rules import text as _text
 from xlperf.interop.launch_models import native_format
 from xlperf.interop.launch_rules import checkpoint_format
 from xlperf.interop.stack_rules import STACKS
@@ -20,7 +22,7 @@ DEFAULT_LENGTH, MICRO_BATCHES = 4096.0, 4.0
 """Tokens of a sequence, and micro-batches per stage, of a plan that leaves them open. [-]"""
 PLACEHOLDERS = 2
 """Layers that the embedding and the output projection count as in a layout. [-]"""
-_MODULES = {"core_attention": "core_attn", "norm": "layernorm", "latent": "mla_up_proj", "activation": "moe_act"}
+_MODULES = {module: word for word, module in RECOMPUTED.items()}
 _GATED = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
 _POSITIONS = {"rope": "rope", "learned": "learned_absolute", "alibi": "none", "none": "none"}
 OPTIONS = "options.yaml"
@@ -49,15 +51,10 @@ def _number(stated: Mapping[str, str], name: str, default: float = 1.0) -> float
     return float(stated.get(name, default))
 
 
-def _text(value: float) -> str:
-    return f"{value:.15g}"
-
-
 def filled(stated: Mapping[str, str], shape: Shape, kind: str) -> dict[str, str]:
     """Columns of a plan with the defaults that a start has to state.
 
-    ``stated``: columns as a sheet has them. ``kind``: of the plan. Returns the same and, of training plans, sequence
-    length, micro batch and global batch.
+    Returns the same and, of training plans, sequence length, micro batch and global batch.
     """
     result = dict(stated)
     if kind != "training":
@@ -74,23 +71,20 @@ def filled(stated: Mapping[str, str], shape: Shape, kind: str) -> dict[str, str]
 
 
 def started_values(stack: str, stated: Mapping[str, str], values: Mapping[str, str], shape: Shape) -> dict[str, str]:
-    """Quantities of a stack as a start writes them: without flags that :func:`start_flags` writes or others forbid.
-
-    ``stated``: columns of the plan. ``values``: quantities of the stack that they mean.
-    """
+    """Quantities of a stack as a start writes them: without flags that :func:`start_flags` writes or others forbid."""
     result = dict(values)
     if stack == "megatron":
-        for name in ("dispatch_nodes", "train_mtp", *(["virtual_pipeline"] if uneven(stated, shape) else [])):
+        for name in ("dispatch_nodes", "train_mtp"):
             result.pop(name, None)
         if stated.get("zero_stage") == "0":
             result.pop("zero_stage")
         for name in () if shape.has("num_experts") else ("expert_parallel", "expert_tensor_parallel"):
             result.pop(name, None)
-    model = stated.get("model", "")
-    if stack == "nemo" and uneven(stated, shape):
+    if stack in ("megatron", "nemo") and uneven(stated, shape):
         result.pop("virtual_pipeline", None)
+    model = stated.get("model", "")
     if "@model" in result:
-        result["@model"] = repositories().get(model, model)
+        result["@model"] = _checkpoint(stated)
         if native_format(model) or stated.get("precision", "")[:3] in ("fp4", "int"):
             result.pop("precision", None)  # the checkpoint says it
         if STACKS[stack].command:
@@ -128,10 +122,7 @@ def layout(num_layers: int, chunks: int) -> str:
 
 
 def start_flags(stack: str, stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
-    """Flags of a start that no column of a plan has, as they are written.
-
-    ``stack``: of :func:`xlperf.interop.launch_stacks.stacks`. ``stated``: columns of the plan, :func:`filled`.
-    """
+    """Flags of a start that no column of a plan has, as they are written."""
     if STACKS[stack].command:
         yield f"{STACKS[stack].command} {_checkpoint(stated)}"
     yield from _STARTS[stack](stated, shape) if stack in _STARTS else ()
@@ -278,11 +269,11 @@ def _megatron_shape(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
     if shape.has("num_experts"):
         yield f"--num-experts {_text(number('num_experts'))}"
         yield f"--moe-router-topk {_text(number('top_k'))}"
-        yield f"--moe-ffn-hidden-size {_text(number('moe_ffn_hidden_size'))}" if shape.has("moe_ffn_hidden_size") else (
-            f"--moe-ffn-hidden-size {_text(number('ffn_hidden_size'))}")  # fmt: skip
+        width = "moe_ffn_hidden_size" if shape.has("moe_ffn_hidden_size") else "ffn_hidden_size"
+        yield f"--moe-ffn-hidden-size {_text(number(width))}"
         if shape.has("num_shared_experts"):
-            width = number("moe_ffn_hidden_size") * number("num_shared_experts")
-            yield f"--moe-shared-expert-intermediate-size {_text(width)}"
+            shared = number("moe_ffn_hidden_size") * number("num_shared_experts")
+            yield f"--moe-shared-expert-intermediate-size {_text(shared)}"
         dense, step = number("first_dense_layers"), number("moe_layer_step")
         if dense > 0.0:
             yield f"--moe-layer-freq '([0]*{_text(dense)}+[1]*{_text(number('num_layers') - dense)})'"
@@ -377,10 +368,7 @@ def _servers(stated: Mapping[str, str], shape: Shape) -> tuple[int, int]:
 
 
 def script(stack: str, lines: Sequence[tuple[str, str]], stated: Mapping[str, str], shape: Shape) -> list[str]:
-    """Commands that start a plan, an argument per line.
-
-    ``lines``: arguments with the version that each is of. ``stated``: columns of the plan.
-    """
+    """Commands that start a plan, an argument per line."""
     own = STACKS[stack]
     bench = [line for version, line in lines if own.client and version.startswith(own.client_version)]
     args = [line for line in (one for _, one in lines) if line not in bench and ": " not in line.split("'")[0]]
@@ -449,6 +437,4 @@ def _nested(options: Sequence[str]) -> list[str]:
 
 def _command(first: str, args: Sequence[str]) -> list[str]:
     """A command with its arguments on lines of their own."""
-    return (
-        [f"{line} \\" for line in [first, *(f"  {arg}" for arg in args[:-1])]] + [f"  {args[-1]}"] if args else [first]
-    )
+    return [first, *args] if not args else " \\\n  ".join([first, *args]).split("\n")

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from xlperf.base.resources import stack_rows
-from xlperf.interop.launch_shell import Call, Shell
+from xlperf.interop.launch_shell import Call, Shell, unquoted
 from xlperf.interop.log_text import LogLines, log_lines
 
 LONGEST_NAME = 200
@@ -108,8 +108,6 @@ def settings_of(
 
 def handed_to(words: Sequence[str]) -> str:
     """The script that a command starts, "" if it starts a program.
-
-    ``words``: of the command.
 
     >>> handed_to(["sbatch", "--nodes=4", "./run.sh", "8"]), handed_to(["torchrun", "pretrain_gpt.py"])
     ('./run.sh', '')
@@ -314,7 +312,7 @@ def _yaml_settings(text: str, given: Mapping[str, str], commands: Sequence[str],
         elif value:
             name = ".".join(own for _, own in path)
             listed = re.fullmatch(r"\[(.*)\]", value)
-            words = [one.strip().strip("\"'") for one in listed.group(1).split(",")] if listed else [_plain(value)]
+            words = [one.strip().strip("\"'") for one in listed.group(1).split(",")] if listed else [unquoted(value)]
             yield Setting(f"{name}:", tuple(filled(word) for word in words[:MOST_SETTINGS]))
     if items:
         yield from _of_words(items, commands)
@@ -324,7 +322,3 @@ def _yaml_settings(text: str, given: Mapping[str, str], commands: Sequence[str],
 
 def _uncommented(text: str) -> str:
     return re.sub(r"(^|\s)#.*$", "", text).strip()
-
-
-def _plain(value: str) -> str:
-    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'" else value

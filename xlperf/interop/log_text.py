@@ -57,8 +57,6 @@ def _patterns() -> tuple[tuple[frozenset[str], re.Pattern[str], str, str], ...]:
 def log_lines(text: str) -> LogLines:
     """Settings and facts of the lines of a log; none for a text that is no log of a known stack.
 
-    ``text``: the beginning of the log, or all of it.
-
     >>> log_lines("[titan] INFO - Model llama3 8B size: 8,030,261,248 total parameters").settings["--model.flavor"]
     '8B'
     """

@@ -95,8 +95,7 @@ def read_log(path: str | Path) -> Log:
 
     Lines of several ranks for one step count once. A log that starts in the middle of a run has no warm-up.
 
-    ``path``: text or JSON of any length; memory does not grow with it. Raises InputError if the log has no known
-    result.
+    Raises InputError if the log has no known result.
     """
     patterns = [(row, _compiled(row["pattern"])) for row in stack_rows("log_patterns")]
     values, steps = [array("d") for _ in patterns], [array("d") for _ in patterns]
@@ -163,10 +162,7 @@ def _warm_up(steps: np.ndarray, count: int) -> int:
 
 
 def blocks(path: Path) -> Iterator[bytes]:
-    """Parts of a file that end at the end of a line, or at a comma if there are no lines.
-
-    ``path``: any file; memory does not grow with it.
-    """
+    """Parts of a file that end at the end of a line, or at a comma if there are no lines."""
     rest = b""
     with path.open("rb") as stream:
         while chunk := stream.read(CHUNK):
@@ -323,19 +319,13 @@ class Logged(NamedTuple):
 
 
 def read_logged(path: str | Path) -> Logged:
-    """The plan that the beginning of a log states.
-
-    ``path``: of the log; text of any encoding and length.
-    """
+    """The plan that the beginning of a log states."""
     with Path(path).open(encoding="utf-8", errors="replace") as stream:
         return logged_plan(stream.read(MOST_TEXT))
 
 
 def logged_plan(text: str) -> Logged:
-    """The plan that a log states; nothing for a text that no stack is known by.
-
-    ``text``: the beginning of the log.
-    """
+    """The plan that a log states; nothing for a text that no stack is known by."""
     lines, settings = log_lines(text), logged_settings(text)
     stack = lines.stack
     if not stack:

@@ -75,8 +75,6 @@ class StackRule(NamedTuple):
 def quantity(text: str) -> Quantity:
     """A quantity from its words.
 
-    ``text``: columns and numbers with signs between them.
-
     >>> quantity("sequence_length / context_parallel").terms
     (('+', 'sequence_length'), ('/', 'context_parallel'))
     """
@@ -126,8 +124,6 @@ def searched_engines() -> list[str]:
 
 def broken_line(stack: str, lines: Sequence[str]) -> str:
     """The first rule about flags that arguments of a stack break, "" if they break none.
-
-    ``lines``: arguments, one per line: ``--recompute-granularity full``.
 
     >>> broken_line("torchtitan", ["--training.seq_len 4096", "--parallelism.enable_async_tensor_parallel"])
     'asynchronous tensor parallelism needs --compile.enable'
