@@ -38,15 +38,7 @@ _SHOWN = (
 
 @command(entries=partial(form_options, "chip"))
 def chip(output: str | None, catalog: str | None, vary: tuple[str, ...], limits: tuple[str, ...], **given: Any) -> int:
-    """An accelerator from node, dies, cache, memory and budgets: peak rates, cost, power, serving performance beside a
-    B200, and the worth of the next mm2, stack, W and MB. The sheet Build a chip in a line; entries that are not given
-    have the values of the sheet and are listed below the answer, and so is the choice for auto. More cache takes area
-    from the cores.
-
-    --vary makes a table of chips and marks each that no other beats in tokens per second and cost of a unit. -o
-    chip.csv writes the chip as a row of accelerators, -o chip.xlsx adds its device, which gives it a cost: --catalog
-    takes both. Exit code 1: a budget or a limit is missed; the answer names it, the gap, and a remedy.
-    """
+    """What an accelerator of your own would cost and be worth."""
     from xlperf.catalog.schema import first_words
     from xlperf.explore.forms import form_of
     from xlperf.explore.objectives import limits_of

@@ -181,21 +181,22 @@ VARY = (
 
 
 def command(**shared: Decorator) -> Callable[[Any], Command]:
-    """Make a function a command with the summary, examples and parameters of its rows in ``commands.csv``.
+    """Make a function a command with the summary, help, examples and parameters of its rows in ``commands.csv``.
 
     ``shared``: options that a row names with ``=`` and that this module does not know.
     """
 
     def made(function: Any) -> Command:
         name = function.__name__
-        texts: dict[str, list[str]] = {"summary": [], "example": []}
+        texts: dict[str, list[str]] = {"summary": [], "text": [], "example": []}
         for row in reversed(_rows()[name]):
             if row["option"] in texts:
                 texts[row["option"]].insert(0, row["meaning"])
             else:
                 function = _parameter(row, shared)(function)
         epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in texts["example"])
-        result: Command = click.command(name, cls=Command, short_help=texts["summary"][0], epilog=epilog)(function)
+        words = {"short_help": texts["summary"][0], "help": "\n\n".join(texts["text"]), "epilog": epilog}
+        result: Command = click.command(name, cls=Command, **words)(function)
         return result
 
     return made

@@ -24,30 +24,7 @@ def diagnose(
     profile_before: str | None, profile_steps: int | None, before: tuple[str, ...], top: int, mine: str | None,
     every: bool, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None,
 ) -> None:  # fmt: skip
-    """Rank the changes of one plan of PLANS, one or two at a time, that would explain a measurement.
-
-    The candidates include recomputation, sequence parallelism, interleaving, overlap, precision, graphs, attention
-    kernels, slow links and accelerators, power caps, host and data loading, imbalance of experts; for serving engines
-    also batch, prefix cache, KV cache and speculative decoding. Each has its predicted value, its probability and
-    advice. A measurement inside the 80 % band of the prediction needs no explanation, unless an end of the band lies
-    more than 1.5 times away from the prediction: such a band explains nothing.
-
-    The probability is the prior of a cause times its likelihood within the band. Prior: for a setting, a tenth of its
-    share of 115 public launch scripts; for faults and fall-backs, which nobody counts in public, 3 % each. With a run
-    before the change the band describes the ratio of two runs: repeatability if a change alters nothing, and a quarter
-    of the change otherwise. The likeliest comes first, unless it leaves 5 % or more of the first measurement and one of
-    the next two, at least a third as likely, adds a cause to it and leaves less.
-
-    An unlisted cause competes with all candidates: probabilities add up to less than 1 if none fits well. A log whose
-    settings, model or FLOP per token contradict the plan is reported. Causes that the arguments of the log exclude are
-    not tried.
-
-    The last lines are a remedy: the best mapping of the same model on the same accelerators, with the same batch or
-    load and precision, that the stack starts, and settings that were off. Its gain is the ratio of two predictions;
-    changed flags are listed.
-
-    Exit code 1 if no candidate comes near the measurement: the first explanation leaves it outside its band.
-    """
+    """Rank what would explain that a run is slower or faster than its plan."""
     from xlperf.explore.diagnose import diagnose as diagnosed
     from xlperf.explore.diagnose import measured_of, read_measured
     from xlperf.explore.remedy import remedy

@@ -44,15 +44,7 @@ def validate(
     machines: bool, conditions: bool, choice: bool, pairs: bool, deployments: bool, baseline: bool, readme: str | None,
     catalog: str | None,
 ) -> int:  # fmt: skip
-    """Predict published runs; show the error per group, source, accelerator and metric, and the rows without coverage.
-
-    FILE is a workbook or a CSV file with the columns of published training or inference runs (row_id, gpu, tp, gbs,
-    iter_time_s, tpot_ms ...), or with plans as xlperf evaluate reads them beside measured columns: measured step time
-    (s), measured memory (GiB), measured ttft (ms), measured tokens per second ..., or measured power
-    (avg_power_w_per_gpu, energy_j_per_output_token, tokens_per_s, batch ...): watts at the measured and at the
-    predicted rate, joules per token. Without FILE the shipped rows are predicted. The error of a row is |predicted time
-    / measured time - 1|. Exit code 1 if a tolerance is missed.
-    """
+    """Compare predictions with published measurements."""
     if baseline and (leave_out or output == STANDARD):
         raise click.UsageError("--baseline goes with neither --leave-out nor -o -")
     own = (cross_validate, kernels, machines, conditions, deployments).count(True)
@@ -120,11 +112,7 @@ def calibrate(
     fit: bool, values_only: bool, machines: bool, measurements: str | None, mine: tuple[str, ...],
     date: datetime.datetime | None, output: str | None, catalog: str | None,
 ) -> None:  # fmt: skip
-    """Show the calibration sheet, make it anew with --fit, or move predictions by runs of your own with --mine.
-
-    Each constant states its fit set and its error on held-out rows. Rows of the group "papers" are never in a fit.
-    Runs of your own change no constant: each is a row of the sheet my_cluster beside the calibration.
-    """
+    """Show the calibration, or fit it to measured kernels and published runs."""
     if not fit and (measurements or date or values_only or machines):
         raise click.UsageError("--measurements, --date, --values-only and --machines need --fit")
     if machines and values_only:

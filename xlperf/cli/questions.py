@@ -172,18 +172,11 @@ def _notes(form: Mapping[str, str], answer: Mapping[str, Any]) -> list[str]:
 
 @command(entries=partial(form_options, "serve"))
 def serve(output: str | None, catalog: str | None, **given: str | None) -> int:
-    """The cheapest fleet that serves so many users at their speed: engine, one pool or two, mapping, cost, power, the
-    limiting resource; then every way to serve them. The sheet Serve in a line; entries that are not given have the
-    values of the sheet and are listed below the answer. -o plan.csv writes the plan of a copy, which xlperf evaluate
-    reads; --json the answer with all ways.
-    """
+    """What it takes to serve a model to so many users."""
     return _answered("serve", given, output, catalog)
 
 
 @command(entries=partial(form_options, "train"))
 def train(output: str | None, catalog: str | None, **given: str | None) -> int:
-    """The fastest mapping of a training run: time, cost, energy, memory. The sheet Train in a line; entries that are
-    not given have the values of the sheet and are listed below the answer. -o plan.csv writes its plan, which every
-    command reads; --json the answer.
-    """
+    """How long a training run takes, what it costs, and which mapping is best."""
     return _answered("train", given, output, catalog)

@@ -33,21 +33,7 @@ def search(
     mapping: bool, top: int, every: bool, probability: float, doubts: Doubts, processes: int | None, chosen: Chosen,
     bounds: Bounds, catalog: str | None,
 ) -> None:  # fmt: skip
-    """Evaluate every plan that a row of PLANS with auto stands for, and show the best.
-
-    auto is allowed in parallel degrees, micro batch, schedule, recompute, ZeRO stage, sequence parallel, precision,
-    number of accelerators; of inference also in batch size or concurrency, mode and the pools. It means every value
-    that the rules of plans allow: degrees that divide heads, layers, experts and accelerators. For accelerators it
-    means powers of two, parts of a server or pod and whole ones up to --most-accelerators; if these make many plans
-    they are tried in steps, then all between the neighbours of the best, and the line says so.
-
-    A plan must be legal, fit in memory, and satisfy its ttft target and tpot target and the limits. Best is the least
-    step time (training), or the most tokens per second and accelerator if batches or numbers of accelerators differ. Of
-    inference it is the most output tokens per second and accelerator with targets or an open load, else the least
-    latency. Of equal plans the one with less memory comes first, then the smaller degrees.
-
-    Exit code 1 if nothing fits and satisfies the limits; the line names the nearest plan.
-    """
+    """Find the best of all plans that cells with auto stand for."""
     import numpy as np
 
     from xlperf.catalog.schema import PLAN_TABLES
@@ -182,14 +168,7 @@ def solve(
     objective: str, probability: float, processes: int | None, chosen: Chosen, output: str | None, bounds: Bounds,
     catalog: str | None,
 ) -> None:  # fmt: skip
-    """Find for each of PLANS the least value of one column with which it fits and reaches the targets.
-
-    All values of a column of plans are tried, with every value for auto. Between the two ends of a number of a catalog
-    sheet, or of a plan column that is not whole, the answer is found within a thousandth; more of it is assumed to
-    help, with --largest to hurt.
-
-    Exit code 1 if no value reaches the targets; the line names the nearest plan.
-    """
+    """Find the fewest accelerators, or the least of a number, that reach a target."""
     import numpy as np
 
     from xlperf.explore.candidates import searched_column, with_auto, with_mapping

@@ -39,24 +39,7 @@ def sweep(
     objective: str | None, limits: tuple[str, ...], top: int | None, machines: Machines, chosen: Chosen,
     output: str | None, bounds: Bounds, catalog: str | None,
 ) -> None:  # fmt: skip
-    """Compute every plan of PLANS with every combination of the values, or with samples of them.
-
-    The plans keep their order; the last plan column of --vary changes fastest, catalog columns change last. auto is
-    chosen anew for each combination, as xlperf search does.
-
-    A sweep to .csv or .parquet may have any number of plans: all cores compute them in blocks. A folder beside the
-    output, RESULTS.parts, holds the finished blocks until the end: after a kill or a crash the same command computes
-    the missing ones, and the file is the same as without.
-
-    With --scheduler the workers of a Dask cluster compute the blocks: pip install 'xlperf[cluster]' on every machine,
-    the same version; dask scheduler on one; dask worker tcp://HOST:8786 --nworkers -1 --nthreads 1 on each, or from
-    Slurm, Kubernetes or a cloud with dask-jobqueue and its like. The machine of the command reads and writes files;
-    another worker repeats the block of a dead one, and the bytes equal a run in one process. One machine writes about
-    350,000 plans a second with all results; name the ones that you want with --result.
-
-    With --top, --objective or --limit only the best plans that fit and satisfy the limits remain: of a sweep of any
-    length, also in a workbook with its charts. Exit code 1 if none does. Without -o the table is shown.
-    """
+    """Compute plans over a grid of values of their columns and of the catalog's."""
     from xlperf.cli.blocks import Blocks, write_sweep
     from xlperf.explore.candidates import with_auto
     from xlperf.explore.objectives import default_objective, limits_of, objective_of
@@ -161,17 +144,7 @@ def uncertainty(
     plans: str, result: str, vary: tuple[str, ...], band: bool, ranges: bool, draws: int, seed: int,
     limits: tuple[str, ...], sobol: int, processes: int | None, chosen: Chosen, output: str | None, catalog: str | None,
 ) -> None:  # fmt: skip
-    """Draw the uncertain inputs of PLANS and show the 5th, 50th and 95th percentile of a result.
-
-    All plans have the same draws of inputs: the table gives the share of the draws in which each fits in memory and
-    satisfies every --limit, is the best of all, and is better than the first. Results vary within their bands of the
-    calibration as well, in part together for plans of one model, software and machine. A second table shows the effect
-    of each input by itself, from its 5th to its 95th percentile, and the gain in the choice between the plans from
-    measuring it first.
-
-    The same seed gives the same numbers. A .xlsx output has both tables, .csv and .parquet the first. auto is chosen
-    once, for the inputs of the sheets.
-    """
+    """Say how sure a result is, which plan is likely better, and which input decides."""
     from xlperf.explore.objectives import limits_of, objective_of
     from xlperf.explore.owned import are_owned
     from xlperf.explore.sweep import Sweep
@@ -212,15 +185,7 @@ def worth(
     plans: str, vary: tuple[str, ...], limits: tuple[str, ...], mapping: bool, against: tuple[str, ...],
     processes: int | None, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None,
 ) -> None:  # fmt: skip
-    """Show the worth of more of a number for each of PLANS, in USD per unit, accelerator and month.
-
-    With more of it a token costs less; the accelerator may then cost so much more that a token costs as before. auto is
-    chosen anew before and after, for the least cost per token. 0 is exact: the best plan does not use more of it. The
-    worth of the last unit, the loss with one less, is beside it: more if a plan only just fits. More die area has rates
-    and cache in proportion. Blank: no plan fits and satisfies the limits.
-
-    A plan with a request rate is judged at the largest rate within its targets and limits, or at its capacity.
-    """
+    """Say what one more TB/s, GiB, TFLOP/s, mm2, W, GB/s, MW or ms of target is worth per accelerator."""
     from xlperf.explore.candidates import with_mapping
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.search import stacked
