@@ -12,7 +12,7 @@ from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.schema import table_schema
 from xlperf.cli.command import Chosen, command
 from xlperf.cli.options import catalog_for, catalog_of, note_names, read_one, without_auto
-from xlperf.cli.output import deliver, is_workbook, parts, progress, say, text_table, write_sheets, wrote
+from xlperf.cli.output import deliver, is_workbook, parts, progress, say, shown_columns, text_table, write_sheets, wrote
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,15 +23,6 @@ if TYPE_CHECKING:
 
 
 BLOCK = 16_384
-_SHARES = ("compute_share", "cache_share", "memory_shoreline_share", "link_shoreline_share")
-_SHOWN = (
-    "num_multiprocessors", "sustained_clock_rate", "peak_flop_rate_bf16", "l2_capacity", "memory_stacks",
-    "memory_capacity", "memory_bandwidth", "link_bandwidth", "thermal_design_power",
-)  # fmt: skip
-_MAPPING = (
-    "tensor_parallel", "pipeline_parallel", "expert_parallel", "virtual_pipeline", "micro_batch_size", "batch_size",
-    "recompute",
-)  # fmt: skip
 _SIZE = re.compile(r"\s*([-+.\d]+(?:[eE][-+]?\d+)?)\s*(?![eE][-+]?\d+\s*$)([A-Za-z]\S*)\s*")
 
 
@@ -98,12 +89,12 @@ def _summary(optimum: Allocation, goal: str, kind: str) -> list[str]:
     before = f"{optimum.start / scale:.4g}" if optimum.start == optimum.start else "none"
     count = f"{optimum.num_evaluations:,} plans evaluated"
     lines = [f"{column.header}: {optimum.value / scale:.4g} (as given: {before}); {count}"]
-    lines += [f"  {name.replace('_', ' ')}: {optimum.device.filled(name)[0]:.3f}" for name in _SHARES]
-    for name in _SHOWN:
+    lines += [f"  {name.replace('_', ' ')}: {optimum.device.filled(name)[0]:.3f}" for name in shown_columns("shares")]
+    for name in shown_columns("device"):
         result = results_of("devices").by_name[name]
         lines.append(f"  {result.header}: {optimum.derived[name][0] / unit_of(result).factor:.4g}")
     lines.append(f"  limited by: {optimum.derived['limited_by'][0]}")
-    chosen = {name: optimum.plan[name][0] for name in _MAPPING if name in optimum.plan}
+    chosen = {name: optimum.plan[name][0] for name in shown_columns("mapping") if name in optimum.plan}
     words = (f"{name.replace('_', ' ')} {v if isinstance(v, str) else format(v, 'g')}" for name, v in chosen.items())
     return [*lines, f"  best plan: {', '.join(words)}"]
 

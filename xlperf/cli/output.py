@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +23,7 @@ import click
 
 from xlperf.base.errors import Fault, InputError, printable
 from xlperf.base.files import replaced
+from xlperf.base.resources import rows
 
 if TYPE_CHECKING:
     from xlperf.catalog.schema import Column
@@ -286,6 +288,12 @@ def text_table(block: list[Part]) -> list[str]:
         columns.append([*head, "-" * max(map(len, head + cells)), *cells])
         to_right.append(not column.is_text)
     return [line for number, line in enumerate(aligned(columns, to_right)) if line or number != 1]
+
+
+@cache
+def shown_columns(table: str) -> tuple[str, ...]:
+    """Columns that a terminal shows of a table, in their order: rows of ``cli/shown.csv``."""
+    return tuple(row["column"] for row in rows("cli/shown.csv") if row["table"] == table)
 
 
 def aligned(columns: Sequence[Sequence[str]], to_right: Sequence[bool]) -> list[str]:

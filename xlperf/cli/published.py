@@ -23,6 +23,7 @@ from xlperf.cli.output import (
     parts,
     progress,
     say,
+    shown_columns,
     standard_output,
     text_table,
     write_sheets,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from xlperf.measurements.published import Published
 
 Lines = tuple[tuple[str, ...], list[tuple[str, ...]]]
-_CALIBRATION_SHOWN = "family generation precision software constant value unit num_rows error kind".split()
 
 
 @command()
@@ -134,7 +134,7 @@ def calibrate(
         _announced("machines")
         table = refit_machines(read_measured(measurements), known.with_tables([table]), day)
     if output is None:
-        shown = [part for part in parts(table) if part[0].name in _CALIBRATION_SHOWN]
+        shown = [part for part in parts(table) if part[0].name in shown_columns("calibration")]
         say(*text_table(shown))
     else:
         _write_table(output, table, catalog, "constant")

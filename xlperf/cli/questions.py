@@ -11,7 +11,7 @@ import click
 from xlperf.catalog.schema import Column, first_words, results_of, table_schema
 from xlperf.cli.command import command
 from xlperf.cli.options import catalog_of
-from xlperf.cli.output import Front, aligned, deliver, is_json, is_workbook, parts, rounded, say, took
+from xlperf.cli.output import Front, aligned, deliver, is_json, is_workbook, parts, rounded, say, shown_columns, took
 
 if TYPE_CHECKING:
     from xlperf.catalog.table import Table
@@ -19,33 +19,6 @@ if TYPE_CHECKING:
 Words = Mapping[str, str | None]
 _WITHOUT = {"request_rate": "users", "deadline": "num_accelerators"}
 """Entries that ask for what another one else states: the other one has no default beside them."""
-_SHOWN = {
-    "serve": (
-        "accelerators", "accelerators_sure", "servers", "copies", "copy_size", "tensor_parallel", "expert_parallel",
-        "data_parallel_attention", "prefill_accelerator", "prefill_accelerators", "prefill_tensor_parallel",
-        "prefill_expert_parallel", "prefill_data_parallel_attention", "expert_dispatch", "two_batch_overlap",
-        "prefill_tokens", "redundant_experts", "concurrency", "request_rate", "tokens_per_second_per_accelerator",
-        "ttft", "tpot",
-        "fleet_cost_per_million_output_tokens", "cost_per_million_output_tokens",
-        "cost_per_million_output_tokens_all_in", "monthly_cost", "hour_price",
-        "owned_fleet_cost_per_million_output_tokens", "owned_monthly_cost", "owned_hour_cost", "power",
-        "accelerators_in_power", "users_in_power", "request_rate_in_power", "monthly_energy",
-        "carbon_per_million_tokens", "monthly_carbon", "memory_used", "head_room", "precision", "kv_precision",
-    ),
-    "train": (
-        "accelerators", "run_time", "run_cost", "hour_price", "owned_run_cost", "owned_hour_cost", "run_energy",
-        "run_carbon", "carbon_per_million_tokens", "power", "accelerators_in_power", "run_time_in_power",
-        "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "expert_parallel", "data_parallel",
-        "micro_batch_size", "recompute", "step_time", "mfu", "goodput", "memory_reserved", "memory_capacity",
-        "largest_loss",
-    ),
-    "chip": (
-        "unit_cost", "capex", "peak_flop_rate_bf16", "peak_flop_rate_fp8", "cache", "memory_stacks", "memory_capacity",
-        "memory_bandwidth", "num_multiprocessors", "thermal_design_power", "tokens_per_second_per_accelerator",
-        "tokens_per_thousand_dollars", "limited_by", "chosen",
-    ),
-}  # fmt: skip
-"""Results that a terminal shows below the answer."""
 _SHARES = ("memory_used", "head_room", "mfu", "goodput")
 """Results without a unit that are said in per cent."""
 _BANDS = {"fleet_cost_per_million_output_tokens": "cost"}
@@ -106,18 +79,12 @@ def _answered(kind: str, given: Words, output: str | None, catalog: str | None) 
         deliver(output, chosen.kind, parts(chosen, evaluate(chosen, known)), "plan")
     else:
         own = [part for part in parts(table) if part[0].name not in answer]
-        nested = {} if ways is None else {"ways": [part for part in parts(ways) if part[0].name in _WAY]}
+        nested = (
+            {} if ways is None else {"ways": [part for part in parts(ways) if part[0].name in shown_columns("ways")]}
+        )
         whole = own + parts(results)
         deliver(output, kind, whole, "answer", front=Front(answers=[str(answer["answer"])], nested=nested))
     return 1 if str(answer["answer"]).startswith("No ") else 0
-
-
-_WAY = (
-    "way", "software", "mode", "copy_size", "prefill_accelerators", "accelerators", "accelerators_low",
-    "accelerators_high", "accelerators_sure", "fleet_cost_per_million_output_tokens", "tokens_per_second_per_user",
-    "ttft", "tpot", "trust",
-)  # fmt: skip
-"""Results of a way that a table of ways shows."""
 
 
 def _ways(ways: Table) -> list[str]:
@@ -146,7 +113,7 @@ def _card(kind: str, answer: Mapping[str, Any]) -> list[str]:
     from xlperf.catalog.schema import unit_of
 
     lines = []
-    for column in (results_of(kind).by_name[name] for name in _SHOWN[kind]):
+    for column in (results_of(kind).by_name[name] for name in shown_columns(kind)):
         value = answer[column.name]
         if column.is_text or value != value:
             lines += [(column.header, str(value))] if column.is_text and _says(answer, column.name) else []
