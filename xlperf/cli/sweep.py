@@ -1,4 +1,4 @@
-"""Commands that vary inputs: ``sweep`` (grids and samples), ``uncertainty`` of results, ``worth`` of a change."""
+"""Commands that vary inputs: ``sweep`` (grids and samples), ``uncertainty``, ``worth`` of a change, ``diagnose``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import click
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.cli.command import Chosen, Machines, command
-from xlperf.cli.options import TOP, catalog_for, read_one_kind, vary_line, without_auto
+from xlperf.cli.options import TOP, catalog_for, read_one, read_one_kind, vary_line, without_auto
 from xlperf.cli.output import (
     STANDARD,
     WORKBOOK_ROWS,
     Front,
+    asked_of,
     deliver,
     is_json,
     is_workbook,
@@ -27,7 +28,9 @@ from xlperf.cli.output import (
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
+    from xlperf.catalog.table import Table
     from xlperf.explore.candidates import Bounds
+    from xlperf.explore.causes import Change
     from xlperf.explore.search_results import Search
     from xlperf.explore.sweep import Best, Sweep, Swept
     from xlperf.explore.uncertainty import Robust
@@ -240,3 +243,110 @@ def doubts(robust: str | None, uncertain: tuple[str, ...], draws: int, seed: int
     if uncertain and robust is None:
         raise click.UsageError("--uncertain goes with --robust average, p90 or regret")
     return Doubts(robust, uncertain, draws, seed)
+
+
+@command()
+def diagnose(
+    plans: str, measured: tuple[str, ...], logs: tuple[str, ...], logs_before: tuple[str, ...], profile: str | None,
+    profile_before: str | None, profile_steps: int | None, before: tuple[str, ...], top: int, mine: str | None,
+    every: bool, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None,
+) -> None:  # fmt: skip
+    """Rank what would explain that a run is slower or faster than its plan."""
+    from xlperf.explore.diagnose import diagnose as diagnosed
+    from xlperf.explore.diagnose import measured_of, read_measured
+    from xlperf.explore.remedy import remedy
+
+    plan = read_one(plans, chosen)
+    known = catalog_for(catalog, plans, [plan])
+    plan = without_auto(plan, known, bounds)
+    measured += _logged(logs)
+    before += _logged(logs_before)
+    remarks, excluded = _stated(logs, plan, known)
+    if profile is not None:
+        measured += _profiled(profile, profile_steps, plan, known)
+    if profile_before is not None:
+        before += _profiled(profile_before, profile_steps, plan, None)
+    readings = read_measured(plan.kind, measured, before) or measured_of(plan)
+    if not readings:
+        raise click.UsageError("give --measured 'step time=38', or a column measured step time in the plan")
+    with progress(0, "variants of the plan") as done:
+        diagnosis = diagnosed(plan, known, readings, top, done, every, excluded)
+        cure = remedy(plan, known, readings if diagnosis.near else ())
+    say(*remarks, err=True)
+    for reading in diagnosis.readings:
+        say(reading.words, err=output is not None)
+    if mine is not None:
+        from xlperf.explore.diagnose import as_it_ran
+
+        ran = as_it_ran(plan, diagnosis)
+        write_sheets(mine, [(plan.kind, parts(ran))])
+        wrote(mine, 1, "run")
+    if output is not None and is_workbook(output):
+        from xlperf.workbook.report.result_front import write_diagnosis
+
+        write_diagnosis(output, diagnosis, *asked_of(), cure.lines, cure.plan)
+        wrote(output, len(diagnosis.explanations), "explanation")
+    elif output is not None and not is_json(output):
+        deliver(output, cure.plan.kind, parts(cure.plan, cure.results), "plan")
+    elif output is not None or len(diagnosis.explanations):
+        whole = parts(diagnosis.explanations)
+        deliver(output, "diagnosis", whole, "explanation", [part for part in whole if part[0].name not in _AT_LENGTH])
+    if output is None:
+        for rank, advice in enumerate(diagnosis.explanations["advice"].tolist(), 1):
+            say(f"{rank}: {advice}")
+        say(*(words for words in (diagnosis.unexplained, diagnosis.telling) if words))
+    say(*cure.lines, err=output is not None)
+    if not diagnosis.near:
+        rest = f": the first leaves {diagnosis.remainder:+.1%}" if len(diagnosis.explanations) else ""
+        say(f"{NOTHING_NEAR}{rest}", err=True)
+        raise click.exceptions.Exit(1)
+
+
+NOTHING_NEAR = "no change that is tried comes near what was measured"
+
+
+def _logged(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Results of logs as --measured takes them."""
+    if not paths:
+        return ()
+    from xlperf.interop.logs import read_log
+
+    values = [value for path in paths for value in read_log(path).results]
+    say(*(value.words for value in values), err=True)
+    return tuple(value.text for value in values)
+
+
+def _stated(paths: tuple[str, ...], plan: Table, catalog: Catalog) -> tuple[list[str], frozenset[Change]]:
+    """How logs contradict a plan and which causes they exclude, in lines, and the changes that they exclude."""
+    if not paths:
+        return [], frozenset()
+    from xlperf.explore.causes import changes
+    from xlperf.explore.log_facts import contradictions, ruled_out, too_slow
+    from xlperf.interop.logs import read_log, read_logged
+
+    lines: list[str] = []
+    excluded: set[Change] = set()
+    for path in paths:
+        name, log, logged = Path(path).name, read_log(path), read_logged(path)
+        lines += contradictions(plan, catalog, name, log, logged)
+        out = ruled_out(plan.kind, logged) | too_slow(plan, catalog, log)
+        left = {change.cause for change in changes(plan.kind) if change not in out}
+        causes = [cause for cause in dict.fromkeys(change.cause for change in changes(plan.kind)) if cause not in left]
+        lines += [f"{name}: excludes {', '.join(causes)}"] if causes else []
+        excluded |= out
+    return lines, frozenset(excluded)
+
+
+def _profiled(path: str, steps: int | None, plan: Table, catalog: Catalog | None) -> tuple[str, ...]:
+    """Results of a profile for --measured; with a catalog, print them beside the prediction by kernel class."""
+    from xlperf.explore.causes import by_class, measured_texts
+    from xlperf.interop.logs import read_profile
+
+    profile = read_profile(path, steps)
+    if catalog is not None:
+        for line in by_class(plan, catalog, profile):
+            say(line, err=True)
+    return tuple(measured_texts(plan.kind, profile))
+
+
+_AT_LENGTH = ("advice", "change")

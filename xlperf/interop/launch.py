@@ -47,8 +47,15 @@ from xlperf.interop.launch_stacks import (
     value_of,
 )
 from xlperf.interop.launch_start import Shape, filled, script, start_flags, started_values
-from xlperf.interop.launch_text import COMMAND, Setting, handed_to, lined_settings, logged_settings, settings_of
-from xlperf.interop.log_text import log_lines
+from xlperf.interop.launch_text import (
+    COMMAND,
+    Setting,
+    handed_to,
+    lined_settings,
+    log_lines,
+    logged_settings,
+    settings_of,
+)
 from xlperf.interop.stack_rules import STACKS, broken_line
 
 MARK = "# xlperf:"

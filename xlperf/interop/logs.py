@@ -22,8 +22,7 @@ from xlperf.interop.config_rules import Stated
 from xlperf.interop.launch import MOST_TEXT, told_by
 from xlperf.interop.launch_rules import plan_of, stack_defaults
 from xlperf.interop.launch_stacks import by_name, candidates_of, flags
-from xlperf.interop.launch_text import logged_settings
-from xlperf.interop.log_text import log_lines
+from xlperf.interop.launch_text import log_lines, logged_settings
 
 CHUNK = 1 << 20
 """Bytes that are read at a time. [B]"""
