@@ -13,12 +13,10 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows, stack_folders, stack_rows
 from xlperf.catalog.table import Table, aliases
 from xlperf.interop.config_rules import Stated
-from xlperf.interop.launch_shell import unquoted
-from xlperf.interop.launch_text import DEEPEST, LONGEST_NAME, MOST_POINTS, MOST_SETTINGS, Setting
+from xlperf.interop.launch_shell import MOST_VALUE, unquoted
+from xlperf.interop.launch_text import DEEPEST, LONGEST_NAME, MOST_POINTS, MOST_SETTINGS, Setting, flat
 from xlperf.interop.stack_rules import STACKS
 
-MOST_VALUE = 20_000
-"""Characters of a value at the most. [-]"""
 _KEY = re.compile(r"([\"']?)([-\w.+/@]{1,200})\1\s*:(?:\s+(.*)|\s*)$", re.DOTALL)
 _TABLE = re.compile(r"^\[\[?[\w.\-\" ]{1,200}\]\]?[ \t]*(?:#.*)?$", re.MULTILINE)
 _DASHES = re.compile(r"(?:-[ \t]{1,40}){1,30}")
@@ -55,19 +53,9 @@ def config_of(text: str, given: Mapping[str, str] | None = None) -> Config:
 
 def _nested(text: str, loads: Callable[[str], object]) -> list[Setting]:
     try:
-        return list(_flat(loads(text), "", 0))[:MOST_SETTINGS]
+        return list(flat(loads(text), whole=True))[:MOST_SETTINGS]
     except (ValueError, RecursionError):
         return []
-
-
-def _flat(value: object, name: str, depth: int) -> Iterator[Setting]:
-    if isinstance(value, dict) and depth < DEEPEST:
-        for key, inner in value.items():
-            yield from _flat(inner, f"{name}.{key}" if name else str(key), depth + 1)
-    elif isinstance(value, list):
-        yield Setting(f"{name}:", tuple(str(one)[:MOST_VALUE] for one in value))
-    elif value is not None:
-        yield Setting(f"{name}:", (str(value)[:MOST_VALUE],))
 
 
 def _on_one_line(text: str) -> str:

@@ -17,7 +17,7 @@ from math import prod
 from typing import NamedTuple
 
 from xlperf.base.resources import stack_rows
-from xlperf.interop.launch_shell import Call, Shell, unquoted
+from xlperf.interop.launch_shell import MOST_VALUE, Call, Shell, unquoted
 
 _CLIENT_ONLY = "serving"
 """Stack of the report of a benchmark that does not name its engine."""
@@ -197,7 +197,7 @@ def settings_of(
         return [logged]
     if _TABLE.search(text) and max(line.count(".") for line in text.splitlines()) < MOST_POINTS:
         try:
-            return [list(islice(_flat(tomllib.loads(text), "", 0), MOST_SETTINGS))]
+            return [list(islice(flat(tomllib.loads(text)), MOST_SETTINGS))]
         except (ValueError, RecursionError):
             pass
     if _is_yaml(text):
@@ -274,7 +274,7 @@ def logged_settings(text: str) -> list[Setting]:
         return lined_settings(logged)
     if text.lstrip().startswith("{"):
         try:
-            listed = islice(_flat(json.loads(text), "", 0), MOST_SETTINGS)
+            listed = islice(flat(json.loads(text)), MOST_SETTINGS)
             return [one for one in listed if not one.name.endswith("s:") or one.argument]
         except (ValueError, RecursionError):
             return []
@@ -331,20 +331,22 @@ def _with_json(name: str, arguments: tuple[str, ...]) -> Iterator[Setting]:
     yield Setting(name, arguments)
     if arguments and arguments[0].startswith("{"):
         try:
-            yield from _flat(json.loads(arguments[0]), name, 0)
+            yield from flat(json.loads(arguments[0]), name)
         except (ValueError, RecursionError):
             return
 
 
-def _flat(value: object, name: str, depth: int) -> Iterator[Setting]:
+def flat(value: object, name: str = "", depth: int = 0, whole: bool = False) -> Iterator[Setting]:
+    """Settings of nested mappings by their path; ``whole``: with the texts of mappings inside lists."""
     if isinstance(value, dict) and depth < DEEPEST:
         for key, inner in value.items():
             path = f"{name}.{str(key)[:LONGEST_NAME]}" if name else str(key)[:LONGEST_NAME]
-            yield from _flat(inner, path, depth + 1)
+            yield from flat(inner, path, depth + 1, whole)
     elif isinstance(value, list):
-        yield Setting(f"{name}:", tuple(str(one) for one in value if not isinstance(one, dict | list)))
+        listed = (str(one)[:MOST_VALUE] for one in value if whole or not isinstance(one, dict | list))
+        yield Setting(f"{name}:", tuple(listed))
     elif value is not None:
-        yield Setting(f"{name}:", (str(value),))
+        yield Setting(f"{name}:", (str(value)[:MOST_VALUE],))
 
 
 def _is_yaml(text: str) -> bool:
