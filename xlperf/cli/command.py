@@ -262,7 +262,7 @@ def _type(value: str) -> Any:
 class Machines(NamedTuple):
     """Who computes: processes of this machine, or the workers of a Dask scheduler."""
 
-    processes: int | None
+    processes: int
     scheduler: str | None
 
 
@@ -282,7 +282,14 @@ class Chosen(NamedTuple):
 def _machines(processes: int | None, scheduler: str | None) -> Machines:
     if processes is not None and scheduler is not None:
         raise click.UsageError("give --processes or --scheduler, not both")
-    return Machines(processes, scheduler)
+    return Machines(_processes(processes), scheduler)
+
+
+def _processes(processes: int | None) -> int:
+    """Processes of --processes, by default one for each core."""
+    from xlperf.explore.workers import all_processes
+
+    return processes or all_processes()
 
 
 def _bounds(most: int | None, most_accelerators: int) -> dict[str, int]:
@@ -325,9 +332,13 @@ def _output(output: str | None, as_json: bool, piped: bool = False) -> str | Non
 
 
 _PACKS: dict[str, tuple[str, Callable[..., Any]]] = {
-    "machines": ("machines", _machines), "bounds": ("bounds", _bounds), "chosen": ("chosen", _chosen),
-    "output": ("output", _output), "results": ("output", partial(_output, piped=True)),
-}  # fmt: skip
+    "machines": ("machines", _machines),
+    "processes": ("processes", _processes),
+    "bounds": ("bounds", _bounds),
+    "chosen": ("chosen", _chosen),
+    "output": ("output", _output),
+    "results": ("output", partial(_output, piped=True)),
+}
 """Names of rows that commands share, the argument of the function that they become, and what makes it."""
 
 

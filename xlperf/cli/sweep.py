@@ -50,7 +50,6 @@ def sweep(
     from xlperf.explore.sweep import Best, Sweep, best_rows
     from xlperf.explore.unmoved import unmoved_words
     from xlperf.explore.vary import Sampling, read_variation
-    from xlperf.explore.workers import all_processes
 
     table = read_one_kind(plans, chosen)
     asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
@@ -75,7 +74,7 @@ def sweep(
     if top is not None or objective is not None or limits:
         best = Best(whole, goal, required, top or TOP)
         with progress(len(whole), f"{len(whole):,} {table.kind} plans") as done:
-            rows = best_rows(best, machines.processes or all_processes(), machines.scheduler, done)
+            rows = best_rows(best, machines.processes, machines.scheduler, done)
         words = _best_words(best, rows)
         say(words, err=True)
         if not len(rows.plans):
@@ -88,7 +87,7 @@ def sweep(
         return
     suffix = ".csv" if output == STANDARD else Path(output).suffix.lower()
     blocks = Blocks(whole, (*sorted(named), *results) if results else (), suffix)
-    write_sweep(output, blocks, machines.processes or all_processes(), machines.scheduler)
+    write_sweep(output, blocks, machines.processes, machines.scheduler)
     wrote(output, len(whole), "plan")
 
 
@@ -145,7 +144,7 @@ def _best_words(best: Best, rows: Swept) -> str:
 @command()
 def uncertainty(
     plans: str, result: str, vary: tuple[str, ...], band: bool, ranges: bool, draws: int, seed: int,
-    limits: tuple[str, ...], sobol: int, processes: int | None, chosen: Chosen, output: str | None, catalog: str | None,
+    limits: tuple[str, ...], sobol: int, processes: int, chosen: Chosen, output: str | None, catalog: str | None,
 ) -> None:  # fmt: skip
     """Say how sure a result is, which plan is likely better, and which input decides."""
     from xlperf.explore.objectives import limits_of, objective_of
@@ -153,7 +152,6 @@ def uncertainty(
     from xlperf.explore.sweep import Sweep
     from xlperf.explore.uncertainty import Uncertainty, sheet_ranges
     from xlperf.explore.vary import LATIN_HYPERCUBE, Sampling, read_variation
-    from xlperf.explore.workers import all_processes
 
     table = read_one_kind(plans, chosen)
     asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
@@ -171,7 +169,7 @@ def uncertainty(
         raise click.UsageError("nothing is uncertain: give --vary, as --vary 'prices.rental price=x0.7..x1.5'")
     sampling = Sampling(draws, LATIN_HYPERCUBE, seed)
     whole = Sweep(table, known, asked.values, varied, sampling, owned=owned)
-    study = Uncertainty(whole, result, band, processes or all_processes(), tuple(required))
+    study = Uncertainty(whole, result, band, processes, tuple(required))
     summary, effects = parts(study.summary()), parts(study.effects(sobol))
     if output is None:
         say(*text_table(summary), "", *text_table(effects))
@@ -186,13 +184,12 @@ def uncertainty(
 @command()
 def worth(
     plans: str, vary: tuple[str, ...], limits: tuple[str, ...], mapping: bool, against: tuple[str, ...],
-    processes: int | None, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None,
+    processes: int, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None,
 ) -> None:  # fmt: skip
     """Say what one more TB/s, GiB, TFLOP/s, mm2, W, GB/s, MW or ms of target is worth per accelerator."""
     from xlperf.explore.candidates import with_mapping
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.search import stacked
-    from xlperf.explore.workers import all_processes
     from xlperf.explore.worth import break_even, read_changes, usual_changes
     from xlperf.explore.worth import worth as worth_of
 
@@ -202,16 +199,16 @@ def worth(
     changes = read_changes(table.kind, [vary_line(text) for text in vary], "--vary")
     required = limits_of(table.kind, limits, "--limit")
     known = catalog_for(catalog, plans, [table])
-    tables, cores = [], processes or all_processes()
+    tables = []
     with progress(0, "plans tried") as done:
         for index in range(len(table)):
             plan = table.take([index])
             plan = with_mapping(plan) if mapping else plan
             if against:
-                tables.append(break_even(plan, against, known, required, done, cores, **bounds))
+                tables.append(break_even(plan, against, known, required, done, processes, **bounds))
             else:
                 wanted = changes or usual_changes(plan, known, required)
-                tables.append(worth_of(plan, known, wanted, required, done, cores, **bounds))
+                tables.append(worth_of(plan, known, wanted, required, done, processes, **bounds))
     deliver(output, "worth", parts(stacked(tables)), "accelerator" if against else "change")
 
 

@@ -45,7 +45,7 @@ def _value(name: str, plan: _Plan, model: Model) -> Array:
 def _evaluated(subject: Quantity, plan: _Plan, model: Model) -> Array:
     """A quantity of plans, evaluated from left to right, (rows,)."""
     result = np.asarray(0.0)
-    for sign, name in subject.terms:
+    for sign, name in subject:
         result = _OPERATORS[sign](result, _value(name, plan, model))
     return np.asarray(result)
 
@@ -56,7 +56,7 @@ def _codes(kind: str, name: str, words: str) -> list[float]:
 
 
 def _meets(kind: str, condition: Condition, plan: _Plan, model: Model) -> Mask:
-    name = condition.subject.terms[0][1]
+    name = condition.subject[0][1]
     chosen = condition.sign in ("=", "!=") and not name.startswith("model.") and column(kind, name).kind == "choice"
     if chosen:
         operand = np.asarray(_codes(kind, name, condition.other)[0])
@@ -80,7 +80,7 @@ def _breaks(kind: str, rule: StackRule, plan: _Plan, model: Model, whole: bool) 
         concerned = concerned & _meets(kind, condition, plan, model)
         if not (whole or concerned.any()):
             return np.asarray(concerned)
-    name = rule.subject.terms[0][1]
+    name = rule.subject[0][1]
     if rule.rule == "blank":
         return np.asarray(concerned & np.isfinite(_evaluated(rule.subject, plan, model)))
     if rule.rule in NUMBERS:

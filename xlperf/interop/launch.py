@@ -213,12 +213,10 @@ def read_launch(
 ) -> Launch:
     """The plan of a launch line, script or configuration file, or of a log or result that lists its arguments.
 
-    ``text``: arguments, with or without the comments of :func:`launch_lines`. ``name``: name of the text for messages.
-    ``stack``: one of :func:`read_stacks`; "": the stack that recognises the text, or owns most of its flags. ``given``:
-    plan columns and environment variables missing in the text. ``models``: candidates, matched by name or dimensions.
-    ``partial``: unread settings that move a result become remarks. ``beside``: folder for configurations that the file
-    refers to. Raises InputError if no stack recognises the text, values are wrong, a mandatory column is missing, or a
-    setting that moves a result is not read.
+    ``stack``: "" for the stack that recognises the text, or owns most of its flags. ``given``: columns and variables
+    that it lacks. ``beside``: folder for configurations that it refers to.
+    Raises InputError if no stack recognises the text, values are wrong, a mandatory column is missing, or a setting
+    that moves a result is not read.
     """
     logged, lines = logged_settings(text[:MOST_TEXT]), log_lines(text[:MOST_TEXT])
     if len(text) > MOST_TEXT and not logged:

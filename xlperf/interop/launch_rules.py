@@ -63,11 +63,7 @@ def _holds(condition: str, settings: Mapping[str, str]) -> bool:
 
 
 def settled(column: str, given: Collection[str], plan: Mapping[str, str], sourced: Sequence[str]) -> bool:
-    """Whether a setting without a value is superfluous because other settings decide its columns.
-
-    ``column``: of the plan, or a quantity of the stack. ``given``: columns that the user states. ``plan``: known
-    columns. ``sourced``: scripts with unknown variables; without any, an unset array is empty.
-    """
+    """Whether a setting without a value is superfluous because other settings decide its columns."""
     if column.startswith("@array"):
         return not sourced or ("MODEL" in column and "model" in plan)
     if column in _OF_MODEL:

@@ -188,9 +188,7 @@ def settings_of(
 ) -> list[list[Setting]]:
     """Arguments of a text, one list for each command; YAML, TOML, JSON and logs have one.
 
-    ``text``: a script, arguments, YAML, TOML, or a log that lists its arguments. ``given``: environment variables.
-    ``commands``: commands whose first argument has no name, as ``vllm serve``. ``nested``: depth of this text in
-    others. Raises :class:`xlperf.interop.launch_shell.Endless` if a script grows beyond bounds.
+    Raises :class:`xlperf.interop.launch_shell.Endless` if a script grows beyond bounds.
     """
     logged = logged_settings(text)
     if logged:
@@ -251,11 +249,7 @@ def _of_call(call: Call, commands: Sequence[str]) -> Iterator[Setting]:
 
 
 def logged_settings(text: str) -> list[Setting]:
-    """Settings that a log states at its start, or that the JSON of a benchmark states; none if it is neither.
-
-    ``text``: megatron-LM's list of arguments; the engine arguments that vLLM and SGLang print; lines that
-    :func:`log_lines` reads; JSON.
-    """
+    """Settings that a log states at its start, or that the JSON of a benchmark states; none if it is neither."""
     logged = log_lines(text)
     results = [(name, value.strip()) for name, value in _DUMPED.findall(text)]
     if len(results) < FEWEST_DUMPED:

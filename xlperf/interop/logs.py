@@ -228,9 +228,7 @@ def class_of(kernel: str) -> str:
 def read_profile(path: str | Path, steps: int | None = None) -> Profile:
     """Kernel times by class of a Chrome or Kineto trace, or of a summary by class (CSV or JSON: class and ms a step).
 
-    ``path``: trace of one accelerator, of any length; memory grows with its kernels only. ``steps``: steps of the
-    trace; default: its ``ProfilerStep`` annotations; a summary is of one. Raises InputError without kernels, or without
-    a number of steps.
+    Raises InputError without kernels, or without a number of steps.
     """
     source = Path(path)
     classes = {name: code for code, (name, _) in enumerate(_patterns())}

@@ -42,10 +42,8 @@ _RELEASE = re.compile(r"-\d[\d.]*$")
 NUMBERS = ("multiple_of", "multiple_or_divisor", "at_most", "at_least", "in_equal_pieces")
 
 
-class Quantity(NamedTuple):
-    """Columns and numbers with signs between them: the first has the sign ``+``."""
-
-    terms: tuple[tuple[str, str], ...]
+Quantity = tuple[tuple[str, str], ...]
+"""Columns and numbers with the signs before them: the first has the sign ``+``."""
 
 
 class Condition(NamedTuple):
@@ -75,11 +73,11 @@ class StackRule(NamedTuple):
 def quantity(text: str) -> Quantity:
     """A quantity from its words.
 
-    >>> quantity("sequence_length / context_parallel").terms
+    >>> quantity("sequence_length / context_parallel")
     (('+', 'sequence_length'), ('/', 'context_parallel'))
     """
     words = ["+", *text.split()]
-    return Quantity(tuple(zip(words[::2], words[1::2], strict=True)))
+    return tuple(zip(words[::2], words[1::2], strict=True))
 
 
 def _condition(text: str) -> Condition:
