@@ -57,7 +57,7 @@ def test_rules_are_of_known_words_with_their_sources() -> None:
 
 def test_every_stack_folder_is_complete() -> None:
     """Law: a stack whose flags, rules or log are known is declared, and each table of a folder is of its stack."""
-    declared, tables = STACKS.keys(), ("flags", "settings", "defaults", "log_evidence", "stack")
+    declared, tables = STACKS.keys(), ("flags", "settings", "defaults", "log_evidence", "stack", "words")
     for name in tables:
         for folder in stack_folders(name):
             named = {row["stack"] for row in rows(f"interop/stacks/{folder}/{name}.csv")}

@@ -7,7 +7,6 @@ link, a hard link, the redirected standard input), and no output is a file that 
 
 from __future__ import annotations
 
-import csv
 import os
 import stat
 import sys
@@ -205,8 +204,7 @@ def command(**shared: Decorator) -> Callable[[Any], Command]:
 @cache
 def _rows() -> dict[str, list[dict[str, str]]]:
     """Rows of the table of commands by command, or by the name under which commands share options."""
-    with resources.table("cli/commands.csv").open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
+    rows = resources.rows("cli/commands.csv")
     return {name: [row for row in rows if row["command"] == name] for name in {row["command"] for row in rows}}
 
 

@@ -2,7 +2,7 @@
 
 ``hugging_face.csv``: properties that the code of a type adds, or why no row expresses it.
 ``hugging_face_defaults.csv``: defaults of the configuration classes of transformers 5.24, the type of the language part
-of multimodal types, and their architectures.
+of multimodal types, and their architectures. ``hugging_face_names.csv``: names of entries that may change a shape.
 """
 
 from __future__ import annotations

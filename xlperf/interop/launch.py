@@ -111,22 +111,19 @@ def launch_lines(plan: Table, stack: str, shape: Shape | None = None) -> list[st
         problem = f"{stack} runs {known[0].kind} plans; for {plan.kind} plans: {', '.join(fitting)}"
         raise InputError(Fault("--for", problem))
     stated = _stated(plan)
-    asked = stated if shape is None else filled(stated, shape, plan.kind)
-    values = stack_of(stack, asked)
-    if shape is not None:
-        values = started_values(stack, asked, values, shape)
-    written = list(_arguments(known, values, tuple(filter(None, STACKS[stack].versions.split("|")))))
-    lines = [line for _, line in written]
-    if shape is not None:
-        more = [("", line) for line in start_flags(stack, asked, shape)]
-        written = [*more, *written]
+    versions = tuple(filter(None, STACKS[stack].versions.split("|")))
+    if shape is None:
+        lines = [line for _, line in _arguments(known, stack_of(stack, stated), versions)]
+        texts = [settings_of(line, commands=_COMMANDS) for line in lines]
+    else:
+        asked = filled(stated, shape, plan.kind)
+        values = started_values(stack, asked, stack_of(stack, asked), shape)
+        written = [("", line) for line in start_flags(stack, asked, shape)]
+        written += _arguments(known, values, versions)
         broken = broken_line(stack, [line for _, line in written])
         if broken:
             raise InputError(Fault(plan.place(0, "model"), f"{STACKS[stack].title} would not start: {broken}"))
         lines = script(stack, written, asked, shape)
-    if shape is None:
-        texts = [settings_of(line, commands=_COMMANDS) for line in lines]
-    else:
         texts = [_as_one(settings_of("\n".join(lines), commands=_COMMANDS))]
     told = plan_of(stack, told_by(texts, stack).values)
     rest = {name: value for name, value in stated.items() if told.get(name) != value}
