@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from xlperf.base.resources import rows, stack_folders, stack_rows, workbook
 from xlperf.calibrate.published_errors import plans_of
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.candidates import candidates, with_auto
@@ -19,6 +21,7 @@ from xlperf.explore.search import search
 from xlperf.explore.started import refused_reasons
 from xlperf.interop.launch_rules import _READ, _READ_ALIKE, plan_of
 from xlperf.interop.launch_stacks import flags, kind_of_stack, read_stacks, software_of, stacks
+from xlperf.interop.launch_start import Shape, _derived
 from xlperf.interop.stack_rules import NUMBERS, STACKS, stack_of_software
 from xlperf.measurements.published import read_published
 
@@ -57,7 +60,7 @@ def test_rules_are_of_known_words_with_their_sources() -> None:
 
 def test_every_stack_folder_is_complete() -> None:
     """Law: a stack whose flags, rules or log are known is declared, and each table of a folder is of its stack."""
-    declared, tables = STACKS.keys(), ("flags", "settings", "defaults", "log_evidence", "stack", "words")
+    declared, tables = STACKS.keys(), ("flags", "settings", "defaults", "log_evidence", "stack", "start", "words")
     for name in tables:
         for folder in stack_folders(name):
             named = {row["stack"] for row in rows(f"interop/stacks/{folder}/{name}.csv")}
@@ -79,6 +82,19 @@ def test_every_stack_folder_is_complete() -> None:
         begins = one.versions.split("|")
         assert all(any(version.startswith(word) for version in versions) for word in begins)
         assert not serves or (one.client_version.startswith(begins[1]) and one.client_version in versions)
+
+
+def test_flags_of_a_start_are_of_known_values_and_conditions(catalog: Catalog) -> None:
+    for row in stack_rows("start"):
+        plan = table_schema(kind_of_stack(row["stack"])).by_name
+        shape = Shape({"num_layers": 10.0, "max_sequence_length": 4096.0, "moe_ffn_hidden_size": 1.0,
+                       "num_shared_experts": 1.0, "first_dense_layers": 1.0}, 8.0)  # fmt: skip
+        derived = _derived(row["stack"], {"num_accelerators": "8"}, shape)
+        conditions = [part.split() for part in row["when"].split(" and ") if part]
+        for name in (*re.findall(r"\{([\w.]+)\}", row["line"]), *(words[0] for words in conditions)):
+            model = name.removeprefix("model.")
+            assert (model in table_schema("models").by_name) if model != name else name in {*plan, *derived}, name
+        assert all(len(words) == 3 and words[1] in ("=", "!=", ">", "<", ">=") for words in conditions), row
 
 
 def test_an_incomplete_stack_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
