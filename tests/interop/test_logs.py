@@ -217,7 +217,7 @@ def test_a_log_of_another_run_is_reported(command: Command, tmp_path: Path) -> N
 
 def test_reading_is_linear_in_the_length_of_a_line(tmp_path: Path) -> None:
     """Every pattern on its own worst text: its literal beginning over and over, and long runs after it."""
-    from xlperf.interop.log_text import _patterns
+    from xlperf.interop.launch_text import _patterns
     from xlperf.interop.logs import _EVENT, _compiled
 
     def worst(pattern: re.Pattern[bytes], stem: bytes, size: int) -> float:

@@ -21,7 +21,7 @@ from xlperf.explore.log_facts import contradictions, ruled_out
 from xlperf.explore.remedy import remedy
 from xlperf.explore.started import refused_reasons, shape_of
 from xlperf.interop.launch import launch_lines, read_launch
-from xlperf.interop.log_text import log_lines
+from xlperf.interop.launch_text import log_lines
 from xlperf.interop.logs import logged_plan, read_log
 
 Command = Callable[..., Outcome]

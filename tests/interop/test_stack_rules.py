@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 from shipped import shipped_published
 
-from xlperf.base.resources import stack_rows
+from xlperf.base.errors import InputError
+from xlperf.base.resources import rows, stack_folders, stack_rows
 from xlperf.calibrate.published_errors import plans_of
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.candidates import candidates, with_auto
 from xlperf.explore.search import search
 from xlperf.explore.started import refused_reasons
-from xlperf.interop.stack_rules import NUMBERS, TITLES, stack_of_software
+from xlperf.interop.launch_rules import _READ, _READ_ALIKE, plan_of
+from xlperf.interop.launch_stacks import flags, kind_of_stack, read_stacks, software_of, stacks
+from xlperf.interop.launch_start import Shape, _derived
+from xlperf.interop.stack_rules import NUMBERS, STACKS, stack_of_software
 
 DENSE = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 256, "tensor parallel": 4,
          "pipeline parallel": 4, "global batch size": 1024, "sequence length": 8192}  # fmt: skip
@@ -42,7 +48,7 @@ def test_rules_are_of_known_words_with_their_sources() -> None:
     assert not any("not verified" in row["source"] for row in result)
     result = [row for row in result if row["kind"] != "launch"]
     assert len(result) >= 100
-    assert {stack for row in result for stack in row["stacks"].split()} == TITLES.keys()
+    assert {stack for row in result for stack in row["stacks"].split()} <= STACKS.keys()
     for row in result:
         assert (
             row["rule"] in (*NUMBERS, "one_of", "none_of", "blank")
@@ -50,6 +56,66 @@ def test_rules_are_of_known_words_with_their_sources() -> None:
             and row["kind"] in ("training", "inference")
         )
         assert row["operand"] or row["rule"] == "blank"
+
+
+def test_every_stack_folder_is_complete() -> None:
+    """Law: a stack whose flags, rules or log are known is declared, and each table of a folder is of its stack."""
+    declared, tables = STACKS.keys(), ("flags", "settings", "defaults", "log_evidence", "stack", "start", "words")
+    for name in tables:
+        for folder in stack_folders(name):
+            named = {row["stack"] for row in rows(f"interop/stacks/{folder}/{name}.csv")}
+            assert named == ({folder} if folder != "shared" else {"serving"}), (name, folder)
+    assert {*stacks(), *(row["stack"] for row in stack_rows("log_evidence"))} - {"serving"} <= declared
+    assert {stack for row in stack_rows("rules") for stack in row["stacks"].split()} == declared
+    for one in STACKS.values():
+        assert one.title and one.software and stack_of_software(one.software) == one.stack
+    for stack in read_stacks():
+        assert len({flag.kind for flag in flags(stack)}) == 1
+        assert stack in stacks() or software_of(stack)[0]
+        plan_of(stack, {})
+    for stack in stacks():
+        one = STACKS[stack]
+        serves = kind_of_stack(stack) == "inference"
+        assert one.server or one.command, stack
+        assert [bool(word) for word in (one.label, one.client, one.client_version, one.request_limit)] == [serves] * 4
+        versions = {flag.version for flag in flags(stack)}
+        begins = one.versions.split("|")
+        assert all(any(version.startswith(word) for version in versions) for word in begins)
+        assert not serves or (one.client_version.startswith(begins[1]) and one.client_version in versions)
+
+
+def test_flags_of_a_start_are_of_known_values_and_conditions(catalog: Catalog) -> None:
+    for row in stack_rows("start"):
+        plan = table_schema(kind_of_stack(row["stack"])).by_name
+        shape = Shape({"num_layers": 10.0, "max_sequence_length": 4096.0, "moe_ffn_hidden_size": 1.0,
+                       "num_shared_experts": 1.0, "first_dense_layers": 1.0}, 8.0)  # fmt: skip
+        derived = _derived(row["stack"], {"num_accelerators": "8"}, shape)
+        conditions = [part.split() for part in row["when"].split(" and ") if part]
+        for name in (*re.findall(r"\{([\w.]+)\}", row["line"]), *(words[0] for words in conditions)):
+            model = name.removeprefix("model.")
+            assert (model in table_schema("models").by_name) if model != name else name in {*plan, *derived}, name
+        assert all(len(words) == 3 and words[1] in ("=", "!=", ">", "<", ">=") for words in conditions), row
+
+
+def test_an_incomplete_stack_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags.cache_clear()
+    monkeypatch.delitem(STACKS, "vllm")
+    with pytest.raises(InputError, match=r"interop/stacks/vllm: has no stack\.csv"):
+        flags("vllm")
+    with pytest.raises(InputError, match=r"interop/stacks/foo: has no flags\.csv or settings\.csv"):
+        flags("foo")
+    flags.cache_clear()
+
+
+def test_a_stack_without_conversions_of_its_own_is_read_as_its_kind() -> None:
+    """A new engine or stack needs no code: tensor parallelism over all ranks; accelerators per node."""
+    assert {"vllm", "megatron"} <= _READ.keys() and _READ_ALIKE.keys() == {"training", "inference"}
+    plan: dict[str, str] = {"pipeline_parallel": "2"}
+    _READ_ALIKE["inference"](plan, {"@tensor": "4"})
+    assert plan == {"pipeline_parallel": "2", "tensor_parallel": "4", "num_accelerators": "8"}
+    plan = {}
+    _READ_ALIKE["training"](plan, {"@accelerators_per_node": "8", "@nodes": "3"})
+    assert plan == {"num_accelerators": "24"}
 
 
 def test_published_runs_keep_the_rules_of_their_stacks(catalog: Catalog) -> None:

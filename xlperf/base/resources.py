@@ -52,19 +52,27 @@ def rows(name: str) -> list[dict[str, str]]:
 
 
 @cache
+def stack_folders(name: str) -> tuple[str, ...]:
+    """Stacks with a table of a name in ``interop/stacks``: in the order of ``interop/stacks.csv``, others by name.
+
+    >>> stack_folders("stack")[:2]
+    ('megatron', 'nemo')
+    """
+    present = sorted(path.parent.name for path in table("interop/stacks").glob(f"*/{name}.csv"))
+    listed = [row["stack"] for row in rows("interop/stacks.csv") if row["table"] == name]
+    return tuple(dict.fromkeys((*listed, *present)))
+
+
+@cache
 def stack_rows(name: str) -> tuple[dict[str, str], ...]:
     """Rows of a table of all stacks, such as ``flags``: ``interop/stacks/<stack>/flags.csv`` of each.
 
-    ``interop/stacks.csv`` orders the stacks of a table; stacks that it does not list follow by name. A
-    number in a column ``order`` moves a row before all rows with a larger number or none.
+    A number in a column ``order`` moves a row before all rows with a larger number or none.
 
     >>> stack_rows("flags")[0]["stack"]
     'megatron'
     """
-    present = sorted(path.parent.name for path in table("interop/stacks").glob(f"*/{name}.csv"))
-    listed = [row["stack"] for row in rows("interop/stacks.csv") if row["table"] == name]
-    folders = dict.fromkeys((*listed, *present))
-    result = [row for folder in folders for row in rows(f"interop/stacks/{folder}/{name}.csv")]
+    result = [row for folder in stack_folders(name) for row in rows(f"interop/stacks/{folder}/{name}.csv")]
     return tuple(sorted(result, key=lambda row: float(row.pop("order", "") or "inf")))
 
 

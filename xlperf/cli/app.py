@@ -15,19 +15,17 @@ import click
 
 from xlperf import __version__
 from xlperf.base.errors import HostError, InputError
-from xlperf.cli.chip import chip
 from xlperf.cli.command import Command, Task
-from xlperf.cli.diagnose import diagnose
 from xlperf.cli.hardware import cost, device, optimise, time
 from xlperf.cli.output import say
 from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
-from xlperf.cli.questions import serve, train
+from xlperf.cli.questions import chip, serve, train
 from xlperf.cli.rows import accelerator, add, launch, model, plan
 from xlperf.cli.search import search, solve
 from xlperf.cli.sheets import check, functions, guide, install, new, show, uninstall
 from xlperf.cli.stop import WORDS, Stop
-from xlperf.cli.sweep import sweep, uncertainty, worth
+from xlperf.cli.sweep import diagnose, sweep, uncertainty, worth
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 

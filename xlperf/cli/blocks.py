@@ -92,7 +92,7 @@ def write_evaluated(
 
     parquet = output != STANDARD and Path(output).suffix.lower() == ".parquet"
     if parquet:
-        pyarrow()
+        pyarrow()  # refuses at once if it is not installed
     run = _Run(plan_blocks(plans, ROWS))
     with progress(0, "plans evaluated") as done:
         evaluation = _Evaluation(catalog, bounds, parquet)
@@ -104,7 +104,8 @@ def write_evaluated(
         else:
             with replaced(output) as temporary:
                 if parquet:
-                    _write_parquet(temporary, blocks)
+                    pa, _ = pyarrow()
+                    write_parquet(temporary, (pa.ipc.open_stream(block.content).read_all() for block in blocks))
                 else:
                     with temporary.open("wb") as stream:
                         _write_csv(stream.write, blocks)
@@ -157,11 +158,6 @@ def _write_csv(write: Callable[[bytes], Any], blocks: Iterator[_Block]) -> None:
         if number == 0:
             write(block.header.encode("utf-8"))
         write(block.content)
-
-
-def _write_parquet(path: Path, blocks: Iterator[_Block]) -> None:
-    pa, _ = pyarrow()
-    write_parquet(path, (pa.ipc.open_stream(block.content).read_all() for block in blocks))
 
 
 _MANIFEST = "sweep.json"

@@ -7,12 +7,11 @@ link, a hard link, the redirected standard input), and no output is a file that 
 
 from __future__ import annotations
 
-import csv
 import os
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -101,7 +100,7 @@ def check_files(command: click.Command, values: dict[str, Any]) -> None:
         for path, type_ in _named(command, values, kind):
             if isinstance(type_, OutputFile):
                 _check_output(path, type_.suffixes)
-            if path not in (STANDARD, AS_JSON):
+            if path != STANDARD:
                 outputs.append((path, _identity(path)))
     read = {_identity(path) for path, _ in inputs}
     for path, identity in outputs:
@@ -149,7 +148,7 @@ def _shipped() -> Iterator[Path]:
 
 def _check_output(path: str, suffixes: Sequence[str]) -> None:
     """Refuse a name that no output can have."""
-    if path in (STANDARD, AS_JSON) and STANDARD in suffixes:
+    if path == STANDARD and STANDARD in suffixes:
         return
     if not path.strip():
         raise InputError(Fault("--output", "is blank; give a file name"))
@@ -181,21 +180,22 @@ VARY = (
 
 
 def command(**shared: Decorator) -> Callable[[Any], Command]:
-    """Make a function a command with the summary, examples and parameters of its rows in ``commands.csv``.
+    """Make a function a command with the summary, help, examples and parameters of its rows in ``commands.csv``.
 
     ``shared``: options that a row names with ``=`` and that this module does not know.
     """
 
     def made(function: Any) -> Command:
         name = function.__name__
-        texts: dict[str, list[str]] = {"summary": [], "example": []}
+        texts: dict[str, list[str]] = {"summary": [], "text": [], "example": []}
         for row in reversed(_rows()[name]):
             if row["option"] in texts:
                 texts[row["option"]].insert(0, row["meaning"])
             else:
                 function = _parameter(row, shared)(function)
         epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in texts["example"])
-        result: Command = click.command(name, cls=Command, short_help=texts["summary"][0], epilog=epilog)(function)
+        words = {"short_help": texts["summary"][0], "help": "\n\n".join(texts["text"]), "epilog": epilog}
+        result: Command = click.command(name, cls=Command, **words)(function)
         return result
 
     return made
@@ -204,8 +204,7 @@ def command(**shared: Decorator) -> Callable[[Any], Command]:
 @cache
 def _rows() -> dict[str, list[dict[str, str]]]:
     """Rows of the table of commands by command, or by the name under which commands share options."""
-    with resources.table("cli/commands.csv").open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
+    rows = resources.rows("cli/commands.csv")
     return {name: [row for row in rows if row["command"] == name] for name in {row["command"] for row in rows}}
 
 
@@ -246,6 +245,8 @@ def _type(value: str) -> Any:
             from xlperf.catalog.schema import column
 
             return click.Choice(column(*words[0].split(".")).choices)
+        case "choice" if words[0] == "stacks":
+            return click.Choice([stack for table in words[1:] for stack in resources.stack_folders(table)])
         case "choice":
             return click.Choice(words)
         case "date":
@@ -259,7 +260,7 @@ def _type(value: str) -> Any:
 class Machines(NamedTuple):
     """Who computes: processes of this machine, or the workers of a Dask scheduler."""
 
-    processes: int | None
+    processes: int
     scheduler: str | None
 
 
@@ -279,7 +280,14 @@ class Chosen(NamedTuple):
 def _machines(processes: int | None, scheduler: str | None) -> Machines:
     if processes is not None and scheduler is not None:
         raise click.UsageError("give --processes or --scheduler, not both")
-    return Machines(processes, scheduler)
+    return Machines(_processes(processes), scheduler)
+
+
+def _processes(processes: int | None) -> int:
+    """Processes of --processes, by default one for each core."""
+    from xlperf.explore.workers import all_processes
+
+    return processes or all_processes()
 
 
 def _bounds(most: int | None, most_accelerators: int) -> dict[str, int]:
@@ -292,18 +300,18 @@ def _chosen(row: int | None, name: str | None, sheet: str | None) -> Chosen:
     return Chosen(row, name, sheet)
 
 
-def packed(name: str, pack: Callable[..., Any], words: str = "") -> Decorator:
-    """Rows of a shared name as one argument of the function, made by ``pack``; ``words`` complete the help."""
+def packed(name: str, target: str, pack: Callable[..., Any], words: str = "") -> Decorator:
+    """Rows of a shared name as the argument ``target``, made by ``pack``; ``words`` complete the help."""
     rows = _rows()[name]
     default, _, sheets = words.partition("|")
     rows = [row | {"meaning": row["meaning"].format(default=default, sheets=sheets)} for row in rows]
-    names = [row["option"].strip("-").replace("-", "_") for row in rows]
+    names = [row["name"] or row["option"].strip("-").replace("-", "_") for row in rows]
 
     def decorated(function: Any) -> Any:
         @wraps(function)
         def called(**given: Any) -> Any:
             own = {each: given.pop(each) for each in names}
-            return function(**given, **{name: pack(**own)})
+            return function(**given, **{target: pack(**own)})
 
         for row in reversed(rows):
             called = _parameter(row, {})(called)
@@ -312,64 +320,28 @@ def packed(name: str, pack: Callable[..., Any], words: str = "") -> Decorator:
     return decorated
 
 
+def _output(output: str | None, as_json: bool, piped: bool = False) -> str | None:
+    """Output of -o or --json; without either None for a table on a terminal, ``piped``: CSV into a pipe or a file."""
+    if not as_json:
+        return STANDARD if piped and output is None and not sys.stdout.isatty() else output
+    if output is not None:
+        raise click.UsageError("give -o or --json, not both", click.get_current_context())
+    return AS_JSON
+
+
+_PACKS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "machines": ("machines", _machines),
+    "processes": ("processes", _processes),
+    "bounds": ("bounds", _bounds),
+    "chosen": ("chosen", _chosen),
+    "output": ("output", _output),
+    "results": ("output", partial(_output, piped=True)),
+}
+"""Names of rows that commands share, the argument of the function that they become, and what makes it."""
+
+
 def _shared(name: str, words: str) -> Decorator:
-    packs: dict[str, Callable[..., Any]] = {"machines": _machines, "bounds": _bounds, "chosen": _chosen}
-    if name in packs:
-        return packed(name, packs[name], words)
-    if name in ("output", "results"):
-        return output_option if name == "output" else results_option
+    if name in _PACKS:
+        return packed(name, *_PACKS[name], words)
     (row,) = _rows()[name]
     return _parameter(row, {})
-
-
-_JSON = "xlperf.json"
-
-
-def _table_output(metavar: str, words: str, default: Callable[[], str | None]) -> Callable[[Any], Any]:
-    """Options -o and --json of a command with a table as output; ``default`` gives the output without them."""
-
-    def chosen(context: click.Context, _: click.Parameter, value: str | None) -> str | None:
-        if not context.meta.get(_JSON):
-            return default() if value is None else value
-        if value is not None:
-            raise click.UsageError("give -o or --json, not both")
-        return AS_JSON
-
-    def asked(context: click.Context, _: click.Parameter, value: bool) -> None:
-        context.meta[_JSON] = value
-
-    def decorated(function: Any) -> Any:
-        output = click.option(
-            "-o",
-            "--output",
-            metavar=metavar,
-            type=OutputFile(".xlsx", ".csv", ".parquet", ".json", STANDARD),
-            help=words,
-            callback=chosen,
-        )
-        as_json = click.option(
-            "--json",
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            callback=asked,
-            help="Print JSON, an object for each row.",
-        )
-        return output(as_json(function))
-
-    return decorated
-
-
-def _piped() -> str | None:
-    """CSV if standard output is a file or a pipe, a table on a terminal."""
-    return None if sys.stdout.isatty() else STANDARD
-
-
-output_option = _table_output(
-    "OUT", "Write .csv, .xlsx, .parquet or .json, or - for CSV on standard output, instead of showing a table.",
-    lambda: None,
-)  # fmt: skip
-results_option = _table_output(
-    "RESULTS", "File to write: .xlsx, .csv, .parquet or .json; - for CSV on standard output, as into a pipe. Without "
-    "it a terminal shows a table.", _piped,
-)  # fmt: skip

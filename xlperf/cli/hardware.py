@@ -12,7 +12,7 @@ from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.schema import table_schema
 from xlperf.cli.command import Chosen, command
 from xlperf.cli.options import catalog_for, catalog_of, note_names, read_one, without_auto
-from xlperf.cli.output import deliver, is_workbook, parts, progress, say, text_table, write_sheets, wrote
+from xlperf.cli.output import deliver, is_workbook, parts, progress, say, shown_columns, text_table, write_sheets, wrote
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,27 +23,12 @@ if TYPE_CHECKING:
 
 
 BLOCK = 16_384
-_SHARES = ("compute_share", "cache_share", "memory_shoreline_share", "link_shoreline_share")
-_SHOWN = (
-    "num_multiprocessors", "sustained_clock_rate", "peak_flop_rate_bf16", "l2_capacity", "memory_stacks",
-    "memory_capacity", "memory_bandwidth", "link_bandwidth", "thermal_design_power",
-)  # fmt: skip
-_MAPPING = (
-    "tensor_parallel", "pipeline_parallel", "expert_parallel", "virtual_pipeline", "micro_batch_size", "batch_size",
-    "recompute",
-)  # fmt: skip
 _SIZE = re.compile(r"\s*([-+.\d]+(?:[eE][-+]?\d+)?)\s*(?![eE][-+]?\d+\s*$)([A-Za-z]\S*)\s*")
 
 
 @command()
 def device(devices: str, output: str | None, compare: bool, catalog: str | None) -> int:
-    """Derive every row of DEVICES, a CSV or Parquet file, a workbook, or - for CSV on standard input.
-
-    Rows have the columns of the sheet devices: node, core, memory and link technology; area, perimeter and power
-    budgets; shares. Results are peak rates, on-chip and main memory, links, power by part, area by part, and the cost
-    if a package is named. A device that cannot be built has blank results and a reason. A row of accelerators that
-    names the device in its column device gets these numbers, and plans run on it.
-    """
+    """Derive accelerators from a logic node, budgets and shares."""
     import numpy as np
 
     from xlperf.catalog.read import read_designs
@@ -79,14 +64,7 @@ def optimise(
     plans: str, chosen: Chosen, objective: str | None, seed: int, generations: int, output: str | None,
     catalog: str | None,
 ) -> None:  # fmt: skip
-    """Divide the die area and edge of a device so that one plan of PLANS runs best within its budgets.
-
-    The row of the plan's accelerator must name a row of the sheet devices in its column device. The shares for cores,
-    cache, memory and links are free; node, areas, power budget, core, memory and link technology are fixed. The best
-    plan of a grid judges each candidate: all splits of the accelerators into tensor, pipeline and expert parallel, with
-    micro batches and recomputation (training) or batch sizes if the plan leaves them blank (inference). The search is
-    differential evolution (pip install scipy) and never ends worse than the given shares.
-    """
+    """Find the shares of a device that make time, cost or energy of a plan smallest."""
     from xlperf.explore.allocate import OBJECTIVES, optimal_allocation
 
     plan = read_one(plans, chosen)
@@ -111,12 +89,12 @@ def _summary(optimum: Allocation, goal: str, kind: str) -> list[str]:
     before = f"{optimum.start / scale:.4g}" if optimum.start == optimum.start else "none"
     count = f"{optimum.num_evaluations:,} plans evaluated"
     lines = [f"{column.header}: {optimum.value / scale:.4g} (as given: {before}); {count}"]
-    lines += [f"  {name.replace('_', ' ')}: {optimum.device.filled(name)[0]:.3f}" for name in _SHARES]
-    for name in _SHOWN:
+    lines += [f"  {name.replace('_', ' ')}: {optimum.device.filled(name)[0]:.3f}" for name in shown_columns("shares")]
+    for name in shown_columns("device"):
         result = results_of("devices").by_name[name]
         lines.append(f"  {result.header}: {optimum.derived[name][0] / unit_of(result).factor:.4g}")
     lines.append(f"  limited by: {optimum.derived['limited_by'][0]}")
-    chosen = {name: optimum.plan[name][0] for name in _MAPPING if name in optimum.plan}
+    chosen = {name: optimum.plan[name][0] for name in shown_columns("mapping") if name in optimum.plan}
     words = (f"{name.replace('_', ' ')} {v if isinstance(v, str) else format(v, 'g')}" for name, v in chosen.items())
     return [*lines, f"  best plan: {', '.join(words)}"]
 
@@ -140,14 +118,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @command(columns=_options)
 def time(operation: str, accelerator: str, output: str | None, catalog: str | None, **given: str | None) -> None:
-    """Time OPERATION by itself with the code and the calibration of plans: the number that xlperf explain shows.
-
-    Several values with commas between make a line for each combination. The time is for one call with nothing beside
-    it; a kernel is launched ahead, as in a running stack. Bound names the resource whose doubling would help most. The
-    last column says whether the constants were measured on this generation or are extrapolated.
-
-    Exit code 1, with the reason, if the accelerator or the network cannot do it.
-    """
+    """Time one collective or kernel by itself, as plans do."""
     import numpy as np
 
     from xlperf.catalog.table import Table
@@ -167,14 +138,14 @@ def time(operation: str, accelerator: str, output: str | None, catalog: str | No
     for row, reason in enumerate(results.text("reason").tolist()):
         if reason:
             say(f"{operation} on {table.text('accelerator')[row]}: {reason}", err=True)
-    shown = [part for part in parts(table, results) if part[0].name != "reason" and not _blank(part[1])]
+    shown = [
+        part
+        for part in parts(table, results)
+        if part[0].name != "reason" and any(value != "" and value == value for value in part[1].tolist())
+    ]
     deliver(output, "operations", parts(table, results), "operation", shown)
     if any(results.text("reason").tolist()):
         raise click.exceptions.Exit(1)
-
-
-def _blank(values: np.ndarray) -> bool:
-    return all(value == "" or value != value for value in values.tolist())
 
 
 def _line(name: str, text: str) -> tuple[str, list[str]]:
@@ -206,29 +177,7 @@ def cost(
     designs: str, output: str | None, case: str, placed: bool, tornado: str | None, sheet: str | None,
     owner: str | None, bridge: bool, bounds: Bounds, catalog: str | None,
 ) -> None:  # fmt: skip
-    """Compute every row of DESIGNS, a CSV or Parquet file, a workbook, or - for CSV on standard input.
-
-    The first column names the kind of the rows. "chiplet": designs with the columns of the sheet chiplets (package,
-    node, num dies, module area, memory stacks, volume ...); results are the parts of the cost of a module, one-time
-    costs, unit cost and price. "server": servers with the columns of the sheet servers (accelerator price, server
-    price, server power, life, discount rate ...); results are capex, network and the cost of an accelerator-hour. A
-    column "model": plans of training or inference; results are the costs of an owner by part, from the wafer to the
-    power, with the network counted from the topology of the plan; auto is chosen as xlperf search does. Columns with
-    results of an earlier run are ignored, so that a file of results can be edited and computed again.
-
-    All commands cost a plan by the sheet prices, each pool by the row of its own accelerator: the rental price if there
-    is one, else capex over life, energy and running cost (see cost basis). Without either the first row of servers with
-    the accelerator counts, then its device; an accelerator without any has no cost, and reason gives the cause. Input
-    and output tokens share the cost by accelerator time; the all-in cost is all of it over the output tokens. Results
-    that start with owned are the costs of an owner by the sheet servers, with the carbon of making dies, memory and
-    packages spread over the tokens of their life.
-
-    Energy, grid power and carbon count the accelerators by their work (operations on their node, bytes, messages,
-    running clocks), the other parts of the server at full load, and the building. Power is provisioned for full load,
-    or for the plan's power limit, which caps an accelerator and lowers its clock.
-
-    A row of chiplets that names a device gets its blank cells from there, and the device has the cost of that row.
-    """
+    """Cost of chiplet designs, or of servers per accelerator-hour."""
     from xlperf.catalog.read import read_designs
     from xlperf.engine.devices import evaluate_designs
     from xlperf.engine.ownership import evaluate_servers

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -22,6 +23,7 @@ import click
 
 from xlperf.base.errors import Fault, InputError, printable
 from xlperf.base.files import replaced
+from xlperf.base.resources import rows
 
 if TYPE_CHECKING:
     from xlperf.catalog.schema import Column
@@ -266,11 +268,12 @@ def deliver(
 def text_table(block: list[Part]) -> list[str]:
     """Columns as lines of text: words to the left, numbers to the right; columns without any value are left out.
 
-    ``block``: columns of one length, in the units used inside. Returns lines without trailing blanks.
+    ``block``: columns of one length, in the units used inside.
     """
     from xlperf.cli.table_files import shown
 
     columns: list[list[str]] = []
+    to_right: list[bool] = []
     for column, values in block:
         inside = shown(column, values).tolist()
         if column.is_text:
@@ -282,11 +285,29 @@ def text_table(block: list[Part]) -> list[str]:
         if not any(cells):
             continue
         head = [column.name.replace("_", " "), column.unit if column.unit not in ("", "-") else ""]
-        width = max(map(len, head + cells))
-        lines = [*head, "-" * width, *cells]
-        columns.append([line.ljust(width) if column.is_text else line.rjust(width) for line in lines])
-    lines = ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
-    return [line for number, line in enumerate(lines) if line or number != 1]
+        columns.append([*head, "-" * max(map(len, head + cells)), *cells])
+        to_right.append(not column.is_text)
+    return [line for number, line in enumerate(aligned(columns, to_right)) if line or number != 1]
+
+
+@cache
+def shown_columns(table: str) -> tuple[str, ...]:
+    """Columns that a terminal shows of a table, in their order: rows of ``cli/shown.csv``."""
+    return tuple(row["column"] for row in rows("cli/shown.csv") if row["table"] == table)
+
+
+def aligned(columns: Sequence[Sequence[str]], to_right: Sequence[bool]) -> list[str]:
+    """Columns of words side by side as lines, without trailing blanks.
+
+    >>> aligned([["way", "1"], ["$/M", "0.5"]], [False, True])
+    ['way  $/M', '1    0.5']
+    """
+    widths = [max(map(len, words), default=0) for words in columns]
+    padded = [
+        [word.rjust(width) if right else word.ljust(width) for word in words]
+        for words, width, right in zip(columns, widths, to_right, strict=True)
+    ]
+    return ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
 
 
 def rounded(value: float) -> str:

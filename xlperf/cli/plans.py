@@ -42,12 +42,7 @@ def report(
     workbook: str | None, output: str, study: str | None, full: bool, uncertain: bool, bounds: Bounds,
     catalog: str | None,
 ) -> None:  # fmt: skip
-    """Compute every plan of WORKBOOK and write a report: summary, results, charts, assumptions, reasons.
-
-    The answers of the summary are printed as well. Without WORKBOOK the shipped one is computed. The workbook itself is
-    not changed. Cells with auto get the best plan that fits, as xlperf search does; the reasons list the choices and
-    the number of plans tried.
-    """
+    """Compute the plans of a workbook and write the report workbook."""
     import datetime
 
     from xlperf.base.resources import workbook as shipped
@@ -107,22 +102,7 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
 def evaluate(
     plans: str, output: str | None, sheet: str | None, machines: Machines, bounds: Bounds, catalog: str | None
 ) -> int:
-    """Compute every row of PLANS, a workbook, a CSV file or - for CSV on standard input.
-
-    Headers may be the usual abbreviations (GPU, TP, PP, GBS, ISL, OSL, QPS ...); a plan may also be a card, a name and
-    a value in each row. Columns that xlperf does not know pass through to the results and are named on standard error.
-
-    The output has the columns of the plan and its results, in the units of the headers of xlperf's sheets. An illegal
-    plan has blank results and a reason; exit code 1 if no plan is legal. Columns with a measurement, measured step time
-    (s), measured tpot (ms) ..., remain, and the error of the prediction is beside the result. A cell with auto gets the
-    value of the best plan that fits, as xlperf search does; the reason gives the number of plans tried.
-
-    CSV and Parquet may have any number of rows: all cores read, compute and write them in blocks.
-
-    Headers of results carry their unit, step time (s), in all kinds of files; a file of results is a file of plans
-    again. Numbers are digits with a decimal point and an exponent. In CSV each part of a text that a spreadsheet would
-    read as a formula has an apostrophe before it, which xlperf removes again; on standard output CSV is UTF-8.
-    """
+    """Compute plans and write results to .xlsx, .csv or .parquet."""
     from xlperf.catalog.read import is_workbook as is_read_workbook
     from xlperf.catalog.read import read_plans
 
@@ -180,10 +160,7 @@ def _seen(plans: Table, results: Table) -> list[Part]:
 
 @command()
 def explain(plans: str, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None) -> None:
-    """Show the time of one plan of PLANS by operator: a line for each operator of a layer, a pass and a step.
-
-    Exit code 1, with the reason, if the plan is illegal.
-    """
+    """Show the operators of one plan with FLOP, bytes, time and what limits them."""
     from xlperf.engine import evaluate as evaluated
     from xlperf.engine import explain as explained
 
@@ -228,15 +205,7 @@ def frontier(
     plans: str, vary: tuple[str, ...], points: int, every: bool, sheet: str | None, output: str | None, bounds: Bounds,
     catalog: str | None,
 ) -> None:  # fmt: skip
-    """Compute the inference plans of PLANS over their loads and show the Pareto frontier of throughput against speed.
-
-    More requests in flight give an accelerator more tokens per second, and each user fewer. Plans that are illegal, do
-    not fit, or miss their ttft target or tpot target are left out; the first line is the largest throughput. Plans
-    compete if they serve one model with the same lengths. A cell with auto takes every value that the rules of plans
-    allow.
-
-    Exit code 1 if no point is left.
-    """
+    """Show throughput against speed per user, over loads and a grid of plans."""
     from xlperf.catalog.read import read_plans
     from xlperf.explore.frontier import SHOWN, Frontier, distinguishing_columns
     from xlperf.explore.frontier import frontier as unbeaten_points

@@ -8,6 +8,7 @@ import io
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import click
@@ -17,10 +18,12 @@ from xlperf.cli.command import command
 from xlperf.cli.options import catalog_of
 from xlperf.cli.output import (
     STANDARD,
+    aligned,
     is_workbook,
     parts,
     progress,
     say,
+    shown_columns,
     standard_output,
     text_table,
     write_sheets,
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
     from xlperf.measurements.published import Published
 
 Lines = tuple[tuple[str, ...], list[tuple[str, ...]]]
-_CALIBRATION_SHOWN = "family generation precision software constant value unit num_rows error kind".split()
 
 
 @command()
@@ -42,15 +44,7 @@ def validate(
     machines: bool, conditions: bool, choice: bool, pairs: bool, deployments: bool, baseline: bool, readme: str | None,
     catalog: str | None,
 ) -> int:  # fmt: skip
-    """Predict published runs; show the error per group, source, accelerator and metric, and the rows without coverage.
-
-    FILE is a workbook or a CSV file with the columns of published training or inference runs (row_id, gpu, tp, gbs,
-    iter_time_s, tpot_ms ...), or with plans as xlperf evaluate reads them beside measured columns: measured step time
-    (s), measured memory (GiB), measured ttft (ms), measured tokens per second ..., or measured power
-    (avg_power_w_per_gpu, energy_j_per_output_token, tokens_per_s, batch ...): watts at the measured and at the
-    predicted rate, joules per token. Without FILE the shipped rows are predicted. The error of a row is |predicted time
-    / measured time - 1|. Exit code 1 if a tolerance is missed.
-    """
+    """Compare predictions with published measurements."""
     if baseline and (leave_out or output == STANDARD):
         raise click.UsageError("--baseline goes with neither --leave-out nor -o -")
     own = (cross_validate, kernels, machines, conditions, deployments).count(True)
@@ -71,12 +65,10 @@ def validate(
         return _compared(pairs, files, known, output, readme)
     if cross_validate:
         _cross_validate(known, readme)
-    elif machines:
-        _machines(known, readme)
-    elif conditions:
-        _conditions(known, readme)
-    elif deployments:
-        _deployments(known, readme)
+    elif machines or conditions or deployments:
+        name = "machines" if machines else "conditions" if conditions else "deployments"
+        title, table = _left_out(name, known)
+        _show(title, name, table, readme)
     elif len(leave_out) > 1 or (leave_out and readme is not None):
         from xlperf.calibrate.accuracy import left_out_table
 
@@ -100,8 +92,8 @@ def _validated(
     _write(output, report.csv_text(), len(report.records), "error")
     unseen = unseen_table(report.records)
     if readme is not None:
-        tables = {"accuracy": report.readme_table(), "refused": report.refused_table()}
-        _replace_tables(Path(readme), {**tables, "unseen": _markdown("unseen", unseen)})
+        texts = {"accuracy": report.readme_table(), "refused": report.refused_table()}
+        _replace_tables(Path(readme), {"unseen": unseen}, texts)
     if output != STANDARD:
         for title, header, rows in report.tables():
             if rows:
@@ -120,11 +112,7 @@ def calibrate(
     fit: bool, values_only: bool, machines: bool, measurements: str | None, mine: tuple[str, ...],
     date: datetime.datetime | None, output: str | None, catalog: str | None,
 ) -> None:  # fmt: skip
-    """Show the calibration sheet, make it anew with --fit, or move predictions by runs of your own with --mine.
-
-    Each constant states its fit set and its error on held-out rows. Rows of the group "papers" are never in a fit.
-    Runs of your own change no constant: each is a row of the sheet my_cluster beside the calibration.
-    """
+    """Show the calibration, or fit it to measured kernels and published runs."""
     if not fit and (measurements or date or values_only or machines):
         raise click.UsageError("--measurements, --date, --values-only and --machines need --fit")
     if machines and values_only:
@@ -146,7 +134,7 @@ def calibrate(
         _announced("machines")
         table = refit_machines(read_measured(measurements), known.with_tables([table]), day)
     if output is None:
-        shown = [part for part in parts(table) if part[0].name in _CALIBRATION_SHOWN]
+        shown = [part for part in parts(table) if part[0].name in shown_columns("calibration")]
         say(*text_table(shown))
     else:
         _write_table(output, table, catalog, "constant")
@@ -218,14 +206,6 @@ def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
             say("Median error beside one constant MFU", *_aligned(header, lines), "")
 
 
-def _conditions(catalog: Catalog, readme: str | None) -> None:
-    from xlperf.calibrate.conditions import conditions_table
-    from xlperf.calibrate.fit import read_measured
-
-    table = conditions_table(read_measured().inference, catalog)
-    _show("Conditions left out of the fit beside the model of each row", "conditions", table, readme)
-
-
 def _cross_validate(catalog: Catalog, readme: str | None) -> None:
     from xlperf.calibrate.accuracy import cross_validated_errors, cross_validation_table, short_table
     from xlperf.calibrate.fit import read_measured
@@ -236,8 +216,7 @@ def _cross_validate(catalog: Catalog, readme: str | None) -> None:
         errors = cross_validated_errors((measured.training, measured.inference), catalog, lambda _: done(1))
     table = cross_validation_table(errors)
     if readme is not None:
-        tables = {"cross-validation": table, "models-left-out": short_table(table)}
-        _replace_tables(Path(readme), {name: _markdown(name, one) for name, one in tables.items()})
+        _replace_tables(Path(readme), {"cross-validation": table, "models-left-out": short_table(table)})
     _show("Models left out of the fit", "cross-validation", table, None)
     from xlperf.calibrate.own_runs import gains, gains_table
     from xlperf.calibrate.published_errors import plans_to_fit
@@ -248,23 +227,26 @@ def _cross_validate(catalog: Catalog, readme: str | None) -> None:
     say(*_aligned(*gains_table(gained)))
 
 
-def _machines(catalog: Catalog, readme: str | None) -> None:
-    from xlperf.calibrate.bands import machines_table
+def _left_out(name: str, catalog: Catalog) -> tuple[str, Lines]:
+    """Title and errors of machines or conditions left out of the fit, or of published deployments."""
     from xlperf.calibrate.fit import read_measured
-    from xlperf.calibrate.fit_machines import errors_left_out
 
-    measured = read_measured()
-    table = machines_table(errors_left_out(measured.machines, catalog, measured.kernels), measured, catalog)
-    _show("Machines beyond NVIDIA, sources left out of the fit", "machines", table, readme)
+    if name == "conditions":
+        from xlperf.calibrate.conditions import conditions_table
 
+        title = "Conditions left out of the fit beside the model of each row"
+        return title, conditions_table(read_measured().inference, catalog)
+    if name == "machines":
+        from xlperf.calibrate.bands import machines_table
+        from xlperf.calibrate.fit_machines import errors_left_out
 
-def _deployments(catalog: Catalog, readme: str | None) -> None:
-    """Show published deployments beside the answers of the form Serve."""
+        measured = read_measured()
+        errors = errors_left_out(measured.machines, catalog, measured.kernels)
+        return "Machines beyond NVIDIA, sources left out of the fit", machines_table(errors, measured, catalog)
     from xlperf.calibrate.deployments import deployment_table, deployments
 
     with progress(0, "published deployments") as done:
-        table = deployment_table(deployments(catalog, done))
-    _show("Published deployments", "deployments", table, readme)
+        return "Published deployments", deployment_table(deployments(catalog, done))
 
 
 def _compared(pairs: bool, files: Sequence[str], catalog: Catalog, output: str | None, readme: str | None) -> int:
@@ -301,7 +283,7 @@ def _kernels(catalog: Catalog, readme: str | None) -> int:
 
     errors = kernel_errors(read_kernels(workbook("validation.xlsx")), catalog)
     if readme is not None:
-        _replace_tables(Path(readme), {"kernels": _markdown("kernels", kernel_table(errors, whole=True))})
+        _replace_tables(Path(readme), {"kernels": kernel_table(errors, whole=True)})
     _show("Held-out kernel shapes", "kernels", kernel_table(errors), None)
     missed = [one for one in errors if one.missed and not one.accelerator]
     for one in missed:
@@ -323,17 +305,11 @@ def _kernels_left_out(catalog: Catalog, names: Sequence[str]) -> int:
     return 0
 
 
-def _markdown(name: str, table: Lines) -> str:
-    from xlperf.calibrate.accuracy import markdown
-
-    return markdown(name, table)
-
-
 def _show(title: str, name: str, table: Lines, readme: str | None) -> None:
     """Print a table, and put it between its markers in a text file."""
     header, lines = table
     if readme is not None:
-        _replace_tables(Path(readme), {name: _markdown(name, table)})
+        _replace_tables(Path(readme), {name: table})
     say(title, *_aligned(header, lines))
 
 
@@ -342,18 +318,20 @@ def _announced(name: str) -> None:
         say(f"fitting {name}", err=True)
 
 
-def _replace_tables(path: Path, tables: Mapping[str, str]) -> None:
-    """Replace tables between their markers in a text file, which must have at least one pair."""
+def _replace_tables(path: Path, tables: Mapping[str, Lines], texts: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Replace tables and texts between their markers in a text file, which must have at least one pair."""
     from xlperf.base.files import replaced
+    from xlperf.calibrate.accuracy import markdown
 
     text, placed = path.read_text(encoding="utf-8"), False
-    for name, table in tables.items():
+    written = {**texts, **{name: markdown(name, table) for name, table in tables.items()}}
+    for name, table in written.items():
         begin, end = (f"<!-- {name}: {part} -->" for part in ("begin", "end"))
         first, last = text.find(begin), text.find(end)
         if 0 <= first < last:
             text, placed = text[:first] + table + text[last + len(end) :].removeprefix("\n"), True
     if not placed:
-        wanted = " or ".join(f"<!-- {name}: begin --> and <!-- {name}: end -->" for name in tables)
+        wanted = " or ".join(f"<!-- {name}: begin --> and <!-- {name}: end -->" for name in written)
         raise InputError(Fault(str(path), f"has no lines {wanted}, where the table goes"))
     with replaced(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="")
@@ -361,10 +339,6 @@ def _replace_tables(path: Path, tables: Mapping[str, str]) -> None:
 
 def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Columns of text under their header, line by line; numbers are aligned to the right."""
-    columns = []
-    for words in zip(header, *rows, strict=True):
-        width = max(map(len, words))
-        right = all(word[:1].isdigit() or word in ("", "-") for word in words[1:])
-        lines = [words[0], "-" * width, *words[1:]]
-        columns.append([line.rjust(width) if right else line.ljust(width) for line in lines])
-    return ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
+    columns = list(zip(header, *rows, strict=True))
+    numbers = [all(word[:1].isdigit() or word in ("", "-") for word in words[1:]) for words in columns]
+    return aligned([[words[0], "-" * max(map(len, words)), *words[1:]] for words in columns], numbers)

@@ -1,4 +1,4 @@
-"""Commands that answer a question as the front sheets do, in a line: ``serve``, ``train``."""
+"""Commands that answer a question as the front sheets do, in a line: ``serve``, ``train``, ``chip``."""
 
 from __future__ import annotations
 
@@ -10,42 +10,35 @@ import click
 
 from xlperf.catalog.schema import Column, first_words, results_of, table_schema
 from xlperf.cli.command import command
-from xlperf.cli.options import catalog_of
-from xlperf.cli.output import Front, deliver, is_json, is_workbook, parts, rounded, say, took
+from xlperf.cli.options import catalog_of, vary_line
+from xlperf.cli.output import (
+    Front,
+    aligned,
+    deliver,
+    is_json,
+    is_workbook,
+    parts,
+    progress,
+    rounded,
+    say,
+    shown_columns,
+    text_table,
+    took,
+    write_sheets,
+    wrote,
+)
 
 if TYPE_CHECKING:
+    from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
+    from xlperf.cli.table_files import Part
+    from xlperf.explore.objectives import Limit
+    from xlperf.explore.search_results import Answer
+
 
 Words = Mapping[str, str | None]
 _WITHOUT = {"request_rate": "users", "deadline": "num_accelerators"}
 """Entries that ask for what another one else states: the other one has no default beside them."""
-_SHOWN = {
-    "serve": (
-        "accelerators", "accelerators_sure", "servers", "copies", "copy_size", "tensor_parallel", "expert_parallel",
-        "data_parallel_attention", "prefill_accelerator", "prefill_accelerators", "prefill_tensor_parallel",
-        "prefill_expert_parallel", "prefill_data_parallel_attention", "expert_dispatch", "two_batch_overlap",
-        "prefill_tokens", "redundant_experts", "concurrency", "request_rate", "tokens_per_second_per_accelerator",
-        "ttft", "tpot",
-        "fleet_cost_per_million_output_tokens", "cost_per_million_output_tokens",
-        "cost_per_million_output_tokens_all_in", "monthly_cost", "hour_price",
-        "owned_fleet_cost_per_million_output_tokens", "owned_monthly_cost", "owned_hour_cost", "power",
-        "accelerators_in_power", "users_in_power", "request_rate_in_power", "monthly_energy",
-        "carbon_per_million_tokens", "monthly_carbon", "memory_used", "head_room", "precision", "kv_precision",
-    ),
-    "train": (
-        "accelerators", "run_time", "run_cost", "hour_price", "owned_run_cost", "owned_hour_cost", "run_energy",
-        "run_carbon", "carbon_per_million_tokens", "power", "accelerators_in_power", "run_time_in_power",
-        "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "expert_parallel", "data_parallel",
-        "micro_batch_size", "recompute", "step_time", "mfu", "goodput", "memory_reserved", "memory_capacity",
-        "largest_loss",
-    ),
-    "chip": (
-        "unit_cost", "capex", "peak_flop_rate_bf16", "peak_flop_rate_fp8", "cache", "memory_stacks", "memory_capacity",
-        "memory_bandwidth", "num_multiprocessors", "thermal_design_power", "tokens_per_second_per_accelerator",
-        "tokens_per_thousand_dollars", "limited_by", "chosen",
-    ),
-}  # fmt: skip
-"""Results that a terminal shows below the answer."""
 _SHARES = ("memory_used", "head_room", "mfu", "goodput")
 """Results without a unit that are said in per cent."""
 _BANDS = {"fleet_cost_per_million_output_tokens": "cost"}
@@ -106,18 +99,12 @@ def _answered(kind: str, given: Words, output: str | None, catalog: str | None) 
         deliver(output, chosen.kind, parts(chosen, evaluate(chosen, known)), "plan")
     else:
         own = [part for part in parts(table) if part[0].name not in answer]
-        nested = {} if ways is None else {"ways": [part for part in parts(ways) if part[0].name in _WAY]}
+        nested = (
+            {} if ways is None else {"ways": [part for part in parts(ways) if part[0].name in shown_columns("ways")]}
+        )
         whole = own + parts(results)
         deliver(output, kind, whole, "answer", front=Front(answers=[str(answer["answer"])], nested=nested))
     return 1 if str(answer["answer"]).startswith("No ") else 0
-
-
-_WAY = (
-    "way", "software", "mode", "copy_size", "prefill_accelerators", "accelerators", "accelerators_low",
-    "accelerators_high", "accelerators_sure", "fleet_cost_per_million_output_tokens", "tokens_per_second_per_user",
-    "ttft", "tpot", "trust",
-)  # fmt: skip
-"""Results of a way that a table of ways shows."""
 
 
 def _ways(ways: Table) -> list[str]:
@@ -127,34 +114,18 @@ def _ways(ways: Table) -> list[str]:
 
     if not len(ways):
         return []
-    heads = ("way", "engine", "pools", "copy", "number", "80 %", "$/M", "trust")
-    lines = [heads]
+    lines = [("way", "engine", "pools", "copy", "number", "80 %", "$/M", "trust")]
+    numbers = ("copy_size", "prefill_accelerators", "accelerators", "accelerators_low", "accelerators_high",
+               "fleet_cost_per_million_output_tokens")  # fmt: skip
     for row in range(len(ways)):
-        size, prefill = (float(ways.number(name)[row]) for name in ("copy_size", "prefill_accelerators"))
-        count, low, high, cost = (
-            float(ways.number(name)[row])
-            for name in (
-                "accelerators",
-                "accelerators_low",
-                "accelerators_high",
-                "fleet_cost_per_million_output_tokens",
-            )
-        )
+        size, prefill, count, low, high, cost = (float(ways.number(name)[row]) for name in numbers)
         pools = prefill == prefill
         lines.append((
             f"{row + 1}", engine_title(str(ways["software"][row])), "two" if pools else "one",
             f"{prefill:,.0f} + {size - prefill:,.0f}" if pools else f"{size:,.0f}", f"{count:,.0f}",
             f"{low:,.0f} to {high:,.0f}", rounded(cost * MILLION), str(ways["trust"][row]),
         ))  # fmt: skip
-    left = (False, True, True, False, False, False, False, True)
-    wide = [max(len(line[at]) for line in lines) for at in range(len(heads))]
-    return [
-        "  ".join(
-            word.ljust(width) if to_left else word.rjust(width)
-            for word, width, to_left in zip(line, wide, left, strict=True)
-        ).rstrip()
-        for line in lines
-    ]
+    return aligned(list(zip(*lines, strict=True)), (True, False, False, True, True, True, True, False))
 
 
 def _card(kind: str, answer: Mapping[str, Any]) -> list[str]:
@@ -162,49 +133,186 @@ def _card(kind: str, answer: Mapping[str, Any]) -> list[str]:
     from xlperf.catalog.schema import unit_of
 
     lines = []
-    for column in (results_of(kind).by_name[name] for name in _SHOWN[kind]):
+    for column in (results_of(kind).by_name[name] for name in shown_columns(kind)):
         value = answer[column.name]
         if column.is_text or value != value:
-            lines += [(column, str(value), "")] if column.is_text and _says(answer, column.name) else []
+            lines += [(column.header, str(value))] if column.is_text and _says(answer, column.name) else []
             continue
         factor, name = unit_of(column).factor, _BANDS.get(column.name, column.name)
         ends = [answer.get(f"{name}_{end}", float("nan")) / factor for end in ("low", "high")]
         band = f"  80 %: {rounded(ends[0])} to {rounded(ends[1])}" if ends[0] == ends[0] else ""
         words = f"{rounded(100.0 * value)} %" if column.name in _SHARES else rounded(value / factor)
-        lines.append((column, words, band))
-    wide = max((len(column.header) for column, _, _ in lines), default=0)
-    return [f"{column.header.ljust(wide)}  {words}{band}" for column, words, band in lines]
+        lines.append((column.header, words + band))
+    return aligned([[header for header, _ in lines], [words for _, words in lines]], (False, False))
 
 
 def _notes(form: Mapping[str, str], answer: Mapping[str, Any]) -> list[str]:
     """Notes below an answer: its trust, the defaults used, and the question."""
     sure = f"{answer['trust']}: {answer['trust_reason']}" if answer.get("trust") else ""
     asked = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in form.items() if value not in ("", "auto"))
-    taken = "; ".join(filter(None, [answer.get("defaults_used", ""), _priced(answer)]))
+    basis = str(answer.get("price_basis", ""))
+    taken = "; ".join(filter(None, [answer.get("defaults_used", ""), basis and f"price: {basis}"]))
     return [
         f"{words}{text}" for words, text in (("", sure), ("taken for granted: ", taken), ("asked: ", asked)) if text
     ]
 
 
-def _priced(answer: Mapping[str, Any]) -> str:
-    basis = str(answer.get("price_basis", ""))
-    return f"price: {basis}" if basis else ""
-
-
 @command(entries=partial(form_options, "serve"))
 def serve(output: str | None, catalog: str | None, **given: str | None) -> int:
-    """The cheapest fleet that serves so many users at their speed: engine, one pool or two, mapping, cost, power, the
-    limiting resource; then every way to serve them. The sheet Serve in a line; entries that are not given have the
-    values of the sheet and are listed below the answer. -o plan.csv writes the plan of a copy, which xlperf evaluate
-    reads; --json the answer with all ways.
-    """
+    """What it takes to serve a model to so many users."""
     return _answered("serve", given, output, catalog)
 
 
 @command(entries=partial(form_options, "train"))
 def train(output: str | None, catalog: str | None, **given: str | None) -> int:
-    """The fastest mapping of a training run: time, cost, energy, memory. The sheet Train in a line; entries that are
-    not given have the values of the sheet and are listed below the answer. -o plan.csv writes its plan, which every
-    command reads; --json the answer.
-    """
+    """How long a training run takes, what it costs, and which mapping is best."""
     return _answered("train", given, output, catalog)
+
+
+@command(entries=partial(form_options, "chip"))
+def chip(output: str | None, catalog: str | None, vary: tuple[str, ...], limits: tuple[str, ...], **given: Any) -> int:
+    """What an accelerator of your own would cost and be worth."""
+    from xlperf.catalog.schema import first_words
+    from xlperf.explore.forms import form_of
+    from xlperf.explore.objectives import limits_of
+
+    form = first_words("chip") | {name: words for name, words in given.items() if words is not None}
+    table = form_of("chip", form, lambda _, column: f"--{column.replace('_', '-')}")
+    required = limits_of("chip", limits, "--limit")
+    known = catalog_of(catalog, None)
+    if vary:
+        return _varied(table, vary, required, output, known)
+    return _one(form, table, required, output, known)
+
+
+def _one(form: dict[str, str], table: Table, limits: list[Limit], output: str | None, catalog: Catalog) -> int:
+    """Say or write the answer of one chip; 1 if it has none or misses a limit."""
+    from xlperf.explore.chip_table import chip_worth
+    from xlperf.explore.chips import chip_row
+    from xlperf.explore.forms import answers_of, answers_table
+
+    answer = answers_of(table, catalog)[0]
+    results = answers_table(table, [answer])
+    missed = [words for limit in limits if (words := _missed(limit, results))]
+    refused = str(answer["answer"]).startswith("No ")
+    priced = not refused and answer["capex"] == answer["capex"]
+    worth = chip_worth(table, answer, catalog) if priced else None
+    if output is None:
+        shown = [] if worth is None else ["What the next unit is worth:", *text_table(parts(worth))]
+        values: dict[str, Any] = {name: column[0] for name, column in results.columns.items()}
+        say(*answer_lines("chip", form, values, [*missed, *[""] * bool(missed and shown), *shown]))
+        took(1, "answer")
+    elif is_json(output) or refused:
+        own = [part for part in parts(table) if part[0].name not in results]
+        nested: dict[str, list[Part]] = {} if worth is None else {"worth": parts(worth)}
+        nested |= {} if refused else {"accelerator": parts(chip_row(table, catalog)[0])}
+        front = Front(answers=[str(answer["answer"])], nested=nested)
+        deliver(output, "chip", [*own, *parts(results)], "answer", front=front)
+    else:
+        _write_row(output, table, results, worth, answer, catalog)
+    if output is not None:
+        say(*missed, err=True)
+    return 1 if refused or missed else 0
+
+
+def _write_row(
+    output: str, table: Table, results: Table, worth: Table | None, answer: Answer, catalog: Catalog
+) -> None:
+    """Write a chip as rows of the catalog; a workbook adds its device, its answer and the worth of more."""
+    from xlperf.explore.chips import chip_row
+
+    row, device = chip_row(table, catalog, derived=is_workbook(output))
+    if not is_workbook(output):
+        deliver(output, "accelerators", parts(row), "accelerator")
+        return
+    own = [part for part in parts(table) if part[0].name not in results]
+    sheets = [("accelerators", parts(row)), ("devices", parts(device)), ("chip", [*own, *parts(results)])]
+    write_sheets(output, sheets + [("worth", parts(one)) for one in (worth,) if one is not None],
+                 Front(answers=[str(answer["answer"])]))  # fmt: skip
+    wrote(output, 1, "accelerator")
+
+
+def _missed(limit: Limit, results: Table) -> str:
+    """By how much a chip misses a limit, in words; "" if it keeps it or has no answer."""
+    from xlperf.catalog.schema import unit_of
+    from xlperf.cli.output import rounded
+
+    value = float(limit.sure(results)[0])
+    if value != value or limit.kept(results)[0]:
+        return ""
+    factor, unit = unit_of(limit.column).factor, limit.column.unit if limit.column.unit != "-" else ""
+    beyond = rounded(abs(value - limit.bound) / factor)
+    side = "more" if value > limit.bound else "less"
+    words = f"{limit.column.name.replace('_', ' ')} is {rounded(value / factor)} {unit}".rstrip()
+    return f"Limit missed: {words}, {beyond} {side} than {rounded(limit.bound / factor)}."
+
+
+def _varied(table: Table, vary: tuple[str, ...], limits: list[Limit], output: str | None, catalog: Catalog) -> int:
+    """Say or write a table of chips; 1 if none has an answer and keeps the limits."""
+    import numpy as np
+
+    from xlperf.catalog.schema import column
+    from xlperf.explore.chip_table import RATE, evaluate_chips, frontier_of, varied_chips
+    from xlperf.explore.search import stacked
+
+    forms, names = varied_chips(table, [vary_line(text) for text in vary], "--vary")
+    blocks = []
+    with progress(len(forms), f"{len(forms):,} chips") as done:
+        for block in evaluate_chips(forms, catalog):
+            blocks.append(block)
+            done(len(block))
+    results = stacked(blocks)
+    entries = [_entry(part, results) for part in parts(forms) if part[0].name in names]
+    valid = np.logical_and.reduce([~np.isnan(results.number(RATE)), *(limit.kept(results) for limit in limits)])
+    if limits and not valid.any():
+        say(*_none_keeps(entries, results, limits), err=True)
+        return 1
+    rows = np.flatnonzero(valid) if limits else np.arange(len(forms))
+    results = results.take(rows)
+    entries = [(one, values[rows]) for one, values in entries]
+    marked = (column("chip_variants", "frontier"), frontier_of(results))
+    given = [part for part in parts(forms.take(rows)) if part[0].name not in (*names, *results.columns)]
+    reached = [part for part in parts(results) if part[0].name not in names]
+    by_name = {part[0].name: part for part in reached}
+    shown = [by_name[name] for name in shown_columns("chips") if name in by_name]
+    reason = [part for part in reached if part[0].name == "reason"]
+    number = int(np.nansum(marked[1]))
+    words = f"{number:,} of {len(rows):,} chips are beaten by no other in tokens/s and cost of a unit"
+    front = Front([RATE, "unit_cost"], [words])
+    deliver(
+        output, "chips", [*entries, *given, *reached, marked], "chip", [*entries, *shown, marked, *reason], None, front
+    )
+    say(words, err=True)
+    return 0 if valid.any() else 1
+
+
+def _entry(part: Part, results: Table) -> Part:
+    """A varied entry, with the chosen value for ``auto``."""
+    import numpy as np
+
+    column, values = part
+    if column.name not in results:
+        return part
+    chosen = results.number(column.name)
+    return column, np.where(np.isnan(chosen), values, chosen)
+
+
+def _none_keeps(entries: list[Part], results: Table, limits: list[Limit]) -> list[str]:
+    """Lines that say which chip comes nearest to the limits, and by how much it misses them."""
+    import numpy as np
+
+    from xlperf.catalog.schema import unit_of
+    from xlperf.cli.output import rounded
+
+    beyond = np.nan_to_num(np.array([limit.excess(results) for limit in limits]), nan=np.inf).max(axis=0)
+    words = f"No chip of {len(results):,} keeps {' and '.join(limit.words for limit in limits)}."
+    row = int(np.argmin(beyond))
+    if not np.isfinite(beyond[row]):
+        return [words, f"None has an answer; the first: {results['reason'][0]}."]
+    chip = ", ".join(
+        f"{one.name.replace('_', ' ')} "
+        f"{values[row] if one.is_text else f'{rounded(values[row] / unit_of(one).factor)} {one.unit}'.rstrip(' -')}"
+        for one, values in entries
+    )
+    missed = [_missed(limit, results.take([row])) for limit in limits]
+    return [words, f"Nearest: {chip}. {' '.join(filter(None, missed))}"]

@@ -14,7 +14,7 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import factor
 from xlperf.cli.command import Chosen, command
 from xlperf.cli.options import catalog_for, catalog_of, read_one
-from xlperf.cli.output import STANDARD, deliver, parts, rounded, say, working
+from xlperf.cli.output import STANDARD, aligned, deliver, parts, rounded, say, working
 
 if TYPE_CHECKING:
     from xlperf.catalog.table import Table
@@ -27,20 +27,13 @@ _TOLERANCE = 0.005
 
 @command()
 def add(kind: str) -> None:
-    """Turn a file into a row of the sheet models or accelerators."""
+    """A model or an accelerator of your own: a row made from a file."""
     raise click.UsageError(f"{kind} comes first: xlperf add {kind} FILE")
 
 
 @command()
 def model(config: str, parameters: float | None, name: str | None, output: str | None, as_json: bool) -> int:
-    """Turn CONFIG, a config.json or a folder that holds one, into a row of the sheet models, and check it.
-
-    Entries that CONFIG lacks are the defaults of its class in transformers. The parameters that follow from the shape
-    are compared with --parameters, or with the weights or their index beside CONFIG. Parts that the row leaves out
-    (vision) or cannot express are named. An unknown model type is read as Llama only if every entry is understood and
-    that count agrees. Exit code 1 if parameters differ by more than 0.5 %, if an entry that may change the layers is
-    not read, or if no plan can be computed with the model.
-    """
+    """A model of your own: a row of models from a Hugging Face configuration."""
     from xlperf.interop.hugging_face import model_row
     from xlperf.interop.hugging_face_files import read_config
 
@@ -107,11 +100,7 @@ def _active(table: Table, active: float) -> str:
 
 @command()
 def accelerator(card: str, like: str | None, name: str | None, output: str | None, as_json: bool) -> int:
-    """Turn CARD, lines of a name and a value (.txt, .csv, .json), into a row of the sheet accelerators, and check it.
-
-    Units are converted, peaks with sparsity halved, and lines without a column are named. Exit code 1 if a number is a
-    thousand times beyond all known accelerators.
-    """
+    """An accelerator of your own: a row of accelerators from a datasheet's card."""
     import numpy as np
 
     from xlperf.catalog.catalog import load_catalog
@@ -164,9 +153,8 @@ def _deliver(kind: str, table: Table, row: Row, output: str | None, as_json: boo
     if as_json:
         say(json.dumps({column.header: row[column.name] for column in columns}, ensure_ascii=False))
     elif output is None:
-        width = max(len(column.header) for column in columns)
-        values = {c.name: v if isinstance(v := row[c.name], str) else rounded(float(str(v))) for c in columns}
-        say(*(f"{column.header.ljust(width)}  {values[column.name]}" for column in columns))
+        values = [v if isinstance(v := row[c.name], str) else rounded(float(str(v))) for c in columns]
+        say(*aligned([[column.header for column in columns], values], (False, False)))
     say(*lines, err=as_json)
 
 
@@ -190,24 +178,13 @@ def _added(output: str, kind: str, row: Row) -> tuple[str, list[str]]:
     return f"{file.name}:{add_csv_row(file, kind, values)}", []
 
 
-_WRITTEN = ["megatron", "nemo", "torchtitan", "vllm", "sglang", "trtllm"]
-_OF_SOFTWARE = {"tensorrt-llm": "trtllm", "nemo-bridge": "nemo"}
-
-
 @command()
 def launch(plans: str, stack: str | None, chosen: Chosen, catalog: str | None) -> None:
-    """Print the commands that start one plan of PLANS in a stack, an argument per line.
-
-    The first line names the version that the flags are of. Settings without a flag are comment lines, so that xlperf
-    launch --read reads the same plan back. A plan that breaks a rule of the stack is refused with that rule.
-
-    Flags were compared with the sources of Megatron-Core 0.7 to 0.15, NeMo 1.23 to 2.3, Megatron-Bridge 0.2 to 0.5,
-    torchtitan 0.1 and 0.2, vLLM 0.8, 0.11 and 0.20, SGLang 0.5.1, 0.5.9 and 0.5.10, and trtllm-bench 1.0 (not
-    trtllm-serve).
-    """
+    """Print the arguments that start a plan in a training or serving stack."""
     from xlperf.engine import evaluate
     from xlperf.explore.started import refused_reasons, shape_of
     from xlperf.interop.launch import launch_lines
+    from xlperf.interop.launch_stacks import kind_of_stack
 
     plan = read_one(plans, chosen)
     known = catalog_for(catalog, plans, [plan])
@@ -216,7 +193,7 @@ def launch(plans: str, stack: str | None, chosen: Chosen, catalog: str | None) -
 
         plan = resolve(plan, known).plans
     stack = stack or _stack_of(plan)
-    fitting = plan.kind == ("inference" if stack in ("vllm", "sglang", "trtllm") else "training")
+    fitting = plan.kind == kind_of_stack(stack)
     results = evaluate(plan, known)
     illegal = str(results.text("reason")[0]) if results.number("memory")[0] != results.number("memory")[0] else ""
     refused = illegal or (refused_reasons(plan, known, stack)[0] if fitting else "")
@@ -227,26 +204,20 @@ def launch(plans: str, stack: str | None, chosen: Chosen, catalog: str | None) -
 
 def _stack_of(plan: Table) -> str:
     """The stack that starts a plan by its software."""
-    software = str(plan.filled("software")[0])
-    stack = _OF_SOFTWARE.get(software, software)
-    if stack not in _WRITTEN:
-        known = ", ".join(_WRITTEN)
+    from xlperf.base.resources import stack_folders
+    from xlperf.interop.stack_rules import stack_named
+
+    software, written = str(plan.filled("software")[0]), stack_folders("flags")
+    stack = stack_named(software)
+    if stack not in written:
+        known = ", ".join(written)
         raise InputError(Fault(plan.place(0, "software"), f"{software} has no launch line; give --for one of {known}"))
     return stack
 
 
 @command()
 def plan(file: str, stack: str | None, given: tuple[str, ...], partial: bool, output: str, catalog: str | None) -> None:
-    """Read the arguments in FILE, or - for standard input, as a plan.
-
-    Launch lines, scripts and configurations of Megatron-LM, Megatron-Bridge, NeMo, NeMo Automodel, torchtitan,
-    nanotron, MaxText, DeepSpeed, LLaMA-Factory, axolotl, vLLM, SGLang and TensorRT-LLM are read; a configuration of
-    another stack is refused. A log of Megatron-LM, NeMo, torchtitan, vLLM, SGLang or trtllm-bench that states its
-    settings, with the result of a benchmark or without, and the JSON of trtllm-bench or InferenceX, will do. Variables
-    and arrays of a shell script are filled in if it assigns them; nothing is executed. A model is found by its name or
-    its dimensions. Unknown flags are listed, and an error if they move a result, unless --partial is given. Missing
-    entries are asked for by name: give them with --set, or as a line such as "# xlperf: accelerator = ...".
-    """
+    """Read the plan of a launch line, script, YAML or TOML file, or log."""
     from xlperf.interop.launch import MOST_TEXT, read_launch
 
     wrong = [text for text in given if not text.partition("=")[2]]

@@ -27,27 +27,13 @@ if TYPE_CHECKING:
     from xlperf.explore.vary import Varied
 
 
-@command(doubts=packed("doubts", read_doubts))
+@command(doubts=packed("doubts", "doubts", read_doubts))
 def search(
     plans: str, output: str | None, objectives: tuple[str, ...], limits: tuple[str, ...], vary: tuple[str, ...],
-    mapping: bool, top: int, every: bool, probability: float, doubts: Doubts, processes: int | None, chosen: Chosen,
+    mapping: bool, top: int, every: bool, probability: float, doubts: Doubts, processes: int, chosen: Chosen,
     bounds: Bounds, catalog: str | None,
 ) -> None:  # fmt: skip
-    """Evaluate every plan that a row of PLANS with auto stands for, and show the best.
-
-    auto is allowed in parallel degrees, micro batch, schedule, recompute, ZeRO stage, sequence parallel, precision,
-    number of accelerators; of inference also in batch size or concurrency, mode and the pools. It means every value
-    that the rules of plans allow: degrees that divide heads, layers, experts and accelerators. For accelerators it
-    means powers of two, parts of a server or pod and whole ones up to --most-accelerators; if these make many plans
-    they are tried in steps, then all between the neighbours of the best, and the line says so.
-
-    A plan must be legal, fit in memory, and satisfy its ttft target and tpot target and the limits. Best is the least
-    step time (training), or the most tokens per second and accelerator if batches or numbers of accelerators differ. Of
-    inference it is the most output tokens per second and accelerator with targets or an open load, else the least
-    latency. Of equal plans the one with less memory comes first, then the smaller degrees.
-
-    Exit code 1 if nothing fits and satisfies the limits; the line names the nearest plan.
-    """
+    """Find the best of all plans that cells with auto stand for."""
     import numpy as np
 
     from xlperf.catalog.schema import PLAN_TABLES
@@ -56,7 +42,6 @@ def search(
     from xlperf.explore.search import own_targets
     from xlperf.explore.search import search as best
     from xlperf.explore.uncertainty import MOST_DRAWN
-    from xlperf.explore.workers import all_processes
 
     wanted = [varied(table, vary, of_catalog=True) for table in read_chosen(plans, chosen)]
     if mapping:
@@ -80,15 +65,14 @@ def search(
             raise InputError(Fault("--objective", "the same result twice: give each once"))
     known = catalog_for(catalog, plans, [plan for plan, *_ in rows])
     answers = []
-    cores = processes or all_processes()
     first, rivals = (objectives or ("",))[0], objectives[1:]
     number = MOST_DRAWN if doubts.measure else None if every else top
     with progress(0, "plans tried") as done:
         for row, values, point in rows:
             plan, changed = changed_for(known, row, values, point)
             needed = [*required[plan.kind], *own_targets(plan, probability)]
-            tried = best(plan, changed, first, needed, values, number, done, None, cores, rivals, **bounds)
-            answer = doubts.ordered(tried, changed, None if every or rivals else top, cores)
+            tried = best(plan, changed, first, needed, values, number, done, None, processes, rivals, **bounds)
+            answer = doubts.ordered(tried, changed, None if every or rivals else top, processes)
             count = len(answer.found.plans)
             searched = [
                 (one.column, np.full(count, value, dtype=object if one.is_text else np.float64))
@@ -179,17 +163,10 @@ def _write(answers: list[Robust], kinds: list[str], output: str | None, lines: l
 @command()
 def solve(
     plans: str, vary: tuple[str, ...], targets: tuple[str, ...], mapping: bool, largest: bool, autos: tuple[str, ...],
-    objective: str, probability: float, processes: int | None, chosen: Chosen, output: str | None, bounds: Bounds,
+    objective: str, probability: float, processes: int, chosen: Chosen, output: str | None, bounds: Bounds,
     catalog: str | None,
 ) -> None:  # fmt: skip
-    """Find for each of PLANS the least value of one column with which it fits and reaches the targets.
-
-    All values of a column of plans are tried, with every value for auto. Between the two ends of a number of a catalog
-    sheet, or of a plan column that is not whole, the answer is found within a thousandth; more of it is assumed to
-    help, with --largest to hurt.
-
-    Exit code 1 if no value reaches the targets; the line names the nearest plan.
-    """
+    """Find the fewest accelerators, or the least of a number, that reach a target."""
     import numpy as np
 
     from xlperf.explore.candidates import searched_column, with_auto, with_mapping
@@ -199,7 +176,6 @@ def solve(
     from xlperf.explore.sweep import Sweep
     from xlperf.explore.unmoved import unmoved_words
     from xlperf.explore.vary import read_variation
-    from xlperf.explore.workers import all_processes
 
     if len(vary) > 1:
         raise click.UsageError("--target takes one --vary; give columns to choose with it as --with-auto")
@@ -224,11 +200,10 @@ def solve(
     if names and not table.auto:
         tried = Sweep(table, known, asked.values, asked.varied, owned=are_owned(table.kind, names))
         say(*unmoved_words(tried, names), err=True)
-    cores = processes or all_processes()
     with progress(0, "plans tried") as done:
         for index in range(len(table)):
             plan = table.take([index])
-            settings = (required, largest, objective, done, cores, probability)
+            settings = (required, largest, objective, done, processes, probability)
             if number is not None:
                 answer = solve_number(plan, known, number, *settings, **bounds)
             else:

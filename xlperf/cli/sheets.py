@@ -14,7 +14,7 @@ import click
 from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError
 from xlperf.cli.command import command
-from xlperf.cli.output import say, working
+from xlperf.cli.output import aligned, say, working
 
 _HOSTS = {"libreoffice": "xlperf.addin.libreoffice", "excel": "xlperf.addin.excel"}
 """Modules with ``install`` and ``uninstall``, by spreadsheet program."""
@@ -22,11 +22,7 @@ _HOSTS = {"libreoffice": "xlperf.addin.libreoffice", "excel": "xlperf.addin.exce
 
 @command()
 def check(workbook: str | None) -> int:
-    """Read all sheets of WORKBOOK and list their faults, a line per fault with sheet and cell.
-
-    Exit code 2 if a sheet cannot be read as it is, 1 if a check fails (a model whose computed and stated parameters
-    differ, a device that cannot be built or is far from the accelerator that it is compared with), 0 if all is well.
-    """
+    """Check a workbook: every fault of its sheets, and what looks doubtful."""
     from xlperf.base.resources import workbook as shipped
     from xlperf.calibrate.validate import parameter_faults
     from xlperf.catalog.check import check as checked
@@ -39,11 +35,7 @@ def check(workbook: str | None) -> int:
 
 @command()
 def functions(name: str | None) -> None:
-    """List the XLPERF_ functions; with NAME the one of that name, else all that contain it, with their arguments and an
-    example that works.
-
-    Exit code 2 if no function contains it.
-    """
+    """List the worksheet functions: arguments, units, meaning."""
     from xlperf.addin.functions import PREFIX, example_ranges
     from xlperf.addin.functions import functions as registry
 
@@ -69,7 +61,7 @@ def functions(name: str | None) -> None:
 
 @command()
 def show(file: str) -> None:
-    """Print the sheets of FILE as text: one line per row of data, with headers and formulas unchanged."""
+    """Print a workbook as text, for git diff and grep."""
     from xlperf.catalog.xlsx import shown_lines
 
     for line in shown_lines(file):
@@ -78,11 +70,7 @@ def show(file: str) -> None:
 
 @command()
 def new(file: str, whole: bool, empty: bool, small: bool, study: str | None, force: bool) -> None:
-    """Write FILE, a workbook of your own: front sheets, plans and catalog with drop-downs, comments, live formulas.
-
-    It holds one plan of each kind and the models, accelerators, networks and prices that these refer to: replace them
-    by your own. A workbook made with --all names other models and accelerators.
-    """
+    """Make a workbook of your own to edit."""
     from xlperf.workbook.build import new_workbook
 
     if Path(file).exists() and not force:
@@ -113,30 +101,7 @@ def _quoted(name: str) -> str:
 def install(
     host: str, folder: str | None, output: str | None, checked: bool, python: str | None, wheel: str | None
 ) -> int:
-    r"""Add the worksheet functions to HOST for this user; cells are computed by the environment that installs.
-
-    excel builds xlperf.xlam from the add-in file of the installed xlwings and puts it into
-    %APPDATA%\Microsoft\Excel\XLSTART; no administrator's rights are needed. One Python process per running Excel serves
-    all its workbooks; settings and paths come from the add-in alone, never from files beside a workbook. Rows of one
-    table are evaluated together; after an edit of the catalog, only the rows that cells show.
-
-    If add-ins or macros are barred: --output xlperf.bas writes the functions as text, with how to import them into one
-    workbook. If that is barred too, use xlwings Lite, which runs no macros.
-
-    Antivirus software may take xlwings' add-in for a threat, as its macros start a process. The file was built on this
-    machine and its text can be read in Excel (Alt+F11): ask for an exception, or use xlwings Lite.
-
-    32-bit Office: xlwings brings a library for it; Python itself may be of 64 bits.
-
-    #NAME? in a workbook that was open before, or made elsewhere: replace XLPERF_ by XLPERF_ (Ctrl+H), which enters the
-    formulas anew.
-
-    LibreOffice: a block of results wants Ctrl+Shift+Enter. Err:504 means that a range holds an error value, which
-    LibreOffice hands to no add-in. Compare texts as XLPERF_TRUST(A1:B5)&""="MEASURED".
-
-    lite: add xlwings Lite from Excel's add-ins, paste main.py and requirements.txt of FOLDER into its editor, restart
-    its Python. Catalogs from XLPERF_CATALOG live as long as the session: recalculate after a restart.
-    """
+    """Add the XLPERF_ functions to a spreadsheet program."""
     if checked and folder and not output:
         folder, output = None, folder  # the file to look at
     for name, given, only in (
@@ -174,34 +139,22 @@ def install(
 
 @command()
 def uninstall(host: str) -> None:
-    """Remove the worksheet functions from HOST."""
+    """Remove the XLPERF_ functions from a spreadsheet program."""
     say(import_module(_HOSTS[host]).uninstall())
 
 
 _TOPICS = (
-    "start",
-    "planner",
-    "engineer",
-    "architect",
-    "sheets",
-    "columns",
-    "functions",
-    "glossary",
-    "equations",
-    "accuracy",
-    "questions",
-    "extend",
-    "changes",
-)
+    "start planner engineer architect sheets columns functions glossary equations accuracy questions extend changes"
+).split()
 _SHORT = 16  # lines of a section that is printed whole if some of it is asked for
 
 
 @command()
 def guide(topic: str | None, words: str | None) -> None:
-    """Print a page of the guide; without TOPIC, the title of each page; with WORDS, the parts that have them."""
+    """Read the guide: first hours, sheets, columns, functions, equations, accuracy."""
     if topic is None:
-        wide = max(map(len, _TOPICS))
-        say(*(f"xlperf guide {name.ljust(wide)}  {_page(name)[0].removeprefix('# ')}" for name in _TOPICS))
+        titles = [_page(name)[0].removeprefix("# ") for name in _TOPICS]
+        say(*aligned([[f"xlperf guide {name}" for name in _TOPICS], titles], (False, False)))
         return
     name = topic.casefold()
     if name not in _TOPICS:

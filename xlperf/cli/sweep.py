@@ -1,4 +1,4 @@
-"""Commands that vary inputs: ``sweep`` (grids and samples), ``uncertainty`` of results, ``worth`` of a change."""
+"""Commands that vary inputs: ``sweep`` (grids and samples), ``uncertainty``, ``worth`` of a change, ``diagnose``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import click
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.cli.command import Chosen, Machines, command
-from xlperf.cli.options import TOP, catalog_for, read_one_kind, vary_line, without_auto
+from xlperf.cli.options import TOP, catalog_for, read_one, read_one_kind, vary_line, without_auto
 from xlperf.cli.output import (
     STANDARD,
     WORKBOOK_ROWS,
     Front,
+    asked_of,
     deliver,
     is_json,
     is_workbook,
@@ -27,7 +28,9 @@ from xlperf.cli.output import (
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
+    from xlperf.catalog.table import Table
     from xlperf.explore.candidates import Bounds
+    from xlperf.explore.causes import Change
     from xlperf.explore.search_results import Search
     from xlperf.explore.sweep import Best, Sweep, Swept
     from xlperf.explore.uncertainty import Robust
@@ -39,24 +42,7 @@ def sweep(
     objective: str | None, limits: tuple[str, ...], top: int | None, machines: Machines, chosen: Chosen,
     output: str | None, bounds: Bounds, catalog: str | None,
 ) -> None:  # fmt: skip
-    """Compute every plan of PLANS with every combination of the values, or with samples of them.
-
-    The plans keep their order; the last plan column of --vary changes fastest, catalog columns change last. auto is
-    chosen anew for each combination, as xlperf search does.
-
-    A sweep to .csv or .parquet may have any number of plans: all cores compute them in blocks. A folder beside the
-    output, RESULTS.parts, holds the finished blocks until the end: after a kill or a crash the same command computes
-    the missing ones, and the file is the same as without.
-
-    With --scheduler the workers of a Dask cluster compute the blocks: pip install 'xlperf[cluster]' on every machine,
-    the same version; dask scheduler on one; dask worker tcp://HOST:8786 --nworkers -1 --nthreads 1 on each, or from
-    Slurm, Kubernetes or a cloud with dask-jobqueue and its like. The machine of the command reads and writes files;
-    another worker repeats the block of a dead one, and the bytes equal a run in one process. One machine writes about
-    350,000 plans a second with all results; name the ones that you want with --result.
-
-    With --top, --objective or --limit only the best plans that fit and satisfy the limits remain: of a sweep of any
-    length, also in a workbook with its charts. Exit code 1 if none does. Without -o the table is shown.
-    """
+    """Compute plans over a grid of values of their columns and of the catalog's."""
     from xlperf.cli.blocks import Blocks, write_sweep
     from xlperf.explore.candidates import with_auto
     from xlperf.explore.objectives import default_objective, limits_of, objective_of
@@ -64,7 +50,6 @@ def sweep(
     from xlperf.explore.sweep import Best, Sweep, best_rows
     from xlperf.explore.unmoved import unmoved_words
     from xlperf.explore.vary import Sampling, read_variation
-    from xlperf.explore.workers import all_processes
 
     table = read_one_kind(plans, chosen)
     asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
@@ -89,7 +74,7 @@ def sweep(
     if top is not None or objective is not None or limits:
         best = Best(whole, goal, required, top or TOP)
         with progress(len(whole), f"{len(whole):,} {table.kind} plans") as done:
-            rows = best_rows(best, machines.processes or all_processes(), machines.scheduler, done)
+            rows = best_rows(best, machines.processes, machines.scheduler, done)
         words = _best_words(best, rows)
         say(words, err=True)
         if not len(rows.plans):
@@ -102,7 +87,7 @@ def sweep(
         return
     suffix = ".csv" if output == STANDARD else Path(output).suffix.lower()
     blocks = Blocks(whole, (*sorted(named), *results) if results else (), suffix)
-    write_sweep(output, blocks, machines.processes or all_processes(), machines.scheduler)
+    write_sweep(output, blocks, machines.processes, machines.scheduler)
     wrote(output, len(whole), "plan")
 
 
@@ -159,25 +144,14 @@ def _best_words(best: Best, rows: Swept) -> str:
 @command()
 def uncertainty(
     plans: str, result: str, vary: tuple[str, ...], band: bool, ranges: bool, draws: int, seed: int,
-    limits: tuple[str, ...], sobol: int, processes: int | None, chosen: Chosen, output: str | None, catalog: str | None,
+    limits: tuple[str, ...], sobol: int, processes: int, chosen: Chosen, output: str | None, catalog: str | None,
 ) -> None:  # fmt: skip
-    """Draw the uncertain inputs of PLANS and show the 5th, 50th and 95th percentile of a result.
-
-    All plans have the same draws of inputs: the table gives the share of the draws in which each fits in memory and
-    satisfies every --limit, is the best of all, and is better than the first. Results vary within their bands of the
-    calibration as well, in part together for plans of one model, software and machine. A second table shows the effect
-    of each input by itself, from its 5th to its 95th percentile, and the gain in the choice between the plans from
-    measuring it first.
-
-    The same seed gives the same numbers. A .xlsx output has both tables, .csv and .parquet the first. auto is chosen
-    once, for the inputs of the sheets.
-    """
+    """Say how sure a result is, which plan is likely better, and which input decides."""
     from xlperf.explore.objectives import limits_of, objective_of
     from xlperf.explore.owned import are_owned
     from xlperf.explore.sweep import Sweep
     from xlperf.explore.uncertainty import Uncertainty, sheet_ranges
     from xlperf.explore.vary import LATIN_HYPERCUBE, Sampling, read_variation
-    from xlperf.explore.workers import all_processes
 
     table = read_one_kind(plans, chosen)
     asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
@@ -195,7 +169,7 @@ def uncertainty(
         raise click.UsageError("nothing is uncertain: give --vary, as --vary 'prices.rental price=x0.7..x1.5'")
     sampling = Sampling(draws, LATIN_HYPERCUBE, seed)
     whole = Sweep(table, known, asked.values, varied, sampling, owned=owned)
-    study = Uncertainty(whole, result, band, processes or all_processes(), tuple(required))
+    study = Uncertainty(whole, result, band, processes, tuple(required))
     summary, effects = parts(study.summary()), parts(study.effects(sobol))
     if output is None:
         say(*text_table(summary), "", *text_table(effects))
@@ -210,21 +184,12 @@ def uncertainty(
 @command()
 def worth(
     plans: str, vary: tuple[str, ...], limits: tuple[str, ...], mapping: bool, against: tuple[str, ...],
-    processes: int | None, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None,
+    processes: int, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None,
 ) -> None:  # fmt: skip
-    """Show the worth of more of a number for each of PLANS, in USD per unit, accelerator and month.
-
-    With more of it a token costs less; the accelerator may then cost so much more that a token costs as before. auto is
-    chosen anew before and after, for the least cost per token. 0 is exact: the best plan does not use more of it. The
-    worth of the last unit, the loss with one less, is beside it: more if a plan only just fits. More die area has rates
-    and cache in proportion. Blank: no plan fits and satisfies the limits.
-
-    A plan with a request rate is judged at the largest rate within its targets and limits, or at its capacity.
-    """
+    """Say what one more TB/s, GiB, TFLOP/s, mm2, W, GB/s, MW or ms of target is worth per accelerator."""
     from xlperf.explore.candidates import with_mapping
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.search import stacked
-    from xlperf.explore.workers import all_processes
     from xlperf.explore.worth import break_even, read_changes, usual_changes
     from xlperf.explore.worth import worth as worth_of
 
@@ -234,16 +199,16 @@ def worth(
     changes = read_changes(table.kind, [vary_line(text) for text in vary], "--vary")
     required = limits_of(table.kind, limits, "--limit")
     known = catalog_for(catalog, plans, [table])
-    tables, cores = [], processes or all_processes()
+    tables = []
     with progress(0, "plans tried") as done:
         for index in range(len(table)):
             plan = table.take([index])
             plan = with_mapping(plan) if mapping else plan
             if against:
-                tables.append(break_even(plan, against, known, required, done, cores, **bounds))
+                tables.append(break_even(plan, against, known, required, done, processes, **bounds))
             else:
                 wanted = changes or usual_changes(plan, known, required)
-                tables.append(worth_of(plan, known, wanted, required, done, cores, **bounds))
+                tables.append(worth_of(plan, known, wanted, required, done, processes, **bounds))
     deliver(output, "worth", parts(stacked(tables)), "accelerator" if against else "change")
 
 
@@ -275,3 +240,110 @@ def doubts(robust: str | None, uncertain: tuple[str, ...], draws: int, seed: int
     if uncertain and robust is None:
         raise click.UsageError("--uncertain goes with --robust average, p90 or regret")
     return Doubts(robust, uncertain, draws, seed)
+
+
+@command()
+def diagnose(
+    plans: str, measured: tuple[str, ...], logs: tuple[str, ...], logs_before: tuple[str, ...], profile: str | None,
+    profile_before: str | None, profile_steps: int | None, before: tuple[str, ...], top: int, mine: str | None,
+    every: bool, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None,
+) -> None:  # fmt: skip
+    """Rank what would explain that a run is slower or faster than its plan."""
+    from xlperf.explore.diagnose import diagnose as diagnosed
+    from xlperf.explore.diagnose import measured_of, read_measured
+    from xlperf.explore.remedy import remedy
+
+    plan = read_one(plans, chosen)
+    known = catalog_for(catalog, plans, [plan])
+    plan = without_auto(plan, known, bounds)
+    measured += _logged(logs)
+    before += _logged(logs_before)
+    remarks, excluded = _stated(logs, plan, known)
+    if profile is not None:
+        measured += _profiled(profile, profile_steps, plan, known)
+    if profile_before is not None:
+        before += _profiled(profile_before, profile_steps, plan, None)
+    readings = read_measured(plan.kind, measured, before) or measured_of(plan)
+    if not readings:
+        raise click.UsageError("give --measured 'step time=38', or a column measured step time in the plan")
+    with progress(0, "variants of the plan") as done:
+        diagnosis = diagnosed(plan, known, readings, top, done, every, excluded)
+        cure = remedy(plan, known, readings if diagnosis.near else ())
+    say(*remarks, err=True)
+    for reading in diagnosis.readings:
+        say(reading.words, err=output is not None)
+    if mine is not None:
+        from xlperf.explore.diagnose import as_it_ran
+
+        ran = as_it_ran(plan, diagnosis)
+        write_sheets(mine, [(plan.kind, parts(ran))])
+        wrote(mine, 1, "run")
+    if output is not None and is_workbook(output):
+        from xlperf.workbook.report.result_front import write_diagnosis
+
+        write_diagnosis(output, diagnosis, *asked_of(), cure.lines, cure.plan)
+        wrote(output, len(diagnosis.explanations), "explanation")
+    elif output is not None and not is_json(output):
+        deliver(output, cure.plan.kind, parts(cure.plan, cure.results), "plan")
+    elif output is not None or len(diagnosis.explanations):
+        whole = parts(diagnosis.explanations)
+        deliver(output, "diagnosis", whole, "explanation", [part for part in whole if part[0].name not in _AT_LENGTH])
+    if output is None:
+        for rank, advice in enumerate(diagnosis.explanations["advice"].tolist(), 1):
+            say(f"{rank}: {advice}")
+        say(*(words for words in (diagnosis.unexplained, diagnosis.telling) if words))
+    say(*cure.lines, err=output is not None)
+    if not diagnosis.near:
+        rest = f": the first leaves {diagnosis.remainder:+.1%}" if len(diagnosis.explanations) else ""
+        say(f"{NOTHING_NEAR}{rest}", err=True)
+        raise click.exceptions.Exit(1)
+
+
+NOTHING_NEAR = "no change that is tried comes near what was measured"
+
+
+def _logged(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Results of logs as --measured takes them."""
+    if not paths:
+        return ()
+    from xlperf.interop.logs import read_log
+
+    values = [value for path in paths for value in read_log(path).results]
+    say(*(value.words for value in values), err=True)
+    return tuple(value.text for value in values)
+
+
+def _stated(paths: tuple[str, ...], plan: Table, catalog: Catalog) -> tuple[list[str], frozenset[Change]]:
+    """How logs contradict a plan and which causes they exclude, in lines, and the changes that they exclude."""
+    if not paths:
+        return [], frozenset()
+    from xlperf.explore.causes import changes
+    from xlperf.explore.log_facts import contradictions, ruled_out, too_slow
+    from xlperf.interop.logs import read_log, read_logged
+
+    lines: list[str] = []
+    excluded: set[Change] = set()
+    for path in paths:
+        name, log, logged = Path(path).name, read_log(path), read_logged(path)
+        lines += contradictions(plan, catalog, name, log, logged)
+        out = ruled_out(plan.kind, logged) | too_slow(plan, catalog, log)
+        left = {change.cause for change in changes(plan.kind) if change not in out}
+        causes = [cause for cause in dict.fromkeys(change.cause for change in changes(plan.kind)) if cause not in left]
+        lines += [f"{name}: excludes {', '.join(causes)}"] if causes else []
+        excluded |= out
+    return lines, frozenset(excluded)
+
+
+def _profiled(path: str, steps: int | None, plan: Table, catalog: Catalog | None) -> tuple[str, ...]:
+    """Results of a profile for --measured; with a catalog, print them beside the prediction by kernel class."""
+    from xlperf.explore.causes import by_class, measured_texts
+    from xlperf.interop.logs import read_profile
+
+    profile = read_profile(path, steps)
+    if catalog is not None:
+        for line in by_class(plan, catalog, profile):
+            say(line, err=True)
+    return tuple(measured_texts(plan.kind, profile))
+
+
+_AT_LENGTH = ("advice", "change")

@@ -14,7 +14,7 @@ from xlperf.catalog.table import Words
 from xlperf.engine.join import choice_codes
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.records import PlanColumns, Remark, Rule, broken_rules
-from xlperf.interop.stack_rules import NUMBERS, TITLES, Condition, Quantity, StackRule, quantity, stack_of_software
+from xlperf.interop.stack_rules import NUMBERS, STACKS, Condition, Quantity, StackRule, quantity, stack_of_software
 from xlperf.interop.stack_rules import stack_rules as rules_of_stack
 
 Mask = np.ndarray
@@ -45,7 +45,7 @@ def _value(name: str, plan: _Plan, model: Model) -> Array:
 def _evaluated(subject: Quantity, plan: _Plan, model: Model) -> Array:
     """A quantity of plans, evaluated from left to right, (rows,)."""
     result = np.asarray(0.0)
-    for sign, name in subject.terms:
+    for sign, name in subject:
         result = _OPERATORS[sign](result, _value(name, plan, model))
     return np.asarray(result)
 
@@ -56,7 +56,7 @@ def _codes(kind: str, name: str, words: str) -> list[float]:
 
 
 def _meets(kind: str, condition: Condition, plan: _Plan, model: Model) -> Mask:
-    name = condition.subject.terms[0][1]
+    name = condition.subject[0][1]
     chosen = condition.sign in ("=", "!=") and not name.startswith("model.") and column(kind, name).kind == "choice"
     if chosen:
         operand = np.asarray(_codes(kind, name, condition.other)[0])
@@ -80,7 +80,7 @@ def _breaks(kind: str, rule: StackRule, plan: _Plan, model: Model, whole: bool) 
         concerned = concerned & _meets(kind, condition, plan, model)
         if not (whole or concerned.any()):
             return np.asarray(concerned)
-    name = rule.subject.terms[0][1]
+    name = rule.subject[0][1]
     if rule.rule == "blank":
         return np.asarray(concerned & np.isfinite(_evaluated(rule.subject, plan, model)))
     if rule.rule in NUMBERS:
@@ -100,13 +100,13 @@ def _breaks(kind: str, rule: StackRule, plan: _Plan, model: Model, whole: bool) 
 
 @cache
 def rules_of(kind: str, stack: str, whole: bool = False) -> tuple[Rule[Any], ...]:
-    """Rules of a stack (:data:`xlperf.interop.stack_rules.TITLES`) as rules of plans: a mask and a sentence each.
+    """Rules of a stack (:data:`xlperf.interop.stack_rules.STACKS`) as rules of plans: a mask and a sentence each.
 
     ``whole``: rules read every column that they name, as spaces of plans with open columns need.
     """
 
     def of(rule: StackRule) -> Rule[Any]:
-        sentence = f"{TITLES[stack]} refuses this: {rule.says}"
+        sentence = f"{STACKS[stack].title} refuses this: {rule.says}"
 
         def broken(plan: Any, model: Model) -> Mask:
             with np.errstate(all="ignore"):

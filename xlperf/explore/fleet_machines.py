@@ -15,7 +15,7 @@ from xlperf.engine import evaluate
 from xlperf.explore.fleet_plans import COUNT, DEGREES, LOAD, ONE, ROUND, in_slices, network_tiers_of, with_columns
 from xlperf.explore.mappings import server_sizes
 from xlperf.explore.search import stacked
-from xlperf.interop.launch_rules import SOFTWARE
+from xlperf.interop.stack_rules import STACKS
 
 PREFILL_COUNT = "prefill_accelerators"
 
@@ -95,7 +95,6 @@ def _price(decode: Table, prefill: Table, catalog: Catalog) -> float:
 
 _OWN = "nvidia"
 """Vendor whose engines and kernels apply to an accelerator without a vendor: a custom chip."""
-_TITLES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt-llm": "TensorRT-LLM"}
 
 
 def engine_title(engine: str) -> str:
@@ -104,7 +103,8 @@ def engine_title(engine: str) -> str:
     >>> engine_title("vllm"), engine_title("my-engine")
     ('vLLM', 'my-engine')
     """
-    return _TITLES.get(engine, engine)
+    titles = {stack.software: stack.title for stack in STACKS.values() if stack.label}
+    return titles.get(engine, engine)
 
 
 def engines_of(form: Table, catalog: Catalog) -> list[str]:
@@ -125,7 +125,7 @@ def engines_of(form: Table, catalog: Catalog) -> list[str]:
     runs = runs if generation in named else of_vendor
     result = list(dict.fromkeys(row_["engine"] for row_ in runs if row_["searched"] == "yes")) or ["vllm"]
     asked = str(form.text("software")[0]).strip().casefold()
-    asked = SOFTWARE.get(asked, asked)
+    asked = STACKS[asked].software if asked in STACKS else asked
     if not asked:
         return result
     if asked in {row_["engine"] for row_ in runs}:

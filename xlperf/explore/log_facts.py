@@ -18,7 +18,7 @@ from xlperf.explore.causes import EVEN, PLAN, Change, changes, with_exact_names
 from xlperf.explore.vary import read_values
 from xlperf.interop.launch_models import contradicted, described_models, named_model
 from xlperf.interop.logs import SETTING, Log, Logged
-from xlperf.interop.stack_rules import TITLES, stack_of_software
+from xlperf.interop.stack_rules import STACKS, stack_of_software
 
 SAME, SAME_FLOP = 1.01, 1.35
 """Largest ratio of two settings, and of two counts of FLOP per token, that agree: logs round, and training software
@@ -112,7 +112,7 @@ def contradictions(plan: Table, catalog: Catalog, name: str, log: Log, logged: L
 def _stacks(plan: Table, logged: Logged) -> Iterator[str]:
     planned = stack_of_software(str(plan.filled("software")[0]))
     if logged.stack and planned and planned != logged.stack and {planned, logged.stack} not in _ALIKE:
-        yield f"it is of {TITLES[logged.stack]}, the plan is for {TITLES[planned]}"
+        yield f"it is of {STACKS[logged.stack].title}, the plan is for {STACKS[planned].title}"
 
 
 def _settings(plan: Table, log: Log, logged: Logged) -> Iterator[str]:

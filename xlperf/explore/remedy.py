@@ -24,8 +24,8 @@ from xlperf.explore.space import TooMany
 from xlperf.explore.started import refused_reasons, shape_of
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
 from xlperf.interop.launch import launch_lines
-from xlperf.interop.launch_rules import SOFTWARE
-from xlperf.interop.stack_rules import TITLES, stack_of_software
+from xlperf.interop.launch_stacks import stacks
+from xlperf.interop.stack_rules import STACKS, stack_of_software
 
 LEAST = 0.03
 """Least relative speedup of a remedy. [-]"""
@@ -97,7 +97,7 @@ def remedy(plan: Table, catalog: Catalog, measured: Sequence[Measured] = ()) -> 
     old, new = (float(results.number(name)[0]) for results in (before, result.results))
     count, accelerator = float(plan.number("num_accelerators")[0]), short_name(plan.text("accelerator")[0])
     machine = f"these {count:,.0f} {accelerator}" if count > 1.0 else f"this {accelerator}"
-    starts = f" that {TITLES[stack]} starts" if (stack := stack_of(plan)) in TITLES else ""
+    starts = f" that {STACKS[stack].title} starts" if (stack := stack_of(plan)) else ""
     if result.kind != GOOD or not old > new * (1.0 + LEAST):
         why = f"none of {result.num_tried:,} mappings{starts} fits" if result.kind != GOOD else (
             f"no mapping{starts} is more than {100.0 * LEAST:g} % faster on {machine}, of {result.num_tried:,} tried"
@@ -239,7 +239,7 @@ def _memory(before: Table, after: Table) -> str:
 
 def _difference(plan: Table, better: Table, catalog: Catalog, stack: str) -> Iterator[str]:
     """The launch line of the difference: flags that are new or have another argument, and flags to remove."""
-    if stack not in SOFTWARE:
+    if stack not in stacks():
         return
     try:
         new = _arguments(better, catalog, stack)

@@ -14,7 +14,7 @@ from xlperf.catalog.schema import Column, column, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.explore.mappings import Counts
 from xlperf.explore.objectives import BANDED, TOLD_APART, Limit, Objective, most_robust, num_alike
-from xlperf.interop.stack_rules import TITLES
+from xlperf.interop.stack_rules import STACKS
 
 GOOD, BEYOND_LIMITS, TOO_LARGE, ILLEGAL = range(4)
 """Feasibility of a plan: a worse kind never precedes a better one."""
@@ -80,9 +80,8 @@ class Search:
     def words(self) -> str:
         """The number of candidates, or why no plan is feasible, and the tried numbers of accelerators."""
         counts = self.counts.words if self.counts is not None else ""
-        refused = (
-            f"{' and '.join(TITLES[stack] for stack in self.refused)} refuses every candidate" if self.refused else ""
-        )
+        titles = " and ".join(STACKS[stack].title for stack in self.refused)
+        refused = f"{titles} refuses every candidate" if titles else ""
         return "; ".join(filter(None, [self._choice, refused, self._alike, counts, self.note]))
 
     @property

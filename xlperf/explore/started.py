@@ -15,7 +15,7 @@ from xlperf.equations.plan.records import Rule, broken_rules, remarks_of_rows
 from xlperf.explore.mappings import PartialInference, PartialPrefill, PartialTraining, server_sizes
 from xlperf.explore.space import NotChosen, PartialPlan, Rules, space_of
 from xlperf.interop.launch_start import Shape
-from xlperf.interop.stack_rules import TITLES, stack_of_software
+from xlperf.interop.stack_rules import STACKS, stack_of_software
 
 _RECORDS: dict[str, tuple[type[PartialPlan], ...]] = {
     "training": (PartialTraining,),
@@ -27,7 +27,7 @@ _RECORDS: dict[str, tuple[type[PartialPlan], ...]] = {
 def stacks_of(plans: Table) -> tuple[str, ...]:
     """Software of plans with known rules, in order of the plans."""
     names = {stack_of_software(str(name)) for name in set(plans.filled("software").tolist())}
-    return tuple(stack for stack in TITLES if stack in names)
+    return tuple(stack for stack in STACKS if stack in names)
 
 
 def rules_of_stacks(plans: Table, stacks: Collection[str]) -> Rules:
@@ -60,8 +60,7 @@ def refused_reasons(plans: Table, catalog: Catalog, stack: str = "") -> list[str
     ``plans``: without ``auto``. ``stack``: software whose rules replace the rules of each plan's own.
     """
     if stack:
-        software = "tensorrt-llm" if stack == "trtllm" else stack
-        named = np.full(len(plans), software, dtype=object)
+        named = np.full(len(plans), STACKS[stack].software, dtype=object)
         plans = replace(plans, columns={**plans.columns, "software": named}, auto={})
     rules = rules_of_stacks(plans, stacks_of(plans))
     result = [""] * len(plans)

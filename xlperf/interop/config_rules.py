@@ -10,32 +10,26 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
+
+from xlperf.base.resources import stack_rows
 
 Stated = dict[str, str]
 _AXES = ("data", "fsdp", "fsdp_transpose", "tensor", "tensor_transpose", "tensor_sequence", "sequence", "context",
          "pipeline", "expert")  # fmt: skip
-_REMAT = {
-    "full": ("full", ""),
-    "none": ("none", ""),
-    "minimal": ("selective", "core_attention norm activation"),
-    "minimal_flash": ("selective", "norm activation"),
-    "minimal_with_context": ("selective", "norm activation"),
-    "save_dot_with_context_except_mlp": ("selective", "norm activation mlp"),
-    "save_dot_except_mlp": ("selective", "core_attention norm activation mlp"),
-    "save_dot_except_mlpwi": ("selective", "core_attention norm activation mlp"),
-    "save_qkv_proj": ("selective", "core_attention attention_output norm activation mlp"),
-}
-"""Recomputation that remat policies of MaxText mean: its kind and, if it is selective, its modules."""
-_QUANTIZATION = {"fp8": "fp8", "fp8_full": "fp8", "nanoo_fp8": "fp8", "te_fp8_delayedscaling": "fp8",
-                 "te_fp8_currentscaling": "fp8-current", "te_mxfp8": "mxfp8", "int8": "int8"}  # fmt: skip
-_MIXED = ("nvfp4", "mxfp8", "fp8_current", "fp8_subchannel", "fp8_blockwise", "fp8", "bf16", "fp16")
-_MIXED_PRECISION = ("fp4", "mxfp8", "fp8-current", "fp8-block", "fp8-block", "fp8", "bf16", "fp16")
-_MODULES = {"core_attn": "core_attention", "layernorm": "norm", "mla_up_proj": "latent", "mlp": "mlp", "moe": "moe",
+RECOMPUTED = {"core_attn": "core_attention", "layernorm": "norm", "mla_up_proj": "latent", "mlp": "mlp", "moe": "moe",
             "moe_act": "activation"}  # fmt: skip
-
+"""Modules of selective recomputation by the words of Megatron-Core."""
 
 UNREAD = "@"
 """Prefix of a setting that a rule adds to a plan for a value without counterpart in plans."""
+
+
+@cache
+def _words(stack: str, setting: str) -> dict[str, tuple[str, str]]:
+    """Words of a setting in ``words.csv``: the value that each means, and of recomputation the modules."""
+    known = (row for row in stack_rows("words") if (row["stack"], row["setting"]) == (stack, setting))
+    return {row["word"]: (row["value"], row["modules"]) for row in known}
 
 
 def number(told: Mapping[str, str], name: str, default: float = 0.0) -> float:
@@ -51,7 +45,7 @@ def text(value: float) -> str:
     return f"{value:.15g}"
 
 
-def _machines(plan: Stated, told: Mapping[str, str], fallback: float = 0.0) -> None:
+def machines(plan: Stated, told: Mapping[str, str], fallback: float = 0.0) -> None:
     """Accelerators of a run, from accelerators per node, or from ``fallback`` if the file gives nodes alone."""
     each = number(told, "@accelerators_per_node", fallback if "@nodes" in told else 0.0)
     if each:
@@ -179,15 +173,15 @@ def _maxtext(plan: Stated, told: Mapping[str, str]) -> None:
     plan["micro_batch_size"] = text(batch / (passes if passes > 0.0 else stages))
     if number(plan, "num_accelerators"):
         plan["global_batch_size"] = text(batch * number(told, "@accumulation", 1.0) * replicas)
-    policy = told.get("@remat", "full").casefold()
-    if policy not in _REMAT:
+    policy, known = told.get("@remat", "full").casefold(), _words("maxtext", "@remat")
+    if policy not in known:
         plan[UNREAD + "remat_policy"] = policy
-    plan["recompute"], modules = _REMAT.get(policy, _REMAT["full"])
+    plan["recompute"], modules = known.get(policy, known["full"])
     plan |= {"recompute_modules": modules} if modules else {}
-    narrow = told.get("@quantization", "").casefold()
-    if narrow and narrow not in _QUANTIZATION:
+    narrow, known = told.get("@quantization", "").casefold(), _words("maxtext", "@quantization")
+    if narrow and narrow not in known:
         plan[UNREAD + "quantization"] = narrow
-    plan["precision"] = _QUANTIZATION.get(narrow, told.get("@dtype", "bf16"))
+    plan["precision"] = known[narrow][0] if narrow in known else told.get("@dtype", "bf16")
     if number(told, "@capacity") > 0.0:
         plan["expert_capacity"] = told["@capacity"]
     if number(told, "@mtp") > 0.0:
@@ -199,7 +193,7 @@ def _maxtext(plan: Stated, told: Mapping[str, str]) -> None:
 
 
 def _automodel(plan: Stated, told: Mapping[str, str]) -> None:
-    _machines(plan, told, 8.0)
+    machines(plan, told, 8.0)
     for name in [name for name in plan if name.endswith("_parallel") and number(plan, name, 1.0) < 1.0]:
         plan.pop(name)
     strategy = told.get("@strategy", "fsdp2").rpartition(".")[2].casefold()
@@ -222,9 +216,8 @@ def _automodel(plan: Stated, told: Mapping[str, str]) -> None:
     plan["micro_batch_size"] = text(number(told, "@pipeline_batch", 1.0) if pipeline > 1.0 else local)
     schedule = told.get("@schedule", "").casefold()
     if pipeline > 1.0 and schedule:
-        known = {"1f1b": "1f1b", "interleaved1f1b": "interleaved", "gpipe": "gpipe",
-                 "interleavedzerobubble": "zero-bubble", "zbvzerobubble": "zero-bubble"}  # fmt: skip
-        plan |= {"pipeline_schedule": known[schedule]} if schedule in known else {f"{UNREAD}pp_schedule": schedule}
+        known = _words("automodel", "@schedule")
+        plan |= {"pipeline_schedule": known[schedule][0]} if schedule in known else {f"{UNREAD}pp_schedule": schedule}
     lengths = [length for length in (number(told, "@packed"), number(told, "@sequence")) if length >= 1.0]
     plan |= {"sequence_length": text(lengths[0])} if lengths else {}
     if told.get("@offload", "none").casefold() not in ("none", "null", "false"):
@@ -240,7 +233,7 @@ def _automodel(plan: Stated, told: Mapping[str, str]) -> None:
 
 
 def _llama_factory(plan: Stated, told: Mapping[str, str]) -> None:
-    _machines(plan, told)
+    machines(plan, told)
     _sixteen(plan, told)
     _optimizer(plan, told)
     _adapter(plan, told, 8.0)
@@ -253,7 +246,7 @@ def _llama_factory(plan: Stated, told: Mapping[str, str]) -> None:
 
 
 def _axolotl(plan: Stated, told: Mapping[str, str]) -> None:
-    _machines(plan, told)
+    machines(plan, told)
     _sixteen(plan, told)
     _optimizer(plan, told)
     _adapter(plan, told if told.get("@linear") != "yes" else {**told, "@targets": ""}, 8.0)
@@ -272,7 +265,7 @@ def _axolotl(plan: Stated, told: Mapping[str, str]) -> None:
 
 
 def _deepspeed(plan: Stated, told: Mapping[str, str]) -> None:
-    _machines(plan, told)
+    machines(plan, told)
     _sixteen(plan, told)
     _optimizer(plan, told)
     for name in [name for name, value in plan.items() if value == "auto"]:
@@ -290,12 +283,10 @@ def _deepspeed(plan: Stated, told: Mapping[str, str]) -> None:
 
 
 def _bridge(plan: Stated, told: Mapping[str, str]) -> None:
-    _machines(plan, told)
+    machines(plan, told)
     mixed = told.get("@mixed", "").casefold()
-    for word, precision in zip(_MIXED, _MIXED_PRECISION, strict=True):
-        if word in mixed:
-            plan["precision"] = precision
-            break
+    precision = next((value for word, (value, _) in _words("bridge", "@mixed").items() if word in mixed), "")
+    plan |= {"precision": precision} if precision else {}
     if number(plan, "virtual_pipeline", 1.0) > 1.0:
         plan.setdefault("pipeline_schedule", "interleaved")
     elif number(plan, "virtual_pipeline", 1.0) < 1.0:
@@ -303,7 +294,7 @@ def _bridge(plan: Stated, told: Mapping[str, str]) -> None:
     if "full_iteration" in told.get("@graph_scope", ""):
         plan["graphs"] = "step"
     named = [one for key in ("@modules", "@recompute_modules") for one in re.findall(r"\w+", told.get(key, ""))]
-    modules = [_MODULES[one] for one in named if one in _MODULES]
+    modules = [RECOMPUTED[one] for one in named if one in RECOMPUTED]
     if modules and plan.get("recompute", "selective") == "selective":
         plan |= {"recompute": "selective", "recompute_modules": " ".join(dict.fromkeys(modules))}
     layers = number(told, "@recompute_num_layers")

@@ -14,27 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.resources import rows
 from xlperf.base.units import UNITS, factor
 from xlperf.catalog.schema import Column, known_units, split_header, table_schema, unit_of
 
-_WORDS: tuple[tuple[str, str], ...] = (
-    (r"accelerator|gpu|product|model|name", "accelerator"),
-    (r"(max(imum)? )?(thermal design power|tdp|tbp|(total )?board power|power)( limit)?", "thermal_design_power"),
-    (r"(gpu |total |hbm )?memory( size| capacity)?|hbm capacity", "memory_capacity"),
-    (r"(gpu |peak |hbm )?(memory )?bandwidth", "memory_bandwidth"),
-    (r"(gpu )?memory type|memory technology", "memory_type"),
-    (r"(peak )?(fp16|bf16|bfloat16|fp16 bf16|bf16 fp16)( tensor( core)?| matrix)?( peak)?", "peak_flop_rate_bf16"),
-    (r"(peak )?fp8( tensor( core)?| matrix)?( peak| performance)?", "peak_flop_rate_fp8"),
-    (r"(peak )?(nv)?fp4( tensor( core)?| matrix)?( peak| performance)?", "peak_flop_rate_fp4"),
-    (r"(peak )?int8( tensor( core)?| matrix)?( peak| performance)?", "peak_flop_rate_int8"),
-    (r"(peak )?tf32( tensor( core)?| matrix)?( peak| performance)?", "peak_flop_rate_tf32"),
-    (r"(peak )?fp32( vector)?( peak| performance)?", "peak_flop_rate_fp32"),
-    (r"(streaming multiprocessors|sms?|compute units|cus?)( count)?", "num_multiprocessors"),
-    (r"(gpu )?(max(imum)? )?(boost |peak engine )?clock( rate)?", "clock_rate"),
-    (r"(l2|last level|infinity)( cache)?( size| capacity)?", "l2_capacity"),
-    (r"process( node)?|technology|lithography", "technology_node"),
-    (r"interconnect|nvlink( bandwidth)?|infinity fabric( bandwidth)?|link bandwidth both directions", "link_bandwidth"),
-)  # fmt: skip
 _UNIT_WORDS = {
     "TFLOPS": "TFLOP/s", "PFLOPS": "PFLOP/s", "TOPS": "TFLOP/s", "TFLOP": "TFLOP/s", "POPS": "PFLOP/s",
     "GBPS": "GB/s", "TBPS": "TB/s", "WATT": "W", "WATTS": "W", "MHZ": "MHz", "GHZ": "GHz", "KW": "kW", "NM": "nm",
@@ -73,8 +56,8 @@ def read_card(path: str | os.PathLike[str]) -> dict[str, str]:
         if isinstance(result, dict):
             return {str(name): str(value) for name, value in result.items() if value is not None}
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    rows = [[part.strip().strip('"') for part in re.split(r"\s*[,\t:=]\s*", line, maxsplit=1)] for line in lines]
-    card = {row[0]: row[1] for row in rows if len(row) == 2 and row[1]}
+    pairs = [[part.strip().strip('"') for part in re.split(r"\s*[,\t:=]\s*", line, maxsplit=1)] for line in lines]
+    card = {row[0]: row[1] for row in pairs if len(row) == 2 and row[1]}
     if not card:
         raise InputError(Fault(str(path), 'holds no line of a name and a value, such as "memory bandwidth: 4.8 TB/s"'))
     return card
@@ -83,9 +66,7 @@ def read_card(path: str | os.PathLike[str]) -> dict[str, str]:
 def accelerator_row(card: Mapping[str, str], name: str, source: str) -> AcceleratorRow:
     """Turn a card into a row of the sheet ``accelerators``.
 
-    ``card``: values by name, from :func:`read_card`. ``name``: name of the accelerator if the card has none.
-    ``source``: origin of the card. Raises InputError for a value that is no number in a unit of its column, naming the
-    line.
+    Raises InputError for a value that is no number in a unit of its column, naming the line.
     """
     columns = table_schema("accelerators").by_name
     row: dict[str, float | str] = {}
@@ -120,7 +101,8 @@ def _column_of(label: str) -> str:
     if own in table_schema("accelerators").by_name:
         return own
     words = re.sub(r"[^a-z0-9]+", " ", re.sub(r"\([^)]*\)|\*", " ", label.casefold())).strip()
-    return next((column for pattern, column in _WORDS if re.fullmatch(pattern, words)), "")
+    known = rows("interop/datasheet_words.csv")
+    return next((row["column"] for row in known if re.fullmatch(row["pattern"], words)), "")
 
 
 def _number(column: Column, label: str, text: str, remarks: list[str]) -> float:

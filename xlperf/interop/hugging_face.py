@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows
-from xlperf.interop.hugging_face_types import Entries, model_type, tied_by_parts
+from xlperf.interop.hugging_face_types import Entries, as_list, model_type, tied_by_parts
 
 _LARGEST_NUMBER = 2**40
 _MOST_LAYERS = 10_000
@@ -96,10 +96,6 @@ def _layers_of(row: Mapping[str, object]) -> int:
     return int(layers) if isinstance(layers, (int, float)) else 0
 
 
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
 def model_row(config: Mapping[str, Any], name: str, source: str, counted: bool | None = None) -> ModelRow:
     """Turn a configuration into a row of the sheet ``models``.
 
@@ -176,7 +172,7 @@ def _reasons(config: Mapping[str, Any], inner: Entries, family: Mapping[str, str
     """Why no row expresses a model: by its type, by entries that say so, by its task."""
     if family["attention_type"] in ("linear", "hybrid"):
         return [family["remark"]]
-    classes = [str(name) for part in (config, inner) for name in _listed(part.get("architectures"))]
+    classes = [str(name) for part in (config, inner) for name in as_list(part.get("architectures"))]
     if task := next((name for name in classes if name.endswith(_NO_DECODER)), ""):
         return [f"{'a classifier' if 'Classification' in task else 'an encoder'}: it generates no tokens"]
     return [words for key, words in _unmodelled(inner["model_type"]).items() if inner.get(key)]
@@ -254,7 +250,7 @@ def _mixture_layers(row: Row, result: _Found) -> None:
     step = result.number("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval") or 1
     listed = config.get("moe_layer_freq")
     types = config.get("mlp_layer_types")
-    dense = [int(layer) for layer in _listed(config.get("mlp_only_layers")) if _is_number(layer)]
+    dense = [int(layer) for layer in as_list(config.get("mlp_only_layers")) if _is_number(layer)]
     if isinstance(listed, list):
         dense = [layer for layer, mixed in enumerate(listed) if not mixed]
     elif isinstance(types, list):
@@ -308,7 +304,7 @@ def _layers(row: Row, result: _Found, usual: str) -> None:
     """Which layers attend to how much: windows, chunks, linear layers, state spaces."""
     config, layers = result.config, _layers_of(row)
     pattern = config.get("hybrid_override_pattern")
-    blocks = [str(word) for word in _listed(config.get("layers_block_type") or config.get("layer_types"))]
+    blocks = [str(word) for word in as_list(config.get("layers_block_type") or config.get("layer_types"))]
     if isinstance(pattern, str) or {"moe", "mlp"} & {*blocks}:
         _state_space(row, result, pattern if isinstance(pattern, str) else blocks)
         return
@@ -340,7 +336,7 @@ def _sparse(row: Row, result: _Found, remark: str) -> None:
     config, layers = result.config, _layers_of(row)
     blocks = config.get("sparse_attention_config") or {}
     inner = _Found(Entries(blocks if isinstance(blocks, Mapping) else {}, {}))
-    types = [str(word) for word in _listed(config.get("layer_types"))[:layers]]
+    types = [str(word) for word in as_list(config.get("layer_types"))[:layers]]
     row |= {
         column: inner.number(*keys) or result.number(*keys) or None for column, keys in _columns_of("index").items()
     }
@@ -403,7 +399,7 @@ def _layer_types(result: _Found, layers: int, usual: str) -> list[str]:
     first on, ``full`` every layer before max_window_layers, blank all layers with a stated window.
     """
     config = result.config
-    types = _listed(config.get("layer_types")) or _listed(config.get("attention_layers"))
+    types = as_list(config.get("layer_types")) or as_list(config.get("attention_layers"))
     if types:
         words = {"global": "full_attention", "local": "sliding_attention"}  # gpt_neo
         return [words.get(str(word), str(word)) for word in types[:layers]]

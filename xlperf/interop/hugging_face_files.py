@@ -20,9 +20,8 @@ _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 def read_config(path: str | os.PathLike[str]) -> tuple[dict[str, Any], float | None, str]:
     """Read a configuration, and count the weights in the files or the index beside it.
 
-    ``path``: config.json, or a folder that holds one. A file of another name has no weights beside it. Returns the
-    configuration, the number of weights (None if unknown), and its source. Raises InputError for a missing file, a file
-    that is no JSON object, or a folder that holds an adapter alone.
+    Returns the configuration, the number of weights (None if unknown), and its source. Raises InputError for a
+    missing file, a file that is no JSON object, or a folder that holds an adapter alone.
     """
     file = Path(path)
     if file.is_dir():

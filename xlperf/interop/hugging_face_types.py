@@ -2,7 +2,7 @@
 
 ``hugging_face.csv``: properties that the code of a type adds, or why no row expresses it.
 ``hugging_face_defaults.csv``: defaults of the configuration classes of transformers 5.24, the type of the language part
-of multimodal types, and their architectures.
+of multimodal types, and their architectures. ``hugging_face_names.csv``: names of entries that may change a shape.
 """
 
 from __future__ import annotations
@@ -14,33 +14,6 @@ from typing import Any, NamedTuple
 
 from xlperf.base.resources import rows
 
-_STRUCTURE = re.compile(
-    r"expert|moe|mlp|ffn|head|layer|cross|share|conv|mamba|ssm|state_size|lora|rank|window|chunk|mtp|nextn|sparse|"
-    r"latent|topk|zero_|residual|embed.*(dim|size)|hidden_size|gate|gating|block_size|loop|recur|memory|linear_attn"
-)
-"""Names of entries that may change the computation of a model."""
-_HARMLESS = re.compile(
-    r"norm|eps|drop|init|bias|rope|rotary|loss|aux|coef|scal|router_(jitter|logits)|output_|token_id|act$|act_fn|"
-    r"activation|layer_types|dtype|max_window_layers|config|^moe_layers$|fp32|"
-    r"(topk|score|scoring|routed).*(method|func|factor|group)|_group$|pretraining|chunk_size_feed_forward|"
-    r"cross_attention_hidden_size|^qk_head_dim$|_loss|softcap|multiplier|logit_softcapping|num_hash_layers|^_|"
-    r"capacity|overlap|^time_step|^chunk_size$|^cla_share_factor$|^num_mtp_modules$|^mtp_transformer_layers$|^mtp_.*type$|swiglu_limit|bidirectional|(head|expert|layer)s?_mask"
-)
-"""Exceptions among them, which change nothing."""
-_UNREAD_ANYWHERE = re.compile(
-    r"token_id$|token_index$|_token$|^_|eps|drop|init|rope|rotary|theta|loss|aux|coef|router_jitter|^output_|dtype$|"
-    r"^(architectures|auto_map|transformers_version|model_type|use_cache|hidden_act(ivation)?|activation_function|"
-    r"quantization_config|tokenizer_class|id2label|label2id|problem_type|finetuning_task|torchscript|pruned_heads|"
-    r"return_dict(_in_generate)?|pretraining_tp|chunk_size_feed_forward|is_decoder|num_labels|vision_config|"
-    r"audio_config|rms_norm_eps|model_max_length|max_length|min_length|do_sample|early_stopping|num_beams|"
-    r"num_beam_groups|temperature|top_p|typical_p|top_k|repetition_penalty|length_penalty|diversity_penalty|"
-    r"no_repeat_ngram_size|encoder_no_repeat_ngram_size|bad_words_ids|num_return_sequences|prefix|ep_size|"
-    r"max_window_layers|norm_topk_prob|routed_scaling_factor|scoring_func|topk_method|n_group|topk_group|"
-    r"router_scaling_factor|moe_router_[a-z_]*|original_max_position_embeddings|task_specific_params|"
-    r"tf_legacy_loss|use_bfloat16|remove_invalid_values|exponential_decay_length_penalty|suppress_tokens|"
-    r"begin_suppress_tokens|forced_[a-z_]*|cross_attention_hidden_size|tie_encoder_decoder|seq_aux)$"
-)
-"""Names of entries that no type reads as a shape."""
 _TURNED_OFF: tuple[object, ...] = (None, False, 0, "", [], {})
 _SWITCHES = ("is_moe", "use_moe", "enable_moe")
 """Entries whose value false switches off a mixture of experts that other entries describe."""
@@ -57,6 +30,19 @@ class ModelType(NamedTuple):
     defaults: Mapping[str, Any]
     assumed: str
     remark: str
+
+
+@cache
+def _names(kind: str) -> re.Pattern[str]:
+    """Names of entries in ``hugging_face_names.csv``: of ``structure`` that may change the computation of a model, the
+    ``harmless`` among them, and those that no type reads ``anywhere`` as a shape.
+    """
+    return re.compile("|".join(row["pattern"] for row in rows("interop/hugging_face_names.csv") if row["kind"] == kind))
+
+
+def as_list(value: Any) -> list[Any]:
+    """A list as it is, any other value as an empty list."""
+    return value if isinstance(value, list) else []
 
 
 class Entries(dict[str, Any]):
@@ -99,7 +85,7 @@ class Entries(dict[str, Any]):
         ``known``: for a known type, entries with their defaults and names without structure do not count; for an
         unknown type every entry counts unless all types share its name.
         """
-        stated = [key for key in self if key not in self.read and not _UNREAD_ANYWHERE.search(key)]
+        stated = [key for key in self if key not in self.read and not _names("anywhere").search(key)]
         if not known:
             return [key for key in stated if self[key] not in _TURNED_OFF]
         return [
@@ -107,8 +93,8 @@ class Entries(dict[str, Any]):
             for key in stated
             if (self[key] != self.defaults[key] if key in self.defaults else self[key] not in (*_TURNED_OFF, 1))
             and not isinstance(self[key], str)
-            and _STRUCTURE.search(key)
-            and not _HARMLESS.search(key)
+            and _names("structure").search(key)
+            and not _names("harmless").search(key)
         ]
 
 
@@ -168,19 +154,16 @@ def tied_by_parts(config: Mapping[str, Any]) -> bool | None:
 
 
 def model_type(config: Mapping[str, Any], part: Mapping[str, Any]) -> ModelType:
-    """The type of a language model: by its own model type, by the whole configuration's, or by its architectures.
-
-    ``config``: the whole configuration. ``part``: its language part, perhaps the whole.
-    """
+    """The type of a language model: by its own model type, by the whole configuration's, or by its architectures."""
     known = families()
     own = str(part.get("model_type") or "")
     stated = own or str(config.get("model_type") or "")
     kind = stated if stated in known else _classes().get(stated, {}).get("language_part", "")
     remark = ""
-    if kind == "minimax" and _all_of(part.get("attn_type_list")):
+    if kind == "minimax" and all(as_list(part.get("attn_type_list")) or [False]):
         kind = "minimax_m2"  # the type that its first configurations have
     if kind not in known:
-        classes = [str(name) for source in (part, config) for name in _names(source.get("architectures"))]
+        classes = [str(name) for source in (part, config) for name in as_list(source.get("architectures"))]
         results = [_by_architecture().get(_stem(name), "") for name in classes]
         kind = next((name for name in results if name in known), "")
         kind = "rwkv" if any(word.casefold().startswith("rwkv") for word in (stated, *classes)) else kind
@@ -192,11 +175,3 @@ def model_type(config: Mapping[str, Any], part: Mapping[str, Any]) -> ModelType:
         assumed["expert_width"] = "" if "moe_intermediate_size" in part else "intermediate_size"
     words = f'model type "{stated}" is not known' if stated else "no model type is stated"
     return ModelType(stated, assumed, {}, words, "")
-
-
-def _names(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _all_of(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(value)

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xlperf.base.errors import Fault, InputError, nearest
-from xlperf.base.resources import rows, stack_rows
+from xlperf.base.resources import rows
 from xlperf.catalog.cells import shown
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import canonical, split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
-from xlperf.interop.config_rules import UNREAD
-from xlperf.interop.launch_rules import LACKS, Stated, plan_of, settled, stack_of
+from xlperf.interop.config_rules import UNREAD, Stated
+from xlperf.interop.launch_rules import LACKS, plan_of, settled, stack_of
 from xlperf.interop.launch_shell import Endless
 from xlperf.interop.launch_stacks import (
     Config,
@@ -46,10 +46,17 @@ from xlperf.interop.launch_stacks import (
     switched_off,
     value_of,
 )
-from xlperf.interop.launch_start import WRITTEN, Shape, filled, script, start_flags, started_values
-from xlperf.interop.launch_text import COMMAND, Setting, handed_to, lined_settings, logged_settings, settings_of
-from xlperf.interop.log_text import log_lines
-from xlperf.interop.stack_rules import TITLES, broken_line
+from xlperf.interop.launch_start import Shape, filled, script, start_flags, started_values
+from xlperf.interop.launch_text import (
+    COMMAND,
+    Setting,
+    handed_to,
+    lined_settings,
+    log_lines,
+    logged_settings,
+    settings_of,
+)
+from xlperf.interop.stack_rules import STACKS, broken_line
 
 MARK = "# xlperf:"
 MOST_TEXT = 1_000_000
@@ -85,22 +92,18 @@ def _still_variables() -> tuple[str, ...]:
     return tuple(name for row in result if not row["column"] for name in row["variable"].split())
 
 
-@cache
-def _commands() -> tuple[str, ...]:
-    """Commands whose first argument is the model."""
-    return tuple(dict.fromkeys(row["flag"] for row in stack_rows("flags") if row["flag"] in _POSITIONAL))
+_COMMANDS = tuple(stack.command for stack in STACKS.values() if stack.command)
+"""Commands whose first argument is the model."""
 
 
 LOG = "(log)"
 """Suffixes of version names that occur in logs and results alone."""
-_POSITIONAL = ("vllm serve", "trtllm-serve")
 
 
 def launch_lines(plan: Table, stack: str, shape: Shape | None = None) -> list[str]:
     """Arguments of one plan, one per line; with the shape of its model, the commands that start it.
 
-    ``stack``: one of :func:`stacks`. ``shape``: model and servers of the plan. Raises InputError if the stack does not
-    run plans of this kind, or a start would break a rule about its flags.
+    Raises InputError if the stack does not run plans of this kind, or a start would break a rule about its flags.
     """
     known = flags(stack)
     if known[0].kind != plan.kind:
@@ -108,23 +111,20 @@ def launch_lines(plan: Table, stack: str, shape: Shape | None = None) -> list[st
         problem = f"{stack} runs {known[0].kind} plans; for {plan.kind} plans: {', '.join(fitting)}"
         raise InputError(Fault("--for", problem))
     stated = _stated(plan)
-    asked = stated if shape is None else filled(stated, shape, plan.kind)
-    values = stack_of(stack, asked)
-    if shape is not None:
-        values = started_values(stack, asked, values, shape)
-    written = list(_arguments(known, values, WRITTEN.get(stack, ())))
-    lines = [line for _, line in written]
-    if shape is not None:
-        more = [("", line) for line in start_flags(stack, asked, shape)]
-        written = [*more, *written]
+    versions = tuple(filter(None, STACKS[stack].versions.split("|")))
+    if shape is None:
+        lines = [line for _, line in _arguments(known, stack_of(stack, stated), versions)]
+        texts = [settings_of(line, commands=_COMMANDS) for line in lines]
+    else:
+        asked = filled(stated, shape, plan.kind)
+        values = started_values(stack, asked, stack_of(stack, asked), shape)
+        written = [("", line) for line in start_flags(stack, asked, shape)]
+        written += _arguments(known, values, versions)
         broken = broken_line(stack, [line for _, line in written])
         if broken:
-            raise InputError(Fault(plan.place(0, "model"), f"{TITLES[stack]} would not start: {broken}"))
+            raise InputError(Fault(plan.place(0, "model"), f"{STACKS[stack].title} would not start: {broken}"))
         lines = script(stack, written, asked, shape)
-    if shape is None:
-        texts = [settings_of(line, commands=_commands()) for line in lines]
-    else:
-        texts = [_as_one(settings_of("\n".join(lines), commands=_commands()))]
+        texts = [_as_one(settings_of("\n".join(lines), commands=_COMMANDS))]
     told = plan_of(stack, told_by(texts, stack).values)
     rest = {name: value for name, value in stated.items() if told.get(name) != value}
     rest |= {name: "" for name in told if name not in stated}
@@ -139,11 +139,8 @@ def _version(known: Sequence[Flag]) -> str:
     return max(own, key=lambda version: [int(part) for part in version.rpartition(" ")[2].split(".")])
 
 
-def _arguments(known: Sequence[Flag], stated: Mapping[str, str], written: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """A line for each column with the first flag that says it, and the version of the flag.
-
-    ``written``: beginnings of the versions whose flags are written; none: all.
-    """
+def _arguments(known: Sequence[Flag], stated: Mapping[str, str], written: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """A line for each column with the first flag that says it, and the version of the flag."""
     done = set()
     for flag in known:
         value = stated.get(flag.column)
@@ -153,7 +150,7 @@ def _arguments(known: Sequence[Flag], stated: Mapping[str, str], written: Sequen
             or flag.column in done
             or value is None
             or (flag.value and flag.value != value)
-            or (written and not flag.version.startswith(tuple(written)))
+            or (written and not flag.version.startswith(written))
         ):
             continue
         listed = flag.argument == "*" and not flag.value
@@ -163,7 +160,7 @@ def _arguments(known: Sequence[Flag], stated: Mapping[str, str], written: Sequen
         argument = value if listed else "" if flag.argument == "*" else flag.argument if flag.value else value
         if flag.flag.endswith("="):
             line = flag.flag + argument
-        elif flag.flag[:1] == "-" or " " in flag.flag or flag.flag in _POSITIONAL:
+        elif flag.flag[:1] == "-" or " " in flag.flag or flag.flag in _COMMANDS:
             line = f"{flag.flag} {shlex.quote(argument)}".removesuffix(" ''")
         else:
             line = f"{flag.flag}: {argument}"
@@ -213,12 +210,10 @@ def read_launch(
 ) -> Launch:
     """The plan of a launch line, script or configuration file, or of a log or result that lists its arguments.
 
-    ``text``: arguments, with or without the comments of :func:`launch_lines`. ``name``: name of the text for messages.
-    ``stack``: one of :func:`read_stacks`; "": the stack that recognises the text, or owns most of its flags. ``given``:
-    plan columns and environment variables missing in the text. ``models``: candidates, matched by name or dimensions.
-    ``partial``: unread settings that move a result become remarks. ``beside``: folder for configurations that the file
-    refers to. Raises InputError if no stack recognises the text, values are wrong, a mandatory column is missing, or a
-    setting that moves a result is not read.
+    ``stack``: "" for the stack that recognises the text, or owns most of its flags. ``given``: columns and variables
+    that it lacks. ``beside``: folder for configurations that it refers to.
+    Raises InputError if no stack recognises the text, values are wrong, a mandatory column is missing, or a setting
+    that moves a result is not read.
     """
     logged, lines = logged_settings(text[:MOST_TEXT]), log_lines(text[:MOST_TEXT])
     if len(text) > MOST_TEXT and not logged:
@@ -226,7 +221,7 @@ def read_launch(
     said = [line[len(MARK) :].strip() for line in text.splitlines() if line.startswith(MARK)]
     named = next((line.split()[0] for line in said if line and "=" not in line and line.split()[0] in stacks()), "")
     try:
-        groups: Groups = [[logged] if logged else [*settings_of(text, given, _commands()), lined_settings(lines)]]
+        groups: Groups = [[logged] if logged else [*settings_of(text, given, _COMMANDS), lined_settings(lines)]]
     except Endless as error:
         raise InputError(Fault(name, f"{error}: it is no launch script")) from None
     if named:  # an argument per line, as launch_lines writes them
@@ -250,7 +245,7 @@ def read_launch(
     if stack not in stacks():
         notes += _remarks(stack, plan, told.values, columns)
         plan.setdefault("software", software_of(stack)[0])
-    parted = [_parted(line) for line in said]
+    parted = [line.partition("=") for line in said]
     marked = {canonical(kind, split_header(key)[0]): value.strip() for key, equals, value in parted if equals}
     plan |= marked
     lacks = plan.pop(LACKS, "")
@@ -281,10 +276,6 @@ def _as_one(groups: Sequence[Sequence[Setting]]) -> list[list[Setting]]:
     return [[one for group in groups for one in group]]
 
 
-def _parted(line: str) -> tuple[str, str, str]:
-    return line.partition("=")
-
-
 def _refuse(name: str, stack: str, unread: Sequence[str], asked: Sequence[str]) -> None:
     """Raise InputError if settings that move a result are not read, or their variables are not known."""
     remedy = "or --partial to read the rest"
@@ -302,8 +293,6 @@ def _refuse(name: str, stack: str, unread: Sequence[str], asked: Sequence[str]) 
 
 def listed(words: Sequence[str]) -> str:
     """Settings in a message: the first ones, cut.
-
-    ``words``: settings as they are written.
 
     >>> listed(["--a 1", "--b 2"])
     '--a 1; --b 2'
@@ -427,10 +416,7 @@ class Told(NamedTuple):
 
 
 def told_by(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> Told:
-    """Values that flags set, later ones replacing earlier ones, and variables that a script is started with.
-
-    ``groups``: settings by text and command; a command without a flag of the stack says nothing. ``stack``: whose.
-    """
+    """Values that flags set, later ones replacing earlier ones, and variables that a script is started with."""
     known, exact = by_name(stack), stack not in (*stacks(), "bridge")
     variables = _variables(flags(stack)[0].kind)
     told = Told({}, [], [], [], [], [])

@@ -66,10 +66,7 @@ def described_models(settings: Mapping[str, str], models: Table, whole: bool) ->
 
 
 def contradicted(settings: Mapping[str, str], model: str, models: Table) -> str:
-    """Stated dimensions that contradict a model of the catalog, in words; "" if all agree.
-
-    ``settings``: as for :func:`described_models`. ``model``: a name of the table.
-    """
+    """Stated dimensions that contradict a model of the catalog, in words; "" if all agree."""
     values = np.flatnonzero(models.text("model") == model)
     if not len(values):
         return ""
@@ -164,8 +161,6 @@ def _without_variants(text: str) -> list[str]:
 
 def native_format(name: str) -> Mapping[str, str]:
     """How the publisher stores the weights of a model that is not in 16 bits; nothing for others.
-
-    ``name``: as a launch file or the catalog has it; its words may state another format.
 
     >>> native_format("openai/gpt-oss-120b")["precision"], native_format("Qwen/Qwen3-8B")
     ('fp4', {})

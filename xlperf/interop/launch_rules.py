@@ -13,23 +13,19 @@ import numpy as np
 
 from xlperf.base.resources import stack_rows
 from xlperf.catalog.table import Table
-from xlperf.interop.config_rules import CONFIG_RULES
+from xlperf.interop.config_rules import CONFIG_RULES, RECOMPUTED, Stated, machines
 from xlperf.interop.config_rules import number as _number
 from xlperf.interop.config_rules import text as _text
 from xlperf.interop.launch_models import contradicted, described_models, named_model, native_format
+from xlperf.interop.launch_stacks import kind_of_stack, stacks
+from xlperf.interop.stack_rules import STACKS
 
-Stated = dict[str, str]
 LACKS = "@lacks"
 """Key of the words that say why no model is known."""
-SOFTWARE = {"megatron": "megatron", "nemo": "nemo", "torchtitan": "torchtitan", "vllm": "vllm", "sglang": "sglang",
-            "trtllm": "tensorrt-llm"}  # fmt: skip
-"""The software of plans that a stack runs."""
 _SHARED = ("sequence_parallel", "tensor_overlap")
 """Columns that mean something with tensor parallelism only."""
 OWN_SOFTWARE = {"training": "megatron", "inference": "tensorrt-llm"}
 """Meaning of a blank software."""
-_MODULES = {"core_attn": "core_attention", "layernorm": "norm", "mla_up_proj": "latent", "mlp": "mlp", "moe": "moe",
-            "moe_act": "activation"}  # fmt: skip
 _NARROW = (("fp4", r"(nv|mx)?fp4"), ("fp8", r"fp8"), ("int4", r"awq|gptq|int4|w4a16|w4a8"),
            ("int8", r"int8|w8a8|w8a16"), ("bf16", r"bf16"))  # fmt: skip
 """Precisions of weights, and words of the names of checkpoints that state them: W8A8 by itself is INT8."""
@@ -53,10 +49,7 @@ def stack_defaults(stack: str) -> tuple[tuple[str, str, str], ...]:
 
 
 def wrapper_defaults(settings: Mapping[str, str], stack: str) -> tuple[str, dict[str, str]]:
-    """The wrapper around a stack in a command or configuration, and its own defaults by column.
-
-    ``settings``: with signs of wrappers, as ``@sign megatron sft``. ``stack``: owner of the arguments.
-    """
+    """The wrapper around a stack in a command or configuration, and its own defaults by column."""
     for row in stack_rows("wrappers"):
         if row["stack"] == stack and any(f"@sign {sign}" in settings for sign in row["sign"].split("|")):
             results = [one for one in stack_rows("wrappers") if one["wrapper"] == row["wrapper"]]
@@ -70,11 +63,7 @@ def _holds(condition: str, settings: Mapping[str, str]) -> bool:
 
 
 def settled(column: str, given: Collection[str], plan: Mapping[str, str], sourced: Sequence[str]) -> bool:
-    """Whether a setting without a value is superfluous because other settings decide its columns.
-
-    ``column``: of the plan, or a quantity of the stack. ``given``: columns that the user states. ``plan``: known
-    columns. ``sourced``: scripts with unknown variables; without any, an unset array is empty.
-    """
+    """Whether a setting without a value is superfluous because other settings decide its columns."""
     if column.startswith("@array"):
         return not sourced or ("MODEL" in column and "model" in plan)
     if column in _OF_MODEL:
@@ -86,11 +75,7 @@ def settled(column: str, given: Collection[str], plan: Mapping[str, str], source
 def plan_of(
     stack: str, settings: Mapping[str, str], models: Table | None = None, notes: list[str] | None = None
 ) -> Stated:
-    """Plan columns of the arguments of a stack.
-
-    ``stack``: owner of the arguments. ``settings``: columns and own quantities of the stack from its flags. ``models``:
-    candidates, matched by name or dimensions. ``notes``: receives assumptions.
-    """
+    """Plan columns of the arguments of a stack."""
     notes = [] if notes is None else notes
     plan = {name: value for name, value in settings.items() if not name.startswith("@")}
     wrapper, defaults = wrapper_defaults(settings, stack)
@@ -98,10 +83,9 @@ def plan_of(
     plan |= used
     if used:
         notes.append(f"defaults of {wrapper}: {_words(used)}")
-    if stack == "bridge":
-        _megatron(plan, settings)
-    (_RULES.get(stack) or CONFIG_RULES[stack])(plan, settings)
-    training = stack not in ("vllm", "sglang", "trtllm")
+    kind = kind_of_stack(stack)
+    training = kind == "training"
+    _READ.get(stack, _READ_ALIKE[kind])(plan, settings)
     plan |= _model(plan, settings, models, stack, notes)
     if not training:
         _serving_precision(plan, settings, stack, models, notes)
@@ -111,8 +95,8 @@ def plan_of(
         for column, _, value in without:
             if column != "sequence_parallel" or _number(plan, "tensor_parallel", 1.0) > 1.0:
                 plan[column] = value
-    if stack in SOFTWARE and SOFTWARE[stack] != OWN_SOFTWARE["training" if training else "inference"]:
-        plan.setdefault("software", SOFTWARE[stack])
+    if stack in stacks() and STACKS[stack].software != OWN_SOFTWARE[kind]:
+        plan.setdefault("software", STACKS[stack].software)
     return plan
 
 
@@ -127,56 +111,82 @@ def stack_of(stack: str, stated: Mapping[str, str]) -> Stated:
         needed = column not in _SHARED or _number(stated, "tensor_parallel", 1.0) > 1.0
         if column not in result and needed and blank not in ("", without):
             result[column] = blank
-    if not _overlaps(stack, result):
-        result.pop("tensor_overlap", None)
-    replicas = _number(stated, "data_parallel_attention", 1.0)
-    tensor = _number(stated, "tensor_parallel", 1.0)
-    if stack == "megatron" and result.get("precision", "").startswith(("fp8", "mxfp8")):
+    if kind_of_stack(stack) == "inference":
+        result["@tensor"] = _text(_number(stated, "tensor_parallel", 1.0))
+        if stated.get("precision") in ("bf16", "fp16", "fp32"):
+            result["@dtype"] = stated["precision"]
+        if "model" in stated:
+            result["@model"] = stated["model"]
+        if "max_running_batch" in stated:
+            replicas = _number(stated, "data_parallel_attention", 1.0)
+            result["@running"] = _text(_number(stated, "max_running_batch") / _limited_alone(stack, replicas))
+        elif "batch_size" in stated:
+            result["@running"] = stated["batch_size"]
+    if stack in _WRITE:
+        _WRITE[stack](result, stated)
+    return result
+
+
+def _write_megatron(result: Stated, stated: Mapping[str, str]) -> None:
+    _overlaps(result, "sequence_parallel")
+    if result.get("precision", "").startswith(("fp8", "mxfp8")):
         result |= {"@fp8": "hybrid", "@fp8_recipe": result["precision"], "precision": "bf16"}
-    if stack == "vllm":
-        result["@tensor"] = _text(tensor / replicas)
-        if replicas > 1.0:
-            result["@data"] = _text(replicas)
-        if _number(stated, "expert_parallel", 1.0) > 1.0:
-            result["@experts"] = "yes"
-    elif stack in ("sglang", "trtllm"):
-        result["@tensor"] = _text(tensor)
-        if replicas > 1.0:
-            result |= {"@attention": "yes"} | ({"@data": _text(replicas)} if stack == "sglang" else {})
-    if stack == "sglang":
-        if replicas > 1.0 and "prefill_tokens" in result:
+
+
+def _write_torchtitan(result: Stated, stated: Mapping[str, str]) -> None:
+    _overlaps(result, "compiled")
+
+
+def _overlaps(result: Stated, needed: str) -> None:
+    """Tensor-parallel communication overlaps only with the prerequisites of the stack's own check."""
+    if not (_number(result, "tensor_parallel", 1.0) > 1.0 and result.get(needed, "yes") == "yes"):
+        result.pop("tensor_overlap", None)
+
+
+def _write_vllm(result: Stated, stated: Mapping[str, str]) -> None:
+    replicas = _number(stated, "data_parallel_attention", 1.0)
+    result["@tensor"] = _text(_number(stated, "tensor_parallel", 1.0) / replicas)
+    if replicas > 1.0:
+        result["@data"] = _text(replicas)
+    if _number(stated, "expert_parallel", 1.0) > 1.0:
+        result["@experts"] = "yes"
+
+
+def _write_sglang(result: Stated, stated: Mapping[str, str]) -> None:
+    replicas = _number(stated, "data_parallel_attention", 1.0)
+    if replicas > 1.0:
+        result |= {"@attention": "yes", "@data": _text(replicas)}
+        if "prefill_tokens" in result:
             result["prefill_tokens"] = _text(_number(stated, "prefill_tokens") * replicas)
-        if _number(stated, "state_slots") == 1.0:
-            result["@prefixes"] = "no"
-            result.pop("state_slots")
-    if stack == "trtllm" and "graph_tokens" in stated:
+    if _number(stated, "state_slots") == 1.0:
+        result["@prefixes"] = "no"
+        result.pop("state_slots")
+
+
+def _write_trtllm(result: Stated, stated: Mapping[str, str]) -> None:
+    if _number(stated, "data_parallel_attention", 1.0) > 1.0:
+        result["@attention"] = "yes"
+    if "graph_tokens" in stated:
         most = _number(stated, "graph_tokens")
         result["@pieces"] = "yes" if most > 0.0 else "no"
         if most > 0.0:
             sizes = [size for size in _CAPTURED if size < most]
             result["@captured"] = f"[{','.join(_text(size) for size in [*sizes, most])}]"
-    if stack in ("vllm", "sglang") and stated.get("precision") in ("bf16", "fp16", "fp32"):
-        result["@dtype"] = stated["precision"]
-    if stack in ("vllm", "sglang", "trtllm"):
-        if "model" in stated:
-            result["@model"] = stated["model"]
-        if "max_running_batch" in stated:
-            result["@running"] = _text(_number(stated, "max_running_batch") / _limited_alone(stack, replicas))
-        elif "batch_size" in stated:
-            result["@running"] = stated["batch_size"]
-    return result
 
 
-def _overlaps(stack: str, items: Mapping[str, str]) -> bool:
-    """Whether a stack overlaps tensor-parallel communication: only with the prerequisites of its own check."""
-    needed = {"megatron": "sequence_parallel", "torchtitan": "compiled"}.get(stack, "")
-    tensor = _number(items, "tensor_parallel", 1.0) > 1.0
-    return tensor and items.get(needed, "yes") == "yes" if needed else True
+_WRITE: dict[str, Callable[[Stated, Mapping[str, str]], None]] = {
+    "megatron": _write_megatron,
+    "torchtitan": _write_torchtitan,
+    "vllm": _write_vllm,
+    "sglang": _write_sglang,
+    "trtllm": _write_trtllm,
+}
+"""Conversions of columns to quantities of a stack, after what all stacks share."""
 
 
 def _limited_alone(stack: str, replicas: float) -> float:
-    """Replicas of the attention layers that the limit of requests of a stack holds for one by one: all but SGLang's."""
-    return 1.0 if stack == "sglang" else replicas
+    """Replicas of the attention layers that the limit of requests of a stack holds for one by one."""
+    return 1.0 if STACKS[stack].request_limit == "all" else replicas
 
 
 def _running(plan: Stated, settings: Mapping[str, str], stack: str) -> None:
@@ -193,7 +203,7 @@ def _running(plan: Stated, settings: Mapping[str, str], stack: str) -> None:
 
 
 def _megatron(plan: Stated, settings: Mapping[str, str]) -> None:
-    _accelerators(plan, settings)
+    machines(plan, settings)
     if settings.get("@adapter") == "lora":
         plan.setdefault("adapter_rank", settings.get("@adapter_rank", "8"))
     if "@fp8" in settings:  # a recipe alone switches nothing on
@@ -233,7 +243,7 @@ def _pieces(layout: str) -> float:
 def _recomputation(plan: Stated, settings: Mapping[str, str]) -> None:
     if plan.get("recompute") == "selective" and "@recompute_modules" in settings:
         words = re.split(r"[\s,\[\]\"']+", settings["@recompute_modules"])
-        known = [_MODULES[word] for word in words if word in _MODULES]
+        known = [RECOMPUTED[word] for word in words if word in RECOMPUTED]
         plan["recompute_modules"] = " ".join(dict.fromkeys(known)) or "core_attention"
     number = _number(settings, "@recompute_num_layers")
     if plan.get("recompute") == "full" and number:
@@ -244,7 +254,7 @@ def _recomputation(plan: Stated, settings: Mapping[str, str]) -> None:
 
 
 def _torchtitan(plan: Stated, settings: Mapping[str, str]) -> None:
-    _accelerators(plan, settings)
+    machines(plan, settings)
     local = _number(settings, "@local_batch")
     pipeline = _number(plan, "pipeline_parallel", 1.0)
     if local:
@@ -265,6 +275,15 @@ def _torchtitan(plan: Stated, settings: Mapping[str, str]) -> None:
     if "global_batch_size" not in plan and local and "num_accelerators" in plan:
         ranks = pipeline * _number(plan, "tensor_parallel", 1.0) * _number(plan, "context_parallel", 1.0)
         plan["global_batch_size"] = _text(local * _number(plan, "num_accelerators") / ranks)
+
+
+def _any_engine(plan: Stated, settings: Mapping[str, str]) -> None:
+    """An engine whose tensor parallelism is over all ranks of a pipeline stage."""
+    tensor = _number(settings, "@tensor", 1.0)
+    if "@tensor" in settings:
+        plan["tensor_parallel"] = _text(tensor)
+    _captured(plan, settings)
+    _engine(plan, tensor)
 
 
 def _vllm(plan: Stated, settings: Mapping[str, str]) -> None:
@@ -330,7 +349,14 @@ def _engine(plan: Stated, ranks: float) -> None:
         plan.setdefault("mode", "continuous")
 
 
-_RULES: dict[str, Callable[[Stated, Mapping[str, str]], None]] = {
+def _bridge(plan: Stated, settings: Mapping[str, str]) -> None:
+    _megatron(plan, settings)
+    CONFIG_RULES["bridge"](plan, settings)
+
+
+_READ: dict[str, Callable[[Stated, Mapping[str, str]], None]] = {
+    **CONFIG_RULES,
+    "bridge": _bridge,
     "megatron": _megatron,
     "nemo": _megatron,
     "torchtitan": _torchtitan,
@@ -338,12 +364,8 @@ _RULES: dict[str, Callable[[Stated, Mapping[str, str]], None]] = {
     "sglang": _sglang,
     "trtllm": _trtllm,
 }
-
-
-def _accelerators(plan: Stated, settings: Mapping[str, str]) -> None:
-    number = _number(settings, "@accelerators_per_node")
-    if number:
-        plan.setdefault("num_accelerators", _text(number * _number(settings, "@nodes", 1.0)))
+_READ_ALIKE: dict[str, Callable[[Stated, Mapping[str, str]], None]] = {"training": machines, "inference": _any_engine}
+"""Conversions of settings of a stack to columns; of stacks without rules of their own by the kind of their plans."""
 
 
 def _model(
@@ -408,7 +430,7 @@ def _serving_precision(
         notes.append(f"dtype {dtype} is of the activations, not of the {plan['precision']} weights")
     if narrow and re.search(r"w\d+a16", name, re.IGNORECASE):
         plan.setdefault("activation_precision", dtype or "bf16")
-    if stack in ("vllm", "sglang") and "kv_precision" not in plan:
+    if STACKS[stack].cache and "kv_precision" not in plan:
         plan["kv_precision"] = dtype or (plan["precision"] if not narrow and "precision" in plan else "bf16")
         if narrow:
             notes.append(f"kv precision {plan['kv_precision']}: {stack} keeps a 16-bit cache unless it is asked not to")

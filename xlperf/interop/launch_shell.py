@@ -6,6 +6,7 @@ Work is bounded: a script whose variables grow without end, or whose blocks nest
 from __future__ import annotations
 
 import ast
+import operator
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
@@ -36,6 +37,13 @@ _HEREDOC = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
 _NUMBERS = {"-eq": "==", "-ne": "!=", "-gt": ">", "-ge": ">=", "-lt": "<", "-le": "<="}
 
 
+_OPERATIONS: Mapping[type[ast.AST], Callable[[float, float], float]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Lt: operator.lt,
+    ast.LtE: operator.le, ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+    ast.Div: operator.floordiv, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+}  # fmt: skip
+
+
 class Endless(ValueError):
     """Variables of a script grow, or its blocks nest, beyond any script that launches something."""
 
@@ -49,10 +57,7 @@ class Call(NamedTuple):
 
 
 class Shell:
-    """Reads a script, statement by statement.
-
-    ``given``: variables of the environment.
-    """
+    """Reads a script, statement by statement."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self.given = dict(given)
@@ -86,18 +91,14 @@ class Shell:
                 taken[-1] = wanted if taken[-1] is False else None
                 if all(taken):
                     yield from self._simple(statement[branch.end() :])
-            elif word == "case":
+            elif word in ("case", "if", "while", "until", "for"):
                 if len(taken) >= _MOST_BLOCKS:
                     raise Endless(f"its blocks nest more than {_MOST_BLOCKS} deep")
-                subjects.append(_unquoted(self.filled(rest.partition(" in")[0], unknown=False)))
-                taken.append(False)
-            elif word in ("if", "while", "until", "for"):
-                if len(taken) >= _MOST_BLOCKS:
-                    raise Endless(f"its blocks nest more than {_MOST_BLOCKS} deep")
-                if word == "for":
+                if word == "case":
+                    subjects.append(unquoted(self.filled(rest.partition(" in")[0], unknown=False)))
+                elif word == "for":
                     self._first_of(rest)
-                holds = self.holds(rest) if word == "if" else True
-                taken.append(holds)
+                taken.append(self.holds(rest) if word == "if" else word != "case")
             elif word in ("elif", "else") and taken:
                 done = taken[-1] is not False
                 taken[-1] = None if done else (word == "else" or self.holds(rest))
@@ -127,8 +128,8 @@ class Shell:
         assigned = _ASSIGNMENT.fullmatch(statement)
         if assigned is not None and _is_assignment(assigned.group(4)):
             scope, name, added, value = assigned.groups()
-            words = self.words(value[1:-1]) if value.startswith("(") else [self.filled(_unquoted(value))]
-            result = " ".join(word if " " not in word or value[0] != "(" else _kept(word) for word in words)
+            words = self.words(value[1:-1]) if value.startswith("(") else [self.filled(unquoted(value))]
+            result = " ".join(word if " " not in word or value[0] != "(" else _quoted(word) for word in words)
             self._assign(name, f"{self.variables.get(name, '')} {result}" if added else result, scope or "")
             return
         words = self.words(statement)
@@ -189,7 +190,7 @@ class Shell:
             value = inserted(self.variables.get(name, ""))
             if kind.endswith("+"):
                 return other if value else ""
-            return value or _unquoted(other)
+            return value or unquoted(other)
 
         def arithmetic(match: re.Match[str]) -> str:
             value = self.number(match.group(1))
@@ -257,10 +258,8 @@ class Shell:
         negated = bool(words) and words[0] == "!"
         words = words[negated:]
         holds = False
-        if len(words) == 1 and words[0] in ("-z", "-n"):
-            holds = words[0] == "-z"
-        elif len(words) == 2 and words[0] in ("-z", "-n"):
-            holds = bool(words[1]) == (words[0] == "-n")
+        if len(words) in (1, 2) and words[0] in ("-z", "-n"):
+            holds = any(words[1:]) == (words[0] == "-n")
         elif len(words) == 3 and words[1] in ("=", "==", "!="):
             holds = self._is_one_of(words[0], words[2].replace("|", "?")) == (words[1] != "!=")
         elif len(words) == 3 and words[1] in _NUMBERS:
@@ -273,24 +272,14 @@ def _value(node: ast.expr) -> float:
         return float(node.value)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_value(node.operand)
+    operation: Callable[[float, float], float] | None = None
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
-        one, other = _value(node.left), _value(node.comparators[0])
-        by_name = {ast.Eq: one == other, ast.NotEq: one != other, ast.Gt: one > other, ast.GtE: one >= other,
-                 ast.Lt: one < other, ast.LtE: one <= other}  # fmt: skip
-        return float(by_name[type(node.ops[0])])
-    if isinstance(node, ast.BinOp):
-        one, other = _value(node.left), _value(node.right)
-        if isinstance(node.op, ast.Add):
-            return one + other
-        if isinstance(node.op, ast.Sub):
-            return one - other
-        if isinstance(node.op, ast.Mult):
-            return one * other
-        if isinstance(node.op, ast.Div | ast.FloorDiv):
-            return one // other
-        if isinstance(node.op, ast.Mod):
-            return one % other
-    raise ValueError
+        operation, left, right = _OPERATIONS.get(type(node.ops[0])), node.left, node.comparators[0]
+    elif isinstance(node, ast.BinOp):
+        operation, left, right = _OPERATIONS.get(type(node.op)), node.left, node.right
+    if operation is None:
+        raise ValueError
+    return float(operation(_value(left), _value(right)))
 
 
 def _is_assignment(value: str) -> bool:
@@ -300,12 +289,13 @@ def _is_assignment(value: str) -> bool:
     return _WORD.fullmatch(value) is not None
 
 
-def _unquoted(text: str) -> str:
+def unquoted(text: str) -> str:
+    """A text without the quotes around it."""
     text = text.strip()
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
-def _kept(word: str) -> str:
+def _quoted(word: str) -> str:
     return f'"{word}"' if '"' not in word else f"'{word}'"
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.base.resources import rows, stack_rows
+from xlperf.base.resources import rows, stack_folders, stack_rows
 from xlperf.catalog.table import Table, aliases
-from xlperf.interop.launch_rules import Stated
-from xlperf.interop.launch_text import DEEPEST, LONGEST_NAME, MOST_POINTS, MOST_SETTINGS, Setting
+from xlperf.interop.config_rules import Stated
+from xlperf.interop.launch_shell import MOST_VALUE, unquoted
+from xlperf.interop.launch_text import DEEPEST, LONGEST_NAME, MOST_POINTS, MOST_SETTINGS, Setting, flat
+from xlperf.interop.stack_rules import STACKS
 
-MOST_VALUE = 20_000
-"""Characters of a value at the most. [-]"""
 _KEY = re.compile(r"([\"']?)([-\w.+/@]{1,200})\1\s*:(?:\s+(.*)|\s*)$", re.DOTALL)
 _TABLE = re.compile(r"^\[\[?[\w.\-\" ]{1,200}\]\]?[ \t]*(?:#.*)?$", re.MULTILINE)
 _DASHES = re.compile(r"(?:-[ \t]{1,40}){1,30}")
@@ -36,10 +36,7 @@ class Config(NamedTuple):
 
 
 def config_of(text: str, given: Mapping[str, str] | None = None) -> Config:
-    """Settings of a configuration file, none if the text is a script or a log.
-
-    ``text``: YAML, TOML, JSON or a Python recipe. ``given``: variables of the environment.
-    """
+    """Settings of a configuration file, none if the text is a script or a log."""
     kind, result = "", list[Setting]()
     if text.lstrip().startswith("{"):
         kind, result = "json", _nested(text, json.loads)
@@ -54,23 +51,11 @@ def config_of(text: str, given: Mapping[str, str] | None = None) -> Config:
     return Config(kind, _filled(result[:MOST_SETTINGS], given or {}))
 
 
-def _nested(text: str, loads: object) -> list[Setting]:
-    assert callable(loads)
+def _nested(text: str, loads: Callable[[str], object]) -> list[Setting]:
     try:
-        result = list(_flat(loads(text), "", 0))
+        return list(flat(loads(text), whole=True))[:MOST_SETTINGS]
     except (ValueError, RecursionError):
         return []
-    return result[:MOST_SETTINGS]
-
-
-def _flat(value: object, name: str, depth: int) -> Iterator[Setting]:
-    if isinstance(value, dict) and depth < DEEPEST:
-        for key, inner in value.items():
-            yield from _flat(inner, f"{name}.{key}" if name else str(key), depth + 1)
-    elif isinstance(value, list):
-        yield Setting(f"{name}:", tuple(str(one)[:MOST_VALUE] for one in value))
-    elif value is not None:
-        yield Setting(f"{name}:", (str(value)[:MOST_VALUE],))
 
 
 def _on_one_line(text: str) -> str:
@@ -158,7 +143,7 @@ def _scalar(text: str) -> str:
     text = re.sub(r"(?:^|\s)#.*$", "", text[:MOST_VALUE]).strip()
     match = _SCALAR.fullmatch(text)
     text = match.group(1) if match and text[:1] in ("&", "!") else text
-    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
+    return unquoted(text)
 
 
 def _python(text: str) -> Iterator[Setting]:
@@ -210,14 +195,14 @@ def plain(name: str) -> str:
 def readable() -> str:
     """Titles of the stacks that are read, for messages."""
     titles = dict.fromkeys(row["title"] for row in stack_rows("evidence") if row["read"] == "yes")
-    return ", ".join(title for title in titles if not title.startswith("a ")) + ", vLLM, SGLang, TensorRT-LLM"
+    engines = [stack.title for stack in STACKS.values() if stack.label]
+    return ", ".join([*(title for title in titles if not title.startswith("a ")), *engines])
 
 
 def claimed(text: str, config: Config, groups: Iterable[Sequence[Setting]], name: str) -> str:
     """The first stack with evidence in a file; "" if no stack has any, ``serving`` for an engine.
 
-    ``text``: the file. ``config``: its settings if it is a configuration file. ``groups``: settings of its commands.
-    ``name``: name of the file. Raises InputError for a known stack that is not read.
+    Raises InputError for a known stack that is not read.
     """
     settings = config.settings or [one for group in groups for one in group]
     names = frozenset(plain(one.name)[:LONGEST_NAME] for one in settings)
@@ -383,7 +368,7 @@ class Flag(NamedTuple):
 
 @cache
 def flags(stack: str) -> tuple[Flag, ...]:
-    """Flags of a stack.
+    """Flags of a stack. Raises InputError if the folder of the stack is incomplete.
 
     >>> flags("megatron")[0].flag
     '--tensor-model-parallel-size'
@@ -391,19 +376,25 @@ def flags(stack: str) -> tuple[Flag, ...]:
     own = [row for row in stack_rows("settings") if row["stack"] == stack]
     base = "nemo" if stack == "bridge" else stack
     own += [row for row in stack_rows("flags") if row["stack"] == base]
+    lacking = "stack.csv" if stack in stacks() and stack not in STACKS else "" if own else "flags.csv or settings.csv"
+    if lacking:
+        raise InputError(Fault(f"interop/stacks/{stack}", f"has no {lacking} with a row of the stack"))
     return tuple(Flag(**row) for row in own)
 
 
-@cache
 def stacks() -> tuple[str, ...]:
     """Stacks that plans are written for."""
-    return tuple(dict.fromkeys(row["stack"] for row in stack_rows("flags")))
+    return stack_folders("flags")
 
 
-@cache
 def read_stacks() -> tuple[str, ...]:
     """Stacks whose files are read: launch stacks and stacks of configuration files."""
-    return (*stacks(), *dict.fromkeys(row["stack"] for row in stack_rows("settings")))
+    return (*stacks(), *stack_folders("settings"))
+
+
+def kind_of_stack(stack: str) -> str:
+    """Kind of the plans of a stack."""
+    return flags(stack)[0].kind
 
 
 @cache
@@ -416,10 +407,7 @@ def by_name(stack: str) -> Mapping[str, tuple[Flag, ...]]:
 
 
 def candidates_of(known: Mapping[str, tuple[Flag, ...]], name: str, exact: bool = False) -> tuple[Flag, ...]:
-    """Flags of a name: as it is, or, for keys of nested mappings, by the end of its path or by its beginning.
-
-    ``known``: flags by name. ``name``: as it is written. ``exact``: not by the end of its path.
-    """
+    """Flags of a name: as it is, or, for keys of nested mappings, by the end of its path or by its beginning."""
     whole = plain(name)
     result = known.get(whole)
     if result is not None:
@@ -438,10 +426,7 @@ def candidates_of(known: Mapping[str, tuple[Flag, ...]], name: str, exact: bool 
 
 
 def value_of(candidates: Sequence[Flag], setting: Setting) -> Stated | None:
-    """Columns and quantities of a setting, none if it alters nothing, None for an unknown value.
-
-    ``candidates``: flags of its name. ``setting``: as written.
-    """
+    """Columns and quantities of a setting, none if it alters nothing, None for an unknown value."""
     argument = setting.argument.casefold()
     if not setting.arguments and any(flag.argument.casefold() == "true" for flag in candidates):
         argument = "true"  # a switch
@@ -458,9 +443,9 @@ def value_of(candidates: Sequence[Flag], setting: Setting) -> Stated | None:
             return {} if argument in _OFF else {flag.column: flag.value}
         if flag.argument.casefold() == argument:
             return {flag.column: flag.value or argument}
-    numbers = {"true": _ON, "false": _OFF}
-    known = [flag for flag in candidates if flag.argument.casefold() in numbers]
-    if known and argument in _ON + _OFF:
-        alike = [flag for flag in known if argument in numbers[flag.argument.casefold()]]
-        return {alike[0].column: alike[0].value} if alike else {}
-    return None
+    switches = {"true": _ON, "false": _OFF}
+    known = [flag for flag in candidates if flag.argument.casefold() in switches]
+    if not known or argument not in _ON + _OFF:
+        return None
+    alike = (flag for flag in known if argument in switches[flag.argument.casefold()])
+    return next(({flag.column: flag.value} for flag in alike), {})

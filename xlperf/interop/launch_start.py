@@ -7,48 +7,24 @@ go with others or describe the model, and :func:`script` the commands that run t
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 from xlperf.base.resources import rows, stack_rows
+from xlperf.interop.config_rules import RECOMPUTED, number
+from xlperf.interop.config_rules import text as _text
 from xlperf.interop.launch_models import native_format
 from xlperf.interop.launch_rules import checkpoint_format
+from xlperf.interop.stack_rules import STACKS
 
 DEFAULT_LENGTH, MICRO_BATCHES = 4096.0, 4.0
 """Tokens of a sequence, and micro-batches per stage, of a plan that leaves them open. [-]"""
 PLACEHOLDERS = 2
 """Layers that the embedding and the output projection count as in a layout. [-]"""
-_MODULES = {"core_attention": "core_attn", "norm": "layernorm", "latent": "mla_up_proj", "activation": "moe_act"}
-_GATED = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
-_POSITIONS = {"rope": "rope", "learned": "learned_absolute", "alibi": "none", "none": "none"}
-_SERVERS = {
-    "vllm": ("", "vllm bench serve --dataset-name random"),
-    "sglang": ("python3 -m sglang.launch_server", "python3 -m sglang.bench_serving --backend sglang"
-               " --dataset-name random"),
-    "trtllm": ("", "python3 -m tensorrt_llm.serve.scripts.benchmark_serving --dataset-name random"),
-}  # fmt: skip
-_TRAINERS = {
-    "megatron": "torchrun {machine} pretrain_gpt.py", "torchtitan": "torchrun {machine} -m torchtitan.train",
-    "nemo": "nemo llm pretrain{machine}",
-}  # fmt: skip
-_OWN_NAMES = {
-    "nemo": "NeMo has no recipe of {model}: RECIPE is one of yours",
-    "torchtitan": "torchtitan has no {model}: MODEL_NAME and MODEL_FLAVOR are yours",
-}
-"""Remarks on models that a stack has no name of."""
-BENCHES = ("vllm bench serve", "sglang.bench_serving", "benchmark_serving")
-"""Versions of flags that belong to the client of a benchmark."""
+_MODULES = {module: word for word, module in RECOMPUTED.items()}
 OPTIONS = "options.yaml"
-DRAFTER = "$DRAFT_MODEL"
-"""Variable for the checkpoint that drafts tokens of a model without modules of its own for them."""
-PREFILL_TOKENS = 8192.0
-"""Tokens of a pass of the prefill if a plan states none. [-]"""
-WRITTEN = {
-    "nemo": ("NeMo 2",), "vllm": ("vLLM", "vllm bench"), "sglang": ("SGLang", "sglang.bench"),
-    "trtllm": ("TensorRT-LLM", "benchmark_serving"),
-}  # fmt: skip
-"""Beginnings of the versions whose flags are written together, if a stack has flags of several programs."""
 
 
 class Shape(NamedTuple):
@@ -70,15 +46,10 @@ def _number(stated: Mapping[str, str], name: str, default: float = 1.0) -> float
     return float(stated.get(name, default))
 
 
-def _text(value: float) -> str:
-    return f"{value:.15g}"
-
-
 def filled(stated: Mapping[str, str], shape: Shape, kind: str) -> dict[str, str]:
     """Columns of a plan with the defaults that a start has to state.
 
-    ``stated``: columns as a sheet has them. ``kind``: of the plan. Returns the same and, of training plans, sequence
-    length, micro batch and global batch.
+    Returns the same and, of training plans, sequence length, micro batch and global batch.
     """
     result = dict(stated)
     if kind != "training":
@@ -95,26 +66,23 @@ def filled(stated: Mapping[str, str], shape: Shape, kind: str) -> dict[str, str]
 
 
 def started_values(stack: str, stated: Mapping[str, str], values: Mapping[str, str], shape: Shape) -> dict[str, str]:
-    """Quantities of a stack as a start writes them: without flags that :func:`start_flags` writes or others forbid.
-
-    ``stated``: columns of the plan. ``values``: quantities of the stack that they mean.
-    """
+    """Quantities of a stack as a start writes them: without flags that :func:`start_flags` writes or others forbid."""
     result = dict(values)
     if stack == "megatron":
-        for name in ("dispatch_nodes", "train_mtp", *(["virtual_pipeline"] if uneven(stated, shape) else [])):
+        for name in ("dispatch_nodes", "train_mtp"):
             result.pop(name, None)
         if stated.get("zero_stage") == "0":
             result.pop("zero_stage")
         for name in () if shape.has("num_experts") else ("expert_parallel", "expert_tensor_parallel"):
             result.pop(name, None)
-    model = stated.get("model", "")
-    if stack == "nemo" and uneven(stated, shape):
+    if stack in ("megatron", "nemo") and uneven(stated, shape):
         result.pop("virtual_pipeline", None)
+    model = stated.get("model", "")
     if "@model" in result:
-        result["@model"] = repositories().get(model, model)
+        result["@model"] = _checkpoint(stated)
         if native_format(model) or stated.get("precision", "")[:3] in ("fp4", "int"):
             result.pop("precision", None)  # the checkpoint says it
-        if stack == "vllm":
+        if STACKS[stack].command:
             result.pop("@model")
     if stack == "trtllm" and stated.get("kv_precision") in ("bf16", "fp16"):
         result.pop("kv_precision")  # its options have FP8, FP4 and auto
@@ -129,6 +97,12 @@ def started_values(stack: str, stated: Mapping[str, str], values: Mapping[str, s
 def repositories() -> Mapping[str, str]:
     """Repositories of checkpoints by models of the catalog."""
     return {row["model"]: row["repository"] for row in rows("interop/launch_repositories.csv")}
+
+
+def _checkpoint(stated: Mapping[str, str]) -> str:
+    """Repository of the checkpoint of a plan's model, else its name."""
+    model = stated.get("model", "")
+    return repositories().get(model, model)
 
 
 def layout(num_layers: int, chunks: int) -> str:
@@ -149,217 +123,90 @@ def layout(num_layers: int, chunks: int) -> str:
 
 
 def start_flags(stack: str, stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
-    """Flags of a start that no column of a plan has, as they are written.
+    """Flags of a start that no column of a plan has, as they are written: rows of ``start.csv`` whose conditions hold.
 
-    ``stack``: of :func:`xlperf.interop.launch_stacks.stacks`. ``stated``: columns of the plan, :func:`filled`.
+    Lines and conditions name columns of the plan, columns of the ``model`` and :func:`_derived` values.
     """
-    if stack == "megatron":
-        yield from _megatron_shape(stated, shape)
-        yield from _megatron_company(stated, shape)
-    elif stack == "nemo":
-        names = {"num_layers": "num_layers", "hidden_size": "hidden_size", "ffn_hidden_size": "ffn_hidden_size",
-                 "num_attention_heads": "num_attention_heads", "num_query_groups": "num_query_groups",
-                 "head_size": "kv_channels", "num_experts": "num_moe_experts", "top_k": "moe_router_topk",
-                 "moe_ffn_hidden_size": "moe_ffn_hidden_size"}  # fmt: skip
-        latent = ("num_query_groups", "head_size") if shape.model.get("attention_type") == "MLA" else ()
-        shown = [name for name in names if shape.has(name) and name not in latent]
-        yield from (f"model.config.{names[name]}={_text(shape.number(name))}" for name in shown)
-        if uneven(stated, shape):
-            pieces = layout(int(shape.number("num_layers")), int(_chunks(stated)))
-            yield f"model.config.pipeline_model_parallel_layout='{pieces}'"
-        yield from (f"model.config.{name}={value}" for name, value in _recomputed(stated) if " " not in value)
-        if "num_accelerators" in stated:
-            servers, each = _servers(stated, shape)
-            yield from (f"trainer.num_nodes={servers}", f"trainer.devices={each}")
-    elif stack == "torchtitan":
-        name, _, flavor = _named(stack, stated.get("model", "")).partition(" ")
-        yield from (f"--model.name {name or '$MODEL_NAME'}", f"--model.flavor {flavor or '$MODEL_FLAVOR'}")
-        yield from _torchtitan_batches(stated, shape)
-    elif stack == "vllm":
-        yield from _vllm(stated, shape)
-    elif stack == "sglang":
-        yield from _sglang(stated, shape)
-    elif stack == "trtllm":
-        yield from _trtllm(stated, shape)
+    if STACKS[stack].command:
+        yield f"{STACKS[stack].command} {_checkpoint(stated)}"
+    model = {f"model.{name}": str(v) if isinstance(v, str) else _text(float(v)) for name, v in shape.model.items()}
+    values = {**_BLANK, **model, **_derived(stack, stated, shape), **stated}
+    for row in stack_rows("start"):
+        if row["stack"] == stack and all(_holds(part, values) for part in row["when"].split(" and ") if part):
+            yield re.sub(r"\{([\w.]+)\}", lambda match: values[match[1]], row["line"])
 
 
-def _drafts(stated: Mapping[str, str]) -> int:
-    """Tokens that are drafted for each step."""
-    return int(_number(stated, "draft_tokens", 0.0))
+_BLANK = {
+    "model.position_embedding": "rope", "model.normalization": "rmsnorm", "model.linear_bias": "none",
+    "model.tied_embeddings": "0", "model.dropout": "0", "model.moe_ffn_hidden_size": "0",
+    "model.first_dense_layers": "0", "model.num_mtp_layers": "0", "precision": "bf16", "zero_stage": "1",
+    "recompute_group": "1", "offload_optimizer": "0", "moment_precision": "fp32", "graphs": "none",
+    "data_parallel_attention": "1", "prefill_tokens": "8192",
+}  # fmt: skip
+"""Meaning of blank columns of a model or plan in the conditions of a start."""
 
 
-def _vllm(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
-    """The model, engines on several servers, and flags for drafting, expert copies and overlap."""
-    yield f"vllm serve {repositories().get(stated['model'], stated['model'])}"
-    ranks = _number(stated, "tensor_parallel") * _number(stated, "pipeline_parallel")
-    engines = _number(stated, "data_parallel_attention")
-    if ranks > shape.per_server and engines > 1.0:
-        here = max(shape.per_server * engines // ranks, 1.0)
-        yield from ("--data-parallel-backend ray", f"--data-parallel-size-local {_text(here)}")
-    elif ranks > shape.per_server:
-        yield "--distributed-executor-backend ray"
-    if stated.get("two_batch_overlap") == "yes":
-        yield "--all2all-backend deepep_low_latency"
-    if _number(stated, "redundant_experts", 0.0):
-        yield "--enable-eplb"
-    if _drafts(stated):
-        drafter = "method mtp" if shape.has("num_mtp_layers") else f"model {DRAFTER}"
-        yield f"--speculative-config.{drafter}"
-    tokens = _number(stated, "prompt_length", 0.0) + _number(stated, "output_length", 0.0)
-    if not {"prompt_variation", "output_variation"} & stated.keys():
-        yield f"--max-model-len {_text(tokens)}"
+def _holds(condition: str, values: Mapping[str, str]) -> bool:
+    """Whether ``COLUMN SIGN OTHER`` holds; other is a column, a number, a word or ``blank``."""
+    name, sign, other = condition.split()
+    left, right = values.get(name, ""), "" if other == "blank" else values.get(other, other)
+    one, two = (number({"": text}, "", math.nan) for text in (left, right))
+    equal = left == right or one == two
+    return {"=": equal, "!=": not equal, ">": one > two, "<": one < two, ">=": one >= two}[sign]
 
 
-def _sglang(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
-    """Servers of an engine, and flags for drafting and overlap."""
-    ranks = _number(stated, "tensor_parallel") * _number(stated, "pipeline_parallel")
-    if ranks > shape.per_server:
-        yield from (f"--nnodes {math.ceil(ranks / shape.per_server)}", "--node-rank $NODE_RANK",
-                    "--dist-init-addr $MASTER_ADDR:5000")  # fmt: skip
-    if stated.get("two_batch_overlap") == "yes":
-        yield "--moe-a2a-backend deepep"
-    drafts = _drafts(stated)
-    if drafts:
-        yield from ("--speculative-algorithm EAGLE", "--speculative-eagle-topk 1",
-                    f"--speculative-num-draft-tokens {drafts + 1}")  # fmt: skip
-        yield from [] if shape.has("num_mtp_layers") else [f"--speculative-draft-model-path {DRAFTER}"]
+def _derived(stack: str, stated: Mapping[str, str], shape: Shape) -> dict[str, str]:
+    """Values of a start that follow from several columns; without a value that is not known."""
 
+    def of(name: str, default: float = 1.0) -> float:
+        return number(stated, name, default)
 
-def _trtllm(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
-    """Options of drafting and of prompts that are longer than a pass."""
-    if _number(stated, "prompt_length", 0.0) > _number(stated, "prefill_tokens", PREFILL_TOKENS):
-        yield "enable_chunked_prefill: true"
-    drafts = _drafts(stated)
-    if drafts and shape.has("num_mtp_layers"):
-        yield "speculative_config.decoding_type: MTP"
-    elif drafts:
-        yield from ("speculative_config.decoding_type: Draft_Target", f"speculative_config.max_draft_len: {drafts}",
-                    f"speculative_config.speculative_model_dir: {DRAFTER}")  # fmt: skip
+    layers, longest = shape.number("num_layers"), shape.number("max_sequence_length")
+    length, stages, micro = of("sequence_length", DEFAULT_LENGTH), of("pipeline_parallel"), of("micro_batch_size")
+    ranks, drafts, engines = (
+        of("tensor_parallel") * stages,
+        of("draft_tokens", 0.0) // 1.0,
+        of("data_parallel_attention"),
+    )
+    replicas = of("num_accelerators") / (ranks * of("context_parallel"))
+    group = of("zero_group_size", replicas) if stated.get("zero_stage") != "0" else 1.0
+    modules = [_MODULES.get(one, one) for one in stated.get("recompute_modules", "").split()]
+    own_name, _, own_flavor = _named(stack, stated.get("model", "")).partition(" ")
+    servers, per_node = _servers(stated, shape) if "num_accelerators" in stated else (math.nan, math.nan)
+    numbers = {
+        "longest": max(length, longest) if longest == longest else length,
+        "shared_width": shape.number("moe_ffn_hidden_size") * shape.number("num_shared_experts"),
+        "sparse_layers": layers - shape.number("first_dense_layers"),
+        "servers": servers,
+        "per_node": per_node,
+        # training of ranks: batches, layers and replicas without shards
+        "local_batch": of("global_batch_size") / replicas if stages > 1.0 else micro,
+        "layers_per_stage": math.ceil((layers + PLACEHOLDERS) / _chunks(stated)),
+        "replicas": replicas,
+        "shard_group": group,
+        "replica_groups": replicas / group,
+        # serving: ranks of an engine on its servers, and tokens
+        "ranks": ranks,
+        "per_server": shape.per_server,
+        "nodes": -(-ranks // shape.per_server),
+        "local_engines": max(shape.per_server * engines // ranks, 1.0),
+        "tokens": of("prompt_length", 0.0) + of("output_length", 0.0),
+        "drafts": drafts,
+        "verified_tokens": drafts + 1.0,
+        "num_modules": float(len(modules)),
+    }
+    return {name: _text(value) for name, value in numbers.items() if value == value} | {
+        "layout": layout(int(layers), int(_chunks(stated))) if uneven(stated, shape) else "",
+        "modules": " ".join(modules),
+        "own_name": own_name or "$MODEL_NAME",
+        "own_flavor": own_flavor or "$MODEL_FLAVOR",
+    }
 
 
 def _named(stack: str, model: str) -> str:
     """A stack's own name of a model, "" if it has none."""
     known = (row for row in stack_rows("models") if row["stack"] == stack and row["written"] != "no")
     return next((row["name"] for row in known if row["model"] == model), "")
-
-
-def _torchtitan_batches(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
-    """Batches of a rank, stages of a rank, and replicas without shards."""
-    micro, stages = _number(stated, "micro_batch_size"), _number(stated, "pipeline_parallel")
-    ranks = stages * _number(stated, "tensor_parallel") * _number(stated, "context_parallel")
-    copies = _number(stated, "num_accelerators") / ranks
-    local = _number(stated, "global_batch_size") / copies if stages > 1.0 else micro
-    yield f"--training.local_batch_size {_text(local)}"
-    if stages > 1.0:
-        yield f"--parallelism.pipeline_parallel_microbatch_size {_text(micro)}"
-    if _number(stated, "virtual_pipeline") > 1.0:
-        pieces = math.ceil((shape.number("num_layers") + PLACEHOLDERS) / _chunks(stated))
-        yield f"--parallelism.pipeline_parallel_layers_per_stage {pieces}"
-        if "pipeline_schedule" not in stated:
-            yield "--parallelism.pipeline_parallel_schedule Interleaved1F1B"
-    group = _number(stated, "zero_group_size", copies) if stated.get("zero_stage") != "0" else 1.0
-    if group < copies:
-        yield from (f"--parallelism.data_parallel_replicate_degree {_text(copies / group)}",
-                    f"--parallelism.data_parallel_shard_degree {_text(group)}")  # fmt: skip
-
-
-def _megatron_shape(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
-    """The model in Megatron-LM's arguments."""
-    model, number = shape.model, shape.number
-    for name in ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads"):
-        yield f"--{name.replace('_', '-')} {_text(number(name))}"
-    latent = model.get("attention_type") == "MLA"
-    groups = number("num_query_groups")
-    if not latent and groups == groups and groups < number("num_attention_heads"):
-        yield from ("--group-query-attention", f"--num-query-groups {_text(groups)}")
-    if not latent and shape.has("head_size"):
-        yield f"--kv-channels {_text(number('head_size'))}"
-    if latent:
-        yield "--multi-latent-attention"
-        for name, flag in (("q_lora_rank", "q-lora-rank"), ("kv_lora_rank", "kv-lora-rank"),
-                           ("qk_nope_head_size", "qk-head-dim"), ("qk_rope_head_size", "qk-pos-emb-head-dim"),
-                           ("v_head_size", "v-head-dim")):  # fmt: skip
-            yield from [f"--{flag} {_text(number(name))}"] if shape.has(name) else []
-    longest = number("max_sequence_length")
-    length = _number(stated, "sequence_length", DEFAULT_LENGTH)
-    yield f"--max-position-embeddings {_text(max(length, longest) if longest == longest else length)}"
-    yield f"--position-embedding-type {_POSITIONS[str(model.get('position_embedding') or 'rope')]}"
-    yield f"--normalization {_GATED[str(model.get('normalization') or 'rmsnorm')]}"
-    yield from ["--swiglu"] if shape.has("gated_mlp") else []
-    yield from ["--qk-layernorm"] if shape.has("query_key_norm") or latent else []
-    bias = str(model.get("linear_bias") or "none")
-    yield from {"none": ["--disable-bias-linear"], "qkv": ["--disable-bias-linear", "--add-qkv-bias"]}.get(bias, [])
-    yield from [] if shape.has("tied_embeddings") else ["--untie-embeddings-and-output-weights"]
-    yield from [] if shape.has("dropout") else ["--attention-dropout 0", "--hidden-dropout 0"]
-    if shape.has("num_experts"):
-        yield f"--num-experts {_text(number('num_experts'))}"
-        yield f"--moe-router-topk {_text(number('top_k'))}"
-        yield f"--moe-ffn-hidden-size {_text(number('moe_ffn_hidden_size'))}" if shape.has("moe_ffn_hidden_size") else (
-            f"--moe-ffn-hidden-size {_text(number('ffn_hidden_size'))}")  # fmt: skip
-        if shape.has("num_shared_experts"):
-            width = number("moe_ffn_hidden_size") * number("num_shared_experts")
-            yield f"--moe-shared-expert-intermediate-size {_text(width)}"
-        dense, step = number("first_dense_layers"), number("moe_layer_step")
-        if dense > 0.0:
-            yield f"--moe-layer-freq '([0]*{_text(dense)}+[1]*{_text(number('num_layers') - dense)})'"
-        elif step > 1.0:
-            yield f"--moe-layer-freq {_text(step)}"
-        if "expert_tensor_parallel" not in stated and _number(stated, "tensor_parallel") > 1.0:
-            yield "--expert-tensor-parallel-size 1"  # else as many as tensor parallel
-        if stated.get("precision", "bf16") not in ("fp16", "fp32", "tf32"):
-            yield "--moe-grouped-gemm"
-        yield from ["--moe-router-pre-softmax"] if number("top_k") == 1.0 else []
-    yield from ("--tokenizer-type NullTokenizer", f"--vocab-size {_text(number('vocab_size'))}", "--mock-data",
-                "--train-iters 50", "--lr 1e-4")  # fmt: skip
-
-
-def _megatron_company(stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
-    """Flags that go with others: a layout for layers that do not divide, and the needs of recomputation and
-    sharding.
-    """
-    layers = int(shape.number("num_layers"))
-    if uneven(stated, shape):
-        yield f"--pipeline-model-parallel-layout '{layout(layers, int(_chunks(stated)))}'"
-    yield from (f"--{name.replace('_', '-')} {value}" for name, value in _recomputed(stated))
-    if _number(stated, "zero_stage") > 1.0:
-        yield from ("--use-megatron-fsdp", "--use-distributed-optimizer", "--ckpt-format fsdp_dtensor")
-    if stated.get("data_overlap") != "no":
-        yield from (
-            *([] if "data_overlap" in stated else ["--overlap-grad-reduce"]),
-            *(["--overlap-param-gather"] if _number(stated, "zero_stage") >= 1.0 else []),
-        )
-    offloaded = _number(stated, "offload_optimizer", 0.0)
-    if 0.0 < offloaded < 1.0:
-        yield "--optimizer-cpu-offload"
-    narrow = stated.get("moment_precision", "fp32")
-    if offloaded > 0.0 or narrow != "fp32":
-        yield "--use-precision-aware-optimizer"
-    if narrow != "fp32":
-        yield f"--exp-avg-sq-dtype {narrow}"
-    if stated.get("precision") == "fp4":
-        yield "--bf16"
-    if stated.get("token_dispatch") == "once" or (
-        "token_dispatch" not in stated and _number(stated, "expert_parallel") > 1.0
-    ):
-        yield from [] if "token_dispatch" in stated else ["--moe-token-dispatcher-type flex"]
-        yield from ("--moe-enable-deepep", "--moe-router-dtype fp32")
-    if stated.get("graphs", "none") != "none":
-        yield "--te-rng-tracker"
-    if stated.get("graphs") == "step":
-        yield from ("--cuda-graph-impl local", "--no-check-for-nan-in-loss-and-grad")
-    if "num_mtp_layers" in shape.model and stated.get("train_mtp") == "yes":
-        yield f"--mtp-num-layers {_text(shape.number('num_mtp_layers'))}"
-
-
-def _recomputed(stated: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Arguments of recomputation beside its granularity."""
-    if stated.get("recompute") == "full":
-        block, group = stated.get("recompute_layers"), stated.get("recompute_group", "1")
-        yield "recompute_method", "block" if block else "uniform"
-        yield "recompute_num_layers", block or group
-    modules = stated.get("recompute_modules", "").split()
-    if stated.get("recompute") == "selective" and modules:
-        yield "recompute_modules", " ".join(_MODULES.get(one, one) for one in modules)
 
 
 def _chunks(stated: Mapping[str, str]) -> float:
@@ -382,41 +229,36 @@ def _servers(stated: Mapping[str, str], shape: Shape) -> tuple[int, int]:
 
 
 def script(stack: str, lines: Sequence[tuple[str, str]], stated: Mapping[str, str], shape: Shape) -> list[str]:
-    """Commands that start a plan, an argument per line.
-
-    ``lines``: arguments with the version that each is of. ``stated``: columns of the plan.
-    """
-    args = [line for version, line in lines if not version.startswith(BENCHES) and ": " not in line.split("'")[0]]
-    if stack in _TRAINERS:
+    """Commands that start a plan, an argument per line."""
+    own = STACKS[stack]
+    bench = [line for version, line in lines if own.client and version.startswith(own.client_version)]
+    args = [line for line in (one for _, one in lines) if line not in bench and ": " not in line.split("'")[0]]
+    if not own.client:
         results = []
         if stack == "megatron" and "--use-megatron-fsdp" not in args:
             results.append("export CUDA_DEVICE_MAX_CONNECTIONS=1")
         servers, each = _servers(stated, shape)
+        named = _named(stack, stated.get("model", ""))
+        if own.unnamed and not named:
+            results.append(f"# {own.unnamed.format(model=stated.get('model', 'this model'))}")
         machine = f"--nnodes {servers} --nproc_per_node {each}"
-        if stack == "nemo":
-            machine = f" --factory {_named(stack, stated.get('model', '')) or '$RECIPE'}"
-        if stack in _OWN_NAMES and not _named(stack, stated.get("model", "")):
-            results.append(f"# {_OWN_NAMES[stack].format(model=stated.get('model', 'this model'))}")
-        return [*results, *_command(_TRAINERS[stack].format(machine=machine), args)]
-    server, client = _SERVERS[stack]
+        return [*results, *_command(own.server.format(machine=machine, factory=named or "$RECIPE"), args)]
     options = [line for _, line in lines if line not in args and ": " in line.split("'")[0]]
     if options:
         args.append(f"--extra_llm_api_options {OPTIONS}")
-    first = [line for line in args if line.startswith(("vllm serve", "trtllm-serve"))]
+    first = [line for line in args if own.command and line.startswith(own.command)]
     rest = [line for line in args if line not in first]
     if stack == "trtllm" and (tasks := _tasks(stated, shape)):
         first, rest = [tasks], [*first, *rest]
-    bench = [line for version, line in lines if version.startswith(BENCHES)]
     told = [f"cat > {OPTIONS} << EOF", *_nested(options), "EOF"] if options else []
     told += _remarks(stack, stated)
-    name = repositories().get(stated.get("model", ""), stated.get("model", ""))
-    return [*told, *_command(first[0] if first else server, rest), *_command(client, [f"--model {name}", *bench])]
+    client = _command(own.client, [f"--model {_checkpoint(stated)}", *bench])
+    return [*told, *_command(first[0] if first else own.server, rest), *client]
 
 
 def _remarks(stack: str, stated: Mapping[str, str]) -> Iterator[str]:
     """Placeholders in the start of a server that the user has to fill in."""
-    model, precision = stated.get("model", ""), stated.get("precision", "bf16")
-    name = repositories().get(model, model)
+    model, precision, name = stated.get("model", ""), stated.get("precision", "bf16"), _checkpoint(stated)
     if model not in repositories():
         yield f"# {name} is in no repository that is known here: give the path of its checkpoint"
     stored = checkpoint_format(model).get("precision", "bf16")
@@ -456,6 +298,4 @@ def _nested(options: Sequence[str]) -> list[str]:
 
 def _command(first: str, args: Sequence[str]) -> list[str]:
     """A command with its arguments on lines of their own."""
-    return (
-        [f"{line} \\" for line in [first, *(f"  {arg}" for arg in args[:-1])]] + [f"  {args[-1]}"] if args else [first]
-    )
+    return [first, *args] if not args else " \\\n  ".join([first, *args]).split("\n")

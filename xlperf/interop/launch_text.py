@@ -1,4 +1,9 @@
-"""Launch scripts, arguments, YAML and TOML as text, read and written without running anything."""
+"""Launch scripts, arguments, YAML, TOML and logs as text, read without running anything.
+
+``log_settings.csv`` has a pattern for each line of a stack's start or of a benchmark's report. A setting becomes a
+column of the plan. A fact, whose name starts with ``=``, holds for the logged run alone: it rules causes out and
+contradicts plans.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,114 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import islice
+from math import prod
 from typing import NamedTuple
 
-from xlperf.interop.launch_shell import Call, Shell
-from xlperf.interop.log_text import LogLines, log_lines
+from xlperf.base.resources import stack_rows
+from xlperf.interop.launch_shell import MOST_VALUE, Call, Shell, unquoted
+
+_CLIENT_ONLY = "serving"
+"""Stack of the report of a benchmark that does not name its engine."""
+_TITAN = {
+    "pp": "--parallelism.pipeline_parallel_degree", "cp": "--parallelism.context_parallel_degree",
+    "tp": "--parallelism.tensor_parallel_degree", "ep": "--parallelism.expert_parallel_degree",
+    "dp_replicate": "--parallelism.data_parallel_replicate_degree",
+    "dp_shard": "--parallelism.data_parallel_shard_degree",
+}  # fmt: skip
+_RANKS = ("pp", "dp_replicate", "dp_shard", "dp", "cp", "tp")
+_MESH = re.compile(r"Building \d-D device mesh with \[([^\]\n]{1,200})\], \[([\d, ]{1,100})\]")
+_DEGREES = re.compile(r"device mesh with parallelism: ((?:\w{1,20}=\d{1,6}(?:, )?){1,12})")
+_CLIENT = re.compile(r"\bNamespace\(([^\n]{1,20000})")
+_CLIENT_PAIR = re.compile(r"\b([a-z][a-z_]{1,40})=('[^'\n]{0,300}'|[\w.]{1,40})")
+_COUNTED = {
+    name: re.compile(rf"{words}:\s{{1,60}}(\d{{1,12}})")
+    for name, words in (("requests", "Successful requests"), ("isl", "Total input tokens"),
+                        ("osl", "Total generated tokens"))
+}  # fmt: skip
+
+
+class LogLines(NamedTuple):
+    """Settings of a log by the names of its stack's flags, and facts by column.
+
+    ``stack``: "" if a benchmark does not name its engine, or the text is no log.
+    """
+
+    stack: str
+    settings: Mapping[str, str]
+    facts: Mapping[str, str]
+
+
+@cache
+def _patterns() -> tuple[tuple[frozenset[str], re.Pattern[str], str, str], ...]:
+    result = stack_rows("log_settings")
+    return tuple(
+        (frozenset(row["stack"].split()), re.compile(row["pattern"]), row["setting"], row["value"]) for row in result
+    )
+
+
+def log_lines(text: str) -> LogLines:
+    """Settings and facts of the lines of a log; none for a text that is no log of a known stack.
+
+    >>> log_lines("[titan] INFO - Model llama3 8B size: 8,030,261,248 total parameters").settings["--model.flavor"]
+    '8B'
+    """
+    evidence = [row for row in stack_rows("log_evidence") if row["words"] in text]
+    stack = next((row["stack"] for row in evidence if row["stack"] != _CLIENT_ONLY), "")
+    settings: dict[str, str] = {}
+    facts: dict[str, str] = {}
+    if evidence:
+        reported = any(row["client_report"] and row["stack"] in (stack or _CLIENT_ONLY) for row in evidence)
+        kinds = {stack, *((_CLIENT_ONLY,) if reported else ())}
+        for own, pattern, name, value in _patterns():
+            match = pattern.search(text) if kinds & own else None
+            if match is None:
+                continue
+            stated = _stated(match, value)
+            target, key = (facts, name[1:]) if name.startswith("=") else (settings, name)
+            if stated not in ("", "None"):
+                target.setdefault(key, stated)
+        settings |= dict(_mesh(text)) if stack == "torchtitan" else {}
+        settings |= dict(_client(text)) if reported else {}
+    return LogLines(stack, settings, facts)
+
+
+def _stated(match: re.Match[str], value: str) -> str:
+    if value == "#":
+        return str(len(re.findall(r"\d+", match[1])))
+    if value == "%":
+        return f"{float(match[1]) / 100.0:.6g}"
+    return value or match[1]
+
+
+def _mesh(text: str) -> Iterator[tuple[str, str]]:
+    """Degrees of torchtitan's device mesh, and the ranks of all of them."""
+    mesh, stated = _MESH.search(text), _DEGREES.search(text)
+    if mesh:
+        names, sizes = re.findall(r"\w+", mesh[1]), re.findall(r"\d+", mesh[2])
+        degrees = dict(zip(names, map(int, sizes), strict=False))
+    elif stated:
+        degrees = {name: int(size) for name, size in re.findall(r"(\w+)=(\d+)", stated[1])}
+    else:
+        return
+    yield "--nproc_per_node", str(prod(degrees.get(name, 1) for name in _RANKS))
+    yield from ((flag, str(degrees[name])) for name, flag in _TITAN.items() if degrees.get(name, 1) > 1)
+
+
+def _client(text: str) -> Iterator[tuple[str, str]]:
+    """Mean lengths and load of a benchmark's client."""
+    counted = {name: pattern.search(text) for name, pattern in _COUNTED.items()}
+    requests = counted.pop("requests")
+    if requests and float(requests[1]) > 0.0:
+        yield from ((name, f"{float(one[1]) / float(requests[1]):.6g}") for name, one in counted.items() if one)
+    client = _CLIENT.search(text)
+    pairs = {name: value.strip("'") for name, value in _CLIENT_PAIR.findall(client[1])} if client else {}
+    if pairs.get("max_concurrency", "None") != "None":
+        yield "max_concurrency", pairs["max_concurrency"]
+    if pairs.get("request_rate", "inf") != "inf":
+        yield "--request-rate", pairs["request_rate"]
+
 
 LONGEST_NAME = 200
 """Characters of a setting that are looked at for its name. [-]"""
@@ -36,7 +144,6 @@ _END = re.compile(r"[|&;<>()]|\d?>&?\d?|.*[^-\w]>.*")
 _DUMPED = re.compile(
     r"^[^\w\n]{0,40}(?:\w{1,40}\]?: ?)?[ \t]{1,40}([a-z][a-z0-9_]{1,60}) \.{2,60} (\S.{0,500})$", re.MULTILINE
 )
-_ENGINES = ("LLM engine (", "ServerArgs(", "non-default args: {")
 MOST_ENGINE = 20_000
 """Characters of the arguments that an engine prints. [-]"""
 _PAIR = re.compile(r"(?<![a-z0-9_])([a-z][a-z0-9_]{1,60})'?\s*[=:]\s*('[^']*'|\"[^\"]*\"|[\w.+-]+)")
@@ -81,16 +188,14 @@ def settings_of(
 ) -> list[list[Setting]]:
     """Arguments of a text, one list for each command; YAML, TOML, JSON and logs have one.
 
-    ``text``: a script, arguments, YAML, TOML, or a log that lists its arguments. ``given``: environment variables.
-    ``commands``: commands whose first argument has no name, as ``vllm serve``. ``nested``: depth of this text in
-    others. Raises :class:`xlperf.interop.launch_shell.Endless` if a script grows beyond bounds.
+    Raises :class:`xlperf.interop.launch_shell.Endless` if a script grows beyond bounds.
     """
     logged = logged_settings(text)
     if logged:
         return [logged]
     if _TABLE.search(text) and max(line.count(".") for line in text.splitlines()) < MOST_POINTS:
         try:
-            return [list(islice(_flat(tomllib.loads(text), "", 0), MOST_SETTINGS))]
+            return [list(islice(flat(tomllib.loads(text)), MOST_SETTINGS))]
         except (ValueError, RecursionError):
             pass
     if _is_yaml(text):
@@ -108,8 +213,6 @@ def settings_of(
 
 def handed_to(words: Sequence[str]) -> str:
     """The script that a command starts, "" if it starts a program.
-
-    ``words``: of the command.
 
     >>> handed_to(["sbatch", "--nodes=4", "./run.sh", "8"]), handed_to(["torchrun", "pretrain_gpt.py"])
     ('./run.sh', '')
@@ -146,15 +249,12 @@ def _of_call(call: Call, commands: Sequence[str]) -> Iterator[Setting]:
 
 
 def logged_settings(text: str) -> list[Setting]:
-    """Settings that a log states at its start, or that the JSON of a benchmark states; none if it is neither.
-
-    ``text``: megatron-LM's list of arguments; the engine arguments that vLLM and SGLang print; lines that
-    :func:`xlperf.interop.log_text.log_lines` reads; JSON.
-    """
+    """Settings that a log states at its start, or that the JSON of a benchmark states; none if it is neither."""
     logged = log_lines(text)
     results = [(name, value.strip()) for name, value in _DUMPED.findall(text)]
     if len(results) < FEWEST_DUMPED:
-        starts = [text.find(one) + len(one) for one in _ENGINES if one in text]
+        before = [row["words"] for row in stack_rows("log_evidence") if row["arguments"]]
+        starts = [text.find(words) + len(words) for words in before if words in text]
         lines = [text[start : start + MOST_ENGINE].partition("\n")[0] for start in starts]
         results = [pair for line in lines for pair in _PAIR.findall(line)]
     if results:
@@ -168,7 +268,7 @@ def logged_settings(text: str) -> list[Setting]:
         return lined_settings(logged)
     if text.lstrip().startswith("{"):
         try:
-            listed = islice(_flat(json.loads(text), "", 0), MOST_SETTINGS)
+            listed = islice(flat(json.loads(text)), MOST_SETTINGS)
             return [one for one in listed if not one.name.endswith("s:") or one.argument]
         except (ValueError, RecursionError):
             return []
@@ -225,20 +325,22 @@ def _with_json(name: str, arguments: tuple[str, ...]) -> Iterator[Setting]:
     yield Setting(name, arguments)
     if arguments and arguments[0].startswith("{"):
         try:
-            yield from _flat(json.loads(arguments[0]), name, 0)
+            yield from flat(json.loads(arguments[0]), name)
         except (ValueError, RecursionError):
             return
 
 
-def _flat(value: object, name: str, depth: int) -> Iterator[Setting]:
+def flat(value: object, name: str = "", depth: int = 0, whole: bool = False) -> Iterator[Setting]:
+    """Settings of nested mappings by their path; ``whole``: with the texts of mappings inside lists."""
     if isinstance(value, dict) and depth < DEEPEST:
         for key, inner in value.items():
             path = f"{name}.{str(key)[:LONGEST_NAME]}" if name else str(key)[:LONGEST_NAME]
-            yield from _flat(inner, path, depth + 1)
+            yield from flat(inner, path, depth + 1, whole)
     elif isinstance(value, list):
-        yield Setting(f"{name}:", tuple(str(one) for one in value if not isinstance(one, dict | list)))
+        listed = (str(one)[:MOST_VALUE] for one in value if whole or not isinstance(one, dict | list))
+        yield Setting(f"{name}:", tuple(listed))
     elif value is not None:
-        yield Setting(f"{name}:", (str(value),))
+        yield Setting(f"{name}:", (str(value)[:MOST_VALUE],))
 
 
 def _is_yaml(text: str) -> bool:
@@ -313,7 +415,7 @@ def _yaml_settings(text: str, given: Mapping[str, str], commands: Sequence[str],
         elif value:
             name = ".".join(own for _, own in path)
             listed = re.fullmatch(r"\[(.*)\]", value)
-            words = [one.strip().strip("\"'") for one in listed.group(1).split(",")] if listed else [_plain(value)]
+            words = [one.strip().strip("\"'") for one in listed.group(1).split(",")] if listed else [unquoted(value)]
             yield Setting(f"{name}:", tuple(filled(word) for word in words[:MOST_SETTINGS]))
     if items:
         yield from _of_words(items, commands)
@@ -323,7 +425,3 @@ def _yaml_settings(text: str, given: Mapping[str, str], commands: Sequence[str],
 
 def _uncommented(text: str) -> str:
     return re.sub(r"(^|\s)#.*$", "", text).strip()
-
-
-def _plain(value: str) -> str:
-    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'" else value

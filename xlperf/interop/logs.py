@@ -18,11 +18,11 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows, stack_rows
 from xlperf.base.units import UNITS
 from xlperf.catalog.schema import table_schema
+from xlperf.interop.config_rules import Stated
 from xlperf.interop.launch import MOST_TEXT, told_by
-from xlperf.interop.launch_rules import Stated, plan_of, stack_defaults
+from xlperf.interop.launch_rules import plan_of, stack_defaults
 from xlperf.interop.launch_stacks import by_name, candidates_of, flags
-from xlperf.interop.launch_text import logged_settings
-from xlperf.interop.log_text import log_lines
+from xlperf.interop.launch_text import log_lines, logged_settings
 
 CHUNK = 1 << 20
 """Bytes that are read at a time. [B]"""
@@ -94,8 +94,7 @@ def read_log(path: str | Path) -> Log:
 
     Lines of several ranks for one step count once. A log that starts in the middle of a run has no warm-up.
 
-    ``path``: text or JSON of any length; memory does not grow with it. Raises InputError if the log has no known
-    result.
+    Raises InputError if the log has no known result.
     """
     patterns = [(row, _compiled(row["pattern"])) for row in stack_rows("log_patterns")]
     values, steps = [array("d") for _ in patterns], [array("d") for _ in patterns]
@@ -162,10 +161,7 @@ def _warm_up(steps: np.ndarray, count: int) -> int:
 
 
 def blocks(path: Path) -> Iterator[bytes]:
-    """Parts of a file that end at the end of a line, or at a comma if there are no lines.
-
-    ``path``: any file; memory does not grow with it.
-    """
+    """Parts of a file that end at the end of a line, or at a comma if there are no lines."""
     rest = b""
     with path.open("rb") as stream:
         while chunk := stream.read(CHUNK):
@@ -232,9 +228,7 @@ def class_of(kernel: str) -> str:
 def read_profile(path: str | Path, steps: int | None = None) -> Profile:
     """Kernel times by class of a Chrome or Kineto trace, or of a summary by class (CSV or JSON: class and ms a step).
 
-    ``path``: trace of one accelerator, of any length; memory grows with its kernels only. ``steps``: steps of the
-    trace; default: its ``ProfilerStep`` annotations; a summary is of one. Raises InputError without kernels, or without
-    a number of steps.
+    Raises InputError without kernels, or without a number of steps.
     """
     source = Path(path)
     classes = {name: code for code, (name, _) in enumerate(_patterns())}
@@ -300,8 +294,6 @@ def _summary(source: Path, steps: int) -> Profile:
     return Profile(result, exposed, steps)
 
 
-_WHOLE = ("non-default args: {", "ServerArgs(")
-"""Words before lists of arguments that state all that differ from a default."""
 _SWITCHED = frozenset({"graphs", "draft_tokens", "two_batch_overlap"})
 """Columns of serving that a flag turns on or off, whose absence from a whole list of arguments means the default."""
 _ASSUMED = ("software", "num_accelerators", "mode")
@@ -324,19 +316,13 @@ class Logged(NamedTuple):
 
 
 def read_logged(path: str | Path) -> Logged:
-    """The plan that the beginning of a log states.
-
-    ``path``: of the log; text of any encoding and length.
-    """
+    """The plan that the beginning of a log states."""
     with Path(path).open(encoding="utf-8", errors="replace") as stream:
         return logged_plan(stream.read(MOST_TEXT))
 
 
 def logged_plan(text: str) -> Logged:
-    """The plan that a log states; nothing for a text that no stack is known by.
-
-    ``text``: the beginning of the log.
-    """
+    """The plan that a log states; nothing for a text that no stack is known by."""
     lines, settings = log_lines(text), logged_settings(text)
     stack = lines.stack
     if not stack:
@@ -345,7 +331,7 @@ def logged_plan(text: str) -> Logged:
     stated = {flag.column for one in settings for flag in candidates_of(known, one.name)}
     told = told_by([[settings]], stack).values
     columns = plan_of(stack, told)
-    whole = any(words in text for words in _WHOLE)
+    whole = any(row["words"] in text for row in stack_rows("log_evidence") if row["arguments"] == "all")
     if not whole:
         assumed = {column for column, *_ in stack_defaults(stack)} - stated
         columns = {name: value for name, value in columns.items() if name not in assumed}

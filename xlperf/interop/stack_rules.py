@@ -1,4 +1,4 @@
-"""Rules and defaults of training and serving stacks as data: ``rules.csv`` and ``choices.csv``."""
+"""Training and serving stacks as data: ``stack.csv``, ``rules.csv`` and ``choices.csv`` of each."""
 
 from __future__ import annotations
 
@@ -9,18 +9,41 @@ from typing import NamedTuple
 
 from xlperf.base.resources import stack_rows
 
-TITLES = {"megatron": "Megatron-Core", "nemo": "NeMo", "torchtitan": "torchtitan", "deepspeed": "DeepSpeed",
-          "vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}  # fmt: skip
-"""Stacks whose rules are known, and their names in sentences."""
-_SOFTWARE = {"tensorrt-llm": "trtllm", "nemo-bridge": "nemo"}
+
+class Stack(NamedTuple):
+    """A stack that plans are meant for, a row of ``stack.csv``; blank where it does not apply.
+
+    ``title``: name in sentences; of an engine that *Serve* names also ``label``, for a column. ``software``: of its
+    plans; ``also``: other software that it starts. ``versions``: beginnings of the versions whose flags are written
+    together, separated by strokes. ``command``: command whose first argument is the model. ``server``, ``client``:
+    beginnings of a start and of its benchmark, whose flags have ``client_version``. ``unnamed``: remark on a model that
+    the stack has no name of. ``request_limit``: requests that its limit counts, of ``all`` replicas of the attention
+    layers or of a ``copy``. ``cache``: format of the KV cache without a flag, whatever the weights.
+    """
+
+    stack: str
+    title: str
+    label: str
+    software: str
+    also: str
+    versions: str
+    command: str
+    server: str
+    client: str
+    client_version: str
+    unnamed: str
+    request_limit: str
+    cache: str
+
+
+STACKS = {row["stack"]: Stack(**row) for row in stack_rows("stack")}
+_OF_SOFTWARE = {name: one.stack for one in STACKS.values() for name in (one.software, *one.also.split())}
 _RELEASE = re.compile(r"-\d[\d.]*$")
 NUMBERS = ("multiple_of", "multiple_or_divisor", "at_most", "at_least", "in_equal_pieces")
 
 
-class Quantity(NamedTuple):
-    """Columns and numbers with signs between them: the first has the sign ``+``."""
-
-    terms: tuple[tuple[str, str], ...]
+Quantity = tuple[tuple[str, str], ...]
+"""Columns and numbers with the signs before them: the first has the sign ``+``."""
 
 
 class Condition(NamedTuple):
@@ -50,13 +73,11 @@ class StackRule(NamedTuple):
 def quantity(text: str) -> Quantity:
     """A quantity from its words.
 
-    ``text``: columns and numbers with signs between them.
-
-    >>> quantity("sequence_length / context_parallel").terms
+    >>> quantity("sequence_length / context_parallel")
     (('+', 'sequence_length'), ('/', 'context_parallel'))
     """
     words = ["+", *text.split()]
-    return Quantity(tuple(zip(words[::2], words[1::2], strict=True)))
+    return tuple(zip(words[::2], words[1::2], strict=True))
 
 
 def _condition(text: str) -> Condition:
@@ -82,15 +103,25 @@ def stack_of_software(software: str) -> str:
     >>> stack_of_software("vllm-0.8"), stack_of_software("nemo-bridge"), stack_of_software("in-house")
     ('vllm', 'nemo', '')
     """
-    name = _RELEASE.sub("", software.casefold())
-    stack = _SOFTWARE.get(name, name)
-    return stack if stack in TITLES else ""
+    return stack_named(_RELEASE.sub("", software.casefold()))
+
+
+def stack_named(software: str) -> str:
+    """Stack that has or starts a software of exactly this name; "" if there is none."""
+    return software if software in STACKS else _OF_SOFTWARE.get(software, "")
+
+
+def searched_engines() -> list[str]:
+    """Serving engines that *Serve* compares, in the order of its drop-down.
+
+    >>> searched_engines()
+    ['sglang', 'vllm', 'tensorrt-llm']
+    """
+    return list(dict.fromkeys(row["engine"] for row in stack_rows("engine") if row["searched"] == "yes"))
 
 
 def broken_line(stack: str, lines: Sequence[str]) -> str:
     """The first rule about flags that arguments of a stack break, "" if they break none.
-
-    ``lines``: arguments, one per line: ``--recompute-granularity full``.
 
     >>> broken_line("torchtitan", ["--training.seq_len 4096", "--parallelism.enable_async_tensor_parallel"])
     'asynchronous tensor parallelism needs --compile.enable'

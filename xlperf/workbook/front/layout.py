@@ -16,6 +16,7 @@ from openpyxl.worksheet.properties import PageSetupProperties
 from xlperf.base import resources
 from xlperf.catalog.cells import number_of
 from xlperf.catalog.schema import results_of, table_schema
+from xlperf.interop.stack_rules import searched_engines
 from xlperf.workbook import charts
 from xlperf.workbook.charts import Cells, Points, Shares, line
 from xlperf.workbook.checks import VERDICT
@@ -163,10 +164,13 @@ def form_rows(kind: str) -> list[Entry | str]:
     >>> form_rows("serve")[:2]
     ['MODEL', Entry(column='model', value='DeepSeek-V3', beside='', choices='')]
     """
-    own = [row for row in resources.rows("workbook/forms.csv") if row["form"] == kind]
+    engines = ",".join(searched_engines())
     return [
-        Entry(row["column"], row["value"], row["beside"], row["choices"]) if row["column"] else row["value"]
-        for row in own
+        Entry(row["column"], row["value"], row["beside"], row["choices"].replace("{engines}", engines))
+        if row["column"]
+        else row["value"]
+        for row in resources.rows("workbook/forms.csv")
+        if row["form"] == kind
     ]
 
 

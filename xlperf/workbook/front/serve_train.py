@@ -9,6 +9,7 @@ from openpyxl.utils import get_column_letter
 
 from xlperf.catalog.schema import results_of, table_schema
 from xlperf.explore.forms import TRAINING_PARTS
+from xlperf.interop.stack_rules import STACKS, searched_engines
 from xlperf.workbook.charts import label_values
 from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.front.layout import (
@@ -109,7 +110,8 @@ def _lines(sheet: Any, lines: Sequence[str], live: Live) -> None:
         put(sheet, f"M{row}", f'=IFERROR({words},"")', "text", last=f"R{row}", live=live)
 
 
-_ENGINES = {"sglang": "SGLang", "vllm": "vLLM", "tensorrt-llm": "TRT-LLM"}
+_LABELS = {stack.software: stack.label for stack in STACKS.values()}
+_ENGINES = {engine: _LABELS[engine] for engine in searched_engines() if _LABELS.get(engine)}
 """Names of engines as people write them, short enough for a column."""
 CURVE = 8
 """Points of a curve of throughput against speed per user. [-]"""
