@@ -16,8 +16,7 @@ from xlperf.catalog.schema import table_schema, unit_of
 from xlperf.engine import evaluate
 from xlperf.measurements.published import read_published
 from xlperf.measurements.training import training_plans
-from xlperf.workbook.build import read_tables
-from xlperf.workbook.validation import read_parts
+from xlperf.workbook.build import read_parts, read_tables
 
 NOT_A_SOURCE = re.compile(
     r"\bid \d{6,}|\bby the tool\b|\bstored(?: page|,)|\braw page\b"

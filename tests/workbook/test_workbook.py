@@ -42,8 +42,8 @@ from xlperf.workbook.data_sheets import (
     sheet_columns,
     table_of,
 )
-from xlperf.workbook.front.compare import ALL_PLANS
 from xlperf.workbook.front.layout import NUMBERS, SHEETS
+from xlperf.workbook.front.plan_card import ALL_PLANS
 from xlperf.workbook.front.plan_card import NUMBERS as CARD_NUMBERS
 from xlperf.workbook.package import data_rows, with_values
 

@@ -23,10 +23,11 @@ from xlperf.workbook import style
 from xlperf.workbook.data_sheets import DATA_SHEETS, fold
 from xlperf.workbook.package import data_rows, save_workbook, write_table
 from xlperf.workbook.report.breakdown import inference_time_sheet, memory_sheet, set_paper, step_time_sheet
-from xlperf.workbook.report.chiplets import basis_of, chiplet_sheet
 from xlperf.workbook.report.cost import (
     accelerator_cost_sheet,
+    basis_of,
     bridge_sheet,
+    chiplet_sheet,
     owned_groups,
     token_cost_sheet,
     used_designs,
