@@ -21,8 +21,7 @@ from xlperf.equations.training.step import STEP_PARTS
 from xlperf.studies import NAMES, study
 from xlperf.studies import outcome as outcome_module
 from xlperf.studies import study as shelved
-from xlperf.studies.inputs import read_inputs, study_workbook
-from xlperf.studies.outcome import IN_SHORT
+from xlperf.studies.outcome import IN_SHORT, read_inputs, study_workbook
 from xlperf.workbook.report.book import write_study_report
 from xlperf.workbook.report.studies import _colours_of_machines, _shades, study_package, study_sheets, write_study
 from xlperf.workbook.style import add_styles

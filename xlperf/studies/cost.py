@@ -18,7 +18,6 @@ from xlperf.engine.devices import evaluate_designs
 from xlperf.equations.hardware.derived_device import PEAKS
 from xlperf.explore.frontier import pareto_rows
 from xlperf.explore.objectives import TOLD_APART
-from xlperf.studies.inputs import with_rows
 from xlperf.studies.outcome import (
     Chart,
     Finding,
@@ -34,6 +33,7 @@ from xlperf.studies.outcome import (
     sheet_of,
     shown,
     span,
+    with_rows,
 )
 from xlperf.studies.technology import for_each
 

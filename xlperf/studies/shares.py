@@ -14,8 +14,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine.devices import evaluate_devices
 from xlperf.engine.ownership import evaluate_servers
 from xlperf.engine.server_prices import first_rows
-from xlperf.studies.inputs import with_rows
-from xlperf.studies.outcome import Chart, Finding, Inputs, StudySheet, own_column, sheet_of, span
+from xlperf.studies.outcome import Chart, Finding, Inputs, StudySheet, own_column, sheet_of, span, with_rows
 
 CORES = (0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.94, 0.97, 0.99)
 """Cores of the area that cores and cache have together. [-]"""

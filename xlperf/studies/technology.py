@@ -14,7 +14,6 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
-from xlperf.studies.inputs import with_rows
 from xlperf.studies.outcome import (
     Chart,
     Finding,
@@ -27,6 +26,7 @@ from xlperf.studies.outcome import (
     result_columns,
     sheet_of,
     shown,
+    with_rows,
 )
 from xlperf.studies.shares import Marginal, best_shares, marginal
 

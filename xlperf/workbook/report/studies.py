@@ -17,8 +17,7 @@ from openpyxl.utils.cell import coordinate_from_string
 
 from xlperf.base.arrays import added
 from xlperf.studies import NAMES, study
-from xlperf.studies.inputs import SHEET, study_workbook
-from xlperf.studies.outcome import Finding, SettingValue, Study, setting_text
+from xlperf.studies.outcome import SHEET, Finding, SettingValue, Study, setting_text, study_workbook
 from xlperf.workbook import style
 from xlperf.workbook.charts import (
     SERIES,
