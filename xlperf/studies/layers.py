@@ -14,14 +14,13 @@ from xlperf.engine import evaluate, explain
 from xlperf.engine.join import join
 from xlperf.equations.model.operators import parameter_count
 from xlperf.studies.outcome import (
-    Chart,
     Finding,
     Inputs,
     Outcome,
     StudySheet,
+    charts_of,
     comparable,
     in_short,
-    own_column,
     peak_rates,
     pivot_of,
     positions,
@@ -74,12 +73,7 @@ def _bounds(operators: Mapping[int, Table], names: Sequence[str]) -> StudySheet:
             used.append(name)
     keys = positions(key for key, _ in limits)[0]
     columns = zip(*_filled(keys, used, limits), strict=True)
-    return sheet_of(
-        "bounds",
-        "What limits each GEMM and the attention of a layer: compute or memory; beside it by the ideal roofline, whose "
-        "verdict is the arithmetic intensity against the ridge point.",
-        [("operator", keys), *zip(used, columns, strict=True)],
-    )
+    return sheet_of("bounds", [("operator", keys), *zip(used, columns, strict=True)])
 
 
 def _ideal(plan: str) -> str:
@@ -102,7 +96,6 @@ def _detail(inputs: Inputs, plans: Table, operators: Mapping[int, Table], names:
     words = zip(plan, table["phase"], table["operator"], strict=True)
     return sheet_of(
         "operators",
-        "Every GEMM of a layer with its size, its arithmetic intensity and what it reaches.",
         [
             ("key", [f"{name}: {phase} {operator}" for name, phase, operator in words]),
             ("plan", plan),
@@ -110,21 +103,11 @@ def _detail(inputs: Inputs, plans: Table, operators: Mapping[int, Table], names:
             ("operator", table["operator"]),
             *result_columns(table, ("m", "n", "k", "flop", "traffic")),
             (fields["arithmetic_intensity"], flop / traffic),
-            (
-                own_column("ridge", "FLOP/B", "Arithmetic intensity of the ridge point: peak rate over bandwidth"),
-                peak / bandwidth,
-            ),
+            ("ridge", peak / bandwidth),
             *result_columns(table, ("ideal_time", "tile_time", "efficiency_time", "power_time", "time")),
-            (
-                own_column("share_of_peak_rate", "-", "Rate of operations over the peak of the format"),
-                flop / time / peak,
-            ),
-            (
-                own_column("share_of_memory_bandwidth", "-", "Rate of bytes over the peak of the memory"),
-                traffic / time / bandwidth,
-            ),
-            (fields["bound"], table["bound"]),
-            (fields["ideal_bound"], table["ideal_bound"]),
+            ("share_of_peak_rate", flop / time / peak),
+            ("share_of_memory_bandwidth", traffic / time / bandwidth),
+            *((fields[name], table[name]) for name in ("bound", "ideal_bound")),
         ],
     )
 
@@ -137,16 +120,7 @@ def _times(operators: Mapping[int, Table], names: Sequence[str]) -> StudySheet:
             if operator != "logits":
                 times[f"{names[row]}, {phase}", str(operator).replace(" ", "_")] = float(time)
     keys, series = (positions(entry[i] for entry in times)[0] for i in (0, 1))
-    return pivot_of(
-        "times",
-        "Time of the GEMMs and the attention of one layer.",
-        ("plan", keys),
-        series,
-        _filled(keys, series, times),
-        "us",
-        "Time of one call",
-        [Chart("bars", "One layer, prefill and decode", "plan", series, y_title="us", stacked=True)],
-    )
+    return pivot_of("times", "plan", keys, series, _filled(keys, series, times))
 
 
 def _batches(inputs: Inputs, plans: Table, legal: Sequence[int], names: Sequence[str]) -> StudySheet:
@@ -163,15 +137,7 @@ def _batches(inputs: Inputs, plans: Table, legal: Sequence[int], names: Sequence
                     if bound == "compute":
                         turns.setdefault((str(operator), names[row]), size)
     keys, used = positions(seen)[0], [names[row] for row in legal]
-    return pivot_of(
-        "batch",
-        "Smallest batch of those tried at which an operator of the decode step is compute-bound; blank: at none.",
-        ("operator", keys),
-        used,
-        _filled(keys, used, turns),
-        meaning="Requests in a batch",
-        shaded=True,
-    )
+    return pivot_of("batch", "operator", keys, used, _filled(keys, used, turns))
 
 
 def _compute_bound(bounds: StudySheet, plan: str, phase: str) -> tuple[int, int]:
@@ -242,19 +208,8 @@ def recompute(inputs: Inputs) -> Outcome:
     plans = inputs.table("training")
     results = evaluate(plans, inputs.catalog)
     fields = ("step_time", "time_recompute", "hfu", "mfu", *_PARTS, "memory", "memory_capacity", "fits")
-    sheet = sheet_of(
-        "recompute",
-        "Memory by part of the pipeline stage that needs most, and time of a step, for each kind of recomputation.",
-        [
-            ("plan", plans.text("name")),
-            ("recompute", plans.text("recompute", "none")),
-            *result_columns(results, fields),
-        ],
-        [
-            Chart("bars", "Memory of the stage that needs most", "plan", _PARTS, y_title="GiB", stacked=True),
-            Chart("bars", "Time of a step", "plan", ("step_time",), y_title="s"),
-        ],
-    )
+    columns = [("plan", plans.text("name")), ("recompute", plans.text("recompute", "none"))]
+    sheet = sheet_of("recompute", [*columns, *result_columns(results, fields)], series=_PARTS)
     return Outcome(list(_recompute_findings(plans, results)), [sheet], inputs.catalog, [(plans, results)])
 
 
@@ -314,29 +269,23 @@ def flash_attention(inputs: Inputs) -> Outcome:
     activations = shown(results, "memory_activations")
     fits = results["fits"]
     speed, shrunk = step[standard] / step[flash], activations[standard] / activations[flash]
+    cases = [f"{name}, {tokens:.0f} tokens" for name, tokens in zip(machine, length, strict=True)]
     sheet = sheet_of(
         "attention",
-        "The same plan with standard attention, which writes the scores to memory, and with flash attention.",
         [
-            ("case", [f"{name}, {tokens:.0f} tokens" for name, tokens in zip(machine, length, strict=True)]),
+            ("case", cases),
             ("accelerator", machine),
-            (own_column("sequence_length", "token", "Tokens in a sequence"), length),
-            (own_column("standard_step_time", "s"), step[standard]),
-            (own_column("flash_step_time", "s"), step[flash]),
-            (own_column("speed_up", "-", "Step time with standard attention over that with flash attention"), speed),
-            (own_column("standard_activations", "GiB"), activations[standard]),
-            (own_column("flash_activations", "GiB"), activations[flash]),
-            (own_column("activations_ratio", "-", "Activations with standard over those with flash attention"), shrunk),
-            (own_column("standard_mfu", "-"), mfu[standard]),
-            (own_column("flash_mfu", "-"), mfu[flash]),
+            ("sequence_length", length),
+            ("standard_step_time", step[standard]),
+            ("flash_step_time", step[flash]),
+            ("speed_up", speed),
+            ("standard_activations", activations[standard]),
+            ("flash_activations", activations[flash]),
+            ("activations_ratio", shrunk),
+            ("standard_mfu", mfu[standard]),
+            ("flash_mfu", mfu[flash]),
             ("standard_fits", np.where(fits[standard] == 1, "yes", "no")),
             ("flash_fits", np.where(fits[flash] == 1, "yes", "no")),
-        ],
-        [
-            Chart("bars", "Speed-up of a step", "case", ("speed_up",), y_title="times"),
-            Chart(
-                "bars", "Activations", "case", ("standard_activations", "flash_activations"), y_title="GiB", log_y=True
-            ),
         ],
     )
     rescued = int(np.sum((fits[standard] == 0) & (fits[flash] == 1)))
@@ -384,29 +333,15 @@ def mixtures(inputs: Inputs) -> Outcome:
     best = np.argmax(grid, axis=1)[np.isfinite(grid.max(axis=1))]
     joined = join(training, catalog).model
     giga = UNITS["G"].factor
+    names = ("step_time", _RATE, "mfu", "time_expert_parallel", "memory_reserved", "cost_per_million_tokens")
     experts = sheet_of(
         "experts",
-        "Training with the best width of expert parallelism among those planned that fit in memory.",
         [
             ("model", training.text("model")[best]),
-            (own_column("parameters", "G", "All parameters"), (parameter_count(joined) / giga)[best]),
-            (
-                own_column("active_parameters", "G", "Active parameters per token"),
-                (parameter_count(joined, experts_per_token=True) / giga)[best],
-            ),
-            (
-                own_column("expert_parallel", "-", "Best width of expert parallelism"),
-                training.filled("expert_parallel")[best],
-            ),
-            *result_columns(
-                trained,
-                ("step_time", _RATE, "mfu", "time_expert_parallel", "memory_reserved", "cost_per_million_tokens"),
-                best,
-            ),
-        ],
-        [
-            Chart("bars", "Training rate", "model", (_RATE,), y_title="token/s"),
-            Chart("bars", "Parameters", "model", ("parameters", "active_parameters"), y_title="10^9"),
+            ("parameters", (parameter_count(joined) / giga)[best]),
+            ("active_parameters", (parameter_count(joined, experts_per_token=True) / giga)[best]),
+            ("expert_parallel", training.filled("expert_parallel")[best]),
+            *result_columns(trained, names, best),
         ],
     )
     widths, decode = _widths(training, trained), _decode(inference, served)
@@ -435,40 +370,16 @@ def _widths(training: Table, trained: Table) -> StudySheet:
     rate_names, share_names = ([f"{word}_{models[i]}" for i in varied] for word in ("rate", "share"))
     return sheet_of(
         "width",
-        "Training rate over the width of expert parallelism, and the share of the step that is exposed all-to-all.",
-        [
-            (own_column("expert_parallel", "-", "Accelerators over which the experts of a layer are split"), keys),
-            *(
-                (own_column(name, "token/s", "Tokens per second and accelerator"), rates[:, i])
-                for name, i in zip(rate_names, varied, strict=True)
-            ),
-            *(
-                (own_column(name, "-", "Exposed all-to-all over step time"), shares[:, i])
-                for name, i in zip(share_names, varied, strict=True)
-            ),
-        ],
-        [
-            Chart("lines", "Training rate", "expert_parallel", rate_names, "expert parallel", "token/s"),
-            Chart(
-                "lines", "Share of exposed all-to-all", "expert_parallel", share_names, "expert parallel", "of the step"
-            ),
-        ],
-    )
+        [("expert_parallel", keys), *zip(rate_names, rates.T[varied], strict=True),
+         *zip(share_names, shares.T[varied], strict=True)],
+        [*charts_of("width: rate", rate_names), *charts_of("width: share", share_names)],
+    )  # fmt: skip
 
 
 def _decode(inference: Table, served: Table) -> StudySheet:
     models, model = positions(inference.text("model"))
     keys, times = _pivot(inference["batch_size"], model, shown(served, "tpot"))
-    return pivot_of(
-        "decode",
-        "Time per output token over the batch: mixtures read fewer weights at batch 1, until a batch uses all experts.",
-        (own_column("batch", "-", "Requests"), keys),
-        models,
-        times,
-        "ms",
-        "Time per output token",
-        [Chart("lines", "Time per output token", "batch", models, "batch", "ms", log_x=True, log_y=True)],
-    )
+    return pivot_of("decode", "batch", keys, models, times)
 
 
 def _is_mixture(name: str) -> bool:

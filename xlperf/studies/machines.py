@@ -8,6 +8,7 @@ from itertools import product
 
 import numpy as np
 
+from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog
@@ -16,14 +17,13 @@ from xlperf.engine import evaluate
 from xlperf.engine.operations import evaluate_operations
 from xlperf.equations.training.step import STEP_PARTS
 from xlperf.studies.outcome import (
-    Chart,
     Finding,
     Inputs,
     Outcome,
     StudySheet,
+    charts_of,
     comparable,
     in_short,
-    own_column,
     peak_rates,
     pivot_of,
     positions,
@@ -33,40 +33,10 @@ from xlperf.studies.outcome import (
 )
 
 # Of a factor: its meaning, and which columns of the plan and of its accelerator it takes from the new machine.
-_FACTORS: Mapping[str, tuple[str, str, str]] = {
-    "recompute": (
-        "Recomputation of activations as in the new plan",
-        "recompute recompute_modules recompute_layers recompute_group",
-        "",
-    ),
-    "attention": ("Flash attention instead of the standard one", "attention", ""),
-    "batch": (
-        "Number of accelerators and global batch of the new plan",
-        "num_accelerators data_parallel global_batch_size",
-        "",
-    ),
-    "software": (
-        "Software stack, sharding of the optimizer, and the kernel efficiencies measured on the new generation",
-        "software zero_stage zero_group_size cross_entropy sequence_parallel",
-        "generation",
-    ),
-    "compute": (
-        "Peak rates, multiprocessors, on-chip memories of the new accelerator, and the power that sustains its clock",
-        "",
-        "peak_flop_rate_fp32 peak_flop_rate_tf32 peak_flop_rate_bf16 peak_flop_rate_fp8 peak_flop_rate_int8 "
-        "peak_flop_rate_fp4 exponential_rate num_multiprocessors clock_rate l2_capacity l2_bandwidth "
-        "shared_memory_capacity shared_memory_bandwidth thermal_design_power num_compute_dies die_area technology_node "
-        "year",
-    ),
-    "memory": ("Memory bandwidth of the new accelerator", "", "memory_bandwidth memory_type"),
-    "network": ("Network of the new accelerator", "network", "default_network"),
-    "capacity": (
-        "Memory capacity of the new accelerator, and the parallel degrees and micro-batch that it allows",
-        "tensor_parallel pipeline_parallel virtual_pipeline pipeline_schedule context_parallel micro_batch_size "
-        "sequence_parallel",
-        "memory_capacity reserved_memory",
-    ),
-    "precision": ("Number format of the new plan", "precision", ""),
+# Of a factor: which columns of the plan and of its accelerator it takes from the new machine.
+_FACTORS: Mapping[str, tuple[str, str]] = {
+    row["factor"]: (row["columns of the plan"], row["columns of the accelerator"])
+    for row in resources.rows("studies/factors.csv")
 }
 _Change = Mapping[str, object]
 _HANDICAPS: Mapping[str, _Change] = {
@@ -96,21 +66,8 @@ def speed_up(inputs: Inputs) -> Outcome:
     totals = np.array([speeds[end] / speeds[start] for start, end in pairs])
     labels = [f"{names[start]} to {names[end]}" for start, end in pairs]
     rest = [float(total / np.prod(gain)) for total, gain in zip(totals, gains, strict=True)]
-    taken_apart = sheet_of(
-        "factors",
-        "Gain in tokens per second and accelerator, factor by factor: each factor is the gain when it is taken over "
-        "after those before it. The factors multiply to the total.",
-        [
-            ("from_and_to", labels),
-            *((own_column(f, "-", _FACTORS[f][0]), gains[:, i]) for i, f in enumerate(factors)),
-            (own_column("rest", "-", "Residual factor; 1 where the factors explain the whole gain"), rest),
-            (
-                own_column("total", "-", "Tokens per second and accelerator of the new plan over those of the old"),
-                totals,
-            ),
-        ],
-        [Chart("bars", "Total gain", "from_and_to", ("total",), y_title="times as fast")],
-    )
+    gained = [(factor, gains[:, i]) for i, factor in enumerate(factors)]
+    taken_apart = sheet_of("factors", [("from_and_to", labels), *gained, ("rest", rest), ("total", totals)])
     claimed, claim, needed = _claim(inputs, plans, starts, ends, results)
     findings = [*_short(plans, pairs, factors, gains, totals, needed), *_findings(names, pairs, gains, totals, factors)]
     findings += claim
@@ -122,19 +79,8 @@ def _by_factor(labels: Sequence[str], factors: Sequence[str], gains: np.ndarray)
     """The same speed-ups with a row for each factor, one bar per pair in charts."""
     keys = [label.replace(" ", "_").replace(",", "") for label in labels]
     half = -(-len(keys) // 2)
-    return pivot_of(
-        "gain by factor",
-        "What each factor gives, pair by pair: rows are factors, in the order in which they are taken over.",
-        ("factor", factors),
-        keys,
-        gains.T,
-        meaning="Gain when the factor is taken over",
-        charts=[
-            Chart("bars", "Gain of each factor", "factor", part, y_title="times as fast")
-            for part in (keys[:half], keys[half:])
-            if part
-        ],
-    )
+    charts = [chart for part in (keys[:half], keys[half:]) if part for chart in charts_of("gain by factor", part)]
+    return pivot_of("gain by factor", "factor", factors, keys, gains.T, charts)
 
 
 def _positions(names: Sequence[str], inputs: Inputs, setting: str) -> list[int]:
@@ -162,7 +108,7 @@ def _chain(plans: Table, catalog: Catalog, start: int, end: int, factors: Sequen
     row = {name: values[start] for name, values in plans.columns.items()}
     rows, devices = [row], []
     for place, factor in enumerate(factors):
-        _, plan_columns, device_columns = _FACTORS[factor]
+        plan_columns, device_columns = _FACTORS[factor]
         name = f"{start}-{end} with {', '.join(factors[: place + 1])}"
         device = {**device, **{key: accelerators[key][[new]] for key in device_columns.split() if key in accelerators}}
         device["accelerator"] = np.array([name], dtype=object)
@@ -191,23 +137,13 @@ def _ceilings(
     total, compute = speeds[end] / speeds[start], peak[end] / peak[start]
     return sheet_of(
         "ceilings",
-        "The gain beside the ratio of the dense peaks of the two formats and the ratio of memory bandwidths.",
         [
             ("from_and_to", [f"{plans['name'][i]} to {plans['name'][j]}" for i, j in zip(start, end, strict=True)]),
-            (own_column("total", "-", "Gain in tokens per second and accelerator"), total),
-            (
-                own_column("compute_ceiling", "-", "Peak of the new plan's format over the peak of the old plan's"),
-                compute,
-            ),
-            (own_column("reached", "-", "Gain over the compute ceiling"), total / compute),
-            (
-                own_column(
-                    "memory_bandwidth_ratio", "-", "Memory bandwidth of the new accelerator over that of the old"
-                ),
-                bandwidth[end] / bandwidth[start],
-            ),
+            ("total", total),
+            ("compute_ceiling", compute),
+            ("reached", total / compute),
+            ("memory_bandwidth_ratio", bandwidth[end] / bandwidth[start]),
         ],
-        [Chart("bars", "Gain and ceiling", "from_and_to", ("total", "compute_ceiling"), y_title="times")],
     )
 
 
@@ -222,20 +158,16 @@ def _claim(
     names = [str(plans["name"][end]) for end in ends]
     claim = sheet_of(
         "claim",
-        f"Where {target:g} times would come from: the gain over the best old plan, the factor that is missing, and the "
-        "share of its peak at which the old machine would have to run.",
         [
             ("new_plan", names),
-            (own_column("gain", "-", f"Gain over {plans['name'][best]}"), gains),
-            (own_column("claimed", "-", "Gain that is claimed"), [target] * len(names)),
-            (own_column("missing_factor", "-", "The claimed gain over the gain"), target / gains),
-            (
-                own_column("mfu_of_the_old_plan", "%", "Share of the dense peak, as planned"),
-                [100 * mfu[best]] * len(names),
-            ),
-            (own_column("mfu_needed", "%", "Share of its peak at which the claimed gain would come out"), 100 * needed),
+            ("gain", gains),
+            ("claimed", [target] * len(names)),
+            ("missing_factor", target / gains),
+            ("mfu_of_the_old_plan", [100 * mfu[best]] * len(names)),
+            ("mfu_needed", 100 * needed),
         ],
-        [Chart("bars", "Gain, and the claim", "new_plan", ("gain", "claimed"), y_title="times as fast")],
+        target=target,
+        plan=plans["name"][best],
     )
     base = {name: values[best] for name, values in plans.columns.items()}
     replicas = float(base["num_accelerators"]) / (float(base["tensor_parallel"]) * float(base["pipeline_parallel"]))
@@ -247,18 +179,8 @@ def _claim(
         rows.append({**base, "global_batch_size": batch, **changed})
     slower = speeds[best] / evaluate(_plans_of(rows, list(_HANDICAPS), plans), inputs.catalog)[_RATE]
     order = np.argsort(-np.nan_to_num(slower), kind="stable")
-    handicaps = sheet_of(
-        "handicaps",
-        f"How much slower the old machine is when it is run badly, one change of {plans['name'][best]} at a time.",
-        [
-            ("handicap", [list(_HANDICAPS)[i] for i in order]),
-            (
-                own_column("times_slower", "-", "Rate of the best old plan over the rate with the handicap"),
-                slower[order],
-            ),
-        ],
-        [Chart("bars", "Handicaps of the old machine", "handicap", ("times_slower",), y_title="times slower")],
-    )
+    columns = [("handicap", [list(_HANDICAPS)[i] for i in order]), ("times_slower", slower[order])]
+    handicaps = sheet_of("handicaps", columns, plan=plans["name"][best])
     if not np.isfinite(gains).any() or not np.isfinite(slower).any():
         no = "no plan of the old and of the new machine could be computed"
         return [claim, handicaps], [Finding("Claim", f"{no.capitalize()}.", "warning")], no
@@ -337,27 +259,19 @@ def topologies(inputs: Inputs) -> Outcome:
     best = np.array([np.fmin.reduce(step[span]) for span in spans])
     over = step / best[group]
     charts = [
-        Chart(
-            "bars",
-            f"Step time: {label}",
-            "network",
-            STEP_PARTS,
-            y_title="s",
-            stacked=True,
-            rows=(int(span[0]), int(span[-1]) + 1),
-        )
+        chart
         for span, label in zip(spans, labels, strict=True)
         if span[-1] - span[0] + 1 == len(span)
+        for chart in charts_of("topologies", STEP_PARTS, (int(span[0]), int(span[-1]) + 1), label=label)
     ]
     table = sheet_of(
         "topologies",
-        "The same plans on every network: where the time of a step goes.",
         [
             ("plan", names),
             ("network", networks),
             ("model", [labels[i] for i in group]),
             *result_columns(results, ("step_time",)),
-            (own_column("over_the_best", "-", "Step time over that on the best network for this plan"), over),
+            ("over_the_best", over),
             *result_columns(results, (*STEP_PARTS, "reason")),
         ],
         charts,
@@ -391,15 +305,8 @@ def _collectives(inputs: Inputs, networks: list[str]) -> StudySheet:
     }
     results = evaluate_operations(Table("operations", columns, lambda *_: inputs.place), inputs.catalog)
     times = results["time"].reshape(len(networks), len(_OPERATIONS)) / UNITS["ms"].factor
-    return pivot_of(
-        "collectives",
-        f"One collective of {inputs.number('collective_size'):g} MB among {count:g} accelerators.",
-        ("network", networks),
-        _OPERATIONS,
-        times,
-        "ms",
-        charts=[Chart("bars", "Time of a collective", "network", _OPERATIONS, y_title="ms")],
-    )
+    size = inputs.number("collective_size")
+    return pivot_of("collectives", "network", networks, _OPERATIONS, times, size=size, count=count)
 
 
 def _networks_short(

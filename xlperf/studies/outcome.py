@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import cache, partial
 from importlib import import_module
 from itertools import product
@@ -274,24 +275,61 @@ def own_column(name: str, unit: str = "-", meaning: str = "", kind: str = "resul
     return Column("study", name, kind, "" if kind in ("text", "name") else unit, "", "", (), "", False, meaning or name)
 
 
-def sheet_of(
-    name: str,
-    heading: str,
-    columns: Iterable[tuple[Column | str, Iterable[object]]],
-    charts: Sequence[Chart] = (),
-    shaded: Sequence[str] = (),
-) -> StudySheet:
-    """A sheet from its columns and their values, see :class:`StudySheet`.
+@cache
+def _declared(file: str) -> dict[str, list[dict[str, str]]]:
+    """Rows of sheets.csv, columns.csv or charts.csv by sheet."""
+    by_sheet: dict[str, list[dict[str, str]]] = {}
+    for line in _lines(file):
+        by_sheet.setdefault(line["sheet"], []).append(line)
+    return by_sheet
 
-    A name alone is a column of labels, the key if it is first. NaN becomes None; a flag 1 or 0 a bool.
+
+def _column(kind: str, name: str, facts: Mapping[str, object], key: bool) -> Column:
+    """A column as columns.csv declares it, names with ``*`` for series; else one of labels."""
+    for line in _declared("columns").get(kind, ()):
+        if name == line["column"] or (not key and fnmatchcase(name, line["column"])):
+            return own_column(name, line["unit"], line["meaning"].format(**facts))
+    return own_column(name, kind="name" if key else "text")
+
+
+def charts_of(
+    sheet: str, series: Sequence[str] = (), rows: tuple[int, int] | None = None, **facts: object
+) -> list[Chart]:
+    """Charts that charts.csv declares for a sheet; ``series`` are the columns that it writes as ``*``."""
+    return [
+        Chart(
+            line["kind"], line["title"].format(**facts), line["x"].format(**facts),
+            tuple(series) if line["y"] == "*" else line["y"].split(), line["x title"].format(**facts), line["y title"],
+            "stacked" in line["look"], "log x" in line["look"], "log y" in line["look"], rows, line["by"],
+        )
+        for line in _declared("charts").get(sheet, ())
+    ]  # fmt: skip
+
+
+def sheet_of(
+    kind: str,
+    columns: Iterable[tuple[Column | str, Iterable[object]]],
+    charts: Sequence[Chart] | None = None,
+    name: str = "",
+    series: Sequence[str] = (),
+    **facts: object,
+) -> StudySheet:
+    """A sheet that sheets.csv, columns.csv and charts.csv declare, from the values of its columns.
+
+    ``facts`` stand in its heading, columns and charts. A column that is not declared holds labels, the key if it is
+    first. NaN becomes None; a flag 1 or 0 a bool. ``charts`` take the place of declared charts.
     """
     heads: list[Column] = []
     values: list[list[Value]] = []
     for head, entries in columns:
-        labels = own_column(head, kind="text" if heads else "name") if isinstance(head, str) else head
-        heads.append(labels)
-        values.append([_value(value, labels.kind == "result-flag") for value in entries])
-    return StudySheet(name, heading, heads, list(zip(*values, strict=True)), charts, shaded)
+        heads.append(_column(kind, head, facts, not heads) if isinstance(head, str) else head)
+        values.append([_value(value, heads[-1].kind == "result-flag") for value in entries])
+    line = _declared("sheets")[kind][0]
+    drawn = charts_of(kind, series, **facts) if charts is None else charts
+    rows = list(zip(*values, strict=True))
+    return StudySheet(
+        name or kind, line["heading"].format(**facts), heads, rows, drawn, series if line["heat map"] else ()
+    )
 
 
 def _value(value: object, flag: bool) -> Value:
@@ -302,19 +340,12 @@ def _value(value: object, flag: bool) -> Value:
 
 
 def pivot_of(
-    name: str,
-    heading: str,
-    key: tuple[Column | str, Iterable[object]],
-    series: Sequence[str],
-    values: np.ndarray | Sequence[Sequence[object]],
-    unit: str = "-",
-    meaning: str = "",
-    charts: Sequence[Chart] = (),
-    shaded: bool = False,
-) -> StudySheet:
+    kind: str, key: str, keys: Iterable[object], series: Sequence[str], values: np.ndarray | Sequence[Sequence[object]],
+    charts: Sequence[Chart] | None = None, name: str = "", **facts: object,
+) -> StudySheet:  # fmt: skip
     """A sheet with a row for each key and a column for each series of one quantity, values (keys, series)."""
-    columns = [(own_column(entry, unit, meaning), [row[i] for row in values]) for i, entry in enumerate(series)]
-    return sheet_of(name, heading, [key, *columns], charts, series if shaded else ())
+    columns = [(entry, [row[i] for row in values]) for i, entry in enumerate(series)]
+    return sheet_of(kind, [(key, keys), *columns], charts, name, series, **facts)
 
 
 def positions(values: Iterable[object]) -> tuple[list[str], np.ndarray]:

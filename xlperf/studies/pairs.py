@@ -19,13 +19,12 @@ from xlperf.equations.cost.tokens import ALL_IN, break_even_cost_rate, break_eve
 from xlperf.explore.objectives import TOLD_APART, Limit, objective_of
 from xlperf.explore.open_loads import at_largest_rates
 from xlperf.studies.outcome import (
-    Chart,
     Finding,
     Inputs,
     Outcome,
     StudySheet,
+    charts_of,
     in_short,
-    own_column,
     pivot_of,
     positions,
     sheet_of,
@@ -37,11 +36,11 @@ _AGAINST = " against "
 _PROBE = 10_000.0
 """Purchase price in place of a blank one; the break-even price does not depend on it. [USD]"""
 _VARIED = {
-    "energy price": ("energy_prices", "energy_price", "USD/kWh", "Price of energy of both"),
-    "years": ("years", "life", "year", "Years over which both are written off"),
-    "utilization": ("utilizations", "utilization", "-", "Share of the hours of both that are used"),
+    "energy price": ("energy_prices", "energy_price", "USD/kWh"),
+    "years": ("years", "life", "year"),
+    "utilization": ("utilizations", "utilization", "-"),
 }
-"""Sheets of what an owner pays: setting, column of the sheet prices, unit and meaning."""
+"""Sheets of what an owner pays: setting, column of the sheet prices, and unit."""
 
 
 class _Pair(NamedTuple):
@@ -79,12 +78,11 @@ def break_even_prices(inputs: Inputs) -> Outcome:
     rents = _Rents(*np.array([_rent(inputs, results, good, pair) for pair in pairs]).T)
     base = _purchase(inputs, good, pairs, {})
     varied = {}
-    for name, (setting, column, unit, _) in _VARIED.items():
+    for name, (setting, column, unit) in _VARIED.items():
         values = inputs.numbers(setting)
         varied[name] = np.array([_purchase(inputs, good, pairs, {column: v * UNITS[unit].factor}) for v in values])
     stated = _stated(inputs.catalog, [pair.machine for pair in pairs])
-    sheets = [_rent_sheet(pairs, rents), _purchase_sheet(pairs, base, stated)]
-    sheets += [_varied_sheet(inputs, name, pairs, values) for name, values in varied.items()]
+    sheets = _price_sheets(inputs, pairs, rents, base, stated, varied)
     return Outcome(list(_findings(inputs, pairs, rents, base, stated, varied)), sheets, inputs.catalog, drawn)
 
 
@@ -180,61 +178,26 @@ def _purchase(
     return break_even
 
 
-def _rent_sheet(pairs: Sequence[_Pair], rents: _Rents) -> StudySheet:
-    heading = "Rent at which a machine makes tokens as cheaply as the one it is held against, each with its best plan."
-    hour = "All-in cost of an hour of one accelerator"
-    return sheet_of(
-        "rent",
-        heading,
-        [
-            ("pair", [pair.label for pair in pairs]),
-            (own_column("rent", "USD/h", hour), rents.now),
-            (own_column("rent_of_the_other", "USD/h", hour), rents.against),
-            (own_column("break_even_rent", "USD/h", "Rent at which tokens cost the same"), rents.break_even),
-            (
-                own_column("room", "%", "Break-even rent over the rent, less 1"),
-                100.0 * (rents.break_even / rents.now - 1),
-            ),
-            (
-                own_column("work_of_one", "-", "Accelerators of the other that do its work"),
-                rents.break_even / rents.against,
-            ),
-        ],
-        [Chart("bars", "Rent and break-even rent", "pair", ("rent", "break_even_rent"), y_title="USD/h")],
-    )
-
-
-def _purchase_sheet(pairs: Sequence[_Pair], base: Array, stated: Array) -> StudySheet:
-    heading = (
-        "Purchase price, with its share of server and network, at which an owner makes tokens as cheaply; "
-        "terms of the sheet prices, straight line."
-    )
-    return sheet_of(
-        "purchase",
-        heading,
-        [
-            ("pair", [pair.label for pair in pairs]),
-            (own_column("purchase_price", "USD", "Sheet prices; blank: it has none"), stated),
-            (own_column("break_even_price", "USD", "Purchase price at which tokens cost the same"), base),
-            (own_column("room", "%", "Break-even price over the price, less 1"), 100.0 * (base / stated - 1.0)),
-        ],
-        [Chart("bars", "Price and break-even price", "pair", ("purchase_price", "break_even_price"), y_title="USD")],
-    )
-
-
-def _varied_sheet(inputs: Inputs, name: str, pairs: Sequence[_Pair], values: Array) -> StudySheet:
-    setting, column, unit, meaning = _VARIED[name]
+def _price_sheets(
+    inputs: Inputs, pairs: Sequence[_Pair], rents: _Rents, base: Array, stated: Array, varied: Mapping[str, Array]
+) -> list[StudySheet]:
+    """Rents, purchase prices, and purchase prices over each term of an owner."""
     labels = [pair.label for pair in pairs]
-    return pivot_of(
-        name,
-        f"Break-even purchase price by {name}; the machine that it is held against stays at its own price.",
-        (own_column(column, unit, meaning), inputs.numbers(setting)),
-        labels,
-        values,
-        "USD",
-        "Purchase price at which tokens cost the same",
-        [Chart("lines", f"Break-even price by {name}", column, labels, unit if unit != "-" else "share", "USD")],
+    rent = sheet_of(
+        "rent",
+        [
+            ("pair", labels),
+            ("rent", rents.now),
+            ("rent_of_the_other", rents.against),
+            ("break_even_rent", rents.break_even),
+            ("room", 100.0 * (rents.break_even / rents.now - 1)),
+            ("work_of_one", rents.break_even / rents.against),
+        ],
     )
+    room = 100.0 * (base / stated - 1.0)
+    bought = [("pair", labels), ("purchase_price", stated), ("break_even_price", base), ("room", room)]
+    over = [pivot_of(name, _VARIED[name][1], inputs.numbers(_VARIED[name][0]), labels, varied[name]) for name in varied]
+    return [rent, sheet_of("purchase", bought), *over]
 
 
 def _findings(
@@ -268,7 +231,7 @@ def _moved(values: Array) -> float:
 
 
 def _range(inputs: Inputs, name: str) -> str:
-    setting, _, unit, _ = _VARIED[name]
+    setting, _, unit = _VARIED[name]
     values = inputs.numbers(setting)
     return f"of {min(values):g} to {max(values):g}" + ("" if unit in ("-", "year") else f" {unit}")
 
@@ -367,18 +330,12 @@ class _ExpertPools(NamedTuple):
     def sheet(self) -> StudySheet:
         """Cost of each machine alone and of each pair."""
         costs = np.column_stack([self.alone, self.cost])
-        heading = (
-            f"{self.model}: cost of the cheapest plan within the targets; rows have the attention, columns the "
-            "experts; blank: no such plan."
-        )
         alone = "no expert pool"
-        series, drawn = [alone, *self.names], [*self.names, alone]
-        chart = Chart("columns", "Cost by machine of the experts", "attention", drawn, y_title="USD/Mtoken")
-        return pivot_of(
-            f"experts of {self.model}", heading, ("attention", self.names), series,
-            np.where(np.isfinite(costs), costs, np.nan), "USD/Mtoken", "All cost over a million output tokens",
-            [chart], shaded=True,
-        )  # fmt: skip
+        blank = np.where(np.isfinite(costs), costs, np.nan)
+        charts = charts_of("expert pools", [*self.names, alone])
+        name = f"experts of {self.model}"
+        series = [alone, *self.names]
+        return pivot_of("expert pools", "attention", self.names, series, blank, charts, name, model=self.model)
 
     def finding(self) -> Finding:
         """Whether the best pair is cheaper than the best machine without expert pools, and its utilisation."""
@@ -459,51 +416,24 @@ def _gains(pairs: _PoolPairs) -> StudySheet:
         costs = pairs.cost[place, alone, alone], pairs.cost[place, decode, prefill]
         rows.append((prompt, pairs.names[alone], costs[0], pairs.names[decode], pairs.names[prefill], share, costs[1],
                      100.0 * (1.0 - costs[1] / costs[0])))  # fmt: skip
-    cost = "All cost over a million output tokens"
-    heads = (
-        own_column("prompt_length", "token", "Tokens of a prompt"),
-        "one kind",
-        own_column("cost_of_one_kind", "USD/Mtoken", cost),
-        "decoding",
-        "prefilling",
-        own_column("prefill_share", "-", "Share of the accelerators that prefill"),
-        own_column("cost_of_the_pair", "USD/Mtoken", cost),
-        own_column("saving", "%", "What the pair saves"),
-    )
-    costs = ("cost_of_one_kind", "cost_of_the_pair")
-    shape = ("tokens", "USD/Mtoken")
-    charts = [Chart("lines", "Cost by prompt", "prompt_length", costs, *shape, log_x=True, log_y=True)]
-    heading = (
-        "Cheapest machine alone and cheapest pair within the targets, accelerators divided best between the pools."
-    )
-    return sheet_of("gains", heading, list(zip(heads, zip(*rows, strict=True), strict=True)), charts)
+    heads = ("prompt_length", "one kind", "cost_of_one_kind", "decoding", "prefilling", "prefill_share",
+             "cost_of_the_pair", "saving")  # fmt: skip
+    return sheet_of("gains", list(zip(heads, zip(*rows, strict=True), strict=True)))
 
 
 def _grid(pairs: _PoolPairs, prompt: int) -> StudySheet:
     """Cost of every pair at one prompt."""
-    length = f"{pairs.prompts[prompt]:,.0f}"
+    tokens = pairs.prompts[prompt]
     cost = np.where(np.isfinite(pairs.cost[prompt]), pairs.cost[prompt], np.nan)
-    heading = f"Cost of the cheapest plan of each pair at prompts of {length} tokens; rows decode, columns prefill."
-    heading += " Blank: no such plan within the targets." * bool(np.isnan(cost).any())
-    chart = Chart("columns", "Cost by machine that prefills", "decoding", pairs.names, y_title="USD/Mtoken")
-    return pivot_of(
-        f"prompt {pairs.prompts[prompt]:.0f}", heading, ("decoding", pairs.names), pairs.names, cost, "USD/Mtoken",
-        "All cost over a million output tokens", [chart], shaded=True,
-    )  # fmt: skip
+    blank = " Blank: no such plan within the targets." * bool(np.isnan(cost).any())
+    name = f"prompt {tokens:.0f}"
+    return pivot_of("prompt", "decoding", pairs.names, pairs.names, cost, name=name, tokens=tokens, blank=blank)
 
 
 def _worth(pairs: _PoolPairs, prompt: int) -> StudySheet:
     """Break-even price of each prefill machine at one prompt."""
-    length = f"{pairs.prompts[prompt]:,.0f}"
-    heading = (
-        "Hourly price at which prefilling on a machine (column) saves nothing beside a pool that decodes (row); "
-        f"prompts of {length} tokens. Blank: nothing to compare."
-    )
-    return pivot_of(
-        "worth of prefill", heading, ("decoding", pairs.names), pairs.names, pairs.worth(prompt), "USD/h",
-        "Break-even price of an accelerator that prefills",
-        [Chart("columns", "Break-even price of prefill", "decoding", pairs.names, y_title="USD/h")], shaded=True,
-    )  # fmt: skip
+    worth, tokens = pairs.worth(prompt), pairs.prompts[prompt]
+    return pivot_of("worth of prefill", "decoding", pairs.names, pairs.names, worth, tokens=tokens)
 
 
 def _pool_findings(pairs: _PoolPairs, gains: StudySheet) -> Iterator[Finding]:
