@@ -25,7 +25,7 @@ from xlperf.explore.forms import answers_of, evaluate_forms, form_of
 from xlperf.explore.train import FOLLOWING, SEARCHED
 from xlperf.workbook.build import read_tables, workbook_package
 from xlperf.workbook.front import plan_card
-from xlperf.workbook.front.layout import NUMBERS, SHEETS
+from xlperf.workbook.front.layout import NUMBERS, SHEETS, Page
 from xlperf.workbook.front.start import live_cells
 from xlperf.workbook.package import Formulas, data_rows
 
@@ -427,7 +427,7 @@ def test_two_plans_differ_by_the_sum_of_their_parts(
     monkeypatch.setattr(plan_card, "FIRST_CHOICE", names)
     book = openpyxl.Workbook()
     live = live_cells(tables, catalog, Formulas(), {})
-    plan_card.compare_sheet(book.create_sheet("Compare"), book.create_sheet("calc compare"), live)
+    plan_card.compare_sheet(Page(book.create_sheet("Compare"), book.create_sheet("calc compare"), live))
 
     def shown(cell: str, sheet: str = "Compare") -> Any:
         return live.values.get((sheet, cell))

@@ -108,10 +108,10 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
     front_sheet(book, full, card_results(full) if values else {}, catalog_handle(full), formulas, examples)
     for kind in full:
         data_sheet(book, full[kind], results.get(kind, {}), formulas, full)
-    tco_sheet(book, full, results, formulas)
-    checks_sheet(book, full, results, formulas)
-    functions_sheet(book)
     live = live_cells(full, _catalog(full) if values else None, formulas, results)
+    tco_sheet(book, full, live)
+    checks_sheet(book, full, results, live)
+    functions_sheet(book)
     if all(len(full.get(kind, ())) for kind in ("models", "accelerators", *TECHNOLOGY_TABLES)):
         question_sheets(book, full, live)
     plan_cards(book, book.create_sheet(NUMBERS), live)
@@ -324,67 +324,7 @@ class Part:
     words: str
 
 
-PARTS = (
-    Part("training", "published_training", "row_id", "Published training runs",
-        "Measured time, rate, utilisation or memory of training runs, as printed. Blank: not stated."),
-    Part("inference", "published_inference", "row_id", "Published inference runs",
-        "Measured latency, time to the first token, time per output token or rate, as printed. Blank: not stated."),
-    Part("power", "published_power", "row_id", "Measured power and energy",
-        "Watts of an accelerator and joules of a token, as printed. "
-        "fitted: constants of power were fitted on the row."),
-    Part("kernels", "kernels", "row_id", "Kernel measurements",
-        "Times of single products, attention kernels and collectives: what the calibration of kernels is fitted on."),
-    Part("tolerances", "tolerances", "statistic", "Tolerances",
-        "Bounds of the error of a group of rows; xlperf validate fails where one is missed."),
-)  # fmt: skip
-_TOLERANCES: tuple[tuple[str, str], ...] = (
-    ("group", "Group of published rows, as in the sheets training and inference"),
-    ("metric", "Published column that is predicted; blank: any"),
-    ("statistic", "What of the absolute errors is bounded: mean, median, p90 or max"),
-    ("bound", "Largest value allowed, as a share: 0.06 is 6 %"),
-    ("source", "Where the bound comes from"),
-    ("notes", "What a reader should know"),
-)
-_KERNELS: Mapping[str, str] = {
-    "row_id": "Name of the row",
-    "kind": "gemm, gemm_max, attention, attention_decode, collective, moe_a2a, layer_op or vector_op",
-    "gpu": "Accelerator",
-    "n_gpus": "Accelerators that take part",
-    "nodes": "Servers that take part",
-    "dtype": "Precision of the inputs",
-    "m": "Rows of the product",
-    "n": "Columns of the product",
-    "k": "Depth of the product",
-    "batch": "Independent products or sequences",
-    "direction": "Forward, backward, prefill or decode",
-    "causal": "Whether a token sees only those before it; such attention counts half its FLOP",
-    "bytes": "Message size of a collective, or bytes of the key-value cache",
-    "op": "Collective operation or name of the kernel",
-    "latency_us": "Time of one call; us",
-    "tflops": "TFLOP/s: 2 m n k over the time",
-    "gbps_busbw": "Bus bandwidth as nccl-tests defines it; GB/s",
-    "gbps_algbw": "Bytes over time; GB/s",
-    "eff_pct": "Share of the peak; percent",
-}
-PREDICTED = Part(
-    "predictions", "predictions", "row_id", "What xlperf predicts",
-    "A line per published row and metric, made with the workbook. Low and high: 80 % band. Refused rows say why.",
-)  # fmt: skip
-_PREDICTIONS = {
-    "row_id": "Name of the published row",
-    "kind": "training or inference",
-    "group": "Group that accuracy is quoted by",
-    "source_id": "Source of the row",
-    "accelerator": "Accelerator",
-    "metric": "Published column that is predicted",
-    "measured": "Value as published",
-    "predicted": "Value that xlperf gives",
-    "relative_error": "Error of the time: predicted over measured less 1, without sign",
-    "low": "Lower end of the 80 % band",
-    "high": "Upper end of the 80 % band",
-    "reason": "Why the row is refused, and what was assumed",
-}
-
+*PARTS, PREDICTED = (Part(**row) for row in resources.rows("workbook/validation_sheets.csv"))
 _FRONT = (
     "Measurements that others published, each with its source. xlperf validate predicts the rows of the sheets "
     "training and inference and compares; xlperf calibrate fits kernel constants on the sheet kernels.",
@@ -455,9 +395,10 @@ def predictions_of(path: str | Path) -> Cells:
     from xlperf.calibrate.validate import validate
     from xlperf.catalog.catalog import load_catalog
 
-    rows: Cells = [list(_PREDICTIONS)]
+    columns = list(_meanings(PREDICTED))
+    rows: Cells = [list(columns)]
     for record in validate([path], load_catalog()).records:
-        values = [getattr(record, name) for name in _PREDICTIONS]
+        values = [getattr(record, name) for name in columns]
         rows.append([None if isinstance(value, float) and value != value else value for value in values])
     return rows
 
@@ -536,12 +477,9 @@ def _groups(cells: Cells) -> list[tuple[str, int, list[str]]]:
 def _meanings(part: Part) -> Mapping[str, str]:
     from xlperf.measurements.published import published_columns
 
-    if part.sheet in published_columns():
-        rows = resources.rows("measurements/published_columns.csv")
-        return {row["column"]: row["meaning"] for row in rows if row["table"] == part.sheet}
-    if part.sheet == PREDICTED.sheet:
-        return _PREDICTIONS
-    return dict(_TOLERANCES) if part.sheet == "tolerances" else _KERNELS
+    own = part.sheet not in published_columns()
+    rows = resources.rows("workbook/validation_columns.csv" if own else "measurements/published_columns.csv")
+    return {row["column"]: row["meaning"] for row in rows if row["sheet" if own else "table"] == part.sheet}
 
 
 def _sheet(book: Workbook, part: Part, cells: Cells) -> Worksheet:

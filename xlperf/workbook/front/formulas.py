@@ -6,6 +6,7 @@ LibreOffice computes the same numbers (a test compares every cell).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from xlperf.workbook.package import Formulas
 _TOKENS = re.compile(
     r"""\s*(?:(?P<text>"(?:[^"]|"")*")|(?P<table>[a-z_]+\[(?:\[[^\]]+\]|[^\[\]]+)\])|(?P<number>\d+\.?\d*(?:[eE][+-]?\d+)?)
     |(?P<ref>(?:'[^']+'!|\w+!)?\$?[A-Z]{1,2}\$?\d+(?::\$?[A-Z]{1,2}\$?\d+)?)(?![\w(])
-    |(?P<call>[A-Z_]+(?=\())|(?P<name>[A-Za-z_]\w*)|(?P<mark><>|<=|>=|[-+*/&=<>(),]))""",
+    |(?P<call>[A-Z_]+(?=\())|(?P<name>[A-Za-z_]\w*)|(?P<mark><>|<=|>=|[-+*/&=<>(),^]))""",
     re.VERBOSE,
 )
 _MISSING = CellError("#N/A", "")
@@ -42,6 +43,7 @@ class Live:
     - ``formulas``: of the workbook.
     - ``catalog``: content of the cell named ``catalog``; without one no values are computed.
     - ``columns``: cells of the columns of tables that formulas name, by their reference.
+    - ``known``: whether formulas have values without a catalog too.
     """
 
     formulas: Formulas
@@ -49,6 +51,7 @@ class Live:
     values: dict[tuple[str, str], Any] = field(default_factory=dict)
     columns: dict[str, list[Any]] = field(default_factory=dict)
     session: Session = field(default_factory=Session)
+    known: bool = False
 
     def put(self, cell: Any, value: Any) -> None:
         """Set a cell; a text that starts with ``=`` becomes a formula with its value."""
@@ -57,11 +60,17 @@ class Live:
             self.values[cell.parent.title, cell.coordinate] = value
             return
         cell.value, cell.data_type = value, "f"
-        if self.catalog is None:
+        if self.catalog is None and not self.known:
             return
         result = self.value_of(value[1:], cell.parent.title)
         self.values[cell.parent.title, cell.coordinate] = result
         self.formulas.values.setdefault(cell.parent.title, {})[cell.coordinate] = 0.0 if result is None else result
+
+    def styled(self, cell: Any, formula: str, style: str = "xlperf computed", number: str = "") -> Any:
+        """Set a cell to a formula in one of the styles of the workbook; its value."""
+        self.formulas.put(cell, formula, None, style, number)
+        self.put(cell, formula)
+        return self.values.get((cell.parent.title, cell.coordinate))
 
     def row(self, sheet: Any, letters: Iterable[str], row: int, values: Iterable[Any]) -> None:
         """Set the cells of some columns of a row."""
@@ -166,7 +175,10 @@ class _Parser:
         return self.binary(("+", "-"), self.product)
 
     def product(self) -> Any:
-        return self.binary(("*", "/"), self.operand)
+        return self.binary(("*", "/"), self.power)
+
+    def power(self) -> Any:
+        return self.binary(("^",), self.operand)
 
     def operand(self) -> Any:
         kind, text = self.taken()
@@ -274,6 +286,7 @@ _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "-": lambda a, b: _number(a) - _number(b),
     "*": lambda a, b: _number(a) * _number(b),
     "/": _divided,
+    "^": lambda a, b: _number(a) ** _number(b),
     "=": _same,
     "<>": lambda a, b: not _same(a, b),
     "<": lambda a, b: _number(a) < _number(b),
@@ -354,6 +367,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "MAX": lambda *v: max(_numbers(*v), default=0.0),
     "MIN": lambda *v: min(_numbers(*v), default=0.0),
     "SMALL": lambda area, k: _ranked(_numbers(area), int(_number(k))),
+    "INT": lambda value: float(math.floor(_number(_one(value)))),
+    "N": lambda value: value if isinstance(value, float | int) else 0.0,
+    "ROWS": lambda area: float(len(area)),
+    "COUNTA": lambda *v: float(sum(value is not None for value in _flat(v))),
     "SUM": lambda *v: added(_numbers(*v)),
     "MATCH": _found,
     "INDEX": _indexed,

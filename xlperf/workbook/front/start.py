@@ -14,6 +14,7 @@ from openpyxl.worksheet.table import Table as NativeTable
 
 from xlperf.addin.cells import CellError
 from xlperf.addin.functions import PREFIX, Argument, Function, example_ranges, functions
+from xlperf.base import resources
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import (
     CATALOG_TABLES,
@@ -44,7 +45,7 @@ from xlperf.workbook.data_sheets import (
 )
 from xlperf.workbook.front.chip import SOLD, chip_sheet
 from xlperf.workbook.front.formulas import Live
-from xlperf.workbook.front.layout import GREY, NUMBERS, SHEETS, foot
+from xlperf.workbook.front.layout import GREY, NUMBERS, SHEETS, Page
 from xlperf.workbook.front.plan_card import compare_sheet
 from xlperf.workbook.front.serve_train import serve_sheet, train_sheet
 from xlperf.workbook.package import FLAG_FORMAT, Formulas, data_rows
@@ -65,32 +66,9 @@ if TYPE_CHECKING:
 CATALOG_CELL = "C13"
 CARD_TOP = 19
 DASH = "\N{EN DASH}"
-CARDS: Mapping[str, tuple[tuple[str, str | float], ...]] = {
-    "training": (
-        ("model", "Meta-Llama-3.1-70B"),
-        ("accelerator", "H100-SXM-80GB"),
-        ("num_accelerators", 64),
-        ("tensor_parallel", 8),
-        ("pipeline_parallel", 4),
-        ("virtual_pipeline", 5),
-        ("global_batch_size", 128),
-        ("micro_batch_size", 1),
-        ("sequence_length", 8192),
-        ("precision", "bf16"),
-        ("recompute", "none"),
-    ),
-    "inference": (
-        ("model", "Meta-Llama-3.1-70B"),
-        ("accelerator", "H200-SXM-141GB"),
-        ("num_accelerators", 4),
-        ("tensor_parallel", 4),
-        ("prompt_length", 1024),
-        ("output_length", 1024),
-        ("batch_size", 64),
-        ("precision", "fp8"),
-        ("kv_precision", "fp8"),
-    ),
-}
+CARDS: dict[str, list[tuple[str, str | int]]] = {kind: [] for kind in PLAN_TABLES}
+for _row in resources.rows("workbook/start_cards.csv"):
+    CARDS[_row["sheet"]].append((_row["column"], int(_row["value"]) if _row["value"].isdigit() else _row["value"]))
 CARD_RESULTS: Mapping[str, tuple[str, ...]] = {
     "training": ("step_time", "tokens_per_second", "tokens_per_second_per_accelerator", "mfu", "memory", "fits",
                  "cost_per_million_tokens", "cost_basis", "reason"),
@@ -395,25 +373,22 @@ def live_cells(
     formulas: Formulas,
     results: Mapping[str, Mapping[str, list[Any]]],
 ) -> Live:
-    """Evaluator of the formulas of front sheets and cards, over the plans and the checks of a workbook.
+    """Evaluator of the formulas of a workbook over its tables.
 
     ``tables``: sheets of the workbook by kind. ``catalog``: for the values beside the formulas; None writes formulas
-    alone. ``formulas``: collects values, with the checks already there. ``results``: cells of live results, by kind and
-    name.
+    alone. ``formulas``: collects values. ``results``: cells of live results, by kind and name.
     """
     live = Live(formulas, catalog)
-    live.values |= {("checks", cell): value for cell, value in formulas.values.get("checks", {}).items()}
     live.values["start", SCENARIO_CELL] = CASES[1]
-    for kind in PLAN_TABLES:
+    for kind in tables:
         columns = table_schema(kind).columns
         rows = [*data_rows(tables[kind], columns), *([None] * len(columns) for _ in range(BLANK_ROWS))]
         cells = zip(*rows, strict=True)
         live.columns |= {column_reference(column): list(own) for column, own in zip(columns, cells, strict=True)}
-    owner = table_schema("servers").by_name["accelerator"]
-    servers = data_rows(tables["servers"], [owner]) if "servers" in tables else []
-    live.columns[column_reference(owner)] = [row[0] for row in servers] + [None] * BLANK_ROWS
-    for name, own in results.get("servers", {}).items():
-        live.columns[column_reference(results_of("servers").by_name[name])] = list(own)
+        for name, own in results.get(kind, {}).items():
+            live.columns[column_reference(results_of(kind).by_name[name])] = list(own)
+    owner = column_reference(table_schema("servers").by_name["accelerator"])
+    live.columns.setdefault(owner, [None] * BLANK_ROWS)
     return live
 
 
@@ -427,12 +402,13 @@ def question_sheets(workbook: Workbook, tables: Mapping[str, Table], live: Live)
     others = [name for name in OTHERS if name in known]
     numbers = [workbook.create_sheet(name) for name in NUMBERS]
     fronts = [workbook.create_sheet(name, place) for place, name in enumerate(SHEETS)]
-    serve_sheet(fronts[0], numbers[0], live, others)
-    train_sheet(fronts[1], numbers[1], live)
-    chip_sheet(fronts[2], numbers[2], live, [name for name in SOLD if name in known])
-    compare_sheet(fronts[3], numbers[3], live)
-    for front, data in zip(fronts, numbers, strict=True):
-        foot(front, data.title, live)
+    pages = [Page(front, data, live) for front, data in zip(fronts, numbers, strict=True)]
+    serve_sheet(pages[0], others)
+    train_sheet(pages[1])
+    chip_sheet(pages[2], [name for name in SOLD if name in known])
+    compare_sheet(pages[3])
+    for page in pages:
+        page.foot()
     for data in numbers:
         numbers_look(data)
 

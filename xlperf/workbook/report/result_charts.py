@@ -11,6 +11,7 @@ from openpyxl import Workbook
 from openpyxl.chart.series import SeriesLabel
 from openpyxl.utils import get_column_letter, range_boundaries
 
+from xlperf.base import resources
 from xlperf.base.arrays import added
 from xlperf.catalog.schema import grouped
 from xlperf.explore.diagnose import Diagnosis
@@ -30,7 +31,7 @@ from xlperf.workbook.charts import (
 )
 from xlperf.workbook.data_sheets import BLANK_ROWS, DATA_SHEETS, HEADER_ROW, sheet_columns
 from xlperf.workbook.front.formulas import Live
-from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, Axis, bars, place
+from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, Axis, Page
 from xlperf.workbook.package import data_rows, save_workbook, write_table
 from xlperf.workbook.report.data import number_words, plural, short
 from xlperf.workbook.style import (
@@ -103,28 +104,19 @@ class Kind:
         return self.words.startswith("Share of")
 
 
-KINDS = (
-    Kind("Time of operators, all calls", "bars", ("phase", "operator"), ("total_time",), "", True, "Longest operator"),
-    Kind("From the cost at the sheet prices to the owner's", "waterfall", ("line",), ("cost_change", "cost"), "plan"),
-    Kind("From the prediction to the measurement", "waterfall", ("step",), ("difference", "value"), "result"),
-    Kind("5th, 50th and 95th percentile", "bars", ("plan",), ("p5", "p50", "p95"), "result"),
-    Kind("Which input decides: swing of the result", "bars", ("input",), ("swing",), "plan", True, "Largest swing"),
-    Kind("Which input decides", "tornado", ("input",), ("result_low", "result_base", "result_high"), "subject"),
-    Kind("Worth of the change, an accelerator and month", "bars", ("plan", "input"), ("worth",), "", True,
-         "Worth most"),
-    Kind("Price of an hour at which tokens cost the same", "bars", ("plan", "against"),
-         ("break_even_hour_cost", "hour_cost_against")),
-    Kind("Derived over stated", "bars", ("device", "quantity"), ("difference",)),
-    Kind("Cost of a unit by part", "stacked", (), grouped("chiplets_results", "unit")),
-    Kind("An hour of one accelerator by part", "stacked", (), grouped("servers_results", "hour")),
-    Kind("An hour of one accelerator by part", "stacked", (), grouped("ownership", "hour")),
-    Kind("Cost of a unit", "bars", ("device",), ("unit_cost",)),
-    Kind("Time of the operation", "bars", (), ("time",)),
-    Kind("How likely each cause is", "bars", ("cause",), ("probability",), "", True, "Most likely"),
-    Kind("Share of each budget in use", "bars", (), ("memory_used", "speed_used", "ttft_used", "users_used")),
-    Kind("Share of a step by part", "stacked", (), grouped("train_results", "step share")),
-    Kind("Cost of a unit by part", "stacked", (), grouped("chip_results", "unit")),
-)  # fmt: skip
+def _columns_of(cell: str) -> tuple[str, ...]:
+    """Columns in a cell of result_charts.csv, or of a group of a table's columns."""
+    group = cell.removeprefix("group: ")
+    return grouped(*group.split(" / ")) if group != cell else tuple(cell.split())
+
+
+KINDS = [
+    Kind(
+        row["title"], row["look"], tuple(row["labels"].split()), _columns_of(row["values"]), row["within"],
+        bool(row["largest first"]), row["answer"],
+    )
+    for row in resources.rows("workbook/result_charts.csv")
+]  # fmt: skip
 """Drawings by the columns of a table; the first one with all of its values applies."""
 
 
@@ -405,9 +397,9 @@ def cost_charts(book: Any, live: Live) -> None:
         names, in_sight = [column.name for column in sheet_columns(kind)], DATA_SHEETS[kind].in_sight
         letters = " ".join(get_column_letter(names.index(name) + 1) for name in own.parts)
         colours = _COLOURS if kind == "chiplets" else _COLOURS_OF_HOUR
-        chart = bars(
-            sheet, "A", (HEADER_ROW, last), letters, colours, "#,##0", live, gap=35, stacked=True, formats=False
-        )
+        page = Page(sheet, sheet, live)
+        rows = HEADER_ROW, last
+        chart = page.bars("A", rows, letters, colours, "#,##0", gap=35, stacked=True, formats=False)
         for series, name in zip(chart.series, own.parts, strict=True):
             series.tx = SeriesLabel(v=name.replace("nre", "design").replace("_", " "))
         chart.visible_cells_only = False  # a part may stand in a column that is folded
@@ -417,9 +409,8 @@ def cost_charts(book: Any, live: Live) -> None:
         put(sheet[f"A{top}"], own.heading, "xlperf heading")
         sheet.print_area = f"A{HEADER_ROW - 1}:{get_column_letter(len(names))}{end_row}"
         first, end = (get_column_letter(names.index(name) + 1) for name in (in_sight[0], DATA_SHEETS[kind].results[3]))
-        place(
+        page.place(
             chart,
-            sheet,
             f"{first}{top + 1}:{end}{end_row}",
             Axis(),
             Axis(number="#,##0" if kind == "chiplets" else "0.0", grid=True),
