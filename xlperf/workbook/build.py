@@ -61,9 +61,8 @@ from xlperf.workbook.package import (
     write_cells,
     write_tables,
 )
-from xlperf.workbook.report.result_charts import cost_charts
 from xlperf.workbook.style import add_styles, column_widths, link, page_setup, put, title
-from xlperf.workbook.tco import tco_sheet
+from xlperf.workbook.tco import cost_charts, tco_sheet
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet

@@ -1,20 +1,22 @@
-"""The sheet ``tco``: cost of ownership of every plan in plain formulas, which work without the add-in."""
+"""The sheet ``tco``, cost of ownership of every plan in plain formulas; charts below designs and servers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from openpyxl.chart.series import SeriesLabel
 from openpyxl.styles import Alignment
-from openpyxl.utils import get_column_letter
+from openpyxl.utils import get_column_letter, range_boundaries
 from openpyxl.worksheet.datavalidation import DataValidation
 
 from xlperf.base.units import HOUR, YEAR
-from xlperf.catalog.schema import PLAN_TABLES, results_of, table_schema
+from xlperf.catalog.schema import PLAN_TABLES, grouped, results_of, table_schema
 from xlperf.catalog.table import CASES
-from xlperf.workbook.data_sheets import SCENARIO, column_reference
+from xlperf.workbook.data_sheets import BLANK_ROWS, DATA_SHEETS, HEADER_ROW, SCENARIO, column_reference, sheet_columns
 from xlperf.workbook.front.formulas import Live
-from xlperf.workbook.style import page_setup, put, title
+from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, Axis, Page
+from xlperf.workbook.style import MUTED, NAVY, page_setup, put, title
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -241,3 +243,59 @@ def _plan_formulas(kind: str, number: int, row: int, last: int) -> list[str]:
         f'IF(ISNUMBER({rate}),{rate},"")',
         f'IF(OR($M{row}="",$N{row}=""),"",$M{row}/{HOUR:g}/$N{row}*10^6)',
     ]
+
+
+class CostChart(NamedTuple):
+    """A chart below a sheet: its heading, the columns of its bars and their colours, number format, legend height."""
+
+    heading: str
+    parts: tuple[str, ...]
+    colours: tuple[str, ...]
+    number: str
+    legend: float  # Share of the chart
+
+
+CHARTS = {
+    "chiplets": CostChart(
+        "Cost of a unit by part (USD): the cells above, stacked", grouped("chiplets_results", "unit"),
+        (BLUE, "7FB8DA", AMBER, "F2D08B", "C08A5A", GREEN, "8CCBB5", GREY, MUTED, NAVY), "#,##0", 0.90,
+    ),
+    "servers": CostChart(
+        "An hour of one accelerator by part (USD): the cells above, stacked", grouped("servers_results", "hour"),
+        (BLUE, SKY, GREEN, GREY, AMBER, MUTED, ORANGE), "0.0", 0.30,
+    ),
+}  # fmt: skip
+
+
+def cost_charts(book: Any, live: Live) -> None:
+    """Add a chart below each sheet of :data:`CHARTS` that the workbook has, if it has rows.
+
+    ``book``: changed in place. ``live``: its values of formulas become the points of the charts.
+    """
+    for kind, own in CHARTS.items():
+        if kind not in book.sheetnames:
+            continue
+        sheet = book[kind]
+        edges: Any = range_boundaries(sheet.tables[kind].ref)
+        last = edges[3] - BLANK_ROWS
+        if last <= HEADER_ROW or sheet.cell(HEADER_ROW + 1, 1).value is None:
+            continue
+        values = live.formulas.values.get(kind, {})
+        for row in sheet.iter_rows(min_row=HEADER_ROW, max_row=last):
+            live.values |= {(kind, cell.coordinate): values.get(cell.coordinate, cell.value) for cell in row}
+        names, in_sight = [column.name for column in sheet_columns(kind)], DATA_SHEETS[kind].in_sight
+        letters = " ".join(get_column_letter(names.index(name) + 1) for name in own.parts)
+        page = Page(sheet, sheet, live)
+        rows = HEADER_ROW, last
+        chart = page.bars("A", rows, letters, own.colours, "#,##0", gap=35, stacked=True, formats=False)
+        for series, name in zip(chart.series, own.parts, strict=True):
+            series.tx = SeriesLabel(v=name.replace("nre", "design").replace("_", " "))
+        chart.visible_cells_only = False  # a part may stand in a column that is folded
+        chart.y_axis.crosses = "max"
+        top = edges[3] + 2
+        end_row = top + max(14, 6 + 2 * (last - HEADER_ROW))
+        put(sheet[f"A{top}"], own.heading, "xlperf heading")
+        sheet.print_area = f"A{HEADER_ROW - 1}:{get_column_letter(len(names))}{end_row}"
+        first, end = (get_column_letter(names.index(name) + 1) for name in (in_sight[0], DATA_SHEETS[kind].results[3]))
+        area, y = f"{first}{top + 1}:{end}{end_row}", Axis(number=own.number, grid=True)
+        page.place(chart, area, Axis(), y, (0.19, 0.02, 0.62, 0.88), (0.83, 0.02, 0.16, own.legend))

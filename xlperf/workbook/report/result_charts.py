@@ -1,4 +1,4 @@
-"""The front of a workbook of results, its charts with answers in words, and charts below designs and servers."""
+"""The front of a workbook of results: its question, charts with answers in words, and links to the rows."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from openpyxl import Workbook
-from openpyxl.chart.series import SeriesLabel
-from openpyxl.utils import get_column_letter, range_boundaries
 
 from xlperf.base import resources
 from xlperf.base.arrays import added
 from xlperf.catalog.schema import grouped
-from xlperf.explore.diagnose import Diagnosis
 from xlperf.workbook.charts import (
     SERIES,
     Cells,
@@ -29,15 +26,9 @@ from xlperf.workbook.charts import (
     tornado,
     waterfall,
 )
-from xlperf.workbook.data_sheets import BLANK_ROWS, DATA_SHEETS, HEADER_ROW, sheet_columns
-from xlperf.workbook.front.formulas import Live
-from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, Axis, Page
-from xlperf.workbook.package import data_rows, save_workbook, write_table
-from xlperf.workbook.report.data import number_words, plural, short
+from xlperf.workbook.report.data import Drawn, number_words, plural, runs, short
 from xlperf.workbook.style import (
-    MUTED,
     NAVY,
-    add_styles,
     chart_rows,
     column_widths,
     even_rows,
@@ -51,16 +42,9 @@ from xlperf.workbook.style import (
 )
 
 if TYPE_CHECKING:
-    from xlperf.catalog.schema import Column
-
-
-if TYPE_CHECKING:
-    from openpyxl import Workbook
     from openpyxl.worksheet.worksheet import Worksheet
 
     from xlperf.catalog.schema import Column
-    from xlperf.catalog.table import Table
-    from xlperf.workbook.report.result_charts import Rows
 
 
 MOST_ROWS = 36
@@ -71,6 +55,11 @@ _HEADLINES = (
     "tokens_per_second",
 )  # fmt: skip
 """Results of plans that a chart shows, the first that a table has, if the command asked for none."""
+_AXES = (
+    ("frontier", (SPEED, THROUGHPUT), "Throughput against speed per user", 3),
+    ("chips", ("unit_cost", THROUGHPUT), "Tokens per second against the cost of a unit", 1),
+)
+"""Sheets of points: their axes, their title, and how many points are worth a chart."""
 Rows = Sequence[Sequence[Any]]
 
 
@@ -147,14 +136,11 @@ def drawings(name: str, columns: Sequence[Column], rows: Rows, wanted: Sequence[
     first: objectives, results, the column that a solution varies.
     """
     place = {column.name: i for i, column in enumerate(columns)}
-    if name == "frontier":
-        result = _points(columns, rows, (SPEED, THROUGHPUT), "Throughput against speed per user")
-        if result is not None and len(result.labels) > 2:
-            return [result]
-    if name == "chips":
-        result = _points(columns, rows, ("unit_cost", THROUGHPUT), "Tokens per second against the cost of a unit")
-        if result is not None:
-            return [result]
+    for sheet, axes, words, least in _AXES:
+        if name == sheet:
+            result = _points(columns, rows, axes, words)
+            if result is not None and len(result.labels) >= least:
+                return [result]
     for kind in KINDS:
         if {*kind.values, *kind.labels, *filter(None, [kind.within])} <= set(place):
             result = _bars(kind, columns, rows)
@@ -356,69 +342,6 @@ def _answer(
     return f"{words}: lowest {said(least)}, highest {said(most)}."
 
 
-@dataclass(frozen=True)
-class CostChart:
-    """Heading of a chart, and the columns that its bars are made of."""
-
-    heading: str
-    parts: tuple[str, ...]
-
-
-CHARTS = {
-    "chiplets": CostChart(
-        "Cost of a unit by part (USD): the cells above, stacked",
-        grouped("chiplets_results", "unit"),
-    ),
-    "servers": CostChart(
-        "An hour of one accelerator by part (USD): the cells above, stacked",
-        grouped("servers_results", "hour"),
-    ),
-}  # fmt: skip
-_COLOURS = (BLUE, "7FB8DA", AMBER, "F2D08B", "C08A5A", GREEN, "8CCBB5", GREY, MUTED, NAVY)
-_COLOURS_OF_HOUR = (BLUE, SKY, GREEN, GREY, AMBER, MUTED, ORANGE)
-
-
-def cost_charts(book: Any, live: Live) -> None:
-    """Add a chart below each sheet of :data:`CHARTS` that the workbook has, if it has rows.
-
-    ``book``: changed in place. ``live``: its values of formulas become the points of the charts.
-    """
-    for kind, own in CHARTS.items():
-        if kind not in book.sheetnames:
-            continue
-        sheet = book[kind]
-        edges: Any = range_boundaries(sheet.tables[kind].ref)
-        last = edges[3] - BLANK_ROWS
-        if last <= HEADER_ROW or sheet.cell(HEADER_ROW + 1, 1).value is None:
-            continue
-        values = live.formulas.values.get(kind, {})
-        for row in sheet.iter_rows(min_row=HEADER_ROW, max_row=last):
-            live.values |= {(kind, cell.coordinate): values.get(cell.coordinate, cell.value) for cell in row}
-        names, in_sight = [column.name for column in sheet_columns(kind)], DATA_SHEETS[kind].in_sight
-        letters = " ".join(get_column_letter(names.index(name) + 1) for name in own.parts)
-        colours = _COLOURS if kind == "chiplets" else _COLOURS_OF_HOUR
-        page = Page(sheet, sheet, live)
-        rows = HEADER_ROW, last
-        chart = page.bars("A", rows, letters, colours, "#,##0", gap=35, stacked=True, formats=False)
-        for series, name in zip(chart.series, own.parts, strict=True):
-            series.tx = SeriesLabel(v=name.replace("nre", "design").replace("_", " "))
-        chart.visible_cells_only = False  # a part may stand in a column that is folded
-        chart.y_axis.crosses = "max"
-        top = edges[3] + 2
-        end_row = top + max(14, 6 + 2 * (last - HEADER_ROW))
-        put(sheet[f"A{top}"], own.heading, "xlperf heading")
-        sheet.print_area = f"A{HEADER_ROW - 1}:{get_column_letter(len(names))}{end_row}"
-        first, end = (get_column_letter(names.index(name) + 1) for name in (in_sight[0], DATA_SHEETS[kind].results[3]))
-        page.place(
-            chart,
-            f"{first}{top + 1}:{end}{end_row}",
-            Axis(),
-            Axis(number="#,##0" if kind == "chiplets" else "0.0", grid=True),
-            (0.19, 0.02, 0.62, 0.88),
-            (0.83, 0.02, 0.16, 0.90 if kind == "chiplets" else 0.30),
-        )
-
-
 ASKED = "asked"
 _WIDTH = 30.0
 _MARKERS = ("circle", "square", "diamond", "triangle")
@@ -515,46 +438,36 @@ def _drawn(sheet: Worksheet, drawing: Drawing, top: int) -> tuple[Any, int]:
         put(sheet.cell(down, 1), label, "xlperf key")
         for column, numbers in enumerate(values, start=2):
             put(sheet.cell(down, column), numbers[down - row - 1], "xlperf computed", formats[column - 2])
-    last = row + len(drawing.labels)
-    return _chart(sheet, drawing, row, values), last + 1
+    table = Drawn(sheet, [str(place) for place in range(len(values) + 1)], row, len(drawing.labels))
+    return _chart(table, drawing, values), table.last + 1
 
 
-def _chart(sheet: Worksheet, drawing: Drawing, header: int, values: Sequence[Sequence[float | None]]) -> Any:
-    """A native chart of the numbers below a row of headers."""
-    first, last = header + 1, header + len(drawing.labels)
-    labels = Cells(sheet, 1, first, last)
-    size = (_WIDTH, _height(drawing))
-    look, unit = drawing.kind.look, drawing.columns[-1].header
-    cells = [(Cells(sheet, 2 + i, header, header), Cells(sheet, 2 + i, first, last)) for i in range(len(values))]
+def _chart(table: Drawn, drawing: Drawing, values: Sequence[Sequence[float | None]]) -> Any:
+    """A native chart of the numbers of a table."""
+    words, look, columns = drawing.title, drawing.kind.look, drawing.columns
+    size, unit = (_WIDTH, _height(drawing)), columns[-1].header
+    labels, *cells = (table.both(name) for name in table.names)
     known = [value for numbers in values for value in numbers if value is not None]
     if look in ("points", "lines"):
-        return _scatter(sheet, drawing, header, size)
+        return _scatter(table, drawing, size)
     if look == "waterfall":
         change = [value or 0.0 for value in drawing.values[0]]
         ends = (0, len(change) - 1)
         colours = [NAVY if i in ends else _MORE if step > 0.0 else _LESS for i, step in enumerate(change)]
-        return waterfall(
-            drawing.title, labels, cells[0], cells[1], colours, axis_title=unit, number=axis_number(known), size=size
-        )
+        return waterfall(words, labels[1], cells[0], cells[1], colours, unit, axis_number(known), size)
     if look == "tornado":
-        return tornado(
-            drawing.title, labels, cells[0], cells[1], axis_title=drawing.columns[1].header,
-            number=axis_number(known), size=size,
-        )  # fmt: skip
-    stacked, limit = look == "stacked", drawing.columns[-1].name == drawing.kind.limit
+        return tornado(words, labels[1], cells[0], cells[1], columns[1].header, axis_number(known), size)
+    stacked = look == "stacked"
     parts = [
         Part(head, numbers, colour(column.name, i) if stacked and column.name.startswith("memory_") else SERIES[i % 10])
-        for i, ((head, numbers), column) in enumerate(zip(cells, drawing.columns, strict=True))
+        for i, ((head, numbers), column) in enumerate(zip(cells, columns, strict=True))
     ]
-    if limit:
-        return bars_in_a_limit(
-            drawing.title, labels, parts[:-1], parts[-1], axis_title=drawing.columns[-1].unit,
-            number=axis_number(known), size=size,
-        )  # fmt: skip
+    if columns[-1].name == drawing.kind.limit:
+        return bars_in_a_limit(words, labels[1], parts[:-1], parts[-1], columns[-1].unit, axis_number(known), size)
     reached = [added(v or 0.0 for v in row) for row in zip(*values, strict=True)] if stacked else known
     chart: Any = horizontal_bars(
-        drawing.title, labels, parts, axis_title=unit if len(parts) == 1 else drawing.columns[-1].unit.strip("-"),
-        number="0%" if drawing.kind.of_one else axis_number(reached), stacked=stacked, size=size,
+        words, labels[1], parts, unit if len(parts) == 1 else columns[-1].unit.strip("-"),
+        "0%" if drawing.kind.of_one else axis_number(reached), size, stacked=stacked,
         most=1.0 if drawing.kind.of_one and max(reached, default=0.0) <= 1.0 + 1e-9 else None,
     )  # fmt: skip
     if known and max(known) <= _FEW and all(value.is_integer() for value in known):
@@ -566,65 +479,17 @@ def _chart(sheet: Worksheet, drawing: Drawing, header: int, values: Sequence[Seq
     return chart
 
 
-def _scatter(sheet: Worksheet, drawing: Drawing, header: int, size: tuple[float, float]) -> Any:
+def _scatter(table: Drawn, drawing: Drawing, size: tuple[float, float]) -> Any:
     """Points or lines, a series for each run of rows; its name is right of its first row."""
-    runs: list[list[int]] = []
-    for i, series in enumerate(drawing.series):
-        if runs and drawing.series[runs[-1][0]] == series:
-            runs[-1].append(i)
-        else:
-            runs.append([i])
     points = []
-    for number, run in enumerate(runs):
-        first, last = header + 1 + run[0], header + 1 + run[-1]
-        put(sheet.cell(first, 4), drawing.series[run[0]], "xlperf note")
-        name, x, y = Cells(sheet, 4, first, first), Cells(sheet, 2, first, last), Cells(sheet, 3, first, last)
-        shade = SERIES[number % len(SERIES)]
-        alone = drawing.kind.look == "points"
-        points.append(spots(name, x, y, shade, _MARKERS[number % 4]) if alone else curve(name, x, y, shade))
-    chart: Any = curve_chart(
-        drawing.title, points, x_title=drawing.columns[0].header, y_title=drawing.columns[1].header,
-        x_number=axis_number(drawing.values[0]), y_number=axis_number(drawing.values[1]), size=size,
-    )  # fmt: skip
+    for place, span in enumerate(runs(drawing.series)):
+        at = table.top + 1 + span[0]
+        put(table.sheet.cell(at, 4), drawing.series[span[0]], "xlperf note")
+        cells = Cells(table.sheet, 4, at, at), *(table.cells(name, span) for name in table.names[1:])
+        shade, marker = SERIES[place % len(SERIES)], _MARKERS[place % len(_MARKERS)]
+        points.append(spots(*cells, shade, marker) if drawing.kind.look == "points" else curve(*cells, shade))
+    numbers = {f"{axis}_number": axis_number(values) for axis, values in zip("xy", drawing.values, strict=True)}
+    chart: Any = curve_chart(drawing.title, points, *(column.header for column in drawing.columns), size, **numbers)
     if len(points) == 1:
         chart.legend = None
     return chart
-
-
-def write_diagnosis(
-    path: str, diagnosis: Diagnosis, command: str, asked: Mapping[str, str], remedy: Sequence[str], plan: Table
-) -> None:
-    """Write the sheets ``diagnosis`` and ``waterfall``, a plan, and the question with both charts in front.
-
-    ``path``: workbook; replaced whole. ``diagnosis``: measurements and their explanations. ``command``, ``asked``: the
-    command and its arguments, by name. ``remedy``: in sentences. ``plan``: the better one, on a sheet of plans.
-    """
-    book = Workbook()
-    book.remove(book.worksheets[0])
-    add_styles(book)
-    sheet = book.create_sheet("diagnosis")
-    said = [
-        *(one.words for one in diagnosis.readings),
-        *(words for words in (diagnosis.unexplained, diagnosis.telling) if words),
-    ]
-    top = len(said) + 2
-    for number, words in enumerate(said, 1):
-        put(sheet.cell(number, 1), words, wrapped=False)
-    tables = {}
-    for table, name, first in ((diagnosis.steps, "waterfall", 1), (diagnosis.explanations, "diagnosis", top)):
-        if not len(table):
-            continue
-        columns = table.schema.columns
-        tables[name] = columns, data_rows(table, columns)
-        at = sheet if name == "diagnosis" else book.create_sheet(name)
-        write_table(at, columns, tables[name][1], f"A{first}", table.kind, fitted=True)
-        if name == "waterfall":
-            for row in at.iter_rows(min_row=2, min_col=3):
-                for cell in row:
-                    cell.number_format = "#,##0.00##"
-    if len(diagnosis.explanations):
-        said.append(f"Most likely: {diagnosis.explanations['cause'][0]} ({diagnosis.explanations['advice'][0]}).")
-    stated = tuple(plan.schema.by_name[name] for name in plan.columns)
-    write_table(book.create_sheet(plan.kind), stated, data_rows(plan, stated), "A1", plan.kind, fitted=True)
-    add_front(book, command, asked, tables, said=[*said, *remedy])
-    save_workbook(book, path)

@@ -23,11 +23,11 @@ from xlperf.workbook.report.data import (
     Plans,
     Report,
     distinct,
-    extra_column,
     listed,
     number_words,
     percent_words,
     plural,
+    report_columns,
     short,
 )
 from xlperf.workbook.style import (
@@ -144,13 +144,7 @@ def _top(sheet: Worksheet, group: Plans, pairs: Sequence[int], row: int) -> int:
         for name in (rate, *others.split())
         if name in group.results.schema.by_name and name in group.results
     ]
-    columns = [
-        extra_column("model", "", "Model of the plan", "name"),
-        extra_column("best_plan", "", f"Plan with the most {rate.replace('_', ' ')} that fits", "text"),
-        extra_column("accelerator", "", "Accelerator that it runs on", "text"),
-        extra_column("accelerators", "-", "Accelerators of the plan", "number"),
-        *results,
-    ]
+    columns = [*report_columns("best", rate=rate.replace("_", " ")), *results]
     rows: list[Sequence[Any]] = []
     for top in pairs[:_TOP_ROWS]:
         values = [float(group.number(column.name)[top]) for column in results]
