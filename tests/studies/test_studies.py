@@ -38,13 +38,17 @@ def test_the_workbook_of_a_study_is_what_its_module_gives(name: str, tmp_path: P
     assert study_package(study(name)) == made.read_bytes()
 
 
-def test_every_row_of_the_csv_files_belongs_to_a_study() -> None:
+def test_every_row_of_the_csv_files_belongs_to_a_study_or_to_a_sheet() -> None:
     folder = Path(outcome_module.__file__).parent
+    sheets = {row["sheet"] for row in resources.rows("studies/sheets.csv")}
     for path in folder.glob("*.csv"):
         with path.open(encoding="utf-8", newline="") as stream:
             rows = list(csv.DictReader(stream))
         assert rows
-        assert {row["study"] for row in rows} <= set(NAMES), path.name
+        if "study" in rows[0]:
+            assert {row["study"] for row in rows} <= set(NAMES), path.name
+        elif "sheet" in rows[0]:
+            assert {row["sheet"].partition(":")[0] for row in rows} <= sheets, path.name
         assert not [row for row in rows if None in row or None in row.values()], path.name
 
 

@@ -189,12 +189,6 @@ def _dies(count: float) -> str:
     return f"{count:.0f}_{'die' if count == 1 else 'dies'}"
 
 
-def _rows_of(keys: Sequence[str], node: str) -> tuple[int, int]:
-    """First row of a node on the map, and the row after its last."""
-    places = [place for place, key in enumerate(keys) if str(key).startswith(f"{node},")]
-    return places[0], places[-1] + 1
-
-
 def _volumes(inputs: Inputs, designs: Table, cases: Sequence[_Case]) -> StudySheet:
     """Cost of a unit over the volume, with the one-time costs in it."""
     node, area = inputs.words("nodes")[-1], inputs.numbers("silicon_areas")[-2:][0]

@@ -56,10 +56,6 @@ def _operators(plans: Table, inputs: Inputs, row: int) -> Table:
     return table.take(np.flatnonzero([str(family) in _FAMILIES for family in table["family"]]))
 
 
-def _phases(table: Table) -> list[str]:
-    return [f"{phase}: {operator}" for phase, operator in zip(table["phase"], table["operator"], strict=True)]
-
-
 def _filled(keys: Sequence[str], series: Sequence[str], values: Mapping[tuple[str, str], object]) -> list[list[object]]:
     return [[values.get((key, name)) for name in series] for key in keys]
 
@@ -69,7 +65,8 @@ def _bounds(operators: Mapping[int, Table], names: Sequence[str]) -> StudySheet:
     used: list[str] = []
     for row, table in operators.items():
         for name, column in ((names[row], "bound"), (_ideal(names[row]), "ideal_bound")):
-            limits.update(zip(((key, name) for key in _phases(table)), table[column], strict=True))
+            for phase, operator, bound in zip(table["phase"], table["operator"], table[column], strict=True):
+                limits[f"{phase}: {operator}", name] = bound
             used.append(name)
     keys = positions(key for key, _ in limits)[0]
     columns = zip(*_filled(keys, used, limits), strict=True)

@@ -58,7 +58,9 @@ def speed_up(inputs: Inputs) -> Outcome:
     factors = list(dict.fromkeys([*(factor for factor in inputs.words("order") if factor in _FACTORS), *_FACTORS]))
     pairs = [(start, end) for end in ends for start in starts]
     chains = [_chain(plans, catalog, start, end, factors) for start, end in pairs]
-    wider = with_rows(catalog, [_concatenated([device for _, devices in chains for device in devices])])
+    devices = [device for _, devices in chains for device in devices]
+    columns = {name: np.concatenate([device[name] for device in devices]) for name in devices[0].columns}
+    wider = with_rows(catalog, [Table("accelerators", columns)])
     results = evaluate(plans, catalog)
     speeds = results[_RATE]
     steps = np.array([evaluate(steps, wider)[_RATE] for steps, _ in chains])
@@ -93,11 +95,6 @@ def _positions(names: Sequence[str], inputs: Inputs, setting: str) -> list[int]:
             raise InputError(Fault(place, f'no plan starts with "{word}"; {nearest(word, names)}'))
         rows += prefix
     return rows
-
-
-def _concatenated(tables: Sequence[Table]) -> Table:
-    columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0].columns}
-    return Table(tables[0].kind, columns)
 
 
 def _chain(plans: Table, catalog: Catalog, start: int, end: int, factors: Sequence[str]) -> tuple[Table, list[Table]]:

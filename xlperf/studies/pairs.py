@@ -239,6 +239,16 @@ def _range(inputs: Inputs, name: str) -> str:
 _COST = "cost_per_million_output_tokens_all_in"
 
 
+def _cheapest(cost: Array, at: Sequence[np.ndarray], shape: tuple[int, ...]) -> tuple[Array, np.ndarray]:
+    """Lowest cost at each place of a grid and its plan; infinite and -1 without a plan."""
+    lowest, row = np.full(shape, np.inf), np.full(shape, -1)
+    for plan in np.flatnonzero(np.isfinite(cost)).tolist():
+        place = tuple(int(axis[plan]) for axis in at)
+        if cost[plan] < lowest[place]:
+            lowest[place], row[place] = cost[plan], plan
+    return lowest, row
+
+
 class _PoolPairs:
     """The cheapest plan of each pair of machines by prompt, (prompts, decode, prefill); -1: none is good."""
 
@@ -250,13 +260,8 @@ class _PoolPairs:
         decode, prefill = (np.array([places[name] for name in column]) for column in (decoders, prefillers))
         self.prompts = sorted(set(plans.number("prompt_length").tolist()))
         prompt = np.searchsorted(self.prompts, plans.number("prompt_length"))
-        cost = _within(results, targets)
         shape = (len(self.prompts), len(self.names), len(self.names))
-        self.row, self.cost = np.full(shape, -1), np.full(shape, np.inf)
-        for row in np.flatnonzero(np.isfinite(cost)).tolist():
-            at = prompt[row], decode[row], prefill[row]
-            if cost[row] < self.cost[at]:
-                self.cost[at], self.row[at] = cost[row], row
+        self.cost, self.row = _cheapest(_within(results, targets), (prompt, decode, prefill), shape)
 
     def one_kind(self, prompt: int) -> int:
         """The machine that serves a prompt cheapest alone."""
@@ -306,10 +311,11 @@ def mixed_pools(inputs: Inputs) -> Outcome:
         words = "No machine alone keeps the targets at every length of the prompt: nothing to compare pairs with."
         return Outcome([Finding("In short", words, "warning")], [], inputs.catalog, [(whole, results)])
     gains = _gains(pairs)
+    last, names = len(pairs.prompts) - 1, pairs.names
     sheets = [
         gains,
         *(_grid(pairs, prompt) for prompt in range(len(pairs.prompts))),
-        _worth(pairs, len(pairs.prompts) - 1),
+        pivot_of("worth of prefill", "decoding", names, names, pairs.worth(last), tokens=pairs.prompts[last]),
     ]
     split_pools = list(_expert_pools(whole.take(of_experts), results.take(of_experts), targets))
     findings = [*_pool_findings(pairs, gains), *(pools.finding() for pools in split_pools)]
@@ -382,18 +388,12 @@ def _expert_pools(plans: Table, results: Table, targets: Sequence[float]) -> Ite
     split = ~np.isnan(plans.number("expert_accelerators"))
     experts = np.where(split & (experts == ""), attention, experts)
     names = [name for name in positions([*attention, *experts])[0] if name]
-    cost = _within(results, targets)
+    cost, size = _within(results, targets), len(names)
+    at, other = (np.array([names.index(name) if name else -1 for name in column]) for column in (attention, experts))
     for model in dict.fromkeys(plans.text("model").tolist()):
         mine = plans.text("model") == model
-        alone, pairs = np.full(len(names), np.inf), np.full((len(names), len(names)), np.inf)
-        rows = np.full(pairs.shape, -1)
-        for row in np.flatnonzero(mine & np.isfinite(cost)).tolist():
-            at = names.index(attention[row])
-            if not split[row]:
-                alone[at] = min(alone[at], cost[row])
-            elif cost[row] < pairs[at, names.index(experts[row])]:
-                pairs[at, names.index(experts[row])] = cost[row]
-                rows[at, names.index(experts[row])] = row
+        alone, _ = _cheapest(np.where(mine & ~split, cost, np.inf), (at,), (size,))
+        pairs, rows = _cheapest(np.where(mine & split, cost, np.inf), (at, other), (size, size))
         yield _ExpertPools(model, names, alone, pairs, rows, plans, results)
 
 
@@ -428,12 +428,6 @@ def _grid(pairs: _PoolPairs, prompt: int) -> StudySheet:
     blank = " Blank: no such plan within the targets." * bool(np.isnan(cost).any())
     name = f"prompt {tokens:.0f}"
     return pivot_of("prompt", "decoding", pairs.names, pairs.names, cost, name=name, tokens=tokens, blank=blank)
-
-
-def _worth(pairs: _PoolPairs, prompt: int) -> StudySheet:
-    """Break-even price of each prefill machine at one prompt."""
-    worth, tokens = pairs.worth(prompt), pairs.prompts[prompt]
-    return pivot_of("worth of prefill", "decoding", pairs.names, pairs.names, worth, tokens=tokens)
 
 
 def _pool_findings(pairs: _PoolPairs, gains: StudySheet) -> Iterator[Finding]:

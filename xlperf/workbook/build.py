@@ -36,9 +36,6 @@ from xlperf.workbook.checks import checks_sheet
 from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, Rows, data_sheet, sheet_columns, table_of
 from xlperf.workbook.front.plan_card import NUMBERS, plan_cards
 from xlperf.workbook.front.start import (
-    CARD_RESULTS,
-    CARDS,
-    card,
     catalog_kinds,
     example_tables,
     front_sheet,
@@ -101,13 +98,13 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
             full[kind] = table
     results = live_results(full) if values else {}
     formulas = Formulas()
+    live = live_cells(full, _catalog(full) if values else None, formulas, results)
     book = Workbook()
     book.remove(book.worksheets[0])
     add_styles(book)
-    front_sheet(book, full, card_results(full) if values else {}, catalog_handle(full), formulas, examples)
+    front_sheet(book, full, catalog_handle(full), live, examples)
     for kind in full:
         data_sheet(book, full[kind], results.get(kind, {}), formulas, full)
-    live = live_cells(full, _catalog(full) if values else None, formulas, results)
     tco_sheet(book, full, live)
     checks_sheet(book, full, results, live)
     functions_sheet(book)
@@ -140,17 +137,6 @@ def live_results(tables: Mapping[str, Table]) -> dict[str, dict[str, list[Any]]]
                 for name in (own for own in LIVE_RESULTS["servers"] if own.endswith(PLANNED)):
                     by_name["servers"][name][row] = ""
     return by_name
-
-
-def card_results(tables: Mapping[str, Table]) -> dict[str, dict[str, Any]]:
-    """Cells of the results of the cards on the front sheet, by kind and name."""
-    catalog = _catalog(tables)
-    names = {str(name).casefold() for name in tables["models"].text("model")}
-    return {
-        kind: {name: cells[0] for name, cells in _cells(card(kind), CARD_RESULTS[kind], catalog, kind).items()}
-        for kind in CARDS
-        if str(dict(CARDS[kind])["model"]).casefold() in names
-    }
 
 
 def catalog_handle(tables: Mapping[str, Table]) -> str:

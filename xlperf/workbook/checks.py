@@ -68,7 +68,11 @@ def checks_sheet(
     sheet: Worksheet = workbook.create_sheet("checks")
     title(sheet, "Checks", "Plain formulas: they work without the add-in. What is not ok is highlighted.")
     live = replace(live, known=True)
-    rows = {kind: _rows(table) for kind, table in tables.items()}
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for kind, table in tables.items():
+        columns = table_schema(kind).columns
+        names = [column.name for column in columns]
+        rows[kind] = [dict(zip(names, row, strict=True)) for row in data_rows(table, columns)]
     checks = _summary(rows, results)
     model_top = _TOP + len(checks) + 4
     first, last = model_top + 1, model_top + len(rows["models"]) + _SPARE_MODELS
@@ -108,17 +112,6 @@ def checks_sheet(
 
 def _cell(sheet: Worksheet, reference: str) -> Any:
     return sheet[reference]
-
-
-def _rows(table: Table) -> list[dict[str, Any]]:
-    columns = table_schema(table.kind).columns
-    return [
-        {column.name: value for column, value in zip(columns, row, strict=True)} for row in data_rows(table, columns)
-    ]
-
-
-def _default(name: str) -> str:
-    return table_schema("models").by_name[name].default or _TEXT_DEFAULTS.get(name, "")
 
 
 def _model_row(
@@ -184,7 +177,8 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
         key = table_schema(kind).key
         name = column_reference(key)
         test = f'({name}<>"")*(COUNTIF({name},{name})>1)'
-        number = _repeated([row[key.name] for row in rows[kind]])
+        folded = [str(row[key.name]).casefold() for row in rows[kind] if row[key.name] is not None]
+        number = sum(folded.count(own) > 1 for own in folded)
         checks.append(Check(f"Duplicate names on {kind}", f"SUMPRODUCT({test})", number, first=_first_cell(test, key)))
     for kind in (*CATALOG_TABLES, *PLAN_TABLES, *(kind for kind in OPTIONAL_TABLES if kind in rows)):
         schema = table_schema(kind)
@@ -232,11 +226,6 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
                 )
             )
     return checks
-
-
-def _repeated(names: Sequence[Any]) -> int:
-    folded = [str(name).casefold() for name in names if name is not None]
-    return sum(folded.count(name) > 1 for name in folded)
 
 
 def _count(cells: Sequence[Any] | None, test: Callable[[Any], bool]) -> int | None:

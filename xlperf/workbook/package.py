@@ -8,7 +8,7 @@ import math
 import os
 import re
 import zipfile
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -55,17 +55,26 @@ def workbook_bytes(workbook: Workbook, date: datetime = EPOCH) -> bytes:
     with _all_digits(), zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
         _InMemory(workbook, archive).save()
     stamp = date.strftime("%Y-%m-%dT%H:%M:%SZ").encode()
+
+    def dated(part: str, data: bytes) -> bytes:
+        return _MODIFIED.sub(rb"\g<1>" + stamp + rb"\g<2>", data) if part == _CORE else data
+
+    return _zipped(raw.getvalue(), dated)
+
+
+def _zipped(package: bytes, changed: Callable[[str, bytes], bytes]) -> bytes:
+    """The parts of a package, changed, in a package whose bytes depend on them alone."""
     packed = io.BytesIO()
-    with zipfile.ZipFile(raw) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as target:
+    with (
+        zipfile.ZipFile(io.BytesIO(package)) as source,
+        zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as target,
+    ):
         for part in source.namelist():
-            data = source.read(part)
-            if part == _CORE:
-                data = _MODIFIED.sub(rb"\g<1>" + stamp + rb"\g<2>", data)
             info = zipfile.ZipInfo(part, _ZIP_DATE)
             info.compress_type = zipfile.ZIP_DEFLATED
             info.external_attr = 0o644 << 16
             info.create_system = 3
-            target.writestr(info, data)
+            target.writestr(info, changed(part, source.read(part)))
     return packed.getvalue()
 
 
@@ -129,7 +138,6 @@ def save_workbook(workbook: Workbook, path: str | Path, date: datetime = EPOCH) 
     replace_file(path, workbook_bytes(workbook, date))
 
 
-_ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 _FORMULA_CELL = re.compile(r'<c r="([A-Z]+[0-9]+)"([^>]*)><f>(.*?)</f><v\s*(?:/>|></v>)</c>', re.DOTALL)
 
 
@@ -161,27 +169,16 @@ def packed(workbook: Workbook, formulas: Formulas) -> bytes:
     # Without this Excel calculates all on opening, and shows #NAME? where the add-in is not installed.
     workbook.calculation.fullCalcOnLoad = False
     workbook.calculation.calcId = 191029
-    data = workbook_bytes(workbook)
     parts = {
         f"xl/worksheets/sheet{number}.xml": formulas.values[title]
         for number, title in enumerate(workbook.sheetnames, start=1)
         if formulas.values.get(title)
     }
-    result = io.BytesIO()
-    with (
-        zipfile.ZipFile(io.BytesIO(data)) as source,
-        zipfile.ZipFile(result, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as target,
-    ):
-        for name in source.namelist():
-            content = source.read(name)
-            if name in parts:
-                content = with_values(content.decode(), parts[name]).encode()
-            info = zipfile.ZipInfo(name, _ZIP_DATE)
-            info.compress_type = zipfile.ZIP_DEFLATED
-            info.external_attr = 0o644 << 16
-            info.create_system = 3
-            target.writestr(info, content)
-    return result.getvalue()
+
+    def valued(part: str, data: bytes) -> bytes:
+        return with_values(data.decode(), parts[part]).encode() if part in parts else data
+
+    return _zipped(workbook_bytes(workbook), valued)
 
 
 FLAG_FORMAT = '[=1]"TRUE";[=0]"FALSE";General'
@@ -303,19 +300,11 @@ def write_table(
     fitted: bool = False,
     one_line: Container[str] = (),
 ) -> str:
-    """Write a native table with units in its headers and meanings in the header comments.
+    """Write a native table with units in its headers and meanings in the header comments; returns its range.
 
-    - ``sheet``: changed in place; the workbook must have our styles.
-    - ``columns``: columns of the schema; inputs and results differ in colour.
-    - ``rows``: values as cells show them (:func:`data_rows`). A table without rows gets one blank row, as Excel needs.
-    - ``top_left``: cell of the first header.
-    - ``name``: name of the table, unique in the workbook; by default the sheet's name; "" writes no native table.
-    - ``freeze``: columns frozen beside the header; None freezes nothing.
-    - ``widths``: whether to set column widths.
-    - ``fitted``: whether values (:func:`fitted_format`) or the unit alone decide the decimals of results.
-    - ``one_line``: columns whose text makes no row taller.
-
-    Returns the range that the table covers: ``A4:H20``.
+    ``rows`` are values as cells show them (:func:`data_rows`); none makes a blank row, as Excel needs. ``name`` is the
+    table's, "" writes none; ``freeze``: columns frozen beside the header. ``fitted``: whether values decide the
+    decimals of results (:func:`fitted_format`). Text of columns in ``one_line`` makes no row taller.
     """
     letter, top = coordinate_from_string(top_left)
     left = column_index_from_string(letter)
@@ -332,7 +321,7 @@ def write_table(
             width = column_width(column, (row[offset] for row in rows), _WIDEST.get(column.name, 48 if offset else 64))
             sheet.column_dimensions[get_column_letter(left + offset)].width = width
         across.append(sheet.column_dimensions[get_column_letter(left + offset)].width or 9.0)
-        deepest = max(deepest, _lines(column.header, across[-1] - 3.0))
+        deepest = max(deepest, lines_of(column.header, across[-1] - 3.0))
     sheet.row_dimensions[top].height = 13.5 * deepest + 8
     if fitted:
         formats = [fitted_format(column, [row[i] for row in rows]) for i, column in enumerate(columns)]
@@ -343,7 +332,7 @@ def write_table(
         for offset, (column, value) in enumerate(zip(columns, row, strict=True)):
             wrapped = None
             if isinstance(value, str) and column.name not in one_line:
-                lines = _lines(value, across[offset] * (1.15 if column.name == "reason" else 1.02) - 2.0)
+                lines = lines_of(value, across[offset] * (1.15 if column.name == "reason" else 1.02) - 2.0)
                 tallest, wrapped = max(tallest, lines), lines > 1
             put(sheet.cell(down, left + offset), value, _style(column, offset), formats[offset], wrapped)
         if tallest > 1:
@@ -367,7 +356,7 @@ def _style(column: Column, offset: int) -> str:
     return "xlperf computed" if column.is_result else "xlperf input"
 
 
-def _lines(text: str, across: float) -> int:
+def lines_of(text: str, across: float) -> int:
     """Lines of a text in a column that wraps at words, or inside words too long for a line."""
     across = max(across, 1.0)
     lines, room = 1, across

@@ -12,7 +12,7 @@ from openpyxl.utils import get_column_letter
 from xlperf.catalog.schema import table_schema
 from xlperf.explore.chip_table import ALIKE, AREA_STEP, AXES, CACHE_STEP, POWER_STEP
 from xlperf.workbook.data_sheets import column_validation
-from xlperf.workbook.front.layout import AMBER, BLUE, DASH, GREY, ORANGE, SKY, Axis, Page, given, scatter
+from xlperf.workbook.front.layout import AMBER, BLUE, DASH, GREY, ORANGE, SKY, Axis, Page, scatter
 from xlperf.workbook.style import NAVY
 
 SOLD = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB")
@@ -100,34 +100,14 @@ def _steps(page: Page, r: dict[str, str]) -> None:
     page.row("IHJKLMNO", 11, ("=SUM(I3:I10)", whole, 0, 0, 0, 0, 0, "=I11"))
 
 
-def _asked_again(
-    page: Page, cells: Mapping[str, str], top: int, changed: Sequence[Mapping[str, Any]], left: int
-) -> str:
-    """The form of the sheet once more in rows below a row of headers, some entries changed; the arguments of a call.
-
-    ``top``: row of the first. ``left``: number of the first column. Returns a formula's text with a place for the
-    result: ``XLPERF_CHIP(rows,"{}",catalog,headers)``.
-    """
-    columns = table_schema("chip").columns
-    letters = [get_column_letter(left + number) for number in range(len(columns))]
-    for letter, column in zip(letters, columns, strict=True):
-        page.calc(f"{letter}{top - 1}", column.header)
-        for row, own in enumerate(changed, start=top):
-            value = "" if column.name not in cells else given(cells[column.name])
-            page.calc(f"{letter}{row}", own.get(column.name, value) or None)
-    first, last = letters[0], letters[-1]
-    rows = f"${first}${top}:${last}${top + len(changed) - 1}"
-    return f'XLPERF_CHIP({rows},"{{}}",catalog,${first}${top - 1}:${last}${top - 1})'
-
-
 def _beside_others(page: Page, cells: Mapping[str, str], others: list[str]) -> None:
     """Accelerators on offer, a row each; their forms below row 20 from column H on, answers in columns D to G."""
-    asked = _asked_again(page, cells, 21, [{"accelerator": name} for name in others], 8)
+    asked = page.again(table_schema("chip").columns, cells, 21, [{"accelerator": name} for name in others], 8)
     page.calc("D1", "beside what is sold")
     for row, (words, result, _, _) in enumerate(_COMPARED, start=3):
         page.calc(f"D{row}", words)
         for letter, number in zip("EFG", range(len(others)), strict=False):
-            page.calc(f"{letter}{row}", f'=IFERROR(INDEX({asked.format(result)},{number + 1})+0,"")')
+            page.calc(f"{letter}{row}", f'=IFERROR(INDEX({asked(result)},{number + 1})+0,"")')
 
 
 def _axes(page: Page) -> dict[str, list[str]]:
@@ -159,7 +139,7 @@ def _chips(page: Page, cells: Mapping[str, str], axes: Mapping[str, Sequence[str
         }
         for one in combined
     ]
-    asked = _asked_again(page, cells, _NUMBERS, changed, 1)
+    asked = page.again(table_schema("chip").columns, cells, _NUMBERS, changed, 1)
     first, last = _NUMBERS, _NUMBERS + len(combined) - 1
     heads = ("token/s", "cost", "W", "beaten by none", "USD", "chips", "beaten by none")
     page.row((_RATE, _COST, _POWER, _BEST, _ALL_X, _REST, _FRONT), first - 1, heads)
@@ -168,8 +148,8 @@ def _chips(page: Page, cells: Mapping[str, str], axes: Mapping[str, Sequence[str
     )  # fmt: skip
     for row in range(first, last + 1):
         for letter, words in wanted:
-            page.calc(f"{letter}{row}", f'=IFERROR(INDEX({asked.format(words)},{row - first + 1})+0,"")')
-        page.calc(f"AE{row}", f'=IFERROR(INDEX({asked.format("reason")},{row - first + 1})&"","")')
+            page.calc(f"{letter}{row}", f'=IFERROR(INDEX({asked(words)},{row - first + 1})+0,"")')
+        page.calc(f"AE{row}", f'=IFERROR(INDEX({asked("reason")},{row - first + 1})&"","")')
     rates, costs = (f"${letter}${first}:${letter}${last}" for letter in (_RATE, _COST))
     for row in range(first, last + 1):
         rate, cost = f"{_RATE}{row}", f"{_COST}{row}"
@@ -198,11 +178,11 @@ def _changes(page: Page, cells: Mapping[str, str], r: Mapping[str, str]) -> None
         step = f"{share}*{have[name]}" if share else "1"
         changed += [held | {name: f"={have[name]}{sign}{step}"} for sign in "+-"]
         sizes.append(f"{step}*{r['num_dies']}" if name == "die_area" else step)
-    asked = _asked_again(page, cells, _WORTH, changed, 1)
+    asked = page.again(table_schema("chip").columns, cells, _WORTH, changed, 1)
     for letter, words in ((_RATE, "tokens per second per accelerator"), (_COST, "capex")):
         page.calc(f"{letter}{_WORTH - 1}", words)
         for row in range(_WORTH, _WORTH + len(changed)):
-            page.calc(f"{letter}{row}", f'=IFERROR(INDEX({asked.format(words)},{row - _WORTH + 1})+0,"")')
+            page.calc(f"{letter}{row}", f'=IFERROR(INDEX({asked(words)},{row - _WORTH + 1})+0,"")')
     heads = ("what", "by", "token/s each", "price each", "worth each", "verdict")
     page.row(("AA", "AB", "AC", "AD", "AE", "AF"), _WORTH - 1, heads)
     for number, ((words, _, _), size) in enumerate(zip(_CHANGES, sizes, strict=True)):
@@ -289,14 +269,10 @@ def _table(page: Page, others: list[str]) -> None:
         page.put(f"{letter}14", name.split("-")[0], "head")
     for row, (words, result, scale, number) in enumerate(_COMPARED, start=15):
         page.put(f"M{row}", words, "cell left")
-        mine = next(f"B{at}" for at in range(3, 60) if _named(page.data[f"A{at}"].value, result))
+        mine = next(f"B{at}" for at in range(3, 60) if str(page.data[f"A{at}"].value).split(" (")[0] == result)
         source = page.source
         page.put(f"O{row}", f'=IFERROR({source}{mine}{scale},"\N{EN DASH}")', "cell", number)
         for letter, column in zip("PQR", "EFG", strict=True):
             value = f'=IFERROR({source}{column}{row - 12}{scale},"{DASH}")'
             page.put(f"{letter}{row}", value, "cell", number)
         page.rule(f"M{row}:R{row}")
-
-
-def _named(header: Any, result: str) -> bool:
-    return str(header).split(" (")[0] == result

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from openpyxl.utils import range_boundaries
+from openpyxl.utils import get_column_letter, range_boundaries
 
 from xlperf.addin.cells import CellError
 from xlperf.addin.functions import PREFIX
@@ -100,7 +100,7 @@ class Live:
         left, top, right, bottom = edges
         place = name.strip("'") or sheet
         return [
-            [self.values.get((place, f"{_letters(column)}{row}")) for column in range(left, right + 1)]
+            [self.values.get((place, f"{get_column_letter(column)}{row}")) for column in range(left, right + 1)]
             for row in range(top, bottom + 1)
         ]
 
@@ -129,17 +129,13 @@ def worded(words: str, cells: Mapping[str, str]) -> str:
     return "&".join([*parts, f'"{words[end:]}"'] if words[end:] else parts)
 
 
+_LEVELS = (("=", "<>", "<", ">", "<=", ">="), ("&",), ("+", "-"), ("*", "/"), ("^",))
+"""Operations by precedence, those that bind least first."""
 _CATALOG = object()
 
 
-def _letters(column: int) -> str:
-    from openpyxl.utils import get_column_letter
-
-    return get_column_letter(column)
-
-
 class _Parser:
-    """Recursive descent over one formula: comparison, text, sum, product, sign, operand."""
+    """Recursive descent over one formula."""
 
     def __init__(self, live: Live, formula: str, sheet: str) -> None:
         self.live, self.sheet = live, sheet
@@ -147,7 +143,7 @@ class _Parser:
         self.at = 0
 
     def parsed(self) -> Any:
-        result = self.comparison()
+        result = self.binary()
         assert self.at == len(self.tokens), f"cannot read the formula behind {self.tokens[: self.at]}"
         return result
 
@@ -158,27 +154,15 @@ class _Parser:
         self.at += 1
         return self.tokens[self.at - 1]
 
-    def binary(self, marks: tuple[str, ...], below: Callable[[], Any]) -> Any:
-        left = below()
-        while self.peek() in marks:
+    def binary(self, level: int = 0) -> Any:
+        """Operations of a level of precedence, whose operands are of the next level."""
+        if level == len(_LEVELS):
+            return self.operand()
+        left = self.binary(level + 1)
+        while self.peek() in _LEVELS[level]:
             mark = self.taken()[1]
-            left = _OPERATIONS[mark](_one(left), _one(below()))
+            left = _OPERATIONS[mark](_one(left), _one(self.binary(level + 1)))
         return left
-
-    def comparison(self) -> Any:
-        return self.binary(("=", "<>", "<", ">", "<=", ">="), self.joined)
-
-    def joined(self) -> Any:
-        return self.binary(("&",), self.sum)
-
-    def sum(self) -> Any:
-        return self.binary(("+", "-"), self.product)
-
-    def product(self) -> Any:
-        return self.binary(("*", "/"), self.power)
-
-    def power(self) -> Any:
-        return self.binary(("^",), self.operand)
 
     def operand(self) -> Any:
         kind, text = self.taken()
@@ -199,7 +183,7 @@ class _Parser:
         if text == "-":
             return -_number(_one(self.operand()))
         assert text == "(", text
-        result = self.comparison()
+        result = self.binary()
         assert self.taken()[1] == ")"
         return result
 

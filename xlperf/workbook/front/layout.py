@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from openpyxl.formatting.rule import Rule
 from openpyxl.styles import Alignment, Border, Font, PatternFill, Side
 from openpyxl.styles.differential import DifferentialStyle
-from openpyxl.utils import column_index_from_string
+from openpyxl.utils import column_index_from_string, get_column_letter
 from openpyxl.worksheet.datavalidation import DataValidation
 from openpyxl.worksheet.properties import PageSetupProperties
 
 from xlperf.base import resources
 from xlperf.catalog.cells import number_of
-from xlperf.catalog.schema import results_of, table_schema
+from xlperf.catalog.schema import Column, results_of, table_schema
 from xlperf.workbook import charts
 from xlperf.workbook.charts import Cells, Points, Shares, line
 from xlperf.workbook.checks import VERDICT
@@ -253,6 +253,30 @@ class Page:
             self.calc(f"B{row}", f'=IFERROR({asked},"")' if column.name == "reason" else f"={asked}")
             by_name[column.name] = f"{self.source}$B${row}"
         return by_name
+
+    def again(
+        self, columns: Sequence[Column], cells: Mapping[str, str], top: int, changed: Sequence[Mapping[str, Any]],
+        left: int = 1,
+    ) -> Callable[..., str]:  # fmt: skip
+        """The form once more in rows below a row of headers, some entries changed: a question of each row.
+
+        ``top``: first row. ``left``: number of the first column. Returns a function that calls for a result in words,
+        of one row or of all rows.
+        """
+        letters = [get_column_letter(left + number) for number in range(len(columns))]
+        for letter, column in zip(letters, columns, strict=True):
+            self.calc(f"{letter}{top - 1}", column.header)
+            for row, own in enumerate(changed, start=top):
+                value = "" if column.name not in cells else given(cells[column.name])
+                self.calc(f"{letter}{row}", own.get(column.name, value) or None)
+        first, last, kind = letters[0], letters[-1], columns[0].table.upper()
+
+        def asked(words: str, row: int | None = None) -> str:
+            rows = (f"${top}", f"${top + len(changed) - 1}") if row is None else (row, row)
+            area, heads = f"${first}{rows[0]}:${last}{rows[1]}", f"${first}${top - 1}:${last}${top - 1}"
+            return f'XLPERF_{kind}({area},"{words}",catalog,{heads})'
+
+        return asked
 
     def beside(self, kind: str, results: Mapping[str, str]) -> None:
         """Notes beside the entries: the chosen value, else a unit."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from openpyxl.styles import Alignment
-from openpyxl.utils import get_column_letter
+from openpyxl.utils import column_index_from_string, get_column_letter
 from openpyxl.workbook.defined_name import DefinedName
 from openpyxl.worksheet.datavalidation import DataValidation
 
@@ -88,8 +88,6 @@ def _first_shown(live: Live, kind: str) -> Any:
 
 def letters_from(first: str, count: int) -> list[str]:
     """So many column letters from one on."""
-    from openpyxl.utils import column_index_from_string
-
     start = column_index_from_string(first)
     return [get_column_letter(start + offset) for offset in range(count)]
 
@@ -100,6 +98,29 @@ def pulled_cell(column: Column, row: str) -> str:
     return f'=IF({row}=0,"",IF({result}="","",{result}))'
 
 
+def _inputs(kind: str) -> list[Column]:
+    return [column for column in sheet_columns(kind) if not column.is_result]
+
+
+def _pulled(page: Page, kind: str, at: tuple[str, str], chosen: str, wanted: Container[str]) -> dict[str, str]:
+    """Inputs and wanted results of the plan whose name is in a cell, in two columns; cells by name."""
+    head, value = at
+    names = column_reference(table_schema(kind).columns[0])
+    page.row(at, 2, ("row", f"=IFERROR(MATCH({chosen},{names},0),0)"))
+    row_cell, cells = f"${value}$2", {"row": f"{page.source}${value}$2"}
+    inputs = _inputs(kind)
+    for row, column in enumerate(inputs, start=3):
+        page.row(at, row, (column.header, pulled_cell(column, row_cell)))
+        cells[column.name] = f"{page.source}${value}${row}"
+    card = f"${head}$3:${value}${len(inputs) + 2}"
+    results = [column for column in results_of(kind).columns if column.name in wanted]
+    for row, column in enumerate(results, start=len(inputs) + 4):
+        function = "CHECK" if column.name == "reason" else column.name.upper()
+        page.row(at, row, (column.header, f'=IF({row_cell}=0,"",XLPERF_{function}({card},catalog))'))
+        cells[column.name] = f"{page.source}${value}${row}"
+    return cells
+
+
 def plan_numbers(page: Page, kind: str, first: str, chosen: str) -> dict[str, str]:
     """Inputs and results of the plan whose name is in a cell; the cell of each, by name.
 
@@ -108,14 +129,9 @@ def plan_numbers(page: Page, kind: str, first: str, chosen: str) -> dict[str, st
     """
     head, value, stated, default, defaults, part, plain, special = letters_from(first, 8)
     page.calc(f"{head}1", f"{kind}: the plan in the card")
-    page.calc(f"{head}2", "row")
-    page.calc(f"{value}2", f"=IFERROR(MATCH({chosen},{column_reference(table_schema(kind).columns[0])},0),0)")
-    row_cell, cells = f"${value}$2", {}
-    inputs = [column for column in sheet_columns(kind) if not column.is_result]
-    in_sight = ("name", *DATA_SHEETS[kind].in_sight)
-    for row, column in enumerate(inputs, start=3):
-        page.calc(f"{head}{row}", column.header)
-        page.calc(f"{value}{row}", pulled_cell(column, row_cell))
+    cells = _pulled(page, kind, (head, value), chosen, _wanted(kind))
+    in_sight, last = ("name", *DATA_SHEETS[kind].in_sight), len(_inputs(kind)) + 2
+    for row, column in enumerate(_inputs(kind), start=3):
         own = f'IF(${value}{row}="","",IF({stated}{row - 1}="","",", ")&${head}{row}&" "&${value}{row})'
         before = f"{stated}{row - 1}" if row > 3 else '""'
         page.calc(f"{stated}{row}", f"={before}" if column.name in in_sight else f"={before}&{own}")
@@ -124,16 +140,7 @@ def plan_numbers(page: Page, kind: str, first: str, chosen: str) -> dict[str, st
         own = f'IF(${value}{row}="",IF({defaults}{row - 1}="","",", ")&${head}{row}&" "&${default}{row},"")'
         before = f"{defaults}{row - 1}" if row > 3 else '""'
         page.calc(f"{defaults}{row}", f"={before}&{own}" if shown else f"={before}")
-        cells[column.name] = f"{page.source}${value}${row}"
-    last = len(inputs) + 2
     cells |= {"stated": f"{page.source}${stated}${last}", "defaults": f"{page.source}${defaults}${last}"}
-    card = f"${head}$3:${value}${last}"
-    wanted = [column for column in results_of(kind).columns if column.name in _wanted(kind)]
-    for row, column in enumerate(wanted, start=last + 2):
-        page.calc(f"{head}{row}", column.header)
-        function = "CHECK" if column.name == "reason" else column.name.upper()
-        page.calc(f"{value}{row}", f'=IF({row_cell}=0,"",XLPERF_{function}({card},catalog))')
-        cells[column.name] = f"{page.source}${value}${row}"
     bars_of = part, plain, special
     page.row(bars_of, 2, ("time", "computing", "communication"))
     for row, (words, names) in enumerate(TIME[kind].items(), start=3):
@@ -312,40 +319,21 @@ def _compared_memory(kind: str) -> list[tuple[str, str]]:
 def _numbers(page: Page, kind: str, chosen: Sequence[str]) -> dict[str, Pair]:
     """Inputs and results of both plans, if they are of this kind; the cells of each by name."""
     first_head, first, second_head, second, differs = letters_from(_BLOCK[kind], 5)
-    heads, values = (first_head, second_head), (first, second)
     page.calc(f"{first_head}1", f"{kind}: both plans")
-    names = column_reference(table_schema(kind).columns[0])
-    rows = {letter: f"${letter}$2" for letter in values}
-    for head, letter, cell in zip(heads, values, chosen, strict=True):
-        page.calc(f"{head}2", "row")
-        page.calc(f"{letter}2", f"=IFERROR(MATCH({cell},{names},0),0)")
-    page.calc(f"{differs}1", "differ so far")
-    page.calc(f"{differs}2", 0)
-    place = page.source
-    by_name = {"row": (f"{place}{rows[first]}", f"{place}{rows[second]}")}
-    inputs = [column for column in sheet_columns(kind) if not column.is_result]
-    for row, column in enumerate(inputs, start=3):
-        for head, letter in zip(heads, values, strict=True):
-            page.calc(f"{head}{row}", column.header)
-            page.calc(f"{letter}{row}", pulled_cell(column, rows[letter]))
-        same = "1" if column.name == "name" else f"IF({first}{row}={second}{row},1,0)"
-        page.calc(f"{differs}{row}", f"={differs}{row - 1}+1-{same}")
-        page.data[f"{differs}{row}"].number_format = "0"
-    last = len(inputs) + 2
     parts = [name for names in TIME[kind].values() for name in names]
     memory = [name for _, name in _compared_memory(kind) if name]
     own = {"training": ("mfu",), "inference": ("ttft", "prefill_share")}[kind]
     ends = [f"{_TIME[kind]}{end}" for end in ("", "_low", "_high")]
     wanted = {*_WANTED, *parts, *memory, *own, *ends, _COST[kind]}
-    columns = [column for column in results_of(kind).columns if column.name in wanted]
-    for row, column in enumerate(columns, start=last + 2):
-        function = "CHECK" if column.name == "reason" else column.name.upper()
-        for head, letter in zip(heads, values, strict=True):
-            page.calc(f"{head}{row}", column.header)
-            card = f"${head}$3:${letter}${last}"
-            page.calc(f"{letter}{row}", f'=IF({rows[letter]}=0,"",XLPERF_{function}({card},catalog))')
-        by_name[column.name] = (f"{place}${first}${row}", f"{place}${second}${row}")
-    return by_name
+    columns = (first_head, first), (second_head, second)
+    cells = [_pulled(page, kind, at, name, wanted) for at, name in zip(columns, chosen, strict=True)]
+    page.calc(f"{differs}1", "differ so far")
+    page.calc(f"{differs}2", 0)
+    for row, column in enumerate(_inputs(kind), start=3):
+        same = "1" if column.name == "name" else f"IF({first}{row}={second}{row},1,0)"
+        page.calc(f"{differs}{row}", f"={differs}{row - 1}+1-{same}")
+        page.data[f"{differs}{row}"].number_format = "0"
+    return {name: (cells[0][name], cells[1][name]) for name in cells[0]}
 
 
 def _chosen(page: Page, at: Mapping[str, Mapping[str, Pair]]) -> dict[str, Pair]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from openpyxl.utils import get_column_letter
-
-from xlperf.catalog.schema import results_of, table_schema
+from xlperf.catalog.schema import Column, results_of, table_schema
 from xlperf.explore.forms import TRAINING_PARTS
 from xlperf.workbook.charts import label_values
-from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, ORANGE, SKY, Axis, Page, given, scatter
+from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, ORANGE, SKY, Axis, Page, scatter
 from xlperf.workbook.style import INK, MUTED
 
 TOP = 34
@@ -103,7 +101,7 @@ def serve_sheet(page: Page, others: list[str]) -> None:
     page.fill("What does it take to serve this model?")
     area, cells = page.form("serve")
     r = page.results("serve", area)
-    compared(page, cells, r, others)
+    compared(page, cells, others)
     asked = ways(page, cells)
     page.beside("serve", r)
     _answers(page, r)
@@ -115,7 +113,7 @@ def serve_sheet(page: Page, others: list[str]) -> None:
     money_of_serving(page, r, cells)
 
 
-def curve(page: Page, cells: dict[str, str], r: dict[str, str], asked: Callable[[int, str], str]) -> None:
+def curve(page: Page, cells: dict[str, str], r: dict[str, str], asked: Callable[..., str]) -> None:
     """Throughput against speed per user of every way, from row 24; and the answer and the speed asked for.
 
     ``asked``: as :func:`ways` returns it.
@@ -125,7 +123,7 @@ def curve(page: Page, cells: dict[str, str], r: dict[str, str], asked: Callable[
         page.calc(f"{y}24", f"='{page.sheet.title}'!$M${15 + number}&\"\"")
         for point in range(1, CURVE + 1):
             for letter, name in ((x, "curve speed"), (y, "curve throughput")):
-                own = asked(_WAYS + 1 + number, f"{name} {point}")
+                own = asked(f"{name} {point}", _WAYS + 1 + number)
                 page.calc(f"{letter}{24 + point}", f"=IFERROR({own},NA())")
     rate, asked_for = r["tokens_per_second_per_accelerator"], f"={cells['speed_per_user']}"
     page.row("GHI", 24, ("x", "this answer", "asked for"))
@@ -141,56 +139,39 @@ _ANSWERS = ("AK", "AL", "AM", "AN", "AO", "AP", "AQ")
 """Columns of answers beside the forms of the same question, right of all their entries."""
 
 
-def asked_again(
-    page: Page, cells: dict[str, str], rows: Sequence[int], changed: Mapping[str, Sequence[Any]]
-) -> tuple[str, str]:
-    """The form of the sheet once more in some rows below its headers, columns changed; its first and last column."""
-    names = [column.name for column in table_schema("serve").columns if column.name in cells]
-    letters = [get_column_letter(number) for number in range(1, len(names) + 1)]
-    for letter, name in zip(letters, names, strict=True):
-        page.calc(f"{letter}{rows[0] - 1}", table_schema("serve").by_name[name].header)
-        for number, row in enumerate(rows):
-            own = changed[name][number] if name in changed else given(cells[name])
-            page.calc(f"{letter}{row}", own)
-    return letters[0], letters[-1]
+def _columns(cells: Mapping[str, str]) -> list[Column]:
+    return [column for column in table_schema("serve").columns if column.name in cells]
 
 
-def ways(page: Page, cells: dict[str, str]) -> Callable[[int, str], str]:
+def ways(page: Page, cells: dict[str, str]) -> Callable[..., str]:
     """Every way to serve, the cheapest first: forms below all results, their answers right of all entries.
 
-    Returns how a cell asks for a result, by the row of the form of a way and the words of the result.
+    Returns how a cell asks for a result, by its words and the row of the form of a way.
     """
     rows = range(_WAYS + 1, _WAYS + 1 + WAYS)
-    first, last = asked_again(page, cells, rows, {"way": [float(row - _WAYS) for row in rows]})
-
-    def asked(row: int, words: str) -> str:
-        return f'XLPERF_SERVE(${first}{row}:${last}{row},"{words}",catalog,${first}${_WAYS}:${last}${_WAYS})'
-
+    changed = [{"way": float(row - _WAYS)} for row in rows]
+    asked = page.again(_columns(cells), cells, rows[0], changed)
     wanted = ("software", "prefill accelerators", "copy size", "accelerators", "accelerators sure",
               "fleet cost per million output tokens", "trust")  # fmt: skip
     for letter, words in zip(_ANSWERS, wanted, strict=True):
         page.calc(f"{letter}{_WAYS}", words)
         for row in rows:
-            page.calc(f"{letter}{row}", f'=IFERROR({asked(row, words)},"")')
+            page.calc(f"{letter}{row}", f'=IFERROR({asked(words, row)},"")')
     return asked
 
 
-def compared(page: Page, cells: dict[str, str], r: dict[str, str], others: list[str]) -> None:
+def compared(page: Page, cells: dict[str, str], others: list[str]) -> None:
     """The same question on other accelerators, each mapped anew: forms below all results, answers from column X on."""
     mapping = ("software", "mode", "hour_price", "num_accelerators", "tensor_parallel", "expert_parallel",
                "data_parallel_attention", "concurrency", "way")  # fmt: skip
-    rows = range(_OTHERS + 1, _OTHERS + 1 + len(others))
-    changed: dict[str, Sequence[Any]] = {name: ["auto"] * len(others) for name in mapping}
-    changed["accelerator"] = others
-    first, last = asked_again(page, cells, rows, changed)
+    changed = [{**dict.fromkeys(mapping, "auto"), "accelerator": name} for name in others]
+    asked = page.again(_columns(cells), cells, _OTHERS + 1, changed)
     wanted = ("accelerators", "fleet cost per million output tokens", "power")
     name, rank, number, cost, power = _ANSWERS[:5]
     page.row((name, rank, number, cost, power), _OTHERS, ("name", "rank", *wanted))
-    for row, accelerator in zip(rows, others, strict=True):
+    for row, accelerator in enumerate(others, start=_OTHERS + 1):
         page.calc(f"{name}{row}", accelerator.split("-")[0])
-        for letter, words in zip((number, cost, power), wanted, strict=True):
-            asked = f'XLPERF_SERVE(${first}{row}:${last}{row},"{words}",catalog,${first}${_OTHERS}:${last}${_OTHERS})'
-            page.calc(f"{letter}{row}", f"=IFERROR({asked},0)")
+        page.row((number, cost, power), row, [f"=IFERROR({asked(words, row)},0)" for words in wanted])
         own = f"{cells['accelerator']}=$D{row}"
         page.calc(f"{rank}{row}", f"=IF(OR({own},{cost}{row}=0),999999,{cost}{row})+{row}/1000000")
 
@@ -325,19 +306,14 @@ def _parts(page: Page, r: dict[str, str]) -> None:
 
 def _sizes(page: Page, cells: dict[str, str], r: dict[str, str]) -> None:
     """The same run on fewer and on more accelerators, each mapped anew; rows 22 to 27 from column D on."""
-    names = [column.name for column in table_schema("train").columns]
-    letters = [get_column_letter(number) for number in range(4, len(names) + 4)]
-    first, last = letters[0], letters[-1]
-    page.row(letters, 22, [table_schema("train").by_name[name].header for name in names])
+    asked = page.again(
+        table_schema("train").columns, cells, 23,
+        [{"num_accelerators": f"={r['accelerators']}*{size}", "deadline": "auto"} for size in SIZES], 4,
+    )  # fmt: skip
     wanted = ("run time", "paid run cost", "mfu", "run energy")
     page.row(_SIZED, 22, wanted)
-    for row, size in enumerate(SIZES, start=23):
-        for letter, name in zip(letters, names, strict=True):
-            own = {"num_accelerators": f"={r['accelerators']}*{size}", "deadline": "auto"}.get(name, given(cells[name]))
-            page.calc(f"{letter}{row}", own)
-        for letter, words in zip(_SIZED, wanted, strict=True):
-            asked = f'XLPERF_TRAIN(${first}{row}:${last}{row},"{words}",catalog,${first}$22:${last}$22)'
-            page.calc(f"{letter}{row}", f'=IFERROR({asked},"")')
+    for row in range(23, 23 + len(SIZES)):
+        page.row(_SIZED, row, [f'=IFERROR({asked(words, row)},"")' for words in wanted])
 
 
 def _answers_of_training(page: Page, r: dict[str, str]) -> None:

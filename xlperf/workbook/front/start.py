@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from openpyxl.workbook.defined_name import DefinedName
 from openpyxl.worksheet.datavalidation import DataValidation
 from openpyxl.worksheet.table import Table as NativeTable
 
-from xlperf.addin.cells import CellError
 from xlperf.addin.functions import PREFIX, Argument, Function, example_ranges, functions
 from xlperf.base import resources
 from xlperf.catalog.catalog import Catalog
@@ -98,12 +97,6 @@ _LEGEND_TOP = 42
 _CHOICES_TOP = 54
 
 
-def card(kind: str) -> list[list[Any]]:
-    """The card of a kind of plan: rows of name and value."""
-    by_name = table_schema(kind).by_name
-    return [[by_name[name].header, value] for name, value in CARDS[kind]]
-
-
 def catalog_kinds(tables: Iterable[str]) -> list[str]:
     """Sheets in the catalog cell, with the inputs of devices and designs if these are present."""
     present = set(tables)
@@ -114,12 +107,7 @@ def catalog_kinds(tables: Iterable[str]) -> list[str]:
 
 
 def front_sheet(
-    workbook: Workbook,
-    tables: Mapping[str, Table],
-    results: Mapping[str, Mapping[str, Any]],
-    handle: str,
-    formulas: Formulas,
-    examples: bool = True,
+    workbook: Workbook, tables: Mapping[str, Table], handle: str, live: Live, examples: bool = True
 ) -> Worksheet:
     """Add the sheet ``start`` and the defined names of the workbook."""
     sheet: Worksheet = workbook.create_sheet("start")
@@ -132,7 +120,7 @@ def front_sheet(
     put(sheet[f"B{CATALOG_CELL[1:]}"], "catalog", "xlperf key")
     given = ",".join([*(_whole(kind) for kind in catalog_kinds(tables)), SCENARIO_CELL])
     catalog_cell: Any = sheet[CATALOG_CELL]
-    formulas.put(catalog_cell, f"={PREFIX}CATALOG({given})", handle)
+    live.formulas.put(catalog_cell, f"={PREFIX}CATALOG({given})", handle)
     _scenario(workbook, sheet)
     words = (
         "Identifies the content of the catalog sheets: every result refers to it, so an edit there changes the results."
@@ -140,7 +128,7 @@ def front_sheet(
     put(sheet[f"E{CATALOG_CELL[1:]}"], words, "xlperf note")
     sheet.merge_cells(f"E{CATALOG_CELL[1:]}:G{CATALOG_CELL[1:]}")
     for letters, kind in ((("B", "C"), "training"), (("E", "F"), "inference")):
-        _card(sheet, letters, kind, results.get(kind, {}), formulas, examples)
+        _card(sheet, letters, kind, live, examples)
     _legend(sheet, _LEGEND_TOP)
     _contents(sheet, _LEGEND_TOP, tables)
     choices_top = _CHOICES_TOP + sum(kind in OPTIONAL_TABLES for kind in tables)
@@ -176,14 +164,8 @@ def _wide(sheet: Worksheet, row: int, words: str, height: float) -> None:
     sheet.row_dimensions[row].height = height
 
 
-def _card(
-    sheet: Worksheet,
-    letters: tuple[str, str],
-    kind: str,
-    results: Mapping[str, Any],
-    formulas: Formulas,
-    examples: bool,
-) -> None:
+def _card(sheet: Worksheet, letters: tuple[str, str], kind: str, live: Live, examples: bool) -> None:
+    """A card of a plan: one line with the assumptions or the fault, inputs, results."""
     left, right = letters
     heading = {"training": "A training run", "inference": "A served model"}[kind]
     put(sheet[f"{left}{CARD_TOP - 3}"], heading, "xlperf heading")
@@ -192,8 +174,9 @@ def _card(
     longest = max(len(own) for own in CARDS.values())
     for row, (name, value) in enumerate(CARDS[kind], start=CARD_TOP):
         column = table_schema(kind).by_name[name]
-        put(sheet[f"{left}{row}"], column.header, "xlperf key")
-        cell = put(sheet[f"{right}{row}"], value if examples else None, "xlperf input", number_format(column))
+        live.put(put(sheet[f"{left}{row}"], None, "xlperf key"), column.header)
+        cell = put(sheet[f"{right}{row}"], None, "xlperf input", number_format(column))
+        live.put(cell, value if examples else None)
         _left(cell)
         validation = column_validation(column, f"{right}{row}")
         if validation is not None:
@@ -202,7 +185,11 @@ def _card(
     area = f"${left}${CARD_TOP}:${right}${CARD_TOP + len(CARDS[kind]) - 1}"
     first = f"${right}${CARD_TOP}"
     check = f'=IF({first}="","",{PREFIX}CHECK({area},{CATALOG_NAME}))'
-    _verdict(sheet, letters, check, results.get("reason"), formulas)
+    line = f"{left}{CARD_TOP - 2}:{right}{CARD_TOP - 2}"
+    live.styled(sheet[f"{left}{CARD_TOP - 2}"], check, "xlperf reason")
+    sheet.merge_cells(line)
+    sheet.row_dimensions[CARD_TOP - 2].height = 38
+    alarm(sheet, line, f'${right}${CARD_TOP + longest + 1}="{DASH}"')
     top = CARD_TOP + longest
     put(sheet[f"{left}{top}"], "result", "xlperf header result")
     put(sheet[f"{right}{top}"], "value", "xlperf header result")
@@ -211,21 +198,8 @@ def _card(
         put(sheet[f"{left}{row}"], column.header, "xlperf key")
         answer: Any = sheet[f"{right}{row}"]
         shown = FLAG_FORMAT if column.kind == "result-flag" else number_format(column)
-        result = results.get(name)
-        formula = f'=IFERROR({PREFIX}{name.upper()}({area},{CATALOG_NAME}),"{DASH}")'
-        formulas.put(answer, formula, DASH if isinstance(result, CellError) else result, "xlperf computed", shown)
+        live.styled(answer, f'=IFERROR({PREFIX}{name.upper()}({area},{CATALOG_NAME}),"{DASH}")', number=shown)
         _left(answer)
-
-
-def _verdict(sheet: Worksheet, letters: tuple[str, str], formula: str, value: Any, formulas: Formulas) -> None:
-    """One line above a card: ok, the assumptions, or the fault, highlighted."""
-    row = CARD_TOP - 2
-    cell: Any = sheet[f"{letters[0]}{row}"]
-    formulas.put(cell, formula, value, "xlperf reason")
-    sheet.merge_cells(f"{letters[0]}{row}:{letters[1]}{row}")
-    sheet.row_dimensions[row].height = 38
-    first = f"${letters[1]}${CARD_TOP + max(map(len, CARDS.values())) + 1}"
-    alarm(sheet, f"{letters[0]}{row}:{letters[1]}{row}", f'{first}="{DASH}"')
 
 
 def _left(cell: Any) -> None:
@@ -318,7 +292,8 @@ def functions_sheet(workbook: Workbook) -> Worksheet:
         for one in functions().values()
     ]
     end = _table(sheet, TOP, ("function", "what it returns [unit]", "call", "example", "returns"), rows, "functions")
-    meanings = [(one.name, one.doc.rstrip("."), _known_in(one), "yes" if one.optional else "") for one in _arguments()]
+    every = {(one.name, one.doc): one for each in functions().values() for one in each.arguments}.values()
+    meanings = [(one.name, one.doc.rstrip("."), _known_in(one), "yes" if one.optional else "") for one in every]
     first = max(end, below) + 3
     put(sheet.cell(first - 1, 1), "Arguments", "xlperf heading")
     end = _table(sheet, first, ("argument", "what it is", "of", "may be left out"), meanings, "arguments")
@@ -354,11 +329,6 @@ def _ranges(sheet: Worksheet) -> tuple[dict[str, str], int]:
         places[name] = f"{get_column_letter(_RANGES)}{row + 1}:{last}{row + len(cells)}"
         row += len(cells) + 2
     return places, row
-
-
-def _arguments() -> list[Argument]:
-    """Arguments of all functions, each meaning once."""
-    return list({(one.name, one.doc): one for each in functions().values() for one in each.arguments}.values())
 
 
 def _known_in(argument: Argument) -> str:
@@ -445,7 +415,10 @@ def example_tables(tables: Mapping[str, Table]) -> dict[str, Table]:
     each mode, and mapped by search. One design, one server.
     """
     catalog = Catalog.from_tables([table for kind, table in tables.items() if kind not in PLAN_TABLES], "examples")
-    chosen = {kind: _first_of_each(tables[kind], _kinds(tables[kind], catalog)) for kind in PLAN_TABLES}
+    chosen = {}
+    for kind in PLAN_TABLES:
+        kinds = _kinds(tables[kind], catalog)
+        chosen[kind] = tables[kind].take(np.array(sorted({kinds.index(own) for own in kinds})))
     models, accelerators, networks = set(MODELS), set(OTHERS), set()
     for plans in chosen.values():
         models |= set(catalog.tables["models"].text("model")[catalog.rows("models", plans["model"], plans, "model")])
@@ -489,8 +462,3 @@ def _kinds(plans: Table, catalog: Catalog) -> list[str]:
         kinds = plans.filled("mode").astype(object)
     kinds[searched] = "searched"
     return [str(kind) for kind in kinds]
-
-
-def _first_of_each(plans: Table, kinds: list[str]) -> Table:
-    first: Callable[[str], int] = kinds.index
-    return plans.take(np.array(sorted(map(first, dict.fromkeys(kinds)))))

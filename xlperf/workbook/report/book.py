@@ -23,24 +23,19 @@ from xlperf.workbook import style
 from xlperf.workbook.data_sheets import DATA_SHEETS, fold
 from xlperf.workbook.package import data_rows, save_workbook, write_table
 from xlperf.workbook.report.breakdown import memory_sheet, set_paper, time_sheet
-from xlperf.workbook.report.cost import (
-    accelerator_cost_sheet,
-    basis_of,
-    bridge_sheet,
-    chiplet_sheet,
-    owned_groups,
-    token_cost_sheet,
-    used_designs,
-)
+from xlperf.workbook.report.cost import accelerator_cost_sheet, bridge_sheet, chiplet_sheet, token_cost_sheet
 from xlperf.workbook.report.data import (
     GOOD,
     TOO_LARGE,
     Plans,
     Report,
     assumptions_sheet,
+    basis_of,
     catalog_sheet,
+    owned_groups,
     plural,
     reasons_sheet,
+    used_designs,
     used_rows,
 )
 from xlperf.workbook.report.limits import (
@@ -69,34 +64,14 @@ _TOP = 4
 
 
 def write_report(
-    path: str | Path,
-    catalog: Catalog,
-    plans: Sequence[Table],
-    results: Sequence[Table],
-    *,
-    date: datetime.date,
-    study: str = "",
-    explain: Explain | None = None,
-    limits: Limits | None = None,
-    uncertain: bool = False,
-) -> None:
-    """Write a report workbook; the same arguments give the same bytes.
-
-    - ``path``: file; replaced whole.
-    - ``catalog``: catalog of the plans.
-    - ``plans``: training and inference plans.
-    - ``results``: their results, one table for each of the plans.
-    - ``date``: date of the report.
-    - ``study``: name of the study; part of the title.
-    - ``explain``: operators of one plan; default :func:`xlperf.engine.explain`.
-    - ``limits``: results of a plan at every load; default :func:`xlperf.explore.frontier.points`.
-    - ``uncertain``: whether a sheet has newly drawn percentiles of times and costs.
+    path: str | Path, catalog: Catalog, plans: Sequence[Table], results: Sequence[Table], *, date: datetime.date,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Write a report workbook with the options of :func:`report_workbook`; the same arguments give the same bytes.
 
     Raises InputError without plans, or if the file cannot be written.
     """
-    workbook = report_workbook(
-        catalog, plans, results, date=date, study=study, explain=explain, limits=limits, uncertain=uncertain
-    )
+    workbook = report_workbook(catalog, plans, results, date=date, **options)
     save_workbook(workbook, path, datetime.datetime(date.year, date.month, date.day))
 
 
@@ -127,20 +102,14 @@ def write_study_report(
 
 
 def report_workbook(
-    catalog: Catalog,
-    plans: Sequence[Table],
-    results: Sequence[Table],
-    *,
-    date: datetime.date,
-    study: str = "",
-    explain: Explain | None = None,
-    limits: Limits | None = None,
-    uncertain: bool = False,
+    catalog: Catalog, plans: Sequence[Table], results: Sequence[Table], *, date: datetime.date, study: str = "",
+    explain: Explain | None = None, limits: Limits | None = None, uncertain: bool = False,
     findings: Sequence[Finding] = (),
-) -> Workbook:
-    """A report in memory: the arguments of :func:`write_report`, without a path; ``findings`` come first.
+) -> Workbook:  # fmt: skip
+    """A report in memory: ``results`` has a table for each of the plans, ``findings`` come first.
 
-    Raises InputError without plans.
+    ``explain`` gives the operators of one plan, ``limits`` its results at every load; both default to the engine's.
+    ``uncertain``: whether a sheet has newly drawn percentiles. Raises InputError without plans.
     """
     groups = tuple(Plans(plan, result, catalog) for plan, result in zip(plans, results, strict=True) if len(plan))
     if not groups:

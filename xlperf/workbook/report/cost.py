@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,13 +15,14 @@ from xlperf.base import resources
 from xlperf.base.units import MILLION
 from xlperf.catalog.schema import Column, grouped, results_of, unit_of
 from xlperf.catalog.table import Table
-from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS, cost_bridge, evaluate_ownership
+from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS, cost_bridge
 from xlperf.engine.server_prices import first_rows
 from xlperf.equations.cost.designs import crossover_volume
 from xlperf.equations.cost.tokens import ALL_IN
 from xlperf.workbook.charts import SERIES, curve, curve_chart, horizontal_bars, spots, tornado, waterfall
 from xlperf.workbook.package import write_table
 from xlperf.workbook.report.data import (
+    Basis,
     Drawn,
     Plans,
     Report,
@@ -51,15 +51,6 @@ _PARTS = {row["part"]: (row["words"], row["colour"]) for row in resources.rows("
 """Parts of an hour in words, and their colours."""
 _STEPS = [(row["step"], row["results"].split(), row["colour"]) for row in resources.rows("workbook/price_steps.csv")]
 """Steps from the wafer to the unit cost: words, results that they add up, colour."""
-
-
-def used_designs(report: Report) -> np.ndarray:
-    """Rows of the sheet chiplets whose accelerators the plans use."""
-    designs = report.catalog.tables["chiplets"]
-    if not len(designs):
-        return np.zeros(0, dtype=np.int64)
-    rows = first_rows(designs, report.catalog, report.used("accelerators"))
-    return np.array(sorted({row for row in rows.tolist() if row >= 0}), dtype=np.int64)
 
 
 def accelerator_cost_sheet(sheet: Worksheet, report: Report, designs: np.ndarray) -> None:
@@ -210,14 +201,6 @@ def _tornado_table(sheet: Worksheet, decisive: Table, top: int) -> Drawn:
     return table
 
 
-def owned_groups(report: Report) -> list[tuple[Plans, Table]]:
-    """Plans with their owner's costs; groups without a server for any plan are left out."""
-    if not len(report.catalog.tables["servers"]):
-        return []
-    owned = [(group, evaluate_ownership(group.plans, report.catalog, results=group.results)) for group in report.groups]
-    return [(group, costs) for group, costs in owned if np.isfinite(costs["hour_cost"]).any()]
-
-
 def token_cost_sheet(sheet: Worksheet, groups: Sequence[tuple[Plans, Table]]) -> None:
     """Fill the sheet that breaks an owner's cost of a million tokens down, from the wafer to the power."""
     sheet.column_dimensions["A"].width = 54
@@ -324,32 +307,6 @@ LINK_SHARE = 0.10
 MAP_VOLUME = MILLION
 _SIZE = (30.0, 10.5)
 _COLOURS = ("000000", *SERIES)
-
-
-@dataclass(frozen=True)
-class Basis:
-    """Node and packages that one die and several dies are compared on."""
-
-    node: str
-    single: str
-    several: str
-
-
-def basis_of(report: Report, designs: np.ndarray) -> Basis | None:
-    """Node of the first design that is shown, and the first packages for one die and for several; None without."""
-    from xlperf.engine.devices import designs_with_devices
-
-    catalog = report.catalog
-    packages = catalog.tables["packages"]
-    if not len(designs) or not len(packages):
-        return None
-    structures = packages.text("structure").tolist()
-    names = packages.text("package").tolist()
-    first = {kind: name for name, kind in zip(reversed(names), reversed(structures), strict=True)}
-    if "soc" not in first or "organic" not in first:
-        return None
-    node = str(designs_with_devices(catalog.tables["chiplets"], catalog).text("node")[designs[0]])
-    return Basis(node, str(first["soc"]), str(first["organic"]))
 
 
 def chiplet_sheet(sheet: Worksheet, report: Report, basis: Basis) -> None:

@@ -19,6 +19,8 @@ from xlperf.catalog.schema import CATALOG_TABLES, Column, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import accelerators_of
 from xlperf.engine.join import POOLS, pool_rows
+from xlperf.engine.ownership import evaluate_ownership
+from xlperf.engine.server_prices import first_rows
 from xlperf.workbook.charts import Cells, Part
 from xlperf.workbook.package import data_rows, write_table
 from xlperf.workbook.style import column_widths, page_setup, put
@@ -346,6 +348,49 @@ def used_rows(report: Report, kind: str) -> Table:
     if kind == "accelerators":
         return accelerators_of(report.catalog).table.take(rows)
     return report.catalog.tables[kind].take(rows)
+
+
+def used_designs(report: Report) -> np.ndarray:
+    """Rows of the sheet chiplets whose accelerators the plans use."""
+    designs = report.catalog.tables["chiplets"]
+    if not len(designs):
+        return np.zeros(0, dtype=np.int64)
+    rows = first_rows(designs, report.catalog, report.used("accelerators"))
+    return np.array(sorted({row for row in rows.tolist() if row >= 0}), dtype=np.int64)
+
+
+def owned_groups(report: Report) -> list[tuple[Plans, Table]]:
+    """Plans with their owner's costs; groups without a server for any plan are left out."""
+    if not len(report.catalog.tables["servers"]):
+        return []
+    owned = [(group, evaluate_ownership(group.plans, report.catalog, results=group.results)) for group in report.groups]
+    return [(group, costs) for group, costs in owned if np.isfinite(costs["hour_cost"]).any()]
+
+
+@dataclass(frozen=True)
+class Basis:
+    """Node and packages that one die and several dies are compared on."""
+
+    node: str
+    single: str
+    several: str
+
+
+def basis_of(report: Report, designs: np.ndarray) -> Basis | None:
+    """Node of the first design that is shown, and the first packages for one die and for several; None without."""
+    from xlperf.engine.devices import designs_with_devices
+
+    catalog = report.catalog
+    packages = catalog.tables["packages"]
+    if not len(designs) or not len(packages):
+        return None
+    structures = packages.text("structure").tolist()
+    names = packages.text("package").tolist()
+    first = {kind: name for name, kind in zip(reversed(names), reversed(structures), strict=True)}
+    if "soc" not in first or "organic" not in first:
+        return None
+    node = str(designs_with_devices(catalog.tables["chiplets"], catalog).text("node")[designs[0]])
+    return Basis(node, str(first["soc"]), str(first["organic"]))
 
 
 def not_calibrated(report: Report) -> list[str]:
