@@ -16,6 +16,7 @@ from conftest import show
 from report_samples import faults_on_paper
 from study_samples import cell, outcome, sheet
 
+from xlperf.base import resources
 from xlperf.base.errors import InputError
 from xlperf.equations.training.step import STEP_PARTS
 from xlperf.studies import NAMES, study
