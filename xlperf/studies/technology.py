@@ -337,7 +337,8 @@ def _best_of_each_node(cube: np.ndarray) -> np.ndarray:
 def _lines(
     name: str, key: str, keys: Sequence[str], series: Sequence[str], values: np.ndarray, rest: str
 ) -> StudySheet:
-    return pivot_of("step times", key, keys, series, values, name=name, rest=rest)
+    charts = charts_of("step times", series, key=key)
+    return pivot_of("step times", key, keys, series, values, charts, name, rest=rest)
 
 
 def _devices_sheet(
