@@ -119,10 +119,11 @@ def put(
         looks[style, number, quoted, wrapped] = copy(inside._style)
     else:
         inside._style = copy(known)
-    inside.value = value
     if isinstance(value, str):
         inside.value = _ILLEGAL.sub("\N{REPLACEMENT CHARACTER}", value)[:32767]
         inside.data_type = "s"
+    else:
+        inside.value = value
     return cell
 
 
