@@ -266,11 +266,11 @@ def flash_attention(inputs: Inputs) -> Outcome:
     activations = shown(results, "memory_activations")
     fits = results["fits"]
     speed, shrunk = step[standard] / step[flash], activations[standard] / activations[flash]
-    cases = [f"{name}, {tokens:.0f} tokens" for name, tokens in zip(machine, length, strict=True)]
+    labels = [f"{name}, {tokens:.0f} tokens" for name, tokens in zip(machine, length, strict=True)]
     sheet = sheet_of(
         "attention",
         [
-            ("case", cases),
+            ("case", labels),
             ("accelerator", machine),
             ("sequence_length", length),
             ("standard_step_time", step[standard]),

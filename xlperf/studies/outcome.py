@@ -325,7 +325,7 @@ def sheet_of(
         heads.append(_column(kind, head, facts, not heads) if isinstance(head, str) else head)
         values.append([_value(value, heads[-1].kind == "result-flag") for value in entries])
     line = _declared("sheets")[kind][0]
-    drawn = charts_of(kind, series, **facts) if charts is None else charts
+    drawn = charts_of(kind, series, None, **facts) if charts is None else charts
     rows = list(zip(*values, strict=True))
     return StudySheet(
         name or kind, line["heading"].format(**facts), heads, rows, drawn, series if line["heat map"] else ()

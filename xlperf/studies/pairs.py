@@ -195,9 +195,11 @@ def _price_sheets(
         ],
     )
     room = 100.0 * (base / stated - 1.0)
-    bought = [("pair", labels), ("purchase_price", stated), ("break_even_price", base), ("room", room)]
+    bought = sheet_of(
+        "purchase", [("pair", labels), ("purchase_price", stated), ("break_even_price", base), ("room", room)]
+    )
     over = [pivot_of(name, _VARIED[name][1], inputs.numbers(_VARIED[name][0]), labels, varied[name]) for name in varied]
-    return [rent, sheet_of("purchase", bought), *over]
+    return [rent, bought, *over]
 
 
 def _findings(

@@ -100,9 +100,9 @@ def checks_sheet(
     for row, check in enumerate(checks, start=_TOP):
         put(sheet[f"B{row}"], check.words, "xlperf key")
         live.formulas.put(_cell(sheet, f"C{row}"), f"={check.formula}", check.value, number="#,##0")
-        state = None if check.value is None else "check" if check.zero and check.value else "ok"
+        shown = None if check.value is None else "check" if check.zero and check.value else "ok"
         test = f'IF(C{row}=0,"ok","check")' if check.zero else '"ok"'
-        live.formulas.put(_cell(sheet, f"D{row}"), f"={test}", state)
+        live.formulas.put(_cell(sheet, f"D{row}"), f"={test}", shown)
         if check.first:
             live.formulas.put(_cell(sheet, f"E{row}"), f'=IF(C{row}=0,"",{check.first})', None if check.value else "")
     live.values |= {("checks", cell): value for cell, value in live.formulas.values.get("checks", {}).items()}

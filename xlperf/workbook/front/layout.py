@@ -172,7 +172,7 @@ class Page:
         for letter, head in zip(letters, words, strict=True):
             self.put(f"{letter}{row}", head, "head")
 
-    def rule(self, area: str, side: str = "bottom", weight: str = "hair", colour: str = RULE) -> None:
+    def rule(self, area: str, side: str = "bottom", weight: Any = "hair", colour: str = RULE) -> None:
         """Rule above or below the cells of a row."""
         drawn: Any = {side: Side(style=weight, color=colour)}
         for cell in self.sheet[area][0]:

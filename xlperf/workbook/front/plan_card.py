@@ -26,7 +26,7 @@ FIRST = {"training": "A", "inference": "L"}
 Parts = Mapping[str, tuple[str, ...]]
 
 
-def _parts(sheet: str, chart: str) -> Parts:
+def _parts_of(sheet: str, chart: str) -> Parts:
     """Parts of a chart of plan_parts.csv, each the sum of some results."""
     rows = resources.rows("workbook/plan_parts.csv")
     return {
@@ -34,11 +34,11 @@ def _parts(sheet: str, chart: str) -> Parts:
     }
 
 
-TIME = {kind: _parts(kind, "time") for kind in FIRST}
+TIME = {kind: _parts_of(kind, "time") for kind in FIRST}
 """Parts of a training step or of a decode step."""
-MEMORY = {kind: _parts(kind, "memory") for kind in FIRST}
+MEMORY = {kind: _parts_of(kind, "memory") for kind in FIRST}
 """Parts of memory; reserved and free memory follow them."""
-COST = _parts("servers", "cost")
+COST = _parts_of("servers", "cost")
 """Parts of the cost of a million tokens to an owner, each a column of the sheet servers: USD an hour of use."""
 _RATE = "tokens_per_second_per_accelerator"
 _DEFAULTS = {

@@ -369,8 +369,8 @@ def _map(sheet: Worksheet, catalog: Catalog, basis: Basis, top: int, block: int)
     rows = [[area, *(None if np.isnan(v) else float(v) for v in line)] for area, line in zip(AREAS, unit, strict=True)]
     words = f"Unit cost at {MAP_VOLUME:,.0f} units, chiplets alike"
     table = drawn_table(sheet, [*report_columns("chiplet_map"), *columns], rows, header, "chiplet_map", words)
-    for column in range(2, len(COUNTS) + 2):
-        sheet.column_dimensions[get_column_letter(column)].width = 15
+    for number in range(2, len(COUNTS) + 2):
+        sheet.column_dimensions[get_column_letter(number)].width = 15
     make: Any = ColorScaleRule
     scale = make(
         start_type="min", start_color="FF9BD3C5", mid_type="percentile", mid_value=50, mid_color="FFFFF7E0",
@@ -432,8 +432,8 @@ def _volumes(sheet: Worksheet, catalog: Catalog, basis: Basis, top: int, block: 
     for place, line in enumerate(lines):
         if line[1] and VOLUMES[0] <= line[1] <= VOLUMES[-1]:
             row = place, place + 1
-            cells = [crossed.cells(name, row) for name in ("crossover", "crossover_volume", "unit_cost_there")]
-            points.append(spots(*cells, _COLOURS[place], "diamond"))
+            named, at, cost = (crossed.cells(name, row) for name in crossed.names[:3])
+            points.append(spots(named, at, cost, _COLOURS[place], "diamond"))
     words = f"{SPLIT_AREA:,.0f} mm2 as one die or as chiplets: unit cost over volume, {basis.node}"
     chart = curve_chart(
         words, points, "units", "unit cost (USD)", _SIZE, x_number="#,##0", y_number="#,##0", log="xy",

@@ -236,14 +236,15 @@ def _roofline_chart(
     labels = distinct([label for label, _, _ in spans])
     points = []
     for i, (label, phase, span) in enumerate(spans):
-        cells = [operators.cells(name, span) for name in axes]
+        along, up = (operators.cells(name, span) for name in axes)
         shade = _PLAN_COLOURS[labels.index(label) % len(_PLAN_COLOURS)]
-        points.append(Points(table.cells("series", (i, i + 1)), *cells, shade, _PHASE_MARKERS.get(phase, "x")))
+        points.append(Points(table.cells("series", (i, i + 1)), along, up, shade, _PHASE_MARKERS.get(phase, "x")))
     for i in range(len(roofs)):
         first = len(spans) + 3 * i
-        cells = [table.cells(name, (first, first + 3)) for name in ("roof_intensity", "roof_flop_rate")]
+        along, up = (table.cells(name, (first, first + 3)) for name in ("roof_intensity", "roof_flop_rate"))
         shade, dash = _ROOF_COLOURS[i % len(_ROOF_COLOURS)], _DASHES[i % len(_DASHES)]
-        points.append(Points(table.cells("series", (first, first + 1)), *cells, shade, "none", width=1.75, dash=dash))
+        name = table.cells("series", (first, first + 1))
+        points.append(Points(name, along, up, shade, "none", width=1.75, dash=dash))
     words, size = "Roofline: operators of the chosen plans, one accelerator", (_ROOFLINE_WIDTH, _ROOFLINE_HEIGHT)
     titles = "arithmetic intensity (FLOP/B of main memory)", "FLOP rate (TFLOP/s)"
     sheet.add_chart(curve_chart(words, points, *titles, size, log="xy"), f"A{_TOP}")

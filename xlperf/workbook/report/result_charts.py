@@ -485,11 +485,13 @@ def _scatter(table: Drawn, drawing: Drawing, size: tuple[float, float]) -> Any:
     for place, span in enumerate(runs(drawing.series)):
         at = table.top + 1 + span[0]
         put(table.sheet.cell(at, 4), drawing.series[span[0]], "xlperf note")
-        cells = Cells(table.sheet, 4, at, at), *(table.cells(name, span) for name in table.names[1:])
+        name = Cells(table.sheet, 4, at, at)
+        x, y = (table.cells(values, span) for values in table.names[1:])
         shade, marker = SERIES[place % len(SERIES)], _MARKERS[place % len(_MARKERS)]
-        points.append(spots(*cells, shade, marker) if drawing.kind.look == "points" else curve(*cells, shade))
-    numbers = {f"{axis}_number": axis_number(values) for axis, values in zip("xy", drawing.values, strict=True)}
-    chart: Any = curve_chart(drawing.title, points, *(column.header for column in drawing.columns), size, **numbers)
+        points.append(spots(name, x, y, shade, marker) if drawing.kind.look == "points" else curve(name, x, y, shade))
+    x_title, y_title = (column.header for column in drawing.columns)
+    x_number, y_number = map(axis_number, drawing.values)
+    chart: Any = curve_chart(drawing.title, points, x_title, y_title, size, x_number=x_number, y_number=y_number)
     if len(points) == 1:
         chart.legend = None
     return chart
