@@ -15,7 +15,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.operators import explain_inference
 from xlperf.explore.search import search
-from xlperf.studies.inputs import with_rows
+from xlperf.studies.outcome import with_rows
 
 H800, H20, L40S = "H800-SXM-80GB", "H20-96GB", "L40S"
 SHARES = ("attention_pool_share", "expert_pool_share", "expert_link_share")

@@ -13,7 +13,7 @@ from xlperf.base.errors import InputError
 from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
 from xlperf.studies import study
-from xlperf.studies.inputs import read_inputs
+from xlperf.studies.outcome import read_inputs
 
 
 @pytest.mark.slow

@@ -16,13 +16,13 @@ from conftest import show
 from report_samples import faults_on_paper
 from study_samples import cell, outcome, sheet
 
+from xlperf.base import resources
 from xlperf.base.errors import InputError
 from xlperf.equations.training.step import STEP_PARTS
 from xlperf.studies import NAMES, study
 from xlperf.studies import outcome as outcome_module
 from xlperf.studies import study as shelved
-from xlperf.studies.inputs import read_inputs, study_workbook
-from xlperf.studies.outcome import IN_SHORT
+from xlperf.studies.outcome import IN_SHORT, read_inputs, study_workbook
 from xlperf.workbook.report.book import write_study_report
 from xlperf.workbook.report.studies import _colours_of_machines, _shades, study_package, study_sheets, write_study
 from xlperf.workbook.style import add_styles
@@ -39,13 +39,17 @@ def test_the_workbook_of_a_study_is_what_its_module_gives(name: str, tmp_path: P
     assert study_package(study(name)) == made.read_bytes()
 
 
-def test_every_row_of_the_csv_files_belongs_to_a_study() -> None:
+def test_every_row_of_the_csv_files_belongs_to_a_study_or_to_a_sheet() -> None:
     folder = Path(outcome_module.__file__).parent
+    sheets = {row["sheet"] for row in resources.rows("studies/sheets.csv")}
     for path in folder.glob("*.csv"):
         with path.open(encoding="utf-8", newline="") as stream:
             rows = list(csv.DictReader(stream))
         assert rows
-        assert {row["study"] for row in rows} <= set(NAMES), path.name
+        if "study" in rows[0]:
+            assert {row["study"] for row in rows} <= set(NAMES), path.name
+        elif "sheet" in rows[0]:
+            assert {row["sheet"].partition(":")[0] for row in rows} <= sheets, path.name
         assert not [row for row in rows if None in row or None in row.values()], path.name
 
 

@@ -13,9 +13,8 @@ from xlperf.calibrate.published_errors import seen_rows
 from xlperf.catalog.table import Table
 from xlperf.measurements.kernels import read_kernels
 from xlperf.measurements.published import Published, read_published
-from xlperf.workbook.build import read_tables
-from xlperf.workbook.front.sheets import example_tables
-from xlperf.workbook.validation import read_parts
+from xlperf.workbook.build import read_parts, read_tables
+from xlperf.workbook.front.start import example_tables
 
 
 @cache

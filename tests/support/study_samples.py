@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from xlperf.studies import study
-from xlperf.studies.inputs import read_inputs
-from xlperf.studies.outcome import Outcome, StudySheet
+from xlperf.studies.outcome import Outcome, StudySheet, read_inputs
 
 _OUTCOMES: dict[str, Outcome] = {}
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from openpyxl import Workbook
 
-from xlperf.studies.outcome import Chart, own_column, pivot_of
+from xlperf.studies.outcome import Chart, StudySheet, own_column
 from xlperf.workbook.charts import (
     LOG_NUMBER,
     SERIES,
@@ -29,6 +29,7 @@ from xlperf.workbook.charts import (
     waterfall,
 )
 from xlperf.workbook.package import save_workbook
+from xlperf.workbook.report.data import Drawn
 from xlperf.workbook.report.studies import study_chart
 
 MACHINES = ("A100-SXM4-80GB", "H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "GB200-NVL72", "MI300X", "MI355X")
@@ -95,9 +96,7 @@ def _drawn(book: Workbook) -> dict[str, tuple[str, ...]]:
     add(
         "log scatter",
         along,
-        lambda c: curve_chart(
-            "Speed", points(c), x_title="token/s for a user", y_title="token/s", x_log=True, y_log=True, size=SIZE
-        ),
+        lambda c: curve_chart("Speed", points(c), x_title="token/s for a user", y_title="token/s", log="xy", size=SIZE),
         seven,
     )
     add(
@@ -124,13 +123,12 @@ def _drawn(book: Workbook) -> dict[str, tuple[str, ...]]:
         ),
         seven[:1],
     )
-    study = pivot_of(
-        "cost", "Cost", (own_column("x"), along["x"]), MACHINES, np.array([curve[name] for name in MACHINES]).T, "USD"
-    )
+    columns = [own_column(name, "USD") for name in along]
+    study = StudySheet("cost", "Cost", columns, list(zip(*along.values(), strict=True)))
     lines = Chart("lines", "Seven machines", "x", MACHINES, "ms", "USD", log_x=True, log_y=True)
     sheet: Any = book.create_sheet("study lines")
     _table(sheet, along)
-    sheet.add_chart(study_chart(lines, study, sheet, 1), "A20")
+    sheet.add_chart(study_chart(lines, study, Drawn(sheet, list(along), 1, len(along["x"]))), "A20")
     expected["study lines"] = seven
     add(
         "waterfall",

@@ -24,9 +24,9 @@ from xlperf.explore.chip_table import chip_worth
 from xlperf.explore.forms import answers_of, evaluate_forms, form_of
 from xlperf.explore.train import FOLLOWING, SEARCHED
 from xlperf.workbook.build import workbook_package
-from xlperf.workbook.front import compare
-from xlperf.workbook.front.layout import NUMBERS, SHEETS
-from xlperf.workbook.front.sheets import live_cells
+from xlperf.workbook.front import plan_card
+from xlperf.workbook.front.layout import NUMBERS, SHEETS, Page
+from xlperf.workbook.front.start import live_cells
 from xlperf.workbook.package import Formulas, data_rows
 
 ASKED = {"model": "Meta-Llama-3.1-70B", "accelerator": "H200-SXM-141GB", "users": 1000.0, "prompt length": 2000.0,
@@ -424,10 +424,10 @@ def test_two_plans_differ_by_the_sum_of_their_parts(
 ) -> None:
     tables = shipped_tables()
     names = (str(tables[kind]["name"][4]), str(tables[kind]["name"][-1]))
-    monkeypatch.setattr(compare, "FIRST_CHOICE", names)
+    monkeypatch.setattr(plan_card, "FIRST_CHOICE", names)
     book = openpyxl.Workbook()
     live = live_cells(tables, catalog, Formulas(), {})
-    compare.compare_sheet(book.create_sheet("Compare"), book.create_sheet("calc compare"), live)
+    plan_card.compare_sheet(Page(book.create_sheet("Compare"), book.create_sheet("calc compare"), live))
 
     def shown(cell: str, sheet: str = "Compare") -> Any:
         return live.values.get((sheet, cell))

@@ -13,13 +13,21 @@ from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.schema import PLAN_TABLES, table_schema
-from xlperf.workbook.build import KINDS, main, new_workbook, read_tables
+from xlperf.workbook.build import (
+    KINDS,
+    PARTS,
+    PREDICTED,
+    main,
+    new_workbook,
+    read_parts,
+    read_tables,
+    validation_package,
+)
 from xlperf.workbook.data_sheets import header_row, plan_formula
 from xlperf.workbook.front.layout import SHEETS
 from xlperf.workbook.front.plan_card import NUMBERS as CARD_NUMBERS
-from xlperf.workbook.front.sheets import example_tables
+from xlperf.workbook.front.start import example_tables
 from xlperf.workbook.package import data_rows
-from xlperf.workbook.validation import PARTS, PREDICTED, read_parts, validation_package
 
 MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 

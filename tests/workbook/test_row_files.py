@@ -10,7 +10,7 @@ from shipped import shipped_parts
 
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
-from xlperf.workbook import build, rows, validation
+from xlperf.workbook import build, package
 
 
 def _same_files(written: Path, stored: Path) -> None:
@@ -23,12 +23,12 @@ def _same_files(written: Path, stored: Path) -> None:
 
 
 def test_rows_in_text_are_the_rows_of_the_workbook(tmp_path: Path) -> None:
-    rows.write_tables(tmp_path, build.read_tables(workbook()))
-    _same_files(tmp_path, rows.rows_folder("xlperf.xlsx"))
+    package.write_tables(tmp_path, build.read_tables(workbook()))
+    _same_files(tmp_path, package.rows_folder("xlperf.xlsx"))
 
 
 def test_rows_in_text_are_the_rows_of_the_validation_workbook() -> None:
-    in_text = validation.rows_in_text()
+    in_text = build.rows_in_text()
     in_workbook = shipped_parts()
     assert {sheet: cells[0] for sheet, cells in in_text.items()} == {
         sheet: cells[0] for sheet, cells in in_workbook.items()
@@ -39,15 +39,15 @@ def test_rows_in_text_are_the_rows_of_the_validation_workbook() -> None:
 
 
 def test_an_edit_of_the_workbook_goes_into_the_text_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "rows_folder", lambda name: tmp_path / Path(name).stem)
+    monkeypatch.setattr(build, "rows_folder", lambda name: tmp_path / Path(name).stem)
     edited = openpyxl.load_workbook(workbook())
     sheet = edited["accelerators"]
     top = next(row for row in range(1, 20) if sheet.cell(row, 1).value == "accelerator")
     sheet.cell(top + 1, 1).value = "Renamed, with a comma"
     edited.save(tmp_path / "edited.xlsx")
     build.write_rows(tmp_path / "edited.xlsx")
-    assert rows.read_tables(tmp_path / "xlperf")["accelerators"]["accelerator"][0] == "Renamed, with a comma"
-    before = (rows.resources.workbook().parent / "rows" / "xlperf" / "models.csv").read_bytes()
+    assert package.read_rows(tmp_path / "xlperf")["accelerators"]["accelerator"][0] == "Renamed, with a comma"
+    before = (workbook().parent / "rows" / "xlperf" / "models.csv").read_bytes()
     assert (tmp_path / "xlperf" / "models.csv").read_bytes() == before
 
 
@@ -55,4 +55,4 @@ def test_a_row_with_too_few_cells_is_named(tmp_path: Path) -> None:
     path = tmp_path / "power.csv"
     path.write_text("row_id,watts\na,1\nb\n")
     with pytest.raises(InputError, match=r"power\.csv \[row 3\]: has 1 cells for 2 columns"):
-        rows.read_cells(path, {})
+        package.read_cells(path, {})

@@ -32,7 +32,7 @@ from xlperf.catalog.schema import (
 from xlperf.catalog.table import Table
 from xlperf.workbook import build as build_module
 from xlperf.workbook.build import KINDS, build, main, read_tables, workbook_package, write_workbook
-from xlperf.workbook.checks import TOLERANCE, computed_parameters
+from xlperf.workbook.checks import TOLERANCE, parameters_formula
 from xlperf.workbook.data_sheets import (
     DATA_SHEETS,
     LIVE_RESULTS,
@@ -42,10 +42,11 @@ from xlperf.workbook.data_sheets import (
     sheet_columns,
     table_of,
 )
-from xlperf.workbook.front.compare import ALL_PLANS
+from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.front.layout import NUMBERS, SHEETS
+from xlperf.workbook.front.plan_card import ALL_PLANS
 from xlperf.workbook.front.plan_card import NUMBERS as CARD_NUMBERS
-from xlperf.workbook.package import data_rows, with_values
+from xlperf.workbook.package import Formulas, data_rows, with_values
 
 MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 
@@ -283,6 +284,19 @@ def test_every_row_says_where_it_is_from(tables: dict[str, Table]) -> None:
             assert row["source"] and row["year"] and row["kind"], (kind, key)
             if (row["notes"] or "").split("; ")[0] == "remembered":
                 assert row["kind"] == "estimate", (kind, key)
+
+
+def computed_parameters(row: dict[str, Any]) -> float:
+    """Parameters of a model from the formula of the sheet checks."""
+    heads = row["num_attention_heads"]
+    shape = {
+        **{column.name: row[column.name] or column.default or ("no" if column.is_text else 0)
+           for column in table_schema("models").columns},
+        "num_query_groups": row["num_query_groups"] or heads,
+        "head_size": row["head_size"] or row["hidden_size"] / heads,
+    }  # fmt: skip
+    cells = {name: f'"{value}"' if isinstance(value, str) else f"{value}" for name, value in shape.items()}
+    return float(Live(Formulas(), None).value_of(parameters_formula(cells), "checks"))
 
 
 def dense_rows(tables: dict[str, Table]) -> Iterator[dict[str, Any]]:

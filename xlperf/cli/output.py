@@ -334,7 +334,7 @@ def _write_workbook(path: str, sheets: Iterable[tuple[str, list[Part]]], front: 
     from openpyxl import Workbook
 
     from xlperf.workbook.package import cell_value, save_workbook, write_table
-    from xlperf.workbook.report.result_front import add_front
+    from xlperf.workbook.report.result_charts import add_front
     from xlperf.workbook.style import add_styles, page_setup
 
     workbook = Workbook()

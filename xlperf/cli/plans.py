@@ -76,7 +76,7 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
 
     from xlperf.studies import NAMES
     from xlperf.studies import study as study_of
-    from xlperf.studies.inputs import read_inputs
+    from xlperf.studies.outcome import read_inputs
     from xlperf.workbook.report.book import write_study_report
 
     if name.strip().casefold() == "list":

@@ -279,7 +279,7 @@ def diagnose(
         write_sheets(mine, [(plan.kind, parts(ran))])
         wrote(mine, 1, "run")
     if output is not None and is_workbook(output):
-        from xlperf.workbook.report.result_front import write_diagnosis
+        from xlperf.workbook.report.book import write_diagnosis
 
         write_diagnosis(output, diagnosis, *asked_of(), cure.lines, cure.plan)
         wrote(output, len(diagnosis.explanations), "explanation")

@@ -18,22 +18,21 @@ from xlperf.engine.devices import evaluate_designs
 from xlperf.equations.hardware.derived_device import PEAKS
 from xlperf.explore.frontier import pareto_rows
 from xlperf.explore.objectives import TOLD_APART
-from xlperf.studies.inputs import with_rows
 from xlperf.studies.outcome import (
-    Chart,
     Finding,
     Inputs,
     Outcome,
     StudySheet,
+    charts_of,
     figures,
     in_short,
-    own_column,
     pivot_of,
     positions,
     result_columns,
     sheet_of,
     shown,
     span,
+    with_rows,
 )
 from xlperf.studies.technology import for_each
 
@@ -155,14 +154,13 @@ def _designs_sheet(
         token += result_columns(results_of_plans, (time, _COST[table.kind]), slice(len(names)))
     return sheet_of(
         "designs",
-        "The same silicon in one die or in many: die-to-die links take area from compute and so from the peak rates.",
         [
             ("design", names),
             ("node", node),
-            (own_column("silicon_area", "mm2", "Area of all compute dies with their links"), area),
+            ("silicon_area", area),
             ("package", package),
-            (own_column("dies", "-", "Compute dies"), dies),
-            (own_column("compute_area", "mm2", "Area of all compute dies without their links"), compute),
+            ("dies", dies),
+            ("compute_area", compute),
             *result_columns(results, _COST_STEPS),
             *token,
         ],
@@ -176,31 +174,19 @@ def _cost_map(inputs: Inputs, cases: Sequence[_Case], cost: np.ndarray) -> Study
     values = np.full((len(keys), len(dies)), np.nan)
     values[row, [dies.index(case[3]) for case in cases]] = cost
     names = [_dies(count) for count in dies]
-    return pivot_of(
-        "map",
-        "Cost of a unit per square millimetre of compute, over silicon, package and number of dies.",
-        ("silicon", keys),
-        names,
-        values,
-        "USD/mm2",
-        "Unit cost over compute",
-        [
-            Chart("bars", f"Cost of compute, {node}", "silicon", names, y_title="USD/mm2", rows=_rows_of(keys, node))
-            for node in inputs.words("nodes")
-            if any(str(key).startswith(f"{node},") for key in keys)
-        ],
-        shaded=True,
-    )
+    of_nodes = ((node, [place for place, key in enumerate(keys) if key.startswith(f"{node},")])
+                for node in inputs.words("nodes"))  # fmt: skip
+    charts = [
+        chart
+        for node, places in of_nodes
+        if places
+        for chart in charts_of("map", names, (places[0], places[-1] + 1), node=node)
+    ]
+    return pivot_of("map", "silicon", keys, names, values, charts)
 
 
 def _dies(count: float) -> str:
     return f"{count:.0f}_{'die' if count == 1 else 'dies'}"
-
-
-def _rows_of(keys: Sequence[str], node: str) -> tuple[int, int]:
-    """First row of a node on the map, and the row after its last."""
-    places = [place for place, key in enumerate(keys) if str(key).startswith(f"{node},")]
-    return places[0], places[-1] + 1
 
 
 def _volumes(inputs: Inputs, designs: Table, cases: Sequence[_Case]) -> StudySheet:
@@ -214,16 +200,7 @@ def _volumes(inputs: Inputs, designs: Table, cases: Sequence[_Case]) -> StudyShe
     for volume in volumes:
         columns = {**table.columns, "volume": np.full(len(chosen), volume)}
         costs.append(shown(evaluate_designs(Table("chiplets", columns), inputs.catalog), "unit_cost"))
-    return pivot_of(
-        "volume",
-        f"Cost of a unit with its one-time costs over the volume: {node}, {area:.0f} mm2 on {package}.",
-        (own_column("volume", "-", "Units made"), volumes),
-        names,
-        np.array(costs),
-        "USD",
-        "Cost of a unit",
-        [Chart("lines", "Cost of a unit", "volume", names, "units", "USD", log_x=True, log_y=True)],
-    )
+    return pivot_of("volume", "volume", volumes, names, np.array(costs), node=node, area=area, package=package)
 
 
 def _cheaper_tokens(cases: Sequence[_Case], area: float, tokens: Sequence[np.ndarray]) -> str:
@@ -365,41 +342,18 @@ def _serving(inputs: Inputs, plans: Table, results: Table, edge: np.ndarray) -> 
         [[np.where((machine == i) & (time <= t), cost, np.nan) for i in range(len(names))] for t in targets]
     )
     cheapest = np.fmin.reduce(within, axis=-1)
-    meaning = "All cost over a million output tokens"
-    targeted = pivot_of(
-        "serving",
-        "Cheapest plan of each machine whose time per output token stays within the target; the cost includes prefill.",
-        (own_column("target", "ms", "Longest time per output token"), targets),
-        names,
-        cheapest,
-        "USD/Mtoken",
-        meaning,
-        [Chart("lines", "Cost within a target", "target", names, "ms per token", "USD/Mtoken", log_x=True, log_y=True)],
-        shaded=True,
-    )
-    speed = "tokens_per_second_and_user"
+    targeted = pivot_of("serving", "target", targets, names, cheapest)
     edge_sheet = sheet_of(
         "serving frontier",
-        "Plans that no other plan of the same machine beats in both time per token and cost.",
         [
             ("plan", plans.text("name")[edge]),
             ("accelerator", plans.text("accelerator")[edge]),
-            (own_column("time_per_token", "ms"), time[edge]),
-            (own_column("cost", "USD/Mtoken", meaning), cost[edge]),
-            (own_column(speed, "token/s", "One over the time per token"), 1 / (time[edge] * UNITS["ms"].factor)),
-            (own_column("throughput", "token/s", "Tokens per second and accelerator"), results[_RATE][edge]),
+            ("time_per_token", time[edge]),
+            ("cost", cost[edge]),
+            ("tokens_per_second_and_user", 1 / (time[edge] * UNITS["ms"].factor)),
+            ("throughput", results[_RATE][edge]),
         ],
-        [
-            Chart(
-                "lines", "Cost and time per token", "time_per_token", ("cost",), "ms", "USD/Mtoken",
-                log_x=True, log_y=True, by="accelerator",
-            ),
-            Chart(
-                "lines", "Throughput and interactivity", speed, ("throughput",), "token/s and user",
-                "token/s and accelerator", log_x=True, log_y=True, by="accelerator",
-            ),
-        ],
-    )  # fmt: skip
+    )
     return [targeted, edge_sheet], list(_serving_findings(targets, names, cheapest, _extrapolated(plans, results)))
 
 
@@ -469,19 +423,11 @@ def _training(plans: Table, results: Table) -> tuple[list[StudySheet], list[Find
     machines = plans.text("accelerator")[best]
     sheet = sheet_of(
         "training machines",
-        "The fastest plan of each machine that fits, at an equal number of accelerators: rate, cost and energy.",
         [
             ("accelerator", machines),
             ("best_plan", plans.text("name")[best]),
             *result_columns(results, ("step_time", _RATE, "mfu", _TRAINING_COST, "energy_per_token"), best),
-            (
-                own_column("million_tokens_per_dollar", "-", "Performance per dollar"),
-                1 / np.where(cost[best] > 0, cost[best], np.nan),
-            ),
-        ],
-        [
-            Chart("columns", "Cost of training", "accelerator", (_TRAINING_COST,), y_title="USD/Mtoken"),
-            Chart("columns", "Rate", "accelerator", (_RATE,), y_title="token/s and accelerator"),
+            ("million_tokens_per_dollar", 1 / np.where(cost[best] > 0, cost[best], np.nan)),
         ],
     )
     priced = sorted((price, str(name)) for price, name in zip(cost[best], machines, strict=True) if price == price)

@@ -1,4 +1,4 @@
-"""Studies of a layer: the limit of each GEMM by machine, recomputation, and flash attention."""
+"""Studies of a model: limits of GEMMs, recomputation, flash attention, and mixtures of experts."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from dataclasses import replace
 
 import numpy as np
 
+from xlperf.base.units import UNITS
 from xlperf.catalog.schema import grouped
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
+from xlperf.engine.join import join
+from xlperf.equations.model.operators import parameter_count
 from xlperf.studies.outcome import (
-    Chart,
     Finding,
     Inputs,
     Outcome,
     StudySheet,
+    charts_of,
     comparable,
     in_short,
-    own_column,
     peak_rates,
     pivot_of,
     positions,
@@ -54,10 +56,6 @@ def _operators(plans: Table, inputs: Inputs, row: int) -> Table:
     return table.take(np.flatnonzero([str(family) in _FAMILIES for family in table["family"]]))
 
 
-def _phases(table: Table) -> list[str]:
-    return [f"{phase}: {operator}" for phase, operator in zip(table["phase"], table["operator"], strict=True)]
-
-
 def _filled(keys: Sequence[str], series: Sequence[str], values: Mapping[tuple[str, str], object]) -> list[list[object]]:
     return [[values.get((key, name)) for name in series] for key in keys]
 
@@ -67,16 +65,12 @@ def _bounds(operators: Mapping[int, Table], names: Sequence[str]) -> StudySheet:
     used: list[str] = []
     for row, table in operators.items():
         for name, column in ((names[row], "bound"), (_ideal(names[row]), "ideal_bound")):
-            limits.update(zip(((key, name) for key in _phases(table)), table[column], strict=True))
+            for phase, operator, bound in zip(table["phase"], table["operator"], table[column], strict=True):
+                limits[f"{phase}: {operator}", name] = bound
             used.append(name)
     keys = positions(key for key, _ in limits)[0]
     columns = zip(*_filled(keys, used, limits), strict=True)
-    return sheet_of(
-        "bounds",
-        "What limits each GEMM and the attention of a layer: compute or memory; beside it by the ideal roofline, whose "
-        "verdict is the arithmetic intensity against the ridge point.",
-        [("operator", keys), *zip(used, columns, strict=True)],
-    )
+    return sheet_of("bounds", [("operator", keys), *zip(used, columns, strict=True)])
 
 
 def _ideal(plan: str) -> str:
@@ -99,7 +93,6 @@ def _detail(inputs: Inputs, plans: Table, operators: Mapping[int, Table], names:
     words = zip(plan, table["phase"], table["operator"], strict=True)
     return sheet_of(
         "operators",
-        "Every GEMM of a layer with its size, its arithmetic intensity and what it reaches.",
         [
             ("key", [f"{name}: {phase} {operator}" for name, phase, operator in words]),
             ("plan", plan),
@@ -107,21 +100,11 @@ def _detail(inputs: Inputs, plans: Table, operators: Mapping[int, Table], names:
             ("operator", table["operator"]),
             *result_columns(table, ("m", "n", "k", "flop", "traffic")),
             (fields["arithmetic_intensity"], flop / traffic),
-            (
-                own_column("ridge", "FLOP/B", "Arithmetic intensity of the ridge point: peak rate over bandwidth"),
-                peak / bandwidth,
-            ),
+            ("ridge", peak / bandwidth),
             *result_columns(table, ("ideal_time", "tile_time", "efficiency_time", "power_time", "time")),
-            (
-                own_column("share_of_peak_rate", "-", "Rate of operations over the peak of the format"),
-                flop / time / peak,
-            ),
-            (
-                own_column("share_of_memory_bandwidth", "-", "Rate of bytes over the peak of the memory"),
-                traffic / time / bandwidth,
-            ),
-            (fields["bound"], table["bound"]),
-            (fields["ideal_bound"], table["ideal_bound"]),
+            ("share_of_peak_rate", flop / time / peak),
+            ("share_of_memory_bandwidth", traffic / time / bandwidth),
+            *((fields[name], table[name]) for name in ("bound", "ideal_bound")),
         ],
     )
 
@@ -134,16 +117,7 @@ def _times(operators: Mapping[int, Table], names: Sequence[str]) -> StudySheet:
             if operator != "logits":
                 times[f"{names[row]}, {phase}", str(operator).replace(" ", "_")] = float(time)
     keys, series = (positions(entry[i] for entry in times)[0] for i in (0, 1))
-    return pivot_of(
-        "times",
-        "Time of the GEMMs and the attention of one layer.",
-        ("plan", keys),
-        series,
-        _filled(keys, series, times),
-        "us",
-        "Time of one call",
-        [Chart("bars", "One layer, prefill and decode", "plan", series, y_title="us", stacked=True)],
-    )
+    return pivot_of("times", "plan", keys, series, _filled(keys, series, times))
 
 
 def _batches(inputs: Inputs, plans: Table, legal: Sequence[int], names: Sequence[str]) -> StudySheet:
@@ -160,15 +134,7 @@ def _batches(inputs: Inputs, plans: Table, legal: Sequence[int], names: Sequence
                     if bound == "compute":
                         turns.setdefault((str(operator), names[row]), size)
     keys, used = positions(seen)[0], [names[row] for row in legal]
-    return pivot_of(
-        "batch",
-        "Smallest batch of those tried at which an operator of the decode step is compute-bound; blank: at none.",
-        ("operator", keys),
-        used,
-        _filled(keys, used, turns),
-        meaning="Requests in a batch",
-        shaded=True,
-    )
+    return pivot_of("batch", "operator", keys, used, _filled(keys, used, turns))
 
 
 def _compute_bound(bounds: StudySheet, plan: str, phase: str) -> tuple[int, int]:
@@ -239,19 +205,8 @@ def recompute(inputs: Inputs) -> Outcome:
     plans = inputs.table("training")
     results = evaluate(plans, inputs.catalog)
     fields = ("step_time", "time_recompute", "hfu", "mfu", *_PARTS, "memory", "memory_capacity", "fits")
-    sheet = sheet_of(
-        "recompute",
-        "Memory by part of the pipeline stage that needs most, and time of a step, for each kind of recomputation.",
-        [
-            ("plan", plans.text("name")),
-            ("recompute", plans.text("recompute", "none")),
-            *result_columns(results, fields),
-        ],
-        [
-            Chart("bars", "Memory of the stage that needs most", "plan", _PARTS, y_title="GiB", stacked=True),
-            Chart("bars", "Time of a step", "plan", ("step_time",), y_title="s"),
-        ],
-    )
+    columns = [("plan", plans.text("name")), ("recompute", plans.text("recompute", "none"))]
+    sheet = sheet_of("recompute", [*columns, *result_columns(results, fields)], series=_PARTS)
     return Outcome(list(_recompute_findings(plans, results)), [sheet], inputs.catalog, [(plans, results)])
 
 
@@ -311,29 +266,23 @@ def flash_attention(inputs: Inputs) -> Outcome:
     activations = shown(results, "memory_activations")
     fits = results["fits"]
     speed, shrunk = step[standard] / step[flash], activations[standard] / activations[flash]
+    labels = [f"{name}, {tokens:.0f} tokens" for name, tokens in zip(machine, length, strict=True)]
     sheet = sheet_of(
         "attention",
-        "The same plan with standard attention, which writes the scores to memory, and with flash attention.",
         [
-            ("case", [f"{name}, {tokens:.0f} tokens" for name, tokens in zip(machine, length, strict=True)]),
+            ("case", labels),
             ("accelerator", machine),
-            (own_column("sequence_length", "token", "Tokens in a sequence"), length),
-            (own_column("standard_step_time", "s"), step[standard]),
-            (own_column("flash_step_time", "s"), step[flash]),
-            (own_column("speed_up", "-", "Step time with standard attention over that with flash attention"), speed),
-            (own_column("standard_activations", "GiB"), activations[standard]),
-            (own_column("flash_activations", "GiB"), activations[flash]),
-            (own_column("activations_ratio", "-", "Activations with standard over those with flash attention"), shrunk),
-            (own_column("standard_mfu", "-"), mfu[standard]),
-            (own_column("flash_mfu", "-"), mfu[flash]),
+            ("sequence_length", length),
+            ("standard_step_time", step[standard]),
+            ("flash_step_time", step[flash]),
+            ("speed_up", speed),
+            ("standard_activations", activations[standard]),
+            ("flash_activations", activations[flash]),
+            ("activations_ratio", shrunk),
+            ("standard_mfu", mfu[standard]),
+            ("flash_mfu", mfu[flash]),
             ("standard_fits", np.where(fits[standard] == 1, "yes", "no")),
             ("flash_fits", np.where(fits[flash] == 1, "yes", "no")),
-        ],
-        [
-            Chart("bars", "Speed-up of a step", "case", ("speed_up",), y_title="times"),
-            Chart(
-                "bars", "Activations", "case", ("standard_activations", "flash_activations"), y_title="GiB", log_y=True
-            ),
         ],
     )
     rescued = int(np.sum((fits[standard] == 0) & (fits[flash] == 1)))
@@ -363,3 +312,136 @@ def flash_attention(inputs: Inputs) -> Outcome:
             words = f"On {name} the scores are more than half of the activations from {knee:,.0f} tokens on."
             findings.append(Finding("Knee", words))
     return Outcome(findings, [sheet], inputs.catalog, [(plans, results)])
+
+
+_RATE = "tokens_per_second_per_accelerator"
+_DENSE = "dense, equal active"
+
+
+def mixtures(inputs: Inputs) -> Outcome:
+    """Training rate and decode time of dense models and mixtures, and the rate over the width of expert parallelism."""
+    catalog = inputs.catalog
+    training, inference = inputs.table("training"), inputs.table("inference")
+    trained, served = evaluate(training, catalog), evaluate(inference, catalog)
+    models, model = positions(training.text("model"))
+    rate = trained[_RATE]
+    candidates = np.where(np.isfinite(rate) & (trained.number("fits") == 1), rate, -np.inf)
+    grid = np.where(model == np.arange(len(models))[:, None], candidates, -np.inf)
+    best = np.argmax(grid, axis=1)[np.isfinite(grid.max(axis=1))]
+    joined = join(training, catalog).model
+    giga = UNITS["G"].factor
+    names = ("step_time", _RATE, "mfu", "time_expert_parallel", "memory_reserved", "cost_per_million_tokens")
+    experts = sheet_of(
+        "experts",
+        [
+            ("model", training.text("model")[best]),
+            ("parameters", (parameter_count(joined) / giga)[best]),
+            ("active_parameters", (parameter_count(joined, experts_per_token=True) / giga)[best]),
+            ("expert_parallel", training.filled("expert_parallel")[best]),
+            *result_columns(trained, names, best),
+        ],
+    )
+    widths, decode = _widths(training, trained), _decode(inference, served)
+    findings = [*_short(experts, decode), *_training_findings(experts), *_decode_findings(decode)]
+    findings += _width_findings(widths)
+    return Outcome(findings, [experts, widths, decode], catalog, [(training, trained), (inference, served)])
+
+
+def _pivot(rows: np.ndarray, columns: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct rows in rising order, and values by row and column, NaN if missing."""
+    keys, row = np.unique(rows, return_inverse=True)
+    table = np.full((len(keys), int(columns.max(initial=-1)) + 1), np.nan)
+    table[row, columns] = values
+    return keys, table
+
+
+def _widths(training: Table, trained: Table) -> StudySheet:
+    """Rate and exposed all-to-all over the width of expert parallelism, for models with plans at several widths."""
+    models, model = positions(training.text("model"))
+    width, rate = training.filled("expert_parallel"), trained[_RATE]
+    varied = [i for i in range(len(models)) if len(np.unique(width[model == i])) > 1]
+    selected = np.isin(model, varied)
+    share = trained["time_expert_parallel"] / trained["step_time"]
+    keys, rates = _pivot(width[selected], model[selected], rate[selected])
+    _, shares = _pivot(width[selected], model[selected], np.where(np.isfinite(rate), share, np.nan)[selected])
+    rate_names, share_names = ([f"{word}_{models[i]}" for i in varied] for word in ("rate", "share"))
+    return sheet_of(
+        "width",
+        [("expert_parallel", keys), *zip(rate_names, rates.T[varied], strict=True),
+         *zip(share_names, shares.T[varied], strict=True)],
+        [*charts_of("width: rate", rate_names), *charts_of("width: share", share_names)],
+    )  # fmt: skip
+
+
+def _decode(inference: Table, served: Table) -> StudySheet:
+    models, model = positions(inference.text("model"))
+    keys, times = _pivot(inference["batch_size"], model, shown(served, "tpot"))
+    return pivot_of("decode", "batch", keys, models, times)
+
+
+def _is_mixture(name: str) -> bool:
+    return "experts," in name and not name.startswith("dense")
+
+
+def _short(experts: StudySheet, decode: StudySheet) -> Iterator[Finding]:
+    """The fastest mixture to train beside the dense models, and its tokens at the smallest and largest batch."""
+    names = [str(name) for name in experts.values("model")]
+    size, rate = (dict(zip(names, experts.numbers(column), strict=True)) for column in ("parameters", _RATE))
+    known = [name for name in names if _is_mixture(name) and f"dense, equal total to {name.partition(',')[0]}" in rate]
+    served = {column.name for column in decode.columns}
+    if _DENSE not in rate or _DENSE not in served or not set(known) & served:
+        return
+    name = max(set(known) & served, key=lambda name: size[name])
+    twin = f"dense, equal total to {name.partition(',')[0]}"
+    batch, ratio = decode.numbers("batch"), decode.numbers(name) / decode.numbers(_DENSE)
+    places = sorted({0, int(np.nanargmax(ratio)), len(batch) - 1})
+    slower = ", ".join(f"{ratio[at]:.1f} times as long at batch {batch[at]:.0f}" for at in places)
+    larger, to_dense, to_twin = size[name] / size[_DENSE], rate[name] / rate[_DENSE], rate[name] / rate[twin]
+    yield in_short(
+        f"with {name} a model has {larger:.1f} times the parameters of the dense one of equal active size, trains at "
+        f"{to_dense:.2f} times its rate and at {to_twin:.1f} times that of the dense one of equal total size",
+        f"beside the dense one of equal active size its tokens take {slower}",
+    )
+
+
+def _training_findings(experts: StudySheet) -> Iterator[Finding]:
+    names = [str(name) for name in experts.values("model")]
+    size, rate = (dict(zip(names, experts.numbers(column), strict=True)) for column in ("parameters", _RATE))
+    dense = next((name for name in names if name.startswith(_DENSE)), None)
+    for name in filter(_is_mixture, names):
+        if dense is None:
+            break
+        words = f"{name}: {size[name] / size[dense]:.1f} times the parameters of the dense model of equal active size "
+        words += f"at {rate[name] / rate[dense]:.2f} times its rate"
+        twin = f"dense, equal total to {name.partition(',')[0]}"
+        if twin in rate:
+            words += f", and {rate[name] / rate[twin]:.1f} times the rate of the dense one of equal total size"
+        yield Finding("Training", f"{words}.", "good")
+
+
+def _decode_findings(decode: StudySheet) -> Iterator[Finding]:
+    names = [column.name for column in decode.columns]
+    if _DENSE in names:
+        batch, dense = decode.numbers("batch"), decode.numbers(_DENSE)
+        ratios = {name: decode.numbers(name) / dense for name in names[1:] if _is_mixture(name)}
+        parts = [
+            f"{name} {ratio[0]:.2f} at batch {batch[0]:.0f} and {ratio[-1]:.2f} at {batch[-1]:.0f}"
+            for name, ratio in ratios.items()
+        ]
+        words = "Time per token over that of the dense model of equal active size"
+        yield Finding("Decode", f"{words}: {'; '.join(parts)}.")
+
+
+def _width_findings(widths: StudySheet) -> Iterator[Finding]:
+    for column in widths.columns:
+        rate, width = widths.numbers(column.name), widths.numbers("expert_parallel")
+        rate, width = rate[np.isfinite(rate)], width[np.isfinite(rate)]
+        if column.name.startswith("rate_") and len(rate):
+            best = max(rate)
+            words = (
+                f"{column.name.removeprefix('rate_')}: expert parallel {width[rate == best][-1]:.0f} trains fastest, "
+            )
+            words += f"{best:,.0f} tokens per second and accelerator"
+            short = f"; the widest, {width[-1]:.0f}, reaches {rate[-1] / best:.2f} of it"
+            words += f"{short if rate[-1] < best else ', the widest that was tried'}."
+            yield Finding("Width", words)

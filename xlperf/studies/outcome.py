@@ -1,22 +1,29 @@
-"""Records of studies: settings and plans in; tables, charts and findings out, independent of spreadsheets."""
+"""Records of studies: workbook with settings and plans in; tables, charts and findings out."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import cache, partial
 from importlib import import_module
 from itertools import product
+from pathlib import Path
 from string import Formatter
 
 import numpy as np
 
 from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError, nearest
-from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.catalog import Catalog, load_catalog
+from xlperf.catalog.cells import number_of
+from xlperf.catalog.cells import shown as cell_words
+from xlperf.catalog.check import name_faults
+from xlperf.catalog.read import read_catalog_tables, read_plan_tables
 from xlperf.catalog.schema import Column, table_schema, unit_of
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Table, column_letters
+from xlperf.catalog.xlsx import Cells, Workbook
 from xlperf.equations.plan.records import PRECISIONS
 
 Value = float | str | bool | None
@@ -268,24 +275,61 @@ def own_column(name: str, unit: str = "-", meaning: str = "", kind: str = "resul
     return Column("study", name, kind, "" if kind in ("text", "name") else unit, "", "", (), "", False, meaning or name)
 
 
-def sheet_of(
-    name: str,
-    heading: str,
-    columns: Iterable[tuple[Column | str, Iterable[object]]],
-    charts: Sequence[Chart] = (),
-    shaded: Sequence[str] = (),
-) -> StudySheet:
-    """A sheet from its columns and their values, see :class:`StudySheet`.
+@cache
+def _declared(file: str) -> dict[str, list[dict[str, str]]]:
+    """Rows of sheets.csv, columns.csv or charts.csv by sheet."""
+    by_sheet: dict[str, list[dict[str, str]]] = {}
+    for line in _lines(file):
+        by_sheet.setdefault(line["sheet"], []).append(line)
+    return by_sheet
 
-    A name alone is a column of labels, the key if it is first. NaN becomes None; a flag 1 or 0 a bool.
+
+def _column(kind: str, name: str, facts: Mapping[str, object], key: bool) -> Column:
+    """A column as columns.csv declares it, names with ``*`` for series; else one of labels."""
+    for line in _declared("columns").get(kind, ()):
+        if name == line["column"] or (not key and fnmatchcase(name, line["column"])):
+            return own_column(name, line["unit"], line["meaning"].format(**facts))
+    return own_column(name, kind="name" if key else "text")
+
+
+def charts_of(
+    sheet: str, series: Sequence[str] = (), rows: tuple[int, int] | None = None, **facts: object
+) -> list[Chart]:
+    """Charts that charts.csv declares for a sheet; ``series`` are the columns that it writes as ``*``."""
+    return [
+        Chart(
+            line["kind"], line["title"].format(**facts), line["x"].format(**facts),
+            tuple(series) if line["y"] == "*" else line["y"].split(), line["x title"].format(**facts), line["y title"],
+            "stacked" in line["look"], "log x" in line["look"], "log y" in line["look"], rows, line["by"],
+        )
+        for line in _declared("charts").get(sheet, ())
+    ]  # fmt: skip
+
+
+def sheet_of(
+    kind: str,
+    columns: Iterable[tuple[Column | str, Iterable[object]]],
+    charts: Sequence[Chart] | None = None,
+    name: str = "",
+    series: Sequence[str] = (),
+    **facts: object,
+) -> StudySheet:
+    """A sheet that sheets.csv, columns.csv and charts.csv declare, from the values of its columns.
+
+    ``facts`` stand in its heading, columns and charts. A column that is not declared holds labels, the key if it is
+    first. NaN becomes None; a flag 1 or 0 a bool. ``charts`` take the place of declared charts.
     """
     heads: list[Column] = []
     values: list[list[Value]] = []
     for head, entries in columns:
-        labels = own_column(head, kind="text" if heads else "name") if isinstance(head, str) else head
-        heads.append(labels)
-        values.append([_value(value, labels.kind == "result-flag") for value in entries])
-    return StudySheet(name, heading, heads, list(zip(*values, strict=True)), charts, shaded)
+        heads.append(_column(kind, head, facts, not heads) if isinstance(head, str) else head)
+        values.append([_value(value, heads[-1].kind == "result-flag") for value in entries])
+    line = _declared("sheets")[kind][0]
+    drawn = charts_of(kind, series, None, **facts) if charts is None else charts
+    rows = list(zip(*values, strict=True))
+    return StudySheet(
+        name or kind, line["heading"].format(**facts), heads, rows, drawn, series if line["heat map"] else ()
+    )
 
 
 def _value(value: object, flag: bool) -> Value:
@@ -296,19 +340,12 @@ def _value(value: object, flag: bool) -> Value:
 
 
 def pivot_of(
-    name: str,
-    heading: str,
-    key: tuple[Column | str, Iterable[object]],
-    series: Sequence[str],
-    values: np.ndarray | Sequence[Sequence[object]],
-    unit: str = "-",
-    meaning: str = "",
-    charts: Sequence[Chart] = (),
-    shaded: bool = False,
-) -> StudySheet:
+    kind: str, key: str, keys: Iterable[object], series: Sequence[str], values: np.ndarray | Sequence[Sequence[object]],
+    charts: Sequence[Chart] | None = None, name: str = "", **facts: object,
+) -> StudySheet:  # fmt: skip
     """A sheet with a row for each key and a column for each series of one quantity, values (keys, series)."""
-    columns = [(own_column(entry, unit, meaning), [row[i] for row in values]) for i, entry in enumerate(series)]
-    return sheet_of(name, heading, [key, *columns], charts, series if shaded else ())
+    columns = [(entry, [row[i] for row in values]) for i, entry in enumerate(series)]
+    return sheet_of(kind, [(key, keys), *columns], charts, name, series, **facts)
 
 
 def positions(values: Iterable[object]) -> tuple[list[str], np.ndarray]:
@@ -383,3 +420,119 @@ IN_SHORT = "In short"
 def in_short(*sentences: str, tone: str = "good") -> Finding:
     """The finding that answers the question of a study, from two sentences without full stops."""
     return Finding(IN_SHORT, " ".join(f"{words[:1].upper()}{words[1:]}." for words in sentences), tone)
+
+
+SHEET = "study"
+
+
+def study_workbook(name: str) -> Path:
+    """Path of the shipped workbook of a study.
+
+    >>> study_workbook("recompute").name
+    'recompute.xlsx'
+    """
+    return resources.template("studies") / f"{name}.xlsx"
+
+
+def read_inputs(
+    study: Study, path: str | Path | None = None, catalog: str | Path | None = None, full: bool = False
+) -> Inputs:
+    """Inputs of a study from its workbook or the shipped one, with rows that replace catalog rows of the same name.
+
+    ``catalog``: workbook with other catalog sheets; ``full``: settings of the long run. Raises InputError with every
+    fault of the workbook.
+    """
+    source = Path(path) if path is not None else study_workbook(study.name)
+    settings, faults = _settings(study, source)
+    tables, more = read_catalog_tables(source, required=False)
+    faults += more
+    plans: list[Table] = []
+    with Workbook(source) as book:
+        has_plans = any(book.sheet(kind) is not None for kind in ("training", "inference"))
+    if has_plans:
+        plans, more = read_plan_tables(source)
+        faults += more
+    if faults:
+        raise InputError(faults)
+    known = with_rows(load_catalog(catalog), tables)
+    faults = name_faults(plans, known)
+    if faults:
+        raise InputError(faults)
+    if full:
+        settings = {**settings, **study.full}
+    return Inputs(known, {table.kind: _whole(table) for table in plans if len(table)}, settings, source.name)
+
+
+def _whole(table: Table) -> Table:
+    """A table with every column of its schema, blank if the source lacks it."""
+    columns = {column.name: _filled(table, column.name, column.is_text) for column in table.schema.columns}
+    return replace(table, columns=columns)
+
+
+def with_rows(catalog: Catalog, tables: Iterable[Table]) -> Catalog:
+    """A catalog with rows added; a row replaces rows of the same name."""
+    added = [_joined(catalog.tables[table.kind], table) for table in tables if len(table)]
+    return catalog.with_tables(added) if added else catalog
+
+
+def _joined(old: Table, new: Table) -> Table:
+    key = old.schema.key.name
+    named = {str(name).casefold() for name in new.text(key)}
+    keep = np.array([str(name).casefold() not in named for name in old.text(key)], dtype=bool)
+    remaining = old.take(np.flatnonzero(keep))
+    columns: dict[str, np.ndarray] = {}
+    for column in old.schema.columns:
+        if column.name in old or column.name in new:
+            both = [_filled(table, column.name, column.is_text) for table in (remaining, new)]
+            columns[column.name] = np.concatenate(both)
+    size = len(remaining)
+
+    def place(row: int, column: str) -> str:
+        return remaining.place(row, column) if row < size else new.place(row - size, column)
+
+    return Table(old.kind, columns, place)
+
+
+def _filled(table: Table, column: str, is_text: bool) -> np.ndarray:
+    if column in table:
+        return table[column]
+    return np.full(len(table), "", dtype=object) if is_text else np.full(len(table), np.nan)
+
+
+def _settings(study: Study, path: Path) -> tuple[dict[str, SettingValue], list[Fault]]:
+    """Settings of the sheet, defaults for missing settings, and every fault."""
+    values = {setting.name: setting.default for setting in study.settings}
+    known = {setting.name: setting for setting in study.settings}
+    faults: list[Fault] = []
+    with Workbook(path) as book:
+        sheet = book.sheet(SHEET)
+        cells: Cells = book.cells(sheet) if sheet is not None else {}
+        name = book.name
+    head = next((row for row in sorted(cells) if str(cells[row].get(1, "")).strip().casefold() == "setting"), None)
+    for row in [] if head is None else [row for row in sorted(cells) if row > head]:
+        word = str(cells[row].get(1) or "").strip()
+        if not word:
+            continue
+        setting = known.get(word.casefold().replace(" ", "_"))
+        if setting is None:
+            hint = partial(nearest, word, tuple(entry.replace("_", " ") for entry in known))
+            place = f"{name} [{SHEET}!{column_letters(1)}{row}]"
+            faults.append(Fault(place, f'no setting "{word}" in the study {study.name}', hint))
+            continue
+        value = cells[row].get(2)
+        if value is None or value == "":
+            continue
+        try:
+            values[setting.name] = setting_value(setting.kind, value, partial(_number, setting))
+        except ValueError as problem:
+            faults.append(Fault(f"{name} [{SHEET}!{column_letters(2)}{row}]", str(problem)))
+    return values, faults
+
+
+def _number(setting: Setting, value: object) -> float:
+    number = float("nan")
+    if not isinstance(value, bool) and isinstance(value, int | float | str):
+        number = number_of(value) if isinstance(value, str) else float(value)
+    if not np.isfinite(number):
+        raise ValueError(f"{setting.name.replace('_', ' ')} must be a number, got {cell_words(value)}")
+    return number

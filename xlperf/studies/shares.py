@@ -14,14 +14,18 @@ from xlperf.catalog.table import Table
 from xlperf.engine.devices import evaluate_devices
 from xlperf.engine.ownership import evaluate_servers
 from xlperf.engine.server_prices import first_rows
-from xlperf.studies.inputs import with_rows
-from xlperf.studies.outcome import Chart, Finding, Inputs, StudySheet, own_column, sheet_of, span
+from xlperf.studies.outcome import Finding, Inputs, StudySheet, charts_of, sheet_of, span, with_rows
 
 CORES = (0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.94, 0.97, 0.99)
 """Cores of the area that cores and cache have together. [-]"""
 EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 """Perimeter for memory. [-]"""
 Timed = Callable[[Catalog, Sequence[str]], np.ndarray]
+
+
+_LOSSES = ("longer_with_most_cache", "longer_with_least_cache", "longer_with_least_memory_edge",
+           "longer_with_most_memory_edge")  # fmt: skip
+"""Columns of what a step loses at the ends of both axes."""
 
 
 class Shares(NamedTuple):
@@ -118,21 +122,14 @@ def _chosen(nodes: Sequence[str], labels: Sequence[str], catalog: Catalog, grid:
         over_cores[:, 0], over_cores[:, -1], over_edge[:, 0], over_edge[:, -1])]  # fmt: skip
     sheet = sheet_of(
         "shares",
-        "Shares of the dies and of the edge with which the best device of each node is fastest, and what others lose.",
         [
             ("node", nodes),
-            (own_column("cores_of_the_dies", "%", "Share of the dies for cores"), 100.0 * compute),
-            (own_column("cache_of_the_dies", "%", "Share of the dies for cache"), 100.0 * cache),
-            (own_column("last_level_cache", "MiB", "Capacity of the last-level cache"), capacity / 2.0**20),
-            (own_column("memory_of_the_edge", "%", "Share of the edge for memory"), 100.0 * np.array(EDGES)[at[2]]),
-            (own_column("step_time", "s", "Time of a training step with the best plan"), lowest),
-            (own_column("longer_with_most_cache", "%", "How much longer a step is with the most cache"), losses[0]),
-            (own_column("longer_with_least_cache", "%", "How much longer a step is with next to no cache"), losses[1]),
-            (
-                own_column("longer_with_least_memory_edge", "%", "How much longer with the least edge for memory"),
-                losses[2],
-            ),
-            (own_column("longer_with_most_memory_edge", "%", "Blank where it does not fit"), losses[3]),
+            ("cores_of_the_dies", 100.0 * compute),
+            ("cache_of_the_dies", 100.0 * cache),
+            ("last_level_cache", capacity / 2.0**20),
+            ("memory_of_the_edge", 100.0 * np.array(EDGES)[at[2]]),
+            ("step_time", lowest),
+            *zip(_LOSSES, losses, strict=True),
             ("best_between_the_ends", np.where(inner, "yes", "no")),
         ],
     )
@@ -285,28 +282,19 @@ def _bought(
     dollar = things[np.where(paid.max(axis=1) > 0.0, paid.argmax(axis=1), len(_THINGS))]
     return sheet_of(
         "what to buy",
-        f"What limits the best device of each node, and what the next mm2, W and dollar should buy; nothing: "
-        f"{100 * MORE:.0f} % more of it is worth less than {100 * _STILL:.1f} %.",
         [
             ("node", nodes),
             ("limited_by", limit.tolist()),
-            (
-                own_column("gain", "%", f"Steps that are so much faster with {100 * MORE:.0f} % more of what limits"),
-                100.0 * most,
-            ),
+            ("gain", 100.0 * most),
             ("next_mm2", area.tolist()),
-            (
-                own_column("gain_cores", "%", f"Gain from {100 * MORE:.0f} % more area, all of it for cores"),
-                100.0 * cores,
-            ),
-            (
-                own_column("gain_cache", "%", f"Gain from {100 * MORE:.0f} % more area, all of it for cache"),
-                100.0 * cache,
-            ),
+            ("gain_cores", 100.0 * cores),
+            ("gain_cache", 100.0 * cache),
             ("next_watt", watt.tolist()),
-            (own_column("gain_power", "%", f"Gain from {100 * MORE:.0f} % more power"), 100.0 * power),
+            ("gain_power", 100.0 * power),
             ("next_dollar", dollar.tolist()),
         ],
+        more=100 * MORE,
+        least=100 * _STILL,
     )
 
 
@@ -314,38 +302,23 @@ def _sheet(nodes: Sequence[str], gain: np.ndarray, dearer: np.ndarray, per_dolla
     things = list(_THINGS)
     count, half = len(things), -(-len(nodes) // 2)
     charts = [
-        Chart(
-            "bars",
-            f"Gain of a step, {nodes[first]} to {nodes[last - 1]}",
-            "case",
-            ["gain"],
-            y_title="%",
-            rows=(first * count, last * count),
-        )
+        chart
         for first, last in ((0, half), (half, len(nodes)))
         if last > first
+        for chart in charts_of("next unit", (), (first * count, last * count), first=nodes[first], last=nodes[last - 1])
     ]
     return sheet_of(
         "next unit",
-        f"The best device of each node with {100 * MORE:.0f} % more of one thing and its best plan: what limits it.",
         [
             ("case", [f"{node}: {thing}" for node in nodes for thing in things]),
             ("node", np.repeat(list(nodes), count)),
             ("more_of", things * len(nodes)),
-            (
-                own_column("gain", "%", f"Steps that are so much faster with {100 * MORE:.0f} % more"),
-                100.0 * gain.ravel(),
-            ),
-            (
-                own_column("extra_cost", "USD", "What it then costs more to make, and to house and feed over its life"),
-                dearer.ravel(),
-            ),
-            (
-                own_column("gain_for_100_dollars", "%", "Gain for each 100 USD of that cost; blank: no dearer"),
-                100.0 * 100.0 * per_dollar.ravel(),
-            ),
+            ("gain", 100.0 * gain.ravel()),
+            ("extra_cost", dearer.ravel()),
+            ("gain_for_100_dollars", 100.0 * 100.0 * per_dollar.ravel()),
         ],
         charts,
+        more=100 * MORE,
     )
 
 

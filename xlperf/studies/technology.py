@@ -14,19 +14,18 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
-from xlperf.studies.inputs import with_rows
 from xlperf.studies.outcome import (
-    Chart,
     Finding,
     Inputs,
     Outcome,
     StudySheet,
+    charts_of,
     in_short,
-    own_column,
     pivot_of,
     result_columns,
     sheet_of,
     shown,
+    with_rows,
 )
 from xlperf.studies.shares import Marginal, best_shares, marginal
 
@@ -88,26 +87,18 @@ def memories(inputs: Inputs) -> Outcome:
     kinds = [str(name) for name in plans.text("name")]
     sheet = sheet_of(
         "memories",
-        "The same plans on one device with its memory exchanged, and with the last memory made faster still.",
         [
             ("case", [f"{kind}: {label}" for kind, label in product(kinds, labels)]),
             ("plan", np.repeat(kinds, count)),
             ("memory", labels * len(kinds)),
-            (own_column("memory_bandwidth", "TB/s"), np.tile(bandwidth, len(kinds))),
-            (own_column("memory_capacity", "GiB"), np.tile(capacity, len(kinds))),
+            ("memory_bandwidth", np.tile(bandwidth, len(kinds))),
+            ("memory_capacity", np.tile(capacity, len(kinds))),
             *result_columns(results, ("latency", "tpot", *_PARTS, "bound", "fits")),
         ],
         [
-            Chart(
-                "bars",
-                f"Decode step: {kind}",
-                "memory",
-                _PARTS,
-                y_title="ms",
-                stacked=True,
-                rows=(i * count, (i + 1) * count),
-            )
+            chart
             for i, kind in enumerate(kinds)
+            for chart in charts_of("memories", _PARTS, (i * count, (i + 1) * count), kind=kind)
         ],
     )
     tpot = shown(results, "tpot").reshape(len(kinds), count)
@@ -144,26 +135,8 @@ def _gains(kinds: Sequence[str], bandwidth: np.ndarray, tpot: np.ndarray) -> Stu
     rows = order[::-1][last]
     first = order[0]
     series = [*kinds, "memory_bandwidth_ratio"]
-    return pivot_of(
-        "gain",
-        "How many times as fast a token comes as with the slowest memory, beside the ratio of bandwidths.",
-        (own_column("memory_bandwidth", "TB/s"), keys),
-        series,
-        np.column_stack([*(time[first] / time[rows] for time in tpot), bandwidth[rows] / bandwidth[first]]),
-        meaning="Times as fast as with the slowest memory",
-        charts=[
-            Chart(
-                "lines",
-                "Gain over bandwidth",
-                "memory_bandwidth",
-                series,
-                "TB/s",
-                "times as fast",
-                log_x=True,
-                log_y=True,
-            )
-        ],
-    )
+    ratios = [*(time[first] / time[rows] for time in tpot), bandwidth[rows] / bandwidth[first]]
+    return pivot_of("gain", "memory_bandwidth", keys, series, np.column_stack(ratios))
 
 
 def _rising(bandwidth: np.ndarray, tpot: np.ndarray) -> list[int]:
@@ -245,17 +218,7 @@ def nodes(inputs: Inputs) -> Outcome:
         _lines("nodes by memory", "node", node_names, memory_names, best[:, :, -1], last_network),
         _lines("nodes by network", "node", node_names, network_names, best[:, -1, :], memory_names[-1]),
         _lines("memories by node", "memory", memory_names, node_names, best[:, :, -1].T, last_network),
-        pivot_of(
-            "allocation",
-            "Time of a step over the share of the dies that is cores, at the last memory and network.",
-            (own_column("compute_share", "%", "Share of the compute dies for cores"), 100.0 * np.asarray(shares)),
-            node_names,
-            cube[:, -1, -1, :].T,
-            "s",
-            "Time of a training step",
-            [Chart("lines", "Time of a step", "compute_share", node_names, "share for cores, %", "s", log_y=True)],
-            shaded=True,
-        ),
+        pivot_of("allocation", "compute_share", 100.0 * np.asarray(shares), node_names, cube[:, -1, -1, :].T),
         _devices_sheet(names, cases, times, chosen, plans, derived(catalog, names)),
     ]
     findings = [
@@ -374,17 +337,8 @@ def _best_of_each_node(cube: np.ndarray) -> np.ndarray:
 def _lines(
     name: str, key: str, keys: Sequence[str], series: Sequence[str], values: np.ndarray, rest: str
 ) -> StudySheet:
-    return pivot_of(
-        name,
-        f"Time of a step with the best allocation and plan of each; with {rest}.",
-        (key, keys),
-        series,
-        values,
-        "s",
-        "Time of a training step",
-        [Chart("lines", "Time of a step", key, series, key, "s", log_y=True)],
-        shaded=True,
-    )
+    charts = charts_of("step times", series, key=key)
+    return pivot_of("step times", key, keys, series, values, charts, name, rest=rest)
 
 
 def _devices_sheet(
@@ -406,13 +360,15 @@ def _devices_sheet(
     node, memory, link, network, share = zip(*cases, strict=True)
     return sheet_of(
         "devices",
-        "Every device of the grid with its numbers and its best plan; no time: no plan of the grid fits.",
         [
             ("device", names),
-            *(("node", node), ("memory", memory), ("link", link), ("network", network)),
-            (own_column("compute_share", "%"), 100.0 * np.asarray(share, dtype=float)),
-            *((own_column(column, unit), devices[column] / UNITS[unit].factor) for column, unit in numbers.items()),
-            (own_column("step_time", "s", "Time of a training step with the best plan"), times),
+            ("node", node),
+            ("memory", memory),
+            ("link", link),
+            ("network", network),
+            ("compute_share", 100.0 * np.asarray(share, dtype=float)),
+            *((column, devices[column] / UNITS[unit].factor) for column, unit in numbers.items()),
+            ("step_time", times),
             ("best_plan", best),
         ],
     )

@@ -10,30 +10,60 @@ from __future__ import annotations
 import datetime
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from openpyxl import Workbook
+from openpyxl.comments import Comment
+from openpyxl.styles import Alignment
+from openpyxl.utils import get_column_letter
+from openpyxl.worksheet.table import Table as ListObject
+from openpyxl.worksheet.table import TableStyleInfo
 
 from xlperf.addin.cells import block_of, read_block, solved
 from xlperf.addin.handles import content_of, handle_of
 from xlperf.addin.worker import Engine
 from xlperf.base import resources
-from xlperf.base.errors import InputError
+from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.read import read_catalog_tables, read_plan_tables
+from xlperf.catalog.cells import ErrorValue, Unsaved, is_blank
+from xlperf.catalog.read import missing_sheet, read_catalog_tables, read_plan_tables
 from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, TECHNOLOGY_TABLES, table_schema
-from xlperf.catalog.table import Table
-from xlperf.workbook import rows
+from xlperf.catalog.table import Table, column_letters
+from xlperf.catalog.xlsx import Workbook as Reader
 from xlperf.workbook.checks import checks_sheet
 from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, Rows, data_sheet, sheet_columns, table_of
 from xlperf.workbook.front.plan_card import NUMBERS, plan_cards
-from xlperf.workbook.front.sheets import example_tables, live_cells, numbers_look, question_sheets
-from xlperf.workbook.front.start import CARD_RESULTS, CARDS, card, catalog_kinds, front_sheet, functions_sheet
-from xlperf.workbook.package import Formulas, data_rows, packed, replace_file, save_workbook
-from xlperf.workbook.report.result_charts import cost_charts
-from xlperf.workbook.style import add_styles, link, page_setup, title
-from xlperf.workbook.tco import tco_sheet
+from xlperf.workbook.front.start import (
+    catalog_kinds,
+    example_tables,
+    front_sheet,
+    functions_sheet,
+    live_cells,
+    numbers_look,
+    question_sheets,
+)
+from xlperf.workbook.package import (
+    Cells,
+    Formulas,
+    data_rows,
+    packed,
+    read_cells,
+    read_rows,
+    replace_file,
+    rows_folder,
+    save_workbook,
+    workbook_bytes,
+    write_cells,
+    write_tables,
+)
+from xlperf.workbook.style import add_styles, column_widths, link, page_setup, put, title
+from xlperf.workbook.tco import cost_charts, tco_sheet
+
+if TYPE_CHECKING:
+    from openpyxl.worksheet.worksheet import Worksheet
+
 
 KINDS = (*PLAN_TABLES, *CATALOG_TABLES)
 ORIGIN = "xlperf.xlsx"
@@ -68,16 +98,16 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
             full[kind] = table
     results = live_results(full) if values else {}
     formulas = Formulas()
+    live = live_cells(full, _catalog(full) if values else None, formulas, results)
     book = Workbook()
     book.remove(book.worksheets[0])
     add_styles(book)
-    front_sheet(book, full, card_results(full) if values else {}, catalog_handle(full), formulas, examples)
+    front_sheet(book, full, catalog_handle(full), live, examples)
     for kind in full:
         data_sheet(book, full[kind], results.get(kind, {}), formulas, full)
-    tco_sheet(book, full, results, formulas)
-    checks_sheet(book, full, results, formulas)
+    tco_sheet(book, full, live)
+    checks_sheet(book, full, results, live)
     functions_sheet(book)
-    live = live_cells(full, _catalog(full) if values else None, formulas, results)
     if all(len(full.get(kind, ())) for kind in ("models", "accelerators", *TECHNOLOGY_TABLES)):
         question_sheets(book, full, live)
     plan_cards(book, book.create_sheet(NUMBERS), live)
@@ -107,17 +137,6 @@ def live_results(tables: Mapping[str, Table]) -> dict[str, dict[str, list[Any]]]
                 for name in (own for own in LIVE_RESULTS["servers"] if own.endswith(PLANNED)):
                     by_name["servers"][name][row] = ""
     return by_name
-
-
-def card_results(tables: Mapping[str, Table]) -> dict[str, dict[str, Any]]:
-    """Cells of the results of the cards on the front sheet, by kind and name."""
-    catalog = _catalog(tables)
-    names = {str(name).casefold() for name in tables["models"].text("model")}
-    return {
-        kind: {name: cells[0] for name, cells in _cells(card(kind), CARD_RESULTS[kind], catalog, kind).items()}
-        for kind in CARDS
-        if str(dict(CARDS[kind])["model"]).casefold() in names
-    }
 
 
 def catalog_handle(tables: Mapping[str, Table]) -> str:
@@ -170,12 +189,12 @@ def build(path: str | Path | None = None, replaced: Mapping[str, Table | Rows] |
     ``replaced``: tables that take the place of the workbook's own, such as a new calibration.
     """
     target = Path(path) if path is not None else resources.workbook()
-    folder = rows.rows_folder(target.name)
+    folder = rows_folder(target.name)
     in_text = target.resolve() == resources.workbook().resolve() and folder.is_dir()
-    tables = {**(rows.read_tables(folder) if in_text else read_tables(target)), **(replaced or {})}
+    tables = {**(read_rows(folder) if in_text else read_tables(target)), **(replaced or {})}
     write_workbook(target, tables)
     if in_text and replaced:
-        rows.write_tables(folder, {kind: read_tables(target)[kind] for kind in replaced})
+        write_tables(folder, {kind: read_tables(target)[kind] for kind in replaced})
     return target
 
 
@@ -184,18 +203,16 @@ def write_rows(path: str | Path | None = None) -> list[Path]:
 
     ``path``: an edited copy of xlperf.xlsx or validation.xlsx; default: both shipped workbooks.
     """
-    from xlperf.workbook.validation import PARTS, is_validation, read_parts
-
     sources = [Path(path)] if path is not None else [resources.workbook(), resources.workbook("validation.xlsx")]
     paths: list[Path] = []
     for source in sources:
         if is_validation(source):
-            folder, parts = rows.rows_folder("validation.xlsx"), read_parts(source)
+            folder, parts = rows_folder("validation.xlsx"), read_parts(source)
             for part in PARTS:
-                rows.write_cells(folder / f"{part.sheet}.csv", parts[part.sheet])
+                write_cells(folder / f"{part.sheet}.csv", parts[part.sheet])
             paths += [folder / f"{part.sheet}.csv" for part in PARTS]
         else:
-            paths += rows.write_tables(rows.rows_folder("xlperf.xlsx"), read_tables(source))
+            paths += write_tables(rows_folder("xlperf.xlsx"), read_tables(source))
     return paths
 
 
@@ -259,8 +276,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         if "--validation" in options:
-            from xlperf.workbook.validation import build_validation
-
             targets = [build_validation(*paths)]
         elif "--checked" in options:
             targets = build_checked(*paths)
@@ -278,6 +293,216 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     sys.stdout.write("".join(f"{target}\n" for target in targets))
     return 0
+
+
+HEADER_ROW = 4
+
+
+@dataclass(frozen=True)
+class Part:
+    """A sheet of the workbook: its name, its native table, the column that every such sheet has, and words."""
+
+    sheet: str
+    table: str
+    key: str
+    title: str
+    words: str
+
+
+*PARTS, PREDICTED = (Part(**row) for row in resources.rows("workbook/validation_sheets.csv"))
+_FRONT = (
+    "Measurements that others published, each with its source. xlperf validate predicts the rows of the sheets "
+    "training and inference and compares; xlperf calibrate fits kernel constants on the sheet kernels.",
+    "Rows of the group papers are those that the two papers behind xlperf quote: no constant is ever fitted on them.",
+    "Rows of unseen groups were read after the model was made: predicted once before a change, and in no fit.",
+    "confidence says whether a number was read in its source (found), quoted from memory (remembered) or computed from "
+    "numbers that were read (derived); quality and notes say what was inferred.",
+    "Rates are turned into times before they are compared: error = |predicted time / measured time - 1|.",
+)
+
+
+def read_parts(path: str | Path) -> dict[str, Cells]:
+    """Header and rows of each sheet of the workbook; columns of published rows that it does not have yet are blank.
+
+    Raises InputError with every fault: missing sheet or table, errors or unsaved formulas in cells.
+    """
+    from xlperf.measurements.published import published_columns
+
+    by_name: dict[str, Cells] = {}
+    faults: list[Fault] = []
+    with Reader(path) as book:
+        for part in PARTS:
+            sheet = book.sheet(part.sheet)
+            if sheet is None:
+                faults.append(Fault(book.name, missing_sheet(book, part.sheet)))
+                continue
+            cells = book.cells(sheet)
+            top = next((row for row in sorted(cells) if part.key in cells[row].values()), None)
+            if top is None:
+                faults.append(Fault(f"{book.name} [{sheet}]", f'the sheet has no header "{part.key}"'))
+                continue
+            columns = sorted(column for column, value in cells[top].items() if not is_blank(value))
+            rows = [[cells[row].get(column) for column in columns] for row in sorted(cells) if row > top]
+            for number, row in zip((row for row in sorted(cells) if row > top), rows, strict=True):
+                for column, value in zip(columns, row, strict=True):
+                    if isinstance(value, (ErrorValue, Unsaved)):
+                        place = f"{book.name} [{sheet}!{column_letters(column)}{number}]"
+                        faults.append(Fault(place, "holds an error or a formula without a value; enter a value"))
+            header = [cells[top][column] for column in columns]
+            missing = [name for name in published_columns().get(part.sheet, ()) if name not in header]
+            blank = [None] * len(missing)
+            kept = [[*row, *blank] for row in rows if not all(map(is_blank, row))]
+            by_name[part.sheet] = [[*header, *missing], *kept]
+    if faults:
+        raise InputError(faults)
+    return by_name
+
+
+def is_validation(path: str | Path) -> bool:
+    """Whether a workbook has the sheet of kernel measurements, as validation.xlsx does."""
+    with Reader(path) as book:
+        return book.sheet("kernels") is not None
+
+
+def rows_in_text() -> dict[str, Cells]:
+    """Header and rows of each sheet from the CSV files of ``workbooks/rows/validation``."""
+    from xlperf.measurements.published import published_columns
+
+    parts: dict[str, Cells] = {}
+    for part in PARTS:
+        are_text = {name: kind == "text" for name, kind in published_columns().get(part.sheet, {}).items()}
+        parts[part.sheet] = read_cells(rows_folder("validation.xlsx") / f"{part.sheet}.csv", are_text)
+    return parts
+
+
+def predictions_of(path: str | Path) -> Cells:
+    """Predictions of xlperf beside the measurements of a validation workbook, as cells of the sheet ``predictions``."""
+    from xlperf.calibrate.validate import validate
+    from xlperf.catalog.catalog import load_catalog
+
+    columns = list(_meanings(PREDICTED))
+    rows: Cells = [list(columns)]
+    for record in validate([path], load_catalog()).records:
+        values = [getattr(record, name) for name in columns]
+        rows.append([None if isinstance(value, float) and value != value else value for value in values])
+    return rows
+
+
+def validation_package(parts: Mapping[str, Cells], predictions: Cells | None = None) -> bytes:
+    """The validation workbook of some rows.
+
+    ``parts``: by sheet: the header row, then the rows. ``predictions``: cells of the sheet ``predictions``; without
+    them the workbook has no such sheet. Returns an .xlsx file; equal rows give equal bytes.
+    """
+    book = Workbook()
+    book.remove(book.worksheets[0])
+    add_styles(book)
+    _front(book, parts)
+    for part in PARTS:
+        _sheet(book, part, parts[part.sheet])
+    if predictions is not None:
+        _sheet(book, PREDICTED, predictions)
+    book.properties.creator = "xlperf"
+    book.properties.title = "xlperf validation"
+    return workbook_bytes(book)
+
+
+def build_validation(path: str | Path | None = None) -> Path:
+    """Build the validation workbook from its rows, with the predictions of today beside them."""
+    target = Path(path) if path is not None else resources.workbook("validation.xlsx")
+    in_text = path is None and rows_folder("validation.xlsx").is_dir()
+    parts = rows_in_text() if in_text else read_parts(target)
+    replace_file(target, validation_package(parts))  # the rows that are predicted
+    replace_file(target, validation_package(parts, predictions_of(target)))
+    return target
+
+
+def _front(book: Workbook, parts: Mapping[str, Cells]) -> None:
+    sheet = book.create_sheet("start")
+    beside = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=True)
+    title(sheet, "xlperf validation", "Published measurements, kernel measurements and tolerances", "B1")
+    column_widths(sheet, 2, 26, 12, 70, 2)
+    for row, words in enumerate(_FRONT, start=4):
+        put(sheet[f"B{row}"], words)
+        sheet.merge_cells(f"B{row}:D{row}")
+        sheet.row_dimensions[row].height = 30
+    top = 5 + len(_FRONT)
+    for column, words in zip("BCD", ("sheet", "rows", "what it holds"), strict=True):
+        put(sheet[f"{column}{top}"], words, "xlperf header")
+    for row, part in enumerate(PARTS, start=top + 1):
+        link(sheet[f"B{row}"], part.sheet, part.title)
+        put(sheet[f"C{row}"], len(parts[part.sheet]) - 1, "xlperf computed", "#,##0")
+        put(sheet[f"D{row}"], part.words).alignment = beside
+        sheet.row_dimensions[row].height = 28
+    row = top + 2 + len(PARTS)
+    put(sheet[f"B{row}"], "Rows by group", "xlperf heading")
+    for column, words in zip("BCD", ("group", "rows", "sources"), strict=True):
+        put(sheet[f"{column}{row + 1}"], words, "xlperf header")
+    row += 2
+    for kind in ("training", "inference"):
+        for group, count, sources in _groups(parts[kind]):
+            put(sheet[f"B{row}"], f"{kind}: {group}", "xlperf key")
+            put(sheet[f"C{row}"], count, "xlperf computed", "#,##0")
+            put(sheet[f"D{row}"], ", ".join(sources), "xlperf reason").alignment = beside
+            sheet.row_dimensions[row].height = 14 * max(1, -(-len(", ".join(sources)) // 80))
+            row += 1
+    page_setup(sheet, landscape=False)
+
+
+def _groups(cells: Cells) -> list[tuple[str, int, list[str]]]:
+    header = cells[0]
+    group, source = header.index("group"), header.index("source_id")
+    names: dict[str, tuple[int, set[str]]] = {}
+    for row in cells[1:]:
+        count, sources = names.get(str(row[group]), (0, set()))
+        names[str(row[group])] = count + 1, sources | {str(row[source])}
+    return [(name, count, sorted(sources)) for name, (count, sources) in sorted(names.items())]
+
+
+def _meanings(part: Part) -> Mapping[str, str]:
+    from xlperf.measurements.published import published_columns
+
+    own = part.sheet not in published_columns()
+    rows = resources.rows("workbook/validation_columns.csv" if own else "measurements/published_columns.csv")
+    return {row["column"]: row["meaning"] for row in rows if row["sheet" if own else "table"] == part.sheet}
+
+
+def _sheet(book: Workbook, part: Part, cells: Cells) -> Worksheet:
+    sheet: Worksheet = book.create_sheet(part.sheet)
+    title(sheet, part.title, part.words)
+    meanings = _meanings(part)
+    header, rows = cells[0], cells[1:]
+    for offset, name in enumerate(header, start=1):
+        cell = put(sheet.cell(HEADER_ROW, offset), str(name), "xlperf header")
+        if str(name) in meanings:
+            cell.comment = Comment(f"{meanings[str(name)]}.", "xlperf", width=250, height=60)
+        longest = max((len(str(_stored(row[offset - 1]))) for row in rows if row[offset - 1] is not None), default=0)
+        width = min(max(longest, len(str(name)) + 3) * 1.05 + 1.5, 40.0)
+        sheet.column_dimensions[get_column_letter(offset)].width = width
+    for number, row in enumerate(rows or [[None] * len(header)], start=HEADER_ROW + 1):
+        for offset, value in enumerate(row, start=1):
+            if value is not None:
+                inside: Any = sheet.cell(number, offset)
+                inside.value = _stored(value)
+                if isinstance(value, str):
+                    inside.data_type = "s"
+    last = f"{get_column_letter(len(header))}{HEADER_ROW + max(len(rows), 1)}"
+    native = ListObject(displayName=part.table, ref=f"A{HEADER_ROW}:{last}")
+    native.tableStyleInfo = TableStyleInfo(name="TableStyleLight1", showRowStripes=True)
+    sheet.add_table(native)
+    sheet.freeze_panes = f"B{HEADER_ROW + 1}"
+    sheet.row_dimensions[HEADER_ROW].height = 22
+    page_setup(sheet, HEADER_ROW, pages_wide=3 if len(header) > 20 else 1, key_columns="A:A")
+    sheet.page_setup.paperSize = 8
+    return sheet
+
+
+def _stored(value: Any) -> Any:
+    """A value as the file holds it: 15 digits, as Excel has them; whole numbers without a point."""
+    if not isinstance(value, float):
+        return value
+    rounded = float(f"{value:.15g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 2**53 else rounded
 
 
 if __name__ == "__main__":

@@ -387,20 +387,15 @@ def _beside(labels: Cells, size: tuple[float, float]) -> float:
     return min(0.14 * longest(labels) + 0.7, 0.5 * size[0])
 
 
+Size = tuple[float, float]
+"""Width and height of a chart. [cm]"""
+
+
 def horizontal_bars(
-    words: str,
-    labels: Cells,
-    parts: Sequence[Part],
-    *,
-    axis_title: str,
-    number: str,
-    percent: bool = False,
-    stacked: bool = True,
-    show_labels: bool = True,
-    size: tuple[float, float] = (20.0, 12.0),
-    least: float | None = 0.0,
+    words: str, labels: Cells, parts: Sequence[Part], axis_title: str, number: str, size: Size, *,
+    percent: bool = False, stacked: bool = True, show_labels: bool = True, least: float | None = 0.0,
     most: float | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """Horizontal bars, one per label, the first on top; ``least``, ``most``: ends of their axis."""
     grouping = ("percentStacked" if percent else "stacked") if stacked else "clustered"
     chart = bar_chart(words, "bar", size, grouping, 100 if stacked else -5)
@@ -413,16 +408,9 @@ def horizontal_bars(
 
 
 def bars_in_a_limit(
-    words: str,
-    labels: Cells,
-    parts: Sequence[Part],
-    limit: Part,
-    *,
-    axis_title: str,
-    number: str,
-    size: tuple[float, float] = (30.0, 15.0),
+    words: str, labels: Cells, parts: Sequence[Part], limit: Part, axis_title: str, number: str, size: Size,
     most: float | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """Stacked horizontal bars, each inside a frame as long as its limit: used memory, and its capacity.
 
     The frames have hidden axes of their own, of the same length as the axes of the bars.
@@ -431,7 +419,7 @@ def bars_in_a_limit(
         columns = zip(*(part.values.values for part in parts), strict=True)
         needed = [added(value or 0.0 for value in row) for row in columns]
         most = axis_end(max([*needed, *(value or 0.0 for value in limit.values.values)], default=0.0))
-    chart = horizontal_bars(words, labels, parts, axis_title=axis_title, number=number, size=size, most=most)
+    chart = horizontal_bars(words, labels, parts, axis_title, number, size, most=most)
     frames = bar_chart("", "bar", size, "clustered", 100)
     frames.series.append(bar_series(limit.header, labels, limit.values, area("", line(limit.colour, 1.25))))
     draw_horizontal_axes(frames, "", number)
@@ -513,18 +501,14 @@ def scatter_chart(points: Sequence[Points], words: str = "", size: tuple[float, 
 
 
 def curve_chart(
-    words: str, points: Sequence[Points], *, x_title: str, y_title: str, x_number: str | None = None,
-    y_number: str | None = None, x_log: bool = False, y_log: bool = False, x_range: tuple[float, float] | None = None,
-    size: tuple[float, float] = (30.0, 14.0),
+    words: str, points: Sequence[Points], x_title: str, y_title: str, size: Size, *, x_number: str | None = None,
+    y_number: str | None = None, log: str = "", x_range: tuple[float, float] | None = None,
 ) -> Any:  # fmt: skip
-    """Lines and points over a continuous axis, the legend beside or below them."""
+    """Lines and points over a continuous axis, the legend beside or below them; ``log``: axes that are logarithmic."""
     chart = scatter_chart(points, words, size)
-    for axis, named, number, log, column in (
-        (chart.x_axis, x_title, x_number, x_log, "x"),
-        (chart.y_axis, y_title, y_number, y_log, "y"),
-    ):
+    for axis, named, number, column in ((chart.x_axis, x_title, x_number, "x"), (chart.y_axis, y_title, y_number, "y")):
         draw_axis(axis, named, number, lines=True)
-        if log:
+        if column in log:
             log_axis(axis, [value for entry in points for value in getattr(entry, column).values])
         axis.crosses = "min"
     if x_range is not None:
@@ -534,8 +518,8 @@ def curve_chart(
 
 
 def over_labels(
-    words: str, series: Sequence[Part] | Sequence[Points], labels: Cells, *, x_title: str, y_title: str, number: str,
-    stacked: bool, size: tuple[float, float],
+    words: str, series: Sequence[Part] | Sequence[Points], labels: Cells, x_title: str, y_title: str, number: str,
+    stacked: bool, size: Size,
 ) -> Any:  # fmt: skip
     """Columns or lines over labels, which are turned if they do not fit beside each other."""
     if all(isinstance(entry, Part) for entry in series):
@@ -558,16 +542,9 @@ LOW, HIGH = GREEN, VERMILION
 
 
 def waterfall(
-    words: str,
-    labels: Cells,
-    below: tuple[Cells, Cells],
-    amounts: tuple[Cells, Cells],
-    colours: Sequence[str],
-    *,
-    axis_title: str,
-    number: str,
-    size: tuple[float, float],
-) -> Any:
+    words: str, labels: Cells, below: tuple[Cells, Cells], amounts: tuple[Cells, Cells], colours: Sequence[str],
+    axis_title: str, number: str, size: Size,
+) -> Any:  # fmt: skip
     """A waterfall chart, the first step on top: each part begins at the end of the parts before it, totals at zero."""
     chart = bar_chart(words, "bar", size, "stacked", 100, gap=35)
     chart.legend = None
@@ -581,15 +558,9 @@ def waterfall(
 
 
 def tornado(
-    words: str,
-    labels: Cells,
-    low: tuple[Cells, Cells],
-    high: tuple[Cells, Cells],
-    *,
-    axis_title: str,
-    number: str,
-    size: tuple[float, float],
-) -> Any:
+    words: str, labels: Cells, low: tuple[Cells, Cells], high: tuple[Cells, Cells], axis_title: str, number: str,
+    size: Size,
+) -> Any:  # fmt: skip
     """A tornado chart: bars to both sides of the base result, the largest on top."""
     chart = bar_chart(words, "bar", size, "clustered", 100)
     chart.series += [Part(*low, LOW).bars(labels), Part(*high, HIGH).bars(labels)]

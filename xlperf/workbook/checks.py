@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from openpyxl.styles import Alignment
@@ -11,10 +11,10 @@ from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.addin.cells import CellError
-from xlperf.base.units import factor
 from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, Column, results_of, table_schema
 from xlperf.workbook.data_sheets import LIVE_RESULTS, alarm, column_reference
-from xlperf.workbook.package import Formulas, data_rows
+from xlperf.workbook.front.formulas import Live
+from xlperf.workbook.package import data_rows
 from xlperf.workbook.style import page_setup, put, title
 
 if TYPE_CHECKING:
@@ -33,27 +33,12 @@ _ROWS = 1048577
 _SPARE_MODELS = 20
 _TOP = 5
 _PULLED = (
-    "num_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "num_query_groups",
-    "head_size",
-    "ffn_hidden_size",
-    "vocab_size",
-    "max_sequence_length",
-    "gated_mlp",
-    "tied_embeddings",
-    "position_embedding",
-    "normalization",
-    "linear_bias",
-    "query_key_norm",
-    "attention_type",
-    "num_experts",
+    *("num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "head_size", "ffn_hidden_size"),
+    *("vocab_size", "max_sequence_length", "gated_mlp", "tied_embeddings", "position_embedding", "normalization"),
+    *("linear_bias", "query_key_norm", "attention_type", "num_experts"),
 )
 _TEXT_DEFAULTS = {"gated_mlp": "no", "tied_embeddings": "no", "query_key_norm": "no"}
 _DENSE = ("MHA", "MQA", "GQA")
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -76,79 +61,51 @@ def _first_cell(test: str, column: Column) -> str:
     return f'"{kind}!"&ADDRESS({row},SUMPRODUCT(MIN(COLUMN({cells}))),4)&{words}'
 
 
-def computed_parameters(row: Row) -> float:
-    """Parameters of a dense decoder from its shape; the same sum as the formula of the sheet."""
-    hidden, heads, ffn = row["hidden_size"], row["num_attention_heads"], row["ffn_hidden_size"]
-    groups = row["num_query_groups"] or heads
-    head_size = row["head_size"] or hidden / heads
-    scales = 2 if row["normalization"] == "layernorm" else 1
-    up = 2 if row["gated_mlp"] == "yes" else 1
-    queries, keys = heads * head_size, groups * head_size
-    layer = 2 * hidden * queries + 2 * hidden * keys + (up + 1) * hidden * ffn + 2 * scales * hidden
-    if row["linear_bias"] in ("all", "qkv"):
-        layer += queries + 2 * keys
-    if row["linear_bias"] == "all":
-        layer += 2 * hidden + up * ffn
-    if row["query_key_norm"] == "yes":
-        layer += 2 * head_size
-    embeddings = (1 if row["tied_embeddings"] == "yes" else 2) * row["vocab_size"] * hidden
-    positions = row["max_sequence_length"] * hidden if row["position_embedding"] == "learned" else 0
-    return float(row["num_layers"] * layer + embeddings + positions + scales * hidden)
-
-
 def checks_sheet(
-    workbook: Workbook, tables: Mapping[str, Table], results: Mapping[str, Mapping[str, Sequence[Any]]],
-    formulas: Formulas,
-) -> Worksheet:  # fmt: skip
+    workbook: Workbook, tables: Mapping[str, Table], results: Mapping[str, Mapping[str, Sequence[Any]]], live: Live
+) -> Worksheet:
     """Add the sheet ``checks``."""
     sheet: Worksheet = workbook.create_sheet("checks")
     title(sheet, "Checks", "Plain formulas: they work without the add-in. What is not ok is highlighted.")
-    rows = {kind: _rows(table) for kind, table in tables.items()}
+    live = replace(live, known=True)
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for kind, table in tables.items():
+        columns = table_schema(kind).columns
+        names = [column.name for column in columns]
+        rows[kind] = [dict(zip(names, row, strict=True)) for row in data_rows(table, columns)]
     checks = _summary(rows, results)
     model_top = _TOP + len(checks) + 4
     first, last = model_top + 1, model_top + len(rows["models"]) + _SPARE_MODELS
     letters = {name: get_column_letter(3 + number) for number, name in enumerate(_PULLED)}
     after = [get_column_letter(3 + len(_PULLED) + number) for number in range(4)]
     verdict = f"${after[3]}${first}:${after[3]}${last}"
-    shown = [_model_values(row) for row in rows["models"]]
-    states = [own[-1] for own in shown]
-    checks += [
-        Check(
-            "Dense models whose parameters differ by more than 1 % from those stated",
-            f'COUNTIF({verdict},"differs")',
-            states.count("differs"),
-        ),
-        Check(
-            "Dense models whose parameters agree with those stated",
-            f'COUNTIF({verdict},"ok")',
-            states.count("ok"),
-            False,
-        ),
-    ]
-    faulty = sum(one.zero and bool(one.value) for one in checks)
-    words = "checks of all sheets: ok" if faulty == 0 else f"checks: {faulty} to look at, see the sheet checks"
-    formulas.put(_cell(sheet, "B3"), f"={VERDICT}", words, "xlperf heading")
-    alarm(sheet, "B3", 'RIGHT($B$3,2)<>"ok"')
-    for offset, words in enumerate(("check", "count", "verdict", "first cell")):
-        put(sheet.cell(_TOP - 1, 2 + offset), words, "xlperf header")
-    for row, check in enumerate(checks, start=_TOP):
-        put(sheet[f"B{row}"], check.words, "xlperf key")
-        formulas.put(_cell(sheet, f"C{row}"), f"={check.formula}", check.value, number="#,##0")
-        told = None if check.value is None else "check" if check.zero and check.value else "ok"
-        test = f'IF(C{row}=0,"ok","check")' if check.zero else '"ok"'
-        formulas.put(_cell(sheet, f"D{row}"), f"={test}", told)
-        if check.first:
-            formulas.put(_cell(sheet, f"E{row}"), f'=IF(C{row}=0,"",{check.first})', None if check.value else "")
     put(sheet[f"B{model_top - 1}"], "Parameters of the models, from their shapes", "xlperf heading")
     headers = ["row", "model", *[name.replace("_", " ") for name in _PULLED]]
     for offset, words in enumerate([*headers, "computed (G)", "stated (G)", "difference", "verdict"], start=1):
         computed = offset > 2 + len(_PULLED)
         put(sheet.cell(model_top, offset), words, "xlperf header result" if computed else "xlperf header")
     sheet.row_dimensions[model_top].height = 42
-    for number in range(1, len(rows["models"]) + _SPARE_MODELS + 1):
-        row = model_top + number
-        values = shown[number - 1] if number <= len(shown) else [""] * (5 + len(_PULLED))
-        _model_row(sheet, row, number, values, letters, after, formulas)
+    for number, row in enumerate(range(first, last + 1), start=1):
+        _model_row(sheet, row, number, letters, after, live)
+    for words, state in (("differ by more than 1 % from", "differs"), ("agree with", "ok")):
+        count = f'COUNTIF({verdict},"{state}")'
+        number = live.value_of(count, "checks")
+        checks.append(Check(f"Dense models whose parameters {words} those stated", count, number, state == "differs"))
+    faulty = sum(one.zero and bool(one.value) for one in checks)
+    words = "checks of all sheets: ok" if faulty == 0 else f"checks: {faulty} to look at, see the sheet checks"
+    live.formulas.put(_cell(sheet, "B3"), f"={VERDICT}", words, "xlperf heading")
+    alarm(sheet, "B3", 'RIGHT($B$3,2)<>"ok"')
+    for offset, words in enumerate(("check", "count", "verdict", "first cell")):
+        put(sheet.cell(_TOP - 1, 2 + offset), words, "xlperf header")
+    for row, check in enumerate(checks, start=_TOP):
+        put(sheet[f"B{row}"], check.words, "xlperf key")
+        live.formulas.put(_cell(sheet, f"C{row}"), f"={check.formula}", check.value, number="#,##0")
+        shown = None if check.value is None else "check" if check.zero and check.value else "ok"
+        test = f'IF(C{row}=0,"ok","check")' if check.zero else '"ok"'
+        live.formulas.put(_cell(sheet, f"D{row}"), f"={test}", shown)
+        if check.first:
+            live.formulas.put(_cell(sheet, f"E{row}"), f'=IF(C{row}=0,"",{check.first})', None if check.value else "")
+    live.values |= {("checks", cell): value for cell, value in live.formulas.values.get("checks", {}).items()}
     _finish(sheet, letters, after, model_top, (first, last), len(checks))
     return sheet
 
@@ -157,49 +114,14 @@ def _cell(sheet: Worksheet, reference: str) -> Any:
     return sheet[reference]
 
 
-def _rows(table: Table) -> list[dict[str, Any]]:
-    columns = table_schema(table.kind).columns
-    return [
-        {column.name: value for column, value in zip(columns, row, strict=True)} for row in data_rows(table, columns)
-    ]
-
-
-def _default(name: str) -> str:
-    return table_schema("models").by_name[name].default or _TEXT_DEFAULTS.get(name, "")
-
-
-def _model_values(row: Row) -> list[Any]:
-    """Cells of a model on this sheet: model, pulled columns, computed, stated, difference, verdict."""
-    full = dict(row)
-    for name in _PULLED:
-        column = table_schema("models").by_name[name]
-        if full[name] is None:
-            full[name] = 0 if column.kind == "number" else _default(name)
-    full["num_query_groups"] = full["num_query_groups"] or full["num_attention_heads"]
-    full["head_size"] = full["head_size"] or full["hidden_size"] / full["num_attention_heads"]
-    cells: list[Any] = [full["model"], *[full[name] for name in _PULLED]]
-    if full["num_experts"] or full["attention_type"] not in _DENSE:
-        return [*cells, "", "", "", "not dense"]
-    computed, stated = computed_parameters(full) / factor("G"), row["stated_parameters"]
-    if not stated:
-        return [*cells, computed, "", "", "none stated"]
-    difference = computed / stated - 1
-    return [*cells, computed, stated, difference, "ok" if abs(difference) <= TOLERANCE else "differs"]
-
-
 def _model_row(
-    sheet: Worksheet,
-    row: int,
-    number: int,
-    values: Sequence[Any],
-    letters: Mapping[str, str],
-    after: Sequence[str],
-    formulas: Formulas,
+    sheet: Worksheet, row: int, number: int, letters: Mapping[str, str], after: Sequence[str], live: Live
 ) -> None:
     put(sheet[f"A{row}"], number, "xlperf note")
+    live.values["checks", f"A{row}"] = number
     known = f"$A{row}<=COUNTA(models[model])"
-    formulas.put(_cell(sheet, f"B{row}"), f'=IF({known},INDEX(models[model],$A{row}),"")', values[0], "xlperf key")
-    for place, name in enumerate(_PULLED, start=1):
+    live.styled(_cell(sheet, f"B{row}"), f'=IF({known},INDEX(models[model],$A{row}),"")', "xlperf key")
+    for name in _PULLED:
         column = table_schema("models").by_name[name]
         pulled = f"INDEX(models[{column.header}],$A{row})"
         if name == "num_query_groups":
@@ -208,32 +130,32 @@ def _model_row(
             by_heads = f"${letters['hidden_size']}{row}/${letters['num_attention_heads']}{row}"
             pulled = f"IF({pulled}=0,{by_heads},{pulled})"
         elif column.kind != "number":
-            pulled = f'IF({pulled}="","{_default(name)}",{pulled})'
+            pulled = f'IF({pulled}="","{column.default or _TEXT_DEFAULTS.get(name, "")}",{pulled})'
         elif not column.required:
             pulled = f"N({pulled})"
         cell = _cell(sheet, f"{letters[name]}{row}")
-        formulas.put(cell, f'=IF({known},{pulled},"")', values[place], number="0" if column.kind == "number" else "")
+        live.styled(cell, f'=IF({known},{pulled},"")', number="0" if column.kind == "number" else "")
     at = {name: f"{letter}{row}" for name, letter in letters.items()}
     computed, stated, difference, verdict = (f"{letter}{row}" for letter in after)
     kinds = ",".join(f'{at["attention_type"]}="{word}"' for word in _DENSE)
     dense = f"AND({at['num_experts']}=0,OR({kinds}))"
-    formula = f'=IF({known},IF({dense},({_parameters_formula(at)})/10^9,""),"")'
-    formulas.put(_cell(sheet, computed), formula, values[-4], number="#,##0.000")
+    formula = f'=IF({known},IF({dense},({parameters_formula(at)})/10^9,""),"")'
+    live.styled(_cell(sheet, computed), formula, number="#,##0.000")
     parameters = table_schema("models").by_name["stated_parameters"].header
     pulled = f"INDEX(models[[{parameters}]],$A{row})"
     formula = f'=IF({computed}="","",IF({pulled}=0,"",{pulled}))'
-    formulas.put(_cell(sheet, stated), formula, values[-3], number="#,##0.000")
-    formulas.put(
-        _cell(sheet, difference), f'=IF({stated}="","",{computed}/{stated}-1)', values[-2], number="+0.00%;-0.00%;0.00%"
-    )
-    formula = (
+    live.styled(_cell(sheet, stated), formula, number="#,##0.000")
+    formula = f'=IF({stated}="","",{computed}/{stated}-1)'
+    live.styled(_cell(sheet, difference), formula, number="+0.00%;-0.00%;0.00%")
+    live.styled(
+        _cell(sheet, verdict),
         f'=IF($B{row}="","",IF({computed}="","not dense",IF({stated}="","none stated",'
-        f'IF(ABS({difference})<={TOLERANCE},"ok","differs"))))'
+        f'IF(ABS({difference})<={TOLERANCE},"ok","differs"))))',
     )
-    formulas.put(_cell(sheet, verdict), formula, values[-1])
 
 
-def _parameters_formula(at: Mapping[str, str]) -> str:
+def parameters_formula(at: Mapping[str, str]) -> str:
+    """Parameters of a dense decoder from the cells of its shape, as a formula."""
     hidden, ffn = at["hidden_size"], at["ffn_hidden_size"]
     queries = f"{at['num_attention_heads']}*{at['head_size']}"
     keys = f"{at['num_query_groups']}*{at['head_size']}"
@@ -255,7 +177,8 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
         key = table_schema(kind).key
         name = column_reference(key)
         test = f'({name}<>"")*(COUNTIF({name},{name})>1)'
-        number = _repeated([row[key.name] for row in rows[kind]])
+        folded = [str(row[key.name]).casefold() for row in rows[kind] if row[key.name] is not None]
+        number = sum(folded.count(own) > 1 for own in folded)
         checks.append(Check(f"Duplicate names on {kind}", f"SUMPRODUCT({test})", number, first=_first_cell(test, key)))
     for kind in (*CATALOG_TABLES, *PLAN_TABLES, *(kind for kind in OPTIONAL_TABLES if kind in rows)):
         schema = table_schema(kind)
@@ -303,11 +226,6 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
                 )
             )
     return checks
-
-
-def _repeated(names: Sequence[Any]) -> int:
-    folded = [str(name).casefold() for name in names if name is not None]
-    return sum(folded.count(name) > 1 for name in folded)
 
 
 def _count(cells: Sequence[Any] | None, test: Callable[[Any], bool]) -> int | None:

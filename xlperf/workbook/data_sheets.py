@@ -18,7 +18,7 @@ from xlperf.addin.functions import PREFIX
 from xlperf.base import resources
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import COST_TABLES, PLAN_TABLES, Column, results_of, schema, table_schema
-from xlperf.workbook.package import FLAG_FORMAT, Formulas, column_width, data_rows, write_table
+from xlperf.workbook.package import FLAG_FORMAT, Formulas, column_width, data_rows, lines_of, write_table
 from xlperf.workbook.style import BAD_FILL, BAD_INK, page_setup, put, title
 
 if TYPE_CHECKING:
@@ -57,18 +57,14 @@ class DataSheet:
     results: tuple[str, ...]
 
 
-def _bands_of(cell: str) -> tuple[tuple[str, str], ...]:
-    pairs = (part.split(" = ") for part in cell.split("; "))
-    return tuple((words, first) for words, first in pairs)
-
-
+_BANDS = "bands: words = first column"
 DATA_SHEETS: Mapping[str, DataSheet] = {
     row["sheet"]: DataSheet(
         row["title"],
         row["subtitle"],
         int(row["pages wide"]),
         tuple(row["in sight"].split()),
-        _bands_of(row["bands: words = first column"]),
+        tuple((words, first) for words, _, first in (part.partition(" = ") for part in row[_BANDS].split("; "))),
         tuple(row["results"].split()),
     )
     for row in resources.rows("workbook/data_sheets.csv")
@@ -127,7 +123,9 @@ def data_sheet(
     rows = [[*row, *[None] * (len(columns) - len(inputs))] for row in data_rows(table, inputs)]
     title(sheet, words.title, words.subtitle)
     _widths(sheet, columns, rows)
-    write_table(sheet, columns, [*rows, *_blank_rows(columns)], f"A{top}", kind, widths=False, fitted=False)
+    write_table(
+        sheet, columns, [*rows, *([[None] * len(columns)] * BLANK_ROWS)], f"A{top}", kind, widths=False, fitted=False
+    )
     _bands(sheet, columns, words.bands, top - 1)
     _native_columns(sheet, kind, columns)
     fold(sheet, columns, words.in_sight)
@@ -146,7 +144,7 @@ def data_sheet(
                     cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=True)
                 if isinstance(value, str) and column.name == "reason":
                     name = str(sheet.cell(cell.row, 1).value or "")
-                    lines = max(_lines(value, 94.0), _lines(name, _WIDEST_NAME - 3.0))
+                    lines = max(lines_of(value, 94.0), lines_of(name, _WIDEST_NAME - 3.0))
                     sheet.row_dimensions[cell.row].height = 3.0 + 12.0 * lines
         else:
             first, last = top + 1, top + max(len(rows), 1) + SPARE_ROWS
@@ -165,10 +163,6 @@ def data_sheet(
         _alarms(sheet, columns, top + 1, len(rows) + BLANK_ROWS)
     _print_setup(sheet, words, columns, top, len(rows))
     return sheet
-
-
-def _blank_rows(columns: Sequence[Column]) -> list[list[None]]:
-    return [[None] * len(columns) for _ in range(BLANK_ROWS)]
 
 
 def plan_formula(kind: str, result: str) -> str:
@@ -319,15 +313,6 @@ def _widths(sheet: Worksheet, columns: Sequence[Column], rows: Sequence[Sequence
         if offset == 0 and column.table in PLAN_TABLES:  # the card stands in it
             least = max(least, 34.0)
         sheet.column_dimensions[get_column_letter(offset + 1)].width = max(width, least)
-
-
-def _lines(text: str, across: float) -> int:
-    lines, room = 1, across
-    for word in text.split():
-        if len(word) > room and room < across:
-            lines, room = lines + 1, across
-        room -= len(word) + 1
-    return lines
 
 
 _MOST_PRINTED = 160

@@ -1,13 +1,14 @@
-"""Native tables with headers, units and comments from the schema; workbooks saved as the same bytes each time."""
+"""Native tables from the schema, workbooks saved as the same bytes each time, and rows as CSV files."""
 
 from __future__ import annotations
 
+import csv
 import io
 import math
 import os
 import re
 import zipfile
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -27,9 +28,11 @@ from openpyxl.worksheet.table import TableStyleInfo
 from openpyxl.writer.excel import ExcelWriter
 
 from xlperf.addin.cells import CellError
+from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.files import replaced
-from xlperf.catalog.schema import Column, unit_of
+from xlperf.catalog.read import read_catalog_tables, read_plans
+from xlperf.catalog.schema import PLAN_TABLES, Column, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.workbook.style import fitted_format, number_format, put
 
@@ -52,17 +55,26 @@ def workbook_bytes(workbook: Workbook, date: datetime = EPOCH) -> bytes:
     with _all_digits(), zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
         _InMemory(workbook, archive).save()
     stamp = date.strftime("%Y-%m-%dT%H:%M:%SZ").encode()
+
+    def dated(part: str, data: bytes) -> bytes:
+        return _MODIFIED.sub(rb"\g<1>" + stamp + rb"\g<2>", data) if part == _CORE else data
+
+    return _zipped(raw.getvalue(), dated)
+
+
+def _zipped(package: bytes, changed: Callable[[str, bytes], bytes]) -> bytes:
+    """The parts of a package, changed, in a package whose bytes depend on them alone."""
     packed = io.BytesIO()
-    with zipfile.ZipFile(raw) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as target:
+    with (
+        zipfile.ZipFile(io.BytesIO(package)) as source,
+        zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as target,
+    ):
         for part in source.namelist():
-            data = source.read(part)
-            if part == _CORE:
-                data = _MODIFIED.sub(rb"\g<1>" + stamp + rb"\g<2>", data)
             info = zipfile.ZipInfo(part, _ZIP_DATE)
             info.compress_type = zipfile.ZIP_DEFLATED
             info.external_attr = 0o644 << 16
             info.create_system = 3
-            target.writestr(info, data)
+            target.writestr(info, changed(part, source.read(part)))
     return packed.getvalue()
 
 
@@ -126,7 +138,6 @@ def save_workbook(workbook: Workbook, path: str | Path, date: datetime = EPOCH) 
     replace_file(path, workbook_bytes(workbook, date))
 
 
-_ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 _FORMULA_CELL = re.compile(r'<c r="([A-Z]+[0-9]+)"([^>]*)><f>(.*?)</f><v\s*(?:/>|></v>)</c>', re.DOTALL)
 
 
@@ -158,27 +169,16 @@ def packed(workbook: Workbook, formulas: Formulas) -> bytes:
     # Without this Excel calculates all on opening, and shows #NAME? where the add-in is not installed.
     workbook.calculation.fullCalcOnLoad = False
     workbook.calculation.calcId = 191029
-    data = workbook_bytes(workbook)
     parts = {
         f"xl/worksheets/sheet{number}.xml": formulas.values[title]
         for number, title in enumerate(workbook.sheetnames, start=1)
         if formulas.values.get(title)
     }
-    result = io.BytesIO()
-    with (
-        zipfile.ZipFile(io.BytesIO(data)) as source,
-        zipfile.ZipFile(result, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as target,
-    ):
-        for name in source.namelist():
-            content = source.read(name)
-            if name in parts:
-                content = with_values(content.decode(), parts[name]).encode()
-            info = zipfile.ZipInfo(name, _ZIP_DATE)
-            info.compress_type = zipfile.ZIP_DEFLATED
-            info.external_attr = 0o644 << 16
-            info.create_system = 3
-            target.writestr(info, content)
-    return result.getvalue()
+
+    def valued(part: str, data: bytes) -> bytes:
+        return with_values(data.decode(), parts[part]).encode() if part in parts else data
+
+    return _zipped(workbook_bytes(workbook), valued)
 
 
 FLAG_FORMAT = '[=1]"TRUE";[=0]"FALSE";General'
@@ -300,19 +300,11 @@ def write_table(
     fitted: bool = False,
     one_line: Container[str] = (),
 ) -> str:
-    """Write a native table with units in its headers and meanings in the header comments.
+    """Write a native table with units in its headers and meanings in the header comments; returns its range.
 
-    - ``sheet``: changed in place; the workbook must have our styles.
-    - ``columns``: columns of the schema; inputs and results differ in colour.
-    - ``rows``: values as cells show them (:func:`data_rows`). A table without rows gets one blank row, as Excel needs.
-    - ``top_left``: cell of the first header.
-    - ``name``: name of the table, unique in the workbook; by default the sheet's name; "" writes no native table.
-    - ``freeze``: columns frozen beside the header; None freezes nothing.
-    - ``widths``: whether to set column widths.
-    - ``fitted``: whether values (:func:`fitted_format`) or the unit alone decide the decimals of results.
-    - ``one_line``: columns whose text makes no row taller.
-
-    Returns the range that the table covers: ``A4:H20``.
+    ``rows`` are values as cells show them (:func:`data_rows`); none makes a blank row, as Excel needs. ``name`` is the
+    table's, "" writes none; ``freeze``: columns frozen beside the header. ``fitted``: whether values decide the
+    decimals of results (:func:`fitted_format`). Text of columns in ``one_line`` makes no row taller.
     """
     letter, top = coordinate_from_string(top_left)
     left = column_index_from_string(letter)
@@ -329,7 +321,7 @@ def write_table(
             width = column_width(column, (row[offset] for row in rows), _WIDEST.get(column.name, 48 if offset else 64))
             sheet.column_dimensions[get_column_letter(left + offset)].width = width
         across.append(sheet.column_dimensions[get_column_letter(left + offset)].width or 9.0)
-        deepest = max(deepest, _lines(column.header, across[-1] - 3.0))
+        deepest = max(deepest, lines_of(column.header, across[-1] - 3.0))
     sheet.row_dimensions[top].height = 13.5 * deepest + 8
     if fitted:
         formats = [fitted_format(column, [row[i] for row in rows]) for i, column in enumerate(columns)]
@@ -340,7 +332,7 @@ def write_table(
         for offset, (column, value) in enumerate(zip(columns, row, strict=True)):
             wrapped = None
             if isinstance(value, str) and column.name not in one_line:
-                lines = _lines(value, across[offset] * (1.15 if column.name == "reason" else 1.02) - 2.0)
+                lines = lines_of(value, across[offset] * (1.15 if column.name == "reason" else 1.02) - 2.0)
                 tallest, wrapped = max(tallest, lines), lines > 1
             put(sheet.cell(down, left + offset), value, _style(column, offset), formats[offset], wrapped)
         if tallest > 1:
@@ -364,7 +356,7 @@ def _style(column: Column, offset: int) -> str:
     return "xlperf computed" if column.is_result else "xlperf input"
 
 
-def _lines(text: str, across: float) -> int:
+def lines_of(text: str, across: float) -> int:
     """Lines of a text in a column that wraps at words, or inside words too long for a line."""
     across = max(across, 1.0)
     lines, room = 1, across
@@ -390,3 +382,101 @@ def _comment(column: Column) -> Comment:
     text = "\n".join(parts)
     lines = sum(math.ceil(len(part) / 38) for part in parts)
     return Comment(text, "xlperf", width=270, height=24 + 17 * lines)
+
+
+Cells = list[list[Any]]
+_WORDS = {"TRUE": True, "FALSE": False}
+
+
+def rows_folder(workbook: str) -> Path:
+    """Folder with the rows of a shipped workbook, in a checkout: ``workbooks/rows/xlperf``."""
+    return resources.workbook("xlperf.xlsx").parent / "rows" / Path(workbook).stem
+
+
+def cell_text(value: Any) -> str:
+    """A cell as text that reads back the same: whole numbers without a point, blank for None.
+
+    >>> cell_text(8.0), cell_text(0.1), cell_text(True), cell_text(None)
+    ('8', '0.1', 'TRUE', '')
+    """
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
+    return "" if value is None else str(value)
+
+
+def text_cell(text: str, is_text: bool = False) -> Any:
+    """A cell from its text; ``is_text``: numbers and flags are text too.
+
+    >>> text_cell("8"), text_cell("8", is_text=True), text_cell("TRUE"), text_cell("")
+    (8.0, '8', True, None)
+    """
+    if not text:
+        return None
+    if is_text:
+        return text
+    if text in _WORDS:
+        return _WORDS[text]
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return number if cell_text(number) == text else text
+
+
+def write_cells(path: Path, cells: Cells) -> None:
+    """Write a header and rows to a CSV file, which is replaced whole."""
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows([map(cell_text, row) for row in cells])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, stream.getvalue().encode())
+
+
+def read_cells(path: Path, text_columns: Mapping[str, bool]) -> Cells:
+    """Header and rows of a CSV file of cells; ``text_columns``: by column whether its cells are text.
+
+    Raises InputError with every row that has not a cell for each column.
+    """
+    header, *rows = csv.reader(path.read_text(encoding="utf-8").splitlines(keepends=True))
+    faults = [
+        Fault(f"{path.name} [row {number}]", f"has {len(row)} cells for {len(header)} columns")
+        for number, row in enumerate(rows, start=2)
+        if len(row) != len(header)
+    ]
+    if faults:
+        raise InputError(faults)
+    are_text = [text_columns.get(name, False) for name in header]
+    return [list(header), *([text_cell(cell, word) for cell, word in zip(row, are_text, strict=True)] for row in rows)]
+
+
+def write_tables(folder: Path, tables: Mapping[str, Table]) -> list[Path]:
+    """Write the inputs of each table to ``<kind>.csv``, without columns that are blank in every row."""
+    paths = []
+    for kind, table in tables.items():
+        columns = [column for column in table_schema(kind).columns if not column.is_result]
+        rows = data_rows(table, columns)
+        filled = [at for at in range(len(columns)) if any(row[at] is not None for row in rows)]
+        header = [columns[at].header for at in filled]
+        write_cells(folder / f"{kind}.csv", [header, *([row[at] for at in filled] for row in rows)])
+        paths.append(folder / f"{kind}.csv")
+    return paths
+
+
+def read_rows(folder: Path) -> dict[str, Table]:
+    """Tables of a folder of CSV files by kind, plans among them.
+
+    Raises InputError with every fault of every file.
+    """
+    catalog = sorted(path for path in folder.glob("*.csv") if path.stem not in PLAN_TABLES)
+    tables: dict[str, Table] = {}
+    faults: list[Fault] = []
+    for path in catalog:
+        read, more = read_catalog_tables(path, required=False)
+        tables |= {table.kind: table for table in read}
+        faults += more
+    if faults:
+        raise InputError(faults)
+    for kind in PLAN_TABLES:
+        tables |= {table.kind: table for table in read_plans(folder / f"{kind}.csv", kind=kind)}
+    return tables

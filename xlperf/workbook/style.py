@@ -51,17 +51,13 @@ def _font(size: float = 10, color: str = INK, bold: bool = False, italic: bool =
     )
 
 
-def _fill(color: str) -> PatternFill:
-    return PatternFill("solid", start_color=Color(rgb=f"FF{color}"), end_color=Color(rgb=f"FF{color}"))
-
-
 def _named(
     name: str, font: Font, fill: str = "", wrap: bool = False, align: str = "general", rule: bool = False
 ) -> NamedStyle:
     style = NamedStyle(name=name)
     style.font = font
     if fill:
-        style.fill = _fill(fill)
+        style.fill = PatternFill("solid", start_color=Color(rgb=f"FF{fill}"), end_color=Color(rgb=f"FF{fill}"))
     style.alignment = Alignment(horizontal=align, vertical="top" if name in _TOP_STYLES else "center", wrap_text=wrap)
     if rule:
         style.border = Border(bottom=Side(style="hair", color=f"FF{RULE}"))
@@ -123,9 +119,11 @@ def put(
         looks[style, number, quoted, wrapped] = copy(inside._style)
     else:
         inside._style = copy(known)
-    inside.value = _clean(value) if isinstance(value, str) else value
     if isinstance(value, str):
+        inside.value = _ILLEGAL.sub("\N{REPLACEMENT CHARACTER}", value)[:32767]
         inside.data_type = "s"
+    else:
+        inside.value = value
     return cell
 
 
@@ -134,10 +132,6 @@ _looks: WeakKeyDictionary[Workbook, dict[tuple[str, str | None, bool, bool | Non
 
 
 _ILLEGAL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]|[\ud800-\udfff]")
-
-
-def _clean(text: str) -> str:
-    return _ILLEGAL.sub("\N{REPLACEMENT CHARACTER}", text)[:32767]
 
 
 def title(sheet: Worksheet, text: str, subtitle: str = "", at: str = "A1") -> None:
@@ -172,13 +166,8 @@ def page_setup(
 ) -> None:
     """Set a sheet up for print: A4, fitted to the width, header rows repeated, page numbers.
 
-    - ``sheet``: changed in place.
-    - ``header_row``: row that every page repeats.
-    - ``area``: range that is printed; all of the sheet when not given.
-    - ``pages_wide``, ``pages_high``: pages that the sheet is fitted to; 0 is as many as it takes [-].
-    - ``key_columns``: columns that every page repeats if it is more than one page wide: ``A:A``.
-    - ``landscape``: orientation.
-    - ``heading``: title in the page header, for sheets whose print area leaves their own title out.
+    ``area`` is printed, else all; ``pages_high`` 0: as many as it takes. ``key_columns`` (``A:A``) repeat on pages side
+    by side. ``heading``: title in the page header, for sheets whose print area leaves their own title out.
     """
     sheet.page_setup.orientation = "landscape" if landscape else "portrait"
     sheet.page_setup.paperSize = 9

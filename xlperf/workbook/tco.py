@@ -1,22 +1,22 @@
-"""The sheet ``tco``: cost of ownership of every plan in plain formulas, which work without the add-in."""
+"""The sheet ``tco``, cost of ownership of every plan in plain formulas; charts below designs and servers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from openpyxl.chart.series import SeriesLabel
 from openpyxl.styles import Alignment
-from openpyxl.utils import get_column_letter
+from openpyxl.utils import get_column_letter, range_boundaries
 from openpyxl.worksheet.datavalidation import DataValidation
 
-from xlperf.base.units import HOUR, MILLION, YEAR
-from xlperf.catalog.schema import PLAN_TABLES, results_of, table_schema, unit_of
+from xlperf.base.units import HOUR, YEAR
+from xlperf.catalog.schema import PLAN_TABLES, grouped, results_of, table_schema
 from xlperf.catalog.table import CASES
-from xlperf.equations.cost.tco import accelerator_cost_rate
-from xlperf.equations.cost.tokens import pool_mean
-from xlperf.workbook.data_sheets import SCENARIO
-from xlperf.workbook.package import Formulas, data_rows
-from xlperf.workbook.style import page_setup, put, title
+from xlperf.workbook.data_sheets import BLANK_ROWS, DATA_SHEETS, HEADER_ROW, SCENARIO, column_reference, sheet_columns
+from xlperf.workbook.front.formulas import Live
+from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, Axis, Page
+from xlperf.workbook.style import MUTED, NAVY, page_setup, put, title
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -93,12 +93,7 @@ _MEANT = (
 )
 
 
-def tco_sheet(
-    workbook: Workbook,
-    tables: Mapping[str, Table],
-    results: Mapping[str, Mapping[str, Sequence[Any]]],
-    formulas: Formulas,
-) -> Worksheet:
+def tco_sheet(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> Worksheet:
     """Add the sheet ``tco``."""
     sheet: Worksheet = workbook.create_sheet("tco")
     words = "Plain formulas on the performance cells: they work without the add-in. Yellow cells stand for all plans."
@@ -118,40 +113,29 @@ def tco_sheet(
             sheet.column_dimensions[get_column_letter(offset)].width = width
             sheet.column_dimensions[get_column_letter(offset)].hidden = header == _HELPER
     sheet.row_dimensions[TOP - 1].height = 44
-    known = any(results.values())
-    hours = _hours(tables)
-    for number, hour in enumerate(hours, start=1):
-        texts = _hour_formulas(number, TOP + number - 1)
-        _row(sheet, formulas, TOP + number - 1, texts, hour if known else None, _FIRST, _HOURS)
+    hours = len(tables["prices"]) + SPARE_ROWS
+    for row in range(TOP, TOP + hours):
+        _row(sheet, live, row, _hour_formulas(row - TOP + 1, row), _FIRST, _HOURS)
     row = TOP
     for kind in PLAN_TABLES:
-        result = results.get(kind, {})
-        for number in range(len(tables[kind])):
-            shown = {name: values[number] for name, values in result.items()}
-            values = _plan_values(tables[kind].take([number]), hours, shown) if shown else None
-            texts = _plan_formulas(kind, number + 1, row, TOP + len(hours) - 1)
-            _row(sheet, formulas, row, texts, values, 1, _PLANS)
+        for number in range(1, len(tables[kind]) + 1):
+            _row(sheet, live, row, _plan_formulas(kind, number, row, TOP + hours - 1), 1, _PLANS)
             row += 1
     _note(sheet, f"A{row + 1}", _MEANT)
     sheet.freeze_panes = f"B{TOP}"
-    last = max(row + 1, TOP + len(hours) - 1)
+    last = max(row + 1, TOP + hours - 1)
     page_setup(sheet, TOP - 1, area=f"A1:{_AT['hour']}{last}", pages_high=1)
     return sheet
 
 
 def _row(
-    sheet: Worksheet,
-    formulas: Formulas,
-    row: int,
-    texts: list[str],
-    values: list[Any] | None,
-    first: int,
-    columns: Sequence[tuple[str, int, str]],
+    sheet: Worksheet, live: Live, row: int, texts: list[str], first: int, columns: Sequence[tuple[str, int, str]]
 ) -> None:
-    shown = [None] * len(texts) if values is None else values
-    for offset, (formula, value, column) in enumerate(zip(texts, shown, columns, strict=True), start=first):
-        cell: Any = sheet.cell(row, offset)
-        formulas.put(cell, f"={formula}", value, "xlperf key" if offset == first else "xlperf computed", column[2])
+    """Write the formulas of a row, the name of a prefill accelerator before the formulas that look it up."""
+    names = [header for header, _, _ in columns]
+    for place in sorted(range(len(texts)), key=lambda place: names[place] != "prefill accelerator"):
+        look = "xlperf key" if place == 0 else "xlperf computed"
+        live.styled(sheet.cell(row, first + place), f"={texts[place]}", look, columns[place][2])
 
 
 def _note(sheet: Worksheet, place: str, words: str) -> None:
@@ -160,8 +144,7 @@ def _note(sheet: Worksheet, place: str, words: str) -> None:
 
 
 def _column(kind: str, name: str) -> str:
-    result = table_schema(kind).by_name.get(name) or results_of(kind).by_name[name]
-    return f"{kind}[[{result.header}]]" if "(" in result.header else f"{kind}[{result.header}]"
+    return column_reference(table_schema(kind).by_name.get(name) or results_of(kind).by_name[name])
 
 
 def _hour_formulas(number: int, row: int) -> list[str]:
@@ -262,72 +245,57 @@ def _plan_formulas(kind: str, number: int, row: int, last: int) -> list[str]:
     ]
 
 
-def _hours(tables: Mapping[str, Table]) -> list[list[Any]]:
-    """Results of the hourly formulas while no yellow cell is filled."""
-    prices, accelerators = tables["prices"], tables["accelerators"]
-    columns = table_schema("prices").by_name
-    known = {str(name).casefold(): row for row, name in enumerate(accelerators.text("accelerator").tolist())}
-    results: list[list[Any]] = []
-    rows = data_rows(prices, [columns[name] for name in _PRICES])
-    for name, row in zip(prices.text("price").tolist(), rows, strict=True):
-        shown: dict[str, Any] = dict(zip(_PRICES, row, strict=True))
-        for column in _PRICES:
-            if shown[column] is None and columns[column].default:
-                shown[column] = float(columns[column].default)
-        if shown["server_power"] is None and str(name).casefold() in known:
-            ratio = float(table_schema("devices").by_name["server_power_ratio"].default)
-            shown["server_power"] = ratio * float(accelerators["thermal_design_power"][known[str(name).casefold()]])
-        inside = {
-            column: float("nan") if value is None else float(value) * unit_of(columns[column]).factor
-            for column, value in shown.items()
-        }
-        hour = float(accelerator_cost_rate(**inside)) * HOUR
-        rent, capex = shown["rental_price"], shown["capex"]
-        parts: list[Any] = ["", "", "", ""]
-        if rent is not None:
-            parts = [rent, 0.0, 0.0, hour]
-        elif capex is not None:
-            capital = capex / shown["utilization"] / (shown["life"] * _YEAR_HOURS)
-            running = capex * shown["opex_share"] / shown["utilization"] / _YEAR_HOURS
-            parts = [capital, running, hour - capital - running, hour]
-        own = known.get(str(name).casefold())
-        limit = float(accelerators["thermal_design_power"][own]) if own is not None else float("nan")
-        stated = ("" if shown[column] is None else shown[column] for column in _PRICES)
-        results.append([str(name), *stated, *parts, "" if limit != limit else limit])
-    return [*results, *([""] * len(_HOURS) for _ in range(SPARE_ROWS))]
+class CostChart(NamedTuple):
+    """A chart below a sheet: its heading, the columns of its bars and their colours, number format, legend height."""
+
+    heading: str
+    parts: tuple[str, ...]
+    colours: tuple[str, ...]
+    number: str
+    legend: float  # Share of the chart
 
 
-def _at_work(hour: list[Any], power: Any) -> list[Any]:
-    """Capital, running, energy and all of an accelerator-hour at the power that the work draws."""
-    server, (capital, running, energy, _, limit) = hour[1 + _PRICES.index("server_power")], hour[-5:]
-    if capital == "":
-        return ["", "", "", ""]
-    if isinstance(power, float) and limit != "" and server != "":
-        energy = energy * (1.0 - min(limit / server, 1.0) * (1.0 - power / limit))
-    return [capital, running, energy, capital + running + energy]
+CHARTS = {
+    "chiplets": CostChart(
+        "Cost of a unit by part (USD): the cells above, stacked", grouped("chiplets_results", "unit"),
+        (BLUE, "7FB8DA", AMBER, "F2D08B", "C08A5A", GREEN, "8CCBB5", GREY, MUTED, NAVY), "#,##0", 0.90,
+    ),
+    "servers": CostChart(
+        "An hour of one accelerator by part (USD): the cells above, stacked", grouped("servers_results", "hour"),
+        (BLUE, SKY, GREEN, GREY, AMBER, MUTED, ORANGE), "0.0", 0.30,
+    ),
+}  # fmt: skip
 
 
-def _plan_values(plan: Table, hours: list[list[Any]], results: Mapping[str, Any]) -> list[Any]:
-    """Results of the formulas of one plan while no yellow cell is filled."""
-    places = {str(row[0]).casefold(): place for place, row in reversed(list(enumerate(hours, start=1))) if row[0]}
-    accelerator, other, share = str(plan.text("accelerator")[0]), "", 0.0
-    if plan.kind == "inference" and plan.filled("mode")[0] == "disaggregated":
-        other = str(plan.text("prefill_accelerator")[0])
-    at, there = places.get(accelerator.casefold(), 0), places.get(other.casefold(), 0)
-    own = prefilling = results["accelerator_power"]
-    if other:
-        whole, asked = float(plan.number("num_accelerators")[0]), float(plan.number("prefill_accelerators")[0])
-        share = (whole // 2.0 if asked != asked else asked) / whole
-        if isinstance(own, float):
-            own, prefilling = results["decode_power"], (own - (1.0 - share) * results["decode_power"]) / share
-    parts: list[Any] = _at_work(hours[at - 1], own) if at else ["", "", "", ""]
-    mean, prefill = parts[3], _at_work(hours[there - 1], prefilling)[3] if there else ""
-    if other:
-        mean = "" if "" in (mean, prefill) else float(pool_mean(mean, prefill, share))
-    rate = results["tokens_per_second_per_accelerator"]
-    tokens = rate if isinstance(rate, (int, float)) and not isinstance(rate, bool) else ""
-    cost = mean / HOUR / tokens * MILLION if tokens != "" and mean != "" else ""
-    return [
-        str(plan.text("name")[0]), plan.kind, accelerator, float(at), *parts, other, float(there), share, prefill,
-        mean, tokens, cost,
-    ]  # fmt: skip
+def cost_charts(book: Any, live: Live) -> None:
+    """Add a chart below each sheet of :data:`CHARTS` that the workbook has, if it has rows.
+
+    ``book``: changed in place. ``live``: its values of formulas become the points of the charts.
+    """
+    for kind, own in CHARTS.items():
+        if kind not in book.sheetnames:
+            continue
+        sheet = book[kind]
+        edges: Any = range_boundaries(sheet.tables[kind].ref)
+        last = edges[3] - BLANK_ROWS
+        if last <= HEADER_ROW or sheet.cell(HEADER_ROW + 1, 1).value is None:
+            continue
+        values = live.formulas.values.get(kind, {})
+        for row in sheet.iter_rows(min_row=HEADER_ROW, max_row=last):
+            live.values |= {(kind, cell.coordinate): values.get(cell.coordinate, cell.value) for cell in row}
+        names, in_sight = [column.name for column in sheet_columns(kind)], DATA_SHEETS[kind].in_sight
+        letters = " ".join(get_column_letter(names.index(name) + 1) for name in own.parts)
+        page = Page(sheet, sheet, live)
+        rows = HEADER_ROW, last
+        chart = page.bars("A", rows, letters, own.colours, "#,##0", gap=35, stacked=True, formats=False)
+        for series, name in zip(chart.series, own.parts, strict=True):
+            series.tx = SeriesLabel(v=name.replace("nre", "design").replace("_", " "))
+        chart.visible_cells_only = False  # a part may stand in a column that is folded
+        chart.y_axis.crosses = "max"
+        top = edges[3] + 2
+        end_row = top + max(14, 6 + 2 * (last - HEADER_ROW))
+        put(sheet[f"A{top}"], own.heading, "xlperf heading")
+        sheet.print_area = f"A{HEADER_ROW - 1}:{get_column_letter(len(names))}{end_row}"
+        first, end = (get_column_letter(names.index(name) + 1) for name in (in_sight[0], DATA_SHEETS[kind].results[3]))
+        area, y = f"{first}{top + 1}:{end}{end_row}", Axis(number=own.number, grid=True)
+        page.place(chart, area, Axis(), y, (0.19, 0.02, 0.62, 0.88), (0.83, 0.02, 0.16, own.legend))

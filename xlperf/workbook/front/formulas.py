@@ -6,12 +6,13 @@ LibreOffice computes the same numbers (a test compares every cell).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from openpyxl.utils import range_boundaries
+from openpyxl.utils import get_column_letter, range_boundaries
 
 from xlperf.addin.cells import CellError
 from xlperf.addin.functions import PREFIX
@@ -23,7 +24,7 @@ from xlperf.workbook.package import Formulas
 _TOKENS = re.compile(
     r"""\s*(?:(?P<text>"(?:[^"]|"")*")|(?P<table>[a-z_]+\[(?:\[[^\]]+\]|[^\[\]]+)\])|(?P<number>\d+\.?\d*(?:[eE][+-]?\d+)?)
     |(?P<ref>(?:'[^']+'!|\w+!)?\$?[A-Z]{1,2}\$?\d+(?::\$?[A-Z]{1,2}\$?\d+)?)(?![\w(])
-    |(?P<call>[A-Z_]+(?=\())|(?P<name>[A-Za-z_]\w*)|(?P<mark><>|<=|>=|[-+*/&=<>(),]))""",
+    |(?P<call>[A-Z_]+(?=\())|(?P<name>[A-Za-z_]\w*)|(?P<mark><>|<=|>=|[-+*/&=<>(),^]))""",
     re.VERBOSE,
 )
 _MISSING = CellError("#N/A", "")
@@ -42,6 +43,7 @@ class Live:
     - ``formulas``: of the workbook.
     - ``catalog``: content of the cell named ``catalog``; without one no values are computed.
     - ``columns``: cells of the columns of tables that formulas name, by their reference.
+    - ``known``: whether formulas have values without a catalog too.
     """
 
     formulas: Formulas
@@ -49,6 +51,7 @@ class Live:
     values: dict[tuple[str, str], Any] = field(default_factory=dict)
     columns: dict[str, list[Any]] = field(default_factory=dict)
     session: Session = field(default_factory=Session)
+    known: bool = False
 
     def put(self, cell: Any, value: Any) -> None:
         """Set a cell; a text that starts with ``=`` becomes a formula with its value."""
@@ -57,11 +60,17 @@ class Live:
             self.values[cell.parent.title, cell.coordinate] = value
             return
         cell.value, cell.data_type = value, "f"
-        if self.catalog is None:
+        if self.catalog is None and not self.known:
             return
         result = self.value_of(value[1:], cell.parent.title)
         self.values[cell.parent.title, cell.coordinate] = result
         self.formulas.values.setdefault(cell.parent.title, {})[cell.coordinate] = 0.0 if result is None else result
+
+    def styled(self, cell: Any, formula: str, style: str = "xlperf computed", number: str = "") -> Any:
+        """Set a cell to a formula in one of the styles of the workbook; its value."""
+        self.formulas.put(cell, formula, None, style, number)
+        self.put(cell, formula)
+        return self.values.get((cell.parent.title, cell.coordinate))
 
     def row(self, sheet: Any, letters: Iterable[str], row: int, values: Iterable[Any]) -> None:
         """Set the cells of some columns of a row."""
@@ -91,7 +100,7 @@ class Live:
         left, top, right, bottom = edges
         place = name.strip("'") or sheet
         return [
-            [self.values.get((place, f"{_letters(column)}{row}")) for column in range(left, right + 1)]
+            [self.values.get((place, f"{get_column_letter(column)}{row}")) for column in range(left, right + 1)]
             for row in range(top, bottom + 1)
         ]
 
@@ -120,17 +129,13 @@ def worded(words: str, cells: Mapping[str, str]) -> str:
     return "&".join([*parts, f'"{words[end:]}"'] if words[end:] else parts)
 
 
+_LEVELS = (("=", "<>", "<", ">", "<=", ">="), ("&",), ("+", "-"), ("*", "/"), ("^",))
+"""Operations by precedence, those that bind least first."""
 _CATALOG = object()
 
 
-def _letters(column: int) -> str:
-    from openpyxl.utils import get_column_letter
-
-    return get_column_letter(column)
-
-
 class _Parser:
-    """Recursive descent over one formula: comparison, text, sum, product, sign, operand."""
+    """Recursive descent over one formula."""
 
     def __init__(self, live: Live, formula: str, sheet: str) -> None:
         self.live, self.sheet = live, sheet
@@ -138,7 +143,7 @@ class _Parser:
         self.at = 0
 
     def parsed(self) -> Any:
-        result = self.comparison()
+        result = self.binary()
         assert self.at == len(self.tokens), f"cannot read the formula behind {self.tokens[: self.at]}"
         return result
 
@@ -149,24 +154,15 @@ class _Parser:
         self.at += 1
         return self.tokens[self.at - 1]
 
-    def binary(self, marks: tuple[str, ...], below: Callable[[], Any]) -> Any:
-        left = below()
-        while self.peek() in marks:
+    def binary(self, level: int = 0) -> Any:
+        """Operations of a level of precedence, whose operands are of the next level."""
+        if level == len(_LEVELS):
+            return self.operand()
+        left = self.binary(level + 1)
+        while self.peek() in _LEVELS[level]:
             mark = self.taken()[1]
-            left = _OPERATIONS[mark](_one(left), _one(below()))
+            left = _OPERATIONS[mark](_one(left), _one(self.binary(level + 1)))
         return left
-
-    def comparison(self) -> Any:
-        return self.binary(("=", "<>", "<", ">", "<=", ">="), self.joined)
-
-    def joined(self) -> Any:
-        return self.binary(("&",), self.sum)
-
-    def sum(self) -> Any:
-        return self.binary(("+", "-"), self.product)
-
-    def product(self) -> Any:
-        return self.binary(("*", "/"), self.operand)
 
     def operand(self) -> Any:
         kind, text = self.taken()
@@ -187,7 +183,7 @@ class _Parser:
         if text == "-":
             return -_number(_one(self.operand()))
         assert text == "(", text
-        result = self.comparison()
+        result = self.binary()
         assert self.taken()[1] == ")"
         return result
 
@@ -274,6 +270,7 @@ _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "-": lambda a, b: _number(a) - _number(b),
     "*": lambda a, b: _number(a) * _number(b),
     "/": _divided,
+    "^": lambda a, b: _number(a) ** _number(b),
     "=": _same,
     "<>": lambda a, b: not _same(a, b),
     "<": lambda a, b: _number(a) < _number(b),
@@ -354,6 +351,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "MAX": lambda *v: max(_numbers(*v), default=0.0),
     "MIN": lambda *v: min(_numbers(*v), default=0.0),
     "SMALL": lambda area, k: _ranked(_numbers(area), int(_number(k))),
+    "INT": lambda value: float(math.floor(_number(_one(value)))),
+    "N": lambda value: value if isinstance(value, float | int) else 0.0,
+    "ROWS": lambda area: float(len(area)),
+    "COUNTA": lambda *v: float(sum(value is not None for value in _flat(v))),
     "SUM": lambda *v: added(_numbers(*v)),
     "MATCH": _found,
     "INDEX": _indexed,

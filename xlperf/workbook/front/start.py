@@ -1,18 +1,20 @@
-"""The front sheet: purpose of the workbook, first steps, two cards with live results, legend, contents, choices."""
+"""The sheets ``start`` and ``functions``, the front sheets in order, and a small workbook to start from."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from openpyxl.styles import Alignment
+import numpy as np
+from openpyxl.styles import Alignment, Font
 from openpyxl.utils import get_column_letter, quote_sheetname
 from openpyxl.workbook.defined_name import DefinedName
 from openpyxl.worksheet.datavalidation import DataValidation
 from openpyxl.worksheet.table import Table as NativeTable
 
-from xlperf.addin.cells import CellError
 from xlperf.addin.functions import PREFIX, Argument, Function, example_ranges, functions
+from xlperf.base import resources
+from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import (
     CATALOG_TABLES,
     FORMS,
@@ -24,8 +26,10 @@ from xlperf.catalog.schema import (
     schema,
     table_schema,
 )
-from xlperf.catalog.table import CASES
+from xlperf.catalog.table import CASES, Table
+from xlperf.explore.forms import OTHERS
 from xlperf.workbook.data_sheets import (
+    BLANK_ROWS,
     CATALOG_NAME,
     DATA_SHEETS,
     LIVE_RESULTS,
@@ -38,8 +42,13 @@ from xlperf.workbook.data_sheets import (
     plan_names,
     sheet_columns,
 )
-from xlperf.workbook.package import FLAG_FORMAT, Formulas
-from xlperf.workbook.style import column_widths, link, number_format, page_setup, put, title
+from xlperf.workbook.front.chip import SOLD, chip_sheet
+from xlperf.workbook.front.formulas import Live
+from xlperf.workbook.front.layout import GREY, NUMBERS, SHEETS, Page
+from xlperf.workbook.front.plan_card import compare_sheet
+from xlperf.workbook.front.serve_train import serve_sheet, train_sheet
+from xlperf.workbook.package import FLAG_FORMAT, Formulas, data_rows
+from xlperf.workbook.style import FONT, column_widths, link, number_format, page_setup, put, title
 from xlperf.workbook.tco import TITLE
 
 if TYPE_CHECKING:
@@ -49,35 +58,16 @@ if TYPE_CHECKING:
     from xlperf.catalog.table import Table
 
 
+if TYPE_CHECKING:
+    from openpyxl import Workbook
+
+
 CATALOG_CELL = "C13"
 CARD_TOP = 19
 DASH = "\N{EN DASH}"
-CARDS: Mapping[str, tuple[tuple[str, str | float], ...]] = {
-    "training": (
-        ("model", "Meta-Llama-3.1-70B"),
-        ("accelerator", "H100-SXM-80GB"),
-        ("num_accelerators", 64),
-        ("tensor_parallel", 8),
-        ("pipeline_parallel", 4),
-        ("virtual_pipeline", 5),
-        ("global_batch_size", 128),
-        ("micro_batch_size", 1),
-        ("sequence_length", 8192),
-        ("precision", "bf16"),
-        ("recompute", "none"),
-    ),
-    "inference": (
-        ("model", "Meta-Llama-3.1-70B"),
-        ("accelerator", "H200-SXM-141GB"),
-        ("num_accelerators", 4),
-        ("tensor_parallel", 4),
-        ("prompt_length", 1024),
-        ("output_length", 1024),
-        ("batch_size", 64),
-        ("precision", "fp8"),
-        ("kv_precision", "fp8"),
-    ),
-}
+CARDS: dict[str, list[tuple[str, str | int]]] = {kind: [] for kind in PLAN_TABLES}
+for _row in resources.rows("workbook/start_cards.csv"):
+    CARDS[_row["sheet"]].append((_row["column"], int(_row["value"]) if _row["value"].isdigit() else _row["value"]))
 CARD_RESULTS: Mapping[str, tuple[str, ...]] = {
     "training": ("step_time", "tokens_per_second", "tokens_per_second_per_accelerator", "mfu", "memory", "fits",
                  "cost_per_million_tokens", "cost_basis", "reason"),
@@ -107,12 +97,6 @@ _LEGEND_TOP = 42
 _CHOICES_TOP = 54
 
 
-def card(kind: str) -> list[list[Any]]:
-    """The card of a kind of plan: rows of name and value."""
-    by_name = table_schema(kind).by_name
-    return [[by_name[name].header, value] for name, value in CARDS[kind]]
-
-
 def catalog_kinds(tables: Iterable[str]) -> list[str]:
     """Sheets in the catalog cell, with the inputs of devices and designs if these are present."""
     present = set(tables)
@@ -123,12 +107,7 @@ def catalog_kinds(tables: Iterable[str]) -> list[str]:
 
 
 def front_sheet(
-    workbook: Workbook,
-    tables: Mapping[str, Table],
-    results: Mapping[str, Mapping[str, Any]],
-    handle: str,
-    formulas: Formulas,
-    examples: bool = True,
+    workbook: Workbook, tables: Mapping[str, Table], handle: str, live: Live, examples: bool = True
 ) -> Worksheet:
     """Add the sheet ``start`` and the defined names of the workbook."""
     sheet: Worksheet = workbook.create_sheet("start")
@@ -141,7 +120,7 @@ def front_sheet(
     put(sheet[f"B{CATALOG_CELL[1:]}"], "catalog", "xlperf key")
     given = ",".join([*(_whole(kind) for kind in catalog_kinds(tables)), SCENARIO_CELL])
     catalog_cell: Any = sheet[CATALOG_CELL]
-    formulas.put(catalog_cell, f"={PREFIX}CATALOG({given})", handle)
+    live.formulas.put(catalog_cell, f"={PREFIX}CATALOG({given})", handle)
     _scenario(workbook, sheet)
     words = (
         "Identifies the content of the catalog sheets: every result refers to it, so an edit there changes the results."
@@ -149,7 +128,7 @@ def front_sheet(
     put(sheet[f"E{CATALOG_CELL[1:]}"], words, "xlperf note")
     sheet.merge_cells(f"E{CATALOG_CELL[1:]}:G{CATALOG_CELL[1:]}")
     for letters, kind in ((("B", "C"), "training"), (("E", "F"), "inference")):
-        _card(sheet, letters, kind, results.get(kind, {}), formulas, examples)
+        _card(sheet, letters, kind, live, examples)
     _legend(sheet, _LEGEND_TOP)
     _contents(sheet, _LEGEND_TOP, tables)
     choices_top = _CHOICES_TOP + sum(kind in OPTIONAL_TABLES for kind in tables)
@@ -185,14 +164,8 @@ def _wide(sheet: Worksheet, row: int, words: str, height: float) -> None:
     sheet.row_dimensions[row].height = height
 
 
-def _card(
-    sheet: Worksheet,
-    letters: tuple[str, str],
-    kind: str,
-    results: Mapping[str, Any],
-    formulas: Formulas,
-    examples: bool,
-) -> None:
+def _card(sheet: Worksheet, letters: tuple[str, str], kind: str, live: Live, examples: bool) -> None:
+    """A card of a plan: one line with the assumptions or the fault, inputs, results."""
     left, right = letters
     heading = {"training": "A training run", "inference": "A served model"}[kind]
     put(sheet[f"{left}{CARD_TOP - 3}"], heading, "xlperf heading")
@@ -201,8 +174,9 @@ def _card(
     longest = max(len(own) for own in CARDS.values())
     for row, (name, value) in enumerate(CARDS[kind], start=CARD_TOP):
         column = table_schema(kind).by_name[name]
-        put(sheet[f"{left}{row}"], column.header, "xlperf key")
-        cell = put(sheet[f"{right}{row}"], value if examples else None, "xlperf input", number_format(column))
+        live.put(put(sheet[f"{left}{row}"], None, "xlperf key"), column.header)
+        cell = put(sheet[f"{right}{row}"], None, "xlperf input", number_format(column))
+        live.put(cell, value if examples else None)
         _left(cell)
         validation = column_validation(column, f"{right}{row}")
         if validation is not None:
@@ -211,7 +185,11 @@ def _card(
     area = f"${left}${CARD_TOP}:${right}${CARD_TOP + len(CARDS[kind]) - 1}"
     first = f"${right}${CARD_TOP}"
     check = f'=IF({first}="","",{PREFIX}CHECK({area},{CATALOG_NAME}))'
-    _verdict(sheet, letters, check, results.get("reason"), formulas)
+    line = f"{left}{CARD_TOP - 2}:{right}{CARD_TOP - 2}"
+    live.styled(sheet[f"{left}{CARD_TOP - 2}"], check, "xlperf reason")
+    sheet.merge_cells(line)
+    sheet.row_dimensions[CARD_TOP - 2].height = 38
+    alarm(sheet, line, f'${right}${CARD_TOP + longest + 1}="{DASH}"')
     top = CARD_TOP + longest
     put(sheet[f"{left}{top}"], "result", "xlperf header result")
     put(sheet[f"{right}{top}"], "value", "xlperf header result")
@@ -220,21 +198,8 @@ def _card(
         put(sheet[f"{left}{row}"], column.header, "xlperf key")
         answer: Any = sheet[f"{right}{row}"]
         shown = FLAG_FORMAT if column.kind == "result-flag" else number_format(column)
-        result = results.get(name)
-        formula = f'=IFERROR({PREFIX}{name.upper()}({area},{CATALOG_NAME}),"{DASH}")'
-        formulas.put(answer, formula, DASH if isinstance(result, CellError) else result, "xlperf computed", shown)
+        live.styled(answer, f'=IFERROR({PREFIX}{name.upper()}({area},{CATALOG_NAME}),"{DASH}")', number=shown)
         _left(answer)
-
-
-def _verdict(sheet: Worksheet, letters: tuple[str, str], formula: str, value: Any, formulas: Formulas) -> None:
-    """One line above a card: ok, the assumptions, or the fault, highlighted."""
-    row = CARD_TOP - 2
-    cell: Any = sheet[f"{letters[0]}{row}"]
-    formulas.put(cell, formula, value, "xlperf reason")
-    sheet.merge_cells(f"{letters[0]}{row}:{letters[1]}{row}")
-    sheet.row_dimensions[row].height = 38
-    first = f"${letters[1]}${CARD_TOP + max(map(len, CARDS.values())) + 1}"
-    alarm(sheet, f"{letters[0]}{row}:{letters[1]}{row}", f'{first}="{DASH}"')
 
 
 def _left(cell: Any) -> None:
@@ -327,7 +292,8 @@ def functions_sheet(workbook: Workbook) -> Worksheet:
         for one in functions().values()
     ]
     end = _table(sheet, TOP, ("function", "what it returns [unit]", "call", "example", "returns"), rows, "functions")
-    meanings = [(one.name, one.doc.rstrip("."), _known_in(one), "yes" if one.optional else "") for one in _arguments()]
+    every = {(one.name, one.doc): one for each in functions().values() for one in each.arguments}.values()
+    meanings = [(one.name, one.doc.rstrip("."), _known_in(one), "yes" if one.optional else "") for one in every]
     first = max(end, below) + 3
     put(sheet.cell(first - 1, 1), "Arguments", "xlperf heading")
     end = _table(sheet, first, ("argument", "what it is", "of", "may be left out"), meanings, "arguments")
@@ -365,12 +331,134 @@ def _ranges(sheet: Worksheet) -> tuple[dict[str, str], int]:
     return places, row
 
 
-def _arguments() -> list[Argument]:
-    """Arguments of all functions, each meaning once."""
-    return list({(one.name, one.doc): one for each in functions().values() for one in each.arguments}.values())
-
-
 def _known_in(argument: Argument) -> str:
     """Functions that an argument belongs to, in words."""
     results: list[Function] = [one for one in functions().values() if argument in one.arguments]
     return "many functions" if len(results) > 5 else ", ".join(one.name for one in results)
+
+
+def live_cells(
+    tables: Mapping[str, Table],
+    catalog: Catalog | None,
+    formulas: Formulas,
+    results: Mapping[str, Mapping[str, list[Any]]],
+) -> Live:
+    """Evaluator of the formulas of a workbook over its tables.
+
+    ``tables``: sheets of the workbook by kind. ``catalog``: for the values beside the formulas; None writes formulas
+    alone. ``formulas``: collects values. ``results``: cells of live results, by kind and name.
+    """
+    live = Live(formulas, catalog)
+    live.values["start", SCENARIO_CELL] = CASES[1]
+    for kind in tables:
+        columns = table_schema(kind).columns
+        rows = [*data_rows(tables[kind], columns), *([None] * len(columns) for _ in range(BLANK_ROWS))]
+        cells = zip(*rows, strict=True)
+        live.columns |= {column_reference(column): list(own) for column, own in zip(columns, cells, strict=True)}
+        for name, own in results.get(kind, {}).items():
+            live.columns[column_reference(results_of(kind).by_name[name])] = list(own)
+    owner = column_reference(table_schema("servers").by_name["accelerator"])
+    live.columns.setdefault(owner, [None] * BLANK_ROWS)
+    return live
+
+
+def question_sheets(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> None:
+    """Add the front sheets, first in the workbook, and the sheets that hold their numbers, last so far.
+
+    ``workbook``: changed in place; it has the name ``catalog`` and the names of drop-downs. ``tables``: sheets of the
+    workbook by kind. ``live``: writes formulas with their values.
+    """
+    known = set(tables["accelerators"].text("accelerator").tolist())
+    others = [name for name in OTHERS if name in known]
+    numbers = [workbook.create_sheet(name) for name in NUMBERS]
+    fronts = [workbook.create_sheet(name, place) for place, name in enumerate(SHEETS)]
+    pages = [Page(front, data, live) for front, data in zip(fronts, numbers, strict=True)]
+    serve_sheet(pages[0], others)
+    train_sheet(pages[1])
+    chip_sheet(pages[2], [name for name in SOLD if name in known])
+    compare_sheet(pages[3])
+    for page in pages:
+        page.foot()
+    for data in numbers:
+        numbers_look(data)
+
+
+_DIGITS = "[<1]0.0###;[<100]0.0##;#,##0"
+
+
+def numbers_look(data: Any) -> None:
+    """The look of a sheet that holds numbers of front sheets or cards."""
+    data.sheet_properties.tabColor = GREY
+    for row in data.iter_rows():
+        for cell in row:
+            cell.font = Font(name=FONT, size=9)
+            if cell.number_format == "General" and (cell.data_type == "f" or isinstance(cell.value, float)):
+                cell.number_format = _DIGITS
+    wide = {"A": 34, "B": 26, "D": 20}
+    longest: dict[str, int] = {}
+    for cell in (cell for row in data.iter_rows() for cell in row if cell.value is not None):
+        words = cell.value if cell.data_type == "s" else ""
+        longest[cell.column_letter] = max(longest.get(cell.column_letter, 0), len(str(words)))
+    for letters, most in longest.items():
+        data.column_dimensions[letters].width = max(wide.get(letters, 16), min(most, 34))
+    page_setup(data, pages_high=1)
+
+
+MODELS = ("DeepSeek-V3", *(str(dict(card)["model"]) for card in CARDS.values()))
+"""Models of the forms and cards on the front sheets."""
+
+
+def example_tables(tables: Mapping[str, Table]) -> dict[str, Table]:
+    """One plan of each kind with the rows that they and the front sheets need; technology and calibration whole.
+
+    ``tables``: every sheet of the shipped workbook. Returns training: dense, with experts, mapped by search. Serving:
+    each mode, and mapped by search. One design, one server.
+    """
+    catalog = Catalog.from_tables([table for kind, table in tables.items() if kind not in PLAN_TABLES], "examples")
+    chosen = {}
+    for kind in PLAN_TABLES:
+        kinds = _kinds(tables[kind], catalog)
+        chosen[kind] = tables[kind].take(np.array(sorted({kinds.index(own) for own in kinds})))
+    models, accelerators, networks = set(MODELS), set(OTHERS), set()
+    for plans in chosen.values():
+        models |= set(catalog.tables["models"].text("model")[catalog.rows("models", plans["model"], plans, "model")])
+        for column in ("accelerator", "prefill_accelerator", "expert_accelerator"):
+            accelerators |= set(plans.text(column))
+        networks |= set(plans.text("network"))
+    kept = _rows_named(tables["accelerators"], "accelerator", accelerators)
+    networks |= set(kept.text("default_network"))
+    by_name = {
+        **tables,
+        **chosen,
+        "models": _rows_named(tables["models"], "model", models),
+        "accelerators": kept,
+        "networks": _rows_named(tables["networks"], "network", networks),
+        "prices": _rows_named(tables["prices"], "price", accelerators),
+    }
+    if "api_prices" in tables:
+        by_name["api_prices"] = _rows_named(tables["api_prices"], "model", models)
+    for kind in ("chiplets", "servers"):
+        if kind in tables:
+            by_name[kind] = _rows_named(tables[kind], "accelerator", accelerators).take(np.array([0]))
+    return by_name
+
+
+def _rows_named(table: Table, column: str, names: set[str]) -> Table:
+    """Rows whose name is one of some."""
+    known = {name.casefold() for name in names if name}
+    return table.take(np.flatnonzero([str(name).casefold() in known for name in table.text(column)]))
+
+
+def _kinds(plans: Table, catalog: Catalog) -> list[str]:
+    """Kind of plan that each row is an example of."""
+    searched = np.zeros(len(plans), dtype=bool)
+    for rows in plans.auto.values():
+        searched |= rows
+    if plans.kind == "training":
+        rows = catalog.rows("models", plans["model"], plans, "model")
+        experts = catalog.tables["models"].number("num_experts", 0.0)[rows] > 0
+        kinds = np.where(experts, "experts", "dense").astype(object)
+    else:
+        kinds = plans.filled("mode").astype(object)
+    kinds[searched] = "searched"
+    return [str(kind) for kind in kinds]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openpyxl import load_workbook
+from openpyxl import Workbook, load_workbook
 from openpyxl.formatting.rule import FormulaRule
 from openpyxl.styles import Font, PatternFill
 from openpyxl.utils import get_column_letter
@@ -22,24 +22,20 @@ from xlperf.catalog.table import Table
 from xlperf.workbook import style
 from xlperf.workbook.data_sheets import DATA_SHEETS, fold
 from xlperf.workbook.package import data_rows, save_workbook, write_table
-from xlperf.workbook.report.breakdown import inference_time_sheet, memory_sheet, set_paper, step_time_sheet
-from xlperf.workbook.report.chiplets import basis_of, chiplet_sheet
-from xlperf.workbook.report.cost import (
-    accelerator_cost_sheet,
-    bridge_sheet,
-    owned_groups,
-    token_cost_sheet,
-    used_designs,
-)
+from xlperf.workbook.report.breakdown import memory_sheet, set_paper, time_sheet
+from xlperf.workbook.report.cost import accelerator_cost_sheet, bridge_sheet, chiplet_sheet, token_cost_sheet
 from xlperf.workbook.report.data import (
     GOOD,
     TOO_LARGE,
     Plans,
     Report,
     assumptions_sheet,
+    basis_of,
     catalog_sheet,
+    owned_groups,
     plural,
     reasons_sheet,
+    used_designs,
     used_rows,
 )
 from xlperf.workbook.report.limits import (
@@ -51,14 +47,15 @@ from xlperf.workbook.report.limits import (
     roofline_sheet,
     uncertainty_sheet,
 )
+from xlperf.workbook.report.result_charts import add_front
 from xlperf.workbook.report.summary import findings, summary_sheet
-from xlperf.workbook.style import add_styles, page_setup
+from xlperf.workbook.style import add_styles, page_setup, put
 
 if TYPE_CHECKING:
-    from openpyxl import Workbook
     from openpyxl.worksheet.worksheet import Worksheet
 
     from xlperf.catalog.catalog import Catalog
+    from xlperf.explore.diagnose import Diagnosis
     from xlperf.studies.outcome import Finding, Inputs, Outcome, Study
 
 REPORT_NAME = "xlperf_report"
@@ -67,34 +64,14 @@ _TOP = 4
 
 
 def write_report(
-    path: str | Path,
-    catalog: Catalog,
-    plans: Sequence[Table],
-    results: Sequence[Table],
-    *,
-    date: datetime.date,
-    study: str = "",
-    explain: Explain | None = None,
-    limits: Limits | None = None,
-    uncertain: bool = False,
-) -> None:
-    """Write a report workbook; the same arguments give the same bytes.
-
-    - ``path``: file; replaced whole.
-    - ``catalog``: catalog of the plans.
-    - ``plans``: training and inference plans.
-    - ``results``: their results, one table for each of the plans.
-    - ``date``: date of the report.
-    - ``study``: name of the study; part of the title.
-    - ``explain``: operators of one plan; default :func:`xlperf.engine.explain`.
-    - ``limits``: results of a plan at every load; default :func:`xlperf.explore.frontier.points`.
-    - ``uncertain``: whether a sheet has newly drawn percentiles of times and costs.
+    path: str | Path, catalog: Catalog, plans: Sequence[Table], results: Sequence[Table], *, date: datetime.date,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Write a report workbook with the options of :func:`report_workbook`; the same arguments give the same bytes.
 
     Raises InputError without plans, or if the file cannot be written.
     """
-    workbook = report_workbook(
-        catalog, plans, results, date=date, study=study, explain=explain, limits=limits, uncertain=uncertain
-    )
+    workbook = report_workbook(catalog, plans, results, date=date, **options)
     save_workbook(workbook, path, datetime.datetime(date.year, date.month, date.day))
 
 
@@ -125,20 +102,14 @@ def write_study_report(
 
 
 def report_workbook(
-    catalog: Catalog,
-    plans: Sequence[Table],
-    results: Sequence[Table],
-    *,
-    date: datetime.date,
-    study: str = "",
-    explain: Explain | None = None,
-    limits: Limits | None = None,
-    uncertain: bool = False,
+    catalog: Catalog, plans: Sequence[Table], results: Sequence[Table], *, date: datetime.date, study: str = "",
+    explain: Explain | None = None, limits: Limits | None = None, uncertain: bool = False,
     findings: Sequence[Finding] = (),
-) -> Workbook:
-    """A report in memory: the arguments of :func:`write_report`, without a path; ``findings`` come first.
+) -> Workbook:  # fmt: skip
+    """A report in memory: ``results`` has a table for each of the plans, ``findings`` come first.
 
-    Raises InputError without plans.
+    ``explain`` gives the operators of one plan, ``limits`` its results at every load; both default to the engine's.
+    ``uncertain``: whether a sheet has newly drawn percentiles. Raises InputError without plans.
     """
     groups = tuple(Plans(plan, result, catalog) for plan, result in zip(plans, results, strict=True) if len(plan))
     if not groups:
@@ -207,10 +178,7 @@ _Fill = Callable[["Worksheet"], None]
 def _plan_sheets(report: Report, limits: Limits | None) -> dict[str, _Fill | None]:
     """Sheets of plans and of the parts of their time; None for sheets without content."""
     filled: dict[str, _Fill | None] = {}
-    for name, time, time_sheet in (
-        ("training", "step time", step_time_sheet),
-        ("inference", "inference time", inference_time_sheet),
-    ):
+    for name, time in (("training", "step time"), ("inference", "inference time")):
         group = report.group(name)
         timed = group is not None and len(group.where(GOOD, TOO_LARGE)) and group.time_parts()
         filled[name] = partial(_plan_sheet, group=group) if group is not None else None
@@ -275,3 +243,42 @@ def _shade(sheet: Worksheet, area: str, formula: str, fill: str, ink: str) -> No
     shade: Any = PatternFill(bgColor=f"FF{fill}", fill_type="solid")
     make: Any = FormulaRule
     sheet.conditional_formatting.add(area, make(formula=[formula], fill=shade, font=Font(color=f"FF{ink}")))
+
+
+def write_diagnosis(
+    path: str, diagnosis: Diagnosis, command: str, asked: Mapping[str, str], remedy: Sequence[str], plan: Table
+) -> None:
+    """Write the sheets ``diagnosis`` and ``waterfall``, a plan, and the question with both charts in front.
+
+    ``path``: workbook; replaced whole. ``diagnosis``: measurements and their explanations. ``command``, ``asked``: the
+    command and its arguments, by name. ``remedy``: in sentences. ``plan``: the better one, on a sheet of plans.
+    """
+    book = Workbook()
+    book.remove(book.worksheets[0])
+    add_styles(book)
+    sheet = book.create_sheet("diagnosis")
+    said = [
+        *(one.words for one in diagnosis.readings),
+        *(words for words in (diagnosis.unexplained, diagnosis.telling) if words),
+    ]
+    top = len(said) + 2
+    for number, words in enumerate(said, 1):
+        put(sheet.cell(number, 1), words, wrapped=False)
+    tables = {}
+    for table, name, first in ((diagnosis.steps, "waterfall", 1), (diagnosis.explanations, "diagnosis", top)):
+        if not len(table):
+            continue
+        columns = table.schema.columns
+        tables[name] = columns, data_rows(table, columns)
+        at = sheet if name == "diagnosis" else book.create_sheet(name)
+        write_table(at, columns, tables[name][1], f"A{first}", table.kind, fitted=True)
+        if name == "waterfall":
+            for row in at.iter_rows(min_row=2, min_col=3):
+                for cell in row:
+                    cell.number_format = "#,##0.00##"
+    if len(diagnosis.explanations):
+        said.append(f"Most likely: {diagnosis.explanations['cause'][0]} ({diagnosis.explanations['advice'][0]}).")
+    stated = tuple(plan.schema.by_name[name] for name in plan.columns)
+    write_table(book.create_sheet(plan.kind), stated, data_rows(plan, stated), "A1", plan.kind, fitted=True)
+    add_front(book, command, asked, tables, said=[*said, *remedy])
+    save_workbook(book, path)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from openpyxl.utils import get_column_letter
@@ -13,9 +13,19 @@ from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.base.arrays import added
 from xlperf.catalog.schema import Column
-from xlperf.workbook.charts import Cells, Part, bars_in_a_limit, colour, horizontal_bars
-from xlperf.workbook.package import write_table
-from xlperf.workbook.report.data import GOOD, TOO_LARGE, Plans, extra_column, number_words, plural, short
+from xlperf.workbook.charts import bars_in_a_limit, colour, horizontal_bars
+from xlperf.workbook.report.data import (
+    GOOD,
+    TOO_LARGE,
+    Drawn,
+    Plans,
+    drawn_table,
+    extra_column,
+    number_words,
+    plural,
+    report_columns,
+    short,
+)
 from xlperf.workbook.style import CM_PER_LETTER, chart_rows, even_rows, page_setup, place_chart, put, width_of
 
 if TYPE_CHECKING:
@@ -30,8 +40,7 @@ _BETWEEN = 3  # rows from the end of a table to the next chart; the page ends wi
 _SHARE_WIDTH, _SIDE_WIDTH, _GAP = 20.5, 12.5, 0.3
 
 
-@dataclass(frozen=True)
-class _Field:
+class _Field(NamedTuple):
     """A column of the table under the charts: its name, its values, and its colour in the charts."""
 
     column: Column
@@ -39,35 +48,53 @@ class _Field:
     colour: str
 
 
-def step_time_sheet(sheet: Worksheet, group: Plans) -> None:
-    """Fill the sheet with the parts of a training step's time."""
-    rows = _shown(group)
-    total = group.number("step_time")[rows]
-    shares = _shares(group, rows, total, "step time")
-    beside = [_field(group, rows, name) for name in ("mfu", "hfu") if np.isfinite(group.number(name)[rows]).any()]
-    labels = [f"{name} \N{MIDDLE DOT} {number_words(t)} s" for name, t in zip(_names(group, rows), total, strict=True)]
-    block = _Block(sheet, group, labels, [*shares, *beside], _TOP)
-    block.share_charts(
-        "Where the step time goes", len(shares), "Utilisation of the peak", "of the dense peak", "0%", stacked=False
-    )
-    _finish(sheet, block)
+class _Time(NamedTuple):
+    """Words on the time of a plan, and results on a second chart beside its parts."""
+
+    time: str
+    unit: str
+    of: str
+    title: str
+    beside: tuple[str, ...]
+    beside_title: str
+    axis: str
 
 
-def inference_time_sheet(sheet: Worksheet, group: Plans) -> None:
-    """Fill the sheet with the parts of the time of a decode step and of a request."""
-    rows = _shown(group)
-    parts = [group.number(part.name)[rows] for part in group.time_parts()]
-    total = np.nansum(parts, axis=0) if parts else np.full(len(rows), np.nan)
-    shares = _shares(group, rows, total, "decode step")
-    names = ("prefill_time", "decode_time")
-    beside = [_field(group, rows, name) for name in names if np.isfinite(group.number(name)[rows]).any()]
-    each = group.number("tpot")[rows]
-    labels = [f"{name} \N{MIDDLE DOT} {number_words(t)} ms" for name, t in zip(_names(group, rows), each, strict=True)]
-    block = _Block(sheet, group, labels, [*shares, *beside], _TOP)
-    block.share_charts(
-        "Where the time of a decode step goes", len(shares), "Prefill and decode", "of a request", "0%", stacked=True
-    )
-    _finish(sheet, block)
+_TIMES = {
+    "training": _Time("step_time", "s", "step time", "Where the step time goes", ("mfu", "hfu"),
+                      "Utilisation of the peak", "of the dense peak"),
+    "inference": _Time("tpot", "ms", "decode step", "Where the time of a decode step goes",
+                       ("prefill_time", "decode_time"), "Prefill and decode", "of a request"),
+}  # fmt: skip
+_Charts = Callable[[Drawn, tuple[int, int], str, float], Iterator[tuple[Any, float]]]
+"""Charts of some rows of a table, words on these rows and a height; each with its distance from the left."""
+
+
+def time_sheet(sheet: Worksheet, group: Plans) -> None:
+    """Fill the sheet with the parts of the time of a training step or of a decode step and a request."""
+    rows, look = _shown(group), _TIMES[group.kind]
+    each = total = group.number(look.time)[rows]
+    if group.kind == "inference":
+        parts = [group.number(part.name)[rows] for part in group.time_parts()]
+        total = np.nansum(parts, axis=0) if parts else np.full(len(rows), np.nan)
+    shares = _shares(group, rows, total, look.of)
+    beside = [_field(group, rows, name) for name in look.beside if np.isfinite(group.number(name)[rows]).any()]
+    words = [f"{number_words(time)} {look.unit}" for time in each]
+    labels = [f"{name} \N{MIDDLE DOT} {time}" for name, time in zip(_names(group, rows), words, strict=True)]
+    stacked = group.kind == "inference"
+
+    def charts(table: Drawn, page: tuple[int, int], which: str, height: float) -> Iterator[tuple[Any, float]]:
+        plans, size = table.cells("plan", page), (_SHARE_WIDTH, height)
+        parts, others = ([table.part(f.column.name, f.colour, page) for f in fields] for fields in (shares, beside))
+        yield horizontal_bars(look.title + which, plans, parts, "share (%)", "0", size, most=100), 0.0
+        if others:
+            side = horizontal_bars(
+                look.beside_title, plans, others, look.axis, "0%", (_SIDE_WIDTH, height), percent=stacked,
+                stacked=stacked, show_labels=False,
+            )  # fmt: skip
+            yield side, _SHARE_WIDTH + _GAP
+
+    _block(sheet, group, labels, [*shares, *beside], _TOP, charts)
 
 
 def memory_sheet(sheet: Worksheet, groups: Sequence[Plans]) -> None:
@@ -90,10 +117,25 @@ def memory_sheet(sheet: Worksheet, groups: Sequence[Plans]) -> None:
         flags = group.results.number("fits")[rows]
         states = [bool(flag) if flag == flag else None for flag in flags]
         fits = _Field(group.results.schema.by_name["fits"], states, colour("other"))
-        fields = [*parts, _field(group, rows, "memory_capacity"), fits]
-        block = _Block(sheet, group, _names(group, rows), fields, top)
-        block.memory_charts(f"{group.kind.capitalize()}: memory of the accelerator that needs most", len(parts))
-        top = _finish(sheet, block) + _BETWEEN
+        capacity = _field(group, rows, "memory_capacity")
+        words = f"{group.kind.capitalize()}: memory of the accelerator that needs most"
+        charts = partial(_memory_charts, words, parts, capacity)
+        top = _block(sheet, group, _names(group, rows), [*parts, capacity, fits], top, charts) + _BETWEEN
+
+
+def _memory_charts(
+    words: str, parts: Sequence[_Field], limit: _Field, table: Drawn, page: tuple[int, int], which: str, height: float
+) -> Iterator[tuple[Any, float]]:
+    """Memory by part as stacked bars, each in a frame as long as the capacity."""
+    capacities = [value for value in limit.values if value is not None]
+    needs = [added(value or 0.0 for value in row) for row in zip(*(part.values for part in parts), strict=True)]
+    most, note = None, ""
+    if capacities and max(needs[page[0] : page[1]]) > 2 * max(capacities):
+        most = 20.0 * ceil(2 * max(capacities) / 20.0)
+        note = f" (bars above {most:,.0f} GiB are cut off)"
+    *drawn, frame = (table.part(field.column.name, field.colour, page) for field in (*parts, limit))
+    title, size = words + which + note, (_SHARE_WIDTH + _GAP + _SIDE_WIDTH, height)
+    yield bars_in_a_limit(title, table.cells("plan", page), drawn, frame, "memory (GiB)", "#,##0", size, most), 0.0
 
 
 def _shown(group: Plans) -> np.ndarray:
@@ -135,125 +177,34 @@ def _shares(group: Plans, rows: np.ndarray, total: np.ndarray, of: str) -> list[
     return fields
 
 
-class _Block:
-    """Charts, and below them the table that they are drawn from."""
-
-    def __init__(self, sheet: Worksheet, group: Plans, labels: list[str], fields: Sequence[_Field], top: int) -> None:
-        self.sheet, self.group, self.fields, self.top = sheet, group, fields, top
-        self.count = len(labels)
-        charts = max(1, ceil(self.count / _PER_CHART))
-        step = max(1, ceil(self.count / charts))
-        self.pages = [(start, min(start + step, self.count)) for start in range(0, self.count, step)]
-        self.header_row = top
-        self.labels = labels
-
-    @property
-    def last_row(self) -> int:
-        """Last row of the table."""
-        return self.header_row + max(1, self.count)
-
-    @property
-    def _height(self) -> float:
-        """Height of a chart with a bar for each plan of a page. [cm]"""
-        return max(7.0, 4.2 + 0.55 * max((last - first for first, last in self.pages), default=0))
-
-    def _write(self, height: float) -> None:
-        """Write the table below as many charts of one height as there are pages."""
-        self.chart_rows = chart_rows(height)
-        self.header_row = self.top + self.chart_rows * len(self.pages) + 1
-        even_rows(self.sheet, self.top, self.header_row)
-        key = extra_column("plan", "", f"Plan of the sheet {self.group.kind}", "name")
-        self.sheet.column_dimensions["A"].width = 54
-        rows = [list(row) for row in zip(self.labels, *(field.values for field in self.fields), strict=True)]
-        name = f"{self.sheet.title}_{self.group.kind}".replace(" ", "_")
-        columns = [key, *(field.column for field in self.fields)]
-        write_table(self.sheet, columns, rows, f"A{self.header_row}", name, freeze=None, fitted=True)
-        if self.top != _TOP:
-            self.sheet.row_breaks.append(Break(id=self.top - _BETWEEN))
-        for page in range(1, len(self.pages) + 1):
-            self.sheet.row_breaks.append(Break(id=self.top + page * self.chart_rows - 1))
-
-    def _cells(self, column: int, page: tuple[int, int]) -> Cells:
-        return Cells(self.sheet, column, self.header_row + 1 + page[0], self.header_row + page[1])
-
-    def _part(self, position: int, page: tuple[int, int]) -> Part:
-        header = Cells(self.sheet, position + 2, self.header_row, self.header_row)
-        return Part(header, self._cells(position + 2, page), self.fields[position].colour)
-
-    def _place(self, chart: Any, page: int, left: float) -> None:
-        place_chart(self.sheet, chart, self.top + page * self.chart_rows, left)
-
-    def _of(self, page: tuple[int, int]) -> str:
-        if len(self.pages) == 1:
-            return ""
-        return f", {page[0] + 1} to {page[1]} of {self.count}"
-
-    def share_charts(self, words: str, shares: int, beside: str, axis: str, number: str, *, stacked: bool) -> None:
-        """Shares of a whole as stacked bars, and a second chart beside them."""
-        height = self._height
-        self._write(height)
-        for place, page in enumerate(self.pages):
-            labels = self._cells(1, page)
-            chart = horizontal_bars(
-                words + self._of(page),
-                labels,
-                [self._part(position, page) for position in range(shares)],
-                axis_title="share (%)",
-                number="0",
-                size=(_SHARE_WIDTH, height),
-                most=100,
-            )
-            self._place(chart, place, 0.0)
-            others = [self._part(position, page) for position in range(shares, len(self.fields))]
-            if others:
-                side = horizontal_bars(
-                    beside,
-                    labels,
-                    others,
-                    axis_title=axis,
-                    number=number,
-                    percent=stacked,
-                    stacked=stacked,
-                    show_labels=False,
-                    size=(_SIDE_WIDTH, height),
-                )
-                self._place(side, place, _SHARE_WIDTH + _GAP)
-
-    def memory_charts(self, words: str, parts: int) -> None:
-        """Memory by part as stacked bars, each in a frame as long as the capacity."""
-        height = self._height
-        self._write(height)
-        capacities = [value for value in self.fields[parts].values if value is not None]
-        needs = [
-            added(value or 0.0 for value in row) for row in zip(*(f.values for f in self.fields[:parts]), strict=True)
-        ]
-        for place, page in enumerate(self.pages):
-            most = None
-            note = ""
-            if capacities and max(needs[page[0] : page[1]]) > 2 * max(capacities):
-                most = 20.0 * ceil(2 * max(capacities) / 20.0)
-                note = f" (bars above {most:,.0f} GiB are cut off)"
-            chart = bars_in_a_limit(
-                words + self._of(page) + note,
-                self._cells(1, page),
-                [self._part(position, page) for position in range(parts)],
-                self._part(parts, page),
-                axis_title="memory (GiB)",
-                number="#,##0",
-                size=(_SHARE_WIDTH + _GAP + _SIDE_WIDTH, height),
-                most=most,
-            )
-            self._place(chart, place, 0.0)
-
-
-def _finish(sheet: Worksheet, block: _Block) -> int:
-    """Say which plans are left out, set up the print; the last row that is used."""
-    last = block.last_row
-    left_out = len(block.group) - block.count
+def _block(
+    sheet: Worksheet, group: Plans, labels: list[str], fields: Sequence[_Field], top: int, charts: _Charts
+) -> int:
+    """Charts of the plans, page by page, below them their table, and how many are left out; the last row in use."""
+    count = len(labels)
+    step = max(1, ceil(count / max(1, ceil(count / _PER_CHART))))
+    pages = [(start, min(start + step, count)) for start in range(0, count, step)]
+    height = max(7.0, 4.2 + 0.55 * max((last - first for first, last in pages), default=0))
+    each = chart_rows(height)
+    header = top + each * len(pages) + 1
+    even_rows(sheet, top, header)
+    sheet.column_dimensions["A"].width = 54
+    rows = [list(row) for row in zip(labels, *(field.values for field in fields), strict=True)]
+    columns = [*report_columns("plan", kind=group.kind), *(field.column for field in fields)]
+    name = f"{sheet.title}_{group.kind}".replace(" ", "_")
+    table = drawn_table(sheet, columns, rows, header, name, widths=True)
+    if top != _TOP:
+        sheet.row_breaks.append(Break(id=top - _BETWEEN))
+    for place, page in enumerate(pages):
+        sheet.row_breaks.append(Break(id=top + (place + 1) * each - 1))
+        which = f", {page[0] + 1} to {page[1]} of {count}" if len(pages) > 1 else ""
+        for chart, left in charts(table, page, which, height):
+            place_chart(sheet, chart, top + place * each, left)
+    last, left_out = table.last, len(group) - count
     if left_out:
         last += 1
         put(sheet.cell(last, 1), f"{plural(left_out, 'plan')} not shown: see the sheet reasons.", "xlperf note")
-    page_setup(sheet, block.header_row)
+    page_setup(sheet, header)
     sheet.freeze_panes = f"A{_TOP}"
     return last
 

@@ -1,4 +1,4 @@
-"""Cost of accelerators and tokens, from the wafer to the power: waterfalls, tornado, cost of a token by part."""
+"""Cost from the wafer to the power: waterfalls, tornado, cost of a token by part, one die or several."""
 
 from __future__ import annotations
 
@@ -6,37 +6,40 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from openpyxl.formatting.rule import ColorScaleRule
+from openpyxl.styles import Alignment, Font
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.pagebreak import Break
 
+from xlperf.base import resources
+from xlperf.base.units import MILLION
 from xlperf.catalog.schema import Column, grouped, results_of, unit_of
 from xlperf.catalog.table import Table
-from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS, cost_bridge, evaluate_ownership
+from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS, cost_bridge
 from xlperf.engine.server_prices import first_rows
+from xlperf.equations.cost.designs import crossover_volume
 from xlperf.equations.cost.tokens import ALL_IN
-from xlperf.workbook.charts import (
-    BLUE,
-    DARK,
-    GREEN,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILION,
-    YELLOW,
-    Cells,
-    Part,
-    horizontal_bars,
-    tornado,
-    waterfall,
-)
+from xlperf.workbook.charts import SERIES, curve, curve_chart, horizontal_bars, spots, tornado, waterfall
 from xlperf.workbook.package import write_table
-from xlperf.workbook.report.data import Plans, Report, extra_column, number_words, plural, short
-from xlperf.workbook.style import NAVY, chart_rows, column_widths, even_rows, page_setup, place_chart, put
+from xlperf.workbook.report.data import (
+    Basis,
+    Drawn,
+    Plans,
+    Report,
+    drawn_table,
+    extra_column,
+    number_words,
+    plural,
+    report_columns,
+    short,
+)
+from xlperf.workbook.style import FONT, INK, NAVY, chart_rows, column_widths, even_rows, page_setup, place_chart, put
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
 
     from xlperf.catalog.catalog import Catalog
+
 
 MOST_PLANS = 40
 _TOP = 4
@@ -44,42 +47,10 @@ _ACROSS = 33.4
 _HEIGHT = 8.9
 _PAGE = 19.5
 """Height of a page of this width below a heading. [cm]"""
-_PARTS = {
-    "hour_dies": ("dies", BLUE),
-    "hour_memory": ("stacked memory", GREEN),
-    "hour_package": ("package", SKY),
-    "hour_board": ("board and test", "A9C7DB"),
-    "hour_one_time": ("design and masks", PURPLE),
-    "hour_margin": ("gross margin", YELLOW),
-    "hour_accelerator": ("accelerator", "A67C52"),
-    "hour_server": ("server", "7A4B8C"),
-    "hour_network": ("network", ORANGE),
-    "hour_storage": ("storage", "F2C48D"),
-    "hour_facility": ("rack and building", "8D99A6"),
-    "hour_running": ("maintenance, staff", DARK),
-    "hour_energy": ("energy", VERMILION),
-}
+_PARTS = {row["part"]: (row["words"], row["colour"]) for row in resources.rows("workbook/cost_parts.csv")}
 """Parts of an hour in words, and their colours."""
-_STEPS = (
-    ("raw dies", ("raw_dies",), "1B4F8A"),
-    ("bad dies", ("die_defects",), "6F9FD0"),
-    ("package", ("raw_package",), "7FB2E5"),
-    ("lost packages", ("package_defects",), "B7D3EE"),
-    ("stacked memory", ("memory",), "2E9E8F"),
-    ("lost dies and memory", ("wasted_dies", "wasted_memory"), "8FCFC6"),
-    ("test", ("test",), "B9A7E0"),
-    ("board", ("board_cost",), "8C6BB1"),
-    ("design and masks", ("nre_per_unit",), "C98BB9"),
-)
-
-
-def used_designs(report: Report) -> np.ndarray:
-    """Rows of the sheet chiplets whose accelerators the plans use."""
-    designs = report.catalog.tables["chiplets"]
-    if not len(designs):
-        return np.zeros(0, dtype=np.int64)
-    rows = first_rows(designs, report.catalog, report.used("accelerators"))
-    return np.array(sorted({row for row in rows.tolist() if row >= 0}), dtype=np.int64)
+_STEPS = [(row["step"], row["results"].split(), row["colour"]) for row in resources.rows("workbook/price_steps.csv")]
+"""Steps from the wafer to the unit cost: words, results that they add up, colour."""
 
 
 def accelerator_cost_sheet(sheet: Worksheet, report: Report, designs: np.ndarray) -> None:
@@ -91,37 +62,42 @@ def accelerator_cost_sheet(sheet: Worksheet, report: Report, designs: np.ndarray
     catalog = report.catalog
     table = designs_with_devices(catalog.tables["chiplets"].take(designs), catalog)
     made = evaluate_designs(table, catalog)
+    names = [str(name) for name in table.text("chiplet")]
     servers, rows = _servers_of(table, catalog)
-    hours = evaluate_servers(servers, catalog=catalog) if len(servers) else None
     decisive = cost_sensitivity(table, catalog)
     column_widths(sheet, 32, 32, 14, 14, 12, 14, 14, 14, 14, 14)
     block = chart_rows(_HEIGHT)
     top = _TOP + block * len(table) + 1
     even_rows(sheet, _TOP, top)
     price = [step for row in range(len(table)) for step in _price_steps(table, made, row)]
-    price_top = top + 1
-    put(sheet.cell(price_top - 1, 1), "From the wafer to the price of an accelerator", "xlperf heading")
-    after = _steps_table(sheet, price, "design", "USD", price_top, "price_steps")
-    hour: list[_Step] = []
-    hour_top = after + 3
-    if hours is not None:
-        put(sheet.cell(hour_top - 1, 1), "From the price of an accelerator to an hour of it", "xlperf heading")
-        unit_cost = dict(zip(table.text("chiplet").tolist(), made["unit_cost"].tolist(), strict=True))
-        hour = [step for row, name in rows.items() for step in _hour_steps(servers, hours, row, unit_cost[name])]
-        after = _steps_table(sheet, hour, "server", "USD/h", hour_top, "hour_steps")
-    tornado_top = after + 3
-    put(sheet.cell(tornado_top - 1, 1), "What decides the bill of materials: each input alone", "xlperf heading")
-    after = _tornado_table(sheet, decisive, tornado_top)
-    for number, name in enumerate(table.text("chiplet").tolist()):
+    words = "From the wafer to the price of an accelerator"
+    prices = _steps_table(sheet, price, "design", "USD", top + 1, "price_steps", words)
+    hours, hour, after = prices, list[_Step](), prices.last
+    if len(servers):
+        results = evaluate_servers(servers, catalog=catalog)
+        unit_cost = dict(zip(names, made["unit_cost"].tolist(), strict=True))
+        hour = [step for row, name in rows.items() for step in _hour_steps(servers, results, row, unit_cost[name])]
+        words = "From the price of an accelerator to an hour of it"
+        hours = _steps_table(sheet, hour, "server", "USD/h", prices.last + 3, "hour_steps", words)
+        after = hours.last
+    deciding = _tornado_table(sheet, decisive, after + 3)
+    for number, name in enumerate(names):
         row = _TOP + number * block
-        steps = [step for step in price if step[1] not in ("gross margin", "price")]
-        words = f"From the wafer to the unit cost: {name}"
-        _waterfall(sheet, steps, price, price_top, str(name), words, "USD", "#,##0", row, 0.0)
+        steps = [step for step in price if step[0] == name and step[1] not in ("gross margin", "price")]
+        drawn = _waterfall(prices, price, steps, f"From the wafer to the unit cost: {name}", "USD", "#,##0", 12.4)
+        place_chart(sheet, drawn, row)
         own = next((server for server in rows if rows[server] == name), None)
         if own is not None:
             subject = str(servers.text("server")[own])
-            _waterfall(sheet, hour, hour, hour_top, subject, f"To the hour: {subject}", "USD/h", "0.00", row, 12.6)
-        _tornado_chart(sheet, decisive, tornado_top, str(name), row, 24.2)
+            steps = [step for step in hour if step[0] == subject]
+            drawn = _waterfall(hours, hour, steps, f"To the hour: {subject}", "USD/h", "0.00", 11.4)
+            place_chart(sheet, drawn, row, 12.6)
+        if name in decisive["subject"]:
+            span = _span(decisive["subject"].tolist(), name)
+            ends = deciding.both("low_value_adds", span), deciding.both("high_value_adds", span)
+            size, change = (_ACROSS - 24.2, _HEIGHT), "change from the base case (USD)"
+            words = "What decides the bill of materials"
+            place_chart(sheet, tornado(words, deciding.cells("input", span), *ends, change, "#,##0", size), row, 24.2)
         if number and number % 2 == 0:
             sheet.row_breaks.append(Break(id=row - 1))
     sheet.row_breaks.append(Break(id=top - 1))
@@ -180,108 +156,49 @@ def _hour_steps(servers: Table, hours: Table, row: int, unit_cost: float) -> lis
     return [*steps, (subject, "hour, all in", 0.0, level, NAVY)]
 
 
-def _steps_table(sheet: Worksheet, steps: Sequence[_Step], subject: str, unit: str, top: int, name: str) -> int:
+def _steps_table(
+    sheet: Worksheet, steps: Sequence[_Step], subject: str, unit: str, top: int, name: str, words: str
+) -> Drawn:
     totals = {own: amount for own, _, below, amount, _ in steps if below == 0.0}
-    columns = [
-        extra_column(subject, "", f"{subject.capitalize()} that is taken apart", "name"),
-        extra_column("part", "", "Part or subtotal, with its amount", "result-text"),
-        extra_column("stands_on", unit, "Sum of the parts before; 0 for a subtotal"),
-        extra_column("amount", unit, "Cost of the part, or the subtotal"),
-        extra_column("share", "%", "Of the last total"),
-    ]
     rows = [
         [own, f"{part} \N{MIDDLE DOT} {number_words(amount)}", below, amount, 100.0 * amount / totals[own]]
         for own, part, below, amount, _ in steps
     ]
-    write_table(sheet, columns, rows, f"A{top}", name, freeze=None, widths=False, fitted=True)
-    return top + max(len(rows), 1)
+    columns = report_columns("steps", subject=subject, what=subject.capitalize(), unit=unit)
+    return drawn_table(sheet, columns, rows, top, name, words)
 
 
-def _span(rows: Sequence[str], subject: str, top: int) -> tuple[int, int]:
-    places = [place for place, own in enumerate(rows) if own == subject]
-    return top + 1 + places[0], top + 1 + places[-1]
+def _span(subjects: Sequence[str], subject: str) -> tuple[int, int]:
+    """First row of a subject, and the row after its last."""
+    places = [place for place, own in enumerate(subjects) if own == subject]
+    return places[0], places[-1] + 1
 
 
 def _waterfall(
-    sheet: Worksheet,
-    drawn: Sequence[_Step],
-    steps: Sequence[_Step],
-    top: int,
-    subject: str,
-    words: str,
-    unit: str,
-    number: str,
-    row: int,
-    left: float,
-) -> None:
-    first, _ = _span([step[0] for step in steps], subject, top)
-    colours = [step[4] for step in drawn if step[0] == subject]
-    last = first + len(colours) - 1
-
-    def cells(column: int) -> tuple[Cells, Cells]:
-        return Cells(sheet, column, top, top), Cells(sheet, column, first, last)
-
-    width = 12.4 if left == 0.0 else 11.4
-    chart = waterfall(
-        words, cells(2)[1], cells(3), cells(4), colours, axis_title=unit, number=number, size=(width, _HEIGHT)
-    )
-    place_chart(sheet, chart, row, left)
+    table: Drawn, steps: Sequence[_Step], drawn: Sequence[_Step], words: str, unit: str, number: str, width: float
+) -> Any:
+    """A waterfall of the first steps of a subject, of all steps in a table."""
+    first, _ = _span([step[0] for step in steps], drawn[0][0])
+    span = first, first + len(drawn)
+    colours, size = [step[4] for step in drawn], (width, _HEIGHT)
+    below, amounts = table.both("stands_on", span), table.both("amount", span)
+    return waterfall(words, table.cells("part", span), below, amounts, colours, unit, number, size)
 
 
-def _tornado_table(sheet: Worksheet, decisive: Table, top: int) -> int:
-    columns = [
-        extra_column("design", "", "Design that is looked at", "name"),
-        extra_column("input", "", "Input that takes its low and its high value alone", "result-text"),
-        extra_column("low_value", "", "Its low value"),
-        extra_column("base_value", "", "Its base value"),
-        extra_column("high_value", "", "Its high value"),
-        extra_column("with_low", "USD", "Bill of materials with the low value"),
-        extra_column("base", "USD", "Bill of materials with all base values"),
-        extra_column("with_high", "USD", "Bill of materials with the high value"),
-        extra_column("low_value_adds", "USD", "What the low value adds to the base"),
-        extra_column("high_value_adds", "USD", "What the high value adds to the base"),
-    ]
+def _tornado_table(sheet: Worksheet, decisive: Table, top: int) -> Drawn:
     names = ("value_low", "value_base", "value_high", "result_low", "result_base", "result_high")
     rows: list[list[Any]] = []
     for place in range(len(decisive)):
         numbers = [float(decisive[name][place]) for name in names]
         rows.append([str(decisive["subject"][place]), str(decisive["input"][place]), *numbers,
                      numbers[3] - numbers[4], numbers[5] - numbers[4]])  # fmt: skip
-    write_table(sheet, columns, rows, f"A{top}", "tornado", freeze=None, widths=False, fitted=True)
+    words = "What decides the bill of materials: each input alone"
+    table = drawn_table(sheet, report_columns("tornado"), rows, top, "tornado", words)
     for down in range(top + 1, top + 1 + len(rows)):
         for column in (3, 4, 5):
             cell = sheet.cell(down, column)
             cell.number_format = "#,##0" if float(str(cell.value or 0.0)).is_integer() else "#,##0.0##"
-    return top + max(len(rows), 1)
-
-
-def _tornado_chart(sheet: Worksheet, decisive: Table, top: int, subject: str, row: int, left: float) -> None:
-    subjects = [str(own) for own in decisive["subject"].tolist()]
-    if subject not in subjects:
-        return
-    first, last = _span(subjects, subject, top)
-
-    def cells(column: int) -> tuple[Cells, Cells]:
-        return Cells(sheet, column, top, top), Cells(sheet, column, first, last)
-
-    chart = tornado(
-        "What decides the bill of materials",
-        cells(2)[1],
-        cells(9),
-        cells(10),
-        axis_title="change from the base case (USD)",
-        number="#,##0",
-        size=(_ACROSS - left, _HEIGHT),
-    )
-    place_chart(sheet, chart, row, left)
-
-
-def owned_groups(report: Report) -> list[tuple[Plans, Table]]:
-    """Plans with their owner's costs; groups without a server for any plan are left out."""
-    if not len(report.catalog.tables["servers"]):
-        return []
-    owned = [(group, evaluate_ownership(group.plans, report.catalog, results=group.results)) for group in report.groups]
-    return [(group, costs) for group, costs in owned if np.isfinite(costs["hour_cost"]).any()]
+    return table
 
 
 def token_cost_sheet(sheet: Worksheet, groups: Sequence[tuple[Plans, Table]]) -> None:
@@ -302,69 +219,53 @@ def _token_block(sheet: Worksheet, group: Plans, costs: Table, top: int) -> int:
     meant = "trained tokens" if group.kind == "training" else "output tokens, prompts included,"
     declared = costs.schema.by_name
     per_token = costs[whole] / unit_of(declared[whole]).factor
-    every = np.flatnonzero(np.isfinite(per_token))
-    rows = every[:MOST_PLANS]
+    rows = np.flatnonzero(np.isfinite(per_token))[:MOST_PLANS]
     known = ~np.isnan(costs["hour_dies"])
-    columns: list[tuple[Column, np.ndarray, str]] = []
+    columns: list[Column] = []
+    parts: list[tuple[np.ndarray, str]] = []
     for part in (*ACCELERATOR_PARTS, *HOUR_PARTS):
-        hours = costs[part]
-        if part == "hour_accelerator":
-            hours = np.where(known, 0.0, hours)
+        hours = np.where(known, 0.0, costs[part]) if part == "hour_accelerator" else costs[part]
         amounts = np.nan_to_num(hours / costs["hour_cost"])[rows] * per_token[rows]
-        if not np.any(amounts):
-            continue
-        words, colour = _PARTS[part]
-        column = extra_column(words.replace(" ", "_"), "USD/Mtoken", declared[part].meaning)
-        columns.append((column, amounts, colour))
-    labels = [
-        f"{short(group.names[row], 46)} \N{MIDDLE DOT} {number_words(per_token[row])} USD" for row in rows.tolist()
-    ]
-    count = len(labels)
-    height = min(max(8.0, 4.6 + 0.55 * count), _PAGE)
+        if np.any(amounts):
+            words, colour = _PARTS[part]
+            columns.append(extra_column(words.replace(" ", "_"), "USD/Mtoken", declared[part].meaning))
+            parts.append((amounts, colour))
+    height = min(max(8.0, 4.6 + 0.55 * len(rows)), _PAGE)
     header = top + chart_rows(height) + 1
     even_rows(sheet, top, header)
     sheet.row_breaks.append(Break(id=header - 1))
-    key = extra_column("plan", "", f"Plan of the sheet {group.kind}", "name")
-    total = declared[whole]
-    names: tuple[str, ...]
-    names = ("hour_cost", "owned_tokens_per_dollar", "tokens_per_second_per_provisioned_megawatt",
-             "owned_energy_per_token", "owned_carbon_per_million_tokens")  # fmt: skip
-    if group.kind == "inference":
-        names = (names[0], "owned_cost_per_million_input_tokens", "owned_cost_per_million_output_tokens", *names[1:])
-    more = [declared[name] for name in names]
     for place in range(2, len(columns) + 3):
         sheet.column_dimensions[get_column_letter(place)].width = 12.6
+    key = report_columns("plan", kind=group.kind)
     shown = [
-        [label, *(float(amounts[place]) for _, amounts, _ in columns), float(per_token[row])]
-        for place, (label, row) in enumerate(zip(labels, rows.tolist(), strict=True))
+        [
+            f"{short(group.names[row], 46)} \N{MIDDLE DOT} {number_words(per_token[row])} USD",
+            *(float(amounts[place]) for amounts, _ in parts),
+            float(per_token[row]),
+        ]
+        for place, row in enumerate(rows.tolist())
     ]
     name = f"token_cost_{group.kind}"
-    head = [key, *(column for column, _, _ in columns), total]
-    write_table(sheet, head, shown, f"A{header}", name, freeze=None, widths=False, fitted=True)
-    second = header + count + 3
-    put(sheet.cell(second - 1, 1), "What a dollar, a megawatt and a kilogram are worth", "xlperf heading")
+    table = drawn_table(sheet, [*key, *columns, declared[whole]], shown, header, name)
+    names = ["hour_cost", "owned_tokens_per_dollar", "tokens_per_second_per_provisioned_megawatt",
+             "owned_energy_per_token", "owned_carbon_per_million_tokens"]  # fmt: skip
+    if group.kind == "inference":
+        names[1:1] = ["owned_cost_per_million_input_tokens", "owned_cost_per_million_output_tokens"]
+    more = [declared[name] for name in names]
     rest = [
         [f"{short(group.names[row], 26)} \N{MIDDLE DOT} {costs['server'][row]}",
          *(_number(costs, column, row) for column in more)]
         for row in rows.tolist()
     ]  # fmt: skip
-    write_table(sheet, [key, *more], rest, f"A{second}", f"{name}_worth", freeze=None, widths=False, fitted=True)
-    parts = [
-        Part(Cells(sheet, 2 + place, header, header), Cells(sheet, 2 + place, header + 1, header + count), colour)
-        for place, (_, _, colour) in enumerate(columns)
-    ]
-    chart = horizontal_bars(
-        f"{group.kind.capitalize()}: cost of a million {meant} to an owner, from the wafer to the power",
-        Cells(sheet, 1, header + 1, header + count),
-        parts,
-        axis_title="share of the cost",
-        number="0%",
-        percent=True,
-        size=(_ACROSS, height),
-    )
-    place_chart(sheet, chart, top, 0.0)
-    last = second + count
-    left_out = len(group) - count
+    words = "What a dollar, a megawatt and a kilogram are worth"
+    worth = drawn_table(sheet, [*key, *more], rest, header + len(rows) + 3, f"{name}_worth", words)
+    bars = [table.part(column.name, colour) for column, (_, colour) in zip(columns, parts, strict=True)]
+    words = f"{group.kind.capitalize()}: cost of a million {meant} to an owner, from the wafer to the power"
+    size = _ACROSS, height
+    chart = horizontal_bars(words, table.cells("plan"), bars, "share of the cost", "0%", size, percent=True)
+    place_chart(sheet, chart, top)
+    last = worth.top + len(rows)
+    left_out = len(group) - len(rows)
     if left_out:
         last += 1
         words = f"{plural(left_out, 'plan')} not shown: without a result, without a row of servers, or too many."
@@ -396,3 +297,146 @@ def bridge_sheet(sheet: Worksheet, catalog: Catalog, groups: Sequence[tuple[Plan
 def _number(costs: Table, column: Column, row: int) -> float | None:
     value = float(costs[column.name][row]) / unit_of(column).factor
     return value if np.isfinite(value) else None
+
+
+AREAS = (100.0, 200.0, 300.0, 400.0, 500.0, 600.0, 700.0, 800.0, 1000.0, 1200.0, 1400.0, 1600.0, 2000.0, 2400.0)
+COUNTS = (1, 2, 3, 4, 6, 8)
+VOLUMES = tuple(million * MILLION for million in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0))
+SPLIT_AREA = 800.0
+LINK_SHARE = 0.10
+MAP_VOLUME = MILLION
+_SIZE = (30.0, 10.5)
+_COLOURS = ("000000", *SERIES)
+
+
+def chiplet_sheet(sheet: Worksheet, report: Report, basis: Basis) -> None:
+    """Fill the sheet that sets one die against several: over area and number, and over volume."""
+    words = (
+        f"Node {basis.node}; one die on {basis.single}, several on {basis.several}, each with {LINK_SHARE:.0%} of its "
+        "area for links. No memory, no board."
+    )
+    cell: Any = put(sheet.cell(_TOP, 1), words, "xlperf note")
+    cell.alignment = Alignment(horizontal="left", vertical="center")
+    sheet.column_dimensions["A"].width = 30
+    block = chart_rows(_SIZE[1])
+    last = _map(sheet, report.catalog, basis, _TOP + 1, block)
+    sheet.row_breaks.append(Break(id=last + 1))
+    _volumes(sheet, report.catalog, basis, last + 2, block)
+    page_setup(sheet)
+    sheet.freeze_panes = f"A{_TOP}"
+
+
+def _costs(catalog: Catalog, basis: Basis, area: Any, count: Any, different: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Cost of a module and one-time cost in all [USD] of systems; NaN if a die is beyond the reticle."""
+    from xlperf.engine.devices import evaluate_designs
+
+    areas, counts, designs = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (area, count, different)))
+    shape = areas.shape
+    areas, counts, designs = areas.ravel(), counts.ravel(), designs.ravel()
+    nodes = catalog.tables["process_nodes"]
+    row = catalog.rows("process_nodes", np.array([basis.node], dtype=object), nodes, "node")[0]
+    width, height = (float(nodes.filled(f"reticle_{side}")[row]) for side in ("width", "height"))
+    links = np.where(counts > 1.0, LINK_SHARE, 0.0)
+    die = areas / counts * (1.0 + links)
+    legal = die <= width * height
+    table = Table(
+        "chiplets",
+        {
+            "chiplet": np.full(len(areas), "", dtype=object),
+            "node": np.full(len(areas), basis.node, dtype=object),
+            "package": np.where(counts > 1.0, basis.several, basis.single).astype(object),
+            "num_dies": counts,
+            "num_designs": designs,
+            "module_area": np.where(legal, areas / counts, 1.0),
+            "link_area_share": links,
+        },
+    )
+    results = evaluate_designs(table, catalog)
+    one_time = sum(results[name] for name in ("nre_module", "nre_chip", "nre_package", "nre_masks"))
+    made = np.where(legal, results["module_cost"], np.nan)
+    return made.reshape(shape), np.where(legal, one_time, np.nan).reshape(shape)
+
+
+def _map(sheet: Worksheet, catalog: Catalog, basis: Basis, top: int, block: int) -> int:
+    made, one_time = _costs(catalog, basis, np.array(AREAS)[:, None], np.array(COUNTS)[None, :], 1.0)
+    unit = made + one_time / MAP_VOLUME
+    header = top + block + 1
+    even_rows(sheet, top, header - 1)
+    columns = [
+        extra_column("one_die" if count == 1 else f"{count}_chiplets", "USD", f"Unit cost with {count} equal dies")
+        for count in COUNTS
+    ]
+    rows = [[area, *(None if np.isnan(v) else float(v) for v in line)] for area, line in zip(AREAS, unit, strict=True)]
+    words = f"Unit cost at {MAP_VOLUME:,.0f} units, chiplets alike"
+    table = drawn_table(sheet, [*report_columns("chiplet_map"), *columns], rows, header, "chiplet_map", words)
+    for number in range(2, len(COUNTS) + 2):
+        sheet.column_dimensions[get_column_letter(number)].width = 15
+    make: Any = ColorScaleRule
+    scale = make(
+        start_type="min", start_color="FF9BD3C5", mid_type="percentile", mid_value=50, mid_color="FFFFF7E0",
+        end_type="max", end_color="FFE7A6A0",
+    )  # fmt: skip
+    area = f"B{header + 1}:{get_column_letter(len(COUNTS) + 1)}{table.last}"
+    sheet.conditional_formatting.add(area, scale)
+    for down, line in enumerate(unit, start=header + 1):
+        if np.isfinite(line).any():
+            cell: Any = sheet.cell(down, 2 + int(np.nanargmin(line)))
+            cell.font = Font(name=FONT, size=10, bold=True, color=INK)
+    words = "Bold: the cheapest number of dies. Blank: a die is beyond the reticle."
+    put(sheet.cell(table.last + 1, 1), words, "xlperf note")
+    points = []
+    for column, costs, colour in zip(columns, unit.T, _COLOURS, strict=False):
+        given = np.flatnonzero(np.isfinite(costs))
+        span = int(given[0]), int(given[-1]) + 1
+        points.append(curve(table.head(column.name), table.cells("silicon_area", span),
+                            table.cells(column.name, span), colour))  # fmt: skip
+    words = f"Unit cost over silicon area and number of dies, {basis.node}"
+    chart = curve_chart(
+        words, points, "area of all dies (mm2)", "unit cost (USD)", _SIZE, x_number="#,##0", y_number="#,##0",
+        x_range=(0.0, max(AREAS)),
+    )  # fmt: skip
+    sheet.add_chart(chart, f"A{top}")
+    return table.last + 1
+
+
+def _volumes(sheet: Worksheet, catalog: Catalog, basis: Basis, top: int, block: int) -> None:
+    kinds = (("one die", 1, 1), ("2 different chiplets", 2, 2), ("4 different chiplets", 4, 4), ("4 alike", 4, 1))
+    dies, different = (np.array([kind[i] for kind in kinds]) for i in (1, 2))
+    made, one_time = _costs(catalog, basis, SPLIT_AREA, dies, different)
+    volumes = np.array(VOLUMES)
+    unit = made[None, :] + one_time[None, :] / volumes[:, None]
+    header = top + block + 1
+    even_rows(sheet, top, header - 1)
+    columns = [extra_column(name.replace(" ", "_"), "USD", f"Unit cost of {name}") for name, _, _ in kinds]
+    rows = [[float(v), *map(float, line)] for v, line in zip(volumes, unit, strict=True)]
+    words = f"Unit cost of {SPLIT_AREA:,.0f} mm2 over volume"
+    head = [*report_columns("cost_over_volume"), *columns]
+    table = drawn_table(sheet, head, rows, header, "cost_over_volume", words)
+    crossing = crossover_volume(made[0], one_time[0], made[1:], one_time[1:])
+    lines: list[list[Any]] = [["one die", None, None, float(made[0]), float(one_time[0]) / MILLION]]
+    for place, (name, _, _) in enumerate(kinds[1:], start=1):
+        volume = float(crossing[place - 1])
+        cheaper = made[place] < made[0]
+        verdict, there = "cheaper at every volume" if cheaper else "more expensive at every volume", None
+        if volume == volume:
+            verdict = f"cheaper {'from' if cheaper else 'up to'} {number_words(volume)} units"
+            there = float(made[0] + one_time[0] / volume)
+        lines.append([f"{name}: {verdict}", volume if volume == volume else None, there, float(made[place]),
+                      float(one_time[place]) / MILLION])  # fmt: skip
+    words, below = "Crossover with one die", header + len(rows) + 3
+    crossed = drawn_table(sheet, report_columns("crossover"), lines, below, "crossover", words)
+    points = [
+        curve(table.head(column.name), table.cells("volume"), table.cells(column.name), colour)
+        for column, colour in zip(columns, _COLOURS, strict=False)
+    ]
+    for place, line in enumerate(lines):
+        if line[1] and VOLUMES[0] <= line[1] <= VOLUMES[-1]:
+            row = place, place + 1
+            named, at, cost = (crossed.cells(name, row) for name in crossed.names[:3])
+            points.append(spots(named, at, cost, _COLOURS[place], "diamond"))
+    words = f"{SPLIT_AREA:,.0f} mm2 as one die or as chiplets: unit cost over volume, {basis.node}"
+    chart = curve_chart(
+        words, points, "units", "unit cost (USD)", _SIZE, x_number="#,##0", y_number="#,##0", log="xy",
+        x_range=(VOLUMES[0], VOLUMES[-1]),
+    )  # fmt: skip
+    sheet.add_chart(chart, f"A{top}")

@@ -12,12 +12,16 @@ import numpy as np
 from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter
 
+from xlperf.base import resources
 from xlperf.base.errors import XlperfError
 from xlperf.catalog.calibration import precision_key, shared_precision
 from xlperf.catalog.schema import CATALOG_TABLES, Column, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import accelerators_of
 from xlperf.engine.join import POOLS, pool_rows
+from xlperf.engine.ownership import evaluate_ownership
+from xlperf.engine.server_prices import first_rows
+from xlperf.workbook.charts import Cells, Part
 from xlperf.workbook.package import data_rows, write_table
 from xlperf.workbook.style import column_widths, page_setup, put
 
@@ -194,6 +198,68 @@ def extra_column(name: str, unit: str, meaning: str, kind: str = "result") -> Co
     return Column("report", name, kind, unit, "", "", (), "", False, meaning)
 
 
+def report_columns(table: str, **facts: str) -> list[Column]:
+    """Columns of a table of a report, from report_columns.csv."""
+    return [
+        extra_column(*(row[part].format(**facts) for part in ("column", "unit", "meaning", "kind")))
+        for row in resources.rows("workbook/report_columns.csv")
+        if row["table"] == table
+    ]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A native table of a report whose columns charts refer to."""
+
+    sheet: Worksheet
+    names: list[str]  # Columns, from the first of the sheet
+    top: int  # Row of the headers
+    count: int  # Rows below them
+
+    @property
+    def last(self) -> int:
+        """Last row; a table without rows has a blank one."""
+        return self.top + max(self.count, 1)
+
+    def head(self, name: str) -> Cells:
+        """The header of a column."""
+        return Cells(self.sheet, self.names.index(name) + 1, self.top, self.top)
+
+    def cells(self, name: str, rows: tuple[int, int] | None = None) -> Cells:
+        """Values of a column, of some rows: the first, from 0 on, and the row after the last."""
+        first, end = rows or (0, self.count)
+        return Cells(self.sheet, self.names.index(name) + 1, self.top + 1 + first, self.top + end)
+
+    def both(self, name: str, rows: tuple[int, int] | None = None) -> tuple[Cells, Cells]:
+        """The header of a column and its values."""
+        return self.head(name), self.cells(name, rows)
+
+    def part(self, name: str, colour: str, rows: tuple[int, int] | None = None) -> Part:
+        """A column as bars of a colour."""
+        return Part(*self.both(name, rows), colour)
+
+
+def drawn_table(
+    sheet: Worksheet, columns: Sequence[Column], rows: Sequence[Sequence[Any]], top: int, name: str, title: str = "",
+    widths: bool = False, fitted: bool = True,
+) -> Drawn:  # fmt: skip
+    """Write a table that charts are drawn from, its headers in a row, a title in the row above."""
+    if title:
+        put(sheet.cell(top - 1, 1), title, "xlperf heading")
+    write_table(sheet, columns, rows, f"A{top}", name, freeze=None, widths=widths, fitted=fitted)
+    return Drawn(sheet, [column.name for column in columns], top, len(rows))
+
+
+def runs(values: Sequence[Any]) -> list[tuple[int, int]]:
+    """Runs of equal values: the first row of each, and the row after its last.
+
+    >>> runs(["a", "a", "b"])
+    [(0, 2), (2, 3)]
+    """
+    ends = [i for i in range(1, len(values)) if values[i] != values[i - 1]]
+    return list(zip([0, *ends], [*ends, len(values)], strict=True)) if values else []
+
+
 def short(text: str, most: int = 46) -> str:
     """A text cut to a length, with an ellipsis at the cut.
 
@@ -252,26 +318,7 @@ def plural(count: int, word: str) -> str:
 
 _TOP = 4
 _WORDS = {GOOD: "fits, with a remark", TOO_LARGE: "does not fit", REFUSED: "refused"}
-_MEANINGS = (
-    ("tokens per second", "Training: global batch x sequence length / step time. Inference: output, steady state."),
-    ("MFU", "6 x active matmul parameters (logits included) and full attention, over the dense peak of the precision."),
-    ("HFU", "As MFU, with recomputation counted."),
-    (
-        "memory",
-        "Peak allocated on the accelerator that needs most; memory reserved adds allocator and runtime. GiB = 2^30 B.",
-    ),
-    ("TPOT", "(latency - TTFT) / (output tokens - 1)."),
-    (
-        "cost",
-        "Sheet prices: the rental price where the row has one, else capex over life, opex and energy; cost basis.",
-    ),
-    ("all-in cost", "All accelerators over the output tokens: output cost + input cost x prompt / output length."),
-    (
-        "owned cost",
-        "Sheet servers: an owner's cost. The sheet cost bridge gives the difference to the cost, line by line.",
-    ),
-    ("energy", "From the grid x PUE: accelerators by their work, rest of the server at full (owned: mean) load."),
-)
+_MEANINGS = [(row["name"], row["meaning"]) for row in resources.rows("workbook/assumptions.csv")]
 
 
 def calibration_rows(report: Report) -> np.ndarray:
@@ -301,6 +348,49 @@ def used_rows(report: Report, kind: str) -> Table:
     if kind == "accelerators":
         return accelerators_of(report.catalog).table.take(rows)
     return report.catalog.tables[kind].take(rows)
+
+
+def used_designs(report: Report) -> np.ndarray:
+    """Rows of the sheet chiplets whose accelerators the plans use."""
+    designs = report.catalog.tables["chiplets"]
+    if not len(designs):
+        return np.zeros(0, dtype=np.int64)
+    rows = first_rows(designs, report.catalog, report.used("accelerators"))
+    return np.array(sorted({row for row in rows.tolist() if row >= 0}), dtype=np.int64)
+
+
+def owned_groups(report: Report) -> list[tuple[Plans, Table]]:
+    """Plans with their owner's costs; groups without a server for any plan are left out."""
+    if not len(report.catalog.tables["servers"]):
+        return []
+    owned = [(group, evaluate_ownership(group.plans, report.catalog, results=group.results)) for group in report.groups]
+    return [(group, costs) for group, costs in owned if np.isfinite(costs["hour_cost"]).any()]
+
+
+@dataclass(frozen=True)
+class Basis:
+    """Node and packages that one die and several dies are compared on."""
+
+    node: str
+    single: str
+    several: str
+
+
+def basis_of(report: Report, designs: np.ndarray) -> Basis | None:
+    """Node of the first design that is shown, and the first packages for one die and for several; None without."""
+    from xlperf.engine.devices import designs_with_devices
+
+    catalog = report.catalog
+    packages = catalog.tables["packages"]
+    if not len(designs) or not len(packages):
+        return None
+    structures = packages.text("structure").tolist()
+    names = packages.text("package").tolist()
+    first = {kind: name for name, kind in zip(reversed(names), reversed(structures), strict=True)}
+    if "soc" not in first or "organic" not in first:
+        return None
+    node = str(designs_with_devices(catalog.tables["chiplets"], catalog).text("node")[designs[0]])
+    return Basis(node, str(first["soc"]), str(first["organic"]))
 
 
 def not_calibrated(report: Report) -> list[str]:
@@ -334,15 +424,7 @@ def assumptions_sheet(sheet: Worksheet, report: Report) -> None:
     row += 1
     put(sheet.cell(row, 1), "Catalog rows used", "xlperf heading")
     sheet.row_dimensions[row].height = 22
-    key = extra_column("name", "", "Name of the row in its sheet", "name")
-    columns = [
-        key,
-        extra_column("sheet", "", "Sheet of the catalog, and of this report", "text"),
-        extra_column("kind", "", "What sort of number these are", "text"),
-        extra_column("year", "", "Year of the source", "number"),
-        extra_column("source", "", "Where the numbers were read", "text"),
-        extra_column("notes", "", "What a reader should know", "text"),
-    ]
+    columns = report_columns("rows_used")
     rows = [row for kind in CATALOG_TABLES if kind != "calibration" for row in _register(report, kind)]
     rows += _register_calibration(used_rows(report, "calibration"))
     column_widths(sheet, 44, 14, 12, 9, 60, 60, 2)
@@ -405,22 +487,14 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("date", report.date.isoformat()),
         ("calibration", f"{plural(len(calibration), 'row')}{f', last fit {max(fitted)}' if fitted else ''}. {words}"),
     ]
-    return facts + [(name, meaning) for name, meaning in _MEANINGS]
+    return facts + _MEANINGS
 
 
 def reasons_sheet(sheet: Worksheet, groups: Sequence[Plans]) -> None:
     """Fill the sheet that lists every plan with a reason: refused plans first, then plans that do not fit, then
     remarks.
     """
-    columns = [
-        extra_column("plan", "", "Name of the plan", "name"),
-        extra_column("sheet", "", "Sheet of the plan", "text"),
-        extra_column("row", "", "Row of the plan in that sheet, the first is 1", "number"),
-        extra_column("model", "", "Model of the plan", "text"),
-        extra_column("accelerator", "", "Accelerator of the plan", "text"),
-        extra_column("state", "", "What became of the plan", "result-text"),
-        extra_column("reason", "", "Why a plan is refused or does not fit; and what was assumed", "result-text"),
-    ]
+    columns = report_columns("reasons")
     order = [REFUSED, TOO_LARGE, GOOD]
     rows: list[tuple[int, list[Any]]] = []
     for group in groups:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,10 +15,22 @@ from xlperf.catalog.schema import Column, column, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import accelerators_of
 from xlperf.equations.plan.records import PRECISIONS
-from xlperf.workbook.charts import SERIES, Cells, Points, curve_chart, tornado
-from xlperf.workbook.package import data_rows, write_table
-from xlperf.workbook.report.data import GOOD, TOO_LARGE, Plans, Report, distinct, extra_column, number_words, short
-from xlperf.workbook.style import chart_rows, even_rows, page_setup, put
+from xlperf.workbook.charts import SERIES, Points, curve_chart, tornado
+from xlperf.workbook.package import data_rows
+from xlperf.workbook.report.data import (
+    GOOD,
+    TOO_LARGE,
+    Drawn,
+    Plans,
+    Report,
+    distinct,
+    drawn_table,
+    extra_column,
+    number_words,
+    report_columns,
+    short,
+)
+from xlperf.workbook.style import chart_rows, even_rows, page_setup
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
@@ -32,7 +45,6 @@ Limits = Callable[[Table, "Catalog"], tuple[Table, Table]]
 MOST_CURVES = 8
 _TOP = 4
 _WIDTH, _HEIGHT = 34.0, 17.0
-_COLOURS = SERIES
 _MARKERS = ("circle", "square", "diamond", "triangle")
 USER, ACCELERATOR = "tokens_per_second_per_user", "tokens_per_second_per_accelerator"
 _LIMITS = ("max_batch_size", "batch_at_targets", "tokens_per_second_at_targets")
@@ -77,36 +89,33 @@ def limits_sheet(sheet: Worksheet, drawn: list[Curve]) -> None:
     first = _TOP + chart_rows(_HEIGHT) + 1
     even_rows(sheet, _TOP, first)
     sheet.column_dimensions["A"].width = 54
-    key = extra_column("plan", "", "Plan of the sheet inference", "name")
-    put(sheet.cell(first - 1, 1), "Limits", "xlperf heading")
-    tops = [
-        extra_column("most_tokens_per_second_per_accelerator", "token/s", "Most of all loads"),
-        extra_column("requests_in_flight_then", "-", "Load with the most tokens per second and accelerator"),
-        extra_column("most_tokens_per_second_per_user", "token/s", "Most of all loads"),
-        extra_column("most_requests_per_second", "request/s", "Most of all loads, over the whole deployment"),
-    ]
+    key = report_columns("plan", kind="inference")
     known = [column("inference_results", name) for name in _LIMITS]
-    rows: list[list[float | bool | str | None]] = [
+    rows = [
         [curve.name, *data_rows(curve.results, known[:1])[0], *data_rows(curve.own, known[1:])[0], *_tops(curve)]
         for curve in drawn
     ]
-    write_table(sheet, [key, *known, *tops], rows, f"A{first}", "limits", freeze=None, fitted=True)
-    second = first + len(rows) + 3
-    put(sheet.cell(second - 1, 1), "Loads", "xlperf heading")
+    heads = [*key, *known, *report_columns("limits")]
+    limits = drawn_table(sheet, heads, rows, first, "limits", "Limits", widths=True)
     load = column("inference", "concurrency")
     shown = [column("inference_results", name) for name in _SHOWN]
-    lines: list[list[float | bool | str | None]] = []
-    spans = []
-    for curve in drawn:
-        spans.append((len(lines), len(lines) + len(curve.plans) - 1))
-        lines += [
-            [curve.name, *plan, *result]
-            for plan, result in zip(data_rows(curve.plans, [load]), data_rows(curve.results, shown), strict=True)
-        ]
-    write_table(sheet, [key, load, *shown], lines, f"A{second}", "loads", freeze=None, widths=False, fitted=True)
+    lines = [
+        [curve.name, *plan, *result]
+        for curve in drawn
+        for plan, result in zip(data_rows(curve.plans, [load]), data_rows(curve.results, shown), strict=True)
+    ]
+    loads = drawn_table(sheet, [*key, load, *shown], lines, first + len(rows) + 3, "loads", "Loads")
     sheet.row_breaks.append(Break(id=first - 2))
-    _chart(sheet, first, second, spans)
-    page_setup(sheet, second)
+    points = []
+    ends = np.cumsum([0, *(len(curve.plans) for curve in drawn)]).tolist()
+    for place, span in enumerate(pairwise(ends)):
+        name, colour = limits.cells("plan", (place, place + 1)), SERIES[place % len(SERIES)]
+        x, y = (loads.cells(known, span) for known in (USER, ACCELERATOR))
+        points.append(Points(name, x, y, colour, _MARKERS[place % len(_MARKERS)], width=1.25))
+    x_title, y_title = "speed for a user (token/s)", "throughput of an accelerator (token/s)"
+    chart = curve_chart("Throughput against interactivity", points, x_title, y_title, (_WIDTH, _HEIGHT), log="xy")
+    sheet.add_chart(chart, f"A{_TOP}")
+    page_setup(sheet, loads.top)
     sheet.freeze_panes = f"A{_TOP}"
 
 
@@ -118,25 +127,6 @@ def _tops(curve: Curve) -> list[float]:
     requests = curve.results.number("tokens_per_second") / curve.plans.number("output_length")
     top = int(np.argmax(rate))
     return [float(rate[top]), float(curve.plans.number("concurrency")[top]), float(user.max()), float(requests.max())]
-
-
-def _chart(sheet: Worksheet, first: int, second: int, spans: list[tuple[int, int]]) -> None:
-    points = []
-    for place, (start, stop) in enumerate(spans):
-        cells = [Cells(sheet, at, second + 1 + start, second + 1 + stop) for at in (3, 4)]
-        name = Cells(sheet, 1, first + 1 + place, first + 1 + place)
-        colour, marker = _COLOURS[place % len(_COLOURS)], _MARKERS[place % len(_MARKERS)]
-        points.append(Points(name, cells[0], cells[1], colour, marker, width=1.25))
-    chart = curve_chart(
-        "Throughput against interactivity",
-        points,
-        x_title="speed for a user (token/s)",
-        y_title="throughput of an accelerator (token/s)",
-        x_log=True,
-        y_log=True,
-        size=(_WIDTH, _HEIGHT),
-    )
-    sheet.add_chart(chart, f"A{_TOP}")
 
 
 Explain = Callable[[Table, "Catalog", int], Table]
@@ -196,10 +186,8 @@ def _roofs(report: Report) -> list[_Roof]:
 def roofline_sheet(sheet: Worksheet, report: Report) -> None:
     """Fill the sheet that draws operators of a few plans under the rooflines of their accelerators."""
     schema = table_schema("operators")
-    key = extra_column("plan", "", "Plan that the operator belongs to", "name")
-    rate = extra_column("flop_rate", "TFLOP/s", "FLOP over time of one call")
     rows: list[list[float | bool | str | None]] = []
-    spans: list[tuple[str, str, int, int]] = []
+    spans: list[tuple[str, str, tuple[int, int]]] = []  # plan, phase, drawn rows
     for group, row, table in report.operators:
         label = short(group.names[row], 52)
         columns = [column for column in schema.columns if column.name in table]
@@ -213,76 +201,53 @@ def roofline_sheet(sheet: Worksheet, report: Report) -> None:
             members = np.flatnonzero(phases == phase)
             members = members[np.argsort(~drawn[members], kind="stable")]
             count = int(drawn[members].sum())
-            first = len(rows)
-            for i in members.tolist():
-                value = float(reached[i]) if drawn[i] else None
-                rows.append([label, *shown[i], value])
             if count:
-                spans.append((f"{label}: {phase}", phase, first, first + count - 1))
+                spans.append((label, phase, (len(rows), len(rows) + count)))
+            rows += [[label, *shown[i], float(reached[i]) if drawn[i] else None] for i in members.tolist()]
     columns = [column for column in schema.columns if all(column.name in table for _, _, table in report.operators)]
     header = _TOP + chart_rows(_ROOFLINE_HEIGHT) + 1
     even_rows(sheet, _TOP, header)
     sheet.column_dimensions["A"].width = 54
-    write_table(sheet, [key, *columns, rate], rows, f"A{header}", "operators", freeze=None, fitted=True)
+    key, rate = report_columns("operators")
+    operators = drawn_table(sheet, [key, *columns, rate], rows, header, "operators", widths=True)
     sheet.row_breaks.append(Break(id=header - 1))
-    names = [column.name for column in columns]
-    x_column, y_column = names.index("arithmetic_intensity") + 2, len(columns) + 2
-    _roofline_chart(sheet, report, spans, header, x_column, y_column, len(rows))
+    _roofline_chart(sheet, report, spans, operators)
     page_setup(sheet, header)
     sheet.freeze_panes = f"A{_TOP}"
 
 
 def _roofline_chart(
-    sheet: Worksheet,
-    report: Report,
-    spans: list[tuple[str, str, int, int]],
-    header: int,
-    x_column: int,
-    y_column: int,
-    count: int,
+    sheet: Worksheet, report: Report, spans: list[tuple[str, str, tuple[int, int]]], operators: Drawn
 ) -> None:
     """Draw the operators and the rooflines; their names and corners are in a second table below."""
     roofs = _roofs(report)
-    x = np.array([v for v in Cells(sheet, x_column, header + 1, header + count).values if v], dtype=float)
-    y = np.array([v for v in Cells(sheet, y_column, header + 1, header + count).values if v], dtype=float)
-    ridges = [roof.ridge for roof in roofs]
-    x_low, x_high = _decades(np.concatenate([x, ridges]))
-    peaks = [roof.peak / factor("TFLOP/s") for roof in roofs]
-    y_low, _ = _decades(np.concatenate([y, peaks]))
-    second = header + count + 3
-    put(sheet.cell(second - 1, 1), "Series of the chart", "xlperf heading")
+    axes = ("arithmetic_intensity", "flop_rate")
+    x, y = (np.array([value for value in operators.cells(name).values if value], dtype=float) for name in axes)
+    x_low, x_high = _decades(np.concatenate([x, [roof.ridge for roof in roofs]]))
+    y_low, _ = _decades(np.concatenate([y, [roof.peak / factor("TFLOP/s") for roof in roofs]]))
     intensity = unit_of(table_schema("operators").by_name["arithmetic_intensity"]).factor
-    lines: list[list[float | str | None]] = [[name, None, None] for name, _, _, _ in spans]
+    lines: list[list[float | str | None]] = [[f"{label}: {phase}", None, None] for label, phase, _ in spans]
     for roof in roofs:
         slope = roof.bandwidth / factor("TFLOP/s")
         for at in (max(x_low, y_low / slope), roof.ridge, x_high):
             lines.append([roof.name, at / intensity, min(roof.peak / factor("TFLOP/s"), at * slope)])
-    key = extra_column("series", "", "Name of a series of the chart: operators of a plan, or a roofline", "name")
-    at_column = extra_column("roof_intensity", "FLOP/B", "Arithmetic intensity of a corner of a roofline")
-    rate_column = extra_column("roof_flop_rate", "TFLOP/s", "FLOP rate of a corner of a roofline")
-    write_table(sheet, [key, at_column, rate_column], lines, f"A{second}", "roofs", freeze=None, widths=False)
-    labels = distinct([name.rsplit(": ", 1)[0] for name, _, _, _ in spans])
+    below = operators.top + operators.count + 3
+    table = drawn_table(sheet, report_columns("roofs"), lines, below, "roofs", "Series of the chart", fitted=False)
+    labels = distinct([label for label, _, _ in spans])
     points = []
-    for i, (name, phase, first, last) in enumerate(spans):
-        cells = [Cells(sheet, column, header + 1 + first, header + 1 + last) for column in (x_column, y_column)]
-        title = Cells(sheet, 1, second + 1 + i, second + 1 + i)
-        shade = _PLAN_COLOURS[labels.index(name.rsplit(": ", 1)[0]) % len(_PLAN_COLOURS)]
-        points.append(Points(title, cells[0], cells[1], shade, _PHASE_MARKERS.get(phase, "x")))
+    for i, (label, phase, span) in enumerate(spans):
+        along, up = (operators.cells(name, span) for name in axes)
+        shade = _PLAN_COLOURS[labels.index(label) % len(_PLAN_COLOURS)]
+        points.append(Points(table.cells("series", (i, i + 1)), along, up, shade, _PHASE_MARKERS.get(phase, "x")))
     for i in range(len(roofs)):
-        first = second + 1 + len(spans) + 3 * i
-        cells = [Cells(sheet, column, first, first + 2) for column in (2, 3)]
+        first = len(spans) + 3 * i
+        along, up = (table.cells(name, (first, first + 3)) for name in ("roof_intensity", "roof_flop_rate"))
         shade, dash = _ROOF_COLOURS[i % len(_ROOF_COLOURS)], _DASHES[i % len(_DASHES)]
-        points.append(Points(Cells(sheet, 1, first, first), cells[0], cells[1], shade, "none", width=1.75, dash=dash))
-    chart = curve_chart(
-        "Roofline: operators of the chosen plans, one accelerator",
-        points,
-        x_title="arithmetic intensity (FLOP/B of main memory)",
-        y_title="FLOP rate (TFLOP/s)",
-        x_log=True,
-        y_log=True,
-        size=(_ROOFLINE_WIDTH, _ROOFLINE_HEIGHT),
-    )
-    sheet.add_chart(chart, f"A{_TOP}")
+        name = table.cells("series", (first, first + 1))
+        points.append(Points(name, along, up, shade, "none", width=1.75, dash=dash))
+    words, size = "Roofline: operators of the chosen plans, one accelerator", (_ROOFLINE_WIDTH, _ROOFLINE_HEIGHT)
+    titles = "arithmetic intensity (FLOP/B of main memory)", "FLOP rate (TFLOP/s)"
+    sheet.add_chart(curve_chart(words, points, *titles, size, log="xy"), f"A{_TOP}")
 
 
 def _decades(values: np.ndarray) -> tuple[float, float]:
@@ -313,21 +278,11 @@ def uncertainty_sheet(sheet: Worksheet, groups: Sequence[Plans], catalog: Catalo
         height = 3.5 + 0.42 * bars
         first = top + chart_rows(height) + 1
         even_rows(sheet, top, first)
-        write_table(
-            sheet, columns, list(zip(*values, strict=True)), f"A{first}", f"uncertainty_{group.kind}", freeze=None,
-            widths=top == _TOP, fitted=True,
-        )  # fmt: skip
-        names = [column.name for column in columns]
-
-        def cells(name: str, start: int, end: int, names: Sequence[str] = names) -> Cells:
-            return Cells(sheet, names.index(name) + 1, start, end)
-
-        low, high = (
-            (cells(name, first, first), cells(name, first + 1, first + bars)) for name in ("cost_low", "cost_high")
-        )
+        name, lines = f"uncertainty_{group.kind}", list(zip(*values, strict=True))
+        table = drawn_table(sheet, columns, lines, first, name, widths=top == _TOP)
+        low, high = (table.both(name, (0, bars)) for name in ("cost_low", "cost_high"))
         words = f"{group.kind.capitalize()}: 5th and 95th percentile of the cost of a token against its median"
-        labels = cells("plan", first + 1, first + bars)
-        chart = tornado(words, labels, low, high, axis_title="%", number="0", size=(_ACROSS, height))
+        chart = tornado(words, table.cells("plan", (0, bars)), low, high, "%", "0", (_ACROSS, height))
         sheet.add_chart(chart, f"A{top}")
         top = first + len(rows) + 3
     page_setup(sheet, _TOP)

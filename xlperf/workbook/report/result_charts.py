@@ -1,23 +1,49 @@
-"""Charts of result tables: columns, answer in words; charts below designs and servers."""
+"""The front of a workbook of results: its question, charts with answers in words, and links to the rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from openpyxl.chart.series import SeriesLabel
-from openpyxl.utils import get_column_letter, range_boundaries
+from openpyxl import Workbook
 
+from xlperf.base import resources
+from xlperf.base.arrays import added
 from xlperf.catalog.schema import grouped
-from xlperf.workbook.data_sheets import BLANK_ROWS, DATA_SHEETS, HEADER_ROW, sheet_columns
-from xlperf.workbook.front.formulas import Live
-from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, Axis, bars, place
-from xlperf.workbook.report.data import number_words, short
-from xlperf.workbook.style import MUTED, NAVY, put
+from xlperf.workbook.charts import (
+    SERIES,
+    Cells,
+    Part,
+    axis_number,
+    bars_in_a_limit,
+    colour,
+    curve,
+    curve_chart,
+    horizontal_bars,
+    spots,
+    tornado,
+    waterfall,
+)
+from xlperf.workbook.report.data import Drawn, number_words, plural, runs, short
+from xlperf.workbook.style import (
+    NAVY,
+    chart_rows,
+    column_widths,
+    even_rows,
+    fitted_format,
+    heading,
+    link,
+    page_setup,
+    place_chart,
+    put,
+    title,
+)
 
 if TYPE_CHECKING:
+    from openpyxl.worksheet.worksheet import Worksheet
+
     from xlperf.catalog.schema import Column
 
 
@@ -29,6 +55,11 @@ _HEADLINES = (
     "tokens_per_second",
 )  # fmt: skip
 """Results of plans that a chart shows, the first that a table has, if the command asked for none."""
+_AXES = (
+    ("frontier", (SPEED, THROUGHPUT), "Throughput against speed per user", 3),
+    ("chips", ("unit_cost", THROUGHPUT), "Tokens per second against the cost of a unit", 1),
+)
+"""Sheets of points: their axes, their title, and how many points are worth a chart."""
 Rows = Sequence[Sequence[Any]]
 
 
@@ -62,28 +93,19 @@ class Kind:
         return self.words.startswith("Share of")
 
 
-KINDS = (
-    Kind("Time of operators, all calls", "bars", ("phase", "operator"), ("total_time",), "", True, "Longest operator"),
-    Kind("From the cost at the sheet prices to the owner's", "waterfall", ("line",), ("cost_change", "cost"), "plan"),
-    Kind("From the prediction to the measurement", "waterfall", ("step",), ("difference", "value"), "result"),
-    Kind("5th, 50th and 95th percentile", "bars", ("plan",), ("p5", "p50", "p95"), "result"),
-    Kind("Which input decides: swing of the result", "bars", ("input",), ("swing",), "plan", True, "Largest swing"),
-    Kind("Which input decides", "tornado", ("input",), ("result_low", "result_base", "result_high"), "subject"),
-    Kind("Worth of the change, an accelerator and month", "bars", ("plan", "input"), ("worth",), "", True,
-         "Worth most"),
-    Kind("Price of an hour at which tokens cost the same", "bars", ("plan", "against"),
-         ("break_even_hour_cost", "hour_cost_against")),
-    Kind("Derived over stated", "bars", ("device", "quantity"), ("difference",)),
-    Kind("Cost of a unit by part", "stacked", (), grouped("chiplets_results", "unit")),
-    Kind("An hour of one accelerator by part", "stacked", (), grouped("servers_results", "hour")),
-    Kind("An hour of one accelerator by part", "stacked", (), grouped("ownership", "hour")),
-    Kind("Cost of a unit", "bars", ("device",), ("unit_cost",)),
-    Kind("Time of the operation", "bars", (), ("time",)),
-    Kind("How likely each cause is", "bars", ("cause",), ("probability",), "", True, "Most likely"),
-    Kind("Share of each budget in use", "bars", (), ("memory_used", "speed_used", "ttft_used", "users_used")),
-    Kind("Share of a step by part", "stacked", (), grouped("train_results", "step share")),
-    Kind("Cost of a unit by part", "stacked", (), grouped("chip_results", "unit")),
-)  # fmt: skip
+def _columns_of(cell: str) -> tuple[str, ...]:
+    """Columns in a cell of result_charts.csv, or of a group of a table's columns."""
+    group = cell.removeprefix("group: ")
+    return grouped(*group.split(" / ")) if group != cell else tuple(cell.split())
+
+
+KINDS = [
+    Kind(
+        row["title"], row["look"], tuple(row["labels"].split()), _columns_of(row["values"]), row["within"],
+        bool(row["largest first"]), row["answer"],
+    )
+    for row in resources.rows("workbook/result_charts.csv")
+]  # fmt: skip
 """Drawings by the columns of a table; the first one with all of its values applies."""
 
 
@@ -114,14 +136,11 @@ def drawings(name: str, columns: Sequence[Column], rows: Rows, wanted: Sequence[
     first: objectives, results, the column that a solution varies.
     """
     place = {column.name: i for i, column in enumerate(columns)}
-    if name == "frontier":
-        result = _points(columns, rows, (SPEED, THROUGHPUT), "Throughput against speed per user")
-        if result is not None and len(result.labels) > 2:
-            return [result]
-    if name == "chips":
-        result = _points(columns, rows, ("unit_cost", THROUGHPUT), "Tokens per second against the cost of a unit")
-        if result is not None:
-            return [result]
+    for sheet, axes, words, least in _AXES:
+        if name == sheet:
+            result = _points(columns, rows, axes, words)
+            if result is not None and len(result.labels) >= least:
+                return [result]
     for kind in KINDS:
         if {*kind.values, *kind.labels, *filter(None, [kind.within])} <= set(place):
             result = _bars(kind, columns, rows)
@@ -323,65 +342,156 @@ def _answer(
     return f"{words}: lowest {said(least)}, highest {said(most)}."
 
 
-@dataclass(frozen=True)
-class CostChart:
-    """Heading of a chart, and the columns that its bars are made of."""
-
-    heading: str
-    parts: tuple[str, ...]
-
-
-CHARTS = {
-    "chiplets": CostChart(
-        "Cost of a unit by part (USD): the cells above, stacked",
-        grouped("chiplets_results", "unit"),
-    ),
-    "servers": CostChart(
-        "An hour of one accelerator by part (USD): the cells above, stacked",
-        grouped("servers_results", "hour"),
-    ),
-}  # fmt: skip
-_COLOURS = (BLUE, "7FB8DA", AMBER, "F2D08B", "C08A5A", GREEN, "8CCBB5", GREY, MUTED, NAVY)
-_COLOURS_OF_HOUR = (BLUE, SKY, GREEN, GREY, AMBER, MUTED, ORANGE)
+ASKED = "asked"
+_WIDTH = 30.0
+_MARKERS = ("circle", "square", "diamond", "triangle")
+_MORE, _LESS = "D55E00", "009E73"
+_FEW = 10.0
+"""Counts up to which an axis is labelled at every one. [-]"""
 
 
-def cost_charts(book: Any, live: Live) -> None:
-    """Add a chart below each sheet of :data:`CHARTS` that the workbook has, if it has rows.
+def add_front(
+    workbook: Workbook,
+    command: str,
+    asked: Mapping[str, str],
+    tables: Mapping[str, tuple[Sequence[Column], Rows]],
+    wanted: Sequence[str] = (),
+    said: Sequence[str] = (),
+) -> None:
+    """Add the sheet with the question and a chart of the answer; the workbook opens on it.
 
-    ``book``: changed in place. ``live``: its values of formulas become the points of the charts.
+    - ``workbook``: with the tables of results, each with its header in the first row.
+    - ``command``: the command, such as ``xlperf search --frontier``.
+    - ``asked``: its arguments, by name.
+    - ``tables``: columns and rows of each sheet of results, as cells show them.
+    - ``wanted``: columns that the command asked for, such as objectives.
+    - ``said``: the command's answer in words; by default the message of the charts.
     """
-    for kind, own in CHARTS.items():
-        if kind not in book.sheetnames:
-            continue
-        sheet = book[kind]
-        edges: Any = range_boundaries(sheet.tables[kind].ref)
-        last = edges[3] - BLANK_ROWS
-        if last <= HEADER_ROW or sheet.cell(HEADER_ROW + 1, 1).value is None:
-            continue
-        values = live.formulas.values.get(kind, {})
-        for row in sheet.iter_rows(min_row=HEADER_ROW, max_row=last):
-            live.values |= {(kind, cell.coordinate): values.get(cell.coordinate, cell.value) for cell in row}
-        names, in_sight = [column.name for column in sheet_columns(kind)], DATA_SHEETS[kind].in_sight
-        letters = " ".join(get_column_letter(names.index(name) + 1) for name in own.parts)
-        colours = _COLOURS if kind == "chiplets" else _COLOURS_OF_HOUR
-        chart = bars(
-            sheet, "A", (HEADER_ROW, last), letters, colours, "#,##0", live, gap=35, stacked=True, formats=False
-        )
-        for series, name in zip(chart.series, own.parts, strict=True):
-            series.tx = SeriesLabel(v=name.replace("nre", "design").replace("_", " "))
-        chart.visible_cells_only = False  # a part may stand in a column that is folded
-        chart.y_axis.crosses = "max"
-        top = edges[3] + 2
-        end_row = top + max(14, 6 + 2 * (last - HEADER_ROW))
-        put(sheet[f"A{top}"], own.heading, "xlperf heading")
-        sheet.print_area = f"A{HEADER_ROW - 1}:{get_column_letter(len(names))}{end_row}"
-        first, end = (get_column_letter(names.index(name) + 1) for name in (in_sight[0], DATA_SHEETS[kind].results[3]))
-        place(
-            chart,
-            sheet,
-            f"{first}{top + 1}:{end}{end_row}",
-            Axis(),
-            Axis(number="#,##0" if kind == "chiplets" else "0.0", grid=True),
-            (0.19, 0.02, 0.62, 0.88),
-            (0.83, 0.02, 0.16, 0.90 if kind == "chiplets" else 0.30),
-        )
+    front: Any = workbook.create_sheet(ASKED)
+    title(front, command, "What was asked, the answer in a chart, and the sheets that hold all rows.")
+    column_widths(front, 46, *[15.0] * 9)
+    row = heading(front, 4, "Asked")
+    for name, value in asked.items():
+        put(front.cell(row, 1), name.replace("_", " "), "xlperf key")
+        put(front.cell(row, 2), value, "xlperf text", wrapped=False)
+        row += 1
+    drawn = [drawing for name, (columns, rows) in tables.items() for drawing in drawings(name, columns, rows, wanted)]
+    answers = said or [drawing.answer for drawing in drawn if drawing.answer]
+    if answers:
+        row = heading(front, row + 1, "Answer")
+        for words in answers:
+            put(front.cell(row, 1), words, "xlperf text", wrapped=False)
+            row += 1
+    drawn = [drawing for drawing in drawn if len(drawing.labels) * len(drawing.columns) > 1] or drawn[:1]
+    row = heading(front, row + 1, "Rows")
+    for name, (_, rows) in tables.items():
+        link(front.cell(row, 1), name, name)
+        put(front.cell(row, 2), plural(len(rows), "row"), "xlperf text", wrapped=False)
+        row += 1
+    top = row + 1
+    below = top + sum(chart_rows(_height(drawing)) + 1 for drawing in drawn)
+    even_rows(front, top, below)
+    for drawing in drawn:
+        chart, below = _drawn(front, drawing, below)
+        place_chart(front, chart, top)
+        top += chart_rows(chart.height) + 1
+    page_setup(front, area=f"A1:J{top}" if drawn else None, pages_high=1)  # what the charts are drawn from is not
+    workbook.active = len(workbook.sheetnames) - 1
+    for sheet in workbook.worksheets:  # one sheet is selected, or typing would go into several at once
+        view: Any = sheet.sheet_view
+        view.tabSelected = sheet.title == ASKED
+
+
+def _height(drawing: Drawing) -> float:
+    """Height of a chart. [cm]"""
+    look = drawing.kind.look
+    if look in ("points", "lines", "waterfall"):
+        return 13.0
+    lines = len(drawing.labels) * (1 if look in ("stacked", "tornado") else max(1.0, 0.7 * len(drawing.columns)))
+    return max(5.5, 3.9 + 0.5 * lines)
+
+
+def _drawn(sheet: Worksheet, drawing: Drawing, top: int) -> tuple[Any, int]:
+    """The chart of a drawing, whose numbers are written from a row on; and the row below them."""
+    row = heading(sheet, top + 1, f"Drawn above: {drawing.title}")
+    heads = ["", *(column.header for column in drawing.columns)]
+    values = [list(numbers) for numbers in drawing.values]
+    look = drawing.kind.look
+    if look == "waterfall":
+        change, level = values
+        whole = [i in (0, len(level) - 1) for i in range(len(level))]
+        heads = ["", "below", drawing.columns[1].header]
+        ends = [(end or 0.0, step or 0.0) for end, step in zip(level, change, strict=True)]
+        values = [
+            [0.0 if own else min(end, end - step) for own, (end, step) in zip(whole, ends, strict=True)],
+            [end if own else abs(step) for own, (end, step) in zip(whole, ends, strict=True)],
+        ]
+    elif look == "tornado":
+        low, base, high = ([value or 0.0 for value in numbers] for numbers in values)
+        heads = ["", "low value adds", "high value adds"]
+        values = [[x - b for x, b in zip(end, base, strict=True)] for end in (low, high)]
+    sheet.row_dimensions[row].height = 42
+    for column, words in enumerate(heads, start=1):
+        put(sheet.cell(row, column), words, "xlperf header" if column == 1 else "xlperf header result")
+    formats = [fitted_format(column, own) for column, own in zip(drawing.columns, values, strict=False)]
+    for down, label in enumerate(drawing.labels, start=row + 1):
+        put(sheet.cell(down, 1), label, "xlperf key")
+        for column, numbers in enumerate(values, start=2):
+            put(sheet.cell(down, column), numbers[down - row - 1], "xlperf computed", formats[column - 2])
+    table = Drawn(sheet, [str(place) for place in range(len(values) + 1)], row, len(drawing.labels))
+    return _chart(table, drawing, values), table.last + 1
+
+
+def _chart(table: Drawn, drawing: Drawing, values: Sequence[Sequence[float | None]]) -> Any:
+    """A native chart of the numbers of a table."""
+    words, look, columns = drawing.title, drawing.kind.look, drawing.columns
+    size, unit = (_WIDTH, _height(drawing)), columns[-1].header
+    labels, *cells = (table.both(name) for name in table.names)
+    known = [value for numbers in values for value in numbers if value is not None]
+    if look in ("points", "lines"):
+        return _scatter(table, drawing, size)
+    if look == "waterfall":
+        change = [value or 0.0 for value in drawing.values[0]]
+        ends = (0, len(change) - 1)
+        colours = [NAVY if i in ends else _MORE if step > 0.0 else _LESS for i, step in enumerate(change)]
+        return waterfall(words, labels[1], cells[0], cells[1], colours, unit, axis_number(known), size)
+    if look == "tornado":
+        return tornado(words, labels[1], cells[0], cells[1], columns[1].header, axis_number(known), size)
+    stacked = look == "stacked"
+    parts = [
+        Part(head, numbers, colour(column.name, i) if stacked and column.name.startswith("memory_") else SERIES[i % 10])
+        for i, ((head, numbers), column) in enumerate(zip(cells, columns, strict=True))
+    ]
+    if columns[-1].name == drawing.kind.limit:
+        return bars_in_a_limit(words, labels[1], parts[:-1], parts[-1], columns[-1].unit, axis_number(known), size)
+    reached = [added(v or 0.0 for v in row) for row in zip(*values, strict=True)] if stacked else known
+    chart: Any = horizontal_bars(
+        words, labels[1], parts, unit if len(parts) == 1 else columns[-1].unit.strip("-"),
+        "0%" if drawing.kind.of_one else axis_number(reached), size, stacked=stacked,
+        most=1.0 if drawing.kind.of_one and max(reached, default=0.0) <= 1.0 + 1e-9 else None,
+    )  # fmt: skip
+    if known and max(known) <= _FEW and all(value.is_integer() for value in known):
+        chart.y_axis.majorUnit, chart.y_axis.number_format = 1, "#,##0"
+    if len(parts) == 1:
+        chart.legend = None
+    if any(value < 0.0 for value in known):
+        chart.y_axis.scaling.min = None
+    return chart
+
+
+def _scatter(table: Drawn, drawing: Drawing, size: tuple[float, float]) -> Any:
+    """Points or lines, a series for each run of rows; its name is right of its first row."""
+    points = []
+    for place, span in enumerate(runs(drawing.series)):
+        at = table.top + 1 + span[0]
+        put(table.sheet.cell(at, 4), drawing.series[span[0]], "xlperf note")
+        name = Cells(table.sheet, 4, at, at)
+        x, y = (table.cells(values, span) for values in table.names[1:])
+        shade, marker = SERIES[place % len(SERIES)], _MARKERS[place % len(_MARKERS)]
+        points.append(spots(name, x, y, shade, marker) if drawing.kind.look == "points" else curve(name, x, y, shade))
+    x_title, y_title = (column.header for column in drawing.columns)
+    x_number, y_number = map(axis_number, drawing.values)
+    chart: Any = curve_chart(drawing.title, points, x_title, y_title, size, x_number=x_number, y_number=y_number)
+    if len(points) == 1:
+        chart.legend = None
+    return chart

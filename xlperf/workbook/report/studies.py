@@ -5,25 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from openpyxl.formatting.rule import ColorScaleRule
 from openpyxl.styles import Alignment
-from openpyxl.utils import column_index_from_string, get_column_letter
-from openpyxl.utils.cell import coordinate_from_string
+from openpyxl.utils import get_column_letter
 
 from xlperf.base.arrays import added
 from xlperf.studies import NAMES, study
-from xlperf.studies.inputs import SHEET, study_workbook
-from xlperf.studies.outcome import Finding, SettingValue, Study, setting_text
+from xlperf.studies.outcome import SHEET, Finding, SettingValue, Study, setting_text, study_workbook
 from xlperf.workbook import style
 from xlperf.workbook.charts import (
     SERIES,
     Cells,
-    Part,
     Points,
     axis_number,
     colour,
@@ -38,6 +34,7 @@ from xlperf.workbook.charts import (
 from xlperf.workbook.data_sheets import table_of
 from xlperf.workbook.package import data_rows, replace_file, table_name, workbook_bytes, write_table
 from xlperf.workbook.report.breakdown import first_rows
+from xlperf.workbook.report.data import Drawn, drawn_table, runs
 from xlperf.workbook.report.summary import finding_rows, wide_text
 from xlperf.workbook.style import (
     CM_PER_LETTER,
@@ -116,18 +113,21 @@ def build_studies(*names: str) -> list[Path]:
     return targets
 
 
+_Drawn = tuple["Chart", "StudySheet", Drawn]
+"""A chart, and its table in the study and on a sheet."""
+
+
 def study_sheets(workbook: Workbook, study: Study, inputs: Inputs, outcome: Outcome) -> None:
     """Add the sheets of a study before the sheets of every report; the workbook opens on the first."""
     front = workbook.create_sheet("study", 0)
-    drawn: list[tuple[Chart, StudySheet, Worksheet, int]] = []
+    drawn: list[_Drawn] = []
     machines = _colours_of_machines(outcome)
     for place, source in enumerate(outcome.sheets, start=1):
-        sheet = workbook.create_sheet(source.name, place)
-        top = _table_sheet(sheet, source, machines)
-        drawn += [(chart, source, sheet, top) for chart in source.charts]
+        table = _table_sheet(workbook.create_sheet(source.name, place), source, machines)
+        drawn += [(chart, source, table) for chart in source.charts]
     firsts = [one for i, one in enumerate(drawn) if i == 0 or one[2] is not drawn[i - 1][2]]
     lead = (firsts if len(firsts) > 1 else drawn)[:_LEAD]
-    high = max((_height(chart, source) for chart, source, _, _ in lead), default=0.0)
+    high = max((_height(chart, source) for chart, source, _ in lead), default=0.0)
     size = _LEAD_SIZE[0], min(max(_LEAD_SIZE[1], high), _MOST_HIGH)
     _study_sheet(front, study, inputs, outcome, [study_chart(*_named(one), size, machines) for one in lead])
     workbook.active = 0
@@ -148,12 +148,12 @@ def _colours_of_machines(outcome: Outcome) -> dict[str, str]:
     return dict(zip([name for name in dict.fromkeys(series) if name in known], SERIES, strict=False))
 
 
-def _named(one: tuple[Chart, StudySheet, Worksheet, int]) -> tuple[Chart, StudySheet, Worksheet, int]:
+def _named(one: _Drawn) -> _Drawn:
     """A chart with the name of its sheet in its title, for another sheet."""
-    chart, source, sheet, top = one
+    chart, source, table = one
     name = f"{source.name[:1].upper()}{source.name[1:]}"
     known = source.name.casefold() in chart.title.casefold()
-    return (chart if known else replace(chart, title=f"{name}: {chart.title}")), source, sheet, top
+    return (chart if known else replace(chart, title=f"{name}: {chart.title}")), source, table
 
 
 _LEAD, _LEAD_SIZE = 2, (14.8, 8.0)
@@ -229,8 +229,8 @@ def _settings(sheet: Worksheet, study: Study, values: Mapping[str, SettingValue]
     return row + 1
 
 
-def _table_sheet(sheet: Worksheet, source: StudySheet, machines: Mapping[str, str]) -> int:
-    """Charts with their table below; the row of its headers."""
+def _table_sheet(sheet: Worksheet, source: StudySheet, machines: Mapping[str, str]) -> Drawn:
+    """Charts with their table below."""
     colour: Any = sheet.sheet_properties
     colour.tabColor = style.TEAL
     title(sheet, source.name[:1].upper() + source.name[1:], source.heading)
@@ -240,7 +240,7 @@ def _table_sheet(sheet: Worksheet, source: StudySheet, machines: Mapping[str, st
     each = chart_rows(size[1])
     top = _TOP + deep * each
     rows = [[None if isinstance(v, float) and not math.isfinite(v) else v for v in row] for row in source.rows]
-    area = write_table(sheet, source.columns, rows, f"A{top}", table_name(f"study {source.name}"), fitted=True)
+    table = drawn_table(sheet, source.columns, rows, top, table_name(f"study {source.name}"), widths=True)
     key = sheet.column_dimensions["A"]
     key.width = max(key.width, 14.0)
     sheet.freeze_panes = f"A{_TOP}" if deep else f"B{top + 1}"  # no line across charts
@@ -248,12 +248,14 @@ def _table_sheet(sheet: Worksheet, source: StudySheet, machines: Mapping[str, st
         _shade(sheet, source, source.shaded, top)
     for place, chart in enumerate(source.charts):
         down, across = divmod(place, 2)
-        made = study_chart(chart, source, sheet, top, size, machines)
-        place_chart(sheet, made, _TOP + down * each, across * (size[0] + _GAP))
-    if not deep:
-        page_setup(sheet, top, area=_below(sheet, area, source))
+        place_chart(sheet, study_chart(chart, source, table, size, machines), _TOP + down * each,
+                    across * (size[0] + _GAP))  # fmt: skip
+    if not deep:  # printed: the table, and its heading if that is wider
+        right = _columns_across(sheet, min(_OF_HEADING * len(source.heading), SIZE[0] * 1.5))
+        widest = get_column_letter(max(len(source.columns), right))
+        page_setup(sheet, top, area=f"A1:{widest}{table.last}")
         first_rows(sheet)
-        return top
+        return table
     beside = size[0] + _GAP if source.charts[1:] else 0.0
     wide = max(CM_PER_LETTER * width_of(sheet, 1, len(source.columns)), beside + size[0])
     short = shrunk(wide, height_of(sheet, 1, top + len(rows))) >= _SMALLEST
@@ -261,15 +263,7 @@ def _table_sheet(sheet: Worksheet, source: StudySheet, machines: Mapping[str, st
     if not short:
         charts = [(_TOP + place * each, _TOP + (place + 1) * each - 1) for place in range(deep)]
         keep_together(sheet, [(1, 3), *charts, (top, top + min(len(rows), _FIRST_ROWS))], wide)
-    return top
-
-
-def _below(sheet: Worksheet, area: str, source: StudySheet) -> str:
-    """Printed part of a sheet without charts: its table, and its heading if that is wider."""
-    last, row = coordinate_from_string(area.partition(":")[2])
-    right = _anchor(sheet, min(_OF_HEADING * len(source.heading), SIZE[0] * 1.5))
-    widest = max(column_index_from_string(last), column_index_from_string(right) - 1)
-    return f"A1:{get_column_letter(widest)}{row}"
+    return table
 
 
 def _shade(sheet: Worksheet, source: StudySheet, names: Sequence[str], top: int) -> None:
@@ -289,13 +283,13 @@ def _shade(sheet: Worksheet, source: StudySheet, names: Sequence[str], top: int)
     sheet.conditional_formatting.add(f"{first}{top + 1}:{last}{top + len(source.rows)}", rule)
 
 
-def _anchor(sheet: Worksheet, width: float) -> str:
-    """Letter of the first column that starts right of a chart at column A of a width. [cm]"""
-    across, column = 0.0, 1
+def _columns_across(sheet: Worksheet, width: float) -> int:
+    """Columns from A on that something of a width covers. [cm]"""
+    across, column = 0.0, 0
     while across < width + 0.5:
-        across += (sheet.column_dimensions[get_column_letter(column)].width or 9.0) * 0.19
         column += 1
-    return get_column_letter(column)
+        across += (sheet.column_dimensions[get_column_letter(column)].width or 9.0) * 0.19
+    return column
 
 
 _MARKERS = ("circle", "square", "diamond", "triangle", "x", "plus", "star", "dash", "circle", "square")
@@ -331,33 +325,18 @@ def _height(chart: Chart, source: StudySheet) -> float:
 
 
 def study_chart(
-    chart: Chart,
-    source: StudySheet,
-    sheet: Worksheet,
-    top: int,
-    size: tuple[float, float] = SIZE,
+    chart: Chart, source: StudySheet, table: Drawn, size: tuple[float, float] = SIZE,
     machines: Mapping[str, str] = MappingProxyType({}),
-) -> Any:
-    """A native chart of some columns of a table on a sheet with its headers in the row ``top``.
-
-    ``machines``: colours of series that keep theirs in all charts of a study.
-    """
-    names = [column.name for column in source.columns]
-    first, last = chart.rows or (0, len(source.rows))
-
-    def cells(name: str) -> Cells:
-        return Cells(sheet, names.index(name) + 1, top + 1 + first, top + last)
-
-    def header(name: str) -> Cells:
-        return Cells(sheet, names.index(name) + 1, top, top)
-
+) -> Any:  # fmt: skip
+    """A native chart of some columns of a table; ``machines``: colours of series that keep theirs in all charts."""
+    rows = chart.rows or (0, len(source.rows))
     shades = _shades(chart.y, machines)
-    every = [name for name in chart.y if any(source.values(name)[first:last])]  # no legend for what is nothing
+    every = [name for name in chart.y if any(source.values(name)[slice(*rows)])]  # no legend for what is nothing
     if every and len(every) < len(chart.y):
         chart = replace(chart, y=every)
-    along, drawn_values = cells(chart.x), [value for name in chart.y for value in source.values(name)]
+    along, drawn_values = table.cells(chart.x, rows), [value for name in chart.y for value in source.values(name)]
     number, y_title = axis_number(_reached(source, chart, drawn_values)), chart.y_title
-    parts = [Part(header(name), cells(name), shades[name]) for name in chart.y]
+    parts = [table.part(name, shades[name], rows) for name in chart.y]
 
     def marked(position: int, named: Cells, x: Cells, y: Cells, shade: str) -> Points:
         """A series in its colour, with the marker of its position."""
@@ -367,23 +346,19 @@ def study_chart(
 
     points = [marked(place, part.header, along, part.values, part.colour) for place, part in enumerate(parts)]
     if chart.kind == "bars":
-        drawn = horizontal_bars(
-            chart.title, along, parts, axis_title=y_title, number=number, stacked=chart.stacked, size=size, least=None
-        )
+        drawn = horizontal_bars(chart.title, along, parts, y_title, number, size, stacked=chart.stacked, least=None)
     elif chart.kind == "columns" or (chart.kind == "lines" and any(isinstance(value, str) for value in along.values)):
-        drawn = over_labels(
-            chart.title, parts if chart.kind == "columns" else points, along, x_title=chart.x_title, y_title=y_title,
-            number=number, stacked=chart.stacked, size=size,
-        )  # fmt: skip
+        series = parts if chart.kind == "columns" else points
+        drawn = over_labels(chart.title, series, along, chart.x_title, y_title, number, chart.stacked, size)
     else:
         if chart.by:
-            columns = [names.index(name) + 1 for name in (chart.by, chart.x, chart.y[0])]
-            runs = _runs(source.values(chart.by), top + 1)
-            named = [str(sheet.cell(start, columns[0]).value) for start, _ in runs]
-            shades, points = _shades(dict.fromkeys(named), machines), []
-            for place, (start, end) in enumerate(runs):
-                x, y = (Cells(sheet, at, start, end) for at in columns[1:])
-                points.append(marked(place, Cells(sheet, columns[0], start, start), x, y, shades[named[place]]))
+            spans, names = runs(source.values(chart.by)), source.values(chart.by)
+            shades = _shades(dict.fromkeys(str(names[start]) for start, _ in spans), machines)
+            points = [
+                marked(place, table.cells(chart.by, (span[0], span[0] + 1)), table.cells(chart.x, span),
+                       table.cells(chart.y[0], span), shades[str(names[span[0]])])
+                for place, span in enumerate(spans)
+            ]  # fmt: skip
         drawn = scatter_chart(points, chart.title, size)
         draw_axis(drawn.x_axis, chart.x_title, axis_number(along.values), lines=True)
         draw_axis(drawn.y_axis, y_title, number, lines=True)
@@ -407,15 +382,6 @@ def _shades(names: Collection[str], machines: Mapping[str, str]) -> dict[str, st
     }
     others = [name for name, shade in own.items() if not shade]
     return own | {name: free[place % len(free)] for place, name in enumerate(others)}
-
-
-def _runs(values: Sequence[Any], first: int) -> list[tuple[int, int]]:
-    """First and last row of each run of equal values, which begin in a row of the sheet."""
-    ends, row = [], first
-    for _, run in groupby(values):
-        ends.append((row, row + len(list(run)) - 1))
-        row = ends[-1][1] + 1
-    return ends
 
 
 def _reached(source: StudySheet, chart: Chart, values: Sequence[Any]) -> Sequence[Any]:

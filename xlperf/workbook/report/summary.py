@@ -14,20 +14,21 @@ from xlperf.base import resources
 from xlperf.catalog.schema import Column
 from xlperf.studies.outcome import Finding
 from xlperf.workbook import style
-from xlperf.workbook.charts import BLUE, Cells, Part, axis_number, horizontal_bars, log_axis
-from xlperf.workbook.package import write_table
+from xlperf.workbook.charts import BLUE, Cells, axis_number, horizontal_bars, log_axis
 from xlperf.workbook.report.data import (
     GOOD,
     REFUSED,
     TOO_LARGE,
+    Drawn,
     Plans,
     Report,
     distinct,
-    extra_column,
+    drawn_table,
     listed,
     number_words,
     percent_words,
     plural,
+    report_columns,
     short,
 )
 from xlperf.workbook.style import (
@@ -73,16 +74,16 @@ def summary_sheet(sheet: Worksheet, report: Report) -> None:
     shown = [(group, pairs) for group in report.groups if len(pairs := _pairs(group))]
     if report.found:  # a study has charts of its own, and no table of the best of a grid
         shown = [(group, pairs) for group, pairs in shown if len(pairs) <= _TOP_ROWS]
-    height = max((_chart_height(len(pairs)) for _, pairs in shown), default=0.0)
+    height = max((max(5.0, 3.2 + 0.29 * min(len(pairs), _BARS)) for _, pairs in shown), default=0.0)
     drawn = bool(shown) and not report.found
     row += chart_rows(height) if drawn else -1
     even_rows(sheet, charts, row)
     blocks = [(1, charts - 1), (charts, row - 1)]
     for place, (group, pairs) in enumerate(shown):
         top = heading(sheet, row + 1, f"{group.kind.capitalize()}: best plan of each model on each accelerator")
-        below = _top(sheet, group, pairs, top)
+        table, below = _top(sheet, group, pairs, top)
         if drawn:
-            _chart(sheet, group, charts, place, (top, len(pairs)), height)
+            _chart(table, group, len(pairs), charts, place, height)
         blocks.append((row, below - 1))
         row = below
     keep_together(sheet, blocks, sum(_LETTERS) * CM_PER_LETTER, 3)
@@ -136,69 +137,49 @@ def _pairs(group: Plans) -> list[int]:
     return [row for row in results if row is not None]
 
 
-def _top(sheet: Worksheet, group: Plans, pairs: Sequence[int], row: int) -> int:
-    """The best plan of each model and accelerator, in the order of the plans; the row below the table."""
+def _top(sheet: Worksheet, group: Plans, pairs: Sequence[int], row: int) -> tuple[Drawn, int]:
+    """The best plan of each model and accelerator, in the order of the plans; the table and the row below it."""
     rate, others = _TABLES[group.kind]
     results: list[Column] = [
         group.results.schema.by_name[name]
         for name in (rate, *others.split())
         if name in group.results.schema.by_name and name in group.results
     ]
-    columns = [
-        extra_column("model", "", "Model of the plan", "name"),
-        extra_column("best_plan", "", f"Plan with the most {rate.replace('_', ' ')} that fits", "text"),
-        extra_column("accelerator", "", "Accelerator that it runs on", "text"),
-        extra_column("accelerators", "-", "Accelerators of the plan", "number"),
-        *results,
-    ]
+    columns = [*report_columns("best", rate=rate.replace("_", " ")), *results]
     rows: list[Sequence[Any]] = []
     for top in pairs[:_TOP_ROWS]:
         values = [float(group.number(column.name)[top]) for column in results]
         count = int(group.plans.number("num_accelerators", 1.0)[top])
         rows.append([group.models[top], group.names[top], group.accelerators[top], count, *values])
-    write_table(sheet, columns, rows, f"A{row}", f"best_{group.kind}", freeze=None, widths=False, fitted=True)
+    table = drawn_table(sheet, columns, rows, row, f"best_{group.kind}")
     sheet.row_dimensions[row].height = 54
     row += len(rows) + 1
     if len(pairs) > _TOP_ROWS:
         put(sheet.cell(row, 1), f"{plural(len(pairs) - _TOP_ROWS, 'more pair')}: see {group.kind}.", "xlperf note")
         row += 1
-    return row
+    return table, row
 
 
-def _chart_height(pairs: int) -> float:
-    """Height of a bar chart that gives each plan a bar. [cm]"""
-    return max(5.0, 3.2 + 0.29 * min(pairs, _BARS))
-
-
-def _chart(sheet: Worksheet, group: Plans, row: int, place: int, table: tuple[int, int], height: float) -> None:
+def _chart(table: Drawn, group: Plans, count: int, row: int, place: int, height: float) -> None:
     """Cost of the best plans, model by model, drawn from their table; throughput if there is no cost."""
-    header, bars = table[0], min(table[1], _BARS)
-    names = {str(sheet.cell(header, column).value).split(" (")[0]: column for column in range(1, _LAST + 1)}
-    cost = _TABLES[group.kind][1].split()[-1].replace("_", " ")
-    column = names.get(cost, 0)
-    if not column or not any(sheet.cell(r, column).value for r in range(header + 1, header + 1 + bars)):
-        cost, column = "tokens per second per accelerator", 5
-    unit = _UNITS[group.kind] if "cost" in cost else "token/s"
+    sheet, header, bars = table.sheet, table.top, min(count, _BARS)
+    rows = 0, bars
+    rate, cost = _RATED[group.kind]
+    name = cost if cost in table.names and any(table.cells(cost, rows).values) else rate
+    unit = _UNITS[group.kind] if name == cost else "token/s"
     put(sheet.cell(header, _LAST + 2), "label in the chart", "xlperf note")
-    for row_of in range(header + 1, header + 1 + bars):  # amounts beside bars of a logarithmic axis would cover names
-        amount = sheet.cell(row_of, column).value
+    plans, amounts = table.cells("best_plan", rows).values, table.cells(name, rows).values
+    for down, (plan, amount) in enumerate(zip(plans, amounts, strict=True), start=header + 1):
+        # amounts beside bars of a logarithmic axis would cover names
         shown = f" \N{MIDDLE DOT} {number_words(amount)}" if isinstance(amount, float) else ""
-        put(
-            sheet.cell(row_of, _LAST + 2),
-            f"{short(str(sheet.cell(row_of, 2).value), 44)}{shown}",
-            "xlperf note",
-            None,
-            False,
-        )
-    labels = Cells(sheet, _LAST + 2, header + 1, header + bars)
-    part = Part(Cells(sheet, column, header, header), Cells(sheet, column, header + 1, header + bars), BLUE)
-    which = f"{bars} of {table[1]} best plans" if bars < table[1] else "best plans"
-    words = f"{_WORK[group.kind].capitalize()}: {'cost of a token' if 'cost' in cost else cost}, {which}"
-    values = [float(value) for value in part.values.values if isinstance(value, int | float)]
-    chart: Any = horizontal_bars(
-        words, labels, [part], axis_title=unit, number=axis_number(values), stacked=False,
-        size=(_CHART_WIDTH, height),
-    )  # fmt: skip
+        put(sheet.cell(down, _LAST + 2), f"{short(str(plan), 44)}{shown}", "xlperf note", None, False)
+    which = f"{bars} of {count} best plans" if bars < count else "best plans"
+    subject = "cost of a token" if name == cost else name.replace("_", " ")
+    words = f"{_WORK[group.kind].capitalize()}: {subject}, {which}"
+    values = [float(value) for value in amounts if isinstance(value, int | float)]
+    labels, size = Cells(sheet, _LAST + 2, header + 1, header + bars), (_CHART_WIDTH, height)
+    parts = [table.part(name, BLUE, rows)]
+    chart: Any = horizontal_bars(words, labels, parts, unit, axis_number(values), size, stacked=False)
     if values and min(values) > 0.0 and max(values) > 30.0 * min(values):
         log_axis(chart.y_axis, values)
     place_chart(sheet, chart, row, place * (_CHART_WIDTH + 0.6))
@@ -253,7 +234,8 @@ def _winner(
     if row is None:
         return
     said = words.format_map({name: _say(group, name, row) for name in re.findall(r"{(\w+)}", words)})
-    basis = _basis(group, row) if lowest else ""
+    priced = str(group.results.text("cost_basis")[row]) if lowest else ""
+    basis = f" ({priced})" if priced else ""
     yield Finding(tag, f"{_plan(group, row)}: {said}{basis}{_late(group, row) if late else ''}.", "good")
 
 
@@ -368,12 +350,6 @@ def _reason(group: Plans, row: int) -> str:
     return str(group.results.text("reason")[row])
 
 
-def _basis(group: Plans, row: int) -> str:
-    """How the plan is priced: `` (rent)``."""
-    words = str(group.results.text("cost_basis")[row])
-    return f" ({words})" if words else ""
-
-
 def _losses(group: Plans) -> Iterator[Finding]:
     rows = group.where(GOOD, TOO_LARGE)
     work = ("time_forward", "time_backward")
@@ -386,17 +362,14 @@ def _losses(group: Plans) -> Iterator[Finding]:
     share = shares[worst.name]
     at = int(rows[int(np.nanargmax(share))])
     lost = np.nansum(list(shares.values()), axis=0)
+    part = worst.name.removeprefix("time_").replace("_", " ")
+    part = f"{part} communication" if part.endswith("parallel") else part
     words = (
         f"In the median plan {percent_words(float(np.median(lost)))} of the step is not forward or backward work. "
-        f"The largest part of it is {_part_words(worst.name)}: {percent_words(float(np.nanmean(share)))} of the step "
+        f"The largest part of it is {part}: {percent_words(float(np.nanmean(share)))} of the step "
         f"on average, {percent_words(float(np.nanmax(share)))} in {_plan(group, at)}."
     )
     yield Finding("Where time is lost", words)
-
-
-def _part_words(name: str) -> str:
-    words = name.removeprefix("time_").replace("_", " ")
-    return f"{words} communication" if words.endswith("parallel") else words
 
 
 def _too_large(group: Plans) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Study a100-to-b200: a speed-up between two machines factor by factor, and the conditions of a claimed speed-up."""
+"""Studies a100-to-b200 and topologies: a speed-up factor by factor, and the same plans on other networks."""
 
 from __future__ import annotations
 
@@ -8,60 +8,35 @@ from itertools import product
 
 import numpy as np
 
+from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.studies.inputs import with_rows
+from xlperf.engine.operations import evaluate_operations
+from xlperf.equations.training.step import STEP_PARTS
 from xlperf.studies.outcome import (
-    Chart,
     Finding,
     Inputs,
     Outcome,
     StudySheet,
+    charts_of,
+    comparable,
     in_short,
-    own_column,
     peak_rates,
     pivot_of,
     positions,
+    result_columns,
     sheet_of,
+    with_rows,
 )
 
 # Of a factor: its meaning, and which columns of the plan and of its accelerator it takes from the new machine.
-_FACTORS: Mapping[str, tuple[str, str, str]] = {
-    "recompute": (
-        "Recomputation of activations as in the new plan",
-        "recompute recompute_modules recompute_layers recompute_group",
-        "",
-    ),
-    "attention": ("Flash attention instead of the standard one", "attention", ""),
-    "batch": (
-        "Number of accelerators and global batch of the new plan",
-        "num_accelerators data_parallel global_batch_size",
-        "",
-    ),
-    "software": (
-        "Software stack, sharding of the optimizer, and the kernel efficiencies measured on the new generation",
-        "software zero_stage zero_group_size cross_entropy sequence_parallel",
-        "generation",
-    ),
-    "compute": (
-        "Peak rates, multiprocessors, on-chip memories of the new accelerator, and the power that sustains its clock",
-        "",
-        "peak_flop_rate_fp32 peak_flop_rate_tf32 peak_flop_rate_bf16 peak_flop_rate_fp8 peak_flop_rate_int8 "
-        "peak_flop_rate_fp4 exponential_rate num_multiprocessors clock_rate l2_capacity l2_bandwidth "
-        "shared_memory_capacity shared_memory_bandwidth thermal_design_power num_compute_dies die_area technology_node "
-        "year",
-    ),
-    "memory": ("Memory bandwidth of the new accelerator", "", "memory_bandwidth memory_type"),
-    "network": ("Network of the new accelerator", "network", "default_network"),
-    "capacity": (
-        "Memory capacity of the new accelerator, and the parallel degrees and micro-batch that it allows",
-        "tensor_parallel pipeline_parallel virtual_pipeline pipeline_schedule context_parallel micro_batch_size "
-        "sequence_parallel",
-        "memory_capacity reserved_memory",
-    ),
-    "precision": ("Number format of the new plan", "precision", ""),
+# Of a factor: which columns of the plan and of its accelerator it takes from the new machine.
+_FACTORS: Mapping[str, tuple[str, str]] = {
+    row["factor"]: (row["columns of the plan"], row["columns of the accelerator"])
+    for row in resources.rows("studies/factors.csv")
 }
 _Change = Mapping[str, object]
 _HANDICAPS: Mapping[str, _Change] = {
@@ -75,7 +50,7 @@ _HANDICAPS: Mapping[str, _Change] = {
 _RATE = "tokens_per_second_per_accelerator"
 
 
-def analyse(inputs: Inputs) -> Outcome:
+def speed_up(inputs: Inputs) -> Outcome:
     """Speed-up of every old and new plan, its factors and ceilings, and the conditions of a claimed speed-up."""
     plans, catalog = inputs.table("training"), inputs.catalog
     names = [str(name) for name in plans.text("name")]
@@ -83,7 +58,9 @@ def analyse(inputs: Inputs) -> Outcome:
     factors = list(dict.fromkeys([*(factor for factor in inputs.words("order") if factor in _FACTORS), *_FACTORS]))
     pairs = [(start, end) for end in ends for start in starts]
     chains = [_chain(plans, catalog, start, end, factors) for start, end in pairs]
-    wider = with_rows(catalog, [_concatenated([device for _, devices in chains for device in devices])])
+    devices = [device for _, devices in chains for device in devices]
+    columns = {name: np.concatenate([device[name] for device in devices]) for name in devices[0].columns}
+    wider = with_rows(catalog, [Table("accelerators", columns)])
     results = evaluate(plans, catalog)
     speeds = results[_RATE]
     steps = np.array([evaluate(steps, wider)[_RATE] for steps, _ in chains])
@@ -91,21 +68,8 @@ def analyse(inputs: Inputs) -> Outcome:
     totals = np.array([speeds[end] / speeds[start] for start, end in pairs])
     labels = [f"{names[start]} to {names[end]}" for start, end in pairs]
     rest = [float(total / np.prod(gain)) for total, gain in zip(totals, gains, strict=True)]
-    taken_apart = sheet_of(
-        "factors",
-        "Gain in tokens per second and accelerator, factor by factor: each factor is the gain when it is taken over "
-        "after those before it. The factors multiply to the total.",
-        [
-            ("from_and_to", labels),
-            *((own_column(f, "-", _FACTORS[f][0]), gains[:, i]) for i, f in enumerate(factors)),
-            (own_column("rest", "-", "Residual factor; 1 where the factors explain the whole gain"), rest),
-            (
-                own_column("total", "-", "Tokens per second and accelerator of the new plan over those of the old"),
-                totals,
-            ),
-        ],
-        [Chart("bars", "Total gain", "from_and_to", ("total",), y_title="times as fast")],
-    )
+    gained = [(factor, gains[:, i]) for i, factor in enumerate(factors)]
+    taken_apart = sheet_of("factors", [("from_and_to", labels), *gained, ("rest", rest), ("total", totals)])
     claimed, claim, needed = _claim(inputs, plans, starts, ends, results)
     findings = [*_short(plans, pairs, factors, gains, totals, needed), *_findings(names, pairs, gains, totals, factors)]
     findings += claim
@@ -117,19 +81,8 @@ def _by_factor(labels: Sequence[str], factors: Sequence[str], gains: np.ndarray)
     """The same speed-ups with a row for each factor, one bar per pair in charts."""
     keys = [label.replace(" ", "_").replace(",", "") for label in labels]
     half = -(-len(keys) // 2)
-    return pivot_of(
-        "gain by factor",
-        "What each factor gives, pair by pair: rows are factors, in the order in which they are taken over.",
-        ("factor", factors),
-        keys,
-        gains.T,
-        meaning="Gain when the factor is taken over",
-        charts=[
-            Chart("bars", "Gain of each factor", "factor", part, y_title="times as fast")
-            for part in (keys[:half], keys[half:])
-            if part
-        ],
-    )
+    charts = [chart for part in (keys[:half], keys[half:]) if part for chart in charts_of("gain by factor", part)]
+    return pivot_of("gain by factor", "factor", factors, keys, gains.T, charts)
 
 
 def _positions(names: Sequence[str], inputs: Inputs, setting: str) -> list[int]:
@@ -144,11 +97,6 @@ def _positions(names: Sequence[str], inputs: Inputs, setting: str) -> list[int]:
     return rows
 
 
-def _concatenated(tables: Sequence[Table]) -> Table:
-    columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0].columns}
-    return Table(tables[0].kind, columns)
-
-
 def _chain(plans: Table, catalog: Catalog, start: int, end: int, factors: Sequence[str]) -> tuple[Table, list[Table]]:
     """Plans from one row to another, a factor at a time, and the accelerators between them."""
     accelerators = catalog.tables["accelerators"]
@@ -157,7 +105,7 @@ def _chain(plans: Table, catalog: Catalog, start: int, end: int, factors: Sequen
     row = {name: values[start] for name, values in plans.columns.items()}
     rows, devices = [row], []
     for place, factor in enumerate(factors):
-        _, plan_columns, device_columns = _FACTORS[factor]
+        plan_columns, device_columns = _FACTORS[factor]
         name = f"{start}-{end} with {', '.join(factors[: place + 1])}"
         device = {**device, **{key: accelerators[key][[new]] for key in device_columns.split() if key in accelerators}}
         device["accelerator"] = np.array([name], dtype=object)
@@ -186,23 +134,13 @@ def _ceilings(
     total, compute = speeds[end] / speeds[start], peak[end] / peak[start]
     return sheet_of(
         "ceilings",
-        "The gain beside the ratio of the dense peaks of the two formats and the ratio of memory bandwidths.",
         [
             ("from_and_to", [f"{plans['name'][i]} to {plans['name'][j]}" for i, j in zip(start, end, strict=True)]),
-            (own_column("total", "-", "Gain in tokens per second and accelerator"), total),
-            (
-                own_column("compute_ceiling", "-", "Peak of the new plan's format over the peak of the old plan's"),
-                compute,
-            ),
-            (own_column("reached", "-", "Gain over the compute ceiling"), total / compute),
-            (
-                own_column(
-                    "memory_bandwidth_ratio", "-", "Memory bandwidth of the new accelerator over that of the old"
-                ),
-                bandwidth[end] / bandwidth[start],
-            ),
+            ("total", total),
+            ("compute_ceiling", compute),
+            ("reached", total / compute),
+            ("memory_bandwidth_ratio", bandwidth[end] / bandwidth[start]),
         ],
-        [Chart("bars", "Gain and ceiling", "from_and_to", ("total", "compute_ceiling"), y_title="times")],
     )
 
 
@@ -217,20 +155,16 @@ def _claim(
     names = [str(plans["name"][end]) for end in ends]
     claim = sheet_of(
         "claim",
-        f"Where {target:g} times would come from: the gain over the best old plan, the factor that is missing, and the "
-        "share of its peak at which the old machine would have to run.",
         [
             ("new_plan", names),
-            (own_column("gain", "-", f"Gain over {plans['name'][best]}"), gains),
-            (own_column("claimed", "-", "Gain that is claimed"), [target] * len(names)),
-            (own_column("missing_factor", "-", "The claimed gain over the gain"), target / gains),
-            (
-                own_column("mfu_of_the_old_plan", "%", "Share of the dense peak, as planned"),
-                [100 * mfu[best]] * len(names),
-            ),
-            (own_column("mfu_needed", "%", "Share of its peak at which the claimed gain would come out"), 100 * needed),
+            ("gain", gains),
+            ("claimed", [target] * len(names)),
+            ("missing_factor", target / gains),
+            ("mfu_of_the_old_plan", [100 * mfu[best]] * len(names)),
+            ("mfu_needed", 100 * needed),
         ],
-        [Chart("bars", "Gain, and the claim", "new_plan", ("gain", "claimed"), y_title="times as fast")],
+        target=target,
+        plan=plans["name"][best],
     )
     base = {name: values[best] for name, values in plans.columns.items()}
     replicas = float(base["num_accelerators"]) / (float(base["tensor_parallel"]) * float(base["pipeline_parallel"]))
@@ -242,18 +176,8 @@ def _claim(
         rows.append({**base, "global_batch_size": batch, **changed})
     slower = speeds[best] / evaluate(_plans_of(rows, list(_HANDICAPS), plans), inputs.catalog)[_RATE]
     order = np.argsort(-np.nan_to_num(slower), kind="stable")
-    handicaps = sheet_of(
-        "handicaps",
-        f"How much slower the old machine is when it is run badly, one change of {plans['name'][best]} at a time.",
-        [
-            ("handicap", [list(_HANDICAPS)[i] for i in order]),
-            (
-                own_column("times_slower", "-", "Rate of the best old plan over the rate with the handicap"),
-                slower[order],
-            ),
-        ],
-        [Chart("bars", "Handicaps of the old machine", "handicap", ("times_slower",), y_title="times slower")],
-    )
+    columns = [("handicap", [list(_HANDICAPS)[i] for i in order]), ("times_slower", slower[order])]
+    handicaps = sheet_of("handicaps", columns, plan=plans["name"][best])
     if not np.isfinite(gains).any() or not np.isfinite(slower).any():
         no = "no plan of the old and of the new machine could be computed"
         return [claim, handicaps], [Finding("Claim", f"{no.capitalize()}.", "warning")], no
@@ -315,3 +239,116 @@ def _findings(
             largest = ", ".join(f"{factors[i]} {gain[i]:.2f}" for i in np.argsort(-gain)[:3])
             words = f"{names[end]} is {total:.1f} times as fast per accelerator as {names[start]}; most of it is "
             yield Finding("Gain", f"{words}{largest}.", "good")
+
+
+_OPERATIONS = ("all_reduce", "all_to_all")
+
+
+def topologies(inputs: Inputs) -> Outcome:
+    """Time of a step by part on every network, and of two collectives among all accelerators."""
+    plans = inputs.table("training")
+    results = evaluate(plans, inputs.catalog)
+    names, networks = plans.text("name"), plans.text("network")
+    group = comparable(plans, "network")
+    spans = [np.flatnonzero(group == i) for i in range(group.max() + 1)]
+    labels = [str(names[span[0]]).partition(" on ")[0] for span in spans]
+    step = results["step_time"]
+    best = np.array([np.fmin.reduce(step[span]) for span in spans])
+    over = step / best[group]
+    charts = [
+        chart
+        for span, label in zip(spans, labels, strict=True)
+        if span[-1] - span[0] + 1 == len(span)
+        for chart in charts_of("topologies", STEP_PARTS, (int(span[0]), int(span[-1]) + 1), label=label)
+    ]
+    table = sheet_of(
+        "topologies",
+        [
+            ("plan", names),
+            ("network", networks),
+            ("model", [labels[i] for i in group]),
+            *result_columns(results, ("step_time",)),
+            ("over_the_best", over),
+            *result_columns(results, (*STEP_PARTS, "reason")),
+        ],
+        charts,
+    )
+    collectives = _collectives(inputs, positions(networks)[0])
+    findings = [
+        *_networks_short(
+            inputs, [(label, span) for span, label in zip(spans, labels, strict=True)], networks, over, collectives
+        ),
+        *(
+            finding
+            for span, label in zip(spans, labels, strict=True)
+            for finding in _order(span, label, networks, over)
+        ),
+        *_torus(collectives),
+    ]
+    return Outcome(findings, [table, collectives], inputs.catalog, [(plans, results)])
+
+
+def _collectives(inputs: Inputs, networks: list[str]) -> StudySheet:
+    """Time of one all-reduce and one all-to-all among all accelerators of each network."""
+    plans, count = inputs.table("training"), inputs.number("collective_accelerators")
+    pairs = [(network, operation) for network in networks for operation in _OPERATIONS]
+    columns = {
+        "operation": np.array([operation.replace("_", "-") for _, operation in pairs], dtype=object),
+        "network": np.array([network for network, _ in pairs], dtype=object),
+        "accelerator": np.full(len(pairs), plans.text("accelerator")[0], dtype=object),
+        "stack": np.full(len(pairs), "training", dtype=object),
+        "size": np.full(len(pairs), inputs.number("collective_size") * UNITS["MB"].factor),
+        "group": np.full(len(pairs), count),
+    }
+    results = evaluate_operations(Table("operations", columns, lambda *_: inputs.place), inputs.catalog)
+    times = results["time"].reshape(len(networks), len(_OPERATIONS)) / UNITS["ms"].factor
+    size = inputs.number("collective_size")
+    return pivot_of("collectives", "network", networks, _OPERATIONS, times, size=size, count=count)
+
+
+def _networks_short(
+    inputs: Inputs, groups: Sequence[tuple[str, np.ndarray]], networks: np.ndarray, over: np.ndarray, table: StudySheet
+) -> Iterator[Finding]:
+    """The slowest network of each plan, and the collective with the largest slowdown."""
+    clauses = []
+    for label, span in groups:
+        legal = span[np.isfinite(over[span])]
+        if len(legal) > 1:
+            slow, fast = (legal[pick(over[legal])] for pick in (np.argmax, np.argmin))
+            clauses.append(f"{over[slow]:.1f} times as long on {networks[slow]} as on {networks[fast]} ({label})")
+    times = {name: table.numbers(name) for name in _OPERATIONS}
+    if not clauses or not all(np.isfinite(time).any() for time in times.values()):
+        return
+    names = table.values("network")
+    parts = []
+    for operation, time in times.items():
+        slow, fast = int(np.nanargmax(time)), int(np.nanargmin(time))
+        what = operation.replace("_", "-")
+        parts.append(f"{time[slow] / time[fast]:.0f} times for an {what} ({names[slow]} against {names[fast]})")
+    yield in_short(
+        f"a step of the same plan takes {' and '.join(clauses)}",
+        f"one collective of {inputs.number('collective_size'):g} MB among {inputs.number('collective_accelerators'):g} "
+        f"accelerators differs by {' and '.join(parts)}",
+    )
+
+
+def _order(span: np.ndarray, label: str, networks: np.ndarray, over: np.ndarray) -> Iterator[Finding]:
+    legal = span[np.isfinite(over[span])]
+    if len(legal) > 1:
+        order = legal[np.argsort(over[legal], kind="stable")]
+        slow = ", ".join(f"{networks[i]} {over[i]:.2f}" for i in order[-3:])
+        words = f"{label.capitalize()}: {networks[order[0]]} is best; the slowest, as times of the best, are {slow}."
+        yield Finding("Networks", words)
+
+
+def _torus(collectives: StudySheet) -> Iterator[Finding]:
+    values = {str(row[0]): np.array(row[1:], dtype=float) for row in collectives.rows}
+    base, *tori = ("flat switch", "flat torus 8x8x8", "flat torus 32x16")
+    if {base, *tori} <= set(values):
+        ratios = {name: values[name] / values[base] for name in tori}
+        parts = [f"{name} {reduce:.1f} and {exchange:.1f}" for name, (reduce, exchange) in ratios.items()]
+        words = (
+            f"Times of a flat switch of the same bandwidth for an all-reduce and an all-to-all: {', '.join(parts)}; "
+            "the all-to-all grows with the longest ring."
+        )
+        yield Finding("Torus", words)

@@ -1,0 +1,469 @@
+"""Studies break-even and mixed-pools: the price of one machine against another, and two machines in one plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.units import HOUR, UNITS
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import unit_of
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+from xlperf.equations.cost.tokens import ALL_IN, break_even_cost_rate, break_even_price
+from xlperf.explore.objectives import TOLD_APART, Limit, objective_of
+from xlperf.explore.open_loads import at_largest_rates
+from xlperf.studies.outcome import (
+    Finding,
+    Inputs,
+    Outcome,
+    StudySheet,
+    charts_of,
+    in_short,
+    pivot_of,
+    positions,
+    sheet_of,
+    shown,
+)
+
+_WORK = {"inference": "serving", "training": "training"}
+_AGAINST = " against "
+_PROBE = 10_000.0
+"""Purchase price in place of a blank one; the break-even price does not depend on it. [USD]"""
+_VARIED = {
+    "energy price": ("energy_prices", "energy_price", "USD/kWh"),
+    "years": ("years", "life", "year"),
+    "utilization": ("utilizations", "utilization", "-"),
+}
+"""Sheets of what an owner pays: setting, column of the sheet prices, and unit."""
+
+
+class _Pair(NamedTuple):
+    """A kind of work, the machine with the unknown price, and the reference machine."""
+
+    kind: str
+    machine: str
+    against: str
+
+    @property
+    def label(self) -> str:
+        return f"{_WORK[self.kind]}, {self.machine}{_AGAINST}{self.against}"
+
+
+class _Rents(NamedTuple):
+    """Rents of each pair at the sheet's terms, and the break-even rent. [USD/h]"""
+
+    now: Array
+    against: Array
+    break_even: Array
+
+
+def break_even_prices(inputs: Inputs) -> Outcome:
+    """Break-even rents and purchase prices of pairs of machines, and their sensitivity to owner terms."""
+    inputs = _loaded(inputs)
+    results = {kind: evaluate(plans, inputs.catalog) for kind, plans in inputs.plans.items()}
+    drawn = [(inputs.plans[kind], results[kind]) for kind in results]
+    good = {kind: _good(inputs, results[kind]) for kind in results}
+    pairs = [
+        pair for pair in _pairs(inputs) if all(_rows(inputs, good, pair.kind, name).any() for name in pair[1:])
+    ]  # fmt: skip
+    if not pairs:
+        words = "No pair has a plan on both machines that fits and keeps the target: nothing to compare."
+        return Outcome([Finding("In short", words, "warning")], [], inputs.catalog, drawn)
+    rents = _Rents(*np.array([_rent(inputs, results, good, pair) for pair in pairs]).T)
+    base = _purchase(inputs, good, pairs, {})
+    varied = {}
+    for name, (setting, column, unit) in _VARIED.items():
+        values = inputs.numbers(setting)
+        varied[name] = np.array([_purchase(inputs, good, pairs, {column: v * UNITS[unit].factor}) for v in values])
+    stated = _stated(inputs.catalog, [pair.machine for pair in pairs])
+    sheets = _price_sheets(inputs, pairs, rents, base, stated, varied)
+    return Outcome(list(_findings(inputs, pairs, rents, base, stated, varied)), sheets, inputs.catalog, drawn)
+
+
+def _loaded(inputs: Inputs) -> Inputs:
+    """The inputs at the largest open loads: at a given request rate every machine makes the same tokens."""
+    plans = dict(inputs.plans)
+    if "inference" in plans:
+        tpot = objective_of("inference", "tpot").column
+        target = Limit(tpot, "<=", inputs.number("tpot_target") * unit_of(tpot).factor)
+        plans["inference"] = at_largest_rates(plans["inference"], inputs.catalog, [target])
+    return replace(inputs, plans=plans)
+
+
+def _pairs(inputs: Inputs) -> Iterator[_Pair]:
+    """Every pair of the setting with every kind of work, serving first."""
+    asked = [
+        (text.partition(_AGAINST)[0].strip(), text.partition(_AGAINST)[2].strip()) for text in inputs.words("pairs")
+    ]
+    for machine, against in asked:
+        if not (machine and against):
+            problem = f'pairs must be "MACHINE{_AGAINST}MACHINE" with commas between, got "{machine or against}"'
+            raise InputError(Fault(inputs.place, problem))
+    known = {str(name) for plans in inputs.plans.values() for name in plans.text("accelerator")}
+    unknown = [name for names in asked for name in names if name.casefold() not in {word.casefold() for word in known}]
+    if unknown:
+        raise InputError(
+            Fault(inputs.place, f'pairs: no plan is on "{unknown[0]}"; {nearest(unknown[0], tuple(known))}')
+        )
+    return (_Pair(kind, *names) for kind in _WORK if kind in inputs.plans for names in asked)
+
+
+def _good(inputs: Inputs, results: Table) -> np.ndarray:
+    """Plans that fit and, in serving, meet the target."""
+    fits = results.number("fits") == 1
+    return np.asarray(fits & (shown(results, "tpot") <= inputs.number("tpot_target")) if "tpot" in results else fits)
+
+
+def _rows(inputs: Inputs, good: Mapping[str, np.ndarray], kind: str, machine: str) -> np.ndarray:
+    names = inputs.plans[kind].text("accelerator").astype(str)
+    return np.asarray(good[kind] & (np.char.lower(names) == machine.lower()))
+
+
+def _rent(
+    inputs: Inputs, results: Mapping[str, Table], good: Mapping[str, np.ndarray], pair: _Pair
+) -> tuple[float, float, float]:
+    """Rents of both machines and the break-even rent, the highest with equally cheap tokens. [USD/h]"""
+    asked, reference = (_rows(inputs, good, pair.kind, name) for name in pair[1:])
+    cost, hour = (results[pair.kind].number(name) for name in (ALL_IN[pair.kind], "accelerator_hour_cost"))
+    rents = break_even_cost_rate(hour[asked], cost[asked], np.nanmin(cost[reference], initial=np.inf))
+    rent, reference_rent, even = (float(rate) * HOUR for rate in (hour[asked][0], hour[reference][0], np.nanmax(rents)))
+    return rent, reference_rent, even
+
+
+def _stated(catalog: Catalog, machines: Sequence[str]) -> Array:
+    """Purchase prices of the sheet prices, NaN without one. [USD]"""
+    prices = catalog.tables["prices"]
+    known = dict(zip(prices.text("price").tolist(), prices.number("capex").tolist(), strict=True))
+    return np.array([known.get(name, np.nan) for name in machines])
+
+
+def _owned(catalog: Catalog, free: bool, changes: Mapping[str, float]) -> Catalog:
+    """The catalog with every machine of the sheet prices bought, or free of charge, and other terms of an owner."""
+    prices = catalog.tables["prices"]
+    size, capex = len(prices), prices.number("capex")
+    bought = np.zeros(size) if free else np.where(capex > 0.0, capex, _PROBE)
+    columns = {"rental_price": np.full(size, np.nan), "capex": bought}
+    columns |= {name: np.full(size, value) for name, value in changes.items()}
+    return catalog.with_tables([replace(prices, columns={**prices.columns, **columns})])
+
+
+def _purchase(
+    inputs: Inputs, good: Mapping[str, np.ndarray], pairs: Sequence[_Pair], changes: Mapping[str, float]
+) -> Array:
+    """Break-even purchase price of each pair, the highest with equally cheap tokens. [USD]"""
+    bought, free = (_owned(inputs.catalog, each, changes) for each in (False, True))
+    break_even = np.full(len(pairs), np.nan)
+    for kind in dict.fromkeys(pair.kind for pair in pairs):
+        plans, asked = inputs.plans[kind], (ALL_IN[kind], "accelerator_hour_cost")
+        paid, unpaid = (evaluate(plans, catalog, results=asked) for catalog in (bought, free))
+        cost, hour = (paid.number(name) for name in asked)
+        price = _stated(bought, plans.text("accelerator").tolist())
+        energy = unpaid.number("accelerator_hour_cost")
+        known = _stated(inputs.catalog, plans.text("accelerator").tolist())
+        for place, pair in enumerate(pairs):
+            if pair.kind != kind:
+                continue
+            asked_rows, reference = (_rows(inputs, good, kind, name) for name in pair[1:])
+            reference_cost = np.where(np.isnan(known[reference]), np.nan, cost[reference])
+            if np.isfinite(reference_cost).any():
+                hours = break_even_cost_rate(hour[asked_rows], cost[asked_rows], np.nanmin(reference_cost))
+                prices = break_even_price(price[asked_rows], hour[asked_rows], energy[asked_rows], hours)
+                break_even[place] = np.nanmax(prices) if np.isfinite(prices).any() else np.nan
+    return break_even
+
+
+def _price_sheets(
+    inputs: Inputs, pairs: Sequence[_Pair], rents: _Rents, base: Array, stated: Array, varied: Mapping[str, Array]
+) -> list[StudySheet]:
+    """Rents, purchase prices, and purchase prices over each term of an owner."""
+    labels = [pair.label for pair in pairs]
+    rent = sheet_of(
+        "rent",
+        [
+            ("pair", labels),
+            ("rent", rents.now),
+            ("rent_of_the_other", rents.against),
+            ("break_even_rent", rents.break_even),
+            ("room", 100.0 * (rents.break_even / rents.now - 1)),
+            ("work_of_one", rents.break_even / rents.against),
+        ],
+    )
+    room = 100.0 * (base / stated - 1.0)
+    bought = sheet_of(
+        "purchase", [("pair", labels), ("purchase_price", stated), ("break_even_price", base), ("room", room)]
+    )
+    over = [pivot_of(name, _VARIED[name][1], inputs.numbers(_VARIED[name][0]), labels, varied[name]) for name in varied]
+    return [rent, bought, *over]
+
+
+def _findings(
+    inputs: Inputs, pairs: Sequence[_Pair], rents: _Rents, base: Array, stated: Array, varied: Mapping[str, Array]
+) -> Iterator[Finding]:
+    room = rents.break_even / rents.now - 1.0
+    most, least = int(np.argmax(room)), int(np.argmin(room))
+    first = f"most room has {pairs[most].label}: it breaks even at {_said(rents, most)}"
+    second = f"least has {pairs[least].label}: {_said(rents, least)}"
+    parts = [f"{name} {_range(inputs, name)} by up to {100 * _moved(values):.0f} %" for name, values in varied.items()]
+    words = f"what moves a break-even purchase price: {', '.join(parts)}, as both machines pay the same terms"
+    yield in_short(f"{first}; {second}", words)
+    for place, pair in enumerate(pairs):
+        words = f"{pair.machine} does the work of {rents.break_even[place] / rents.against[place]:.2f} {pair.against} "
+        words += f"and breaks even at {_said(rents, place)}"
+        if np.isfinite(base[place]):
+            price = f"its price is {stated[place]:,.0f}" if np.isfinite(stated[place]) else "its price is not known"
+            words += f"; bought, it breaks even at {base[place]:,.0f} USD ({price})"
+        tone = "good" if room[place] >= 0.0 else "warning"
+        yield Finding(_WORK[pair.kind].capitalize(), f"{words}.", tone)
+
+
+def _said(rents: _Rents, place: int) -> str:
+    return f"{rents.break_even[place]:.2f} USD/h, rent now {rents.now[place]:.2f}"
+
+
+def _moved(values: Array) -> float:
+    """Largest over smallest break-even price along the varied term, less 1, of the most sensitive pair."""
+    known = values[:, np.isfinite(values).all(axis=0)]
+    return float(np.max(known.max(axis=0) / known.min(axis=0)) - 1.0) if known.size else 0.0
+
+
+def _range(inputs: Inputs, name: str) -> str:
+    setting, _, unit = _VARIED[name]
+    values = inputs.numbers(setting)
+    return f"of {min(values):g} to {max(values):g}" + ("" if unit in ("-", "year") else f" {unit}")
+
+
+_COST = "cost_per_million_output_tokens_all_in"
+
+
+def _cheapest(cost: Array, at: Sequence[np.ndarray], shape: tuple[int, ...]) -> tuple[Array, np.ndarray]:
+    """Lowest cost at each place of a grid and its plan; infinite and -1 without a plan."""
+    lowest, row = np.full(shape, np.inf), np.full(shape, -1)
+    for plan in np.flatnonzero(np.isfinite(cost)).tolist():
+        place = tuple(int(axis[plan]) for axis in at)
+        if cost[plan] < lowest[place]:
+            lowest[place], row[place] = cost[plan], plan
+    return lowest, row
+
+
+class _PoolPairs:
+    """The cheapest plan of each pair of machines by prompt, (prompts, decode, prefill); -1: none is good."""
+
+    def __init__(self, plans: Table, results: Table, targets: Sequence[float]) -> None:
+        self.plans, self.results = plans, results
+        decoders, prefillers = plans.text("accelerator"), plans.text("prefill_accelerator")
+        self.names = positions([*decoders, *prefillers])[0]
+        places = {name: place for place, name in enumerate(self.names)}
+        decode, prefill = (np.array([places[name] for name in column]) for column in (decoders, prefillers))
+        self.prompts = sorted(set(plans.number("prompt_length").tolist()))
+        prompt = np.searchsorted(self.prompts, plans.number("prompt_length"))
+        shape = (len(self.prompts), len(self.names), len(self.names))
+        self.cost, self.row = _cheapest(_within(results, targets), (prompt, decode, prefill), shape)
+
+    def one_kind(self, prompt: int) -> int:
+        """The machine that serves a prompt cheapest alone."""
+        return int(np.argmin(np.diagonal(self.cost[prompt])))
+
+    def best(self, prompt: int) -> tuple[int, int]:
+        """The cheapest pair: decode machine, prefill machine."""
+        decode, prefill = np.unravel_index(int(np.argmin(self.cost[prompt])), self.cost[prompt].shape)
+        return int(decode), int(prefill)
+
+    def worth(self, prompt: int) -> Array:
+        """Hourly price of a prefill machine at which the pair costs as much as the decode machine alone. [USD/h]"""
+        prices = np.full(self.cost[prompt].shape, np.nan)
+        price = {name: cost * HOUR for name, cost in _prices(self.plans, self.results).items()}
+        for decode, prefill in np.argwhere(self.row[prompt] >= 0).tolist():
+            alone = self.cost[prompt, decode, decode]
+            row = self.row[prompt, decode, prefill]
+            rate = self.results.number("tokens_per_second")[row]
+            size, part = (self.plans.number(name)[row] for name in ("num_accelerators", "prefill_accelerators"))
+            spent = alone * rate * HOUR / UNITS["M"].factor
+            if np.isfinite(alone) and decode != prefill:
+                prices[decode, prefill] = (spent - (size - part) * price[self.names[decode]]) / part
+        return prices
+
+
+def _prices(plans: Table, results: Table) -> dict[str, float]:
+    """Cost of an accelerator per second, by kind of plan."""
+    same = plans.text("accelerator") == plans.text("prefill_accelerator")
+    rate = results.number("accelerator_hour_cost")
+    return {name: float(rate[row]) for row, name in enumerate(plans.text("accelerator").tolist()) if same[row]}
+
+
+def mixed_pools(inputs: Inputs) -> Outcome:
+    """The cheapest pair of machines by prompt length, and the break-even price of a prefill machine.
+
+    Models with an expert pool in any plan are about this pool, other models about the prefill pool.
+    """
+    whole = inputs.table("inference")
+    models, split = whole.text("model"), ~np.isnan(whole.number("expert_accelerators"))
+    with_experts = np.isin(models, list(set(models[split].tolist())))
+    targets = inputs.number("ttft_target"), inputs.number("tpot_target")
+    results = evaluate(whole, inputs.catalog)
+    of_prompts, of_experts = np.flatnonzero(~with_experts), np.flatnonzero(with_experts)
+    pairs = _PoolPairs(whole.take(of_prompts), results.take(of_prompts), targets)
+    alone = np.isfinite(np.diagonal(pairs.cost, axis1=1, axis2=2)).any(axis=1)
+    if not alone.all():
+        words = "No machine alone keeps the targets at every length of the prompt: nothing to compare pairs with."
+        return Outcome([Finding("In short", words, "warning")], [], inputs.catalog, [(whole, results)])
+    gains = _gains(pairs)
+    last, names = len(pairs.prompts) - 1, pairs.names
+    sheets = [
+        gains,
+        *(_grid(pairs, prompt) for prompt in range(len(pairs.prompts))),
+        pivot_of("worth of prefill", "decoding", names, names, pairs.worth(last), tokens=pairs.prompts[last]),
+    ]
+    split_pools = list(_expert_pools(whole.take(of_experts), results.take(of_experts), targets))
+    findings = [*_pool_findings(pairs, gains), *(pools.finding() for pools in split_pools)]
+    return Outcome(findings, sheets + [pools.sheet() for pools in split_pools], inputs.catalog, [(whole, results)])
+
+
+class _ExpertPools(NamedTuple):
+    """The cheapest plans of a model by the machines of attention and of the experts."""
+
+    model: str
+    names: list[str]
+    alone: Array  # Cost on each machine without an expert pool
+    cost: Array  # Cost of each pair (attention, experts); infinite: misses the targets
+    row: np.ndarray  # Plan of each pair
+    plans: Table
+    results: Table
+
+    def sheet(self) -> StudySheet:
+        """Cost of each machine alone and of each pair."""
+        costs = np.column_stack([self.alone, self.cost])
+        alone = "no expert pool"
+        blank = np.where(np.isfinite(costs), costs, np.nan)
+        charts = charts_of("expert pools", [*self.names, alone])
+        name = f"experts of {self.model}"
+        series = [alone, *self.names]
+        return pivot_of("expert pools", "attention", self.names, series, blank, charts, name, model=self.model)
+
+    def finding(self) -> Finding:
+        """Whether the best pair is cheaper than the best machine without expert pools, and its utilisation."""
+        best, alone = np.unravel_index(int(np.argmin(self.cost)), self.cost.shape), int(np.argmin(self.alone))
+        title = f"Experts of {self.model}"
+        if not np.isfinite(self.cost[best]) or not np.isfinite(self.alone[alone]):
+            return Finding(title, "No plan with, or none without, an expert pool keeps the targets.", "warning")
+        saving, at = 100.0 * (1.0 - self.cost[best] / self.alone[alone]), self.row[best]
+        busy = [
+            f"{100.0 * self.results.number(name)[at]:.0f} %" for name in ("attention_pool_share", "expert_pool_share")
+        ]
+        pair = (
+            f"{self.plans.number('expert_accelerators')[at]:.0f} {self.names[best[1]]} for the experts beside "
+            f"{self.names[best[0]]} for attention"
+        )
+        apart = abs(saving) > 100.0 * TOLD_APART
+        beside = f"{abs(saving):.1f} % {'less' if saving > 0.0 else 'more'} than" if apart else "as much as"
+        verdict = (
+            f"{pair} cost {self.cost[best]:.3f} USD per million output tokens, {beside} {self.names[alone]} without an "
+            f"expert pool ({self.alone[alone]:.3f}{'' if apart else ', too near to tell apart'}); the pools compute "
+            f"{busy[0]} and {busy[1]} of a step."
+        )
+        return Finding(title, f"{verdict}{self._most_helped()}", "good" if apart and saving > 0.0 else "plain")
+
+    def _most_helped(self) -> str:
+        """The machine with the largest saving from experts on a second kind of machine."""
+        with np.errstate(invalid="ignore"):
+            gains = np.where(np.isfinite(self.alone)[:, None], 1.0 - self.cost / self.alone[:, None], -np.inf)
+        np.fill_diagonal(gains, -np.inf)
+        attention, experts = np.unravel_index(int(np.nanargmax(gains)), gains.shape)
+        gain = gains[attention, experts]
+        if not gain > TOLD_APART:
+            return f" No machine gains more than {100.0 * TOLD_APART:g} % from a second kind for its experts."
+        count = int(np.sum(gains > TOLD_APART))
+        return (
+            f" A second kind for the experts pays in {count} of {int(np.sum(np.isfinite(gains)))} pairs, most beside "
+            f"{self.names[attention]}: {self.names[experts]} saves {100.0 * gain:.1f} %."
+        )
+
+
+def _expert_pools(plans: Table, results: Table, targets: Sequence[float]) -> Iterator[_ExpertPools]:
+    """Models with plans about expert pools."""
+    attention, experts = plans.text("accelerator"), plans.text("expert_accelerator")
+    split = ~np.isnan(plans.number("expert_accelerators"))
+    experts = np.where(split & (experts == ""), attention, experts)
+    names = [name for name in positions([*attention, *experts])[0] if name]
+    cost, size = _within(results, targets), len(names)
+    at, other = (np.array([names.index(name) if name else -1 for name in column]) for column in (attention, experts))
+    for model in dict.fromkeys(plans.text("model").tolist()):
+        mine = plans.text("model") == model
+        alone, _ = _cheapest(np.where(mine & ~split, cost, np.inf), (at,), (size,))
+        pairs, rows = _cheapest(np.where(mine & split, cost, np.inf), (at, other), (size, size))
+        yield _ExpertPools(model, names, alone, pairs, rows, plans, results)
+
+
+def _within(results: Table, targets: Sequence[float]) -> Array:
+    """Cost of plans that fit within the TTFT and TPOT targets, else infinite."""
+    ttft, tpot = (shown(results, name) for name in ("ttft", "tpot"))
+    good = (results.number("fits") == 1) & (ttft <= targets[0]) & (tpot <= targets[1])
+    cost = np.where(good, shown(results, _COST), np.inf)
+    return np.where(np.isnan(cost), np.inf, cost)
+
+
+def _gains(pairs: _PoolPairs) -> StudySheet:
+    """By prompt: the best machine alone and the best pair."""
+    rows = []
+    for place, prompt in enumerate(pairs.prompts):
+        alone, (decode, prefill) = pairs.one_kind(place), pairs.best(place)
+        row = pairs.row[place, decode, prefill]
+        size = pairs.plans.number("num_accelerators")[row]
+        share = pairs.plans.number("prefill_accelerators")[row] / size
+        costs = pairs.cost[place, alone, alone], pairs.cost[place, decode, prefill]
+        rows.append((prompt, pairs.names[alone], costs[0], pairs.names[decode], pairs.names[prefill], share, costs[1],
+                     100.0 * (1.0 - costs[1] / costs[0])))  # fmt: skip
+    heads = ("prompt_length", "one kind", "cost_of_one_kind", "decoding", "prefilling", "prefill_share",
+             "cost_of_the_pair", "saving")  # fmt: skip
+    return sheet_of("gains", list(zip(heads, zip(*rows, strict=True), strict=True)))
+
+
+def _grid(pairs: _PoolPairs, prompt: int) -> StudySheet:
+    """Cost of every pair at one prompt."""
+    tokens = pairs.prompts[prompt]
+    cost = np.where(np.isfinite(pairs.cost[prompt]), pairs.cost[prompt], np.nan)
+    blank = " Blank: no such plan within the targets." * bool(np.isnan(cost).any())
+    name = f"prompt {tokens:.0f}"
+    return pivot_of("prompt", "decoding", pairs.names, pairs.names, cost, name=name, tokens=tokens, blank=blank)
+
+
+def _pool_findings(pairs: _PoolPairs, gains: StudySheet) -> Iterator[Finding]:
+    saving, prompts = gains.numbers("saving"), pairs.prompts
+    place = int(np.nanargmax(saving))
+    decode, prefill = (str(gains.values(name)[place]) for name in ("decoding", "prefilling"))
+    alone = str(gains.values("one kind")[place])
+    last = len(prompts) - 1
+    cost = np.where(np.isfinite(pairs.cost[last]), pairs.cost[last], np.nan)
+    gain = 1.0 - cost / np.diagonal(cost)[:, None]
+    gain[np.diag_indices_from(gain)] = np.nan
+    paid, tried = int(np.sum(gain > 0.0)), int(np.sum(np.isfinite(gain)))
+    decoder, prefiller = (pairs.names[int(each)] for each in np.unravel_index(int(np.nanargmax(gain)), gain.shape))
+    first = (
+        f"Prompts on {prefill} and decoding on {decode} save most at prompts of {prompts[place]:,.0f} tokens, "
+        f"{saving[place]:.1f} % over {alone} alone; at {prompts[0]:,.0f} tokens the best pair saves {saving[0]:.1f} %"
+    )
+    second = (
+        f"A pool that decodes on {decoder} saves {100.0 * np.nanmax(gain):.1f} % at {prompts[last]:,.0f} tokens with "
+        f"its prompts on {prefiller}; a second kind pays in {paid} of {tried} pairs"
+    )
+    yield in_short(first, second, tone="good" if saving[place] > 1.0 else "plain")
+    for at, prompt in enumerate(prompts):
+        values = [gains.values(name)[at] for name in ("decoding", "prefilling", "one kind")]
+        cost = gains.numbers("cost_of_the_pair")[at]
+        words = f"decode on {values[0]}, prefill on {values[1]}: {cost:.2f} USD per million output tokens, "
+        yield Finding(f"{prompt:,.0f} tokens", f"{words}{saving[at]:.1f} % less than {values[2]} alone.")
+    worth = pairs.worth(last)
+    price = {name: cost * HOUR for name, cost in _prices(pairs.plans, pairs.results).items()}
+    ratio = worth / np.array([price.get(name, np.nan) for name in pairs.names])
+    best = np.unravel_index(int(np.nanargmax(ratio)), ratio.shape)
+    names = [pairs.names[int(each)] for each in best]
+    words = (
+        f"Beside {names[0]} an {names[1]} that prefills may cost up to {worth[best]:.2f} USD/h, "
+        f"{ratio[best]:.2f} times its price."
+    )
+    yield Finding("Worth", words)
