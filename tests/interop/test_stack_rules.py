@@ -14,8 +14,8 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.candidates import candidates, with_auto
+from xlperf.explore.mappings import refused_reasons
 from xlperf.explore.search import search
-from xlperf.explore.started import refused_reasons
 from xlperf.interop.stack_rules import NUMBERS, TITLES, stack_of_software
 from xlperf.measurements.published import read_published
 

@@ -1,7 +1,9 @@
 """Catalogs in cells: tables on disk under a hash of their content, which stays valid between sessions.
 
 A cell holds the handle; another cell passes it on, perhaps after a restart. The store is a folder of JSON files in the
-user's cache, bounded in number and size; the least recently used file is removed first.
+user's cache, bounded in number and size; the least recently used file is removed first. A worker also stores
+questions, never their answers, and a new worker answers them while its host loads a workbook. It stores only questions
+that took some time and would not block another one for long. ``XLPERF_QUESTIONS=off`` disables it.
 """
 
 from __future__ import annotations
@@ -10,11 +12,16 @@ import contextlib
 import hashlib
 import json
 import os
+import queue
 import re
-from collections.abc import Sequence
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from xlperf.addin.cells import Block, read_table
 from xlperf.base.errors import Fault, InputError
@@ -25,6 +32,7 @@ from xlperf.catalog.table import CASES, Table
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
+
 
 HANDLE_PREFIX = "xlperf:"
 MOST_FILES = 64
@@ -139,3 +147,75 @@ def _table(kind: str, content: bytes) -> Table:
 
 def _is_case(block: Block) -> bool:
     return len(block) == 1 and len(block[0]) == 1 and block[0][0] in CASES
+
+
+SHORTEST, LONGEST = 0.005, 0.5
+"""Processor time of a question that is worth keeping, and of one that would make another one wait too long. [s]"""
+SWITCH, OFF = "XLPERF_QUESTIONS", ("off", "no", "0", "false")
+"""Variable of the environment that turns the storing of questions off, and its values that do."""
+MOST_QUESTIONS = 64
+MOST_QUESTION_BYTES = 4 * 2**20
+
+
+class Questions:
+    """Questions of this and earlier sessions, least recently asked first, in a file with a line each.
+
+    With :data:`SWITCH` off the file is removed and none is written.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path or cache_folder() / "questions"
+        self._off = os.environ.get(SWITCH, "").strip().casefold() in OFF
+        lines: list[bytes] = []
+        with suppress(OSError):
+            if self._off:
+                self._path.unlink()
+            with stored(self._path) as stream:
+                lines = stream.read(MOST_QUESTION_BYTES).splitlines(keepends=True)
+        self._lines = OrderedDict.fromkeys(line for line in lines if line.endswith(b"\n"))
+        self._changed = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Questions, most recently asked first."""
+        return iter([*reversed(self._lines)])
+
+    def answered(self, line: bytes, answer: Callable[[bytes], bytes]) -> bytes:
+        """The answer to a question, which is stored if it took some time."""
+        begun = time.process_time()
+        answered = answer(line)
+        if line in self._lines:
+            self._lines.move_to_end(line)
+        elif SHORTEST <= time.process_time() - begun <= LONGEST and len(line) <= MOST_QUESTION_BYTES // 8:
+            self._lines[line] = None
+            self._changed = True
+            while len(self._lines) > MOST_QUESTIONS:
+                self._lines.popitem(last=False)
+        return answered
+
+    def save(self) -> None:
+        """Store the latest questions; nothing if the folder is read-only."""
+        if self._off or not self._changed:
+            return
+        lines: list[bytes] = []
+        size = 0
+        for line in self:
+            size += len(line)
+            if len(lines) == MOST_QUESTIONS or size > MOST_QUESTION_BYTES:
+                break
+            lines.append(line)
+        with suppress(OSError):
+            store(self._path, b"".join(reversed(lines)))
+
+
+def first_line(requests: BinaryIO, longest: int, steps: Iterable[object]) -> bytes:
+    """The first line of requests; until it arrives, steps run one after the other.
+
+    A failing step ends the warm-up: the question itself will report the fault.
+    """
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=lambda: lines.put(requests.readline(longest)), name="first request", daemon=True).start()
+    with suppress(Exception):
+        for _ in steps:
+            if not lines.empty():
+                break
+    return lines.get()

@@ -43,8 +43,16 @@ from xlperf.addin.cells import (
     words_of,
 )
 from xlperf.addin.functions import Argument, Function, functions
-from xlperf.addin.handles import HANDLE_PREFIX, CatalogStore, UnknownHandleError, content_of, handle_of, with_blocks
-from xlperf.addin.warm_up import Questions, first_line
+from xlperf.addin.handles import (
+    HANDLE_PREFIX,
+    CatalogStore,
+    Questions,
+    UnknownHandleError,
+    content_of,
+    first_line,
+    handle_of,
+    with_blocks,
+)
 from xlperf.base.errors import InputError, nearest
 from xlperf.catalog.cards import find_card
 from xlperf.catalog.cells import is_blank, shown, table_kind

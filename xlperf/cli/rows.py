@@ -206,7 +206,7 @@ def launch(plans: str, stack: str | None, chosen: Chosen, catalog: str | None) -
     trtllm-serve).
     """
     from xlperf.engine import evaluate
-    from xlperf.explore.started import refused_reasons, shape_of
+    from xlperf.explore.mappings import refused_reasons, shape_of
     from xlperf.interop.launch import launch_lines
 
     plan = read_one(plans, chosen)

@@ -60,9 +60,8 @@ def sweep(
     from xlperf.cli.blocks import Blocks, write_sweep
     from xlperf.explore.candidates import with_auto
     from xlperf.explore.objectives import default_objective, limits_of, objective_of
-    from xlperf.explore.owned import are_owned
-    from xlperf.explore.sweep import Best, Sweep, best_rows
-    from xlperf.explore.unmoved import unmoved_words
+    from xlperf.explore.search_results import are_owned
+    from xlperf.explore.sweep import Best, Sweep, best_rows, unmoved_words
     from xlperf.explore.vary import Sampling, read_variation
     from xlperf.explore.workers import all_processes
 
@@ -173,7 +172,7 @@ def uncertainty(
     once, for the inputs of the sheets.
     """
     from xlperf.explore.objectives import limits_of, objective_of
-    from xlperf.explore.owned import are_owned
+    from xlperf.explore.search_results import are_owned
     from xlperf.explore.sweep import Sweep
     from xlperf.explore.uncertainty import Uncertainty, sheet_ranges
     from xlperf.explore.vary import LATIN_HYPERCUBE, Sampling, read_variation

@@ -1,12 +1,13 @@
-"""Values of ``auto``: parallel degrees, batches and schedules, and numbers of accelerators as they are sold."""
+"""Values of ``auto``: degrees, batches, schedules, numbers of accelerators as sold; and plans that software starts."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from xlperf.base.arrays import Array, log2, octave_below
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import column
 from xlperf.catalog.table import Table
+from xlperf.engine.stack_rules import rules_of
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.dimensions import (
     EXPERT_STAGE,
@@ -24,20 +26,24 @@ from xlperf.equations.plan.dimensions import (
     SERVING_DIMENSIONS,
     Dimension,
 )
-from xlperf.equations.plan.records import mask
+from xlperf.equations.plan.records import Rule, broken_rules, mask, remarks_of_rows
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.plan.training_plan import BLANKS, TrainingPlan
 from xlperf.explore.space import (
     Mask,
     NotChosen,
     PartialPlan,
+    Rules,
     Space,
     Where,
     common_divisor,
     divides,
     divisors,
     powers_of_two,
+    space_of,
 )
+from xlperf.interop.launch_start import Shape
+from xlperf.interop.stack_rules import TITLES, stack_of_software
 
 MOST_MICRO_BATCH = 64.0
 """Largest trial micro batch if the global batch is blank. [-]"""
@@ -463,3 +469,79 @@ def thinned(counts: Array, step: float) -> Array:
         if not sparse or log2(count) % 1.0 == 0.0 or (step < 2.0 and count >= step * sparse[-1]):
             sparse.append(count)
     return np.array(sparse)
+
+
+_RECORDS: dict[str, tuple[type[PartialPlan], ...]] = {
+    "training": (PartialTraining,),
+    "inference": (PartialInference, PartialPrefill),
+}
+"""Records that the rules of software read, by kind of plan."""
+
+
+def stacks_of(plans: Table) -> tuple[str, ...]:
+    """Software of plans with known rules, in order of the plans."""
+    names = {stack_of_software(str(name)) for name in set(plans.filled("software").tolist())}
+    return tuple(stack for stack in TITLES if stack in names)
+
+
+def rules_of_stacks(plans: Table, stacks: Collection[str]) -> Rules:
+    """Rules of software in the form that spaces of plans read.
+
+    ``plans``: of the space. ``stacks``: :func:`stacks_of` these; each of several concerns its own plans.
+    """
+    kind = plans.kind
+    whole = len(set(plans.filled("software").tolist())) == 1
+
+    def of(rule: Rule[Any], stack: str) -> Rule[Any]:
+        def broken(plan: Any, model: Any) -> np.ndarray:
+            names = plan.filled("software").tolist()
+            starts = {name: stack_of_software(str(name)) == stack for name in set(names)}
+            return np.asarray(rule.broken(plan, model) & np.array([starts[name] for name in names], dtype=bool))
+
+        return rule if whole else replace(rule, broken=broken)
+
+    return [
+        (record, of(rule, stack))
+        for stack in stacks
+        for rule in rules_of(kind, stack, True)
+        for record in _RECORDS[kind]
+    ]
+
+
+def refused_reasons(plans: Table, catalog: Catalog, stack: str = "") -> list[str]:
+    """Reason why the software of each plan does not start it, "" if it does or its rules are unknown.
+
+    ``plans``: without ``auto``. ``stack``: software whose rules replace the rules of each plan's own.
+    """
+    if stack:
+        software = "tensorrt-llm" if stack == "trtllm" else stack
+        named = np.full(len(plans), software, dtype=object)
+        plans = replace(plans, columns={**plans.columns, "software": named}, auto={})
+    rules = rules_of_stacks(plans, stacks_of(plans))
+    result = [""] * len(plans)
+    if not rules:
+        return result
+    space = space_of(plans, {}, catalog, rules[:1], len(plans))
+    for record, rule in rules:
+        plan: Any = space.plan(record)
+        try:
+            faults = broken_rules([rule], plan, plan.model)
+        except NotChosen:
+            continue
+        concerned = True if plan.concerned is None else plan.concerned
+        for each in faults:
+            _, words = remarks_of_rows([each], len(plans))
+            for row in np.flatnonzero(each.rows & concerned).tolist():
+                result[row] = result[row] or str(words[row])
+    return result
+
+
+def shape_of(plan: Table, catalog: Catalog) -> Shape:
+    """Facts of a plan's model and servers that a launch line needs.
+
+    ``plan``: one row. Raises InputError if a name is unknown.
+    """
+    models = catalog.tables["models"]
+    row = int(catalog.rows("models", plan.text("model"), plan, "model")[0])
+    model = {name: values[row] for name, values in models.columns.items() if values[row] == values[row]}
+    return Shape(model, float(server_sizes(plan, catalog)[0][0]))

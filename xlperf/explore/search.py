@@ -26,7 +26,7 @@ from xlperf.explore.candidates import (
     uneven_chunks,
 )
 from xlperf.explore.frontier import unbeaten_rows
-from xlperf.explore.mappings import MOST_ACCELERATORS
+from xlperf.explore.mappings import MOST_ACCELERATORS, refused_reasons, stacks_of
 from xlperf.explore.objectives import (
     AT_TARGETS,
     COUNT,
@@ -39,10 +39,8 @@ from xlperf.explore.objectives import (
     rival_of,
     tightest,
 )
-from xlperf.explore.owned import are_owned, evaluated
-from xlperf.explore.search_results import BEYOND_LIMITS, GOOD, ILLEGAL, TOO_LARGE, Lead, Search
+from xlperf.explore.search_results import BEYOND_LIMITS, GOOD, ILLEGAL, TOO_LARGE, Lead, Search, are_owned, evaluated
 from xlperf.explore.space import WHOLE, Part, TooMany
-from xlperf.explore.started import refused_reasons, stacks_of
 from xlperf.explore.workers import worked
 
 SHOWN: Mapping[str, tuple[str, ...]] = {
