@@ -119,8 +119,7 @@ class Catalog:
 
     def known_rows(self, kind: str, names: np.ndarray) -> np.ndarray:
         """Row indexes of names in a table, -1 if it has none: its own table may have been replaced."""
-        index = self._indexes[kind]
-        return np.array([index.get(str(name).casefold(), BLANK) for name in names.tolist()], dtype=np.int64)
+        return _positions(names, self._indexes[kind])
 
     def taken(self, kind: str) -> Mapping[str, str]:
         """Names looked up so far that the table spells otherwise, each with its reading."""
@@ -166,15 +165,12 @@ class Catalog:
     @cached_property
     def default_networks(self) -> np.ndarray:
         """Position in :attr:`networks` of the default network of each accelerator; -1 if it has none."""
-        return self._positions(self.tables["accelerators"].text("default_network"), self._network_index)
+        return _positions(self.tables["accelerators"].text("default_network"), self._network_index)
 
     @cached_property
     def price_rows(self) -> np.ndarray:
         """Row in ``prices`` of each accelerator; -1 if it has no price."""
-        return self._positions(self.tables["accelerators"].text("accelerator"), self._indexes["prices"])
-
-    def _positions(self, names: np.ndarray, index: Mapping[str, int]) -> np.ndarray:
-        return np.array([index.get(name.casefold(), BLANK) for name in names.tolist()], dtype=np.int64)
+        return self.known_rows("prices", self.tables["accelerators"].text("accelerator"))
 
     def _find(self, index: dict[str, int], kind: str, names: np.ndarray, plans: Table, column: str) -> np.ndarray:
         result = list(map(index.get, names.tolist(), repeat(UNKNOWN)))
@@ -211,6 +207,10 @@ class Catalog:
         return f"{self.tables[kind].schema.key.name.replace('_', ' ')} {shown(exact)}{NOT_USABLE}{why}", None
 
 
+def _positions(names: np.ndarray, index: Mapping[str, int]) -> np.ndarray:
+    return np.array([index.get(str(name).casefold(), BLANK) for name in names.tolist()], dtype=np.int64)
+
+
 def load_catalog(path: str | os.PathLike[str] | None = None) -> Catalog:
     """The catalog of a workbook with the shipped sheets in place of absent ones; without a path the shipped catalog,
     cached. CSV and Parquet tables, and a workbook with one sheet alone, add their rows to the shipped sheet
@@ -218,8 +218,8 @@ def load_catalog(path: str | os.PathLike[str] | None = None) -> Catalog:
     """
     from xlperf.base.resources import workbook
 
-    source = Path(path) if path is not None else workbook()
-    if path is not None and not _same_file(source, workbook()):
+    source, shipped = Path(path) if path is not None else workbook(), workbook()
+    if source != shipped and not (source.exists() and shipped.exists() and source.samefile(shipped)):
         return _own_catalog(source)
     stamp = _stamp(source)
     if _installed.get("stamp") != stamp or stamp is None:
@@ -287,10 +287,6 @@ def _stamp(path: Path) -> tuple[str, int, int] | None:
     return str(path), result.st_mtime_ns, result.st_size
 
 
-def _same_file(path: Path, other: Path) -> bool:
-    return path.exists() and other.exists() and path.samefile(other)
-
-
 def _checked(tables: Mapping[str, Table], origin: str, strict: Sequence[str], faults: list[Fault]) -> Catalog:
     if faults:
         indexes = {kind: index_of(table) for kind, table in tables.items()}
@@ -308,7 +304,7 @@ def _constant_faults(table: Table | None) -> list[Fault]:
 
 def _empty(kind: str) -> Table:
     columns = table_schema(kind).columns
-    return Table(kind, {c.name: np.zeros(0, dtype=object if c.is_text else np.float64) for c in columns})
+    return Table(kind, {column.name: column.array([]) for column in columns})
 
 
 def hash_table(digest: hashlib._Hash, table: Table) -> None:
@@ -467,9 +463,6 @@ def _described(table: Table) -> dict[str, Any]:
 
 def _restored(book: str, known: dict[str, Any]) -> Table:
     declared = table_schema(known["kind"]).by_name
-    columns = {
-        name: np.array(values, dtype=object if declared[name].is_text else np.float64)
-        for name, values in known["columns"].items()
-    }
+    columns = {name: declared[name].array(values) for name, values in known["columns"].items()}
     cells = SheetCells(book, known["sheet"], known["header_row"], known["rows"], known["sheet_columns"])
     return Table(known["kind"], columns, NamedCells(cells, range(len(known["rows"])), known["positions"]))

@@ -29,12 +29,6 @@ if TYPE_CHECKING:
     from xlperf.explore.objectives import Limit
     from xlperf.explore.search_results import Answer
 
-_SHOWN = (
-    "tokens_per_second_per_accelerator", "unit_cost", "thermal_design_power", "tokens_per_thousand_dollars",
-    "memory_stacks", "cache", "num_multiprocessors",
-)  # fmt: skip
-"""Results of a chip that a table on a terminal shows."""
-
 
 @command(entries=partial(form_options, "chip"))
 def chip(output: str | None, catalog: str | None, vary: tuple[str, ...], limits: tuple[str, ...], **given: Any) -> int:
@@ -126,7 +120,7 @@ def _varied(table: Table, vary: tuple[str, ...], limits: list[Limit], output: st
     """Say or write a table of chips; 1 if none has an answer and keeps the limits."""
     import numpy as np
 
-    from xlperf.catalog.schema import column
+    from xlperf.catalog.schema import column, shown_columns
     from xlperf.explore.chip_table import RATE, evaluate_chips, frontier_of, varied_chips
     from xlperf.explore.search import stacked
 
@@ -148,8 +142,8 @@ def _varied(table: Table, vary: tuple[str, ...], limits: list[Limit], output: st
     marked = (column("chip_variants", "frontier"), frontier_of(results))
     given = [part for part in parts(forms.take(rows)) if part[0].name not in (*names, *results.columns)]
     reached = [part for part in parts(results) if part[0].name not in names]
-    shown = [part for part in reached if part[0].name in _SHOWN]
-    shown.sort(key=lambda part: _SHOWN.index(part[0].name))
+    by_name = {part[0].name: part for part in reached}
+    shown = [by_name[name] for name in shown_columns("chip_results", "table") if name in by_name]
     reason = [part for part in reached if part[0].name == "reason"]
     number = int(np.nansum(marked[1]))
     words = f"{number:,} of {len(rows):,} chips are beaten by no other in tokens/s and cost of a unit"

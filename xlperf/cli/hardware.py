@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 
 BLOCK = 16_384
 _SHARES = ("compute_share", "cache_share", "memory_shoreline_share", "link_shoreline_share")
-_SHOWN = (
-    "num_multiprocessors", "sustained_clock_rate", "peak_flop_rate_bf16", "l2_capacity", "memory_stacks",
-    "memory_capacity", "memory_bandwidth", "link_bandwidth", "thermal_design_power",
-)  # fmt: skip
 _MAPPING = (
     "tensor_parallel", "pipeline_parallel", "expert_parallel", "virtual_pipeline", "micro_batch_size", "batch_size",
     "recompute",
@@ -103,7 +99,7 @@ def optimise(
 
 def _summary(optimum: Allocation, goal: str, kind: str) -> list[str]:
     """The result in lines: objective, shares, device, plan."""
-    from xlperf.catalog.schema import results_of, unit_of
+    from xlperf.catalog.schema import results_of, shown_columns, unit_of
     from xlperf.explore.allocate import OBJECTIVES
 
     column = results_of(kind).by_name[OBJECTIVES[kind][goal]]
@@ -112,7 +108,7 @@ def _summary(optimum: Allocation, goal: str, kind: str) -> list[str]:
     count = f"{optimum.num_evaluations:,} plans evaluated"
     lines = [f"{column.header}: {optimum.value / scale:.4g} (as given: {before}); {count}"]
     lines += [f"  {name.replace('_', ' ')}: {optimum.device.filled(name)[0]:.3f}" for name in _SHARES]
-    for name in _SHOWN:
+    for name in shown_columns("devices_results", "table"):
         result = results_of("devices").by_name[name]
         lines.append(f"  {result.header}: {optimum.derived[name][0] / unit_of(result).factor:.4g}")
     lines.append(f"  limited by: {optimum.derived['limited_by'][0]}")

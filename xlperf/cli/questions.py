@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlperf.catalog.schema import Column, first_words, results_of, table_schema
+from xlperf.catalog.schema import Column, first_words, results_of, shown_columns, table_schema
 from xlperf.cli.command import command
 from xlperf.cli.options import catalog_of
 from xlperf.cli.output import Front, deliver, is_json, is_workbook, parts, rounded, say, took
@@ -19,33 +19,6 @@ if TYPE_CHECKING:
 Words = Mapping[str, str | None]
 _WITHOUT = {"request_rate": "users", "deadline": "num_accelerators"}
 """Entries that ask for what another one else states: the other one has no default beside them."""
-_SHOWN = {
-    "serve": (
-        "accelerators", "accelerators_sure", "servers", "copies", "copy_size", "tensor_parallel", "expert_parallel",
-        "data_parallel_attention", "prefill_accelerator", "prefill_accelerators", "prefill_tensor_parallel",
-        "prefill_expert_parallel", "prefill_data_parallel_attention", "expert_dispatch", "two_batch_overlap",
-        "prefill_tokens", "redundant_experts", "concurrency", "request_rate", "tokens_per_second_per_accelerator",
-        "ttft", "tpot",
-        "fleet_cost_per_million_output_tokens", "cost_per_million_output_tokens",
-        "cost_per_million_output_tokens_all_in", "monthly_cost", "hour_price",
-        "owned_fleet_cost_per_million_output_tokens", "owned_monthly_cost", "owned_hour_cost", "power",
-        "accelerators_in_power", "users_in_power", "request_rate_in_power", "monthly_energy",
-        "carbon_per_million_tokens", "monthly_carbon", "memory_used", "head_room", "precision", "kv_precision",
-    ),
-    "train": (
-        "accelerators", "run_time", "run_cost", "hour_price", "owned_run_cost", "owned_hour_cost", "run_energy",
-        "run_carbon", "carbon_per_million_tokens", "power", "accelerators_in_power", "run_time_in_power",
-        "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "expert_parallel", "data_parallel",
-        "micro_batch_size", "recompute", "step_time", "mfu", "goodput", "memory_reserved", "memory_capacity",
-        "largest_loss",
-    ),
-    "chip": (
-        "unit_cost", "capex", "peak_flop_rate_bf16", "peak_flop_rate_fp8", "cache", "memory_stacks", "memory_capacity",
-        "memory_bandwidth", "num_multiprocessors", "thermal_design_power", "tokens_per_second_per_accelerator",
-        "tokens_per_thousand_dollars", "limited_by", "chosen",
-    ),
-}  # fmt: skip
-"""Results that a terminal shows below the answer."""
 _SHARES = ("memory_used", "head_room", "mfu", "goodput")
 """Results without a unit that are said in per cent."""
 _BANDS = {"fleet_cost_per_million_output_tokens": "cost"}
@@ -162,7 +135,7 @@ def _card(kind: str, answer: Mapping[str, Any]) -> list[str]:
     from xlperf.catalog.schema import unit_of
 
     lines = []
-    for column in (results_of(kind).by_name[name] for name in _SHOWN[kind]):
+    for column in (results_of(kind).by_name[name] for name in shown_columns(f"{kind}_results", "answer")):
         value = answer[column.name]
         if column.is_text or value != value:
             lines += [(column, str(value), "")] if column.is_text and _says(answer, column.name) else []

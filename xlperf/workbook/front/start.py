@@ -22,6 +22,7 @@ from xlperf.catalog.schema import (
     TECHNOLOGY_TABLES,
     results_of,
     schema,
+    shown_columns,
     table_schema,
 )
 from xlperf.catalog.table import CASES
@@ -78,13 +79,7 @@ CARDS: Mapping[str, tuple[tuple[str, str | float], ...]] = {
         ("kv_precision", "fp8"),
     ),
 }
-CARD_RESULTS: Mapping[str, tuple[str, ...]] = {
-    "training": ("step_time", "tokens_per_second", "tokens_per_second_per_accelerator", "mfu", "memory", "fits",
-                 "cost_per_million_tokens", "cost_basis", "reason"),
-    "inference": ("ttft", "tpot", "tokens_per_second", "tokens_per_second_per_accelerator", "memory", "fits",
-                  "cost_per_million_input_tokens", "cost_per_million_output_tokens",
-                  "cost_per_million_output_tokens_all_in", "cost_basis", "reason"),
-}  # fmt: skip
+CARD_RESULTS = {kind: shown_columns(f"{kind}_results", "card") for kind in CARDS}
 """Results of a card; its reason is the line on top."""
 _WORDS = (
     "xlperf answers, for any model on any machine that a sheet describes: how long does a training step or a generated "
