@@ -31,22 +31,16 @@ PLAN, ACCELERATORS, INNERMOST, OUTER, RESULTS = "plan", "accelerators", "innermo
 
 @dataclass(frozen=True)
 class Change:
-    """One change of a plan or its machine: a row of ``causes.csv`` with one of its values.
-
-    - ``cause``, ``advice``: its name, and the setting or part to inspect.
-    - ``sheet``: ``plan``, ``accelerators``, ``innermost tier``, ``outer tiers`` or ``results``.
-    - ``columns``: the columns that change.
-    - ``value``: a value for each column with ``/`` between, ``-`` for blank; or a factor for all of them, as ``x0.9``.
-      ``even+1`` is one layer more than an even share of the stages.
-    - ``prior``: probability before any measurement; the values of a cause share its prior.
-    """
+    """One change of a plan or its machine: a row of ``causes.csv`` with one of its values."""
 
     cause: str
-    sheet: str
-    columns: tuple[str, ...]
+    sheet: str  # ``plan``, ``accelerators``, ``innermost tier``, ``outer tiers`` or ``results``
+    columns: tuple[str, ...]  # the columns that change
+    # A value for each column with ``/`` between, ``-`` for blank, or a factor for all as ``x0.9``; ``even+1`` is one
+    # layer more than an even share of the stages.
     value: str
-    prior: float
-    advice: str
+    prior: float  # probability before any measurement, which the values of a cause share
+    advice: str  # the setting or part to inspect
 
     @property
     def factor(self) -> float:
@@ -57,9 +51,8 @@ class Change:
     def words(self) -> str:
         """``recompute full``; ``outer tiers link bandwidth x0.5``."""
         if self.value.startswith("x"):
-            named = "peak FLOP rates and clock rate" if len(self.columns) > 1 else self.columns[0].replace("_", " ")
-            place = "" if self.sheet in (PLAN, RESULTS) else f"{self.sheet} "
-            return f"{place}{named} {self.value}"
+            words = "peak FLOP rates and clock rate" if len(self.columns) > 1 else self.columns[0].replace("_", " ")
+            return f"{'' if self.sheet in (PLAN, RESULTS) else f'{self.sheet} '}{words} {self.value}"
         pairs = zip(self.columns, self.value.split("/"), strict=True)
         return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in pairs if value != "-")
 
@@ -75,17 +68,13 @@ class Change:
             return result
         count = len(next(iter(columns.values())))
         for name, text in zip(self.columns, self.value.split("/"), strict=True):
-            value = _blank(kind, name)
+            value: float | str = "" if schema[name].is_text else float("nan")
             if text.startswith(EVEN):
                 value = even + float(text.removeprefix(EVEN))
             elif text != "-":
                 value = _plan_value(kind, name, text)
-            result[name] = np.full(count, value, dtype=object if schema[name].is_text else np.float64)
+            result[name] = schema[name].array([value] * count)
         return result
-
-
-def _blank(kind: str, name: str) -> float | str:
-    return "" if table_schema(kind).by_name[name].is_text else float("nan")
 
 
 @cache
@@ -106,37 +95,23 @@ def changes(kind: str) -> tuple[Change, ...]:
 
 @dataclass(frozen=True)
 class Variants:
-    """All plans that differ from one plan by one or two changes.
+    """All plans that differ from one plan by one or two changes; the first variant is the plan itself."""
 
-    - ``plan``: the plan as it is; one row.
-    - ``tried``: the possible changes.
-    - ``first``, ``second``: positions in ``tried`` of each variant's changes; -1 for none. The first variant is the
-      plan itself.
-    """
-
-    plan: Table
+    plan: Table  # as it is; one row
     tried: tuple[Change, ...]
-    first: np.ndarray
+    first: np.ndarray  # positions in ``tried`` of each variant's changes; -1 for none
     second: np.ndarray
 
     @classmethod
     def of(cls, plan: Table, without: Collection[Change] = ()) -> Variants:
-        """Every change of the kind, and every pair of changes with two causes and different columns, except
-        ``without``.
-        """
+        """Every change except ``without``, and every pair of changes with two causes and different columns."""
         tried = tuple(change for change in changes(plan.kind) if change not in without)
-        singles = np.arange(len(tried))
-        earlier, later = np.triu_indices(len(tried), 1)
-        groups = {change: (change.cause, {(change.sheet, name) for name in change.columns}) for change in tried}
-        apart = np.array(
-            [
-                [groups[a][0] != groups[b][0] and not groups[a][1] & groups[b][1] for b in dict.fromkeys(tried)]
-                for a in dict.fromkeys(tried)
-            ]
-        )
-        compatible = apart[earlier, later]
-        first = np.concatenate([[NONE], singles, earlier[compatible]])
-        second = np.concatenate([[NONE], np.full(len(tried), NONE), later[compatible]])
+        columns = [{(change.sheet, name) for name in change.columns} for change in tried]
+        every = zip(*(numbers.tolist() for numbers in np.triu_indices(len(tried), 1)), strict=True)
+        apart = [(a, b) for a, b in every if tried[a].cause != tried[b].cause and not columns[a] & columns[b]]
+        pairs = np.array(apart, dtype=np.int64).reshape(-1, 2)
+        first = np.concatenate([[NONE], np.arange(len(tried)), pairs[:, 0]])
+        second = np.concatenate([np.full(len(tried) + 1, NONE), pairs[:, 1]])
         return cls(plan, tried, first, second)
 
     def having(self, change: int) -> np.ndarray:
@@ -157,53 +132,42 @@ class Variants:
         """Variant with only the plan's changes: a machine fault does not alter the calibration band."""
         faulty = np.array([change.sheet != PLAN for change in self.tried] + [True])
         settings = [np.where(faulty[number], NONE, number) for number in (self.first, self.second)]
-        unchanged = np.arange(len(self.first))
-        return np.where(
-            faulty[self.first] | (faulty[self.second] & (self.second != NONE)), 1 + np.max(settings, 0), unchanged
-        )
+        changed = faulty[self.first] | (faulty[self.second] & (self.second != NONE))
+        return np.where(changed, 1 + np.max(settings, 0), np.arange(len(self.first)))
 
     def evaluated_on(self, catalog: Catalog) -> tuple[Table, Catalog]:
         """The variants as plans, and the catalog with the rows of changed accelerators and networks."""
         own_columns = with_exact_names(self.plan, catalog)
         columns = {name: np.repeat(values, len(self.first)) for name, values in own_columns.items()}
-        even = self._layers_per_stage(catalog)
+        even = float("nan")  # layers of a stage if all stages have as many
+        if self.plan.kind == "training" and (stages := float(self.plan.filled("pipeline_parallel")[0])) > 1.0:
+            model = catalog.rows("models", self.plan.text("model"), self.plan, "model")
+            even = float(np.ceil(catalog.tables["models"].number("num_layers")[model][0] / stages))
         for number, change in enumerate(self.tried):
-            if change.sheet == PLAN:
-                self._set(columns, change, self.having(number), even)
+            changed = change.made_on(self.plan.kind, columns, even) if change.sheet == PLAN else {}
+            for name in change.columns:
+                if name in changed:
+                    blank = np.full(len(self.first), "" if changed[name].dtype == object else np.nan)
+                    before = columns.get(name, blank.astype(changed[name].dtype))
+                    columns[name] = np.where(self.having(number), changed[name], before).astype(before.dtype)
         table = Table(self.plan.kind, columns, lambda _, column: self.plan.place(0, column))
         accelerator = int(catalog.rows("accelerators", self.plan.text("accelerator"), self.plan, "accelerator")[0])
         machines = catalog.tables["accelerators"]
         stated = str(own_columns["network"][0]) if "network" in own_columns else ""
         network = stated or str(machines.text("default_network")[accelerator])
         tiers = catalog.network_tiers(network)
-        added = [machines, catalog.tables["networks"]]
         linked = not np.isnan(machines.number("link_bandwidth")[accelerator])
-        own = (ACCELERATORS, INNERMOST) if linked else (ACCELERATORS,)
-        for place, column, rows_of, sheets in (
-            (0, "accelerator", np.array([accelerator]), own),
-            (1, "network", tiers, (INNERMOST, OUTER)),
+        added = []
+        for column, source, rows_of, sheets in (
+            ("accelerator", machines, np.array([accelerator]), (ACCELERATORS, *((INNERMOST,) if linked else ()))),
+            ("network", catalog.tables["networks"], tiers, (INNERMOST, OUTER)),
         ):
-            if not len(rows_of):
-                continue
-            words, tables = self._renamed(added[place], column, rows_of, sheets)
-            added[place] = tables
-            columns[column] = np.where(words == "", columns.get(column, np.full(len(words), "")), words).astype(object)
+            if len(rows_of):
+                words, copied = self._renamed(source, column, rows_of, sheets)
+                before = columns.get(column, np.full(len(words), ""))
+                columns[column] = np.where(words == "", before, words).astype(object)
+                added.append(copied)
         return table, catalog.with_tables(added)
-
-    def _layers_per_stage(self, catalog: Catalog) -> float:
-        """Layers of a stage if all stages have as many; NaN without a pipeline."""
-        if self.plan.kind != "training" or not float(self.plan.filled("pipeline_parallel")[0]) > 1.0:
-            return float("nan")
-        model = int(catalog.rows("models", self.plan.text("model"), self.plan, "model")[0])
-        layers = float(catalog.tables["models"].number("num_layers")[model])
-        return float(np.ceil(layers / float(self.plan.filled("pipeline_parallel")[0])))
-
-    def _set(self, columns: dict[str, np.ndarray], change: Change, rows_: np.ndarray, even: float) -> None:
-        changed = change.made_on(self.plan.kind, columns, even)
-        for name in change.columns:
-            if name in changed:
-                before = columns.get(name, np.full(len(rows_), _blank(self.plan.kind, name), dtype=changed[name].dtype))
-                columns[name] = np.where(rows_, changed[name], before).astype(before.dtype)
 
     def made(self, row: int) -> tuple[Change, ...]:
         """The changes of a variant."""
@@ -222,21 +186,17 @@ class Variants:
         ]
         names = {pair: f"{table.text(column)[rows_of[0]]} #{pair}" for pair in dict.fromkeys(pairs) if pair}
         repeated = table.take(np.concatenate([np.arange(len(table)), np.tile(rows_of, len(names))]))
-        columns, first = dict(repeated.columns), len(table)
-        for pair, name in names.items():
-            copies = np.arange(first, first + len(rows_of))
-            columns[column] = columns[column].copy()
+        columns = {key: values.copy() for key, values in repeated.columns.items()}
+        for first, (pair, name) in enumerate(names.items()):
+            copies = len(table) + first * len(rows_of) + np.arange(len(rows_of))
             columns[column][copies] = name
             for change in (self.tried[number] for number in pair):
-                if change.sheet == ACCELERATORS or column == "accelerator":
+                if column == "accelerator":
                     changed_rows = copies
                 else:
                     changed_rows = copies[:1] if change.sheet == INNERMOST else copies[1:]
-                for changed in change.columns:
-                    if changed in columns:
-                        columns[changed] = columns[changed].copy()
-                        columns[changed][changed_rows] *= change.factor
-            first += len(rows_of)
+                for changed in set(change.columns) & set(columns):
+                    columns[changed][changed_rows] *= change.factor
         words = np.array([names.get(pair, "") for pair in pairs], dtype=object)
         return words, replace(repeated, columns=columns)
 
@@ -279,10 +239,7 @@ _FEWEST = 1e-7
 
 
 def measured_texts(kind: str, profile: Profile) -> list[str]:
-    """Measured times of a profile, in the syntax of ``--measured``.
-
-    ``kind``: ``training`` or ``inference``; a serving profile holds decode steps. ``profile``: times per step.
-    """
+    """Measured times of a profile, per step (a decode step in serving), in the syntax of ``--measured``."""
     if kind == "training":
         pairs = [(COMPUTED, profile.computed), (EXCHANGED, profile.exposed)]
     else:
@@ -292,11 +249,9 @@ def measured_texts(kind: str, profile: Profile) -> list[str]:
 
 def by_class(plan: Table, catalog: Catalog, profile: Profile) -> list[str]:
     """Lines: class of kernels, measured and predicted time of a step, and their ratio. ``profile``: times per step."""
-    predicted = _training(plan, catalog) if plan.kind == "training" else _serving(plan, catalog)
-    ms = UNITS["ms"].factor
-    names = [*dict.fromkeys([*predicted, *profile.times])]
+    predicted, ms = _kernel_times(plan, catalog), UNITS["ms"].factor
     lines = [f"{'class':14} {'measured (ms)':>14} {'predicted (ms)':>15} {'ratio':>6}"]
-    for name in names:
+    for name in dict.fromkeys([*predicted, *profile.times]):
         pair = [profile.times.get(name, float("nan")), predicted.get(name, float("nan"))]
         shown = [f"{value / ms:.4g}" if value == value else "-" for value in pair]
         ratio = f"{pair[0] / pair[1]:.2f}" if pair[0] == pair[0] and pair[1] > 0.0 else "-"
@@ -304,22 +259,18 @@ def by_class(plan: Table, catalog: Catalog, profile: Profile) -> list[str]:
     return lines
 
 
-def _training(plan: Table, catalog: Catalog) -> dict[str, float]:
-    """Kernel times of a step by class, overlapped or not."""
+def _kernel_times(plan: Table, catalog: Catalog) -> dict[str, float]:
+    """Kernel times by class, of a training step (overlapped or not) or of a decode step."""
+    if plan.kind != "training":
+        results = evaluate(plan, catalog)
+        return {name: float(results.number(result.replace(" ", "_"))[0]) for name, result in OF_CLASS.items()}
     table = explain(plan, catalog)
     times: dict[str, float] = {}
-    texts: Sequence[str] = [str(name) for name in table.text("family")]
-    for name, time in zip(texts, table.number("total_time").tolist(), strict=True):
+    for name, time in zip(table.text("family").tolist(), table.number("total_time").tolist(), strict=True):
         family = _FAMILIES.get(name, "vector" if name == "vector" else COMMUNICATION if name else "")
         if family and time == time:
             times[family] = times.get(family, 0.0) + time
     return times
-
-
-def _serving(plan: Table, catalog: Catalog) -> dict[str, float]:
-    """Kernel times of a decode step by class."""
-    results = evaluate(plan, catalog)
-    return {name: float(results.number(result.replace(" ", "_"))[0]) for name, result in OF_CLASS.items()}
 
 
 SAME, SAME_FLOP = 1.01, 1.35
@@ -335,25 +286,25 @@ _ALIKE = ({"megatron", "nemo"},)
 
 
 def ruled_out(kind: str, logged: Logged) -> frozenset[Change]:
-    """Changes of ``causes.csv`` that the log of a run excludes, because it states another value of a changed column.
+    """Changes of plan columns to a value that the log of a run excludes, because it states another one."""
 
-    Changes of the machine, of times, and by a factor stay.
-    """
-    result = set()
-    for change in changes(kind):
-        if change.sheet != PLAN or change.value.startswith("x"):
-            continue
-        pairs = zip(change.columns, change.value.split("/"), strict=True)
-        if any(text != "-" and _excluded(kind, name, text, logged) for name, text in pairs):
-            result.add(change)
-    return frozenset(result)
+    def is_excluded(name: str, text: str) -> bool:
+        if text == "-" or not (name in logged.columns or name in logged.defaults):
+            return False
+        if name in logged.columns:
+            stated = _value(kind, name, logged.columns[name])
+        else:
+            stated = Table(kind, {"model": np.array([""], dtype=object)}).filled(name)[0]
+            if stated != stated:
+                return True
+        return text.startswith(EVEN) or not _same(_value(kind, name, text), stated)
+
+    settings = [each for each in changes(kind) if each.sheet == PLAN and not each.value.startswith("x")]
+    return frozenset(each for each in settings if any(map(is_excluded, each.columns, each.value.split("/"))))
 
 
 def too_slow(plan: Table, catalog: Catalog, log: Log) -> frozenset[Change]:
-    """Changes to a precision whose peak rate is too low for the FLOP per second in a log.
-
-    ``plan``: one training plan. ``log``: its numbers.
-    """
+    """Changes of a training plan to a precision whose peak rate is too low for the FLOP per second in a log."""
     rates = [
         setting.value * UNITS[setting.unit].factor for setting in log.settings if setting.result == "model flop rate"
     ]
@@ -370,16 +321,6 @@ def too_slow(plan: Table, catalog: Catalog, log: Log) -> frozenset[Change]:
     return frozenset(result)
 
 
-def _excluded(kind: str, name: str, text: str, logged: Logged) -> bool:
-    """Whether a log states a column with another value."""
-    if name in logged.columns:
-        return text.startswith(EVEN) or not _same(_value(kind, name, text), _value(kind, name, logged.columns[name]))
-    if name in logged.defaults:
-        default = _default(kind, name)
-        return text.startswith(EVEN) or default != default or not _same(_value(kind, name, text), default)
-    return False
-
-
 @cache
 def _value(kind: str, name: str, text: str) -> float | str:
     """A value of a sheet in the internal unit; NaN if it is not legal."""
@@ -390,11 +331,6 @@ def _value(kind: str, name: str, text: str) -> float | str:
     return value
 
 
-def _default(kind: str, name: str) -> float | str:
-    value: float | str = Table(kind, {"model": np.array([""], dtype=object)}).filled(name)[0]
-    return value
-
-
 def _same(one: float | str, other: float | str) -> bool:
     if isinstance(one, str) or isinstance(other, str):
         return str(one).casefold() == str(other).casefold()
@@ -402,19 +338,15 @@ def _same(one: float | str, other: float | str) -> bool:
 
 
 def contradictions(plan: Table, catalog: Catalog, name: str, log: Log, logged: Logged) -> list[str]:
-    """Lines with the settings, model or FLOP per token in which a log differs from its plan; none if all agree.
-
-    ``plan``: one row. ``name``: of the log. ``log``: its numbers. ``logged``: its settings.
+    """Lines with the settings, model or FLOP per token in which a log, with its name, numbers and settings, differs
+    from its plan; none if all agree.
     """
-    results = [*_stacks(plan, logged), *_settings(plan, log, logged), *_models(plan, catalog, logged)]
-    results += _flop(plan, catalog, log)
-    return [f"{name}: contradicts the plan: {words}" for words in results]
-
-
-def _stacks(plan: Table, logged: Logged) -> Iterator[str]:
+    results = []
     planned = stack_of_software(str(plan.filled("software")[0]))
     if logged.stack and planned and planned != logged.stack and {planned, logged.stack} not in _ALIKE:
-        yield f"it is of {TITLES[logged.stack]}, the plan is for {TITLES[planned]}"
+        results.append(f"it is of {TITLES[logged.stack]}, the plan is for {TITLES[planned]}")
+    results += [*_settings(plan, log, logged), *_models(plan, catalog, logged), *_flop(plan, catalog, log)]
+    return [f"{name}: contradicts the plan: {words}" for words in results]
 
 
 def _settings(plan: Table, log: Log, logged: Logged) -> Iterator[str]:

@@ -58,15 +58,16 @@ class PartialTraining(PartialPlan, TrainingPlan):
 
 
 def cross_training(space: Space) -> None:
-    """Cross a space of training plans with every searched column.
+    """Cross a space of training plans, which is changed, with every searched column; InputError if there are too many.
 
     Of values that make the same plan only the first counts; the search skips the schedule gpipe, which takes as long as
-    1f1b and more memory. ``space``: from :func:`xlperf.explore.space.space_of`; is changed. Raises InputError if there
-    are too many plans.
+    1f1b and more memory.
     """
     space.cross_accelerators()
     _cross_ranks(space)
-    _cross_experts(space)
+    for dimension in EXPERT_STAGE:
+        plan = space.plan()
+        space.cross(dimension.size, divisors, _divided(plan.stage_ranks, dimension, plan.model))
     space.cross(
         "sequence_parallel",
         (0.0, 1.0),
@@ -112,13 +113,6 @@ def _cross_ranks(space: Space) -> None:
         space.keep(np.isnan(batch) | divides(plan.data_parallel, np.nan_to_num(batch)))
 
 
-def _cross_experts(space: Space) -> None:
-    """Expert dimensions: divisors of the ranks of a stage."""
-    for dimension in EXPERT_STAGE:
-        plan = space.plan()
-        space.cross(dimension.size, divisors, _divided(plan.stage_ranks, dimension, plan.model))
-
-
 def _cross_context_method(space: Space) -> None:
     """Method of context parallelism; all are the same with one rank."""
     methods = column(space.base.kind, "context_method").choices
@@ -143,21 +137,14 @@ def _cross_schedules(space: Space) -> None:
 
     plan = space.plan()
     stages = plan.known("pipeline_parallel")
-    most = np.where(stages > 1.0, np.floor((plan.model.num_layers + PLACEHOLDERS) / stages), 1.0)
-    space.cross("virtual_pipeline", _up_to, most, None if space.uneven else even)
+    most = np.where(stages > 1.0, np.maximum(np.floor((plan.model.num_layers + PLACEHOLDERS) / stages), 1.0), 1.0)
+    even_only = None if space.uneven else even
+    space.cross("virtual_pipeline", lambda number: np.arange(1.0, number + 1.0).tolist(), most, even_only)
     plan = space.plan()
     of_replica = plan.filled("global_batch_size") / plan.data_parallel
-    space.cross("micro_batch_size", _micro_batches, of_replica)
+    every = powers_of_two(MOST_MICRO_BATCH)  # if the batch is blank
+    space.cross("micro_batch_size", lambda batch: every if np.isnan(batch) else divisors(batch), of_replica)
     space.cross("pipeline_schedule", column("training", "pipeline_schedule").choices, distinct=distinct)
-
-
-def _up_to(most: float) -> list[float]:
-    return [float(number) for number in range(1, max(int(most), 1) + 1)]
-
-
-def _micro_batches(of_replica: float) -> list[float]:
-    """Trial micro batches: divisors of a replica's batch, or powers of two if the batch is blank."""
-    return powers_of_two(MOST_MICRO_BATCH) if np.isnan(of_replica) else divisors(of_replica)
 
 
 class PartialInference(PartialPlan, InferencePlan):
@@ -255,10 +242,8 @@ class PartialPrefill(PartialInference):
 
 
 def cross_inference(space: Space) -> None:
-    """Cross a space of inference plans with every searched column except the load.
-
-    Of values that make the same plan only the first counts. ``space``: from :func:`xlperf.explore.space.space_of`; is
-    changed. Raises InputError if there are too many plans.
+    """Cross a space of inference plans, which is changed, with every searched column except the load; of values that
+    make the same plan only the first counts. InputError if there are too many.
     """
     space.cross("mode", column("inference", "mode").choices)
     space.cross_accelerators()
@@ -378,23 +363,18 @@ _CUBES = re.compile(r"\s*(\d+)\s*d\s*of\s*(\d+)\s*", re.IGNORECASE)
 
 
 class Counts(NamedTuple):
-    """Numbers of accelerators that are sold, and the tried ones among them.
-
-    - ``sold``, ``tried``: from the smallest [-].
-    - ``unit``: accelerators of a server or pod; NaN if machines differ in it [-].
-    """
+    """Numbers of accelerators that are sold, and the tried ones among them, from the smallest. [-]"""
 
     sold: Array
     tried: Array
-    unit: float
+    unit: float  # accelerators of a server or pod; NaN if machines differ in it
 
     @property
     def words(self) -> str:
         """The tried numbers in words: ``all 2,051 numbers of accelerators from 1 to 16,384 tried (...)``."""
         unit = f" of {self.unit:,.0f}" if self.unit == self.unit else ""
-        part, near = (
-            ("all", "") if len(self.tried) == len(self.sold) else (f"{len(self.tried):,} of", ", all next to the best")
-        )
+        every = len(self.tried) == len(self.sold)
+        part, near = ("all", "") if every else (f"{len(self.tried):,} of", ", all next to the best")
         return (
             f"{part} {len(self.sold):,} numbers of accelerators from {self.sold[0]:,.0f} to {self.sold[-1]:,.0f} tried"
             f"{near} (powers of two, parts of a server or pod{unit} and whole ones)"
@@ -413,10 +393,10 @@ class Counts(NamedTuple):
 
 
 def server_sizes(plans: Table, catalog: Catalog) -> tuple[Array, Array]:
-    """Accelerators of a server or pod of the machines that plans name, and of the whole network.
+    """Accelerators of a server or pod, and of the whole network, of each plan; 1 and infinity without a network.
 
-    The outermost tier of the network joins servers (8 accelerators of a DGX, 72 of an NVL72); a torus of cubes joins
-    cubes (64 of a TPU v4). Returns one per plan; 1 and infinity if there is no network.
+    The outermost tier joins servers (8 accelerators of a DGX, 72 of an NVL72); a torus of cubes joins cubes (64 of a
+    TPU v4).
     """
     accelerators, networks = catalog.tables["accelerators"], catalog.tables["networks"]
     rows = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
@@ -436,9 +416,7 @@ def server_sizes(plans: Table, catalog: Catalog) -> tuple[Array, Array]:
 
 
 def sold_counts(unit: float, total: float, most: float) -> Array:
-    """Trial numbers of accelerators, ascending: powers of two, divisors of a server, and whole servers.
-
-    ``unit``, ``total``: accelerators of a server and of the whole network [-]. ``most``: largest number [-].
+    """Trial numbers of accelerators up to ``most``: powers of two, divisors of a server (``unit``) and whole servers.
 
     >>> sold_counts(8.0, 65536.0, 40.0).tolist()
     [1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 40.0]
@@ -454,10 +432,8 @@ def sold_counts(unit: float, total: float, most: float) -> Array:
 
 
 def thinned(counts: Array, step: float) -> Array:
-    """A sparser list of numbers: the first, powers of two, and others at least a ratio above the one before.
-
-    ``counts``: from the smallest [-]. ``step``: least ratio of neighbours [-]; 1 returns all, 2 or more only powers of
-    two and the first.
+    """A sparser list of ascending numbers: the first, powers of two, and others at least a ratio ``step`` above the one
+    before; all for a ratio of 1, none for 2 or more.
 
     >>> thinned(sold_counts(8.0, 65536.0, 100.0), 1.5).tolist()
     [1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0]
@@ -485,10 +461,7 @@ def stacks_of(plans: Table) -> tuple[str, ...]:
 
 
 def rules_of_stacks(plans: Table, stacks: Collection[str]) -> Rules:
-    """Rules of software in the form that spaces of plans read.
-
-    ``plans``: of the space. ``stacks``: :func:`stacks_of` these; each of several concerns its own plans.
-    """
+    """Rules of the software of plans in the form that spaces read; each of several stacks concerns its own plans."""
     kind = plans.kind
     whole = len(set(plans.filled("software").tolist())) == 1
 
@@ -509,14 +482,12 @@ def rules_of_stacks(plans: Table, stacks: Collection[str]) -> Rules:
 
 
 def refused_reasons(plans: Table, catalog: Catalog, stack: str = "") -> list[str]:
-    """Reason why the software of each plan does not start it, "" if it does or its rules are unknown.
-
-    ``plans``: without ``auto``. ``stack``: software whose rules replace the rules of each plan's own.
+    """Reason why the software of each plan (or ``stack`` instead of it) does not start it, "" if it does or its rules
+    are unknown.
     """
     if stack:
-        software = "tensorrt-llm" if stack == "trtllm" else stack
-        named = np.full(len(plans), software, dtype=object)
-        plans = replace(plans, columns={**plans.columns, "software": named}, auto={})
+        named = np.full(len(plans), "tensorrt-llm" if stack == "trtllm" else stack, dtype=object)
+        plans = replace(plans.with_columns({"software": named}), auto={})
     rules = rules_of_stacks(plans, stacks_of(plans))
     result = [""] * len(plans)
     if not rules:
@@ -537,10 +508,7 @@ def refused_reasons(plans: Table, catalog: Catalog, stack: str = "") -> list[str
 
 
 def shape_of(plan: Table, catalog: Catalog) -> Shape:
-    """Facts of a plan's model and servers that a launch line needs.
-
-    ``plan``: one row. Raises InputError if a name is unknown.
-    """
+    """Facts of the model and servers of one plan that a launch line needs."""
     models = catalog.tables["models"]
     row = int(catalog.rows("models", plan.text("model"), plan, "model")[0])
     model = {name: values[row] for name, values in models.columns.items() if values[row] == values[row]}
