@@ -20,6 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -74,7 +75,7 @@ class CatalogStore:
         content = content_of(tables)
         handle = handle_of(content)
         path = self._path(handle)
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             if not self._touched(path):
                 store(path, content)
                 self._remove_oldest(path)
@@ -126,7 +127,7 @@ def with_blocks(catalog: Catalog, blocks: Sequence[Block]) -> Catalog:
     tables: dict[str, Table] = {}
     case = "base"
     for block in blocks:
-        if _is_case(block):
+        if len(block) == len(block[0]) == 1 and block[0][0] in CASES:
             case = str(block[0][0])
             continue
         kind = table_kind(block[0])
@@ -145,10 +146,6 @@ def _table(kind: str, content: bytes) -> Table:
     return read_table(kind, header, rows)
 
 
-def _is_case(block: Block) -> bool:
-    return len(block) == 1 and len(block[0]) == 1 and block[0][0] in CASES
-
-
 SHORTEST, LONGEST = 0.005, 0.5
 """Processor time of a question that is worth keeping, and of one that would make another one wait too long. [s]"""
 SWITCH, OFF = "XLPERF_QUESTIONS", ("off", "no", "0", "false")
@@ -158,9 +155,8 @@ MOST_QUESTION_BYTES = 4 * 2**20
 
 
 class Questions:
-    """Questions of this and earlier sessions, least recently asked first, in a file with a line each.
-
-    With :data:`SWITCH` off the file is removed and none is written.
+    """Questions of this and earlier sessions, least recently asked first, in a file with a line each; with
+    :data:`SWITCH` off the file is removed and none is written.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -196,21 +192,16 @@ class Questions:
         """Store the latest questions; nothing if the folder is read-only."""
         if self._off or not self._changed:
             return
-        lines: list[bytes] = []
-        size = 0
-        for line in self:
-            size += len(line)
-            if len(lines) == MOST_QUESTIONS or size > MOST_QUESTION_BYTES:
-                break
-            lines.append(line)
+        latest = [*self][:MOST_QUESTIONS]
+        sizes = accumulate(map(len, latest))
+        lines = [line for line, size in zip(latest, sizes, strict=True) if size <= MOST_QUESTION_BYTES]
         with suppress(OSError):
             store(self._path, b"".join(reversed(lines)))
 
 
 def first_line(requests: BinaryIO, longest: int, steps: Iterable[object]) -> bytes:
-    """The first line of requests; until it arrives, steps run one after the other.
-
-    A failing step ends the warm-up: the question itself will report the fault.
+    """The first line of requests; until it arrives, steps run one after the other, up to one that fails: the question
+    itself will report the fault.
     """
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=lambda: lines.put(requests.readline(longest)), name="first request", daemon=True).start()
