@@ -8,7 +8,6 @@ that took some time and would not block another one for long. ``XLPERF_QUESTIONS
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -103,14 +102,14 @@ class CatalogStore:
     @staticmethod
     def _touched(path: Path) -> bool:
         """Note that a file was used; whether there is one."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.utime(path)
         return path.is_file()
 
     def _remove_oldest(self, newest: Path) -> None:
         files = []
         for path in self.folder.iterdir():
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 status = path.stat()
                 files.append((path == newest, status.st_mtime_ns, status.st_size, path))
         files.sort(reverse=True)
@@ -118,7 +117,7 @@ class CatalogStore:
         for place, (_, _, length, path) in enumerate(files):
             size += length
             if place and (place >= self._most_files or size > self._most_bytes):
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     path.unlink()
 
 

@@ -155,7 +155,7 @@ def time(operation: str, accelerator: str, output: str | None, catalog: str | No
     stated = {name.replace("_", "-"): value for name, value in given.items() if value is not None}
     values: dict[str, np.ndarray] = {}
     for name, text in {"accelerator": accelerator, **stated}.items():
-        values |= read_values("operations", [_line(name, text)], _option(name), from_text=True)
+        values |= read_values("operations", [_line(name, text)], _option(name))
     base = Table("operations", {"operation": np.array([operation], dtype=object)}, lambda _row, column: _option(column))
     table = grid(base, values)
     results = evaluate_operations(table, known)

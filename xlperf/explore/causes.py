@@ -72,7 +72,7 @@ class Change:
             if text.startswith(EVEN):
                 value = even + float(text.removeprefix(EVEN))
             elif text != "-":
-                value = _plan_value(kind, name, text)
+                value = _value(kind, name, text)
             result[name] = schema[name].array([value] * count)
         return result
 
@@ -217,13 +217,6 @@ def with_exact_names(plan: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     return columns
 
 
-@cache
-def _plan_value(kind: str, name: str, text: str) -> float | str:
-    """A value of ``causes.csv`` for a plan column, in the internal unit."""
-    value: float | str = read_values(kind, [(name, [text])], "causes.csv", from_text=True)[name][0]
-    return value
-
-
 COMPUTED = "time forward + time backward + time recompute + time optimizer"
 """Training results that add up to the time of compute kernels."""
 EXCHANGED = (
@@ -325,7 +318,7 @@ def too_slow(plan: Table, catalog: Catalog, log: Log) -> frozenset[Change]:
 def _value(kind: str, name: str, text: str) -> float | str:
     """A value of a sheet in the internal unit; NaN if it is not legal."""
     try:
-        value: float | str = read_values(kind, [(name, [text])], "log", from_text=True)[name][0]
+        value: float | str = read_values(kind, [(name, [text])])[name][0]
     except InputError:
         return float("nan")
     return value

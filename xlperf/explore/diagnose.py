@@ -417,11 +417,12 @@ def _completed(variants: Variants, result: list[tuple[int, float]], rests: Array
 
 def _unexplained(row: int, predicted: Array, widths: Array, measured: Sequence[Measured]) -> str:
     """Measurements outside the band of an explanation."""
-    left = []
-    for number, reading in enumerate(measured):
-        gap = float(log(reading.value / predicted[number, row]))
-        if not -widths[number, row, 0] <= gap <= widths[number, row, 1]:
-            left.append(f"{reading.words(reading.value)} ({expm1(gap):+.1%} from it)")
+    gaps = [float(log(reading.value / predicted[number, row])) for number, reading in enumerate(measured)]
+    left = [
+        f"{reading.words(reading.value)} ({expm1(gap):+.1%} from it)"
+        for reading, gap, (down, up) in zip(measured, gaps, widths[:, row], strict=True)
+        if not -down <= gap <= up
+    ]
     return f"outside the band of explanation 1 as well: {', '.join(left)}" if left else ""
 
 

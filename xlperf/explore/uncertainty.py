@@ -12,6 +12,7 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.cells import factorise
 from xlperf.catalog.schema import Column, shown_columns, table_schema, unit_of
 from xlperf.catalog.table import Table, uncertain_columns, values_in_case
 from xlperf.equations.plan.records import PRECISIONS
@@ -75,9 +76,7 @@ class Uncertainty:
         """Model, software and machine of each plan as a number."""
         plans = self.sweep.plans
         names = (plans.text("model"), plans.filled("software"), plans.text("accelerator"))
-        keys = list(zip(*(values.tolist() for values in names), strict=True))
-        known = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        return np.array([known[key] for key in keys], dtype=np.int64)
+        return factorise(list(zip(*(values.tolist() for values in names), strict=True)))[0]
 
     @cached_property
     def inputs(self) -> list[tuple[str, str]]:

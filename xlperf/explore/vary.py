@@ -125,11 +125,9 @@ class Variation(NamedTuple):
     auto: tuple[str, ...]
 
 
-def read_values(
-    kind: str, lines: Sequence[tuple[object, Sequence[object]]], place: str = "", from_text: bool = False
-) -> dict[str, np.ndarray]:
-    """Trial values of plan columns by canonical column in internal units, from lines of a header and its values; blanks
-    are left out. ``from_text``: whether numbers arrive as text. InputError, at ``place``, with every fault.
+def read_values(kind: str, lines: Sequence[tuple[object, Sequence[object]]], place: str = "") -> dict[str, np.ndarray]:
+    """Trial values of plan columns by canonical column in internal units, from lines of a header and its values, as
+    text or as numbers; blanks are left out. InputError, at ``place``, with every fault.
     """
     faults: list[Fault] = []
     values: dict[str, np.ndarray] = {}
@@ -146,7 +144,7 @@ def read_values(
             if is_blank(cell):
                 continue
             try:
-                value = convert(replace(field), cell, from_text)
+                value = convert(field, cell, from_text=True)
             except BadValue as bad:
                 faults.append(Fault(place, str(bad)))
                 continue
@@ -196,7 +194,7 @@ def read_variation(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place:
             faults += error.faults
     values: dict[str, np.ndarray] = {}
     try:
-        values = read_values(kind, stated, place, from_text=True)
+        values = read_values(kind, stated, place)
     except InputError as error:
         faults += error.faults
     if faults:
@@ -214,7 +212,7 @@ def _ends(text: str) -> tuple[str, str] | None:
 
 def _whole(kind: str, header: str, ends: tuple[str, str], place: str) -> tuple[str, np.ndarray]:
     """A column of plans and all whole numbers between two."""
-    name, pair = next(iter(read_values(kind, [(header, ends)], place, from_text=True).items()))
+    ((name, pair),) = read_values(kind, [(header, ends)], place).items()
     column = table_schema(kind).by_name[name]
     if column.is_text or not column.is_whole or len(pair) < 2 or not pair[0] < pair[1]:
         shown = RANGE.join(ends)
@@ -263,12 +261,12 @@ def _of_sheet(sheet: str, header: str, texts: Sequence[str], place: str) -> Vari
             raise InputError(Fault(place, f"{shown}: write numbers, or factors above 0 as x0.9"))
     elif any(factors):
         # a factor need not be a value that the column may have
-        name = field.column.name if field else next(iter(read_values(sheet, [(header, ["1"])], place, True)))
+        name = field.column.name if field else next(iter(read_values(sheet, [(header, ["1"])], place)))
         values = np.array([number_of(word) for word in plain])
         if not (np.isfinite(values) & (values > 0.0)).all():
             raise InputError(Fault(place, f"{shown}: a factor is a number above 0, as x0.5"))
     else:
-        name, values = next(iter(read_values(sheet, [(header, plain)], place, from_text=True).items()))
+        ((name, values),) = read_values(sheet, [(header, plain)], place).items()
     if shape in (UNIFORM, TRIANGULAR) and (
         len(values) < len(words) or not (values > 0).all() or (np.diff(values) <= 0).any()
     ):
@@ -288,7 +286,7 @@ def _of_sheet(sheet: str, header: str, texts: Sequence[str], place: str) -> Vari
 
 def _words_of_sheet(sheet: str, header: str, texts: Sequence[str], place: str) -> Varied:
     """A column of a sheet with a list of words, of yes or no, or of names of rows of another sheet."""
-    name, values = next(iter(read_values(sheet, [(header, texts)], place, from_text=True).items()))
+    ((name, values),) = read_values(sheet, [(header, texts)], place).items()
     if name in (table_schema(sheet).key.name, *_NOT_COMPUTED_WITH):
         problem = f"{sheet}.{name.replace('_', ' ')} changes no result: vary a number, a choice or a reference"
         raise InputError(Fault(place, problem))

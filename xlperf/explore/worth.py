@@ -6,7 +6,8 @@ does not depend on the machine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from time import monotonic
 from typing import NamedTuple, Unpack
 
@@ -79,10 +80,8 @@ def _is_stated(plan: Table, catalog: Catalog, change: Varied) -> bool:
 
 
 def read_changes(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> list[Varied]:
-    """Changes of numbers of the plans or of catalog sheets, from lines of a column and its values.
-
-    ``lines``: as of :func:`xlperf.explore.vary.read_variation`. Raises InputError, at ``place``, if a line is no list
-    of numbers.
+    """Changes of numbers of the plans or of catalog sheets, from lines of a column and its values; InputError, at
+    ``place``, if a line is no list of numbers.
     """
     asked = read_variation(kind, lines, place)
     known = table_schema(kind).by_name
@@ -322,13 +321,12 @@ def cost_sensitivity(table: Table, catalog: Catalog, result: str = "") -> Table:
                     line = {"input": header, "sheet": source.kind, "swing": swing}
                     line |= {f"value_{case}": _plain(inputs[case][used[row]] / unit) for case in CASES}
                     lines.append(line | {f"result_{case}": outcome[case] for case in CASES})
-    names = table.text(table.schema.key.name)
+    names, ranks = table.text(table.schema.key.name), Counter[int]()
     order = sorted(range(len(lines)), key=swings.__getitem__)
-    ranks = dict.fromkeys((row for row, _ in swings), 0.0)
     for place in order:
         row = swings[place][0]
-        ranks[row] += 1.0
-        lines[place] |= {"subject": str(names[row]), "result": shown.header, "rank": ranks[row]}
+        ranks[row] += 1
+        lines[place] |= {"subject": str(names[row]), "result": shown.header, "rank": float(ranks[row])}
     return Table.of_lines("cost_sensitivity", [lines[place] for place in order])
 
 
@@ -345,12 +343,11 @@ def _result(table: Table, catalog: Catalog, shown: Column) -> np.ndarray:
     return np.asarray(result[shown.name] / unit_of(shown).factor)
 
 
-def _sources(table: Table, catalog: Catalog) -> list[tuple[Table, np.ndarray]]:
+def _sources(table: Table, catalog: Catalog) -> Iterator[tuple[Table, np.ndarray]]:
     """Tables with inputs, and the row that each design or server uses; -1 if it uses none."""
-    sources = [(table, np.arange(len(table)))]
+    yield table, np.arange(len(table))
     for kind, cell_column in (("packages", "package"), ("process_nodes", "node")) if table.kind == "chiplets" else ():
-        sources.append((catalog.tables[kind], catalog.rows(kind, table.text(cell_column), table, cell_column)))
-    return sources
+        yield catalog.tables[kind], catalog.rows(kind, table.text(cell_column), table, cell_column)
 
 
 def _plain(value: float) -> float:
