@@ -11,7 +11,7 @@ import time
 import pytest
 from slow_sessions import Slow, line_of
 
-from xlperf.addin.warm_up import LONGEST, MOST_QUESTIONS, Questions
+from xlperf.addin.handles import LONGEST, MOST_QUESTIONS, Questions
 from xlperf.addin.worker import Session, serve
 
 

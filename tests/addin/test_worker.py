@@ -20,10 +20,9 @@ from xlperf.addin import client as client_module
 from xlperf.addin import neighbours as neighbours_module
 from xlperf.addin.cells import CellError
 from xlperf.addin.client import Client, WorkerError
-from xlperf.addin.handles import CatalogStore, UnknownHandleError, content_of, handle_of
+from xlperf.addin.handles import CatalogStore, Questions, UnknownHandleError, content_of, handle_of
 from xlperf.addin.libreoffice_host import CalcTables
 from xlperf.addin.neighbours import Neighbours
-from xlperf.addin.warm_up import Questions
 from xlperf.addin.worker import answer, serve
 from xlperf.base import files as files_module
 

@@ -19,7 +19,7 @@ from conftest import Outcome
 
 from xlperf.base.files import replaced, scratch_folder
 from xlperf.base.resources import template, workbook
-from xlperf.catalog.cache import cache_tables, cached_tables
+from xlperf.catalog.catalog import cache_tables, cached_tables
 from xlperf.catalog.read import read_catalog_tables
 from xlperf.catalog.schema import FORMS, table_schema
 from xlperf.cli.app import cli

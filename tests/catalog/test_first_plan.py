@@ -14,10 +14,8 @@ import pytest
 from xlperf.addin import client
 from xlperf.base.files import cache_folder
 from xlperf.base.resources import workbook
-from xlperf.catalog import cache
 from xlperf.catalog import catalog as catalogs
-from xlperf.catalog.cache import MOST_FILES, cache_tables, cached_tables
-from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.catalog import MOST_FILES, Catalog, cache_tables, cached_tables
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.read import read_catalog_tables
 from xlperf.engine import devices, evaluate
@@ -56,9 +54,9 @@ def test_a_changed_workbook_and_changed_readers_are_read_anew(tmp_path: Path, mo
     shutil.copy(workbook(), book)
     assert cached_tables(book, folder)
     readers = tmp_path / "xlperf" / "catalog"
-    shutil.copytree(Path(cache.__file__).parent, readers)
-    shutil.copytree(Path(cache.__file__).parents[1] / "base", readers.parent / "base")
-    monkeypatch.setattr(cache, "__file__", str(readers / "cache.py"))
+    shutil.copytree(Path(catalogs.__file__).parent, readers)
+    shutil.copytree(Path(catalogs.__file__).parents[1] / "base", readers.parent / "base")
+    monkeypatch.setattr(catalogs, "__file__", str(readers / "catalog.py"))
     assert cached_tables(book, folder)  # copies keep their times
     os.utime(readers / "cells.py")
     assert cached_tables(book, folder) is None

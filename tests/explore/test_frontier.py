@@ -62,7 +62,7 @@ def test_progress_counts_every_point(catalog: Catalog) -> None:
 
 
 def test_values_are_read_in_the_unit_of_their_header() -> None:
-    result = read_values("inference", [("tpot target (s)", [0.02, None, 0.02]), ("tensor parallel", ["4"])], "", True)
+    result = read_values("inference", [("tpot target (s)", [0.02, None, 0.02]), ("tensor parallel", ["4"])])
     assert result["tpot_target"].tolist() == [0.02]
     assert read_values("inference", [("tpot target", [20])])["tpot_target"].tolist() == [0.02]
     assert result["tensor_parallel"].tolist() == [4.0]

@@ -60,7 +60,7 @@ def test_a_robust_order_is_that_of_draws_computed_one_by_one(catalog: Catalog, m
     uncertain = varied("training", "networks.link bandwidth=x0.1..x1", "accelerators.memory bandwidth=x0.2..x1").varied
     sampling = Sampling(20, LATIN_HYPERCUBE, 3)
     study = Uncertainty(Sweep(result.plans, catalog, {}, uncertain, sampling), "step time", banded=False)
-    drawn, _ = study.draws()
+    drawn, _ = study.draws
     shares = [uniforms(sampling, place, np.arange(20)) for place in range(2)]
     for draw in range(20):
         point = [(one, float(one.drawn(share[[draw]])[0])) for one, share in zip(uncertain, shares, strict=True)]
@@ -70,7 +70,7 @@ def test_a_robust_order_is_that_of_draws_computed_one_by_one(catalog: Catalog, m
     columns = {column.name: values for column, values in chosen.columns}
     loss = Uncertainty(
         Sweep(result.plans, catalog, {}, uncertain, Sampling(200, LATIN_HYPERCUBE, 3)), "step time"
-    ).draws()[0]
+    ).draws[0]
     expected = {
         "average": loss.mean(axis=1),
         "p90": np.sort(loss, axis=1)[:, 179],

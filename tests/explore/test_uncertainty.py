@@ -59,22 +59,22 @@ def test_the_cost_of_a_rented_machine_follows_its_uncertain_price(
 
 
 def test_the_ends_of_a_band_are_its_tenth_and_ninetieth_percentile(catalog: Catalog) -> None:
-    times, _ = study(catalog, (), "step time", band=True).draws()
+    times, _ = study(catalog, (), "step time", band=True).draws
     ends = [shown(catalog, f"step_time{end}") for end in ("_low", "", "_high")]
     # 4,096 draws know the tenth percentile of this band to 0.6 % (one standard error)
     assert np.percentile(times[0], [10, 50, 90]).tolist() == pytest.approx(ends, rel=0.02)
-    rates, _ = study(catalog, (), "tokens per second", band=True).draws()
+    rates, _ = study(catalog, (), "tokens per second", band=True).draws
     assert (rates[0] * times[0]).tolist() == pytest.approx([96 * 4096.0] * 4096, rel=1e-9)
-    memory, _ = study(catalog, (), "memory", band=True).draws()
+    memory, _ = study(catalog, (), "memory", band=True).draws
     ends = [shown(catalog, f"memory{end}") for end in ("_low", "", "_high")]
     assert np.percentile(memory[0], [10, 50, 90]).tolist() == pytest.approx(ends, rel=0.02)
-    layers, _ = study(catalog, (), "memory weights", band=True, number=8).draws()
+    layers, _ = study(catalog, (), "memory weights", band=True, number=8).draws
     assert set(layers[0].tolist()) == {shown(catalog, "memory_weights")}
 
 
 def test_errors_have_in_common_what_was_measured(catalog: Catalog) -> None:
     rows = TRAIN, OTHER, {**OTHER, "name": "c", "accelerator": "B200-SXM-180GB"}
-    times, _ = study(catalog, (), "step time", band=True, rows=rows).draws()
+    times, _ = study(catalog, (), "step time", band=True, rows=rows).draws
     ranks = np.argsort(np.argsort(times, axis=1), axis=1)
     assert np.corrcoef(ranks[0], ranks[1])[0, 1] == pytest.approx(SHARED["training"], abs=0.05)
     assert abs(np.corrcoef(ranks[1], ranks[2])[0, 1]) < 0.05
@@ -82,7 +82,7 @@ def test_errors_have_in_common_what_was_measured(catalog: Catalog) -> None:
 
 def test_draws_repeat_with_the_seed_alone(catalog: Catalog) -> None:
     line = ("accelerators.memory bandwidth=x0.8..x1.2",)
-    first, again, other = (study(catalog, line, seed=seed, number=64).draws()[0] for seed in (1, 1, 2))
+    first, again, other = (study(catalog, line, seed=seed, number=64).draws[0] for seed in (1, 1, 2))
     assert first.tolist() == again.tolist() != other.tolist()
 
 
@@ -140,7 +140,7 @@ def test_what_decides_between_plans_is_worth_measuring_and_the_rest_is_not(catal
     narrow = {**TRAIN, "tensor parallel": 4}
     lines = ("networks.link bandwidth=x0.02..x1", "prices.rental price=x0.9..x1.1")
     asked = study(catalog, lines, rows=(wide, narrow), number=8192)
-    losses, fits = asked.draws()
+    losses, fits = asked.draws
     assert (fits == 1.0).all()
     chosen = losses[np.argmin(losses.mean(axis=1))]
     whole = float((chosen - losses.min(axis=0)).mean())
@@ -165,7 +165,7 @@ def test_low_and_high_values_of_the_sheets_are_drawn(catalog: Catalog) -> None:
     assert result.values.tolist() == pytest.approx(ends)
     assert sheet_ranges(table(row), catalog, [result]) == ()
     sampling = Sampling(2000, LATIN_HYPERCUBE)
-    drawn = Uncertainty(Sweep(table(row), catalog, {}, (result,), sampling), "cost", False).draws()[0][0]
+    drawn = Uncertainty(Sweep(table(row), catalog, {}, (result,), sampling), "cost", False).draws[0][0]
     base = shown(catalog, COST, row)
     assert base * ends[0] <= drawn.min() < 0.95 * base < 1.05 * base < drawn.max() <= base * ends[2]
 
@@ -224,5 +224,5 @@ def test_servers_and_chiplets_are_ranked_as_what_decides(catalog: Catalog) -> No
     ranges = sheet_ranges(table(TRAIN), catalog, asked.varied)
     assert not {"rental_price", "capex"} & {one.name for one in ranges}
     whole = Sweep(table(TRAIN), catalog, {}, asked.varied, Sampling(64, LATIN_HYPERCUBE))
-    low, high = (np.quantile(Uncertainty(whole, "cost", False).draws()[0][0], end) for end in (0.0, 1.0))
+    low, high = (np.quantile(Uncertainty(whole, "cost", False).draws[0][0], end) for end in (0.0, 1.0))
     assert high > 1.1 * low

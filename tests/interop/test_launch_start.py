@@ -15,7 +15,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.explore.started import refused_reasons, shape_of
+from xlperf.explore.mappings import refused_reasons, shape_of
 from xlperf.interop.launch import launch_lines, read_launch
 from xlperf.interop.stack_rules import broken_line
 

@@ -15,11 +15,10 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.explore.causes import changes
+from xlperf.explore.causes import changes, contradictions, ruled_out
 from xlperf.explore.diagnose import read_measured
-from xlperf.explore.log_facts import contradictions, ruled_out
+from xlperf.explore.mappings import refused_reasons, shape_of
 from xlperf.explore.remedy import remedy
-from xlperf.explore.started import refused_reasons, shape_of
 from xlperf.interop.launch import launch_lines, read_launch
 from xlperf.interop.launch_text import log_lines
 from xlperf.interop.logs import logged_plan, read_log

@@ -18,8 +18,8 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.candidates import candidates, with_auto
+from xlperf.explore.mappings import refused_reasons
 from xlperf.explore.search import search
-from xlperf.explore.started import refused_reasons
 from xlperf.interop.launch_rules import _READ, _READ_ALIKE, plan_of
 from xlperf.interop.launch_stacks import flags, kind_of_stack, read_stacks, software_of, stacks
 from xlperf.interop.launch_start import Shape, _derived

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from xlperf.explore.vary import Variation
 
 
+MOST_IN_CELLS = 200_000
+"""Plans that the cells with auto of a plan may stand for: a few seconds of work."""
 _FORM = re.compile(rf'^({"|".join(FORMS)})( "[^"]*")?, ')
 MOST_WORDS = 180
 """Letters of a fault that the line of an answer has room for."""
@@ -93,7 +95,7 @@ def _operators(session: Session, _: Function, given: Given) -> Block:
 def _search(session: Session, _: Function, given: Given) -> Block:
     from xlperf.explore.candidates import with_auto, with_mapping
     from xlperf.explore.objectives import limits_of
-    from xlperf.explore.search import SHOWN
+    from xlperf.explore.search import SHOWN, search
     from xlperf.explore.search_results import LIMITED_BY
 
     plan = read_plans_of(given["rows"])
@@ -104,7 +106,10 @@ def _search(session: Session, _: Function, given: Given) -> Block:
         raise FunctionError("#VALUE!", "no cell of the plan says auto: write it where a value is to be chosen")
     goals = [text for text in given["text"].split(",") if text.strip()]
     limits = limits_of(plan.kind, given["limits"], "limits", owned=True)
-    answer = session.engine.search(plan, given["catalog"][1], goals, limits, asked.values, given["count"])
+    answer = search(
+        plan, given["catalog"][1], (*goals, "")[0], limits, asked.values, given["count"], rivals=goals[1:],
+        most=MOST_IN_CELLS,
+    )  # fmt: skip
     if not answer.found:
         raise FunctionError("#N/A", answer.words)
     known = answer.results.schema.by_name
@@ -128,12 +133,17 @@ def _columns_of_plans(kind: str, given: Given) -> Variation:
 
 
 def _diagnosis(session: Session, _: Function, given: Given) -> Block:
-    measured = given["measured"]
-    if not measured:
+    from xlperf.explore.diagnose import diagnose, read_measured
+    from xlperf.explore.remedy import remedy
+
+    if not given["measured"]:
         raise FunctionError("#VALUE!", "nothing was measured: give a result and its number, as step time and 38")
     plan, catalog = read_plans_of(given["rows"]), given["catalog"][1]
-    diagnosis = session.engine.diagnose(plan, catalog, measured, given["before"])
-    lines = session.engine.remedy(plan, catalog, diagnosis)
+    readings = read_measured(plan.kind, given["measured"], given["before"])
+    plan = session.engine.resolve(plan, catalog)
+    diagnosis = diagnose(plan, catalog, readings)
+    measured = [reading.measured for reading in diagnosis.readings] if diagnosis.near else ()
+    lines = remedy(plan, catalog, measured).lines
     if not len(diagnosis.explanations):
         return _column([*(reading.words for reading in diagnosis.readings), *lines])
     table = diagnosis.explanations
@@ -148,24 +158,24 @@ def _frontier(session: Session, _: Function, given: Given) -> Block:
     key = plans, repr((given["vary"], given["results"]))
     known = session.frontiers.setdefault(part, {})
     if key not in known:
-        known[key] = _points(session, plans, part, given)
+        known[key] = _points(plans, part, given)
     return known[key]
 
 
-def _points(session: Session, plans: Plans, catalog: Catalog, given: Given) -> Block:
+def _points(plans: Plans, catalog: Catalog, given: Given) -> Block:
     from xlperf.explore.candidates import with_auto
-    from xlperf.explore.frontier import SHOWN, Frontier, distinguishing_columns
+    from xlperf.explore.frontier import SHOWN, distinguishing_columns, frontier
 
     asked = _columns_of_plans(plans.kind, given)
     values = asked.values
     table = with_auto(read_plans_of(plans), asked.auto, "vary")
-    points, reached = session.engine.frontier(table, catalog, values)
+    points, reached = answer = frontier(table, catalog, values)
     if not len(points):
         raise FunctionError("#N/A", "no plan at no load is legal, fits in memory and keeps the targets")
     if given["results"]:
         columns = chosen_columns(replace(plans, header=tuple(points.columns)), given["results"])
     else:
-        inputs = distinguishing_columns(Frontier(points, reached), {**table.auto, **values}, named=len(table) > 1)
+        inputs = distinguishing_columns(answer, {**table.auto, **values}, named=len(table) > 1)
         known = results_of(plans.kind).by_name
         columns = [points.schema.by_name[name] for name in inputs] + [known[name] for name in SHOWN]
     cells = [
@@ -203,14 +213,6 @@ def _as_block(table: Table) -> Block:
     """A table with its header; missing values, such as the k of a norm, are empty."""
     columns = [column for column in table.schema.columns if column.name in table]
     return _side_by_side(columns, [_without_errors(shown_column(table, column.name)) for column in columns])
-
-
-def _uncertainty(session: Session, _: Function, given: Given) -> Block:
-    return _as_block(_drawn(session, given).summary())
-
-
-def _sensitivity(session: Session, _: Function, given: Given) -> Block:
-    return _as_block(_drawn(session, given, banded=False).effects())
 
 
 def _worth(session: Session, _: Function, given: Given) -> Block:
@@ -267,8 +269,8 @@ ANSWERS: Mapping[str, Callable[[Session, Function, Given], Block]] = {
     "search": _search,
     "frontier": _frontier,
     "diagnosis": _diagnosis,
-    "uncertainty": _uncertainty,
-    "sensitivity": _sensitivity,
+    "uncertainty": lambda session, _, given: _as_block(_drawn(session, given).summary()),
+    "sensitivity": lambda session, _, given: _as_block(_drawn(session, given, banded=False).effects()),
     "worth": _worth,
     "check": _check,
 }
@@ -281,13 +283,10 @@ MOST_CELLS = 4_000_000
 
 
 class Numbers(NamedTuple):
-    """Cells of one argument in the unit used inside, NaN for bad cells.
-
-    ``faults`` has the number of the fault of each cell in ``words``, -1 for none.
-    """
+    """Cells of one argument in the unit used inside, NaN for bad cells."""
 
     values: np.ndarray
-    faults: np.ndarray
+    faults: np.ndarray  # number of the fault of each cell in ``words``, -1 for none
     words: list[str]
 
 
@@ -335,9 +334,8 @@ EQUATIONS: Mapping[str, Callable[..., Any]] = {
 
 
 def equation_block(function: Function, inputs: Sequence[Numbers | str]) -> Block:
-    """Cells of an equation in the unit of the function; its arguments broadcast against each other.
-
-    A bad cell or a result that is not finite gives an error in its cell.
+    """Cells of an equation in the unit of the function, whose arguments broadcast against each other; a bad cell or a
+    result that is not finite gives an error in its cell.
     """
     given = [one for one in inputs if isinstance(one, Numbers)]
     try:

@@ -117,9 +117,8 @@ def is_auto(cell: object) -> bool:
 
 
 def read_block(plan: Any, header: Any, kind: str = "") -> Plans:
-    """Plans of a card (two columns: name, value), of a table with its header row, or of rows with a separate header.
-
-    By default the header decides the kind, training or inference.
+    """Plans of a card (two columns: name, value), of a table with its header row, or of rows with a separate header, by
+    default of the kind that the header decides.
     """
     block, headers = block_of(plan), given_block(header)
     if headers:
@@ -227,44 +226,35 @@ def shown_column(table: Table, name: str) -> list[Any]:
     return cells
 
 
-class ShownTable:
-    """A table of results whose columns become cells when they are first asked for."""
+class ShownTable(dict[str, list[Any]]):
+    """Columns of a table of results as cells, made by :func:`shown_column` when they are first asked for."""
 
     def __init__(self, table: Table) -> None:
-        self._table = table
-        self._cells: dict[str, list[Any]] = {}
+        self.table = table
 
-    def has(self, results: frozenset[str]) -> bool:
-        """Whether results have been computed."""
-        return all(name in self._table for name in results)
-
-    def cells(self, name: str) -> list[Any]:
-        """Cells of one column, as :func:`shown_column` makes them."""
-        if name not in self._cells:
-            self._cells[name] = shown_column(self._table, name)
-        return self._cells[name]
+    def __missing__(self, name: str) -> list[Any]:
+        cells = self[name] = shown_column(self.table, name)
+        return cells
 
 
 @dataclass
 class Outcome:
-    """Results of plans, row by row.
-
-    ``rows`` has, per plan, None for a blank one, an error, or a table of ``tables`` and a row of it.
-    """
+    """Results of plans, row by row."""
 
     plans: Plans
-    rows: list[tuple[int, int] | CellError | None]
+    rows: list[tuple[int, int] | CellError | None]  # None for a blank plan, an error, or a table and a row of it
     tables: list[ShownTable] = field(default_factory=list)
     asked: Asked = None
 
     def has(self, results: Asked) -> bool:
         """Whether these results have been computed, or there are none."""
-        return self.asked is None or (results is not None and all(table.has(results) for table in self.tables))
+        computed = (set(shown.table.columns) for shown in self.tables)
+        return self.asked is None or (results is not None and all(results <= names for names in computed))
 
     def column(self, name: str) -> list[Any]:
         """Cells of one result, one per plan."""
         return [
-            self.tables[row[0]].cells(name)[row[1]] if isinstance(row, tuple) else "" if row is None else row
+            self.tables[row[0]][name][row[1]] if isinstance(row, tuple) else "" if row is None else row
             for row in self.rows
         ]
 
@@ -304,10 +294,7 @@ def _filled(plans: Plans, header: Header) -> list[int]:
 
 
 def solved(plans: Plans, evaluate: Evaluate, asked: Asked = None) -> Outcome:
-    """Results of plans, one entry per plan. A malformed plan is an error in its own row and leaves other plans alone.
-
-    ``evaluate`` turns a table of plans and names of results into a table of results; it may raise InputError.
-    """
+    """Results of plans, one entry per plan; a malformed plan is an error in its own row alone."""
     header = parse_header(plans.kind, plans.header)
     filled = _filled(plans, header)
     outcome = Outcome(plans, [None] * len(plans.rows), asked=asked)
@@ -355,10 +342,7 @@ class Outcomes:
         self._asked: dict[tuple[Any, ...], Asked] = {}
 
     def of(self, catalog: str, plans: Plans, evaluate: Evaluate, results: Asked = None) -> Outcome:
-        """Outcome of plans under the catalog of a handle ("" for the installed one), from memory if possible.
-
-        Raises InputError if the header is malformed.
-        """
+        """Outcome of plans under the catalog of a handle ("" for the installed one), from memory if possible."""
         key = (catalog, plans)
         if not self._has(key, results):
             asked = self._asked_together(plans, results)
@@ -380,9 +364,8 @@ class Outcomes:
         return self._asked[group]
 
     def together(self, catalog: str, plans: Plans, evaluate: Evaluate, results: Asked = None) -> list[Outcome | None]:
-        """Outcomes of plans as if each had been asked for by itself, evaluated at once; None for a blank or faulty one.
-
-        A faulty plan is left for its own call, so that its message names it alone.
+        """Outcomes of plans as if each had been asked for by itself, evaluated at once; None for a blank one, or a
+        faulty one, whose own call names it alone.
         """
         header, asked = parse_header(plans.kind, plans.header), self._asked_together(plans, results)
         singles = [Plans(plans.kind, plans.header, (cells,)) for cells in plans.rows]
@@ -394,7 +377,7 @@ class Outcomes:
                 break
             rows = [plans.rows[number] for number in left]
             try:
-                table = table_from_rows(plans.kind, plans.header, rows, _row_number, skip_empty=False)
+                table = table_from_rows(plans.kind, plans.header, rows, lambda row, _: str(row), skip_empty=False)
                 evaluated = ShownTable(evaluate(table, asked))
             except InputError as error:
                 faulty = {int(fault.place) for fault in error.faults if fault.place.isdigit()}
@@ -423,10 +406,6 @@ class Outcomes:
         while self._num_rows > MOST_CACHED_ROWS and len(self._cached) > 1:
             _, dropped = self._cached.popitem(last=False)
             self._num_rows -= len(dropped.rows)
-
-
-def _row_number(row: int, _: str) -> str:
-    return str(row)
 
 
 def _trim(entries: OrderedDict[Any, Any], most: int) -> None:

@@ -17,7 +17,7 @@ import os
 import re
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from importlib.resources import files
@@ -116,10 +116,7 @@ def _text(words: str) -> str:
 
 
 def addin(python: str | None = None) -> bytes:
-    """The add-in as the bytes of an .xlam file for the interpreter ``python``; equal input gives equal bytes.
-
-    Raises HostError if the installed xlwings has no such add-in file.
-    """
+    """The add-in as the bytes of an .xlam file for the interpreter ``python``; equal input gives equal bytes."""
     base = _xlwings_folder() / BASE_FILE
     try:
         with zipfile.ZipFile(base) as archive:
@@ -191,10 +188,8 @@ def bas_text(python: str | None = None) -> str:
 
 
 def write(path: str, python: str | None = None) -> str:
-    """Build the add-in, or with the ending .bas the text of its module; returns a report in one line.
-
-    ``python``: interpreter on the machine that runs Excel; on Windows by default the one that runs this, else
-    InputError.
+    """Build the add-in, or with the ending .bas the text of its module, for the interpreter of the machine that runs
+    Excel; on Windows by default the one that runs this. Returns a report in one line.
     """
     if python is None and sys.platform != "win32":
         problem = "runs in Excel for Windows, where this interpreter is not; name the one there: --python PATH"
@@ -222,9 +217,8 @@ def startup_folder() -> Path:
 
 
 def install() -> str:
-    """Build the add-in and install it in Excel's start-up folder, replacing an older one; returns a report in one line.
-
-    Raises HostError with the cause and a remedy.
+    """Build the add-in and install it in Excel's start-up folder, replacing an older one; returns a report in one line,
+    or raises HostError with the cause and a remedy.
     """
     path = startup_folder() / NAME
     content = addin()
@@ -286,7 +280,10 @@ def check(path: str | None = None) -> tuple[list[str], bool]:
             f"not what xlperf {__version__} with xlwings {version('xlwings')} builds: it is of another version or was "
             "changed; run: xlperf install excel"
         )
-    wrong += [words for finder in _FINDERS for words in finder(python, built)]
+    wrong += _interpreter_faults(python, built)
+    if sys.platform == "win32" and importlib.util.find_spec("win32com") is None:
+        wrong.append("Python cannot talk to Excel: pip install pywin32")
+    wrong += _policy_faults()
     return [*lines, *(f"wrong: {words}" for words in wrong), *([] if wrong else ["nothing is wrong"])], not wrong
 
 
@@ -314,14 +311,7 @@ def _interpreter_faults(python: str, built: str) -> list[str]:
     ]
 
 
-def _library_faults(_python: str, _built: str) -> list[str]:
-    """Missing Windows libraries for Python."""
-    if sys.platform != "win32" or importlib.util.find_spec("win32com") is not None:
-        return []
-    return ["Python cannot talk to Excel: pip install pywin32"]
-
-
-def _policy_faults(_python: str, _built: str) -> list[str]:
+def _policy_faults() -> list[str]:
     """Whether an administrator or the user has macros turned off."""
     if sys.platform != "win32":
         return []
@@ -340,9 +330,6 @@ def _policy_faults(_python: str, _built: str) -> list[str]:
                 "use xlwings Lite (xlperf install lite FOLDER)"
             ]
     return []
-
-
-_FINDERS: tuple[Callable[[str, str], list[str]], ...] = (_interpreter_faults, _library_faults, _policy_faults)
 
 
 LITE_MAIN = """\
@@ -366,21 +353,19 @@ def requirements(wheel: str | None = None) -> str:
 
 
 def write_lite(folder: str, wheel: str | None = None) -> str:
-    """Write ``main.py`` and ``requirements.txt`` into a folder, made if missing; returns the next steps in one line.
-
-    ``wheel``: https address or file of the wheel of xlperf; by default the package index. Raises InputError, and writes
-    nothing, if ``wheel`` is neither, if the folder is a file, or if it has files of these names from another source.
+    """Write ``main.py`` and ``requirements.txt`` into a folder, for the package index or a wheel (https address or
+    file); returns the next steps in one line. Nothing is written over files from another source.
     """
     place = Path(folder)
     address = None if wheel is None else _address(wheel)
     if place.exists() and not place.is_dir():
         raise InputError(Fault(folder, "is a file; give the name of a folder"))
     texts = {"main.py": LITE_MAIN, "requirements.txt": requirements(address)}
-    own = {"main.py": LITE_MAIN.encode(), "requirements.txt": b"xlwings\nxlperf"}
-    foreign = [name for name in texts if (place / name).exists() and not _starts_with(place / name, own[name])]
+    starts = {"main.py": LITE_MAIN.encode(), "requirements.txt": b"xlwings\nxlperf"}
+    foreign = [place / name for name in texts if (place / name).exists()]
+    foreign = [path for path in foreign if not (path.is_file() and _content(path).startswith(starts[path.name]))]
     if foreign:
-        raise InputError([Fault(str(place / name), "is not of an earlier run; give a folder without it")
-                          for name in foreign])  # fmt: skip
+        raise InputError([Fault(str(path), "is not of an earlier run; give a folder without it") for path in foreign])
     place.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         with replaced(place / name) as part:
@@ -400,11 +385,3 @@ def _address(wheel: str) -> str:
             return file.resolve().as_uri()
     problem = f'must be the https address of a wheel, or a file that ends in .whl, got "{wheel}"'
     raise InputError(Fault("--wheel", problem))
-
-
-def _starts_with(path: Path, start: bytes) -> bool:
-    """Whether a file begins as one that this module wrote."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(len(start)) == start

@@ -14,7 +14,7 @@ from functools import cache
 from string import Formatter
 
 from xlperf.base.resources import rows
-from xlperf.catalog.schema import PLAN_TABLES, Column, results_of
+from xlperf.catalog.schema import PLAN_TABLES, results_of
 
 PREFIX = "XLPERF_"
 CATEGORY = "xlperf"
@@ -27,17 +27,11 @@ _SPILLING = ("results", "operators", "frontier", "search", "diagnosis", "uncerta
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a worksheet function; every argument is a cell or a range of cells.
-
-    ``kind`` is the way to read its cells: ``rows`` (plans, designs, servers, devices or operations), ``plan or table``,
-    ``catalog``, ``header``, ``results``, ``quantity`` (one result), ``vary``, ``measured`` and ``before`` (a result and
-    its number in each row), ``count``, ``text``, ``limits`` (a text in each cell), ``tables`` (any number of ranges);
-    for equations ``number`` (with unit, default and bounds) and ``choice``.
-    """
+    """One argument of a worksheet function; every argument is a cell or a range of cells."""
 
     name: str
     doc: str
-    kind: str
+    kind: str  # the way to read its cells: a key of :data:`xlperf.addin.worker.READERS`
     optional: bool = False
     unit: str = "-"
     default: str = ""
@@ -68,25 +62,19 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One worksheet function.
-
-    ``answer`` is the kind of its result: ``handle`` (a text that names a catalog), ``value`` (one result per plan),
-    ``quantity`` (one result per design, server, device or operation), ``results``, ``operators``, ``frontier``,
-    ``search`` and ``diagnosis`` (a header row and rows below it), ``check`` (a text per plan), ``equation`` (a number,
-    or a table for ranges). ``rows`` is the kind of its rows: ``plans`` or ``plan`` of either kind, or a table of the
-    schema. ``result`` is the result column that it shows, ``unit`` the unit of an equation. ``arguments_of_example``
-    are arguments that work, a range of :func:`example_ranges` as its name in braces.
-    """
+    """One worksheet function."""
 
     name: str
     doc: str
     arguments: tuple[Argument, ...]
+    # ``value`` (one result per plan), ``equation`` (a number, or a table for ranges), or a key of
+    # :data:`xlperf.addin.answers.ANSWERS`
     answer: str
-    rows: str = ""
-    result: str = ""
-    unit: str = ""
+    rows: str = ""  # ``plans`` or ``plan`` of either kind, or a table of the schema
+    result: str = ""  # the result column that it shows
+    unit: str = ""  # of an equation
     category: str = CATEGORY
-    arguments_of_example: str = ""
+    arguments_of_example: str = ""  # that work; a range of :func:`example_ranges` as its name in braces
 
     @property
     def says_faults(self) -> bool:
@@ -184,13 +172,8 @@ def _meaning(result: str) -> str:
     for kind in PLAN_TABLES:
         column = results_of(kind).by_name.get(STAND_INS.get((kind, result), result))
         if column is not None:
-            texts[kind] = f"{column.meaning} [{_unit_words(column)}]."
+            unit = {"result-flag": "TRUE or FALSE", "result-text": "text"}.get(column.kind, column.unit or "-")
+            texts[kind] = f"{column.meaning} [{unit}]."
     if len(set(texts.values())) == 1:
         return f"{next(iter(texts.values()))} {' and '.join(texts).capitalize()} plans."
     return " ".join(f"{kind.capitalize()}: {words}" for kind, words in texts.items())
-
-
-def _unit_words(column: Column) -> str:
-    if column.kind == "result-flag":
-        return "TRUE or FALSE"
-    return "text" if column.kind == "result-text" else column.unit or "-"

@@ -1,20 +1,27 @@
 """Catalogs in cells: tables on disk under a hash of their content, which stays valid between sessions.
 
 A cell holds the handle; another cell passes it on, perhaps after a restart. The store is a folder of JSON files in the
-user's cache, bounded in number and size; the least recently used file is removed first.
+user's cache, bounded in number and size; the least recently used file is removed first. A worker also stores
+questions, never their answers, and a new worker answers them while its host loads a workbook. It stores only questions
+that took some time and would not block another one for long. ``XLPERF_QUESTIONS=off`` disables it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
+import queue
 import re
-from collections.abc import Sequence
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from xlperf.addin.cells import Block, read_table
 from xlperf.base.errors import Fault, InputError
@@ -25,6 +32,7 @@ from xlperf.catalog.table import CASES, Table
 
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
+
 
 HANDLE_PREFIX = "xlperf:"
 MOST_FILES = 64
@@ -66,7 +74,7 @@ class CatalogStore:
         content = content_of(tables)
         handle = handle_of(content)
         path = self._path(handle)
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             if not self._touched(path):
                 store(path, content)
                 self._remove_oldest(path)
@@ -94,14 +102,14 @@ class CatalogStore:
     @staticmethod
     def _touched(path: Path) -> bool:
         """Note that a file was used; whether there is one."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.utime(path)
         return path.is_file()
 
     def _remove_oldest(self, newest: Path) -> None:
         files = []
         for path in self.folder.iterdir():
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 status = path.stat()
                 files.append((path == newest, status.st_mtime_ns, status.st_size, path))
         files.sort(reverse=True)
@@ -109,7 +117,7 @@ class CatalogStore:
         for place, (_, _, length, path) in enumerate(files):
             size += length
             if place and (place >= self._most_files or size > self._most_bytes):
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     path.unlink()
 
 
@@ -118,7 +126,7 @@ def with_blocks(catalog: Catalog, blocks: Sequence[Block]) -> Catalog:
     tables: dict[str, Table] = {}
     case = "base"
     for block in blocks:
-        if _is_case(block):
+        if len(block) == len(block[0]) == 1 and block[0][0] in CASES:
             case = str(block[0][0])
             continue
         kind = table_kind(block[0])
@@ -137,5 +145,67 @@ def _table(kind: str, content: bytes) -> Table:
     return read_table(kind, header, rows)
 
 
-def _is_case(block: Block) -> bool:
-    return len(block) == 1 and len(block[0]) == 1 and block[0][0] in CASES
+SHORTEST, LONGEST = 0.005, 0.5
+"""Processor time of a question that is worth keeping, and of one that would make another one wait too long. [s]"""
+SWITCH, OFF = "XLPERF_QUESTIONS", ("off", "no", "0", "false")
+"""Variable of the environment that turns the storing of questions off, and its values that do."""
+MOST_QUESTIONS = 64
+MOST_QUESTION_BYTES = 4 * 2**20
+
+
+class Questions:
+    """Questions of this and earlier sessions, least recently asked first, in a file with a line each; with
+    :data:`SWITCH` off the file is removed and none is written.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path or cache_folder() / "questions"
+        self._off = os.environ.get(SWITCH, "").strip().casefold() in OFF
+        lines: list[bytes] = []
+        with suppress(OSError):
+            if self._off:
+                self._path.unlink()
+            with stored(self._path) as stream:
+                lines = stream.read(MOST_QUESTION_BYTES).splitlines(keepends=True)
+        self._lines = OrderedDict.fromkeys(line for line in lines if line.endswith(b"\n"))
+        self._changed = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Questions, most recently asked first."""
+        return iter([*reversed(self._lines)])
+
+    def answered(self, line: bytes, answer: Callable[[bytes], bytes]) -> bytes:
+        """The answer to a question, which is stored if it took some time."""
+        begun = time.process_time()
+        answered = answer(line)
+        if line in self._lines:
+            self._lines.move_to_end(line)
+        elif SHORTEST <= time.process_time() - begun <= LONGEST and len(line) <= MOST_QUESTION_BYTES // 8:
+            self._lines[line] = None
+            self._changed = True
+            while len(self._lines) > MOST_QUESTIONS:
+                self._lines.popitem(last=False)
+        return answered
+
+    def save(self) -> None:
+        """Store the latest questions; nothing if the folder is read-only."""
+        if self._off or not self._changed:
+            return
+        latest = [*self][:MOST_QUESTIONS]
+        sizes = accumulate(map(len, latest))
+        lines = [line for line, size in zip(latest, sizes, strict=True) if size <= MOST_QUESTION_BYTES]
+        with suppress(OSError):
+            store(self._path, b"".join(reversed(lines)))
+
+
+def first_line(requests: BinaryIO, longest: int, steps: Iterable[object]) -> bytes:
+    """The first line of requests; until it arrives, steps run one after the other, up to one that fails: the question
+    itself will report the fault.
+    """
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=lambda: lines.put(requests.readline(longest)), name="first request", daemon=True).start()
+    with suppress(Exception):
+        for _ in steps:
+            if not lines.empty():
+                break
+    return lines.get()

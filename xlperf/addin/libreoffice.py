@@ -46,10 +46,7 @@ def worker_command() -> list[str]:
 
 
 def extension(command: Sequence[str] | None = None, time_limit: float = TIME_LIMIT) -> bytes:
-    """The add-in as the bytes of an .oxt file; equal input gives equal bytes.
-
-    ``command`` starts the worker, by default with this interpreter; a call may last ``time_limit`` [s].
-    """
+    """The add-in as the bytes of an .oxt file; ``command`` starts the worker, a call may last ``time_limit`` [s]."""
     registry = list(functions().values())
     package = files("xlperf.addin")
     parts = {
@@ -115,12 +112,14 @@ def wizard_texts(registry: Sequence[Function]) -> str:
         '<node oor:name="AddInFunctions">',
     ]
     for function in registry:
-        lines.append(f'<node oor:name={quoteattr(method_name(function))} oor:op="replace">')
-        lines.append(_property("DisplayName", function.name))
-        lines.append(_property("Description", f"{function.doc} {SPILL}" if function.spills else function.doc))
-        lines.append('<prop oor:name="Category"><value>Add-In</value></prop>')
-        lines.append(_property("CompatibilityName", function.name))
-        lines.append('<node oor:name="Parameters">')
+        lines += [
+            f'<node oor:name={quoteattr(method_name(function))} oor:op="replace">',
+            _property("DisplayName", function.name),
+            _property("Description", f"{function.doc} {SPILL}" if function.spills else function.doc),
+            '<prop oor:name="Category"><value>Add-In</value></prop>',
+            _property("CompatibilityName", function.name),
+            '<node oor:name="Parameters">',
+        ]
         for argument in function.arguments:
             lines.append(f'<node oor:name={quoteattr(argument.name)} oor:op="replace">')
             lines.append(_property("DisplayName", argument.name) + _property("Description", argument.doc) + "</node>")
@@ -198,10 +197,8 @@ def unopkg_program() -> str:
 
 
 def install(options: Sequence[str] = ()) -> str:
-    """Build the add-in and install it for this user (for all users when run as root); returns a report in one line.
-
-    ``options``: options for LibreOffice's extension manager, such as ``-env:UserInstallation=file:///...``. Raises
-    HostError with the cause and a remedy.
+    """Build the add-in and install it for this user (for all users when run as root) with options for LibreOffice's
+    extension manager; returns a report in one line, or raises HostError with the cause and a remedy.
     """
     program = unopkg_program()
     with scratch_folder() as folder:
@@ -215,7 +212,7 @@ def install(options: Sequence[str] = ()) -> str:
 
 
 def uninstall(options: Sequence[str] = ()) -> str:
-    """Remove the add-in; parameters, result and errors as in :func:`install`."""
+    """Remove the add-in, as :func:`install`."""
     _run([unopkg_program(), "remove", *_scope(), *options, IDENTIFIER])
     return "xlperf is no longer installed in LibreOffice"
 

@@ -46,9 +46,8 @@ MOST_PATIENCE = 4096
 
 
 class Neighbours:
-    """Cells of plans by function, catalog and header, computed before they are asked for.
-
-    ``tables`` gives the rows below each place of a header in a document; None for blank or unreadable rows.
+    """Cells of plans by function, catalog and header, computed before they are asked for; ``tables`` gives the rows
+    below each place of a header in a document, None for blank or unreadable ones.
     """
 
     def __init__(self, client: Computer, tables: Callable[[Any, Row], Iterable[list[Row | None]]]) -> None:
@@ -61,9 +60,8 @@ class Neighbours:
         self._num_new, self._patience, self._last_new = 0, 2, 0.0
 
     def call(self, document: Any, function: str, arguments: list[Any]) -> list[list[Any]]:
-        """Block of values of a function of plan, catalog and header.
-
-        ``document``: the calling spreadsheet, or the addresses of its cells; None if unknown.
+        """Block of values of a function of plan, catalog and header, for a calling spreadsheet, the addresses of its
+        cells, or an unknown one.
         """
         plan, catalog, header = [*arguments, None, None][:3]
         catalog = _single(catalog)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from weakref import WeakKeyDictionary
 
 from xlperf import __version__
-from xlperf.addin.answers import ANSWERS, equation_block, read_choice, read_numbers
+from xlperf.addin.answers import ANSWERS, MOST_IN_CELLS, equation_block, read_choice, read_numbers
 from xlperf.addin.cells import (
     Asked,
     Block,
@@ -43,8 +43,16 @@ from xlperf.addin.cells import (
     words_of,
 )
 from xlperf.addin.functions import Argument, Function, functions
-from xlperf.addin.handles import HANDLE_PREFIX, CatalogStore, UnknownHandleError, content_of, handle_of, with_blocks
-from xlperf.addin.warm_up import Questions, first_line
+from xlperf.addin.handles import (
+    HANDLE_PREFIX,
+    CatalogStore,
+    Questions,
+    UnknownHandleError,
+    content_of,
+    first_line,
+    handle_of,
+    with_blocks,
+)
 from xlperf.base.errors import InputError, nearest
 from xlperf.catalog.cards import find_card
 from xlperf.catalog.cells import is_blank, shown, table_kind
@@ -54,12 +62,7 @@ from xlperf.catalog.table import CASES
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
-    from xlperf.explore.diagnose import Diagnosis
-    from xlperf.explore.objectives import Limit
-    from xlperf.explore.search_results import Search
 
-MOST_IN_CELLS = 200_000
-"""Plans that the cells with auto of a plan may stand for: a few seconds of work."""
 TOP_PLANS = 10
 MOST_CATALOGS_KEPT = 8
 MOST_LOGGED = 1_000
@@ -81,22 +84,17 @@ class Engine:
         return load_catalog()
 
     def evaluate(self, rows: Table, catalog: Catalog, results: Asked = None) -> Table:
-        """Results of plans, at least the requested ones, or of rows of another kind.
-
-        Plans with ``auto`` are searched, and the reason names the choices.
+        """Results of plans, at least the requested ones, or of rows of another kind; plans with ``auto`` are searched,
+        and the reason names the choices.
         """
-        if rows.kind not in PLAN_TABLES:
-            return self._evaluate_others(rows, catalog)
-        if rows.auto:
+        if rows.kind in PLAN_TABLES and rows.auto:
             from xlperf.explore.auto import evaluate_resolved
 
             return evaluate_resolved(rows, catalog, most=MOST_IN_CELLS)[1]
-        from xlperf.engine import evaluate
+        if rows.kind in PLAN_TABLES:
+            from xlperf.engine import evaluate
 
-        return evaluate(rows, catalog, results=results)
-
-    @staticmethod
-    def _evaluate_others(rows: Table, catalog: Catalog) -> Table:
+            return evaluate(rows, catalog, results=results)
         from xlperf.engine.devices import evaluate_designs, evaluate_devices
         from xlperf.engine.operations import evaluate_operations
         from xlperf.engine.ownership import evaluate_servers
@@ -115,43 +113,13 @@ class Engine:
         """Plans with the value that a search chooses in the place of every ``auto``."""
         from xlperf.explore.auto import resolve
 
-        return resolve(plans, catalog, most=MOST_IN_CELLS).plans
-
-    def search(
-        self, plan: Table, catalog: Catalog, objectives: Sequence[str], limits: Sequence[Limit],
-        values: Mapping[str, Any], top: int,
-    ) -> Search:  # fmt: skip
-        """The best plans of a search."""
-        from xlperf.explore.search import search
-
-        first, rivals = (*objectives, "")[0], objectives[1:]
-        return search(plan, catalog, first, limits, values, top, rivals=rivals, most=MOST_IN_CELLS)
-
-    def frontier(self, plans: Table, catalog: Catalog, values: Mapping[str, Any]) -> tuple[Table, Table]:
-        """Plans and results of the points of the Pareto frontier."""
-        from xlperf.explore.frontier import frontier
-
-        return frontier(plans, catalog, values)
-
-    def diagnose(self, plan: Table, catalog: Catalog, measured: Sequence[str], before: Sequence[str]) -> Diagnosis:
-        """Explanations of a run that is slower or faster than its plan."""
-        from xlperf.explore.diagnose import diagnose, read_measured
-
-        readings = read_measured(plan.kind, measured, before)
-        return diagnose(self.resolve(plan, catalog) if plan.auto else plan, catalog, readings)
-
-    def remedy(self, plan: Table, catalog: Catalog, diagnosis: Diagnosis) -> Sequence[str]:
-        """The better mapping of a plan that was diagnosed, in sentences."""
-        from xlperf.explore.remedy import remedy
-
-        measured = [reading.measured for reading in diagnosis.readings] if diagnosis.near else ()
-        return remedy(self.resolve(plan, catalog) if plan.auto else plan, catalog, measured).lines
+        return resolve(plans, catalog, most=MOST_IN_CELLS).plans if plans.auto else plans
 
     def explain(self, plans: Table, catalog: Catalog) -> Table:
         """Operators of one plan."""
         from xlperf.engine import explain
 
-        return explain(self.resolve(plans, catalog) if plans.auto else plans, catalog)
+        return explain(self.resolve(plans, catalog), catalog)
 
 
 class Session:
@@ -168,9 +136,8 @@ class Session:
         self.frontiers: WeakKeyDictionary[Catalog, dict[object, Block]] = WeakKeyDictionary()
 
     def call(self, name: str, arguments: Sequence[Any]) -> Block:
-        """Block of cells of a worksheet function such as ``XLPERF_STEP_TIME``; one row and column at least.
-
-        An argument is a cell value, None if omitted, or a sequence of rows.
+        """Block of cells of a worksheet function such as ``XLPERF_STEP_TIME``, one row and column at least; an argument
+        is a cell value, None if omitted, or a sequence of rows.
         """
         function = functions().get(name)
         try:
@@ -186,21 +153,16 @@ class Session:
             error_cell = CellError("#VALUE!", f"internal error of xlperf: {type(error).__name__}: {error}")
         if function is not None and function.says_faults:
             return [[error_cell.message]]
-        self._log(f"{name}: {error_cell.message}")
-        return [[error_cell]]
-
-    def _log(self, line: str) -> None:
-        """Say once in the log of the worker why a function has no cells: not every host can show an error's words."""
-        if line not in self._logged and len(self._logged) < MOST_LOGGED:
+        line = f"{name}: {error_cell.message}"
+        if line not in self._logged and len(self._logged) < MOST_LOGGED:  # not every host can show an error's words
             self._logged.add(line)
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
+        return [[error_cell]]
 
     def others(self, name: str, arguments: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[Any]:
-        """Cells of a per-plan function for other plans under the header of a call, evaluated together.
-
-        ``arguments`` are the plan, catalog and header of the call. None for a row that needs a call of its own: blank,
-        faulty or to be searched.
+        """Cells of a per-plan function for other plans under the header of a call, evaluated together; None for a row
+        that needs a call of its own: blank, faulty or to be searched.
         """
         cells: list[Any] = [None] * len(rows)
         function = functions().get(name)
@@ -330,10 +292,16 @@ def _read_tables(_: Session, function: Function, argument: Argument, cells: Mapp
     return blocks
 
 
-def _read_names(_: Session, __: Function, argument: Argument, cells: Mapping[str, Any]) -> list[str]:
+def _filled(cells: Any) -> Block:
+    """The cells that are not blank, row by row."""
+    rows = [[cell for cell in row if not is_blank(cell)] for row in given_block(cells)]
+    return [row for row in rows if row]
+
+
+def _names(cells: Any) -> list[str]:
     """Names of results: one per cell, or several with commas between."""
-    stated = [cell for row in block_of(cells[argument.name]) for cell in row if not is_blank(cell) and cell != 0]
-    return [part for cell in stated for part in str(cell).split(",") if part.strip()]
+    stated = [str(cell) for row in _filled(cells) for cell in row if cell != 0]
+    return [part for text in stated for part in text.split(",") if part.strip()]
 
 
 def _read_quantity(_: Session, function: Function, argument: Argument, cells: Mapping[str, Any]) -> str:
@@ -353,51 +321,52 @@ def _read_quantity(_: Session, function: Function, argument: Argument, cells: Ma
     return name
 
 
-def _read_lines(_: Session, __: Function, argument: Argument, cells: Mapping[str, Any]) -> list[tuple[Any, Block]]:
+def _lines(cells: Any) -> list[tuple[Any, Block]]:
     """Columns to vary: the first cell of each row and the others that are not blank."""
-    rows = [row for row in given_block(cells[argument.name]) if not all(is_blank(cell) for cell in row)]
+    rows = [row for row in given_block(cells) if not all(map(is_blank, row))]
     return [(row[0], [cell for cell in row[1:] if not is_blank(cell)]) for row in rows]
 
 
-def _read_texts(_: Session, __: Function, argument: Argument, cells: Mapping[str, Any]) -> list[str]:
+def _texts(cells: Any) -> list[str]:
     """Rows of one text, ``step time=38 s``, or of a result and its number."""
-    rows = [[cell for cell in row if not is_blank(cell)] for row in given_block(cells[argument.name])]
-    return ["=".join(str(cell) for cell in row) for row in rows if row]
+    return ["=".join(map(str, row)) for row in _filled(cells)]
 
 
-def _read_limits(_: Session, __: Function, argument: Argument, cells: Mapping[str, Any]) -> list[str]:
-    """A limit in each cell."""
-    return [str(cell) for row in given_block(cells[argument.name]) for cell in row if not is_blank(cell)]
+def _first(cells: Any) -> Any:
+    """The first cell; None if it is blank or 0."""
+    block = given_block(cells)
+    return None if not block or is_blank(block[0][0]) or block[0][0] == 0 else block[0][0]
 
 
 def _read_count(_: Session, __: Function, argument: Argument, cells: Mapping[str, Any]) -> int:
-    block = given_block(cells[argument.name])
-    number = block[0][0] if block else None
-    if is_blank(number) or number == 0:
+    number = _first(cells[argument.name])
+    if number is None:
         return TOP_PLANS
     if not (isinstance(number, float) and number >= 1.0 and number.is_integer()):
         raise FunctionError("#VALUE!", f"{argument.name} must be a whole number of at least 1, got {shown(number)}")
     return int(number)
 
 
-def _read_text(_: Session, __: Function, argument: Argument, cells: Mapping[str, Any]) -> str:
-    block = given_block(cells[argument.name])
-    return "" if not block or is_blank(block[0][0]) or block[0][0] == 0 else str(block[0][0])
+Reader = Callable[["Session", Function, Argument, Mapping[str, Any]], Any]
 
 
-READERS: Mapping[str, Callable[[Session, Function, Argument, Mapping[str, Any]], Any]] = {
+def _of_cells(read: Callable[[Any], Any]) -> Reader:
+    return lambda _, __, argument, cells: read(cells[argument.name])
+
+
+READERS: Mapping[str, Reader] = {
     "rows": _read_rows,
     "plan or table": _read_plan_or_table,
     "catalog": lambda session, _, argument, cells: session.catalog(cells[argument.name]),
     "header": lambda _, __, ___, ____: None,  # it is read with the rows that it is the header of
-    "results": _read_names,
+    "results": _of_cells(_names),
     "quantity": _read_quantity,
-    "vary": _read_lines,
-    "limits": _read_limits,
-    "measured": _read_texts,
-    "before": _read_texts,
+    "vary": _of_cells(_lines),
+    "limits": _of_cells(lambda cells: [str(cell) for row in _filled(cells) for cell in row]),
+    "measured": _of_cells(_texts),
+    "before": _of_cells(_texts),
     "count": _read_count,
-    "text": _read_text,
+    "text": _of_cells(lambda cells: str(_first(cells) or "")),
     "tables": _read_tables,
     "number": lambda _, __, argument, cells: read_numbers(argument, cells[argument.name]),
     "choice": lambda _, __, argument, cells: read_choice(argument, cells[argument.name]),
@@ -409,10 +378,7 @@ READERS: Mapping[str, Callable[[Session, Function, Argument, Mapping[str, Any]],
 
 
 def answer(session: Session, line: bytes) -> bytes:
-    """One line of answer to one line of request.
-
-    ``line``: a request; anything else is answered with an error. Returns JSON and a line feed.
-    """
+    """One line of answer to one line of request; anything else is answered with an error."""
     try:
         request = json.loads(line, parse_int=float)  # of an integer of hundreds of digits too
         function, arguments = request["function"], request["arguments"]

@@ -51,10 +51,8 @@ class InputError(XlperfError):
 
     def __str__(self) -> str:
         """A line per gathered fault, with hints for as many as a command shows."""
-        faults = self.gathered()
-        return "\n".join(
-            [*map(str, faults[:MOST_FAULTS_SHOWN]), *(fault.brief for fault in faults[MOST_FAULTS_SHOWN:])]
-        )
+        faults, most = self.gathered(), MOST_FAULTS_SHOWN
+        return "\n".join([*map(str, faults[:most]), *(fault.brief for fault in faults[most:])])
 
     def gathered(self) -> list[Fault]:
         """Faults in reading order; more than three of one wording on one sheet become one with their number.
@@ -122,10 +120,8 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
-    """A clause with the nearest known names, ``did you mean A, B?``, or with the start of the list, ``known: ...``.
-
-    Names that start with the unknown name come first, then names that contain it, then similar spellings; case, spaces
-    and punctuation do not count.
+    """A clause with the nearest known names, ``did you mean A, B?``, or with the start of the list, ``known: ...``:
+    names that start with the unknown name, that contain it, and similar spellings; case and punctuation do not count.
     """
     return _nearest(name, tuple(known), count)
 

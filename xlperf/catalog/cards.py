@@ -40,8 +40,12 @@ def find_card(rows: Sequence[Sequence[object]], kinds: Sequence[str], from_text:
     cells: list[list[Any]] = [[*row, *[None] * (width - len(row))] for row in rows]
     first = next((column for column in range(width) if any(not is_blank(row[column]) for row in cells)), 0)
     known = {at: kind for at, row in enumerate(cells) if (kind := _kind_of(row[first], kinds))}
-    if len(known) < 2 or any(_is_header(row, first, kinds) for row in cells[: min(known) + 1]):
+    if len(known) < 2:
         return None
+    for row in cells[: min(known) + 1]:  # a header has several known names; not the name of a plan that is one too
+        is_name = sum(not is_blank(cell) for cell in row[first:]) == 2 and canonical_text(row[first]) == "name"
+        if not is_name and sum(bool(_kind_of(cell, kinds)) for cell in row) > 1:
+            return None
     scores = {
         column: sum(_fits(row[first], known[at], row[column], from_text) for at, row in enumerate(cells) if at in known)
         for column in range(first + 1, width)
@@ -51,7 +55,10 @@ def find_card(rows: Sequence[Sequence[object]], kinds: Sequence[str], from_text:
         return None
     filled = sum(not all(map(is_blank, cells[at][first + 1 :])) for at in known)
     columns = [column for column, score in scores.items() if score == best]
-    columns = columns if best == filled and _has_number(cells, known, first) else columns[:1]
+    fields = [field for at, kind in known.items() for field in parse_header(kind, [cells[at][first]]).fields]
+    # with a column of numbers a note beside a value cannot be a value itself
+    has_number = any(field.column.kind == "number" for field in fields)
+    columns = columns if best == filled and has_number else columns[:1]
     results = [
         at
         for at, row in enumerate(cells)
@@ -61,12 +68,6 @@ def find_card(rows: Sequence[Sequence[object]], kinds: Sequence[str], from_text:
     names = [_with_unit(cells[at], first, columns, known.get(at, "")) for at in results]
     plans = [[cells[at][column] for at in results] for column in columns]
     return Card(names, results, plans, [first, *columns])
-
-
-def _is_header(row: Sequence[object], first: int, kinds: Sequence[str]) -> bool:
-    """Whether a row has several known names; not if it is the name of a plan that is a known name too."""
-    is_name = sum(not is_blank(cell) for cell in row[first:]) == 2 and canonical_text(row[first]) == "name"
-    return not is_name and sum(bool(_kind_of(cell, kinds)) for cell in row) > 1
 
 
 def canonical_text(cell: object) -> str:
@@ -89,12 +90,6 @@ def _fits(name: Any, kind: str, value: object, from_text: bool) -> bool:
         return not fields or convert(fields[0], value, from_text) != ""
     except BadValue:
         return False
-
-
-def _has_number(cells: Sequence[Sequence[Any]], known: dict[int, str], first: int) -> bool:
-    """Whether a column of the card is of numbers, so that a note beside a value cannot be a value itself."""
-    fields = [parse_header(kind, [cells[at][first]]).fields for at, kind in known.items()]
-    return any(field.column.kind == "number" for result in fields for field in result)
 
 
 def _with_unit(row: Sequence[Any], first: int, columns: Sequence[int], kind: str) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import os
+import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,12 +14,13 @@ from functools import cached_property
 from itertools import repeat
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from xlperf.base.errors import Fault, Hint, InputError
+from xlperf.base.files import cache_folder, store, stored
 from xlperf.catalog.calibration import Calibration, calibration_rows
 from xlperf.catalog.cells import shown
 from xlperf.catalog.references import (
@@ -31,11 +35,7 @@ from xlperf.catalog.references import (
     without_orphans,
 )
 from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, OPTIONAL_TABLES, table_schema
-from xlperf.catalog.table import Spellings, Table, aliases
-
-if TYPE_CHECKING:
-    import hashlib
-
+from xlperf.catalog.table import NamedCells, SheetCells, Spellings, Table, aliases
 
 _WHOLE = ("calibration", "my_cluster")
 """Sheets whose rows belong together in any file."""
@@ -105,8 +105,6 @@ class Catalog:
     @cached_property
     def fingerprint(self) -> str:
         """Short hash of names, values in the units used inside, and text, whatever the order and the spelling."""
-        import hashlib
-
         digest = hashlib.sha256() if self.case == "base" else hashlib.sha256(self.case.encode())
         for kind in EVERY_TABLE:
             if kind in CATALOG_TABLES or len(self.tables[kind]):
@@ -121,8 +119,7 @@ class Catalog:
 
     def known_rows(self, kind: str, names: np.ndarray) -> np.ndarray:
         """Row indexes of names in a table, -1 if it has none: its own table may have been replaced."""
-        index = self._indexes[kind]
-        return np.array([index.get(str(name).casefold(), BLANK) for name in names.tolist()], dtype=np.int64)
+        return _positions(names, self._indexes[kind])
 
     def taken(self, kind: str) -> Mapping[str, str]:
         """Names looked up so far that the table spells otherwise, each with its reading."""
@@ -168,15 +165,12 @@ class Catalog:
     @cached_property
     def default_networks(self) -> np.ndarray:
         """Position in :attr:`networks` of the default network of each accelerator; -1 if it has none."""
-        return self._positions(self.tables["accelerators"].text("default_network"), self._network_index)
+        return _positions(self.tables["accelerators"].text("default_network"), self._network_index)
 
     @cached_property
     def price_rows(self) -> np.ndarray:
         """Row in ``prices`` of each accelerator; -1 if it has no price."""
-        return self._positions(self.tables["accelerators"].text("accelerator"), self._indexes["prices"])
-
-    def _positions(self, names: np.ndarray, index: Mapping[str, int]) -> np.ndarray:
-        return np.array([index.get(name.casefold(), BLANK) for name in names.tolist()], dtype=np.int64)
+        return self.known_rows("prices", self.tables["accelerators"].text("accelerator"))
 
     def _find(self, index: dict[str, int], kind: str, names: np.ndarray, plans: Table, column: str) -> np.ndarray:
         result = list(map(index.get, names.tolist(), repeat(UNKNOWN)))
@@ -213,16 +207,19 @@ class Catalog:
         return f"{self.tables[kind].schema.key.name.replace('_', ' ')} {shown(exact)}{NOT_USABLE}{why}", None
 
 
+def _positions(names: np.ndarray, index: Mapping[str, int]) -> np.ndarray:
+    return np.array([index.get(str(name).casefold(), BLANK) for name in names.tolist()], dtype=np.int64)
+
+
 def load_catalog(path: str | os.PathLike[str] | None = None) -> Catalog:
     """The catalog of a workbook with the shipped sheets in place of absent ones; without a path the shipped catalog,
     cached. CSV and Parquet tables, and a workbook with one sheet alone, add their rows to the shipped sheet
     (:func:`laid_over`).
     """
     from xlperf.base.resources import workbook
-    from xlperf.catalog.cache import cache_tables, cached_tables
 
-    source = Path(path) if path is not None else workbook()
-    if path is not None and not _same_file(source, workbook()):
+    source, shipped = Path(path) if path is not None else workbook(), workbook()
+    if source != shipped and not (source.exists() and shipped.exists() and source.samefile(shipped)):
         return _own_catalog(source)
     stamp = _stamp(source)
     if _installed.get("stamp") != stamp or stamp is None:
@@ -290,10 +287,6 @@ def _stamp(path: Path) -> tuple[str, int, int] | None:
     return str(path), result.st_mtime_ns, result.st_size
 
 
-def _same_file(path: Path, other: Path) -> bool:
-    return path.exists() and other.exists() and path.samefile(other)
-
-
 def _checked(tables: Mapping[str, Table], origin: str, strict: Sequence[str], faults: list[Fault]) -> Catalog:
     if faults:
         indexes = {kind: index_of(table) for kind, table in tables.items()}
@@ -311,7 +304,7 @@ def _constant_faults(table: Table | None) -> list[Fault]:
 
 def _empty(kind: str) -> Table:
     columns = table_schema(kind).columns
-    return Table(kind, {c.name: np.zeros(0, dtype=object if c.is_text else np.float64) for c in columns})
+    return Table(kind, {column.name: column.array([]) for column in columns})
 
 
 def hash_table(digest: hashlib._Hash, table: Table) -> None:
@@ -392,3 +385,84 @@ def _rows_of(table: Table, column: str, names: Sequence[str]) -> Table:
     """Rows of a table that refer to names, in the order of the table."""
     wanted = {str(name).casefold() for name in names}
     return table.take(np.array([str(name).casefold() in wanted for name in table.text(column).tolist()], dtype=bool))
+
+
+MOST_FILES = 4
+"""Files that stay in the cache folder, the newest. [-]"""
+
+
+def cached_tables(path: Path, folder: Path | None = None) -> list[Table] | None:
+    """Tables of a workbook from its cache; none if the cache lacks it and these readers, or another user may have
+    written it.
+    """
+    try:
+        target = _file(path, folder)
+        with stored(target) as stream:
+            if not _ours_alone(os.fstat(stream.fileno())) or not _ours_alone(target.parent.stat()):
+                return None
+            seal, _, content = stream.read().partition(b"\n")
+        if seal.decode("ascii") != _digest(content):
+            return None
+        return [_restored(path.name, table) for table in json.loads(content)]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def cache_tables(path: Path, tables: Sequence[Table], folder: Path | None = None) -> None:
+    """Write the tables of a workbook without faults to the cache; nothing happens if it cannot be written."""
+    content = json.dumps([_described(table) for table in tables], separators=(",", ":")).encode("ascii")
+    with contextlib.suppress(OSError):
+        target = _file(path, folder)
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not _ours_alone(target.parent.stat()):
+            return
+        with contextlib.suppress(FileNotFoundError):
+            if not _ours_alone(target.stat()):
+                target.unlink()
+        store(target, _digest(content).encode("ascii") + b"\n" + content)
+        kept = [file for file in target.parent.iterdir() if not file.name.startswith(".")]
+        files = sorted(kept, key=lambda file: file.stat().st_mtime_ns, reverse=True)
+        for old in files[MOST_FILES:]:
+            old.unlink()
+
+
+def _ours_alone(status: os.stat_result) -> bool:
+    """Whether a file or folder belongs to this user and nobody else may write it; who may could forge the cache."""
+    if sys.platform in ("win32", "emscripten"):  # the user's profile, or a browser's memory: the bits say nothing
+        return True
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
+def _file(path: Path, folder: Path | None) -> Path:
+    """Cache file of a workbook, by its content and the state of the modules that read it."""
+    beside = Path(__file__).parent
+    readers = [file for file in beside.iterdir() if file.suffix in (".py", ".csv")]
+    states = [(file.name, file.stat()) for file in sorted([*readers, beside.parent / "base" / "units.py"])]
+    read_by = "\n".join(f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in states)
+    return (folder or cache_folder() / "workbooks") / f"{_digest(path.read_bytes() + read_by.encode())}.json"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _described(table: Table) -> dict[str, Any]:
+    """A table as JSON can hold it: columns, and the cells of their values."""
+    cells = table.place
+    assert isinstance(cells, NamedCells) and isinstance(cells.locate, SheetCells)  # it was read from a sheet
+    return {
+        "kind": table.kind,
+        "columns": {name: values.tolist() for name, values in table.columns.items()},
+        "sheet": cells.locate.sheet,
+        "header_row": cells.locate.header_row,
+        "rows": [cells.locate.rows[row] for row in cells.rows],
+        "sheet_columns": list(cells.locate.columns),
+        "positions": dict(cells.positions),
+    }
+
+
+def _restored(book: str, known: dict[str, Any]) -> Table:
+    declared = table_schema(known["kind"]).by_name
+    columns = {name: declared[name].array(values) for name, values in known["columns"].items()}
+    cells = SheetCells(book, known["sheet"], known["header_row"], known["rows"], known["sheet_columns"])
+    return Table(known["kind"], columns, NamedCells(cells, range(len(known["rows"])), known["positions"]))

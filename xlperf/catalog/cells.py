@@ -106,8 +106,10 @@ class DateNumber(float):
     @property
     def text(self) -> str:
         """The date as text; the number if there is no such date."""
+        # Excel has a 29 February 1900, so that its days before it come one later than those of our calendar
+        days = float(self) + (1.0 if 1.0 <= self < 60.0 and not self.date_1904 else 0.0)
         try:
-            return date_text(_date_of(float(self), self.date_1904))
+            return date_text((_EPOCH_1904 if self.date_1904 else _EPOCH_1900) + datetime.timedelta(days=days))
         except (OverflowError, ValueError):
             return f"{float(self):.15g}"
 
@@ -117,13 +119,6 @@ def date_text(date: datetime.date | datetime.time) -> str:
     if not isinstance(date, datetime.datetime):
         return date.isoformat()
     return date.date().isoformat() if date.time() == datetime.time() else date.isoformat(sep=" ")
-
-
-def _date_of(serial: float, date_1904: bool) -> datetime.datetime:
-    if date_1904:
-        return _EPOCH_1904 + datetime.timedelta(days=serial)
-    # Excel has a 29 February 1900, so that its days before it come one later than those of our calendar
-    return _EPOCH_1900 + datetime.timedelta(days=serial + (1.0 if 1.0 <= serial < 60.0 else 0.0))
 
 
 def serial_number(date: datetime.datetime, date_1904: bool = False) -> float:
@@ -147,8 +142,7 @@ def in_days(time: datetime.timedelta) -> float:
 
 
 def as_number(value: object) -> object:
-    """An amount of money, a date or a time, as spreadsheet programs hand over shown cells, as a float; others
-    unchanged.
+    """An amount of money, a date or a time of a shown cell as a float; other values unchanged.
 
     >>> from decimal import Decimal
     >>> as_number(Decimal("2.49")), as_number(datetime.timedelta(hours=36)), as_number("2.49"), as_number(True)
@@ -210,8 +204,7 @@ def is_blank(value: object) -> bool:
 
 
 def number_of(text: str) -> float:
-    """A number from its ASCII digits, decimal point and exponent; NaN for other text, such as ``1_000`` or
-    ``Infinity``.
+    """A number from its ASCII digits, decimal point and exponent; NaN for other text.
 
     >>> number_of(" -1.5e3 "), number_of("1_000"), number_of("inf")
     (-1500.0, nan, nan)
@@ -297,12 +290,7 @@ class Field:
     @property
     def words(self) -> str:
         """Name of the column as a person writes it."""
-        return self.column.name.replace("_", " ")
-
-    @property
-    def may_be_auto(self) -> bool:
-        """Whether the word ``auto`` may replace a value."""
-        return self.column.may_be_auto
+        return self.column.words
 
     def expected(self, inside: float) -> str:
         """Valid numbers in the unit used inside, in words."""
@@ -315,19 +303,13 @@ class Field:
         """Valid values, in words."""
         column = self.column
         if column.kind == "number":
-            low, high, _ = column.limits
-            if self.symbol != column.unit and column.bounds:
-                scale = unit_of(column).factor / self.factor
-                column = replace(column, unit=self.symbol, bounds=_scaled(column.bounds, low, high, scale))
-            elif self.symbol != column.unit:
-                column = replace(column, unit=self.symbol)
+            if self.symbol != column.unit:
+                bounds = _scaled(column, unit_of(column).factor / self.factor) if column.bounds else ""
+                column = replace(column, unit=self.symbol, bounds=bounds)
             words = column.bounds_text
             return words.replace("a number", "a whole number", 1) if self.whole else words
-        if column.kind == "flag":
-            return "yes or no"
-        if column.kind == "choice":
-            return f"one of {', '.join(column.choices)}"
-        return "text"
+        one_of = f"one of {', '.join(column.choices)}"
+        return {"flag": "yes or no", "choice": one_of}.get(column.kind, "text")
 
 
 class HeaderFault(NamedTuple):
@@ -350,17 +332,17 @@ class Header:
     own: tuple[int, ...] = ()
 
 
-def _scaled(bounds: str, low: float, high: float, scale: float) -> str:
-    sign = "".join(re.findall("^[>=]+", bounds))
-    return f"{sign}{low * scale:g}{f'..{high * scale:g}' if '..' in bounds else ''}"
+def _scaled(column: Column, scale: float) -> str:
+    """Bounds of a column in a unit of another scale."""
+    (low, high, _), sign = column.limits, "".join(re.findall("^[>=]+", column.bounds))
+    return f"{sign}{low * scale:g}{f'..{high * scale:g}' if '..' in column.bounds else ''}"
 
 
 def table_kind(header: Sequence[object]) -> str:
     """Kind of table that the first header names, of plans by :func:`plan_kind`; InputError if it names none."""
-    names = [split_header(cell)[0] for cell in header if isinstance(cell, str) and cell.strip()]
-    for kind in EVERY_TABLE:
-        if names and names[0] == table_schema(kind).key.name:
-            return kind
+    kind = catalog_kind(header)
+    if kind:
+        return kind
     if {"model", "accelerator"} & plan_names(header):
         return plan_kind(header)
     first = shown(next((cell for cell in header if not is_blank(cell)), ""))
@@ -368,6 +350,12 @@ def table_kind(header: Sequence[object]) -> str:
     raise InputError(
         Fault("", f"the first header must name the kind of table ({keys}, or name for plans), got {first}")
     )
+
+
+def catalog_kind(header: Sequence[object]) -> str:
+    """Catalog table whose key the first header names; "" if it names none."""
+    first = next((split_header(cell)[0] for cell in header if isinstance(cell, str) and cell.strip()), "")
+    return next((kind for kind in EVERY_TABLE if first == table_schema(kind).key.name), "")
 
 
 def plan_kind(header: Sequence[object]) -> str:
@@ -511,7 +499,7 @@ def _counted(column: Column, symbol: str) -> Unit | None:
 
 
 def _field(position: int, column: Column, symbol: str | None) -> Field:
-    words = column.name.replace("_", " ")
+    words = column.words
     if column.kind != "number":
         if symbol:
             raise BadValue(f"{words} has no unit, the header says ({shown(symbol)[1:-1]})")

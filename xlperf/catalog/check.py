@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +13,11 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.cells import shown
 from xlperf.catalog.ods import open_workbook
 from xlperf.catalog.parse import raise_faults
 from xlperf.catalog.read import is_workbook, read_plans, rows_outside, unread_sheets
 from xlperf.catalog.references import NOT_USABLE
-from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, Column, unit_of
+from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, Column
 from xlperf.catalog.table import Table
 
 MOST_ALIKE = 3  # rows that are named one by one; more of them share a line
@@ -144,17 +143,15 @@ def _plan_warnings(plans: Sequence[Table]) -> list[Fault]:
     return faults
 
 
-def _provenance_warnings(table: Table, today: datetime.date) -> list[Fault]:
+def _provenance_warnings(table: Table, today: datetime.date) -> Iterator[Fault]:
     """Rows without source or year; old prices."""
-    faults = []
     source, year = table.text("source"), table.number("year")
-    faults += _together(table, "source", source == "", "no source")
-    faults += _together(table, "year", np.isnan(year), "no year")
+    yield from _together(table, "source", source == "", "no source")
+    yield from _together(table, "year", np.isnan(year), "no year")
     for row, name in enumerate(table.text(table.schema.key.name).tolist()):
         if table.kind == "prices" and today.year - year[row] > PRICE_AGE:
             problem = f'the price of "{name}" is of {year[row]:g}, more than {PRICE_AGE} years ago'
-            faults.append(Fault(table.place(row, "year"), problem))
-    return faults
+            yield Fault(table.place(row, "year"), problem)
 
 
 def _together(table: Table, column: str, lacking: np.ndarray, what: str) -> list[Fault]:
@@ -166,56 +163,51 @@ def _together(table: Table, column: str, lacking: np.ndarray, what: str) -> list
     return [Fault(table.place(rows[0], column), f'"{names[rows[0]]}" and {len(rows) - 1} more have {what}')]
 
 
-def _accelerator_warnings(catalog: Catalog) -> list[Fault]:
+def _accelerator_warnings(catalog: Catalog) -> Iterator[Fault]:
     table = catalog.tables["accelerators"]
-    faults = []
     rates = {name: table.number(f"peak_flop_rate_{name}") for name in ("fp32", "tf32", "bf16", "fp8", "fp4")}
     memory, cache = table.number("memory_bandwidth"), table.number("l2_bandwidth")
     for row, name in enumerate(table["accelerator"].tolist()):
         for slow, fast in (("tf32", "bf16"), ("bf16", "fp8"), ("fp8", "fp4")):
             if rates[slow][row] > rates[fast][row]:
                 problem = f'"{name}" is faster in {slow} than in {fast}'
-                faults.append(Fault(table.place(row, f"peak_flop_rate_{fast}"), problem))
+                yield Fault(table.place(row, f"peak_flop_rate_{fast}"), problem)
         if memory[row] > cache[row]:
-            faults.append(Fault(table.place(row, "l2_bandwidth"), f'the L2 of "{name}" is slower than its memory'))
+            yield Fault(table.place(row, "l2_bandwidth"), f'the L2 of "{name}" is slower than its memory')
         if catalog.default_networks[row] < 0:
             problem = f'"{name}" has no default network: every plan on several of them must name one'
-            faults.append(Fault(table.place(row, "default_network"), problem))
+            yield Fault(table.place(row, "default_network"), problem)
     unpriced = (catalog.price_rows < 0) & (table.text("device") == "")
-    return faults + _together(table, "accelerator", unpriced, "no price: plans on it have no cost")
+    yield from _together(table, "accelerator", unpriced, "no price: plans on it have no cost")
 
 
-def _network_warnings(catalog: Catalog) -> list[Fault]:
+def _network_warnings(catalog: Catalog) -> Iterator[Fault]:
     table = catalog.tables["networks"]
-    faults = []
     for name in catalog.networks:
         rows = catalog.network_tiers(name)
         for inner, outer in zip(rows[:-1].tolist(), rows[1:].tolist(), strict=True):
             if table["link_bandwidth"][outer] > table["link_bandwidth"][inner]:
                 problem = f'tier {table["tier"][outer]:g} of "{name}" is faster than the tier inside it'
-                faults.append(Fault(table.place(outer, "link_bandwidth"), problem))
+                yield Fault(table.place(outer, "link_bandwidth"), problem)
             if table["size"][outer] % table["size"][inner]:
                 problem = f'size of tier {table["tier"][outer]:g} of "{name}" is no multiple of the tier inside it'
-                faults.append(Fault(table.place(outer, "size"), problem))
-    return faults
+                yield Fault(table.place(outer, "size"), problem)
 
 
-def _model_warnings(catalog: Catalog) -> list[Fault]:
+def _model_warnings(catalog: Catalog) -> Iterator[Fault]:
     table = catalog.tables["models"]
     heads, hidden = table["num_attention_heads"], table["hidden_size"]
     groups, head = table.number("num_query_groups"), table.number("head_size")
-    faults = []
     for row, name in enumerate(table["model"].tolist()):
         if np.isnan(head[row]) and hidden[row] % heads[row]:
             problem = f'hidden size of "{name}" is no multiple of its attention heads; give the head size'
-            faults.append(Fault(table.place(row, "head_size"), problem))
+            yield Fault(table.place(row, "head_size"), problem)
         if heads[row] % groups[row] > 0:
             problem = f'attention heads of "{name}" are no multiple of its query groups'
-            faults.append(Fault(table.place(row, "num_query_groups"), problem))
-    return faults
+            yield Fault(table.place(row, "num_query_groups"), problem)
 
 
-_WARNINGS: dict[str, Callable[[Catalog], list[Fault]]] = {
+_WARNINGS: dict[str, Test] = {
     "accelerators": _accelerator_warnings,
     "networks": _network_warnings,
     "models": _model_warnings,
@@ -238,28 +230,20 @@ def far_values(table: Table, known: Table) -> list[Fault]:
     return [fault for column in columns for fault in _far(table, known, column)]
 
 
-def _far(table: Table, known: Table, column: Column) -> list[Fault]:
+def _far(table: Table, known: Table, column: Column) -> Iterator[Fault]:
     references = known.number(column.name)
     stated = np.flatnonzero(references > 0.0)
     if len(stated) < LEAST_KNOWN:
-        return []
+        return
     values, keys = table.number(column.name), _keys(table)
     low, high = (_end(references[stated], _keys(known)[stated], keys, sign) for sign in (1.0, -1.0))
-    faults = []
     for row in np.flatnonzero((values > FAR * high) | ((values > 0.0) & (values < low / FAR))).tolist():
         above = values[row] > high[row]
         end, side, word = (high[row], "above", "largest") if above else (low[row], "below", "smallest")
         times = max(values[row] / end, end / values[row])
-        unit = f" {column.unit}" if column.unit not in ("", "-") else ""
-        scale = unit_of(column).factor
-        faults.append(
-            Fault(
-                table.place(row, column.name),
-                f"{column.name.replace('_', ' ')} {shown(values[row] / scale)}{unit} is {times:.3g} times {side} the "
-                f"{word} of all other rows, {shown(end / scale)}{unit}; check its zeros and its unit",
-            )
-        )
-    return faults
+        here, there = (column.amount(number, ".15g") for number in (values[row], end))
+        problem = f"{column.words} {here} is {times:.3g} times {side} the {word} of all other rows, {there}"
+        yield Fault(table.place(row, column.name), f"{problem}; check its zeros and its unit")
 
 
 def _keys(table: Table) -> np.ndarray:

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -40,6 +40,10 @@ _FORMULA = re.compile(rf"({_BATCH}(?:[ \xa0]*\"+|[ \xa0]+(?=['\"]*[{_SIGNS}]))?)
 _FIRST = 2**20
 """Bytes that are read at once of a file whose lines are not known yet. [B]"""
 _BYTES_OF_CHARACTER = 4
+_MALFORMED = {
+    "unexpected end": 'a value that starts with " is not closed by another',
+    "expected after": 'text follows the " that closes a value; write "" for a quotation mark inside it',
+}
 _BLOCK = 500  # small enough for the processor's cache and for rows to die before they are counted as garbage
 
 
@@ -227,11 +231,17 @@ class CsvRows:
             except StopIteration:
                 break
             except csv.Error as error:
-                raise InputError(Fault(f"{self.name} [line {start}]", _malformed(error))) from None
+                wrong = (words for reason, words in _MALFORMED.items() if reason in str(error))
+                raise InputError(Fault(f"{self.name} [line {start}]", next(wrong, f"is no CSV: {error}"))) from None
             end = before + reader.line_num
             if not self.header:
-                if any(cell.strip() for cell in row) or len(row) > MOST_COLUMNS:
-                    width = self._begin(row, start)
+                if len(row) > MOST_COLUMNS:
+                    problem = f"has {len(row):,} columns; {MOST_COLUMNS:,} are the most"
+                    raise InputError(Fault(f"{self.name} [line {start}]", problem))
+                if any(cell.strip() for cell in row):
+                    self.header, self._header_line, self.width = row, start, len(row)
+                    width = len(row)
+                    self._clear()
                 continue
             if len(row) != width:
                 if len(row) > width:
@@ -249,14 +259,6 @@ class CsvRows:
                 self._flush(block)
         self._flush(block)
         self.line = end
-
-    def _begin(self, row: list[str], line: int) -> int:
-        if len(row) > MOST_COLUMNS:
-            problem = f"has {len(row):,} columns; {MOST_COLUMNS:,} are the most"
-            raise InputError(Fault(f"{self.name} [line {line}]", problem))
-        self.header, self._header_line, self.width = row, line, len(row)
-        self._clear()
-        return len(row)
 
     def _flush(self, block: list[list[str]]) -> None:
         for index, texts in enumerate(zip(*block, strict=True)):
@@ -287,8 +289,14 @@ class CsvRows:
         return self.placed(columns, lines)
 
     def placed(self, columns: list[Coded], lines: np.ndarray) -> CsvFile:
-        """Columns with the lines that their rows start on; blank rows are left out."""
-        return _without_blank_rows(columns, CsvLines(self.name, self.header, self._header_line, lines))
+        """Columns with the lines that their rows start on; rows of separators alone are left out."""
+        blank = np.ones(len(lines), dtype=bool)
+        for codes, distinct in columns:
+            empties = np.array([not str(text).strip() for text in distinct or ()], dtype=bool)
+            blank &= empties[codes] if empties.any() else False
+        if blank.any():
+            columns = [(codes[~blank], distinct) for codes, distinct in columns]
+        return CsvFile(self.header, columns, CsvLines(self.name, self.header, self._header_line, lines[~blank]))
 
 
 def check_lines(text: str, name: str, line: int = 1) -> None:
@@ -305,26 +313,6 @@ def check_lines(text: str, name: str, line: int = 1) -> None:
 def _overlong(name: str, line: int) -> Fault:
     problem = f"is longer than {LINE_LIMIT:,} characters; a header row and rows of values are meant"
     return Fault(f"{name} [line {line}]", problem)
-
-
-def _malformed(error: csv.Error) -> str:
-    if "unexpected end" in str(error):
-        return 'a value that starts with " is not closed by another'
-    if "expected after" in str(error):
-        return 'text follows the " that closes a value; write "" for a quotation mark inside it'
-    return f"is no CSV: {error}"
-
-
-def _without_blank_rows(columns: list[Coded], places: CsvLines) -> CsvFile:
-    """Leave out rows of separators alone."""
-    blank = np.ones(len(places.lines), dtype=bool)
-    for codes, distinct in columns:
-        empties = np.array([not str(text).strip() for text in distinct or ()], dtype=bool)
-        blank &= empties[codes] if empties.any() else False
-    if blank.any():
-        columns = [(codes[~blank], distinct) for codes, distinct in columns]
-        places = replace(places, lines=places.lines[~blank])
-    return CsvFile(places.header, columns, places)
 
 
 _LEAST, _MOST = 2**16, 2**24
@@ -365,7 +353,12 @@ class _Blocks:
     def __iter__(self) -> Iterator[CsvFile]:
         while text := self._next():
             result = self._by_arrow(text)
-            yield self._by_line(text) if result is None else result
+            if result is None:
+                self._pending = 1
+                reader = csv.reader(self._lines(text), delimiter=self.separator, strict=True)
+                self.rows.add(reader, lambda: self._pending == 0)
+                result = self.rows.taken()
+            yield result
             if not self._positions and self.rows.header:
                 self._positions = self.wanted(self.rows.header)
         if self.rows.faults:
@@ -404,12 +397,6 @@ class _Blocks:
                 self._pending -= 1
                 yield line
             text = self._next()
-
-    def _by_line(self, text: str) -> CsvFile:
-        self._pending = 1
-        reader = csv.reader(self._lines(text), delimiter=self.separator, strict=True)
-        self.rows.add(reader, lambda: self._pending == 0)
-        return self.rows.taken()
 
     def _by_arrow(self, text: str) -> CsvFile | None:
         """A block without quotation marks, blank lines or rows of another length; None for others."""

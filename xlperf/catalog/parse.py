@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -64,7 +63,7 @@ def convert(field: Field, value: object, from_text: bool = False) -> float | str
             raise BadValue(f"{field.words} is missing{remedy}")
         return float("nan") if kind in ("number", "flag") else ""
     if isinstance(value, str) and value.casefold() == "auto":
-        if field.may_be_auto:
+        if field.column.may_be_auto:
             return None
         if field.column.table in PLAN_TABLES and kind in ("number", "flag", "choice"):
             raise BadValue(f"{field.words} cannot be auto: no search chooses it, write a value")
@@ -72,9 +71,7 @@ def convert(field: Field, value: object, from_text: bool = False) -> float | str
         return _number(field, value, from_text)
     if kind == "flag":
         return _flag(field, value)
-    if kind == "choice":
-        return _choice(field, value)
-    return _text(field, value)
+    return _choice(field, value) if kind == "choice" else _text(field, value)
 
 
 def _number(field: Field, value: object, from_text: bool) -> float:
@@ -202,30 +199,57 @@ def parse_rows(
             if position < width and not is_blank(cells[position]):
                 collector.add(row, position, f"a value without a header, got {shown(cells[position])}")
         kept.append(row)
-    columns: dict[str, np.ndarray] = {}
-    auto: dict[str, np.ndarray] = {}
 
     def values_at(at: int) -> list[object]:
         return [rows[row][at] if at < len(rows[row]) else None for row in kept]
 
-    for field in fields:
-        # Codes of equal values of one type, as 1, 1.0 and TRUE differ.
-        values = values_at(field.position)
+    def coded_at(at: int) -> Coded:
+        """Codes of equal values of one type, as 1, 1.0 and TRUE differ."""
+        values = values_at(at)
         pairs = [
-            (value.__class__, value if isinstance(value, (str, float, int)) else at) for at, value in enumerate(values)
+            (value.__class__, value if isinstance(value, (str, float, int)) else n) for n, value in enumerate(values)
         ]
         codes = factorise(pairs)[0]
-        distinct = [values[at] for at in np.unique(codes, return_index=True)[1].tolist()]
-        columns[field.column.name], mask = _expand(field, codes, distinct, collector, kept)
+        return codes, [values[first] for first in np.unique(codes, return_index=True)[1].tolist()]
+
+    return _table(parsed, header, coded_at, lambda at: _own(values_at(at)), kept, collector, from_text=False)
+
+
+def _table(
+    parsed: Header,
+    header: Sequence[object],
+    coded_at: Callable[[int], Coded],
+    own_at: Callable[[int], np.ndarray],
+    rows: Sequence[int],
+    collector: _Collector,
+    from_text: bool,
+) -> tuple[Table, list[Fault]]:
+    """A table of the columns at the positions of a header, and of the user's own columns, with every fault."""
+    columns: dict[str, np.ndarray] = {}
+    auto: dict[str, np.ndarray] = {}
+    for field in parsed.fields:
+        values, distinct = coded_at(field.position)
+        if distinct is None:
+            columns[field.column.name] = _numbers(field, values, collector)
+            continue
+        columns[field.column.name], mask = _expand(field, values, distinct, collector, None if from_text else rows)
         if mask is not None:
             auto[field.column.name] = mask
-    table, faults = _finish(kind, fields, columns, auto, kept, collector)
-    own = {_header_of(header[at]): _own(values_at(at)) for at in parsed.own}
-    return (replace(table, own=own) if own else table), faults
-
-
-def _header_of(cell: object) -> str:
-    return " ".join(cell.split()) if isinstance(cell, str) else shown(cell)
+    positions = {field.column.name: field.position for field in parsed.fields}
+    stated = {at: header[at] for at in parsed.own}
+    own = {" ".join(text.split()) if isinstance(text, str) else shown(text): own_at(at) for at, text in stated.items()}
+    table = Table(parsed.kind, columns, NamedCells(collector.locate, rows, positions), auto, own)
+    for field in parsed.fields:
+        # Blank cells whose substitute, the column `instead`, is blank too.
+        other, values = field.column.instead, columns[field.column.name]
+        blank = values == "" if field.column.is_text else np.isnan(values)
+        for row in np.flatnonzero(blank & (table.text(other) == "")).tolist() if other else ():
+            if not collector.has(rows[row], field.position):
+                collector.add(rows[row], field.position, f"{field.words} is missing; it must be {field.expects}")
+    if parsed.kind in EVERY_TABLE:
+        for row, column, problem in key_faults(table):
+            collector.add(rows[row], positions.get(column, -1), problem)
+    return table, collector.faults()
 
 
 def _own(values: Sequence[object]) -> np.ndarray:
@@ -275,28 +299,16 @@ def parse_coded(
         for row, value in results:
             if not is_blank(value):
                 collector.add(row, position, f"a value without a header, got {shown(value)}")
-    arrays: dict[str, np.ndarray] = {}
-    auto: dict[str, np.ndarray] = {}
-    for field in parsed.fields:
-        values, distinct = columns[field.position]
+
+    def own_at(at: int) -> np.ndarray:
+        values, distinct = columns[at]
         if distinct is None:
-            arrays[field.column.name] = _numbers(field, values, collector)
-            continue
-        arrays[field.column.name], mask = _expand(field, values, distinct, collector)
-        if mask is not None:
-            auto[field.column.name] = mask
-    length = len(columns[0][0]) if columns else 0
-    table, faults = _finish(kind, parsed.fields, arrays, auto, range(length), collector)
-    own = {_header_of(header[position]): _own_coded(columns[position]) for position in parsed.own}
-    return (replace(table, own=own) if own else table), faults
+            return values.astype(np.float64)
+        texts = ["" if is_blank(value) else _own_text(value) for value in distinct]
+        return np.array([*texts, ""], dtype=object)[values]
 
-
-def _own_coded(column: Coded) -> np.ndarray:
-    values, distinct = column
-    if distinct is None:
-        return values.astype(np.float64)
-    texts = ["" if is_blank(value) else _own_text(value) for value in distinct]
-    return np.array([*texts, ""], dtype=object)[values]
+    every = range(len(columns[0][0]) if columns else 0)
+    return _table(parsed, header, columns.__getitem__, own_at, every, collector, from_text=True)
 
 
 def _expand(
@@ -311,7 +323,7 @@ def _expand(
     results: list[float | str] = []
     autos: list[int] = []
     problems: dict[int, str] = {}
-    plain = field.column.kind in ("name", "text") and not field.may_be_auto
+    plain = field.column.kind in ("name", "text") and not field.column.may_be_auto
     for code, value in enumerate(distinct):
         if plain and type(value) is str and _BARE.fullmatch(value):
             results.append(value)
@@ -329,8 +341,8 @@ def _expand(
         faulty = np.flatnonzero(np.isin(codes, list(problems)))
         for row, code in zip(faulty.tolist(), codes[faulty].tolist(), strict=True):
             collector.add(row if rows is None else rows[row], field.position, problems[code])
-    expanded = _as_array(field, results)[codes] if results else _as_array(field, [])
-    return expanded, np.isin(codes, autos) if autos else None
+    values = field.column.array(results)
+    return values[codes] if results else values, np.isin(codes, autos) if autos else None
 
 
 def _numbers(field: Field, values: np.ndarray, collector: _Collector) -> np.ndarray:
@@ -363,33 +375,6 @@ def _coded(values: np.ndarray) -> Coded:
     return factorise(values.tolist())
 
 
-def _as_array(field: Field, values: Sequence[float | str]) -> np.ndarray:
-    return np.array(values, dtype=object if field.column.is_text else np.float64)
-
-
-def _finish(
-    kind: str,
-    fields: Sequence[Field],
-    columns: Mapping[str, np.ndarray],
-    auto: Mapping[str, np.ndarray],
-    kept: Sequence[int],
-    collector: _Collector,
-) -> tuple[Table, list[Fault]]:
-    positions = {field.column.name: field.position for field in fields}
-    table = Table(kind, columns, NamedCells(collector.locate, kept, positions), auto)
-    for field in fields:
-        # Blank cells whose substitute, the column `instead`, is blank too.
-        other, values = field.column.instead, columns[field.column.name]
-        blank = values == "" if field.column.is_text else np.isnan(values)
-        for row in np.flatnonzero(blank & (table.text(other) == "")).tolist() if other else ():
-            if not collector.has(kept[row], field.position):
-                collector.add(kept[row], field.position, f"{field.words} is missing; it must be {field.expects}")
-    if kind in EVERY_TABLE:
-        for row, column, problem in key_faults(table):
-            collector.add(kept[row], positions.get(column, -1), problem)
-    return table, collector.faults()
-
-
 def table_from_rows(
     kind: str,
     header: Sequence[object],
@@ -397,9 +382,8 @@ def table_from_rows(
     place: Place = nowhere,
     skip_empty: bool = True,
 ) -> Table:
-    """Rows of cells as a table in the units used inside; result columns are left out. InputError has every fault,
-    located by ``place(row, column)`` with row -1 for the header; with ``skip_empty`` False blank rows are faults if a
-    column is required.
+    """Rows of cells as a table in the units used inside, without result columns; InputError has every fault. Without
+    ``skip_empty`` blank rows are faults if a column is required.
 
     >>> table_from_rows("training", ["model", "accelerator", "num accelerators"], [["a", "b", 8]])["num_accelerators"]
     array([8.])
@@ -422,7 +406,7 @@ def table_from_columns(kind: str, columns: Mapping[str, np.ndarray], place: Plac
 def _by_name(header: Sequence[object], place: Place, kind: str) -> Locate:
     """Places by position, from places by name: the canonical name if the schema has the column."""
     known = schema()[kind].by_name
-    texts = [cell if isinstance(cell, str) else "" if cell is None else str(cell) for cell in header]
+    texts = ["" if cell is None else str(cell) for cell in header]
     names = [split_header(text)[0] for text in texts]
     columns = [name if name in known else text for name, text in zip(names, texts, strict=True)]
     return partial(_named_place, place, columns)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.cards import MOST_ROWS as MOST_CARD_ROWS
 from xlperf.catalog.cards import CardCells, card_of_csv, find_card
-from xlperf.catalog.cells import SparseRow, is_blank, parse_header, plan_kind
+from xlperf.catalog.cells import SparseRow, catalog_kind, is_blank, parse_header, plan_kind
 from xlperf.catalog.csv_files import STANDARD, csv_blocks, read_csv
 from xlperf.catalog.ods import open_workbook
 from xlperf.catalog.parquet_files import parquet_blocks, parquet_place
@@ -29,7 +29,7 @@ from xlperf.catalog.schema import (
     table_schema,
 )
 from xlperf.catalog.table import Locate, SheetCells, Table, column_letters
-from xlperf.catalog.xlsx import Area, Cells, ListObject, Workbook
+from xlperf.catalog.xlsx import Cells, ListObject, Workbook
 
 PLANS = "plans"
 """Rows that are meant if a file of plans is read."""
@@ -74,13 +74,18 @@ def find_block(book: Workbook, sheet: str, kind: str) -> Block | None:
     chosen = [table for table in tables if table.name.casefold() == kind]
     chosen += [table for table in tables if _matches(kind, cells.get(table.first_row, {}), table.first_column)]
     if chosen:
-        return _table_block(book.name, sheet, cells, chosen[0], book.merges(sheet))
+        table = chosen[0]
+        span, last = range(table.first_column, table.last_column + 1), table.last_row - table.totals
+        numbers = [row for row in sorted(cells) if table.first_row < row <= last and any(c in span for c in cells[row])]
+        beyond = table.last_row + 1
+        below = any(column in span and not is_blank(value) for column, value in cells.get(beyond, {}).items())
+        return _block(book, sheet, cells, table.first_row, numbers, span, beyond if below else None, table)
     for row in sorted(cells):
         present = [column for column in sorted(cells[row]) if not is_blank(cells[row][column])]
         if present and _matches(kind, cells[row], present[0]):
-            last = next(column for column in count(present[0]) if is_blank(cells[row].get(column + 1)))
-            below, span = [number for number in sorted(cells) if number > row], range(present[0], last + 1)
-            return _block(book.name, sheet, cells, row, below, span, merges=book.merges(sheet))
+            end = next(column for column in count(present[0]) if is_blank(cells[row].get(column + 1)))
+            numbers = [number for number in sorted(cells) if number > row]
+            return _block(book, sheet, cells, row, numbers, range(present[0], end + 1))
     return None
 
 
@@ -96,17 +101,8 @@ def _matches(kind: str, row: dict[int, object], first: int) -> bool:
     return len(known) >= 2 and (len(known) > 3 or 2 * len(known) >= len(names))
 
 
-def _table_block(book: str, sheet: str, cells: Cells, table: ListObject, merges: Sequence[Area]) -> Block:
-    span = range(table.first_column, table.last_column + 1)
-    last = table.last_row - table.totals
-    numbers = [row for row in sorted(cells) if table.first_row < row <= last and any(c in span for c in cells[row])]
-    beyond = table.last_row + 1
-    below = any(column in span and not is_blank(value) for column, value in cells.get(beyond, {}).items())
-    return _block(book, sheet, cells, table.first_row, numbers, span, beyond if below else None, table, merges)
-
-
 def _block(
-    book: str,
+    book: Workbook,
     sheet: str,
     cells: Cells,
     header_row: int,
@@ -114,33 +110,33 @@ def _block(
     span: range,
     beyond: int | None = None,
     table: ListObject | None = None,
-    merges: Sequence[Area] = (),
 ) -> Block:
     """Rows below a header, in the filled columns of a span; memory grows with the filled cells."""
     if len(numbers) > MOST_ROWS:
         problem = f"holds {len(numbers):,} rows; xlperf reads {MOST_ROWS:,} of a sheet, more from CSV or Parquet"
-        raise InputError(Fault(f"{book} [{sheet}]", problem))
+        raise InputError(Fault(f"{book.name} [{sheet}]", problem))
     top = cells.get(header_row, {})
-    cells = _with_merged(book, sheet, cells, merges, header_row)
+    cells = _with_merged(book, sheet, cells, header_row)
     used = set(top).union(*(cells[row] for row in numbers))
     columns = sorted(column for column in used if column in span) or [span.start]
     position = {column: place for place, column in enumerate(columns)}
     rows = [SparseRow(cells[row], columns, position) for row in numbers]
     header = [top.get(column) for column in columns]
-    return Block(header, rows, SheetCells(book, sheet, header_row, numbers, columns), beyond, table)
+    return Block(header, rows, SheetCells(book.name, sheet, header_row, numbers, columns), beyond, table)
 
 
-def _with_merged(book: str, sheet: str, cells: Cells, merges: Sequence[Area], header_row: int) -> Cells:
+def _with_merged(book: Workbook, sheet: str, cells: Cells, header_row: int) -> Cells:
     """Cells with the value of each merged cell below a header in all that it covers of rows that hold anything."""
     filled, number = dict(cells), 0
-    for top, left, bottom, right in merges:
+    for top, left, bottom, right in book.merges(sheet):
         value = cells.get(top, {}).get(left)
         if top <= header_row or is_blank(value):
             continue
         for row in (row for row in range(top, min(bottom, max(cells)) + 1) if row in cells):
             number += right - left + 1
             if number > MOST_MERGED:
-                raise InputError(Fault(f"{book} [{sheet}]", f"merges more than {MOST_MERGED:,} cells; undo the merge"))
+                problem = f"merges more than {MOST_MERGED:,} cells; undo the merge"
+                raise InputError(Fault(f"{book.name} [{sheet}]", problem))
             blank = {column: value for column in range(left, right + 1) if is_blank(cells[row].get(column))}
             filled[row] = {**filled[row], **blank}
     return filled
@@ -215,12 +211,11 @@ def _read_table_files(path: Path) -> tuple[list[Table], list[Fault]]:
 
 
 def _catalog_kind(name: str, header: Sequence[object]) -> str:
-    names = [split_header(cell)[0] for cell in header if isinstance(cell, str) and cell.strip()]
-    kind = next((kind for kind in EVERY_TABLE if names and names[0] == table_schema(kind).key.name), "")
+    kind = catalog_kind(header)
     if not kind:
+        first = next((split_header(cell)[0] for cell in header if isinstance(cell, str) and cell.strip()), "nothing")
         keys = ", ".join(table_schema(kind).key.name for kind in EVERY_TABLE)
-        problem = f"the first header must name the kind of table ({keys}), got {', '.join(names[:1]) or 'nothing'}"
-        raise InputError(Fault(name, problem))
+        raise InputError(Fault(name, f"the first header must name the kind of table ({keys}), got {first}"))
     return kind
 
 
@@ -239,15 +234,14 @@ def read_plan_tables(
             words = sheet if sheet is not None else '" or "'.join(wanted)
             faults.append(Fault(book.name, missing_sheet(book, words)))
         for name, spelled in results:
-            if spelled is not None:
-                own = kind or (name.strip().casefold() if name.strip().casefold() in PLAN_TABLES else None)
-                _read_sheet(book, spelled, own or _plan_kind_of(book, spelled), tables, faults)
+            if spelled is None:
+                continue
+            meant = kind or name.strip().casefold()
+            if meant not in PLAN_TABLES:
+                block = find_block(book, spelled, "inference")
+                meant = "inference" if block and "prompt_length" in plan_names(block.header) else "training"
+            _read_sheet(book, spelled, meant, tables, faults)
     return tables, faults
-
-
-def _plan_kind_of(book: Workbook, sheet: str) -> str:
-    block = find_block(book, sheet, "inference")
-    return "inference" if block and "prompt_length" in plan_names(block.header) else "training"
 
 
 def _read_sheet(book: Workbook, sheet: str, kind: str, tables: list[Table], faults: list[Fault]) -> None:
@@ -276,7 +270,7 @@ def _sheet_card(book: Workbook, sheet: str) -> tuple[Table, list[Fault]] | None:
         return None
     numbers = sorted(cells)
     columns = sorted(set().union(*(cells[number] for number in numbers)))
-    filled = _with_merged(book.name, sheet, cells, book.merges(sheet), 0)
+    filled = _with_merged(book, sheet, cells, 0)
     card = find_card([[filled[number].get(column) for column in columns] for number in numbers], PLAN_TABLES)
     if card is None:
         return None
@@ -291,18 +285,11 @@ def missing_sheet(book: Workbook, name: str) -> str:
     return f'there is no sheet "{name}"; {nearest(name, book.sheets)}'
 
 
-def unread_sheets(book: Workbook) -> list[Fault]:
-    """Unread sheets that seem to be meant: their table, or nearly their name, is a missing sheet's.
-
-    >>> from xlperf.base.resources import workbook
-    >>> with Workbook(workbook()) as shipped:
-    ...     unread_sheets(shipped)
-    []
-    """
+def unread_sheets(book: Workbook) -> Iterator[Fault]:
+    """Unread sheets that seem to be meant: their table, or nearly their name, is a missing sheet's."""
     import difflib
 
     missing = [kind for kind in (*EVERY_TABLE, *PLAN_TABLES) if book.sheet(kind) is None]
-    faults = []
     for sheet in book.sheets:
         name = sheet.strip().casefold()
         if name in EVERY_TABLE or name in PLAN_TABLES or name in _FOR_READERS:
@@ -311,19 +298,11 @@ def unread_sheets(book: Workbook) -> list[Fault]:
         meant += difflib.get_close_matches(name, missing, n=1, cutoff=0.75)
         if meant:
             problem = f"the sheet is not read; if {meant[0]} is meant, give it that name"
-            faults.append(Fault(f"{book.name} [{sheet}]", problem))
-    return faults
+            yield Fault(f"{book.name} [{sheet}]", problem)
 
 
-def rows_outside(book: Workbook) -> list[Fault]:
-    """Unread rows further below the table of a sheet, with a name and more in its columns.
-
-    >>> from xlperf.base.resources import workbook
-    >>> with Workbook(workbook()) as shipped:
-    ...     rows_outside(shipped)
-    []
-    """
-    faults = []
+def rows_outside(book: Workbook) -> Iterator[Fault]:
+    """Unread rows further below the table of a sheet, with a name and more in its columns."""
     for kind in (*EVERY_TABLE, *PLAN_TABLES):
         sheet = book.sheet(kind)
         block = find_block(book, sheet, kind) if sheet is not None else None
@@ -336,8 +315,7 @@ def rows_outside(book: Workbook) -> list[Fault]:
             if len(filled) > 1 and filled[0] == table.first_column:
                 place = f"{book.name} [{sheet}!{column_letters(table.first_column)}{row}]"
                 problem = f'the row stands below the table "{table.name}" ({table.reference}) and is not read'
-                faults.append(Fault(place, f"{problem}; move it into a blank row of the table, or extend the table"))
-    return faults
+                yield Fault(place, f"{problem}; move it into a blank row of the table, or extend the table")
 
 
 DESIGN_TABLES = ("chiplets", "servers")
@@ -408,9 +386,8 @@ def read_designs(path: str | os.PathLike[str], sheet: str | None = None, kinds: 
     else:
         result, faults = read_catalog_tables(path, required=False)
         wanted = kinds if sheet is None else (sheet,)
-        tables = sorted(
-            (table for table in result if table.kind in wanted and len(table)), key=lambda table: table.kind
-        )
+        filled = (table for table in result if table.kind in wanted and len(table))
+        tables = sorted(filled, key=lambda table: table.kind)
         if not tables:
             raise_faults(faults)
             raise InputError(Fault(_name(path), f"has no rows in a sheet named {' or '.join(wanted)}"))

@@ -2,7 +2,8 @@
 
 ``schema/<table>.csv`` beside this module declares the columns of each table. Readers, checks, drop-downs, header
 comments, the empty sheet and the guide's tables follow. Marks: ``auto`` may be entered in place of a value; ``whole``
-numbers; columns of the ``mapping`` of a model on accelerators; the ``group`` of results that add up to a total.
+numbers; columns of the ``mapping`` of a model on accelerators; the ``group`` of results that add up to a total; whether
+a ``larger`` result is better; and where it is ``shown``, each view with its place in it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xlperf.base import resources
 from xlperf.base.units import UNITS, Unit
+
+if TYPE_CHECKING:
+    import numpy as np
 
 CATALOG_TABLES = ("accelerators", "networks", "models", "prices", "calibration")
 COST_TABLES = ("process_nodes", "packages", "chiplets", "servers")
@@ -63,7 +67,9 @@ class Column:
     may_be_auto: bool = False  # whether the word ``auto`` may stand in place of a value
     is_whole: bool = False  # whether values are whole numbers
     is_mapping: bool = False  # whether the column places the model on accelerators
+    is_larger_better: bool = False  # whether a search maximises the result; else it minimises it
     group: str = ""  # group of results that add up to a total
+    shown: tuple[str, ...] = ()  # views that show the column by default, and its place: ``search:1``
     is_text: bool = field(init=False, repr=False, compare=False)
     """Whether values are text (else float64; flags are 0, 1 or NaN)."""
 
@@ -79,8 +85,27 @@ class Column:
         """
         if self.table == OWN:
             return self.name
-        words = self.name.replace("_", " ")
-        return f"{words} ({self.unit})" if self.unit not in ("", "-") else words
+        return f"{self.words} ({self.unit})" if self.unit not in ("", "-") else self.words
+
+    @property
+    def words(self) -> str:
+        """Name as a person writes it: ``memory bandwidth``."""
+        return self.name.replace("_", " ")
+
+    def amount(self, value: float, digits: str = ".4g") -> str:
+        """A number in the unit used inside as the column shows it, with its unit.
+
+        >>> column("accelerators", "memory_bandwidth").amount(4e12)
+        '4 TB/s'
+        """
+        unit = f" {self.unit}" if self.unit not in ("", "-") else ""
+        return f"{value / unit_of(self).factor:{digits}}{unit}"
+
+    def array(self, values: Sequence[object]) -> np.ndarray:
+        """Values of the column as an array, of objects if they are text."""
+        import numpy as np  # not by commands that only show the schema
+
+        return np.array(values, dtype=object if self.is_text else np.float64)
 
     @property
     def is_result(self) -> bool:
@@ -153,10 +178,11 @@ def _columns(path: Path) -> list[Column]:
     columns = []
     for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()):
         mark, names = row.get("required", ""), ("unit", "default", "bounds", "reference", "group")
-        marks = {"may_be_auto": "auto", "is_whole": "whole", "is_mapping": "mapping"}
+        marks = {"may_be_auto": "auto", "is_whole": "whole", "is_mapping": "mapping", "is_larger_better": "larger"}
         others: dict[str, Any] = {name: row.get(name, "") for name in names}
         others |= {name: row.get(word) == "yes" for name, word in marks.items()}
         others |= {"required": mark == "yes", "choices": tuple(row.get("choices", "").split())}
+        others["shown"] = tuple(row.get("shown", "").split())
         others["instead"] = mark.removeprefix("without ") if mark.startswith("without ") else ""
         columns.append(Column(path.stem, row["column"], row["kind"], meaning=row["meaning"], **others))
     return columns
@@ -235,6 +261,22 @@ def grouped(table: str, group: str) -> tuple[str, ...]:
     ('memory_weights', 'memory_gradients', 'memory_optimizer', 'memory_activations')
     """
     return tuple(column.name for column in schema()[table].columns if column.group == group)
+
+
+@cache
+def shown_columns(table: str, view: str) -> tuple[str, ...]:
+    """Columns that a view shows by default, in its order.
+
+    >>> shown_columns("inference_results", "frontier")[:2]
+    ('tokens_per_second_per_user', 'tokens_per_second_per_accelerator')
+    """
+    places = [
+        (int(place), column.name)
+        for column in schema()[table].columns
+        for name, _, place in (word.partition(":") for word in column.shown)
+        if name == view
+    ]
+    return tuple(name for _, name in sorted(places))
 
 
 def known_units(dimension: str) -> list[str]:

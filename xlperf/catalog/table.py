@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -37,15 +37,13 @@ def without_variants(text: str, formats: bool) -> Iterator[str]:
     >>> list(without_variants("Llama-3.1-8B-Instruct-FP8", True)), list(without_variants("Qwen3-8B-FP8", False))
     (['Llama-3.1-8B-Instruct', 'Llama-3.1-8B'], [])
     """
-    words = re.split(r"[-_ ]+", text)
-    while len(words) > 1 and _is_variant(words[-1].casefold(), _VARIANT[formats]):
-        words.pop()
+    words, is_variant = re.split(r"[-_ ]+", text), _VARIANT[formats].fullmatch
+    while len(words) > 1:
+        last = words.pop().casefold()
+        parts = [part for part in re.split(r"[.,()]", last) if part]
+        if not is_variant(last) and not (parts and all(map(is_variant, parts))):
+            return
         yield "-".join(words)
-
-
-def _is_variant(word: str, pattern: re.Pattern[str]) -> bool:
-    parts = [part for part in re.split(r"[.,()]", word) if part]
-    return bool(pattern.fullmatch(word)) or (bool(parts) and all(pattern.fullmatch(part) for part in parts))
 
 
 CASES = ("low", "base", "high")
@@ -191,19 +189,29 @@ class Table:
         return self.text(column, default) if isinstance(default, str) else self.number(column, default)
 
     def codes(self, column: str, numbers: Mapping[str, int]) -> np.ndarray:
-        """Codes of the words of a text column; blank cells have the code of the schema's default.
-
-        >>> import numpy as np
-        >>> plans = Table("training", {"optimizer": np.array(["sgd", ""], dtype=object)})
-        >>> plans.codes("optimizer", {"adam": 0, "sgd": 1}).tolist()
-        [1, 0]
-        """
+        """Codes of the words of a text column; blank cells have the code of the schema's default."""
         default = numbers[str(default_value(self.kind, column))]
         values = self.columns.get(column)
         if values is None:
             return np.full(len(self), default)
         known = {**numbers, "": default}
         return np.array(list(map(known.__getitem__, values.tolist())), dtype=np.int64)
+
+    @staticmethod
+    def of_lines(kind: str, lines: Sequence[Mapping[str, object]]) -> Table:
+        """A table from its rows, each with a value in the unit used inside for every column of the kind."""
+        columns = table_schema(kind).columns
+        return Table(kind, {c.name: c.array([line[c.name] for line in lines]) for c in columns})
+
+    def with_columns(self, columns: Mapping[str, np.ndarray]) -> Table:
+        """The table with some columns replaced, or added at the end; they are no longer ``auto``."""
+        auto = {name: mask for name, mask in self.auto.items() if name not in columns}
+        return replace(self, columns={**self.columns, **columns}, auto=auto)
+
+    def in_order(self) -> Table:
+        """The table with its columns in the order of the schema."""
+        known = self.schema.by_name
+        return replace(self, columns={name: self.columns[name] for name in known if name in self.columns})
 
     def take(self, rows: np.ndarray | slice | Sequence[int]) -> Table:
         """Some rows, in the order given; places still name the original rows."""
@@ -275,8 +283,8 @@ def key_faults(table: Table) -> list[tuple[int, str, str]]:
     if key not in table:
         return []
     if table.kind == "networks":
-        return _tier_faults(table)
-    faults = _duplicates(table, [key], key)
+        return list(_tier_faults(table))
+    faults = list(_duplicates(table, [key], key))
     if table.kind == "models":
         faults += _alias_faults(table)
     if table.kind == "calibration" and not faults:
@@ -284,40 +292,35 @@ def key_faults(table: Table) -> list[tuple[int, str, str]]:
     return faults
 
 
-def _duplicates(table: Table, columns: list[str], shown_at: str) -> list[tuple[int, str, str]]:
+def _duplicates(table: Table, columns: list[str], shown_at: str) -> Iterator[tuple[int, str, str]]:
     words = shown_at.replace("_", " ")
     default = "any" if len(columns) > 1 else ""
     parts = [[str(value).casefold() for value in table.text(column, default)] for column in columns]
     first: dict[tuple[str, ...], int] = {}
-    faults = []
     for row, key in enumerate(zip(*parts, strict=True)):
         if not key[-1]:
             continue
         if key in first:
             name = shown(table[shown_at][row] if len(columns) == 1 else "/".join(key))
             where = table.place(first[key], shown_at)
-            faults.append((row, shown_at, f"duplicate {words} {name}; the first is at {where}"))
+            yield (row, shown_at, f"duplicate {words} {name}; the first is at {where}")
         first.setdefault(key, row)
-    return faults
 
 
-def _alias_faults(table: Table) -> list[tuple[int, str, str]]:
+def _alias_faults(table: Table) -> Iterator[tuple[int, str, str]]:
     owner = {str(name).casefold(): row for row, name in enumerate(table["model"].tolist()) if name}
-    faults = []
     for row, word in aliases(table):
         other = owner.setdefault(word.casefold(), row)
         if other != row:
-            faults.append((row, "aliases", f"alias {shown(word)} already means model {shown(table['model'][other])}"))
-    return faults
+            yield (row, "aliases", f"alias {shown(word)} already means model {shown(table['model'][other])}")
 
 
-def _tier_faults(table: Table) -> list[tuple[int, str, str]]:
+def _tier_faults(table: Table) -> Iterator[tuple[int, str, str]]:
     tiers, sizes = table.number("tier"), table.number("size")
     groups: dict[str, list[int]] = {}
     for row, name in enumerate(table["network"].tolist()):
         if name and not np.isnan(tiers[row]):
             groups.setdefault(str(name).casefold(), []).append(row)
-    faults = []
     for rows in groups.values():
         rows.sort(key=lambda row: float(tiers[row]))
         name = shown(table["network"][rows[0]])
@@ -325,16 +328,15 @@ def _tier_faults(table: Table) -> list[tuple[int, str, str]]:
             if tiers[outer] == tiers[inner]:
                 where = table.place(min(inner, outer), "tier")
                 problem = f"duplicate tier {tiers[outer]:g} of network {name}; the first is at {where}"
-                faults.append((max(inner, outer), "tier", problem))
+                yield (max(inner, outer), "tier", problem)
             elif sizes[outer] <= sizes[inner]:
                 problem = f"size of tier {tiers[outer]:g} of network {name} must be above the {sizes[inner]:g} of"
-                faults.append((outer, "size", f"{problem} tier {tiers[inner]:g}, got {sizes[outer]:g}"))
+                yield (outer, "size", f"{problem} tier {tiers[inner]:g}, got {sizes[outer]:g}")
         present = sorted({int(tiers[row]) for row in rows})
         missing = [tier for tier in range(1, present[-1]) if tier not in present]
         if missing:
             listed = ", ".join(str(tier) for tier in missing)
-            faults.append((rows[0], "tier", f"network {name} lacks tier {listed}; tiers count from 1 without gaps"))
-    return faults
+            yield (rows[0], "tier", f"network {name} lacks tier {listed}; tiers count from 1 without gaps")
 
 
 def values_in_case(table: Table, name: str, case: str) -> np.ndarray:

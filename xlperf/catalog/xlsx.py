@@ -221,25 +221,22 @@ class Workbook:
             return []
         strings: list[str] = []
         pieces: list[str] = []
-        state = {"text": False, "phonetic": False}
+        inside: list[str] = []  # the open elements
 
         def start(tag: str, _: dict[str, str]) -> None:
-            if tag == "si":
-                pieces.clear()
-            elif tag == "rPh":
-                state["phonetic"] = True
-            elif tag == "t":
-                state["text"] = not state["phonetic"]
+            inside.append(tag)
 
         def end(tag: str) -> None:
+            inside.pop()
             if tag == "si":
                 strings.append(_unescaped("".join(pieces)))
-            elif tag == "rPh":
-                state["phonetic"] = False
-            elif tag == "t":
-                state["text"] = False
+                pieces.clear()
 
-        self.package.parse(target, start, end, lambda text: pieces.append(text) if state["text"] else None)
+        def text(words: str) -> None:
+            if inside[-1] == "t" and "rPh" not in inside:  # no phonetic reading
+                pieces.append(words)
+
+        self.package.parse(target, start, end, text)
         return strings
 
     @cached_property
@@ -248,34 +245,27 @@ class Workbook:
         target = next((target for kind, target in self._relations.values() if kind == "styles"), "")
         if not self.package.has(target):
             return frozenset()
-        dates: set[str] = set()
         formats: dict[str, str] = {}
-        cell_formats: list[str] = []
-        inside = [False]
+        styles: dict[str, list[str]] = {}  # numbers of formats by the last list of styles
+        lists = [""]
 
         def start(tag: str, attributes: dict[str, str]) -> None:
             if tag == "numFmt":
                 formats[attributes.get("numFmtId", "")] = attributes.get("formatCode", "")
-            elif tag == "cellXfs":
-                inside[0] = True
-            elif tag == "xf" and inside[0]:
-                cell_formats.append(attributes.get("numFmtId", "0"))
+            elif tag in ("cellXfs", "cellStyleXfs", "dxfs"):
+                lists.append(tag)
+            elif tag == "xf":
+                styles.setdefault(lists[-1], []).append(attributes.get("numFmtId", "0"))
 
-        def end(tag: str) -> None:
-            if tag == "cellXfs":
-                inside[0] = False
-
-        self.package.parse(target, start, end)
-        for style, number in enumerate(cell_formats):
+        def is_date(number: str) -> bool:
             code = formats.get(number)
-            if is_date_format(code) if code is not None else number.isdigit() and int(number) in _DATE_FORMATS:
-                dates.add(str(style))
-        return frozenset(dates)
+            return number.isdigit() and int(number) in _DATE_FORMATS if code is None else is_date_format(code)
+
+        self.package.parse(target, start)
+        return frozenset(str(style) for style, number in enumerate(styles.get("cellXfs", [])) if is_date(number))
 
     def cells(self, sheet: str, formulas: Formulas | None = None) -> Cells:
-        """Values of a sheet: numbers, DateNumber among them, text, booleans, ErrorValue and Unsaved; fills
-        ``formulas``.
-        """
+        """Values of a sheet: numbers, dates, text, booleans, ErrorValue and Unsaved; fills ``formulas``."""
         part = self._parts[sheet]
         reader = _SheetReader(self, formulas)
         try:
@@ -283,20 +273,15 @@ class Workbook:
         except (ValueError, KeyError, IndexError, TypeError):
             raise self.package.damaged(part) from None
         self._merges[sheet] = reader.merges
-        if not self._has_computed:
+        # Libraries such as XlsxWriter store a 0 for each formula and ask for a calculation on load; a program that
+        # calculates stores the order of its calculation, or asks for none.
+        if self._calculated_on_load and all(kind != "calcChain" for kind, _ in self._relations.values()):
             reader.mark_uncomputed()
         return reader.rows
 
     def merges(self, sheet: str) -> list[Area]:
         """Merged cells of a sheet whose cells were read."""
         return self._merges.get(sheet, [])
-
-    @property
-    def _has_computed(self) -> bool:
-        """Whether formulas may hold computed values: libraries such as XlsxWriter store a 0 for each and ask for a
-        calculation on load; a program that calculates stores the order of its calculation, or asks for none.
-        """
-        return not self._calculated_on_load or any(kind == "calcChain" for kind, _ in self._relations.values())
 
     def shared_string(self, text: str) -> str:
         """Text of a shared string."""

@@ -24,6 +24,7 @@ _COUNTED_PART = 4 * 2**20  # smaller ones cannot hold too many elements to read
 _DIRECTORY_LIMIT = 4 * 2**20
 _CHUNK = 2**20
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+_ENCRYPTED = "is encrypted; save it without a password"
 
 Start = Callable[[str, dict[str, str]], None]
 End = Callable[[str], None]
@@ -64,7 +65,7 @@ class Package:
             raise self.damaged() from None
         self.parts = {info.filename.lstrip("/"): info for info in infos[:MAX_PARTS]}
         self._folded = {name.casefold(): name for name in self.parts}
-        problem = _not_a_document(self.parts) if opendocument else _not_a_workbook(self.parts)
+        problem = _unreadable(self.parts, opendocument)
         if len(infos) > MAX_PARTS:
             problem = f"holds more than {MAX_PARTS:,} parts; xlperf does not open it"
         if problem:
@@ -184,8 +185,9 @@ def _check_file(path: Path) -> None:
         with path.open("rb") as stream:
             head = stream.read(8)
             if head == _OLE:
-                body = stream.read(64 * 2**20)
-                raise InputError(Fault(path.name, _ole_problem(body)))
+                encrypted = "EncryptedPackage".encode("utf-16-le") in stream.read(64 * 2**20)
+                old = "is an old Excel workbook (.xls); save it as .xlsx"
+                raise InputError(Fault(path.name, _ENCRYPTED if encrypted else old))
             crowded = _directory_size(stream) > _DIRECTORY_LIMIT
     except FileNotFoundError:
         raise InputError(Fault(str(path), "there is no such file")) from None
@@ -213,22 +215,14 @@ def _directory_size(stream: BinaryIO) -> int:
     return max(result if result != 0xFFFFFFFF or larger < 0 else 0, wide)
 
 
-def _ole_problem(body: bytes) -> str:
-    if "EncryptedPackage".encode("utf-16-le") in body:
-        return "is encrypted; save it without a password"
-    return "is an old Excel workbook (.xls); save it as .xlsx"
-
-
-def _not_a_document(parts: dict[str, zipfile.ZipInfo]) -> str:
-    if "content.xml" not in parts:
+def _unreadable(parts: dict[str, zipfile.ZipInfo], opendocument: bool) -> str:
+    """Why a package of these parts is not a workbook of its format, "" if it is."""
+    if opendocument and "content.xml" not in parts:
         return "is no OpenDocument spreadsheet (.ods); open it in LibreOffice and save it as .ods or .xlsx"
-    with_encryption = any(info.flag_bits & 1 for info in parts.values())
-    return "is encrypted; save it without a password" if with_encryption else ""
-
-
-def _not_a_workbook(parts: dict[str, zipfile.ZipInfo]) -> str:
     if any(info.flag_bits & 1 for info in parts.values()):
-        return "is encrypted; save it without a password"
+        return _ENCRYPTED
+    if opendocument:
+        return ""
     if "xl/workbook.bin" in parts:
         return "is a binary workbook (.xlsb); save it as .xlsx"
     if "content.xml" in parts:

@@ -12,7 +12,17 @@ from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.schema import table_schema
 from xlperf.cli.command import Chosen, command
 from xlperf.cli.options import catalog_for, catalog_of, note_names, read_one, without_auto
-from xlperf.cli.output import deliver, is_workbook, parts, progress, say, shown_columns, text_table, write_sheets, wrote
+from xlperf.cli.output import (
+    deliver,
+    is_workbook,
+    parts,
+    progress,
+    say,
+    text_table,
+    viewed_columns,
+    write_sheets,
+    wrote,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,7 +91,7 @@ def optimise(
 
 def _summary(optimum: Allocation, goal: str, kind: str) -> list[str]:
     """The result in lines: objective, shares, device, plan."""
-    from xlperf.catalog.schema import results_of, unit_of
+    from xlperf.catalog.schema import results_of, shown_columns, unit_of
     from xlperf.explore.allocate import OBJECTIVES
 
     column = results_of(kind).by_name[OBJECTIVES[kind][goal]]
@@ -89,12 +99,12 @@ def _summary(optimum: Allocation, goal: str, kind: str) -> list[str]:
     before = f"{optimum.start / scale:.4g}" if optimum.start == optimum.start else "none"
     count = f"{optimum.num_evaluations:,} plans evaluated"
     lines = [f"{column.header}: {optimum.value / scale:.4g} (as given: {before}); {count}"]
-    lines += [f"  {name.replace('_', ' ')}: {optimum.device.filled(name)[0]:.3f}" for name in shown_columns("shares")]
-    for name in shown_columns("device"):
+    lines += [f"  {name.replace('_', ' ')}: {optimum.device.filled(name)[0]:.3f}" for name in viewed_columns("shares")]
+    for name in shown_columns("devices_results", "table"):
         result = results_of("devices").by_name[name]
         lines.append(f"  {result.header}: {optimum.derived[name][0] / unit_of(result).factor:.4g}")
     lines.append(f"  limited by: {optimum.derived['limited_by'][0]}")
-    chosen = {name: optimum.plan[name][0] for name in shown_columns("mapping") if name in optimum.plan}
+    chosen = {name: optimum.plan[name][0] for name in viewed_columns("mapping") if name in optimum.plan}
     words = (f"{name.replace('_', ' ')} {v if isinstance(v, str) else format(v, 'g')}" for name, v in chosen.items())
     return [*lines, f"  best plan: {', '.join(words)}"]
 
@@ -130,7 +140,7 @@ def time(operation: str, accelerator: str, output: str | None, catalog: str | No
     stated = {name.replace("_", "-"): value for name, value in given.items() if value is not None}
     values: dict[str, np.ndarray] = {}
     for name, text in {"accelerator": accelerator, **stated}.items():
-        values |= read_values("operations", [_line(name, text)], _option(name), from_text=True)
+        values |= read_values("operations", [_line(name, text)], _option(name))
     base = Table("operations", {"operation": np.array([operation], dtype=object)}, lambda _row, column: _option(column))
     table = grid(base, values)
     results = evaluate_operations(table, known)

@@ -54,7 +54,7 @@ def note_unread(given: str | None, own: str | None) -> None:
         given = None
     for path in dict.fromkeys(filter(None, (own, given))):
         with open_workbook(path) as book:
-            unread = unread_sheets(book)
+            unread = list(unread_sheets(book))
             if path == given and not any(book.sheet(kind) for kind in EVERY_TABLE):
                 raise InputError([*unread, Fault(book.name, f"has no sheet of a catalog: {', '.join(EVERY_TABLE)}")])
         for fault in unread:

@@ -291,7 +291,7 @@ def text_table(block: list[Part]) -> list[str]:
 
 
 @cache
-def shown_columns(table: str) -> tuple[str, ...]:
+def viewed_columns(table: str) -> tuple[str, ...]:
     """Columns that a terminal shows of a table, in their order: rows of ``cli/shown.csv``."""
     return tuple(row["column"] for row in rows("cli/shown.csv") if row["table"] == table)
 

@@ -23,9 +23,9 @@ from xlperf.cli.output import (
     parts,
     progress,
     say,
-    shown_columns,
     standard_output,
     text_table,
+    viewed_columns,
     write_sheets,
     wrote,
 )
@@ -134,7 +134,7 @@ def calibrate(
         _announced("machines")
         table = refit_machines(read_measured(measurements), known.with_tables([table]), day)
     if output is None:
-        shown = [part for part in parts(table) if part[0].name in shown_columns("calibration")]
+        shown = [part for part in parts(table) if part[0].name in viewed_columns("calibration")]
         say(*text_table(shown))
     else:
         _write_table(output, table, catalog, "constant")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlperf.catalog.schema import Column, first_words, results_of, table_schema
+from xlperf.catalog.schema import Column, first_words, results_of, shown_columns, table_schema
 from xlperf.cli.command import command
 from xlperf.cli.options import catalog_of, vary_line
 from xlperf.cli.output import (
@@ -21,9 +21,9 @@ from xlperf.cli.output import (
     progress,
     rounded,
     say,
-    shown_columns,
     text_table,
     took,
+    viewed_columns,
     write_sheets,
     wrote,
 )
@@ -100,7 +100,7 @@ def _answered(kind: str, given: Words, output: str | None, catalog: str | None) 
     else:
         own = [part for part in parts(table) if part[0].name not in answer]
         nested = (
-            {} if ways is None else {"ways": [part for part in parts(ways) if part[0].name in shown_columns("ways")]}
+            {} if ways is None else {"ways": [part for part in parts(ways) if part[0].name in viewed_columns("ways")]}
         )
         whole = own + parts(results)
         deliver(output, kind, whole, "answer", front=Front(answers=[str(answer["answer"])], nested=nested))
@@ -133,7 +133,7 @@ def _card(kind: str, answer: Mapping[str, Any]) -> list[str]:
     from xlperf.catalog.schema import unit_of
 
     lines = []
-    for column in (results_of(kind).by_name[name] for name in shown_columns(kind)):
+    for column in (results_of(kind).by_name[name] for name in shown_columns(f"{kind}_results", "answer")):
         value = answer[column.name]
         if column.is_text or value != value:
             lines += [(column.header, str(value))] if column.is_text and _says(answer, column.name) else []
@@ -274,7 +274,7 @@ def _varied(table: Table, vary: tuple[str, ...], limits: list[Limit], output: st
     given = [part for part in parts(forms.take(rows)) if part[0].name not in (*names, *results.columns)]
     reached = [part for part in parts(results) if part[0].name not in names]
     by_name = {part[0].name: part for part in reached}
-    shown = [by_name[name] for name in shown_columns("chips") if name in by_name]
+    shown = [by_name[name] for name in shown_columns("chip_results", "table") if name in by_name]
     reason = [part for part in reached if part[0].name == "reason"]
     number = int(np.nansum(marked[1]))
     words = f"{number:,} of {len(rows):,} chips are beaten by no other in tokens/s and cost of a unit"

@@ -182,7 +182,7 @@ def _added(output: str, kind: str, row: Row) -> tuple[str, list[str]]:
 def launch(plans: str, stack: str | None, chosen: Chosen, catalog: str | None) -> None:
     """Print the arguments that start a plan in a training or serving stack."""
     from xlperf.engine import evaluate
-    from xlperf.explore.started import refused_reasons, shape_of
+    from xlperf.explore.mappings import refused_reasons, shape_of
     from xlperf.interop.launch import launch_lines
     from xlperf.interop.launch_stacks import kind_of_stack
 

@@ -171,10 +171,9 @@ def solve(
 
     from xlperf.explore.candidates import searched_column, with_auto, with_mapping
     from xlperf.explore.objectives import limits_of
-    from xlperf.explore.owned import are_owned
+    from xlperf.explore.search_results import are_owned
     from xlperf.explore.solve import solve_number, solve_plan
-    from xlperf.explore.sweep import Sweep
-    from xlperf.explore.unmoved import unmoved_words
+    from xlperf.explore.sweep import Sweep, unmoved_words
     from xlperf.explore.vary import read_variation
 
     if len(vary) > 1:

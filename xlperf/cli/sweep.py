@@ -46,9 +46,8 @@ def sweep(
     from xlperf.cli.blocks import Blocks, write_sweep
     from xlperf.explore.candidates import with_auto
     from xlperf.explore.objectives import default_objective, limits_of, objective_of
-    from xlperf.explore.owned import are_owned
-    from xlperf.explore.sweep import Best, Sweep, best_rows
-    from xlperf.explore.unmoved import unmoved_words
+    from xlperf.explore.search_results import are_owned
+    from xlperf.explore.sweep import Best, Sweep, best_rows, unmoved_words
     from xlperf.explore.vary import Sampling, read_variation
 
     table = read_one_kind(plans, chosen)
@@ -148,7 +147,7 @@ def uncertainty(
 ) -> None:  # fmt: skip
     """Say how sure a result is, which plan is likely better, and which input decides."""
     from xlperf.explore.objectives import limits_of, objective_of
-    from xlperf.explore.owned import are_owned
+    from xlperf.explore.search_results import are_owned
     from xlperf.explore.sweep import Sweep
     from xlperf.explore.uncertainty import Uncertainty, sheet_ranges
     from xlperf.explore.vary import LATIN_HYPERCUBE, Sampling, read_variation

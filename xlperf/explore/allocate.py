@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -11,11 +10,12 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
-from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.catalog import Catalog, laid_over
 from xlperf.catalog.schema import column, unit_of
 from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine import evaluate
 from xlperf.engine.devices import evaluate_devices
+from xlperf.engine.tables import Progress
 from xlperf.equations.hardware.derived_device import PEAKS
 
 MOST_TENSOR_PARALLEL = 64
@@ -26,17 +26,9 @@ BATCHES = tuple(2.0**power for power in range(10))
 
 
 def plan_grid(plan: Table, catalog: Catalog) -> Table:
-    """Grid of mappings around one plan, one per row.
-
-    Training: tensor and pipeline parallel in powers of two (pipelines also of any length up to 16 that divides the
-    layers), expert parallel in powers of two for MoE models, micro batches of 1, 2 and 4, recomputation none, selective
-    and full, and virtual pipelines of 1 and as in the plan, at the plan's global batch. Inference: tensor, pipeline and
-    expert parallel alike, and batches of 1 to 512 in powers of two if the plan leaves its batch size and concurrency
-    blank. Data parallelism follows, stages share layers evenly, and every other column stays as in the plan. The
-    evaluation reports illegal plans.
-
-    Raises InputError if the catalog lacks the model, a training plan leaves its global batch size blank (step times of
-    different batches do not compare), or ``auto`` is in a column that the grid does not try.
+    """Grid of mappings around one plan, legal or not: degrees in powers of two (pipelines also of any length up to 16
+    that divides the layers); of training plans micro batches, recomputation and virtual pipelines; of inference plans
+    with an open load batches of 1 to 512. Every other column stays as in the plan.
     """
     row = int(catalog.rows("models", plan.text("model"), plan, "model")[0])
     models = catalog.tables["models"]
@@ -47,7 +39,8 @@ def plan_grid(plan: Table, catalog: Catalog) -> Table:
         problem = "global batch size must be given: step times of different batches do not compare"
         raise InputError(Fault(plan.place(0, "global_batch_size"), problem))
     tensor = [2.0**power for power in range(12) if 2.0**power <= min(count, MOST_TENSOR_PARALLEL)]
-    pipeline = [float(n) for n in range(1, int(min(count, layers)) + 1) if _even(n) or (n <= 16 and layers % n == 0)]
+    stages = range(1, int(min(count, layers)) + 1)
+    pipeline = [float(n) for n in stages if not n & (n - 1) or (n <= 16 and layers % n == 0)]  # powers of two first
     expert = [2.0**power for power in range(12) if 2.0**power <= experts and experts % 2.0**power == 0] or [1.0]
     open_batch = np.isnan(plan.number("batch_size")[0]) and np.isnan(plan.number("concurrency")[0])
     context = np.nan_to_num(plan.number("context_parallel")[0], nan=1.0)
@@ -70,14 +63,9 @@ def plan_grid(plan: Table, catalog: Catalog) -> Table:
         raise InputError([Fault(plan.place(0, name), problem.format(name.replace("_", " "))) for name in left])
     rows = np.zeros(len(points), dtype=np.int64)
     columns = {name: values[rows] for name, values in plan.columns.items() if name not in _LEFT_OUT}
-    for number, name in enumerate(names):
-        values = [point[number] for point in points]
-        columns[name] = np.array(values, dtype=object if name == "recompute" else np.float64)
+    known = plan.schema.by_name
+    columns |= {name: known[name].array([point[number] for point in points]) for number, name in enumerate(names)}
     return Table(plan.kind, columns, partial(place_of_row, plan.place, rows))
-
-
-def _even(number: int) -> bool:
-    return number & (number - 1) == 0
 
 
 OBJECTIVES = {
@@ -91,35 +79,26 @@ OBJECTIVES = {
     },
 }
 """Objective names and the result that each minimises, by kind of plan."""
-POPULATION = 24
-GENERATIONS = 16
+POPULATION, GENERATIONS = 24, 16
+"""Candidates of a generation, and generations after the first. [-]"""
 _COMPUTE, _CACHE, _EDGE, _LINKS = (0.1, 0.9), (0.02, 0.95), (0.05, 0.95), (0.02, 0.98)
+_SHARES = ("compute_share", "cache_share", "memory_shoreline_share", "link_shoreline_share")
 _ROUNDING = 1e-6
 _UNBUILT = 1e3
 """Penalty of a device that cannot be built, over the objective of the given device."""
 
-Progress = Callable[[int], None]
-
 
 @dataclass(frozen=True)
 class Allocation:
-    """The best area and shoreline shares of a device.
+    """The best area and shoreline shares of a device; one row in each table."""
 
-    - ``device``: the device with these shares, one row of kind ``devices``.
-    - ``derived``: its derived numbers, one row of ``devices_results``.
-    - ``plan``, ``outcome``: its best plan of the grid, and the results of this plan.
-    - ``value``, ``start``: objective at the best and at the given shares, each with its best plan, in internal units.
-      ``start`` is NaN if no plan runs on the device as given.
-    - ``num_evaluations``: plans evaluated.
-    """
-
-    device: Table
-    derived: Table
-    plan: Table
-    outcome: Table
-    value: float
-    start: float
-    num_evaluations: int
+    device: Table  # with these shares
+    derived: Table  # ``devices_results``
+    plan: Table  # its best plan of the grid
+    outcome: Table  # results of the plan
+    value: float  # objective at the best shares, in the internal unit
+    start: float  # objective at the given shares; NaN if no plan runs on the device as given
+    num_evaluations: int  # plans [-]
 
 
 class _Judge:
@@ -134,30 +113,20 @@ class _Judge:
         self.count = 0
 
     def bounds(self) -> list[tuple[float, float]]:
-        free = [_CACHE, _EDGE]
-        if not self.based:
-            free.append(_COMPUTE)
-        if self.linked:
-            free.append(_LINKS)
-        return free
+        return [_CACHE, _EDGE, *([] if self.based else [_COMPUTE]), *([_LINKS] if self.linked else [])]
 
     def start(self) -> Array:
         """The given shares as a point in the optimiser's bounds."""
-        share = {name: float(self.device.filled(name)[0]) for name in _SHARES}
-        edge = share["memory_shoreline_share"]
-        point = [share["cache_share"], edge]
-        if not self.based:
-            point.append(share["compute_share"])
-        if self.linked:
-            point.append(share["link_shoreline_share"] / max(1.0 - edge, 1e-3))
+        compute, cache, edge, links = (float(self.device.filled(name)[0]) for name in _SHARES)
+        point = [cache, edge, *([] if self.based else [compute])]
+        point += [links / max(1.0 - edge, 1e-3)] if self.linked else []
         low, high = np.array(self.bounds()).T
         return np.asarray(np.clip(point, low, high))
 
     def devices(self, points: Array) -> Table:
         """One device per column of points, (variables, devices)."""
         count = points.shape[1]
-        rows_of_device = np.zeros(count, dtype=np.int64)
-        columns = {name: values[rows_of_device] for name, values in self.device.columns.items()}
+        columns = dict(self.device.take([0] * count).columns)
         columns["device"] = np.array([f"candidate {number + 1}" for number in range(count)], dtype=object)
         columns["num_cores"] = np.full(count, np.nan)
         rows = list(points)
@@ -178,17 +147,14 @@ class _Judge:
 
     def judged(self, devices: Table) -> tuple[Array, np.ndarray]:
         """Objective of every plan of the grid on every device, NaN if illegal, and whether each plan fits."""
-        count, number = len(devices), len(self.grid)
-        rows_of_device = np.zeros(count, dtype=np.int64)
-        columns = {name: values[rows_of_device] for name, values in self.accelerator.columns.items()}
-        columns["accelerator"] = columns["device"] = devices["device"]
-        catalog = self.catalog.with_tables([devices, Table("accelerators", columns)])
-        rows = np.tile(np.arange(number), count)
-        asked = {name: values[rows] for name, values in self.grid.columns.items()}
-        asked["accelerator"] = np.repeat(devices["device"], number)
-        results = evaluate(Table(self.grid.kind, asked), catalog)
-        self.count += len(rows)
-        shape = (count, number)
+        shape = count, number = len(devices), len(self.grid)
+        named = dict.fromkeys(("accelerator", "device"), devices["device"])
+        accelerators = self.accelerator.take([0] * count).with_columns(named)
+        catalog = self.catalog.with_tables([devices, Table("accelerators", accelerators.columns)])
+        asked = self.grid.take(np.tile(np.arange(number), count))
+        asked = asked.with_columns({"accelerator": np.repeat(devices["device"], number)})
+        results = evaluate(Table(asked.kind, asked.columns), catalog)
+        self.count += len(asked)
         return results[self.column].reshape(shape), (results["fits"] == 1.0).reshape(shape)
 
     def values(self, devices: Table) -> Array:
@@ -196,9 +162,6 @@ class _Judge:
         result, fits = self.judged(devices)
         runs = fits & ~np.isnan(result) & self.complete(devices)[:, None]
         return np.asarray(np.where(runs, result, np.inf))
-
-
-_SHARES = ("compute_share", "cache_share", "memory_shoreline_share", "link_shoreline_share")
 
 
 def optimal_allocation(
@@ -210,22 +173,12 @@ def optimal_allocation(
     generations: int = GENERATIONS,
     progress: Progress | None = None,
 ) -> Allocation:
-    """Minimise an objective over the area and shoreline shares of a plan's device by differential evolution.
+    """Minimise an objective of :data:`OBJECTIVES` over the area and shoreline shares of a plan's device by differential
+    evolution; the result is never worse than the given shares.
 
-    The area shares of cores and cache and the shoreline shares of memory and links are free. Process node, die area,
-    power budget and the core, memory and link technologies stay fixed, as does the area of the network on chip and
-    control logic, so that more cache leaves fewer cores. Every core that fits is active except spares. The objective of
-    a candidate is its best plan of :func:`xlperf.explore.allocate.plan_grid`. Generations are evaluated whole; the same
-    seed gives the same result.
-
-    - ``plan``: one plan whose accelerator names a device.
-    - ``objective``: a key of :data:`OBJECTIVES` for the kind of plan.
-    - ``population``: candidates of a generation [-].
-    - ``generations``: generations after the first [-].
-    - ``progress``: called with 1 after each generation.
-
-    The result is never worse than the given shares. Raises InputError if scipy is not installed, the kind of plan lacks
-    the objective, the accelerator names no device, or no plan of the grid runs on any candidate.
+    The area shares of cores and cache and the shoreline shares of memory and links are free; node, die area, power,
+    technologies and the area of other logic stay fixed. The objective of a candidate is its best plan of
+    :func:`plan_grid`. ``progress`` is called with 1 after each generation.
     """
     try:
         from scipy.optimize import differential_evolution
@@ -235,7 +188,14 @@ def optimal_allocation(
     if objective not in names:
         known = ", ".join(names)
         raise InputError(Fault("objective", f'"{objective}" is none of {plan.kind} plans; known: {known}'))
-    device, accelerator = _device(plan, catalog)
+    accelerator = catalog.tables["accelerators"].take(
+        catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
+    )
+    if not accelerator.text("device")[0]:
+        problem = f"accelerator {plan.text('accelerator')[0]} names no device: its numbers are stated, not derived"
+        raise InputError(Fault(plan.place(0, "accelerator"), problem))
+    at = catalog.rows("devices", accelerator.text("device"), accelerator, "device")
+    device = catalog.tables["devices"].take(at)
     judge = _Judge(device, accelerator, plan_grid(plan, catalog), catalog, names[objective])
     given = Table("devices", {**device.columns, "device": np.array(["as given"], dtype=object)})
     result, _ = judge.judged(given)
@@ -275,7 +235,7 @@ def optimal_allocation(
         raise InputError(Fault(plan.place(0, "accelerator"), "no plan of the grid can be run on any allocation"))
     chosen = int(np.argmin(values))
     named = Table("devices", {**best.columns, "device": device["device"]})
-    final = catalog.with_tables([_with_row(catalog.tables["devices"], named)])
+    final = catalog.with_tables([laid_over(named, catalog.tables["devices"])])
     shown = judge.grid.take([chosen])
     return Allocation(
         device=named,
@@ -286,31 +246,6 @@ def optimal_allocation(
         start=start if np.isfinite(start) else float("nan"),
         num_evaluations=judge.count,
     )
-
-
-def _device(plan: Table, catalog: Catalog) -> tuple[Table, Table]:
-    """The device that a plan's accelerator names, and the accelerator; one row each."""
-    row = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
-    accelerator = catalog.tables["accelerators"].take(row)
-    if not accelerator.text("device")[0]:
-        problem = f"accelerator {plan.text('accelerator')[0]} names no device: its numbers are stated, not derived"
-        raise InputError(Fault(plan.place(0, "accelerator"), problem))
-    at = catalog.rows("devices", accelerator.text("device"), accelerator, "device")
-    return catalog.tables["devices"].take(at), accelerator
-
-
-def _with_row(table: Table, row: Table) -> Table:
-    """A table in which one row replaces the row of the same name."""
-    key = table.schema.key.name
-    name = str(row[key][0]).casefold()
-    at = np.array([str(other).casefold() for other in table[key].tolist()]) == name
-    columns = {}
-    for each in table.schema.columns:
-        text = each.is_text
-        old = table.text(each.name) if text else table.number(each.name)
-        new = row.text(each.name) if text else row.number(each.name)
-        columns[each.name] = np.where(at, new[0], old).astype(object if text else np.float64)
-    return Table(table.kind, columns, table.place)
 
 
 TOLERANCE = 0.20
@@ -327,11 +262,8 @@ COMPARED = (
 
 
 def reverse_check(devices: Table, catalog: Catalog) -> Table:
-    """Compare derived devices with the accelerators in their column ``compared_with``.
-
-    Devices that name no accelerator are left out. Returns kind ``device_comparison``: a row for each quantity that the
-    accelerator states, in display units. The link bandwidth of an accelerator defaults to the innermost tier of its
-    default network. The difference is NaN if the device cannot be built. Raises InputError if the catalog lacks a name.
+    """``device_comparison`` of derived devices with the accelerators in their column ``compared_with``: a row for each
+    quantity that the accelerator states, in display units. Its link bandwidth defaults to its innermost network tier.
     """
     named = np.flatnonzero(devices.text("compared_with") != "")
     compared = devices.take(named)
@@ -339,41 +271,25 @@ def reverse_check(devices: Table, catalog: Catalog) -> Table:
     rows = catalog.rows("accelerators", compared.text("compared_with"), compared, "compared_with")
     accelerators = catalog.tables["accelerators"]
     stated = {name: accelerators.number(name)[rows] for name in COMPARED}
-    links = stated["link_bandwidth"]
-    stated["link_bandwidth"] = np.where(np.isnan(links), _links(catalog, rows), links)
+    if catalog.networks:
+        links, networks = stated["link_bandwidth"], catalog.default_networks[rows]
+        innermost = catalog.network_arrays["link_bandwidth"][np.maximum(networks, 0), 0]
+        stated["link_bandwidth"] = np.where(np.isnan(links) & (networks >= 0), innermost, links)
     lines = []
     for row in range(len(compared)):
         for name in COMPARED:
             if not np.isnan(stated[name][row]):
                 shown = column("devices_results", name)
-                values = [values[name][row] / unit_of(shown).factor for values in (results, stated)]
-                lines.append((str(compared["device"][row]), str(compared["compared_with"][row]), shown.header, *values))
-    words = [np.array([line[place] for line in lines], dtype=object) for place in range(3)]
-    numbers = [np.array([line[place] for line in lines], dtype=np.float64) for place in (3, 4)]
-    columns = {
-        "device": words[0],
-        "accelerator": words[1],
-        "quantity": words[2],
-        "derived": numbers[0],
-        "stated": numbers[1],
-        "difference": numbers[0] / numbers[1] - 1.0,
-    }
-    return Table("device_comparison", columns)
-
-
-def _links(catalog: Catalog, rows: np.ndarray) -> Array:
-    """Link bandwidth of the innermost tier of the accelerators' default networks."""
-    if not catalog.networks:
-        return np.full(len(rows), np.nan)
-    networks = catalog.default_networks[rows]
-    first = catalog.network_arrays["link_bandwidth"][np.maximum(networks, 0), 0]
-    return np.asarray(np.where(networks >= 0, first, np.nan))
+                derived, given = (values[name][row] / unit_of(shown).factor for values in (results, stated))
+                lines.append({
+                    "device": str(compared["device"][row]), "accelerator": str(compared["compared_with"][row]),
+                    "quantity": shown.header, "derived": derived, "stated": given, "difference": derived / given - 1.0,
+                })  # fmt: skip
+    return Table.of_lines("device_comparison", lines)
 
 
 def device_faults(catalog: Catalog) -> list[Fault]:
-    """Faults of devices, in sheet order: they cannot be built, or differ from their accelerator by over
-    :data:`TOLERANCE`.
-    """
+    """Faults of devices: they cannot be built, or differ from their accelerator by over :data:`TOLERANCE`."""
     devices = catalog.tables["devices"]
     if not len(devices):
         return []

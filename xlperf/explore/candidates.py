@@ -29,13 +29,15 @@ from xlperf.explore.mappings import (
     cross_inference,
     cross_training,
     equal_chunks,
+    refused_reasons,
+    rules_of_stacks,
     server_sizes,
     sold_counts,
+    stacks_of,
     thinned,
 )
 from xlperf.explore.objectives import TARGETS, Limit
 from xlperf.explore.space import MOST_PLANS, SPLIT, WHOLE, Part, Rules, Space, TooMany, grid, space_of
-from xlperf.explore.started import refused_reasons, rules_of_stacks, stacks_of
 
 MOST_CANDIDATES = MOST_PLANS
 """Most candidates of one plan by default. [-]"""

@@ -1,22 +1,26 @@
-"""Possible causes of a gap between a plan and its measured run: ``causes.csv``, and the plans that follow from it."""
+"""Possible causes of a gap between a plan and its measured run (``causes.csv``), and facts of its log and profile."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
 
 from xlperf.base.arrays import Array
+from xlperf.base.errors import InputError
 from xlperf.base.resources import rows
 from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
+from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.vary import read_values
-from xlperf.interop.logs import COMMUNICATION, Profile
+from xlperf.interop.launch_models import contradicted, described_models, named_model
+from xlperf.interop.logs import COMMUNICATION, SETTING, Log, Logged, Profile
+from xlperf.interop.stack_rules import STACKS, stack_of_software
 
 NONE = -1
 EVEN = "even"
@@ -27,22 +31,16 @@ PLAN, ACCELERATORS, INNERMOST, OUTER, RESULTS = "plan", "accelerators", "innermo
 
 @dataclass(frozen=True)
 class Change:
-    """One change of a plan or its machine: a row of ``causes.csv`` with one of its values.
-
-    - ``cause``, ``advice``: its name, and the setting or part to inspect.
-    - ``sheet``: ``plan``, ``accelerators``, ``innermost tier``, ``outer tiers`` or ``results``.
-    - ``columns``: the columns that change.
-    - ``value``: a value for each column with ``/`` between, ``-`` for blank; or a factor for all of them, as ``x0.9``.
-      ``even+1`` is one layer more than an even share of the stages.
-    - ``prior``: probability before any measurement; the values of a cause share its prior.
-    """
+    """One change of a plan or its machine: a row of ``causes.csv`` with one of its values."""
 
     cause: str
-    sheet: str
-    columns: tuple[str, ...]
+    sheet: str  # ``plan``, ``accelerators``, ``innermost tier``, ``outer tiers`` or ``results``
+    columns: tuple[str, ...]  # the columns that change
+    # A value for each column with ``/`` between, ``-`` for blank, or a factor for all as ``x0.9``; ``even+1`` is one
+    # layer more than an even share of the stages.
     value: str
-    prior: float
-    advice: str
+    prior: float  # probability before any measurement, which the values of a cause share
+    advice: str  # the setting or part to inspect
 
     @property
     def factor(self) -> float:
@@ -53,9 +51,8 @@ class Change:
     def words(self) -> str:
         """``recompute full``; ``outer tiers link bandwidth x0.5``."""
         if self.value.startswith("x"):
-            named = "peak FLOP rates and clock rate" if len(self.columns) > 1 else self.columns[0].replace("_", " ")
-            place = "" if self.sheet in (PLAN, RESULTS) else f"{self.sheet} "
-            return f"{place}{named} {self.value}"
+            words = "peak FLOP rates and clock rate" if len(self.columns) > 1 else self.columns[0].replace("_", " ")
+            return f"{'' if self.sheet in (PLAN, RESULTS) else f'{self.sheet} '}{words} {self.value}"
         pairs = zip(self.columns, self.value.split("/"), strict=True)
         return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in pairs if value != "-")
 
@@ -71,17 +68,13 @@ class Change:
             return result
         count = len(next(iter(columns.values())))
         for name, text in zip(self.columns, self.value.split("/"), strict=True):
-            value = _blank(kind, name)
+            value: float | str = "" if schema[name].is_text else float("nan")
             if text.startswith(EVEN):
                 value = even + float(text.removeprefix(EVEN))
             elif text != "-":
-                value = _plan_value(kind, name, text)
-            result[name] = np.full(count, value, dtype=object if schema[name].is_text else np.float64)
+                value = _value(kind, name, text)
+            result[name] = schema[name].array([value] * count)
         return result
-
-
-def _blank(kind: str, name: str) -> float | str:
-    return "" if table_schema(kind).by_name[name].is_text else float("nan")
 
 
 @cache
@@ -102,37 +95,23 @@ def changes(kind: str) -> tuple[Change, ...]:
 
 @dataclass(frozen=True)
 class Variants:
-    """All plans that differ from one plan by one or two changes.
+    """All plans that differ from one plan by one or two changes; the first variant is the plan itself."""
 
-    - ``plan``: the plan as it is; one row.
-    - ``tried``: the possible changes.
-    - ``first``, ``second``: positions in ``tried`` of each variant's changes; -1 for none. The first variant is the
-      plan itself.
-    """
-
-    plan: Table
+    plan: Table  # as it is; one row
     tried: tuple[Change, ...]
-    first: np.ndarray
+    first: np.ndarray  # positions in ``tried`` of each variant's changes; -1 for none
     second: np.ndarray
 
     @classmethod
     def of(cls, plan: Table, without: Collection[Change] = ()) -> Variants:
-        """Every change of the kind, and every pair of changes with two causes and different columns, except
-        ``without``.
-        """
+        """Every change except ``without``, and every pair of changes with two causes and different columns."""
         tried = tuple(change for change in changes(plan.kind) if change not in without)
-        singles = np.arange(len(tried))
-        earlier, later = np.triu_indices(len(tried), 1)
-        groups = {change: (change.cause, {(change.sheet, name) for name in change.columns}) for change in tried}
-        apart = np.array(
-            [
-                [groups[a][0] != groups[b][0] and not groups[a][1] & groups[b][1] for b in dict.fromkeys(tried)]
-                for a in dict.fromkeys(tried)
-            ]
-        )
-        compatible = apart[earlier, later]
-        first = np.concatenate([[NONE], singles, earlier[compatible]])
-        second = np.concatenate([[NONE], np.full(len(tried), NONE), later[compatible]])
+        columns = [{(change.sheet, name) for name in change.columns} for change in tried]
+        every = zip(*(numbers.tolist() for numbers in np.triu_indices(len(tried), 1)), strict=True)
+        apart = [(a, b) for a, b in every if tried[a].cause != tried[b].cause and not columns[a] & columns[b]]
+        pairs = np.array(apart, dtype=np.int64).reshape(-1, 2)
+        first = np.concatenate([[NONE], np.arange(len(tried)), pairs[:, 0]])
+        second = np.concatenate([np.full(len(tried) + 1, NONE), pairs[:, 1]])
         return cls(plan, tried, first, second)
 
     def having(self, change: int) -> np.ndarray:
@@ -153,53 +132,42 @@ class Variants:
         """Variant with only the plan's changes: a machine fault does not alter the calibration band."""
         faulty = np.array([change.sheet != PLAN for change in self.tried] + [True])
         settings = [np.where(faulty[number], NONE, number) for number in (self.first, self.second)]
-        unchanged = np.arange(len(self.first))
-        return np.where(
-            faulty[self.first] | (faulty[self.second] & (self.second != NONE)), 1 + np.max(settings, 0), unchanged
-        )
+        changed = faulty[self.first] | (faulty[self.second] & (self.second != NONE))
+        return np.where(changed, 1 + np.max(settings, 0), np.arange(len(self.first)))
 
     def evaluated_on(self, catalog: Catalog) -> tuple[Table, Catalog]:
         """The variants as plans, and the catalog with the rows of changed accelerators and networks."""
         own_columns = with_exact_names(self.plan, catalog)
         columns = {name: np.repeat(values, len(self.first)) for name, values in own_columns.items()}
-        even = self._layers_per_stage(catalog)
+        even = float("nan")  # layers of a stage if all stages have as many
+        if self.plan.kind == "training" and (stages := float(self.plan.filled("pipeline_parallel")[0])) > 1.0:
+            model = catalog.rows("models", self.plan.text("model"), self.plan, "model")
+            even = float(np.ceil(catalog.tables["models"].number("num_layers")[model][0] / stages))
         for number, change in enumerate(self.tried):
-            if change.sheet == PLAN:
-                self._set(columns, change, self.having(number), even)
+            changed = change.made_on(self.plan.kind, columns, even) if change.sheet == PLAN else {}
+            for name in change.columns:
+                if name in changed:
+                    blank = np.full(len(self.first), "" if changed[name].dtype == object else np.nan)
+                    before = columns.get(name, blank.astype(changed[name].dtype))
+                    columns[name] = np.where(self.having(number), changed[name], before).astype(before.dtype)
         table = Table(self.plan.kind, columns, lambda _, column: self.plan.place(0, column))
         accelerator = int(catalog.rows("accelerators", self.plan.text("accelerator"), self.plan, "accelerator")[0])
         machines = catalog.tables["accelerators"]
         stated = str(own_columns["network"][0]) if "network" in own_columns else ""
         network = stated or str(machines.text("default_network")[accelerator])
         tiers = catalog.network_tiers(network)
-        added = [machines, catalog.tables["networks"]]
         linked = not np.isnan(machines.number("link_bandwidth")[accelerator])
-        own = (ACCELERATORS, INNERMOST) if linked else (ACCELERATORS,)
-        for place, column, rows_of, sheets in (
-            (0, "accelerator", np.array([accelerator]), own),
-            (1, "network", tiers, (INNERMOST, OUTER)),
+        added = []
+        for column, source, rows_of, sheets in (
+            ("accelerator", machines, np.array([accelerator]), (ACCELERATORS, *((INNERMOST,) if linked else ()))),
+            ("network", catalog.tables["networks"], tiers, (INNERMOST, OUTER)),
         ):
-            if not len(rows_of):
-                continue
-            words, tables = self._renamed(added[place], column, rows_of, sheets)
-            added[place] = tables
-            columns[column] = np.where(words == "", columns.get(column, np.full(len(words), "")), words).astype(object)
+            if len(rows_of):
+                words, copied = self._renamed(source, column, rows_of, sheets)
+                before = columns.get(column, np.full(len(words), ""))
+                columns[column] = np.where(words == "", before, words).astype(object)
+                added.append(copied)
         return table, catalog.with_tables(added)
-
-    def _layers_per_stage(self, catalog: Catalog) -> float:
-        """Layers of a stage if all stages have as many; NaN without a pipeline."""
-        if self.plan.kind != "training" or not float(self.plan.filled("pipeline_parallel")[0]) > 1.0:
-            return float("nan")
-        model = int(catalog.rows("models", self.plan.text("model"), self.plan, "model")[0])
-        layers = float(catalog.tables["models"].number("num_layers")[model])
-        return float(np.ceil(layers / float(self.plan.filled("pipeline_parallel")[0])))
-
-    def _set(self, columns: dict[str, np.ndarray], change: Change, rows_: np.ndarray, even: float) -> None:
-        changed = change.made_on(self.plan.kind, columns, even)
-        for name in change.columns:
-            if name in changed:
-                before = columns.get(name, np.full(len(rows_), _blank(self.plan.kind, name), dtype=changed[name].dtype))
-                columns[name] = np.where(rows_, changed[name], before).astype(before.dtype)
 
     def made(self, row: int) -> tuple[Change, ...]:
         """The changes of a variant."""
@@ -218,21 +186,17 @@ class Variants:
         ]
         names = {pair: f"{table.text(column)[rows_of[0]]} #{pair}" for pair in dict.fromkeys(pairs) if pair}
         repeated = table.take(np.concatenate([np.arange(len(table)), np.tile(rows_of, len(names))]))
-        columns, first = dict(repeated.columns), len(table)
-        for pair, name in names.items():
-            copies = np.arange(first, first + len(rows_of))
-            columns[column] = columns[column].copy()
+        columns = {key: values.copy() for key, values in repeated.columns.items()}
+        for first, (pair, name) in enumerate(names.items()):
+            copies = len(table) + first * len(rows_of) + np.arange(len(rows_of))
             columns[column][copies] = name
             for change in (self.tried[number] for number in pair):
-                if change.sheet == ACCELERATORS or column == "accelerator":
+                if column == "accelerator":
                     changed_rows = copies
                 else:
                     changed_rows = copies[:1] if change.sheet == INNERMOST else copies[1:]
-                for changed in change.columns:
-                    if changed in columns:
-                        columns[changed] = columns[changed].copy()
-                        columns[changed][changed_rows] *= change.factor
-            first += len(rows_of)
+                for changed in set(change.columns) & set(columns):
+                    columns[changed][changed_rows] *= change.factor
         words = np.array([names.get(pair, "") for pair in pairs], dtype=object)
         return words, replace(repeated, columns=columns)
 
@@ -253,13 +217,6 @@ def with_exact_names(plan: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     return columns
 
 
-@cache
-def _plan_value(kind: str, name: str, text: str) -> float | str:
-    """A value of ``causes.csv`` for a plan column, in the internal unit."""
-    value: float | str = read_values(kind, [(name, [text])], "causes.csv", from_text=True)[name][0]
-    return value
-
-
 COMPUTED = "time forward + time backward + time recompute + time optimizer"
 """Training results that add up to the time of compute kernels."""
 EXCHANGED = (
@@ -275,10 +232,7 @@ _FEWEST = 1e-7
 
 
 def measured_texts(kind: str, profile: Profile) -> list[str]:
-    """Measured times of a profile, in the syntax of ``--measured``.
-
-    ``kind``: ``training`` or ``inference``; a serving profile holds decode steps. ``profile``: times per step.
-    """
+    """Measured times of a profile, per step (a decode step in serving), in the syntax of ``--measured``."""
     if kind == "training":
         pairs = [(COMPUTED, profile.computed), (EXCHANGED, profile.exposed)]
     else:
@@ -288,11 +242,9 @@ def measured_texts(kind: str, profile: Profile) -> list[str]:
 
 def by_class(plan: Table, catalog: Catalog, profile: Profile) -> list[str]:
     """Lines: class of kernels, measured and predicted time of a step, and their ratio. ``profile``: times per step."""
-    predicted = _training(plan, catalog) if plan.kind == "training" else _serving(plan, catalog)
-    ms = UNITS["ms"].factor
-    names = [*dict.fromkeys([*predicted, *profile.times])]
+    predicted, ms = _kernel_times(plan, catalog), UNITS["ms"].factor
     lines = [f"{'class':14} {'measured (ms)':>14} {'predicted (ms)':>15} {'ratio':>6}"]
-    for name in names:
+    for name in dict.fromkeys([*predicted, *profile.times]):
         pair = [profile.times.get(name, float("nan")), predicted.get(name, float("nan"))]
         shown = [f"{value / ms:.4g}" if value == value else "-" for value in pair]
         ratio = f"{pair[0] / pair[1]:.2f}" if pair[0] == pair[0] and pair[1] > 0.0 else "-"
@@ -300,19 +252,155 @@ def by_class(plan: Table, catalog: Catalog, profile: Profile) -> list[str]:
     return lines
 
 
-def _training(plan: Table, catalog: Catalog) -> dict[str, float]:
-    """Kernel times of a step by class, overlapped or not."""
+def _kernel_times(plan: Table, catalog: Catalog) -> dict[str, float]:
+    """Kernel times by class, of a training step (overlapped or not) or of a decode step."""
+    if plan.kind != "training":
+        results = evaluate(plan, catalog)
+        return {name: float(results.number(result.replace(" ", "_"))[0]) for name, result in OF_CLASS.items()}
     table = explain(plan, catalog)
     times: dict[str, float] = {}
-    texts: Sequence[str] = [str(name) for name in table.text("family")]
-    for name, time in zip(texts, table.number("total_time").tolist(), strict=True):
+    for name, time in zip(table.text("family").tolist(), table.number("total_time").tolist(), strict=True):
         family = _FAMILIES.get(name, "vector" if name == "vector" else COMMUNICATION if name else "")
         if family and time == time:
             times[family] = times.get(family, 0.0) + time
     return times
 
 
-def _serving(plan: Table, catalog: Catalog) -> dict[str, float]:
-    """Kernel times of a decode step by class."""
+SAME, SAME_FLOP = 1.01, 1.35
+"""Largest ratio of two settings, and of two counts of FLOP per token, that agree: logs round, and training software
+counts attention in full or by half. [-]
+"""
+MOST_MFU = 0.75
+"""Share of a peak rate that no training run reaches (heuristic, this work: published runs stay below 0.65). [-]"""
+_OF_TENSOR = ("sequence_parallel", "tensor_overlap")
+"""Columns that have an effect with tensor parallelism only."""
+_ALIKE = ({"megatron", "nemo"},)
+"""Software that writes logs of one format."""
+
+
+def ruled_out(kind: str, logged: Logged) -> frozenset[Change]:
+    """Changes of plan columns to a value that the log of a run excludes, because it states another one."""
+
+    def is_excluded(name: str, text: str) -> bool:
+        if text == "-" or not (name in logged.columns or name in logged.defaults):
+            return False
+        if name in logged.columns:
+            stated = _value(kind, name, logged.columns[name])
+        else:
+            stated = Table(kind, {"model": np.array([""], dtype=object)}).filled(name)[0]
+            if stated != stated:
+                return True
+        return text.startswith(EVEN) or not _same(_value(kind, name, text), stated)
+
+    settings = [each for each in changes(kind) if each.sheet == PLAN and not each.value.startswith("x")]
+    return frozenset(each for each in settings if any(map(is_excluded, each.columns, each.value.split("/"))))
+
+
+def too_slow(plan: Table, catalog: Catalog, log: Log) -> frozenset[Change]:
+    """Changes of a training plan to a precision whose peak rate is too low for the FLOP per second in a log."""
+    rates = [
+        setting.value * UNITS[setting.unit].factor for setting in log.settings if setting.result == "model flop rate"
+    ]
+    if plan.kind != "training" or not rates:
+        return frozenset()
+    machines = catalog.tables["accelerators"]
+    row = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
+    result = set()
+    for change in changes(plan.kind):
+        if "precision" in change.columns:
+            precision = change.value.split("/")[change.columns.index("precision")]
+            peak = float(machines.number(f"peak_flop_rate_{PRECISIONS[precision].peak}")[row][0])
+            result |= {change} if rates[0] > MOST_MFU * peak else set()
+    return frozenset(result)
+
+
+@cache
+def _value(kind: str, name: str, text: str) -> float | str:
+    """A value of a sheet in the internal unit; NaN if it is not legal."""
+    try:
+        value: float | str = read_values(kind, [(name, [text])])[name][0]
+    except InputError:
+        return float("nan")
+    return value
+
+
+def _same(one: float | str, other: float | str) -> bool:
+    if isinstance(one, str) or isinstance(other, str):
+        return str(one).casefold() == str(other).casefold()
+    return abs(one - other) <= (SAME - 1.0) * max(abs(one), abs(other)) or one != one or other != other
+
+
+def contradictions(plan: Table, catalog: Catalog, name: str, log: Log, logged: Logged) -> list[str]:
+    """Lines with the settings, model or FLOP per token in which a log, with its name, numbers and settings, differs
+    from its plan; none if all agree.
+    """
+    results = []
+    planned = stack_of_software(str(plan.filled("software")[0]))
+    if logged.stack and planned and planned != logged.stack and {planned, logged.stack} not in _ALIKE:
+        results.append(f"it is of {STACKS[logged.stack].title}, the plan is for {STACKS[planned].title}")
+    results += [*_settings(plan, log, logged), *_models(plan, catalog, logged), *_flop(plan, catalog, log)]
+    return [f"{name}: contradicts the plan: {words}" for words in results]
+
+
+def _settings(plan: Table, log: Log, logged: Logged) -> Iterator[str]:
+    schema, stated = table_schema(plan.kind).by_name, dict(logged.columns)
+    for setting in log.settings:
+        column = setting.result.replace(" ", "_")
+        if setting.pick == SETTING and column in schema:
+            stated.setdefault(column, f"{setting.value:.10g}")
+    tensor = float(plan.filled("tensor_parallel")[0]) > 1.0
+    for column, text in stated.items():
+        if column not in schema or (column in _OF_TENSOR and not tensor):
+            continue
+        value, planned = _value(plan.kind, column, text), plan.filled(column)[0]
+        if schema[column].kind == "reference" or planned == "" or _same(value, planned):
+            continue
+        words = "that of the plan" if column in plan else "by default that of the plan"
+        unit = 1.0 if isinstance(planned, str) else float(_value(plan.kind, column, "1") or 1.0)
+        shown = str(planned) if isinstance(planned, str) else f"{planned / unit:.6g}"
+        if schema[column].kind == "flag":
+            shown = "yes" if planned else "no"
+        yield f"its {column.replace('_', ' ')} is {text}, {words} {shown}"
+
+
+def _models(plan: Table, catalog: Catalog, logged: Logged) -> Iterator[str]:
+    """A contradiction between the log's description or name of the model and the plan."""
+    models = catalog.tables["models"]
+    model = str(with_exact_names(plan, catalog)["model"][0])
+    stated = {**logged.columns, **logged.quantities}
+    wrong = contradicted(stated, model, models)
+    if wrong:
+        fitting, _ = described_models(stated, models, False)
+        yield f"its {wrong}: it is no {model}" + (f" but {' or '.join(fitting)}" if fitting else "")
+        return
+    names = [" ".join(stated[key] for key in keys if stated.get(key)) for keys in (("@model", "@flavor"), ("@named",))]
+    named = named_model([name for name in names if name], models)
+    if named and named != model and _shape(models, named) != _shape(models, model):
+        yield f"its model is {named}, that of the plan {model}"
+
+
+def _shape(models: Table, name: str) -> tuple[float, ...]:
+    row = models.text("model").tolist().index(name)
+    sizes = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size", "num_experts")
+    return tuple(float(np.nan_to_num(models.number(size)[row])) for size in sizes)
+
+
+def _flop(plan: Table, catalog: Catalog, log: Log) -> Iterator[str]:
+    measured = {entry.result: entry.value * UNITS[entry.unit].factor for entry in (*log.results, *log.settings)}
+    if plan.kind != "training" or "model flop rate" not in measured:
+        return
     results = evaluate(plan, catalog)
-    return {name: float(results.number(result.replace(" ", "_"))[0]) for name, result in OF_CLASS.items()}
+    rate, tokens, step = (
+        float(results.number(result)[0])
+        for result in ("model_flop_rate", "tokens_per_second_per_accelerator", "step_time")
+    )
+    token_rate = measured.get("tokens per second per accelerator", 0.0)
+    if not token_rate and "step time" in measured:
+        token_rate = tokens * step / measured["step time"]
+    if token_rate > 0.0 and tokens > 0.0:
+        logged, planned = measured["model flop rate"] / token_rate, rate / tokens
+        if not 1.0 / SAME_FLOP <= logged / planned <= SAME_FLOP:
+            yield (
+                f"its TFLOP/s give {logged / 1e9:.4g} GFLOP per token, the plan has "
+                f"{planned / 1e9:.4g}: another model, sequence length, batch or number of accelerators"
+            )

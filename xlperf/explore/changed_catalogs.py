@@ -44,10 +44,8 @@ def _rows_named(catalog: Catalog, kind: str, names: np.ndarray) -> np.ndarray:
 
 
 def reached_rows(catalog: Catalog, accelerators: np.ndarray) -> dict[str, np.ndarray]:
-    """Rows of each sheet of :data:`REACHED` that accelerators derive from, by sheet in ascending order.
-
-    ``accelerators``: rows of the sheet accelerators. The process node at which a core is stated is not the
-    accelerator's own. Sheets that no accelerator reaches are absent.
+    """Rows of each sheet of :data:`REACHED` that rows of accelerators derive from, ascending; unreached sheets are
+    absent. The process node at which a core is stated is not the accelerator's own.
     """
     by_name: dict[str, np.ndarray] = {"accelerators": np.unique(accelerators)}
     for sheet in _OF_ACCELERATORS:
@@ -79,48 +77,53 @@ def copied_rows(
     blanks: Mapping[str, Sequence[str]],
 ) -> list[Table]:
     """Duplicate every catalog row that copies of accelerators derive from, with the varied values, under suffixed
-    names.
+    names; returns the sheets with the copies, accelerators included.
 
-    ``accelerators``: with the copies as its last rows. ``pairs``: row and code of each copied accelerator. ``changes``:
-    by sheet and column: value or factor of each code, and whether it is a factor. ``blanks``: columns to leave blank by
-    sheet, so that the varied numbers count. Returns the sheets with the copies, accelerators included.
+    The copies are the last rows of ``accelerators``, ``pairs`` their rows and codes. ``changes``: by sheet and column
+    the value or factor of each code, and whether it is a factor. ``blanks``: columns to leave blank by sheet.
     """
     originals, codes = pairs
-    copies: dict[str, set[tuple[int, int]]] = {}
+    copies: dict[str, set[tuple[int, int]]] = {
+        "accelerators": set(zip(originals.tolist(), codes.tolist(), strict=True))
+    }
     for row in np.unique(originals).tolist():
         mine = codes[originals == row].tolist()
         for sheet, rows in reached_rows(catalog, np.array([row])).items():
             copies.setdefault(sheet, set()).update((each, code) for each in rows.tolist() for code in mine)
     tables = []
-    for sheet in ("accelerators", *copies):
-        table = accelerators if sheet == "accelerators" else _sheet(catalog, sheet)
-        if sheet == "accelerators":
-            numbers, marks = np.arange(len(table) - len(originals), len(table)), codes
-        else:
-            ordered = sorted(copies[sheet])
-            numbers, marks = (np.array([pair[part] for pair in ordered], dtype=np.int64) for part in (0, 1))
-        columns = {name: values[numbers] for name, values in table.columns.items()}
-        for column, target in _NAMED.get(sheet, {}).items():
-            if column in columns and target in copies:
+    for sheet in copies:
+        table, is_new = _sheet(catalog, sheet), sheet != "accelerators"
+        if is_new:
+            numbers, marks = np.array(sorted(copies[sheet]), dtype=np.int64).T
+            columns = dict(table.take(numbers).columns)
+        else:  # whose names and numbers have been changed
+            table, marks = accelerators.take(slice(len(accelerators) - len(codes))), codes
+            columns = dict(accelerators.take(slice(len(table), None)).columns)
+        named = {column: target for column, target in _NAMED.get(sheet, {}).items() if column in columns}
+        named |= {"accelerator": "accelerators"} if sheet in _OF_ACCELERATORS else {}
+        for column, target in named.items():
+            if target in copies:
                 columns[column] = _marked(catalog, target, columns[column], marks, copies[target])
-        if sheet in _OF_ACCELERATORS:
-            columns["accelerator"] = _marked_accelerators(catalog, columns["accelerator"], marks, pairs)
-        for name in blanks.get(sheet, ()):
-            columns[name] = np.full(len(numbers), np.nan)
+        columns |= {name: np.full(len(marks), np.nan) for name in blanks.get(sheet, ())}
         for (kind, name), (values, factors) in changes.items():
-            if kind == sheet and sheet != "accelerators":
-                given = values[marks]
-                columns[name] = table.filled(name)[numbers] * given if factors else given
-        if sheet != "accelerators":
-            key = table.schema.key.name
-            columns[key] = np.array(
-                [f"{name}{MARK}{mark}" for name, mark in zip(columns[key], marks, strict=True)], object
-            )
-        before = {name: table[name] if name in table.columns else np.full(len(table), np.nan) for name in columns}
-        if sheet == "accelerators":
-            before = {name: values[: len(table) - len(originals)] for name, values in before.items()}
-        tables.append(replace(table, columns={name: np.concatenate([before[name], columns[name]]) for name in columns}))
+            if kind == sheet and is_new:
+                columns[name] = table.filled(name)[numbers] * values[marks] if factors else values[marks]
+        if is_new:
+            columns[table.schema.key.name] = _with_codes(columns[table.schema.key.name], marks)
+        tables.append(replace(table, columns=_appended(table, columns)))
     return tables
+
+
+def _appended(table: Table, copies: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Columns of a table with copies below it, blank in its own rows if it lacks the column."""
+    before = {name: table[name] if name in table else np.full(len(table), np.nan) for name in copies}
+    return {name: np.concatenate([before[name], values]) for name, values in copies.items()}
+
+
+def _with_codes(names: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Names with codes as suffixes."""
+    pairs = zip(names.tolist(), codes.tolist(), strict=True)
+    return np.array([f"{name}{MARK}{code}" for name, code in pairs], dtype=object)
 
 
 def _sheet(catalog: Catalog, kind: str) -> Table:
@@ -129,56 +132,34 @@ def _sheet(catalog: Catalog, kind: str) -> Table:
     if kind != "chiplets" or not (table.text("device") != "").any():
         return table
     whole = designs_with_devices(table, catalog)
-    return replace(table, columns={**table.columns, **{name: whole.text(name) for name in _BY_DEVICE}})
-
-
-def _marked_accelerators(catalog: Catalog, names: np.ndarray, codes: np.ndarray, pairs: Pairs) -> np.ndarray:
-    """Accelerator names, with the code's suffix if a copy exists for the code."""
-    known = catalog.tables["accelerators"].text("accelerator")
-    copies = set(zip(*(values.tolist() for values in pairs), strict=True))
-    rows = catalog.known_rows("accelerators", names)
-    results = [
-        f"{known[row]}{MARK}{code}" if (row, code) in copies else name
-        for name, row, code in zip(names.tolist(), rows.tolist(), codes.tolist(), strict=True)
-    ]
-    return np.array(results, dtype=object)
+    return table.with_columns({name: whole.text(name) for name in _BY_DEVICE})
 
 
 def _marked(
     catalog: Catalog, target: str, names: np.ndarray, codes: np.ndarray, copies: set[tuple[int, int]]
 ) -> np.ndarray:
     """Row names of a sheet, with the code's suffix if a copy exists for the code."""
-    rows, key = _rows_named(catalog, target, names), catalog.tables[target].schema.key.name
-    known = catalog.tables[target].text(key)
-    results = [
-        f"{known[row]}{MARK}{code}" if (row, code) in copies else name
-        for name, row, code in zip(names.tolist(), rows.tolist(), codes.tolist(), strict=True)
-    ]
-    return np.array(results, dtype=object)
+    rows, table = _rows_named(catalog, target, names), catalog.tables[target]
+    is_copied = [pair in copies for pair in zip(rows.tolist(), codes.tolist(), strict=True)]
+    return np.where(is_copied, _with_codes(table.text(table.schema.key.name)[rows], codes), names)
 
 
 def with_rows_by_device(catalog: Catalog, plans: Table, sheets: set[str]) -> Catalog:
-    """The catalog with rows of prices and servers for plans' accelerators that derive from a device and lack such rows.
-
-    A new row leaves derived numbers blank, so that each can be varied. ``sheets``: the varied sheets; only prices and
-    servers among them get rows.
+    """The catalog with rows of the varied ones of prices and servers for plans' accelerators that derive from a device
+    and lack such rows; derived numbers are blank in them, so that each can be varied.
     """
     wanted = [sheet for sheet in ("prices", "servers") if sheet in sheets]
     if not wanted:
         return catalog
-    columns = ("accelerator", *(f"{pool}_accelerator" for pool in _pools_of(plans)))
-    accelerators = np.concatenate([catalog.rows("accelerators", plans.text(name), plans, name) for name in columns])
+    accelerators = np.concatenate([*_named_accelerators(catalog, plans).values()])
     results = [rows_by_device(catalog, sheet, accelerators[accelerators >= 0]) for sheet in wanted]
     changed = [table for table in results if len(table) > len(catalog.tables[table.kind])]
     return catalog.with_tables(changed, checked=True) if changed else catalog
 
 
 def blanked_prices(catalog: Catalog, plans: Table, sheets: set[str]) -> dict[str, tuple[str, ...]]:
-    """Price columns to leave blank, by sheet, so that varied servers or chiplets determine the price.
-
-    The hourly rate of an accelerator follows from its server if the sheet prices is blank, and its price in the server
-    from its chiplets if the server's row is blank. ``sheets``: the varied sheets. Raises InputError if an accelerator
-    lacks the row of servers, or of varied chiplets, that its cost follows from.
+    """Price columns to leave blank, by sheet, so that varied servers determine the hourly rate, and varied chiplets the
+    price in the server. Raises InputError if an accelerator lacks the row that its cost follows from.
     """
     accelerators = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
     designed = sheets & {"chiplets", "packages", "process_nodes"}
@@ -199,56 +180,46 @@ def blanked_prices(catalog: Catalog, plans: Table, sheets: set[str]) -> dict[str
 
 
 def changed_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, float | str]]) -> Catalog:
-    """The catalog with other values in the rows that plans name.
+    """The catalog with other values or factors of columns in the rows that plans name.
 
-    ``changes``: column, and its value or factor. Raises InputError if a factor applies to a blank cell, the number of
-    an accelerator follows from a device, or a plan names no row of the sheet.
+    Raises InputError if a factor applies to a blank cell, the number of an accelerator follows from a device, or a plan
+    names no row of the sheet.
     """
-    tables: dict[str, Table] = {}
     sheets = {varied.sheet for varied, _ in changes}
     catalog = with_rows_by_device(catalog, plans, sheets)
-    for sheet, names in blanked_prices(catalog, plans, sheets).items():
-        blank = {name: np.full(len(catalog.tables[sheet]), np.nan) for name in names}
-        tables[sheet] = replace(catalog.tables[sheet], columns={**catalog.tables[sheet].columns, **blank})
+    tables = {
+        sheet: (table := catalog.tables[sheet]).with_columns(dict.fromkeys(names, np.full(len(table), np.nan)))
+        for sheet, names in blanked_prices(catalog, plans, sheets).items()
+    }
     for varied, value in changes:
         table = tables.get(varied.sheet, catalog.tables[varied.sheet])
         rows = sheet_rows(catalog, plans, varied)
         values = np.array(table.text(varied.stored) if varied.is_text else table.number(varied.stored))
         if isinstance(value, str):
-            values[rows] = _known_name(catalog, plans, varied, value)
+            column = table_schema(varied.sheet).by_name[varied.name]
+            if column.kind == "reference":  # in the spelling of the row
+                known = catalog.tables[column.reference]
+                row = catalog.rows(column.reference, np.array([value], dtype=object), plans, varied.column.name)
+                value = str(known.text(known.schema.key.name)[row][0])
+            values[rows] = value
         else:
             values[rows] = table.filled(varied.stored)[rows] * value if varied.factors else value
         if not varied.is_text and np.isnan(values[rows]).any():
             problem = f"{varied.sheet}.{varied.name.replace('_', ' ')} is blank there: give values, not factors"
             raise InputError(Fault(plans.place(0, "accelerator"), problem))
-        tables[varied.sheet] = replace(table, columns={**table.columns, varied.stored: values})
+        tables[varied.sheet] = table.with_columns({varied.stored: values})
     return catalog.with_tables(list(tables.values()), checked=True)
-
-
-def _known_name(catalog: Catalog, plans: Table, varied: Varied, word: str) -> str:
-    """A word of a column, in the spelling of the row that it references if any."""
-    column = table_schema(varied.sheet).by_name[varied.name]
-    if column.kind != "reference":
-        return word
-    row = int(catalog.rows(column.reference, np.array([word], dtype=object), plans, varied.column.name)[0])
-    table = catalog.tables[column.reference]
-    return str(table.text(table.schema.key.name)[row])
 
 
 def with_value(plan: Table, catalog: Catalog, varied: Varied, value: float | str) -> tuple[Table, Catalog]:
     """A plan and a catalog with another value of a plan column, or of the sheet rows that the plan names."""
     if varied.sheet != plan.kind:
         return plan, changed_catalog(catalog, plan, [(varied, value)])
-    columns = {**plan.columns, varied.name: multiplied(plan, varied, np.full(len(plan), value))}
-    order = [column.name for column in plan.schema.columns if column.name in columns]
-    auto = {name: mask for name, mask in plan.auto.items() if name != varied.name}
-    return replace(plan, columns={name: columns[name] for name in order}, auto=auto), catalog
+    return plan.with_columns({varied.name: multiplied(plan, varied, np.full(len(plan), value))}).in_order(), catalog
 
 
 def multiplied(plans: Table, varied: Varied, values: Array) -> Array:
-    """Values of a column of plans, or the plans' own values times factors. Raises InputError for a factor on a blank
-    cell.
-    """
+    """Values of a column of plans, or the plans' own values times factors; InputError for a factor on a blank cell."""
     if not varied.factors:
         return values
     stated = plans.filled(varied.name)
@@ -275,40 +246,31 @@ def sheet_rows(catalog: Catalog, plans: Table, varied: Varied) -> np.ndarray:
         named = np.where(named == "", stated, named)
         machines, given = (np.concatenate([machines, of_pool[separate]]), np.concatenate([given, named[separate]]))
     accelerators = catalog.tables["accelerators"]
+
+    def refused(row: int, problem: str) -> InputError:
+        name = accelerators.text("accelerator")[machines[row]]
+        return InputError(Fault(plans.place(row % len(plans), "accelerator"), problem.format(f'"{name}"')))
+
     if varied.sheet in REACHED:
-        rows = reached_rows(catalog, machines).get(varied.sheet)
-        if rows is None:
-            name = accelerators.text("accelerator")[machines[0]]
-            problem = f'"{name}" follows from no row of the sheet {varied.sheet}: name a device in its row'
-            raise InputError(Fault(plans.place(0, "accelerator"), problem))
-        return rows
+        reached = reached_rows(catalog, machines).get(varied.sheet)
+        if reached is None:
+            raise refused(0, f"{{}} follows from no row of the sheet {varied.sheet}: name a device in its row")
+        return reached
     if varied.sheet == "accelerators":
-        derived = np.flatnonzero(
-            (accelerators.text("device")[machines] != "") & _is_blank(accelerators, varied.name)[machines]
-        )
-        if len(derived) and varied.name in FOLLOWING:
-            row = int(derived[0])
-            name = accelerators.text("accelerator")[machines[row]]
-            words = varied.name.replace("_", " ")
-            problem = f'{words} of "{name}" follows from a device: vary devices, technology, cores, memories or links'
-            raise InputError(Fault(plans.place(row % len(plans), "accelerator"), problem))
+        is_text, name = accelerators.schema.by_name[varied.name].is_text, varied.name
+        blank = accelerators.text(name) == "" if is_text else np.isnan(accelerators.number(name))
+        derived = np.flatnonzero(((accelerators.text("device") != "") & blank)[machines])
+        if len(derived) and name in FOLLOWING:
+            words = "of {} follows from a device: vary devices, technology, cores, memories or links"
+            raise refused(int(derived[0]), f"{name.replace('_', ' ')} {words}")
         return np.unique(machines)
     if varied.sheet == "prices":
         rows = catalog.price_rows[machines]
-        lacking = np.flatnonzero(rows < 0)
-        if len(lacking):
-            row = int(lacking[0])
-            problem = f'"{accelerators.text("accelerator")[machines[row]]}" has no row in the sheet prices'
-            raise InputError(Fault(plans.place(row % len(plans), "accelerator"), problem))
+        if (rows < 0).any():
+            raise refused(int(np.argmax(rows < 0)), "{} has no row in the sheet prices")
         return np.unique(rows)
     names = np.where(given == "", accelerators.text("default_network")[machines], given)
-    tiers = [catalog.network_tiers(str(name)) for name in dict.fromkeys(names.tolist())]
-    return np.concatenate(tiers)
-
-
-def _is_blank(table: Table, name: str) -> np.ndarray:
-    """Whether each row of a table leaves a column blank."""
-    return np.asarray(table.text(name) == "" if table.schema.by_name[name].is_text else np.isnan(table.number(name)))
+    return np.concatenate([catalog.network_tiers(str(name)) for name in dict.fromkeys(names.tolist())])
 
 
 def _constant_rows(catalog: Catalog, name: str) -> np.ndarray:
@@ -331,12 +293,11 @@ _MARKED = re.compile(f"{MARK}[0-9]+")
 def row_catalog(
     catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, Array]], owned: bool = False
 ) -> tuple[Catalog, Table]:
-    """One catalog with private rows per plan, so that all variants evaluate in one call, and the plans that name them.
+    """One catalog with private rows per plan, so that all variants evaluate in one call, and the plans that name them;
+    the results equal an evaluation with :func:`changed_catalog` plan by plan.
 
-    Plans with equal numbers share the copied rows; :func:`unmarked` removes the suffixes from results. ``changes``:
-    column, and its value or factor for each plan, (rows,). ``owned``: whether ownership cost needs the purchase rows of
-    accelerators. The results equal an evaluation with :func:`changed_catalog` plan by plan. Raises InputError as
-    :func:`changed_catalog`.
+    Plans with equal numbers share the copied rows; :func:`unmarked` removes the suffixes from results. ``owned``:
+    whether ownership cost needs the purchase rows of accelerators.
     """
     if not changes or not len(plans):
         return catalog, plans
@@ -350,23 +311,18 @@ def row_catalog(
     tables: dict[str, Table] = {}
     columns = dict(plans.columns)
 
-    def marked(names: np.ndarray, codes: np.ndarray) -> np.ndarray:
-        results = [f"{name}{MARK}{code_}" for name, code_ in zip(names.tolist(), codes.tolist(), strict=True)]
-        return np.array(results, dtype=object)
-
     def copied(kind: str, rows: np.ndarray, codes: np.ndarray) -> None:
         """Append copies of rows of a sheet, with the numbers of their codes."""
         table = catalog.tables[kind]
         key = table.schema.key.name
-        results = {name: values[rows] for name, values in table.columns.items()}
+        results = dict(table.take(rows).columns)
         for row, (varied, _) in enumerate(changes):
             if varied.sheet == kind:
                 given = points[row][codes]
                 results[varied.name] = table.filled(varied.name)[rows] * given if varied.factors else given
         results |= {name: np.full(len(rows), np.nan) for name in blanks.get(kind, ())}
-        results[key] = marked(results[key], codes)
-        before = {name: table[name] if name in table else np.full(len(table), np.nan) for name in results}
-        tables[kind] = Table(kind, {name: np.concatenate([before[name], results[name]]) for name in results})
+        results[key] = _with_codes(results[key], codes)
+        tables[kind] = Table(kind, _appended(table, results))
 
     def pairs(*rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Distinct pairs of a row of a sheet and a code."""
@@ -376,12 +332,12 @@ def row_catalog(
     if "models" in sheets:
         rows = catalog.rows("models", plans.text("model"), plans, "model")
         copied("models", *pairs(rows))
-        columns["model"] = marked(catalog.tables["models"]["model"][rows], code)
+        columns["model"] = _with_codes(catalog.tables["models"]["model"][rows], code)
     accelerators = catalog.tables["accelerators"]
-    owners = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
+    named = _named_accelerators(catalog, plans)
     if "networks" in sheets:
         given = plans.text("network")
-        names = np.where(given == "", accelerators.text("default_network")[owners], given)
+        names = np.where(given == "", accelerators.text("default_network")[named["accelerator"]], given)
         index = catalog.network_index(names, plans, "network")
         others = {pool: pool_networks(plans, catalog, index, pool) for pool in _pools_of(plans)}
         numbers, codes = pairs(index, *others.values())
@@ -389,16 +345,13 @@ def row_catalog(
         rows = np.concatenate([np.zeros(0, dtype=np.int64), *tiers])
         copied("networks", rows, np.repeat(codes, [len(results) for results in tiers]))
         known = np.array([*catalog.networks, ""], dtype=object)
-        columns["network"] = np.where(index >= 0, marked(known[index], code), "")
+        columns["network"] = np.where(index >= 0, _with_codes(known[index], code), "")
         for pool, pool_index in others.items():
-            columns[f"{pool}_network"] = np.where(pool_index != index, marked(known[pool_index], code), "")
+            columns[f"{pool}_network"] = np.where(pool_index != index, _with_codes(known[pool_index], code), "")
     if sheets & {"accelerators", "prices", *REACHED}:
-        names, results = accelerators["accelerator"], [owners]
-        columns["accelerator"] = marked(names[owners], code)
-        for column in (f"{pool}_accelerator" for pool in _pools_of(plans)):
-            results.append(catalog.rows("accelerators", plans.text(column), plans, column))
-            columns[column] = np.where(results[-1] >= 0, marked(names[results[-1]], code), "")
-        rows, codes = pairs(*results)
+        for column, rows in named.items():
+            columns[column] = np.where(rows >= 0, _with_codes(accelerators["accelerator"][rows], code), "")
+        rows, codes = pairs(*named.values())
         copied("accelerators", rows, codes)
         priced = catalog.price_rows[rows] >= 0
         copied("prices", catalog.price_rows[rows][priced], codes[priced])
@@ -409,6 +362,12 @@ def row_catalog(
             for table in copied_rows(catalog, tables["accelerators"], (rows, codes), deep, blanks):
                 tables[table.kind] = table
     return catalog.with_tables(list(tables.values()), checked=True), replace(plans, columns=columns)
+
+
+def _named_accelerators(catalog: Catalog, plans: Table) -> dict[str, np.ndarray]:
+    """Rows of the accelerators that plans name, by column; -1 for a blank."""
+    columns = ("accelerator", *(f"{pool}_accelerator" for pool in _pools_of(plans)))
+    return {name: catalog.rows("accelerators", plans.text(name), plans, name) for name in columns}
 
 
 def _pools_of(plans: Table) -> list[str]:
@@ -432,11 +391,10 @@ def pool_networks(plans: Table, catalog: Catalog, networks: np.ndarray, pool: st
 
 def unmarked(results: Table) -> Table:
     """Results whose texts name the original rows instead of the copies of :func:`row_catalog`."""
-    words = {
-        name: np.array(
-            [_MARKED.sub("", text) if MARK in text else text for text in results[name].tolist()], dtype=object
-        )
-        for name in ("reason", "trust_reason")
-        if name in results
-    }
-    return replace(results, columns={**results.columns, **words})
+    words = {name: results[name].tolist() for name in ("reason", "trust_reason") if name in results}
+    return results.with_columns(
+        {
+            name: np.array([_MARKED.sub("", text) if MARK in text else text for text in texts], dtype=object)
+            for name, texts in words.items()
+        }
+    )

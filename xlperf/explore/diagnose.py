@@ -13,7 +13,8 @@ import numpy as np
 from xlperf.base.arrays import Array, exp, expm1, log, total
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import MEASURED, Column, table_schema, unit_of
+from xlperf.catalog.cells import number_of
+from xlperf.catalog.schema import MEASURED, Column, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress
@@ -76,19 +77,14 @@ class Measured(NamedTuple):
 
     def words(self, value: float) -> str:
         """``step time 38.2 s``; a sum of parts by its first and last."""
-        unit = self.column.unit if self.column.unit not in ("", "-") else ""
-        shown = f"{value / unit_of(self.column).factor:.4g}"
         between = " ... " if len(self.others) > 1 else " + "
         name = between.join(dict.fromkeys((self.names[0], self.names[-1]))).replace("_", " ")
-        return f"{name} {shown} {unit}".rstrip()
+        return f"{name} {self.column.amount(value)}"
 
 
 def read_measured(kind: str, texts: Sequence[str], before: Sequence[str] = ()) -> list[Measured]:
-    """Measurements from texts like ``step time=38 s``.
-
-    ``texts``: a result, or a measured sum of several with ``+`` between, ``=``, and a number with or without a unit.
-    ``before``: the same of a run before the change. Raises InputError with every malformed text, every repeated result,
-    and every result that is only in ``before``.
+    """Measurements from texts like ``step time=38 s``, of a result or of a measured sum of several with ``+`` between;
+    ``before``: of a run before the change. Raises InputError with every fault.
     """
     faults: list[Fault] = []
     words: dict[str, dict[tuple[str, ...], tuple[Objective, float]]] = {"--measured": {}, "--before": {}}
@@ -96,7 +92,7 @@ def read_measured(kind: str, texts: Sequence[str], before: Sequence[str] = ()) -
         for text in given:
             stated = _MEASURED.fullmatch(text)
             try:
-                if stated is None or not _finite(stated.group(2)):
+                if stated is None or not np.isfinite(number_of(stated.group(2))):
                     raise InputError(Fault(place, f'must be as "step time=38 s" or "memory=61 GiB", got "{text}"'))
                 name, *others = stated.group(1).split(" + ")
                 limit = limit_of(kind, "{} <= {} {}".format(name, *stated.groups()[1:]), place)
@@ -113,18 +109,10 @@ def read_measured(kind: str, texts: Sequence[str], before: Sequence[str] = ()) -
     if faults:
         raise InputError(faults)
     earlier = {names: value for names, (_, value) in words["--before"].items()}
-    nothing = float("nan")
     return [
-        Measured(objective, value, earlier.get(names, nothing), names[1:])
+        Measured(objective, value, earlier.get(names, float("nan")), names[1:])
         for names, (objective, value) in words["--measured"].items()
     ]
-
-
-def _finite(text: str) -> bool:
-    try:
-        return bool(np.isfinite(float(text)))
-    except ValueError:
-        return False
 
 
 def _joined(names: Sequence[str]) -> str:
@@ -133,10 +121,8 @@ def _joined(names: Sequence[str]) -> str:
 
 def measured_of(plan: Table) -> list[Measured]:
     """Measurements in the columns ``measured_step_time`` ... of one plan."""
-    results = [
-        (name.removeprefix(MEASURED), float(plan[name][0])) for name in plan.columns if name.startswith(MEASURED)
-    ]
-    return [Measured(objective_of(plan.kind, name), value) for name, value in results if value == value]
+    names = [name for name in plan.columns if name.startswith(MEASURED) and plan[name][0] == plan[name][0]]
+    return [Measured(objective_of(plan.kind, name.removeprefix(MEASURED)), float(plan[name][0])) for name in names]
 
 
 class Reading(NamedTuple):
@@ -174,27 +160,16 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Measurements and ranked explanations.
+    """Measurements and ranked explanations."""
 
-    - ``readings``: the measurements, in the order given.
-    - ``explanations``: ``diagnosis``: the most probable first; no rows if all readings are inside bands that are not
-      wide.
-    - ``steps``: ``diagnosis_steps``: from the prediction to the measurement of a reading, change by change: the first
-      outside its band, whole times and rates before their parts.
-    - ``likeliest``: the changes of the first explanation.
-    - ``telling``: the measurement that discriminates between the first two explanations; "" if the first is much
-      likelier.
-    - ``unexplained``: measurements outside the band of the first explanation; "" for none.
-    - ``near``: whether the first measured whole time or rate (else the reading of ``steps``) is in the band of
-      the plan or of the first explanation.
-    """
-
-    readings: tuple[Reading, ...]
-    explanations: Table
+    readings: tuple[Reading, ...]  # in the order given
+    explanations: Table  # the most probable first; no rows if all readings are inside bands that are not wide
+    # From prediction to measurement of the first reading outside its band, whole times and rates before their parts
     steps: Table
-    likeliest: tuple[Change, ...] = ()
-    telling: str = ""
-    unexplained: str = ""
+    likeliest: tuple[Change, ...] = ()  # of the first explanation
+    telling: str = ""  # the measurement that discriminates between the first two, "" if the first is much likelier
+    unexplained: str = ""  # measurements outside the band of the first explanation
+    # Whether the first whole time or rate (else the reading of ``steps``) is in the band of plan or first explanation
     near: bool = True
 
     @property
@@ -217,24 +192,24 @@ def diagnose(
     ranked: bool = False,
     without: Collection[Change] = (),
 ) -> Diagnosis:
-    """Rank the changes that would explain the measurements, by Bayes' theorem.
+    """Rank the changes that would explain the measurements of one plan without ``auto``, by Bayes' theorem; InputError
+    if the plan is illegal, or lacks a measured result.
 
-    One call evaluates every change of ``causes.csv`` and every pair. The probability of an explanation is its prior
-    times the likelihood of the measurements: prediction errors have a Laplace distribution whose central 80 % is the
-    band. With a run before the change, the band applies to the ratio of the two runs: narrow if a change alters
-    nothing, wide if it alters much. Values of one cause add up. If the likeliest explanation leaves 5 % or more of the
-    first reading, one of the next two precedes it if it adds a cause and leaves less. An unlisted cause, and no cause
-    at all if all readings are inside, have their share of the probability.
-
-    ``plan``: one plan without ``auto``. ``measured``: at least one. ``top``: largest number of explanations.
-    ``progress``: called with the number of plans of each finished block. ``ranked``: rank changes even if all
-    measurements are inside bands that are not wide. ``without``: changes that the run excludes. Raises InputError if
-    the plan is illegal, or lacks a measured result.
+    One call evaluates every change of ``causes.csv`` except ``without``, and every pair. The probability of an
+    explanation is its prior times the likelihood of the measurements: prediction errors have a Laplace distribution
+    whose central 80 % is the band. With a run before the change, the band applies to the ratio of the two runs: narrow
+    if a change alters nothing, wide if it alters much. Values of one cause add up. If the likeliest explanation leaves
+    5 % or more of the first reading, one of the next two precedes it if it adds a cause and leaves less. An unlisted
+    cause, and no cause at all if all readings are inside (then only ``ranked`` ranks), have their share.
     """
     variants = Variants.of(plan, without)
     table, changed = variants.evaluated_on(catalog)
     results = evaluate(table, changed, progress)
-    measured = [reading for reading in measured if not _absent(_predicted(variants, results, reading)[0], reading)]
+    measured = [  # without parts of the time that the plan does not have, such as messages of a single accelerator
+        reading
+        for reading in measured
+        if not reading.column.name.startswith("time_") or _predicted(variants, results, reading)[0] != 0.0
+    ]
     if not measured:
         raise InputError(Fault(plan.place(0, "name"), "the plan has none of the parts of time that were measured"))
     predicted = np.stack([_predicted(variants, results, reading) for reading in measured])
@@ -257,13 +232,14 @@ def diagnose(
     outside = not all(reading.inside for reading in readings)
     wide = any(reading.unexplained for reading in readings)
     if not (ranked or outside or wide):
-        return Diagnosis(readings, _table("diagnosis", []), _table("diagnosis_steps", []))
+        return Diagnosis(readings, Table.of_lines("diagnosis", []), Table.of_lines("diagnosis_steps", []))
     with np.errstate(all="ignore"):
         weights = _weights(variants, results, predicted, widths, floors, measured)
         nearer = _nearer(variants, predicted, widths, measured)
         weights = np.where(nearer | (not outside and not wide), weights, 0.0)
         unlisted = _unlisted(predicted[:, 0], widths[:, 0], floors, measured, outside)
-    lead = _lead(readings)
+    # Steps and remainder decompose the first reading outside its band, whole times and rates first.
+    lead = min((reading.inside, _is_part(reading), number) for number, reading in enumerate(readings))[2]
     whole = min(range(len(readings)), key=lambda number: (_is_part(readings[number]), number != lead))
     rests = np.abs(measured[lead].value / predicted[lead] - 1.0)
     result = _completed(variants, _ranked(variants, weights, unlisted), rests)[:top]
@@ -274,8 +250,8 @@ def diagnose(
     first = variants.made(result[0][0]) if result else ()
     return Diagnosis(
         readings,
-        _table("diagnosis", lines),
-        _table("diagnosis_steps", steps),
+        Table.of_lines("diagnosis", lines),
+        Table.of_lines("diagnosis_steps", steps),
         first,
         _telling(variants, results, result, measured),
         _unexplained(result[0][0], predicted, widths, measured) if result else "",
@@ -285,10 +261,8 @@ def diagnose(
 
 
 def as_it_ran(plan: Table, diagnosis: Diagnosis) -> Table:
-    """A plan with the measurements, and with the settings of the first explanation.
-
-    Changes of the machine are faults to mend, not settings, and stay out. ``diagnosis``: of this plan. Returns one row
-    for ``xlperf calibrate --mine``: the remaining difference belongs to the cluster.
+    """A plan with its measurements and the settings of the first explanation, a row for ``xlperf calibrate --mine``:
+    the remaining difference belongs to the cluster. Changes of the machine are faults to mend and stay out.
     """
     columns = dict(plan.columns)
     for change in diagnosis.likeliest:
@@ -298,11 +272,6 @@ def as_it_ran(plan: Table, diagnosis: Diagnosis) -> Table:
         if not reading.measured.others:
             columns[MEASURED + reading.measured.column.name] = np.array([reading.measured.value])
     return Table(plan.kind, columns, plan.place)
-
-
-def _absent(predicted: float, measured: Measured) -> bool:
-    """Whether a measured part of the time does not exist in the plan: messages of a single accelerator."""
-    return predicted == 0.0 and measured.column.name.startswith("time_")
 
 
 def _predicted(variants: Variants, results: Table, measured: Measured) -> Array:
@@ -346,9 +315,7 @@ def _factors(name: str) -> tuple[float, float]:
 
 
 def ratio_band(name: str, ratio: float) -> tuple[float, float]:
-    """80 % band of a predicted ratio of two runs on one machine.
-
-    ``name``: the result. ``ratio``: predicted, of two plans. Errors that both share cancel: :func:`_paired_widths`.
+    """80 % band of the predicted ratio of a result of two runs on one machine, whose shared errors cancel.
 
     >>> [f"{end:.2f}" for end in ratio_band("step_time", 2.0)]
     ['1.68', '2.38']
@@ -401,10 +368,9 @@ def _weights(
 
 
 def _unlisted(predicted: Array, widths: Array, floors: Array, measured: Sequence[Measured], outside: bool) -> float:
-    """Prior times likelihood of an unlisted cause, and of no cause if all measurements are inside the band.
+    """Prior times likelihood of an unlisted cause, and of no cause if no measurement is outside its band.
 
-    ``predicted``, ``widths``: of the plan as it is, (measured,) and (measured, 2). ``outside``: whether a measurement
-    is outside its band.
+    ``predicted``, ``widths``: of the plan as it is, (measured,) and (measured, 2).
     """
     none, unlisted = 0.0 if outside else 1.0, UNKNOWN
     for number, reading in enumerate(measured):
@@ -424,14 +390,11 @@ def _near(row: int, predicted: Array, widths: Array, reading: Measured) -> bool:
 
 
 def _ranked(variants: Variants, weights: Array, unlisted: float) -> list[tuple[int, float]]:
-    """The likeliest variant of each cause or pair of causes, and the total probability of the values of its causes.
-
-    ``unlisted``: weight of causes outside the variants.
-    """
+    """The likeliest variant of each cause or pair of causes, and the total probability of the values of its causes."""
     sums: dict[tuple[str, ...], float] = {}
     best: dict[tuple[str, ...], int] = {}
     for row in np.flatnonzero(weights > 0.0).tolist():
-        key = tuple(sorted(variants.tried[n].cause for n in (variants.first[row], variants.second[row]) if n != NONE))
+        key = tuple(sorted(change.cause for change in variants.made(row)))
         sums[key] = sums.get(key, 0.0) + float(weights[row])
         if key not in best or weights[row] > weights[best[key]]:
             best[key] = row
@@ -444,8 +407,7 @@ def _completed(variants: Variants, result: list[tuple[int, float]], rests: Array
     """The likeliest first, unless it leaves REST or more and one of two rivals adds a cause to it and leaves less."""
     if not result or not rests[result[0][0]] >= REST:
         return result
-    made = [{variants.first[row], variants.second[row]} - {NONE} for row, _ in result[:3]]
-    causes = [{variants.tried[number].cause for number in each} for each in made]
+    causes = [{change.cause for change in variants.made(row)} for row, _ in result[:3]]
     for place in range(1, len(causes)):
         likely = result[place][1] >= RIVAL * result[0][1]
         if likely and causes[0] < causes[place] and rests[result[place][0]] < REST:
@@ -455,11 +417,12 @@ def _completed(variants: Variants, result: list[tuple[int, float]], rests: Array
 
 def _unexplained(row: int, predicted: Array, widths: Array, measured: Sequence[Measured]) -> str:
     """Measurements outside the band of an explanation."""
-    left = []
-    for number, reading in enumerate(measured):
-        gap = float(log(reading.value / predicted[number, row]))
-        if not -widths[number, row, 0] <= gap <= widths[number, row, 1]:
-            left.append(f"{reading.words(reading.value)} ({expm1(gap):+.1%} from it)")
+    gaps = [float(log(reading.value / predicted[number, row])) for number, reading in enumerate(measured)]
+    left = [
+        f"{reading.words(reading.value)} ({expm1(gap):+.1%} from it)"
+        for reading, gap, (down, up) in zip(measured, gaps, widths[:, row], strict=True)
+        if not -down <= gap <= up
+    ]
     return f"outside the band of explanation 1 as well: {', '.join(left)}" if left else ""
 
 
@@ -469,13 +432,10 @@ def _telling(
     """The unmeasured result that best discriminates between the first two explanations, in widths of its band."""
     if len(sequence) < 2 or sequence[1][1] < RIVAL * sequence[0][1]:
         return ""
-    kind = variants.plan.kind
-    asked = [
-        objective_of(kind, name) for name in TELLING[kind] if all(name not in reading.names for reading in measured)
-    ]
+    kind, known = variants.plan.kind, {name for reading in measured for name in reading.names}
     rivals, best, words = [row for row, _ in sequence[:2]], 1.0, "no other result tells 1 from 2"
-    for objective in asked:
-        candidate = Measured(objective, 1.0)
+    for name in (name for name in TELLING[kind] if name not in known):
+        candidate = Measured(objective_of(kind, name), 1.0)
         values = (_predicted(variants, results, candidate) + _floors(results, [candidate])[0])[rivals]
         with np.errstate(all="ignore"):
             apart = abs(float(log(values[0] / values[1]))) / float(log(_factors(candidate.column.name)[0]))
@@ -490,17 +450,11 @@ def _is_part(reading: Reading) -> bool:
     return any(re.match(pattern, reading.measured.column.name) for pattern, *_ in SPREADS)
 
 
-def _lead(readings: Sequence[Reading]) -> int:
-    """The reading that steps and remainder decompose: the first outside its band, whole times and rates first."""
-    order = [(reading.inside, _is_part(reading), number) for number, reading in enumerate(readings)]
-    return min(order)[2]
-
-
 def _line(
     variants: Variants, rank: int, result: tuple[int, float], predicted: Array, measured: Sequence[Measured], lead: int
 ) -> dict[str, object]:
     row, probability = result
-    made = [variants.tried[number] for number in (variants.first[row], variants.second[row]) if number != NONE]
+    made = variants.made(row)
     return {
         "rank": float(rank),
         "cause": " + ".join(change.cause for change in made),
@@ -525,14 +479,3 @@ def _steps(variants: Variants, row: int, predicted: Array, reading: Measured) ->
         lines.append({"step": name, "value": end, "difference": end - start})
     lines.append({"step": "measured", "value": points[-1], "difference": points[-1]})
     return [{**line, "result": reading.column.header} for line in lines]
-
-
-def _table(kind: str, lines: Sequence[dict[str, object]]) -> Table:
-    columns = table_schema(kind).columns
-    return Table(
-        kind,
-        {
-            one.name: np.array([line[one.name] for line in lines], dtype=object if one.is_text else np.float64)
-            for one in columns
-        },
-    )

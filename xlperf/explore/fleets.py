@@ -47,10 +47,9 @@ from xlperf.explore.fleet_plans import (
     with_columns,
     with_pools,
 )
-from xlperf.explore.mappings import sold_counts
+from xlperf.explore.mappings import refused_reasons, sold_counts
 from xlperf.explore.search import stacked
 from xlperf.explore.space import divisors
-from xlperf.explore.started import refused_reasons
 
 WHOLE, DECODE, PREFILL = "copy", "decode", "prefill"
 """Parts of a fleet with a mapping: a copy with one pool, and a replica of each of two pools."""

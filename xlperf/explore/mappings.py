@@ -1,12 +1,13 @@
-"""Values of ``auto``: parallel degrees, batches and schedules, and numbers of accelerators as they are sold."""
+"""Values of ``auto``: degrees, batches, schedules, numbers of accelerators as sold; and plans that software starts."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from xlperf.base.arrays import Array, log2, octave_below
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import column
 from xlperf.catalog.table import Table
+from xlperf.engine.stack_rules import rules_of
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.dimensions import (
     EXPERT_STAGE,
@@ -24,20 +26,24 @@ from xlperf.equations.plan.dimensions import (
     SERVING_DIMENSIONS,
     Dimension,
 )
-from xlperf.equations.plan.records import mask
+from xlperf.equations.plan.records import Rule, broken_rules, mask, remarks_of_rows
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.plan.training_plan import BLANKS, TrainingPlan
 from xlperf.explore.space import (
     Mask,
     NotChosen,
     PartialPlan,
+    Rules,
     Space,
     Where,
     common_divisor,
     divides,
     divisors,
     powers_of_two,
+    space_of,
 )
+from xlperf.interop.launch_start import Shape
+from xlperf.interop.stack_rules import TITLES, stack_of_software
 
 MOST_MICRO_BATCH = 64.0
 """Largest trial micro batch if the global batch is blank. [-]"""
@@ -52,15 +58,16 @@ class PartialTraining(PartialPlan, TrainingPlan):
 
 
 def cross_training(space: Space) -> None:
-    """Cross a space of training plans with every searched column.
+    """Cross a space of training plans, which is changed, with every searched column; InputError if there are too many.
 
     Of values that make the same plan only the first counts; the search skips the schedule gpipe, which takes as long as
-    1f1b and more memory. ``space``: from :func:`xlperf.explore.space.space_of`; is changed. Raises InputError if there
-    are too many plans.
+    1f1b and more memory.
     """
     space.cross_accelerators()
     _cross_ranks(space)
-    _cross_experts(space)
+    for dimension in EXPERT_STAGE:
+        plan = space.plan()
+        space.cross(dimension.size, divisors, _divided(plan.stage_ranks, dimension, plan.model))
     space.cross(
         "sequence_parallel",
         (0.0, 1.0),
@@ -106,13 +113,6 @@ def _cross_ranks(space: Space) -> None:
         space.keep(np.isnan(batch) | divides(plan.data_parallel, np.nan_to_num(batch)))
 
 
-def _cross_experts(space: Space) -> None:
-    """Expert dimensions: divisors of the ranks of a stage."""
-    for dimension in EXPERT_STAGE:
-        plan = space.plan()
-        space.cross(dimension.size, divisors, _divided(plan.stage_ranks, dimension, plan.model))
-
-
 def _cross_context_method(space: Space) -> None:
     """Method of context parallelism; all are the same with one rank."""
     methods = column(space.base.kind, "context_method").choices
@@ -137,21 +137,14 @@ def _cross_schedules(space: Space) -> None:
 
     plan = space.plan()
     stages = plan.known("pipeline_parallel")
-    most = np.where(stages > 1.0, np.floor((plan.model.num_layers + PLACEHOLDERS) / stages), 1.0)
-    space.cross("virtual_pipeline", _up_to, most, None if space.uneven else even)
+    most = np.where(stages > 1.0, np.maximum(np.floor((plan.model.num_layers + PLACEHOLDERS) / stages), 1.0), 1.0)
+    even_only = None if space.uneven else even
+    space.cross("virtual_pipeline", lambda number: np.arange(1.0, number + 1.0).tolist(), most, even_only)
     plan = space.plan()
     of_replica = plan.filled("global_batch_size") / plan.data_parallel
-    space.cross("micro_batch_size", _micro_batches, of_replica)
+    every = powers_of_two(MOST_MICRO_BATCH)  # if the batch is blank
+    space.cross("micro_batch_size", lambda batch: every if np.isnan(batch) else divisors(batch), of_replica)
     space.cross("pipeline_schedule", column("training", "pipeline_schedule").choices, distinct=distinct)
-
-
-def _up_to(most: float) -> list[float]:
-    return [float(number) for number in range(1, max(int(most), 1) + 1)]
-
-
-def _micro_batches(of_replica: float) -> list[float]:
-    """Trial micro batches: divisors of a replica's batch, or powers of two if the batch is blank."""
-    return powers_of_two(MOST_MICRO_BATCH) if np.isnan(of_replica) else divisors(of_replica)
 
 
 class PartialInference(PartialPlan, InferencePlan):
@@ -249,10 +242,8 @@ class PartialPrefill(PartialInference):
 
 
 def cross_inference(space: Space) -> None:
-    """Cross a space of inference plans with every searched column except the load.
-
-    Of values that make the same plan only the first counts. ``space``: from :func:`xlperf.explore.space.space_of`; is
-    changed. Raises InputError if there are too many plans.
+    """Cross a space of inference plans, which is changed, with every searched column except the load; of values that
+    make the same plan only the first counts. InputError if there are too many.
     """
     space.cross("mode", column("inference", "mode").choices)
     space.cross_accelerators()
@@ -372,23 +363,18 @@ _CUBES = re.compile(r"\s*(\d+)\s*d\s*of\s*(\d+)\s*", re.IGNORECASE)
 
 
 class Counts(NamedTuple):
-    """Numbers of accelerators that are sold, and the tried ones among them.
-
-    - ``sold``, ``tried``: from the smallest [-].
-    - ``unit``: accelerators of a server or pod; NaN if machines differ in it [-].
-    """
+    """Numbers of accelerators that are sold, and the tried ones among them, from the smallest. [-]"""
 
     sold: Array
     tried: Array
-    unit: float
+    unit: float  # accelerators of a server or pod; NaN if machines differ in it
 
     @property
     def words(self) -> str:
         """The tried numbers in words: ``all 2,051 numbers of accelerators from 1 to 16,384 tried (...)``."""
         unit = f" of {self.unit:,.0f}" if self.unit == self.unit else ""
-        part, near = (
-            ("all", "") if len(self.tried) == len(self.sold) else (f"{len(self.tried):,} of", ", all next to the best")
-        )
+        every = len(self.tried) == len(self.sold)
+        part, near = ("all", "") if every else (f"{len(self.tried):,} of", ", all next to the best")
         return (
             f"{part} {len(self.sold):,} numbers of accelerators from {self.sold[0]:,.0f} to {self.sold[-1]:,.0f} tried"
             f"{near} (powers of two, parts of a server or pod{unit} and whole ones)"
@@ -407,10 +393,10 @@ class Counts(NamedTuple):
 
 
 def server_sizes(plans: Table, catalog: Catalog) -> tuple[Array, Array]:
-    """Accelerators of a server or pod of the machines that plans name, and of the whole network.
+    """Accelerators of a server or pod, and of the whole network, of each plan; 1 and infinity without a network.
 
-    The outermost tier of the network joins servers (8 accelerators of a DGX, 72 of an NVL72); a torus of cubes joins
-    cubes (64 of a TPU v4). Returns one per plan; 1 and infinity if there is no network.
+    The outermost tier joins servers (8 accelerators of a DGX, 72 of an NVL72); a torus of cubes joins cubes (64 of a
+    TPU v4).
     """
     accelerators, networks = catalog.tables["accelerators"], catalog.tables["networks"]
     rows = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
@@ -430,9 +416,7 @@ def server_sizes(plans: Table, catalog: Catalog) -> tuple[Array, Array]:
 
 
 def sold_counts(unit: float, total: float, most: float) -> Array:
-    """Trial numbers of accelerators, ascending: powers of two, divisors of a server, and whole servers.
-
-    ``unit``, ``total``: accelerators of a server and of the whole network [-]. ``most``: largest number [-].
+    """Trial numbers of accelerators up to ``most``: powers of two, divisors of a server (``unit``) and whole servers.
 
     >>> sold_counts(8.0, 65536.0, 40.0).tolist()
     [1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 40.0]
@@ -448,10 +432,8 @@ def sold_counts(unit: float, total: float, most: float) -> Array:
 
 
 def thinned(counts: Array, step: float) -> Array:
-    """A sparser list of numbers: the first, powers of two, and others at least a ratio above the one before.
-
-    ``counts``: from the smallest [-]. ``step``: least ratio of neighbours [-]; 1 returns all, 2 or more only powers of
-    two and the first.
+    """A sparser list of ascending numbers: the first, powers of two, and others at least a ratio ``step`` above the one
+    before; all for a ratio of 1, none for 2 or more.
 
     >>> thinned(sold_counts(8.0, 65536.0, 100.0), 1.5).tolist()
     [1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0]
@@ -463,3 +445,71 @@ def thinned(counts: Array, step: float) -> Array:
         if not sparse or log2(count) % 1.0 == 0.0 or (step < 2.0 and count >= step * sparse[-1]):
             sparse.append(count)
     return np.array(sparse)
+
+
+_RECORDS: dict[str, tuple[type[PartialPlan], ...]] = {
+    "training": (PartialTraining,),
+    "inference": (PartialInference, PartialPrefill),
+}
+"""Records that the rules of software read, by kind of plan."""
+
+
+def stacks_of(plans: Table) -> tuple[str, ...]:
+    """Software of plans with known rules, in order of the plans."""
+    names = {stack_of_software(str(name)) for name in set(plans.filled("software").tolist())}
+    return tuple(stack for stack in TITLES if stack in names)
+
+
+def rules_of_stacks(plans: Table, stacks: Collection[str]) -> Rules:
+    """Rules of the software of plans in the form that spaces read; each of several stacks concerns its own plans."""
+    kind = plans.kind
+    whole = len(set(plans.filled("software").tolist())) == 1
+
+    def of(rule: Rule[Any], stack: str) -> Rule[Any]:
+        def broken(plan: Any, model: Any) -> np.ndarray:
+            names = plan.filled("software").tolist()
+            starts = {name: stack_of_software(str(name)) == stack for name in set(names)}
+            return np.asarray(rule.broken(plan, model) & np.array([starts[name] for name in names], dtype=bool))
+
+        return rule if whole else replace(rule, broken=broken)
+
+    return [
+        (record, of(rule, stack))
+        for stack in stacks
+        for rule in rules_of(kind, stack, True)
+        for record in _RECORDS[kind]
+    ]
+
+
+def refused_reasons(plans: Table, catalog: Catalog, stack: str = "") -> list[str]:
+    """Reason why the software of each plan (or ``stack`` instead of it) does not start it, "" if it does or its rules
+    are unknown.
+    """
+    if stack:
+        named = np.full(len(plans), "tensorrt-llm" if stack == "trtllm" else stack, dtype=object)
+        plans = replace(plans.with_columns({"software": named}), auto={})
+    rules = rules_of_stacks(plans, stacks_of(plans))
+    result = [""] * len(plans)
+    if not rules:
+        return result
+    space = space_of(plans, {}, catalog, rules[:1], len(plans))
+    for record, rule in rules:
+        plan: Any = space.plan(record)
+        try:
+            faults = broken_rules([rule], plan, plan.model)
+        except NotChosen:
+            continue
+        concerned = True if plan.concerned is None else plan.concerned
+        for each in faults:
+            _, words = remarks_of_rows([each], len(plans))
+            for row in np.flatnonzero(each.rows & concerned).tolist():
+                result[row] = result[row] or str(words[row])
+    return result
+
+
+def shape_of(plan: Table, catalog: Catalog) -> Shape:
+    """Facts of the model and servers of one plan that a launch line needs."""
+    models = catalog.tables["models"]
+    row = int(catalog.rows("models", plan.text("model"), plan, "model")[0])
+    model = {name: values[row] for name, values in models.columns.items() if values[row] == values[row]}
+    return Shape(model, float(server_sizes(plan, catalog)[0][0]))

@@ -12,29 +12,15 @@ from xlperf.base.arrays import Array, exp, log
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.units import UNITS
 from xlperf.catalog.cells import number_of
-from xlperf.catalog.schema import Column, owned_kind, results_of, split_header, table_schema, unit_of
+from xlperf.catalog.schema import Column, owned_kind, results_of, schema, split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.explore.vary import normal_scores
 
 LARGER = frozenset(
-    {
-        "tokens_per_second",
-        "tokens_per_second_per_accelerator",
-        "tokens_per_second_per_user",
-        "tokens_per_second_per_megawatt",
-        "tokens_per_second_at_targets",
-        "tokens_per_dollar",
-        "model_flop_rate",
-        "mfu",
-        "hfu",
-        "goodput",
-        "max_batch_size",
-        "max_request_rate",
-        "batch_at_targets",
-        "running_batch",
-        "owned_tokens_per_dollar",
-        "tokens_per_second_per_provisioned_megawatt",
-    }
+    column.name
+    for table in ("training_results", "inference_results", "ownership")
+    for column in schema()[table].columns
+    if column.is_larger_better
 )
 """Results to maximise; all others are minimised."""
 SHORT = {
@@ -88,10 +74,7 @@ class Objective(NamedTuple):
         return self.column.is_result
 
     def loss(self, results: Table, plans: Table | None = None) -> Array:
-        """The quantity to minimise, one per row; NaN if there is no result.
-
-        ``plans``: needed if the objective is one of their columns.
-        """
+        """The quantity to minimise, of results or of a column of plans, one per row; NaN if there is none."""
         values = (results if self.is_result or plans is None else plans).number(self.column.name)
         return -values if self.larger else values
 
@@ -107,10 +90,8 @@ class Limit(NamedTuple):
     @property
     def words(self) -> str:
         """``ttft <= 500 ms``."""
-        unit = self.column.unit if self.column.unit not in ("", "-") else ""
-        shown = f"{self.bound / unit_of(self.column).factor:g}"
         sure = f" with {self.probability:.4g} probability" if self.probability > 0.5 else ""
-        return f"{self.column.name.replace('_', ' ')} {self.sign} {shown} {unit}".rstrip() + sure
+        return f"{self.column.words} {self.sign} {self.column.amount(self.bound, 'g')}{sure}"
 
     def sure(self, results: Table) -> Array:
         """The result at the quantile of its band that has to satisfy the bound."""
@@ -143,9 +124,7 @@ class Limit(NamedTuple):
 
 
 def num_alike(values: Array) -> int:
-    """Number of ranked plans, from the first on, that are indistinguishable from the first.
-
-    ``values``: a positive result, the best plan first.
+    """Number of plans, with a positive result and the best plan first, that are indistinguishable from the first.
 
     >>> num_alike(np.array([1.0, 1.02, 1.04, 1.2]))
     3
@@ -155,9 +134,8 @@ def num_alike(values: Array) -> int:
 
 
 def most_robust(values: Array, upper: Array) -> int:
-    """Position of the robust choice: the least upper end among the plans that are indistinguishable from the best.
-
-    ``values``: predicted times, or another positive result to minimise. ``upper``: upper ends of their 80 % bands.
+    """Position of the robust choice: the least upper end of the 80 % bands among the plans that are indistinguishable
+    from the best by a positive result to minimise.
 
     >>> most_robust(np.array([1.0, 1.02, 1.2]), np.array([1.6, 1.2, 1.3]))
     1
@@ -167,9 +145,7 @@ def most_robust(values: Array, upper: Array) -> int:
 
 
 def objective_of(kind: str, name: str, place: str = "objective", owned: bool = False) -> Objective:
-    """The objective of a name: a numeric result, or cost, energy or throughput.
-
-    ``kind``: ``training`` or ``inference``. ``owned``: whether ownership results such as owned cost count too. Raises
+    """The objective of a name: a numeric result, or cost, energy or throughput; with ``owned`` also ownership results.
     InputError, at ``place``, if there is no such result.
 
     >>> objective_of("training", "step time").words
@@ -202,11 +178,8 @@ def rival_of(kind: str, name: str, place: str = "objective", owned: bool = False
 
 
 def limit_of(kind: str, text: str, place: str = "limit", owned: bool = False) -> Limit:
-    """A bound on a result from its text.
-
-    ``kind``: ``training`` or ``inference``. ``text``: a result, ``<=``, ``>=``, ``<`` or ``>`` or "at most", "at
-    least", "below", "above", and a number with or without a unit. ``owned``: as :func:`objective_of`. Raises
-    InputError, at ``place``, if it is malformed.
+    """A bound on a result from its text: the result, a sign (``<=``, or "at most"), and a number with or without a
+    unit. InputError, at ``place``, if it is malformed.
 
     >>> limit_of("inference", "ttft<=0.5 s").words, limit_of("training", "run time within 30 days").words
     ('ttft <= 500 ms', 'run time <= 30 day')
@@ -264,10 +237,7 @@ def _implies(first: Limit, second: Limit) -> bool:
 def limits_of(
     kind: str, texts: Iterable[str], place: str = "limit", probability: float = 0.5, owned: bool = False
 ) -> list[Limit]:
-    """Limits from their texts, all with one probability.
-
-    ``owned``: as :func:`objective_of`. Raises InputError with every fault.
-    """
+    """Limits from their texts as :func:`limit_of`, all with one probability; InputError with every fault."""
     limits: list[Limit] = []
     faults: list[Fault] = []
     for text in texts:
@@ -294,13 +264,11 @@ def _result(kind: str, text: str, place: str, owned: bool) -> Column:
 
 
 def default_objective(plan: Table, searched: Sequence[str]) -> Objective:
-    """Default objective of a search.
+    """Default objective of a search over some columns.
 
     Training: step time; or tokens per second and accelerator if the search varies the number of accelerators or the
     global batch is blank, so that steps do not compare. Inference: output tokens per second and accelerator if the plan
     has targets, or the search varies the load, the accelerators or the lengths; latency if the load is given.
-
-    ``searched``: columns with several values.
     """
     tried = set(searched)
     if plan.kind == "training":
@@ -340,11 +308,8 @@ def is_rate(name: str) -> bool:
 
 
 def band_factor(results: Table, name: str, score: Array | float) -> Array:
-    """Factor from a predicted result to a quantile of its band.
-
-    ``results``: of training or inference plans, (rows,). ``name``: a result; times and rates without a band share the
-    band of :data:`TIMES`, all other results have none. ``score``: standard score of the quantile: 0 is the prediction,
-    1.28 the upper end of the 80 % band [-]. Returns 1 if there is no band, (rows,) [-].
+    """Factor from a predicted result to the quantile of its band with a standard score (1.28: the upper end of the 80 %
+    band), (rows,). Times and rates without a band share the band of :data:`TIMES`; other results have none: 1.
 
     >>> results = Table("training_results", {n: np.array([v]) for n, v in
     ...     {"step_time": 2.0, "step_time_low": 1.0, "step_time_high": 3.0, "mfu": 0.4}.items()})

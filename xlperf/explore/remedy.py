@@ -17,11 +17,11 @@ from xlperf.equations.plan.dimensions import REPLICA
 from xlperf.explore.causes import with_exact_names
 from xlperf.explore.diagnose import Measured, ratio_band
 from xlperf.explore.fleet_plans import with_columns
+from xlperf.explore.mappings import refused_reasons, shape_of
 from xlperf.explore.objectives import LARGER
 from xlperf.explore.search import search
 from xlperf.explore.search_results import GOOD, Search, short_name
 from xlperf.explore.space import TooMany
-from xlperf.explore.started import refused_reasons, shape_of
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
 from xlperf.interop.launch import launch_lines
 from xlperf.interop.launch_stacks import stacks
@@ -62,29 +62,23 @@ MOST = 400_000
 
 @dataclass(frozen=True)
 class Remedy:
-    """The best mapping beside the one that ran.
+    """The best mapping beside the one that ran."""
 
-    - ``plan``, ``results``: the better plan and its results; the plan itself if none is better.
-    - ``before``: results of the plan that ran.
-    - ``better``: whether the mapping is faster by more than :data:`LEAST`.
-    - ``lines``: the remedy in sentences: changes, gain, launch line of the difference.
-    """
-
-    plan: Table
+    plan: Table  # the better plan; the plan itself if none is better
     results: Table
-    before: Table
-    better: bool
-    lines: tuple[str, ...]
+    before: Table  # results of the plan that ran
+    better: bool  # whether the mapping is faster by more than :data:`LEAST`
+    lines: tuple[str, ...]  # changes, gain, launch line of the difference
 
 
 def remedy(plan: Table, catalog: Catalog, measured: Sequence[Measured] = ()) -> Remedy:
-    """The fastest mapping of a plan on its accelerators, for the same model, batch or load, and precision.
-
-    The gain is the ratio of two predictions, applied to the measurement: errors that both mappings share cancel.
-
-    ``plan``: one row without ``auto``. ``measured``: results of the run. Raises InputError if a name is unknown.
+    """The fastest mapping of one plan without ``auto`` on its accelerators, for the same model, batch or load, and
+    precision. The gain is the ratio of two predictions, applied to the measured results of the run: errors that both
+    mappings share cancel.
     """
-    plan = replace(plan, columns=_unmeasured(with_exact_names(plan, catalog)), auto={})
+    names = with_exact_names(plan, catalog)
+    columns = {name: values for name, values in names.items() if not name.startswith(MEASURED)}
+    plan = replace(plan, columns=columns, auto={})
     before = evaluate(plan, catalog)
     try:
         result = _best(plan, catalog)
@@ -122,10 +116,6 @@ def stack_of(plan: Table) -> str:
     return stack_of_software(str(plan.filled("software")[0]))
 
 
-def _unmeasured(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {name: values for name, values in columns.items() if not name.startswith(MEASURED)}
-
-
 def _best(plan: Table, catalog: Catalog) -> Search:
     """The fastest mapping of a plan, with all mapping columns open."""
     if plan.kind == "training":
@@ -152,20 +142,15 @@ def _switched(searched: Search, catalog: Catalog) -> Search:
 
 def _opened(plan: Table, names: Sequence[str]) -> Table:
     """A plan with ``auto`` in the mapping columns and without their dependent columns."""
-    known = table_schema(plan.kind).by_name
+    known = plan.schema.by_name
     columns = {name: values for name, values in plan.columns.items() if name not in DEPENDENT[plan.kind]}
-    for name in names:
-        columns[name] = np.array([""], dtype=object) if known[name].is_text else np.full(1, np.nan)
-    return replace(
-        plan,
-        columns={name: columns[name] for name in known if name in columns},
-        auto={name: np.ones(1, dtype=bool) for name in names},
-    )
+    columns |= {name: known[name].array(["" if known[name].is_text else np.nan]) for name in names}
+    return replace(plan, columns=columns, auto={name: np.ones(1, dtype=bool) for name in names}).in_order()
 
 
 def _as_stated(plan: Table, like: Table) -> Table:
     """A plan without stated defaults that another plan leaves blank; columns without effect as in the other plan."""
-    known = table_schema(plan.kind).by_name
+    known = plan.schema.by_name
     blank = Table(plan.kind, {name: plan[name] for name in plan.columns if known[name].required})
 
     def needless(name: str) -> bool:
@@ -177,7 +162,7 @@ def _as_stated(plan: Table, like: Table) -> Table:
     columns = {name: values for name, values in plan.columns.items() if not needless(name)}
     if "sequence_parallel" in like and not plan.filled("tensor_parallel")[0] > 1.0:
         columns["sequence_parallel"] = like["sequence_parallel"]
-    return replace(plan, columns={name: columns[name] for name in known if name in columns})
+    return replace(plan, columns=columns).in_order()
 
 
 def _blank(plan: Table, name: str) -> bool:
@@ -220,21 +205,18 @@ def _gains(before: Table, after: Table, measured: Sequence[Measured]) -> Iterato
     names = [reading.column.name for reading in whole if reading.column.name in ("ttft", "tpot", "step_time", *LARGER)]
     for name in dict.fromkeys(names or [OBJECTIVE[kind]]):
         column = before.schema.by_name[name]
-        factor, unit = unit_of(column).factor, column.unit if column.unit not in ("", "-") else ""
-        old, new = (float(results.number(name)[0]) / factor for results in (before, after))
-        words = f"{name.replace('_', ' ')} {old:.4g} -> {new:.4g} {unit}".rstrip() + " predicted"
-        value = next((reading.value / factor for reading in whole if reading.column.name == name), float("nan"))
+        factor = unit_of(column).factor
+        old, new = (float(results.number(name)[0]) for results in (before, after))
+        words = f"{column.words} {old / factor:.4g} -> {column.amount(new)} predicted"
+        value = next((reading.value for reading in whole if reading.column.name == name), float("nan")) / factor
         yield words + (f", {value:.4g} measured -> {value * new / old:.4g}" if value == value and old > 0.0 else "")
 
 
 def _memory(before: Table, after: Table) -> str:
     name = "memory_reserved" if "memory_reserved" in before else "memory"
-    old, new, most = (
-        float(results.number(of)[0]) / unit_of(results.schema.by_name[name]).factor
-        for results, of in ((before, name), (after, name), (after, "memory_capacity"))
-    )
+    old, new = (float(results.number(name)[0]) / 2.0**30 for results in (before, after))
     change = f"{old:.4g} -> " if abs(new / old - 1.0) > 1e-3 else ""
-    return f"memory {change}{new:.4g} of {most:.4g} GiB"
+    return f"memory {change}{new:.4g} of {after.number('memory_capacity')[0] / 2.0**30:.4g} GiB"
 
 
 def _difference(plan: Table, better: Table, catalog: Catalog, stack: str) -> Iterator[str]:

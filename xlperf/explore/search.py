@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Unpack
@@ -12,6 +12,7 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import PLAN_TABLES, shown_columns
 from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine.tables import Progress, fitting, numbers
 from xlperf.explore.candidates import (
@@ -26,7 +27,7 @@ from xlperf.explore.candidates import (
     uneven_chunks,
 )
 from xlperf.explore.frontier import unbeaten_rows
-from xlperf.explore.mappings import MOST_ACCELERATORS
+from xlperf.explore.mappings import MOST_ACCELERATORS, refused_reasons, stacks_of
 from xlperf.explore.objectives import (
     AT_TARGETS,
     COUNT,
@@ -39,23 +40,11 @@ from xlperf.explore.objectives import (
     rival_of,
     tightest,
 )
-from xlperf.explore.owned import are_owned, evaluated
-from xlperf.explore.search_results import BEYOND_LIMITS, GOOD, ILLEGAL, TOO_LARGE, Lead, Search
+from xlperf.explore.search_results import BEYOND_LIMITS, GOOD, ILLEGAL, TOO_LARGE, Lead, Search, are_owned, evaluated
 from xlperf.explore.space import WHOLE, Part, TooMany
-from xlperf.explore.started import refused_reasons, stacks_of
 from xlperf.explore.workers import worked
 
-SHOWN: Mapping[str, tuple[str, ...]] = {
-    "training": ("step_time", "tokens_per_second_per_accelerator", "mfu", "memory_reserved", "cost_per_million_tokens"),
-    "inference": (
-        "ttft",
-        "tpot",
-        "tokens_per_second_per_user",
-        "tokens_per_second_per_accelerator",
-        "memory",
-        "cost_per_million_output_tokens_all_in",
-    ),
-}
+SHOWN = {kind: shown_columns(f"{kind}_results", "search") for kind in PLAN_TABLES}
 """Results in a table of a search, beside its objective and limits."""
 BLOCK = 65_536
 MEMORY_FIRST = 1024
@@ -81,8 +70,14 @@ class _Keys(NamedTuple):
     memory: Array
     number: np.ndarray
 
-    def order(self) -> np.ndarray:
-        return np.lexsort((self.number, self.memory, self.loss, self.lead, self.kind))
+    @property
+    def num_good(self) -> int:
+        return int((self.kind == GOOD).sum())
+
+    def best(self, top: int | None) -> np.ndarray:
+        """The best feasible rows in order, at most ``top``; without any the nearest one."""
+        order = np.lexsort((self.number, self.memory, self.loss, self.lead, self.kind))
+        return order[: max(self.num_good if top is None else min(self.num_good, top), 1)]
 
     def take(self, rows: np.ndarray) -> _Keys:
         return _Keys(*(values[rows] for values in self))
@@ -101,27 +96,19 @@ def search(
     rivals: Sequence[str] = (),
     **bounds: Unpack[Bounds],
 ) -> Search:
-    """The best of all candidates of a plan.
+    """The best of all candidates of one plan, whose ``auto`` cells the search chooses.
 
     A plan that fits and satisfies the limits and its own targets (of ttft and tpot) comes before all others; then
     the better objective decides, then less memory, then the order of the candidates: smaller degrees first. If there
     are too many numbers of accelerators, the search tries a thinned list, then all between the neighbours of the best
     (with ``rivals``, of every result).
 
-    - ``plan``: one training or inference plan; the search chooses its ``auto`` cells.
-    - ``objective``: a result to optimise, or ``num accelerators`` for the fewest; "":
-      :func:`xlperf.explore.objectives.default_objective`.
-    - ``limits``: limits on results beside the plan's own targets.
+    - ``objective``: a result, or ``num accelerators`` for the fewest; "" for the default objective.
     - ``values``: values of columns in internal units; they replace ``auto`` or a stated value.
     - ``top``: number of plans to return; None: all feasible ones.
-    - ``progress``: called with the number of plans of each finished block.
-    - ``lead``: as for :func:`ranked`.
+    - ``lead``: a number column of plans that precedes the objective: less is better, or more if True.
     - ``processes``: processes that share a large space; the answer is the same [-].
-    - ``rivals``: further results to optimise, or ``num accelerators``: the result is the Pareto set of all objectives.
-    - ``**bounds``: most candidates of a plan, and most accelerators tried for ``auto``.
-
-    Returns the best plans with the results of :func:`xlperf.engine.evaluate`. Raises InputError as
-    :func:`xlperf.explore.candidates.candidates` and :func:`xlperf.explore.objectives.objective_of`.
+    - ``rivals``: further objectives: the result is the Pareto set of all.
     """
     refused = [name for name in values or {} if name in TARGETS.values()]
     if refused:
@@ -145,7 +132,7 @@ def search(
         except TooMany:
             if "most" in bounds:
                 raise
-            return space.finished(_with_progress(worked(space.best, PARTS, processes), progress))
+            return space.finished(worked(space.best, PARTS, processes), progress)
         return space.finished([space.best_of([whole], progress)])
 
     result = best()
@@ -179,11 +166,8 @@ class _Space(NamedTuple):
 
     def best(self, part: Part) -> Search:
         """The best of a part of the candidates; more plans if uneven chunks follow."""
-        return self.best_of(
-            candidate_parts(
-                self.plan, self.catalog, self.values, self.counts, part, self.most_accelerators, self.limits
-            )
-        )
+        stated = self.plan, self.catalog, self.values, self.counts
+        return self.best_of(candidate_parts(*stated, part, self.most_accelerators, self.limits))
 
     def best_of(self, parts: Iterable[Candidates], progress: Progress | None = None) -> Search:
         """The best of some candidates."""
@@ -205,10 +189,12 @@ class _Space(NamedTuple):
         """The searched load column, "" if the load is given."""
         return open_load(self.plan, self.values or {})
 
-    def finished(self, parts: Iterable[Search]) -> Search:
+    def finished(self, parts: Iterable[Search], progress: Progress | None = None) -> Search:
         """The best of all parts, after the refinement of uneven chunks or of the load."""
         result: Search | None = None
         for best in parts:
+            if progress is not None:
+                progress(best.num_tried)
             number = self._num_retained(bool(best.note))
             result = best if result is None else _joined(result, best, number)
         assert result is not None
@@ -242,23 +228,14 @@ class _Space(NamedTuple):
         return searched if len(searched.plans) <= (self.top or 0) else searched.taken(np.arange(self.top or 0))
 
 
-def _with_progress(parts: Iterable[Search], progress: Progress | None) -> Iterator[Search]:
-    for result in parts:
-        if progress is not None:
-            progress(result.num_tried)
-        yield result
-
-
 def own_targets(plan: Table, probability: float = _PREDICTED) -> list[Limit]:
     """A plan's own targets of ttft and tpot as limits on its results, with a probability; none for training."""
-    if plan.kind != "inference":
-        return []
-    results = []
-    for name, target in TARGETS.items():
-        bound = float(plan.number(target)[0])
-        if not np.isnan(bound):
-            results.append(Limit(objective_of("inference", name).column, "<=", bound, probability))
-    return results
+    bounds = {name: float(plan.number(target)[0]) for name, target in TARGETS.items() if target in plan}
+    return [
+        Limit(objective_of("inference", name).column, "<=", bound, probability)
+        for name, bound in bounds.items()
+        if bound == bound
+    ]
 
 
 def ranked(
@@ -271,23 +248,11 @@ def ranked(
     lead: Lead | None = None,
     rivals: Sequence[Objective] = (),
 ) -> Search:
-    """Evaluate plans and return the best of them.
-
-    - ``tried``: the candidates.
-    - ``objective``: the result to optimise.
-    - ``limits``: limits on results.
-    - ``top``: number of plans to return; None: all feasible ones.
-    - ``progress``: called with the number of plans of each finished block.
-    - ``lead``: a number column of plans that precedes the objective: less is better, or more if True.
-    - ``rivals``: further objectives: the result is the Pareto set of all objectives.
-
-    Returns as :func:`search`.
-    """
+    """Evaluate candidates and return the best of them; arguments as of :func:`search`."""
     plans, limits = tried.plans, tightest(limits)
-    needed = {
-        *(goal.column.name for goal in (objective, *rivals) if goal.is_result),
-        *(limit.column.name for limit in limits),
-    }
+    goals = objective, *rivals
+    names = {goal.column.name for goal in goals if goal.is_result}
+    needed = names | {limit.column.name for limit in limits}
     quiet = without_targets(plans, needed)
     owned = are_owned(plans.kind, needed)
     plain = all(limit.probability == _PREDICTED for limit in limits) and (top is not None or bool(rivals))
@@ -303,25 +268,17 @@ def ranked(
         if progress is not None:
             progress(len(rows))
         counts += np.bincount(sort_keys.kind, minlength=4)
-        order = sort_keys.order()
-        good = int((sort_keys.kind == GOOD).sum())
-        retained = order[: max(good if top is None else min(good, top), 1)]
-        if rivals and good:
-            retained = retained[
-                unbeaten_rows(_losses(plans.take(rows[retained]), results(retained), (objective, *rivals)))
-            ]
+        retained = sort_keys.best(top)
+        if rivals and sort_keys.num_good:
+            retained = retained[unbeaten_rows(_losses(plans.take(rows[retained]), results(retained), goals))]
         keys.append(sort_keys.take(retained))
         parts.append(results(retained))
     every = _Keys(*(np.concatenate(columns) for columns in zip(*keys, strict=True)))
-    order = every.order()
-    good = int((every.kind == GOOD).sum())
-    best = order[: max(min(good, len(order) if top is None else top), 1)]
-    if rivals and good:
-        names = {goal.column.name for goal in (objective, *rivals) if goal.is_result}
-        known = replace(
-            parts[0], columns={name: np.concatenate([part[name] for part in parts])[best] for name in names}
-        )
-        best = best[unbeaten_rows(_losses(plans.take(every.number[best]), known, (objective, *rivals)))]
+    best = every.best(top)
+    if rivals and every.num_good:
+        columns = {name: np.concatenate([part[name] for part in parts])[best] for name in names}
+        losses = _losses(plans.take(every.number[best]), replace(parts[0], columns=columns), goals)
+        best = best[unbeaten_rows(losses)]
     chosen = plans.take(every.number[best])
     if quiet is plans and all("reason" in part for part in parts):
         columns = {name: np.concatenate([part[name] for part in parts])[best] for name in parts[0].columns}
@@ -356,9 +313,8 @@ def _joined(known: Search, more: Search, top: int | None) -> Search:
     plans, results = stacked([known.plans, more.plans]), stacked([known.results, more.results])
     first = plans.number(known.lead[0]) if known.lead else None
     keys = _keys(first, results, known.objective, known.limits, np.arange(len(plans)), known.lead)
-    good = int((keys.kind == GOOD).sum())
-    best = keys.order()[: max(min(good, len(plans) if top is None else top), 1)]
-    if known.rivals and good:
+    best = keys.best(top)
+    if known.rivals and keys.num_good:
         best = best[unbeaten_rows(_losses(plans.take(best), results.take(best), (known.objective, *known.rivals)))]
     counts = known.counts.also(more.counts.tried) if known.counts and more.counts else known.counts
     return replace(
@@ -377,7 +333,7 @@ def _joined(known: Search, more: Search, top: int | None) -> Search:
 
 def without_targets(plans: Table, needed: set[str]) -> Table:
     """Plans without their targets: the largest load under the targets is slow to compute and not needed here."""
-    given = [name for name in TARGETS.values() if name in plans]
+    given = {*TARGETS.values()} & {*plans.columns}
     if not given or needed & set(AT_TARGETS):
         return plans
     return replace(plans, columns={name: values for name, values in plans.columns.items() if name not in given})
@@ -458,16 +414,10 @@ def _keys(
 
 
 def stacked(tables: Sequence[Table]) -> Table:
-    """Tables of one kind below each other; a column that one of them lacks is blank there.
-
-    ``tables``: at least one. Returns columns in the order of the schema.
-    """
-    schema = tables[0].schema
-    names = [column.name for column in schema.columns if any(column.name in table for table in tables)]
-    columns = {
-        name: np.concatenate(
-            [table.text(name) if schema.by_name[name].is_text else table.number(name) for table in tables]
-        )
-        for name in names
-    }
+    """Tables of one kind below each other, with columns in the order of the schema and blank where a table has none."""
+    columns = {}
+    for column in tables[0].schema.columns:
+        if any(column.name in table for table in tables):
+            read = Table.text if column.is_text else Table.number
+            columns[column.name] = np.concatenate([read(table, column.name) for table in tables])
     return Table(tables[0].kind, columns)

@@ -1,17 +1,19 @@
-"""Results of a search in words, and the words of answers to forms."""
+"""Results of a search in words, ownership results beside them, and the words of answers to forms."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from xlperf.base.units import MILLION
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import Column, column, table_schema, unit_of
+from xlperf.catalog.schema import Column, column, owned_kind, results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+from xlperf.engine.ownership import evaluate_ownership
 from xlperf.explore.mappings import Counts
 from xlperf.explore.objectives import BANDED, TOLD_APART, Limit, Objective, most_robust, num_alike
 from xlperf.interop.stack_rules import STACKS
@@ -24,38 +26,23 @@ Lead = tuple[str, bool]
 
 @dataclass
 class Search:
-    """Result of the search of one plan.
+    """Result of the search of one plan; a feasible plan fits and satisfies the limits."""
 
-    - ``plans``, ``results``: the feasible plans (they fit and satisfy the limits), the best first; without any the
-      nearest plan.
-    - ``kind``: of the first: GOOD, BEYOND_LIMITS, TOO_LARGE or ILLEGAL.
-    - ``num_tried``, ``num_legal``, ``num_fit``, ``num_good``: number of all candidates, of legal ones, of legal ones
-      that fit, and of feasible ones.
-    - ``searched``: the columns with several values.
-    - ``objective``: the result to optimise.
-    - ``limits``: limits on results.
-    - ``counts``: tried numbers of accelerators, if the search chooses them.
-    - ``lead``: the column of the plans that precedes the objective, and whether more of it is better.
-    - ``note``: candidates left out to limit their number.
-    - ``refused``: the software of the plans, if it starts none of the candidates.
-    - ``rivals``: further objectives, if the plans are the Pareto set of all objectives.
-    """
-
-    plans: Table
+    plans: Table  # the feasible plans, the best first; without any the nearest plan
     results: Table
-    kind: int
-    num_tried: int
-    num_legal: int
-    num_fit: int
-    num_good: int
-    searched: tuple[str, ...]
+    kind: int  # of the first: GOOD, BEYOND_LIMITS, TOO_LARGE or ILLEGAL
+    num_tried: int  # candidates [-]
+    num_legal: int  # legal candidates [-]
+    num_fit: int  # legal candidates that fit [-]
+    num_good: int  # feasible candidates [-]
+    searched: tuple[str, ...]  # the columns with several values
     objective: Objective
-    limits: tuple[Limit, ...] = field(default=())
-    counts: Counts | None = None
+    limits: tuple[Limit, ...] = ()
+    counts: Counts | None = None  # tried numbers of accelerators, if the search chooses them
     lead: Lead | None = None
-    note: str = ""
-    refused: tuple[str, ...] = ()
-    rivals: tuple[Objective, ...] = ()
+    note: str = ""  # candidates left out to limit their number
+    refused: tuple[str, ...] = ()  # the software of the plans, if it starts none of the candidates
+    rivals: tuple[Objective, ...] = ()  # further objectives, if the plans are the Pareto set of all objectives
 
     def taken(self, rows: np.ndarray) -> Search:
         """Some of its plans, in the order given."""
@@ -111,12 +98,10 @@ class Search:
         tried = f"{self.num_tried:,} plan{'s' if self.num_tried != 1 else ''} tried"
         if self.kind == GOOD:
             keep = f" with {self.kept_words}" if self.limits else ""
-            first = (
-                f"{'most' if self.lead[1] else 'least'} {self.lead[0].replace('_', ' ')}, then " if self.lead else ""
-            )
-            return (
-                f"{first}{self.objective.words} of {self.num_good:,} that fit{keep}; {tried}, {self.num_legal:,} legal"
-            )
+            column, larger = self.lead or ("", False)
+            first = f"{'most' if larger else 'least'} {column.replace('_', ' ')}, then " if column else ""
+            goal = f"{first}{self.objective.words}"
+            return f"{goal} of {self.num_good:,} that fit{keep}; {tried}, {self.num_legal:,} legal"
         if self.kind == BEYOND_LIMITS:
             nearest = ", ".join(_reached(limit, self.results) for limit in self.limits)
             if not self.limits:
@@ -141,17 +126,12 @@ class Search:
 
     def _value(self, name: str) -> str:
         column = self.plans.schema.by_name[name]
-        if name not in self.plans:
-            return "blank"
-        value = self.plans[name][0]
-        if column.is_text:
-            return str(value) or "blank"
-        if value != value:
+        value: Any = self.plans[name][0] if name in self.plans else ""
+        if value == "" or value != value:
             return "blank"
         if column.kind == "flag":
             return "yes" if value else "no"
-        unit = column.unit if column.unit not in ("", "-") else ""
-        return f"{value / unit_of(column).factor:g} {unit}".rstrip()
+        return str(value) if column.is_text else column.amount(value, "g")
 
 
 LIMITED_BY = column("found", "limited_by")
@@ -159,10 +139,7 @@ _COMPUTED = ("time_forward", "time_backward")
 
 
 def limiting(results: Table, limits: Sequence[Limit]) -> np.ndarray:
-    """Bottleneck of each plan, in words.
-
-    ``results``: of training or inference plans. ``limits``: that they satisfy.
-    """
+    """Bottleneck of each plan, in words; ``limits``: that the results satisfy."""
     with np.errstate(all="ignore"):
         if "bound" in results.schema.by_name:
             spent = [f"decode limited by {word}" if word else "" for word in results.text("bound").tolist()]
@@ -200,9 +177,7 @@ def _reached(limit: Limit, results: Table) -> str:
 
 
 def _shown(column: Column, results: Table) -> str:
-    value = results.number(column.name)[0] / unit_of(column).factor
-    unit = column.unit if column.unit not in ("", "-") else ""
-    return f"{column.name.replace('_', ' ')} {value:.4g} {unit}".rstrip()
+    return f"{column.words} {column.amount(results.number(column.name)[0])}"
 
 
 Answer = dict[str, Any]
@@ -210,10 +185,7 @@ Answer = dict[str, Any]
 
 
 def one_plan(kind: str, columns: Mapping[str, Any], searched: Collection[str], form: Table) -> Table:
-    """A plan with ``auto`` in searchable columns that the form leaves blank; one row.
-
-    ``columns``: columns of the plan. ``searched``: the searchable ones. ``form``: gives the places of the values.
-    """
+    """A plan of one row with ``auto`` in the ``searched`` columns that its form leaves blank."""
     order = table_schema(kind).by_name
     blank = {
         name: np.array([value[0] == "" if order[name].is_text else np.isnan(value[0])])
@@ -225,10 +197,8 @@ def one_plan(kind: str, columns: Mapping[str, Any], searched: Collection[str], f
 
 
 def slower(results: Table, name: str, catalog: Catalog) -> float:
-    """Factor on a time in the low or high case of a catalog: the end of its 80 % band over the prediction.
-
-    ``results``: of one plan. ``name``: a time that has a band: ``step_time``, ``tpot``. ``catalog``: in the case
-    ``low`` (fast and cheap), ``base`` (as expected: 1) or ``high`` (slow and dear).
+    """Factor on a time of one plan in the case of a catalog: the end of its 80 % band over the prediction; ``low`` is
+    fast and cheap, ``high`` slow and dear.
     """
     if catalog.case == "base":
         return 1.0
@@ -265,3 +235,31 @@ def price_words(given: float, basis: str) -> str:
     if given == given:
         return "as given"
     return {"rent": "rent of the sheet prices", "own": "owned, by the sheet prices"}.get(basis, "no price known")
+
+
+def names_of_owners(kind: str) -> list[str]:
+    """Numeric ownership results that the results of a kind of plan lack.
+
+    >>> names_of_owners("training")[:3]
+    ['accelerators_bought', 'network_switches', 'network_cables']
+    """
+    known = results_of(kind).by_name
+    return [name for name in table_schema(owned_kind(kind)).by_name if name not in known]
+
+
+def are_owned(kind: str, names: Iterable[str]) -> bool:
+    """Whether any of some results is an ownership result."""
+    return not set(names_of_owners(kind)).isdisjoint(names)
+
+
+def with_owned(plans: Table, results: Table, catalog: Catalog) -> Table:
+    """All results of plans with ownership results beside them; NaN if no row of servers has the accelerator."""
+    owned = evaluate_ownership(plans, catalog, results=results)
+    columns = {name: owned[name] for name in names_of_owners(plans.kind)}
+    return Table(owned_kind(plans.kind), {**results.columns, **columns}, results.place)
+
+
+def evaluated(plans: Table, catalog: Catalog, owned: bool) -> Table:
+    """As :func:`xlperf.engine.evaluate`, with ownership results if ``owned``."""
+    results = evaluate(plans, catalog)
+    return with_owned(plans, results, catalog) if owned else results

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -13,8 +12,7 @@ import numpy.typing as npt
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import table_schema
-from xlperf.catalog.table import Table, place_of_row
+from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.join import choice_codes
 from xlperf.equations.model.model import Model
@@ -25,10 +23,8 @@ MOST_PLANS = 1_000_000
 
 
 def grid(plans: Table, values: Mapping[str, np.ndarray], most: int = MOST_PLANS) -> Table:
-    """Every plan with every combination of the values, which replace the plan's own in these columns.
-
-    ``values``: column -> values, in internal units. ``most``: most rows of the grid. Combinations follow plan by plan,
-    with the last column fastest, at the places of the plans. Raises InputError if the grid has too many rows.
+    """Every plan with every combination of the values, which replace the plan's own in these columns: plan by plan, the
+    last column fastest. InputError for more than ``most`` rows.
     """
     sizes = [len(column) for column in values.values()]
     count = int(np.prod(sizes, dtype=np.float64))
@@ -36,14 +32,9 @@ def grid(plans: Table, values: Mapping[str, np.ndarray], most: int = MOST_PLANS)
         problem = f"the grid has {count * len(plans):,} plans, more than {most:,} (--most of the commands)"
         raise InputError(Fault("", problem))
     spread = plans.take(np.repeat(np.arange(len(plans)), count))
-    columns = dict(spread.columns)
-    each = count
-    for name, column in values.items():
-        each //= max(len(column), 1)
-        columns[name] = np.tile(np.repeat(column, each), len(spread) // max(each * len(column), 1))
-    auto = {name: mask for name, mask in spread.auto.items() if name not in values}
-    order = [column.name for column in table_schema(plans.kind).columns if column.name in columns]
-    return Table(plans.kind, {name: columns[name] for name in order}, spread.place, auto)
+    chosen = np.indices(sizes).reshape(len(sizes), count)
+    crossed = {name: np.tile(column[at], len(plans)) for (name, column), at in zip(values.items(), chosen, strict=True)}
+    return replace(spread.with_columns(crossed).in_order(), own={})
 
 
 class TooMany(InputError):
@@ -54,9 +45,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def divisors(*counts: float) -> list[float]:
-    """Divisors of any of some whole numbers, ascending and without repetition.
-
-    ``*counts``: whole numbers; numbers below 1 and NaN have no divisors [-].
+    """Divisors of any of some whole numbers, ascending; numbers below 1 and NaN have none.
 
     >>> divisors(12.0, 8.0)
     [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0]
@@ -233,35 +222,22 @@ WHOLE = Part(0, 1)
 
 @dataclass
 class Space:
-    """Legal combinations of values of the searched columns, built column by column.
+    """Legal combinations of values of the searched columns, built column by column."""
 
-    - ``base``: one plan, with every combination of the stated values of independent columns.
-    - ``asked``: searched columns: the stated values, None if candidates follow from the plan.
-    - ``model``: shapes of the models of the rows of the base.
-    - ``longest``: longest context of these models, NaN if unknown [-].
-    - ``rules``: rules of legality and the record that each reads; a rule applies once all of its columns are chosen.
-      Rules that read no searched column are left to the evaluation, which reports the fault.
-    - ``most``: most combinations.
-    - ``counts``: numbers of accelerators for ``auto``, of each row of the base [-].
-    - ``uneven``: whether uneven virtual-pipeline chunks are included.
-    - ``part``: the part of the combinations to make.
-    - ``record``: of the first rule: the source of candidates.
-    - ``rows``: row of the base of each combination.
-    - ``found``: values of the crossed columns, one per combination.
-    """
-
-    base: Table
-    asked: Mapping[str, np.ndarray | None]
-    model: Model
-    longest: Array
+    base: Table  # one plan, with every combination of the stated values of independent columns
+    asked: Mapping[str, np.ndarray | None]  # searched columns: stated values, None if candidates follow from the plan
+    model: Model  # shapes of the models of the rows of the base
+    longest: Array  # longest context of these models, NaN if unknown [-]
+    # Rules of legality and the record that each reads; a rule applies once all of its columns are chosen. Rules that
+    # read no searched column are left to the evaluation, which reports the fault.
     rules: Rules
-    most: int
-    counts: Sequence[Array] = ()
-    uneven: bool = True
-    part: Part = WHOLE
-    record: type[PartialPlan] = field(init=False)
-    rows: np.ndarray = field(init=False)
-    found: dict[str, np.ndarray] = field(init=False, default_factory=dict)
+    most: int  # combinations [-]
+    counts: Sequence[Array] = ()  # numbers of accelerators for ``auto``, of each row of the base [-]
+    uneven: bool = True  # whether uneven virtual-pipeline chunks are included
+    part: Part = WHOLE  # the part of the combinations to make
+    record: type[PartialPlan] = field(init=False)  # of the first rule: the source of candidates
+    rows: np.ndarray = field(init=False)  # row of the base of each combination
+    found: dict[str, np.ndarray] = field(init=False, default_factory=dict)  # values of the crossed columns
     _split: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
@@ -288,11 +264,9 @@ class Space:
     ) -> None:
         """Cross the combinations with the values of a searched column, and drop combinations that break a rule.
 
-        ``values``: values to try if none are stated, the preferred of equal plans first; or a function that gives them
-        for a number of each combination. ``number``: this number, (combinations,). ``legal``: an additional rule.
-        ``distinct``: for values that are not stated: False if another value makes the same plan. ``blank``:
-        combinations in which the column has no meaning and stays blank. Raises InputError if there are too many
-        combinations.
+        ``values``: to try if none are stated, the preferred of equal plans first; or a function of ``number`` of each
+        combination. ``legal``: an additional rule. ``distinct``: False if another value that is not stated makes the
+        same plan. ``blank``: combinations in which the column has no meaning and stays blank.
         """
         if name not in self.asked:
             return
@@ -364,10 +338,7 @@ class Space:
 
     def table(self) -> Table:
         """The combinations as plans, at the places of the original plan."""
-        columns = {**{name: values[self.rows] for name, values in self.base.columns.items()}, **self.found}
-        order = [column.name for column in self.base.schema.columns if column.name in columns]
-        place = partial(place_of_row, self.base.place, self.rows)
-        return Table(self.base.kind, {name: columns[name] for name in order}, place)
+        return replace(self.base.take(self.rows).with_columns(self.found).in_order(), auto={}, own={})
 
 
 def _broken(rule: Rule[Any], plan: PartialPlan) -> np.ndarray | None:
@@ -390,10 +361,7 @@ def space_of(
     counts: Sequence[Array] = (),
     part: Part = WHOLE,
 ) -> Space:
-    """Search space of the base rows alone, before the searched columns.
-
-    Raises InputError if a model is unknown, or the base has too many rows.
-    """
+    """Search space of the base rows alone, before the searched columns."""
     rows = catalog.rows("models", base.text("model"), base, "model")
     arrays = catalog_arrays(catalog, np.zeros(0, dtype=np.int64))
     model, longest = Model.of_rows(arrays.model[:, rows]), arrays.max_sequence_length[rows]

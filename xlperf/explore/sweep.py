@@ -1,9 +1,9 @@
-"""Sweeps: every plan with every combination of values, or with random samples of them, in blocks of bounded memory."""
+"""Sweeps: every plan with every combination of values or with random samples, in blocks; and columns without effect."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -15,15 +15,15 @@ from xlperf import __version__
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import Column, table_schema
+from xlperf.catalog.schema import Column, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
-from xlperf.explore.auto import evaluate_resolved
+from xlperf.explore.auto import evaluate_resolved, has_auto, resolve
 from xlperf.explore.candidates import Bounds
 from xlperf.explore.changed_catalogs import changed_catalog, multiplied, row_catalog, unmarked
 from xlperf.explore.objectives import Limit, Objective
-from xlperf.explore.owned import with_owned
 from xlperf.explore.search import stacked
+from xlperf.explore.search_results import names_of_owners, with_owned
 from xlperf.explore.space import MOST_PLANS
 from xlperf.explore.vary import CALIBRATION, NAMING, Sampling, Varied, picked, uniforms
 from xlperf.explore.workers import worked
@@ -33,15 +33,11 @@ BLOCK = 32_768
 
 
 class Swept(NamedTuple):
-    """Plans with their results, and the catalog values of each.
+    """Plans with their results, and the catalog values of each."""
 
-    - ``plans``, ``results``: the plans of the first combination of catalog values, then of the second ...
-    - ``varied``: values or factors of the columns of the catalog, one per row.
-    """
-
-    plans: Table
+    plans: Table  # of the first combination of catalog values, then of the second ...
     results: Table
-    varied: list[tuple[Column, Array]]
+    varied: list[tuple[Column, Array]]  # values or factors of the columns of the catalog, one per row
 
 
 def _is_separate(varied: Varied) -> bool:
@@ -51,24 +47,15 @@ def _is_separate(varied: Varied) -> bool:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep, evaluated block by block on demand.
+    """A sweep, evaluated block by block on demand."""
 
-    - ``plans``: training or inference plans; each combination chooses their ``auto`` cells anew.
-    - ``catalog``: the rows that the plans name.
-    - ``values``: columns of the plans, from :func:`xlperf.explore.vary.read_values`.
-    - ``varied``: columns of the catalog, changed in the rows that the plans name.
-    - ``sampling``: draws of each plan in place of all combinations.
-    - ``bounds``: most candidates of a plan, and most accelerators tried for ``auto``.
-    - ``owned``: whether ownership results are included.
-    """
-
-    plans: Table
+    plans: Table  # each combination chooses their ``auto`` cells anew
     catalog: Catalog
-    values: Mapping[str, np.ndarray]
-    varied: tuple[Varied, ...] = ()
-    sampling: Sampling | None = None
+    values: Mapping[str, np.ndarray]  # columns of the plans
+    varied: tuple[Varied, ...] = ()  # columns of the catalog, changed in the rows that the plans name
+    sampling: Sampling | None = None  # draws of each plan in place of all combinations
     bounds: Bounds = field(default_factory=Bounds)
-    owned: bool = False
+    owned: bool = False  # whether ownership results are included
 
     def __len__(self) -> int:
         return prod(self._shape)
@@ -91,16 +78,11 @@ class Sweep:
         """Short hash of all inputs of the rows: sweeps with the same hash have the same blocks."""
         digest = hashlib.sha256(f"{__version__} {BLOCK} {self.catalog.fingerprint} {self.bounds} ".encode())
         digest.update(b"owned" * self.owned)
-        digest.update(
-            repr(
-                (self.sampling, [(v.sheet, v.name, v.factors, v.shape, v.values.tolist()) for v in self.varied])
-            ).encode()
-        )
+        varied = [(v.sheet, v.name, v.factors, v.shape, v.values.tolist()) for v in self.varied]
+        digest.update(repr((self.sampling, varied)).encode())
         columns = {**self.plans.columns, **{f"vary {name}": values for name, values in self.values.items()}}
-        for name, values in columns.items():
+        for name, values in (*columns.items(), *self.plans.auto.items()):
             digest.update(repr((name, values.tolist())).encode())
-        for name, mask in self.plans.auto.items():
-            digest.update(repr((name, mask.tolist())).encode())
         return digest.hexdigest()[:16]
 
     def rows(self, index: np.ndarray) -> tuple[Table, list[tuple[Varied, Array]]]:
@@ -128,16 +110,12 @@ class Sweep:
     def _spread(
         self, plan: np.ndarray, values: Sequence[np.ndarray], numbers: Sequence[Array]
     ) -> tuple[Table, list[tuple[Varied, Array]]]:
-        spread = self.plans.take(plan)
-        columns = {**spread.columns, **dict(zip(self.values, values, strict=True))}
+        spread, kind = self.plans.take(plan), self.plans.kind
         changes = list(zip(self.varied, numbers, strict=True))
-        for varied, drawn in changes:
-            if varied.sheet == self.plans.kind:
-                columns[varied.name] = multiplied(spread, varied, drawn)
-        order = [column.name for column in table_schema(self.plans.kind).columns if column.name in columns]
-        auto = {name: mask for name, mask in spread.auto.items() if name not in self.values}
-        table = Table(self.plans.kind, {name: columns[name] for name in order}, spread.place, auto)
-        return table, [(varied, drawn) for varied, drawn in changes if varied.sheet != self.plans.kind]
+        of_plans = {varied.name: multiplied(spread, varied, drawn) for varied, drawn in changes if varied.sheet == kind}
+        table = spread.with_columns(dict(zip(self.values, values, strict=True)))
+        table = replace(table, columns={**table.columns, **of_plans}, own={}).in_order()
+        return table, [(varied, drawn) for varied, drawn in changes if varied.sheet != kind]
 
     def block(self, number: int, progress: Progress | None = None) -> Swept:
         """Plans of a block with their results."""
@@ -180,24 +158,16 @@ class Sweep:
             pieces.append(
                 known.evaluated(table.take(rows), [(varied, values[rows]) for varied, values in common], progress)
             )
-        back = np.argsort(order)
-        plans, results = (
-            stacked([getattr(varied, part) for varied in pieces]).take(back) for part in ("plans", "results")
-        )
-        return Swept(plans, results, [(varied.column, values) for varied, values in changes])
+        back, plans, results = np.argsort(order), [one.plans for one in pieces], [one.results for one in pieces]
+        varied_columns = [(varied.column, values) for varied, values in changes]
+        return Swept(stacked(plans).take(back), stacked(results).take(back), varied_columns)
 
 
 def sweep(wanted: Sweep, progress: Progress | None = None, most: int = MOST_PLANS) -> Swept:
-    """Evaluate a whole sweep in memory: one row per plan and combination or draw, none left out.
-
-    ``progress``: called with the number of plans of each finished block. ``most``: most plans. Raises InputError if
-    there are more, and as :func:`xlperf.explore.auto.evaluate_resolved`.
-    """
+    """Evaluate a whole sweep in memory: one row per plan and combination or draw; InputError for more than ``most``."""
     if len(wanted) > most:
-        problem = (
-            f"the sweep has {len(wanted):,} plans, more than {most:,} here; -o FILE.parquet or .csv takes any number"
-        )
-        raise InputError(Fault("", problem))
+        problem = f"the sweep has {len(wanted):,} plans, more than {most:,} here"
+        raise InputError(Fault("", f"{problem}; -o FILE.parquet or .csv takes any number"))
     return joined([wanted.block(number, progress) for number in range(wanted.num_blocks)])
 
 
@@ -211,18 +181,12 @@ def joined(blocks: Sequence[Swept]) -> Swept:
 
 
 class Best(NamedTuple):
-    """The best rows of a sweep among the rows that fit and satisfy limits.
-
-    - ``sweep``: the sweep.
-    - ``objective``: the result to optimise.
-    - ``limits``: limits on results.
-    - ``number``: most rows [-].
-    """
+    """The best rows of a sweep among the rows that fit and satisfy limits."""
 
     sweep: Sweep
     objective: Objective
     limits: tuple[Limit, ...]
-    number: int
+    number: int  # most rows [-]
 
     def of_block(self, number: int) -> Swept:
         """The best rows of a block."""
@@ -243,10 +207,8 @@ class Best(NamedTuple):
 def best_rows(
     wanted: Best, processes: int = 1, scheduler: str | None = None, progress: Progress | None = None
 ) -> Swept:
-    """The best rows of a sweep of any length, in the memory of a few blocks.
-
-    ``processes``: processes that compute; ``scheduler``: address of a Dask scheduler whose workers compute instead.
-    ``progress``: called with the number of plans of each finished block.
+    """The best rows of a sweep of any length, in the memory of a few blocks; processes, or the workers of a Dask
+    scheduler, share the work.
     """
     result: Swept | None = None
     blocks = worked(wanted.of_block, range(wanted.sweep.num_blocks), processes, scheduler)
@@ -256,3 +218,100 @@ def best_rows(
             progress(min(BLOCK, len(wanted.sweep) - number * BLOCK))
     assert result is not None
     return result
+
+
+_ROWS = 64
+"""Trial rows of a sweep, from end to end. [-]"""
+_AUTO_ROWS = 2
+"""Trial rows whose mappings are chosen anew. [-]"""
+_FAR = 1e3
+"""Factor of the change beyond the values of a number, both ways. [-]"""
+Changes = list[tuple[Varied, Array]]
+
+
+def unmoved_words(wanted: Sweep, names: Sequence[str]) -> list[str]:
+    """A line for each column of a sweep that has no effect on the requested results, or on any without names.
+
+    A result that does not respond to the values of a column may have another bottleneck. A result that does not respond
+    to a thousandfold change both ways, on rows from the whole sweep, does not depend on the column. Columns that name
+    rows of sheets, and results that no row has, are not judged.
+    """
+    rows = np.unique(np.linspace(0, len(wanted) - 1, _ROWS).astype(np.int64))
+    auto = has_auto(wanted.plans)
+    inputs: list[str | Varied] = [*wanted.values, *wanted.varied]
+    lines = []
+    for varied in inputs:
+        try:
+            if _moves(wanted, varied, rows, names, not auto) or (
+                auto and _moves(wanted, varied, rows[:: max(len(rows) // _AUTO_ROWS, 1)], names, True)
+            ):
+                continue
+            owned = [f"owned_{name}" for name in names if f"owned_{name}" in names_of_owners(wanted.plans.kind)]
+            moved = bool(owned) and _moves(replace(wanted, owned=True), varied, rows, owned, not auto)
+        except InputError:  # too large a change: the sweep itself reports the fault
+            continue
+        shown = " or ".join(name.replace("_", " ") for name in names) or "any result"
+        instead = f"; {' or '.join(name.replace('_', ' ') for name in owned)} moves with it" if moved else ""
+        label = varied if isinstance(varied, str) else varied.column.name
+        words = f"{label.replace('_', ' ')} cannot move {shown} of these plans: it has no part in it"
+        lines.append(f"{words}{_basis(wanted, rows, names)}{instead}")
+    return lines
+
+
+def _basis(wanted: Sweep, rows: np.ndarray, names: Sequence[str]) -> str:
+    """How the plans of a sweep are paid, if a cost is among the results; "" if mixed or unknown."""
+    if not any("cost" in name and not name.startswith("owned_") for name in names) or has_auto(wanted.plans):
+        return ""
+    bases = set(wanted.evaluated(*wanted.rows(rows[:1])).results["cost_basis"].tolist())
+    return f" (cost basis: {bases.pop()})" if len(bases) == 1 and "" not in bases else ""
+
+
+def _moves(wanted: Sweep, varied: str | Varied, rows: np.ndarray, names: Sequence[str], whole: bool) -> bool:
+    """Whether any of some results responds to a column, or is in no row; ``whole``: ``auto`` cells are chosen anew."""
+    table, changes = wanted.rows(rows)
+    if not whole:
+        table = resolve(table.take([0]), wanted.catalog, **wanted.bounds).plans
+        changes = [(varied, values[:1]) for varied, values in changes]
+    before = wanted.evaluated(table, changes).results
+    asked = [name for name in names or before.columns if name in before and before[name].dtype != object]
+    first = {name: before.number(name) for name in asked}
+    if not any(np.isfinite(values).any() for values in first.values()):
+        return True
+    probes = list(_probes(wanted, varied))
+    for value in probes:
+        after = wanted.evaluated(*_changed(table, changes, varied, value)).results
+        if any(not np.array_equal(values, after.number(name), equal_nan=True) for name, values in first.items()):
+            return True
+    return not probes
+
+
+def _changed(table: Table, changes: Changes, varied: str | Varied, value: float | str) -> tuple[Table, Changes]:
+    """Rows of a sweep with one value of a column in all of them."""
+    if not isinstance(varied, str) and varied.sheet != table.kind:
+        changed = [
+            (v, np.full(len(table), value, dtype=values.dtype) if v is varied else values) for v, values in changes
+        ]
+        return table, changed
+    name = varied if isinstance(varied, str) else varied.name
+    values = table.schema.by_name[name].array([value] * len(table))
+    return table.with_columns({name: values}).in_order(), changes
+
+
+def _probes(wanted: Sweep, varied: str | Varied) -> Iterator[float | str]:
+    """The ends of the values of a column and numbers far beyond both, within its bounds unless they are factors or
+    constants; all its choices; none for names of rows of sheets and free text.
+    """
+    values = wanted.values[varied] if isinstance(varied, str) else varied.values
+    column = wanted.plans.schema.by_name[varied] if isinstance(varied, str) else varied.declared
+    if column.kind in ("choice", "flag"):
+        yield from column.choices or (0.0, 1.0)
+    elif column.kind == "number":
+        free = not isinstance(varied, str) and (varied.factors or varied.sheet == CALIBRATION)
+        low, high, excluded = (0.0, float("inf"), True) if free else column.limits
+        unit = unit_of(column).factor
+        least, most = float(values.min()), float(values.max())
+        below = max(least / _FAR, low * unit)
+        yield from (least, most)
+        if not (excluded and below == low * unit):
+            yield below
+        yield min(max(most, unit * 1e-3) * _FAR, high * unit)

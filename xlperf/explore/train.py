@@ -18,10 +18,10 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import fitting, numbers
 from xlperf.explore.candidates import Candidates, candidates
+from xlperf.explore.mappings import refused_reasons, stacks_of
 from xlperf.explore.objectives import objective_of
 from xlperf.explore.search import ranked, stacked
 from xlperf.explore.search_results import Search
-from xlperf.explore.started import refused_reasons, stacks_of
 
 SEARCHED = (
     "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "context_parallel", "expert_parallel",

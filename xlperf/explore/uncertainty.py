@@ -12,7 +12,8 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import Column, table_schema, unit_of
+from xlperf.catalog.cells import factorise
+from xlperf.catalog.schema import Column, shown_columns, table_schema, unit_of
 from xlperf.catalog.table import Table, uncertain_columns, values_in_case
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.changed_catalogs import blanked_prices, sheet_rows
@@ -49,21 +50,14 @@ _BAND_INPUT, _PLAN_INPUT = 1 << 12, 1 << 13
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """Draws of one result of plans; all plans share the draws of the inputs, so that they can be compared.
+    """Draws of one result of plans; all plans share the draws of the inputs, so that they can be compared."""
 
-    - ``sweep``: plans, catalog, varied columns, and sampling.
-    - ``result``: a result in numbers, or cost, energy or throughput.
-    - ``banded``: whether times also vary within the calibration band; plans of one model, software and machine have
-      :data:`SHARED` of the variance in common.
-    - ``processes``: processes that evaluate the draws; the numbers are the same [-].
-    - ``limits``: limits on a plan in each usable draw, beside its memory.
-    """
-
-    sweep: Sweep
-    result: str
+    sweep: Sweep  # plans, catalog, varied columns, and sampling
+    result: str  # a result in numbers, or cost, energy or throughput
+    # Whether times also vary within the calibration band, of plans of one model, software and machine in part together
     banded: bool = True
-    processes: int = 1
-    limits: tuple[Limit, ...] = ()
+    processes: int = 1  # that evaluate the draws; the numbers are the same [-]
+    limits: tuple[Limit, ...] = ()  # on a plan in each usable draw, beside its memory
 
     @cached_property
     def column(self) -> Column:
@@ -82,9 +76,7 @@ class Uncertainty:
         """Model, software and machine of each plan as a number."""
         plans = self.sweep.plans
         names = (plans.text("model"), plans.filled("software"), plans.text("accelerator"))
-        keys = list(zip(*(values.tolist() for values in names), strict=True))
-        known = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        return np.array([known[key] for key in keys], dtype=np.int64)
+        return factorise(list(zip(*(values.tolist() for values in names), strict=True)))[0]
 
     @cached_property
     def inputs(self) -> list[tuple[str, str]]:
@@ -94,22 +86,17 @@ class Uncertainty:
         names += [(varied.sheet, varied.column.header) for varied in self.sweep.varied]
         return [*names, ("calibration", BAND)] if self.banded else names
 
+    @cached_property
     def draws(self) -> tuple[Array, Array]:
         """The result of each draw of each plan, NaN if it is illegal, and whether it is usable, (plans, draws)."""
-        return self._drawn
-
-    @cached_property
-    def _drawn(self) -> tuple[Array, Array]:
         return self._at(self._shares, self._scores if self.banded else None)
 
     @cached_property
     def _shares(self) -> Array:
         """Quantiles at which each input is drawn, (inputs, draws)."""
         index = np.arange(self.sampling.number)
-        shares = np.empty((self.sweep.num_inputs, len(index)))
-        for place in range(len(shares)):
-            shares[place] = uniforms(self.sampling, place, index)
-        return shares
+        shares = [uniforms(self.sampling, place, index) for place in range(self.sweep.num_inputs)]
+        return np.array(shares).reshape(-1, len(index))
 
     @cached_property
     def _scores(self) -> Array:
@@ -171,20 +158,19 @@ class Uncertainty:
 
     def summary(self) -> Table:
         """``uncertainty``: percentiles of the result of each plan, and its probability to be the best."""
-        result, fits = self.draws()
+        result, fits = self.draws
         usable = self._losses(result, fits)
         best = np.isfinite(usable.min(axis=0)) & (usable == usable.min(axis=0))
         base, _ = self._at(np.full((self.sweep.num_inputs, 1), 0.5), None)
         with np.errstate(all="ignore"):
-            percentiles = np.array([_percentiles(row) for row in result])
+            known = [row[~np.isnan(row)] for row in result]
+            percentiles = [np.percentile(row, PERCENTILES) if len(row) else np.full(3, np.nan) for row in known]
             columns = {
                 "plan": _names(self.sweep.plans),
                 "result": np.full(len(result), self.column.header, dtype=object),
                 "median_inputs": base[:, 0],
-                "mean": np.array([row[~np.isnan(row)].mean() if (~np.isnan(row)).any() else np.nan for row in result]),
-                "p5": percentiles[:, 0],
-                "p50": percentiles[:, 1],
-                "p95": percentiles[:, 2],
+                "mean": np.array([row.mean() if len(row) else np.nan for row in known]),
+                **dict(zip(("p5", "p50", "p95"), np.transpose(percentiles), strict=True)),
                 "probability_fits": (fits == 1.0).mean(axis=1),
                 "probability_best": (best / np.maximum(best.sum(axis=0), 1)).mean(axis=1),
                 "probability_beats_first": (usable < usable[:1]).mean(axis=1),
@@ -201,12 +187,11 @@ class Uncertainty:
         """Expected value of partial perfect information: mean gain of the choice if an input is known, (inputs,).
 
         The baseline is the plan with the best mean. The draws fall into :data:`CLASSES` classes of an input, and each
-        class has its own best plan: the gain is exactly 0 if all classes agree. The band is measured with all plans,
-        with the inputs at their medians. Plans that do not fit in a tenth of the draws are excluded. After M. Strong
-        and J. E. Oakley, "An efficient method for computing single-parameter partial expected value of perfect
-        information", Medical Decision Making 33(6), 2013, doi:10.1177/0272989X12465123.
+        class has its own best plan. The band is measured with the inputs at their medians. Plans that do not fit in a
+        tenth of the draws are excluded. After M. Strong and J. E. Oakley, Medical Decision Making 33(6), 2013,
+        doi:10.1177/0272989X12465123.
         """
-        losses = self._losses(*self.draws())
+        losses = self._losses(*self.draws)
         usable = losses[np.isfinite(losses).mean(axis=1) > _SURE]
         count, number = len(self.inputs), losses.shape[1]
         if len(usable) < 2 or number < CLASSES:
@@ -234,12 +219,9 @@ class Uncertainty:
         return result
 
     def effects(self, number: int = 0) -> Table:
-        """``input_effects``: the effect of each input on the result of each plan, the largest swing first.
-
-        ``number``: base samples of the Sobol indices, a power of two; 0 for none. Returns results with one input at its
-        5th and 95th percentile and all others at their median; first-order and total Sobol indices (blank without
-        samples); and the value of knowing an input before the choice of a plan. Raises InputError if scipy is not
-        installed.
+        """``input_effects``, the largest swing of each plan first: the result with one input at its 5th and 95th
+        percentile and all others at their median, Sobol indices from ``number`` base samples, and the value of knowing
+        it before the choice of a plan.
         """
         count, plans = len(self.inputs), len(self.sweep.plans)
         shares = np.full((count, 2 * count), 0.5)
@@ -308,9 +290,8 @@ def usual_ranges(plans: Table) -> tuple[Varied, ...]:
 
 
 def sheet_ranges(plans: Table, catalog: Catalog, without: Sequence[Varied] = ()) -> tuple[Varied, ...]:
-    """Triangular factors of numbers with low and high values in the sheets, in rows that plans name.
-
-    ``without``: numbers with another variation. If rows differ in their factors, the widest range counts.
+    """Triangular factors of numbers with low and high values in the sheets, in rows that plans name, without the ones
+    that vary otherwise. If rows differ in their factors, the widest range counts.
     """
     excluded = {(varied.sheet, varied.name) for varied in without}
     for sheet, names in blanked_prices(catalog, plans, {varied.sheet for varied in without}).items():
@@ -343,31 +324,21 @@ def _names(plans: Table) -> np.ndarray:
     return np.array([name or f"plan {row}" for row, name in enumerate(names, start=1)], dtype=object)
 
 
-def _percentiles(values: Array) -> Array:
-    known = values[~np.isnan(values)]
-    return np.percentile(known, PERCENTILES) if len(known) else np.full(len(PERCENTILES), np.nan)
-
-
 MOST_DRAWN = 5_000
 """Most plans of a search that are drawn, the best by the prediction. [-]"""
 FUTURES = 1_000
 """Default draws of each plan. [-]"""
 APART = 0.8
 """Probability of one plan to be better than another from which the two are distinguishable. [-]"""
-SHOWN = ("mean", "p90", "mean_regret", "probability_fits", "probability_best", "probability_beats_first")
+SHOWN = shown_columns("uncertainty", "robust")
 
 
 class Robust(NamedTuple):
-    """Plans in robust order.
+    """Plans in robust order."""
 
-    - ``found``: with the plans in this order.
-    - ``columns``: statistics of each plan's draws, in the unit of the objective.
-    - ``words``: the criterion, and how many of the first five are indistinguishable.
-    """
-
-    found: Search
-    columns: list[tuple[Column, Array]]
-    words: str
+    found: Search  # with the plans in this order
+    columns: list[tuple[Column, Array]]  # statistics of each plan's draws, in the unit of the objective
+    words: str  # the criterion, and how many of the first five are indistinguishable
 
 
 def robust(
@@ -383,22 +354,14 @@ def robust(
     """Order the plans of a search by their results under uncertainty, with the same draws of inputs for all.
 
     Plans that do not fit or miss a limit in more than a tenth of the draws come last; other plans skip such draws. A
-    number of accelerators to minimise precedes the measure.
-
-    - ``searched``: its plans, the best by the prediction first.
-    - ``measure``: the criterion: "average", "p90" (the 90th percentile) or "regret" (the least mean regret).
-    - ``varied``: uncertain numbers of the plans and of catalog sheets, beside the bands of the calibration.
-    - ``draws``, ``seed``: their number, and the seed of the random numbers [-].
-    - ``top``: number of plans to return.
-    - ``processes``: processes that evaluate the draws [-].
-
-    Returns at most :data:`MOST_DRAWN` plans.
+    number of accelerators to minimise precedes the ``measure``: "average", "p90" (the 90th percentile) or "regret" (the
+    least mean regret). ``varied``: uncertain numbers beside the bands of the calibration.
     """
     plans = searched.plans.take(slice(MOST_DRAWN))
     name, larger = searched.objective.column.name, searched.objective.larger
     sampling = Sampling(draws, LATIN_HYPERCUBE, seed)
     study = Uncertainty(Sweep(plans, catalog, {}, tuple(varied), sampling), name, True, processes, searched.limits)
-    values, fits = study.draws()
+    values, fits = study.draws
     usable = np.where(fits == 1.0, values, np.nan)
     loss = np.where(np.isnan(usable), np.inf, -usable if larger else usable)
     best = loss.min(axis=0)
@@ -409,31 +372,22 @@ def robust(
     measures = {"average": _mean(np.where(np.isfinite(loss), loss, np.nan)), "p90": p90, "regret": _mean(regret)}
     score = np.where(probable >= _SURE, measures[measure], np.inf)
     score = np.where(np.isnan(score), np.inf, score)
-    lead = (
-        np.zeros(len(score))
-        if searched.lead is None
-        else plans.number(searched.lead[0]) * (-1.0 if searched.lead[1] else 1.0)
-    )
+    lead = np.zeros(len(score))
+    if searched.lead is not None:
+        lead = plans.number(searched.lead[0]) * (-1.0 if searched.lead[1] else 1.0)
     order = np.lexsort((np.arange(len(score)), score, lead, np.isinf(score)))[:top]
-    first = loss[order[0]]
-    better = (loss[order] < first).mean(axis=1)
-    winners = loss == best
+    first, winners, factor = loss[order[0]], loss == best, unit_of(searched.objective.column).factor
     table = {
-        "mean": _mean(usable),
-        "p90": np.where(np.isfinite(p90), -p90 if larger else p90, np.nan),
+        "mean": _mean(usable) * factor,
+        "p90": np.where(np.isfinite(p90), -p90 if larger else p90, np.nan) * factor,
         "mean_regret": measures["regret"],
         "probability_fits": probable,
         "probability_best": (winners / np.maximum(winners.sum(axis=0), 1)).mean(axis=1),
+        "probability_beats_first": (loss < first).mean(axis=1),
     }
     declared = table_schema("uncertainty").by_name
-    unit = searched.objective.column
-    columns = [
-        (replace(declared[key], unit=unit.unit) if key in ("mean", "p90") else declared[key], values[order])
-        for key, values in table.items()
-    ]
-    factor = unit_of(unit).factor
-    columns = [(column, values * factor if column.name in ("mean", "p90") else values) for column, values in columns]
-    columns.append((declared["probability_beats_first"], better))
+    of_objective = {key: replace(declared[key], unit=searched.objective.column.unit) for key in ("mean", "p90")}
+    columns = [(of_objective.get(key, declared[key]), values[order]) for key, values in table.items()]
     chosen = searched.taken(order)
     how = {"average": "best on average", "p90": "best at the 90th percentile", "regret": "least regret"}[measure]
     words = f"{how} of the first {len(plans):,} in {draws:,} draws"

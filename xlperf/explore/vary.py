@@ -16,7 +16,7 @@ from xlperf.base.arrays import Array, exp, log
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.cells import BadValue, is_blank, number_of, parse_header, shown
 from xlperf.catalog.parse import convert
-from xlperf.catalog.schema import PLAN_TABLES, Column, table_schema, unit_of
+from xlperf.catalog.schema import PLAN_TABLES, Column, table_schema
 from xlperf.explore.space import MOST_PLANS
 
 CALIBRATION = "calibration"
@@ -42,20 +42,14 @@ def picked(values: np.ndarray, share: Array) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Varied:
-    """One column of a catalog sheet and its values.
-
-    - ``sheet``, ``name``: the column.
-    - ``values``: in the internal unit; factors have none. For a column of words the words.
-    - ``factors``: whether they multiply the values of the sheet.
-    - ``shape``: meaning of the values: "" a list; the ends of a range, ``uniform``; least, likeliest and largest value,
-      ``triangular``; mean and standard deviation, ``normal``; median and standard deviation of the logarithm,
-      ``lognormal``.
-    """
+    """One column of a catalog sheet and its values."""
 
     sheet: str
     name: str
-    values: Array
-    factors: bool
+    values: Array  # in the internal unit; factors; or words
+    factors: bool  # whether they multiply the values of the sheet
+    # Meaning of the values: "" a list; the ends of a range, ``uniform``; least, likeliest and largest value,
+    # ``triangular``; mean and standard deviation, ``normal``; median and deviation of the logarithm, ``lognormal``
     shape: str = ""
 
     @property
@@ -120,10 +114,7 @@ class Varied:
             return f"{label} {value}"
         if self.column.kind == "flag":
             return f"{label} {'yes' if value else 'no'}"
-        if self.factors:
-            return f"{label} x{value:.4g}"
-        unit = self.column.unit if self.column.unit not in ("", "-") else ""
-        return f"{label} {value / unit_of(self.column).factor:.4g} {unit}".rstrip()
+        return f"{label} x{value:.4g}" if self.factors else f"{label} {self.column.amount(value)}"
 
 
 class Variation(NamedTuple):
@@ -134,13 +125,9 @@ class Variation(NamedTuple):
     auto: tuple[str, ...]
 
 
-def read_values(
-    kind: str, lines: Sequence[tuple[object, Sequence[object]]], place: str = "", from_text: bool = False
-) -> dict[str, np.ndarray]:
-    """Trial values of plan columns, by canonical column in internal units.
-
-    ``lines``: a header of a plan column, with or without a unit, and its values; blanks are left out. ``from_text``:
-    whether numbers arrive as text, as on a command line. Raises InputError, at ``place``, with every fault.
+def read_values(kind: str, lines: Sequence[tuple[object, Sequence[object]]], place: str = "") -> dict[str, np.ndarray]:
+    """Trial values of plan columns by canonical column in internal units, from lines of a header and its values, as
+    text or as numbers; blanks are left out. InputError, at ``place``, with every fault.
     """
     faults: list[Fault] = []
     values: dict[str, np.ndarray] = {}
@@ -157,7 +144,7 @@ def read_values(
             if is_blank(cell):
                 continue
             try:
-                value = convert(replace(field), cell, from_text)
+                value = convert(field, cell, from_text=True)
             except BadValue as bad:
                 faults.append(Fault(place, str(bad)))
                 continue
@@ -169,7 +156,7 @@ def read_values(
             faults.append(Fault(place, f"{field.words} is given twice"))
         elif not results and not faults:
             faults.append(Fault(place, f"{field.words} has no values to try"))
-        values[field.column.name] = np.array(results, dtype=object if field.column.is_text else np.float64)
+        values[field.column.name] = field.column.array(results)
     if faults:
         raise InputError(faults)
     return values
@@ -178,8 +165,8 @@ def read_values(
 def read_variation(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> Variation:
     """Parse lines of a column and its values: of plans, or of a catalog sheet as ``accelerators.memory bandwidth``.
 
-    ``lines``: header and values; ``auto`` alone; ``1..64``: all whole numbers between, of catalog sheets the two ends;
-    values of catalog sheets as ``x0.5``: factors. Raises InputError, at ``place``, with every fault.
+    Values are a list; ``auto`` alone; ``1..64``, all whole numbers between or the two ends; or factors as ``x0.5``.
+    InputError, at ``place``, has every fault.
     """
     stated: list[tuple[object, Sequence[object]]] = []
     ranges: dict[int, tuple[str, np.ndarray]] = {}
@@ -207,7 +194,7 @@ def read_variation(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place:
             faults += error.faults
     values: dict[str, np.ndarray] = {}
     try:
-        values = read_values(kind, stated, place, from_text=True)
+        values = read_values(kind, stated, place)
     except InputError as error:
         faults += error.faults
     if faults:
@@ -225,7 +212,7 @@ def _ends(text: str) -> tuple[str, str] | None:
 
 def _whole(kind: str, header: str, ends: tuple[str, str], place: str) -> tuple[str, np.ndarray]:
     """A column of plans and all whole numbers between two."""
-    name, pair = next(iter(read_values(kind, [(header, ends)], place, from_text=True).items()))
+    ((name, pair),) = read_values(kind, [(header, ends)], place).items()
     column = table_schema(kind).by_name[name]
     if column.is_text or not column.is_whole or len(pair) < 2 or not pair[0] < pair[1]:
         shown = RANGE.join(ends)
@@ -274,12 +261,12 @@ def _of_sheet(sheet: str, header: str, texts: Sequence[str], place: str) -> Vari
             raise InputError(Fault(place, f"{shown}: write numbers, or factors above 0 as x0.9"))
     elif any(factors):
         # a factor need not be a value that the column may have
-        name = field.column.name if field else next(iter(read_values(sheet, [(header, ["1"])], place, True)))
+        name = field.column.name if field else next(iter(read_values(sheet, [(header, ["1"])], place)))
         values = np.array([number_of(word) for word in plain])
         if not (np.isfinite(values) & (values > 0.0)).all():
             raise InputError(Fault(place, f"{shown}: a factor is a number above 0, as x0.5"))
     else:
-        name, values = next(iter(read_values(sheet, [(header, plain)], place, from_text=True).items()))
+        ((name, values),) = read_values(sheet, [(header, plain)], place).items()
     if shape in (UNIFORM, TRIANGULAR) and (
         len(values) < len(words) or not (values > 0).all() or (np.diff(values) <= 0).any()
     ):
@@ -299,7 +286,7 @@ def _of_sheet(sheet: str, header: str, texts: Sequence[str], place: str) -> Vari
 
 def _words_of_sheet(sheet: str, header: str, texts: Sequence[str], place: str) -> Varied:
     """A column of a sheet with a list of words, of yes or no, or of names of rows of another sheet."""
-    name, values = next(iter(read_values(sheet, [(header, texts)], place, from_text=True).items()))
+    ((name, values),) = read_values(sheet, [(header, texts)], place).items()
     if name in (table_schema(sheet).key.name, *_NOT_COMPUTED_WITH):
         problem = f"{sheet}.{name.replace('_', ' ')} changes no result: vary a number, a choice or a reference"
         raise InputError(Fault(place, problem))
@@ -364,12 +351,8 @@ def _mixed(values: np.ndarray, key: int) -> np.ndarray:
 
 
 def uniforms(sampling: Sampling, column: int, index: np.ndarray) -> Array:
-    """Uniform numbers of a column of samples, above 0 and below 1.
-
-    In a Latin hypercube, each of ``number`` equal parts of the range holds exactly one sample.
-
-    ``column``: number of the column; different columns are independent. ``index``: numbers of the samples, from 0 [-].
-    Returns one number for each sample.
+    """Uniform numbers, above 0 and below 1, of the samples with some numbers; different columns are independent. In a
+    Latin hypercube, each of ``number`` equal parts of the range holds exactly one sample.
 
     >>> parts = np.floor(4 * uniforms(Sampling(4, LATIN_HYPERCUBE), 0, np.arange(4)))
     >>> sorted(parts.tolist())

@@ -6,8 +6,8 @@ does not depend on the machine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from time import monotonic
 from typing import NamedTuple, Unpack
 
@@ -51,23 +51,17 @@ Change = Varied | Limit
 
 
 def usual_changes(plan: Table, catalog: Catalog, limits: Sequence[Limit] = ()) -> list[Change]:
-    """One per cent more of the inputs that dominate most plans, and of every limit.
+    """One per cent more of the stated inputs that dominate most plans, and of every limit.
 
     Memory bandwidth, memory, peak rate, area of the compute dies (with rates and cache in proportion) and power of the
-    accelerators, bandwidth of their links, and the plan's targets and power limit if it has them. For derived
-    accelerators: area and power of the device, rate and capacity of its memory, and the links.
-
-    ``limits``: limits on the plans. The result includes only changes of stated numbers.
+    accelerators, bandwidth of their links, and the plan's targets and power limit. For derived accelerators: area and
+    power of the device, rate and capacity of its memory, and the links.
     """
     peak = f"peak_flop_rate_{PRECISIONS[str(plan.filled('precision')[0])].peak}"
     row = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
     if catalog.tables["accelerators"].text("device")[row][0]:
-        names = [
-            ("devices", AREA),
-            ("devices", "power_budget"),
-            ("memories", "pin_rate"),
-            ("memories", "layer_capacity"),
-        ]
+        names = [("devices", name) for name in (AREA, "power_budget")]
+        names += [("memories", name) for name in ("pin_rate", "layer_capacity")]
     else:
         columns = ("memory_bandwidth", "memory_capacity", peak, AREA, "thermal_design_power")
         names = [("accelerators", name) for name in columns]
@@ -86,10 +80,8 @@ def _is_stated(plan: Table, catalog: Catalog, change: Varied) -> bool:
 
 
 def read_changes(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> list[Varied]:
-    """Changes of numbers of the plans or of catalog sheets, from lines of a column and its values.
-
-    ``lines``: as of :func:`xlperf.explore.vary.read_variation`. Raises InputError, at ``place``, if a line is no list
-    of numbers.
+    """Changes of numbers of the plans or of catalog sheets, from lines of a column and its values; InputError, at
+    ``place``, if a line is no list of numbers.
     """
     asked = read_variation(kind, lines, place)
     known = table_schema(kind).by_name
@@ -108,42 +100,36 @@ def worth(
     processes: int = 1,
     **bounds: Unpack[Bounds],
 ) -> Table:
-    """Worth of more of each number per accelerator and month, with the best plan before and after.
+    """``worth`` of more of each number per accelerator and month, with the best plan before and after: a row for each
+    change, blank if no plan fits and satisfies the limits.
 
     The worth is the added cost of an accelerator at which a token costs as much as before, over the change. It is
     exactly 0 if the best plan does not use more. Cells with ``auto`` are chosen anew. For a small change the last unit
     is evaluated as well: if a plan only just fits, one unit less requires another plan.
-
-    ``changes``: numbers of the plan or of catalog sheets, with their new factors or values; limits to loosen.
-    ``limits``: limits on the plans, beside their own targets. ``progress``: called with the number of plans of each
-    finished block. ``processes``: processes that share long searches; the answer is the same. Returns ``worth``: a row
-    for each change, blank if no plan fits and satisfies the limits. Raises InputError as
-    :func:`xlperf.explore.search.search` and :func:`xlperf.explore.changed_catalogs.changed_catalog`.
     """
     cost = objective_of(plan.kind, "cost")
     start = monotonic()
     before = best_plan(plan, catalog, cost.column.name, limits, progress, processes, **bounds)
     asked: list[tuple[int, float, float]] = []  # change, present and new number
-    tasks: list[tuple[int, float, float]] = []
+    less: list[tuple[int, float, float]] = []  # one unit less, of small changes
     for number, change in enumerate(changes):
         first = change.bound if isinstance(change, Limit) else _first(plan, catalog, change)
         for second in _values(change, first):
             asked.append((number, first, second))
-            tasks.append((number, first, second))
-            if _is_small(first, second):
-                tasks.append((number, first, 2.0 * first - second))
+            less += [(number, first, 2.0 * first - second)] if abs(second - first) <= SMALL * abs(first) else []
+    tasks = [*asked, *less]
     shared = processes if (monotonic() - start) * len(tasks) > LONG else 1
     searches = _Searches(plan, catalog, limits, cost.column.name, changes, bounds)
-    by_name: dict[tuple[int, float, float], Search] = {}
-    for task, one_found in zip(tasks, worked(searches.best, tasks, shared), strict=True):
-        by_name[task] = one_found
+    by_task: dict[tuple[int, float, float], Search] = {}
+    for task, best in zip(tasks, worked(searches.best, tasks, shared), strict=True):
+        by_task[task] = best
         if progress is not None:
-            progress(one_found.num_tried)
-    lines: list[dict[str, object]] = []
+            progress(best.num_tried)
+    lines = []
     for number, first, second in asked:
-        three = before, by_name[number, first, second], by_name.get((number, first, 2.0 * first - second))
+        three = before, by_task[number, first, second], by_task.get((number, first, 2.0 * first - second))
         lines.append(_line(plan, changes[number], (first, second), cost, three))
-    return _table("worth", lines)
+    return Table.of_lines("worth", lines)
 
 
 class _Searches(NamedTuple):
@@ -172,10 +158,6 @@ def _values(change: Change, first: float) -> list[float]:
     return [first * value if change.factors else value for value in change.values.tolist()]
 
 
-def _is_small(first: float, second: float) -> bool:
-    return bool(abs(second - first) <= SMALL * abs(first))
-
-
 def break_even(
     plan: Table,
     others: Sequence[str],
@@ -185,16 +167,11 @@ def break_even(
     processes: int = 1,
     **bounds: Unpack[Bounds],
 ) -> Table:
-    """Hourly cost at which other accelerators make tokens as cheaply as a plan's own.
+    """``break_even``: the hourly cost at which other accelerators, each with its default network, make tokens as
+    cheaply as a plan's own, with ``auto`` cells chosen for each; blank if no plan fits and satisfies the limits.
 
     The cost of a token is the cost of an hour over the tokens of an hour: the best plan does not depend on the price,
     which may be unknown.
-
-    ``plan``: one training or inference plan; its ``auto`` cells are chosen for each accelerator. ``others``:
-    accelerators, each with its default network. ``limits``: limits on the plans. ``progress``: called with the number
-    of plans of each finished block. ``processes``: processes that share a large search. Returns ``break_even``: a row
-    for each accelerator, blank if no plan fits and satisfies the limits. Raises InputError as
-    :func:`xlperf.explore.search.search`.
     """
     cost = objective_of(plan.kind, "cost").column.name
 
@@ -208,7 +185,7 @@ def break_even(
     lines: list[dict[str, object]] = []
     for other in others:
         swapped = {"accelerator": np.array([other], dtype=object), "network": np.array([""], dtype=object)}
-        rival = replace(plan, columns={**plan.columns, **swapped})
+        rival = plan.with_columns(swapped)
         there = best(rival, cost)
         hour = float(there.results["accelerator_hour_cost"][0])
         if hour == hour:
@@ -229,15 +206,7 @@ def break_even(
                 "chosen": there.chosen_words if there.found else there.words,
             }
         )
-    return _table("break_even", lines)
-
-
-def _table(kind: str, lines: Sequence[dict[str, object]]) -> Table:
-    columns = {
-        name: np.array([line[name] for line in lines], dtype=object if declared.is_text else np.float64)
-        for name, declared in table_schema(kind).by_name.items()
-    }
-    return Table(kind, columns)
+    return Table.of_lines("break_even", lines)
 
 
 def _line(
@@ -276,10 +245,7 @@ def _cost(searched: Search, cost: Objective) -> float:
 
 
 def _gain(cheaper: Search, dear: float, cheap: float, alike: float) -> float:
-    """Added monthly cost of an accelerator at which a token costs as before; 0 if costs differ by rounding. [USD]
-
-    ``alike``: relative difference of equal costs [-].
-    """
+    """Added monthly cost of an accelerator at which a token costs as before; 0 if costs differ by rounding. [USD]"""
     gain = dear / cheap - 1.0
     return float(cheaper.results["accelerator_hour_cost"][0]) * MONTH * (0.0 if abs(gain) < alike else gain)
 
@@ -321,12 +287,8 @@ MAIN_RESULT = {"chiplets": "bill_of_materials", "servers": "cost_rate"}
 
 
 def cost_sensitivity(table: Table, catalog: Catalog, result: str = "") -> Table:
-    """Tornado-chart table: one result at the low and at the high value of each uncertain input.
-
-    ``table``: chiplet designs or servers. ``catalog``: process nodes and packages that designs name. ``result``: result
-    of designs or servers; "" for the bill of materials of a design and the hour of a server. Returns
-    ``cost_sensitivity``: per design or server the inputs with a low or a high value, the largest swing first; numbers
-    in the units of their sheets. Raises InputError if there is no such result, or a row has a fault.
+    """``cost_sensitivity`` of chiplet designs or servers, for a tornado chart: one result ("" for the bill of materials
+    or the hour) at the low and the high value of each uncertain input, the largest swing first, in display units.
     """
     kind = table.kind
     known = results_of(kind).by_name
@@ -359,20 +321,13 @@ def cost_sensitivity(table: Table, catalog: Catalog, result: str = "") -> Table:
                     line = {"input": header, "sheet": source.kind, "swing": swing}
                     line |= {f"value_{case}": _plain(inputs[case][used[row]] / unit) for case in CASES}
                     lines.append(line | {f"result_{case}": outcome[case] for case in CASES})
-    names = table.text(table.schema.key.name)
+    names, ranks = table.text(table.schema.key.name), Counter[int]()
     order = sorted(range(len(lines)), key=swings.__getitem__)
-    last, rank = -1, 0
     for place in order:
         row = swings[place][0]
-        last, rank = row, rank + 1 if row == last else 1
-        lines[place] |= {"subject": str(names[row]), "result": shown.header, "rank": float(rank)}
-    columns = {
-        column.name: np.array(
-            [lines[place][column.name] for place in order], dtype=object if column.is_text else np.float64
-        )
-        for column in table_schema("cost_sensitivity").columns
-    }
-    return Table("cost_sensitivity", columns)
+        ranks[row] += 1
+        lines[place] |= {"subject": str(names[row]), "result": shown.header, "rank": float(ranks[row])}
+    return Table.of_lines("cost_sensitivity", [lines[place] for place in order])
 
 
 def _result(table: Table, catalog: Catalog, shown: Column) -> np.ndarray:
@@ -388,12 +343,11 @@ def _result(table: Table, catalog: Catalog, shown: Column) -> np.ndarray:
     return np.asarray(result[shown.name] / unit_of(shown).factor)
 
 
-def _sources(table: Table, catalog: Catalog) -> list[tuple[Table, np.ndarray]]:
+def _sources(table: Table, catalog: Catalog) -> Iterator[tuple[Table, np.ndarray]]:
     """Tables with inputs, and the row that each design or server uses; -1 if it uses none."""
-    sources = [(table, np.arange(len(table)))]
+    yield table, np.arange(len(table))
     for kind, cell_column in (("packages", "package"), ("process_nodes", "node")) if table.kind == "chiplets" else ():
-        sources.append((catalog.tables[kind], catalog.rows(kind, table.text(cell_column), table, cell_column)))
-    return sources
+        yield catalog.tables[kind], catalog.rows(kind, table.text(cell_column), table, cell_column)
 
 
 def _plain(value: float) -> float:

@@ -24,6 +24,7 @@ from xlperf.catalog.schema import (
     TECHNOLOGY_TABLES,
     results_of,
     schema,
+    shown_columns,
     table_schema,
 )
 from xlperf.catalog.table import CASES, Table
@@ -68,13 +69,7 @@ DASH = "\N{EN DASH}"
 CARDS: dict[str, list[tuple[str, str | int]]] = {kind: [] for kind in PLAN_TABLES}
 for _row in resources.rows("workbook/start_cards.csv"):
     CARDS[_row["sheet"]].append((_row["column"], int(_row["value"]) if _row["value"].isdigit() else _row["value"]))
-CARD_RESULTS: Mapping[str, tuple[str, ...]] = {
-    "training": ("step_time", "tokens_per_second", "tokens_per_second_per_accelerator", "mfu", "memory", "fits",
-                 "cost_per_million_tokens", "cost_basis", "reason"),
-    "inference": ("ttft", "tpot", "tokens_per_second", "tokens_per_second_per_accelerator", "memory", "fits",
-                  "cost_per_million_input_tokens", "cost_per_million_output_tokens",
-                  "cost_per_million_output_tokens_all_in", "cost_basis", "reason"),
-}  # fmt: skip
+CARD_RESULTS = {kind: shown_columns(f"{kind}_results", "card") for kind in CARDS}
 """Results of a card; its reason is the line on top."""
 _WORDS = (
     "xlperf answers, for any model on any machine that a sheet describes: how long does a training step or a generated "
