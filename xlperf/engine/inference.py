@@ -160,13 +160,14 @@ def serving_memory(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     return in_batches(plans, catalog, named, _codes(plans, catalog, named), evaluated)
 
 
-def _loaded(served: Served) -> tuple[dict[str, Array], Operation | Pools]:
-    """Results under a stream of requests, and the steady state behind them."""
+def _loaded(served: Served, bounded: bool = True) -> tuple[dict[str, Array], Operation | Pools]:
+    """Results under a stream of requests, with or without limiting resource, and the steady state behind them."""
     deployment = served.setting.deployment
     pools = served.pools()
     if pools is not None and served.requests is not None:
+        pools.load.times.bounded = bounded
         return pooled_results(pools, served.requests), pools
-    operation = operating(deployment)
+    operation = operating(deployment, bounded)
     return loaded_results(deployment, operation), operation
 
 
@@ -183,7 +184,7 @@ def _selected(served: Served, mode: str, groups: frozenset[str]) -> dict[str, Ar
         return columns | {"ttft": np.zeros(len(served.stated))}
     if "targets" in groups or (static and "memory" in groups):
         return _results(served, mode)
-    return serving_times(served.setting.deployment) if static else _loaded(served)[0]
+    return serving_times(served.setting.deployment) if static else _loaded(served, bounded=False)[0]
 
 
 def _results(served: Served, mode: str) -> dict[str, Array]:

@@ -43,7 +43,7 @@ _LAST_MOVES, _NEXT_OCTAVE = 28, (0.9, 1.1)  # the last moves go to adjacent batc
 _SAME = 1e-12  # relative tolerance of batch sizes [-]
 _EVENLY = 12.0  # squared width of a uniform distribution over its variance [-]
 _UNEVEN = 0.01  # coefficient of variation of the time of equal requests, assumed: it disperses the waves of a run [-]
-_FIRST_OPEN, _SHARE_RUNNING = (
+_FIRST_OPEN, SHARE_RUNNING = (
     16.0,
     0.75,
 )  # first guess: decode batch of open arrivals; decoding fraction in closed loops
@@ -262,7 +262,7 @@ def _settled_pools(load: PoolLoad, requests: Array) -> _Settled:
     most, one = workload.max_prefill_prompts, np.ones_like(places)
     # Times around a first guess of the state and at the ends of the ranges, in one call.
     lower, upper = whole_sizes(places)
-    guess = np.where(np.isnan(load.request_rate), _SHARE_RUNNING * requests / load.decode_replicas, _FIRST_OPEN)
+    guess = np.where(np.isnan(load.request_rate), SHARE_RUNNING * requests / load.decode_replicas, _FIRST_OPEN)
     sides = _sides(load, np.clip(guess, 1.0, places), np.ones_like(guess))
     times = load.times.at(
         np.stack([*sides.batch, *sides.larger_batch, lower, upper]),

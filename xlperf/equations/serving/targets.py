@@ -10,7 +10,7 @@ from xlperf.base.arrays import Array, divide, power
 from xlperf.equations.serving.continuous import Replicas
 from xlperf.equations.serving.deployment import Deployment, RequestLatency
 from xlperf.equations.serving.load import BatchTimes, RequestLoad, half_of, request_load, whole_sizes
-from xlperf.equations.serving.pools import PoolLoad, Pools, pooled_steady
+from xlperf.equations.serving.pools import SHARE_RUNNING, PoolLoad, Pools, pooled_steady
 from xlperf.equations.serving.queueing import Steady, closed_state
 
 _MOST_TRIES = 60
@@ -69,6 +69,9 @@ class _Search(Protocol):
     def attempt(self, requests: Array) -> _Trial:
         """What numbers of requests give, (number, rows)."""
 
+    def edge(self, requests: Array) -> Array:
+        """Numbers above which times may jump: the last with the computed batches around a number, (rows,). [-]"""
+
 
 class _Replicas(NamedTuple):
     """Replicas that prefill and decode: the number is that of requests on one of them."""
@@ -87,6 +90,9 @@ class _Replicas(NamedTuple):
         service = workload.service(requests, found.cycle, found.steps)
         steady = closed_state(service, requests, requests, self.targets.latency.time(requests))
         return self.targets.trial(steady, requests)
+
+    def edge(self, requests: Array) -> Array:
+        return np.maximum(whole_sizes(requests)[1], requests + 1.0)
 
 
 class _Pools(NamedTuple):
@@ -108,6 +114,10 @@ class _Pools(NamedTuple):
     def attempt(self, requests: Array) -> _Trial:
         steady = pooled_steady(self.load, requests)
         return self.targets.trial(steady, np.ceil(steady.running))
+
+    def edge(self, requests: Array) -> Array:
+        each = SHARE_RUNNING / self.load.decode_replicas
+        return np.ceil(whole_sizes(np.maximum(each * (requests + 1.0), 1.0))[1] / each) - 1.0
 
 
 def _whole_sizes_to(most: Array) -> Array:
@@ -142,12 +152,25 @@ def _largest_good(most: Array, search: _Search) -> tuple[Array, Array, Array]:
         misses = missed[at] < high[rows]
         for best, values in ((high, tried), (over, trial.excess)):
             best[rows] = np.where(misses, values[at], best[rows])
+        # Second numbers on both sides: lines through two of a side, and through the ends, meet the target.
+        below, above = tried < low[rows], tried > high[rows]
+        lower, upper = np.argmax(np.where(below, tried, -1.0), axis=0), np.argmin(np.where(above, tried, np.inf), axis=0)
+        every = np.arange(len(rows))
+        beside = [
+            end[rows] - excess[rows] * divide(end[rows] - tried[at, every], excess[rows] - trial.excess[at, every], np.nan)
+            for end, excess, at in ((low, under, lower), (high, over, upper))
+        ]
         left = np.flatnonzero(high[rows] - low[rows] > 1.0)
         rows, search = rows[left], search.take(left)
         first, last = low[rows], high[rows]
-        guess = np.floor(first + (last - first) * divide(-under[rows], over[rows] - under[rows], np.nan))
+        guess = first + (last - first) * divide(-under[rows], over[rows] - under[rows], np.nan)
+        others = search.edge(first), guess
+        lines = [
+            np.floor(np.where((line[left] > first) & (line[left] < last), line[left], other))
+            for line, other in zip(beside, others, strict=True)
+        ]
         spread = np.maximum(np.floor((last - first) / _BESIDE), 1.0)
-        near = np.stack([guess, guess + 1.0, guess - spread, guess + 1.0 + spread])
+        near = np.stack([lines[0], lines[0] + 1.0, lines[1], lines[1] + 1.0])
         wide = np.isnan(guess) | (last > _WIDE * np.maximum(first, 1.0)) | ((last - first) * _SLOW > width[left])
         tried = np.where(wide, _divided(first, last, _PARTS), near)
         tried = tried if len(rows) > _FEW else np.concatenate([tried, _divided(first, last, _FINE)])
