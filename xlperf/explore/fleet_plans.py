@@ -113,7 +113,8 @@ class Probed(NamedTuple):
             return parts[0]
         plans, fleets, needs = zip(*filled, strict=True)
         every = Probed(stacked(plans), np.concatenate(fleets), np.concatenate(needs))
-        return every.take(distinct_rows(every.plans))
+        keys = distinct_keys(every.plans)
+        return every.take(first_of_keys(np.arange(len(keys)), keys, 1))
 
     def near(self) -> Probed:
         """The plans whose fleets or needs are not far beyond the least."""
@@ -154,10 +155,10 @@ def crossed(plans: Table, name: str, values: Sequence[object]) -> Table:
     return with_columns(plans.take(np.repeat(np.arange(len(plans)), len(values))), **{name: every})
 
 
-def distinct_rows(plans: Table) -> np.ndarray:
-    """The first row of each group of equal plans."""
-    keys = list(zip(*(plans[name].tolist() for name in DISTINCT if name in plans), strict=True))
-    return first_of_keys(np.arange(len(keys)), keys, 1)
+def distinct_keys(plans: Table) -> list[tuple[object, ...]]:
+    """A key of each plan, the same for equal plans."""
+    columns = (plans[name].tolist() for name in DISTINCT if name in plans)
+    return list(zip(*([value if value == value else None for value in values] for values in columns), strict=True))
 
 
 def first_of_keys(order: np.ndarray, keys: Sequence[object], each: int) -> np.ndarray:
@@ -201,10 +202,6 @@ class Pairs(NamedTuple):
     decode: Array
     batch: Array
 
-    def take(self, rows: np.ndarray) -> Pairs:
-        """Some of the pairs."""
-        return Pairs(self.plans.take(rows), self.prefill[rows], self.decode[rows], self.batch[rows])
-
 
 def degrees_of(size: float, every: bool) -> list[float]:
     """Trial degrees of attention replicas and expert groups: the divisors of a replica, or only its repeated halves."""
@@ -230,5 +227,10 @@ def with_pools(plans: Table, decoders: Array, prefillers: Array) -> Table:
 
 
 def same_values(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Whether values are equal, or both blank."""
-    return np.asarray((first == second) | ((first != first) & (second != second)))
+    """Whether each of some values equals each of others, or both are blank, (first, second)."""
+    number: dict[object, int] = {}
+    codes = [
+        np.array([number.setdefault(value if value == value else None, len(number)) for value in values.tolist()])
+        for values in (first, second)
+    ]
+    return np.asarray(codes[0][:, None] == codes[1])

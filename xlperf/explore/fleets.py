@@ -40,7 +40,7 @@ from xlperf.explore.fleet_plans import (
     Probed,
     crossed,
     degrees_of,
-    distinct_rows,
+    distinct_keys,
     first_of_keys,
     replicas_around,
     same_values,
@@ -114,7 +114,7 @@ class FleetSearch:
         rows = catalog.rows("models", formats.text("model"), formats, "model")
         self.experts = float(catalog.tables["models"].number("num_experts", 0.0)[rows][0])
         self.prompt, self.output = (float(formats.number(f"{name}_length")[0]) for name in ("prompt", "output"))
-        self.wide_cache = wide_cache
+        self.wide_cache, self.known = wide_cache, set[object]()
         self.given = {name: value for name in DEGREES if (value := float(formats.number(name)[0])) == value}
 
     def fleets(self, modes: Sequence[str]) -> list[Fleet]:
@@ -229,12 +229,17 @@ class FleetSearch:
     def roomy(self, tried: Mapping[str, Table], number: int = 1) -> dict[str, Table]:
         """Of each ``number`` plans of a part the first that fits in memory, with the largest prefill budget."""
         every = {part: crossed(plans, CHUNK, _ROOMY) for part, plans in tried.items()}
-        chosen = {}
-        for part, fits in self.fits(every).items():
-            fits = fits.reshape(-1, number * len(_ROOMY))
-            rows = np.flatnonzero(fits.any(axis=1))
-            chosen[part] = every[part].take(rows * fits.shape[1] + fits[rows].argmax(axis=1))
-        return chosen
+        # Most groups have room for their first plan; only the others need the rest.
+        width = number * len(_ROOMY)
+        place = {part: np.where(fits, 0, -1) for part, fits in
+                 self.fits({part: plans.take(slice(0, None, width)) for part, plans in every.items()}).items()}  # fmt: skip
+        left = {part: np.flatnonzero(own < 0) for part, own in place.items()}
+        rows = {part: (own[:, None] * width + np.arange(1, width)).ravel() for part, own in left.items()}
+        for part, fits in self.fits({part: plans.take(rows[part]) for part, plans in every.items()}).items():
+            fits = fits.reshape(-1, width - 1)
+            place[part][left[part]] = np.where(fits.any(axis=1), 1 + fits.argmax(axis=1), -1)
+        return {part: plans.take((np.arange(len(place[part])) * width + place[part])[place[part] >= 0])
+                for part, plans in every.items()}  # fmt: skip
 
     def on_engines(self, part: str, known: Probed) -> Table:
         """Mappings with each engine that starts them: the best of each size with options, and of each number of
@@ -339,8 +344,17 @@ class FleetSearch:
         return with_columns(self.mapped(part, between.tolist(), given, every=True), **options)
 
     def probed(self, tried: Mapping[str, Table]) -> dict[str, Probed]:
-        """Accelerators that plans of each part need, from one evaluation at their largest loads within targets."""
-        plans = {part: self.stated(part, own.take(distinct_rows(own))) for part, own in tried.items()}
+        """Accelerators that plans of each part need, from one evaluation at their largest loads within targets.
+
+        Plans that were probed before are left out.
+        """
+        plans = {}
+        for part, own in tried.items():
+            stated = with_columns(self.stated(part, own), concurrency=np.nan)
+            first = dict(zip(reversed(distinct_keys(stated)), reversed(range(len(stated))), strict=True))
+            rows = [row for key, row in first.items() if (part, key) not in self.known]
+            self.known.update((part, key) for key in first)
+            plans[part] = stated.take(sorted(rows))
         some = {part: own for part, own in plans.items() if len(own)}
         if not some:
             return {part: Probed(own, np.zeros(0), np.zeros(0)) for part, own in plans.items()}
@@ -425,16 +439,30 @@ class FleetSearch:
     def paired(self, decode: Probed, prefill: Probed) -> Pairs:
         """The cheapest pairs of a decode and a prefill mapping of each engine that one plan can state."""
         decoders, prefillers = (part.plans for part in (decode, prefill))
-        rows, columns = (index.ravel() for index in np.indices((len(decoders), len(prefillers))))
-        same = np.ones(len(rows), dtype=bool)
+        same = np.ones((len(decoders), len(prefillers)), dtype=bool)
         for name in ("software", "precision", "activation_precision", "kv_precision", "wide_attention"):
             if name in decoders:
-                same &= same_values(decoders[name][rows], prefillers[name][columns])
+                same &= same_values(decoders[name], prefillers[name])
         for name in OPTIONS if self.experts else ():
-            free = self.free(DECODE, name, decoders)[rows] | self.free(PREFILL, name, prefillers)[columns]
-            same &= free | same_values(decoders[name][rows], prefillers[name][columns])
-        rows, columns = rows[same], columns[same]
-        rates = decoders.number(TP) / decode.need, prefillers.number(TP) / prefill.need
+            free = self.free(DECODE, name, decoders)[:, None] | self.free(PREFILL, name, prefillers)
+            same &= free | same_values(decoders[name], prefillers[name])
+        rows, columns = np.nonzero(same)
+        # The cheapest pairs by the accelerators that the demand needs, in whole replicas.
+        size, other_size = decoders.number(TP)[rows], prefillers.number(TP)[columns]
+        numbers = other_size / prefill.need[columns], size / decode.need[rows], decoders.number(LOAD)[rows]
+        pairs = Pairs(decoders, *numbers)
+        rate, share = self.rates(pairs)
+        need = self.machines.priced((rate * size / pairs.decode, rate * other_size / pairs.prefill))
+        replicas = np.ceil(rate * share / pairs.decode), np.ceil(rate * share / pairs.prefill)
+        whole = self.machines.priced((replicas[0] * size, replicas[1] * other_size))
+        order = np.lexsort((need, np.where(need < LARGEST, np.maximum(whole, need * share), need)))
+        engines = decoders["software"][rows]
+        sizes = list(zip(engines[order].tolist(), size[order].tolist(), other_size[order].tolist(), strict=True))
+        order = first_of_keys(order, sizes, SAME)
+        cheap = first_of_keys(order, engines[order].tolist(), PAIRS)
+        small = order[((size <= self.machines.own.unit) & (other_size <= self.machines.prefill.unit))[order]]
+        best = np.union1d(cheap, first_of_keys(small, engines[small].tolist(), SMALL))
+        rows, columns = rows[best], columns[best]
         plans = decoders.take(rows)
         chosen = {f"prefill_{name}": prefillers.number(name)[columns] for name in DEGREES}
         chosen[CHUNK] = prefillers.number(CHUNK)[columns]
@@ -445,19 +473,7 @@ class FleetSearch:
                 chosen[name] = np.where(self.free(DECODE, name, plans), prefillers[name][columns], plans[name])
             copied = plans.number("redundant_experts"), prefillers.number("redundant_experts")[columns]
             chosen["redundant_experts"] = np.maximum(*copied)
-        pairs = Pairs(with_columns(plans, **chosen), rates[1][columns], rates[0][rows], decoders.number(LOAD)[rows])
-        rate, share = self.rates(pairs)
-        size, other_size = (pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
-        need = self.machines.priced((rate * size / pairs.decode, rate * other_size / pairs.prefill))
-        replicas = np.ceil(rate * share / pairs.decode), np.ceil(rate * share / pairs.prefill)
-        whole = self.machines.priced((replicas[0] * size, replicas[1] * other_size))
-        order = np.lexsort((need, np.where(need < LARGEST, np.maximum(whole, need * share), need)))
-        engines = pairs.plans["software"]
-        sizes = list(zip(engines[order].tolist(), size[order].tolist(), other_size[order].tolist(), strict=True))
-        order = first_of_keys(order, sizes, SAME)
-        cheap = first_of_keys(order, engines[order].tolist(), PAIRS)
-        small = order[((size <= self.machines.own.unit) & (other_size <= self.machines.prefill.unit))[order]]
-        return pairs.take(np.union1d(cheap, first_of_keys(small, engines[small].tolist(), SMALL)))
+        return Pairs(with_columns(plans, **chosen), *(values[best] for values in numbers))
 
     def free(self, part: str, option: str, plans: Table) -> np.ndarray:
         """Whether any value of an option suits replicas: they dispatch no tokens to experts, or only inside a node."""
