@@ -231,15 +231,15 @@ class FleetSearch:
         every = {part: crossed(plans, CHUNK, _ROOMY) for part, plans in tried.items()}
         # Most groups have room for their first plan; only the others need the rest.
         width = number * len(_ROOMY)
-        place = {part: np.where(fits, 0, -1) for part, fits in
-                 self.fits({part: plans.take(slice(0, None, width)) for part, plans in every.items()}).items()}  # fmt: skip
+        first = self.fits({part: plans.take(slice(0, None, width)) for part, plans in every.items()})
+        place = {part: np.where(fits, 0, -1) for part, fits in first.items()}
         left = {part: np.flatnonzero(own < 0) for part, own in place.items()}
         rows = {part: (own[:, None] * width + np.arange(1, width)).ravel() for part, own in left.items()}
         for part, fits in self.fits({part: plans.take(rows[part]) for part, plans in every.items()}).items():
             fits = fits.reshape(-1, width - 1)
             place[part][left[part]] = np.where(fits.any(axis=1), 1 + fits.argmax(axis=1), -1)
-        return {part: plans.take((np.arange(len(place[part])) * width + place[part])[place[part] >= 0])
-                for part, plans in every.items()}  # fmt: skip
+        chosen = {part: (np.arange(len(own)) * width + own)[own >= 0] for part, own in place.items()}
+        return {part: plans.take(chosen[part]) for part, plans in every.items()}
 
     def on_engines(self, part: str, known: Probed) -> Table:
         """Mappings with each engine that starts them: the best of each size with options, and of each number of

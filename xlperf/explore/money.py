@@ -63,14 +63,18 @@ class Hours(NamedTuple):
         return {f"{prefix}{name}": price * hours for prefix, price in parts}
 
 
-def hours_of(form: Table, plan: Table, results: Table, catalog: Catalog) -> Hours:
-    """Hourly cost of the accelerators of a plan, by the payment of a form.
+def hours_of(form: Table, plans: Table, results: Table, catalog: Catalog) -> list[Hours]:
+    """Hourly cost of the accelerators of each plan, by the payment of a form.
 
-    ``plan``, ``results``: one row, the plan with the prices of the form.
+    ``plans``: with the prices of the form.
     """
+    ownership = evaluate_ownership(plans, catalog, results=results)
+    return [_hours(form, results.take([row]), ownership.take([row])) for row in range(len(plans))]
+
+
+def _hours(form: Table, results: Table, ownership: Table) -> Hours:
     payment = str(form.filled("payment")[0])
     listed, basis = float(results.number("accelerator_hour_cost")[0]), str(results["cost_basis"][0])
-    ownership = evaluate_ownership(plan, catalog, results=results)
     owned, server = float(ownership.number("hour_cost")[0]), str(ownership["server"][0])
     lacking = str(ownership["reason"][0]) if payment in (OWN, BOTH) and owned != owned else ""
     words = price_words(float(form.number("hour_price")[0]), basis)

@@ -26,8 +26,10 @@ _NAMES = {kind: [field.name for field in fields(kind)] for kind in (Model, Devic
 _READ = {kind: attrgetter(*names) for kind, names in _NAMES.items()}
 _OF_ENGINE = ("serving_software", "serving_memory", "serving_load", "serving_host", "serving_attention")
 _LATENCY = ("request_latency_time", "token_latency_time", "crowd_latency_time")
-_OF_DEMAND = ("num_accelerators", "prefill_accelerators", "concurrency", "batch_size", "prompts_together", "ttft_target",
-              "tpot_target")  # fmt: skip
+_OF_DEMAND = (
+    *("num_accelerators", "prefill_accelerators", "concurrency", "ttft_target", "tpot_target"),
+    *("batch_size", "prompts_together"),
+)
 _MANY = 256  # rows from which packed arrays select rows faster [-]
 _SLOTS_IN_TURN = 3.0  # most state slots per request with a prefix cache but no overlap buffers (SGLang: no_buffer) [-]
 

@@ -513,9 +513,7 @@ class BatchTimes:
             step.parts[some], step.bound[some], lacking[some] = recorded.parts[same], recorded.bound[same], False
         return step, np.flatnonzero(lacking)
 
-    def _both(
-        self, rows: Sequence[np.ndarray], values: Sequence[Array], bounded: bool
-    ) -> tuple[Array, Array, Array]:
+    def _both(self, rows: Sequence[np.ndarray], values: Sequence[Array], bounded: bool) -> tuple[Array, Array, Array]:
         """Parts (rows, 5) of prefills and of steps, and limiting resource of steps, in one call of both phases."""
         prefills = len(rows[0])
         ones = [np.ones(len(every)) for every in rows]
