@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -139,13 +139,14 @@ class Probed(NamedTuple):
 
 
 def with_columns(plans: Table, **columns: object) -> Table:
-    """Plans with some columns replaced, in the order of the schema; a scalar counts for all rows."""
+    """Plans with some columns replaced, in the order of the schema; a scalar counts for all rows, and none is auto."""
     known = table_schema(plans.kind).by_name
     replaced = dict(plans.columns)
     for name, value in columns.items():
         kind = object if known[name].is_text else np.float64
         replaced[name] = np.array(np.broadcast_to(np.asarray(value, dtype=kind), len(plans)))
-    return Table(plans.kind, {name: replaced[name] for name in known if name in replaced}, plans.place)
+    auto = {name: mask for name, mask in plans.auto.items() if name not in columns}
+    return replace(plans, columns={name: replaced[name] for name in known if name in replaced}, auto=auto)
 
 
 def crossed(plans: Table, name: str, values: Sequence[object]) -> Table:
