@@ -98,7 +98,7 @@ class _Search:
 
     def coarse(self) -> Table:
         """Mappings of the first round."""
-        plans = self.space.mapped(WHOLE, self.space.sizes(WHOLE), {})
+        plans = self.space.mapped(WHOLE, self.space.sizes(WHOLE))
         size, replicas, group = (plans.number(name) for name in (TP, DPA, EP))
         return plans.take(np.flatnonzero(((replicas == 1.0) | (replicas == size)) & ((group == 1.0) | (group == size))))
 
@@ -107,7 +107,7 @@ class _Search:
         if not self.space.experts:
             return crossed(near, CHUNK, CHUNKS)
         mapped = [
-            self.space.mapped(WHOLE, [size], {DPA: replicas})
+            self.space.mapped(WHOLE, [size], data_parallel_attention=replicas)
             for size, replicas in dict.fromkeys(zip(near.number(TP).tolist(), near.number(DPA).tolist(), strict=True))
         ]
         plans = stacked(mapped)

@@ -150,8 +150,7 @@ class FleetSearch:
 
     def single_users(self) -> Table:
         """All mappings of copies with one pool, with one user on each replica."""
-        size = self.demand.size
-        plans = self.mapped(WHOLE, [self.given[TP]] if TP in self.given else self.sizes(WHOLE), self.given)
+        size, plans = self.demand.size, self.mapped(WHOLE, self.sizes(WHOLE))
         plans = with_columns(plans, mode=ONE, num_accelerators=size if size == size else plans.number(TP))
         return with_columns(plans, concurrency=np.maximum(np.floor(plans.number(COUNT) / plans.number(TP)), 1.0))
 
@@ -159,6 +158,8 @@ class FleetSearch:
 
     def sizes(self, part: str) -> list[float]:
         """Replica sizes of the first round."""
+        if TP in self.given and part != PREFILL:
+            return [self.given[TP]]
         machine, size = self.machine(part), self.demand.size
         most = MOST_RANKS if self.experts and part != PREFILL else max(MOST_DENSE, machine.unit)
         most = min(machine.most, MOST_RANKS, most)
@@ -173,11 +174,12 @@ class FleetSearch:
         """The machine of a part of a fleet."""
         return self.machines.prefill if part == PREFILL else self.machines.own
 
-    def mapped(self, part: str, sizes: Sequence[float], given: Mapping[str, float], every: bool = False) -> Table:
+    def mapped(self, part: str, sizes: Sequence[float], every: bool = False, **fixed: float) -> Table:
         """Mappings of replicas of some sizes, for every weight format; multi-node mappings dispatch tokens by node.
 
-        ``given``: fixed degrees. ``every``: all divisors instead of repeated halves.
+        ``every``: all divisors instead of repeated halves. ``fixed``: degrees.
         """
+        given = fixed if part == PREFILL else self.given | fixed
         rows: list[tuple[float, float, float]] = []
         for size in sizes:
             degrees = degrees_of(size, every)
@@ -283,10 +285,7 @@ class FleetSearch:
 
         ``parts``: copies with one pool, decode and prefill replicas. Returns the accelerators that each mapping needs.
         """
-        given = {part: {} if part == PREFILL else self.given for part in parts}
-        sizes = {part: [given[part][TP]] if TP in given[part] else self.sizes(part) for part in parts}
-        mapped = {part: self.mapped(part, sizes[part], given[part]) for part in parts}
-        named = {part: crossed(plans, "software", self.engines) for part, plans in mapped.items()}
+        named = {part: crossed(self.mapped(part, self.sizes(part)), "software", self.engines) for part in parts}
         result = self.probed(self.roomy(named, len(self.engines)))
         tried = {part: self.on_engines(part, own) for part, own in result.items() if len(own.plans)}
         more = self.probed(self.roomy(tried))
@@ -294,10 +293,9 @@ class FleetSearch:
         tried = {}
         for part, known in result.items():
             near = known.best(EACH, "software").plans
-            parted = [self.beside(part, near, given[part])]
+            parted = [self.beside(part, near)]
             parted += [] if part == DECODE else [crossed(near, CHUNK, CHUNKS[1:])]
-            if TP not in given[part]:
-                parted += [self.between(part, near, engine, sizes[part], given[part]) for engine in self.engines]
+            parted += [self.between(part, near, engine) for engine in self.engines]
             parted = [plans for plans in parted if len(plans)]
             if parted:
                 tried[part] = stacked(parted)
@@ -305,11 +303,11 @@ class FleetSearch:
         more = self.probed({part: plans.take(np.flatnonzero(fits[part])) for part, plans in tried.items()})
         return {part: Probed.joined([own, more[part]]) if part in more else own for part, own in result.items()}
 
-    def beside(self, part: str, near: Table, given: Mapping[str, float]) -> Table:
+    def beside(self, part: str, near: Table) -> Table:
         """Mappings with fewer and with more attention replicas or expert groups, and with other options."""
         result = self.other_options(near)
         for name, factors in _FACTORS.items() if self.experts else ((DPA, _FACTORS[DPA]),):
-            for factor in factors if name not in given else ():
+            for factor in factors if part == PREFILL or name not in self.given else ():
                 degree = factor * near.number(name)
                 good = (degree >= 1.0) & (near.number(TP) % np.maximum(degree, 1.0) == 0.0)
                 result.append(with_columns(near, **{name: degree}).take(np.flatnonzero(good)))
@@ -326,22 +324,22 @@ class FleetSearch:
         sent = np.where(alone | (plans.number(TP) <= self.machine(part).inner), "ranks", plans.text(DISPATCH))
         return with_columns(plans, redundant_experts=copied, two_batch_overlap=overlapped, expert_dispatch=sent)
 
-    def between(self, part: str, near: Table, engine: str, sizes: Sequence[float], given: Mapping[str, float]) -> Table:
+    def between(self, part: str, near: Table, engine: str) -> Table:
         """Mappings of sizes between an engine's best size and its neighbours."""
         of_engine = near.take(np.flatnonzero(near.text("software") == engine)[:1])
-        if not len(of_engine):
-            return of_engine
+        if not len(of_engine) or (TP in self.given and part != PREFILL):
+            return of_engine.take(slice(0))
         best = float(of_engine.number(TP)[0])
         machine = self.machine(part)
         sold = sold_counts(machine.unit, machine.most, min(AROUND * best, MOST_RANKS))
-        between = sold[(sold > best / AROUND) & ~np.isin(sold, sizes)]
+        between = sold[(sold > best / AROUND) & ~np.isin(sold, self.sizes(part))]
         if self.demand.size == self.demand.size:
             between = between[between < self.demand.size]
         if not len(between):
             return of_engine.take(slice(0))
         between = between[np.unique(np.linspace(0, len(between) - 1, MOST_AROUND).round().astype(np.int64))]
         options = {name: of_engine[name][0] for name in ("software", "kv_precision", *OPTIONS) if name in of_engine}
-        return with_columns(self.mapped(part, between.tolist(), given, every=True), **options)
+        return with_columns(self.mapped(part, between.tolist(), every=True), **options)
 
     def probed(self, tried: Mapping[str, Table]) -> dict[str, Probed]:
         """Accelerators that plans of each part need, from one evaluation at their largest loads within targets.
@@ -500,26 +498,20 @@ class FleetSearch:
         if demand.load == demand.load and not demand.is_rate:
             copies = np.full(len(need), np.ceil(demand.users / demand.load))
         wait = demand.first if demand.first < NEVER else 1.0
+        # Numbers of replicas of both pools around the rate of each pair.
+        tried = np.array([
+            (row, decoders, prefillers)
+            for row, each in enumerate((rate / copies).tolist())
+            for prefillers in replicas_around(each / pairs.prefill[row], share[row]).tolist()
+            for decoders in replicas_around(each / pairs.decode[row], share[row]).tolist()
+        ])  # fmt: skip
+        index, numbers = tried[:, 0].astype(np.int64), tried[:, 1:]
         results = []
         for queued in _QUEUED if demand.is_rate and demand.load != demand.load else (0.0,):
             flying = (
-                rate * (pairs.batch / pairs.decode + queued * wait)
-                if demand.is_rate
-                else np.full(len(need), demand.users)
+                rate * (pairs.batch / pairs.decode + queued * wait) if demand.is_rate else demand.users + 0.0 * need
             )
-            rows, decoders, prefillers = [], [], []
-            for row in range(len(need)):
-                each = rate[row] / copies[row]
-                mine, theirs = (
-                    replicas_around(each / rate_[row], share[row]) for rate_ in (pairs.decode, pairs.prefill)
-                )
-                grid = np.array(np.meshgrid(mine, theirs)).reshape(2, -1)
-                rows.append(np.full(grid.shape[1], row))
-                decoders.append(grid[0])
-                prefillers.append(grid[1])
-            index = np.concatenate(rows)
-            numbers = np.concatenate(decoders), np.concatenate(prefillers)
-            results.append(self.serving(pairs.plans.take(index), *numbers, flying[index], copies[index]))
+            results.append(self.serving(pairs.plans.take(index), *numbers.T, flying[index], copies[index]))
         return Probed.joined(results)
 
     def serving(self, plans: Table, decoders: Array, prefillers: Array, users: Array, copies: Array) -> Probed:
@@ -571,25 +563,24 @@ class FleetSearch:
 
     def divided(self, pairs: Pairs) -> Probed:
         """Pools that share a given number of accelerators, at their largest loads."""
-        total, rows, decoders, prefillers, loads = self.demand.size, [], [], [], []
-        size, other = (pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
+        total, size, other = self.demand.size, *(pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
+        tried: list[tuple[float, ...]] = []
         for row in range(len(size)):
             number = np.arange(1.0, total // size[row] + 1.0)
             left = (total - number * size[row]) / other[row]
             whole = (left >= 1.0) & (left == np.floor(left))
             number, left = number[whole], left[whole]
             rate = np.minimum(number * pairs.decode[row], left * pairs.prefill[row])
-            near = np.argsort(-rate, kind="stable")[:PAIRS]
-            rows += [row] * len(near)
-            decoders += number[near].tolist()
-            prefillers += left[near].tolist()
-            loads += (rate[near] * pairs.batch[row] / pairs.decode[row]).tolist()
-        plans = with_pools(pairs.plans.take(np.array(rows, dtype=np.int64)), np.array(decoders), np.array(prefillers))
+            load = rate * pairs.batch[row] / pairs.decode[row]
+            near = np.argsort(-rate, kind="stable")[:PAIRS].tolist()
+            tried += [(row, number[best], left[best], load[best]) for best in near]
+        rows, decoders, prefillers, loads = np.array(tried).reshape(-1, 4).T
+        plans = with_pools(pairs.plans.take(rows.astype(np.int64)), decoders, prefillers)
         if not len(plans):
             return Probed(plans, np.zeros(0), np.zeros(0))
-        plans = self.filled(plans, np.array(loads), _SIZED)
-        fleets = [self.fleet(plans.take([row]), evaluate(plans.take([row]), self.catalog)) for row in range(len(plans))]
-        used = np.array([fleet.used for fleet in fleets])
+        plans = self.filled(plans, loads, _SIZED)
+        results = evaluate(plans, self.catalog)
+        used = np.array([self.fleet(plans.take([row]), results.take([row])).used for row in range(len(plans))])
         return Probed.of(plans, used, used)
 
     def filled(self, plans: Table, loads: Array, ends: tuple[float, float]) -> Table:

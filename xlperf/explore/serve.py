@@ -312,13 +312,7 @@ def _answer(form: Table, fleets: list[Fleet], way: int, hours: Hours, catalog: C
         )
     }  # fmt: skip
     fleet_size = sized(fleet, catalog)
-    users, load, size, server, longer = (
-        fleet_size.users,
-        fleet_size.load,
-        fleet_size.size,
-        fleet_size.server,
-        fleet_size.longer,
-    )
+    users, load, size, server, *_, longer = fleet_size
     by_name["tokens_per_second_per_accelerator"] /= longer
     slices = in_slices(plan, catalog)
     copies, kinds = fleet_size.whole()
