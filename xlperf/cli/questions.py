@@ -123,7 +123,7 @@ _WAY = (
 def _ways(ways: Table) -> list[str]:
     """Lines of the ways to serve, the cheapest first."""
     from xlperf.base.units import MILLION
-    from xlperf.explore.fleet_machines import engine_title
+    from xlperf.explore.fleet_plans import engine_title
 
     if not len(ways):
         return []

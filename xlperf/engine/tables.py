@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from types import ModuleType
 
 import numpy as np
 
@@ -19,11 +18,11 @@ BLOCK = 65_536  # rows that are looked up together
 Progress = Callable[[int], None]
 
 
-def _training() -> ModuleType:
-    """The evaluation of training plans, whose import takes 0.2 s where byte code is not cached."""
-    from xlperf.engine import training
+def _training(plans: Table, catalog: Catalog, results: Collection[str] | None = None) -> dict[str, np.ndarray]:
+    """Results of training plans; the import of their equations takes 0.2 s where byte code is not cached."""
+    from xlperf.engine.training import evaluate_training
 
-    return training
+    return evaluate_training(plans, catalog, results)
 
 
 def refuse_auto(plans: Table) -> None:
@@ -47,7 +46,7 @@ def evaluate(
     block.
     """
     refuse_auto(plans)
-    block_of = evaluate_inference if plans.kind == "inference" else _training().evaluate_training
+    block_of = evaluate_inference if plans.kind == "inference" else _training
     schema = results_of(plans.kind)
     blocks = []
     for start in range(0, max(len(plans), 1), BLOCK):
@@ -82,7 +81,7 @@ def fitting(plans: Table, catalog: Catalog) -> dict[str, np.ndarray] | None:
     ``memory_reserved`` [B] for training, ``max_batch_size`` for inference.
     """
     if plans.kind == "training":
-        return _training().evaluate_training(plans, catalog, ("memory_reserved", "fits"))
+        return _training(plans, catalog, ("memory_reserved", "fits"))
     if not np.isnan(plans.number("request_rate")).all():
         return None
     return serving_memory(plans, catalog)
@@ -92,8 +91,9 @@ def numbers(plans: Table, catalog: Catalog) -> Table | None:
     """Numeric results of training plans without bands, trust and reasons, fast; None for inference."""
     if plans.kind != "training":
         return None
-    training = _training()
-    results = training.evaluate_training(plans, catalog, training.NUMBERS)
+    from xlperf.engine.training import NUMBERS
+
+    results = _training(plans, catalog, NUMBERS)
     del results["reason"]
     return Table("training_results", results)
 

@@ -18,7 +18,6 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import fitting
 from xlperf.engine.trust import BADGES
-from xlperf.explore.fleet_machines import Machine, Machines
 from xlperf.explore.fleet_plans import (
     CHUNK,
     COPY_SIZES,
@@ -36,6 +35,8 @@ from xlperf.explore.fleet_plans import (
     TWO,
     Demand,
     Fleet,
+    Machine,
+    Machines,
     Pairs,
     Probed,
     crossed,

@@ -22,9 +22,8 @@ from xlperf.catalog.schema import FORMS, first_words, results_of, table_schema
 from xlperf.catalog.table import Place, Table, nowhere
 from xlperf.equations.plan.dimensions import RANKS
 from xlperf.explore.chips import BESIDE, chip_answers
-from xlperf.explore.facility import most_fed, run_beyond_power
 from xlperf.explore.mappings import MOST_ACCELERATORS, server_sizes, sold_counts
-from xlperf.explore.money import cost_words, hours_of, lacking_words, stated_prices
+from xlperf.explore.money import cost_words, hours_of, lacking_words, most_fed, run_beyond_power, stated_prices
 from xlperf.explore.search import stacked
 from xlperf.explore.search_results import GOOD, Answer, Search, one_plan, short_name, slower
 from xlperf.explore.serve import NOTHING, best_way, other_machines, serve_answer, serving_ways, way_answers

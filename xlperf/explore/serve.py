@@ -21,22 +21,39 @@ from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
 from xlperf.engine.stated_prices import PLAN_PRICES
 from xlperf.equations.plan.records import PRECISIONS
-from xlperf.explore.facility import (
+from xlperf.explore.fleet_plans import (
+    DEGREES,
+    LOAD,
+    ONE,
+    TWO,
+    Demand,
+    Fleet,
+    Machines,
+    crossed,
+    engine_title,
+    engines_of,
+    in_slices,
+    with_columns,
+)
+from xlperf.explore.fleets import STATE, FleetSearch
+from xlperf.explore.money import (
     FEW_COPIES,
     MANY_USERS,
+    Hours,
+    against_api,
     beyond_power,
+    cost_words,
     filling,
     first_ways,
+    hours_of,
     in_power,
     is_pooled,
+    lacking_words,
     power_words,
     serving,
     sized,
+    with_prices,
 )
-from xlperf.explore.fleet_machines import Machines, engine_title, engines_of
-from xlperf.explore.fleet_plans import DEGREES, LOAD, ONE, TWO, Demand, Fleet, crossed, in_slices, with_columns
-from xlperf.explore.fleets import STATE, FleetSearch
-from xlperf.explore.money import Hours, against_api, cost_words, hours_of, lacking_words, with_prices
 from xlperf.explore.objectives import DECILE, band_factor
 from xlperf.explore.search import stacked
 from xlperf.explore.search_results import Answer, short_name
