@@ -501,18 +501,19 @@ class FleetSearch:
         wait = demand.first if demand.first < NEVER else 1.0
         # Numbers of replicas of both pools around the rate of each pair.
         tried = np.array([
-            (row, decoders, prefillers)
+            (row, theirs, mine)
             for row, each in enumerate((rate / copies).tolist())
-            for prefillers in replicas_around(each / pairs.prefill[row], share[row]).tolist()
-            for decoders in replicas_around(each / pairs.decode[row], share[row]).tolist()
+            for theirs in replicas_around(each / pairs.prefill[row], share[row]).tolist()
+            for mine in replicas_around(each / pairs.decode[row], share[row]).tolist()
         ])  # fmt: skip
-        index, numbers = tried[:, 0].astype(np.int64), tried[:, 1:]
+        index, decoders, prefillers = tried[:, 0].astype(np.int64), tried[:, 2], tried[:, 1]
         results = []
         for queued in _QUEUED if demand.is_rate and demand.load != demand.load else (0.0,):
             flying = (
                 rate * (pairs.batch / pairs.decode + queued * wait) if demand.is_rate else demand.users + 0.0 * need
             )
-            results.append(self.serving(pairs.plans.take(index), *numbers.T, flying[index], copies[index]))
+            plans = pairs.plans.take(index)
+            results.append(self.serving(plans, decoders, prefillers, flying[index], copies[index]))
         return Probed.joined(results)
 
     def serving(self, plans: Table, decoders: Array, prefillers: Array, users: Array, copies: Array) -> Probed:
