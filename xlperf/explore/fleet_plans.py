@@ -15,6 +15,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
+from xlperf.engine.trust import BADGES
 from xlperf.explore.mappings import server_sizes
 from xlperf.explore.search import stacked
 from xlperf.explore.space import divisors
@@ -95,6 +96,13 @@ class Fleet(NamedTuple):
     accelerators: float
     price: float
     curve: Array = np.zeros((2, 0))
+
+    @property
+    def order(self) -> tuple[float, float, float, float, float]:
+        """Sort key: price of whole servers, trust, accelerators in use, size of the copy, throughput."""
+        each = float(self.results.number("tokens_per_second_per_accelerator")[0])
+        badge = BADGES.index(str(self.results["trust"][0])) if self.results["trust"][0] else len(BADGES)
+        return self.price, badge, self.used, float(self.plan.number(COUNT)[0]), -each
 
 
 class Probed(NamedTuple):

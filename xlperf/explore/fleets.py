@@ -17,7 +17,6 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import fitting
-from xlperf.engine.trust import BADGES
 from xlperf.explore.fleet_plans import (
     CHUNK,
     COPY_SIZES,
@@ -136,7 +135,9 @@ class FleetSearch:
         results = evaluate(plans, self.catalog)
         feasible = np.flatnonzero(self.demand.kept(results)).tolist()
         best: dict[tuple[str, str], Fleet] = {}
-        for fleet in sorted((self.fleet(plans.take([row]), results.take([row])) for row in feasible), key=_order):
+        for fleet in sorted(
+            (self.fleet(plans.take([row]), results.take([row])) for row in feasible), key=lambda fleet: fleet.order
+        ):
             best.setdefault((str(fleet.plan["software"][0]), str(fleet.plan["mode"][0])), fleet)
         return list(best.values())
 
@@ -605,10 +606,3 @@ class FleetSearch:
             low, high = np.maximum(best, 1.0), np.maximum(best + width, 1.0)
         rows = np.flatnonzero(best >= 1.0)
         return with_columns(plans.take(rows), concurrency=best[rows])
-
-
-def _order(fleet: Fleet) -> tuple[float, float, float, float, float]:
-    """Sort key of fleets: price of whole servers, trust, accelerators in use, size of the copy, throughput."""
-    each = float(fleet.results.number("tokens_per_second_per_accelerator")[0])
-    badge = BADGES.index(str(fleet.results["trust"][0])) if fleet.results["trust"][0] else len(BADGES)
-    return fleet.price, badge, fleet.used, float(fleet.plan.number(COUNT)[0]), -each
