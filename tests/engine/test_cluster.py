@@ -100,24 +100,20 @@ def test_no_scheduler_is_one_line(tmp_path: Path, command: Callable[..., Outcome
     assert (done.code, "not both" in done.err) == (2, True)
 
 
-def test_workers_are_prepared_again_where_one_leaves_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("left", "words"), [(OSError("stream is closed"), ""), (ModuleNotFoundError(), "have no xlperf"), ("0.0", "0.0")]
+)
+def test_workers_of_a_cluster_have_the_same_version(left: object, words: str) -> None:
+    from xlperf import __version__
     from xlperf.base.errors import InputError
     from xlperf.explore import workers
 
-    monkeypatch.setattr(workers.time, "sleep", lambda _: None)
-    monkeypatch.setattr(workers, "_check_versions", lambda *_: None)
-
     class Client:
-        def __init__(self, failing: int) -> None:
-            self.failing, self.tries = failing, 0
+        def run(self, function: object, on_error: str) -> dict[str, object]:
+            return {"tcp://a:1": __version__, "tcp://a:2": left}
 
-        def register_plugin(self, plugin: object, name: str) -> None:
-            self.tries += 1
-            if self.tries <= self.failing:
-                raise OSError("stream is closed")
-
-    few = Client(2)
-    workers._prepare_workers(few, "tcp://a:1", None, "name")
-    assert few.tries == 3
-    with pytest.raises(InputError, match="left while they were prepared; run again: blocks that are done are kept"):
-        workers._prepare_workers(Client(99), "tcp://a:1", None, "name")
+    if not words:  # one that leaves meanwhile does no harm
+        workers._check_versions(Client(), "tcp://a:0")
+    else:
+        with pytest.raises(InputError, match=words):
+            workers._check_versions(Client(), "tcp://a:0")

@@ -16,8 +16,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.explore.fleet_machines import engines_of
-from xlperf.explore.fleet_plans import ONE, TWO, with_columns
+from xlperf.explore.fleet_plans import ONE, TWO, engines_of, with_columns
 from xlperf.explore.forms import answer_of, evaluate_forms, ways_of
 from xlperf.explore.serve import serving_ways
 

@@ -15,8 +15,8 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import cost_bridge, evaluate, evaluate_ownership
 from xlperf.explore.changed_catalogs import changed_catalog
-from xlperf.explore.facility import most_fed
 from xlperf.explore.forms import evaluate_forms, form_of, plan_of, ways_of
+from xlperf.explore.money import most_fed
 from xlperf.explore.search import search
 from xlperf.explore.vary import read_variation
 

@@ -20,8 +20,8 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.engine import evaluate
 from xlperf.explore.candidates import with_mapping
 from xlperf.explore.changed_catalogs import changed_catalog, sheet_rows
-from xlperf.explore.open_loads import best_plan
 from xlperf.explore.search import search
+from xlperf.explore.solve import best_plan
 from xlperf.explore.vary import Varied
 from xlperf.explore.worth import MONTH, STEP, break_even, changed, usual_changes, worth
 

@@ -110,7 +110,7 @@ def _answered(kind: str, given: Words, output: str | None, catalog: str | None) 
 def _ways(ways: Table) -> list[str]:
     """Lines of the ways to serve, the cheapest first."""
     from xlperf.base.units import MILLION
-    from xlperf.explore.fleet_machines import engine_title
+    from xlperf.explore.fleet_plans import engine_title
 
     if not len(ways):
         return []
@@ -252,15 +252,16 @@ def _varied(table: Table, vary: tuple[str, ...], limits: list[Limit], output: st
     import numpy as np
 
     from xlperf.catalog.schema import column
-    from xlperf.explore.chip_table import RATE, evaluate_chips, frontier_of, varied_chips
+    from xlperf.explore.chip_table import RATE, frontier_of, varied_chips
+    from xlperf.explore.forms import evaluate_forms
     from xlperf.explore.search import stacked
 
     forms, names = varied_chips(table, [vary_line(text) for text in vary], "--vary")
     blocks = []
     with progress(len(forms), f"{len(forms):,} chips") as done:
-        for block in evaluate_chips(forms, catalog):
-            blocks.append(block)
-            done(len(block))
+        for start in range(0, len(forms), 100):
+            blocks.append(evaluate_forms(forms.take(slice(start, start + 100)), catalog))
+            done(len(blocks[-1]))
     results = stacked(blocks)
     entries = [_entry(part, results) for part in parts(forms) if part[0].name in names]
     valid = np.logical_and.reduce([~np.isnan(results.number(RATE)), *(limit.kept(results) for limit in limits)])

@@ -316,8 +316,7 @@ def _stated(paths: tuple[str, ...], plan: Table, catalog: Catalog) -> tuple[list
     """How logs contradict a plan and which causes they exclude, in lines, and the changes that they exclude."""
     if not paths:
         return [], frozenset()
-    from xlperf.explore.causes import changes
-    from xlperf.explore.log_facts import contradictions, ruled_out, too_slow
+    from xlperf.explore.causes import changes, contradictions, ruled_out, too_slow
     from xlperf.interop.logs import read_log, read_logged
 
     lines: list[str] = []

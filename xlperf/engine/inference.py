@@ -53,14 +53,15 @@ from xlperf.equations.serving.results import QUANTILE_NAMES
 _MODES = ("static", "continuous", "disaggregated")
 _OF_EXPERTS = ("expert_memory", "expert_memory_usable", "needed_batches", *POOL_SHARES)
 _AT_TARGETS = ("batch_at_targets", "tokens_per_second_at_targets")
-_TIMES = (
+_STATE = (
     *("ttft", "tpot", "tpot_itl", "latency", "tokens_per_second", "tokens_per_second_per_accelerator"),
     *(f"{name}_{quantile}" for name in ("ttft", "tpot") for quantile in QUANTILE_NAMES),
-    *("queue_time", "running_batch", "max_request_rate", "prefill_time", "decode_time", "prefill_share"),
-    *("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead"),
+    *("queue_time", "running_batch", "max_request_rate", "decode_time", "prefill_share"),
 )
+_TIMES = ("prefill_time", "time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
 # Results by the only group of equations that they need; cost, energy, bands, badges and notes need all groups
 _GROUPS = {
+    **dict.fromkeys(_STATE, "state"),
     **dict.fromkeys(_TIMES, "times"),
     **dict.fromkeys(("fits", "max_batch_size"), "memory"),
     **dict.fromkeys(_AT_TARGETS, "targets"),
@@ -160,13 +161,13 @@ def serving_memory(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     return in_batches(plans, catalog, named, _codes(plans, catalog, named), evaluated)
 
 
-def _loaded(served: Served) -> tuple[dict[str, Array], Operation | Pools]:
-    """Results under a stream of requests, and the steady state behind them."""
+def _loaded(served: Served, detailed: bool = True) -> tuple[dict[str, Array], Operation | Pools]:
+    """Results under a stream of requests, and the steady state behind them; ``detailed``: with parts of a step."""
     deployment = served.setting.deployment
     pools = served.pools()
     if pools is not None and served.requests is not None:
-        return pooled_results(pools, served.requests), pools
-    operation = operating(deployment)
+        return pooled_results(pools, served.requests, detailed), pools
+    operation = operating(deployment, detailed)
     return loaded_results(deployment, operation), operation
 
 
@@ -183,7 +184,7 @@ def _selected(served: Served, mode: str, groups: frozenset[str]) -> dict[str, Ar
         return columns | {"ttft": np.zeros(len(served.stated))}
     if "targets" in groups or (static and "memory" in groups):
         return _results(served, mode)
-    return serving_times(served.setting.deployment) if static else _loaded(served)[0]
+    return serving_times(served.setting.deployment) if static else _loaded(served, "times" in groups)[0]
 
 
 def _results(served: Served, mode: str) -> dict[str, Array]:

@@ -57,22 +57,18 @@ def resolve(plans: Table, catalog: Catalog, progress: Progress | None = None, **
         except InputError as error:
             faults += error.faults
             continue
-        notes[row] = _note(result)
+        words = result.words if result.kind == ILLEGAL else f"{result.chosen_words}: {result.words}"
+        notes[row] = f"auto: {words}"
         for name in result.searched:
             values = result.plans.columns.get(name)
             if values is not None:
-                columns[name] = _with(columns[name], row, values[0])
+                columns[name] = columns[name].copy()
+                columns[name][row] = values[0]
         if progress is not None:
             progress(1)
     if faults:
         raise InputError(faults)
     return Resolved(replace(plans, columns=columns, auto={}), notes)
-
-
-def _with(column: np.ndarray, row: int, value: object) -> np.ndarray:
-    changed = column.copy()
-    changed[row] = value
-    return changed
 
 
 _CACHE_SIZE = 1024
@@ -91,12 +87,6 @@ def _best(plan: Table, catalog: Catalog, **bounds: Unpack[Bounds]) -> Search:
     while len(cached) > _CACHE_SIZE:
         cached.popitem(last=False)
     return cached[key]
-
-
-def _note(searched: Search) -> str:
-    if searched.kind == ILLEGAL:
-        return f"auto: {searched.words}"
-    return f"auto: {searched.chosen_words}: {searched.words}"
 
 
 def evaluate_resolved(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any
 
@@ -12,12 +12,12 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table, columns_of
 from xlperf.engine.devices import evaluate_devices
 from xlperf.equations.cost.designs import fits_reticle
 from xlperf.equations.hardware import budgets
 from xlperf.explore.fleet_plans import with_columns
+from xlperf.explore.search import stacked
 from xlperf.explore.search_results import dollars
 
 CHIP = "My chip"
@@ -47,26 +47,15 @@ class Designs:
 
 
 class _Forms:
-    """Columns of several forms, and which of their entries are ``auto``."""
+    """Several forms as one table, and why their chips cannot be built."""
 
     def __init__(self, forms: Sequence[Table], catalog: Catalog) -> None:
         self.forms, self.catalog, self.reasons = forms, catalog, [""] * len(forms)
-
-    def filled(self, name: str) -> np.ndarray:
-        return np.concatenate([form.filled(name) for form in self.forms])
-
-    def number(self, name: str) -> Array:
-        return np.concatenate([form.number(name) for form in self.forms])
-
-    def text(self, name: str) -> np.ndarray:
-        return np.concatenate([form.text(name) for form in self.forms])
+        self.table = replace(stacked(forms), place=lambda row, column: forms[max(row, 0)].place(0, column))
+        self.filled, self.number, self.text = self.table.filled, self.table.number, self.table.text
 
     def is_auto(self, name: str) -> np.ndarray:
         return np.array([name in form.auto and bool(form.auto[name][0]) for form in self.forms])
-
-    def place(self, row: int, column: str) -> str:
-        """The place of a form's entry, for messages."""
-        return self.forms[max(row, 0)].place(0, column)
 
     def refuse(self, row: int, words: str) -> None:
         """Record why a chip cannot be built; the first reason counts."""
@@ -74,36 +63,26 @@ class _Forms:
 
     def rows(self, kind: str, column: str) -> np.ndarray:
         """Rows of a sheet that a column names."""
-        names = self.text(column)
-        table = Table("chip", {column: names}, self.place)
-        return self.catalog.rows(kind, names, table, column)
+        return self.catalog.rows(kind, self.text(column), self.table, column)
 
 
-def designs_of(forms: Sequence[Table], catalog: Catalog, names: Sequence[str] = ()) -> Designs:
-    """The chips of forms: one-row tables of kind ``chip``.
-
-    ``names``: of the devices; :data:`CHIP` for all by default. Raises InputError if a name is unknown.
-    """
-    columns_of_forms = _Forms(forms, catalog)
-    dies, area, words = _silicon(columns_of_forms)
-    columns: dict[str, Any] = {"device": np.array(names or [CHIP] * len(forms), dtype=object)}
-    columns |= {name: columns_of_forms.text(name) for name in _NAMED} | {
-        name: columns_of_forms.filled(name) for name in _STATED
+def designs_of(asked: Sequence[Table], catalog: Catalog) -> Designs:
+    """The chips of forms: one-row tables of kind ``chip``. Raises InputError if a name is unknown."""
+    forms = _Forms(asked, catalog)
+    dies, area, words = _silicon(forms)
+    columns: dict[str, Any] = {name: forms.text(name) for name in _NAMED} | {
+        name: forms.filled(name) for name in _STATED
     }
-    devices = _device_table(columns | {"num_dies": dies, "die_area": area}, columns_of_forms)
-    devices, stacks = _with_stacks(devices, columns_of_forms)
-    devices = _with_cache(devices, columns_of_forms)
+    named = Table("devices", {"device": np.full(len(asked), CHIP, dtype=object)}, forms.table.place)
+    devices = with_columns(named, **columns, num_dies=dies, die_area=area)
+    devices, stacks = _with_stacks(devices, forms)
+    devices = _with_cache(devices, forms)
     results = evaluate_devices(devices, catalog)
-    _refuse_unbuilt(devices, results, columns_of_forms)
-    _refuse_dear(devices, results, columns_of_forms)
-    chosen = _chosen(devices, results, stacks, columns_of_forms)
+    _refuse_unbuilt(devices, results, forms)
+    _refuse_dear(devices, results, forms)
+    chosen = _chosen(devices, results, stacks, forms)
     joined = [", ".join(filter(None, (first, then))) for first, then in zip(words, chosen, strict=True)]
-    return Designs(devices, results, columns_of_forms.reasons, joined)
-
-
-def _device_table(columns: dict[str, Any], form: _Forms) -> Table:
-    order = [column.name for column in table_schema("devices").columns]
-    return Table("devices", {name: columns[name] for name in order if name in columns}, form.place)
+    return Designs(devices, results, forms.reasons, joined)
 
 
 def _silicon(forms: _Forms) -> tuple[Array, Array, list[str]]:

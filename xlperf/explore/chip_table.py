@@ -15,7 +15,8 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import parse_header
 from xlperf.catalog.schema import auto_columns, first_words, table_schema
 from xlperf.catalog.table import Table
-from xlperf.explore.forms import answers_of, evaluate_forms, form_of
+from xlperf.explore.fleet_plans import with_columns
+from xlperf.explore.forms import answers_of, form_of
 from xlperf.explore.search_results import Answer
 from xlperf.explore.vary import read_variation
 
@@ -76,12 +77,11 @@ def varied_chips(form: Table, lines: Sequence[tuple[str, Sequence[str]]], place:
     ]
 
 
-def first_chips(each: int = 6) -> Iterator[Table]:
-    """Forms of the table of chips in the shipped workbook, in blocks of ``each``."""
+def first_chips() -> Iterator[Table]:
+    """Forms of the table of chips in the shipped workbook, in blocks."""
     lines = [(name.replace("_", " "), values) for name, values in AXES.items()]
     forms, _ = varied_chips(form_of("chip", first_words("chip")), lines, "")
-    for start in range(0, len(forms), each):
-        yield forms.take(slice(start, start + each))
+    return (forms.take(slice(start, start + 6)) for start in range(0, len(forms), 6))
 
 
 def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[str, _Column]:
@@ -134,12 +134,6 @@ def frontier_of(results: Table) -> Array:
     return np.where(np.isnan(rate + cost), np.nan, np.where(beaten, 0.0, 1.0))
 
 
-def evaluate_chips(forms: Table, catalog: Catalog, each: int = 100) -> Iterator[Table]:
-    """Results of forms of chips in blocks of ``each``."""
-    for start in range(0, len(forms), each):
-        yield evaluate_forms(forms.take(slice(start, start + each)), catalog)
-
-
 class _Step(NamedTuple):
     """A change of one entry: its words, unit and number of units; the column, its value before, and the change."""
 
@@ -173,7 +167,11 @@ def chip_worth(form: Table, answer: Answer, catalog: Catalog) -> Table:
     changes: list[dict[str, float]] = [{}]
     for step in steps:
         changes += [{step.column: step.before + step.change}, {step.column: step.before - step.change}]
-    result = answers_of(_forms_with(form, [fixed | change for change in changes]), catalog)
+    forms = with_columns(form.take([0] * len(changes)), **{
+        name: [change.get(name, stated) for change in changes]
+        for name, stated in {**{step.column: form.number(step.column)[0] for step in steps}, **fixed}.items()
+    })  # fmt: skip
+    result = answers_of(forms, catalog)
     base = result[0]
     lines = [_line(step, base, result[2 * number + 1], result[2 * number + 2]) for number, step in enumerate(steps)]
     known = table_schema("chip_worth").columns
@@ -182,20 +180,6 @@ def chip_worth(form: Table, answer: Answer, catalog: Catalog) -> Table:
         for column in known
     }
     return Table("chip_worth", columns)
-
-
-def _forms_with(form: Table, changes: Sequence[dict[str, float]]) -> Table:
-    """A form once for each set of changed numbers."""
-    number = len(changes)
-    columns = {name: np.repeat(values, number) for name, values in form.columns.items()}
-    for name in changes[0]:
-        columns[name] = np.array([change[name] for change in changes])
-    for row, change in enumerate(changes):
-        for name in change.keys() - changes[0].keys():
-            columns.setdefault(name, np.full(number, np.nan))
-            columns[name] = np.array([*columns[name][:row], change[name], *columns[name][row + 1 :]])
-    known = [name for name in table_schema("chip").by_name if name in columns]
-    return Table("chip", {name: columns[name] for name in known}, lambda _, column: form.place(0, column))
 
 
 def _line(step: _Step, base: Answer, more: Answer, less: Answer) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +16,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of, device_cost_parts
 from xlperf.explore.chip_designs import CHIP, Designs, counted, designs_of
-from xlperf.explore.fleet_machines import Machines
-from xlperf.explore.fleet_plans import CHUNK, COUNT, DPA, EP, NEVER, TP, Demand, crossed, with_columns
+from xlperf.explore.fleet_plans import CHUNK, COUNT, DPA, EP, NEVER, TP, Demand, Machines, crossed, with_columns
 from xlperf.explore.fleets import CHUNKS, WHOLE, FleetSearch
 from xlperf.explore.mappings import refused_reasons
 from xlperf.explore.search import stacked
@@ -98,7 +98,7 @@ class _Search:
 
     def coarse(self) -> Table:
         """Mappings of the first round."""
-        plans = self.space.mapped(WHOLE, self.space.sizes(WHOLE), {})
+        plans = self.space.mapped(WHOLE, self.space.sizes(WHOLE))
         size, replicas, group = (plans.number(name) for name in (TP, DPA, EP))
         return plans.take(np.flatnonzero(((replicas == 1.0) | (replicas == size)) & ((group == 1.0) | (group == size))))
 
@@ -107,7 +107,7 @@ class _Search:
         if not self.space.experts:
             return crossed(near, CHUNK, CHUNKS)
         mapped = [
-            self.space.mapped(WHOLE, [size], {DPA: replicas})
+            self.space.mapped(WHOLE, [size], data_parallel_attention=replicas)
             for size, replicas in dict.fromkeys(zip(near.number(TP).tolist(), near.number(DPA).tolist(), strict=True))
         ]
         plans = stacked(mapped)
@@ -192,7 +192,8 @@ def chip_answers(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:
         built = [number for number, reason in enumerate(designs.reasons) if not reason]
         for number, row in enumerate(custom):
             names[row] = _free_name(catalog, number)
-            answers[row] = _unbuilt(designs.reasons[number])
+            if reason := designs.reasons[number]:
+                answers[row] = {"reason": reason, "answer": f"No answer: {reason}."}
         catalog = _with_chips(designs, built, [names[custom[number]] for number in built], catalog)
         for number, answer in zip(built, _of_devices(designs, built, catalog), strict=True):
             cache = float(forms[custom[number]].number("cache")[0])
@@ -207,7 +208,8 @@ def chip_answers(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:
         answers[row] |= result if named[row] else {name: result[name] for name in (*_RATES, _TOKENS, _WORTH)}
         answers[row]["reason"] = "; ".join(filter(None, (result["reason"], str(answers[row].get("unmade", "")))))
         if named[row]:
-            answers[row]["answer"] = _sentence_of(named[row], answers[row])
+            tokens, words = answers[row][_TOKENS], f"No answer: {answers[row]['reason']}."
+            answers[row]["answer"] = f"{named[row]}: {tokens:,.0f} tokens/s" if tokens == tokens else words
         else:
             reference = served[_key(references[row])] if row in references else None
             answers[row]["answer"] = _chip_sentence(forms[row], answers[row], reference)
@@ -264,17 +266,7 @@ def _with_chips(designs: Designs, rows: Sequence[int], names: Sequence[str], cat
     devices = designs.devices.take(list(rows))
     devices = Table("devices", {**devices.columns, "device": named}, devices.place)
     both = ((catalog.tables["devices"], devices), (table, chips))
-    return catalog.with_tables([_below(first, second) for first, second in both])
-
-
-def _below(table: Table, rows: Table) -> Table:
-    """A table with rows below it, at the places of the first."""
-    joined = stacked([table, rows])
-    return Table(table.kind, joined.columns, table.place)
-
-
-def _unbuilt(reason: str) -> Answer:
-    return {"reason": reason, "answer": f"No answer: {reason}."} if reason else {}
+    return catalog.with_tables([replace(stacked([first, second]), place=first.place) for first, second in both])
 
 
 def _of_devices(designs: Designs, rows: Sequence[int], catalog: Catalog) -> list[Answer]:
@@ -304,10 +296,9 @@ def _of_devices(designs: Designs, rows: Sequence[int], catalog: Catalog) -> list
 
 def _asked(form: Table, accelerator: str) -> Table:
     """The serving question for an accelerator, of kind ``serve``."""
-    columns: dict[str, Any] = {"model": form.text("model"), "precision": form.filled("precision")}
-    columns |= {"accelerator": np.array([accelerator], dtype=object)}
-    columns |= {name: form.number(name) for name in ("prompt_length", "output_length")}
-    return Table("serve", columns | {"speed_per_user": form.filled("speed_per_user")}, form.place)
+    names = ("model", "precision", "prompt_length", "output_length", "speed_per_user")
+    columns: dict[str, Any] = {name: form.filled(name) for name in names}
+    return Table("serve", columns | {"accelerator": np.array([accelerator], dtype=object)}, form.place)
 
 
 def _key(asked: Table) -> tuple[str, ...]:
@@ -335,12 +326,6 @@ def _rates(copies: Copies, number: int, catalog: Catalog) -> Answer:
     tokens = float(copies.results.number(_TOKENS)[number]) / copies.slower[number] if good else np.nan
     answer |= {_TOKENS: tokens, _WORTH: 1000.0 * tokens / answer["capex"], "reason": copies.reasons[number]}
     return answer
-
-
-def _sentence_of(accelerator: str, answer: Answer) -> str:
-    """The serving throughput of an accelerator of the catalog, in a sentence."""
-    tokens = answer[_TOKENS]
-    return f"{accelerator}: {tokens:,.0f} tokens/s" if tokens == tokens else f"No answer: {answer['reason']}."
 
 
 def _chip_sentence(form: Table, answer: Answer, other: Answer | None) -> str:

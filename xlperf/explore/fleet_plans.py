@@ -1,19 +1,25 @@
-"""Plans of fleets: the demand, a fleet of copies of a plan, and plans with the number of accelerators they need."""
+"""Plans and machines of fleets: the demand, a fleet of copies of a plan, servers, networks and serving engines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.resources import stack_rows
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+from xlperf.engine.trust import BADGES
+from xlperf.explore.mappings import server_sizes
 from xlperf.explore.search import stacked
 from xlperf.explore.space import divisors
+from xlperf.interop.stack_rules import STACKS
 
 ONE, TWO = "continuous", "disaggregated"
 TP, EP, DPA = DEGREES = ("tensor_parallel", "expert_parallel", "data_parallel_attention")
@@ -91,6 +97,13 @@ class Fleet(NamedTuple):
     price: float
     curve: Array = np.zeros((2, 0))
 
+    @property
+    def order(self) -> tuple[float, float, float, float, float]:
+        """Sort key: price of whole servers, trust, accelerators in use, size of the copy, throughput."""
+        each = float(self.results.number("tokens_per_second_per_accelerator")[0])
+        badge = BADGES.index(str(self.results["trust"][0])) if self.results["trust"][0] else len(BADGES)
+        return self.price, badge, self.used, float(self.plan.number(COUNT)[0]), -each
+
 
 class Probed(NamedTuple):
     """Plans that serve, with the accelerators of a fleet of each and their share per user or request rate, (rows,)."""
@@ -113,7 +126,8 @@ class Probed(NamedTuple):
             return parts[0]
         plans, fleets, needs = zip(*filled, strict=True)
         every = Probed(stacked(plans), np.concatenate(fleets), np.concatenate(needs))
-        return every.take(distinct_rows(every.plans))
+        keys = distinct_keys(every.plans)
+        return every.take(first_of_keys(np.arange(len(keys)), keys, 1))
 
     def near(self) -> Probed:
         """The plans whose fleets or needs are not far beyond the least."""
@@ -138,13 +152,14 @@ class Probed(NamedTuple):
 
 
 def with_columns(plans: Table, **columns: object) -> Table:
-    """Plans with some columns replaced, in the order of the schema; a scalar counts for all rows."""
+    """Plans with some columns replaced, in the order of the schema; a scalar counts for all rows, and none is auto."""
     known = table_schema(plans.kind).by_name
     replaced = dict(plans.columns)
     for name, value in columns.items():
         kind = object if known[name].is_text else np.float64
         replaced[name] = np.array(np.broadcast_to(np.asarray(value, dtype=kind), len(plans)))
-    return Table(plans.kind, {name: replaced[name] for name in known if name in replaced}, plans.place)
+    auto = {name: mask for name, mask in plans.auto.items() if name not in columns}
+    return replace(plans, columns={name: replaced[name] for name in known if name in replaced}, auto=auto)
 
 
 def crossed(plans: Table, name: str, values: Sequence[object]) -> Table:
@@ -154,10 +169,10 @@ def crossed(plans: Table, name: str, values: Sequence[object]) -> Table:
     return with_columns(plans.take(np.repeat(np.arange(len(plans)), len(values))), **{name: every})
 
 
-def distinct_rows(plans: Table) -> np.ndarray:
-    """The first row of each group of equal plans."""
-    keys = list(zip(*(plans[name].tolist() for name in DISTINCT if name in plans), strict=True))
-    return first_of_keys(np.arange(len(keys)), keys, 1)
+def distinct_keys(plans: Table) -> list[tuple[object, ...]]:
+    """A key of each plan, the same for equal plans."""
+    columns = (plans[name].tolist() for name in DISTINCT if name in plans)
+    return list(zip(*([value if value == value else None for value in values] for values in columns), strict=True))
 
 
 def first_of_keys(order: np.ndarray, keys: Sequence[object], each: int) -> np.ndarray:
@@ -201,10 +216,6 @@ class Pairs(NamedTuple):
     decode: Array
     batch: Array
 
-    def take(self, rows: np.ndarray) -> Pairs:
-        """Some of the pairs."""
-        return Pairs(self.plans.take(rows), self.prefill[rows], self.decode[rows], self.batch[rows])
-
 
 def degrees_of(size: float, every: bool) -> list[float]:
     """Trial degrees of attention replicas and expert groups: the divisors of a replica, or only its repeated halves."""
@@ -230,5 +241,134 @@ def with_pools(plans: Table, decoders: Array, prefillers: Array) -> Table:
 
 
 def same_values(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Whether values are equal, or both blank."""
-    return np.asarray((first == second) | ((first != first) & (second != second)))
+    """Whether each of some values equals each of others, or both are blank, (first, second)."""
+    number: dict[object, int] = {}
+    codes = [
+        np.array([number.setdefault(value if value == value else None, len(number)) for value in values.tolist()])
+        for values in (first, second)
+    ]
+    return np.asarray(codes[0][:, None] == codes[1])
+
+
+PREFILL_COUNT = "prefill_accelerators"
+
+
+class Machine(NamedTuple):
+    """An accelerator, its unit of sale and its network.
+
+    ``unit``: accelerators of a server or pod. ``server``: accelerators of one purchase, 1 in slices. ``most``:
+    accelerators of the network, ``inner``: of its innermost tier. [-]
+    """
+
+    accelerator: str
+    unit: float
+    server: float
+    most: float
+    inner: float
+
+    @staticmethod
+    def of(plans: Table, catalog: Catalog) -> Machine:
+        """The accelerator that the first of some plans names."""
+        unit, most = (float(sizes[0]) for sizes in server_sizes(plans, catalog))
+        tiers = network_tiers_of(plans, catalog)
+        inner = float(catalog.tables["networks"].number("size")[tiers[0]]) if len(tiers) else np.inf
+        server = 1.0 if in_slices(plans, catalog) else unit
+        return Machine(str(plans.text("accelerator")[0]), unit, server, most, inner)
+
+
+class Machines(NamedTuple):
+    """Machines that decode or do both, machines that prefill, and the price ratio of prefill to decode accelerators."""
+
+    own: Machine
+    prefill: Machine
+    price: float = 1.0
+
+    @staticmethod
+    def of(formats: Table, prefill: str, catalog: Catalog, priced: bool) -> Machines:
+        """Machines of plans, with a prefill pool of another accelerator if named; ``priced``: by rent or cost."""
+        own = Machine.of(formats, catalog)
+        if prefill in ("", own.accelerator):
+            return Machines(own, own)
+        others = with_columns(formats, accelerator=prefill)
+        price = _price(formats, others, catalog) if priced else 1.0
+        return Machines(own, Machine.of(others, catalog), price)
+
+    @property
+    def unlike(self) -> bool:
+        """Whether the prefill pool has another kind of accelerator."""
+        return self.prefill.accelerator != self.own.accelerator
+
+    def counts(self, plans: Table, copies: Array) -> tuple[Array, Array]:
+        """Accelerators of both kinds in copies of plans, (rows,). [-]"""
+        whole = plans.number(COUNT)
+        prefill = np.nan_to_num(plans.number(PREFILL_COUNT)) if self.unlike else np.zeros(len(whole))
+        return copies * (whole - prefill), copies * prefill
+
+    def in_servers(self, counts: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Accelerators of both kinds in whole servers, (rows,). [-]"""
+        sizes = self.own.server, self.prefill.server
+        decoding, prefill = (
+            np.ceil(count / size * (1.0 - ROUND)) * size for count, size in zip(counts, sizes, strict=True)
+        )
+        return decoding, prefill
+
+    def priced(self, counts: tuple[Array, Array]) -> Array:
+        """Accelerators of the first kind at the price of some of both, (rows,). [-]"""
+        return np.asarray(counts[0] + self.price * counts[1])
+
+
+def _price(decode: Table, prefill: Table, catalog: Catalog) -> float:
+    """Hourly cost of an accelerator over the hourly cost of another; 1 unless the catalog prices both."""
+    alone = with_columns(
+        stacked([prefill.take([0]), decode.take([0])]), mode=ONE, **dict.fromkeys((COUNT, LOAD, *DEGREES), 1)
+    )
+    ratio = np.divide(*evaluate(alone, catalog).number("accelerator_hour_cost"))
+    return float(ratio) if np.isfinite(ratio) and ratio > 0.0 else 1.0
+
+
+_OWN = "nvidia"
+"""Vendor whose engines and kernels apply to an accelerator without a vendor: a custom chip."""
+
+
+def engine_title(engine: str) -> str:
+    """Name of an engine in its makers' spelling.
+
+    >>> engine_title("vllm"), engine_title("my-engine")
+    ('vLLM', 'my-engine')
+    """
+    titles = {stack.software: stack.title for stack in STACKS.values() if stack.label}
+    return titles.get(engine, engine)
+
+
+def engines_of(form: Table, catalog: Catalog) -> list[str]:
+    """Serving engines to compare on the accelerator of a form: the form's engine, else all that run there.
+
+    ``form``: one row with a column ``accelerator``, and ``software``, blank for all. Raises InputError if the engine is
+    unknown or does not run on the accelerator. An engine that only the calibration names runs anywhere.
+    """
+    table = catalog.tables["accelerators"]
+    row = catalog.rows("accelerators", form.text("accelerator"), form, "accelerator")[0]
+    vendor = str(table.text("vendor")[row]).casefold() or _OWN
+    generation = str(table.text("generation")[row]).casefold()
+    known = stack_rows("engine")
+    of_vendor = [row_ for row_ in known if row_["vendor"] == vendor]
+    runs = [row_ for row_ in of_vendor if not row_["generations"] or generation in row_["generations"].split()]
+    # A generation that no row names has the engines of its vendor.
+    named = {word for row_ in of_vendor for word in row_["generations"].split()}
+    runs = runs if generation in named else of_vendor
+    result = list(dict.fromkeys(row_["engine"] for row_ in runs if row_["searched"] == "yes")) or ["vllm"]
+    asked = str(form.text("software")[0]).strip().casefold()
+    asked = STACKS[asked].software if asked in STACKS else asked
+    if not asked:
+        return result
+    if asked in {row_["engine"] for row_ in runs}:
+        return [asked]
+    place, accelerator = form.place(0, "software"), str(form.text("accelerator")[0])
+    if asked in {row_["engine"] for row_ in known}:
+        names = ", ".join(result)
+        problem = f"{engine_title(asked)} does not run on {accelerator}; engines that do: {names}; or auto for all"
+        raise InputError(Fault(place, problem))
+    if catalog.calibration.knows_software("serving_software", asked):
+        return [asked]
+    words = nearest(asked, sorted({row_["engine"] for row_ in known}))
+    raise InputError(Fault(place, f'unknown serving engine "{form.text("software")[0]}"; {words}'))

@@ -17,8 +17,6 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import fitting
-from xlperf.engine.trust import BADGES
-from xlperf.explore.fleet_machines import Machine, Machines
 from xlperf.explore.fleet_plans import (
     CHUNK,
     COPY_SIZES,
@@ -36,11 +34,13 @@ from xlperf.explore.fleet_plans import (
     TWO,
     Demand,
     Fleet,
+    Machine,
+    Machines,
     Pairs,
     Probed,
     crossed,
     degrees_of,
-    distinct_rows,
+    distinct_keys,
     first_of_keys,
     replicas_around,
     same_values,
@@ -113,7 +113,7 @@ class FleetSearch:
         rows = catalog.rows("models", formats.text("model"), formats, "model")
         self.experts = float(catalog.tables["models"].number("num_experts", 0.0)[rows][0])
         self.prompt, self.output = (float(formats.number(f"{name}_length")[0]) for name in ("prompt", "output"))
-        self.wide_cache = wide_cache
+        self.wide_cache, self.known = wide_cache, set[object]()
         self.given = {name: value for name in DEGREES if (value := float(formats.number(name)[0])) == value}
 
     def fleets(self, modes: Sequence[str]) -> list[Fleet]:
@@ -134,7 +134,9 @@ class FleetSearch:
         results = evaluate(plans, self.catalog)
         feasible = np.flatnonzero(self.demand.kept(results)).tolist()
         best: dict[tuple[str, str], Fleet] = {}
-        for fleet in sorted((self.fleet(plans.take([row]), results.take([row])) for row in feasible), key=_order):
+        for fleet in sorted(
+            (self.fleet(plans.take([row]), results.take([row])) for row in feasible), key=lambda fleet: fleet.order
+        ):
             best.setdefault((str(fleet.plan["software"][0]), str(fleet.plan["mode"][0])), fleet)
         return list(best.values())
 
@@ -149,8 +151,7 @@ class FleetSearch:
 
     def single_users(self) -> Table:
         """All mappings of copies with one pool, with one user on each replica."""
-        size = self.demand.size
-        plans = self.mapped(WHOLE, [self.given[TP]] if TP in self.given else self.sizes(WHOLE), self.given)
+        size, plans = self.demand.size, self.mapped(WHOLE, self.sizes(WHOLE))
         plans = with_columns(plans, mode=ONE, num_accelerators=size if size == size else plans.number(TP))
         return with_columns(plans, concurrency=np.maximum(np.floor(plans.number(COUNT) / plans.number(TP)), 1.0))
 
@@ -158,6 +159,8 @@ class FleetSearch:
 
     def sizes(self, part: str) -> list[float]:
         """Replica sizes of the first round."""
+        if TP in self.given and part != PREFILL:
+            return [self.given[TP]]
         machine, size = self.machine(part), self.demand.size
         most = MOST_RANKS if self.experts and part != PREFILL else max(MOST_DENSE, machine.unit)
         most = min(machine.most, MOST_RANKS, most)
@@ -172,11 +175,12 @@ class FleetSearch:
         """The machine of a part of a fleet."""
         return self.machines.prefill if part == PREFILL else self.machines.own
 
-    def mapped(self, part: str, sizes: Sequence[float], given: Mapping[str, float], every: bool = False) -> Table:
+    def mapped(self, part: str, sizes: Sequence[float], every: bool = False, **fixed: float) -> Table:
         """Mappings of replicas of some sizes, for every weight format; multi-node mappings dispatch tokens by node.
 
-        ``given``: fixed degrees. ``every``: all divisors instead of repeated halves.
+        ``every``: all divisors instead of repeated halves. ``fixed``: degrees.
         """
+        given = fixed if part == PREFILL else self.given | fixed
         rows: list[tuple[float, float, float]] = []
         for size in sizes:
             degrees = degrees_of(size, every)
@@ -228,12 +232,17 @@ class FleetSearch:
     def roomy(self, tried: Mapping[str, Table], number: int = 1) -> dict[str, Table]:
         """Of each ``number`` plans of a part the first that fits in memory, with the largest prefill budget."""
         every = {part: crossed(plans, CHUNK, _ROOMY) for part, plans in tried.items()}
-        chosen = {}
-        for part, fits in self.fits(every).items():
-            fits = fits.reshape(-1, number * len(_ROOMY))
-            rows = np.flatnonzero(fits.any(axis=1))
-            chosen[part] = every[part].take(rows * fits.shape[1] + fits[rows].argmax(axis=1))
-        return chosen
+        # Most groups have room for their first plan; only the others need the rest.
+        width = number * len(_ROOMY)
+        first = self.fits({part: plans.take(slice(0, None, width)) for part, plans in every.items()})
+        place = {part: np.where(fits, 0, -1) for part, fits in first.items()}
+        left = {part: np.flatnonzero(own < 0) for part, own in place.items()}
+        rows = {part: (own[:, None] * width + np.arange(1, width)).ravel() for part, own in left.items()}
+        for part, fits in self.fits({part: plans.take(rows[part]) for part, plans in every.items()}).items():
+            fits = fits.reshape(-1, width - 1)
+            place[part][left[part]] = np.where(fits.any(axis=1), 1 + fits.argmax(axis=1), -1)
+        chosen = {part: (np.arange(len(own)) * width + own)[own >= 0] for part, own in place.items()}
+        return {part: plans.take(chosen[part]) for part, plans in every.items()}
 
     def on_engines(self, part: str, known: Probed) -> Table:
         """Mappings with each engine that starts them: the best of each size with options, and of each number of
@@ -277,10 +286,7 @@ class FleetSearch:
 
         ``parts``: copies with one pool, decode and prefill replicas. Returns the accelerators that each mapping needs.
         """
-        given = {part: {} if part == PREFILL else self.given for part in parts}
-        sizes = {part: [given[part][TP]] if TP in given[part] else self.sizes(part) for part in parts}
-        mapped = {part: self.mapped(part, sizes[part], given[part]) for part in parts}
-        named = {part: crossed(plans, "software", self.engines) for part, plans in mapped.items()}
+        named = {part: crossed(self.mapped(part, self.sizes(part)), "software", self.engines) for part in parts}
         result = self.probed(self.roomy(named, len(self.engines)))
         tried = {part: self.on_engines(part, own) for part, own in result.items() if len(own.plans)}
         more = self.probed(self.roomy(tried))
@@ -288,10 +294,9 @@ class FleetSearch:
         tried = {}
         for part, known in result.items():
             near = known.best(EACH, "software").plans
-            parted = [self.beside(part, near, given[part])]
+            parted = [self.beside(part, near)]
             parted += [] if part == DECODE else [crossed(near, CHUNK, CHUNKS[1:])]
-            if TP not in given[part]:
-                parted += [self.between(part, near, engine, sizes[part], given[part]) for engine in self.engines]
+            parted += [self.between(part, near, engine) for engine in self.engines]
             parted = [plans for plans in parted if len(plans)]
             if parted:
                 tried[part] = stacked(parted)
@@ -299,11 +304,11 @@ class FleetSearch:
         more = self.probed({part: plans.take(np.flatnonzero(fits[part])) for part, plans in tried.items()})
         return {part: Probed.joined([own, more[part]]) if part in more else own for part, own in result.items()}
 
-    def beside(self, part: str, near: Table, given: Mapping[str, float]) -> Table:
+    def beside(self, part: str, near: Table) -> Table:
         """Mappings with fewer and with more attention replicas or expert groups, and with other options."""
         result = self.other_options(near)
         for name, factors in _FACTORS.items() if self.experts else ((DPA, _FACTORS[DPA]),):
-            for factor in factors if name not in given else ():
+            for factor in factors if part == PREFILL or name not in self.given else ():
                 degree = factor * near.number(name)
                 good = (degree >= 1.0) & (near.number(TP) % np.maximum(degree, 1.0) == 0.0)
                 result.append(with_columns(near, **{name: degree}).take(np.flatnonzero(good)))
@@ -320,26 +325,35 @@ class FleetSearch:
         sent = np.where(alone | (plans.number(TP) <= self.machine(part).inner), "ranks", plans.text(DISPATCH))
         return with_columns(plans, redundant_experts=copied, two_batch_overlap=overlapped, expert_dispatch=sent)
 
-    def between(self, part: str, near: Table, engine: str, sizes: Sequence[float], given: Mapping[str, float]) -> Table:
+    def between(self, part: str, near: Table, engine: str) -> Table:
         """Mappings of sizes between an engine's best size and its neighbours."""
         of_engine = near.take(np.flatnonzero(near.text("software") == engine)[:1])
-        if not len(of_engine):
-            return of_engine
+        if not len(of_engine) or (TP in self.given and part != PREFILL):
+            return of_engine.take(slice(0))
         best = float(of_engine.number(TP)[0])
         machine = self.machine(part)
         sold = sold_counts(machine.unit, machine.most, min(AROUND * best, MOST_RANKS))
-        between = sold[(sold > best / AROUND) & ~np.isin(sold, sizes)]
+        between = sold[(sold > best / AROUND) & ~np.isin(sold, self.sizes(part))]
         if self.demand.size == self.demand.size:
             between = between[between < self.demand.size]
         if not len(between):
             return of_engine.take(slice(0))
         between = between[np.unique(np.linspace(0, len(between) - 1, MOST_AROUND).round().astype(np.int64))]
         options = {name: of_engine[name][0] for name in ("software", "kv_precision", *OPTIONS) if name in of_engine}
-        return with_columns(self.mapped(part, between.tolist(), given, every=True), **options)
+        return with_columns(self.mapped(part, between.tolist(), every=True), **options)
 
     def probed(self, tried: Mapping[str, Table]) -> dict[str, Probed]:
-        """Accelerators that plans of each part need, from one evaluation at their largest loads within targets."""
-        plans = {part: self.stated(part, own.take(distinct_rows(own))) for part, own in tried.items()}
+        """Accelerators that plans of each part need, from one evaluation at their largest loads within targets.
+
+        Plans that were probed before are left out.
+        """
+        plans = {}
+        for part, own in tried.items():
+            stated = with_columns(self.stated(part, own), concurrency=np.nan)
+            first = dict(zip(reversed(distinct_keys(stated)), reversed(range(len(stated))), strict=True))
+            rows = [row for key, row in first.items() if (part, key) not in self.known]
+            self.known.update((part, key) for key in first)
+            plans[part] = stated.take(sorted(rows))
         some = {part: own for part, own in plans.items() if len(own)}
         if not some:
             return {part: Probed(own, np.zeros(0), np.zeros(0)) for part, own in plans.items()}
@@ -424,16 +438,30 @@ class FleetSearch:
     def paired(self, decode: Probed, prefill: Probed) -> Pairs:
         """The cheapest pairs of a decode and a prefill mapping of each engine that one plan can state."""
         decoders, prefillers = (part.plans for part in (decode, prefill))
-        rows, columns = (index.ravel() for index in np.indices((len(decoders), len(prefillers))))
-        same = np.ones(len(rows), dtype=bool)
+        same = np.ones((len(decoders), len(prefillers)), dtype=bool)
         for name in ("software", "precision", "activation_precision", "kv_precision", "wide_attention"):
             if name in decoders:
-                same &= same_values(decoders[name][rows], prefillers[name][columns])
+                same &= same_values(decoders[name], prefillers[name])
         for name in OPTIONS if self.experts else ():
-            free = self.free(DECODE, name, decoders)[rows] | self.free(PREFILL, name, prefillers)[columns]
-            same &= free | same_values(decoders[name][rows], prefillers[name][columns])
-        rows, columns = rows[same], columns[same]
-        rates = decoders.number(TP) / decode.need, prefillers.number(TP) / prefill.need
+            free = self.free(DECODE, name, decoders)[:, None] | self.free(PREFILL, name, prefillers)
+            same &= free | same_values(decoders[name], prefillers[name])
+        rows, columns = np.nonzero(same)
+        # The cheapest pairs by the accelerators that the demand needs, in whole replicas.
+        size, other_size = decoders.number(TP)[rows], prefillers.number(TP)[columns]
+        numbers = other_size / prefill.need[columns], size / decode.need[rows], decoders.number(LOAD)[rows]
+        pairs = Pairs(decoders, *numbers)
+        rate, share = self.rates(pairs)
+        need = self.machines.priced((rate * size / pairs.decode, rate * other_size / pairs.prefill))
+        replicas = np.ceil(rate * share / pairs.decode), np.ceil(rate * share / pairs.prefill)
+        whole = self.machines.priced((replicas[0] * size, replicas[1] * other_size))
+        order = np.lexsort((need, np.where(need < LARGEST, np.maximum(whole, need * share), need)))
+        engines = decoders["software"][rows]
+        sizes = list(zip(engines[order].tolist(), size[order].tolist(), other_size[order].tolist(), strict=True))
+        order = first_of_keys(order, sizes, SAME)
+        cheap = first_of_keys(order, engines[order].tolist(), PAIRS)
+        small = order[((size <= self.machines.own.unit) & (other_size <= self.machines.prefill.unit))[order]]
+        best = np.union1d(cheap, first_of_keys(small, engines[small].tolist(), SMALL))
+        rows, columns = rows[best], columns[best]
         plans = decoders.take(rows)
         chosen = {f"prefill_{name}": prefillers.number(name)[columns] for name in DEGREES}
         chosen[CHUNK] = prefillers.number(CHUNK)[columns]
@@ -444,19 +472,7 @@ class FleetSearch:
                 chosen[name] = np.where(self.free(DECODE, name, plans), prefillers[name][columns], plans[name])
             copied = plans.number("redundant_experts"), prefillers.number("redundant_experts")[columns]
             chosen["redundant_experts"] = np.maximum(*copied)
-        pairs = Pairs(with_columns(plans, **chosen), rates[1][columns], rates[0][rows], decoders.number(LOAD)[rows])
-        rate, share = self.rates(pairs)
-        size, other_size = (pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
-        need = self.machines.priced((rate * size / pairs.decode, rate * other_size / pairs.prefill))
-        replicas = np.ceil(rate * share / pairs.decode), np.ceil(rate * share / pairs.prefill)
-        whole = self.machines.priced((replicas[0] * size, replicas[1] * other_size))
-        order = np.lexsort((need, np.where(need < LARGEST, np.maximum(whole, need * share), need)))
-        engines = pairs.plans["software"]
-        sizes = list(zip(engines[order].tolist(), size[order].tolist(), other_size[order].tolist(), strict=True))
-        order = first_of_keys(order, sizes, SAME)
-        cheap = first_of_keys(order, engines[order].tolist(), PAIRS)
-        small = order[((size <= self.machines.own.unit) & (other_size <= self.machines.prefill.unit))[order]]
-        return pairs.take(np.union1d(cheap, first_of_keys(small, engines[small].tolist(), SMALL)))
+        return Pairs(with_columns(plans, **chosen), *(values[best] for values in numbers))
 
     def free(self, part: str, option: str, plans: Table) -> np.ndarray:
         """Whether any value of an option suits replicas: they dispatch no tokens to experts, or only inside a node."""
@@ -483,26 +499,21 @@ class FleetSearch:
         if demand.load == demand.load and not demand.is_rate:
             copies = np.full(len(need), np.ceil(demand.users / demand.load))
         wait = demand.first if demand.first < NEVER else 1.0
+        # Numbers of replicas of both pools around the rate of each pair.
+        tried = np.array([
+            (row, theirs, mine)
+            for row, each in enumerate((rate / copies).tolist())
+            for theirs in replicas_around(each / pairs.prefill[row], share[row]).tolist()
+            for mine in replicas_around(each / pairs.decode[row], share[row]).tolist()
+        ])  # fmt: skip
+        index, decoders, prefillers = tried[:, 0].astype(np.int64), tried[:, 2], tried[:, 1]
         results = []
         for queued in _QUEUED if demand.is_rate and demand.load != demand.load else (0.0,):
             flying = (
-                rate * (pairs.batch / pairs.decode + queued * wait)
-                if demand.is_rate
-                else np.full(len(need), demand.users)
+                rate * (pairs.batch / pairs.decode + queued * wait) if demand.is_rate else demand.users + 0.0 * need
             )
-            rows, decoders, prefillers = [], [], []
-            for row in range(len(need)):
-                each = rate[row] / copies[row]
-                mine, theirs = (
-                    replicas_around(each / rate_[row], share[row]) for rate_ in (pairs.decode, pairs.prefill)
-                )
-                grid = np.array(np.meshgrid(mine, theirs)).reshape(2, -1)
-                rows.append(np.full(grid.shape[1], row))
-                decoders.append(grid[0])
-                prefillers.append(grid[1])
-            index = np.concatenate(rows)
-            numbers = np.concatenate(decoders), np.concatenate(prefillers)
-            results.append(self.serving(pairs.plans.take(index), *numbers, flying[index], copies[index]))
+            plans = pairs.plans.take(index)
+            results.append(self.serving(plans, decoders, prefillers, flying[index], copies[index]))
         return Probed.joined(results)
 
     def serving(self, plans: Table, decoders: Array, prefillers: Array, users: Array, copies: Array) -> Probed:
@@ -554,25 +565,24 @@ class FleetSearch:
 
     def divided(self, pairs: Pairs) -> Probed:
         """Pools that share a given number of accelerators, at their largest loads."""
-        total, rows, decoders, prefillers, loads = self.demand.size, [], [], [], []
-        size, other = (pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
+        total, size, other = self.demand.size, *(pairs.plans.number(name) for name in (TP, f"prefill_{TP}"))
+        tried: list[tuple[float, ...]] = []
         for row in range(len(size)):
             number = np.arange(1.0, total // size[row] + 1.0)
             left = (total - number * size[row]) / other[row]
             whole = (left >= 1.0) & (left == np.floor(left))
             number, left = number[whole], left[whole]
             rate = np.minimum(number * pairs.decode[row], left * pairs.prefill[row])
-            near = np.argsort(-rate, kind="stable")[:PAIRS]
-            rows += [row] * len(near)
-            decoders += number[near].tolist()
-            prefillers += left[near].tolist()
-            loads += (rate[near] * pairs.batch[row] / pairs.decode[row]).tolist()
-        plans = with_pools(pairs.plans.take(np.array(rows, dtype=np.int64)), np.array(decoders), np.array(prefillers))
+            load = rate * pairs.batch[row] / pairs.decode[row]
+            near = np.argsort(-rate, kind="stable")[:PAIRS].tolist()
+            tried += [(row, number[best], left[best], load[best]) for best in near]
+        rows, decoders, prefillers, loads = np.array(tried).reshape(-1, 4).T
+        plans = with_pools(pairs.plans.take(rows.astype(np.int64)), decoders, prefillers)
         if not len(plans):
             return Probed(plans, np.zeros(0), np.zeros(0))
-        plans = self.filled(plans, np.array(loads), _SIZED)
-        fleets = [self.fleet(plans.take([row]), evaluate(plans.take([row]), self.catalog)) for row in range(len(plans))]
-        used = np.array([fleet.used for fleet in fleets])
+        plans = self.filled(plans, loads, _SIZED)
+        results = evaluate(plans, self.catalog)
+        used = np.array([self.fleet(plans.take([row]), results.take([row])).used for row in range(len(plans))])
         return Probed.of(plans, used, used)
 
     def filled(self, plans: Table, loads: Array, ends: tuple[float, float]) -> Table:
@@ -595,10 +605,3 @@ class FleetSearch:
             low, high = np.maximum(best, 1.0), np.maximum(best + width, 1.0)
         rows = np.flatnonzero(best >= 1.0)
         return with_columns(plans.take(rows), concurrency=best[rows])
-
-
-def _order(fleet: Fleet) -> tuple[float, float, float, float, float]:
-    """Sort key of fleets: price of whole servers, trust, accelerators in use, size of the copy, throughput."""
-    each = float(fleet.results.number("tokens_per_second_per_accelerator")[0])
-    badge = BADGES.index(str(fleet.results["trust"][0])) if fleet.results["trust"][0] else len(BADGES)
-    return fleet.price, badge, fleet.used, float(fleet.plan.number(COUNT)[0]), -each

@@ -22,13 +22,11 @@ from xlperf.catalog.schema import FORMS, first_words, results_of, table_schema
 from xlperf.catalog.table import Place, Table, nowhere
 from xlperf.equations.plan.dimensions import RANKS
 from xlperf.explore.chips import BESIDE, chip_answers
-from xlperf.explore.facility import most_fed, run_beyond_power
-from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.mappings import MOST_ACCELERATORS, server_sizes, sold_counts
-from xlperf.explore.money import cost_words, hours_of, lacking_words, stated_prices
+from xlperf.explore.money import cost_words, hours_of, lacking_words, most_fed, run_beyond_power, stated_prices
 from xlperf.explore.search import stacked
 from xlperf.explore.search_results import GOOD, Answer, Search, one_plan, short_name, slower
-from xlperf.explore.serve import NOTHING, best_way, other_machines, serve_answer, serving_ways
+from xlperf.explore.serve import NOTHING, best_way, other_machines, serve_answer, serving_ways, way_answers
 from xlperf.explore.space import divides, divisors, powers_of_two
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
 
@@ -140,10 +138,8 @@ def ways_of(form: Table, catalog: Catalog) -> tuple[Table, Table]:
     form, _ = _with_exact_names(form, catalog)
     part = part_of(catalog, form)
     fleets = serving_ways(form, part)
-    if not fleets:
-        return Table("inference", {}), answers_table(form, [])
-    ways = [with_columns(form, way=float(number)) for number in range(1, len(fleets) + 1)]
-    return stacked([fleet.plan for fleet in fleets]), answers_table(form, [answer_of(way, part) for way in ways])
+    plans = stacked([fleet.plan for fleet in fleets]) if fleets else Table("inference", {})
+    return plans, answers_table(form, way_answers(form, fleets, part))
 
 
 def plan_of(form: Table, catalog: Catalog) -> Table | None:
@@ -335,7 +331,7 @@ def _run(form: Table, searched: Search, catalog: Catalog) -> Answer:
     count = float(plan.number("num_accelerators")[0])
     pieces = np.prod([plan.filled(each.size)[0] for each in RANKS if not each.remainder])
     answer |= {"accelerators": count, "data_parallel": count / float(pieces)}
-    hours = hours_of(form, plan, results, catalog)
+    hours = hours_of(form, plan, results, catalog)[0]
     answer |= hours.results | hours.costs("run_cost", answer["run_time"] * count)
     answer |= {"paid_run_cost": answer["run_cost"], "run_cost": float(results.number("run_cost")[0]) * longer}
     for end in ("low", "high"):

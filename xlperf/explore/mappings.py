@@ -43,7 +43,7 @@ from xlperf.explore.space import (
     space_of,
 )
 from xlperf.interop.launch_start import Shape
-from xlperf.interop.stack_rules import TITLES, stack_of_software
+from xlperf.interop.stack_rules import STACKS, stack_of_software
 
 MOST_MICRO_BATCH = 64.0
 """Largest trial micro batch if the global batch is blank. [-]"""
@@ -457,7 +457,7 @@ _RECORDS: dict[str, tuple[type[PartialPlan], ...]] = {
 def stacks_of(plans: Table) -> tuple[str, ...]:
     """Software of plans with known rules, in order of the plans."""
     names = {stack_of_software(str(name)) for name in set(plans.filled("software").tolist())}
-    return tuple(stack for stack in TITLES if stack in names)
+    return tuple(stack for stack in STACKS if stack in names)
 
 
 def rules_of_stacks(plans: Table, stacks: Collection[str]) -> Rules:
@@ -486,7 +486,7 @@ def refused_reasons(plans: Table, catalog: Catalog, stack: str = "") -> list[str
     are unknown.
     """
     if stack:
-        named = np.full(len(plans), "tensorrt-llm" if stack == "trtllm" else stack, dtype=object)
+        named = np.full(len(plans), STACKS[stack].software, dtype=object)
         plans = replace(plans.with_columns({"software": named}), auto={})
     rules = rules_of_stacks(plans, stacks_of(plans))
     result = [""] * len(plans)

@@ -1,20 +1,23 @@
-"""Cost of answers: rented and owned hours, stated prices, payment of a fleet, and API prices for comparison."""
+"""Cost and power of answers: rented and owned hours, API prices for comparison, and fleets in a facility's power."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import DAY, MILLION
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.ownership import evaluate_ownership
 from xlperf.engine.stated_prices import PLAN_PRICES
+from xlperf.equations.cost.servers import accelerators_for_power
 from xlperf.equations.cost.tokens import break_even_load
-from xlperf.explore.fleet_plans import with_columns
-from xlperf.explore.search_results import Answer, dollars, price_words
+from xlperf.explore.fleet_plans import COUNT, LOAD, TWO, Demand, Fleet, Machines, in_slices, with_columns
+from xlperf.explore.search_results import GOOD, ILLEGAL, Answer, Search, dollars, price_words, short_name, slower
 
 OWN, BOTH = "own", "both"
 
@@ -63,14 +66,18 @@ class Hours(NamedTuple):
         return {f"{prefix}{name}": price * hours for prefix, price in parts}
 
 
-def hours_of(form: Table, plan: Table, results: Table, catalog: Catalog) -> Hours:
-    """Hourly cost of the accelerators of a plan, by the payment of a form.
+def hours_of(form: Table, plans: Table, results: Table, catalog: Catalog) -> list[Hours]:
+    """Hourly cost of the accelerators of each plan, by the payment of a form.
 
-    ``plan``, ``results``: one row, the plan with the prices of the form.
+    ``plans``: with the prices of the form.
     """
+    ownership = evaluate_ownership(plans, catalog, results=results)
+    return [_hours(form, results.take([row]), ownership.take([row])) for row in range(len(plans))]
+
+
+def _hours(form: Table, results: Table, ownership: Table) -> Hours:
     payment = str(form.filled("payment")[0])
     listed, basis = float(results.number("accelerator_hour_cost")[0]), str(results["cost_basis"][0])
-    ownership = evaluate_ownership(plan, catalog, results=results)
     owned, server = float(ownership.number("hour_cost")[0]), str(ownership["server"][0])
     lacking = str(ownership["reason"][0]) if payment in (OWN, BOTH) and owned != owned else ""
     words = price_words(float(form.number("hour_price")[0]), basis)
@@ -153,3 +160,236 @@ def against_api(form: Table, catalog: Catalog, result: Answer) -> Answer:
             f"than {api}."
         )
     return answer
+
+
+MANY_USERS = 100_000.0
+"""Requests in flight of a fleet so large that fractions of servers do not affect the choice of its copy. [-]"""
+_FIRST_FED = 256.0
+"""Accelerators of the first mapping, which gives the power of one. [-]"""
+FEW_COPIES = 20.0
+"""Fleets of at most so many copies are chosen anew for the users that fit in a limit. [-]"""
+
+
+class FleetSize(NamedTuple):
+    """A fleet in whole copies and servers.
+
+    - ``users``: requests in flight of the fleet; ``load``: largest number of one copy [-].
+    - ``size``: accelerators of a copy; ``server``: accelerators of one purchase [-].
+    - ``prefill``: accelerators of another kind in a copy; ``prefill_server``: as ``server`` [-].
+    - ``each``: power from the grid of one accelerator with its share of server and building [W].
+    - ``pooled``: whether pools are separate: they grow by replicas, not by copies.
+    - ``longer``: factor on the time per token in the case of the catalog [-].
+    """
+
+    users: float
+    load: float
+    size: float
+    server: float
+    prefill: float
+    prefill_server: float
+    each: float
+    pooled: bool
+    longer: float
+
+    def whole(self, further: float = 1.0) -> tuple[float, tuple[float, float]]:
+        """Copies, and accelerators of both kinds in whole servers, if a copy takes ``further`` times as long."""
+        copies = self.users / self.load * further
+        grows = self.pooled and further * self.longer != 1.0
+        copies = copies if grows else float(np.ceil(copies * (1.0 - 1e-9)))
+        return copies, self.in_servers(copies)
+
+    def in_servers(self, copies: float) -> tuple[float, float]:
+        """Accelerators of both kinds in the whole servers of some copies. [-]"""
+        counts = (copies * (self.size - self.prefill), self.server), (copies * self.prefill, self.prefill_server)
+        main, prefill = (float(np.ceil(count / server * (1.0 - 1e-9)) * server) for count, server in counts)
+        return main, prefill
+
+    def copies_in(self, kinds: tuple[float, float]) -> float:
+        """Whole copies that some accelerators of both kinds make. [-]"""
+        each = self.size - self.prefill, self.prefill
+        return min(
+            float(np.floor(kind / needed * (1.0 + 1e-9))) for kind, needed in zip(kinds, each, strict=True) if needed
+        )
+
+    @property
+    def accelerators(self) -> float:
+        """Accelerators of whole servers. [-]"""
+        return sum(self.whole()[1])
+
+    @property
+    def servers(self) -> float:
+        """Whole servers. [-]"""
+        main, prefill = self.whole()[1]
+        return main / self.server + prefill / self.prefill_server
+
+    @property
+    def power(self) -> float:
+        """Power from the grid at full load. [W]"""
+        return self.accelerators * self.each
+
+    def accelerators_within(self, limit: float) -> float:
+        """Accelerators of whole servers that a power [W] feeds. [-]"""
+        if self.prefill:
+            return sum(self.in_servers(self._copies_within(limit)))
+        return float(accelerators_for_power(limit * (1.0 + 1e-9), self.each, 1.0, self.server))
+
+    def users_within(self, limit: float) -> float:
+        """Requests in flight that whole copies serve within a power [W]. [-]"""
+        return self._copies_within(limit) * self.load
+
+    def _copies_within(self, limit: float) -> float:
+        copies = float(np.floor(limit / (self.each * self.size) * (1.0 + 1e-9)))
+        while copies > 0.0 and sum(self.in_servers(copies)) * self.each > limit * (1.0 + 1e-9):
+            copies -= 1.0
+        return copies
+
+
+def is_pooled(plan: Table) -> bool:
+    """Whether a plan has separate pools."""
+    return str(plan["mode"][0]) == TWO
+
+
+def sized(fleet: Fleet, catalog: Catalog) -> FleetSize:
+    """The size of a fleet in the case of a catalog: a slower copy serves fewer users at the requested speed."""
+    plan, results = fleet.plan, fleet.results
+    size, load = (float(plan.number(name)[0]) for name in (COUNT, LOAD))
+    longer, pooled = slower(results, "tpot", catalog), is_pooled(plan)
+    machines = Machines.of(plan, str(plan.text("prefill_accelerator")[0]), catalog, False)
+    server = size if in_slices(plan, catalog) and not pooled else machines.own.server
+    prefill = float(machines.counts(plan, np.ones(1))[1][0])
+    each = float(results.number("grid_power")[0]) / size
+    return FleetSize(fleet.users, load / longer, size, server, prefill, machines.prefill.server, each, pooled, longer)
+
+
+def filling(fleets: Sequence[Fleet], limit: float, catalog: Catalog) -> list[Fleet]:
+    """Fleets resized to the power of a facility [W], the one with most users first."""
+    most = [(fleet, sized(fleet, catalog).users_within(limit)) for fleet in fleets]
+    results = [_with_users(fleet, users, catalog) for fleet, users in most if users > 0.0]
+    return sorted(results, key=lambda fleet: -fleet.users)
+
+
+def serving(fleet: Fleet, demand: Demand, catalog: Catalog) -> Fleet:
+    """A fleet of the same copies that serves a demand."""
+    users = demand.rate * float(fleet.results.number("latency")[0]) if demand.is_rate else demand.users
+    return _with_users(fleet, users, catalog)
+
+
+def _with_users(fleet: Fleet, users: float, catalog: Catalog) -> Fleet:
+    """A fleet of the same copies for a number of requests in flight."""
+    result = fleet._replace(users=users)
+    size = sized(result, catalog)
+    count = size.accelerators
+    price = fleet.price / fleet.accelerators * count
+    return result._replace(used=size.whole()[0] * size.size, accelerators=count, price=price)
+
+
+def first_ways(fleets: Sequence[Fleet]) -> list[Fleet]:
+    """The first fleet of each engine and mode."""
+    best: dict[tuple[str, str], Fleet] = {}
+    for fleet in fleets:
+        best.setdefault((str(fleet.plan["software"][0]), str(fleet.plan["mode"][0])), fleet)
+    return list(best.values())
+
+
+def in_power(form: Table, size: FleetSize, request_rate: float) -> Answer:
+    """Accelerators, requests in flight and requests per second within the facility power limit of a form.
+
+    ``request_rate``: of the users of the fleet [request/s]. Returns nothing without a limit.
+    """
+    limit = float(form.number("facility_power_limit")[0])
+    if limit != limit:
+        return {}
+    users = size.users_within(limit)
+    return {
+        "accelerators_in_power": size.accelerators_within(limit),
+        "users_in_power": users,
+        "request_rate_in_power": request_rate * users / size.users,
+    }
+
+
+def power_words(form: Table, answer: Answer) -> str:
+    """A sentence on the power of an answer under the facility power limit of its form; "" without a limit."""
+    limit = float(form.number("facility_power_limit")[0])
+    if limit != limit:
+        return ""
+    room = f"room for {answer['users_in_power']:,.0f} users in flight"
+    return f" It draws {megawatts(answer['power'])} MW of {megawatts(limit)}: {room}."
+
+
+def beyond_power(form: Table, ways: Sequence[Answer]) -> Answer:
+    """An answer beyond the facility power limit: the reason with the excess, the size within the limit, and a remedy.
+
+    ``ways``: answers of all ways, each beyond the limit; at least one.
+    """
+    limit = float(form.number("facility_power_limit")[0])
+    least = min(ways, key=lambda way: float(way["power"]))
+    most = max(ways, key=lambda way: float(way["users_in_power"]))
+    name = short_name(str(form.text("accelerator")[0]))
+    power, users = float(least["power"]), float(most["users_in_power"])
+    fits = f"{users:,.0f} users in flight on {most['accelerators_in_power']:,.0f} {name} fit in it"
+    fits = fits if users > 0.0 else f"no copy fits in it: {name} come in servers of {most['server_size']:,.0f}"
+    reason = (
+        f"{least['accelerators']:,.0f} {name} for {least['users']:,.0f} users in flight draw {megawatts(power)} MW at "
+        f"least, {power / limit:,.3g} times the facility power limit of {megawatts(limit)} MW; {fits}; or give "
+        f"{megawatts(power)} MW, fewer users, less speed per user or another accelerator"
+    )
+    names = ("accelerators_in_power", "users_in_power", "request_rate_in_power")
+    return {"reason": reason, "answer": f"No answer: {reason}."} | {name: most[name] for name in names}
+
+
+MOST_FED = 6
+"""Most numbers of accelerators to map for a facility power limit. [-]"""
+
+
+def most_fed(limit: float, counts: Array, mapped: Callable[[float], Search]) -> Search:
+    """The run on the most accelerators that a power [W] feeds, or else the last run tried.
+
+    ``counts``: candidate numbers of accelerators, ascending [-]. ``mapped``: gives the best mapping on a number of
+    accelerators. The power per accelerator depends on its work, so the power at one number determines the next.
+    """
+    tried: dict[int, Search] = {}
+    best, place = -1, int(np.searchsorted(counts, _FIRST_FED, side="right")) - 1
+    while max(place, 0) not in tried and len(tried) < MOST_FED:
+        place = max(place, 0)
+        result = tried[place] = mapped(float(counts[place]))
+        if result.kind == GOOD:
+            power = float(result.results.number("grid_power")[0])
+            best = max(best, place) if power <= limit else best
+            place = int(np.searchsorted(counts, limit / power * counts[place], side="right")) - 1
+        else:
+            place = place // 2 if result.kind == ILLEGAL else int(np.searchsorted(counts, 4.0 * counts[place]))
+        if max(place, 0) in tried and best < 0:
+            place = min(tried) - 1
+    return tried[best] if best >= 0 else result
+
+
+def run_beyond_power(form: Table, answer: Answer, fed: Answer) -> Answer:
+    """A run beyond the facility power limit: the reason with the excess, the size within the limit, and a remedy.
+
+    ``answer``: of the run. ``fed``: the run on as many accelerators as the limit feeds, empty if there is none.
+    """
+    limit, power = float(form.number("facility_power_limit")[0]), float(answer["power"])
+    name = short_name(str(form.text("accelerator")[0]))
+    inside = bool(fed) and float(fed["power"]) <= limit
+    fits = (
+        f"{fed['accelerators']:,.0f} {name} fit in it and take {fed['run_time'] / DAY:,.1f} days"
+        if inside
+        else ("no number of them fits in it")
+    )
+    reason = (
+        f"{answer['accelerators']:,.0f} {name} draw {megawatts(power)} MW, {power / limit:,.3g} times the facility "
+        f"power limit of {megawatts(limit)} MW; {fits}; or give {megawatts(power)} MW, more days or another accelerator"
+    )
+    numbers = {"accelerators_in_power": fed["accelerators"], "run_time_in_power": fed["run_time"]} if inside else {}
+    return {"reason": reason, "answer": f"No answer: {reason}."} | numbers
+
+
+def megawatts(power: float) -> str:
+    """A power [W] in megawatts, rounded up to three digits so that the stated number suffices.
+
+    >>> megawatts(123_410.0), megawatts(2e6)
+    ('0.124', '2')
+    """
+    value = power / MILLION
+    step = float(f"1e{int(f'{value:e}'.partition('e')[2]) - 2}")
+    return f"{np.ceil(value / step * (1.0 - 1e-9)) * step:.6g}"

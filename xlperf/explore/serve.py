@@ -21,22 +21,39 @@ from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
 from xlperf.engine.stated_prices import PLAN_PRICES
 from xlperf.equations.plan.records import PRECISIONS
-from xlperf.explore.facility import (
+from xlperf.explore.fleet_plans import (
+    DEGREES,
+    LOAD,
+    ONE,
+    TWO,
+    Demand,
+    Fleet,
+    Machines,
+    crossed,
+    engine_title,
+    engines_of,
+    in_slices,
+    with_columns,
+)
+from xlperf.explore.fleets import STATE, FleetSearch
+from xlperf.explore.money import (
     FEW_COPIES,
     MANY_USERS,
+    Hours,
+    against_api,
     beyond_power,
+    cost_words,
     filling,
     first_ways,
+    hours_of,
     in_power,
     is_pooled,
+    lacking_words,
     power_words,
     serving,
     sized,
+    with_prices,
 )
-from xlperf.explore.fleet_machines import Machines, engine_title, engines_of
-from xlperf.explore.fleet_plans import DEGREES, LOAD, ONE, TWO, Demand, Fleet, crossed, in_slices, with_columns
-from xlperf.explore.fleets import STATE, FleetSearch
-from xlperf.explore.money import against_api, cost_words, hours_of, lacking_words, with_prices
 from xlperf.explore.objectives import DECILE, band_factor
 from xlperf.explore.search import stacked
 from xlperf.explore.search_results import Answer, short_name
@@ -74,15 +91,24 @@ def serve_answer(form: Table, catalog: Catalog) -> Answer:
     fleets = serving_ways(form, catalog)
     if not fleets:
         asked = with_columns(form, users=1.0) if _is_open(form) else form
-        every = _every_way(asked, catalog)
-        ways = [_answer(asked, every, way + 1, catalog) for way in range(len(every))]
+        ways = way_answers(asked, _every_way(asked, catalog), catalog)
         return beyond_power(asked, ways) if ways else _refused(asked, catalog)
     way = float(np.nan_to_num(form.number("way")[0], nan=1.0))
     if way != int(way) or way > len(fleets):
         each = "s are" if len(fleets) > 1 else " is"
         reason = f"way {way:g} is asked for, and {len(fleets)} way{each} known"
         return {"reason": reason, "answer": f"No answer: {reason}."}
-    return _answer(form, fleets, int(way), catalog)
+    fleet = fleets[int(way) - 1]
+    return _answer(form, fleets, int(way), hours_of(form, fleet.plan, fleet.results, catalog)[0], catalog)
+
+
+def way_answers(form: Table, fleets: list[Fleet], catalog: Catalog) -> list[Answer]:
+    """Answers of all ways to serve the demand of a form."""
+    if not fleets:
+        return []
+    plans, results = stacked([fleet.plan for fleet in fleets]), stacked([fleet.results for fleet in fleets])
+    hours = hours_of(form, plans, results, catalog)
+    return [_answer(form, fleets, way, each, catalog) for way, each in enumerate(hours, start=1)]
 
 
 def serving_ways(form: Table, catalog: Catalog) -> list[Fleet]:
@@ -292,7 +318,7 @@ def replicas_of(form: Table, catalog: Catalog) -> Table:
     return with_columns(stacked([with_columns(plan) for plan in formats]))
 
 
-def _answer(form: Table, fleets: list[Fleet], way: int, catalog: Catalog) -> Answer:
+def _answer(form: Table, fleets: list[Fleet], way: int, hours: Hours, catalog: Catalog) -> Answer:
     fleet = fleets[way - 1]
     plan, results = fleet.plan, fleet.results
     by_name: Answer = {
@@ -303,16 +329,9 @@ def _answer(form: Table, fleets: list[Fleet], way: int, catalog: Catalog) -> Ans
         )
     }  # fmt: skip
     fleet_size = sized(fleet, catalog)
-    users, load, size, server, longer = (
-        fleet_size.users,
-        fleet_size.load,
-        fleet_size.size,
-        fleet_size.server,
-        fleet_size.longer,
-    )
+    users, load, size, server, *_, longer = fleet_size
     by_name["tokens_per_second_per_accelerator"] /= longer
     slices = in_slices(plan, catalog)
-    hours = hours_of(form, plan, results, catalog)
     copies, kinds = fleet_size.whole()
     servers = fleet_size.servers
     by_name |= {name: float(plan.number(name)[0]) for name in DEGREES}

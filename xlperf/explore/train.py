@@ -6,18 +6,18 @@ the search tries every way to save memory, and ends if no remaining bound is bel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import fitting, numbers
 from xlperf.explore.candidates import Candidates, candidates
+from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.mappings import refused_reasons, stacks_of
 from xlperf.explore.objectives import objective_of
 from xlperf.explore.search import ranked, stacked
@@ -103,12 +103,12 @@ def best_mapping(plan: Table, catalog: Catalog) -> Search:
     for offload in (0.0, 1.0):
         asked = plan
         if "offload_optimizer" in plan.auto and plan.auto["offload_optimizer"][0]:
-            asked = _with(plan, {"offload_optimizer": offload})
+            asked = with_columns(plan, offload_optimizer=offload)
         elif offload > 0.0:
             break
         degrees: Table | None = None
         for precision in precisions:
-            mapping, degrees = _of_precision(_with(asked, {"precision": precision}), catalog, degrees)
+            mapping, degrees = _of_precision(with_columns(asked, precision=precision), catalog, degrees)
             if result is None or _better(mapping, result):
                 result = mapping
         if result is not None and result.found:
@@ -123,16 +123,6 @@ def _better(first: Search, second: Search) -> bool:
     return first.kind < second.kind or (first.kind == second.kind and bool(times[0] < times[1]))
 
 
-def _with(plan: Table, values: Mapping[str, Any]) -> Table:
-    """A plan with stated values in columns, which are no longer open."""
-    columns = dict(plan.columns)
-    for name, value in values.items():
-        columns[name] = np.full(len(plan), value, dtype=object if isinstance(value, str) else np.float64)
-    order = [column.name for column in table_schema(plan.kind).columns if column.name in columns]
-    auto = {name: mask for name, mask in plan.auto.items() if name not in values}
-    return replace(plan, columns={name: columns[name] for name in order}, auto=auto)
-
-
 def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[Search, Table]:
     """The fastest mapping with the precision of a plan, and its fastest choices of degrees.
 
@@ -142,28 +132,27 @@ def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[S
     blank = {"recompute": "none", "zero_stage": _least_sharding(plan)}
     fixed = {name: blank.get(name, float("nan")) for name in shapes}
     if known is None:
-        tried = candidates(_with(plan, fixed), catalog, most=MOST)
+        tried = candidates(with_columns(plan, **fixed), catalog, most=MOST)
         degrees = _overlapped(tried.plans, catalog)
     else:
-        degrees = _with(known, {"precision": str(plan.filled("precision")[0])})
+        degrees = with_columns(known, precision=str(plan.filled("precision")[0]))
     choices = ways(plan, catalog)
     row = catalog.rows("models", plan.text("model"), plan, "model")
     layers = float(catalog.tables["models"].number("num_layers")[row][0])
     least_memory = next(way for way in reversed(choices) if np.isnan(way.zero) or way.zero == choices[0].zero)
     smallest = _crossed(degrees, [least_memory], layers)
-    room = np.flatnonzero(_memory(smallest, catalog))
+    room = _fitting(smallest, catalog)
     least = np.full(len(degrees), np.nan)
     least[room] = _times(degrees.take(room), catalog) if len(room) else least[room]
     order = room[np.argsort(least[room], kind="stable")]
     order = order[np.isfinite(least[order])]
     best, best_of_blocks, number = np.inf, [], len(degrees)
-    for block in _blocks(order, least):
+    for start in range(0, min(len(order), BLOCK * MOST_BLOCKS), BLOCK):
+        block = order[start : start + BLOCK]
         if least[block[0]] >= best:
             break
         rows = _crossed(degrees.take(block), choices, layers)
-        memory = fitting(rows, catalog)
-        assert memory is not None
-        rows = rows.take(np.flatnonzero(memory["fits"] == 1.0))
+        rows = rows.take(_fitting(rows, catalog))
         rows = rows.take(np.flatnonzero([not why for why in refused_reasons(rows, catalog)])) if len(rows) else rows
         number += len(rows)
         if len(rows):
@@ -178,12 +167,6 @@ def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[S
     return replace(ranked(Candidates(last, searched), catalog, goal), num_tried=number), first
 
 
-def _blocks(order: np.ndarray, least: Array) -> Iterator[np.ndarray]:
-    """Choices of degrees in blocks, the fastest first."""
-    for start in range(0, min(len(order), BLOCK * MOST_BLOCKS), BLOCK):
-        yield order[start : start + BLOCK]
-
-
 def _times(plans: Table, catalog: Catalog) -> Array:
     """Step time of plans, NaN if a plan is illegal. [s]"""
     result = numbers(plans, catalog)
@@ -191,11 +174,11 @@ def _times(plans: Table, catalog: Catalog) -> Array:
     return result.number("step_time")
 
 
-def _memory(plans: Table, catalog: Catalog) -> np.ndarray:
-    """Which plans fit."""
+def _fitting(plans: Table, catalog: Catalog) -> np.ndarray:
+    """Rows that fit."""
     result = fitting(plans, catalog)
     assert result is not None
-    return np.asarray(result["fits"] == 1.0)
+    return np.flatnonzero(result["fits"] == 1.0)
 
 
 def _overlapped(plans: Table, catalog: Catalog) -> Table:
@@ -203,7 +186,7 @@ def _overlapped(plans: Table, catalog: Catalog) -> Table:
     several = np.flatnonzero(plans.filled("expert_parallel") > 1.0)
     if not len(several) or not np.isnan(plans.number("expert_overlap")).all():
         return plans
-    with_overlap = _with(plans.take(several), {"expert_overlap": 1.0})
+    with_overlap = with_columns(plans.take(several), expert_overlap=1.0)
     started = np.flatnonzero([not why for why in refused_reasons(with_overlap, catalog)])
     return stacked([plans, with_overlap.take(started)]) if len(started) else plans
 
@@ -217,15 +200,15 @@ def _crossed(plans: Table, choices: Sequence[Way], num_layers: float) -> Table:
     which = np.tile(np.arange(len(choices)), len(plans))
     share, zero = (np.array([way[place] for way in choices], dtype=np.float64)[which] for place in (2, 3))
     stages = taken.filled("pipeline_parallel")
-    columns = dict(taken.columns)
-    columns["recompute"] = np.array([way.recompute for way in choices], dtype=object)[which]
-    columns["recompute_modules"] = np.array([way.modules for way in choices], dtype=object)[which]
-    columns["recompute_layers"] = np.ceil(share * num_layers / stages)
-    if not (np.isnan(zero).all() and "zero_stage" in columns):
+    columns: dict[str, object] = {
+        "recompute": np.array([way.recompute for way in choices], dtype=object)[which],
+        "recompute_modules": np.array([way.modules for way in choices], dtype=object)[which],
+        "recompute_layers": np.ceil(share * num_layers / stages),
+    }
+    if not (np.isnan(zero).all() and "zero_stage" in taken):
         columns["zero_stage"] = zero
-    order = [column.name for column in table_schema(plans.kind).columns if column.name in columns]
     least = choices[0].zero
     deeper = (zero != least) & ~(np.isnan(zero) & np.isnan(least))
     deep = (stages == 1.0) & ~(taken.number("expert_overlap") > 0.0)
     legal = (~deeper | deep) & (np.isnan(share) | (taken.filled("virtual_pipeline") == 1.0))
-    return replace(taken, columns={name: columns[name] for name in order}).take(np.flatnonzero(legal))
+    return with_columns(taken, **columns).take(np.flatnonzero(legal))

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from ctypes import CDLL
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import mkstemp
 from typing import Any, TypeVar, cast
-from uuid import uuid4
 
 from xlperf import __version__
 from xlperf.base.errors import Fault, InputError
@@ -28,8 +27,6 @@ LARGE = 2**16
 """Size of results from which on processes exchange them as files, since reading a pipe delays this process. [B]"""
 _AHEAD = 2
 _CONNECT = "30s"
-_TRIES = 5
-"""Attempts to prepare workers if one of them leaves meanwhile. [-]"""
 _worker: dict[str, Callable[[Any], Any]] = {}
 
 Task = TypeVar("Task")
@@ -180,43 +177,23 @@ def _by_cluster(work: Callable[[Task], Done], tasks: Iterator[Task], scheduler: 
         words = " ".join(str(error).split())[:200]
         raise InputError(Fault("--scheduler", f"no Dask scheduler answers at {scheduler}: {words}")) from None
     with client:
-        name = f"xlperf-{uuid4().hex}"
-        _prepare_workers(client, scheduler, _plugin(distributed, work, name), name)
-        try:
-            waiting: deque[Any] = deque()
-            for task in tasks:
-                waiting.append(client.submit(_done_by, name, task, pure=False))
-                while len(waiting) > _AHEAD * max(sum(client.nthreads().values()), 1):
-                    yield _gathered(distributed, waiting.popleft())
-            while waiting:
+        _check_versions(client, scheduler)
+        pickled = pickle.dumps(work)
+        waiting: deque[Any] = deque()
+        for task in tasks:
+            waiting.append(client.submit(_done_by, pickled, task, pure=False))
+            while len(waiting) > _AHEAD * max(sum(client.nthreads().values()), 1):
                 yield _gathered(distributed, waiting.popleft())
-        finally:
-            client.unregister_worker_plugin(name)
-
-
-def _prepare_workers(client: Any, scheduler: str, plugin: Any, name: str) -> None:
-    """Give the workers their work, and retry if one of them leaves meanwhile."""
-    for left in reversed(range(_TRIES)):
-        try:
-            _check_versions(client, scheduler)
-            client.register_plugin(plugin, name=name)
-            return
-        except OSError as error:
-            if not left:
-                problem = (
-                    f"workers at {scheduler} left while they were prepared; run again: blocks that are done are kept"
-                )
-                raise InputError(Fault("--scheduler", problem)) from error
-            time.sleep(1.0)
+        while waiting:
+            yield _gathered(distributed, waiting.popleft())
 
 
 def _check_versions(client: Any, scheduler: str) -> None:
-    """Refuse workers that would give other numbers."""
-    try:
-        result = client.run(_version)
-    except ModuleNotFoundError:
-        raise InputError(Fault("--scheduler", f"the workers at {scheduler} have no xlperf: install it there")) from None
-    other = sorted(set(result.values()) - {__version__})
+    """Refuse workers that would give other numbers; workers that leave meanwhile do not count."""
+    result = client.run(_version, on_error="return").values()
+    if any(isinstance(found, ModuleNotFoundError) for found in result):
+        raise InputError(Fault("--scheduler", f"the workers at {scheduler} have no xlperf: install it there"))
+    other = sorted({found for found in result if isinstance(found, str)} - {__version__})
     if other:
         problem = f"a worker has xlperf {other[0]}, this is {__version__}: install the same everywhere"
         raise InputError(Fault("--scheduler", problem))
@@ -228,25 +205,14 @@ def _version() -> str:
     return found
 
 
-def _plugin(distributed: Any, work: Callable[[Any], Any], name: str) -> Any:
-    """Plugin that gives the work to each worker, including workers that start later."""
-    methods = {
-        "setup": lambda self, worker: _prepare(name, work),
-        "teardown": lambda self, worker: _prepare(name, None),
-    }
-    return type("Prepared", (distributed.WorkerPlugin,), methods)()
+def _done_by(pickled: bytes, task: Any) -> Any:
+    return _unpickled(pickled)(task)
 
 
-def _prepare(name: str, work: Callable[[Any], Any] | None) -> None:
-    """Store or forget work in this process, in a module of its own so that each process has one."""
-    if work is None:
-        _worker.pop(name, None)
-    else:
-        _worker[name] = work
-
-
-def _done_by(name: str, task: Any) -> Any:
-    return _worker[name](task)
+@lru_cache(maxsize=2)
+def _unpickled(content: bytes) -> Callable[[Any], Any]:
+    """Work that a worker of a cluster got with its first block."""
+    return cast("Callable[[Any], Any]", pickle.loads(content))  # noqa: S301
 
 
 def _gathered(distributed: Any, future: Any) -> Any:

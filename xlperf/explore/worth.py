@@ -26,8 +26,8 @@ from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.candidates import Bounds
 from xlperf.explore.changed_catalogs import changed_catalog, sheet_rows, with_value
 from xlperf.explore.objectives import TARGETS, Limit, Objective, objective_of
-from xlperf.explore.open_loads import EXACT, best_plan, is_open
 from xlperf.explore.search_results import Search
+from xlperf.explore.solve import EXACT, best_plan, is_open
 from xlperf.explore.vary import Varied, read_variation
 from xlperf.explore.workers import worked
 

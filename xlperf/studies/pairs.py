@@ -17,7 +17,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.equations.cost.tokens import ALL_IN, break_even_cost_rate, break_even_price
 from xlperf.explore.objectives import TOLD_APART, Limit, objective_of
-from xlperf.explore.open_loads import at_largest_rates
+from xlperf.explore.solve import at_largest_rates
 from xlperf.studies.outcome import (
     Finding,
     Inputs,

@@ -210,9 +210,13 @@ class Operation(NamedTuple):
     place_wait: PlaceWait | None = None  # wait of open arrivals for a place
 
 
-def operating(deployment: Deployment) -> Operation:
-    """Steady state of replicas under a stream of requests: decode batch and prompts per prefill pass."""
+def operating(deployment: Deployment, bounded: bool = True) -> Operation:
+    """Steady state of replicas under a stream of requests: decode batch and prompts per prefill pass.
+
+    ``bounded``: with the limiting resource of decode steps.
+    """
     plan, memory, times = deployment.plan, memory_of(deployment), BatchTimes.of(deployment)
+    times.bounded = bounded
     workload = request_load(plan, plan, deployment.burst_fraction, deployment.mixed, deployment.balance_rows)
     replicas = np.maximum(plan.num_replicas, 1.0)
     arriving = ~np.isnan(plan.request_rate)

@@ -26,6 +26,10 @@ _NAMES = {kind: [field.name for field in fields(kind)] for kind in (Model, Devic
 _READ = {kind: attrgetter(*names) for kind, names in _NAMES.items()}
 _OF_ENGINE = ("serving_software", "serving_memory", "serving_load", "serving_host", "serving_attention")
 _LATENCY = ("request_latency_time", "token_latency_time", "crowd_latency_time")
+_OF_DEMAND = (
+    *("num_accelerators", "prefill_accelerators", "concurrency", "ttft_target", "tpot_target"),
+    *("batch_size", "prompts_together"),
+)
 _MANY = 256  # rows from which packed arrays select rows faster [-]
 _SLOTS_IN_TURN = 3.0  # most state slots per request with a prefix cache but no overlap buffers (SGLang: no_buffer) [-]
 
@@ -173,6 +177,15 @@ class Deployment:
     @derived
     def _packed(self) -> _Packed:
         return _Packed(self._arrays)
+
+    @derived
+    def alike(self) -> np.ndarray:
+        """First row with the same replica, whatever its batch, number and targets, (rows,)."""
+        same = dict.fromkeys(set(_OF_DEMAND) & set(self.plan.numbers), np.zeros(len(self.plan)))
+        matrix = replace(self, plan=self.plan.replaced(**same))._packed.matrix
+        matrix = matrix[(matrix != matrix[:, :1]).any(axis=1)]
+        first: dict[bytes, int] = {}
+        return np.array([first.setdefault(row.tobytes(), place) for place, row in enumerate(matrix.T.copy())])
 
     def _with_arrays(self, arrays: list[Array]) -> Deployment:
         """Deployment with other arrays."""

@@ -445,6 +445,7 @@ class BatchTimes:
     cache: dict[int, _TimeCache]  # computed times by phase
     experts: np.ndarray | None = None  # deployment row of each decode row's expert pool, -1 without one
     detailed: list[tuple[np.ndarray, DecodeStep]] = field(default_factory=list)
+    bounded: bool = True  # whether detailed steps have their limiting resource, which takes as long as another step
 
     @classmethod
     def of(cls, deployment: Deployment) -> BatchTimes:
@@ -471,7 +472,7 @@ class BatchTimes:
         """Select rows with their cached times."""
         selected = {phase: every[rows] for phase, every in self.rows.items()}
         cache = {phase: times.take(rows) for phase, times in self.cache.items()}
-        return BatchTimes(self.deployment, selected, cache, self.experts)
+        return BatchTimes(self.deployment, selected, cache, self.experts, bounded=self.bounded)
 
     def at(self, batches: Array, prompts: Array, detailed: bool = False) -> Times:
         """Decode step times at ``batches`` and prefill times of ``prompts``; ``detailed`` records the first step."""
@@ -479,17 +480,17 @@ class BatchTimes:
         prefill = _Query(self.cache[PREFILL], prompts, again[:0])
         decoding = _Query(self.cache[DECODING], batches, again)
         first = int(np.searchsorted(decoding.numbers, 1)) if detailed else 0
+        bounded = first if self.bounded else 0
         rows = self.rows[PREFILL][prefill.rows], self.rows[DECODING][decoding.rows]
         few = 0 < len(rows[0]) <= _FEW - len(rows[1]) < _FEW
         if few and (self.experts is None or (self.experts[rows[1]] < 0).all()):
-            prefills, steps, bound = self._both(rows, (prefill.values, decoding.values))
+            prefills, steps, bound = self._both(rows, (prefill.values, decoding.values), bounded > 0)
         else:
-            prefills, _ = self._pieces(PREFILL, rows[0], prefill, 0)
-            steps, bound = self._pieces(DECODING, rows[1], decoding, first)
+            prefills, _ = self._pieces(PREFILL, rows[0], prefill.values, 0)
+            steps, bound = self._pieces(DECODING, rows[1], decoding.values, bounded)
         if first:
-            self.detailed.append(
-                (decoding.rows[:first], DecodeStep(decoding.values[:first], steps[:first], bound[:first]))
-            )
+            bound = bound[:first] if bounded else np.full(first, np.nan)
+            self.detailed.append((decoding.rows[:first], DecodeStep(decoding.values[:first], steps[:first], bound)))
         self.cache[PREFILL], prefill_times = prefill.answered(prefills)
         self.cache[DECODING], step_times = decoding.answered(steps)
         return Times(step_times[..., 0], prefill_times[..., 0], step_times[..., 1:], prefill_times[..., 1:])
@@ -512,7 +513,7 @@ class BatchTimes:
             step.parts[some], step.bound[some], lacking[some] = recorded.parts[same], recorded.bound[same], False
         return step, np.flatnonzero(lacking)
 
-    def _both(self, rows: Sequence[np.ndarray], values: Sequence[Array]) -> tuple[Array, Array, Array]:
+    def _both(self, rows: Sequence[np.ndarray], values: Sequence[Array], bounded: bool) -> tuple[Array, Array, Array]:
         """Parts (rows, 5) of prefills and of steps, and limiting resource of steps, in one call of both phases."""
         prefills = len(rows[0])
         ones = [np.ones(len(every)) for every in rows]
@@ -520,11 +521,18 @@ class BatchTimes:
         served = served.with_batch(np.concatenate([ones[0], values[1]]), np.concatenate([values[0], ones[1]]))
         work = serving_work(served)
         parts = scaled_times(phase_times(work), served, (PREFILL, DECODING))
-        return parts[:prefills, PREFILL], parts[prefills:, DECODING], serving_bound(served, work)[prefills:]
+        bound = serving_bound(served, work)[prefills:] if bounded else np.empty(0)
+        return parts[:prefills, PREFILL], parts[prefills:, DECODING], bound
 
-    def _pieces(self, phase: int, rows: np.ndarray, query: _Query, bounded: int) -> tuple[Array, Array]:
+    def _pieces(self, phase: int, rows: np.ndarray, values: Array, bounded: int) -> tuple[Array, Array]:
         """Parts (rows, 5) of one phase in blocks, and the limiting resource of the first ``bounded`` rows."""
-        parts, bound, values = np.empty((len(rows), 5)), np.empty(bounded), query.values
+        if len(rows) > _FEW and not bounded and self.experts is None:
+            # Pools of several plans are often alike: each batch of theirs is computed once.
+            keys = self.deployment.alike[rows] + 1j * values
+            _, first, place = np.unique(keys, return_index=True, return_inverse=True, equal_nan=False)
+            if len(first) < len(rows):
+                return self._pieces(phase, rows[first], values[first], 0)[0][place], np.empty(0)
+        parts, bound = np.empty((len(rows), 5)), np.empty(bounded)
         for start in range(0, len(rows), _BATCH):
             some = slice(start, start + _BATCH)
             chosen = rows[some]

@@ -48,8 +48,9 @@ class Curve(NamedTuple):
 
 def _fixed_point(rate: Array, base: Array, slope: Array) -> Array:
     """Fixed point of a rate times a line: x = r (a + b x). [-]"""
-    divisor = np.asarray(1.0 - rate * slope)
-    return np.divide(rate * base, divisor, out=np.full_like(divisor, np.inf), where=divisor > 0.0)
+    divisor = 1.0 - rate * slope
+    below = divisor > 0.0
+    return np.where(below, rate * base / np.where(below, divisor, 1.0), np.inf)
 
 
 class PoolTimes(NamedTuple):

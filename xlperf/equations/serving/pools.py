@@ -43,7 +43,7 @@ _LAST_MOVES, _NEXT_OCTAVE = 28, (0.9, 1.1)  # the last moves go to adjacent batc
 _SAME = 1e-12  # relative tolerance of batch sizes [-]
 _EVENLY = 12.0  # squared width of a uniform distribution over its variance [-]
 _UNEVEN = 0.01  # coefficient of variation of the time of equal requests, assumed: it disperses the waves of a run [-]
-_FIRST_OPEN, _SHARE_RUNNING = (
+_FIRST_OPEN, SHARE_RUNNING = (
     16.0,
     0.75,
 )  # first guess: decode batch of open arrivals; decoding fraction in closed loops
@@ -262,7 +262,7 @@ def _settled_pools(load: PoolLoad, requests: Array) -> _Settled:
     most, one = workload.max_prefill_prompts, np.ones_like(places)
     # Times around a first guess of the state and at the ends of the ranges, in one call.
     lower, upper = whole_sizes(places)
-    guess = np.where(np.isnan(load.request_rate), _SHARE_RUNNING * requests / load.decode_replicas, _FIRST_OPEN)
+    guess = np.where(np.isnan(load.request_rate), SHARE_RUNNING * requests / load.decode_replicas, _FIRST_OPEN)
     sides = _sides(load, np.clip(guess, 1.0, places), np.ones_like(guess))
     times = load.times.at(
         np.stack([*sides.batch, *sides.larger_batch, lower, upper]),
@@ -295,17 +295,20 @@ def _queued(load: PoolLoad, steady: Steady) -> tuple[Steady, PlaceWait]:
 
 
 def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolState:
-    """Steady state of two pools at given numbers of requests in flight, with the times of its integer batches."""
+    """Steady state of two pools at given numbers of requests in flight; ``detailed``: with the times of its integer
+    batches.
+    """
     workload, arriving, shape, places = load.workload, ~np.isnan(load.request_rate), requests.shape, load.places
     requests = requests.reshape(-1, shape[-1])
     number = len(requests)
     state, prompts, step, prefill, capacity = _settled_pools(load, requests)
     running = np.clip(np.where(np.isinf(state.running), 1.0, state.running), 1.0, places)
     batch, whole_prompts = np.ceil(running), np.floor(prompts)
-    # Times of the integer batches; open arrivals need the slope of the step time as well.
-    half = np.where(arriving, half_of(batch), batch)
-    steps, passes, *_ = load.times.at(np.concatenate([batch, half]), whole_prompts, detailed)
-    line = step, 0.0 * step
+    line, passes = (step, 0.0 * step), prefill
+    if detailed or arriving.any():
+        # Times of the integer batches; open arrivals need the slope of the step time as well.
+        half = np.where(arriving, half_of(batch), batch)
+        steps, passes, *_ = load.times.at(np.concatenate([batch, half]), whole_prompts, detailed)
     if arriving.any():
         line = step_line(running, step, half, np.where(arriving, np.minimum(steps[number:], step), step))
     share = prefill / (prompts * workload.pipeline_stages)
@@ -320,22 +323,20 @@ def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolS
     return PoolState(service, steady, batch, whole_prompts, passes, capacity, waiting)
 
 
-def pooled_results(pools: Pools, requests: Array) -> dict[str, Array]:
-    """Results of disaggregated pools, with or without an expert pool."""
+def pooled_results(pools: Pools, requests: Array, detailed: bool = True) -> dict[str, Array]:
+    """Results of disaggregated pools, with or without an expert pool; ``detailed``: with the parts of a step."""
     plan, prefill_plan, load = pools.decoding.plan, pools.prefilling.plan, pools.load
-    service, steady, batch, _, prefill, capacity, wait = pool_state(load, requests, detailed=True)
+    service, steady, batch, _, prefill, capacity, wait = pool_state(load, requests, detailed)
     # The decode batch as a static batch.
-    step = load.times.step(batch)
-    loaded = plan.replaced(batch_size=step.batch)
-    results = {
-        **batch_times(loaded, prefill, step.parts),
-        **batch_memory(pools.memory.filled(loaded), pools.memory),
-        "bound": step_bound(loaded, step.bound),
-    }
+    loaded = plan.replaced(batch_size=batch)
+    results = batch_memory(pools.memory.filled(loaded), pools.memory)
+    if detailed:
+        step = load.times.step(batch)
+        results |= {**batch_times(loaded, prefill, step.parts), "bound": step_bound(loaded, step.bound)}
     count = plan.num_accelerators + prefill_plan.num_accelerators
     if len(pools.split):
         count[pools.split] += pools.experts.plan.num_accelerators
-        results |= _expert_pool_results(pools, step.batch)
+        results |= _expert_pool_results(pools, batch)
     # The stream of requests over all accelerators; queues of both pools count as queue time.
     whole, replicas = plan.replaced(num_accelerators=count), load.prefill_replicas
     rate = _run_rate(load, plan, steady)

@@ -10,7 +10,7 @@ from xlperf.base.arrays import Array, divide, power
 from xlperf.equations.serving.continuous import Replicas
 from xlperf.equations.serving.deployment import Deployment, RequestLatency
 from xlperf.equations.serving.load import BatchTimes, RequestLoad, half_of, request_load, whole_sizes
-from xlperf.equations.serving.pools import PoolLoad, Pools, pooled_steady
+from xlperf.equations.serving.pools import SHARE_RUNNING, PoolLoad, Pools, pooled_steady
 from xlperf.equations.serving.queueing import Steady, closed_state
 
 _MOST_TRIES = 60
@@ -20,8 +20,6 @@ _FEW, _FINE = 64, 13
 """Plans up to which a trial takes little longer with more numbers, and parts of a range that are tried then. [-]"""
 _SLOW = 4.0
 """Ratio of the widths of a range before and after a trial below which the range is divided next. [-]"""
-_BESIDE = 16.0
-"""Width of a narrow range over the distance from the estimate to the numbers that are tried beside it. [-]"""
 
 
 class _Trial(NamedTuple):
@@ -69,6 +67,9 @@ class _Search(Protocol):
     def attempt(self, requests: Array) -> _Trial:
         """What numbers of requests give, (number, rows)."""
 
+    def edge(self, requests: Array) -> Array:
+        """Numbers above which times may jump: the last with the computed batches around a number, (rows,). [-]"""
+
 
 class _Replicas(NamedTuple):
     """Replicas that prefill and decode: the number is that of requests on one of them."""
@@ -87,6 +88,9 @@ class _Replicas(NamedTuple):
         service = workload.service(requests, found.cycle, found.steps)
         steady = closed_state(service, requests, requests, self.targets.latency.time(requests))
         return self.targets.trial(steady, requests)
+
+    def edge(self, requests: Array) -> Array:
+        return np.maximum(whole_sizes(requests)[1], requests + 1.0)
 
 
 class _Pools(NamedTuple):
@@ -109,6 +113,10 @@ class _Pools(NamedTuple):
         steady = pooled_steady(self.load, requests)
         return self.targets.trial(steady, np.ceil(steady.running))
 
+    def edge(self, requests: Array) -> Array:
+        each = SHARE_RUNNING / self.load.decode_replicas
+        return np.ceil(whole_sizes(np.maximum(each * (requests + 1.0), 1.0))[1] / each) - 1.0
+
 
 def _whole_sizes_to(most: Array) -> Array:
     """Batches between which times are linear, from 1 to the largest number or more. [-]"""
@@ -121,8 +129,8 @@ def _whole_sizes_to(most: Array) -> Array:
 def _largest_good(most: Array, search: _Search) -> tuple[Array, Array, Array]:
     """Largest whole number that passes, with its rate and running requests; all below one that passes pass too.
 
-    A wide range is divided into equal ratios, as is one that hardly shrank. In others the number follows from the times
-    at both ends by false position; numbers beside it are tried as well.
+    A wide range is divided into equal ratios, as is one that hardly shrank. In others the number follows from lines
+    through the times of two numbers, and from the batches at which times jump.
     """
     low, high = 0.0 * most, np.floor(most) + 1.0
     rate, running, under, over = 0.0 * most, 0.0 * most, np.full_like(most, -1.0), np.full_like(most, np.nan)
@@ -142,12 +150,23 @@ def _largest_good(most: Array, search: _Search) -> tuple[Array, Array, Array]:
         misses = missed[at] < high[rows]
         for best, values in ((high, tried), (over, trial.excess)):
             best[rows] = np.where(misses, values[at], best[rows])
+        # Zeros of the lines through an end and the next number beyond it, from both sides.
+        lower = np.argmax(np.where(tried < low[rows], tried, -1.0), axis=0), np.arange(len(rows))
+        upper = np.argmin(np.where(tried > high[rows], tried, np.inf), axis=0), np.arange(len(rows))
+        zeros = [
+            end[rows] - excess[rows] * divide(end[rows] - tried[at], excess[rows] - trial.excess[at], np.nan)
+            for end, excess, at in ((low, under, lower), (high, over, upper))
+        ]
         left = np.flatnonzero(high[rows] - low[rows] > 1.0)
         rows, search = rows[left], search.take(left)
         first, last = low[rows], high[rows]
-        guess = np.floor(first + (last - first) * divide(-under[rows], over[rows] - under[rows], np.nan))
-        spread = np.maximum(np.floor((last - first) / _BESIDE), 1.0)
-        near = np.stack([guess, guess + 1.0, guess - spread, guess + 1.0 + spread])
+        guess = first + (last - first) * divide(-under[rows], over[rows] - under[rows], np.nan)
+        # The next jump of the times, and the line through both ends, replace lines without a zero in the range.
+        near = np.floor([
+            np.where((zero[left] > first) & (zero[left] < last), zero[left], other)
+            for zero, other in zip(zeros, (search.edge(first), guess), strict=True)
+        ])  # fmt: skip
+        near = np.concatenate([near, near + 1.0])
         wide = np.isnan(guess) | (last > _WIDE * np.maximum(first, 1.0)) | ((last - first) * _SLOW > width[left])
         tried = np.where(wide, _divided(first, last, _PARTS), near)
         tried = tried if len(rows) > _FEW else np.concatenate([tried, _divided(first, last, _FINE)])
