@@ -157,4 +157,4 @@ def setting(shapes: Model | None = None, **columns: Any) -> Setting:
     found = {family: constants(family) for family in families}
     found["gemm_wide"] = found["gemm"]
     plan = trained(plan, shapes, 1000.0 * ONE, 4.0 * ONE)
-    return Setting(shapes, device(), device(), network(), plan, found, _architecture(shapes))
+    return Setting(shapes, device(), network(), plan, found, _architecture(shapes))

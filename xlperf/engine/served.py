@@ -121,12 +121,10 @@ def serving_setting(
     bands = {family: constants.pop(family) for family in _BANDS}
     power = constants.pop(_POWER)
     kernels, software = engine_constants(constants, architecture)
-    peak, complete = joined.peak_for(plan.attention_in_table), with_defaults(plan)
+    complete = with_defaults(plan)
     deployment = Deployment(
         model=with_copied_groups(joined.model, complete, software["ranks"][:, 0]),
-        device=joined.device,
-        attention_device=replace(joined.device, peak_flop_rate=peak[:, None]),
-        wide_device=joined.wide_device,
+        device=joined.device.with_attention(joined.peak_for(plan.attention_in_table)),
         network=joined.network,
         plan=complete,
         kernels=kernels,

@@ -164,7 +164,7 @@ def training_setting(
         alike = alike * len(joined.fused_keys.distinct) + joined.fused_keys.codes
     if joined.attention_keys is not joined.wide_keys:
         alike = alike * len(joined.attention_keys.distinct) + joined.attention_keys.codes
-    machine = joined.model, joined.device, joined.wide_device, joined.network
+    machine = joined.model, joined.device, joined.network
     return Setting(*machine, plan, kernels, architecture, alike), joined, extrapolated
 
 

@@ -15,6 +15,7 @@ from xlperf.equations.hardware.roofline import (
     CACHE_SHARE,
     STAGES,
     Device,
+    MatrixRate,
     blended_time,
     clock_limited_time,
     transfer_time,
@@ -417,17 +418,20 @@ def attention_time(
     causal: Numeric,
     element_size: Numeric,
     *,
+    rate: MatrixRate | None = None,
     direction: str = "forward",
 ) -> Array:
     """Time of flash attention, forward (two products per pair) or backward (five: the scores are computed again).
 
     Launch, then compute and memory time overlapped but for the serial share; the power limit slows the products.
+    ``rate``: matrix units at the precision of attention; the plan's by default.
     """
+    rate = rate or device.rate()
     num_products, num_passes = (2.0, 1.0) if direction == "forward" else (5.0, 2.0)
     # Time of one query and key pair: products under the power limit, and softmax.
     flop = 2.0 * num_products * array(head_size)
-    burst = flop / (constants["compute_efficiency"] * device.peak_flop_rate)
-    products = clock_limited_time(burst, device.product_energy(constants, flop), device.arithmetic_power)
+    burst = flop / (constants["compute_efficiency"] * rate.peak_flop_rate)
+    products = clock_limited_time(burst, rate.product_energy(constants, flop), rate.arithmetic_power)
     tile = query_tile(head_size, element_size, device.shared_memory_capacity, QUERY_TILE)
     compute = flash_compute_time(
         array(batch) * array(num_heads),
@@ -457,12 +461,13 @@ def decode_attention_time(
     key_length: Numeric,
     head_size: Numeric,
     kv_element_size: Numeric,
+    rate: MatrixRate | None = None,
 ) -> Array:
     """Time of decode attention: launch, and the longer of compute and KV-cache read for one new token per sequence."""
     traffic = kv_cache_traffic(batch, num_query_groups, key_length, head_size, kv_element_size)
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     flop = 4.0 * array(batch) * array(num_heads) * array(key_length) * array(head_size)
-    compute = flop / (constants["compute_efficiency"] * device.peak_flop_rate)
+    compute = flop / (constants["compute_efficiency"] * (rate or device.rate()).peak_flop_rate)
     return np.asarray((constants["launch_time"] + 0.0 * memory) + np.maximum(compute, memory))
 
 
@@ -525,12 +530,13 @@ def engine_decode_attention_time(
     head_size: Numeric,
     kv_element_size: Numeric,
     tile_rows: Numeric,
+    rate: MatrixRate | None = None,
 ) -> Array:
     """Time of decode attention in an engine: tiled, or the slower of tiled and unshared without shared keys."""
     stated = ~np.isnan(array(tile_rows))
     heads = tiled_heads(num_heads, num_query_groups, np.where(stated, array(tile_rows), constants["tile_rows"]))
     shape = key_length, head_size, kv_element_size
-    time = decode_attention_time(device, constants, batch, heads, num_query_groups, *shape)
+    time = decode_attention_time(device, constants, batch, heads, num_query_groups, *shape, rate)
     unshared = (array(constants["shared_keys"]) < 1.0) & ~stated
     if not some(unshared):
         return time

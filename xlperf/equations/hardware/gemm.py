@@ -8,7 +8,6 @@ Arguments broadcast to (rows, operators); columns of the device and calibration 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from xlperf.equations.hardware.roofline import (
     CACHE_SHARE,
     STAGES,
     Device,
+    MatrixRate,
     clock_limited_time,
     sustained_time,
     transfer_time,
@@ -380,6 +380,7 @@ def few_rows_time(
 
 def _many_products_time(
     device: Device,
+    peak_flop_rate: Array,
     constants: Mapping[str, Array],
     m: Array,
     n: Array,
@@ -395,7 +396,7 @@ def _many_products_time(
     modelled = ~np.isnan(units)
     at_once = np.where(modelled, units, 1.0)
     wave_time = np.where(modelled, constants["wave_time"], 0.0)
-    peak = constants["compute_efficiency"] * device.peak_flop_rate
+    peak = constants["compute_efficiency"] * peak_flop_rate
     m, n, k, batch = np.broadcast_arrays(m, n, k, batch)
     shapes = tiles[:, :, 0, 0].T.tolist()
     tall = {height: np.ceil(m / height) for height in {shape[0] for shape in shapes}}
@@ -470,26 +471,28 @@ def gemm_time(
     element_size: Numeric,
     output_element_size: Numeric,
     *,
+    rate: MatrixRate | None = None,
     stack: str = "training",
 ) -> Array:
     """Time of a (batched) GEMM: ``batch`` products of an (m, k) by a (k, n) matrix.
 
     Launch, conversion of inputs, then compute and memory time overlapped but for the serial share. The library picks
     its fastest tile that fits the shared memory; few rows use short instructions; the power limit slows long products.
+    ``rate``: matrix units at the precision of the product; the plan's by default.
     """
+    rate = rate or device.rate()
     # Weights of few rows stream at a rate of their own.
     few = array(m) <= FEW_ROWS
-    units = device
+    peak = rate.peak_flop_rate
     if some(few) and some(device.stream_ratio != 1.0):
-        rate = np.where(few, device.stream_ratio, 1.0) * device.peak_flop_rate
-        units = replace(device, peak_flop_rate=rate)
+        peak = np.where(few, device.stream_ratio, 1.0) * peak
     tiles, fits, block = _fitting(device, constants, stack)
     heights, widths, splits = tiles
     sum_size = SUM_WIDTH * array(output_element_size)
     given = array(m), array(n), array(k), array(batch), array(element_size)
     # Compute time of the fastest tile at the boost clock, then under the power limit.
     burst = (
-        _many_products_time(units, constants, *given, sum_size, tiles, fits)
+        _many_products_time(device, peak, constants, *given, sum_size, tiles, fits)
         if np.size(m) >= _MANY
         else np.where(
             fits,
@@ -498,7 +501,7 @@ def gemm_time(
                 heights,
                 widths,
                 splits,
-                peak_flop_rate=units.peak_flop_rate,
+                peak_flop_rate=peak,
                 cache_bandwidth=device.l2_bandwidth,
                 num_multiprocessors=device.num_multiprocessors,
                 compute_efficiency=constants["compute_efficiency"],
@@ -510,10 +513,10 @@ def gemm_time(
             np.inf,
         ).min(axis=0)
     )
-    energy = device.product_energy(constants, 2.0 * (array(m) * array(n) * array(k) * array(batch)))
+    energy = rate.product_energy(constants, 2.0 * (array(m) * array(n) * array(k) * array(batch)))
 
     def sustained(time: Array) -> Array:
-        limited = clock_limited_time(time, energy, device.arithmetic_power)
+        limited = clock_limited_time(time, energy, rate.arithmetic_power)
         return sustained_time(time, limited, constants["boost_time"])
 
     compute = sustained(burst)
@@ -528,7 +531,7 @@ def gemm_time(
     longer = compute
     if some(few):  # short instructions, and weights that stream within a few times the memory time
         start = constants["wave_time"]
-        rates = {"peak_flop_rate": device.peak_flop_rate, "compute_efficiency": constants["compute_efficiency"]}
+        rates = {"peak_flop_rate": rate.peak_flop_rate, "compute_efficiency": constants["compute_efficiency"]}
         shortest = np.minimum(few_rows_time(m, n, k, batch, **rates, start_time=start), burst)
         least = sustained(np.where(few, shortest, burst))
         streamed = np.minimum(compute, SLOWEST_STREAM * memory + MOST_SPLITS * start)

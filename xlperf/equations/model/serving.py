@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, divide, side_by_side, some
+from xlperf.equations.hardware.roofline import PLANNED
 from xlperf.equations.model.blocks import EXPERTS, FEED_FORWARD, Gemms, Shard, Tokens, layer_blocks, products
 from xlperf.equations.model.experts import Popularity, activated_experts, busiest_rank_load, preference_variance
 from xlperf.equations.model.model import Architecture, Model, linear_share, local_share
@@ -134,7 +135,7 @@ def layer_shares(model: Model, architecture: Architecture) -> LayerShares:
 def _flags(architecture: Architecture, num_phases: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Products in the precision of the plan, of attention layers, and grouped ones, (operators,) each."""
     pairs = [(block, operator) for block in layer_blocks(architecture) for operator in block.operators] * num_phases
-    narrow = np.array([not (block.wide or operator.wide) for block, operator in pairs])
+    narrow = np.array([block.served(operator) == PLANNED for block, operator in pairs])
     attention = np.array([block.place in ("attention", "linear") for block, _ in pairs])
     return narrow, attention, np.array([block is EXPERTS for block, _ in pairs])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from xlperf.equations.hardware.attention import (
     visible_pairs,
 )
 from xlperf.equations.hardware.gemm import gemm_time
-from xlperf.equations.hardware.roofline import Device, linear_attention_time, transfer_time, vector_time
+from xlperf.equations.hardware.roofline import CORE, WIDE, MatrixRate, linear_attention_time, transfer_time, vector_time
 from xlperf.equations.model.blocks import Shard
 from xlperf.equations.model.linear_attention import (
     chunked_scan,
@@ -111,18 +110,18 @@ def _narrow(products: ServingGemms, deployment: Deployment, plan: InferencePlan)
 
 def _gemm_kernels(
     deployment: Deployment, products: ServingGemms, narrow: np.ndarray
-) -> tuple[Device, Mapping[str, Array]]:
-    """Accelerator and constants of each product, by its precision and grouping."""
-    device, kernels, plan = deployment.device, deployment.kernels, deployment.plan
-    constants = kernels["gemm"]
+) -> tuple[MatrixRate, Mapping[str, Array]]:
+    """Matrix units and constants of each product, by its precision and grouping."""
+    kernels, plan = deployment.kernels, deployment.plan
+    constants, rate = kernels["gemm"], deployment.device.rate()
     if some(plan.weight_size != plan.activation_size):
         wide = kernels["gemm_wide"]
-        peak = np.where(narrow, device.peak_flop_rate, deployment.wide_device.peak_flop_rate)
+        peak = np.where(narrow, rate.peak_flop_rate, deployment.device.rate(WIDE).peak_flop_rate)
         constants = {
             name: values if np.array_equal(values, wide[name]) else np.where(narrow, values, wide[name])
             for name, values in constants.items()
         }
-        device = replace(device, peak_flop_rate=peak)
+        rate = rate._replace(peak_flop_rate=peak)
     if some(products.grouped):
         experts = kernels["serving_experts"]
         slower = {"compute_efficiency": "product_slowdown", "memory_efficiency": "memory_slowdown"}
@@ -134,7 +133,7 @@ def _gemm_kernels(
     if some(alone):  # weights that are unpacked in registers are multiplied there, by few rows
         short = np.where(narrow & alone[:, None], 0.0, constants["least_tile_rows"])
         constants = {**constants, "least_tile_rows": short}
-    return device, constants
+    return rate, constants
 
 
 def _gemm_bytes(products: ServingGemms, plan: InferencePlan, narrow: np.ndarray) -> tuple[Array, Array]:
@@ -162,8 +161,8 @@ def of_part(names: tuple[str, ...], calls: Array, plan: InferencePlan) -> Array:
     return np.asarray(calls * np.where(own, experts[:, None], attention[:, None])[:, None])
 
 
-def product_device(deployment: Deployment, products: ServingGemms) -> Device:
-    """Accelerator with the peak of the precision of each product, (rows, operators), or (rows, 1) if all are alike."""
+def product_rate(deployment: Deployment, products: ServingGemms) -> MatrixRate:
+    """Matrix units at the precision of each product, (rows, operators), or (rows, 1) if all are alike."""
     return _gemm_kernels(deployment, products, _narrow(products, deployment, deployment.plan))[0]
 
 
@@ -172,10 +171,11 @@ def product_times(deployment: Deployment, products: ServingGemms) -> tuple[Array
     plan, gemms = deployment.plan, products.gemms
     narrow = _narrow(products, deployment, plan)
     element_size, traffic = _gemm_bytes(products, plan, narrow)
-    unit, constants = _gemm_kernels(deployment, products, narrow)
+    rate, constants = _gemm_kernels(deployment, products, narrow)
     output_size = plan.activation_size[:, None]
     shape = gemms.m, gemms.n, gemms.k, gemms.batch
-    time = gemm_time(unit, constants, *shape, element_size, output_size, stack="serving")
+    device = deployment.device
+    time = gemm_time(device, constants, *shape, element_size, output_size, rate=rate, stack="serving")
     return traffic, time
 
 
@@ -204,7 +204,8 @@ def _prefill_scan(deployment: Deployment, batching: Batching) -> tuple[Array, Ar
     scan = chunked_scan(Shard(model, plan.attention_parallel), tokens, together, follow, plan.activation_size)
     flop, traffic, chunks = (values[:, None] for values in scan)
     constants = deployment.kernels["linear_attention"]
-    return flop, traffic, linear_attention_time(deployment.attention_device, constants, traffic, flop, chunks)
+    device = deployment.device
+    return flop, traffic, linear_attention_time(device, constants, traffic, flop, chunks, device.rate(CORE))
 
 
 def _decode_recurrence(deployment: Deployment, sequences: Array) -> tuple[Array, Array, Array]:
@@ -217,7 +218,7 @@ def _decode_recurrence(deployment: Deployment, sequences: Array) -> tuple[Array,
     flop = recurrent_step_flop(sequences * each, heads, *sizes)
     bytes_of = (plan.activation_size, model.linear_state_size)
     traffic = recurrent_step_traffic(sequences, each, heads, key_heads, *sizes, *bytes_of)
-    time = vector_time(deployment.attention_device, deployment.kernels["vector"], traffic[:, None], flop[:, None])
+    time = vector_time(deployment.device, deployment.kernels["vector"], traffic[:, None], flop[:, None])
     return flop[:, None], traffic[:, None], time
 
 
@@ -243,10 +244,10 @@ def _prefill_attention(deployment: Deployment, batching: Batching) -> list[tuple
         keys = np.where(chunked > 0.0, window, window * (1.0 - window / (2.0 * prompt)))
         cut = prompts * np.maximum(own / window, 1.0)
         shapes.append((cut, np.minimum(own, window), keys, chunked, np.ones_like(prompt)))
-    kinds = []
+    kinds, device, rate = [], deployment.device, deployment.device.rate(CORE)
     for batch, queries, keys, causal, more in shapes:
         shape = batch, heads, groups, queries, keys, head_size, causal, size
-        time = attention_time(deployment.attention_device, deployment.kernels["attention"], *shape)
+        time = attention_time(device, deployment.kernels["attention"], *shape, rate=rate)
         flop = core_attention_flop(batch, heads, head_size, visible_pairs(queries, keys, causal) / passes) * more
         traffic = 2.0 * (batch * head_size) * ((heads * queries + groups * keys) * size / passes)
         kinds.append((flop, traffic, time / passes * more))
@@ -289,15 +290,15 @@ def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Ar
         # Beyond its first chunk a token sees half of one on average.
         reach = np.where(model.chunked[:, None] > 0.0, 0.5, 1.0) * model.window[:, None]
         contexts.append(np.where(contexts[0] <= model.window[:, None], contexts[0], reach))
-    size, kinds = plan.kv_size[:, None], []
+    size, kinds, rate = plan.kv_size[:, None], [], deployment.device.rate(CORE)
     for context in contexts:
         context = context / plan.context_parallel[:, None]
-        called = deployment.attention_device, kernels[family], sequences[:, None], multiplied, read_heads
+        called = deployment.device, kernels[family], sequences[:, None], multiplied, read_heads
         shape = context, read_size, size
         if deployment.architecture.one_vector:
-            time = decode_attention_time(*called, *shape)
+            time = decode_attention_time(*called, *shape, rate)
         else:  # who states a tile of the matrix units has a kernel that shares keys
-            time = engine_decode_attention_time(*called, *shape, plan.attention_tile_rows[:, None])
+            time = engine_decode_attention_time(*called, *shape, plan.attention_tile_rows[:, None], rate)
         middle = 0.5 * (context[:, :1] + context[:, 1:])
         flop = core_attention_flop(sequences[:, None], computed, read_size, middle)
         traffic = 2.0 * (sequences[:, None] * read_size) * (read_heads * middle * size)
@@ -357,8 +358,8 @@ def _index(deployment: Deployment, queries: Array, seen: Array, cached: Array) -
     flop = index_flop(queries, seen, heads, model.index_size)[:, None]
     sizes = (model.index_size, model.index_key_size, scores_per_entry(model, heads), WORD)
     traffic = index_traffic(queries, seen, cached, *sizes)[:, None]
-    constants, device = deployment.kernels["attention"], deployment.attention_device
-    compute = flop / (constants["compute_efficiency"] * device.peak_flop_rate)
+    constants, device = deployment.kernels["attention"], deployment.device
+    compute = flop / (constants["compute_efficiency"] * device.rate(CORE).peak_flop_rate)
     moved = vector_time(device, deployment.kernels["vector"], traffic, 0.0)
     return flop, traffic, np.maximum(compute, moved)
 
@@ -367,7 +368,7 @@ def _gathered(deployment: Deployment, time: Array, queries: Array, entries: Arra
     """Time of attention whose queries each gather entries of their own through the last-level cache. [s]"""
     elements = cache_elements(deployment.model, deployment.plan.attention_parallel, deployment.architecture.one_vector)
     gathered = (queries * entries * elements * size)[:, None]
-    return np.fmax(time, transfer_time(gathered, deployment.attention_device.l2_bandwidth))
+    return np.fmax(time, transfer_time(gathered, deployment.device.l2_bandwidth))
 
 
 def prefill_sparse(deployment: Deployment, batching: Batching, whole: Work) -> list[Work]:
@@ -394,13 +395,13 @@ def prefill_sparse(deployment: Deployment, batching: Batching, whole: Work) -> l
         groups, head_size = np.ones_like(heads), model.kv_lora_rank + 0.5 * model.qk_rope_head_size
     start, end = plan.prompt_length - plan.new_tokens, plan.prompt_length
     near = entries_seen(start, end, 1.0, model.sparse_window)
-    queries = prompts * plan.own_tokens / passes
+    queries, device, rate = prompts * plan.own_tokens / passes, deployment.device, deployment.device.rate(CORE)
     longer = 1.0 + plan.prompt_variation * plan.prompt_variation
 
     def attended(entries: Array) -> Work:
         shape = (prompts, heads, groups, plan.own_tokens, entries, head_size, 0.0 * heads, plan.attention_size)
         columns = (values[:, None] for values in shape)
-        time = attention_time(deployment.attention_device, deployment.kernels["attention"], *columns) / passes[:, None]
+        time = attention_time(device, deployment.kernels["attention"], *columns, rate=rate) / passes[:, None]
         flop = (4.0 * queries * heads * head_size * entries)[:, None]
         moved = 2.0 * prompts * head_size * (heads * plan.own_tokens + groups * end) * plan.attention_size / passes
         return flop, moved[:, None], _gathered(deployment, time, queries, entries, plan.attention_size)
@@ -431,12 +432,12 @@ def decode_sparse(deployment: Deployment, sequences: Array, contexts: Array, sha
     model, plan, kernels = deployment.model, deployment.plan, deployment.kernels
     family = "attention_latent" if deployment.architecture.one_vector else "attention_decode"
     queries = (sequences * (1.0 + plan.drafted_tokens))[:, None]
-    heads, read_heads, read_size = shape
+    (heads, read_heads, read_size), device = shape, deployment.device
     size, near = plan.kv_size[:, None], np.minimum(contexts, model.sparse_window[:, None])
 
     def attended(entries: Array) -> Work:
         time = decode_attention_time(
-            deployment.attention_device, kernels[family], queries, heads, read_heads, entries, read_size, size
+            device, kernels[family], queries, heads, read_heads, entries, read_size, size, device.rate(CORE)
         )
         middle = 0.5 * (entries[:, :1] + entries[:, 1:])
         flop = core_attention_flop(queries, heads, read_size, middle)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, some
+from xlperf.equations.hardware.roofline import WIDE
 from xlperf.equations.model.blocks import EXPERTS, FEED_FORWARD, INDEX, Block, Operator, Shard, layer_blocks, weights
 from xlperf.equations.model.model import Architecture, Model, linear_share
 from xlperf.equations.model.operators import embedding_parameters, layer_vector_parameters, linear_vector_parameters
@@ -24,7 +25,7 @@ def _by_width(block: Block) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]
     """Products of a block with weights in the precision of the plan, and in 16 bits."""
     if block is INDEX:
         return block.operators, ()
-    wide = tuple(operator for operator in block.operators if block.wide or operator.wide)
+    wide = tuple(operator for operator in block.operators if block.served(operator) == WIDE)
     return tuple(operator for operator in block.operators if operator not in wide), wide
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from xlperf.base.arrays import Array, beside, divide, side_by_side, some, total
 from xlperf.equations.hardware.gemm import FEW_ROWS
 from xlperf.equations.hardware.memory import exposed_offload_time, resident_bandwidth, resident_share
-from xlperf.equations.hardware.roofline import RESOURCES, Faster, doubling_savings, most_saved, vector_time
+from xlperf.equations.hardware.roofline import CORE, RESOURCES, Faster, doubling_savings, most_saved, vector_time
 from xlperf.equations.model.blocks import Gemms
 from xlperf.equations.model.model import linear_share
 from xlperf.equations.model.serving import (
@@ -52,7 +52,6 @@ VECTOR_FLOP = 2.0  # FLOP per element that an element-wise kernel moves [FLOP]
 # the scatter back (70 B), softmax, noise and maximum (50 B).
 SORTED_LOGIT_SIZE = 200.0
 _Rows = TypeVar("_Rows", ServingShape, Batching)
-_DEVICES = ("device", "attention_device", "wide_device")
 
 
 def logit_size(plan: InferencePlan) -> Array:
@@ -134,8 +133,8 @@ def _resident(
     few = deployment.take(staying)
     # Decode kernels anew, with memory bandwidth between main memory and last-level cache.
     bandwidth = resident_bandwidth(share[:, None], few.device.memory_bandwidth, few.device.l2_bandwidth)
-    devices = {name: replace(getattr(few, name), memory_bandwidth=bandwidth) for name in _DEVICES}
-    again = _kernels(replace(few, **devices), _some(shape, staying), _some(batching, staying), (DECODING,))
+    device = replace(few.device, memory_bandwidth=bandwidth)
+    again = _kernels(replace(few, device=device), _some(shape, staying), _some(batching, staying), (DECODING,))
 
     def mixed(first: KernelTimes, second: KernelTimes) -> KernelTimes:
         time = first.time.copy(order="K")
@@ -355,8 +354,7 @@ def scaled_times(times: Array, deployment: Deployment, phases: tuple[int, ...]) 
 
 def on_machine(deployment: Deployment, faster: Faster) -> Deployment:
     """Deployment on faster accelerators."""
-    device, attention_device, wide_device = (faster.device(getattr(deployment, name)) for name in _DEVICES)
-    return replace(deployment, device=device, attention_device=attention_device, wide_device=wide_device)
+    return replace(deployment, device=faster.device(deployment.device))
 
 
 def _fitted(first: Array, second: Array, busy: Array) -> tuple[Array, Array]:
@@ -422,7 +420,7 @@ def _estimated_savings(deployment: Deployment, work: ServingWork) -> Array:
     moving = np.where(rows <= FEW_ROWS, gemm, moving)
     product = _split(gemm, moving, constants["serial_share"] + 0.0 * gemm)
     attended = _fitted(
-        work.attention_flop[:, -1] / (attend["compute_efficiency"] * deployment.attention_device.peak_flop_rate),
+        work.attention_flop[:, -1] / (attend["compute_efficiency"] * deployment.device.rate(CORE).peak_flop_rate),
         work.attention.traffic[:, -1] / (attend["memory_efficiency"] * bandwidth),
         attending,
     )

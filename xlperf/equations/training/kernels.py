@@ -17,7 +17,7 @@ import numpy as np
 from xlperf.base.arrays import Array, ceil_div, divide, ones, side_by_side, some, total
 from xlperf.equations.hardware.attention import attention_time
 from xlperf.equations.hardware.gemm import gemm_time, product_traffic
-from xlperf.equations.hardware.roofline import linear_attention_time, transfer_time, vector_time
+from xlperf.equations.hardware.roofline import CORE, PLANNED, WIDE, linear_attention_time, transfer_time, vector_time
 from xlperf.equations.model.blocks import MTP, SHARED_EXPERT, Block, Gemms, Tokens, expanded, layer_blocks, products
 from xlperf.equations.model.linear_attention import chunked_scan, scan_gradient
 from xlperf.equations.model.operators import (
@@ -42,6 +42,7 @@ from xlperf.equations.training.sparse_attention import sparse_cores
 
 LAYER_PLACES = ("attention", "core", "local core", "mlp", "moe", "linear")
 CORES = ("core", "local core")
+_FAMILY = {PLANNED: "gemm", WIDE: "gemm_wide"}
 _STANDALONE = ("attention output", "experts up")
 """Products whose input comes from no norm or activation: a cast of it is a kernel of its own."""
 
@@ -68,37 +69,45 @@ class _Collected:
         self.output.append(np.repeat(side_by_side(output_size, 2.0 * gradient_size), count, axis=-1))
         self.shares += [shares, None if shares is None else np.tile(shares, 2)]
 
-    def parts(self, setting: Setting, wide: bool) -> list[Part]:
-        whole = concatenated(*self.gemms)
-        element = (setting.plan.element_size if wide else setting.plan.product_size)[:, None]
-        device = setting.wide_device if wide else setting.device
-        constants = setting.constants["gemm_wide" if wide else "gemm"]
-        output = np.concatenate(self.output, axis=-1)
-        time = gemm_time(device, constants, whole.m, whole.n, whole.k, whole.batch, element, output)
+    def parts(self, setting: Setting, precision: int) -> list[Part]:
+        whole, output = concatenated(*self.gemms), np.concatenate(self.output, axis=-1)
+        time = _product_time(setting, precision, whole, output)
+        constants = setting.constants[_FAMILY[precision]]
         backward = np.repeat([phase == "backward" for phase, *_ in self.marks], [count for *_, count in self.marks])
         time = constants["training_slowdown"] * np.where(backward, constants["gradient_slowdown"], 1.0) * time
-        if not wide and some(setting.plan.wide_layers):
+        if precision == PLANNED and some(setting.plan.wide_layers):
             share = (setting.plan.wide_layers / setting.model.num_layers)[:, None]
-            other = (setting.wide_device, setting.constants["gemm_wide"])
-            element = setting.plan.element_size[:, None]
-            slow = gemm_time(*other, whole.m, whole.n, whole.k, whole.batch, element, output)
-            slow = other[1]["training_slowdown"] * slow
+            slow = _product_time(setting, WIDE, whole, output)
+            slow = setting.constants[_FAMILY[WIDE]]["training_slowdown"] * slow
             time = np.where(share > 0.0, share * slow + (1.0 - share) * time, time)
         calls = np.where(whole.batch > 0.0, 1.0, 0.0)
         time = np.where(whole.batch > 0.0, time, 0.0)
         if some(setting.plan.frozen):
             frozen = frozen_products(whole.names, setting.plan)
             calls, time = np.where(frozen, 0.0, calls), np.where(frozen, 0.0, time)
-        if setting.architecture.experts and not wide:
+        if setting.architecture.experts and precision == PLANNED:
             grouped = _starting(whole.names, "experts")
             time = np.where(grouped, setting.constants["experts"]["product_slowdown"] * time, time)
         parts, start = [], 0
         for (phase, place, count), gemms, shares in zip(self.marks, self.gemms, self.shares, strict=True):
             cut = slice(start, start + count)
             often = calls[:, cut] if shares is None else calls[:, cut] * shares
-            parts.append(Part(phase, "gemm", gemms.names, place, often, time[:, cut], gemms, wide=wide))
+            parts.append(Part(phase, "gemm", gemms.names, place, often, time[:, cut], gemms, precision=precision))
             start += count
         return parts
+
+
+def _product_time(setting: Setting, precision: int, gemms: Gemms, output_size: Array) -> Array:
+    """Time of products with inputs of a precision class, (rows, operators). [s]"""
+    element, constants = _element_size(setting, precision), setting.constants[_FAMILY[precision]]
+    shape = *gemms.columns, element, output_size
+    return gemm_time(setting.device, constants, *shape, rate=setting.device.rate(precision))
+
+
+def _element_size(setting: Setting, precision: int) -> Array:
+    """Bytes of an input element, (rows, 1). [B]"""
+    plan = setting.plan
+    return (plan.product_size if precision == PLANNED else plan.element_size)[:, None]
 
 
 def _local_shape(setting: Setting, length: Array) -> tuple[Array, Array, Array, Array]:
@@ -158,18 +167,17 @@ def _flash_parts(
     batch, heads, _, queries, keys, head_size, _ = shape
     columns = tuple(values[:, None] for values in (*shape, setting.plan.element_size))
     gemms = Gemms((name,), queries[:, None], keys[:, None], head_size[:, None], (batch * heads)[:, None])
-    forward = attention_time(setting.wide_device, setting.constants["attention"], *columns)
-    backward = attention_time(
-        setting.wide_device, setting.constants["attention_backward"], *columns, direction="backward"
-    )
+    device, constants, rate = setting.device, setting.constants, setting.device.rate(CORE)
+    forward = attention_time(device, constants["attention"], *columns, rate=rate)
+    backward = attention_time(device, constants["attention_backward"], *columns, rate=rate, direction="backward")
     if gathered is not None:
-        moved = transfer_time(gathered[:, None], setting.wide_device.l2_bandwidth)
+        moved = transfer_time(gathered[:, None], device.l2_bandwidth)
         words = 1.0 + 2.0 * WORD / setting.plan.element_size[:, None]
         forward, backward = np.fmax(forward, moved), np.fmax(backward, words * moved)
     gradient = f"{name} gradient"
     return (
-        Part("forward", "attention", (name,), place, calls[:, None], forward, gemms, wide=True),
-        Part("backward", "attention_backward", (gradient,), place, calls[:, None], backward, gemms, wide=True),
+        Part("forward", "attention", (name,), place, calls[:, None], forward, gemms, precision=CORE),
+        Part("backward", "attention_backward", (gradient,), place, calls[:, None], backward, gemms, precision=CORE),
     )
 
 
@@ -184,8 +192,9 @@ def _scan_parts(setting: Setting) -> list[Part]:
     ):
         flop, traffic, chunks = (values[:, None] for values in scan)
         constants = setting.constants["linear_attention"]
-        time = linear_attention_time(setting.wide_device, constants, traffic, flop, chunks)
-        parts.append(Part(phase, "linear_attention", (name,), "linear", ones(flop), time, None, traffic, True, flop))
+        rate = setting.device.rate(CORE)
+        time = linear_attention_time(setting.device, constants, traffic, flop, chunks, rate)
+        parts.append(Part(phase, "linear_attention", (name,), "linear", ones(flop), time, None, traffic, CORE, flop))
     return parts
 
 
@@ -216,10 +225,12 @@ def _gemm_parts(setting: Setting) -> list[Part]:
     element, gradient = plan.element_size, plan.gradient_size
     if some(plan.adds_separately):  # the product writes its gradient once
         gradient = np.where(plan.adds_separately, 0.5 * element, gradient)
-    narrow, wide = _Collected(), _Collected()
+    collected = {PLANNED: _Collected(), WIDE: _Collected()}
+    narrow, wide = collected.values()
     for block, gemms in _trained_blocks(setting):
-        collected = wide if block.wide else narrow
-        collected.add_with_gradients(block.place, gemms, element, gradient, _layer_shares(setting, block))
+        collected[block.precision].add_with_gradients(
+            block.place, gemms, element, gradient, _layer_shares(setting, block)
+        )
     adapters: list[Part] = []
     if some(plan.frozen):
         for place, gemms in narrow.forward:
@@ -232,7 +243,7 @@ def _gemm_parts(setting: Setting) -> list[Part]:
         scores = attention_gemms(setting.shard, sequences, plan.sequence_length)
         scores = scores._replace(batch=scores.batch * present)
         wide.add_with_gradients("core", scores, element, 0.5 * element)
-    parts = narrow.parts(setting, wide=False) + wide.parts(setting, wide=True)
+    parts = [part for precision, group in collected.items() for part in group.parts(setting, precision)]
     return parts + _cast_parts(setting, narrow) + adapters + _accumulation_parts(setting, parts)
 
 
@@ -254,7 +265,7 @@ def _accumulation_parts(setting: Setting, products_of_layers: list[Part]) -> lis
         time = vector_time(setting.device, setting.constants["vector"], traffic, 0.0)
         names = (f"{place} gradient accumulation",)
         calls = np.where(traffic > 0.0, 1.0, 0.0)
-        parts.append(Part("backward", "vector", names, place, calls, time, None, traffic, wide=True))
+        parts.append(Part("backward", "vector", names, place, calls, time, None, traffic))
     return parts
 
 
@@ -273,7 +284,7 @@ def _adapter_parts(setting: Setting, place: str, gemms: Gemms) -> list[Part]:
         names, traffic = adapter_vectors(place, gemms, setting.plan, phase == "backward")
         time = vector_time(setting.device, setting.constants["vector"], traffic, 0.0)
         calls = np.where(traffic > 0.0, 1.0, 0.0)
-        parts.append(Part(phase, "vector", names, place, calls, time, None, traffic, wide=True))
+        parts.append(Part(phase, "vector", names, place, calls, time, None, traffic))
     return parts
 
 
@@ -321,7 +332,7 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     for column, (phase, place, name, _) in enumerate(casts):
         cut = slice(column, column + 1)
         names = (f"{place} {name}",)
-        parts.append(Part(phase, "vector", names, place, calls[:, cut], time[:, cut], None, moved[:, cut], wide=True))
+        parts.append(Part(phase, "vector", names, place, calls[:, cut], time[:, cut], None, moved[:, cut]))
     return parts
 
 
@@ -451,7 +462,17 @@ def _vector_parts(setting: Setting) -> list[Part]:
     for phase, place, vectors in groups:
         cut = slice(start, start + len(vectors.names))
         parts.append(
-            Part(phase, "vector", vectors.names, place, present[:, cut], time[:, cut], None, vectors.traffic, wide=True)
+            Part(
+                phase,
+                "vector",
+                vectors.names,
+                place,
+                present[:, cut],
+                time[:, cut],
+                None,
+                vectors.traffic,
+                precision=WIDE,
+            )
         )
         start = cut.stop
     return parts
@@ -511,7 +532,7 @@ def part_work(setting: Setting, part: Part) -> tuple[Array, Array]:
         flop = np.zeros_like(part.time) if part.flop is None else part.flop
         return flop, np.full_like(part.time, np.nan) if part.traffic is None else part.traffic
     plan, model, (m, n, k, batch) = setting.plan, setting.model, part.gemms.columns
-    size = (plan.element_size if part.wide else plan.product_size)[:, None]
+    size = _element_size(setting, part.precision)
     if part.family == "gemm":
         return part.gemms.flop, product_traffic(m, n, k, batch, size, plan.element_size[:, None])
     products, groups = 2.0 if part.family == "attention" else 5.0, model.num_query_groups / model.num_attention_heads

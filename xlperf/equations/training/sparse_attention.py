@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, divide
-from xlperf.equations.hardware.roofline import vector_time
+from xlperf.equations.hardware.roofline import CORE, vector_time
 from xlperf.equations.model.sparse_attention import (
     entries_seen,
     index_flop,
@@ -113,8 +113,8 @@ def _index_parts(setting: Setting, calls: Array) -> list[Part]:
     parts = []
     for phase, name, work, bytes_moved in kinds:
         constants = setting.constants["attention"]
-        compute = work / (constants["compute_efficiency"] * setting.wide_device.peak_flop_rate)
-        moved = vector_time(setting.wide_device, setting.constants["vector"], bytes_moved, 0.0)
+        compute = work / (constants["compute_efficiency"] * setting.device.rate(CORE).peak_flop_rate)
+        moved = vector_time(setting.device, setting.constants["vector"], bytes_moved, 0.0)
         part = Part(phase, "vector", (name,), "core", calls[:, None], np.maximum(compute, moved), None, bytes_moved)
-        parts.append(part._replace(wide=True, flop=work))
+        parts.append(part._replace(precision=CORE, flop=work))
     return parts
