@@ -29,12 +29,13 @@ from xlperf.equations.hardware.roofline import (
     limiting_resources,
     vector_time,
 )
+from xlperf.equations.model.cores import cores_of
 from xlperf.equations.model.serving import serving_gemms
 from xlperf.equations.plan.records import Recompute
 from xlperf.equations.serving import Deployment, ServingWork, operating, pool_state, serving_work
 from xlperf.equations.serving.deployment import batching_of, serving_shape
 from xlperf.equations.serving.expert_pools import split_step
-from xlperf.equations.serving.kernels import by_phase, product_rate
+from xlperf.equations.serving.kernels import by_phase, decode_family, product_rate
 from xlperf.equations.serving.phases import FIXED, on_machine
 from xlperf.equations.training import Part, Setting, Step, step
 from xlperf.equations.training.activations import LAST_PRODUCT, selected_share
@@ -233,10 +234,8 @@ def _serving_kernel_rows(deployment: Deployment, work: ServingWork, side: int) -
         changed = serving_work(replace(on_machine(deployment, faster), kernels=other(deployment.kernels)))
         return [group.time[:, side] for group in (changed.gemms, changed.attention, changed.vectors)]
 
-    attention = ("attention", "attention_latent" if deployment.architecture.one_vector else "attention_decode")
-    families = dict.fromkeys(work.attention.names, attention[side])
-    families["linear attention"] = ("linear_attention", "vector")[side]
-    families["index"] = "attention"
+    attention, cores = ("attention", decode_family(deployment.architecture)), cores_of(deployment.architecture)
+    families = {core.name: (core.families or attention)[side] for core in cores}
     shapes = (by_phase(v, len(_PHASES))[0, side].tolist() for v in (*work.shapes.columns, work.shapes.flop))
     products = {
         name: {"m": m, "n": n, "k": k, "batch": batch, "flop": flop}

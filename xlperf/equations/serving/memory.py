@@ -10,14 +10,14 @@ import numpy as np
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, some
 from xlperf.equations.hardware.roofline import WIDE
 from xlperf.equations.model.blocks import EXPERTS, FEED_FORWARD, INDEX, Block, Operator, Shard, layer_blocks, weights
+from xlperf.equations.model.cores import cores_of, keeps_states
 from xlperf.equations.model.model import Architecture, Model, linear_share
 from xlperf.equations.model.operators import embedding_parameters, layer_vector_parameters, linear_vector_parameters
 from xlperf.equations.model.serving import cache_elements, layer_shares
-from xlperf.equations.model.sparse_attention import sparse_cache_entries
 from xlperf.equations.plan.records import WORD
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.serving.deployment import Deployment
-from xlperf.equations.serving.kernels import state_size, wide_attention
+from xlperf.equations.serving.kernels import wide_attention
 
 
 @cache
@@ -410,22 +410,16 @@ def largest_batch(
 def _cache_tokens(model: Model, plan: InferencePlan, architecture: Architecture, context: Array, whole: Array) -> Array:
     """Cached tokens of a context on one of the ranks that share it, mean over the layers, (rows,). [-]
 
-    ``whole``: 1 if the engine holds the whole history of windowed layers.
+    ``whole``: 1 if the engine holds the whole history of windowed layers, which sparse attention never needs.
     """
-    if architecture.sparse_attention:
-        layers = (model.num_layers, model.num_global_layers, model.num_local_layers)
-        sparse = (model.num_selected_layers, model.num_compressed_layers)
-        window = np.where(model.num_local_layers > 0.0, model.window, model.sparse_window)
-        ratios = (model.selected_ratio, model.compressed_ratio)
-        return sparse_cache_entries(np.ceil(context), *layers, *sparse, *ratios, window)
-    if not architecture.local_attention and architecture.linear_attention:
-        return np.asarray(model.num_attention_layers / model.num_layers * np.ceil(context / plan.context_parallel))
-    if not architecture.local_attention:
-        return np.asarray(np.ceil(context / plan.context_parallel))
-    window = np.where(whole > 0.0, context, np.minimum(context, model.window))
-    near = model.num_local_layers * np.ceil(window / plan.context_parallel)
-    context = np.ceil(context / plan.context_parallel)
-    return np.asarray((near + model.num_global_layers * context) / model.num_layers)
+    whole = 0.0 * whole if architecture.sparse_attention else whole
+    caching = ((core, core.entries) for core in cores_of(architecture))
+    entries = [
+        core.layers(model) * cached(model, context, whole, plan.context_parallel)
+        for core, cached in caching
+        if cached is not None
+    ]
+    return np.asarray(sum(entries[1:], entries[0]) / model.num_layers)
 
 
 class BatchMemory(NamedTuple):
@@ -522,10 +516,14 @@ def held_output(reserved_output: Numeric, together: Numeric, output_variation: N
     return np.asarray(0.5 * (1.0 + np.maximum(array(reserved_output), grown)))
 
 
-def rank_states_size(model: Model, plan: InferencePlan) -> Array:
-    """States of linear attention of a sequence on the fullest stage, (rows,), excluding those of drafts. [B]"""
+def rank_states_size(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
+    """States of a sequence on the fullest stage, (rows,), excluding those of drafts. [B]"""
     layers = np.ceil(model.num_layers / plan.pipeline_parallel) + plan.layers_drafted
-    return np.asarray(layers * linear_share(model) * state_size(model, plan) / (1.0 + plan.drafted_tokens))
+    shard, states = Shard(model, plan.attention_parallel), np.zeros_like(layers)
+    for core in cores_of(architecture):
+        if core.state is not None:
+            states = states + layers * core.share(model) * core.state(shard, plan.activation_size)
+    return states
 
 
 def _cache_sizes(
@@ -544,13 +542,13 @@ def _cache_sizes(
     if some(plan.kv_offload > 0.0):  # two layers on their way stay
         here = 1.0 - plan.kv_offload * np.maximum(1.0 - _BUFFERED_LAYERS / layers, 0.0)
         cache, prefix = cache * here, prefix * here
-    if architecture.sparse_attention:
-        keys = layers * (model.num_index_layers / model.num_layers) * model.index_size * model.index_key_size
-        keys = keys / model.selected_ratio
-        cache, prefix = cache + keys * own_context, prefix + keys * plan.prefix_tokens
-    if not architecture.linear_attention:
+    for core in cores_of(architecture):
+        if core.index is not None:
+            keys = layers * core.share(model) * core.index(model)
+            cache, prefix = cache + keys * own_context, prefix + keys * plan.prefix_tokens
+    if not keeps_states(architecture):
         return cache, prefix, cache
-    state = rank_states_size(model, plan)
+    state = rank_states_size(model, plan, architecture)
     slots = np.where(np.isnan(plan.state_slots), engine["state_slots"], plan.state_slots)
     # States of a limited number of requests and of no prefix are counted; keys and values have the rest.
     counted = (slots == 1.0) & ~np.isnan(plan.max_running_batch)

@@ -8,7 +8,7 @@ prediction module).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -19,7 +19,8 @@ from xlperf.equations.hardware.attention import attention_time
 from xlperf.equations.hardware.gemm import gemm_time, product_traffic
 from xlperf.equations.hardware.roofline import CORE, PLANNED, WIDE, linear_attention_time, transfer_time, vector_time
 from xlperf.equations.model.blocks import MTP, SHARED_EXPERT, Block, Gemms, Tokens, expanded, layer_blocks, products
-from xlperf.equations.model.linear_attention import chunked_scan, scan_gradient
+from xlperf.equations.model.cores import FULL, Core, Flash, Scores, Sequences, Trained, cores_of
+from xlperf.equations.model.linear_attention import Scan
 from xlperf.equations.model.operators import (
     Between,
     Vectors,
@@ -38,7 +39,6 @@ from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import PLACES as ADAPTED
 from xlperf.equations.training.adapters import adapter_gemms, adapter_vectors, frozen_products
 from xlperf.equations.training.setting import MASK, Part, Setting
-from xlperf.equations.training.sparse_attention import sparse_cores
 
 LAYER_PLACES = ("attention", "core", "local core", "mlp", "moe", "linear")
 CORES = ("core", "local core")
@@ -110,92 +110,101 @@ def _element_size(setting: Setting, precision: int) -> Array:
     return (plan.product_size if precision == PLANNED else plan.element_size)[:, None]
 
 
-def _local_shape(setting: Setting, length: Array) -> tuple[Array, Array, Array, Array]:
-    """Attention shape (sequences, queries, keys, causal) with as many query-key pairs as a window or chunk."""
-    model = setting.model
-    window = np.minimum(model.window, length)
-    keys = np.where(model.chunked > 0, window, window * (1.0 - window / (2.0 * length)))
-    return length / window, window, keys, model.chunked
-
-
-def _core_parts(setting: Setting) -> list[Part]:
-    model, plan = setting.model, setting.plan
-    heads = setting.heads
-    groups = heads if setting.architecture.latent_attention else setting.key_heads
-    head_size = 0.5 * (model.qk_head_size + model.v_head_size)
-    length = plan.sequence_length
-    once = ones(length)
-    ringed = (plan.context_parallel > 1) & (plan.context_method == ContextMethod.RING)
-    parts_of_ring = np.where(ringed, plan.context_parallel, 1.0)
-    sequences = plan.micro_batch_size / (plan.context_parallel / parts_of_ring)
-    uneven = plan.context_balance < 1
-    if some(uneven):  # the rank with the last part of the sequence sees all keys before it
-        gathered = uneven & (plan.context_parallel > 1) & (plan.context_method == ContextMethod.ALL_GATHER)
-        sequences = np.where(gathered, sequences * (2.0 - 1.0 / plan.context_parallel), sequences)
-    shapes = [("core", sequences, length / parts_of_ring, length / parts_of_ring, once, once)]
-    if some(ringed):
-        piece = length / plan.context_parallel
-        seen = np.where(uneven, piece, 0.5 * piece)
-        shapes.append(("core", sequences, piece, seen, 0.0 * once, np.where(ringed, parts_of_ring - 1.0, 0.0)))
-    if setting.architecture.local_attention:
-        count, queries, keys, causal = _local_shape(setting, length)
-        batch = plan.micro_batch_size / plan.context_parallel * count
-        shapes.append(("local core", batch, queries, keys, causal, once))
-    parts: list[Part] = []
-    sparse = sparse_cores(setting) if setting.architecture.sparse_attention else None
-    for place, batch, queries, keys, causal, calls in shapes:
-        shape = (batch, heads, groups, queries, keys, head_size, causal)
-        often = plan.flash_attention * calls
-        if sparse is not None and place == "core":
-            often = often * sparse.whole
-        parts += _flash_parts(setting, "flash attention", place, often, shape)
-    if sparse is not None:
-        for core in sparse.cores:
-            often = plan.flash_attention * core.share
-            parts += _flash_parts(setting, core.name, "core", often, core.shape, core.gathered)
-        parts += sparse.indexing
-    return parts
-
-
-def _flash_parts(
-    setting: Setting, name: str, place: str, calls: Array, shape: tuple[Array, ...], gathered: Array | None = None
-) -> tuple[Part, Part]:
-    """Core attention, forward and backward, of a shape (batch, heads, groups, queries, keys, width, causal).
-
-    Gathered entries go through the last-level cache; the backward pass also adds their gradients there, in FP32.
-    """
-    batch, heads, _, queries, keys, head_size, _ = shape
-    columns = tuple(values[:, None] for values in (*shape, setting.plan.element_size))
-    gemms = Gemms((name,), queries[:, None], keys[:, None], head_size[:, None], (batch * heads)[:, None])
-    device, constants, rate = setting.device, setting.constants, setting.device.rate(CORE)
-    forward = attention_time(device, constants["attention"], *columns, rate=rate)
-    backward = attention_time(device, constants["attention_backward"], *columns, rate=rate, direction="backward")
-    if gathered is not None:
-        moved = transfer_time(gathered[:, None], device.l2_bandwidth)
-        words = 1.0 + 2.0 * WORD / setting.plan.element_size[:, None]
-        forward, backward = np.fmax(forward, moved), np.fmax(backward, words * moved)
-    gradient = f"{name} gradient"
-    return (
-        Part("forward", "attention", (name,), place, calls[:, None], forward, gemms, precision=CORE),
-        Part("backward", "attention_backward", (gradient,), place, calls[:, None], backward, gemms, precision=CORE),
+def _sequences(setting: Setting) -> Sequences:
+    """Sequences of a micro-batch on a rank; the index of sparse attention has 16-bit keys."""
+    plan = setting.plan
+    split = plan.context_parallel > 1
+    return Sequences(
+        setting.shard,
+        setting.architecture,
+        plan.element_size,
+        tokens=plan.tokens,
+        length=plan.sequence_length,
+        batch=plan.micro_batch_size,
+        context_parallel=plan.context_parallel,
+        rings=np.where(split & (plan.context_method == ContextMethod.RING), plan.context_parallel, 1.0),
+        uneven=plan.context_balance < 1,
+        gathers=split & (plan.context_method == ContextMethod.ALL_GATHER),
     )
 
 
-def _scan_parts(setting: Setting) -> list[Part]:
-    """Scan of a layer of linear attention, forward and backward: no state comes in or goes out."""
-    plan = setting.plan
-    forward = chunked_scan(setting.shard, plan.tokens, 0.0 * plan.tokens, plan.sequence_length, plan.element_size)
-    parts = []
-    for phase, name, scan in (
-        ("forward", "linear attention", forward),
-        ("backward", "linear attention gradient", scan_gradient(forward)),
-    ):
-        flop, traffic, chunks = (values[:, None] for values in scan)
-        constants = setting.constants["linear_attention"]
-        rate = setting.device.rate(CORE)
-        time = linear_attention_time(setting.device, constants, traffic, flop, chunks, rate)
-        parts.append(Part(phase, "linear_attention", (name,), "linear", ones(flop), time, None, traffic, CORE, flop))
+def _core_parts(setting: Setting) -> list[Part]:
+    """Kernels of every core of the layers, forward and backward.
+
+    If an index selects the whole sequence, selected layers are full attention.
+    """
+    model, plan = setting.model, setting.plan
+    call, cores = _sequences(setting), cores_of(setting.architecture)
+    shares = {core: ones(plan.tokens) for core in cores}
+    within = [core for core in cores if core.place == "core"]
+    if len(within) > 1:
+        attended = divide(model.num_layers, model.num_attention_layers - model.num_local_layers)
+        shares |= {core: core.share(model) for core in within}
+        for core in within:
+            if core.covered is not None:
+                covered = core.covered(model, plan.sequence_length)
+                shares[FULL] = shares[FULL] + np.where(covered, shares[core], 0.0)
+                shares[core] = np.where(covered, 0.0, shares[core])
+        shares |= {core: shares[core] * attended for core in within}
+    parts: list[Part] = []
+    for core in cores:
+        often = shares[core] if core.place == "linear" else plan.flash_attention * shares[core]
+        for trained in core.train(call):
+            calls = (often * trained.calls)[:, None]
+            parts += _TIMED[type(trained.kernel)](setting, core, trained, calls)
     return parts
+
+
+def _flash_parts(setting: Setting, core: Core, trained: Trained, calls: Array) -> list[Part]:
+    """Core attention, forward and backward.
+
+    Gathered entries go through the last-level cache; the backward pass also adds their gradients there, in FP32.
+    """
+    kernel = trained.kernel
+    assert isinstance(kernel, Flash)
+    plan, device, constants, rate = setting.plan, setting.device, setting.constants, setting.device.rate(CORE)
+    columns = tuple(values[:, None] for values in (*kernel[:7], plan.element_size))
+    batch, heads, groups, queries, keys, head_size, *_ = columns
+    gemms = Gemms((trained.name,), queries, keys, head_size, batch * heads)
+    forward = attention_time(device, constants["attention"], *columns, rate=rate)
+    backward = attention_time(device, constants["attention_backward"], *columns, rate=rate, direction="backward")
+    if kernel.selected:
+        shared = setting.model.shared_key_value > 0.0 if not setting.architecture.latent_attention else np.True_
+        vectors = np.where(shared, 0.5, 1.0)[..., None]
+        gathered = 2.0 * vectors * plan.tokens[:, None] * groups * keys * head_size * columns[-1]
+        moved = transfer_time(gathered, device.l2_bandwidth)
+        words = 1.0 + 2.0 * WORD / columns[-1]
+        forward, backward = np.fmax(forward, moved), np.fmax(backward, words * moved)
+    gradient = f"{trained.name} gradient"
+    return [
+        Part("forward", "attention", (trained.name,), core.place, calls, forward, gemms, precision=CORE),
+        Part("backward", "attention_backward", (gradient,), core.place, calls, backward, gemms, precision=CORE),
+    ]
+
+
+def _score_parts(setting: Setting, core: Core, trained: Trained, calls: Array) -> list[Part]:
+    """Products on the matrix units beside their traffic: the index of sparse attention."""
+    kernel, device = trained.kernel, setting.device
+    assert isinstance(kernel, Scores)
+    flop, traffic = kernel.flop[:, None], kernel.traffic[:, None]
+    compute = flop / (setting.constants["attention"]["compute_efficiency"] * device.rate(CORE).peak_flop_rate)
+    time = np.maximum(compute, vector_time(device, setting.constants["vector"], traffic, 0.0))
+    return [Part(trained.phase, "vector", (trained.name,), core.place, calls, time, None, traffic, CORE, flop)]
+
+
+def _scan_parts(setting: Setting, core: Core, trained: Trained, calls: Array) -> list[Part]:
+    """Scan of a layer of linear attention: no state comes in or goes out."""
+    kernel, device = trained.kernel, setting.device
+    assert isinstance(kernel, Scan)
+    flop, traffic, chunks = (values[:, None] for values in kernel)
+    family = "linear_attention"
+    time = linear_attention_time(device, setting.constants[family], traffic, flop, chunks, device.rate(CORE))
+    return [Part(trained.phase, family, (trained.name,), core.place, calls, time, None, traffic, CORE, flop)]
+
+
+_TIMED: Mapping[type, Callable[[Setting, Core, Trained, Array], list[Part]]] = {
+    Flash: _flash_parts, Scores: _score_parts, Scan: _scan_parts,
+}  # fmt: skip
 
 
 def _standard_scores(setting: Setting) -> Array:
@@ -517,8 +526,6 @@ def kernel_parts(setting: Setting) -> list[Part]:
     if setting.architecture.local_attention and some(setting.plan.flash_attention < 1):
         # standard attention masks what a window leaves out: local layers compute every score
         parts += [part._replace(place="local core") for part in parts if part.place == "core"]
-    if setting.architecture.linear_attention:
-        parts += _scan_parts(setting)
     return parts + _core_parts(setting)
 
 
