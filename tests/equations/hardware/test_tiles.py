@@ -9,10 +9,10 @@ import pytest
 from equations.hardware.test_kernels import constants, device
 
 from xlperf.base.resources import workbook
-from xlperf.equations.hardware.attention import attention_time, key_passes, kv_cache_traffic, query_tile, softmax_time
-from xlperf.equations.hardware.gemm import gemm_time, product_memory_traffic, product_traffic, tile_memory
+from xlperf.equations.hardware.attention import _key_passes, _query_tile, attention_time, kv_cache_traffic, softmax_time
+from xlperf.equations.hardware.gemm import _tile_memory, gemm_time, product_memory_traffic, product_traffic
 from xlperf.equations.hardware.memory import resident_bandwidth, resident_share
-from xlperf.equations.hardware.power import capped_clock_share
+from xlperf.equations.hardware.power import _capped_clock_share
 from xlperf.equations.hardware.roofline import clock_limited_time
 from xlperf.measurements.kernels import read_kernels
 
@@ -167,15 +167,15 @@ def test_caches_of_a_quarter_and_of_four_times_change_times() -> None:
 
 
 def test_tiles_fit_and_heads_of_512_take_smaller_ones() -> None:
-    assert tile_memory(256.0, 128.0) <= 100 * 1024 < tile_memory(256.0, 256.0)
-    tiles = query_tile(np.array([64.0, 128.0, 256.0, 512.0]), 2.0, 228.0 * 1024.0)
+    assert _tile_memory(256.0, 128.0) <= 100 * 1024 < _tile_memory(256.0, 256.0)
+    tiles = _query_tile(np.array([64.0, 128.0, 256.0, 512.0]), 2.0, 228.0 * 1024.0)
     assert tiles.tolist() == [128.0, 128.0, 128.0, 64.0]
-    assert query_tile(512.0, 1.0, 228.0 * 1024.0) == 128.0  # half the bytes, twice the queries
+    assert _query_tile(512.0, 1.0, 228.0 * 1024.0) == 128.0  # half the bytes, twice the queries
 
 
 def test_keys_that_the_cache_holds_are_read_once() -> None:
     heads = (64.0, 8.0, 32768.0, 131072.0, 128.0, 2.0, 128.0, UNITS)
-    small, large = (float(key_passes(*heads, capacity)) for capacity in (1 * MIB, 1024 * MIB))
+    small, large = (float(_key_passes(*heads, capacity)) for capacity in (1 * MIB, 1024 * MIB))
     assert small > 10.0
     assert large == 1.0
 
@@ -189,7 +189,7 @@ def test_the_clock_follows_the_cube_of_the_power() -> None:
 
 def test_a_capped_b300_keeps_the_clock_that_was_measured() -> None:
     """Products of 8192 at 900, 700, 550 and 450 W over 1,100 W: 2080, 1692, 1346 and 1089 of 2197 TFLOP/s."""
-    result = capped_clock_share(0.95e-12 * 0.859 * 2250e12, np.array([900.0, 700.0, 550.0, 450.0]), 1100.0)
+    result = _capped_clock_share(0.95e-12 * 0.859 * 2250e12, np.array([900.0, 700.0, 550.0, 450.0]), 1100.0)
     measured = np.array([2080.0, 1692.0, 1346.0, 1089.0]) / 2197.0
     assert np.median(np.abs(result / measured - 1.0)) < 0.10
     assert (np.diff(result) < 0.0).all()

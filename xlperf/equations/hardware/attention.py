@@ -31,40 +31,16 @@ _USUAL_EXPONENTIALS = 1.0 / 16.0
 """Exponentials over FP32 operations of the vector units: 16 and 256 a multiprocessor and clock. [-]"""
 
 
-def query_tile(
+def _query_tile(
     head_size: Numeric, element_size: Numeric, shared_memory_capacity: Numeric, largest: Numeric = 128.0
 ) -> Array:
-    r"""Queries of one tile of flash attention: halved until the tile fits beside two stages of keys and values.
+    """Queries of a tile of flash attention, 16 or more: halved until it fits beside two stages of keys and values.
 
-    .. math:: T = \max\{T_0 / 2^i : T d e + 2 \cdot 2 \cdot 32\,d e \le S\}
+    Heuristic, this work, after the tiles of FlashAttention-2 (arXiv:2307.08691, section 3.3).
 
-    Heuristic, this work, after the tiles of [1]_.
-
-    Parameters
-    ----------
-    head_size : numeric
-        Elements of a head. [-]
-    element_size : numeric
-        Size of one element. [B]
-    shared_memory_capacity : numeric
-        Shared memory of one multiprocessor; NaN: the largest tile fits. [B]
-    largest : numeric, default 128.0
-        Queries of the largest tile. [-]
-
-    Returns
-    -------
-    queries : numeric
-        Queries of a tile, 16 at least. [-]
-
-    References
-    ----------
-    .. [1] T. Dao, "FlashAttention-2", 2023, arXiv:2307.08691, section 3.3: tuning block sizes.
-
-    Examples
-    --------
     64 KiB of shared memory and heads of 128 in BF16: 32 KiB of queries beside 32 KiB of keys and values:
 
-    >>> float(query_tile(128.0, 2.0, 65536.0))
+    >>> float(_query_tile(128.0, 2.0, 65536.0))
     128.0
     """
     row = array(head_size) * array(element_size)
@@ -76,7 +52,7 @@ def query_tile(
     return np.asarray(queries + 0.0 * row)
 
 
-def key_passes(
+def _key_passes(
     num_heads: Numeric,
     num_query_groups: Numeric,
     query_length: Numeric,
@@ -87,44 +63,14 @@ def key_passes(
     num_multiprocessors: Numeric,
     cache_capacity: Numeric,
 ) -> Array:
-    r"""Times that flash attention reads keys and values from the main memory.
+    """Times that flash attention reads keys and values from the main memory, 1 or more.
 
-    Concurrent tiles share keys through the last-level cache R; later tiles of a head read evicted keys again.
+    Concurrent tiles share keys through the last-level cache; later tiles of a head read evicted keys again (heuristic,
+    this work, after arXiv:2205.14135, section 3). Half of the cache holds keys.
 
-    .. math:: p = 1 + (p_0 - 1) \min\left(\max\left(1 - \frac{R}{2 s_k d e}, 0\right), 1\right), \quad
-        p_0 = \max\left(\frac{h s_q / g}{n T}, 1\right)
-
-    Heuristic, this work; R is half of the cache.
-
-    Parameters
-    ----------
-    num_heads, num_query_groups, query_length, key_length : numeric
-        Heads of queries, heads of keys and values; queries and keys of one sequence. [-]
-    head_size : numeric
-        Elements of a head. [-]
-    element_size : numeric
-        Size of one element. [B]
-    query_tile : numeric
-        Queries of one tile. [-]
-    num_multiprocessors : numeric
-        Tiles that run at the same time; NaN: all of them. [-]
-    cache_capacity : numeric
-        Last-level cache; NaN or infinite: one pass. [B]
-
-    Returns
-    -------
-    passes : numeric
-        1 or more. [-]
-
-    References
-    ----------
-    .. [1] T. Dao et al., "FlashAttention", 2022, arXiv:2205.14135, section 3: re-reads by blocks.
-
-    Examples
-    --------
     1,024 queries of a head in tiles of 128 on four multiprocessors without a cache: two passes:
 
-    >>> float(key_passes(1.0, 1.0, 1024.0, 1024.0, 128.0, 2.0, 128.0, 4.0, 0.0))
+    >>> float(_key_passes(1.0, 1.0, 1024.0, 1024.0, 128.0, 2.0, 128.0, 4.0, 0.0))
     2.0
     """
     # Queries of all concurrent tiles, and queries that share one head of keys.
@@ -202,7 +148,7 @@ def core_attention_flop(batch: Numeric, num_heads: Numeric, head_size: Numeric, 
     return np.asarray(4.0 * (array(batch) * array(head_size)) * array(num_heads) * array(pairs))
 
 
-def flash_compute_time(
+def _flash_compute_time(
     num_heads: Numeric,
     query_length: Numeric,
     key_length: Numeric,
@@ -213,50 +159,15 @@ def flash_compute_time(
     imbalance: Numeric = 0.0,
     tile_time: Numeric = 0.0,
 ) -> Array:
-    r"""Compute time of flash attention: each tile of queries passes over all its keys on one multiprocessor.
+    """Compute time of flash attention: each tile of queries passes over all its keys on one multiprocessor. [s]
 
     The last multiprocessor ends late by a share of the longest tile; a causal mask shortens all tiles but that one.
+    Heuristic, this work, after the partitioning over queries (arXiv:2307.08691, section 3.2); imbalance and tile time
+    are fitted. ``pair_time``: of one query and key pair of a head, if the whole accelerator works on it.
 
-    .. math::
-
-        t = \max\left(n\,\bar t + i\,p\,\hat t,\; p\,\hat t\right) + \frac{n}{p}\,t_{tile}, \quad
-        n = h \lceil s_q / T \rceil, \quad \bar t = T\,\bar s\,\tau, \quad \hat t = T\,s_k\,\tau
-
-    Heuristic, this work, after the partitioning over queries [1]_; imbalance and tile time are fitted.
-
-    Parameters
-    ----------
-    num_heads : numeric
-        Heads of all sequences together. [-]
-    query_length, key_length : numeric
-        Queries and keys of one sequence. [-]
-    causal : numeric
-        1 if a query sees the keys up to its own position, 0 if it sees all. [-]
-    query_tile : numeric
-        Queries of one tile. [-]
-    pair_time : numeric
-        Time of one query and key pair of a head, if the whole accelerator works on it. [s]
-    num_multiprocessors : numeric
-        Tiles that run at the same time; NaN: the work is shared evenly. [-]
-    imbalance : numeric, default 0.0
-        Share of the longest tile by which the last multiprocessor ends late. [-]
-    tile_time : numeric, default 0.0
-        Time to start and end a tile. [s]
-
-    Returns
-    -------
-    time : numeric
-        Time of the multiprocessors. [s]
-
-    References
-    ----------
-    .. [1] T. Dao, "FlashAttention-2", 2023, arXiv:2307.08691, section 3.2: work partitioning over queries.
-
-    Examples
-    --------
     Four heads of 256 queries are 8 tiles; each takes 128 x 256 pairs of 1 ms:
 
-    >>> float(flash_compute_time(4.0, 256.0, 256.0, 0.0, 128.0, 0.001, 4.0))
+    >>> float(_flash_compute_time(4.0, 256.0, 256.0, 0.0, 128.0, 0.001, 4.0))
     262.144
     """
     queries, keys, tile, pair = array(query_length), array(key_length), array(query_tile), array(pair_time)
@@ -301,7 +212,7 @@ def flash_traffic(
     num_passes : numeric, default 1.0
         Passes r: 1 forward, 2 backward with the gradients. [-]
     num_key_passes : numeric, default 1.0
-        Passes p over keys and values, see :func:`key_passes`. [-]
+        Passes p over keys and values, see :func:`_key_passes`. [-]
 
     Returns
     -------
@@ -432,8 +343,8 @@ def attention_time(
     flop = 2.0 * num_products * array(head_size)
     burst = flop / (constants["compute_efficiency"] * rate.peak_flop_rate)
     products = clock_limited_time(burst, rate.product_energy(constants, flop), rate.arithmetic_power)
-    tile = query_tile(head_size, element_size, device.shared_memory_capacity, QUERY_TILE)
-    compute = flash_compute_time(
+    tile = _query_tile(head_size, element_size, device.shared_memory_capacity, QUERY_TILE)
+    compute = _flash_compute_time(
         array(batch) * array(num_heads),
         query_length,
         key_length,
@@ -445,7 +356,7 @@ def attention_time(
         constants["tile_time"] * (QUERY_TILE / tile),
     )
     sizes = num_heads, num_query_groups, query_length, key_length, head_size, element_size
-    passes = key_passes(*sizes, tile, device.num_multiprocessors, device.l2_capacity)
+    passes = _key_passes(*sizes, tile, device.num_multiprocessors, device.l2_capacity)
     traffic = flash_traffic(batch, *sizes, num_passes, passes)
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     fixed = constants["launch_time"] + 0.0 * memory

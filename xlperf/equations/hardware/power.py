@@ -148,7 +148,7 @@ def peak_clock_rate(
     return np.asarray(np.where(headroom, stated, clock) + 0.0 * array(rounding))
 
 
-def work_power(
+def _work_power(
     power_limit: Numeric,
     idle_power: Numeric,
     flop_rate: Numeric,
@@ -158,45 +158,12 @@ def work_power(
     sending_share: Numeric = 0.0,
     message_power: Numeric = 0.0,
 ) -> Array:
-    r"""Mean power of an accelerator: idle power, operations, memory traffic and messages.
+    """Mean power of an accelerator: idle power, operations, memory traffic and messages, up to the limit. [W]
 
-    .. math:: P = \min\left(P_{max},\; P_0 + e_f R + e_m B + s P_l\right)
+    Heuristic, this work: linear in the work, fitted to power measured by batch size (arXiv:2505.06371). An H100 that
+    decodes: 175 W, 50 TFLOP/s at 0.95 pJ, 2 TB/s at 141 pJ/B:
 
-    Heuristic, this work: linear in the work, fitted to power measured by batch size [1]_; the limit caps it.
-
-    Parameters
-    ----------
-    power_limit : numeric
-        Power limit P_max; NaN: the power is unknown. [W]
-    idle_power : numeric
-        Leakage, refresh and running clocks P_0. [W]
-    flop_rate : numeric
-        Operations R per second. [FLOP/s]
-    flop_energy : numeric
-        Energy e_f of one operation. [J/FLOP]
-    traffic_rate : numeric
-        Bytes B per second of the main memory. [B/s]
-    byte_energy : numeric
-        Energy e_m of one byte from memory to the units. [J/B]
-    sending_share : numeric, default 0.0
-        Fraction s of the time with messages. [-]
-    message_power : numeric, default 0.0
-        Power P_l of links and memory for messages. [W]
-
-    Returns
-    -------
-    power : numeric
-        Never above the limit. [W]
-
-    References
-    ----------
-    .. [1] J.-W. Chung et al., "The ML.ENERGY Benchmark", NeurIPS 2025, arXiv:2505.06371: power by batch size.
-
-    Examples
-    --------
-    An H100 that decodes: 175 W, 50 TFLOP/s at 0.95 pJ, 2 TB/s at 141 pJ/B:
-
-    >>> float(work_power(700.0, 175.0, 50e12, 0.95e-12, 2e12, 141e-12))
+    >>> float(_work_power(700.0, 175.0, 50e12, 0.95e-12, 2e12, 141e-12))
     504.5
     """
     drawn = array(idle_power) + array(flop_rate) * array(flop_energy) + array(traffic_rate) * array(byte_energy)
@@ -207,7 +174,7 @@ def work_power(
 def accelerator_power(
     device: Device, limits: PowerLimits, constants: Mapping[str, Array], product_size: Array, rates: WorkRates
 ) -> Array:
-    """Mean power of accelerators by :func:`work_power`, with the constants of the family power.
+    """Mean power of accelerators by :func:`_work_power`, with the constants of the family power.
 
     A product draws as if it had a tile's rows more, because each weight, whatever its width, passes shared memory,
     registers and matrix units. A byte pays the caches, and the main memory for its share.
@@ -223,7 +190,7 @@ def accelerator_power(
     flop = rates.flop + 2.0 * constants["tile_rows"] * rates.weights
     byte_energy = (constants["memory_ratio"] - 1.0 + rates.from_memory) * device.memory_energy[:, 0]
     messages = constants["message_share"] * limits.own
-    return work_power(limits.kept, rest, flop, flop_energy, rates.traffic, byte_energy, rates.sending, messages)
+    return _work_power(limits.kept, rest, flop, flop_energy, rates.traffic, byte_energy, rates.sending, messages)
 
 
 def traffic_from_memory(device: Device, width: Array, depth: Array, tokens: Array, element_size: Array) -> Array:
@@ -335,40 +302,15 @@ def narrow_energy(flop_energy: Numeric, element_size: Numeric, wide_size: Numeri
     return np.asarray(array(flop_energy) * power(array(element_size) / array(wide_size), 0.6))
 
 
-def capped_clock_share(
+def _capped_clock_share(
     full_power: Numeric, capped_limit: Numeric, power_limit: Numeric, static_power: Numeric = np.nan
 ) -> Array:
-    r"""Clock of long products under a lowered power limit, relative to the datasheet limit.
+    """Clock of long products under a lowered power limit, relative to the datasheet limit, 1 at most. [-]
 
-    .. math:: x = \frac{t(P_{max})}{t(P_{cap})}
+    The ratio of their times by :func:`clock_limited_time`. A B300 of 1,100 W at 900, 700, 550, 450 W: 0.95, 0.77, 0.61,
+    0.50 (alpha-power law, doi:10.1109/4.52187). A B300 whose units would draw 1,836 W:
 
-    with the time t of :func:`clock_limited_time`. A B300 of 1,100 W at 900, 700, 550, 450 W: 0.95, 0.77, 0.61, 0.50.
-
-    Parameters
-    ----------
-    full_power : numeric
-        Power of the matrix units at the boost clock. [W]
-    capped_limit : numeric
-        Lowered limit; NaN: none. [W]
-    power_limit : numeric
-        Limit by the datasheet; NaN: none. [W]
-    static_power : numeric, default NaN
-        Leakage and idle clocks; NaN: 0.13 of the datasheet limit. [W]
-
-    Returns
-    -------
-    share : numeric
-        1 at most. [-]
-
-    References
-    ----------
-    .. [1] T. Sakurai and A. R. Newton, "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187.
-
-    Examples
-    --------
-    A B300 whose units would draw 1,836 W:
-
-    >>> capped_clock_share(1836.0, np.array([900.0, 450.0]), 1100.0).round(2).tolist()
+    >>> _capped_clock_share(1836.0, np.array([900.0, 450.0]), 1100.0).round(2).tolist()
     [0.92, 0.42]
     """
     rated, full, static = array(power_limit), array(full_power), array(static_power)
@@ -389,7 +331,7 @@ def product_clock_share(
 
     .. math:: x = x(e R, P_{cap}, P_{max})
 
-    with the share x of :func:`capped_clock_share` at the power e R; 1 without a lowered limit. Heuristic, this work.
+    with the share x of :func:`_capped_clock_share` at the power e R; 1 without a lowered limit. Heuristic, this work.
 
     Parameters
     ----------
@@ -416,7 +358,7 @@ def product_clock_share(
     >>> product_clock_share(np.array([900.0, np.nan]), 1100.0, 2250e12, 0.816e-12).round(2).tolist()
     [0.92, 1.0]
     """
-    share = capped_clock_share(array(flop_energy) * array(peak_flop_rate), capped_limit, power_limit, static_power)
+    share = _capped_clock_share(array(flop_energy) * array(peak_flop_rate), capped_limit, power_limit, static_power)
     return np.asarray(np.where(np.isnan(array(capped_limit)) | np.isnan(share), 1.0, share))
 
 
