@@ -12,7 +12,7 @@ from xlperf.base.resources import workbook
 from xlperf.equations.hardware.attention import _key_passes, _query_tile, attention_time, kv_cache_traffic, softmax_time
 from xlperf.equations.hardware.gemm import _tile_memory, gemm_time, product_memory_traffic, product_traffic
 from xlperf.equations.hardware.memory import resident_bandwidth, resident_share
-from xlperf.equations.hardware.power import _capped_clock_share
+from xlperf.equations.hardware.power import capped_clock_share
 from xlperf.equations.hardware.roofline import clock_limited_time
 from xlperf.measurements.kernels import read_kernels
 
@@ -189,7 +189,7 @@ def test_the_clock_follows_the_cube_of_the_power() -> None:
 
 def test_a_capped_b300_keeps_the_clock_that_was_measured() -> None:
     """Products of 8192 at 900, 700, 550 and 450 W over 1,100 W: 2080, 1692, 1346 and 1089 of 2197 TFLOP/s."""
-    result = _capped_clock_share(0.95e-12 * 0.859 * 2250e12, np.array([900.0, 700.0, 550.0, 450.0]), 1100.0)
+    result = capped_clock_share(0.95e-12 * 0.859 * 2250e12, np.array([900.0, 700.0, 550.0, 450.0]), 1100.0)
     measured = np.array([2080.0, 1692.0, 1346.0, 1089.0]) / 2197.0
     assert np.median(np.abs(result / measured - 1.0)) < 0.10
     assert (np.diff(result) < 0.0).all()

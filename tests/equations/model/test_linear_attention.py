@@ -20,8 +20,8 @@ from xlperf.engine.catalog_arrays import catalog_arrays, catalog_models
 from xlperf.equations.hardware.roofline import Device, linear_attention_time, vector_time
 from xlperf.equations.model.linear_attention import (
     CHUNK,
-    _chunk_scan_flop,
-    _chunk_scan_traffic,
+    chunk_scan_flop,
+    chunk_scan_traffic,
     recurrent_state_size,
     recurrent_step_flop,
     recurrent_step_traffic,
@@ -206,10 +206,10 @@ def test_scan_of_one_chunk_by_counting() -> None:
     inside = 3 * tokens * tokens * keys + 2 * tokens * tokens * values  # keys, carried keys, scores; values, outputs
     state = 3 * tokens * keys * values
     triangle = tokens * tokens * tokens / 2
-    assert _chunk_scan_flop(tokens, 1.0, keys, values) == 2 * (inside + state + triangle)
+    assert chunk_scan_flop(tokens, 1.0, keys, values) == 2 * (inside + state + triangle)
     words = 2 * tokens * tokens  # FP32, written and read
     narrow = 2 * tokens * tokens + tokens * (7 * keys + 6 * values) + 2 * keys * values
-    assert _chunk_scan_traffic(tokens, 0.0, 1.0, keys, values, 2.0, 4.0) == 4 * words + 2 * narrow
+    assert chunk_scan_traffic(tokens, 0.0, 1.0, keys, values, 2.0, 4.0) == 4 * words + 2 * narrow
     assert tokens == CHUNK
 
 
@@ -219,13 +219,13 @@ def test_scan_of_one_chunk_by_counting() -> None:
 )  # fmt: skip
 def test_work_of_scan_and_step(tokens: int, heads: int, size: int, sequences: int, drafted: int) -> None:
     shape = (float(heads), float(size), float(size))
-    flop = _chunk_scan_flop(float(tokens), *shape)
-    assert _chunk_scan_flop(2.0 * tokens, *shape) == pytest.approx(2.0 * float(flop), rel=1e-14)
+    flop = chunk_scan_flop(float(tokens), *shape)
+    assert chunk_scan_flop(2.0 * tokens, *shape) == pytest.approx(2.0 * float(flop), rel=1e-14)
     assert flop > recurrent_step_flop(float(tokens), *shape)  # chunks trade arithmetic for speed
     state = recurrent_state_size(*shape, 4.0)
     moved = recurrent_step_traffic(float(sequences), 1.0 + drafted, heads, heads, size, size, 2.0, 4.0)
     assert moved > sequences * (2.0 + drafted) * float(state)
-    least = _chunk_scan_traffic(float(tokens), float(sequences), *shape, 2.0, 4.0)
+    least = chunk_scan_traffic(float(tokens), float(sequences), *shape, 2.0, 4.0)
     assert least > 2.0 * sequences * float(state) + tokens * heads * 4.0 * size * 2.0
 
 
@@ -273,8 +273,8 @@ def test_scans_beside_measured_ones(catalog: Catalog) -> None:
     for column, name in enumerate(DEVICES):
         for sequences, length, heads, *measured in SCANS:
             tokens = float(sequences * length)
-            traffic = _chunk_scan_traffic(tokens, float(sequences), heads, 128.0, 128.0, 2.0, 4.0)
-            flop = _chunk_scan_flop(tokens, heads, 128.0, 128.0)
+            traffic = chunk_scan_traffic(tokens, float(sequences), heads, 128.0, 128.0, 2.0, 4.0)
+            flop = chunk_scan_flop(tokens, heads, 128.0, 128.0)
             time = linear_attention_time(
                 device_of(catalog, name), constants_of("linear_attention"), traffic, flop, length / CHUNK
             )

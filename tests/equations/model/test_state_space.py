@@ -14,7 +14,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 from xlperf.engine.catalog_arrays import catalog_models
-from xlperf.equations.model.linear_attention import STATE_SPACE_CHUNK, _state_space_scan_flop, _state_space_scan_traffic
+from xlperf.equations.model.linear_attention import STATE_SPACE_CHUNK, state_space_scan_flop, state_space_scan_traffic
 from xlperf.equations.model.operators import parameter_count
 
 NANO = "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"
@@ -133,10 +133,10 @@ def test_scan_of_one_chunk_by_counting() -> None:
     tokens, heads, state, size = 128, 4, 128, 64
     scores, outputs = tokens * tokens * state, tokens * tokens * size
     states = 2 * tokens * state * size
-    assert _state_space_scan_flop(tokens, heads, 1.0, state, size) == 2 * (scores + heads * (outputs + states))
+    assert state_space_scan_flop(tokens, heads, 1.0, state, size) == 2 * (scores + heads * (outputs + states))
     narrow = tokens * (3 * heads * size + 4 * state)
     words = 4 * heads * state * size + 2 * tokens * tokens
-    assert _state_space_scan_traffic(tokens, 0.0, heads, 1.0, state, size, 2.0, 4.0) == 2 * narrow + 4 * words
+    assert state_space_scan_traffic(tokens, 0.0, heads, 1.0, state, size, 2.0, 4.0) == 2 * narrow + 4 * words
     assert tokens == STATE_SPACE_CHUNK
 
 

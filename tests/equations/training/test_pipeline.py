@@ -11,7 +11,7 @@ from training_samples import results
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
 from xlperf.catalog.catalog import Catalog
 from xlperf.equations.training.communication import exposed_transfer_time
-from xlperf.equations.training.memory import _in_flight_micro_batches
+from xlperf.equations.training.memory import in_flight_micro_batches
 from xlperf.equations.training.stages import dualpipe_bubble_time, pipeline_bubble_time, stage_layers, zero_bubble_time
 
 DENSE = {
@@ -70,9 +70,9 @@ def test_deepseek_v3_table_2_parameters_and_activations(catalog: Catalog) -> Non
 
 def test_narayanan_2021_interleaving_and_gpipe(catalog: Catalog) -> None:
     """arXiv:2104.04473, 2.2: GPipe keeps all micro-batches, 1F1B p of them; v chunks divide the bubble by v."""
-    assert _in_flight_micro_batches(64, 8, 1) == 8
-    assert _in_flight_micro_batches(64, 8, 1, 1.0) == 64
-    assert _in_flight_micro_batches(4, 8, 1) == 4
+    assert in_flight_micro_batches(64, 8, 1) == 8
+    assert in_flight_micro_batches(64, 8, 1, 1.0) == 64
+    assert in_flight_micro_batches(4, 8, 1) == 4
     ways = [{"pipeline_schedule": "1f1b"}, {"pipeline_schedule": "gpipe"},
             {"pipeline_schedule": "interleaved", "virtual_pipeline": 5}]  # fmt: skip
     result = results(catalog, *({**DENSE, "global_batch_size": 128, **way} for way in ways))
@@ -100,10 +100,10 @@ def test_llama_3_has_one_layer_fewer_at_both_ends() -> None:
 def test_micro_batches_in_flight_are_never_more_than_there_are(
     batches: int, count: int, chunks: int, gpipe: int
 ) -> None:
-    held = _in_flight_micro_batches(batches, count, chunks, gpipe)
+    held = in_flight_micro_batches(batches, count, chunks, gpipe)
     assert 0 < held <= batches
-    assert held <= _in_flight_micro_batches(batches + 1, count, chunks, gpipe)
-    assert held >= _in_flight_micro_batches(batches, count, 1, 0) or gpipe
+    assert held <= in_flight_micro_batches(batches + 1, count, chunks, gpipe)
+    assert held >= in_flight_micro_batches(batches, count, 1, 0) or gpipe
 
 
 @pytest.mark.parametrize("way", ["1f1b", "gpipe", "interleaved", "zero-bubble", "dualpipe"])

@@ -13,8 +13,8 @@ from xlperf.engine import evaluate, explain
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.blocks import MLP, weights
 from xlperf.equations.model.operators import attention_matrix_parameters, whole_model
-from xlperf.equations.plan.training_plan import _optimizer_element_size
-from xlperf.equations.training.memory import _logits_size
+from xlperf.equations.plan.training_plan import optimizer_element_size
+from xlperf.equations.training.memory import logits_size
 
 GIB = 2.0**30
 DENSE = {
@@ -43,7 +43,7 @@ def test_korthikanti_2022_figure_1_weights_and_optimizer(catalog: Catalog) -> No
               "megatron-1T": (8, 64, 32.96)}  # fmt: skip
     models, _ = catalog_models(catalog)
     names = catalog.tables["models"].text("model").tolist()
-    each = 2.0 + 4.0 + float(_optimizer_element_size(1.0, 2.0, 4.0, 4.0, 4.0))
+    each = 2.0 + 4.0 + float(optimizer_element_size(1.0, 2.0, 4.0, 4.0, 4.0))
     assert each == 18.0
     shard = whole_model(models)
     layer = attention_matrix_parameters(shard) + weights(MLP, shard)
@@ -229,7 +229,7 @@ def test_an_explanation_with_modules_accounts_for_the_step(catalog: Catalog) -> 
 
 
 def test_kernels_of_the_loss_differ_by_their_copies(catalog: Catalog) -> None:
-    sizes = _logits_size(1.0, 2.0, 4.0, [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 1.0])
+    sizes = logits_size(1.0, 2.0, 4.0, [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 1.0])
     assert sizes.tolist() == [2.0, 6.0, 14.0, 18.0]
     alone = {**DENSE, "num_accelerators": 1, "tensor_parallel": 1, "pipeline_parallel": 1, "global_batch_size": 4}
     result = results(catalog, *({**alone, "cross_entropy": way} for way in ("fused", "parallel", "plain")))

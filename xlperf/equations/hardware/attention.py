@@ -148,7 +148,7 @@ def core_attention_flop(batch: Numeric, num_heads: Numeric, head_size: Numeric, 
     return np.asarray(4.0 * (array(batch) * array(head_size)) * array(num_heads) * array(pairs))
 
 
-def _flash_compute_time(
+def flash_compute_time(
     num_heads: Numeric,
     query_length: Numeric,
     key_length: Numeric,
@@ -159,15 +159,50 @@ def _flash_compute_time(
     imbalance: Numeric = 0.0,
     tile_time: Numeric = 0.0,
 ) -> Array:
-    """Compute time of flash attention: each tile of queries passes over all its keys on one multiprocessor. [s]
+    r"""Compute time of flash attention: each tile of queries passes over all its keys on one multiprocessor.
 
     The last multiprocessor ends late by a share of the longest tile; a causal mask shortens all tiles but that one.
-    Heuristic, this work, after the partitioning over queries (arXiv:2307.08691, section 3.2); imbalance and tile time
-    are fitted. ``pair_time``: of one query and key pair of a head, if the whole accelerator works on it.
 
+    .. math::
+
+        t = \max\left(n\,\bar t + i\,p\,\hat t,\; p\,\hat t\right) + \frac{n}{p}\,t_{tile}, \quad
+        n = h \lceil s_q / T \rceil, \quad \bar t = T\,\bar s\,\tau, \quad \hat t = T\,s_k\,\tau
+
+    Heuristic, this work, after the partitioning over queries [1]_; imbalance and tile time are fitted.
+
+    Parameters
+    ----------
+    num_heads : numeric
+        Heads of all sequences together. [-]
+    query_length, key_length : numeric
+        Queries and keys of one sequence. [-]
+    causal : numeric
+        1 if a query sees the keys up to its own position, 0 if it sees all. [-]
+    query_tile : numeric
+        Queries of one tile. [-]
+    pair_time : numeric
+        Time of one query and key pair of a head, if the whole accelerator works on it. [s]
+    num_multiprocessors : numeric
+        Tiles that run at the same time; NaN: the work is shared evenly. [-]
+    imbalance : numeric, default 0.0
+        Share of the longest tile by which the last multiprocessor ends late. [-]
+    tile_time : numeric, default 0.0
+        Time to start and end a tile. [s]
+
+    Returns
+    -------
+    time : numeric
+        Time of the multiprocessors. [s]
+
+    References
+    ----------
+    .. [1] T. Dao, "FlashAttention-2", 2023, arXiv:2307.08691, section 3.2: work partitioning over queries.
+
+    Examples
+    --------
     Four heads of 256 queries are 8 tiles; each takes 128 x 256 pairs of 1 ms:
 
-    >>> float(_flash_compute_time(4.0, 256.0, 256.0, 0.0, 128.0, 0.001, 4.0))
+    >>> float(flash_compute_time(4.0, 256.0, 256.0, 0.0, 128.0, 0.001, 4.0))
     262.144
     """
     queries, keys, tile, pair = array(query_length), array(key_length), array(query_tile), array(pair_time)
@@ -344,7 +379,7 @@ def attention_time(
     burst = flop / (constants["compute_efficiency"] * rate.peak_flop_rate)
     products = clock_limited_time(burst, rate.product_energy(constants, flop), rate.arithmetic_power)
     tile = _query_tile(head_size, element_size, device.shared_memory_capacity, QUERY_TILE)
-    compute = _flash_compute_time(
+    compute = flash_compute_time(
         array(batch) * array(num_heads),
         query_length,
         key_length,

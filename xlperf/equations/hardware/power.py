@@ -302,15 +302,40 @@ def narrow_energy(flop_energy: Numeric, element_size: Numeric, wide_size: Numeri
     return np.asarray(array(flop_energy) * power(array(element_size) / array(wide_size), 0.6))
 
 
-def _capped_clock_share(
+def capped_clock_share(
     full_power: Numeric, capped_limit: Numeric, power_limit: Numeric, static_power: Numeric = np.nan
 ) -> Array:
-    """Clock of long products under a lowered power limit, relative to the datasheet limit, 1 at most. [-]
+    r"""Clock of long products under a lowered power limit, relative to the datasheet limit.
 
-    The ratio of their times by :func:`clock_limited_time`. A B300 of 1,100 W at 900, 700, 550, 450 W: 0.95, 0.77, 0.61,
-    0.50 (alpha-power law, doi:10.1109/4.52187). A B300 whose units would draw 1,836 W:
+    .. math:: x = \frac{t(P_{max})}{t(P_{cap})}
 
-    >>> _capped_clock_share(1836.0, np.array([900.0, 450.0]), 1100.0).round(2).tolist()
+    with the time t of :func:`clock_limited_time`. A B300 of 1,100 W at 900, 700, 550, 450 W: 0.95, 0.77, 0.61, 0.50.
+
+    Parameters
+    ----------
+    full_power : numeric
+        Power of the matrix units at the boost clock. [W]
+    capped_limit : numeric
+        Lowered limit; NaN: none. [W]
+    power_limit : numeric
+        Limit by the datasheet; NaN: none. [W]
+    static_power : numeric, default NaN
+        Leakage and idle clocks; NaN: 0.13 of the datasheet limit. [W]
+
+    Returns
+    -------
+    share : numeric
+        1 at most. [-]
+
+    References
+    ----------
+    .. [1] T. Sakurai and A. R. Newton, "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187.
+
+    Examples
+    --------
+    A B300 whose units would draw 1,836 W:
+
+    >>> capped_clock_share(1836.0, np.array([900.0, 450.0]), 1100.0).round(2).tolist()
     [0.92, 0.42]
     """
     rated, full, static = array(power_limit), array(full_power), array(static_power)
@@ -331,7 +356,7 @@ def product_clock_share(
 
     .. math:: x = x(e R, P_{cap}, P_{max})
 
-    with the share x of :func:`_capped_clock_share` at the power e R; 1 without a lowered limit. Heuristic, this work.
+    with the share x of :func:`capped_clock_share` at the power e R; 1 without a lowered limit. Heuristic, this work.
 
     Parameters
     ----------
@@ -358,7 +383,7 @@ def product_clock_share(
     >>> product_clock_share(np.array([900.0, np.nan]), 1100.0, 2250e12, 0.816e-12).round(2).tolist()
     [0.92, 1.0]
     """
-    share = _capped_clock_share(array(flop_energy) * array(peak_flop_rate), capped_limit, power_limit, static_power)
+    share = capped_clock_share(array(flop_energy) * array(peak_flop_rate), capped_limit, power_limit, static_power)
     return np.asarray(np.where(np.isnan(array(capped_limit)) | np.isnan(share), 1.0, share))
 
 

@@ -52,18 +52,38 @@ def recurrent_state_size(value_heads: Numeric, key_size: Numeric, value_size: Nu
     return np.asarray(array(value_heads) * array(key_size) * array(value_size) * array(element_size))
 
 
-def _chunk_scan_flop(tokens: Numeric, value_heads: Numeric, key_size: Numeric, value_size: Numeric) -> Array:
-    r"""FLOP of a chunked scan of the gated delta rule, forward.
+def chunk_scan_flop(tokens: Numeric, value_heads: Numeric, key_size: Numeric, value_size: Numeric) -> Array:
+    r"""FLOP of a chunked scan of the gated delta rule (chunks of C tokens).
 
-    Within a chunk of C tokens products of keys, the solution of their triangle, keys and values carried through it,
-    scores and outputs; with the state three products of all tokens: what it predicts, what it outputs, how it changes
-    (arXiv:2406.06484, section 3.2).
+    Within a chunk products of keys, the solution of their triangle, keys and values carried through it, scores and
+    outputs; with the state three products of all tokens: what it predicts, what it outputs, how it changes.
 
     .. math:: F = T n \left(6 C d_k + 4 C d_v + C^2 + 6 d_k d_v\right)
 
+    Parameters
+    ----------
+    tokens : numeric
+        Tokens T. [-]
+    value_heads : numeric
+        Value heads n on this accelerator. [-]
+    key_size : numeric
+        Width d_k of a key head. [-]
+    value_size : numeric
+        Width d_v of a value head. [-]
+
+    Returns
+    -------
+    flop : numeric
+        Operations of the forward pass, C being :data:`CHUNK`. [FLOP]
+
+    References
+    ----------
+    .. [1] S. Yang et al., "Parallelizing linear transformers with the delta rule over sequence length", 2024,
+       arXiv:2406.06484, section 3.2.
+
     64 x (6 + 4 + 64) + 6:
 
-    >>> float(_chunk_scan_flop(1.0, 1.0, 1.0, 1.0))
+    >>> float(chunk_scan_flop(1.0, 1.0, 1.0, 1.0))
     4742.0
     """
     keys, values = array(key_size), array(value_size)
@@ -71,7 +91,7 @@ def _chunk_scan_flop(tokens: Numeric, value_heads: Numeric, key_size: Numeric, v
     return np.asarray(array(tokens) * array(value_heads) * (inside + 6.0 * keys * values))
 
 
-def _chunk_scan_traffic(
+def chunk_scan_traffic(
     tokens: Numeric,
     sequences: Numeric,
     value_heads: Numeric,
@@ -80,15 +100,45 @@ def _chunk_scan_traffic(
     element_size: Numeric,
     state_element_size: Numeric,
 ) -> Array:
-    """Traffic of a chunked scan of the gated delta rule, forward. [B]
+    r"""Traffic of a chunked scan of the gated delta rule.
 
-    Five kernels follow each other (fla-org/flash-linear-attention): products of keys; their triangle solved; keys and
-    values carried through it; the states before each chunk; the outputs. Keys go by four times, queries once, carried
-    keys twice, values once, carried and corrected values twice each, outputs once, states of chunks twice.
+    Five kernels follow each other: products of keys; their triangle solved; keys and values carried through it; the
+    states before each chunk; the outputs. Keys go by four times, queries once, carried keys twice, values once,
+    carried and corrected values twice each, outputs once, states of chunks twice.
+
+    .. math:: S = T n \left(e \left(7 d_k + 6 d_v + 2 C + 2 \frac{d_k d_v}{C}\right) + 2 C e_s\right)
+        + 2 b n d_k d_v e_s
+
+    Parameters
+    ----------
+    tokens : numeric
+        Tokens T of all sequences. [-]
+    sequences : numeric
+        Sequences b whose state is read before and written after. [-]
+    value_heads : numeric
+        Value heads n on this accelerator. [-]
+    key_size : numeric
+        Width d_k of a key head. [-]
+    value_size : numeric
+        Width d_v of a value head. [-]
+    element_size : numeric
+        Bytes e of an activation. [B]
+    state_element_size : numeric
+        Bytes e_s of an element of a state that is kept, and of products of keys before their triangle is solved. [B]
+
+    Returns
+    -------
+    traffic : numeric
+        Bytes of the forward pass, C being :data:`CHUNK`. [B]
+
+    References
+    ----------
+    .. [1] S. Yang and Y. Zhang, "FLA: a Triton-based library for hardware-efficient implementations of linear
+       attention mechanism", 2024, github.com/fla-org/flash-linear-attention (kernels of the gated delta rule).
 
     7 + 6 + 2 x 64 + 2 / 64, no state kept:
 
-    >>> float(_chunk_scan_traffic(1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0))
+    >>> float(chunk_scan_traffic(1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0))
     141.03
     """
     keys, values = array(key_size), array(value_size)
@@ -98,16 +148,39 @@ def _chunk_scan_traffic(
     return np.asarray(array(tokens) * array(value_heads) * each + states)
 
 
-def _state_space_scan_flop(
+def state_space_scan_flop(
     tokens: Numeric, value_heads: Numeric, key_heads: Numeric, key_size: Numeric, value_size: Numeric
 ) -> Array:
-    r"""FLOP of a chunked Mamba-2 scan: scores by group, outputs and states by head (arXiv:2405.21060, section 6).
+    r"""FLOP of a chunked Mamba-2 scan: scores of each group, outputs and states of each head.
 
     .. math:: F = T \left(2 C m d_k + n \left(2 C d_v + 4 d_k d_v\right)\right)
 
+    Parameters
+    ----------
+    tokens : numeric
+        Tokens T. [-]
+    value_heads : numeric
+        Heads n on this accelerator. [-]
+    key_heads : numeric
+        Groups m on it, each with projections into and out of the state. [-]
+    key_size : numeric
+        Width d_k of the state. [-]
+    value_size : numeric
+        Width d_v of a head. [-]
+
+    Returns
+    -------
+    flop : numeric
+        Operations of the forward pass, C being :data:`STATE_SPACE_CHUNK`. [FLOP]
+
+    References
+    ----------
+    .. [1] T. Dao and A. Gu, "Transformers are SSMs: generalized models and efficient algorithms through structured
+       state space duality", 2024, arXiv:2405.21060, section 6.
+
     2 x 128 for the scores, 2 x 128 + 4 for a head:
 
-    >>> float(_state_space_scan_flop(1.0, 1.0, 1.0, 1.0, 1.0))
+    >>> float(state_space_scan_flop(1.0, 1.0, 1.0, 1.0, 1.0))
     516.0
     """
     chunk, keys, values = STATE_SPACE_CHUNK, array(key_size), array(value_size)
@@ -115,7 +188,7 @@ def _state_space_scan_flop(
     return np.asarray(array(tokens) * (2.0 * chunk * array(key_heads) * keys + heads))
 
 
-def _state_space_scan_traffic(
+def state_space_scan_traffic(
     tokens: Numeric,
     sequences: Numeric,
     value_heads: Numeric,
@@ -125,15 +198,47 @@ def _state_space_scan_traffic(
     element_size: Numeric,
     state_element_size: Numeric,
 ) -> Array:
-    """Traffic of a chunked Mamba-2 scan (arXiv:2405.21060, section 6). [B]
+    r"""Traffic of a chunked Mamba-2 scan.
 
     States of chunks are made from inputs, passed on, and read by the outputs with inputs and scores of each group:
     inputs twice, outputs once; projections into the state twice and out of it twice; states of chunks four times;
     scores twice.
 
+    .. math:: S = T \left(e \left(3 n d_v + 4 m d_k\right) + e_s \left(4 \frac{n d_k d_v}{C} + 2 C m\right)\right)
+        + 2 b n d_k d_v e_s
+
+    Parameters
+    ----------
+    tokens : numeric
+        Tokens T of all sequences. [-]
+    sequences : numeric
+        Sequences b whose state is read before and written after. [-]
+    value_heads : numeric
+        Heads n on this accelerator. [-]
+    key_heads : numeric
+        Groups m on it. [-]
+    key_size : numeric
+        Width d_k of the state. [-]
+    value_size : numeric
+        Width d_v of a head. [-]
+    element_size : numeric
+        Bytes e of an activation. [B]
+    state_element_size : numeric
+        Bytes e_s of an element of a state. [B]
+
+    Returns
+    -------
+    traffic : numeric
+        Bytes of the forward pass, C being :data:`STATE_SPACE_CHUNK`. [B]
+
+    References
+    ----------
+    .. [1] T. Dao and A. Gu, "Transformers are SSMs: generalized models and efficient algorithms through structured
+       state space duality", 2024, arXiv:2405.21060, section 6.
+
     3 of the head and 4 of its group, no state kept:
 
-    >>> float(_state_space_scan_traffic(1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0))
+    >>> float(state_space_scan_traffic(1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0))
     7.0
     """
     heads, groups, keys, values = array(value_heads), array(key_heads), array(key_size), array(value_size)
@@ -253,15 +358,15 @@ def chunked_scan(shard: Shard, tokens: Array, sequences: Array, length: Array, e
     """
     model, heads = shard.model, shard.value_heads
     sizes = (model.linear_key_size, model.linear_value_size)
-    flop = _chunk_scan_flop(tokens, heads, *sizes)
+    flop = chunk_scan_flop(tokens, heads, *sizes)
     bytes_of = (element_size, model.linear_state_size)
-    traffic = _chunk_scan_traffic(tokens, sequences, heads, *sizes, *bytes_of)
+    traffic = chunk_scan_traffic(tokens, sequences, heads, *sizes, *bytes_of)
     chunk = np.full_like(tokens, CHUNK)
     space = model.state_space > 0.0
     if some(space):
         groups = shard.split(model.linear_key_heads)
-        flop = np.where(space, _state_space_scan_flop(tokens, heads, groups, *sizes), flop)
-        other = _state_space_scan_traffic(tokens, sequences, heads, groups, *sizes, *bytes_of)
+        flop = np.where(space, state_space_scan_flop(tokens, heads, groups, *sizes), flop)
+        other = state_space_scan_traffic(tokens, sequences, heads, groups, *sizes, *bytes_of)
         traffic, chunk = np.where(space, other, traffic), np.where(space, STATE_SPACE_CHUNK, chunk)
     return Scan(flop, traffic, ceil_div(length, chunk))
 

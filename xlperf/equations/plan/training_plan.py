@@ -123,7 +123,7 @@ class TrainingPlan(PlanColumns):
 
     # Bytes of optimizer state per parameter [B]
     optimizer_size = quantity(
-        lambda plan: _optimizer_element_size(plan.adam, plan.element_size, WORD, plan.moment_size, plan.master_size)
+        lambda plan: optimizer_element_size(plan.adam, plan.element_size, WORD, plan.moment_size, plan.master_size)
     )
     # Bytes of an element of a token sent to experts [B]
     dispatch_size = quantity(
@@ -340,15 +340,41 @@ def used_families(model: Model, plan: TrainingPlan) -> dict[str, np.ndarray]:
     }
 
 
-def _optimizer_element_size(
+def optimizer_element_size(
     adam: Numeric, element_size: Numeric, word_size: Numeric, moment_size: Numeric, master_size: Numeric
 ) -> Array:
-    """Bytes of optimizer state per parameter: moments, and master weights beside narrower ones. [B]
+    r"""Bytes of optimizer state per parameter: moments, and master weights beside narrower ones.
 
-    Mixed precision: arXiv:1710.03740; moments in BF16: arXiv:2412.19437, section 3.3.3. Two FP32 moments of Adam and an
-    FP32 copy beside 16-bit weights:
+    .. math:: e_o = (1 + \alpha) e_m + [e < w] e_w
 
-    >>> float(_optimizer_element_size(1, 2, 4, 4, 4))
+    Parameters
+    ----------
+    adam : numeric
+        Alpha: 1 for two moments (Adam), 0 for one (SGD with momentum). [-]
+    element_size : numeric
+        Bytes e of a weight. [B]
+    word_size : numeric
+        Bytes w of a full word, 4 for FP32; weights of fewer bytes have master weights. [B]
+    moment_size : numeric
+        Bytes e_m of an element of a moment. [B]
+    master_size : numeric
+        Bytes e_w in addition to a 16-bit weight: 4 for an FP32 copy, 2 for the missing bits, 0 for none. [B]
+
+    Returns
+    -------
+    size : numeric
+        Bytes per parameter. [B]
+
+    References
+    ----------
+    .. [1] P. Micikevicius et al., "Mixed precision training", 2017, arXiv:1710.03740.
+    .. [2] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 3.3.3 (moments in BF16).
+
+    Examples
+    --------
+    Mixed-precision Adam: two FP32 moments and an FP32 copy beside 16-bit weights.
+
+    >>> float(optimizer_element_size(1, 2, 4, 4, 4))
     12.0
     """
     word, weight = array(word_size), array(element_size)

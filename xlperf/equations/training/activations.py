@@ -14,7 +14,7 @@ from xlperf.equations.training.kernels import CORES, LAYER_PLACES
 from xlperf.equations.training.setting import MASK, STORED, STORED_OUTPUT, Part, Setting
 
 
-def _block_activation_size(
+def block_activation_size(
     tokens: Numeric,
     hidden_size: Numeric,
     inner_size: Numeric,
@@ -23,13 +23,42 @@ def _block_activation_size(
     element_size: Numeric,
     mask_size: Numeric,
 ) -> Array:
-    """Bytes that one attention or feed-forward block saves for its backward pass, excluding attention scores. [B]
+    r"""Activations that one attention or feed-forward block saves for its backward pass, excluding attention scores.
 
-    Residual stream and norm on the ranks that share them, inputs and outputs of products, and the dropout mask
-    (arXiv:2205.05198, section 4.1 and equations 1 to 4). GPT-3, one sequence of 2,048 tokens: 21 x 24 MiB of the MLP,
-    13 x 24 MiB of attention.
+    .. math:: S = e n \left(\frac{2 h}{t_s} + w\right) + \delta \mu \frac{n h}{t_s}
 
-    >>> (_block_activation_size(2048, 12288, [98304, 49152], 1, 1, 2, 1) / 2**20).tolist()
+    Parameters
+    ----------
+    tokens : numeric
+        Tokens n of a micro-batch. [-]
+    hidden_size : numeric
+        Width h of the residual stream. [-]
+    inner_size : numeric
+        Elements w per token between norm and residual on a rank, inputs and outputs of products. [-]
+    dropout : numeric
+        Delta: 1 where dropout is applied and its mask is saved. [-]
+    stream_ranks : numeric
+        Ranks t_s that share norms and residuals: the tensor-parallel ones with sequence parallelism, else 1. [-]
+    element_size : numeric
+        Bytes e of an activation. [B]
+    mask_size : numeric
+        Bytes mu of an element of a dropout mask. [B]
+
+    Returns
+    -------
+    size : numeric
+        Bytes of one block and micro-batch. [B]
+
+    References
+    ----------
+    .. [1] V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
+       arXiv:2205.05198, section 4.1 and equations 1 to 4.
+
+    Examples
+    --------
+    GPT-3, one sequence of 2,048 tokens: 21 x 24 MiB of the MLP, 13 x 24 MiB of attention.
+
+    >>> (block_activation_size(2048, 12288, [98304, 49152], 1, 1, 2, 1) / 2**20).tolist()
     [504.0, 312.0]
     """
     count, hidden = array(tokens), array(hidden_size) / array(stream_ranks)
@@ -135,7 +164,7 @@ def _block(setting: Setting, inner: Array) -> Array:
     """Bytes of a block with so many elements per token between norm and residual. [B]"""
     model, plan = setting.model, setting.plan
     shape = plan.tokens, model.hidden_size, inner
-    return _block_activation_size(*shape, model.dropout, _stream_ranks(plan), plan.element_size, MASK)
+    return block_activation_size(*shape, model.dropout, _stream_ranks(plan), plan.element_size, MASK)
 
 
 class _Widths(NamedTuple):

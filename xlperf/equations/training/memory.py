@@ -21,19 +21,49 @@ _MTP_STREAMS = 5.0
 """Tensors as large as the residual stream that an MTP module keeps: inputs of norms and of its projection. [-]"""
 
 
-def _logits_size(
+def logits_size(
     num_logits: Numeric, element_size: Numeric, word_size: Numeric, fused: Numeric, plain: Numeric, split: Numeric = 0.0
 ) -> Array:
-    """Bytes of the logits of a micro-batch and their gradients at the peak of the cross-entropy. [B]
+    r"""Bytes of the logits and their gradients at the peak of the cross-entropy.
+
+    .. math:: S = N \left(e + (1 - \phi) w + (2 + \sigma) \pi w\right)
 
     A fused loss replaces the logits by their gradient; one that is split over the vocabulary has 16-bit logits and an
-    FP32 softmax, which the gradient replaces (arXiv:1909.08053, section 3). An unfused one has logits, log-softmax, its
-    gradient and the gradient of the loss, in FP32 under autocast (PyTorch, Automatic Mixed Precision), and one FP32
-    tensor more if it is split over the vocabulary (PyTorch, torch/distributed/tensor/parallel/loss.py).
+    FP32 softmax, which the gradient replaces [1]_. An unfused one has logits, log-softmax, its gradient and the
+    gradient of the loss, in FP32 under autocast [3]_, and one FP32 tensor more if it is split over the vocabulary [4]_.
 
+    Parameters
+    ----------
+    num_logits : numeric
+        Logits N of a micro-batch on the rank. [-]
+    element_size : numeric
+        Bytes e of a logit as the product writes it. [B]
+    word_size : numeric
+        Bytes w of an element of the softmax and of its gradient, 4 for FP32. [B]
+    fused : numeric
+        Phi: 1 where one kernel makes loss and gradient. [-]
+    plain : numeric
+        Pi: 1 where every step of the loss is a kernel with an output of its own. [-]
+    split : numeric, default 0
+        Sigma: 1 where such a loss is split over the vocabulary. [-]
+
+    Returns
+    -------
+    size : numeric
+        Bytes of one micro-batch. [B]
+
+    References
+    ----------
+    .. [1] M. Shoeybi et al., "Megatron-LM", 2019, arXiv:1909.08053, section 3 (loss split over the vocabulary).
+    .. [2] W. Liang et al., "TorchTitan", 2024, arXiv:2410.06511 (losses in FP32 on 16-bit logits).
+    .. [3] PyTorch documentation, Automatic Mixed Precision package, CUDA ops that autocast to float32.
+    .. [4] PyTorch, torch/distributed/tensor/parallel/loss.py, _nll_loss_and_log_softmax_backward.
+
+    Examples
+    --------
     Split over the vocabulary, fused, plain, plain and split: 6, 2, 14 and 18 bytes per logit.
 
-    >>> _logits_size(1.0, 2, 4, [0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 1]).tolist()
+    >>> logits_size(1.0, 2, 4, [0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 1]).tolist()
     [6.0, 2.0, 14.0, 18.0]
     """
     element, word = array(element_size), array(word_size)
@@ -41,17 +71,42 @@ def _logits_size(
     return np.asarray(array(num_logits) * each)
 
 
-def _in_flight_micro_batches(
+def in_flight_micro_batches(
     num_micro_batches: Numeric, pipeline_parallel: Numeric, virtual_pipeline: Numeric, gpipe: Numeric = 0.0
 ) -> Array:
-    """Micro-batches whose activations the first stage holds at the peak, in units of all its layers. [-]
+    r"""Micro-batches whose activations the first stage holds at the peak, in units of all its layers.
+
+    .. math:: n = \min\left(m, p \left(1 + \frac{p - 1}{p v} [v > 1]\right)\right)
 
     The first stage starts one micro-batch per stage before the first gradient returns; interleaved, it runs p - 1
-    passes of chunks further ahead, each with 1 / v of its layers (arXiv:2205.05198, section 4.2.3); GPipe holds all.
+    passes of chunks further ahead, each with 1 / v of its layers.
 
+    Parameters
+    ----------
+    num_micro_batches : numeric
+        Micro-batches m per step. [-]
+    pipeline_parallel : numeric
+        Stages p. [-]
+    virtual_pipeline : numeric
+        Chunks v per stage. [-]
+    gpipe : numeric, default 0
+        1 where all forward passes run first: all m are then in flight. [-]
+
+    Returns
+    -------
+    count : numeric
+        Micro-batches in flight. [-]
+
+    References
+    ----------
+    .. [1] V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
+       arXiv:2205.05198, section 4.2.3.
+
+    Examples
+    --------
     One chunk: as many as stages; two chunks on 4 stages: 4 (1 + 3/8).
 
-    >>> _in_flight_micro_batches(32, 4, [1, 2]).tolist()
+    >>> in_flight_micro_batches(32, 4, [1, 2]).tolist()
     [4.0, 5.5]
     """
     stages, chunks = array(pipeline_parallel), array(virtual_pipeline)
@@ -64,7 +119,7 @@ def _in_flight_micro_batches(
 def _in_flight(plan: TrainingPlan, single: np.ndarray) -> Array:
     """Micro-batches with activations on the first, the second and the last stage, (rows, 3). [-]"""
     stages, chunks, batches = plan.pipeline_parallel, plan.virtual_pipeline, plan.num_micro_batches
-    first = _in_flight_micro_batches(batches, stages, chunks, plan.gpipe)
+    first = in_flight_micro_batches(batches, stages, chunks, plan.gpipe)
     step = np.where(chunks > 1.0, 1.0 / chunks, 1.0)
     second = np.where(plan.gpipe > 0, batches, np.maximum(np.minimum(batches, first - step), 1.0))
     last = np.where(plan.gpipe > 0, batches, np.minimum(batches, ((chunks - 1.0) * stages + 1.0) / chunks))
@@ -100,7 +155,7 @@ def _logits(setting: Setting) -> Array:
     chunked, fused = plan.cross_entropy == CrossEntropy.CHUNKED, plan.cross_entropy == CrossEntropy.FUSED
     number = plan.tokens * ceil_div(setting.model.vocab_size, plan.loss_shards)
     plain, split = plan.plain_loss | chunked, plan.loss_shards > 1.0
-    size = _logits_size(number, plan.element_size, plan.loss_size, fused, plain, split)
+    size = logits_size(number, plan.element_size, plan.loss_size, fused, plain, split)
     size = size + np.where(fused & (plan.compiled > 0), number * plan.element_size, 0.0)
     return np.asarray(size / np.where(chunked, _LOSS_PARTS, 1.0))
 
