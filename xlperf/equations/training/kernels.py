@@ -99,9 +99,8 @@ class _Collected:
 
 def _product_time(setting: Setting, precision: int, gemms: Gemms, output_size: Array) -> Array:
     """Time of products with inputs of a precision class, (rows, operators). [s]"""
-    element, constants = _element_size(setting, precision), setting.constants[_FAMILY[precision]]
-    shape = *gemms.columns, element, output_size
-    return gemm_time(setting.device, constants, *shape, rate=setting.device.rate(precision))
+    shape, rate = (*gemms.columns, _element_size(setting, precision), output_size), setting.device.rate(precision)
+    return gemm_time(setting.device, setting.constants[_FAMILY[precision]], *shape, rate=rate)
 
 
 def _element_size(setting: Setting, precision: int) -> Array:
@@ -207,12 +206,6 @@ _TIMED: Mapping[type, Callable[[Setting, Core, Trained, Array], list[Part]]] = {
 }  # fmt: skip
 
 
-def _standard_scores(setting: Setting) -> Array:
-    plan = setting.plan
-    pairs = plan.sequence_length * plan.sequence_length / plan.context_parallel
-    return np.asarray((1.0 - plan.flash_attention) * plan.micro_batch_size * setting.heads * pairs)
-
-
 def _trained_blocks(setting: Setting) -> Iterator[tuple[Block, Gemms]]:
     """Blocks of the layers, of MTP modules and of the head, with their products in the forward pass."""
     plan, model = setting.plan, setting.model
@@ -237,9 +230,8 @@ def _gemm_parts(setting: Setting) -> list[Part]:
     collected = {PLANNED: _Collected(), WIDE: _Collected()}
     narrow, wide = collected.values()
     for block, gemms in _trained_blocks(setting):
-        collected[block.precision].add_with_gradients(
-            block.place, gemms, element, gradient, _layer_shares(setting, block)
-        )
+        shares = _layer_shares(setting, block)
+        collected[block.precision].add_with_gradients(block.place, gemms, element, gradient, shares)
     adapters: list[Part] = []
     if some(plan.frozen):
         for place, gemms in narrow.forward:
@@ -384,8 +376,10 @@ def _between(setting: Setting) -> Between:
 
 
 def _attention_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, Vectors]]:
-    scores, latent = _standard_scores(setting), setting.architecture.latent_attention
-    vectors = attention_vectors(setting.shard, setting.plan.tokens, scores, _between(setting), latent, backward)
+    plan, latent = setting.plan, setting.architecture.latent_attention
+    pairs = plan.sequence_length * plan.sequence_length / plan.context_parallel
+    scores = np.asarray((1.0 - plan.flash_attention) * plan.micro_batch_size * setting.heads * pairs)
+    vectors = attention_vectors(setting.shard, plan.tokens, scores, _between(setting), latent, backward)
     for place, names, columns in _attention_places(vectors.names):
         yield place, Vectors(names, vectors.traffic[:, columns])
 
