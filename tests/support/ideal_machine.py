@@ -121,7 +121,7 @@ def deployment(shapes: Model | None = None, plan: InferencePlan | None = None, *
     found = {family: constants(family) for family in (*families, "gemm_wide")}
     kernels, software = engine_constants(found, architecture)
     plan = plan or served(inference_plan(**columns))
-    whole = Deployment(shapes, own, own, own, network(), plan, kernels, software, 0.0 * ONE, architecture)
+    whole = Deployment(shapes, own, network(), plan, kernels, software, 0.0 * ONE, architecture)
     if len(plan) > 1:
         one = whole.take(slice(0, 1))
         rows = np.zeros(len(plan), dtype=int)
@@ -157,4 +157,4 @@ def setting(shapes: Model | None = None, **columns: Any) -> Setting:
     found = {family: constants(family) for family in families}
     found["gemm_wide"] = found["gemm"]
     plan = trained(plan, shapes, 1000.0 * ONE, 4.0 * ONE)
-    return Setting(shapes, device(), device(), network(), plan, found, _architecture(shapes))
+    return Setting(shapes, device(), network(), plan, found, _architecture(shapes))

@@ -71,7 +71,7 @@ def serve(plans: list[dict[str, Any]], reserved: float = 0.0, **software: float)
     peak = np.array([PEAKS[matrix.get(plan["precision"], plan["precision"])] for plan in filled])[:, None]
     full = np.ones((rows, 1))
     device = Device(
-        peak_flop_rate=peak,
+        peak_flop_rate=np.concatenate([peak, PEAKS["bf16"] + 0.0 * peak, PEAKS["bf16"] + 0.0 * peak], axis=-1),
         vector_flop_rate=6.0e13 * full,
         memory_bandwidth=BANDWIDTH * full,
         memory_capacity=80.0 * GIB * full,
@@ -98,8 +98,6 @@ def serve(plans: list[dict[str, Any]], reserved: float = 0.0, **software: float)
     return Deployment(
         model=model,
         device=device,
-        attention_device=dataclasses.replace(device, peak_flop_rate=PEAKS["bf16"] * full),
-        wide_device=dataclasses.replace(device, peak_flop_rate=PEAKS["bf16"] * full),
         network=network,
         plan=plan,
         kernels={**{family: constants(family, rows) for family in FAMILIES}, "gemm_wide": constants("gemm", rows)},

@@ -275,8 +275,8 @@ def _solved(
 
 def _drawn(rows: KernelRows) -> float:
     """Energy per FLOP at which throttling lowers long GEMMs to the usual fraction of peak. [J/FLOP]"""
-    device = rows.machine.device
-    at_peak = device.arithmetic_power / (device.peak_flop_rate * device.energy_ratio)
+    rate = rows.machine.device.rate()
+    at_peak = rate.arithmetic_power / (rate.peak_flop_rate * rate.energy_ratio)
     return float(np.median(at_peak)) / _USUAL_RATE**3
 
 
@@ -360,7 +360,7 @@ def _pair_rate(fit: KernelFit, products: float) -> float:
     flop = 2.0 * products * 128.0
     energy = fit.constants["energy_per_flop"] * device.energy_ratio[0, 0] * flop
     burst = flop / (fit.constants["compute_efficiency"] * peak)
-    limited = clock_limited_time(burst, energy, device.arithmetic_power[0, 0])
+    limited = clock_limited_time(burst, energy, device.rate().arithmetic_power[0, 0])
     time = limited + softmax_time(fit.constants["softmax_flop"], *rates)
     return float(flop / (time * peak))
 

@@ -24,6 +24,7 @@ from xlperf.engine.served import Served, ServingSetting, served_plans
 from xlperf.engine.served_results import fitting_rows, power_at_rate, prompt_memory, reported
 from xlperf.engine.stack_rules import refusals
 from xlperf.engine.trust import coordinates, format_and_load, trust
+from xlperf.equations.hardware.roofline import PLANNED, WIDE
 from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
 from xlperf.equations.plan.serving_plan import (
     CAPACITY_RULES,
@@ -206,7 +207,7 @@ def _results(served: Served, mode: str) -> dict[str, Array]:
 
 def _catalog_remarks(setting: ServingSetting) -> list[Remark]:
     """Remarks of the catalog, with a remedy for matrix units without GEMMs of the narrow precision."""
-    narrow, wide = setting.deployment.device.peak_flop_rate, setting.deployment.wide_device.peak_flop_rate
+    narrow, wide = (setting.deployment.device.rate(precision).peak_flop_rate for precision in (PLANNED, WIDE))
     lacks = (np.isnan(narrow) & ~np.isnan(wide))[:, 0]
     remedy = "give activation precision bf16: the weights alone are then narrow"
     return [*setting.remarks, *([Remark(lacks, remedy)] if lacks.any() else [])]

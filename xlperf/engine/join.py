@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from xlperf.base.arrays import Array, rows_of, some
+from xlperf.base.arrays import Array, rows_of, side_by_side, some
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.calibration import ANY, COMPILED, EAGER, FLASHATTENTION_2, Calibration, Found
 from xlperf.catalog.catalog import Catalog
@@ -119,8 +119,7 @@ class Joined:
     """Plans with the catalog rows that they name, (rows,) unless stated otherwise."""
 
     model: Model
-    device: Device  # (rows, 1), with the peak rate of the plan's precision
-    wide_device: Device  # with the peak rate of GEMMs that a narrow precision excludes
+    device: Device  # (rows, 1); attention at the wide precision
     network: Network  # (rows, tiers)
     keys: Keys  # calibration keys at the plan's precision
     wide_keys: Keys  # at the wide precision
@@ -155,7 +154,8 @@ class Joined:
 
 _NAMES = [field.name for field in fields(Model)]
 _FIRST_OPTIONAL = _NAMES.index("num_linear_layers")
-_OPTIONAL = [_NAMES.index(name) for name in ("num_linear_layers", "moe_latent_size", "num_selected_layers")]
+_OPTIONAL = [index for index, name in enumerate(_NAMES[_FIRST_OPTIONAL:], _FIRST_OPTIONAL)
+             if name == "moe_latent_size" or name.endswith("_layers")]  # fmt: skip
 _ABSENT = {name: getattr(Model(), name) for name in _NAMES[_FIRST_OPTIONAL:]}
 # Values of the optional fields of hybrid and sparse models elsewhere; equations never change them
 
@@ -335,7 +335,10 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         peak, wide_peak = share[:, 0] * peak, wide_share[:, 0] * wide_peak
         peaks[np.arange(len(peaks)), wide_codes], peaks[np.arange(len(peaks)), codes] = wide_peak, peak
         limits = PowerLimits(limit, np.fmin(lowered, limit), share[:, 0])
-    device, wide_device = Device(peak_flop_rate=peak[:, None], **narrow), Device(wide_peak[:, None], **wide)
+    for name in narrow.keys() if narrow is not wide else ():
+        if narrow[name] is not wide[name]:
+            narrow[name] = side_by_side(narrow[name][:, 0], wide[name][:, 0], wide[name][:, 0])
+    device = Device(side_by_side(peak, wide_peak, wide_peak), **narrow)
 
     # Network, with the links that accelerators bring along.
     network_rows = np.where(asked >= 0, asked, catalog.default_networks[rows])
@@ -368,7 +371,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         *network_rules,
     ]
     of_model, terms = arrays.max_sequence_length[model_rows], priced(plans, catalog, rows)
-    machine = _model_of(rows_of(arrays.model, model_rows, 1)), device, wide_device, network
+    machine = _model_of(rows_of(arrays.model, model_rows, 1)), device, network
     sizes = INPUT_SIZES[codes], ELEMENT_SIZES[codes], CASTS[:, codes], arrays.reserved_memory[rows], of_model
     all_keys = keys, wide_keys, fused_keys, attention_keys
     return Joined(*machine, *all_keys, *sizes, rows, *terms, limits, rules, peaks, generation, software)

@@ -28,7 +28,16 @@ from xlperf.equations.hardware.attention import (
     visible_pairs,
 )
 from xlperf.equations.hardware.gemm import gemm_time, product_traffic
-from xlperf.equations.hardware.roofline import RESOURCES, Device, Faster, ideal_times, limiting_resources, vector_time
+from xlperf.equations.hardware.roofline import (
+    CORE,
+    PLANNED,
+    RESOURCES,
+    Device,
+    Faster,
+    ideal_times,
+    limiting_resources,
+    vector_time,
+)
 from xlperf.equations.model.blocks import Gemms
 from xlperf.equations.model.serving import ServingGemms
 from xlperf.equations.network.collectives import OPERATIONS, collective_time
@@ -74,15 +83,12 @@ class _Place(NamedTuple):
     """Hardware of an operation."""
 
     device: Device
-    wide_device: Device
-    attention_device: Device
     network: Network
 
     def faster(self, faster: Faster) -> _Place:
         """Hardware with accelerators and links that are faster by some factors."""
-        own, wide, attention = (faster.device(one) for one in (self.device, self.wide_device, self.attention_device))
         links = faster.network * self.network.link_bandwidth
-        return _Place(own, wide, attention, replace(self.network, link_bandwidth=links))
+        return _Place(faster.device(self.device), replace(self.network, link_bandwidth=links))
 
 
 Timed = Callable[[_Place], Array]
@@ -183,7 +189,7 @@ def _stack(operations: Table, catalog: Catalog, stack: str) -> _Stack:
     if stack == "inference":
         setting = serving_setting(plans, plan_columns(plans, InferencePlan), catalog, named, architecture)
         serving, sizes = setting.deployment, setting.deployment.plan
-        place = _Place(serving.device, serving.wide_device, serving.attention_device, serving.network)
+        place = _Place(serving.device, serving.network)
         wide, keys = sizes.activation_size[:, None], join(plans, catalog, named).keys
         missing = [family for family in OPERATIONS if family not in serving.kernels]  # collectives of experts alone
         more = {family: catalog.calibration.constants_of(family, keys) for family in missing}
@@ -196,7 +202,7 @@ def _stack(operations: Table, catalog: Catalog, stack: str) -> _Stack:
     own, joined, extrapolated = training_setting(plans, catalog, named, architecture)
     narrow, wide = own.plan.product_size[:, None], own.plan.element_size[:, None]
     return _Stack(
-        _Place(own.device, own.wide_device, own.wide_device, own.network), own.constants, (narrow, wide), wide, wide,
+        _Place(own.device, own.network), own.constants, (narrow, wide), wide, wide,
         np.zeros_like(wide), own.constants["training_software"]["kernel_slowdown"], None, joined.rules,
         dict(extrapolated),
     )  # fmt: skip
@@ -237,7 +243,7 @@ def _product(operation: str, stack: _Stack, column: Mapping[str, Array]) -> _Wor
     products = ServingGemms(gemms, np.ones_like(m), one, ~one, ~one)
 
     def served(place: _Place) -> Array:
-        return product_times(replace(serving, device=place.device, wide_device=place.wide_device), products)[1]
+        return product_times(replace(serving, device=place.device), products)[1]
 
     return _Work(gemms.flop, product_times(serving, products)[0], served)
 
@@ -250,8 +256,8 @@ def _attention(operation: str, stack: _Stack, column: Mapping[str, Array]) -> _W
         shape, causal = (batch, heads, groups, queries, keys, width), column["causal"]
 
         def timed(place: _Place) -> Array:
-            time = attention_time(place.attention_device, stack.kernels["attention"], *shape, causal, stack.attention)
-            return stack.slowdown * time
+            rate, given = place.device.rate(CORE), (*shape, causal, stack.attention)
+            return stack.slowdown * attention_time(place.device, stack.kernels["attention"], *given, rate=rate)
 
         flop = core_attention_flop(batch, heads, width, visible_pairs(queries, keys, causal))
         return _Work(flop, flash_traffic(*shape, stack.attention), timed)
@@ -260,7 +266,7 @@ def _attention(operation: str, stack: _Stack, column: Mapping[str, Array]) -> _W
 
     def decoded(place: _Place) -> Array:
         cached = batch, heads, groups, keys, width, stack.cache
-        return engine_decode_attention_time(place.attention_device, constants, *cached, np.nan)
+        return engine_decode_attention_time(place.device, constants, *cached, np.nan, place.device.rate(CORE))
 
     flop = core_attention_flop(batch, tiled_heads(heads, groups, constants["tile_rows"]), width, keys)
     return _Work(flop, kv_cache_traffic(batch, groups, keys, width, stack.cache), decoded)
@@ -304,8 +310,9 @@ def _evaluated(operations: Table, catalog: Catalog, stack: str, operation: str) 
     shown: dict[str, np.ndarray] = {
         name: np.where(illegal | ~np.isfinite(values[:, 0]), np.nan, values[:, 0]) for name, values in results.items()
     }
-    device = software.place.attention_device if operation.endswith("attention") else software.place.device
-    ideal, code = ideal_times(np.nan_to_num(flop), traffic, device.peak_flop_rate, device.memory_bandwidth)
+    device = software.place.device
+    rate = device.rate(CORE if operation.endswith("attention") else PLANNED)
+    ideal, code = ideal_times(np.nan_to_num(flop), traffic, rate.peak_flop_rate, device.memory_bandwidth)
     no_ideal = illegal | shared
     shown["ideal_time"] = np.where(no_ideal, np.nan, ideal[:, 0])
     (bound,) = limiting_resources(lambda faster: [timed(software.place.faster(faster))[:, 0]], network=True)

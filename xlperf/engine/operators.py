@@ -20,21 +20,22 @@ from xlperf.engine.own_runs import SHEET
 from xlperf.engine.served import served_plans
 from xlperf.engine.training import evaluate_training, training_setting
 from xlperf.equations.hardware.roofline import (
+    CORE,
     RESOURCES,
     WITHOUT_LIMIT,
-    Device,
     Faster,
     ideal_constants,
     ideal_times,
     limiting_resources,
     vector_time,
 )
+from xlperf.equations.model.cores import cores_of
 from xlperf.equations.model.serving import serving_gemms
 from xlperf.equations.plan.records import Recompute
 from xlperf.equations.serving import Deployment, ServingWork, operating, pool_state, serving_work
 from xlperf.equations.serving.deployment import batching_of, serving_shape
 from xlperf.equations.serving.expert_pools import split_step
-from xlperf.equations.serving.kernels import by_phase, product_device
+from xlperf.equations.serving.kernels import by_phase, decode_family, product_rate
 from xlperf.equations.serving.phases import FIXED, on_machine
 from xlperf.equations.training import Part, Setting, Step, step
 from xlperf.equations.training.activations import LAST_PRODUCT, selected_share
@@ -76,11 +77,13 @@ class _Explained(NamedTuple):
     at_peak: Array  # at the rates of the datasheet, with the tiles of its library
     unlimited: Array  # of the calibrated kernel without a power limit
 
-    def columns(self, index: int, device: Device, time: float, work: tuple[float, float], slowdown: float = 1.0) -> Row:
+    def columns(
+        self, index: int, peaks: tuple[Array, Array], time: float, work: tuple[float, float], slowdown: float = 1.0
+    ) -> Row:
         """Bounds of one operator of work (FLOP, bytes), and the steps from its ideal roofline time to its own, slowed
-        by its stack.
+        by its stack; ``peaks``: FLOP/s and bandwidth of the accelerator.
         """
-        rates = _first(device.peak_flop_rate, index), _first(device.memory_bandwidth, index)
+        rates = _first(peaks[0], index), _first(peaks[1], index)
         ideal, code = ideal_times(*work, *rates)
         at_peak, unlimited = _first(self.at_peak, index), slowdown * _first(self.unlimited, index)
         return {
@@ -109,8 +112,7 @@ def _training_kernels(setting: Setting, optimizer_traffic: Array) -> list[_Expla
     """Kernels of each part, (rows, operators), and the optimizer, (rows, 1)."""
 
     def times(faster: Faster, other: Callable[[Constants], Constants]) -> list[Array]:
-        device, wide_device = faster.device(setting.device), faster.device(setting.wide_device)
-        changed = replace(setting, device=device, wide_device=wide_device, constants=other(setting.constants))
+        changed = replace(setting, device=faster.device(setting.device), constants=other(setting.constants))
         optimizer = vector_time(changed.device, changed.constants["vector"], optimizer_traffic[:, None], 0.0)
         return [*(part.time for part in kernel_parts(changed)), optimizer]
 
@@ -137,7 +139,7 @@ def _kernel_rows(setting: Setting, done: Step, kernels: list[_Explained]) -> lis
     repeated = min(float(plan.recompute_layers[0] / done.counts["layers"][0]), 1.0)
     rows: list[Row] = []
     for part, explained in zip(done.parts, kernels, strict=False):
-        device = setting.wide_device if part.wide else setting.device
+        peaks = setting.device.rate(part.precision).peak_flop_rate, setting.device.memory_bandwidth
         often = batches * float(done.counts[part.place][0])
         shares, columns = {part.phase: np.ones((1, len(part.names)))}, _numbers(setting, part)
         if part.phase == "forward" and part.place in LAYER_PLACES:
@@ -156,7 +158,7 @@ def _kernel_rows(setting: Setting, done: Step, kernels: list[_Explained]) -> lis
                     time = slowdown * _first(part.time, index)
                     row = _row(phase, name, part.family, calls, time, **numbers)
                     work = numbers["flop"], numbers["traffic"]
-                    rows.append({**row, **explained.columns(index, device, time, work, slowdown)})
+                    rows.append({**row, **explained.columns(index, peaks, time, work, slowdown)})
     return rows
 
 
@@ -195,8 +197,9 @@ def explain_training(plans: Table, catalog: Catalog) -> Table:
     rows = _kernel_rows(setting, done, kernels) + _communication_rows(setting, done)
     times = done.results
     traffic, updating = float(done.optimizer_traffic[0]), float(done.optimizer_time[0])
+    peaks = setting.device.peak_flop_rate, setting.device.memory_bandwidth
     row = _row("optimizer", "optimizer", "vector", 1.0, updating, traffic=traffic, flop=0.0)
-    rows.append({**row, **kernels[-1].columns(0, setting.device, updating, (0.0, traffic))})
+    rows.append({**row, **kernels[-1].columns(0, peaks, updating, (0.0, traffic))})
     for name, column in (("pipeline bubble", "time_pipeline_bubble"), ("host time not hidden", "time_overhead")):
         if float(times[column][0]) > 0:
             rows.append({**_row("waiting", name, "", 1.0, float(times[column][0])), "bound": "overhead"})
@@ -231,10 +234,8 @@ def _serving_kernel_rows(deployment: Deployment, work: ServingWork, side: int) -
         changed = serving_work(replace(on_machine(deployment, faster), kernels=other(deployment.kernels)))
         return [group.time[:, side] for group in (changed.gemms, changed.attention, changed.vectors)]
 
-    attention = ("attention", "attention_latent" if deployment.architecture.one_vector else "attention_decode")
-    families = dict.fromkeys(work.attention.names, attention[side])
-    families["linear attention"] = ("linear_attention", "vector")[side]
-    families["index"] = "attention"
+    attention, cores = ("attention", decode_family(deployment.architecture)), cores_of(deployment.architecture)
+    families = {core.name: (core.families or attention)[side] for core in cores}
     shapes = (by_phase(v, len(_PHASES))[0, side].tolist() for v in (*work.shapes.columns, work.shapes.flop))
     products = {
         name: {"m": m, "n": n, "k": k, "batch": batch, "flop": flop}
@@ -245,9 +246,10 @@ def _serving_kernel_rows(deployment: Deployment, work: ServingWork, side: int) -
     groups = (work.gemms, "gemm"), (work.attention, ""), (work.vectors, "vector")
     rows = []
     shape = serving_shape(deployment.plan, batching_of(deployment.plan), deployment.popularity)
-    multiplying = product_device(deployment, serving_gemms(deployment.model, shape, deployment.architecture, (side,)))
-    devices = multiplying, deployment.attention_device, deployment.device
-    for (group, family), device, explained in zip(groups, devices, _explained(times), strict=True):
+    products_of_phase = serving_gemms(deployment.model, shape, deployment.architecture, (side,))
+    device = deployment.device
+    rates = product_rate(deployment, products_of_phase), device.rate(CORE), device.rate()
+    for (group, family), rate, explained in zip(groups, rates, _explained(times), strict=True):
         columns = (values[0, side].tolist() for values in (group.calls, group.time, group.traffic))
         for index, (name, calls, time, traffic) in enumerate(zip(group.names, *columns, strict=True)):
             runs = work.layers if index < len(group.names) - group.once else work.passes
@@ -257,7 +259,8 @@ def _serving_kernel_rows(deployment: Deployment, work: ServingWork, side: int) -
             own = {"flop": 0.0, **numbers.get(name, {}), "traffic": traffic}
             row = _row(_PHASES[side], name, family or families[name], calls, time, **own)
             work_done = float(str(own["flop"])), traffic
-            rows.append({**row, **explained.columns(index, device, time, work_done)})
+            peaks = rate.peak_flop_rate, device.memory_bandwidth
+            rows.append({**row, **explained.columns(index, peaks, time, work_done)})
     return rows
 
 

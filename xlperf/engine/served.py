@@ -15,6 +15,7 @@ from xlperf.engine.join import POOLS, Joined, Named, constants_by_family, join, 
 from xlperf.engine.own_runs import SHEET, Corrections, corrections
 from xlperf.equations.cost.tokens import Terms
 from xlperf.equations.hardware.power import PowerLimits
+from xlperf.equations.model.cores import own_families
 from xlperf.equations.model.model import Architecture
 from xlperf.equations.network.collectives import OPERATIONS
 from xlperf.equations.plan.records import FP4, PRECISION_CODES, Remark
@@ -27,7 +28,6 @@ from xlperf.equations.serving.results import BAND_FAMILIES, band_of_mode
 _EXPERTS = ("all_to_all", "reduce_scatter")
 _KERNELS = ("gemm", "vector", "engine_all_reduce", *(name for name in OPERATIONS if name not in _EXPERTS))
 _ATTENTION = {False: ("attention", "attention_decode"), True: ("attention", "attention_latent")}
-_LINEAR = ("linear_attention",)
 # Families that never mark a plan as extrapolated; the family of their engine or kernel does
 _BESIDE_OTHERS = ("gemm_wide", "serving_eager", "serving_memory", "engine_all_reduce", "serving_load", "serving_host",
                   "serving_attention", "serving_experts", "attention_latent", "linear_attention", "power")  # fmt: skip
@@ -104,7 +104,7 @@ def _constants(
         ((*_KERNELS, *(_EXPERTS if architecture.experts else ())), joined.keys),
         (("serving_experts",) if architecture.experts else (), joined.keys_named(stored)),
         (_ATTENTION[architecture.one_vector], joined.keys_for(plan.attention_in_table)),
-        (_LINEAR if architecture.linear_attention else (), joined.keys),
+        (own_families(architecture), joined.keys),
         ((*_SOFTWARE, _POWER, *eager), joined.keys),
     )
     return constants_by_family(calibration, wanted, beside=_BESIDE_OTHERS)
@@ -121,12 +121,10 @@ def serving_setting(
     bands = {family: constants.pop(family) for family in _BANDS}
     power = constants.pop(_POWER)
     kernels, software = engine_constants(constants, architecture)
-    peak, complete = joined.peak_for(plan.attention_in_table), with_defaults(plan)
+    complete = with_defaults(plan)
     deployment = Deployment(
         model=with_copied_groups(joined.model, complete, software["ranks"][:, 0]),
-        device=joined.device,
-        attention_device=replace(joined.device, peak_flop_rate=peak[:, None]),
-        wide_device=joined.wide_device,
+        device=joined.device.with_attention(joined.peak_for(plan.attention_in_table)),
         network=joined.network,
         plan=complete,
         kernels=kernels,

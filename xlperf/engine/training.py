@@ -50,6 +50,7 @@ from xlperf.equations.cost.tco import carbon_of_energy
 from xlperf.equations.cost.tokens import ALL_IN, Terms, drawn_terms, energy_per_token, run_cost, token_costs
 from xlperf.equations.hardware.power import Machine
 from xlperf.equations.hardware.roofline import stack_constants
+from xlperf.equations.model.cores import own_families
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.collectives import OPERATIONS
 from xlperf.equations.plan.dimensions import MESSAGE_PARTS
@@ -71,7 +72,6 @@ from xlperf.interop.stack_rules import software_default
 
 _KERNELS, _FUSED_KERNELS = ("gemm", "experts", *OPERATIONS), ("vector",)
 _ATTENTION = ("attention", "attention_backward")
-_HYBRID_KERNELS = ("linear_attention",)
 # Training results that follow from the step time
 RATES = ("tokens_per_second", "tokens_per_second_per_accelerator", "model_flop_rate", "mfu", "mfu_causal", "hfu")
 # Result columns of whole runs, for plans with training tokens
@@ -142,7 +142,7 @@ def step_constants(
     """Calibration constants (rows, 1) of every family that a step uses, and by family the rows that extrapolate."""
     if only_memory:
         return constants_by_family(calibration, [((_MEMORY_FAMILY,), joined.keys)])
-    wide = ("gemm_wide", *(_HYBRID_KERNELS if architecture.linear_attention else ()))
+    wide = ("gemm_wide", *own_families(architecture))
     kernels = (_KERNELS, joined.keys), (_FUSED_KERNELS, joined.fused_keys)
     wider = (wide, joined.wide_keys), (_ATTENTION, joined.attention_keys)
     wanted = *kernels, *wider, ((*_SOFTWARE, _POWER), joined.keys)
@@ -164,7 +164,7 @@ def training_setting(
         alike = alike * len(joined.fused_keys.distinct) + joined.fused_keys.codes
     if joined.attention_keys is not joined.wide_keys:
         alike = alike * len(joined.attention_keys.distinct) + joined.attention_keys.codes
-    machine = joined.model, joined.device, joined.wide_device, joined.network
+    machine = joined.model, joined.device, joined.network
     return Setting(*machine, plan, kernels, architecture, alike), joined, extrapolated
 
 

@@ -9,8 +9,8 @@ import pytest
 from equations.hardware.test_kernels import constants, device
 from shipped import shipped_kernels
 
-from xlperf.equations.hardware.attention import attention_time, key_passes, kv_cache_traffic, query_tile, softmax_time
-from xlperf.equations.hardware.gemm import gemm_time, product_memory_traffic, product_traffic, tile_memory
+from xlperf.equations.hardware.attention import _key_passes, _query_tile, attention_time, kv_cache_traffic, softmax_time
+from xlperf.equations.hardware.gemm import _tile_memory, gemm_time, product_memory_traffic, product_traffic
 from xlperf.equations.hardware.memory import resident_bandwidth, resident_share
 from xlperf.equations.hardware.power import capped_clock_share
 from xlperf.equations.hardware.roofline import clock_limited_time
@@ -166,15 +166,15 @@ def test_caches_of_a_quarter_and_of_four_times_change_times() -> None:
 
 
 def test_tiles_fit_and_heads_of_512_take_smaller_ones() -> None:
-    assert tile_memory(256.0, 128.0) <= 100 * 1024 < tile_memory(256.0, 256.0)
-    tiles = query_tile(np.array([64.0, 128.0, 256.0, 512.0]), 2.0, 228.0 * 1024.0)
+    assert _tile_memory(256.0, 128.0) <= 100 * 1024 < _tile_memory(256.0, 256.0)
+    tiles = _query_tile(np.array([64.0, 128.0, 256.0, 512.0]), 2.0, 228.0 * 1024.0)
     assert tiles.tolist() == [128.0, 128.0, 128.0, 64.0]
-    assert query_tile(512.0, 1.0, 228.0 * 1024.0) == 128.0  # half the bytes, twice the queries
+    assert _query_tile(512.0, 1.0, 228.0 * 1024.0) == 128.0  # half the bytes, twice the queries
 
 
 def test_keys_that_the_cache_holds_are_read_once() -> None:
     heads = (64.0, 8.0, 32768.0, 131072.0, 128.0, 2.0, 128.0, UNITS)
-    small, large = (float(key_passes(*heads, capacity)) for capacity in (1 * MIB, 1024 * MIB))
+    small, large = (float(_key_passes(*heads, capacity)) for capacity in (1 * MIB, 1024 * MIB))
     assert small > 10.0
     assert large == 1.0
 

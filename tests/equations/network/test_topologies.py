@@ -37,10 +37,10 @@ from xlperf.equations.network.topologies import (
     SWITCH,
     TORUS,
     Network,
+    _dragonfly_exchange_load,
+    _dragonfly_neighbour_load,
     direct_load,
-    dragonfly_exchange_load,
     dragonfly_hops,
-    dragonfly_neighbour_load,
 )
 from xlperf.equations.network.torus import torus_distances, torus_exchange_load, torus_gather_load, torus_steps
 
@@ -222,7 +222,7 @@ def test_exchange_on_a_dragonfly_takes_what_its_most_crowded_link_takes(shape: t
     for message in messages:
         for link in (link for stage in message.stages for link in stage):
             carried[link] += message.size
-    time = float(dragonfly_exchange_load(np.prod(shape), 1.0, *shape, shape[0])) * SIZE / BANDWIDTH
+    time = float(_dragonfly_exchange_load(np.prod(shape), 1.0, *shape, shape[0])) * SIZE / BANDWIDTH
     assert max(carried.values()) / BANDWIDTH == pytest.approx(time, rel=1e-9)
     simulated, held = simulate(messages, {(one.source, one.chunk) for one in messages}, lambda _: BANDWIDTH, 0.0)
     assert {(one.target, one.chunk) for one in messages} <= held
@@ -231,14 +231,14 @@ def test_exchange_on_a_dragonfly_takes_what_its_most_crowded_link_takes(shape: t
 
 def test_neighbours_on_a_dragonfly_share_the_links_between_routers_and_groups() -> None:
     # 4 accelerators, 8 routers, 33 groups: one link between groups.
-    loads = dragonfly_neighbour_load([8.0, 8.0, 4.0, 1056.0, 33.0, 8.0], [1.0, 4.0, 1.0, 1.0, 32.0, 2.0], 4, 8, 33, 4)
+    loads = _dragonfly_neighbour_load([8.0, 8.0, 4.0, 1056.0, 33.0, 8.0], [1.0, 4.0, 1.0, 1.0, 32.0, 2.0], 4, 8, 33, 4)
     # A ring of neighbours is alone on every link; four ranks of a router send to the next one, by all 7 others;
     # 32 ranks of a group send to the next group, by all others: twice the global links.
     assert loads.tolist() == [1.0, pytest.approx(8.0 / 7.0), 1.0, 1.0, 2.0, 1.0]
     # With a quarter of the global links, all that a group sends over them takes four times as long.
-    tapered = dragonfly_neighbour_load(33.0, 32.0, 4, 8, 33, 1)
+    tapered = _dragonfly_neighbour_load(33.0, 32.0, 4, 8, 33, 1)
     assert float(tapered) == 8.0
-    assert float(dragonfly_exchange_load(1056.0, 1.0, 4, 8, 33, 1)) == pytest.approx(4.0 * 32.0 / 33.0)
+    assert float(_dragonfly_exchange_load(1056.0, 1.0, 4, 8, 33, 1)) == pytest.approx(4.0 * 32.0 / 33.0)
     assert dragonfly_hops([4.0, 8.0, 64.0, 33.0], [1.0, 1.0, 1.0, 32.0], 4, 8).tolist() == [1.0, 2.0, 4.0, 4.0]
 
 
@@ -298,11 +298,11 @@ def test_nothing_fully_connected_beats_the_links_to_the_peers(group: int, machin
 def test_nothing_on_a_dragonfly_beats_injection_and_its_global_links(p: int, a: int, g: int, turn: int) -> None:
     g = min(g, a * p + 1)
     size = float(p * a * g)
-    load = float(dragonfly_exchange_load(size, 1.0, p, a, g, p))
+    load = float(_dragonfly_exchange_load(size, 1.0, p, a, g, p))
     assert load >= (size - 1.0) / size * (1.0 - 1e-12)
     if g > 1:  # all that leaves a group, over all its global links
         assert load >= (g - 1.0) / g * (1.0 - 1e-12)
-    assert float(dragonfly_neighbour_load(size, 2.0**turn, p, a, g, p)) >= 1.0
+    assert float(_dragonfly_neighbour_load(size, 2.0**turn, p, a, g, p)) >= 1.0
 
 
 SHAPES = [

@@ -14,7 +14,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.equations.serving.memory import cache_budget, measured_at_start, usable_memory
+from xlperf.equations.serving.memory import _cache_budget, _sampling_peak, usable_memory
 from xlperf.workbook.data_sheets import table_of
 
 GIB = 2.0**30
@@ -42,8 +42,8 @@ def places(*rows: dict[str, Any], **everywhere: Any) -> Array:
 
 def test_a_share_of_all_memory_and_of_what_weights_leave() -> None:
     weights = np.array([0.0, 90.0, 120.0])
-    assert cache_budget(100.0, 96.0, weights, 0.5, 0.0).tolist() == [50.0, -40.0, -70.0]
-    assert cache_budget(100.0, 96.0, weights, 0.5, 1.0).tolist() == [48.0, 3.0, -12.0]
+    assert _cache_budget(100.0, 96.0, weights, 0.5, 0.0).tolist() == [50.0, -40.0, -70.0]
+    assert _cache_budget(100.0, 96.0, weights, 0.5, 1.0).tolist() == [48.0, 3.0, -12.0]
     # Activations inside the share, beside it, and beyond what the accelerator has.
     assert usable_memory(100.0, 4.0, 60.0, 10.0, 20.0, [1.0, 0.0, 0.0]).tolist() == [80.0, 90.0, 90.0]
     assert usable_memory(100.0, 4.0, 60.0, 30.0, 20.0, 0.0).tolist() == 96.0
@@ -308,7 +308,7 @@ def test_what_vllm_measures_at_its_start(
 ) -> None:
     """Choosing tokens for 1,024 requests by a sort takes more than the prefill, and goes with the vocabulary."""
     hidden = 8192 * hidden_size * 2.0
-    taken = measured_at_start(hidden, hidden, 1024.0, vocab_size, 38.3, libraries * GIB)
+    taken = _sampling_peak(hidden, hidden, 1024.0, vocab_size, 38.3, libraries * GIB)
     assert 0.9 * 79.18 - weights - float(taken) / GIB == pytest.approx(room, abs=0.25)
 
 

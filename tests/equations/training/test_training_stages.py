@@ -12,7 +12,7 @@ from xlperf.engine import evaluate
 from xlperf.engine.join import join
 from xlperf.engine.training import training_plan
 from xlperf.equations.model.operators import layer_matrices
-from xlperf.equations.training.stages import layers_through_stage, stages_of
+from xlperf.equations.training.stages import _layers_through_stage, stages_of
 
 PLAN: dict[str, object] = {
     "model": "Llama3-8B", "accelerator": "H100-SXM-80GB", "num_accelerators": 16, "pipeline_parallel": 4,
@@ -46,7 +46,7 @@ def dealt_one_by_one(num_layers: int, head: float, stages: int) -> list[int]:
 @pytest.mark.parametrize("stages", [2, 3, 4, 5, 8, 16])
 @pytest.mark.parametrize(("num_layers", "head"), [(16, 4.0), (28, 2.667), (32, 2.29), (80, 0.31)])
 def test_layers_through_a_stage_are_those_of_the_loop(num_layers: int, head: float, stages: int) -> None:
-    ends = layers_through_stage(np.arange(1, stages) * (num_layers + head) / stages, num_layers)
+    ends = _layers_through_stage(np.arange(1, stages) * (num_layers + head) / stages, num_layers)
     dealt = np.diff(np.concatenate([[0.0], ends, [num_layers]]))
     assert dealt.tolist() == dealt_one_by_one(num_layers, head, stages)
 

@@ -15,6 +15,7 @@ from xlperf.equations.hardware.roofline import (
     CACHE_SHARE,
     STAGES,
     Device,
+    MatrixRate,
     blended_time,
     clock_limited_time,
     transfer_time,
@@ -30,40 +31,16 @@ _USUAL_EXPONENTIALS = 1.0 / 16.0
 """Exponentials over FP32 operations of the vector units: 16 and 256 a multiprocessor and clock. [-]"""
 
 
-def query_tile(
+def _query_tile(
     head_size: Numeric, element_size: Numeric, shared_memory_capacity: Numeric, largest: Numeric = 128.0
 ) -> Array:
-    r"""Queries of one tile of flash attention: halved until the tile fits beside two stages of keys and values.
+    """Queries of a tile of flash attention, 16 or more: halved until it fits beside two stages of keys and values.
 
-    .. math:: T = \max\{T_0 / 2^i : T d e + 2 \cdot 2 \cdot 32\,d e \le S\}
+    Heuristic, this work, after the tiles of FlashAttention-2 (arXiv:2307.08691, section 3.3).
 
-    Heuristic, this work, after the tiles of [1]_.
-
-    Parameters
-    ----------
-    head_size : numeric
-        Elements of a head. [-]
-    element_size : numeric
-        Size of one element. [B]
-    shared_memory_capacity : numeric
-        Shared memory of one multiprocessor; NaN: the largest tile fits. [B]
-    largest : numeric, default 128.0
-        Queries of the largest tile. [-]
-
-    Returns
-    -------
-    queries : numeric
-        Queries of a tile, 16 at least. [-]
-
-    References
-    ----------
-    .. [1] T. Dao, "FlashAttention-2", 2023, arXiv:2307.08691, section 3.3: tuning block sizes.
-
-    Examples
-    --------
     64 KiB of shared memory and heads of 128 in BF16: 32 KiB of queries beside 32 KiB of keys and values:
 
-    >>> float(query_tile(128.0, 2.0, 65536.0))
+    >>> float(_query_tile(128.0, 2.0, 65536.0))
     128.0
     """
     row = array(head_size) * array(element_size)
@@ -75,7 +52,7 @@ def query_tile(
     return np.asarray(queries + 0.0 * row)
 
 
-def key_passes(
+def _key_passes(
     num_heads: Numeric,
     num_query_groups: Numeric,
     query_length: Numeric,
@@ -86,44 +63,14 @@ def key_passes(
     num_multiprocessors: Numeric,
     cache_capacity: Numeric,
 ) -> Array:
-    r"""Times that flash attention reads keys and values from the main memory.
+    """Times that flash attention reads keys and values from the main memory, 1 or more.
 
-    Concurrent tiles share keys through the last-level cache R; later tiles of a head read evicted keys again.
+    Concurrent tiles share keys through the last-level cache; later tiles of a head read evicted keys again (heuristic,
+    this work, after arXiv:2205.14135, section 3). Half of the cache holds keys.
 
-    .. math:: p = 1 + (p_0 - 1) \min\left(\max\left(1 - \frac{R}{2 s_k d e}, 0\right), 1\right), \quad
-        p_0 = \max\left(\frac{h s_q / g}{n T}, 1\right)
-
-    Heuristic, this work; R is half of the cache.
-
-    Parameters
-    ----------
-    num_heads, num_query_groups, query_length, key_length : numeric
-        Heads of queries, heads of keys and values; queries and keys of one sequence. [-]
-    head_size : numeric
-        Elements of a head. [-]
-    element_size : numeric
-        Size of one element. [B]
-    query_tile : numeric
-        Queries of one tile. [-]
-    num_multiprocessors : numeric
-        Tiles that run at the same time; NaN: all of them. [-]
-    cache_capacity : numeric
-        Last-level cache; NaN or infinite: one pass. [B]
-
-    Returns
-    -------
-    passes : numeric
-        1 or more. [-]
-
-    References
-    ----------
-    .. [1] T. Dao et al., "FlashAttention", 2022, arXiv:2205.14135, section 3: re-reads by blocks.
-
-    Examples
-    --------
     1,024 queries of a head in tiles of 128 on four multiprocessors without a cache: two passes:
 
-    >>> float(key_passes(1.0, 1.0, 1024.0, 1024.0, 128.0, 2.0, 128.0, 4.0, 0.0))
+    >>> float(_key_passes(1.0, 1.0, 1024.0, 1024.0, 128.0, 2.0, 128.0, 4.0, 0.0))
     2.0
     """
     # Queries of all concurrent tiles, and queries that share one head of keys.
@@ -300,7 +247,7 @@ def flash_traffic(
     num_passes : numeric, default 1.0
         Passes r: 1 forward, 2 backward with the gradients. [-]
     num_key_passes : numeric, default 1.0
-        Passes p over keys and values, see :func:`key_passes`. [-]
+        Passes p over keys and values, see :func:`_key_passes`. [-]
 
     Returns
     -------
@@ -417,18 +364,21 @@ def attention_time(
     causal: Numeric,
     element_size: Numeric,
     *,
+    rate: MatrixRate | None = None,
     direction: str = "forward",
 ) -> Array:
     """Time of flash attention, forward (two products per pair) or backward (five: the scores are computed again).
 
     Launch, then compute and memory time overlapped but for the serial share; the power limit slows the products.
+    ``rate``: matrix units at the precision of attention; the plan's by default.
     """
+    rate = rate or device.rate()
     num_products, num_passes = (2.0, 1.0) if direction == "forward" else (5.0, 2.0)
     # Time of one query and key pair: products under the power limit, and softmax.
     flop = 2.0 * num_products * array(head_size)
-    burst = flop / (constants["compute_efficiency"] * device.peak_flop_rate)
-    products = clock_limited_time(burst, device.product_energy(constants, flop), device.arithmetic_power)
-    tile = query_tile(head_size, element_size, device.shared_memory_capacity, QUERY_TILE)
+    burst = flop / (constants["compute_efficiency"] * rate.peak_flop_rate)
+    products = clock_limited_time(burst, rate.product_energy(constants, flop), rate.arithmetic_power)
+    tile = _query_tile(head_size, element_size, device.shared_memory_capacity, QUERY_TILE)
     compute = flash_compute_time(
         array(batch) * array(num_heads),
         query_length,
@@ -441,7 +391,7 @@ def attention_time(
         constants["tile_time"] * (QUERY_TILE / tile),
     )
     sizes = num_heads, num_query_groups, query_length, key_length, head_size, element_size
-    passes = key_passes(*sizes, tile, device.num_multiprocessors, device.l2_capacity)
+    passes = _key_passes(*sizes, tile, device.num_multiprocessors, device.l2_capacity)
     traffic = flash_traffic(batch, *sizes, num_passes, passes)
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     fixed = constants["launch_time"] + 0.0 * memory
@@ -457,12 +407,13 @@ def decode_attention_time(
     key_length: Numeric,
     head_size: Numeric,
     kv_element_size: Numeric,
+    rate: MatrixRate | None = None,
 ) -> Array:
     """Time of decode attention: launch, and the longer of compute and KV-cache read for one new token per sequence."""
     traffic = kv_cache_traffic(batch, num_query_groups, key_length, head_size, kv_element_size)
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     flop = 4.0 * array(batch) * array(num_heads) * array(key_length) * array(head_size)
-    compute = flop / (constants["compute_efficiency"] * device.peak_flop_rate)
+    compute = flop / (constants["compute_efficiency"] * (rate or device.rate()).peak_flop_rate)
     return np.asarray((constants["launch_time"] + 0.0 * memory) + np.maximum(compute, memory))
 
 
@@ -525,12 +476,13 @@ def engine_decode_attention_time(
     head_size: Numeric,
     kv_element_size: Numeric,
     tile_rows: Numeric,
+    rate: MatrixRate | None = None,
 ) -> Array:
     """Time of decode attention in an engine: tiled, or the slower of tiled and unshared without shared keys."""
     stated = ~np.isnan(array(tile_rows))
     heads = tiled_heads(num_heads, num_query_groups, np.where(stated, array(tile_rows), constants["tile_rows"]))
     shape = key_length, head_size, kv_element_size
-    time = decode_attention_time(device, constants, batch, heads, num_query_groups, *shape)
+    time = decode_attention_time(device, constants, batch, heads, num_query_groups, *shape, rate)
     unshared = (array(constants["shared_keys"]) < 1.0) & ~stated
     if not some(unshared):
         return time

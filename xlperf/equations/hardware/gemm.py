@@ -8,7 +8,6 @@ Arguments broadcast to (rows, operators); columns of the device and calibration 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from xlperf.equations.hardware.roofline import (
     CACHE_SHARE,
     STAGES,
     Device,
+    MatrixRate,
     clock_limited_time,
     sustained_time,
     transfer_time,
@@ -52,44 +52,19 @@ _MANY = 2048
 """Number of products from which tiles are tried one by one, to stay in the processor's cache. [-]"""
 
 
-def tile_memory(
+def _tile_memory(
     tile_rows: Numeric,
     tile_columns: Numeric,
     stage_depth: Numeric = 128.0,
     sum_size: Numeric = 4.0,
     register_size: Numeric = 131072.0,
 ) -> Array:
-    r"""Shared memory of a tile of a product: two stages of both panels, and sums beyond the registers.
+    """Shared memory of a tile of a product: two stages of both panels, and sums beyond the registers. [B]
 
-    .. math:: S = 2 d\,(T_m + T_n) + \max(e T_m T_n - R, 0)
+    Heuristic, this work, after the software pipelines of tiled products (CUTLASS, efficient_gemm.md). Tiles of 256 x
+    128 fit 96 KiB:
 
-    Heuristic, this work, after the software pipelines of tiled products [1]_.
-
-    Parameters
-    ----------
-    tile_rows, tile_columns : numeric
-        Rows and columns of outputs of one tile. [-]
-    stage_depth : numeric, default 128.0
-        Depth d of a stage of operands, per row and column of a tile. [B]
-    sum_size : numeric, default 4.0
-        Size e of a sum. [B]
-    register_size : numeric, default 131072.0
-        Registers R of a multiprocessor that hold sums, half of 256 KiB. [B]
-
-    Returns
-    -------
-    size : numeric
-        Shared memory of one multiprocessor. [B]
-
-    References
-    ----------
-    .. [1] NVIDIA, "CUTLASS: efficient GEMM in CUDA", github.com/NVIDIA/cutlass, media/docs/efficient_gemm.md.
-
-    Examples
-    --------
-    Tiles of 256 x 128 fit 96 KiB:
-
-    >>> float(tile_memory(256.0, 128.0)) / 1024.0
+    >>> float(_tile_memory(256.0, 128.0)) / 1024.0
     96.0
     """
     rows, columns = array(tile_rows), array(tile_columns)
@@ -322,7 +297,7 @@ def tiled_product_time(
     return np.asarray(np.ceil(tiles / at_once) * one_wave + sums * (outputs / array(cache_bandwidth)))
 
 
-def few_rows_time(
+def _few_rows_time(
     m: Numeric,
     n: Numeric,
     k: Numeric,
@@ -334,42 +309,14 @@ def few_rows_time(
     instruction_rows: Numeric = INSTRUCTION_ROWS,
     most_rows: Numeric = FEW_ROWS,
 ) -> Array:
-    r"""Compute time of a GEMM of few rows: a GEMV or a product with swapped operands.
+    """Compute time of a GEMM of few rows, infinite for more: a GEMV or a product with swapped operands. [s]
 
-    The rows are the short side of an instruction; split-K keeps all multiprocessors busy.
+    The rows are the short side of an instruction (PTX ISA: warpgroup shapes m64nNk16 with N any multiple of 8); split-K
+    keeps all multiprocessors busy (CUTLASS, "Parallelized reductions").
 
-    .. math:: t = \frac{2 r \lceil m / r \rceil\, b\,n k}{\eta P} + t_w, \quad m \le m_{max}
-
-    Parameters
-    ----------
-    m, n, k, batch : numeric
-        Rows of the first and columns of the second matrix, depth; equal products in the call. [-]
-    peak_flop_rate : numeric
-        Dense peak of the whole accelerator. [FLOP/s]
-    compute_efficiency : numeric, default 1.0
-        Efficiency of full instructions. [-]
-    start_time : numeric, default 0.0
-        Time t_w to start and drain the one wave. [s]
-    instruction_rows : numeric, default 8.0
-        Rows r of the shortest instruction. [-]
-    most_rows : numeric, default 16.0
-        Largest number of rows with such kernels. [-]
-
-    Returns
-    -------
-    time : numeric
-        Time of the matrix units; infinite for more rows. [s]
-
-    References
-    ----------
-    .. [1] NVIDIA, "Parallel Thread Execution ISA": warpgroup shapes m64nNk16 with N any multiple of 8.
-    .. [2] NVIDIA, "CUTLASS: efficient GEMM in CUDA", section "Parallelized reductions" (split-K).
-
-    Examples
-    --------
     One row is padded to eight: 2 x 8 x 100 x 1,000 FLOP at 1.6 MFLOP/s. 17 rows take tiles.
 
-    >>> few_rows_time(np.array([1.0, 17.0]), 100.0, 1000.0, 1.0, peak_flop_rate=1.6e6).tolist()
+    >>> _few_rows_time(np.array([1.0, 17.0]), 100.0, 1000.0, 1.0, peak_flop_rate=1.6e6).tolist()
     [1.0, inf]
     """
     rows, shortest = array(m), array(instruction_rows)
@@ -380,6 +327,7 @@ def few_rows_time(
 
 def _many_products_time(
     device: Device,
+    peak_flop_rate: Array,
     constants: Mapping[str, Array],
     m: Array,
     n: Array,
@@ -395,7 +343,7 @@ def _many_products_time(
     modelled = ~np.isnan(units)
     at_once = np.where(modelled, units, 1.0)
     wave_time = np.where(modelled, constants["wave_time"], 0.0)
-    peak = constants["compute_efficiency"] * device.peak_flop_rate
+    peak = constants["compute_efficiency"] * peak_flop_rate
     m, n, k, batch = np.broadcast_arrays(m, n, k, batch)
     shapes = tiles[:, :, 0, 0].T.tolist()
     tall = {height: np.ceil(m / height) for height in {shape[0] for shape in shapes}}
@@ -452,7 +400,7 @@ def _fitting(
     tallest = np.where(in_library & (tiles[0] <= most_rows), tiles[0], 0.0).max(axis=0)
     least_rows = np.maximum(TILES[stack][0].min(), constants["least_tile_rows"])
     legal = in_library & (tiles[0] >= np.minimum(least_rows, tallest)) & (tiles[0] <= most_rows)
-    needed = tile_memory(tiles[0], tiles[1])
+    needed = _tile_memory(tiles[0], tiles[1])
     fits = legal & (needed <= np.maximum(room, np.where(legal, needed, np.inf).min(axis=0)))
     used = fits.any(axis=(1, 2)) | (fits.size == 0)  # without devices every tile stays
     tiles, fits = tiles[:, used], fits[used]
@@ -470,26 +418,28 @@ def gemm_time(
     element_size: Numeric,
     output_element_size: Numeric,
     *,
+    rate: MatrixRate | None = None,
     stack: str = "training",
 ) -> Array:
     """Time of a (batched) GEMM: ``batch`` products of an (m, k) by a (k, n) matrix.
 
     Launch, conversion of inputs, then compute and memory time overlapped but for the serial share. The library picks
     its fastest tile that fits the shared memory; few rows use short instructions; the power limit slows long products.
+    ``rate``: matrix units at the precision of the product; the plan's by default.
     """
+    rate = rate or device.rate()
     # Weights of few rows stream at a rate of their own.
     few = array(m) <= FEW_ROWS
-    units = device
+    peak = rate.peak_flop_rate
     if some(few) and some(device.stream_ratio != 1.0):
-        rate = np.where(few, device.stream_ratio, 1.0) * device.peak_flop_rate
-        units = replace(device, peak_flop_rate=rate)
+        peak = np.where(few, device.stream_ratio, 1.0) * peak
     tiles, fits, block = _fitting(device, constants, stack)
     heights, widths, splits = tiles
     sum_size = SUM_WIDTH * array(output_element_size)
     given = array(m), array(n), array(k), array(batch), array(element_size)
     # Compute time of the fastest tile at the boost clock, then under the power limit.
     burst = (
-        _many_products_time(units, constants, *given, sum_size, tiles, fits)
+        _many_products_time(device, peak, constants, *given, sum_size, tiles, fits)
         if np.size(m) >= _MANY
         else np.where(
             fits,
@@ -498,7 +448,7 @@ def gemm_time(
                 heights,
                 widths,
                 splits,
-                peak_flop_rate=units.peak_flop_rate,
+                peak_flop_rate=peak,
                 cache_bandwidth=device.l2_bandwidth,
                 num_multiprocessors=device.num_multiprocessors,
                 compute_efficiency=constants["compute_efficiency"],
@@ -510,10 +460,10 @@ def gemm_time(
             np.inf,
         ).min(axis=0)
     )
-    energy = device.product_energy(constants, 2.0 * (array(m) * array(n) * array(k) * array(batch)))
+    energy = rate.product_energy(constants, 2.0 * (array(m) * array(n) * array(k) * array(batch)))
 
     def sustained(time: Array) -> Array:
-        limited = clock_limited_time(time, energy, device.arithmetic_power)
+        limited = clock_limited_time(time, energy, rate.arithmetic_power)
         return sustained_time(time, limited, constants["boost_time"])
 
     compute = sustained(burst)
@@ -528,8 +478,8 @@ def gemm_time(
     longer = compute
     if some(few):  # short instructions, and weights that stream within a few times the memory time
         start = constants["wave_time"]
-        rates = {"peak_flop_rate": device.peak_flop_rate, "compute_efficiency": constants["compute_efficiency"]}
-        shortest = np.minimum(few_rows_time(m, n, k, batch, **rates, start_time=start), burst)
+        rates = {"peak_flop_rate": rate.peak_flop_rate, "compute_efficiency": constants["compute_efficiency"]}
+        shortest = np.minimum(_few_rows_time(m, n, k, batch, **rates, start_time=start), burst)
         least = sustained(np.where(few, shortest, burst))
         streamed = np.minimum(compute, SLOWEST_STREAM * memory + MOST_SPLITS * start)
         longer = np.where(few, np.maximum(least, streamed), compute)

@@ -148,7 +148,7 @@ def peak_clock_rate(
     return np.asarray(np.where(headroom, stated, clock) + 0.0 * array(rounding))
 
 
-def work_power(
+def _work_power(
     power_limit: Numeric,
     idle_power: Numeric,
     flop_rate: Numeric,
@@ -158,45 +158,12 @@ def work_power(
     sending_share: Numeric = 0.0,
     message_power: Numeric = 0.0,
 ) -> Array:
-    r"""Mean power of an accelerator: idle power, operations, memory traffic and messages.
+    """Mean power of an accelerator: idle power, operations, memory traffic and messages, up to the limit. [W]
 
-    .. math:: P = \min\left(P_{max},\; P_0 + e_f R + e_m B + s P_l\right)
+    Heuristic, this work: linear in the work, fitted to power measured by batch size (arXiv:2505.06371). An H100 that
+    decodes: 175 W, 50 TFLOP/s at 0.95 pJ, 2 TB/s at 141 pJ/B:
 
-    Heuristic, this work: linear in the work, fitted to power measured by batch size [1]_; the limit caps it.
-
-    Parameters
-    ----------
-    power_limit : numeric
-        Power limit P_max; NaN: the power is unknown. [W]
-    idle_power : numeric
-        Leakage, refresh and running clocks P_0. [W]
-    flop_rate : numeric
-        Operations R per second. [FLOP/s]
-    flop_energy : numeric
-        Energy e_f of one operation. [J/FLOP]
-    traffic_rate : numeric
-        Bytes B per second of the main memory. [B/s]
-    byte_energy : numeric
-        Energy e_m of one byte from memory to the units. [J/B]
-    sending_share : numeric, default 0.0
-        Fraction s of the time with messages. [-]
-    message_power : numeric, default 0.0
-        Power P_l of links and memory for messages. [W]
-
-    Returns
-    -------
-    power : numeric
-        Never above the limit. [W]
-
-    References
-    ----------
-    .. [1] J.-W. Chung et al., "The ML.ENERGY Benchmark", NeurIPS 2025, arXiv:2505.06371: power by batch size.
-
-    Examples
-    --------
-    An H100 that decodes: 175 W, 50 TFLOP/s at 0.95 pJ, 2 TB/s at 141 pJ/B:
-
-    >>> float(work_power(700.0, 175.0, 50e12, 0.95e-12, 2e12, 141e-12))
+    >>> float(_work_power(700.0, 175.0, 50e12, 0.95e-12, 2e12, 141e-12))
     504.5
     """
     drawn = array(idle_power) + array(flop_rate) * array(flop_energy) + array(traffic_rate) * array(byte_energy)
@@ -207,7 +174,7 @@ def work_power(
 def accelerator_power(
     device: Device, limits: PowerLimits, constants: Mapping[str, Array], product_size: Array, rates: WorkRates
 ) -> Array:
-    """Mean power of accelerators by :func:`work_power`, with the constants of the family power.
+    """Mean power of accelerators by :func:`_work_power`, with the constants of the family power.
 
     A product draws as if it had a tile's rows more, because each weight, whatever its width, passes shared memory,
     registers and matrix units. A byte pays the caches, and the main memory for its share.
@@ -223,7 +190,7 @@ def accelerator_power(
     flop = rates.flop + 2.0 * constants["tile_rows"] * rates.weights
     byte_energy = (constants["memory_ratio"] - 1.0 + rates.from_memory) * device.memory_energy[:, 0]
     messages = constants["message_share"] * limits.own
-    return work_power(limits.kept, rest, flop, flop_energy, rates.traffic, byte_energy, rates.sending, messages)
+    return _work_power(limits.kept, rest, flop, flop_energy, rates.traffic, byte_energy, rates.sending, messages)
 
 
 def traffic_from_memory(device: Device, width: Array, depth: Array, tokens: Array, element_size: Array) -> Array:

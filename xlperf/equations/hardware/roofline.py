@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, cbrt
+from xlperf.base.arrays import Array, Numeric, array, cbrt, side_by_side
 from xlperf.base.units import factor
 
 STATIC_SHARE = 0.13
@@ -30,20 +30,42 @@ _infinite, _unknown = (lambda: np.full((1, 1), np.inf)), (lambda: np.full((1, 1)
 WITHOUT_LAUNCH = ("gemm", "gemm_wide", "attention", "attention_backward", "attention_decode", "vector")
 
 
+PLANNED, WIDE, CORE = range(3)
+"""Precision classes of operators: the plan's; 16 bits or wider, for what a narrow one excludes; core attention's."""
+
+
+class MatrixRate(NamedTuple):
+    """Matrix units in the precision of an operator, (rows, 1) or (rows, operators)."""
+
+    peak_flop_rate: Array  # dense peak [FLOP/s]
+    energy_ratio: Array  # energy of an operation at the clock of the peak, relative to 5 nm at its nominal clock [-]
+    thermal_design_power: Array  # power limit; infinite: none [W]
+    static_power: Array  # leakage and idle clocks; NaN: 0.13 of the limit [W]
+
+    @property
+    def arithmetic_power(self) -> Array:
+        """Power available to the matrix units. [W]"""
+        return arithmetic_power(self.thermal_design_power, self.static_power)
+
+    def product_energy(self, constants: Mapping[str, Array], flop: Array) -> Array:
+        """Energy of product operations at the boost clock, by the constants of gemm or attention. [J]"""
+        return constants["energy_per_flop"] * self.energy_ratio * flop
+
+
 @dataclass(frozen=True, eq=False)
 class Device:
-    """Accelerators of plans, (rows, 1)."""
+    """Accelerators of plans, (rows, 1); ``by precision``: (rows, precision classes), or (rows, 1) if all are alike."""
 
-    peak_flop_rate: Array  # Dense peak of the matrix units in the precision of the plan [FLOP/s]
+    peak_flop_rate: Array  # Dense peak of the matrix units, by precision [FLOP/s]
     vector_flop_rate: Array  # Peak of the vector units in FP32 [FLOP/s]
     memory_bandwidth: Array  # Peak bandwidth of the main memory [B/s]
     memory_capacity: Array  # Main memory reported by the driver [B]
     l2_bandwidth: Array  # Bandwidth of the last-level cache; infinite: unknown [B/s]
     num_multiprocessors: Array  # Multiprocessors; NaN: waves are not modelled [-]
-    thermal_design_power: Array = field(default_factory=_infinite)  # Power limit; infinite: none [W]
+    thermal_design_power: Array = field(default_factory=_infinite)  # Power limit, by precision; infinite: none [W]
     l2_capacity: Array = field(default_factory=_unknown)  # Last-level cache; NaN: inputs of a product are read once [B]
     shared_memory_capacity: Array = field(default_factory=_unknown)  # Of a multiprocessor; NaN: every tile fits [B]
-    # Energy of an operation at the clock of the peak, relative to 5 nm at its nominal clock [-]
+    # Energy of an operation at the clock of the peak, relative to 5 nm at its nominal clock, by precision [-]
     energy_ratio: Array = field(default_factory=lambda: np.ones((1, 1)))
     static_power: Array = field(default_factory=_unknown)  # Leakage and idle clocks; NaN: 0.13 of the limit [W]
     idle_power: Array = field(default_factory=_unknown)  # With a model in memory and no kernel; NaN: unknown [W]
@@ -56,14 +78,20 @@ class Device:
     # Rate at which weights of products of few rows stream to the multiprocessors, relative to tiles [-]
     stream_ratio: Array = field(default_factory=lambda: np.ones(()))
 
-    @property
-    def arithmetic_power(self) -> Array:
-        """Power available to the matrix units. [W]"""
-        return arithmetic_power(self.thermal_design_power, self.static_power)
+    def rate(self, precision: int = PLANNED) -> MatrixRate:
+        """Matrix units at a precision class."""
+        columns = self.peak_flop_rate, self.energy_ratio, self.thermal_design_power
+        peak, energy, power = (v if v.shape[-1] == 1 else v[:, precision : precision + 1] for v in columns)
+        return MatrixRate(peak, energy, power, self.static_power)
 
-    def product_energy(self, constants: Mapping[str, Array], flop: Array) -> Array:
-        """Energy of product operations at the boost clock, by the constants of gemm or attention. [J]"""
-        return constants["energy_per_flop"] * self.energy_ratio * flop
+    def with_attention(self, peak_flop_rate: Array) -> Device:
+        """The accelerator with another peak rate of attention, (rows,), at the clock of the plan's precision."""
+        columns = {"peak_flop_rate": side_by_side(*self.peak_flop_rate.T[:CORE], peak_flop_rate)}
+        for name in ("energy_ratio", "thermal_design_power"):
+            planned, *others = getattr(self, name).T
+            if others:
+                columns[name] = side_by_side(planned, others[0], planned)
+        return replace(self, **columns)
 
 
 def vector_flop_rate(vector_peak: Numeric, matrix_peak: Numeric, matrix_to_vector_ratio: Numeric) -> Array:
@@ -330,7 +358,12 @@ def vector_time(device: Device, constants: Mapping[str, Array], traffic: Numeric
 
 
 def linear_attention_time(
-    device: Device, constants: Mapping[str, Array], traffic: Numeric, flop: Numeric, num_chunks: Numeric
+    device: Device,
+    constants: Mapping[str, Array],
+    traffic: Numeric,
+    flop: Numeric,
+    num_chunks: Numeric,
+    rate: MatrixRate | None = None,
 ) -> Array:
     """Time of a chunked linear-attention scan (gated delta net, Mamba-2).
 
@@ -338,7 +371,7 @@ def linear_attention_time(
     a sequence one after the other.
     """
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
-    compute = array(flop) / device.peak_flop_rate
+    compute = array(flop) / (rate or device.rate()).peak_flop_rate
     return np.asarray(
         constants["launch_time"] + np.maximum(memory, compute) + array(num_chunks) * constants["chunk_time"]
     )

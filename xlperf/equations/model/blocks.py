@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, divide, ones, side_by_side, some
+from xlperf.equations.hardware.roofline import PLANNED, WIDE
 from xlperf.equations.model.model import Architecture, Model
 
 
@@ -137,7 +138,7 @@ class Operator(NamedTuple):
     exists: Callable[[Model], Array] | None = None  # 1 for models that have it; None: all
     layers: Callable[[Model], Array] | None = None  # share of the layers with the block that have it; None: all
     held: Shape | None = None  # weights of a rank; None: n x k x batch
-    wide: bool = False  # serving engines leave it in 16 bits
+    served: int = PLANNED  # precision class in serving engines
     absorbed: bool | None = None  # form of latent attention: True absorbed, False expanded, None either
 
 
@@ -146,7 +147,11 @@ class Block(NamedTuple):
 
     place: str  # attention, linear, mlp, moe, mtp or head
     operators: tuple[Operator, ...]
-    wide: bool = False  # products that keep the precision of activations in training and serving
+    precision: int = PLANNED  # class of its products; WIDE: the precision of activations, in training and serving
+
+    def served(self, operator: Operator) -> int:
+        """Precision class of one of its products in serving."""
+        return max(self.precision, operator.served)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -247,12 +252,18 @@ LATENT = Block(  # the expansion of keys and values is folded into queries and o
             _key_rank,
             lambda m, s: s.heads * (m.qk_head_size + m.v_head_size),
             rows="context",
-            wide=True,
+            served=WIDE,
             absorbed=False,
         ),
-        Operator("query absorption", _key_rank, _nope, batch=_heads, held=_none, wide=True, absorbed=True),
+        Operator("query absorption", _key_rank, _nope, batch=_heads, held=_none, served=WIDE, absorbed=True),
         Operator(
-            "value expansion", lambda m, s: m.v_head_size, _key_rank, batch=_heads, held=_none, wide=True, absorbed=True
+            "value expansion",
+            lambda m, s: m.v_head_size,
+            _key_rank,
+            batch=_heads,
+            held=_none,
+            served=WIDE,
+            absorbed=True,
         ),
         Operator("attention output", _hidden, _values, _values),
     ),
@@ -304,7 +315,7 @@ INDEX = Block(  # of sparse attention; layers that compress their cache pool it 
             lambda m, s: np.maximum(s.index_heads, 1.0),
             _hidden,
             layers=lambda m: np.where(m.q_lora_rank > 0.0, _indexed(m), 0.0),
-            wide=True,
+            served=WIDE,
         ),
         Operator(
             "pooling of selected",
@@ -348,7 +359,7 @@ LINEAR = Block(  # gated delta net, or Mamba-2, whose input holds the step of ea
             lambda m, s: s.value_heads,
             exists=lambda m: np.asarray(1.0 - m.state_space),
             held=lambda m, s: (2.0 - m.state_space) * s.value_heads * m.hidden_size,  # or steps, in 16 bits too
-            wide=True,
+            served=WIDE,
         ),
         Operator(
             "linear attention output",
@@ -386,7 +397,7 @@ ROUTER = Block(
             held=lambda m, s: m.hidden_size * (m.num_experts + m.shared_gate),
         ),
     ),
-    wide=True,
+    precision=WIDE,
 )
 
 
@@ -407,7 +418,7 @@ MTP = Block(  # hidden state and embedding, side by side, to the hidden size
 )
 FEED_FORWARD = (MLP, EXPERTS, SHARED_EXPERT)
 """Blocks that an expert pool computes; the attention pool has all others."""
-HEAD = Block("head", (Operator("logits", lambda m, s: s.split(m.vocab_size), _hidden, rows="sampled"),), wide=True)
+HEAD = Block("head", (Operator("logits", lambda m, s: s.split(m.vocab_size), _hidden, rows="sampled"),), WIDE)
 
 
 @cache

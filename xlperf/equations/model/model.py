@@ -164,8 +164,3 @@ class Architecture:
 def linear_share(model: Model) -> Array:
     """Share of the layers that have linear attention, (rows,). [-]"""
     return divide(model.num_linear_layers, model.num_layers)
-
-
-def local_share(model: Model) -> Array:
-    """Share of the layers that attend within a window or a chunk, (rows,). [-]"""
-    return divide(model.num_local_layers, model.num_layers)

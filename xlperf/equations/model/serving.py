@@ -14,11 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, divide, side_by_side, some
+from xlperf.equations.hardware.roofline import PLANNED
 from xlperf.equations.model.blocks import EXPERTS, FEED_FORWARD, Gemms, Shard, Tokens, layer_blocks, products
 from xlperf.equations.model.experts import Popularity, activated_experts, busiest_rank_load, preference_variance
-from xlperf.equations.model.model import Architecture, Model, linear_share, local_share
+from xlperf.equations.model.model import Architecture, Model, linear_share
 from xlperf.equations.model.operators import concatenated
-from xlperf.equations.model.sparse_attention import sparse_shares, stream_passes
+from xlperf.equations.model.sparse_attention import stream_passes
 
 PREFILL, DECODING = 0, 1
 BOTH_PHASES = (PREFILL, DECODING)
@@ -134,7 +135,7 @@ def layer_shares(model: Model, architecture: Architecture) -> LayerShares:
 def _flags(architecture: Architecture, num_phases: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Products in the precision of the plan, of attention layers, and grouped ones, (operators,) each."""
     pairs = [(block, operator) for block in layer_blocks(architecture) for operator in block.operators] * num_phases
-    narrow = np.array([not (block.wide or operator.wide) for block, operator in pairs])
+    narrow = np.array([block.served(operator) == PLANNED for block, operator in pairs])
     attention = np.array([block.place in ("attention", "linear") for block, _ in pairs])
     return narrow, attention, np.array([block is EXPERTS for block, _ in pairs])
 
@@ -240,19 +241,3 @@ def serving_vectors(
     structure = (*_LAYER_VECTORS, *(_EXPERT_VECTORS if architecture.experts else ()))
     names = (*structure, *(_LINEAR_VECTORS if architecture.linear_attention else ()), *_ONCE_VECTORS)
     return ServingVectors(names * len(phases), side_by_side(*columns), side_by_side(*calls))
-
-
-def attention_calls(model: Model, architecture: Architecture, phases: tuple[int, ...] = BOTH_PHASES) -> Array:
-    """Shares of the layers with full, local, sparse and linear attention, (rows, phases x kinds). [-]"""
-    if not (architecture.local_attention or architecture.linear_attention or architecture.sparse_attention):
-        return np.ones((len(model.num_layers), len(phases)))
-    local = [local_share(model)] if architecture.local_attention else []
-    linear = [linear_share(model)] if architecture.linear_attention else []
-    sparse: tuple[Array, ...] = ()
-    everywhere = 1.0 - sum([*local, *linear])
-    if architecture.linear_attention:
-        everywhere = everywhere - divide(model.num_bare_layers, model.num_layers)
-    if architecture.sparse_attention:
-        sparse = sparse_shares(model)
-        everywhere = divide(model.num_global_layers, model.num_layers)
-    return side_by_side(*[everywhere, *local, *sparse, *linear] * len(phases))

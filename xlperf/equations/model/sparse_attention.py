@@ -6,8 +6,6 @@ for several tokens. A *selected* layer attends to the best entries by an index, 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, divide
@@ -137,93 +135,9 @@ def index_traffic(
     return np.asarray(keys + scores)
 
 
-def sparse_cache_entries(
-    context: Numeric,
-    num_layers: Numeric,
-    full_layers: Numeric,
-    windowed_layers: Numeric,
-    selected_layers: Numeric,
-    compressed_layers: Numeric,
-    selected_ratio: Numeric,
-    compressed_ratio: Numeric,
-    window: Numeric,
-) -> Array:
-    r"""Entries that a sequence keeps in a cache with compressed layers, mean over the layers.
-
-    .. math:: E = \frac{1}{L} \left(L_f c + (L_w + L_s + L_c) \min(c, w) + L_s \frac{c}{r_s} + L_c \frac{c}{r_c}\right)
-
-    Parameters
-    ----------
-    context : numeric
-        Tokens c of the sequence. [-]
-    num_layers : numeric
-        Layers L. [-]
-    full_layers : numeric
-        Layers L_f that keep every token. [-]
-    windowed_layers : numeric
-        Layers L_w that keep a window alone. [-]
-    selected_layers : numeric
-        Layers L_s that select entries, beside the window. [-]
-    compressed_layers : numeric
-        Layers L_c that see all compressed entries, beside the window. [-]
-    selected_ratio : numeric
-        Tokens r_s of an entry of a selected layer. [-]
-    compressed_ratio : numeric
-        Tokens r_c of an entry of a compressed layer. [-]
-    window : numeric
-        Tokens w of the window; 0 without one. [-]
-
-    Returns
-    -------
-    entries : numeric
-        Entries as large as that of one token. [-]
-
-    References
-    ----------
-    .. [1] DeepSeek-AI, "DeepSeek-V4", 2026, model card and configuration (compress_ratios, sliding_window).
-
-    Half of the layers with 1 of 4 of 1,000 tokens, all with 100 of a window:
-
-    >>> float(sparse_cache_entries(1000.0, 2.0, 0.0, 1.0, 1.0, 0.0, 4.0, 128.0, 100.0))
-    225.0
-    """
-    length = array(context)
-    near = (array(windowed_layers) + array(selected_layers) + array(compressed_layers)) * np.minimum(
-        length, array(window)
-    )
-    far = array(selected_layers) * length / array(selected_ratio)
-    far = far + array(compressed_layers) * length / array(compressed_ratio)
-    return np.asarray((array(full_layers) * length + near + far) / array(num_layers))
-
-
-ATTENTION_KINDS = ("selected attention", "index", "compressed attention")
-
-
-class SparseShares(NamedTuple):
-    """Shares of the layers with each part of sparse attention, (rows,). [-]"""
-
-    selected: Array  # layers that attend to selected entries
-    indexed: Array  # layers that score and select for themselves
-    compressed: Array  # layers that attend to all entries of a compressed cache
-
-
-def sparse_shares(model: Model) -> SparseShares:
-    """Shares of the layers that have each part of sparse attention."""
-    counts = (model.num_selected_layers, model.num_index_layers, model.num_compressed_layers)
-    return SparseShares(*(divide(count, model.num_layers) for count in counts))
-
-
 def scores_per_entry(model: Model, heads: Array) -> Array:
     """Scores that an index writes per entry, (rows,): one for the sum over its heads, or one per head and block. [-]"""
     return np.where(model.index_block > 1.0, heads / model.index_block, 1.0)
-
-
-def sparse_keys(model: Model, sequence_length: Array) -> Array:
-    """Keys that the last query of a sequence attends to, summed over the sparse layers, (rows,). [-]"""
-    near = np.minimum(model.sparse_window, sequence_length)
-    selected = np.minimum(model.index_top_k, sequence_length / model.selected_ratio) + near
-    compressed = sequence_length / model.compressed_ratio + near
-    return np.asarray(model.num_selected_layers * selected + model.num_compressed_layers * compressed)
 
 
 def stream_passes(model: Model) -> Array:

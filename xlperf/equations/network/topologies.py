@@ -119,7 +119,7 @@ def dragonfly_hops(group_size: Numeric, distance: Numeric, first_length: Numeric
     return np.asarray(1.0 + beyond + outside + 0.0 * (ranks + apart + group))
 
 
-def dragonfly_neighbour_load(
+def _dragonfly_neighbour_load(
     group_size: Numeric,
     distance: Numeric,
     first_length: Numeric,
@@ -127,39 +127,14 @@ def dragonfly_neighbour_load(
     third_length: Numeric,
     num_links: Numeric,
 ) -> Array:
-    r"""Link load of a dragonfly when every rank sends to the next member of its group (ring step, transfer).
+    """Link load of a dragonfly, per byte of a rank, when every rank sends to the next member of its group.
 
-    With f ranks that leave the router (the group), the minimal route loads the links between the two, and the Valiant
-    route loads all links twice.
+    The ranks that leave a router (a group) load the links between the two on the minimal route, and all links twice on
+    the Valiant route (heuristic, this work, after doi:10.1109/ISCA.2008.19).
 
-    .. math:: l = \max\left(1, \min\left(f_r, \frac{2 f_r}{a - 1}\right),
-              \min\left(\frac{f_g}{c}, \frac{2 f_g}{a h}\right)\right), \qquad c = \frac{a h}{g - 1}
-
-    Heuristic, this work, after the minimal and Valiant routes of [1]_.
-
-    Parameters
-    ----------
-    group_size, distance : numeric
-        Members n of the group; ranks from one member to the next. [-]
-    first_length, second_length, third_length : numeric
-        Accelerators p of a router, routers a of a group, groups g of the machine. [-]
-    num_links : numeric
-        Global links h of one router. [-]
-
-    Returns
-    -------
-    load : numeric
-        Load per byte that one rank sends. [-]
-
-    References
-    ----------
-    .. [1] J. Kim et al., "Technology-driven, highly-scalable dragonfly topology", ISCA 2008, doi:10.1109/ISCA.2008.19.
-
-    Examples
-    --------
     32 ranks of a group send to the next group: 32 messages on one link, or each message twice on 32 links:
 
-    >>> float(dragonfly_neighbour_load(4.0, 32.0, 4.0, 8.0, 33.0, 4.0))
+    >>> float(_dragonfly_neighbour_load(4.0, 32.0, 4.0, 8.0, 33.0, 4.0))
     2.0
     """
     ranks, apart = array(group_size), array(distance)
@@ -173,7 +148,7 @@ def dragonfly_neighbour_load(
     return np.asarray(np.maximum(np.maximum(local, far), 1.0) + 0.0 * (ranks + apart + group + groups + links))
 
 
-def dragonfly_exchange_load(
+def _dragonfly_exchange_load(
     group_size: Numeric,
     distance: Numeric,
     first_length: Numeric,
@@ -181,37 +156,12 @@ def dragonfly_exchange_load(
     third_length: Numeric,
     num_links: Numeric,
 ) -> Array:
-    r"""Link load of an all-to-all on a dragonfly: the busiest of injection, local and global links.
+    """Link load of an all-to-all on a dragonfly, per byte of a member: the busiest of all its links.
 
-    .. math:: l = \max\left(\frac{n - 1}{n},\ \frac{p (n_g - n_r)}{n (r - 1)} + \frac{2 p (n - n_g)}{n a},\
-              \min\left(\frac{a p (n - n_g)}{n (q - 1) c}, \frac{2 p (n - n_g)}{n h}\right)\right)
+    Heuristic, this work, after the minimal and Valiant routes of doi:10.1109/ISCA.2008.19. Four accelerators of one
+    router send three quarters of their messages:
 
-    n_r members share a router, n_g a dragonfly group over r routers, q groups in all, c links between two groups.
-    Heuristic, this work, after the minimal and Valiant routes of [1]_.
-
-    Parameters
-    ----------
-    group_size, distance : numeric
-        Members n of the group; ranks from one member to the next. [-]
-    first_length, second_length, third_length : numeric
-        Accelerators p of a router, routers a of a group, groups g of the machine. [-]
-    num_links : numeric
-        Global links h of one router. [-]
-
-    Returns
-    -------
-    load : numeric
-        Load per byte that one member sends, itself included. [-]
-
-    References
-    ----------
-    .. [1] J. Kim et al., "Technology-driven, highly-scalable dragonfly topology", ISCA 2008, doi:10.1109/ISCA.2008.19.
-
-    Examples
-    --------
-    Four accelerators of one router send three quarters of their messages:
-
-    >>> float(dragonfly_exchange_load(4.0, 1.0, 4.0, 8.0, 33.0, 4.0))
+    >>> float(_dragonfly_exchange_load(4.0, 1.0, 4.0, 8.0, 33.0, 4.0))
     0.75
     """
     ranks, apart = array(group_size), array(distance)
@@ -300,8 +250,8 @@ def _dragonfly(
     first, second, third, links = (values[rows, tier, None] for values in columns)
     hops = dragonfly_hops(members, distance, first, second)
     if operation == "all_to_all":
-        return hops, _relative(dragonfly_exchange_load(members, distance, first, second, third, links), members)
-    load = dragonfly_neighbour_load(members, distance, first, second, third, links)
+        return hops, _relative(_dragonfly_exchange_load(members, distance, first, second, third, links), members)
+    load = _dragonfly_neighbour_load(members, distance, first, second, third, links)
     return (hops if operation == "point_to_point" else (members - 1.0) * hops), load
 
 

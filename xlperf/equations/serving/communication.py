@@ -242,7 +242,7 @@ def _sent(deployment: Deployment, size: Array, distance: Array) -> Array:
 
 def _different(first: Deployment, second: Deployment) -> np.ndarray:
     """Whether two pools have different accelerators or networks, (rows,)."""
-    parts = [(getattr(first.device, name), getattr(second.device, name)) for name in _OF_MACHINE]
+    parts = [(getattr(first.device, name)[:, :1], getattr(second.device, name)[:, :1]) for name in _OF_MACHINE]
     parts += [(getattr(first.network, name), getattr(second.network, name)) for name in _OF_NETWORK]
     differs = [(a != b) & ~(np.isnan(a) & np.isnan(b)) for a, b in parts]
     return np.asarray(np.any(np.concatenate(differs, axis=-1), axis=-1))

@@ -80,13 +80,10 @@ class Deployment:
     """Served plans: model, accelerators, network, degrees and calibration, (rows,)."""
 
     model: Model  # (rows,)
-    device: Device  # accelerators with the peak rate of the GEMM precision, (rows, 1)
-    attention_device: Device  # with the peak rate of the attention precision, (rows, 1)
-    # With the peak rate of GEMMs that a narrow precision excludes (logits, router, attention of FP4 experts), (rows, 1)
-    wide_device: Device
+    device: Device  # accelerators, (rows, 1)
     network: Network  # (rows, tiers)
     plan: InferencePlan  # degrees, lengths, batch, (rows,)
-    # Calibration constants (rows, 1) of kernels and collectives by family; gemm_wide: GEMMs on the wide device
+    # Calibration constants (rows, 1) of kernels and collectives by family; gemm_wide: GEMMs at the wide precision
     kernels: Mapping[str, Mapping[str, Array]]
     # Calibration constants (rows, 1): serving_software, serving_memory, serving_load, and ranks per accelerator
     software: Mapping[str, Array]
@@ -144,7 +141,7 @@ class Deployment:
     def balance_rows(self) -> Array:
         """GEMM rows from which a GEMM is compute-bound: two FLOP per row and weight read, (rows,). [-]"""
         gemm, device = self.kernels["gemm"], self.device
-        rate = gemm["compute_efficiency"] * device.peak_flop_rate
+        rate = gemm["compute_efficiency"] * device.rate().peak_flop_rate
         read = gemm["memory_efficiency"] * device.memory_bandwidth
         return np.asarray((0.5 * rate / read)[:, 0] * self.plan.weight_size)
 
@@ -167,7 +164,7 @@ class Deployment:
     @derived
     def _arrays(self) -> list[Array]:
         """All arrays, in the order that :meth:`_with_arrays` reads."""
-        bundles = self.model, self.device, self.attention_device, self.wide_device, self.network
+        bundles = self.model, self.device, self.network
         arrays = [values for bundle in bundles for values in _READ[type(bundle)](bundle)]
         arrays += self.plan.numbers.values()
         for constants in (*self.kernels.values(), self.software):
@@ -197,8 +194,6 @@ class Deployment:
         return Deployment(
             Model(**dict(zip(_NAMES[Model], left, strict=False))),
             bundle(self.device),
-            bundle(self.attention_device),
-            bundle(self.wide_device),
             bundle(self.network),
             InferencePlan(dict(zip(self.plan.numbers, left, strict=False))),
             {name: dict(zip(constants, left, strict=False)) for name, constants in self.kernels.items()},

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, beside, ceil_div, some, total
+from xlperf.base.arrays import Array, array, beside, side_by_side, some, total
 from xlperf.equations.hardware.attention import (
     attention_time,
     core_attention_flop,
@@ -18,32 +17,12 @@ from xlperf.equations.hardware.attention import (
     visible_pairs,
 )
 from xlperf.equations.hardware.gemm import gemm_time
-from xlperf.equations.hardware.roofline import Device, linear_attention_time, transfer_time, vector_time
+from xlperf.equations.hardware.roofline import CORE, WIDE, MatrixRate, linear_attention_time, transfer_time, vector_time
 from xlperf.equations.model.blocks import Shard
-from xlperf.equations.model.linear_attention import (
-    chunked_scan,
-    recurrent_state_size,
-    recurrent_step_flop,
-    recurrent_step_traffic,
-)
+from xlperf.equations.model.cores import FULL, Core, Flash, Prompts, Read, Scores, Steps, Stream, cores_of
+from xlperf.equations.model.linear_attention import Scan
 from xlperf.equations.model.model import Architecture, Model
-from xlperf.equations.model.serving import (
-    BOTH_PHASES,
-    DECODING,
-    FEED_FORWARD_OPERATORS,
-    PREFILL,
-    ServingGemms,
-    attention_calls,
-    cache_elements,
-)
-from xlperf.equations.model.sparse_attention import (
-    ATTENTION_KINDS,
-    entries_seen,
-    index_flop,
-    index_traffic,
-    scores_per_entry,
-)
-from xlperf.equations.plan.records import WORD
+from xlperf.equations.model.serving import BOTH_PHASES, DECODING, FEED_FORWARD_OPERATORS, ServingGemms, cache_elements
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.serving.deployment import Batching, Deployment
 
@@ -111,18 +90,18 @@ def _narrow(products: ServingGemms, deployment: Deployment, plan: InferencePlan)
 
 def _gemm_kernels(
     deployment: Deployment, products: ServingGemms, narrow: np.ndarray
-) -> tuple[Device, Mapping[str, Array]]:
-    """Accelerator and constants of each product, by its precision and grouping."""
-    device, kernels, plan = deployment.device, deployment.kernels, deployment.plan
-    constants = kernels["gemm"]
+) -> tuple[MatrixRate, Mapping[str, Array]]:
+    """Matrix units and constants of each product, by its precision and grouping."""
+    kernels, plan = deployment.kernels, deployment.plan
+    constants, rate = kernels["gemm"], deployment.device.rate()
     if some(plan.weight_size != plan.activation_size):
         wide = kernels["gemm_wide"]
-        peak = np.where(narrow, device.peak_flop_rate, deployment.wide_device.peak_flop_rate)
+        peak = np.where(narrow, rate.peak_flop_rate, deployment.device.rate(WIDE).peak_flop_rate)
         constants = {
             name: values if np.array_equal(values, wide[name]) else np.where(narrow, values, wide[name])
             for name, values in constants.items()
         }
-        device = replace(device, peak_flop_rate=peak)
+        rate = rate._replace(peak_flop_rate=peak)
     if some(products.grouped):
         experts = kernels["serving_experts"]
         slower = {"compute_efficiency": "product_slowdown", "memory_efficiency": "memory_slowdown"}
@@ -134,7 +113,7 @@ def _gemm_kernels(
     if some(alone):  # weights that are unpacked in registers are multiplied there, by few rows
         short = np.where(narrow & alone[:, None], 0.0, constants["least_tile_rows"])
         constants = {**constants, "least_tile_rows": short}
-    return device, constants
+    return rate, constants
 
 
 def _gemm_bytes(products: ServingGemms, plan: InferencePlan, narrow: np.ndarray) -> tuple[Array, Array]:
@@ -162,8 +141,8 @@ def of_part(names: tuple[str, ...], calls: Array, plan: InferencePlan) -> Array:
     return np.asarray(calls * np.where(own, experts[:, None], attention[:, None])[:, None])
 
 
-def product_device(deployment: Deployment, products: ServingGemms) -> Device:
-    """Accelerator with the peak of the precision of each product, (rows, operators), or (rows, 1) if all are alike."""
+def product_rate(deployment: Deployment, products: ServingGemms) -> MatrixRate:
+    """Matrix units at the precision of each product, (rows, operators), or (rows, 1) if all are alike."""
     return _gemm_kernels(deployment, products, _narrow(products, deployment, deployment.plan))[0]
 
 
@@ -172,143 +151,166 @@ def product_times(deployment: Deployment, products: ServingGemms) -> tuple[Array
     plan, gemms = deployment.plan, products.gemms
     narrow = _narrow(products, deployment, plan)
     element_size, traffic = _gemm_bytes(products, plan, narrow)
-    unit, constants = _gemm_kernels(deployment, products, narrow)
+    rate, constants = _gemm_kernels(deployment, products, narrow)
     output_size = plan.activation_size[:, None]
     shape = gemms.m, gemms.n, gemms.k, gemms.batch
-    time = gemm_time(unit, constants, *shape, element_size, output_size, stack="serving")
+    device = deployment.device
+    time = gemm_time(device, constants, *shape, element_size, output_size, rate=rate, stack="serving")
     return traffic, time
 
 
-def state_size(model: Model, plan: InferencePlan) -> Array:
-    """Bytes that a sequence holds in one layer of linear attention on one rank, (rows,), whatever its length. [B]
+Work = tuple[Array, Array, Array]
+"""FLOP, traffic and time of a kernel, (rows, 1). [FLOP, B, s]"""
 
-    The state of the heads of the rank and the last inputs of its convolution, once more for each drafted token (gated
-    delta net: arXiv:2412.06464, section 3.4).
-    """
-    shard = Shard(model, plan.attention_parallel)
-    state = recurrent_state_size(
-        shard.value_heads, model.linear_key_size, model.linear_value_size, model.linear_state_size
+
+def _prompts(deployment: Deployment, batching: Batching) -> Prompts:
+    """Prompts of one round on a rank; rounds follow each other, each over all its prompts."""
+    plan = deployment.plan
+    return Prompts(
+        Shard(deployment.model, plan.attention_parallel),
+        deployment.architecture,
+        plan.activation_size,
+        number=batching.own_prompts / batching.rounds,
+        passes=batching.passes / batching.rounds,
+        length=plan.prompt_length,
+        new=plan.new_tokens,
+        own=plan.own_tokens,
+        # Global attention grows with the square of a prompt: its mean is that of the mean and more.
+        longer=1.0 + plan.prompt_variation * plan.prompt_variation,
+        context_parallel=plan.context_parallel,
     )
-    inputs = (model.linear_convolution - 1.0) * (2.0 * shard.linear_keys + shard.linear_values)
-    window = inputs * plan.activation_size
-    return np.asarray((1.0 + plan.drafted_tokens) * (state + window))
 
 
-def _prefill_scan(deployment: Deployment, batching: Batching) -> tuple[Array, Array, Array]:
-    """FLOP, traffic and time (rows, 1) of one layer of linear attention in a prefill pass. [FLOP, B, s]"""
-    model, plan = deployment.model, deployment.plan
-    prompts, passes = batching.own_prompts / batching.rounds, batching.passes / batching.rounds
-    tokens = prompts * plan.own_tokens / passes
-    together = np.maximum(prompts / passes, 1.0)
-    follow = np.minimum(plan.own_tokens, tokens)
-    scan = chunked_scan(Shard(model, plan.attention_parallel), tokens, together, follow, plan.activation_size)
-    flop, traffic, chunks = (values[:, None] for values in scan)
-    constants = deployment.kernels["linear_attention"]
-    return flop, traffic, linear_attention_time(deployment.attention_device, constants, traffic, flop, chunks)
+def _steps(deployment: Deployment, sequences: Array) -> Steps:
+    """Sequences of a decode step on a rank, at two contexts: the mean less and plus the standard deviation.
 
-
-def _decode_recurrence(deployment: Deployment, sequences: Array) -> tuple[Array, Array, Array]:
-    """FLOP, traffic and time (rows, 1) of one layer of linear attention in a decode step, which moves states."""
-    model, plan = deployment.model, deployment.plan
-    each = 1.0 + plan.drafted_tokens
-    ranks = plan.attention_parallel
-    heads, key_heads = ceil_div(model.linear_value_heads, ranks), ceil_div(model.linear_key_heads, ranks)
-    sizes = (model.linear_key_size, model.linear_value_size)
-    flop = recurrent_step_flop(sequences * each, heads, *sizes)
-    bytes_of = (plan.activation_size, model.linear_state_size)
-    traffic = recurrent_step_traffic(sequences, each, heads, key_heads, *sizes, *bytes_of)
-    time = vector_time(deployment.attention_device, deployment.kernels["vector"], traffic[:, None], flop[:, None])
-    return flop[:, None], traffic[:, None], time
-
-
-def _prefill_attention(deployment: Deployment, batching: Batching) -> list[tuple[Array, Array, Array]]:
-    """FLOP, traffic and time (rows, 1) of global, then of local and sparse attention of a layer in a prefill pass."""
-    model, plan = deployment.model, deployment.plan
-    ranks, latent = plan.attention_parallel, deployment.architecture.latent_attention
-    heads = np.ceil(model.num_attention_heads / ranks)[:, None]
-    groups = heads if latent else np.ceil(model.num_query_groups / ranks)[:, None]
-    head_size = (0.5 * (model.qk_head_size + model.v_head_size) if latent else model.head_size)[:, None]
-    # Kernels of one part after the other, each over all its prompts.
-    prompts, passes = ((values / batching.rounds)[:, None] for values in (batching.own_prompts, batching.passes))
-    prompt, new, size = plan.prompt_length[:, None], plan.new_tokens[:, None], plan.attention_size[:, None]
-    # Of a prompt that ranks share each computes an early and a late part: queries see the mean of its keys.
-    own = plan.own_tokens[:, None]
-    seen = np.where(plan.context_parallel[:, None] > 1.0, prompt - 0.5 * (new - own), prompt)
-    # Global attention grows with the square of a prompt: its mean is that of the mean and more.
-    longer = 1.0 + (plan.prompt_variation * plan.prompt_variation)[:, None]
-    shapes = [(prompts, own, seen, np.ones_like(prompt), longer)]
-    if deployment.architecture.local_attention:
-        window = np.minimum(model.window[:, None], prompt)
-        chunked = model.chunked[:, None]
-        keys = np.where(chunked > 0.0, window, window * (1.0 - window / (2.0 * prompt)))
-        cut = prompts * np.maximum(own / window, 1.0)
-        shapes.append((cut, np.minimum(own, window), keys, chunked, np.ones_like(prompt)))
-    kinds = []
-    for batch, queries, keys, causal, more in shapes:
-        shape = batch, heads, groups, queries, keys, head_size, causal, size
-        time = attention_time(deployment.attention_device, deployment.kernels["attention"], *shape)
-        flop = core_attention_flop(batch, heads, head_size, visible_pairs(queries, keys, causal) / passes) * more
-        traffic = 2.0 * (batch * head_size) * ((heads * queries + groups * keys) * size / passes)
-        kinds.append((flop, traffic, time / passes * more))
-    if deployment.architecture.sparse_attention:
-        kinds += prefill_sparse(deployment, batching, kinds[0])
-    return kinds
-
-
-def _decode_attention(deployment: Deployment, sequences: Array) -> list[tuple[Array, Array, Array]]:
-    """FLOP, traffic and mean time (rows, 1) of global, then of local and sparse attention of a layer in a decode step.
-
-    The context grows by one token per step. Two contexts, the mean less and plus the standard deviation, give the mean
-    time, exactly for a cubic polynomial of the context. A kernel computes whole tiles of query rows for each head of
-    keys.
+    The context grows by one token per step. The two give the mean time, exactly for a cubic polynomial of the context.
+    A step meets requests with long outputs more often than short ones, as often as they have steps.
     """
-    model, plan, kernels = deployment.model, deployment.plan, deployment.kernels
-    ranks = plan.attention_parallel
-    heads = np.ceil(model.num_attention_heads / ranks)[:, None]
-    family, drafted = "attention_decode", (1.0 + plan.drafted_tokens)[:, None]
-    read_heads, read_size = np.ceil(model.num_query_groups / ranks)[:, None], model.head_size[:, None]
-    multiplied: Array = drafted * heads
-    if deployment.architecture.one_vector:
-        # One compressed vector is key and value of all heads: half a key and value pair of its width.
-        family, read_heads = "attention_latent", np.full_like(heads, 0.5)
-        read_size = cache_elements(model, ranks, True)[:, None]
-        # A tile of the matrix units holds so many query rows, be they there or not.
-        multiplied = np.maximum(multiplied, kernels[family]["tile_rows"])
-        multiplied = multiplied * (1.0 - 0.5 * model.qk_rope_head_size[:, None] / read_size)
-        computed = multiplied
-    else:
-        stated = plan.attention_tile_rows
-        rows = np.where(np.isnan(stated), kernels[family]["tile_rows"][:, 0], stated)
-        computed = tiled_heads(multiplied, read_heads, rows[:, None])
-    # A step meets requests with long outputs more often than short ones, as often as they have steps.
+    plan = deployment.plan
     steps = np.maximum(plan.output_length - 1.0, 1.0) * (1.0 + plan.output_variation * plan.output_variation)
     mean = (plan.prompt_length + 0.5 * (steps + 1.0))[:, None]
     spread = np.sqrt((steps * steps - 1.0) / 12.0)[:, None]
-    contexts = [beside(mean - spread, mean + spread)]
-    if deployment.architecture.local_attention:
-        # Beyond its first chunk a token sees half of one on average.
-        reach = np.where(model.chunked[:, None] > 0.0, 0.5, 1.0) * model.window[:, None]
-        contexts.append(np.where(contexts[0] <= model.window[:, None], contexts[0], reach))
-    size, kinds = plan.kv_size[:, None], []
-    for context in contexts:
-        context = context / plan.context_parallel[:, None]
-        called = deployment.attention_device, kernels[family], sequences[:, None], multiplied, read_heads
-        shape = context, read_size, size
-        if deployment.architecture.one_vector:
-            time = decode_attention_time(*called, *shape)
-        else:  # who states a tile of the matrix units has a kernel that shares keys
-            time = engine_decode_attention_time(*called, *shape, plan.attention_tile_rows[:, None])
-        middle = 0.5 * (context[:, :1] + context[:, 1:])
-        flop = core_attention_flop(sequences[:, None], computed, read_size, middle)
-        traffic = 2.0 * (sequences[:, None] * read_size) * (read_heads * middle * size)
-        kinds.append((flop, traffic, 0.5 * (time[:, :1] + time[:, 1:])))
-    if deployment.architecture.sparse_attention:
-        one = multiplied / drafted
-        if deployment.architecture.one_vector:  # tiles of the matrix units hold the heads of one token
-            part = 1.0 - 0.5 * model.qk_rope_head_size[:, None] / read_size
-            one = np.maximum(heads, kernels[family]["tile_rows"]) * part
-        kinds += decode_sparse(deployment, sequences, contexts[0], (one, read_heads, read_size))
-    return kinds
+    return Steps(
+        Shard(deployment.model, plan.attention_parallel),
+        deployment.architecture,
+        plan.activation_size,
+        sequences=sequences,
+        tokens=1.0 + plan.drafted_tokens,
+        contexts=beside(mean - spread, mean + spread),
+        context_parallel=plan.context_parallel,
+    )
+
+
+def _flash(deployment: Deployment, call: Prompts, kernel: Flash) -> Work:
+    """Flash attention of a prefill pass; queries gather entries of their own through the last-level cache."""
+    plan, device, passes = deployment.plan, deployment.device, call.passes[:, None]
+    columns = tuple(values[:, None] for values in (*kernel[:7], plan.attention_size))
+    batch, heads, groups, queries, keys, head_size, causal, size = columns
+    time = attention_time(device, deployment.kernels["attention"], *columns, rate=device.rate(CORE))
+    if kernel.cached is None:
+        more = array(kernel.longer)[..., None]
+        flop = core_attention_flop(batch, heads, head_size, visible_pairs(queries, keys, causal) / passes) * more
+        traffic = 2.0 * (batch * head_size) * ((heads * queries + groups * keys) * size / passes)
+        return flop, traffic, time / passes * more
+    flop = 4.0 * call.queries[:, None] * heads * head_size * keys
+    traffic = 2.0 * batch * head_size * (heads * queries + groups * kernel.cached[:, None]) * size / passes
+    elements = cache_elements(deployment.model, plan.attention_parallel, deployment.architecture.one_vector)
+    gathered = (call.queries * kernel.keys * elements * plan.attention_size)[:, None]
+    return flop, traffic, np.fmax(time / passes, transfer_time(gathered, device.l2_bandwidth))
+
+
+def _read(deployment: Deployment, call: Steps, kernel: Read) -> Work:
+    """Attention of a decode step, at its mean context: whole tiles of query rows for each head of keys.
+
+    One compressed vector that is key and value of all heads is half a key and value pair of its width.
+    """
+    model, plan, device, rate = call.model, deployment.plan, deployment.device, deployment.device.rate(CORE)
+    latent, size, heads = call.architecture.one_vector, plan.kv_size[:, None], call.shard.heads[:, None]
+    constants = deployment.kernels[decode_family(call.architecture)]
+    tokens = np.ones_like(heads) if kernel.alone else call.tokens[:, None]
+    sequences = (call.sequences * call.tokens if kernel.alone else call.sequences)[:, None]
+    read_heads, read_size = call.shard.groups[:, None], model.head_size[:, None]
+    computed = multiplied = tokens * heads
+    if latent:
+        read_heads, read_size = np.full_like(heads, 0.5), cache_elements(model, call.shard.ranks, True)[:, None]
+        # A tile of the matrix units holds so many query rows, be they there or not.
+        multiplied = np.maximum(multiplied, constants["tile_rows"])
+        computed = multiplied = multiplied * (1.0 - 0.5 * model.qk_rope_head_size[:, None] / read_size)
+    shape = sequences, multiplied, read_heads, kernel.entries, read_size, size
+    if latent or kernel.alone:
+        time = decode_attention_time(device, constants, *shape, rate)
+    else:  # who states a tile of the matrix units has a kernel that shares keys
+        stated = plan.attention_tile_rows[:, None]
+        time = engine_decode_attention_time(device, constants, *shape, stated, rate)
+        computed = tiled_heads(multiplied, read_heads, np.where(np.isnan(stated), constants["tile_rows"], stated))
+    middle = 0.5 * (kernel.entries[:, :1] + kernel.entries[:, 1:])
+    flop = core_attention_flop(sequences, computed, read_size, middle)
+    return flop, 2.0 * (sequences * read_size) * (read_heads * middle * size), 0.5 * (time[:, :1] + time[:, 1:])
+
+
+def _scores(deployment: Deployment, call: Prompts | Steps, kernel: Scores) -> Work:
+    """Products on the matrix units beside their traffic, at the mean of two contexts if there are two."""
+    device, (flop, traffic) = deployment.device, kernel
+    flop, traffic = (values[:, None] if values.ndim < 2 else values for values in (flop, traffic))
+    compute = flop / (deployment.kernels["attention"]["compute_efficiency"] * device.rate(CORE).peak_flop_rate)
+    work = flop, traffic, np.maximum(compute, vector_time(device, deployment.kernels["vector"], traffic, 0.0))
+    if flop.shape[-1] == 1:
+        return work
+    flop, traffic, time = (0.5 * (values[:, :1] + values[:, 1:]) for values in work)
+    return flop, traffic, time
+
+
+def _scan(deployment: Deployment, call: Prompts | Steps, kernel: Scan) -> Work:
+    flop, traffic, chunks = (values[:, None] for values in kernel)
+    constants, device = deployment.kernels["linear_attention"], deployment.device
+    return flop, traffic, linear_attention_time(device, constants, traffic, flop, chunks, device.rate(CORE))
+
+
+def _stream(deployment: Deployment, call: Prompts | Steps, kernel: Stream) -> Work:
+    flop, traffic = (values[:, None] for values in kernel)
+    return flop, traffic, vector_time(deployment.device, deployment.kernels["vector"], traffic, flop)
+
+
+_WORK: Mapping[type, Callable[..., Work]] = {
+    Flash: _flash, Read: _read, Scores: _scores, Scan: _scan, Stream: _stream,
+}  # fmt: skip
+
+
+def core_work(deployment: Deployment, batching: Batching, phase: int) -> dict[Core, Work]:
+    """Work of each core of a layer in a prefill pass or a decode step.
+
+    If the index selects everything, selected layers cost as much as full ones.
+
+    Each of 1,000 tokens attends to the last 200 at most, 180 in the mean: 4 x 1,000 x 10 x 100 x 180 FLOP.
+
+    >>> from ideal_machine import deployment, sparse
+    >>> from xlperf.equations.model.cores import SELECTED
+    >>> from xlperf.equations.serving.deployment import batching_of
+    >>> served = deployment(sparse())
+    >>> core_work(served, batching_of(served.plan), 0)[SELECTED][0].tolist()
+    [[720000000.0]]
+    """
+    cores, work = cores_of(deployment.architecture), {}
+    if phase == DECODING:
+        steps = _steps(deployment, np.ceil(batching.sequences / deployment.plan.data_parallel_attention))
+        kernels = [core.decode(steps) for core in cores]
+        return {c: _WORK[type(k)](deployment, steps, k) for c, k in zip(cores, kernels, strict=True)}
+    prompts = _prompts(deployment, batching)
+    for core in cores:
+        kernel = core.prefill(prompts)
+        work[core] = flop, traffic, time = _WORK[type(kernel)](deployment, prompts, kernel)
+        if core.covered is not None:
+            covered = core.covered(deployment.model, prompts.length)[:, None]
+            pairs = zip(work[FULL], (flop, traffic, time), strict=True)
+            flop, traffic, time = (np.where(covered, *pair) for pair in pairs)
+            work[core] = flop, traffic, time
+    return work
+
+
+def decode_family(architecture: Architecture) -> str:
+    """Calibration family of attention in a decode step."""
+    return "attention_latent" if architecture.one_vector else "attention_decode"
 
 
 def attention_kernels(
@@ -325,127 +327,11 @@ def attention_kernels(
     >>> kernels.traffic.tolist(), kernels.time.tolist()
     ([[[4004000.0]]], [[[4.004e-06]]])
     """
-    architecture = deployment.architecture
-    sequences = np.ceil(batching.sequences / deployment.plan.data_parallel_attention)
-    kinds: list[tuple[Array, Array, Array]] = []
-    if PREFILL in phases:
-        kinds += _prefill_attention(deployment, batching)
-        if architecture.linear_attention:
-            kinds.append(_prefill_scan(deployment, batching))
-    if DECODING in phases:
-        kinds += _decode_attention(deployment, sequences)
-        if architecture.linear_attention:
-            kinds.append(_decode_recurrence(deployment, sequences))
-    local = ("local attention",) if architecture.local_attention else ()
-    linear = ("linear attention",) if architecture.linear_attention else ()
-    sparse = ATTENTION_KINDS if architecture.sparse_attention else ()
-    calls = attention_calls(deployment.model, architecture, phases)
+    cores = cores_of(deployment.architecture)
+    work = [each for phase in phases for each in core_work(deployment, batching, phase).values()]
+    calls = side_by_side(*[core.share(deployment.model) for core in cores] * len(phases))
     flop, traffic, time, calls = (
-        by_phase(values, len(phases)) for values in (*(beside(*values) for values in zip(*kinds, strict=True)), calls)
+        by_phase(values, len(phases)) for values in (*(beside(*values) for values in zip(*work, strict=True)), calls)
     )
-    names = ("attention", *local, *sparse, *linear)
+    names = tuple(core.name for core in cores)
     return KernelTimes(names, 0, traffic, time, of_part(names, calls, deployment.plan)), flop
-
-
-Work = tuple[Array, Array, Array]
-
-
-def _index(deployment: Deployment, queries: Array, seen: Array, cached: Array) -> Work:
-    """FLOP, traffic and time (rows, 1) of the index of a layer: scores by the matrix units, then the selection."""
-    model, plan = deployment.model, deployment.plan
-    heads = Shard(model, plan.attention_parallel).index_heads
-    flop = index_flop(queries, seen, heads, model.index_size)[:, None]
-    sizes = (model.index_size, model.index_key_size, scores_per_entry(model, heads), WORD)
-    traffic = index_traffic(queries, seen, cached, *sizes)[:, None]
-    constants, device = deployment.kernels["attention"], deployment.attention_device
-    compute = flop / (constants["compute_efficiency"] * device.peak_flop_rate)
-    moved = vector_time(device, deployment.kernels["vector"], traffic, 0.0)
-    return flop, traffic, np.maximum(compute, moved)
-
-
-def _gathered(deployment: Deployment, time: Array, queries: Array, entries: Array, size: Array) -> Array:
-    """Time of attention whose queries each gather entries of their own through the last-level cache. [s]"""
-    elements = cache_elements(deployment.model, deployment.plan.attention_parallel, deployment.architecture.one_vector)
-    gathered = (queries * entries * elements * size)[:, None]
-    return np.fmax(time, transfer_time(gathered, deployment.attention_device.l2_bandwidth))
-
-
-def prefill_sparse(deployment: Deployment, batching: Batching, whole: Work) -> list[Work]:
-    """Sparse attention of a layer in a prefill pass: selected entries, index, compressed entries.
-
-    Each query of a chunk attends to its own entries and to a window; latent attention is then absorbed as in decoding.
-    If the index selects everything, selected layers cost as much as full ones: FLOP, traffic and time ``whole``.
-
-    Each of 1,000 tokens attends to the last 200 at most, 180 in the mean: 4 x 1,000 x 10 x 100 x 180 FLOP.
-
-    >>> from ideal_machine import deployment, sparse
-    >>> from xlperf.equations.serving.deployment import batching_of
-    >>> served = deployment(sparse())
-    >>> selected, _, _ = prefill_sparse(served, batching_of(served.plan), (np.ones((1, 1)),) * 3)
-    >>> selected[0].tolist()
-    [[720000000.0]]
-    """
-    model, plan, latent = deployment.model, deployment.plan, deployment.architecture.latent_attention
-    prompts, passes = batching.own_prompts / batching.rounds, batching.passes / batching.rounds
-    heads = np.ceil(model.num_attention_heads / plan.attention_parallel)
-    groups = np.ceil(model.num_query_groups / plan.attention_parallel)
-    head_size = model.head_size
-    if latent:
-        groups, head_size = np.ones_like(heads), model.kv_lora_rank + 0.5 * model.qk_rope_head_size
-    start, end = plan.prompt_length - plan.new_tokens, plan.prompt_length
-    near = entries_seen(start, end, 1.0, model.sparse_window)
-    queries = prompts * plan.own_tokens / passes
-    longer = 1.0 + plan.prompt_variation * plan.prompt_variation
-
-    def attended(entries: Array) -> Work:
-        shape = (prompts, heads, groups, plan.own_tokens, entries, head_size, 0.0 * heads, plan.attention_size)
-        columns = (values[:, None] for values in shape)
-        time = attention_time(deployment.attention_device, deployment.kernels["attention"], *columns) / passes[:, None]
-        flop = (4.0 * queries * heads * head_size * entries)[:, None]
-        moved = 2.0 * prompts * head_size * (heads * plan.own_tokens + groups * end) * plan.attention_size / passes
-        return flop, moved[:, None], _gathered(deployment, time, queries, entries, plan.attention_size)
-
-    selected = attended(entries_seen(start, end, model.selected_ratio, model.index_top_k) + near)
-    covered = (model.index_top_k >= end / model.selected_ratio) & (model.selected_ratio == 1.0)
-    flop, traffic, time = (np.where(covered[:, None], *pair) for pair in zip(whole, selected, strict=True))
-    seen = entries_seen(start, end, model.selected_ratio, np.inf) * longer
-    index = _index(deployment, queries, seen, prompts / passes * end / model.selected_ratio)
-    compressed = attended(entries_seen(start, end, model.compressed_ratio, np.inf) * longer + near)
-    return [(flop, traffic, time), index, compressed]
-
-
-def decode_sparse(deployment: Deployment, sequences: Array, contexts: Array, shape: tuple[Array, ...]) -> list[Work]:
-    """Sparse attention of a layer in a decode step: selected entries, index, compressed entries.
-
-    ``contexts``: contexts below and above the mean, (rows, 2). ``shape``: heads multiplied for one token, heads read
-    and their width, (rows, 1). Each token reads its own entries.
-
-    Keys and values of the 200 selected entries, 10 heads of 100 in 16 bits; the index scores 1,000 of 100 elements.
-
-    >>> from ideal_machine import ONE, deployment, sparse
-    >>> shape = np.array([[10.0]]), np.array([[10.0]]), np.array([[100.0]])
-    >>> selected, index, _ = decode_sparse(deployment(sparse()), ONE, np.array([[900.0, 1100.0]]), shape)
-    >>> selected[1].tolist(), index[0].tolist()
-    ([[800000.0]], [[200000.0]])
-    """
-    model, plan, kernels = deployment.model, deployment.plan, deployment.kernels
-    family = "attention_latent" if deployment.architecture.one_vector else "attention_decode"
-    queries = (sequences * (1.0 + plan.drafted_tokens))[:, None]
-    heads, read_heads, read_size = shape
-    size, near = plan.kv_size[:, None], np.minimum(contexts, model.sparse_window[:, None])
-
-    def attended(entries: Array) -> Work:
-        time = decode_attention_time(
-            deployment.attention_device, kernels[family], queries, heads, read_heads, entries, read_size, size
-        )
-        middle = 0.5 * (entries[:, :1] + entries[:, 1:])
-        flop = core_attention_flop(queries, heads, read_size, middle)
-        traffic = 2.0 * (queries * read_size) * (read_heads * middle * size)
-        return flop, traffic, 0.5 * (time[:, :1] + time[:, 1:])
-
-    scored = contexts / model.selected_ratio[:, None]
-    selected = attended(np.minimum(scored, model.index_top_k[:, None]) + near)
-    ends = [_index(deployment, queries[:, 0], scored[:, side], sequences * scored[:, side]) for side in range(2)]
-    flop, traffic, time = (0.5 * (low + high) for low, high in zip(*ends, strict=True))
-    compressed = attended(contexts / model.compressed_ratio[:, None] + near)
-    return [selected, (flop, traffic, time), compressed]

@@ -285,25 +285,13 @@ def bounded_rise(lower: Array, upper: Array, time: Array, upper_time: Array) -> 
     return np.asarray(np.minimum(np.maximum(upper_time, least), least * (array(upper) / array(lower))))
 
 
-def whole_of(prompts: Array) -> Array:
-    r"""Mean integer number of prompts per pass when prompt lengths vary.
+def _whole_of(prompts: Array) -> Array:
+    """Mean integer number of prompts per pass when prompt lengths vary.
 
     Heuristic, this work: if one more prompt almost fits, passes with shorter prompts include it.
 
-    .. math:: n = \lfloor x \rfloor + \max\left(1 - \frac{1 - (x - \lfloor x \rfloor)}{w}, 0\right)
-
-    >>> whole_of(np.array([2.0, 2.5, 2.95, 3.0])).round(9).tolist()  # 2.95: 0.05 / 0.1 are lacking
+    >>> _whole_of(np.array([2.0, 2.5, 2.95, 3.0])).round(9).tolist()  # 2.95: 0.05 / 0.1 are lacking
     [2.0, 2.0, 2.5, 3.0]
-
-    Parameters
-    ----------
-    prompts : Array
-        Prompts x of mean length that fit into a pass. [-]
-
-    Returns
-    -------
-    Array
-        Mean number n. [-]
     """
     least = np.floor(prompts)
     return np.asarray(least + np.maximum(1.0 - (1.0 + least - prompts) / _LENGTHS, 0.0))
@@ -322,7 +310,7 @@ def request_load(
     An engine that also decodes fills its passes with part of the next prompt; a prefill pool runs ``whole_prompts``.
     """
     prompts = np.maximum(prefilling.prefill_tokens / prefilling.own_tokens, 1.0)
-    prompts = whole_of(prompts) if whole_prompts else prompts
+    prompts = _whole_of(prompts) if whole_prompts else prompts
     return RequestLoad(
         decode_steps=plan.tokens_after_first / plan.tokens_per_step,
         max_prefill_prompts=prefilling.data_parallel_attention * prompts,

@@ -8,15 +8,16 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, some
+from xlperf.equations.hardware.roofline import WIDE
 from xlperf.equations.model.blocks import EXPERTS, FEED_FORWARD, INDEX, Block, Operator, Shard, layer_blocks, weights
+from xlperf.equations.model.cores import cores_of, keeps_states
 from xlperf.equations.model.model import Architecture, Model, linear_share
 from xlperf.equations.model.operators import embedding_parameters, layer_vector_parameters, linear_vector_parameters
 from xlperf.equations.model.serving import cache_elements, layer_shares
-from xlperf.equations.model.sparse_attention import sparse_cache_entries
 from xlperf.equations.plan.records import WORD
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.serving.deployment import Deployment
-from xlperf.equations.serving.kernels import state_size, wide_attention
+from xlperf.equations.serving.kernels import wide_attention
 
 
 @cache
@@ -24,7 +25,7 @@ def _by_width(block: Block) -> tuple[tuple[Operator, ...], tuple[Operator, ...]]
     """Products of a block with weights in the precision of the plan, and in 16 bits."""
     if block is INDEX:
         return block.operators, ()
-    wide = tuple(operator for operator in block.operators if block.wide or operator.wide)
+    wide = tuple(operator for operator in block.operators if block.served(operator) == WIDE)
     return tuple(operator for operator in block.operators if operator not in wide), wide
 
 
@@ -109,43 +110,19 @@ _OF_ENGINE = (
 )
 
 
-def cache_budget(
+def _cache_budget(
     shown_memory: Numeric,
     free_memory: Numeric,
     weights_size: Numeric,
     memory_fraction: Numeric,
     of_free_memory: Numeric,
 ) -> Array:
-    r"""Bytes that an engine leaves for the cache and for the activations that its share covers.
+    """Bytes that an engine leaves for the cache and for the activations that its share covers; below 0 without room.
 
-    An engine takes a share of the whole memory, weights included, or of the memory that weights leave.
+    An engine takes a share of the whole memory, weights included (vLLM, gpu_memory_utilization), or of the memory that
+    weights leave (TensorRT-LLM, free_gpu_memory_fraction).
 
-    .. math:: B = f M - S_w \quad \text{or} \quad B = f \left(M_0 - S_w\right)
-
-    Parameters
-    ----------
-    shown_memory : numeric
-        Memory M of the accelerator that the driver shows. [B]
-    free_memory : numeric
-        Memory M_0 that is free before weights are loaded. [B]
-    weights_size : numeric
-        Weights S_w of one rank. [B]
-    memory_fraction : numeric
-        Share f that the engine takes. [-]
-    of_free_memory : numeric
-        1 where it is a share of the memory that weights leave, 0 where of the whole memory. [-]
-
-    Returns
-    -------
-    size : numeric
-        For cache and covered activations together; below 0 if weights alone are too large. [B]
-
-    References
-    ----------
-    .. [1] vLLM documentation, CacheConfig, gpu_memory_utilization.
-    .. [2] NVIDIA, TensorRT-LLM documentation, KvCacheConfig, free_gpu_memory_fraction.
-
-    >>> cache_budget(80.0, 79.0, 70.0, 0.9, [0.0, 1.0]).tolist()
+    >>> _cache_budget(80.0, 79.0, 70.0, 0.9, [0.0, 1.0]).tolist()
     [2.0, 8.1]
     """
     weights, share = array(weights_size), array(memory_fraction)
@@ -153,39 +130,16 @@ def cache_budget(
     return np.asarray(np.where(array(of_free_memory) > 0.0, free, whole) + 0.0 * (free + whole + array(of_free_memory)))
 
 
-def cache_with_states(cache_size: Numeric, states_size: Numeric, state_slots: Numeric, state_share: Numeric) -> Array:
-    r"""Cache bytes per sequence of a hybrid model, including the memory that it leaves idle in the other pool.
+def _cache_with_states(cache_size: Numeric, states_size: Numeric, state_slots: Numeric, state_share: Numeric) -> Array:
+    """Cache bytes per sequence of a hybrid model, including the memory that it leaves idle in the other pool.
 
     An engine with one pool gives keys, values and states what they need. One that splits its memory beforehand, with
-    slots of states for each running request, has room for the smaller number of sequences of its two pools.
-
-    .. math:: S = S_{kv} + n S_s \quad \text{or} \quad S = \max\left(\frac{S_{kv}}{1 - f}, \frac{n S_s}{f}\right)
-
-    Parameters
-    ----------
-    cache_size : numeric
-        Keys and values S_kv of a sequence. [B]
-    states_size : numeric
-        States S_s of its layers of linear attention. [B]
-    state_slots : numeric
-        Slots n of states for each running request, 1 or more: its own, prefix cache, buffers ahead of the host. [-]
-    state_share : numeric
-        Share f of the cache's memory that is set aside for states; 0: one pool for both. [-]
-
-    Returns
-    -------
-    size : numeric
-        As many sequences fit as the memory of the cache holds of this. [B]
-
-    References
-    ----------
-    .. [1] SGLang documentation, "Qwen3-Next usage": mamba-full-memory-ratio, mamba radix cache.
-    .. [2] SGLang, python/sglang/srt/mem_cache/kv_cache_configurator.py: _handle_max_mamba_cache,
-       _calculate_mamba_ratio, _resolve_max_num_reqs.
+    slots of states for each running request, has room for the smaller number of sequences of its two pools (SGLang,
+    kv_cache_configurator.py: mamba-full-memory-ratio).
 
     One pool; keys of 60 in 0.6, five states of 20 in 0.4; keys of 180 in the same:
 
-    >>> cache_with_states([60.0, 60.0, 180.0], 20.0, [1.0, 5.0, 5.0], [0.0, 0.4, 0.4]).round(9).tolist()
+    >>> _cache_with_states([60.0, 60.0, 180.0], 20.0, [1.0, 5.0, 5.0], [0.0, 0.4, 0.4]).round(9).tolist()
     [80.0, 250.0, 300.0]
     """
     keys, states, share = array(cache_size), array(state_slots) * array(states_size), array(state_share)
@@ -193,7 +147,7 @@ def cache_with_states(cache_size: Numeric, states_size: Numeric, state_slots: Nu
     return np.asarray(np.where(share > 0.0, pools, keys + states) + 0.0 * (keys + states + share))
 
 
-def measured_at_start(
+def _sampling_peak(
     activations_size: Numeric,
     hidden_state_size: Numeric,
     sampled_requests: Numeric,
@@ -201,43 +155,15 @@ def measured_at_start(
     logit_size: Numeric,
     runtime_size: Numeric,
 ) -> Array:
-    r"""Bytes beside the weights that an engine measures before it gives the remainder of its share to the cache.
+    """Bytes beside the weights that an engine measures before it gives the remainder of its share to the cache.
 
     It runs its longest prefill with dummy tokens, then samples a token for each of the most requests: their logits in
-    16 and 32 bits, sorted, with indices and the sort buffer, beside the hidden states of the prefill.
+    16 and 32 bits, sorted, with indices and the sort buffer, beside the hidden states of the prefill (llm-d-benchmark,
+    config_explorer/empirical-vllm-memory-results.md, 2025: eight starts of vLLM on H100).
 
-    .. math:: S = \max\left(S_a,\ S_h + n V e_l\right) + S_r
-
-    Parameters
-    ----------
-    activations_size : numeric
-        Activations S_a of a whole prefill pass. [B]
-    hidden_state_size : numeric
-        Hidden states S_h of that pass. [B]
-    sampled_requests : numeric
-        Requests n for which a token is sampled. [-]
-    vocab_size : numeric
-        Vocabulary V; every rank has the logits of all of it. [-]
-    logit_size : numeric
-        Peak bytes e_l per logit of sampling; 0: an engine that measures the prefill alone. [B]
-    runtime_size : numeric
-        Memory S_r of the driver and the libraries of collectives. [B]
-
-    Returns
-    -------
-    size : numeric
-        Subtracted from the share of the engine. [B]
-
-    References
-    ----------
-    .. [1] llm-d-benchmark, config_explorer/empirical-vllm-memory-results.md, 2025: eight starts of vLLM on H100, 4.76
-       GiB for 128,256 logits, 5.6 for 151,936 and 7.38 for 201,088, with 1,024 requests.
-
-    Examples
-    --------
     Llama 3.1 8B with 8,192 tokens and 1,024 requests on one H100 (measured 4.76 + 0.13 GiB):
 
-    >>> size = measured_at_start(0.86e9, 8192 * 4096 * 2.0, 1024.0, 128256.0, 38.3, 0.0)
+    >>> size = _sampling_peak(0.86e9, 8192 * 4096 * 2.0, 1024.0, 128256.0, 38.3, 0.0)
     >>> round(float(size) / 2**30, 2)
     4.75
     """
@@ -268,7 +194,7 @@ def usable_memory(
     activations_size : numeric
         Activations S_a of a prefill pass. [B]
     cache_budget : numeric
-        Bytes B that the engine leaves for the cache, from :func:`cache_budget`. [B]
+        Bytes B that the engine leaves for the cache, from :func:`_cache_budget`. [B]
     activation_share : numeric
         Share s of the activations that this budget covers. [-]
 
@@ -289,7 +215,7 @@ def usable_memory(
     return np.asarray(np.minimum(covered, array(memory_capacity) - array(reserved_memory)))
 
 
-def prefill_working_set(
+def _prefill_working_set(
     hidden_size: Numeric,
     projected_size: Numeric,
     attention_size: Numeric,
@@ -302,51 +228,14 @@ def prefill_working_set(
     element_size: Numeric,
     logit_size: Numeric,
 ) -> Array:
-    r"""Activation bytes per sequence in a prefill pass, which frees the activations of each layer.
+    """Activation bytes per sequence in a prefill pass, which frees the activations of each layer.
 
     The residual stream and its norm live through the layer; beside them the larger of attention (projections and
-    output) and feed-forward layer; then the logits of the last token.
-
-    .. math:: S = e \min(n, n_p) \left(2 h + \frac{\max(w + o, (2 + \gamma) f)}{t}\right) + \frac{e_l V}{t}
-
-    Parameters
-    ----------
-    hidden_size : numeric
-        Width h of the residual stream. [-]
-    projected_size : numeric
-        Width w of queries, keys and values together. [-]
-    attention_size : numeric
-        Width o of the output of the attention. [-]
-    ffn_hidden_size : numeric
-        Width f of the feed-forward layer. [-]
-    gated_mlp : numeric
-        Gamma: 1 with a gate matrix. [-]
-    vocab_size : numeric
-        Vocabulary V. [-]
-    prompt_length : numeric
-        Tokens n of a prompt. [-]
-    prefill_tokens : numeric
-        Tokens n_p of one pass at most. [-]
-    tensor_parallel : numeric
-        Ranks t that share each matrix. [-]
-    element_size : numeric
-        Bytes e of an activation. [B]
-    logit_size : numeric
-        Bytes e_l of a logit. [B]
-
-    Returns
-    -------
-    size : numeric
-        Bytes of one sequence. [B]
-
-    References
-    ----------
-    .. [1] W. Kwon et al., "Efficient memory management for large language model serving with PagedAttention", 2023,
-       arXiv:2309.06180, section 2.
+    output) and feed-forward layer; then the logits of the last token (arXiv:2309.06180, section 2).
 
     Four tokens of 2 (16 + 96 / 2) B and the 100 / 2 logits of 4 B:
 
-    >>> float(prefill_working_set(8.0, 12.0, 8.0, 32.0, 1.0, 100.0, 10.0, 4.0, 2.0, 2.0, 4.0))
+    >>> float(_prefill_working_set(8.0, 12.0, 8.0, 32.0, 1.0, 100.0, 10.0, 4.0, 2.0, 2.0, 4.0))
     712.0
     """
     split = array(tensor_parallel)
@@ -409,22 +298,16 @@ def largest_batch(
 def _cache_tokens(model: Model, plan: InferencePlan, architecture: Architecture, context: Array, whole: Array) -> Array:
     """Cached tokens of a context on one of the ranks that share it, mean over the layers, (rows,). [-]
 
-    ``whole``: 1 if the engine holds the whole history of windowed layers.
+    ``whole``: 1 if the engine holds the whole history of windowed layers, which sparse attention never needs.
     """
-    if architecture.sparse_attention:
-        layers = (model.num_layers, model.num_global_layers, model.num_local_layers)
-        sparse = (model.num_selected_layers, model.num_compressed_layers)
-        window = np.where(model.num_local_layers > 0.0, model.window, model.sparse_window)
-        ratios = (model.selected_ratio, model.compressed_ratio)
-        return sparse_cache_entries(np.ceil(context), *layers, *sparse, *ratios, window)
-    if not architecture.local_attention and architecture.linear_attention:
-        return np.asarray(model.num_attention_layers / model.num_layers * np.ceil(context / plan.context_parallel))
-    if not architecture.local_attention:
-        return np.asarray(np.ceil(context / plan.context_parallel))
-    window = np.where(whole > 0.0, context, np.minimum(context, model.window))
-    near = model.num_local_layers * np.ceil(window / plan.context_parallel)
-    context = np.ceil(context / plan.context_parallel)
-    return np.asarray((near + model.num_global_layers * context) / model.num_layers)
+    whole = 0.0 * whole if architecture.sparse_attention else whole
+    caching = ((core, core.entries) for core in cores_of(architecture))
+    entries = [
+        core.layers(model) * cached(model, context, whole, plan.context_parallel)
+        for core, cached in caching
+        if cached is not None
+    ]
+    return np.asarray(sum(entries[1:], entries[0]) / model.num_layers)
 
 
 class BatchMemory(NamedTuple):
@@ -451,7 +334,7 @@ class ReplicaMemory(NamedTuple):
     """Memory of the fullest rank of a replica, whatever its batch, (rows,)."""
 
     weights: Array  # of the rank [B]
-    kv_cache_size: Array  # of one sequence at its longest, without the shared prefix, as in cache_with_states [B]
+    kv_cache_size: Array  # of one sequence at its longest, without the shared prefix, as in _cache_with_states [B]
     prefix_cache_size: Array  # of that prefix, once for each attention replica [B]
     keys_size: Array  # keys and values of a sequence at its longest, without states and set-aside memory [B]
     working_set_size: Array  # activations of one sequence in a prefill pass [B]
@@ -484,47 +367,31 @@ class ReplicaMemory(NamedTuple):
         return BatchMemory(self.weights, own * self.kv_cache_size + self.prefix_cache_size, activations, usable)
 
 
-def held_output(reserved_output: Numeric, together: Numeric, output_variation: Numeric = 0.0) -> Array:
-    r"""Share of its output for which a request of a stream holds cache, mean over its life.
+def _held_output(reserved_output: Numeric, together: Numeric, output_variation: Numeric = 0.0) -> Array:
+    """Share of its output for which a request of a stream holds cache, mean over its life, a half to 1. [-]
 
     Requests that arrive at random times have written half of their outputs. An engine that never evicts reserves the
-    whole output, one that preempts a share r of the remainder. A burst f grows together, less the outputs that end
-    early: with coefficient of variation v, outputs end over a share sqrt(3) v of the time (heuristic, this work).
+    whole output, one that preempts a share of the remainder (arXiv:2309.06180, section 4.5). A burst grows together,
+    less the outputs that end early: with a coefficient of variation v, outputs end over a share sqrt(3) v of the time
+    (heuristic, this work).
 
-    .. math:: h = \frac{1 + \max\left(r, f\,(1 - \min(\sqrt{3}\,v, 1))\right)}{2}
-
-    Parameters
-    ----------
-    reserved_output : numeric
-        Share r of the remaining output that is reserved, 0 to 1. [-]
-    together : numeric
-        Share f of the requests of a run that are sent at once at its start; 0 without end. [-]
-    output_variation : numeric, default 0.0
-        Coefficient of variation v of the outputs. [-]
-
-    Returns
-    -------
-    Array
-        A half to 1. [-]
-
-    References
-    ----------
-    .. [1] W. Kwon et al., "Efficient memory management for large language model serving with PagedAttention", 2023,
-       arXiv:2309.06180, section 4.5: blocks are allocated on demand, the latest requests preempted first.
-
-    >>> held_output([0.0, 0.1, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]).tolist()
+    >>> _held_output([0.0, 0.1, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]).tolist()
     [0.5, 0.55, 1.0, 1.0]
-    >>> held_output(0.0, 1.0, [0.0, 0.25, 1.0]).round(3).tolist()  # a burst; 1 - 0.433 of it still grows together
+    >>> _held_output(0.0, 1.0, [0.0, 0.25, 1.0]).round(3).tolist()  # a burst; 1 - 0.433 of it still grows together
     [1.0, 0.783, 0.5]
     """
     grown = array(together) * (1.0 - np.minimum(_ROOT_OF_THREE * array(output_variation), 1.0))
     return np.asarray(0.5 * (1.0 + np.maximum(array(reserved_output), grown)))
 
 
-def rank_states_size(model: Model, plan: InferencePlan) -> Array:
-    """States of linear attention of a sequence on the fullest stage, (rows,), excluding those of drafts. [B]"""
+def rank_states_size(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
+    """States of a sequence on the fullest stage, (rows,), excluding those of drafts. [B]"""
     layers = np.ceil(model.num_layers / plan.pipeline_parallel) + plan.layers_drafted
-    return np.asarray(layers * linear_share(model) * state_size(model, plan) / (1.0 + plan.drafted_tokens))
+    shard, states = Shard(model, plan.attention_parallel), np.zeros_like(layers)
+    for core in cores_of(architecture):
+        if core.state is not None:
+            states = states + layers * core.share(model) * core.state(shard, plan.activation_size)
+    return states
 
 
 def _cache_sizes(
@@ -543,20 +410,20 @@ def _cache_sizes(
     if some(plan.kv_offload > 0.0):  # two layers on their way stay
         here = 1.0 - plan.kv_offload * np.maximum(1.0 - _BUFFERED_LAYERS / layers, 0.0)
         cache, prefix = cache * here, prefix * here
-    if architecture.sparse_attention:
-        keys = layers * (model.num_index_layers / model.num_layers) * model.index_size * model.index_key_size
-        keys = keys / model.selected_ratio
-        cache, prefix = cache + keys * own_context, prefix + keys * plan.prefix_tokens
-    if not architecture.linear_attention:
+    for core in cores_of(architecture):
+        if core.index is not None:
+            keys = layers * core.share(model) * core.index(model)
+            cache, prefix = cache + keys * own_context, prefix + keys * plan.prefix_tokens
+    if not keeps_states(architecture):
         return cache, prefix, cache
-    state = rank_states_size(model, plan)
+    state = rank_states_size(model, plan, architecture)
     slots = np.where(np.isnan(plan.state_slots), engine["state_slots"], plan.state_slots)
     # States of a limited number of requests and of no prefix are counted; keys and values have the rest.
     counted = (slots == 1.0) & ~np.isnan(plan.max_running_batch)
     share = np.where((state > 0.0) & ~counted, engine["state_share"], 0.0)
     first = np.where(plan.prefix_tokens > 0.0, state, 0.0)
-    whole_sequence = cache_with_states(cache, state, slots + plan.draft_tokens, share)
-    return whole_sequence, cache_with_states(prefix, first, 1.0, share), cache
+    whole_sequence = _cache_with_states(cache, state, slots + plan.draft_tokens, share)
+    return whole_sequence, _cache_with_states(prefix, first, 1.0, share), cache
 
 
 def _sequence_activations(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
@@ -581,7 +448,7 @@ def _sequence_activations(model: Model, plan: InferencePlan, architecture: Archi
         widest = np.where(model.num_dense_layers > 0.0, np.maximum(widest, copies), copies)
     widths = model.hidden_size, projected, attended, widest, model.gated_mlp, model.vocab_size
     tokens = plan.own_tokens, plan.prefill_tokens
-    working_set = prefill_working_set(*widths, *tokens, ranks, plan.activation_size, WORD)
+    working_set = _prefill_working_set(*widths, *tokens, ranks, plan.activation_size, WORD)
     # Beside their own keys and values, the ranks of a prompt hold those they work on and those on their way.
     elements = cache_elements(model, ranks, architecture.one_vector)
     passing = np.where(plan.context_parallel > 1.0, 2.0 * elements * plan.attention_size, 0.0)
@@ -597,7 +464,7 @@ def _measured_at_start(model: Model, plan: InferencePlan, engine: dict[str, Arra
     ranks = plan.replica_ranks
     multicast = np.where(ranks > _LEAST_MULTICAST, engine["multicast_per_rank"], 0.0)
     runtime = (engine["runtime_per_rank"] + multicast) * ranks
-    return measured_at_start(activations, hidden, requests, model.vocab_size, engine["sampled_logit_size"], runtime)
+    return _sampling_peak(activations, hidden, requests, model.vocab_size, engine["sampled_logit_size"], runtime)
 
 
 def memory_of(deployment: Deployment) -> ReplicaMemory:
@@ -623,7 +490,7 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     default = np.maximum(engine["memory_fraction"] - outside / shown, 0.0)
     share = np.where(np.isnan(plan.memory_fraction), default, plan.memory_fraction)
     beside = engine["runtime_per_rank"] * plan.replica_ranks
-    budget = cache_budget(shown, capacity - reserved - beside, weights, share, engine["of_free_memory"])
+    budget = _cache_budget(shown, capacity - reserved - beside, weights, share, engine["of_free_memory"])
     covered = engine["activations_included"] * np.where(engine["of_free_memory"] > 0.0, share, 1.0)
     # What an engine measures at its start is taken off once for all batches.
     measures = engine["sampled_logit_size"] > 0.0
@@ -642,7 +509,7 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     admitted = batch = fitting(cache)
     run = np.maximum(plan.run_requests, 1.0)
     together = np.where(np.isnan(plan.concurrency / run), 0.0, np.minimum(plan.concurrency / run, 1.0))
-    held = held_output(engine["reserved_output"], together, plan.output_variation)
+    held = _held_output(engine["reserved_output"], together, plan.output_variation)
     if some(held < 1.0):
         mean, _, _ = _cache_sizes(model, plan, architecture, engine, held)
         # One whole request has to fit before any runs.

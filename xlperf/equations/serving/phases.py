@@ -10,9 +10,9 @@ import numpy as np
 from xlperf.base.arrays import Array, beside, divide, side_by_side, some, total
 from xlperf.equations.hardware.gemm import FEW_ROWS
 from xlperf.equations.hardware.memory import exposed_offload_time, resident_bandwidth, resident_share
-from xlperf.equations.hardware.roofline import RESOURCES, Faster, doubling_savings, most_saved, vector_time
+from xlperf.equations.hardware.roofline import CORE, RESOURCES, Faster, doubling_savings, most_saved, vector_time
 from xlperf.equations.model.blocks import Gemms
-from xlperf.equations.model.model import linear_share
+from xlperf.equations.model.cores import SELECTED, cores_of
 from xlperf.equations.model.serving import (
     BOTH_PHASES,
     COPIED_VECTORS,
@@ -25,7 +25,6 @@ from xlperf.equations.model.serving import (
     serving_gemms,
     serving_vectors,
 )
-from xlperf.equations.model.sparse_attention import sparse_shares
 from xlperf.equations.plan.records import WORD, OffloadTarget
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.serving.communication import (
@@ -39,7 +38,14 @@ from xlperf.equations.serving.communication import (
     serving_messages,
 )
 from xlperf.equations.serving.deployment import Batching, Deployment, batching_of, computed_batching, serving_shape
-from xlperf.equations.serving.kernels import KernelTimes, attention_kernels, by_phase, of_part, product_times
+from xlperf.equations.serving.kernels import (
+    KernelTimes,
+    attention_kernels,
+    by_phase,
+    decode_family,
+    of_part,
+    product_times,
+)
 from xlperf.equations.serving.memory import rank_weights_size
 
 MATRIX, ATTENTION, VECTOR, COMMUNICATION, FIXED = range(5)
@@ -52,7 +58,6 @@ VECTOR_FLOP = 2.0  # FLOP per element that an element-wise kernel moves [FLOP]
 # the scatter back (70 B), softmax, noise and maximum (50 B).
 SORTED_LOGIT_SIZE = 200.0
 _Rows = TypeVar("_Rows", ServingShape, Batching)
-_DEVICES = ("device", "attention_device", "wide_device")
 
 
 def logit_size(plan: InferencePlan) -> Array:
@@ -134,8 +139,8 @@ def _resident(
     few = deployment.take(staying)
     # Decode kernels anew, with memory bandwidth between main memory and last-level cache.
     bandwidth = resident_bandwidth(share[:, None], few.device.memory_bandwidth, few.device.l2_bandwidth)
-    devices = {name: replace(getattr(few, name), memory_bandwidth=bandwidth) for name in _DEVICES}
-    again = _kernels(replace(few, **devices), _some(shape, staying), _some(batching, staying), (DECODING,))
+    device = replace(few.device, memory_bandwidth=bandwidth)
+    again = _kernels(replace(few, device=device), _some(shape, staying), _some(batching, staying), (DECODING,))
 
     def mixed(first: KernelTimes, second: KernelTimes) -> KernelTimes:
         time = first.time.copy(order="K")
@@ -196,9 +201,10 @@ def _host(
         launched_prefill = launched_prefill + mixed * kernels["serving_experts"]["prefill_kernels"]
     if architecture.one_vector:
         launched_prefill = launched_prefill + kernels["attention_latent"]["prefill_kernels"]
-    if architecture.linear_attention:
-        linear_kernels = kernels["linear_attention"]["prefill_kernels"]
-        launched_prefill = launched_prefill + linear_share(model)[:, None] * linear_kernels
+    for core in cores_of(architecture):
+        if core.families is not None and "prefill_kernels" in kernels[core.families[0]]:
+            several = kernels[core.families[0]]["prefill_kernels"]
+            launched_prefill = launched_prefill + core.share(model)[:, None] * several
     pieces = shape.prefill_tokens <= deployment.graph_tokens
     launched_prefill = np.where(pieces[:, None], np.minimum(between + 1.0, launched_prefill), launched_prefill)
     launches = prefill * software["kernel_overhead_time"] * launched_prefill
@@ -219,7 +225,7 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
     shape = serving_shape(plan, batching, deployment.popularity)
     if architecture.sparse_attention and architecture.latent_attention:
         selecting = plan.prompt_length > deployment.model.index_top_k
-        share = np.where(selecting, sparse_shares(deployment.model).selected, 0.0)
+        share = np.where(selecting, SELECTED.share(deployment.model), 0.0)
         shape = shape._replace(absorbed_share=share)
     kernels = _resident(deployment, shape, batching, _kernels(deployment, shape, batching, phases), phases)
     messages = serving_messages(deployment, shape, batching, phases)
@@ -355,8 +361,7 @@ def scaled_times(times: Array, deployment: Deployment, phases: tuple[int, ...]) 
 
 def on_machine(deployment: Deployment, faster: Faster) -> Deployment:
     """Deployment on faster accelerators."""
-    device, attention_device, wide_device = (faster.device(getattr(deployment, name)) for name in _DEVICES)
-    return replace(deployment, device=device, attention_device=attention_device, wide_device=wide_device)
+    return replace(deployment, device=faster.device(deployment.device))
 
 
 def _fitted(first: Array, second: Array, busy: Array) -> tuple[Array, Array]:
@@ -402,8 +407,8 @@ def serving_bound(deployment: Deployment, work: ServingWork) -> Array:
 def _estimated_savings(deployment: Deployment, work: ServingWork) -> Array:
     """Estimated decode step time saved by doubling compute, memory, network or by halving overhead, (rows, 4). [s]"""
     kernels, step = deployment.kernels, phase_times(work)[:, -1]
-    attention_family = "attention_latent" if deployment.architecture.one_vector else "attention_decode"
-    constants, attend, bandwidth = kernels["gemm"], kernels[attention_family], deployment.device.memory_bandwidth
+    constants, attend = kernels["gemm"], kernels[decode_family(deployment.architecture)]
+    bandwidth = deployment.device.memory_bandwidth
     groups = ((work.gemms, constants), (work.attention, attend), (work.vectors, kernels["vector"]))
     # Kernel times without launches, and calls on the critical path.
     times = [group.time[:, -1] for group, _ in groups]
@@ -422,7 +427,7 @@ def _estimated_savings(deployment: Deployment, work: ServingWork) -> Array:
     moving = np.where(rows <= FEW_ROWS, gemm, moving)
     product = _split(gemm, moving, constants["serial_share"] + 0.0 * gemm)
     attended = _fitted(
-        work.attention_flop[:, -1] / (attend["compute_efficiency"] * deployment.attention_device.peak_flop_rate),
+        work.attention_flop[:, -1] / (attend["compute_efficiency"] * deployment.device.rate(CORE).peak_flop_rate),
         work.attention.traffic[:, -1] / (attend["memory_efficiency"] * bandwidth),
         attending,
     )

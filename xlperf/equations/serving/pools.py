@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, divide
+from xlperf.equations.model.cores import keeps_states
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.communication import pool_message_time
 from xlperf.equations.serving.deployment import Deployment, RequestLatency
@@ -151,9 +152,9 @@ def _transfer_time(prefilling: Deployment, decoding: Deployment, memory: Replica
     plan, decode_plan = prefilling.plan, decoding.plan
     context = decode_plan.new_tokens + decode_plan.running_output
     size = memory.keys_size
-    if decoding.architecture.linear_attention:
-        # The state of linear attention has a fixed size; states of drafts are not sent.
-        size = size + rank_states_size(decoding.model, decode_plan) * (context / decode_plan.new_tokens)
+    if keeps_states(decoding.architecture):  # of a fixed size; states of drafts are not sent
+        states = rank_states_size(decoding.model, decode_plan, decoding.architecture)
+        size = size + states * (context / decode_plan.new_tokens)
     size = size * (decode_plan.new_tokens / context) * decode_plan.pipeline_parallel
     # All ranks of an attention replica send or receive their parts at the same time.
     senders, receivers = (each.attention_parallel * each.context_parallel for each in (plan, decode_plan))

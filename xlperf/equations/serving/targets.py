@@ -192,23 +192,9 @@ def _targets_of(deployment: Deployment) -> tuple[np.ndarray, _Targets]:
 def target_results(deployment: Deployment, places: Array, times: BatchTimes) -> dict[str, Array]:
     """Largest batch of a replica under the targets, and the throughput of all replicas with it.
 
-    Parameters
-    ----------
-    deployment : Deployment
-        Model, accelerators, plan, calibration, (rows,).
-    places : Array
-        Requests that a replica takes at once, whole, (rows,). [-]
-    times : BatchTimes
-        Times of the plans, (rows,).
+    0 if one request misses a target or does not fit, NaN without a target. ``places``: requests that a replica takes at
+    once, whole, (rows,).
 
-    Returns
-    -------
-    dict of str to Array
-        batch_at_targets, 0 where one request misses a target or does not fit, and tokens_per_second_at_targets,
-        (rows,); NaN without a target.
-
-    Examples
-    --------
     A first token within a second is no limit where the memory has room for eight requests.
 
     >>> from ideal_machine import ONE, deployment
@@ -231,19 +217,8 @@ def target_results(deployment: Deployment, places: Array, times: BatchTimes) -> 
 def pooled_target_results(pools: Pools) -> dict[str, Array]:
     """Largest throughput of two pools under the targets, and the requests that a decoding replica then decodes.
 
-    Parameters
-    ----------
-    pools : Pools
-        As :func:`xlperf.equations.serving.pools_of` has them, (rows,).
+    0 if one request misses a target or does not fit, NaN without a target.
 
-    Returns
-    -------
-    dict of str to Array
-        batch_at_targets, 0 where one request misses a target or does not fit, and tokens_per_second_at_targets,
-        (rows,); NaN without a target.
-
-    Examples
-    --------
     A first token within a second is no limit: two tokens for each of the 9,684 prompts a second that full passes of
     eight prompts, 826 us each, prefill.
 

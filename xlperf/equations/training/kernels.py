@@ -8,7 +8,7 @@ prediction module).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -17,9 +17,10 @@ import numpy as np
 from xlperf.base.arrays import Array, ceil_div, divide, ones, side_by_side, some, total
 from xlperf.equations.hardware.attention import attention_time
 from xlperf.equations.hardware.gemm import gemm_time, product_traffic
-from xlperf.equations.hardware.roofline import linear_attention_time, transfer_time, vector_time
+from xlperf.equations.hardware.roofline import CORE, PLANNED, WIDE, linear_attention_time, transfer_time, vector_time
 from xlperf.equations.model.blocks import MTP, SHARED_EXPERT, Block, Gemms, Tokens, expanded, layer_blocks, products
-from xlperf.equations.model.linear_attention import chunked_scan, scan_gradient
+from xlperf.equations.model.cores import FULL, Core, Flash, Scores, Sequences, Trained, cores_of
+from xlperf.equations.model.linear_attention import Scan
 from xlperf.equations.model.operators import (
     Between,
     Vectors,
@@ -38,10 +39,10 @@ from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import PLACES as ADAPTED
 from xlperf.equations.training.adapters import adapter_gemms, adapter_vectors, frozen_products
 from xlperf.equations.training.setting import MASK, Part, Setting
-from xlperf.equations.training.sparse_attention import sparse_cores
 
 LAYER_PLACES = ("attention", "core", "local core", "mlp", "moe", "linear")
 CORES = ("core", "local core")
+_FAMILY = {PLANNED: "gemm", WIDE: "gemm_wide"}
 _STANDALONE = ("attention output", "experts up")
 """Products whose input comes from no norm or activation: a cast of it is a kernel of its own."""
 
@@ -68,131 +69,141 @@ class _Collected:
         self.output.append(np.repeat(side_by_side(output_size, 2.0 * gradient_size), count, axis=-1))
         self.shares += [shares, None if shares is None else np.tile(shares, 2)]
 
-    def parts(self, setting: Setting, wide: bool) -> list[Part]:
-        whole = concatenated(*self.gemms)
-        element = (setting.plan.element_size if wide else setting.plan.product_size)[:, None]
-        device = setting.wide_device if wide else setting.device
-        constants = setting.constants["gemm_wide" if wide else "gemm"]
-        output = np.concatenate(self.output, axis=-1)
-        time = gemm_time(device, constants, whole.m, whole.n, whole.k, whole.batch, element, output)
+    def parts(self, setting: Setting, precision: int) -> list[Part]:
+        whole, output = concatenated(*self.gemms), np.concatenate(self.output, axis=-1)
+        time = _product_time(setting, precision, whole, output)
+        constants = setting.constants[_FAMILY[precision]]
         backward = np.repeat([phase == "backward" for phase, *_ in self.marks], [count for *_, count in self.marks])
         time = constants["training_slowdown"] * np.where(backward, constants["gradient_slowdown"], 1.0) * time
-        if not wide and some(setting.plan.wide_layers):
+        if precision == PLANNED and some(setting.plan.wide_layers):
             share = (setting.plan.wide_layers / setting.model.num_layers)[:, None]
-            other = (setting.wide_device, setting.constants["gemm_wide"])
-            element = setting.plan.element_size[:, None]
-            slow = gemm_time(*other, whole.m, whole.n, whole.k, whole.batch, element, output)
-            slow = other[1]["training_slowdown"] * slow
+            slow = _product_time(setting, WIDE, whole, output)
+            slow = setting.constants[_FAMILY[WIDE]]["training_slowdown"] * slow
             time = np.where(share > 0.0, share * slow + (1.0 - share) * time, time)
         calls = np.where(whole.batch > 0.0, 1.0, 0.0)
         time = np.where(whole.batch > 0.0, time, 0.0)
         if some(setting.plan.frozen):
             frozen = frozen_products(whole.names, setting.plan)
             calls, time = np.where(frozen, 0.0, calls), np.where(frozen, 0.0, time)
-        if setting.architecture.experts and not wide:
+        if setting.architecture.experts and precision == PLANNED:
             grouped = _starting(whole.names, "experts")
             time = np.where(grouped, setting.constants["experts"]["product_slowdown"] * time, time)
         parts, start = [], 0
         for (phase, place, count), gemms, shares in zip(self.marks, self.gemms, self.shares, strict=True):
             cut = slice(start, start + count)
             often = calls[:, cut] if shares is None else calls[:, cut] * shares
-            parts.append(Part(phase, "gemm", gemms.names, place, often, time[:, cut], gemms, wide=wide))
+            parts.append(Part(phase, "gemm", gemms.names, place, often, time[:, cut], gemms, precision=precision))
             start += count
         return parts
 
 
-def _local_shape(setting: Setting, length: Array) -> tuple[Array, Array, Array, Array]:
-    """Attention shape (sequences, queries, keys, causal) with as many query-key pairs as a window or chunk."""
-    model = setting.model
-    window = np.minimum(model.window, length)
-    keys = np.where(model.chunked > 0, window, window * (1.0 - window / (2.0 * length)))
-    return length / window, window, keys, model.chunked
+def _product_time(setting: Setting, precision: int, gemms: Gemms, output_size: Array) -> Array:
+    """Time of products with inputs of a precision class, (rows, operators). [s]"""
+    shape, rate = (*gemms.columns, _element_size(setting, precision), output_size), setting.device.rate(precision)
+    return gemm_time(setting.device, setting.constants[_FAMILY[precision]], *shape, rate=rate)
+
+
+def _element_size(setting: Setting, precision: int) -> Array:
+    """Bytes of an input element, (rows, 1). [B]"""
+    plan = setting.plan
+    return (plan.product_size if precision == PLANNED else plan.element_size)[:, None]
+
+
+def _sequences(setting: Setting) -> Sequences:
+    """Sequences of a micro-batch on a rank; the index of sparse attention has 16-bit keys."""
+    plan = setting.plan
+    split = plan.context_parallel > 1
+    return Sequences(
+        setting.shard,
+        setting.architecture,
+        plan.element_size,
+        tokens=plan.tokens,
+        length=plan.sequence_length,
+        batch=plan.micro_batch_size,
+        context_parallel=plan.context_parallel,
+        rings=np.where(split & (plan.context_method == ContextMethod.RING), plan.context_parallel, 1.0),
+        uneven=plan.context_balance < 1,
+        gathers=split & (plan.context_method == ContextMethod.ALL_GATHER),
+    )
 
 
 def _core_parts(setting: Setting) -> list[Part]:
+    """Kernels of every core of the layers, forward and backward.
+
+    If an index selects the whole sequence, selected layers are full attention.
+    """
     model, plan = setting.model, setting.plan
-    heads = setting.heads
-    groups = heads if setting.architecture.latent_attention else setting.key_heads
-    head_size = 0.5 * (model.qk_head_size + model.v_head_size)
-    length = plan.sequence_length
-    once = ones(length)
-    ringed = (plan.context_parallel > 1) & (plan.context_method == ContextMethod.RING)
-    parts_of_ring = np.where(ringed, plan.context_parallel, 1.0)
-    sequences = plan.micro_batch_size / (plan.context_parallel / parts_of_ring)
-    uneven = plan.context_balance < 1
-    if some(uneven):  # the rank with the last part of the sequence sees all keys before it
-        gathered = uneven & (plan.context_parallel > 1) & (plan.context_method == ContextMethod.ALL_GATHER)
-        sequences = np.where(gathered, sequences * (2.0 - 1.0 / plan.context_parallel), sequences)
-    shapes = [("core", sequences, length / parts_of_ring, length / parts_of_ring, once, once)]
-    if some(ringed):
-        piece = length / plan.context_parallel
-        seen = np.where(uneven, piece, 0.5 * piece)
-        shapes.append(("core", sequences, piece, seen, 0.0 * once, np.where(ringed, parts_of_ring - 1.0, 0.0)))
-    if setting.architecture.local_attention:
-        count, queries, keys, causal = _local_shape(setting, length)
-        batch = plan.micro_batch_size / plan.context_parallel * count
-        shapes.append(("local core", batch, queries, keys, causal, once))
+    call, cores = _sequences(setting), cores_of(setting.architecture)
+    shares = {core: ones(plan.tokens) for core in cores}
+    within = [core for core in cores if core.place == "core"]
+    if len(within) > 1:
+        attended = divide(model.num_layers, model.num_attention_layers - model.num_local_layers)
+        shares |= {core: core.share(model) for core in within}
+        for core in within:
+            if core.covered is not None:
+                covered = core.covered(model, plan.sequence_length)
+                shares[FULL] = shares[FULL] + np.where(covered, shares[core], 0.0)
+                shares[core] = np.where(covered, 0.0, shares[core])
+        shares |= {core: shares[core] * attended for core in within}
     parts: list[Part] = []
-    sparse = sparse_cores(setting) if setting.architecture.sparse_attention else None
-    for place, batch, queries, keys, causal, calls in shapes:
-        shape = (batch, heads, groups, queries, keys, head_size, causal)
-        often = plan.flash_attention * calls
-        if sparse is not None and place == "core":
-            often = often * sparse.whole
-        parts += _flash_parts(setting, "flash attention", place, often, shape)
-    if sparse is not None:
-        for core in sparse.cores:
-            often = plan.flash_attention * core.share
-            parts += _flash_parts(setting, core.name, "core", often, core.shape, core.gathered)
-        parts += sparse.indexing
+    for core in cores:
+        often = shares[core] if core.place == "linear" else plan.flash_attention * shares[core]
+        for trained in core.train(call):
+            calls = (often * trained.calls)[:, None]
+            parts += _TIMED[type(trained.kernel)](setting, core, trained, calls)
     return parts
 
 
-def _flash_parts(
-    setting: Setting, name: str, place: str, calls: Array, shape: tuple[Array, ...], gathered: Array | None = None
-) -> tuple[Part, Part]:
-    """Core attention, forward and backward, of a shape (batch, heads, groups, queries, keys, width, causal).
+def _flash_parts(setting: Setting, core: Core, trained: Trained, calls: Array) -> list[Part]:
+    """Core attention, forward and backward.
 
     Gathered entries go through the last-level cache; the backward pass also adds their gradients there, in FP32.
     """
-    batch, heads, _, queries, keys, head_size, _ = shape
-    columns = tuple(values[:, None] for values in (*shape, setting.plan.element_size))
-    gemms = Gemms((name,), queries[:, None], keys[:, None], head_size[:, None], (batch * heads)[:, None])
-    forward = attention_time(setting.wide_device, setting.constants["attention"], *columns)
-    backward = attention_time(
-        setting.wide_device, setting.constants["attention_backward"], *columns, direction="backward"
-    )
-    if gathered is not None:
-        moved = transfer_time(gathered[:, None], setting.wide_device.l2_bandwidth)
-        words = 1.0 + 2.0 * WORD / setting.plan.element_size[:, None]
+    kernel = trained.kernel
+    assert isinstance(kernel, Flash)
+    plan, device, constants, rate = setting.plan, setting.device, setting.constants, setting.device.rate(CORE)
+    columns = tuple(values[:, None] for values in (*kernel[:7], plan.element_size))
+    batch, heads, groups, queries, keys, head_size, *_ = columns
+    gemms = Gemms((trained.name,), queries, keys, head_size, batch * heads)
+    forward = attention_time(device, constants["attention"], *columns, rate=rate)
+    backward = attention_time(device, constants["attention_backward"], *columns, rate=rate, direction="backward")
+    if kernel.selected:
+        shared = setting.model.shared_key_value > 0.0 if not setting.architecture.latent_attention else np.True_
+        vectors = np.where(shared, 0.5, 1.0)[..., None]
+        gathered = 2.0 * vectors * plan.tokens[:, None] * groups * keys * head_size * columns[-1]
+        moved = transfer_time(gathered, device.l2_bandwidth)
+        words = 1.0 + 2.0 * WORD / columns[-1]
         forward, backward = np.fmax(forward, moved), np.fmax(backward, words * moved)
-    gradient = f"{name} gradient"
-    return (
-        Part("forward", "attention", (name,), place, calls[:, None], forward, gemms, wide=True),
-        Part("backward", "attention_backward", (gradient,), place, calls[:, None], backward, gemms, wide=True),
-    )
+    gradient = f"{trained.name} gradient"
+    return [
+        Part("forward", "attention", (trained.name,), core.place, calls, forward, gemms, precision=CORE),
+        Part("backward", "attention_backward", (gradient,), core.place, calls, backward, gemms, precision=CORE),
+    ]
 
 
-def _scan_parts(setting: Setting) -> list[Part]:
-    """Scan of a layer of linear attention, forward and backward: no state comes in or goes out."""
-    plan = setting.plan
-    forward = chunked_scan(setting.shard, plan.tokens, 0.0 * plan.tokens, plan.sequence_length, plan.element_size)
-    parts = []
-    for phase, name, scan in (
-        ("forward", "linear attention", forward),
-        ("backward", "linear attention gradient", scan_gradient(forward)),
-    ):
-        flop, traffic, chunks = (values[:, None] for values in scan)
-        constants = setting.constants["linear_attention"]
-        time = linear_attention_time(setting.wide_device, constants, traffic, flop, chunks)
-        parts.append(Part(phase, "linear_attention", (name,), "linear", ones(flop), time, None, traffic, True, flop))
-    return parts
+def _score_parts(setting: Setting, core: Core, trained: Trained, calls: Array) -> list[Part]:
+    """Products on the matrix units beside their traffic: the index of sparse attention."""
+    kernel, device = trained.kernel, setting.device
+    assert isinstance(kernel, Scores)
+    flop, traffic = kernel.flop[:, None], kernel.traffic[:, None]
+    compute = flop / (setting.constants["attention"]["compute_efficiency"] * device.rate(CORE).peak_flop_rate)
+    time = np.maximum(compute, vector_time(device, setting.constants["vector"], traffic, 0.0))
+    return [Part(trained.phase, "vector", (trained.name,), core.place, calls, time, None, traffic, CORE, flop)]
 
 
-def _standard_scores(setting: Setting) -> Array:
-    plan = setting.plan
-    pairs = plan.sequence_length * plan.sequence_length / plan.context_parallel
-    return np.asarray((1.0 - plan.flash_attention) * plan.micro_batch_size * setting.heads * pairs)
+def _scan_parts(setting: Setting, core: Core, trained: Trained, calls: Array) -> list[Part]:
+    """Scan of a layer of linear attention: no state comes in or goes out."""
+    kernel, device = trained.kernel, setting.device
+    assert isinstance(kernel, Scan)
+    flop, traffic, chunks = (values[:, None] for values in kernel)
+    family = "linear_attention"
+    time = linear_attention_time(device, setting.constants[family], traffic, flop, chunks, device.rate(CORE))
+    return [Part(trained.phase, family, (trained.name,), core.place, calls, time, None, traffic, CORE, flop)]
+
+
+_TIMED: Mapping[type, Callable[[Setting, Core, Trained, Array], list[Part]]] = {
+    Flash: _flash_parts, Scores: _score_parts, Scan: _scan_parts,
+}  # fmt: skip
 
 
 def _trained_blocks(setting: Setting) -> Iterator[tuple[Block, Gemms]]:
@@ -216,10 +227,11 @@ def _gemm_parts(setting: Setting) -> list[Part]:
     element, gradient = plan.element_size, plan.gradient_size
     if some(plan.adds_separately):  # the product writes its gradient once
         gradient = np.where(plan.adds_separately, 0.5 * element, gradient)
-    narrow, wide = _Collected(), _Collected()
+    collected = {PLANNED: _Collected(), WIDE: _Collected()}
+    narrow, wide = collected.values()
     for block, gemms in _trained_blocks(setting):
-        collected = wide if block.wide else narrow
-        collected.add_with_gradients(block.place, gemms, element, gradient, _layer_shares(setting, block))
+        shares = _layer_shares(setting, block)
+        collected[block.precision].add_with_gradients(block.place, gemms, element, gradient, shares)
     adapters: list[Part] = []
     if some(plan.frozen):
         for place, gemms in narrow.forward:
@@ -232,7 +244,7 @@ def _gemm_parts(setting: Setting) -> list[Part]:
         scores = attention_gemms(setting.shard, sequences, plan.sequence_length)
         scores = scores._replace(batch=scores.batch * present)
         wide.add_with_gradients("core", scores, element, 0.5 * element)
-    parts = narrow.parts(setting, wide=False) + wide.parts(setting, wide=True)
+    parts = [part for precision, group in collected.items() for part in group.parts(setting, precision)]
     return parts + _cast_parts(setting, narrow) + adapters + _accumulation_parts(setting, parts)
 
 
@@ -254,7 +266,7 @@ def _accumulation_parts(setting: Setting, products_of_layers: list[Part]) -> lis
         time = vector_time(setting.device, setting.constants["vector"], traffic, 0.0)
         names = (f"{place} gradient accumulation",)
         calls = np.where(traffic > 0.0, 1.0, 0.0)
-        parts.append(Part("backward", "vector", names, place, calls, time, None, traffic, wide=True))
+        parts.append(Part("backward", "vector", names, place, calls, time, None, traffic))
     return parts
 
 
@@ -273,7 +285,7 @@ def _adapter_parts(setting: Setting, place: str, gemms: Gemms) -> list[Part]:
         names, traffic = adapter_vectors(place, gemms, setting.plan, phase == "backward")
         time = vector_time(setting.device, setting.constants["vector"], traffic, 0.0)
         calls = np.where(traffic > 0.0, 1.0, 0.0)
-        parts.append(Part(phase, "vector", names, place, calls, time, None, traffic, wide=True))
+        parts.append(Part(phase, "vector", names, place, calls, time, None, traffic))
     return parts
 
 
@@ -321,7 +333,7 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     for column, (phase, place, name, _) in enumerate(casts):
         cut = slice(column, column + 1)
         names = (f"{place} {name}",)
-        parts.append(Part(phase, "vector", names, place, calls[:, cut], time[:, cut], None, moved[:, cut], wide=True))
+        parts.append(Part(phase, "vector", names, place, calls[:, cut], time[:, cut], None, moved[:, cut]))
     return parts
 
 
@@ -364,8 +376,10 @@ def _between(setting: Setting) -> Between:
 
 
 def _attention_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, Vectors]]:
-    scores, latent = _standard_scores(setting), setting.architecture.latent_attention
-    vectors = attention_vectors(setting.shard, setting.plan.tokens, scores, _between(setting), latent, backward)
+    plan, latent = setting.plan, setting.architecture.latent_attention
+    pairs = plan.sequence_length * plan.sequence_length / plan.context_parallel
+    scores = np.asarray((1.0 - plan.flash_attention) * plan.micro_batch_size * setting.heads * pairs)
+    vectors = attention_vectors(setting.shard, plan.tokens, scores, _between(setting), latent, backward)
     for place, names, columns in _attention_places(vectors.names):
         yield place, Vectors(names, vectors.traffic[:, columns])
 
@@ -451,7 +465,17 @@ def _vector_parts(setting: Setting) -> list[Part]:
     for phase, place, vectors in groups:
         cut = slice(start, start + len(vectors.names))
         parts.append(
-            Part(phase, "vector", vectors.names, place, present[:, cut], time[:, cut], None, vectors.traffic, wide=True)
+            Part(
+                phase,
+                "vector",
+                vectors.names,
+                place,
+                present[:, cut],
+                time[:, cut],
+                None,
+                vectors.traffic,
+                precision=WIDE,
+            )
         )
         start = cut.stop
     return parts
@@ -496,8 +520,6 @@ def kernel_parts(setting: Setting) -> list[Part]:
     if setting.architecture.local_attention and some(setting.plan.flash_attention < 1):
         # standard attention masks what a window leaves out: local layers compute every score
         parts += [part._replace(place="local core") for part in parts if part.place == "core"]
-    if setting.architecture.linear_attention:
-        parts += _scan_parts(setting)
     return parts + _core_parts(setting)
 
 
@@ -511,7 +533,7 @@ def part_work(setting: Setting, part: Part) -> tuple[Array, Array]:
         flop = np.zeros_like(part.time) if part.flop is None else part.flop
         return flop, np.full_like(part.time, np.nan) if part.traffic is None else part.traffic
     plan, model, (m, n, k, batch) = setting.plan, setting.model, part.gemms.columns
-    size = (plan.element_size if part.wide else plan.product_size)[:, None]
+    size = _element_size(setting, part.precision)
     if part.family == "gemm":
         return part.gemms.flop, product_traffic(m, n, k, batch, size, plan.element_size[:, None])
     products, groups = 2.0 if part.family == "attention" else 5.0, model.num_query_groups / model.num_attention_heads

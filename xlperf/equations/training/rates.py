@@ -10,7 +10,7 @@ from xlperf.base.arrays import Array, Numeric, array, ceil_div, log, power, some
 from xlperf.equations.hardware.attention import core_attention_flop
 from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_power, traffic_from_memory
 from xlperf.equations.model.blocks import EXPERTS, MLP, SHARED_EXPERT, weights
-from xlperf.equations.model.linear_attention import recurrent_step_flop
+from xlperf.equations.model.cores import cores_of
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.operators import (
     layer_matrices,
@@ -19,7 +19,6 @@ from xlperf.equations.model.operators import (
     parameter_count,
     whole_model,
 )
-from xlperf.equations.model.sparse_attention import index_flop, sparse_keys
 from xlperf.equations.plan.dimensions import MESSAGE_PARTS
 from xlperf.equations.plan.records import Recompute
 from xlperf.equations.plan.training_plan import TrainingPlan
@@ -91,10 +90,8 @@ def _flop_per_token(setting: Setting) -> tuple[Array, Array, Array]:
     Trained MTP modules count; frozen weights have no gradients, their adapters all three products.
     """
     model, plan, mtp = setting.model, setting.plan, setting.plan.mtp_layers
-    window = np.minimum(model.window, plan.sequence_length)
-    keys = model.num_global_layers * plan.sequence_length + model.num_local_layers * window
-    if setting.architecture.sparse_attention:
-        keys = keys + sparse_keys(model, plan.sequence_length)
+    cores = cores_of(setting.architecture)
+    keys = sum(core.layers(model) * core.keys(model, plan.sequence_length) for core in cores if core.keys)
     head_size = 0.5 * (model.qk_head_size + model.v_head_size)
     scores = core_attention_flop(1.0, model.num_attention_heads, head_size, keys)
     whole = model.num_global_layers * plan.sequence_length
@@ -104,12 +101,9 @@ def _flop_per_token(setting: Setting) -> tuple[Array, Array, Array]:
         module = layer_matrices(model, experts_per_token=True) + 2.0 * model.hidden_size**2
         active = active + mtp * (module + model.hidden_size * model.vocab_size)
         scores, masked = (count * (1.0 + mtp / model.num_attention_layers) for count in (scores, masked))
-    if setting.architecture.linear_attention:
-        states = recurrent_step_flop(1.0, model.linear_value_heads, model.linear_key_size, model.linear_value_size)
-        scores = scores + model.num_linear_layers * states
-    if setting.architecture.sparse_attention:
-        entries = plan.sequence_length / model.selected_ratio
-        scores = scores + model.num_index_layers * index_flop(1.0, entries, model.index_heads, model.index_size)
+    for core in cores:
+        if core.other_flop is not None:
+            scores = scores + core.layers(model) * core.other_flop(model, plan.sequence_length)
     flop = 6.0 * (active + 0.5 * scores)  # forward and backward (arXiv:2104.04473, section 5.1)
     head = (1.0 + mtp) * 2.0 * model.hidden_size * model.vocab_size
     recomputed = _recomputed_flop(setting, scores, flop / 3.0 - head, setting.pipeline.middle.layers)

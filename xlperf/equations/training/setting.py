@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, distinct_rows, divide, ones, some, total
-from xlperf.equations.hardware.roofline import Device
+from xlperf.equations.hardware.roofline import WIDE, Device
 from xlperf.equations.model.blocks import (
     EXPERTS,
     LATENT_SPACE,
@@ -180,7 +180,7 @@ class Part(NamedTuple):
     time: Array  # of one call, (rows, operators) [s]
     gemms: Gemms | None = None
     traffic: Array | None = None  # [B]
-    wide: bool = False  # whether the GEMMs run at the wider precision
+    precision: int = WIDE  # class of its operators
     flop: Array | None = None  # [FLOP]
 
     @property
@@ -213,8 +213,7 @@ class Setting:
     """Inputs of a training step."""
 
     model: Model
-    device: Device  # at the peak rate of the GEMM precision
-    wide_device: Device  # at the peak rate of attention and output projection: 16 bits or wider
+    device: Device
     network: Network
     plan: TrainingPlan
     constants: Constants  # kernel family -> name -> (rows, 1); ``gemm_wide`` for GEMMs at the wider precision
@@ -244,11 +243,11 @@ class Setting:
             family: {name: selected(values) for name, values in columns.items()}
             for family, columns in self.constants.items()
         }
-        devices = rows_of(self.device), rows_of(self.wide_device)
         plans = plan.take(first)
         if some(plan.recompute == Recompute.SELECTIVE):  # the recomputation of all plans is timed, and used by some
             plans = plans.replaced(recompute=np.full(len(first), Recompute.SELECTIVE))
-        return Setting(rows_of(self.model), *devices, self.network, plans, constants, self.architecture), which
+        machine = rows_of(self.model), rows_of(self.device), self.network
+        return Setting(*machine, plans, constants, self.architecture), which
 
     @derived
     def pipeline(self) -> Pipeline:

@@ -105,33 +105,13 @@ def stage_layers(num_layers: Numeric, pipeline_parallel: Numeric) -> tuple[Array
     return np.asarray(first), full, np.asarray(np.maximum(even, full - np.ceil(missing / 2.0)))
 
 
-def layers_through_stage(work: Numeric, num_layers: Numeric) -> Array:
-    r"""Layers of all stages up to a stage that takes layers in order until its share of the work is exceeded.
+def _layers_through_stage(work: Numeric, num_layers: Numeric) -> Array:
+    """Layers of all stages up to a stage that takes layers in order until its share of the work is exceeded.
 
-    .. math:: N = \min(\lfloor w \rfloor + 1, L)
+    Hugging Face, nanotron, build_model: a stage ends with the block that exceeds its threshold. 32 layers and an output
+    head that counts as 2.4, on 3 stages: the twelfth layer exceeds a share of 11.47.
 
-    Parameters
-    ----------
-    work : numeric
-        Work w of the stages up to this one in layers, if all stages had the same work. [-]
-    num_layers : numeric
-        Layers L of the model. [-]
-
-    Returns
-    -------
-    layers : numeric
-        Layers up to the end of this stage. [-]
-
-    References
-    ----------
-    .. [1] Hugging Face, nanotron, src/nanotron/models/base.py, build_model: a stage ends with the block that exceeds
-       its threshold.
-
-    Examples
-    --------
-    32 layers and an output head that counts as 2.4, on 3 stages: the twelfth layer exceeds a share of 11.47.
-
-    >>> float(layers_through_stage(11.47, 32))
+    >>> float(_layers_through_stage(11.47, 32))
     12.0
     """
     return np.asarray(np.minimum(np.floor(array(work)) + 1.0, array(num_layers)))
@@ -167,10 +147,10 @@ def _by_cost(model: Model, plan: TrainingPlan) -> tuple[Array, Array, Array]:
     stages = plan.pipeline_parallel
     head = model.vocab_size * model.hidden_size / layer_matrices(model, experts_per_token=True)
     share = (model.num_layers + head) / stages
-    start = before = layers_through_stage(share, model.num_layers)
+    start = before = _layers_through_stage(share, model.num_layers)
     largest = np.zeros_like(start)
     for stage in range(2, int(np.max(np.where(plan.split_by_cost, stages, 1.0)))):
-        after = np.where(stage < stages, layers_through_stage(stage * share, model.num_layers), before)
+        after = np.where(stage < stages, _layers_through_stage(stage * share, model.num_layers), before)
         largest, before = np.maximum(largest, after - before), after
     return start, largest, model.num_layers - before
 
