@@ -67,7 +67,8 @@ def test_memory_does_not_grow_with_the_log_and_each_byte_is_read_once(tmp_path: 
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert sum(len(block) for block in blocks(path)) == path.stat().st_size
-    assert peaks[1] < peaks[0] + 3 * 8 * 20_000 + 1e6  # the numbers kept, not the text
+    text = path.stat().st_size * 2 / 3  # of the lines that the second log has more
+    assert peaks[1] < peaks[0] + 3 * 8 * 20_000 + text / 4  # the numbers, not the text
     assert peaks[1] < 16e6
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from ctypes import CDLL
-from functools import cache, lru_cache
+from functools import cache
 from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
@@ -178,10 +177,9 @@ def _by_cluster(work: Callable[[Task], Done], tasks: Iterator[Task], scheduler: 
         raise InputError(Fault("--scheduler", f"no Dask scheduler answers at {scheduler}: {words}")) from None
     with client:
         _check_versions(client, scheduler)
-        pickled = pickle.dumps(work)
         waiting: deque[Any] = deque()
         for task in tasks:
-            waiting.append(client.submit(_done_by, pickled, task, pure=False))
+            waiting.append(client.submit(work, task, pure=False))
             while len(waiting) > _AHEAD * max(sum(client.nthreads().values()), 1):
                 yield _gathered(distributed, waiting.popleft())
         while waiting:
@@ -203,16 +201,6 @@ def _version() -> str:
     from xlperf import __version__ as found
 
     return found
-
-
-def _done_by(pickled: bytes, task: Any) -> Any:
-    return _unpickled(pickled)(task)
-
-
-@lru_cache(maxsize=2)
-def _unpickled(content: bytes) -> Callable[[Any], Any]:
-    """Work that a worker of a cluster got with its first block."""
-    return cast("Callable[[Any], Any]", pickle.loads(content))  # noqa: S301
 
 
 def _gathered(distributed: Any, future: Any) -> Any:
