@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Outcome
 from shipped import shipped_measured
 
 from xlperf.calibrate.accuracy import measured_csv
@@ -18,6 +20,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.read import read_plans
 from xlperf.catalog.table import Table, coded_words
 from xlperf.engine import evaluate
+from xlperf.engine import trust as trust_module
 from xlperf.engine.trust import (
     BADGES,
     LACKED,
@@ -363,3 +366,17 @@ def test_releases_that_nobody_measured_are_farther_than_those_that_somebody_did(
     assert width[1] > 1.05 * width[0]
     assert results.text("trust").tolist()[1] == "EXTRAPOLATED"
     assert results.number("tpot")[1] == pytest.approx(results.number("tpot")[0], rel=0.1)
+
+
+def test_copies_of_an_accelerator_are_compared_with_published_runs_once(
+    tmp_path: Path, command: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep of a number of the catalog has a copy of the accelerator for each sample."""
+    pairs: list[int] = []
+    pair_of = trust_module._pair
+    monkeypatch.setattr(trust_module, "_pair", lambda *asked: pairs.append(1) or pair_of(*asked))
+    plans = tmp_path / "plans.csv"
+    plans.write_text("model,accelerator,num accelerators\nLlama3-70B,H100-SXM-80GB,64\n")
+    vary = ("--vary", "accelerators.memory bandwidth=x0.9..x1..x1.1", "--samples", "300", "--processes", "1")
+    done = command("evaluate", plans, *vary, "-o", tmp_path / "results.csv")
+    assert done.code == 0 and len(pairs) <= 5  # once for each block of samples

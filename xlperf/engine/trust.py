@@ -280,6 +280,7 @@ def trust(
     """
     # Pairs of model and accelerator, each looked up once.
     count = len(catalog.tables["accelerators"])
+    accelerators = _first_copies(catalog, accelerators)
     keys = (models * count + accelerators).tolist()
     place = {key: code for code, key in enumerate(dict.fromkeys(keys))}
     codes = np.array(list(map(place.__getitem__, keys)), dtype=np.int64)
@@ -317,6 +318,20 @@ def trust(
         "distance": np.maximum(model - _NEVER, 0.0) + machine + stack + far,
         "unread": np.where(never, 1.0, unread),
     }
+
+
+def _first_copies(catalog: Catalog, accelerators: np.ndarray) -> np.ndarray:
+    """For each row the first row that is a copy of the same accelerator: a sweep of its numbers has one a sample."""
+    distinct = list(dict.fromkeys(accelerators.tolist()))
+    if len(distinct) == 1:
+        return accelerators
+    chips = catalog.tables["accelerators"]
+    names, generations = chips["accelerator"].tolist(), chips.text("generation").tolist()
+    first: dict[tuple[str, str], int] = {}
+    same = {
+        row: first.setdefault((copied_name(str(names[row])), str(generations[row]).casefold()), row) for row in distinct
+    }
+    return np.array(list(map(same.__getitem__, accelerators.tolist())), dtype=accelerators.dtype)
 
 
 def _of_software(
