@@ -188,19 +188,19 @@ def _by_cluster(work: Callable[[Task], Done], tasks: Iterator[Task], scheduler: 
 
 def _check_versions(client: Any, scheduler: str) -> None:
     """Refuse workers that would give other numbers; workers that leave meanwhile do not count."""
-    result = client.run(_version, on_error="return").values()
-    if any(isinstance(found, ModuleNotFoundError) for found in result):
+    answers = client.run(_version, on_error="return").values()
+    if any(isinstance(answer, ModuleNotFoundError) for answer in answers):
         raise InputError(Fault("--scheduler", f"the workers at {scheduler} have no xlperf: install it there"))
-    other = sorted({found for found in result if isinstance(found, str)} - {__version__})
+    other = sorted({answer for answer in answers if isinstance(answer, str)} - {__version__})
     if other:
         problem = f"a worker has xlperf {other[0]}, this is {__version__}: install the same everywhere"
         raise InputError(Fault("--scheduler", problem))
 
 
 def _version() -> str:
-    from xlperf import __version__ as found
+    from xlperf import __version__ as installed
 
-    return found
+    return installed
 
 
 def _gathered(distributed: Any, future: Any) -> Any:
