@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -23,18 +21,16 @@ import click
 
 from xlperf.base.errors import Fault, InputError, printable
 from xlperf.base.files import replaced
-from xlperf.base.resources import rows
+from xlperf.catalog.parts import Part, rounded, shown, values_of
 
 if TYPE_CHECKING:
     from xlperf.catalog.schema import Column
     from xlperf.catalog.table import Table
-    from xlperf.cli.table_files import Part
 
 
 STANDARD = "-"
 AS_JSON = "json"
 """What stands for an output where --json asks for JSON on standard output; no file can have this name."""
-DIGITS = 4
 FITTED_ROWS = 2_000  # decimals of more rows follow from the unit alone
 WORKBOOK_ROWS = 50_000  # more make a file that takes a minute to write and to open
 
@@ -161,17 +157,6 @@ def working(label: str) -> Iterator[None]:
 # --- tables
 
 
-def parts(*tables: Table) -> list[Part]:
-    """Columns of tables of equal length side by side, with their schema; a table's own ones after the others."""
-    from xlperf.catalog.schema import own_column
-
-    columns: list[Part] = []
-    for table in tables:
-        columns += [(table.schema.by_name[name], values) for name, values in table.columns.items()]
-        columns += [(own_column(header, values.dtype == object), values) for header, values in table.own.items()]
-    return columns
-
-
 def is_workbook(output: str) -> bool:
     """Whether an output is a workbook, which takes several sheets and a limited number of rows."""
     return Path(output).suffix.lower() == ".xlsx"
@@ -245,8 +230,6 @@ def _write_json(stream: IO[str], blocks: Iterable[list[Part]], nested: Mapping[s
 
 
 def _objects(block: list[Part]) -> Iterator[dict[str, Any]]:
-    from xlperf.cli.table_files import values_of
-
     headers = [column.header for column, _ in block]
     for row in zip(*(values_of(column, values) for column, values in block), strict=True):
         yield dict(zip(headers, row, strict=True))
@@ -270,8 +253,6 @@ def text_table(block: list[Part]) -> list[str]:
 
     ``block``: columns of one length, in the units used inside.
     """
-    from xlperf.cli.table_files import shown
-
     columns: list[list[str]] = []
     to_right: list[bool] = []
     for column, values in block:
@@ -290,12 +271,6 @@ def text_table(block: list[Part]) -> list[str]:
     return [line for number, line in enumerate(aligned(columns, to_right)) if line or number != 1]
 
 
-@cache
-def viewed_columns(table: str) -> tuple[str, ...]:
-    """Columns that a terminal shows of a table, in their order: rows of ``cli/shown.csv``."""
-    return tuple(row["column"] for row in rows("cli/shown.csv") if row["table"] == table)
-
-
 def aligned(columns: Sequence[Sequence[str]], to_right: Sequence[bool]) -> list[str]:
     """Columns of words side by side as lines, without trailing blanks.
 
@@ -308,22 +283,6 @@ def aligned(columns: Sequence[Sequence[str]], to_right: Sequence[bool]) -> list[
         for words, width, right in zip(columns, widths, to_right, strict=True)
     ]
     return ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
-
-
-def rounded(value: float) -> str:
-    """Four significant digits, whole numbers in full.
-
-    >>> [rounded(value) for value in (1234567.0, 0.0123456, 12.3456, float("nan"))]
-    ['1,234,567', '0.01235', '12.35', '']
-    """
-    if math.isnan(value):
-        return ""
-    if math.isinf(value) or value == 0.0:
-        return f"{value:g}"
-    if abs(value) >= 10**DIGITS or value.is_integer():
-        return f"{value:,.0f}"
-    decimals = DIGITS - 1 - math.floor(math.log10(abs(value)))
-    return f"{value:.{decimals}f}" if decimals <= DIGITS + 4 else f"{value:.{DIGITS - 1}e}"
 
 
 _PAGE, _PAGES = 200.0, 4

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.base.errors import Fault, InputError
+from xlperf.catalog.parts import Part, parts
 from xlperf.cli.command import Chosen, Machines, command
 from xlperf.cli.options import catalog_for, catalog_of, note_unread, read_one, varied, without_auto
 from xlperf.cli.output import (
@@ -19,7 +20,6 @@ from xlperf.cli.output import (
     is_json,
     is_workbook,
     legal_of,
-    parts,
     progress,
     say,
     text_table,
@@ -31,7 +31,6 @@ from xlperf.cli.output import (
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
-    from xlperf.cli.table_files import Part
     from xlperf.explore.candidates import Bounds
 
 BLOCK = 32_768  # rows that are evaluated and written at a time: bounds the memory of a table of any length

@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.base.errors import Fault, InputError
+from xlperf.catalog.parts import parts, viewed_columns
 from xlperf.cli.command import command
 from xlperf.cli.options import catalog_of
 from xlperf.cli.output import (
     STANDARD,
     aligned,
     is_workbook,
-    parts,
     progress,
     say,
     standard_output,
     text_table,
-    viewed_columns,
     write_sheets,
     wrote,
 )

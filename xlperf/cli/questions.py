@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from xlperf.catalog.parts import Part, parts, rounded, viewed_columns
 from xlperf.catalog.schema import Column, first_words, results_of, shown_columns, table_schema
 from xlperf.cli.command import command
 from xlperf.cli.options import catalog_of, vary_line
@@ -17,13 +18,10 @@ from xlperf.cli.output import (
     deliver,
     is_json,
     is_workbook,
-    parts,
     progress,
-    rounded,
     say,
     text_table,
     took,
-    viewed_columns,
     write_sheets,
     wrote,
 )
@@ -31,7 +29,6 @@ from xlperf.cli.output import (
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
-    from xlperf.cli.table_files import Part
     from xlperf.explore.objectives import Limit
     from xlperf.explore.search_results import Answer
 
@@ -234,8 +231,8 @@ def _write_row(
 
 def _missed(limit: Limit, results: Table) -> str:
     """By how much a chip misses a limit, in words; "" if it keeps it or has no answer."""
+    from xlperf.catalog.parts import rounded
     from xlperf.catalog.schema import unit_of
-    from xlperf.cli.output import rounded
 
     value = float(limit.sure(results)[0])
     if value != value or limit.kept(results)[0]:
@@ -302,8 +299,8 @@ def _none_keeps(entries: list[Part], results: Table, limits: list[Limit]) -> lis
     """Lines that say which chip comes nearest to the limits, and by how much it misses them."""
     import numpy as np
 
+    from xlperf.catalog.parts import rounded
     from xlperf.catalog.schema import unit_of
-    from xlperf.cli.output import rounded
 
     beyond = np.nan_to_num(np.array([limit.excess(results) for limit in limits]), nan=np.inf).max(axis=0)
     words = f"No chip of {len(results):,} keeps {' and '.join(limit.words for limit in limits)}."

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.base.errors import Fault, InputError
+from xlperf.catalog.parts import Part, parts
 from xlperf.cli.command import Chosen, command, packed
 from xlperf.cli.options import catalog_for, plan_name, read_chosen, read_one_kind, varied, vary_line
-from xlperf.cli.output import Front, deliver, is_workbook, parts, progress, say, text_table, write_sheets, wrote
+from xlperf.cli.output import Front, deliver, is_workbook, progress, say, text_table, write_sheets, wrote
 from xlperf.cli.sweep import Doubts
 from xlperf.cli.sweep import doubts as read_doubts
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
-    from xlperf.cli.table_files import Part
     from xlperf.explore.candidates import Bounds
     from xlperf.explore.solve import Solution
     from xlperf.explore.uncertainty import Robust

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from xlperf.base.errors import Fault, InputError
+from xlperf.catalog.parts import parts
 from xlperf.cli.command import Chosen, Machines, command
 from xlperf.cli.options import TOP, catalog_for, read_one, read_one_kind, vary_line, without_auto
 from xlperf.cli.output import (
@@ -18,7 +19,6 @@ from xlperf.cli.output import (
     deliver,
     is_json,
     is_workbook,
-    parts,
     progress,
     say,
     text_table,

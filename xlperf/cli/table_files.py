@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from xlperf.base.errors import Fault, InputError
+from xlperf.catalog.parts import Part, shown
 
 if TYPE_CHECKING:
     from xlperf.catalog.schema import Column
@@ -28,22 +28,6 @@ _PLAIN = 1e-4, 1e10  # between them Arrow writes a number as Python does: withou
 
 _BARE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._()/%:-]*")  # neither a formula nor in need of quotation marks
 _LISTED = re.compile(r"[A-Za-z0-9 ._()/%:;-]*,[A-Za-z0-9 ._()/%:;,-]*")
-
-Part = tuple["Column", np.ndarray]
-
-
-def shown(column: Column, values: np.ndarray) -> np.ndarray:
-    """Values in the unit of the column; entries of a sheet as typed, 15 rather than 15.000000000000002."""
-    from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, unit_of
-
-    factor = unit_of(column).factor
-    if column.is_text or factor == 1.0:
-        return values
-    scaled = values / factor
-    if column.table in EVERY_TABLE or column.table in PLAN_TABLES:
-        entered = np.array([float(f"{value:.15g}") for value in scaled.tolist()])
-        scaled = np.where(entered * factor == values, entered, scaled)
-    return scaled
 
 
 def texts(column: Column, values: np.ndarray) -> list[str]:
@@ -62,20 +46,6 @@ def texts(column: Column, values: np.ndarray) -> list[str]:
         words = _FLAGS[column.kind]
         return [words.get(value, "") for value in values.tolist()]
     return [_decimal(value) for value in shown(column, values).tolist()]
-
-
-def values_of(column: Column, values: np.ndarray) -> list[str | float | bool | None]:
-    """Values for JSON, in the unit of the column: None if blank or not finite.
-
-    >>> from xlperf.catalog.schema import column
-    >>> values_of(column("training_results", "fits"), np.array([1.0, 0.0, float("nan")]))
-    [True, False, None]
-    """
-    if column.is_text:
-        return [str(value) or None for value in values.tolist()]
-    if column.kind in _FLAGS:
-        return [bool(value) if value == value else None for value in values.tolist()]
-    return [value if math.isfinite(value) else None for value in shown(column, values).tolist()]
 
 
 def _decimal(value: float) -> str:
