@@ -85,6 +85,13 @@ class InputError(XlperfError):
         return [*lines, f"... and {more:,} more fault{'s' if more > 1 else ''}"] if more > 0 else lines
 
 
+class OptionError(InputError):
+    """Options that do not go together, or one is missing; a command adds its name and where its help is."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(Fault("", problem))
+
+
 def _sheet_and_problem(fault: Fault) -> tuple[str, str]:
     sheet, mark, _ = fault.place.rpartition("!")
     return sheet if mark else "", fault.problem

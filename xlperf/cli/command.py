@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from xlperf.base import resources
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, OptionError
 from xlperf.base.files import irreplaceable
 from xlperf.cli.output import AS_JSON, STANDARD
 
@@ -82,7 +82,10 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Check the files, then run."""
         check_files(ctx.command, ctx.params)
-        return super().invoke(ctx)
+        try:
+            return super().invoke(ctx)
+        except OptionError as error:
+            raise click.UsageError(str(error), ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Options, then the other tasks."""

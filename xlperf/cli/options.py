@@ -5,22 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-import click
-
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.cli.command import Chosen
 from xlperf.cli.output import say
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
     from xlperf.explore.candidates import Bounds
-    from xlperf.explore.vary import Varied
-
-TOP = 10
-"""Plans that are shown of each row by default. [-]"""
 
 
 def catalog_of(given: str | None, source: str | None) -> Catalog:
@@ -61,41 +53,6 @@ def note_unread(given: str | None, own: str | None) -> None:
             say(f"note: {fault}", err=True)
 
 
-def vary_line(text: str) -> tuple[str, list[str]]:
-    """A column and its values: ``tensor parallel=1,2,4``."""
-    name, equals, values = text.partition("=")
-    if not equals:
-        raise click.UsageError(f'--vary takes COLUMN=VALUES, got "{text}"')
-    return name, values.split(",")
-
-
-def varied(
-    table: Table, vary: Sequence[str], of_catalog: bool = False
-) -> tuple[Table, dict[str, np.ndarray], tuple[Varied, ...]]:
-    """Plans with ``auto`` from ``--vary COLUMN=auto``, values of other columns, and numbers that are searched one by
-    one.
-
-    With ``of_catalog`` these numbers are values of the catalog, factors of columns of the plans, and targets.
-    """
-    from xlperf.explore.candidates import with_auto
-    from xlperf.explore.objectives import TARGETS
-    from xlperf.explore.vary import Varied, read_variation
-
-    asked = read_variation(table.kind, [vary_line(text) for text in vary], "--vary")
-    for number in asked.varied:
-        if number.shape:
-            raise InputError(Fault("--vary", f"{number.column.name}: a search needs values, not a range"))
-        if not of_catalog:
-            factor = f"factor of {number.name.replace('_', ' ')}"
-            refused = factor if number.sheet == table.kind else f"{number.column.name}, of the catalog"
-            problem = f"a frontier takes no {refused}; xlperf evaluate --vary and a search without --frontier do"
-            raise InputError(Fault("--vary", problem))
-    targets = [name for name in asked.values if of_catalog and name in TARGETS.values()]
-    alone = [Varied(table.kind, name, asked.values[name], False) for name in targets]
-    values = {name: tried for name, tried in asked.values.items() if name not in targets}
-    return with_auto(table, asked.auto, "--vary"), values, (*alone, *asked.varied)
-
-
 def catalog_for(given: str | None, plans: str, tables: list[Table]) -> Catalog:
     """The catalog of plans. Unknown names of all plans are refused at once, before any plan is evaluated.
 
@@ -131,17 +88,13 @@ def without_auto(plans: Table, catalog: Catalog, bounds: Bounds) -> Table:
     """Plans with every ``auto`` resolved; standard error lists the choices."""
     if not plans.auto:
         return plans
+    from xlperf.explore.asked_search import plan_name
     from xlperf.explore.auto import resolve
 
     resolved = resolve(plans, catalog, **bounds)
     for row, words in resolved.notes.items():
         say(f"{plan_name(plans, row)}: {words}", err=True)
     return resolved.plans
-
-
-def plan_name(plans: Table, row: int = 0) -> str:
-    """Name of a plan, or its place if it has none."""
-    return str(plans.text("name")[row]) or plans.place(row, "name")
 
 
 def read_chosen(plans: str, chosen: Chosen) -> list[Table]:

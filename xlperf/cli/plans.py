@@ -10,7 +10,7 @@ import click
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.parts import Part, parts
 from xlperf.cli.command import Chosen, Machines, command
-from xlperf.cli.options import catalog_for, catalog_of, note_unread, read_one, varied, without_auto
+from xlperf.cli.options import catalog_for, catalog_of, note_unread, read_one, without_auto
 from xlperf.cli.output import (
     AS_JSON,
     NONE_COUNTED,
@@ -206,14 +206,16 @@ def frontier(
 ) -> None:  # fmt: skip
     """Show throughput against speed per user, over loads and a grid of plans."""
     from xlperf.catalog.read import read_plans
+    from xlperf.explore.asked_search import varied
     from xlperf.explore.frontier import SHOWN, Frontier, distinguishing_columns
     from xlperf.explore.frontier import frontier as unbeaten_points
     from xlperf.explore.frontier import points as every_point
+    from xlperf.explore.vary import vary_line
 
     tables = [table for table in read_plans(plans, sheet=sheet) if table.kind == "inference"]
     if not tables:
         raise InputError(Fault(plans, "has no inference plans; a frontier needs some"))
-    table, values, _ = varied(tables[0], vary)
+    table, values, _ = varied(tables[0], [vary_line(text) for text in vary])
     known = catalog_for(catalog, plans, [table])
     with progress(0, "points computed") as done:
         made = every_point if every else unbeaten_points

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, exp, log
-from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.errors import Fault, InputError, OptionError, nearest
 from xlperf.catalog.cells import BadValue, is_blank, number_of, parse_header, shown
 from xlperf.catalog.parse import convert
 from xlperf.catalog.schema import PLAN_TABLES, Column, table_schema
@@ -160,6 +160,18 @@ def read_values(kind: str, lines: Sequence[tuple[object, Sequence[object]]], pla
     if faults:
         raise InputError(faults)
     return values
+
+
+def vary_line(text: str) -> tuple[str, list[str]]:
+    """A column and its values.
+
+    >>> vary_line("tensor parallel=1,2,4")
+    ('tensor parallel', ['1', '2', '4'])
+    """
+    name, equals, values = text.partition("=")
+    if not equals:
+        raise OptionError(f'--vary takes COLUMN=VALUES, got "{text}"')
+    return name, values.split(",")
 
 
 def read_variation(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> Variation:
