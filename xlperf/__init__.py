@@ -2,7 +2,8 @@
 
 A *plan* is a row: a model on accelerators with its parallel degrees, batch and precision.
 :func:`evaluate` turns plans into results, :func:`explain` shows the operators of one, :func:`search` finds the best
-that ``auto`` stands for; each takes a DataFrame or dicts and gives a DataFrame. :func:`load_catalog` and
+that ``auto`` stands for; :func:`serve`, :func:`train` and :func:`chip` answer a question. Each function asks as the
+command of its name, takes DataFrames or dicts and gives a DataFrame. :func:`load_catalog` and
 :func:`read_plans` read the sheets into tables, which :func:`xlperf.engine.evaluate` takes.
 Names are imported when they are first used, so that ``import xlperf`` costs nothing.
 """
@@ -10,14 +11,35 @@ Names are imported when they are first used, so that ``import xlperf`` costs not
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from xlperf.base.errors import InputError, XlperfError
+    from xlperf.catalog.catalog import Catalog, load_catalog
+    from xlperf.catalog.read import read_plans
+    from xlperf.catalog.table import Table
+    from xlperf.notebook.functions import (
+        chip,
+        diagnose,
+        evaluate,
+        explain,
+        search,
+        serve,
+        solve,
+        sweep,
+        train,
+        uncertainty,
+        validate,
+        worth,
+    )  # fmt: skip
 
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "evaluate": "xlperf.explore.frames",
-    "explain": "xlperf.explore.frames",
-    "search": "xlperf.explore.frames",
+    **dict.fromkeys(
+        "chip diagnose evaluate explain search serve solve sweep train uncertainty validate worth".split(),
+        "xlperf.notebook.functions",
+    ),
     "InputError": "xlperf.base.errors",
     "XlperfError": "xlperf.base.errors",
     "Table": "xlperf.catalog.table",
@@ -32,11 +54,20 @@ __all__ = [
     "Table",
     "XlperfError",
     "__version__",
+    "chip",
+    "diagnose",
     "evaluate",
     "explain",
     "load_catalog",
     "read_plans",
     "search",
+    "serve",
+    "solve",
+    "sweep",
+    "train",
+    "uncertainty",
+    "validate",
+    "worth",
 ]
 
 

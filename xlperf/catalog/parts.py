@@ -9,6 +9,7 @@ import math
 from functools import cache
 from typing import TYPE_CHECKING
 
+from xlperf.base.errors import printable
 from xlperf.base.resources import rows
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, Column, own_column, unit_of
 
@@ -59,6 +60,16 @@ def values_of(column: Column, values: np.ndarray) -> list[str | float | bool | N
     if column.kind in FLAGS:
         return [bool(value) if value == value else None for value in values.tolist()]
     return [value if math.isfinite(value) else None for value in shown(column, values).tolist()]
+
+
+def cells(column: Column, values: np.ndarray) -> list[str]:
+    """Values as people read them: numbers with four digits, flags as yes and no; "" if blank."""
+    inside = shown(column, values).tolist()
+    if column.is_text:
+        return [printable(str(value)) for value in inside]
+    if column.kind in FLAGS:
+        return [{1.0: "yes", 0.0: "no"}.get(value, "") for value in inside]
+    return [rounded(value) for value in inside]
 
 
 @cache

@@ -21,7 +21,7 @@ import click
 
 from xlperf.base.errors import Fault, InputError, printable
 from xlperf.base.files import replaced
-from xlperf.catalog.parts import Part, rounded, shown, values_of
+from xlperf.catalog.parts import Part, cells, rounded, values_of
 
 if TYPE_CHECKING:
     from xlperf.catalog.schema import Column
@@ -256,17 +256,11 @@ def text_table(block: list[Part]) -> list[str]:
     columns: list[list[str]] = []
     to_right: list[bool] = []
     for column, values in block:
-        inside = shown(column, values).tolist()
-        if column.is_text:
-            cells = [printable(str(value)) for value in inside]
-        elif column.kind in ("flag", "result-flag"):
-            cells = [{1.0: "yes", 0.0: "no"}.get(value, "") for value in inside]
-        else:
-            cells = [rounded(value) for value in inside]
-        if not any(cells):
+        words = cells(column, values)
+        if not any(words):
             continue
         head = [column.name.replace("_", " "), column.unit if column.unit not in ("", "-") else ""]
-        columns.append([*head, "-" * max(map(len, head + cells)), *cells])
+        columns.append([*head, "-" * max(map(len, head + words)), *words])
         to_right.append(not column.is_text)
     return [line for number, line in enumerate(aligned(columns, to_right)) if line or number != 1]
 

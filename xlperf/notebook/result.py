@@ -1,0 +1,146 @@
+"""Results of notebooks: DataFrames that show their answer and main columns, and plot themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pandas as pd
+
+from xlperf.base.errors import printable
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.parts import FLAGS, Part, cells, shown
+from xlperf.catalog.table import Table
+from xlperf.explore.answers import Shown
+
+if TYPE_CHECKING:
+    from xlperf.notebook.plots import Plots
+
+MOST_ROWS = 30
+"""Rows that a notebook shows of a table. [-]"""
+_STYLE = "<style scoped>td, th {text-align: left} td.number, th.number {text-align: right}</style>"
+
+
+@dataclass
+class Content:
+    """What a result holds beside its rows."""
+
+    whole: list[Part]
+    shown: list[Part]  # columns that a notebook shows
+    words: str = ""
+    notes: Sequence[str] = ()
+    tables: Mapping[str, list[Part]] = field(default_factory=dict)
+    card: Sequence[Shown] = ()  # shown instead of the columns
+    found: bool = True
+    plans: Table | None = None
+    results: Table | None = None  # of the plans
+    catalog: Catalog | None = None
+
+
+class Result(pd.DataFrame):
+    """Rows of a result, in the units of their headers, and the answer in words.
+
+    A selection of rows or columns is a plain DataFrame.
+    """
+
+    _metadata: ClassVar[list[str]] = ["content"]
+    content: Content
+
+    @classmethod
+    def of(cls, content: Content, inputs: bool = True, index: Any = None) -> Result:
+        """The rows of a content, beside their inputs or without them."""
+        whole = [part for part in content.whole if inputs or part[0].is_result]
+        made = cls(frame_of_parts(whole, index))
+        made.content = content
+        return made
+
+    @property
+    def _constructor(self) -> type[pd.DataFrame]:
+        return pd.DataFrame
+
+    @property
+    def answer(self) -> str:
+        """The answer in words."""
+        return self.content.words
+
+    @property
+    def notes(self) -> list[str]:
+        """Remarks: trust, assumptions, what was tried, names that were read as others."""
+        return list(self.content.notes)
+
+    @property
+    def found(self) -> bool:
+        """Whether the answer is yes: False where the command would end with exit code 1."""
+        return self.content.found
+
+    @property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """Tables beside the result, by name."""
+        return {name: frame_of_parts(block) for name, block in self.content.tables.items()}
+
+    @property
+    def plot(self) -> Plots:
+        """Plots: ``plot("roofline")``, ``"waterfall"``, ``"frontier"``, ``"bands"``, and those of a DataFrame."""
+        from xlperf.notebook.plots import Plots
+
+        return Plots(self)
+
+    def __repr__(self) -> str:
+        content = self.content
+        rows = pd.DataFrame(content.card) if content.card else frame_of_parts(content.shown)
+        return "\n".join(filter(None, [content.words, rows.to_string(index=False, na_rep=""), *content.notes]))
+
+    def _repr_html_(self) -> str:
+        content = self.content
+        shown = _card(content.card) if content.card else _table(content.shown)
+        more = (f"<p>{_text(name)}</p>{_table(block)}" for name, block in content.tables.items())
+        notes = "".join(f"<br>{_text(line)}" for line in content.notes)
+        return (
+            f"<div>{_STYLE}<p><b>{_text(content.words)}</b></p>{shown}{''.join(more)}<small>{notes[4:]}</small></div>"
+        )
+
+
+def frame_of_parts(block: Sequence[Part], index: Any = None) -> pd.DataFrame:
+    """Columns as a DataFrame, in the units of their headers; flags are True, False or NA."""
+    columns: dict[str, object] = {}
+    for column, values in block:
+        if column.kind in FLAGS:
+            flags = [None if value != value else value == 1.0 for value in values.tolist()]
+            columns[column.header] = pd.Series(flags, dtype="boolean").array
+        else:
+            columns[column.header] = shown(column, values)
+    return pd.DataFrame(columns, index=index)
+
+
+def _text(text: str) -> str:
+    return escape(printable(text))
+
+
+def _row(words: Sequence[str], numbers: Sequence[bool], tag: str = "td") -> str:
+    marks = [' class="number"' if number else "" for number in numbers]
+    inside = [f"<{tag}{mark}>{_text(word)}</{tag}>" for word, mark in zip(words, marks, strict=True)]
+    return f"<tr>{''.join(inside)}</tr>"
+
+
+def _card(card: Sequence[Shown]) -> str:
+    """Results below each other, with their bands."""
+    numbers = (False, True, False)
+    rows = [_row((one.header, one.words, one.band and f"80 %: {one.band}"), numbers) for one in card]
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _table(block: Sequence[Part]) -> str:
+    """Columns with any value, below their names and units."""
+    filled = [(column, words) for column, values in block if any(words := cells(column, values[:MOST_ROWS]))]
+    if not filled:
+        return ""
+    count = len(block[0][1])
+    numbers = [not column.is_text for column, _ in filled]
+    names = [column.words for column, _ in filled]
+    units = [column.unit if column.unit not in ("", "-") else "" for column, _ in filled]
+    head = _row(names, numbers, "th") + (_row(units, numbers, "th") if any(units) else "")
+    rows = [_row(words, numbers) for words in zip(*(words for _, words in filled), strict=True)]
+    more = f"<p>{count - MOST_ROWS:,} more rows</p>" if count > MOST_ROWS else ""
+    return f"<table><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>{more}"
