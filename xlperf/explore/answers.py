@@ -1,4 +1,4 @@
-"""Answers to the three questions, serve, train and chip, with what a page, a terminal and a notebook show of them."""
+"""Answers to the three questions, serve, train and chip, for a terminal, a page and a notebook."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ class Chips(NamedTuple):
 def varied_answers(
     forms: Table, names: Sequence[str], limits: Sequence[Limit], catalog: Catalog, done: Progress
 ) -> Chips:
-    """Answers of the forms of chips that keep the limits, with a mark on those that no other beats."""
+    """Answers of the forms of chips that keep the limits, with a mark on each chip that no other beats."""
     results = stacked(list(_blocks(forms, catalog, done)))
     entries = [_entry(part, results) for part in parts(forms) if part[0].name in names]
     valid = np.logical_and.reduce([~np.isnan(results.number(RATE)), *(limit.kept(results) for limit in limits)])

@@ -63,7 +63,7 @@ class AskedSweep(NamedTuple):
         return tuple(dict.fromkeys([*([self.best.objective.column.name] if self.best else []), *self.asked_for]))
 
     def blocks(self, rows: Swept) -> tuple[list[Part], list[Part]]:
-        """All columns of some rows, or beside what varies the named results only; and the columns that decide."""
+        """All columns of some rows, or the varied columns and the named results; and the columns that decide."""
         key = [part for part in parts(rows.plans) if part[0].name in self.named] + rows.varied
         wanted = self.wanted if self.results else (*self.wanted, *SHOWN[rows.plans.kind])
         chosen = [part for part in parts(rows.results) if part[0].name in wanted]
@@ -148,7 +148,7 @@ def asked_worth(
     table: Table, catalog: Catalog, vary: Lines, limits: Sequence[str], mapping: bool, against: Sequence[str],
     processes: int, bounds: Bounds, done: Progress,
 ) -> Table:  # fmt: skip
-    """What changes of each plan are worth, or at which cost of an hour other accelerators are as cheap."""
+    """Worth of changes of each plan, or at which cost of an hour other accelerators are as cheap."""
     if against and vary:
         raise OptionError("give --vary or --against, not both")
     wanted = read_changes(table.kind, vary, "--vary")
@@ -166,7 +166,7 @@ def asked_worth(
 
 
 class Evidence(NamedTuple):
-    """What was measured of a run, from numbers, logs and profiles."""
+    """Measurements of a run, from numbers, logs and profiles."""
 
     measured: Sequence[str] = ()
     logs: Sequence[str] = ()
@@ -198,7 +198,7 @@ class Diagnosed(NamedTuple):
 
     @property
     def lines(self) -> list[str]:
-        """Advice for each explanation, then what remains unexplained and which measurement decides."""
+        """Advice for each explanation, then the unexplained measurements, and the one that decides."""
         advice = self.diagnosis.explanations.text("advice").tolist()
         more = (self.diagnosis.unexplained, self.diagnosis.telling)
         return [*(f"{rank}: {words}" for rank, words in enumerate(advice, 1)), *filter(None, more)]
@@ -208,7 +208,7 @@ def asked_diagnosis(
     plan: Table, catalog: Catalog, run: Evidence, before: Evidence, steps: int | None, top: int, every: bool,
     done: Progress, note: Callable[[str], None],
 ) -> Diagnosed:  # fmt: skip
-    """Explain a run of one plan without ``auto``; ``note`` gets lines at once, on what was read."""
+    """Explain a run of one plan without ``auto``; ``note`` gets lines on the files at once."""
     texts, texts_before = (one.texts(plan.kind, steps, note) for one in (run, before))
     notes, excluded = _stated(run.logs, plan, catalog)
     for line in by_class(plan, catalog, read_profile(run.profile, steps)) if run.profile is not None else ():

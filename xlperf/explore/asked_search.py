@@ -193,7 +193,7 @@ class FoundSheet(NamedTuple):
 
     @property
     def shown(self) -> list[Part]:
-        """The columns that were searched, and those that decide."""
+        """The columns that were searched, and the columns that decide."""
         plans, first = self.plans, self.first
         names = {"name", *first.searched, *(rival.column.name for rival in first.rivals)}
         names |= {target for target in TARGETS.values() if target in plans and len(set(plans[target].tolist())) > 1}
@@ -279,7 +279,7 @@ def solve_goal(
     table: Table, vary: Lines, targets: Sequence[str], autos: Sequence[str], mapping: bool, largest: bool,
     probability: float,
 ) -> Goal:  # fmt: skip
-    """Read what to solve for."""
+    """Read the value to solve for and its targets."""
     if len(vary) > 1:
         raise OptionError("--target takes one --vary; give columns to choose with it as --with-auto")
     asked = read_variation(table.kind, vary, "--vary")
@@ -313,7 +313,7 @@ class Solved(NamedTuple):
 
     @property
     def blocks(self) -> tuple[list[Part], list[Part]]:
-        """All columns of the solved plans, and those that decide; empty if none is solved."""
+        """All columns of the solved plans, and the columns that decide; empty if none is solved."""
         solved, goal, kind = [one for one in self.solutions if one.found], self.goal, self.goal.plans.kind
         if not solved:
             return [], []

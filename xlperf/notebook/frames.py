@@ -1,4 +1,4 @@
-"""What notebooks give: plans as DataFrames or dicts, a catalog, and the values of options.
+"""Input of notebooks: plans as DataFrames or dicts, a catalog, and the values of options.
 
 Columns are named as on the sheets, with or without their unit, ``sequence length`` or ``sequence_length``.
 """

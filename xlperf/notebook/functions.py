@@ -1,8 +1,8 @@
 """The functions of ``import xlperf``: each asks as the command of its name, with keywords named like its options.
 
 An option that may be repeated takes one text or a list of texts; ``vary`` also takes a dict of columns and values.
-Numbers are in the units of headers. Results stand beside their inputs unless ``inputs=False``. What a command refuses
-in a line is an InputError with the same line.
+Numbers are in the units of headers. Results are beside their inputs unless ``inputs=False``. Input that a command
+refuses with a line raises InputError with the same line.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def explain(
 
 
 def serve(*, catalog: GivenCatalog = None, inputs: bool = True, **entries: Entry) -> Result:
-    """What it takes to serve a model to so many users.
+    """The cheapest fleet that serves a model to so many users, and every other way to serve them.
 
     >>> serve(model="Llama3-8B", accelerator="H100", users=100).answer
     '... H100 ... serve 100 users at ...'
@@ -120,14 +120,14 @@ def serve(*, catalog: GivenCatalog = None, inputs: bool = True, **entries: Entry
 
 
 def train(*, catalog: GivenCatalog = None, inputs: bool = True, **entries: Entry) -> Result:
-    """How long a training run takes, what it costs, and which mapping is best."""
+    """Time and cost of a training run, and its best mapping."""
     return _answer("train", entries, catalog, inputs)
 
 
 def chip(
     *, vary: Vary = (), limit: Texts = (), catalog: GivenCatalog = None, inputs: bool = True, **entries: Entry
 ) -> Result:
-    """What an accelerator of your own would cost and be worth; with ``vary`` a table of accelerators."""
+    """Cost and worth of an accelerator of your own; with ``vary`` a table of accelerators."""
     if not vary:
         return _answer("chip", entries, catalog, inputs, texts_of("--limit", limit))
     _, form = asked_form("chip", _entries("chip", entries))
@@ -149,8 +149,8 @@ def sweep(
 ) -> Result:  # fmt: skip
     """Plans with every combination of values of their columns and of the catalog's, or with samples of them.
 
-    ``result``: results to return beside what varies; all by default. ``objective``, ``limit``, ``top``: only the best
-    plans. ``processes``, ``scheduler``: who computes the best plans.
+    ``result``: results to return beside the varied columns; all by default. ``objective``, ``limit``, ``top``: only the
+    best plans. ``processes``, ``scheduler``: who computes the best plans.
     """
     table = table_of(frame_of(plans))
     known, notes = catalog_for(catalog, table)
@@ -181,19 +181,19 @@ def search(
     processes: int | None = None, inputs: bool = True, most: int | None = None,
     most_accelerators: int = int(MOST_ACCELERATORS),
 ) -> Result:  # fmt: skip
-    """The best of all candidates that the ``auto`` cells of plans stand for, the best first.
+    """The best candidates for the ``auto`` cells of plans, the best first.
 
     ``objective``: a result to optimise, such as ``cost``; two or three for their Pareto set. ``limit``: limits on
     results, such as ``ttft<=500``; ``limits`` is its old name. ``mapping``: choose the whole mapping. ``all``: every
     feasible plan instead of the ``top`` ones.
     """
     table = table_of(frame_of(plan))
+    doubt = doubts(robust, texts_of("--uncertain", uncertain), draws, seed)
     known, notes = catalog_for(catalog, table)
     rows = wanted_plans([table], lines_of(vary), mapping, "plans")
     goals = [] if objective == "" else texts_of("--objective", objective)
     bounds = [*texts_of("--limit", limit), *texts_of("--limit", limits)]
     number = None if all else whole_number("--top", top)
-    doubt = doubts(robust, texts_of("--uncertain", uncertain), draws, seed)
     choice = Choice(
         goals, bounds, number, probability, doubt, processes or all_processes(), _bounds(most, most_accelerators)
     )
@@ -216,7 +216,7 @@ def solve(
 ) -> Result:  # fmt: skip
     """The fewest accelerators, or the least (``largest``: the most) of one number, that reach a target.
 
-    ``target``: what a plan must reach, such as ``tpot<=20``. ``with_auto``: columns to choose with it.
+    ``target``: limits that a plan must keep, such as ``tpot<=20``. ``with_auto``: columns to choose with it.
     """
     table = table_of(frame_of(plans))
     goal = solve_goal(
@@ -239,7 +239,7 @@ def diagnose(
     before: Texts | Mapping[str, object] = (), top: int = 8, all: bool = False, most: int | None = None,
     most_accelerators: int = int(MOST_ACCELERATORS),
 ) -> Result:  # fmt: skip
-    """What would explain that a run is slower or faster than its plan, the likeliest first.
+    """Causes that would explain why a run is slower or faster than its plan, the likeliest first.
 
     ``measured``: ``"step time=38"`` or ``{"step time": 38}``. ``log``, ``profile``: files of the run;
     ``..._before``: of a run before something changed. The table ``plan`` beside the result is the
@@ -299,7 +299,7 @@ def worth(
     against: Texts = (), processes: int | None = None, most: int | None = None,
     most_accelerators: int = int(MOST_ACCELERATORS),
 ) -> Result:  # fmt: skip
-    """What one more TB/s, GiB, TFLOP/s, mm2, W, GB/s, MW or ms of target is worth per accelerator.
+    """Worth of one more TB/s, GiB, TFLOP/s, mm2, W, GB/s, MW or ms of target, per accelerator.
 
     ``against``: instead at which cost of an hour other accelerators make tokens as cheaply.
     """
@@ -362,7 +362,7 @@ def _answer(
 
 
 def _entries(kind: str, entries: Mapping[str, Entry]) -> dict[str, str]:
-    """Entries as texts, without those that have their default; InputError for an unknown one."""
+    """Entries as texts, without entries that are None; InputError for an unknown one."""
     known = first_words(kind)
     for name in entries:
         if name not in known:

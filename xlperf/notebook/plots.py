@@ -1,4 +1,4 @@
-"""Plots of results with matplotlib: the roofline, where a step goes, the frontier, and 80 % bands."""
+"""Plots of results with matplotlib: the roofline, the parts of a step, the frontier, and 80 % bands."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Plots(PlotAccessor):
         return axes
 
     def waterfall(self, row: int = 0, ax: Axes | None = None) -> Axes:
-        """Where a training step or a decode step goes: a bar for each part, and the step."""
+        """Parts of a training step or a decode step: a bar for each part, and the step."""
         plan, catalog = self._plan(row)
         known = self._result.content.results
         results = known.take([row]) if known is not None else evaluate(plan, catalog)
@@ -90,7 +90,7 @@ class Plots(PlotAccessor):
         values = np.array([value for _, value in times])
         starts = np.concatenate([[0.0], np.cumsum(values)])
         step = "step" if plan.kind == "training" else "decode step"
-        names = [*(one.words.removeprefix("time ") for one, _ in times), "sum"]
+        names = [*(one.words.removeprefix("time ") for one, _ in times), step]
         bars = axes.barh(names, [*values, starts[-1]], left=[*starts[:-1], 0.0])
         bars[-1].set_color("black")
         for name, start, value in zip(names, [*starts[:-1], 0.0], [*values, starts[-1]], strict=True):

@@ -25,7 +25,7 @@ _STYLE = "<style scoped>td, th {text-align: left} td.number, th.number {text-ali
 
 @dataclass
 class Content:
-    """What a result holds beside its rows."""
+    """A result before it becomes a DataFrame."""
 
     whole: list[Part]
     shown: list[Part]  # columns that a notebook shows
@@ -67,12 +67,12 @@ class Result(pd.DataFrame):
 
     @property
     def notes(self) -> list[str]:
-        """Remarks: trust, assumptions, what was tried, names that were read as others."""
+        """Remarks: trust, assumptions, advice, names that were read as other names."""
         return list(self.content.notes)
 
     @property
     def found(self) -> bool:
-        """Whether the answer is yes: False where the command would end with exit code 1."""
+        """Whether the answer is yes: False if the command would end with exit code 1."""
         return self.content.found
 
     @property
@@ -82,7 +82,7 @@ class Result(pd.DataFrame):
 
     @property
     def plot(self) -> Plots:
-        """Plots: ``plot("roofline")``, ``"waterfall"``, ``"frontier"``, ``"bands"``, and those of a DataFrame."""
+        """Plots: ``plot("roofline")``, ``"waterfall"``, ``"frontier"``, ``"bands"``, and the kinds of a DataFrame."""
         from xlperf.notebook.plots import Plots
 
         return Plots(self)
