@@ -90,16 +90,16 @@ class Result(pd.DataFrame):
     def __repr__(self) -> str:
         content = self.content
         rows = pd.DataFrame(content.card) if content.card else frame_of_parts(content.shown)
-        return "\n".join(filter(None, [content.words, rows.to_string(index=False, na_rep=""), *content.notes]))
+        text = "\n".join(filter(None, [content.words, rows.to_string(index=False, na_rep=""), *content.notes]))
+        return "\n".join(map(printable, text.split("\n")))
 
     def _repr_html_(self) -> str:
         content = self.content
+        words = "<br>".join(map(_text, content.words.split("\n")))
         shown = _card(content.card) if content.card else _table(content.shown)
-        more = (f"<p>{_text(name)}</p>{_table(block)}" for name, block in content.tables.items())
-        notes = "".join(f"<br>{_text(line)}" for line in content.notes)
-        return (
-            f"<div>{_STYLE}<p><b>{_text(content.words)}</b></p>{shown}{''.join(more)}<small>{notes[4:]}</small></div>"
-        )
+        more = "".join(f"<p>{_text(name)}</p>{_table(block)}" for name, block in content.tables.items())
+        notes = "<br>".join(map(_text, content.notes))
+        return f"<div>{_STYLE}<p><b>{words}</b></p>{shown}{more}<small>{notes}</small></div>"
 
 
 def frame_of_parts(block: Sequence[Part], index: Any = None) -> pd.DataFrame:
