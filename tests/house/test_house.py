@@ -162,7 +162,7 @@ def test_functions_stay_short_and_long_calls_name_their_arguments() -> None:
     assert not unnamed
 
 
-CALLED_BY_NAME = ("xlperf.addin.", "xlperf.studies.", "xlperf.explore.frames.")
+CALLED_BY_NAME = ("xlperf.addin.", "xlperf.studies.", "xlperf.notebook.functions.")
 """Hosts and studies, which tables name; and the public page."""
 
 
