@@ -13,7 +13,8 @@ import pytest
 from matplotlib import pyplot as plt
 
 import xlperf
-from xlperf.notebook.result import MOST_ROWS, Result
+from xlperf.notebook.result import Result
+from xlperf.page.tables import MOST_ROWS
 
 mpl.use("Agg")
 EVIL = "<script>alert('a')</script>&\"\u202e"

@@ -338,6 +338,7 @@ _PACKS: dict[str, tuple[str, Callable[..., Any]]] = {
     "bounds": ("bounds", _bounds),
     "chosen": ("chosen", _chosen),
     "output": ("output", _output),
+    "answer": ("output", _output),
     "results": ("output", partial(_output, piped=True)),
 }
 """Names of rows that commands share, the argument of the function that they become, and what makes it."""

@@ -167,6 +167,11 @@ def is_json(output: str | None) -> bool:
     return output is not None and (output == AS_JSON or Path(output).suffix.lower() == ".json")
 
 
+def is_page(output: str) -> bool:
+    """Whether an output is an HTML page."""
+    return Path(output).suffix.lower() == ".html"
+
+
 class Front(NamedTuple):
     """Input of the front sheet of a workbook of results, beside its tables."""
 

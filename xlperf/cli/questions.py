@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.parts import parts, rounded
 from xlperf.catalog.schema import Column, first_words, table_schema
 from xlperf.cli.command import command
@@ -16,6 +17,7 @@ from xlperf.cli.output import (
     aligned,
     deliver,
     is_json,
+    is_page,
     is_workbook,
     progress,
     say,
@@ -68,12 +70,24 @@ def _answered(kind: str, given: dict[str, str | None], output: str | None, catal
     if output is None:
         say(*answer_lines(answer, _ways(answer.nested["ways"]) if kind == "serve" else []))
         took(1, "answer")
-    elif plan is not None and not is_json(output) and not is_workbook(output):
+    elif plan is not None and not (is_json(output) or is_workbook(output) or is_page(output)):
         deliver(output, plan.kind, parts(plan, evaluate(plan, known)), "plan")
+    elif is_page(output):
+        _write_page(output, answer, known)
     else:
         front = Front(answers=[answer.words], nested=nested_parts(answer))
         deliver(output, kind, answer.whole, "answer", front=front)
     return 1 if answer.refused else 0
+
+
+def _write_page(output: str, answer: Answered, catalog: Catalog) -> None:
+    """Write an answer as a page to send."""
+    from xlperf.explore.workers import all_processes
+    from xlperf.page.answer import write_page
+
+    with progress(0, "answers computed") as done:
+        write_page(output, answer, catalog, all_processes(), done)
+    wrote(output, 1, "answer")
 
 
 def _ways(ways: Table) -> list[str]:
@@ -131,6 +145,8 @@ def _one(answer: Answered, output: str | None, catalog: Catalog) -> int:
         shown = [] if worth is None else ["What the next unit is worth:", *text_table(parts(worth))]
         say(*answer_lines(answer, [*missed, *[""] * bool(missed and shown), *shown]))
         took(1, "answer")
+    elif is_page(output):
+        _write_page(output, answer, catalog)
     elif is_json(output) or answer.refused:
         front = Front(answers=[answer.words], nested=nested_parts(answer))
         deliver(output, "chip", answer.whole, "answer", front=front)
@@ -155,6 +171,8 @@ def _varied(form: Table, vary: tuple[str, ...], limits: list[Limit], output: str
     from xlperf.explore.chip_table import RATE, varied_chips
     from xlperf.explore.vary import vary_line
 
+    if output is not None and is_page(output):
+        raise InputError(Fault(output, "a page holds one answer: leave --vary out, or write .xlsx, .csv or .json"))
     known = catalog_of(catalog, None)
     forms, names = varied_chips(form, [vary_line(text) for text in vary], "--vary")
     with progress(len(forms), f"{len(forms):,} chips") as done:

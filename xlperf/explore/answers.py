@@ -37,6 +37,7 @@ _BANDS = {"fleet_cost_per_million_output_tokens": "cost"}
 class Shown(NamedTuple):
     """A result of an answer as people read it."""
 
+    name: str
     header: str
     words: str
     band: str = ""
@@ -96,13 +97,15 @@ class Answered(NamedTuple):
         for declared in map(results_of(self.kind).by_name.__getitem__, shown_columns(f"{self.kind}_results", "answer")):
             value = answer[declared.name]
             if declared.is_text or value != value:
-                lines += [Shown(declared.header, str(value))] * (declared.is_text and self.says(declared.name))
+                lines += [Shown(declared.name, declared.header, str(value))] * (
+                    declared.is_text and self.says(declared.name)
+                )
                 continue
             factor, name = unit_of(declared).factor, _BANDS.get(declared.name, declared.name)
             ends = [answer.get(f"{name}_{end}", float("nan")) / factor for end in ("low", "high")]
             band = f"{rounded(ends[0])} to {rounded(ends[1])}" if ends[0] == ends[0] else ""
             words = f"{rounded(100.0 * value)} %" if declared.name in _SHARES else rounded(value / factor)
-            lines.append(Shown(declared.header, words, band))
+            lines.append(Shown(declared.name, declared.header, words, band))
         return lines
 
     @property
@@ -159,7 +162,8 @@ def nested_parts(answer: Answered) -> dict[str, list[Part]]:
     """Tables beside an answer; of ways to serve the columns that a terminal shows."""
     tables = {name: parts(table) for name, table in answer.nested.items()}
     if "ways" in tables:
-        tables["ways"] = [part for part in tables["ways"] if part[0].name in viewed_columns("ways")]
+        known = {part[0].name: part for part in tables["ways"]}
+        tables["ways"] = [known[name] for name in viewed_columns("ways") if name in known]
     return tables
 
 

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 
 from xlperf.base.errors import printable
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.parts import FLAGS, Part, cells, shown
+from xlperf.catalog.parts import FLAGS, Part, shown
 from xlperf.catalog.table import Table
 from xlperf.explore.answers import Shown
+from xlperf.page.tables import card, table, text
 
 if TYPE_CHECKING:
     from xlperf.notebook.plots import Plots
 
-MOST_ROWS = 30
-"""Rows that a notebook shows of a table. [-]"""
 _STYLE = "<style scoped>td, th {text-align: left} td.number, th.number {text-align: right}</style>"
 
 
@@ -89,16 +87,16 @@ class Result(pd.DataFrame):
 
     def __repr__(self) -> str:
         content = self.content
-        rows = pd.DataFrame(content.card) if content.card else frame_of_parts(content.shown)
-        text = "\n".join(filter(None, [content.words, rows.to_string(index=False, na_rep=""), *content.notes]))
-        return "\n".join(map(printable, text.split("\n")))
+        rows = pd.DataFrame(content.card)[[*Shown._fields[1:]]] if content.card else frame_of_parts(content.shown)
+        whole = "\n".join(filter(None, [content.words, rows.to_string(index=False, na_rep=""), *content.notes]))
+        return "\n".join(map(printable, whole.split("\n")))
 
     def _repr_html_(self) -> str:
         content = self.content
-        words = "<br>".join(map(_text, content.words.split("\n")))
-        shown = _card(content.card) if content.card else _table(content.shown)
-        more = "".join(f"<p>{_text(name)}</p>{_table(block)}" for name, block in content.tables.items())
-        notes = "<br>".join(map(_text, content.notes))
+        words = "<br>".join(map(text, content.words.split("\n")))
+        shown = card(content.card) if content.card else table(content.shown)
+        more = "".join(f"<p>{text(name)}</p>{table(block)}" for name, block in content.tables.items())
+        notes = "<br>".join(map(text, content.notes))
         return f"<div>{_STYLE}<p><b>{words}</b></p>{shown}{more}<small>{notes}</small></div>"
 
 
@@ -112,35 +110,3 @@ def frame_of_parts(block: Sequence[Part], index: Any = None) -> pd.DataFrame:
         else:
             columns[column.header] = shown(column, values)
     return pd.DataFrame(columns, index=index)
-
-
-def _text(text: str) -> str:
-    return escape(printable(text))
-
-
-def _row(words: Sequence[str], numbers: Sequence[bool], tag: str = "td") -> str:
-    marks = [' class="number"' if number else "" for number in numbers]
-    inside = [f"<{tag}{mark}>{_text(word)}</{tag}>" for word, mark in zip(words, marks, strict=True)]
-    return f"<tr>{''.join(inside)}</tr>"
-
-
-def _card(card: Sequence[Shown]) -> str:
-    """Results below each other, with their bands."""
-    numbers = (False, True, False)
-    rows = [_row((one.header, one.words, one.band and f"80 %: {one.band}"), numbers) for one in card]
-    return f"<table>{''.join(rows)}</table>"
-
-
-def _table(block: Sequence[Part]) -> str:
-    """Columns with any value, below their names and units."""
-    filled = [(column, words) for column, values in block if any(words := cells(column, values[:MOST_ROWS]))]
-    if not filled:
-        return ""
-    count = len(block[0][1])
-    numbers = [not column.is_text for column, _ in filled]
-    names = [column.words for column, _ in filled]
-    units = [column.unit if column.unit not in ("", "-") else "" for column, _ in filled]
-    head = _row(names, numbers, "th") + (_row(units, numbers, "th") if any(units) else "")
-    rows = [_row(words, numbers) for words in zip(*(words for _, words in filled), strict=True)]
-    more = f"<p>{count - MOST_ROWS:,} more rows</p>" if count > MOST_ROWS else ""
-    return f"<table><thead>{head}</thead><tbody>{''.join(rows)}</tbody></table>{more}"

@@ -1,0 +1,194 @@
+"""An answer as a page to send: one file without network, with the numbers of the terminal and of its sliders."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Outcome
+
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.parts import parts
+from xlperf.cli.table_files import written_block
+from xlperf.explore import workers
+from xlperf.explore.answers import Answered, asked_form
+from xlperf.page import charts
+from xlperf.page.answer import question_of
+
+Command = Callable[..., Outcome]
+ASKED = {
+    "serve": ("--model", "Llama3-8B", "--accelerator", "H100", "--users", "400", "--speed-per-user", "30"),
+    "train": ("--model", "Llama3-8B", "--num-accelerators", "64", "--training-tokens", "0.5"),
+    "chip": ("--technology", "3nm", "--num-dies", "2", "--die-area", "400", "--limit", "unit cost<=10"),
+}
+VOID = ("meta", "input", "path", "rect", "circle", "polyline")
+
+
+class Page(HTMLParser):
+    """Texts by id, text as a whole, rows of tables; every element must be closed."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.source = path.read_text(encoding="utf-8")
+        self.by_id: dict[str, str] = {}
+        self.sliders: list[dict[str, str | None]] = []
+        self.texts: list[str] = []
+        self.rows: list[list[str]] = []
+        self.tags: set[str] = set()
+        self._open: list[tuple[str, str]] = []
+        self.feed(self.source)
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.tags.add(tag)
+        assert not {"src", "href", "action", "onclick", "onload"} & given.keys(), (tag, given)
+        if tag == "tr":
+            self.rows.append([])
+        elif tag == "input":
+            self.sliders.append(given)
+        if tag not in VOID:
+            self._open.append((tag, str(given.get("id", ""))))
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop()[0] == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            tag, name = self._open[-1]
+            self.by_id[name] = self.by_id.get(name, "") + data
+            if tag in ("td", "th"):
+                self.rows[-1].append(data)
+            elif tag not in ("script", "style"):
+                self.texts.append(data)
+
+    @property
+    def grid(self) -> Any:
+        return json.loads(self.by_id["grid"])
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process: others would take longer to start than to answer."""
+    monkeypatch.setattr(workers, "all_processes", lambda: 1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pages")
+
+
+@pytest.mark.parametrize("kind", ASKED)
+def test_a_page_says_what_the_terminal_says(kind: str, command: Command, folder: Path) -> None:
+    path = folder / f"{kind}.html"
+    done, shown = command(kind, *ASKED[kind], "-o", path), command(kind, *ASKED[kind])
+    assert done.code == shown.code and done.err.startswith(f"{path}: 1 answer\n")
+    page = Page(path)
+    first, *_ = shown.out.splitlines()
+    assert page.by_id["answer"] == first
+    notes = [line for line in shown.out.splitlines() if line.startswith(("asked: ", "taken for granted: ", "Limit "))]
+    assert len(notes) > 0 and all(note in page.texts for note in notes)
+    for line in re.findall(r"^([a-z][^\n]*?)  +([\d.,]+(?: %)?)(?:  80 %: (.*))?$", shown.out, re.MULTILINE):
+        assert any(row[:2] == list(line[:2]) for row in page.rows), line
+    tiles = [page.by_id[f"tile-{number}"] for number in range(6)]
+    assert all(tiles)
+    assert page.source.count("<svg") == (2 if kind == "serve" else 1) and "NaN" not in page.source
+
+
+@pytest.mark.parametrize("kind", ASKED)
+def test_a_page_needs_no_network(kind: str, folder: Path) -> None:
+    page = Page(folder / f"{kind}.html")
+    assert "default-src 'none'" in page.source and "://" not in page.source and "url(" not in page.source
+    assert "import" not in re.findall(r"[a-z]+", page.source.partition("<script>")[2]) and len(page.source) < 60_000
+    assert page.tags & {"img", "link", "iframe", "object", "form"} == set()
+
+
+@pytest.mark.parametrize("kind", ASKED)
+def test_sliders_reach_answers_of_the_command(kind: str, command: Command, folder: Path) -> None:
+    page = Page(folder / f"{kind}.html")
+    axes, points = page.grid["axes"], page.grid["points"]
+    assert [int(slider["max"] or "") for slider in page.sliders] == [len(axis) - 1 for axis in axes]
+    assert len(points) == len(axes[0]) * len(axes[1]) >= 6
+    start = [int(slider["value"] or "") for slider in page.sliders]
+    asked = points[start[0] * len(axes[1]) + start[1]]
+    assert asked["answer"] == page.by_id["answer"]
+    assert [words for words, _ in asked["tiles"]] == [page.by_id[f"tile-{number}"] for number in range(6)]
+    assert [page.by_id[f"value-{place}"] for place in (0, 1)] == [axes[place][start[place]] for place in (0, 1)]
+    entries = {"serve": ("users", "speed-per-user"), "train": ("num-accelerators", "training-tokens"),
+               "chip": ("num-dies", "die-area")}[kind]  # fmt: skip
+    changed = [word for place, name in enumerate(entries) for word in (f"--{name}", axes[place][-1])]
+    other = command(kind, *ASKED[kind], *changed)
+    assert points[-1]["answer"] == other.out.splitlines()[0]
+    head = next(row for row in page.rows if row[0].replace(" ", "-").startswith(entries[0]) and len(row) == 8)
+    table = page.rows[page.rows.index(head) + 1 :][: len(points)]
+    assert [row[2:] for row in table] == [[words for words, _ in point["tiles"] if words] for point in points]
+
+
+def test_texts_of_users_are_escaped(command: Command, catalog: Catalog, tmp_path: Path) -> None:
+    models = catalog.tables["models"]
+    model = models.take([models.text("model").tolist().index("Meta-Llama-3.1-8B")])
+    block = [part for part in parts(model) if part[0].name != "aliases"]
+    text = written_block(block, ".csv").decode()
+    (tmp_path / "models.csv").write_text(text.replace("Meta-Llama-3.1-8B", "</script><b>m"), encoding="utf-8")
+    asked = ("--model", "</script><b>m", "--num-accelerators", "16", "--catalog", tmp_path / "models.csv")
+    done = command("train", *asked, "-o", tmp_path / "page.html")
+    assert done.code == 0, done.err
+    page = Page(tmp_path / "page.html")
+    assert "train </script><b>m on" in page.by_id["answer"] and "<b>m" not in page.source
+    assert all("</script><b>m" in point["answer"] for point in page.grid["points"])
+
+
+def test_sliders_are_for_numbers_that_the_question_states(catalog: Catalog) -> None:
+    def axes(kind: str, **given: str) -> dict[str, list[str]]:
+        form, table = asked_form(kind, given)
+        return {axis.name: axis.texts for axis in question_of(Answered(form, table, table), catalog).axes}
+
+    days = axes("train", deadline="10", training_tokens="0.1")
+    assert days == {"deadline": ["2.5", "5", "10", "20", "40"], "training_tokens": ["0.05", "0.1", "0.2"]}
+    assert axes("serve", request_rate="3")["request_rate"] == ["0.75", "1.5", "3", "6", "12"]
+    assert axes("chip", num_dies="1")["num_dies"] == ["1", "2", "4"], "whole numbers, each once"
+    assert axes("serve", users="auto", facility_power_limit="1") == {"speed_per_user": ["10", "20", "40"]}
+
+
+def test_a_question_without_an_answer_has_a_page(command: Command, tmp_path: Path) -> None:
+    none = command("train", "--num-accelerators", "1", "-o", tmp_path / "b.html")
+    assert none.code == 1
+    page = Page(tmp_path / "b.html")
+    assert page.by_id["answer"].startswith("No answer: ") and "<svg" not in page.source
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("chip", "--vary", "cache=16,32"), "a page holds one answer: leave --vary out"),
+        (("explain", "plans.csv"), "the output must end in"),
+        (("serve", "--users", "many"), "--users: users must be"),
+    ],
+)
+def test_a_page_that_cannot_be_leaves_the_file(
+    words: tuple[str, ...], message: str, command: Command, tmp_path: Path
+) -> None:
+    path = tmp_path / "page.html"
+    path.write_text("before", encoding="utf-8")
+    done = command(*words, "-o", path)
+    assert done.code == 2 and message in done.err and len(done.err.splitlines()) == 1
+    assert path.read_text(encoding="utf-8") == "before" and list(tmp_path.iterdir()) == [path]
+
+
+def test_charts_are_drawn_to_scale() -> None:
+    drawn = charts.bars("t<", [charts.Bar("a&", 1.0, "1", 0.5, 2.0), charts.Bar("b", 2.0, "2")])
+    widths = [float(width) for width in re.findall(r'width="([\d.]+)" height', drawn)]
+    assert widths[1] == 2.0 * widths[0] and "a&amp;" in drawn and "t&lt;" in drawn
+    assert charts.bars("t", []) == "" == charts.bars("t", [charts.Bar("a", 0.0, "")])
+    line = charts.curve("t", [(1.0, 4.0), (2.0, 2.0)], (2.0, 2.0), ("x", "y"))
+    (points,) = re.findall(r'points="([^"]+)"', line)
+    assert points.split()[1] == "{},{}".format(*re.findall(r'c[xy]="([\d.]+)"', line))

@@ -1,0 +1,1 @@
+"""HTML: tables of results for notebooks, and an answer as a page to send."""

@@ -1,0 +1,213 @@
+"""An answer as a page to send: one HTML file with charts, tables and sliders, which needs no network.
+
+The sliders move over answers to similar questions, which are computed when the page is written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import product
+from math import prod
+from string import Template
+from typing import Any, NamedTuple
+
+from xlperf import __version__
+from xlperf.base import resources
+from xlperf.base.files import replaced
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.cells import number_of
+from xlperf.catalog.parts import Part, rounded
+from xlperf.catalog.schema import column, results_of, unit_of
+from xlperf.engine.tables import Progress
+from xlperf.explore.answers import Answered, Shown, asked_form, nested_parts
+from xlperf.explore.forms import answers_of, answers_table
+from xlperf.explore.workers import worked
+from xlperf.page.charts import Bar, bars, curve
+from xlperf.page.tables import card, row, table, text
+
+AXES = {
+    "serve": (("users", "request_rate"), ("speed_per_user",)),
+    "train": (("num_accelerators", "deadline"), ("training_tokens",)),
+    "chip": (("num_dies",), ("die_area",)),
+}
+"""Entries that a slider moves: the first of each that the question states as a number."""
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0), (0.5, 1.0, 2.0)
+"""Values of the two sliders, as factors of the entry. [-]"""
+TILES = {
+    "serve": "accelerators fleet_cost_per_million_output_tokens monthly_cost power ttft tpot",
+    "train": "accelerators run_time run_cost power step_time mfu",
+    "chip": "unit_cost capex memory_bandwidth memory_capacity thermal_design_power tokens_per_second_per_accelerator",
+}
+"""Results with a tile."""
+TITLES = {"ways": "Ways to serve", "worth": "Worth of the next unit", "accelerator": "Row of the catalog"}
+_POINTS = 8
+"""Points of the curve of a copy; the mark is on the one at full load. [-]"""
+
+
+class Axis(NamedTuple):
+    """An entry that a slider moves, and the texts of its values."""
+
+    name: str
+    texts: list[str]
+    place: int  # of the question as asked
+
+
+class Question(NamedTuple):
+    """A question, the entries that vary, and the catalog."""
+
+    kind: str
+    form: Mapping[str, str]
+    axes: tuple[Axis, ...]
+    catalog: Catalog
+
+    def __len__(self) -> int:
+        return prod(len(axis.texts) for axis in self.axes)
+
+    @property
+    def entries(self) -> list[dict[str, str]]:
+        """Entries of each point, the last axis fastest."""
+        names = [axis.name for axis in self.axes]
+        return [dict(zip(names, texts, strict=True)) for texts in product(*(axis.texts for axis in self.axes))]
+
+    def answered(self, number: int) -> tuple[str, list[Shown]]:
+        """The answer of a point in words, and its results."""
+        _, table = asked_form(self.kind, {**self.form, **self.entries[number]})
+        answer = Answered({}, table, answers_table(table, answers_of(table, self.catalog)))
+        return answer.words, _tiles(answer)
+
+
+def question_of(answer: Answered, catalog: Catalog) -> Question:
+    """The questions that the sliders of an answer reach."""
+    axes = []
+    for names, factors in zip(AXES[answer.kind], FACTORS, strict=True):
+        name = next((name for name in names if number_of(answer.form.get(name, "")) > 0.0), None)
+        if name is not None:
+            axes.append(_axis(answer, name, factors))
+    return Question(answer.kind, answer.form, tuple(axes), catalog)
+
+
+def _axis(answer: Answered, name: str, factors: tuple[float, ...]) -> Axis:
+    declared, asked = column(answer.kind, name), number_of(answer.form[name])
+    low, high, _ = declared.limits
+    values = [asked * factor for factor in factors]
+    values = [max(1.0, float(round(value))) if declared.is_whole else value for value in values]
+    values = list(dict.fromkeys(value for value in values if value == asked or low < value <= high))
+    return Axis(name, [f"{value:.6g}" if value != asked else answer.form[name] for value in values],
+                values.index(asked))  # fmt: skip
+
+
+def _tiles(answer: Answered) -> list[Shown]:
+    """The results with a tile; blank if there is no answer."""
+    known = {one.name: one for one in answer.card}
+    schema = results_of(answer.kind).by_name
+    return [known.get(name, Shown(name, schema[name].header, "")) for name in TILES[answer.kind].split()]
+
+
+def write_page(output: str, answer: Answered, catalog: Catalog, processes: int, done: Progress) -> None:
+    """Write an answer as a page; the file is replaced when the page is complete."""
+    asked = question_of(answer, catalog)
+    points = []
+    for point in worked(asked.answered, range(len(asked)), processes):
+        points.append(point)
+        done(1)
+    page = _page(answer, asked, points)
+    with replaced(output) as temporary:
+        temporary.write_text(page, encoding="utf-8", newline="\n")
+
+
+def _page(answer: Answered, asked: Question, points: list[tuple[str, list[Shown]]]) -> str:
+    tiles, trust = _tiles(answer), str(answer.answer.get("trust", ""))
+    nested = nested_parts(answer)
+    lines = [
+        f'<div class="tile"><span>{text(one.header)}</span><b id="tile-{place}">{text(one.words)}</b>'
+        f'<small id="band-{place}">{text(_band(one))}</small></div>'
+        for place, one in enumerate(tiles)
+    ]
+    if trust:
+        lines.append(f'<div class="tile"><span>trust, as asked</span><b>{text(trust.lower())}</b></div>')
+    grid = {
+        "axes": [axis.texts for axis in asked.axes],
+        "points": [{"answer": words, "tiles": [[one.words, _band(one)] for one in shown]} for words, shown in points],
+    }
+    template = Template(resources.table("page/answer.html").read_text(encoding="utf-8"))
+    return template.substitute(
+        title=text(f"xlperf {__version__}: {answer.kind}"),
+        answer=text(answer.words),
+        beside="".join(f"<p>{text(line)}</p>" for line in (*answer.beside, *answer.missed)),
+        sliders="".join(_slider(answer.kind, place, axis) for place, axis in enumerate(asked.axes)),
+        tiles="".join(lines),
+        charts="".join(_charts(answer, nested)),
+        tables="".join(map(_section, nested.items())),
+        others=_others(asked, points),
+        notes="".join(f"<li>{text(line)}</li>" for line in answer.notes),
+        card=card(answer.card),
+        grid=json.dumps(grid).replace("<", "\\u003c"),
+    )
+
+
+def _section(named: tuple[str, list[Part]]) -> str:
+    name, block = named
+    return f'<h2>{text(TITLES[name])}</h2><div class="wide">{table(block)}</div>'
+
+
+def _band(one: Shown) -> str:
+    return f"80 %: {one.band}" if one.band else ""
+
+
+def _slider(kind: str, place: int, axis: Axis) -> str:
+    return (
+        f'<label>{text(column(kind, axis.name).header)}: <output id="value-{place}">{text(axis.texts[axis.place])}'
+        f'</output><input type="range" id="axis-{place}" min="0" max="{len(axis.texts) - 1}" value="{axis.place}">'
+        "</label>"
+    )
+
+
+def _others(asked: Question, points: list[tuple[str, list[Shown]]]) -> str:
+    """A row for each point of the sliders."""
+    heads = [column(asked.kind, axis.name).header for axis in asked.axes]
+    heads += [one.header for one in points[0][1]]
+    numbers = [True] * len(heads)
+    rows = [
+        row([*entries.values(), *(one.words for one in shown)], numbers)
+        for entries, (_, shown) in zip(asked.entries, points, strict=True)
+    ]
+    return f"<table><thead>{row(heads, numbers, 'th')}</thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _charts(answer: Answered, nested: Mapping[str, list[Part]]) -> Iterator[str]:
+    """Charts of an answer: of a fleet the curve of a copy and the ways, of a run its step, of a chip its cost."""
+    if answer.refused:
+        return
+    values: dict[str, Any] = answer.answer
+    schema = results_of(answer.kind).by_name
+    if answer.kind == "serve":
+        points = [
+            (float(values[f"curve_speed_{point}"]), float(values[f"curve_throughput_{point}"]))
+            for point in range(1, _POINTS + 1)
+        ]
+        own = float(values["tokens_per_second_per_user"]), float(values["tokens_per_second_per_accelerator"])
+        names = "speed of a user (token/s)", "throughput of an accelerator (token/s)"
+        yield curve("Throughput against speed; the mark is the full load", points, own, names)
+        ways = {part[0].name: part[1].tolist() for part in nested["ways"]}
+        ends = zip(ways["accelerators"], ways["accelerators_low"], ways["accelerators_high"], strict=True)
+        yield bars(
+            "Accelerators of each way to serve, with 80 % bands",
+            [Bar(f"{place}: {name}", *_of_way(*way)) for place, (name, way) in
+             enumerate(zip(ways["software"], ends, strict=True), 1)],
+        )  # fmt: skip
+        return
+    start, title = ("share_", "Parts of a step") if answer.kind == "train" else ("cost_", "Cost of a unit (USD)")
+    parts = [(schema[name], float(value)) for name, value in values.items() if name.startswith(start) and value > 0.0]
+    yield bars(
+        title,
+        [
+            Bar(one.words.partition(" ")[2], value, f"{100.0 * value:.1f} %" if start == "share_" else
+                rounded(value / unit_of(one).factor))
+            for one, value in parts
+        ],
+    )  # fmt: skip
+
+
+def _of_way(count: float, low: float, high: float) -> tuple[float, str, float, float]:
+    return count, rounded(count), low, high
