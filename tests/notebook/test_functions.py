@@ -285,6 +285,21 @@ def test_names_read_as_others_are_notes() -> None:
         xlperf.sweep({**TRAIN, "accelerator": "H10O"}, {"tensor parallel": [1]})
 
 
+def test_catalogs_are_those_of_the_command(command: Command, written: Callable[..., Path], tmp_path: Path) -> None:
+    path, book = written(TRAIN), tmp_path / "plans.xlsx"
+    assert command("evaluate", path, "-o", book).code == 0
+    with pytest.raises(xlperf.InputError) as caught:
+        xlperf.evaluate(TRAIN, book)
+    assert str(caught.value) in command("evaluate", path, "--catalog", book).err
+    prices = tmp_path / "prices.csv"
+    prices.write_text("price,rental price (USD/h),source,year\nH100-SXM-80GB,20,mine,2026\n", encoding="utf-8")
+    asked = {"model": "Llama3-8B", "num_accelerators": 16}
+    words = ("--model", "Llama3-8B", "--num-accelerators", "16", "--catalog", prices, "--json")
+    result = xlperf.train(**asked, catalog=prices)
+    assert same(result, printed(command("train", *words))) and result["hour price (USD/h)"].item() == 20.0
+    assert same(xlperf.train(**asked, catalog=xlperf.load_catalog(prices)), as_json(result))
+
+
 def test_progress_is_drawn_in_notebooks_only(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

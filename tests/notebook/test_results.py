@@ -109,6 +109,12 @@ def test_what_is_selected_of_a_result_is_a_frame(evaluated: Result) -> None:
     assert evaluated.plot.bar(y="mfu") is not None and evaluated.plot(kind="bar", y="mfu") is not None
 
 
+def test_an_edited_result_shows_its_own_rows() -> None:
+    result = xlperf.evaluate(TRAIN)
+    result["mine"] = "<b>"
+    assert "mine" in repr(result) and "mine" in result._repr_html_() and "<b>" not in result._repr_html_()
+
+
 def test_a_roofline_has_the_operators_below_the_roof_of_the_accelerator(evaluated: Result, served: Result) -> None:
     for result in (evaluated, served, xlperf.explain(SERVE)):
         axes = result.plot("roofline")

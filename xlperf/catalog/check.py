@@ -15,7 +15,7 @@ from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.ods import open_workbook
 from xlperf.catalog.parse import raise_faults
-from xlperf.catalog.read import is_workbook, read_plans, rows_outside, unread_sheets
+from xlperf.catalog.read import is_table_file, is_workbook, read_plans, rows_outside, unread_sheets
 from xlperf.catalog.references import NOT_USABLE
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, Column
 from xlperf.catalog.table import Table
@@ -105,6 +105,28 @@ def name_faults(plans: Sequence[Table], catalog: Catalog) -> list[Fault]:
                 except InputError as error:
                     faults += error.faults
     return faults
+
+
+def unread_in(given: str | None, own: str | None = None) -> list[Fault]:
+    """Sheets that look like a sheet of a catalog but are not read, of the catalog ``given`` and a workbook of plans.
+
+    Raises InputError if a workbook cannot be read, or the given one has no sheet of a catalog.
+    """
+    if given is not None and is_table_file(given):
+        given = None
+    faults: list[Fault] = []
+    for path in dict.fromkeys(filter(None, (own, given))):
+        with open_workbook(path) as book:
+            unread = list(unread_sheets(book))
+            if path == given and not any(book.sheet(kind) for kind in EVERY_TABLE):
+                raise InputError([*unread, Fault(book.name, f"has no sheet of a catalog: {', '.join(EVERY_TABLE)}")])
+        faults += unread
+    return faults
+
+
+def left_out(catalog: Catalog) -> list[str]:
+    """A line for each row of a catalog that refers to an unknown name and is left out."""
+    return [f"left out: {line}" for line in InputError(catalog.orphans.faults).lines()]
 
 
 def taken_names(plans: Sequence[Table], catalog: Catalog) -> list[str]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Part = tuple[Column, "np.ndarray"]
 """A column and its values in the unit used inside."""
-DIGITS = 4
+DIGITS, _WHOLE = 4, 10_000.0
 FLAGS = ("flag", "result-flag")
 
 
@@ -88,7 +88,7 @@ def rounded(value: float) -> str:
         return ""
     if math.isinf(value) or value == 0.0:
         return f"{value:g}"
-    if abs(value) >= 10**DIGITS or value.is_integer():
+    if abs(value) >= _WHOLE or value.is_integer():
         return f"{value:,.0f}"
-    decimals = DIGITS - 1 - math.floor(math.log10(abs(value)))
+    decimals = DIGITS - 1 - int(f"{value:.16e}".partition("e")[2])
     return f"{value:.{decimals}f}" if decimals <= DIGITS + 4 else f"{value:.{DIGITS - 1}e}"

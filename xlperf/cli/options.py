@@ -22,14 +22,13 @@ def catalog_of(given: str | None, source: str | None) -> Catalog:
     the workbook, or if the workbook of ``--catalog`` has no catalog sheet.
     """
     from xlperf.catalog.catalog import load_catalog
+    from xlperf.catalog.check import left_out
     from xlperf.catalog.read import is_workbook
 
     own = source if source is not None and is_workbook(source) else None
     note_unread(given, own)
     catalog = load_catalog(given or own)
-    if catalog.orphans.faults:
-        left_out = InputError(catalog.orphans.faults).lines()
-        say(*(f"note: left out: {line}" for line in left_out), err=True)
+    say(*(f"note: {line}" for line in left_out(catalog)), err=True)
     return catalog
 
 
@@ -38,19 +37,9 @@ def note_unread(given: str | None, own: str | None) -> None:
 
     Raises InputError if a workbook cannot be read, or the one of ``--catalog`` has no catalog sheet.
     """
-    from xlperf.catalog.ods import open_workbook
-    from xlperf.catalog.read import is_table_file, unread_sheets
-    from xlperf.catalog.schema import EVERY_TABLE
+    from xlperf.catalog.check import unread_in
 
-    if given is not None and is_table_file(given):
-        given = None
-    for path in dict.fromkeys(filter(None, (own, given))):
-        with open_workbook(path) as book:
-            unread = list(unread_sheets(book))
-            if path == given and not any(book.sheet(kind) for kind in EVERY_TABLE):
-                raise InputError([*unread, Fault(book.name, f"has no sheet of a catalog: {', '.join(EVERY_TABLE)}")])
-        for fault in unread:
-            say(f"note: {fault}", err=True)
+    say(*(f"note: {fault}" for fault in unread_in(given, own)), err=True)
 
 
 def catalog_for(given: str | None, plans: str, tables: list[Table]) -> Catalog:

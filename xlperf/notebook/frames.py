@@ -19,7 +19,7 @@ import pandas as pd
 from xlperf.base.errors import Fault, InputError, OptionError
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import plan_kind
-from xlperf.catalog.check import name_faults, taken_names
+from xlperf.catalog.check import left_out, name_faults, taken_names, unread_in
 from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import Table
 from xlperf.explore.vary import vary_line
@@ -82,22 +82,24 @@ def one_plan(plan: Plans, function: str) -> Table:
     return table
 
 
-def catalog_of(given: GivenCatalog) -> Catalog:
-    """The catalog that is given."""
+def catalog_of(given: GivenCatalog) -> tuple[Catalog, list[str]]:
+    """The catalog that is given, and notes on sheets and rows of it that are not used."""
     if isinstance(given, Catalog):
-        return given
+        return given, left_out(given)
     if given is None or isinstance(given, (str, os.PathLike)):
-        return load_catalog(given)
+        unread = unread_in(None if given is None else os.fspath(given))
+        known = load_catalog(given)
+        return known, [*map(str, unread), *left_out(known)]
     raise InputError(Fault("catalog", f"must be a Catalog or the path of a workbook, got {type(given).__name__}"))
 
 
 def catalog_for(given: GivenCatalog, table: Table) -> tuple[Catalog, list[str]]:
-    """The catalog of plans, and notes on names that it spells otherwise; InputError has every unknown name."""
-    known = catalog_of(given)
+    """The catalog of plans, and notes, on names that it spells otherwise too; InputError has every unknown name."""
+    known, notes = catalog_of(given)
     faults = name_faults([table], known)
     if faults:
         raise InputError(faults)
-    return known, taken_names([table], known)
+    return known, [*notes, *taken_names([table], known)]
 
 
 def text_of(value: object) -> str:

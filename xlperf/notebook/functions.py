@@ -133,11 +133,11 @@ def chip(
     _, form = asked_form("chip", _entries("chip", entries))
     forms, names = varied_chips(form, lines_of(vary), "--vary")
     required = limits_of("chip", texts_of("--limit", limit), "--limit")
-    known = catalog_of(catalog)
+    known, notes = catalog_of(catalog)
     with progress(len(forms), f"{len(forms):,} chips") as done:
         chips = varied_answers(forms, names, required, known, done)
     words = " ".join(chips.none) or chips.words
-    return Result.of(Content(chips.whole, chips.shown, words, found=chips.valid), inputs)
+    return Result.of(Content(chips.whole, chips.shown, words, notes, found=chips.valid), inputs)
 
 
 def sweep(
@@ -323,7 +323,7 @@ def validate(files: Paths | pd.DataFrame = (), leave_out: str | None = None, cat
     from xlperf.calibrate.validate import CSV_COLUMNS
     from xlperf.calibrate.validate import validate as validated
 
-    known = catalog_of(catalog)
+    known, notes = catalog_of(catalog)
     with tempfile.TemporaryDirectory() as folder, progress(0, "published runs") as done:
         if isinstance(files, pd.DataFrame):
             path = Path(folder) / "plans.csv"
@@ -342,7 +342,7 @@ def validate(files: Paths | pd.DataFrame = (), leave_out: str | None = None, cat
             (own_column(name, True), np.array(words, dtype=object)) for name, words in zip(header, texts, strict=True)
         ]
     shown = tables.pop("By group")
-    return Result.of(Content(records, shown, "\n".join(report.missed()), tables=tables, found=report.exit_code == 0))
+    return Result.of(Content(records, shown, "\n".join(report.missed()), notes, tables, found=report.exit_code == 0))
 
 
 def _answer(
@@ -351,10 +351,10 @@ def _answer(
     """The answer to a form."""
     given = _entries(kind, entries)
     required = limits_of(kind, limits, "--limit") if limits else []
-    known = catalog_of(catalog)
+    known, notes = catalog_of(catalog)
     answer = answered(kind, given, known, required)
     content = Content(
-        answer.whole, answer.whole, answer.words, [*answer.beside, *answer.missed, *answer.notes],
+        answer.whole, answer.whole, answer.words, [*answer.beside, *answer.missed, *answer.notes, *notes],
         nested_parts(answer), answer.card, found=not answer.refused and not answer.missed, plans=answer.plan,
         catalog=known,
     )  # fmt: skip

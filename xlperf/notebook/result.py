@@ -13,7 +13,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parts import FLAGS, Part, shown
 from xlperf.catalog.table import Table
 from xlperf.explore.answers import Shown
-from xlperf.page.tables import card, table, text
+from xlperf.page.tables import MOST_ROWS, card, table, text
 
 if TYPE_CHECKING:
     from xlperf.notebook.plots import Plots
@@ -35,6 +35,7 @@ class Content:
     plans: Table | None = None
     results: Table | None = None  # of the plans
     catalog: Catalog | None = None
+    labels: tuple[pd.Index, pd.Index] | None = None  # of the DataFrame when it was made
 
 
 class Result(pd.DataFrame):
@@ -52,6 +53,7 @@ class Result(pd.DataFrame):
         whole = [part for part in content.whole if inputs or part[0].is_result]
         made = cls(frame_of_parts(whole, index))
         made.content = content
+        content.labels = made.columns, made.index
         return made
 
     @property
@@ -85,14 +87,24 @@ class Result(pd.DataFrame):
 
         return Plots(self)
 
+    @property
+    def _is_edited(self) -> bool:
+        """Whether rows or columns were added, removed or moved in place: then the frame shows itself."""
+        labels = self.content.labels
+        return labels is None or not (self.columns.equals(labels[0]) and self.index.equals(labels[1]))
+
     def __repr__(self) -> str:
         content = self.content
+        if self._is_edited:
+            return super().__repr__()
         rows = pd.DataFrame(content.card)[[*Shown._fields[1:]]] if content.card else frame_of_parts(content.shown)
         whole = "\n".join(filter(None, [content.words, rows.to_string(index=False, na_rep=""), *content.notes]))
         return "\n".join(map(printable, whole.split("\n")))
 
     def _repr_html_(self) -> str:
         content = self.content
+        if self._is_edited:
+            return str(pd.DataFrame(self).to_html(max_rows=MOST_ROWS))
         words = "<br>".join(map(text, content.words.split("\n")))
         shown = card(content.card) if content.card else table(content.shown)
         more = "".join(f"<p>{text(name)}</p>{table(block)}" for name, block in content.tables.items())
