@@ -152,9 +152,7 @@ def _notes(form: Mapping[str, str], answer: Mapping[str, Any]) -> list[str]:
     asked = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in form.items() if value not in ("", "auto"))
     basis = str(answer.get("price_basis", ""))
     taken = "; ".join(filter(None, [answer.get("defaults_used", ""), basis and f"price: {basis}"]))
-    return [
-        f"{words}{text}" for words, text in (("", sure), ("taken for granted: ", taken), ("asked: ", asked)) if text
-    ]
+    return [f"{words}{text}" for words, text in (("", sure), ("assumptions: ", taken), ("asked: ", asked)) if text]
 
 
 @command(entries=partial(form_options, "serve"))

@@ -36,6 +36,7 @@ from xlperf.workbook.checks import checks_sheet
 from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, Rows, data_sheet, sheet_columns, table_of
 from xlperf.workbook.front.plan_card import NUMBERS, plan_cards
 from xlperf.workbook.front.start import (
+    arrange,
     catalog_kinds,
     example_tables,
     front_sheet,
@@ -113,6 +114,7 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
     plan_cards(book, book.create_sheet(NUMBERS), live)
     numbers_look(book[NUMBERS])
     cost_charts(book, live)
+    arrange(book, full, live)
     book.properties.creator = "xlperf"
     book.properties.title = "xlperf"
     return packed(book, formulas)

@@ -260,7 +260,7 @@ def _notes(page: Page, r: dict[str, str]) -> None:
     room = f'"Room for "&TEXT({r["users_that_fit"]},"#,##0")&" users: "&TEXT({r["head_room"]},"0 %")&" head room"'
     page.how_sure(r["trust"], (f'{r["trust_reason"]}&""', band, _sure(r)))
     page.texts(
-        "Taken for granted",
+        "Assumptions",
         (
             f'{r["defaults_used"]}&""',
             f'"Price: "&{r["price_basis"]}&"; "&TEXT({r["power_per_accelerator"]},"#,##0")&" W each"',
@@ -278,7 +278,7 @@ _MEMORY = ("weights", "gradients", "optimizer", "activations", "reserve", "free"
 
 def train_sheet(page: Page) -> None:
     """Fill the sheet, and the sheet that holds its numbers, from row 1 and column A on."""
-    page.fill("How long, and what does it cost, to train this model?")
+    page.fill("How long does it train and at what cost?")
     area, cells = page.form("train")
     r = page.results("train", area)
     _parts(page, r)
@@ -291,7 +291,7 @@ def train_sheet(page: Page) -> None:
     page.how_sure(r["trust"], (f'{r["trust_reason"]}&""', band))
     price = f'"Price: "&{r["price_basis"]}&"; "&TEXT({r["hour_price"]},"0.00")&" USD an hour each"'
     mapped = f'"Data parallel "&{r["data_parallel"]}&"; goodput "&TEXT({r["goodput"]},"0.0%")'
-    page.texts("Taken for granted", (f'{r["defaults_used"]}&""', price, mapped))
+    page.texts("Assumptions", (f'{r["defaults_used"]}&""', price, mapped))
     money_of_training(page, r, cells)
 
 
