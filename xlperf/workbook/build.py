@@ -34,9 +34,9 @@ from xlperf.catalog.table import Table, column_letters
 from xlperf.catalog.xlsx import Workbook as Reader
 from xlperf.workbook.checks import checks_sheet
 from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, Rows, data_sheet, sheet_columns, table_of
+from xlperf.workbook.front.index import arrange
 from xlperf.workbook.front.plan_card import NUMBERS, plan_cards
 from xlperf.workbook.front.start import (
-    arrange,
     catalog_kinds,
     example_tables,
     front_sheet,

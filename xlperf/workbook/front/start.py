@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +32,6 @@ from xlperf.explore.forms import OTHERS
 from xlperf.workbook.data_sheets import (
     BLANK_ROWS,
     CATALOG_NAME,
-    DATA_SHEETS,
     LIVE_RESULTS,
     SCENARIO_CELL,
     alarm,
@@ -51,8 +49,7 @@ from xlperf.workbook.front.number_pages import number_page, number_pages
 from xlperf.workbook.front.plan_card import compare_sheet
 from xlperf.workbook.front.serve_train import serve_sheet, train_sheet
 from xlperf.workbook.package import FLAG_FORMAT, Formulas, data_rows
-from xlperf.workbook.style import FONT, NAVY, column_widths, home, link, number_format, page_setup, put, title
-from xlperf.workbook.tco import TITLE
+from xlperf.workbook.style import FONT, column_widths, home, number_format, page_setup, put, title
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -67,7 +64,6 @@ if TYPE_CHECKING:
 
 CATALOG_CELL = "C31"
 CARD_TOP = 37
-_INDEX_TOP = 4
 _STEPS_TOP = 24
 DASH = "\N{EN DASH}"
 CARDS: dict[str, list[tuple[str, str | int]]] = {kind: [] for kind in PLAN_TABLES}
@@ -214,76 +210,6 @@ def _legend(sheet: Worksheet, top: int) -> None:
         put(sheet[f"E{row}"], sample, style)
         put(sheet[f"F{row}"], words, "xlperf note")
         sheet.merge_cells(f"F{row}:G{row}")
-
-
-@dataclass(frozen=True)
-class SheetGroup:
-    """Sheets that belong together: the colour of their tabs, and where the sheet ``start`` lists them."""
-
-    words: str
-    colour: str
-    place: str
-    sheets: tuple[str, ...]
-    questions: tuple[str, ...]
-
-
-def sheet_groups() -> list[SheetGroup]:
-    """The groups in the order of the tabs.
-
-    >>> sheet_groups()[0].sheets
-    ('Serve', 'Train', 'Build a chip', 'Compare')
-    """
-    return [
-        SheetGroup(
-            row["group"], row["colour"], row["place"], tuple(row["sheets"].split("|")), tuple(row["words"].split("|"))
-        )
-        for row in resources.rows("workbook/sheet_groups.csv")
-    ]
-
-
-def arrange(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> None:
-    """Order, colour and list the sheets by group; hide the sheets that only hold numbers of charts and cards.
-
-    ``workbook``: changed in place, it has all its sheets. ``tables``: sheets by kind. ``live``: writes the answers.
-    """
-    book: Any = workbook
-    start = book["start"]
-    start.sheet_properties.tabColor = NAVY
-    order, below = [start], {"top": _INDEX_TOP, "left": _INDEX_TOP + 5, "right": _INDEX_TOP + 5}
-    for group in sheet_groups():
-        present = [name for name in group.sheets if name in book.sheetnames]
-        if present:
-            order += [book[name] for name in present]
-            _listed(start, group, present, below[group.place], tables, live)
-            below[group.place] += len(present) + 1
-    hidden = [sheet for sheet in book.worksheets if sheet not in order]
-    for sheet in hidden:
-        sheet.sheet_state = "hidden"
-    book._sheets = [*order, *hidden]
-    book.active = 0
-    for sheet in book.worksheets:
-        sheet.sheet_view.tabSelected = sheet is start
-
-
-def _listed(
-    start: Any, group: SheetGroup, names: Sequence[str], top: int, tables: Mapping[str, Table], live: Live
-) -> None:
-    """List the sheets of a group below its heading: each with its question and answer, or with its number of rows."""
-    titles = {kind: DATA_SHEETS[kind].title for kind in tables} | {"tco": TITLE, "checks": "Checks"}
-    first, second = ("E", "F") if group.place == "right" else ("B", "C")
-    put(start[f"{first}{top}"], group.words, "xlperf heading")
-    for row, name in enumerate(names, start=top + 1):
-        start.parent[name].sheet_properties.tabColor = group.colour
-        link(start[f"{first}{row}"], name, titles.get(name, name.capitalize()))
-        beside = start[f"{second}{row}"]
-        if group.place == "top":
-            put(beside, group.questions[group.sheets.index(name)], "xlperf text", wrapped=True)
-            live.styled(start[f"D{row}"], f"='{name}'!F5&\"\"", "xlperf note")
-            start[f"D{row}"].alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=True)
-            start.merge_cells(f"D{row}:G{row}")
-            start.row_dimensions[row].height = 26
-        elif name in tables:
-            put(beside, f"{len(tables[name])} rows", "xlperf note", wrapped=False)
 
 
 def _softwares(kind: str, calibration: Table) -> list[str]:
