@@ -33,7 +33,7 @@ DASH = "\N{EN DASH}"
 _AS_TYPED = "[<1000]General;#,##0"
 """Number format of entries with a unit: as they are typed, thousands parted."""
 _INPUT_FILL, _INPUT_RULE = "FFF9DF", "E5D9A6"
-_WIDTHS = {"A": 1.5, "B": 25, "C": 21, "D": 15, "E": 2, "L": 2, "S": 1} | dict.fromkeys("FGHIJKMNOPQR", 9.5)
+_WIDTHS = {"A": 1, "B": 24.5, "C": 19, "D": 14.5, "E": 1.5, "L": 1.5, "S": 0.5} | dict.fromkeys("FGHIJKMNOPQR", 8.75)
 _LAST_ROW = {"Serve": 41, "Train": 41}
 """Last row of front sheets with money and power below; 33 for others. [-]"""
 _HEIGHTS = {1: 4.0, 2: 26.0, 3: 15.0, 4: 6.0, 5: 23.0, 6: 23.0, 30: 17.0, 31: 17.0}

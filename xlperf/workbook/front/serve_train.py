@@ -205,7 +205,7 @@ def _charts(page: Page) -> None:
     lines.append(page.points("G", "I", (24, 27), MUTED, dash="dash"))
     chart = scatter([*lines, page.points("G", "H", (24, 25), ORANGE, "diamond")])
     x, y = Axis("token/s for a user", "0"), Axis("token/s per accelerator", "#,##0", grid=True)
-    page.place(chart, "F14:K27", x, y, (0.14, 0.03, 0.83, 0.80), (0.56, 0.04, 0.40, 0.24))
+    page.place(chart, "F14:K27", x, y, (0.14, 0.03, 0.83, 0.80), (0.50, 0.03, 0.47, 0.28))
 
 
 def _ways(page: Page) -> None:
@@ -250,9 +250,9 @@ def _others(page: Page, r: dict[str, str]) -> None:
 
 def _sure(r: dict[str, str]) -> str:
     """Accelerators that are enough with 80 % probability, and the used share of each budget."""
-    shares = (("memory", "memory_used"), ("speed", "speed_used"), ("first token", "ttft_used"))
+    shares = (("memory", "memory_used"), ("speed", "speed_used"), ("TTFT", "ttft_used"))
     used = '&", '.join(f'{words} "&TEXT({r[name]},"0 %")' for words, name in shares)
-    return f'"To be 80 % sure: "&TEXT({r["accelerators_sure"]},"#,##0")&"; in use: {used}'
+    return f'"80 % sure with "&TEXT({r["accelerators_sure"]},"#,##0")&"; in use: {used}'
 
 
 def _notes(page: Page, r: dict[str, str]) -> None:
