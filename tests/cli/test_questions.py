@@ -101,7 +101,7 @@ def test_a_run_takes_the_training_stack_that_was_measured_on_its_accelerator(
     asked = ("--model", "Llama3-8B", "--training-tokens", "0.1", "--num-accelerators", "16")
     done = command("train", *asked, "--accelerator", accelerator)
     assert done.code == 0, done.err
-    assert f"taken for granted: {stack}" in done.out + done.err
+    assert f"assumptions: {stack}" in done.out + done.err
 
 
 @pytest.mark.parametrize(

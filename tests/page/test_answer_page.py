@@ -95,7 +95,7 @@ def test_a_page_says_what_the_terminal_says(kind: str, command: Command, folder:
     page = Page(path)
     first, *_ = shown.out.splitlines()
     assert page.by_id["answer"] == first
-    notes = [line for line in shown.out.splitlines() if line.startswith(("asked: ", "taken for granted: ", "Limit "))]
+    notes = [line for line in shown.out.splitlines() if line.startswith(("asked: ", "assumptions: ", "Limit "))]
     assert len(notes) > 0 and all(note in page.texts for note in notes)
     for line in re.findall(r"^([a-z][^\n]*?)  +([\d.,]+(?: %)?)(?:  80 %: (.*))?$", shown.out, re.MULTILINE):
         assert any(row[:2] == list(line[:2]) for row in page.rows), line

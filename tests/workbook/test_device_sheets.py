@@ -23,6 +23,7 @@ from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of, evaluate_designs, evaluate_devices
 from xlperf.workbook.build import write_workbook
 from xlperf.workbook.data_sheets import table_of
+from xlperf.workbook.front.start import CATALOG_CELL
 from xlperf.workbook.package import data_rows
 
 # --- from a cell to a plan
@@ -138,7 +139,7 @@ def test_sheets_of_technology_are_built_and_read_back(study: Path) -> None:
             column.header for column in table_schema(kind).columns
         ]
         assert book[kind].freeze_panes == "B5"
-    assert "technology[[#All]]" in str(book["start"]["C13"].value)
+    assert "technology[[#All]]" in str(book["start"][CATALOG_CELL].value)
     assert "device_names" in book.defined_names and "technology_names" in book.defined_names
     again = load_catalog(study)
     for kind in TECHNOLOGY_TABLES:

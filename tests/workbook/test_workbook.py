@@ -36,6 +36,7 @@ from xlperf.workbook.checks import TOLERANCE, parameters_formula
 from xlperf.workbook.data_sheets import (
     DATA_SHEETS,
     LIVE_RESULTS,
+    SCENARIO_CELL,
     header_row,
     plan_formula,
     plan_names,
@@ -43,9 +44,11 @@ from xlperf.workbook.data_sheets import (
     table_of,
 )
 from xlperf.workbook.front.formulas import Live
+from xlperf.workbook.front.index import sheet_groups
 from xlperf.workbook.front.layout import NUMBERS, SHEETS
 from xlperf.workbook.front.plan_card import ALL_PLANS
 from xlperf.workbook.front.plan_card import NUMBERS as CARD_NUMBERS
+from xlperf.workbook.front.start import CATALOG_CELL
 from xlperf.workbook.package import Formulas, data_rows, with_values
 
 MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
@@ -171,7 +174,9 @@ def test_main_says_what_is_wrong(capsys: pytest.CaptureFixture[str], small: dict
 
 def test_sheets_stand_in_order_with_one_native_table_each(book: Any, tables: dict[str, Table]) -> None:
     kinds = [*KINDS, *(kind for kind in OPTIONAL_TABLES if kind in tables)]
-    assert book.sheetnames == [*SHEETS, "start", *kinds, "tco", "checks", "functions", *NUMBERS, CARD_NUMBERS]
+    listed = [name for group in sheet_groups() for name in group.sheets if name in book.sheetnames]
+    assert book.sheetnames == ["start", *listed, *NUMBERS, CARD_NUMBERS]
+    assert set(kinds) <= set(listed) and listed[:4] == list(SHEETS)
     for kind in kinds:
         assert list(book[kind].tables) == [kind]
         top = header_row(kind)
@@ -388,11 +393,11 @@ def test_results_are_live_formulas_in_the_form_of_files(book: Any) -> None:
             assert native[text].calculatedColumnFormula.text == formula
             assert book[kind].cell(header_row(kind) + 1, header.index(text) + 1).value == f"={formula}"
             assert "[@" not in formula and f"{kind}[[#All]]" not in formula
-    assert book.defined_names["catalog"].attr_text == "start!$C$13"
+    assert book.defined_names["catalog"].attr_text == f"start!$C${CATALOG_CELL[1:]}"
     sent = (*CATALOG_TABLES, *TECHNOLOGY_TABLES, "process_nodes", "packages")
     servers = "servers[[#All],[server]:[fixed power (MW)]]"  # its results follow from the catalog
-    given = ",".join([*(f"{kind}[[#All]]" for kind in sent), servers, "api_prices[[#All]]", "C14"])
-    assert book["start"]["C13"].value == f"=XLPERF_CATALOG({given})"
+    given = ",".join([*(f"{kind}[[#All]]" for kind in sent), servers, "api_prices[[#All]]", SCENARIO_CELL])
+    assert book["start"][CATALOG_CELL].value == f"=XLPERF_CATALOG({given})"
 
 
 def test_functions_in_formulas_are_registered(book: Any) -> None:

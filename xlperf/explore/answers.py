@@ -123,7 +123,7 @@ class Answered(NamedTuple):
         )
         basis = str(answer.get("price_basis", ""))
         taken = "; ".join(filter(None, [answer.get("defaults_used", ""), basis and f"price: {basis}"]))
-        lines = (("", sure), ("taken for granted: ", taken), ("asked: ", asked))
+        lines = (("", sure), ("assumptions: ", taken), ("asked: ", asked))
         return [f"{words}{text}" for words, text in lines if text]
 
 

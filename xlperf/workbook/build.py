@@ -34,6 +34,7 @@ from xlperf.catalog.table import Table, column_letters
 from xlperf.catalog.xlsx import Workbook as Reader
 from xlperf.workbook.checks import checks_sheet
 from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, Rows, data_sheet, sheet_columns, table_of
+from xlperf.workbook.front.index import arrange
 from xlperf.workbook.front.plan_card import NUMBERS, plan_cards
 from xlperf.workbook.front.start import (
     catalog_kinds,
@@ -113,6 +114,7 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
     plan_cards(book, book.create_sheet(NUMBERS), live)
     numbers_look(book[NUMBERS])
     cost_charts(book, live)
+    arrange(book, full, live)
     book.properties.creator = "xlperf"
     book.properties.title = "xlperf"
     return packed(book, formulas)

@@ -62,7 +62,7 @@ def area(fill: str = "", edge: LineProperties | None = None) -> GraphicalPropert
 
 def characters(size: float, colour_: str, bold: bool) -> CharacterProperties:
     """A font of text in a chart. [pt]"""
-    return CharacterProperties(sz=round(size * 100), b=bold, solidFill=colour_, latin=Font(typeface=FONT))
+    return CharacterProperties(sz=round(size * 90), b=bold, solidFill=colour_, latin=Font(typeface=FONT))
 
 
 def text(size: float = 9, colour_: str = INK, bold: bool = False, degrees: float = 0) -> RichText:

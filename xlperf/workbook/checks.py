@@ -15,7 +15,7 @@ from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, 
 from xlperf.workbook.data_sheets import LIVE_RESULTS, alarm, column_reference
 from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.package import data_rows
-from xlperf.workbook.style import page_setup, put, title
+from xlperf.workbook.style import home, page_setup, put, title
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -67,6 +67,7 @@ def checks_sheet(
     """Add the sheet ``checks``."""
     sheet: Worksheet = workbook.create_sheet("checks")
     title(sheet, "Checks", "Plain formulas: they work without the add-in. What is not ok is highlighted.")
+    home(sheet, "E1")
     live = replace(live, known=True)
     rows: dict[str, list[dict[str, Any]]] = {}
     for kind, table in tables.items():

@@ -19,7 +19,7 @@ from xlperf.base import resources
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import COST_TABLES, PLAN_TABLES, Column, results_of, schema, table_schema
 from xlperf.workbook.package import FLAG_FORMAT, Formulas, column_width, data_rows, lines_of, write_table
-from xlperf.workbook.style import BAD_FILL, BAD_INK, page_setup, put, title
+from xlperf.workbook.style import BAD_FILL, BAD_INK, home, page_setup, put, title
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -37,8 +37,8 @@ SPARE_ROWS = 200
 BLANK_ROWS = 10
 """Blank rows that belong to a table: a row typed there is in it on every host; LibreOffice extends no table."""
 CATALOG_NAME = "catalog"
-SCENARIO_CELL = "C14"
-SCENARIO = "start!$C$14"
+SCENARIO_CELL = "C32"
+SCENARIO = "start!$C$32"
 """Cell of the switch between the cases of prices and bands, on the sheet start and from others."""
 
 
@@ -121,7 +121,10 @@ def data_sheet(
     columns = sheet_columns(kind)
     inputs = [column for column in columns if not column.is_result]
     rows = [[*row, *[None] * (len(columns) - len(inputs))] for row in data_rows(table, inputs)]
-    title(sheet, words.title, words.subtitle)
+    sight = 2 + len(columns) - len(words.in_sight) - len(words.results) - 1 if words.in_sight else 2
+    behind = kind == "calibration"  # its key repeats the columns beside it
+    title(sheet, words.title, words.subtitle, "B1" if behind else "A1")
+    home(sheet, "F1" if behind else f"{get_column_letter(sight)}1")
     _widths(sheet, columns, rows)
     write_table(
         sheet, columns, [*rows, *([[None] * len(columns)] * BLANK_ROWS)], f"A{top}", kind, widths=False, fitted=False
@@ -161,6 +164,8 @@ def data_sheet(
         sheet.sheet_view.zoomScale = 90
     if kind in LIVE_RESULTS:
         _alarms(sheet, columns, top + 1, len(rows) + BLANK_ROWS)
+    if behind:
+        sheet.column_dimensions["A"].hidden = True
     _print_setup(sheet, words, columns, top, len(rows))
     return sheet
 

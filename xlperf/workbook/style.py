@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
 
 
-FONT = "Calibri"
+FONT = "Arial"
 INK = "1F2933"
 NAVY = "1B3A57"
 TEAL = "0F6B6B"
@@ -45,7 +45,7 @@ _TOP_STYLES = ("xlperf text", "xlperf note")
 _FORMULA_START = ("=", "+", "-", "@")
 
 
-def _font(size: float = 10, color: str = INK, bold: bool = False, italic: bool = False, under: bool = False) -> Font:
+def _font(size: float = 9, color: str = INK, bold: bool = False, italic: bool = False, under: bool = False) -> Font:
     return Font(
         name=FONT, size=size, color=color, bold=bold, italic=italic, underline="single" if under else None, family=2
     )
@@ -72,18 +72,18 @@ def add_styles(workbook: Workbook) -> None:
     inside._named_styles["Normal"].font = _font()
     inside._fonts[0] = _font()
     for style in (
-        _named("xlperf title", _font(20, NAVY, bold=True)),
-        _named("xlperf subtitle", _font(11, MUTED)),
-        _named("xlperf heading", _font(13, NAVY, bold=True)),
+        _named("xlperf title", _font(18, NAVY, bold=True)),
+        _named("xlperf subtitle", _font(10, MUTED)),
+        _named("xlperf heading", _font(12, NAVY, bold=True)),
         _named("xlperf text", _font(), wrap=True),
-        _named("xlperf note", _font(9, MUTED, italic=True), wrap=True),
-        _named("xlperf link", _font(10, INPUT_INK, under=True)),
-        _named("xlperf header", _font(9, "FFFFFF", bold=True), NAVY, wrap=True, align="center"),
-        _named("xlperf header result", _font(9, "FFFFFF", bold=True), TEAL, wrap=True, align="center"),
-        _named("xlperf key", _font(10, INK, bold=True), KEY_FILL, rule=True),
-        _named("xlperf input", _font(10, INPUT_INK), INPUT_FILL, rule=True),
-        _named("xlperf computed", _font(10, INK), rule=True),
-        _named("xlperf reason", _font(9, INK), wrap=True, rule=True),
+        _named("xlperf note", _font(8, MUTED, italic=True), wrap=True),
+        _named("xlperf link", _font(9, INPUT_INK, under=True)),
+        _named("xlperf header", _font(8, "FFFFFF", bold=True), NAVY, wrap=True, align="center"),
+        _named("xlperf header result", _font(8, "FFFFFF", bold=True), TEAL, wrap=True, align="center"),
+        _named("xlperf key", _font(9, INK, bold=True), KEY_FILL, rule=True),
+        _named("xlperf input", _font(9, INPUT_INK), INPUT_FILL, rule=True),
+        _named("xlperf computed", _font(9, INK), rule=True),
+        _named("xlperf reason", _font(8, INK), wrap=True, rule=True),
     ):
         if style.name not in known:
             workbook.add_named_style(style)
@@ -151,6 +151,12 @@ def link(cell: Cell | MergedCell, sheet_title: str, text: str, at: str = "A1") -
     inside: Any = cell
     inside.hyperlink = Hyperlink(ref=cell.coordinate, location=f"'{quoted}'!{at}", display=text)
     cell.style = "xlperf link"
+
+
+def home(sheet: Worksheet, at: str = "B1", target: str = "start") -> None:
+    """Put the way back into a cell of the first row: to the list of all sheets, or to another sheet."""
+    link(sheet[at], target, "All sheets" if target == "start" else f"Back to {target}")
+    sheet[at].alignment = Alignment(horizontal="left", vertical="center")
 
 
 def page_setup(

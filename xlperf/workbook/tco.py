@@ -16,7 +16,7 @@ from xlperf.catalog.table import CASES
 from xlperf.workbook.data_sheets import BLANK_ROWS, DATA_SHEETS, HEADER_ROW, SCENARIO, column_reference, sheet_columns
 from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, Axis, Page
-from xlperf.workbook.style import MUTED, NAVY, page_setup, put, title
+from xlperf.workbook.style import MUTED, NAVY, home, page_setup, put, title
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -98,6 +98,7 @@ def tco_sheet(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> Wo
     sheet: Worksheet = workbook.create_sheet("tco")
     words = "Plain formulas on the performance cells: they work without the add-in. Yellow cells stand for all plans."
     title(sheet, TITLE, words)
+    home(sheet)
     for chosen, name, unit, note in CHOICES:
         put(sheet[f"A{chosen[1:]}"], f"{name} ({unit})" if unit else name, "xlperf key")
         put(sheet[chosen], None, "xlperf input")

@@ -84,7 +84,7 @@ def chip_sheet(page: Page, others: list[str]) -> None:
              f'"Limited by: "&{r["limited_by"]}'))  # fmt: skip
     granted = '"Kernels and network as of a B200; costs as the cost sheets have them"'
     price = '"System price: cost / (1 - margin), twice that with server"'
-    page.texts("Chosen, and taken for granted", (f'"auto: "&{r["chosen"]}', granted, price))
+    page.texts("Chosen and assumed", (f'"auto: "&{r["chosen"]}', granted, price))
 
 
 def _steps(page: Page, r: dict[str, str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from openpyxl.formatting.rule import Rule
@@ -33,7 +33,7 @@ DASH = "\N{EN DASH}"
 _AS_TYPED = "[<1000]General;#,##0"
 """Number format of entries with a unit: as they are typed, thousands parted."""
 _INPUT_FILL, _INPUT_RULE = "FFF9DF", "E5D9A6"
-_WIDTHS = {"A": 1.5, "B": 25, "C": 21, "D": 15, "E": 2, "L": 2, "S": 1} | dict.fromkeys("FGHIJKMNOPQR", 9.5)
+_WIDTHS = {"A": 1, "B": 24.5, "C": 19, "D": 14.5, "E": 1.5, "L": 1.5, "S": 0.5} | dict.fromkeys("FGHIJKMNOPQR", 8.75)
 _LAST_ROW = {"Serve": 41, "Train": 41}
 """Last row of front sheets with money and power below; 33 for others. [-]"""
 _HEIGHTS = {1: 4.0, 2: 26.0, 3: 15.0, 4: 6.0, 5: 23.0, 6: 23.0, 30: 17.0, 31: 17.0}
@@ -44,7 +44,7 @@ _HEIGHTS = {1: 4.0, 2: 26.0, 3: 15.0, 4: 6.0, 5: 23.0, 6: 23.0, 30: 17.0, 31: 17
 class _Look:
     """Size, weight, colour, fill and place of the text of a cell."""
 
-    size: float = 10
+    size: float = 9
     bold: bool = False
     colour: str = INK
     fill: str = ""
@@ -54,28 +54,28 @@ class _Look:
 
 
 _LOOKS: Mapping[str, _Look] = {
-    "title": _Look(20, True, NAVY),
+    "title": _Look(18, True, NAVY),
     "subtitle": _Look(colour=MUTED),
-    "tab": _Look(10, True, MUTED, CARD, "center"),
-    "tab here": _Look(10, True, "FFFFFF", NAVY, "center"),
-    "answer": _Look(12, True, NAVY, TINT, wrapped=True, indent=1),
-    "answer small": _Look(11, True, NAVY, TINT, indent=1),
-    "group": _Look(8, True, MUTED, CARD, indent=1),
+    "tab": _Look(9, True, MUTED, CARD, "center"),
+    "tab here": _Look(9, True, "FFFFFF", NAVY, "center"),
+    "answer": _Look(11, True, NAVY, TINT, wrapped=True, indent=1),
+    "answer small": _Look(10, True, NAVY, TINT, indent=1),
+    "group": _Look(7, True, MUTED, CARD, indent=1),
     "label": _Look(fill=CARD, indent=1),
     "input": _Look(colour=INPUT_INK, fill=_INPUT_FILL, indent=1),
-    "chosen": _Look(9, colour=MUTED, fill=CARD),
-    "tile label": _Look(9, colour=MUTED),
-    "tile": _Look(22, True, NAVY),
-    "tile first": _Look(22, True, BLUE),
-    "tile note": _Look(9, colour=MUTED),
-    "heading": _Look(11, True, NAVY),
-    "head": _Look(9, True, MUTED, place="right"),
+    "chosen": _Look(8, colour=MUTED, fill=CARD),
+    "tile label": _Look(8, colour=MUTED),
+    "tile": _Look(20, True, NAVY),
+    "tile first": _Look(20, True, BLUE),
+    "tile note": _Look(8, colour=MUTED),
+    "heading": _Look(10, True, NAVY),
+    "head": _Look(8, True, MUTED, place="right"),
     "cell": _Look(place="right"),
     "cell left": _Look(),
-    "text": _Look(9, wrapped=True, indent=1),
-    "link": _Look(9, colour=BLUE, fill=CARD, indent=1),
-    "verdict": _Look(9, colour=MUTED, fill=CARD, indent=1),
-    "badge": _Look(9, True, "FFFFFF", GREEN, "center"),
+    "text": _Look(8, wrapped=True, indent=1),
+    "link": _Look(8, colour=BLUE, fill=CARD, indent=1),
+    "verdict": _Look(8, colour=MUTED, fill=CARD, indent=1),
+    "badge": _Look(8, True, "FFFFFF", GREEN, "center"),
 }
 
 
@@ -132,11 +132,16 @@ class Axis(NamedTuple):
 
 @dataclass
 class Page:
-    """A sheet with words and charts, the sheet that holds its numbers, and the evaluator of both."""
+    """A sheet with words and charts, the hidden sheet that holds its numbers, and the evaluator of both.
+
+    ``entries``: cells of its form by column; ``answers``: cells of its results.
+    """
 
     sheet: Any
     data: Any
     live: Live
+    entries: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, str] = field(default_factory=dict)
 
     @property
     def source(self) -> str:
@@ -193,12 +198,12 @@ class Page:
         self.put("B2", question, "title")
         words = "Fill in the yellow cells; leave auto where xlperf shall choose: its choice stands beside it."
         self.put("B3", words, "subtitle")
-        for letter, name in zip("JMOQ", SHEETS, strict=True):
+        for letter, name in zip("HJMOQ", ("start", *SHEETS), strict=True):
             beside = chr(ord(letter) + 1)
             look = "tab here" if name == sheet.title else "tab"
-            self.put(f"{letter}2", f'=HYPERLINK("#\'{name}\'!C6","{name}")', look, last=f"{beside}2")
+            words, cell = ("All sheets", "B1") if name == "start" else (name, "C6")
+            self.put(f"{letter}2", f'=HYPERLINK("#\'{name}\'!{cell}","{words}")', look, last=f"{beside}2")
             self.rule(f"{letter}2:{beside}2", "bottom", "medium", NAVY)
-        sheet.sheet_properties.tabColor = BLUE
         view.selection[0].activeCell = view.selection[0].sqref = "C6"
         sheet.print_area = f"A1:S{last_row(sheet.title)}"
         sheet.page_setup.orientation, sheet.page_setup.paperSize = "landscape", 9
@@ -239,6 +244,7 @@ class Page:
                 if own.choices
                 else column_validation(column, f"C{row}"),
             )
+        self.entries = cells
         return f"{place}$B$5:$C${4 + len(rows)}", cells
 
     def validate(self, area: str, validation: DataValidation | None) -> None:
@@ -256,6 +262,7 @@ class Page:
             asked = f'XLPERF_{kind.upper()}({area},"{column.name.replace("_", " ")}",catalog)'
             self.calc(f"B{row}", f'=IFERROR({asked},"")' if column.name == "reason" else f"={asked}")
             by_name[column.name] = f"{self.source}$B${row}"
+        self.answers = by_name
         return by_name
 
     def again(
@@ -312,10 +319,10 @@ class Page:
             self.put(f"{letter}11", f'=IFERROR({note},"")', "tile note", last=f"{last}11")
             self.rule(f"{letter}8:{last}8", "top", "medium", BLUE if number == 0 else NAVY)
 
-    def foot(self) -> None:
-        """Below the form: the way to its numbers, and one verdict of the checks of all sheets."""
+    def foot(self, numbers: str) -> None:
+        """Below the form: the way to its numbers, on the sheet ``numbers``, and one verdict of all checks."""
         first, verdict, last = (last_row(self.sheet.title) - above for above in (2, 1, 0))
-        self.put(f"B{first}", f'=HYPERLINK("#{self.source}A1","all numbers of this answer")', "link")
+        self.put(f"B{first}", f'=HYPERLINK("#\'{numbers}\'!A1","all numbers of this answer")', "link")
         words = f'"scenario: "&{SCENARIO}&IF({SCENARIO}="base",", change it"," prices and bands")'
         self.put(f"B{last}", f'=HYPERLINK("#start!{SCENARIO_CELL}",{words})', "link")
         self.in_colour(f"B{last}:D{last}", f'{SCENARIO}<>"base"', ORANGE)

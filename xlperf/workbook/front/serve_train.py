@@ -205,7 +205,7 @@ def _charts(page: Page) -> None:
     lines.append(page.points("G", "I", (24, 27), MUTED, dash="dash"))
     chart = scatter([*lines, page.points("G", "H", (24, 25), ORANGE, "diamond")])
     x, y = Axis("token/s for a user", "0"), Axis("token/s per accelerator", "#,##0", grid=True)
-    page.place(chart, "F14:K27", x, y, (0.14, 0.03, 0.83, 0.80), (0.56, 0.04, 0.40, 0.24))
+    page.place(chart, "F14:K27", x, y, (0.14, 0.03, 0.83, 0.80), (0.50, 0.03, 0.47, 0.28))
 
 
 def _ways(page: Page) -> None:
@@ -250,9 +250,9 @@ def _others(page: Page, r: dict[str, str]) -> None:
 
 def _sure(r: dict[str, str]) -> str:
     """Accelerators that are enough with 80 % probability, and the used share of each budget."""
-    shares = (("memory", "memory_used"), ("speed", "speed_used"), ("first token", "ttft_used"))
+    shares = (("memory", "memory_used"), ("speed", "speed_used"), ("TTFT", "ttft_used"))
     used = '&", '.join(f'{words} "&TEXT({r[name]},"0 %")' for words, name in shares)
-    return f'"To be 80 % sure: "&TEXT({r["accelerators_sure"]},"#,##0")&"; in use: {used}'
+    return f'"80 % sure with "&TEXT({r["accelerators_sure"]},"#,##0")&"; in use: {used}'
 
 
 def _notes(page: Page, r: dict[str, str]) -> None:
@@ -260,7 +260,7 @@ def _notes(page: Page, r: dict[str, str]) -> None:
     room = f'"Room for "&TEXT({r["users_that_fit"]},"#,##0")&" users: "&TEXT({r["head_room"]},"0 %")&" head room"'
     page.how_sure(r["trust"], (f'{r["trust_reason"]}&""', band, _sure(r)))
     page.texts(
-        "Taken for granted",
+        "Assumptions",
         (
             f'{r["defaults_used"]}&""',
             f'"Price: "&{r["price_basis"]}&"; "&TEXT({r["power_per_accelerator"]},"#,##0")&" W each"',
@@ -278,7 +278,7 @@ _MEMORY = ("weights", "gradients", "optimizer", "activations", "reserve", "free"
 
 def train_sheet(page: Page) -> None:
     """Fill the sheet, and the sheet that holds its numbers, from row 1 and column A on."""
-    page.fill("How long, and what does it cost, to train this model?")
+    page.fill("How long does it train and at what cost?")
     area, cells = page.form("train")
     r = page.results("train", area)
     _parts(page, r)
@@ -291,7 +291,7 @@ def train_sheet(page: Page) -> None:
     page.how_sure(r["trust"], (f'{r["trust_reason"]}&""', band))
     price = f'"Price: "&{r["price_basis"]}&"; "&TEXT({r["hour_price"]},"0.00")&" USD an hour each"'
     mapped = f'"Data parallel "&{r["data_parallel"]}&"; goodput "&TEXT({r["goodput"]},"0.0%")'
-    page.texts("Taken for granted", (f'{r["defaults_used"]}&""', price, mapped))
+    page.texts("Assumptions", (f'{r["defaults_used"]}&""', price, mapped))
     money_of_training(page, r, cells)
 
 

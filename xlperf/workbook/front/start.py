@@ -32,7 +32,6 @@ from xlperf.explore.forms import OTHERS
 from xlperf.workbook.data_sheets import (
     BLANK_ROWS,
     CATALOG_NAME,
-    DATA_SHEETS,
     LIVE_RESULTS,
     SCENARIO_CELL,
     alarm,
@@ -45,12 +44,12 @@ from xlperf.workbook.data_sheets import (
 )
 from xlperf.workbook.front.chip import SOLD, chip_sheet
 from xlperf.workbook.front.formulas import Live
-from xlperf.workbook.front.layout import GREY, NUMBERS, SHEETS, Page
+from xlperf.workbook.front.layout import NUMBERS, SHEETS, Page
+from xlperf.workbook.front.number_pages import number_page, number_pages
 from xlperf.workbook.front.plan_card import compare_sheet
 from xlperf.workbook.front.serve_train import serve_sheet, train_sheet
 from xlperf.workbook.package import FLAG_FORMAT, Formulas, data_rows
-from xlperf.workbook.style import FONT, column_widths, link, number_format, page_setup, put, title
-from xlperf.workbook.tco import TITLE
+from xlperf.workbook.style import FONT, column_widths, home, number_format, page_setup, put, title
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -63,18 +62,15 @@ if TYPE_CHECKING:
     from openpyxl import Workbook
 
 
-CATALOG_CELL = "C13"
-CARD_TOP = 19
+CATALOG_CELL = "C31"
+CARD_TOP = 37
+_STEPS_TOP = 24
 DASH = "\N{EN DASH}"
 CARDS: dict[str, list[tuple[str, str | int]]] = {kind: [] for kind in PLAN_TABLES}
 for _row in resources.rows("workbook/start_cards.csv"):
     CARDS[_row["sheet"]].append((_row["column"], int(_row["value"]) if _row["value"].isdigit() else _row["value"]))
 CARD_RESULTS = {kind: shown_columns(f"{kind}_results", "card") for kind in CARDS}
 """Results of a card; its reason is the line on top."""
-_WORDS = (
-    "xlperf answers, for any model on any machine that a sheet describes: how long does a training step or a generated "
-    "token take, does it fit in memory, and what does a token cost."
-)
 _STEPS = (
     "Install once: xlperf install libreoffice. Without the add-in the cells show the values of the last build.",
     "Questions first: Serve, Train, Build a chip and Compare are forms; change a yellow cell and read the answer.",
@@ -88,8 +84,8 @@ _STEPS_OF_EMPTY = (
     *_STEPS[2:],
 )
 """Words for a workbook without front sheets, which need models, accelerators and the tables of technology."""
-_LEGEND_TOP = 42
-_CHOICES_TOP = 54
+_LEGEND_TOP = 60
+_CHOICES_TOP = 68
 
 
 def catalog_kinds(tables: Iterable[str]) -> list[str]:
@@ -107,11 +103,11 @@ def front_sheet(
     """Add the sheet ``start`` and the defined names of the workbook."""
     sheet: Worksheet = workbook.create_sheet("start")
     title(sheet, "xlperf", "Performance, memory and cost of training and serving large language models", "B1")
-    column_widths(sheet, 2, 46, 34, 3, 46, 28, 24, 12, 12, 12)
-    _wide(sheet, 4, _WORDS, 30)
-    put(sheet["B6"], "How to use it", "xlperf heading")
+    column_widths(sheet, 2, 40, 36, 3, 40, 32, 28, 12, 12, 12)
+    sheet.sheet_view.showRowColHeaders = False
+    put(sheet[f"B{_STEPS_TOP}"], "How to use it", "xlperf heading")
     for number, words in enumerate(_STEPS if examples else _STEPS_OF_EMPTY, start=1):
-        _wide(sheet, 6 + number, f"{number}.  {words}", 15)
+        _wide(sheet, _STEPS_TOP + number, f"{number}.  {words}", 15)
     put(sheet[f"B{CATALOG_CELL[1:]}"], "catalog", "xlperf key")
     given = ",".join([*(_whole(kind) for kind in catalog_kinds(tables)), SCENARIO_CELL])
     catalog_cell: Any = sheet[CATALOG_CELL]
@@ -125,11 +121,9 @@ def front_sheet(
     for letters, kind in ((("B", "C"), "training"), (("E", "F"), "inference")):
         _card(sheet, letters, kind, live, examples)
     _legend(sheet, _LEGEND_TOP)
-    _contents(sheet, _LEGEND_TOP, tables)
-    choices_top = _CHOICES_TOP + sum(kind in OPTIONAL_TABLES for kind in tables)
-    _choices(workbook, sheet, tables, choices_top)
+    _choices(workbook, sheet, tables, _CHOICES_TOP)
     _names(workbook, tables)
-    page_setup(sheet, area=f"A1:G{choices_top - 2}", pages_high=1)
+    page_setup(sheet, area=f"A1:G{_CHOICES_TOP - 2}", pages_high=1)
     return sheet
 
 
@@ -218,18 +212,6 @@ def _legend(sheet: Worksheet, top: int) -> None:
         sheet.merge_cells(f"F{row}:G{row}")
 
 
-def _contents(sheet: Worksheet, top: int, tables: Mapping[str, Table]) -> None:
-    put(sheet[f"B{top}"], "Sheets", "xlperf heading")
-    shown = list(tables)
-    for row, kind in enumerate(shown, start=top + 1):
-        link(sheet[f"B{row}"], kind, DATA_SHEETS[kind].title)
-        put(sheet[f"C{row}"], f"{len(tables[kind])} rows", "xlperf note")
-    row = top + 1 + len(shown)
-    link(sheet[f"B{row}"], "tco", TITLE)
-    link(sheet[f"B{row + 1}"], "checks", "Checks")
-    link(sheet[f"B{row + 2}"], "functions", "Functions: a reference with examples")
-
-
 def _softwares(kind: str, calibration: Table) -> list[str]:
     """Training stacks or serving engines of the calibration, the choices of a plan's software."""
     stack = "training_" if kind == "training" else "serving_"
@@ -278,6 +260,7 @@ def functions_sheet(workbook: Workbook) -> Worksheet:
     """Add the sheet ``functions``, made from the registry."""
     sheet: Worksheet = workbook.create_sheet("functions")
     title(sheet, "Functions", "What cells can ask: arguments, units, and an example that works.")
+    home(sheet)
     put(sheet["A3"], _WORDS_OF_ARGUMENTS, "xlperf note")
     sheet.merge_cells("A3:C3")
     sheet.row_dimensions[3].height = 26
@@ -358,7 +341,7 @@ def live_cells(
 
 
 def question_sheets(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> None:
-    """Add the front sheets, first in the workbook, and the sheets that hold their numbers, last so far.
+    """Add the front sheets, the pages of all their numbers, and the sheets that their charts are drawn from.
 
     ``workbook``: changed in place; it has the name ``catalog`` and the names of drop-downs. ``tables``: sheets of the
     workbook by kind. ``live``: writes formulas with their values.
@@ -366,14 +349,16 @@ def question_sheets(workbook: Workbook, tables: Mapping[str, Table], live: Live)
     known = set(tables["accelerators"].text("accelerator").tolist())
     others = [name for name in OTHERS if name in known]
     numbers = [workbook.create_sheet(name) for name in NUMBERS]
-    fronts = [workbook.create_sheet(name, place) for place, name in enumerate(SHEETS)]
+    fronts = [workbook.create_sheet(name) for name in SHEETS]
     pages = [Page(front, data, live) for front, data in zip(fronts, numbers, strict=True)]
     serve_sheet(pages[0], others)
     train_sheet(pages[1])
     chip_sheet(pages[2], [name for name in SOLD if name in known])
     compare_sheet(pages[3])
-    for page in pages:
-        page.foot()
+    for page, (form, own) in zip(pages, number_pages().items(), strict=False):
+        page.foot(own.sheet)
+        number_page(workbook, form, page.sheet.title, page.entries, page.answers, live)
+    pages[3].foot("training")
     for data in numbers:
         numbers_look(data)
 
@@ -383,10 +368,9 @@ _DIGITS = "[<1]0.0###;[<100]0.0##;#,##0"
 
 def numbers_look(data: Any) -> None:
     """The look of a sheet that holds numbers of front sheets or cards."""
-    data.sheet_properties.tabColor = GREY
     for row in data.iter_rows():
         for cell in row:
-            cell.font = Font(name=FONT, size=9)
+            cell.font = Font(name=FONT, size=8)
             if cell.number_format == "General" and (cell.data_type == "f" or isinstance(cell.value, float)):
                 cell.number_format = _DIGITS
     wide = {"A": 34, "B": 26, "D": 20}

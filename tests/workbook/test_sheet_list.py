@@ -1,0 +1,55 @@
+"""The list of all sheets on the sheet start, and the pages of all numbers of an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openpyxl
+import pytest
+
+from xlperf.base.resources import workbook
+from xlperf.catalog.schema import results_of
+from xlperf.workbook.front.layout import NUMBERS, SHEETS, form_rows
+from xlperf.workbook.front.number_pages import TOP, number_pages
+from xlperf.workbook.front.plan_card import NUMBERS as CARD_NUMBERS
+
+
+@pytest.fixture(scope="module")
+def book() -> Any:
+    return openpyxl.load_workbook(workbook())
+
+
+def test_every_visible_sheet_leads_to_the_list_of_all_sheets_which_leads_to_each(book: Any) -> None:
+    visible = [name for name in book.sheetnames if book[name].sheet_state == "visible"]
+    assert set(book.sheetnames) - set(visible) == {*NUMBERS, CARD_NUMBERS}
+    linked = [
+        cell.hyperlink.location.partition("!")[0].strip("'") for row in book["start"] for cell in row if cell.hyperlink
+    ]
+    assert sorted(linked) == sorted(set(visible) - {"start"})
+    fronts = {page.sheet: front for page, front in zip(number_pages().values(), SHEETS, strict=False)}
+    for name in set(visible) - {"start", *SHEETS}:
+        ways = [cell.hyperlink.location.partition("!")[0].strip("'") for cell in book[name][1] if cell.hyperlink]
+        assert ways == [fronts.get(name, "start")], name
+    for name in SHEETS:
+        assert book[name]["H2"].value == '=HYPERLINK("#\'start\'!B1","All sheets")'
+
+
+def test_a_page_of_numbers_has_every_entry_and_result_once(book: Any) -> None:
+    values = openpyxl.load_workbook(workbook(), data_only=True)
+    for (form, page), calc in zip(number_pages().items(), NUMBERS, strict=False):
+        lines = [row for row in values[page.sheet].iter_rows(min_row=TOP + 1, values_only=True) if row[4]]
+        entries = [row for row in form_rows(form) if not isinstance(row, str)]
+        shown = [str(row[0]) for row in lines]
+        bands = sum(row[3] is not None for row in lines)
+        assert len(shown) + 2 * bands + 2 == len(entries) + len(
+            results_of(form).columns
+        )  # the sentence and the reason are above the table
+        assert set(page.sections) <= set(results_of(form).by_name)
+        stored = {
+            str(row[0].value): row[1].value for row in values[calc].iter_rows(min_row=3, max_col=2) if row[0].value
+        }
+        for name, value, _, _, _ in lines[len(entries) :]:
+            header = next(
+                column.header for column in results_of(form).columns if column.header.partition(" (")[0] == name
+            )
+            assert value == stored[header] or value == "none", (page.sheet, name)
