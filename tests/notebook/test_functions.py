@@ -310,6 +310,10 @@ def test_progress_is_drawn_in_notebooks_only(
     monkeypatch.setitem(sys.modules, "ipykernel", sys)
     with frames.progress(3, "plans") as done:
         done(3)
+    assert capsys.readouterr().err == "", "short work"
+    monkeypatch.setattr(frames, "DELAY", 0.0)
+    with frames.progress(3, "plans") as done:
+        done(3)
     assert "plans" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     with frames.progress(3, "plans") as done:

@@ -32,6 +32,8 @@ Texts: TypeAlias = str | Sequence[str]
 """One text, or several as of an option that may be repeated."""
 Vary: TypeAlias = Mapping[str, object] | Texts
 """Values by column, ``{"tensor parallel": [1, 2], "networks.link bandwidth": "x0.5..x2"}``, or texts as of --vary."""
+DELAY = 1.0
+"""Time after which a notebook draws a bar. [s]"""
 
 
 def frame_of(plans: Plans) -> pd.DataFrame:
@@ -156,7 +158,7 @@ def whole_number(option: str, value: object, least: int = 1) -> int:
 def progress(length: int, label: str) -> Iterator[Callable[[int], None]]:
     """A bar in a notebook, if tqdm is installed; yields a function that adds the number of items done.
 
-    A ``length`` of 0 is unknown.
+    Short work draws no bar. A ``length`` of 0 is unknown.
     """
     bar: Any = None
     if "ipykernel" in sys.modules:
@@ -165,7 +167,7 @@ def progress(length: int, label: str) -> Iterator[Callable[[int], None]]:
             try:
                 from tqdm.auto import tqdm
 
-                bar = tqdm(total=length or None, desc=label, leave=False)
+                bar = tqdm(total=length or None, desc=label, leave=False, delay=DELAY)
             except ModuleNotFoundError:
                 pass
 
