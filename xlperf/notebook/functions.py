@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import inspect
 import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.files import scratch_folder
 from xlperf.catalog.parts import Part, parts
 from xlperf.catalog.schema import first_words, own_column, table_schema
 from xlperf.catalog.table import Table
@@ -324,9 +323,9 @@ def validate(files: Paths | pd.DataFrame = (), leave_out: str | None = None, cat
     from xlperf.calibrate.validate import validate as validated
 
     known, notes = catalog_of(catalog)
-    with tempfile.TemporaryDirectory() as folder, progress(0, "published runs") as done:
+    with scratch_folder() as folder, progress(0, "published runs") as done:
         if isinstance(files, pd.DataFrame):
-            path = Path(folder) / "plans.csv"
+            path = folder / "plans.csv"
             files.to_csv(path, index=False)
             files = path
         report = validated(_paths(files) or None, known, leave_out, done)

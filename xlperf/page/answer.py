@@ -19,8 +19,10 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of
 from xlperf.catalog.parts import Part, rounded
 from xlperf.catalog.schema import column, results_of, unit_of
+from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
 from xlperf.explore.answers import Answered, Shown, asked_form, nested_parts
+from xlperf.explore.fleet_plans import engine_title
 from xlperf.explore.forms import answers_of, answers_table
 from xlperf.explore.workers import worked
 from xlperf.page.charts import Bar, bars, curve
@@ -137,7 +139,7 @@ def _page(answer: Answered, asked: Question, points: list[tuple[str, list[Shown]
         beside="".join(f"<p>{text(line)}</p>" for line in (*answer.beside, *answer.missed)),
         sliders="".join(_slider(answer.kind, place, axis) for place, axis in enumerate(asked.axes)),
         tiles="".join(lines),
-        charts="".join(_charts(answer, nested)),
+        charts="".join(_charts(answer)),
         tables="".join(map(_section, nested.items())),
         others=_others(asked, points),
         notes="".join(f"<li>{text(line)}</li>" for line in answer.notes),
@@ -175,39 +177,35 @@ def _others(asked: Question, points: list[tuple[str, list[Shown]]]) -> str:
     return f"<table><thead>{row(heads, numbers, 'th')}</thead><tbody>{''.join(rows)}</tbody></table>"
 
 
-def _charts(answer: Answered, nested: Mapping[str, list[Part]]) -> Iterator[str]:
+def _charts(answer: Answered) -> Iterator[str]:
     """Charts of an answer: of a fleet the curve of a copy and the ways, of a run its step, of a chip its cost."""
     if answer.refused:
         return
     values: dict[str, Any] = answer.answer
-    schema = results_of(answer.kind).by_name
     if answer.kind == "serve":
-        points = [
-            (float(values[f"curve_speed_{point}"]), float(values[f"curve_throughput_{point}"]))
-            for point in range(1, _POINTS + 1)
-        ]
+        numbers = range(1, _POINTS + 1)
+        points = [(float(values[f"curve_speed_{at}"]), float(values[f"curve_throughput_{at}"])) for at in numbers]
         own = float(values["tokens_per_second_per_user"]), float(values["tokens_per_second_per_accelerator"])
         names = "speed of a user (token/s)", "throughput of an accelerator (token/s)"
         yield curve("Throughput against speed; the mark is the full load", points, own, names)
-        ways = {part[0].name: part[1].tolist() for part in nested["ways"]}
-        ends = zip(ways["accelerators"], ways["accelerators_low"], ways["accelerators_high"], strict=True)
-        yield bars(
-            "Accelerators of each way to serve, with 80 % bands",
-            [Bar(f"{place}: {name}", *_of_way(*way)) for place, (name, way) in
-             enumerate(zip(ways["software"], ends, strict=True), 1)],
-        )  # fmt: skip
+        yield bars("Accelerators of each way to serve, with 80 % bands", list(map(_bar, _lines(answer.nested["ways"]))))
         return
     start, title = ("share_", "Parts of a step") if answer.kind == "train" else ("cost_", "Cost of a unit (USD)")
-    parts = [(schema[name], float(value)) for name, value in values.items() if name.startswith(start) and value > 0.0]
-    yield bars(
-        title,
-        [
-            Bar(one.words.partition(" ")[2], value, f"{100.0 * value:.1f} %" if start == "share_" else
-                rounded(value / unit_of(one).factor))
-            for one, value in parts
-        ],
-    )  # fmt: skip
+    drawn = []
+    for name, value in values.items():
+        if name.startswith(start) and value > 0.0:
+            one = results_of(answer.kind).by_name[name]
+            words = f"{100.0 * value:.1f} %" if start == "share_" else rounded(value / unit_of(one).factor)
+            drawn.append(Bar(one.words.partition(" ")[2], float(value), words))
+    yield bars(title, drawn)
 
 
-def _of_way(count: float, low: float, high: float) -> tuple[float, str, float, float]:
-    return count, rounded(count), low, high
+def _lines(ways: Table) -> Iterator[dict[str, Any]]:
+    for at in range(len(ways)):
+        yield {"place": at + 1} | {name: values[at] for name, values in ways.columns.items()}
+
+
+def _bar(way: dict[str, Any]) -> Bar:
+    pools = ", two pools" if way["prefill_accelerators"] == way["prefill_accelerators"] else ""
+    count, low, high = (float(way[f"accelerators{end}"]) for end in ("", "_low", "_high"))
+    return Bar(f"{way['place']}: {engine_title(str(way['software']))}{pools}", count, rounded(count), low, high)

@@ -45,6 +45,7 @@ def bars(title: str, drawn: Sequence[Bar]) -> str:
 
 def curve(title: str, points: Sequence[tuple[float, float]], marked: tuple[float, float], names: Sequence[str]) -> str:
     """A line through points from zero, with a marked point and the names of the axes."""
+    points = [point for point in points if point[0] == point[0] and point[1] == point[1]]
     most = [max(values) for values in zip(*points, marked, strict=True)]
     if not all(value > 0.0 for value in most):
         return ""
