@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import os
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
     from xlperf.catalog.catalog import Catalog
     from xlperf.measurements.published import Published
+
+# Programs that tests start, and the next run, find modules compiled: else each compiles all that it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 settings.register_profile("reproducible", deadline=None, derandomize=True, max_examples=examples(40))
 settings.load_profile("reproducible")
