@@ -305,6 +305,7 @@ def write_table(
         formats = [fitted_format(column, [row[i] for row in rows]) for i, column in enumerate(columns)]
     else:
         formats = [number_format(column) for column in columns]
+    styles = [_style(column, offset) for offset, column in enumerate(columns)]
     for down, row in enumerate(rows or [[None] * len(columns)], start=top + 1):
         tallest = 1
         for offset, (column, value) in enumerate(zip(columns, row, strict=True)):
@@ -312,7 +313,7 @@ def write_table(
             if isinstance(value, str) and column.name not in one_line:
                 lines = lines_of(value, across[offset] * (1.15 if column.name == "reason" else 1.02) - 2.0)
                 tallest, wrapped = max(tallest, lines), lines > 1
-            put(sheet.cell(down, left + offset), value, _style(column, offset), formats[offset], wrapped)
+            put(sheet.cell(down, left + offset), value, styles[offset], formats[offset], wrapped)
         if tallest > 1:
             sheet.row_dimensions[down].height = min(13.0 * tallest + 3, 400.0)
     bottom = top + max(len(rows), 1)
