@@ -253,10 +253,10 @@ def _token_block(sheet: Worksheet, group: Plans, costs: Table, top: int) -> int:
     if group.kind == "inference":
         names[1:1] = ["owned_cost_per_million_input_tokens", "owned_cost_per_million_output_tokens"]
     more = [declared[name] for name in names]
-    shown = [_numbers(costs, column) for column in more]
+    numbers = [_numbers(costs, column) for column in more]
     rest = [
         [f"{short(group.names[row], 26)} \N{MIDDLE DOT} {costs['server'][row]}",
-         *(values[row] for values in shown)]
+         *(values[row] for values in numbers)]
         for row in rows.tolist()
     ]  # fmt: skip
     words = "What a dollar, a megawatt and a kilogram are worth"
