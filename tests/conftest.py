@@ -36,6 +36,15 @@ ROOMS = ("tests/calibrate", "tests/laws")
 """Folders whose files share what takes long to make: published rows, and random plans that are legal."""
 
 
+LONG = (*(f"{room}/" for room in ROOMS), "tests/addin/", "tests/house/", "tests/studies/", "tests/workbook/")
+"""Folders with files that take a minute or more: they go first, so that processes end together."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order of files, long ones first; that of the tests of a file stays."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """``--dist loadfile``: such a folder goes to one process as a whole, and the doctests, which are short, go last."""
