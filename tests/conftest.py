@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import os
 import shutil
 import subprocess
 import sys
@@ -23,12 +24,25 @@ if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
     from xlperf.measurements.published import Published
 
+# Programs that tests start, and the next run, find modules compiled: else each compiles all that it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 settings.register_profile("reproducible", deadline=None, derandomize=True, max_examples=examples(40))
 settings.load_profile("reproducible")
 
 
 ROOMS = ("tests/calibrate", "tests/laws")
 """Folders whose files share what takes long to make: published rows, and random plans that are legal."""
+
+
+LONG = (*(f"{room}/" for room in ROOMS), "tests/addin/", "tests/house/", "tests/studies/", "tests/workbook/")
+"""Folders with files that take a minute or more: they go first, so that processes end together."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order of files, long ones first; that of the tests of a file stays."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import shutil
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,12 @@ def shipped(tmp_path):
     return Path(shutil.copy(workbook(), tmp_path / "xlperf.xlsx"))
 
 
+@cache
+def opened(path, data_only=False):
+    """A workbook that stays as it is while a test runs, which openpyxl takes more than a second to read."""
+    return openpyxl.load_workbook(path, data_only=data_only)
+
+
 def every_cell_equals_the_engine(office, path):
     assert compare_plans(office, path, load_catalog(path)) > 400
     assert not any("#NAME?" in row for name in office("sheets") for row in office.values(name, used(office, name)))
@@ -46,7 +53,7 @@ def used(office, name):
 
 def compare_plans(office, path, catalog):
     """Compare the result columns of both plan sheets with the engine; how many cells were compared."""
-    book = openpyxl.load_workbook(path)
+    book = opened(path)
     compared = 0
     for plans in read_plans(path):
         results = Engine().evaluate(plans, catalog)  # what a cell with auto gets too
@@ -71,7 +78,7 @@ def compare_plans(office, path, catalog):
 
 def front_cells(office, path):
     """Formulas of the front sheets: cell, what the file has beside it, what LibreOffice computed."""
-    formulas, stored = openpyxl.load_workbook(path), openpyxl.load_workbook(path, data_only=True)
+    formulas, stored = opened(path), opened(path, data_only=True)
     for name in (*SHEETS, *NUMBERS):
         shown = office.values(name, used(office, name))
         for row in formulas[name].iter_rows():
@@ -108,7 +115,7 @@ def front_sheets_follow_an_entry(office):
 
 def handle_cell(path):
     """Sheet and cell that hold the handle of the workbook's own catalog."""
-    sheet, _, cell = openpyxl.load_workbook(path).defined_names["catalog"].attr_text.replace("$", "").partition("!")
+    sheet, _, cell = opened(path).defined_names["catalog"].attr_text.replace("$", "").partition("!")
     return sheet.strip("'"), cell
 
 
@@ -116,7 +123,7 @@ def test_every_cell_equals_the_engine_to_the_last_bit_before_and_after_an_edit_o
     """Cells that depend on the bandwidth move, and no others."""
     office.open(shipped)
     every_cell_equals_the_engine(office, shipped)
-    book = openpyxl.load_workbook(shipped)
+    book = opened(shipped)
     area = book["accelerators"].tables["accelerators"].ref
     top, left = re.match(r"([A-Z]+)(\d+)", area).group(2, 1)
     cells = office.values("accelerators", area)
@@ -162,7 +169,7 @@ def test_a_workbook_in_a_window_computes_its_front_sheets_and_takes_rows_typed_u
     office.open(shipped, hidden=False)
     every_cell_equals_the_engine(office, shipped)
     front_sheets_compute_what_the_file_shows(office, shipped)
-    book, letter = openpyxl.load_workbook(shipped), openpyxl.utils.get_column_letter
+    book, letter = opened(shipped), openpyxl.utils.get_column_letter
 
     def typed(kind, like, changes):
         area = book[kind].tables[kind].ref

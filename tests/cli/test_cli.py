@@ -210,7 +210,7 @@ def test_json_holds_what_csv_holds(command: Command, plans: Path, tmp_path: Path
 
 def test_a_terminal_shows_a_table(plans: Path) -> None:
     main, terminal = pty.openpty()
-    command = [sys.executable, "-m", "xlperf", "evaluate", str(plans)]
+    command = [sys.executable, "-m", "xlperf", "evaluate", str(plans), "--wide"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=terminal, stderr=subprocess.PIPE, check=False)
     os.close(terminal)
     shown = os.read(main, 100_000).decode()

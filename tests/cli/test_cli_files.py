@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pty
-import re
 import signal
 import subprocess
 import sys
@@ -192,8 +191,9 @@ def test_progress_is_shown_on_a_terminal_only(plans: Path) -> None:
     shown = os.read(main, 10_000).decode()
     os.close(main)
     assert (done.returncode, done.stdout) == (0, b"")
-    assert "\rout.csv: " not in shown and "\nout.csv: 3 of 4 plans legal: data parallel must be" in shown
-    assert re.search(r"\r4 plans evaluated, [\d.,]+(e\+\d+)?/s *\r\n", shown)
+    *moved, last = shown.removesuffix("\r\n").split("\r")
+    assert last.startswith("out.csv: 3 of 4 plans legal: data parallel must be") and "\n" not in shown.rstrip()
+    assert not moved or (moved[-1].isspace() and all(line.startswith("plans evaluated: ") for line in moved[1:-1]))
 
 
 def test_parquet_without_pyarrow_says_what_to_install(

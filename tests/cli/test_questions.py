@@ -26,7 +26,7 @@ Command = Callable[..., Outcome]
 @pytest.mark.parametrize(("kind", "sheet"), list(zip(FORMS, SHEETS, strict=False)))
 def test_without_options_it_is_the_answer_of_the_sheet(kind: str, sheet: str, command: Command) -> None:
     done = command(kind)
-    shown = openpyxl.load_workbook(workbook(), data_only=True)[sheet]["F5"].value
+    shown = openpyxl.load_workbook(workbook(), data_only=True, read_only=True)[sheet]["F5"].value
     assert (done.code, done.err) == (0, "")
     assert done.out.split("\n")[0] == shown
     assert f"asked: {next(iter(first_words(kind))).replace('_', ' ')}" in done.out
@@ -128,7 +128,7 @@ def test_what_is_wrong_or_cannot_be_is_one_line(
 def test_a_workbook_of_an_answer_opens_on_it_with_a_chart(kind: str, command: Command, tmp_path: Path) -> None:
     assert command(kind, "-o", tmp_path / "answer.xlsx").code == 0
     book = openpyxl.load_workbook(tmp_path / "answer.xlsx")
-    shown = openpyxl.load_workbook(workbook(), data_only=True)[SHEETS[FORMS.index(kind)]]["F5"].value
+    shown = openpyxl.load_workbook(workbook(), data_only=True, read_only=True)[SHEETS[FORMS.index(kind)]]["F5"].value
     assert len(book.active._charts) == 1
     assert shown in [cell.value for row in book.active for cell in row]
 

@@ -35,7 +35,7 @@ def test_a_frontier_is_drawn_on_a_terminal_with_a_marker_for_each_plan(
 ) -> None:
     plain = command("search", "--frontier", plans, "--all").out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    drawn = command("search", "--frontier", plans, "--all").out
+    drawn = command("search", "--frontier", plans, "--all", "--wide").out
     assert drawn.startswith(plain.rstrip("\n"))
     plot = drawn[len(plain) :].splitlines()
     assert any("token/s of an accelerator over token/s for a user" in line for line in plot)

@@ -168,12 +168,12 @@ def _parts(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_a_sweep_killed_ten_times_goes_on_and_ends_the_same(plans: Path, tmp_path: Path) -> None:
+def test_a_sweep_killed_six_times_goes_on_and_ends_the_same(plans: Path, tmp_path: Path) -> None:
     moments = random.Random(17)
     output, folder = tmp_path / "grid.parquet", tmp_path / "grid.parquet.parts"
     command = [sys.executable, "-m", "xlperf", "evaluate", str(plans), *LONG, "--processes", "2", "-o"]
     before: dict[str, int] = {}
-    for _ in range(10):
+    for _ in range(6):
         with subprocess.Popen([*command, str(output)], stderr=subprocess.DEVNULL) as running:
             # on a loaded machine up to five blocks are written together: from the fifth on it is killed as it starts
             wanted = len(before) + (moments.randint(0, 1) if len(before) < 5 else 0)

@@ -49,7 +49,7 @@ def floors(requirements: list[str]) -> list[str]:
 def pip(python: str | Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Install into the environment of an interpreter, from wheels alone."""
     line = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "install", "-q"]
-    line += ["--only-binary=:all:", *arguments]
+    line += ["--only-binary=:all:", "--no-compile", *arguments]
     return subprocess.run(line, capture_output=True, text=True, timeout=1100, check=False)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,15 @@ def _header(kind: str, name: str) -> str:
     return results_of(kind).by_name[name].header
 
 
+@cache
+def _values(built: bytes) -> Any:
+    return openpyxl.load_workbook(io.BytesIO(built), data_only=True)
+
+
 def test_results_are_formulas_of_their_row_with_the_values_of_the_engine(
     tables: dict[str, Table], built: bytes
 ) -> None:
-    book, values = (openpyxl.load_workbook(io.BytesIO(built), data_only=only) for only in (False, True))
+    book, values = openpyxl.load_workbook(io.BytesIO(built)), _values(built)
     catalog = Catalog.from_tables([table for kind, table in tables.items() if kind not in PLAN_TABLES], "test")
     good = evaluate_designs(tables["chiplets"].take([0]), catalog)
     result = {"chiplets": good, "servers": evaluate_servers(tables["servers"])}
@@ -98,7 +104,7 @@ def test_results_are_formulas_of_their_row_with_the_values_of_the_engine(
 
 def test_parts_add_up_in_the_cells(built: bytes) -> None:
     """Dies, package, memory, test and losses are the module; with the board the bill; seven parts are an hour."""
-    values = openpyxl.load_workbook(io.BytesIO(built), data_only=True)
+    values = _values(built)
     design = _cells(values, "chiplets")[0]
     names = LIVE_RESULTS["chiplets"]
     module = design["module cost (USD)"]
@@ -140,7 +146,7 @@ def test_a_cell_gives_what_stands_beside_it(tables: dict[str, Table], built: byt
         columns = table_schema(kind).columns
         blocks.append([[column.header for column in columns], *data_rows(tables[kind], columns)])
     ((handle,),) = session.call("XLPERF_CATALOG", blocks)
-    values = openpyxl.load_workbook(io.BytesIO(built), data_only=True)
+    values = _values(built)
     for kind, function in (("chiplets", "XLPERF_PACKAGE_COST"), ("servers", "XLPERF_SERVER_COST")):
         columns = table_schema(kind).columns
         header = [[column.header for column in columns]]
@@ -171,16 +177,14 @@ def test_libreoffice_without_the_functions_shows_the_values(
     path.write_bytes(built)
     (tmp_path / "empty.xlsx").write_bytes(workbook_package({}, values=False, examples=False))
     converted(tmp_path, "xlsx", path, tmp_path / "empty.xlsx")
-    ours = openpyxl.load_workbook(io.BytesIO(built), data_only=True)
-    theirs = openpyxl.load_workbook(tmp_path / "out" / "study.xlsx", data_only=True)
+    ours, results = _values(built), tmp_path / "out"
+    theirs, shown = (openpyxl.load_workbook(results / f"{name}.xlsx", data_only=True) for name in ("study", "empty"))
     for kind, name in (("chiplets", "unit_cost"), ("servers", "cost_rate")):
         header = _header(kind, name)
         assert _cells(theirs, kind)[0][header] == pytest.approx(_cells(ours, kind)[0][header], rel=1e-12)
-    for name in ("study", "empty"):  # blank rows show nothing, not the name of a function that is not there
-        stored, shown = (
-            openpyxl.load_workbook(own / f"{name}.xlsx", data_only=True) for own in (tmp_path, path.parent / "out")
-        )
-        assert _errors(shown) <= _errors(stored)
+    # Blank rows show nothing, not the name of a function that is not there.
+    assert _errors(theirs) <= _errors(ours)
+    assert _errors(shown) <= _errors(openpyxl.load_workbook(tmp_path / "empty.xlsx", data_only=True))
 
 
 def test_a_dummy_die_is_one_bond_more() -> None:

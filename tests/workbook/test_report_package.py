@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import io
+import math
 import os
 import re
 import signal
@@ -12,12 +13,16 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import report_samples as samples
 from openpyxl import Workbook, load_workbook
+from openpyxl.comments import Comment
+from openpyxl.worksheet._writer import WorksheetWriter
+from openpyxl.worksheet.formula import ArrayFormula
 from places import SUPPORT
 
 from xlperf.base import resources
@@ -27,6 +32,7 @@ from xlperf.catalog.table import Table
 from xlperf.cli import run
 from xlperf.workbook.build import build_template
 from xlperf.workbook.package import data_rows, workbook_bytes, write_table
+from xlperf.workbook.sheet_part import sheet_part
 from xlperf.workbook.style import add_styles, fitted_format, number_format, put
 
 CHART = "{http://schemas.openxmlformats.org/drawingml/2006/chart}"
@@ -261,6 +267,65 @@ def test_data_rows_turn_units_flags_blanks_and_auto() -> None:
     )
     columns = [column("training", name) for name in ("model", "sequence_parallel", "tensor_parallel", "optimizer")]
     assert data_rows(plans, columns) == [["a", "yes", 8, None], [None, None, "auto", None]]
+
+
+def _odd_cells() -> Any:
+    """A sheet with all kinds of values, formulas and looks of cells."""
+    book = Workbook()
+    add_styles(book)
+    sheet: Any = book.worksheets[0]
+    texts = (
+        "a < b & \"c\" > 'd'",
+        " spaces ",
+        "two\nlines",
+        "\N{MULTIPLICATION SIGN}\N{GRINNING FACE}",
+        "",
+        "=1+1",
+        " ",
+    )
+    odd = (
+        *texts,
+        0.5,
+        -1e-7,
+        3,
+        0,
+        True,
+        False,
+        None,
+        math.nan,
+        "#N/A",
+        datetime.date(2026, 11, 29),
+        datetime.timedelta(hours=36),
+    )
+    for row, value in enumerate(odd, start=1):
+        sheet.cell(row, 1, value)
+        put(sheet.cell(row, 3), value if isinstance(value, str | float | int) else None, "xlperf key")
+    sheet["E1"] = ArrayFormula("E1:E2", "=A8:A9*2")
+    sheet["E3"] = '=IF(A8<1,"a","b")'
+    sheet["E4"] = "="
+    sheet["E5"], sheet["E6"] = "a link", 7
+    sheet["E5"].hyperlink = sheet["E6"].hyperlink = "https://example.com/?a=1&b=2"
+    sheet["G1"].comment = Comment("a comment", "xlperf")
+    sheet.row_dimensions[40].height = 20.5
+    return sheet
+
+
+def test_cells_are_written_as_openpyxl_writes_them() -> None:
+    own, known = _odd_cells(), _odd_cells()
+    stream = io.BytesIO()
+    writer: Any = WorksheetWriter(known, stream)
+    writer.write()
+    part, relations = sheet_part(own)
+    assert part == stream.getvalue()
+    assert [one.Target for one in relations] == [one.Target for one in writer._rels] and len(own._comments) == 1
+    assert own.parent._cell_styles == known.parent._cell_styles
+
+
+def test_numbers_have_all_their_digits() -> None:
+    sheet: Any = Workbook().worksheets[0]
+    sheet["A1"], sheet["A2"] = 0.1 + 0.2, 1.0
+    sheet["A2"].hyperlink = "https://example.com"
+    assert re.findall(rb"<v>(.*?)</v>", sheet_part(sheet)[0]) == [b"0.30000000000000004", b"1.0"]
 
 
 def test_an_empty_table_is_still_a_table() -> None:

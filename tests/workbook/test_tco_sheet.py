@@ -79,7 +79,7 @@ def _owned(catalog: Catalog, **changed: float) -> Catalog:
 
 def _shown(data: bytes | Path) -> list[tuple[str, Any]]:
     source = io.BytesIO(data) if isinstance(data, bytes) else data
-    sheet = openpyxl.load_workbook(source, data_only=True)["tco"]
+    sheet = openpyxl.load_workbook(source, data_only=True, read_only=True)["tco"]
     return [(row[0], row[14]) for row in sheet.iter_rows(min_row=TOP, values_only=True) if row[1]]
 
 
@@ -101,7 +101,7 @@ def test_values_beside_the_formulas_are_those_of_the_engine(built: bytes) -> Non
 
 def _bare(built: bytes, bare: Path, chosen: dict[str, str]) -> Path:
     """The sheet without its values, yellow cells filled."""
-    book = openpyxl.load_workbook(io.BytesIO(built))
+    book = openpyxl.load_workbook(io.BytesIO(built), read_only=True)
     part = f"xl/worksheets/sheet{book.sheetnames.index('tco') + 1}.xml"
     with zipfile.ZipFile(io.BytesIO(built)) as source, zipfile.ZipFile(bare, "w") as target:
         for name in source.namelist():

@@ -20,7 +20,7 @@ import click
 from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError, OptionError
 from xlperf.base.files import irreplaceable
-from xlperf.cli.output import AS_JSON, STANDARD
+from xlperf.cli.output import AS_JSON, STANDARD, WIDE
 
 Identity = tuple[int, int]
 Decorator = Callable[[Any], Any]
@@ -323,8 +323,13 @@ def packed(name: str, target: str, pack: Callable[..., Any], words: str = "") ->
     return decorated
 
 
-def _output(output: str | None, as_json: bool, piped: bool = False) -> str | None:
-    """Output of -o or --json; without either None for a table on a terminal, ``piped``: CSV into a pipe or a file."""
+def _output(output: str | None, as_json: bool, wide: bool = False, piped: bool = False) -> str | None:
+    """Output of -o or --json; without either None for a table on a terminal, ``piped``: CSV into a pipe or a file.
+
+    ``wide``: tables on a terminal have all their columns.
+    """
+    if wide:
+        click.get_current_context().meta[WIDE] = True
     if not as_json:
         return STANDARD if piped and output is None and not sys.stdout.isatty() else output
     if output is not None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import re
 import shutil
 import sys
 import threading
@@ -14,8 +16,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import wrap
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import click
 
@@ -41,8 +44,20 @@ def say(*lines: str, err: bool = False) -> None:
     ``lines``: printed one below the other; a line break inside one of them is written out. ``err``: whether they go to
     standard error.
     """
+    if _Progress.on_screen is not None:
+        _Progress.on_screen.clear()
+    coloured = not err and is_terminal() and "NO_COLOR" not in os.environ
     for line in lines:
-        click.echo(printable(line), err=err)
+        words = printable(line)
+        click.echo(_TRUST.sub(_in_colour, words) if coloured else words, err=err)
+
+
+_COLOURS = {"MEASURED": "green", "INTERPOLATED": "yellow", "EXTRAPOLATED": "red", "A FORECAST": "red"}
+_TRUST = re.compile(rf"\b({'|'.join(_COLOURS)})\b")
+
+
+def _in_colour(found: re.Match[str]) -> str:
+    return click.style(found.group(), fg=_COLOURS[found.group()])
 
 
 def wrote(output: str, number: int, noun: str) -> None:
@@ -99,36 +114,13 @@ def took(number: int, noun: str) -> None:
 
 @contextmanager
 def progress(length: int, label: str) -> Iterator[Callable[[int], Any]]:
-    """Progress bar on a terminal's standard error; yields a function that adds the number of items done.
+    """How far the work is, on standard error: a line that moves on a terminal, else a line every ten seconds.
 
-    A ``length`` of 0 is unknown: the items done are counted, with their rate.
+    Yields a function that adds the number of items done. A ``length`` of 0 is unknown: the items are counted.
     """
-    if not sys.stderr.isatty():
-        yield lambda _done: None
-        return
-    if length:
-        start = time.monotonic()
-        with click.progressbar(length=length, label=label, file=sys.stderr, show_pos=True, show_percent=True) as bar:
-
-            def advanced(done: int) -> None:
-                rate = (bar.pos + done) / max(time.monotonic() - start, 1e-3)
-                bar.label = f"{label}, {rounded(rate)}/s"
-                bar.update(done)
-
-            yield advanced
-        return
-    start, count, width = time.monotonic(), 0, 0
-
-    def counted(done: int) -> None:
-        nonlocal count, width
-        count += done
-        line = f"{count:,} {label}, {rounded(count / max(time.monotonic() - start, 1e-3))}/s"
-        width = max(width, len(line))
-        sys.stderr.write(f"\r{line:<{width}}")
-        sys.stderr.flush()
-
-    yield counted
-    sys.stderr.write("\n")
+    line = _Progress(length, label)
+    yield line.advanced
+    line.clear()
 
 
 @contextmanager
@@ -152,6 +144,62 @@ def working(label: str) -> Iterator[None]:
         done.set()
         ticking.join()
         sys.stderr.write(f"\r{' ' * (len(label) + 12)}\r")
+
+
+_EVERY, _EVERY_PIPED = 0.2, 10.0
+"""Time between two lines of progress, on a terminal and in a pipe or a file. [s]"""
+
+
+class _Progress:
+    """Line of progress: items done of all, rate, time left. Printing anything else clears it first."""
+
+    on_screen: ClassVar[_Progress | None] = None
+
+    def __init__(self, length: int, label: str) -> None:
+        self.length, self.label, self.count, self.width = length, label, 0, 0
+        self.moves = sys.stderr.isatty()
+        self.begun = time.monotonic()
+        self.next = self.begun + (_EVERY if self.moves else _EVERY_PIPED)
+
+    def advanced(self, done: int) -> None:
+        self.count += done
+        now = time.monotonic()
+        if now < self.next:
+            return
+        self.next = now + (_EVERY if self.moves else _EVERY_PIPED)
+        words = progress_words(self.count, self.length, self.label, now - self.begun)
+        if self.moves:
+            _Progress.on_screen = self
+            sys.stderr.write(f"\r{words:<{self.width}}")
+            self.width = len(words)
+        else:
+            sys.stderr.write(f"{words}\n")
+        sys.stderr.flush()
+
+    def clear(self) -> None:
+        if _Progress.on_screen is self:
+            sys.stderr.write(f"\r{' ' * self.width}\r")
+            sys.stderr.flush()
+            self.width, _Progress.on_screen = 0, None
+
+
+def progress_words(count: int, length: int, label: str, seconds: float) -> str:
+    """Items done of all with their share, the rate, and the time that is left.
+
+    >>> progress_words(250, 1000, "1,000 training plans", 5.0)
+    '1,000 training plans: 250 done, 25 %, 50/s, 15 s left'
+    >>> progress_words(250, 0, "plans tried", 5.0)
+    'plans tried: 250, 50/s, 5 s'
+    """
+    rate = count / max(seconds, 1e-3)
+    if not length or not count:
+        return f"{label}: {count:,}, {rounded(rate)}/s, {_time(seconds)}"
+    left = (length - count) / rate
+    return f"{label}: {count:,} done, {count / length:.0%}, {rounded(rate)}/s, {_time(left)} left".replace("%,", " %,")
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100.0 else f"{seconds / 60.0:.0f} min"
 
 
 # --- tables
@@ -256,18 +304,123 @@ def deliver(
 def text_table(block: list[Part]) -> list[str]:
     """Columns as lines of text: words to the left, numbers to the right; columns without any value are left out.
 
-    ``block``: columns of one length, in the units used inside.
+    ``block``: columns of one length, in the units used inside. On a terminal the table is as wide as it: see
+    :func:`narrowed`.
     """
-    columns: list[list[str]] = []
-    to_right: list[bool] = []
-    for column, values in block:
-        words = cells(column, values)
-        if not any(words):
-            continue
-        head = [column.name.replace("_", " "), column.unit if column.unit not in ("", "-") else ""]
-        columns.append([*head, "-" * max(map(len, head + words)), *words])
-        to_right.append(not column.is_text)
-    return [line for number, line in enumerate(aligned(columns, to_right)) if line or number != 1]
+    columns = [TextColumn.of(column, values) for column, values in block]
+    return narrowed([column for column in columns if any(column.cells)], terminal_width())
+
+
+class TextColumn(NamedTuple):
+    """Heading, unit and cells of a column of text, and whether they are numbers."""
+
+    name: str
+    unit: str
+    cells: list[str]
+    is_number: bool
+
+    @classmethod
+    def of(cls, column: Column, values: Any) -> TextColumn:
+        """The column of a table in words."""
+        unit = column.unit if column.unit not in ("", "-") else ""
+        return cls(column.name.replace("_", " "), unit, cells(column, values), not column.is_text)
+
+    def shortened(self, longest: int) -> TextColumn:
+        """The column with cells of at most so many letters."""
+        short = [cell if len(cell) <= longest else f"{cell[: longest - 3]}..." for cell in self.cells]
+        return self._replace(cells=short)
+
+    def lines(self, heads: int, wrapped: bool) -> list[str]:
+        """The heading on ``heads`` lines, the unit, a rule, the cells."""
+        across = max(len(word) for word in (self.unit, *self.cells))
+        name = wrap(self.name, max(across, *map(len, self.name.split()))) if wrapped else [self.name]
+        head = [*[""] * (heads - len(name)), *name, self.unit]
+        return [*head, "-" * max(map(len, (*head, *self.cells))), *self.cells]
+
+
+def terminal_width() -> int:
+    """Width that a table may have: that of the terminal; 0: any, in a pipe and with --wide."""
+    context = click.get_current_context(silent=True)
+    wide = context is not None and context.meta.get(WIDE, False)
+    return shutil.get_terminal_size()[0] if is_terminal() and not wide else 0
+
+
+def is_terminal() -> bool:
+    """Whether standard output is a terminal."""
+    return sys.stdout.isatty()
+
+
+WIDE = "xlperf.wide"
+"""Name under which a command keeps that tables have all their columns."""
+
+
+_DETAILS = (
+    *("m", "n", "k", "batch", "model", "accelerator", "sheet", "calls", "plan", "cost before", "cost after"),
+    *("sequence length", "arithmetic intensity", "ideal bound", "rank", "num accelerators"),
+)
+"""Columns that a narrow terminal leaves out before results, the first of them first."""
+_KEPT = (
+    *("operator", "time", "total time", "share", "bound", "step time", "ttft", "tpot", "memory", "memory reserved"),
+    *("cause", "probability", "predicted", "input", "worth", "trust", "tokens per second per accelerator"),
+    *("before", "after", "cost per million tokens", "cost per million output tokens all in", "mfu"),
+)
+"""Columns that it leaves out last; their texts are shortened before."""
+
+
+def narrowed(columns: Sequence[TextColumn], width: int) -> list[str]:
+    """A table as lines no wider than ``width`` (0: any): what all rows share and what has no room stand below it.
+
+    Long texts are left out first, then :data:`_DETAILS`, then the last columns that are not :data:`_KEPT`.
+
+    >>> rows = [TextColumn("name", "", ["a", "b"], False), TextColumn("model", "", ["GPT", "GPT"], False),
+    ...         TextColumn("step time", "s", ["1.5", "2.5"], True), TextColumn("memory", "GiB", ["70", "60"], True)]
+    >>> for line in narrowed(rows, 12): print(line)
+          step
+    name  time
+             s
+    ----  ----
+    a      1.5
+    b      2.5
+    <BLANKLINE>
+    All rows: model GPT.
+    Left out: memory; --wide or -o FILE shows all.
+    """
+    lines = _side_by_side(columns, wrapped=False)
+    if not width or max(map(len, lines), default=0) <= width:
+        return lines
+    first, rest = columns[0], list(columns[1:])
+    shared = [column for column in rest if len(column.cells) > 1 and len(set(column.cells)) == 1]
+    rest = [column for column in rest if column not in shared]
+    longest = max(width // 3, 16)
+    first = first.shortened(longest)
+    left_out: list[TextColumn] = []
+    while True:
+        lines = _side_by_side([first, *rest], wrapped=True)
+        if max(map(len, lines), default=0) <= width or not rest:
+            break
+        details = [column for name in _DETAILS for column in rest if column.name == name]
+        others = [column for column in rest if column.name not in _KEPT]
+        long = [column for column in others if not column.is_number and max(map(len, column.cells)) > longest]
+        kept = [column for column in rest if not column.is_number and max(map(len, column.cells)) > longest]
+        if kept and not (long or details or others):
+            rest[rest.index(kept[-1])] = kept[-1].shortened(longest)
+        else:
+            left_out.append(rest.pop(rest.index([*long[-1:], *details, *others[-1:], rest[-1]][0])))
+    below = []
+    if shared:
+        below.append(f"All rows: {', '.join(f'{one.name} {one.cells[0]} {one.unit}'.rstrip() for one in shared)}.")
+    if left_out:
+        names = ", ".join(column.name for column in reversed(left_out))
+        below.append(f"Left out: {names}; --wide or -o FILE shows all.")
+    return [*lines, *([""] if below else []), *(line for words in below for line in wrap(words, width))]
+
+
+def _side_by_side(columns: Sequence[TextColumn], wrapped: bool) -> list[str]:
+    heads = 1
+    if wrapped:
+        heads = max(len(column.lines(0, True)) - len(column.cells) - 2 for column in columns)
+    lines = aligned([column.lines(heads, wrapped) for column in columns], [column.is_number for column in columns])
+    return [line for number, line in enumerate(lines) if line or number != heads]
 
 
 def aligned(columns: Sequence[Sequence[str]], to_right: Sequence[bool]) -> list[str]:

@@ -14,7 +14,7 @@ from xlperf.base.resources import rows
 from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import MARK, Table
 from xlperf.engine import evaluate, explain
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.vary import read_values
@@ -184,7 +184,7 @@ class Variants:
             tuple(number for number in pair if number != NONE and concerned[number])
             for pair in zip(self.first.tolist(), self.second.tolist(), strict=True)
         ]
-        names = {pair: f"{table.text(column)[rows_of[0]]} #{pair}" for pair in dict.fromkeys(pairs) if pair}
+        names = {pair: f"{table.text(column)[rows_of[0]]}{MARK}{pair}" for pair in dict.fromkeys(pairs) if pair}
         repeated = table.take(np.concatenate([np.arange(len(table)), np.tile(rows_of, len(names))]))
         columns = {key: values.copy() for key, values in repeated.columns.items()}
         for first, (pair, name) in enumerate(names.items()):

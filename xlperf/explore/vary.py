@@ -409,12 +409,14 @@ def _permuted(index: np.ndarray, number: int, key: int) -> Array:
     """
     half = max((max(number - 1, 1).bit_length() + 1) // 2, 1)
     mask = np.uint64(2**half - 1)
+    words = np.arange(2**half, dtype=np.uint64)  # all that a half can be: a table of each round, of a few words
+    rounds = [_mixed(words, key + 1 + turn) & mask for turn in range(_ROUNDS)]
     result = index.astype(np.uint64)
     beyond = np.ones(len(result), dtype=bool)
     while beyond.any():
         left, right = result[beyond] >> np.uint64(half), result[beyond] & mask
-        for turn in range(_ROUNDS):
-            left, right = right, left ^ (_mixed(right, key + 1 + turn) & mask)
+        for table in rounds:
+            left, right = right, left ^ table[right]
         result[beyond] = (left << np.uint64(half)) | right
         beyond = result >= np.uint64(number)
     return result.astype(np.float64)

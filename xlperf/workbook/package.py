@@ -8,21 +8,17 @@ import math
 import os
 import re
 import zipfile
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
-from openpyxl.cell import _writer as cell_writer
 from openpyxl.comments import Comment
 from openpyxl.drawing.spreadsheet_drawing import SpreadsheetDrawing
 from openpyxl.utils import get_column_letter
 from openpyxl.utils.cell import column_index_from_string, coordinate_from_string
-from openpyxl.worksheet._writer import WorksheetWriter
 from openpyxl.worksheet.table import Table as ListObject
 from openpyxl.worksheet.table import TableStyleInfo
 from openpyxl.writer.excel import ExcelWriter
@@ -34,6 +30,7 @@ from xlperf.base.files import replaced
 from xlperf.catalog.read import read_catalog_tables, read_plans
 from xlperf.catalog.schema import PLAN_TABLES, Column, table_schema, unit_of
 from xlperf.catalog.table import Table
+from xlperf.workbook.sheet_part import sheet_part
 from xlperf.workbook.style import fitted_format, number_format, put
 
 if TYPE_CHECKING:
@@ -52,7 +49,7 @@ def workbook_bytes(workbook: Workbook, date: datetime = EPOCH) -> bytes:
     """The .xlsx package of a workbook: its dates are fixed, so equal input gives equal bytes."""
     workbook.properties.created = date
     raw = io.BytesIO()
-    with _all_digits(), zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(raw, "w") as archive:  # compressed once, below
         _InMemory(workbook, archive).save()
     stamp = date.strftime("%Y-%m-%dT%H:%M:%SZ").encode()
 
@@ -85,29 +82,10 @@ class _InMemory(ExcelWriter):
         """Write the part of one sheet."""
         ws._drawing = SpreadsheetDrawing()
         ws._drawing.charts, ws._drawing.images = ws._charts, ws._images
-        part = io.BytesIO()
-        writer: Any = WorksheetWriter(ws, part)
-        writer.write()
-        ws._rels = writer._rels
+        part, ws._rels = sheet_part(ws)
         archive: zipfile.ZipFile = vars(self)["_archive"]
-        archive.writestr(ws.path[1:], part.getvalue())
+        archive.writestr(ws.path[1:], part)
         self.manifest.append(ws)
-
-
-@contextmanager
-def _all_digits() -> Iterator[None]:
-    """Let openpyxl write floats with all their digits; its own 16 lose the last bit of some."""
-    inside: Any = cell_writer
-    rounded = inside.safe_string
-
-    def exact(value: Any) -> Any:
-        return repr(float(value)) if isinstance(value, float) and isfinite(value) else rounded(value)
-
-    inside.safe_string = exact
-    try:
-        yield
-    finally:
-        inside.safe_string = rounded
 
 
 def replace_file(path: str | Path, data: bytes) -> None:
@@ -327,6 +305,7 @@ def write_table(
         formats = [fitted_format(column, [row[i] for row in rows]) for i, column in enumerate(columns)]
     else:
         formats = [number_format(column) for column in columns]
+    styles = [_style(column, offset) for offset, column in enumerate(columns)]
     for down, row in enumerate(rows or [[None] * len(columns)], start=top + 1):
         tallest = 1
         for offset, (column, value) in enumerate(zip(columns, row, strict=True)):
@@ -334,7 +313,7 @@ def write_table(
             if isinstance(value, str) and column.name not in one_line:
                 lines = lines_of(value, across[offset] * (1.15 if column.name == "reason" else 1.02) - 2.0)
                 tallest, wrapped = max(tallest, lines), lines > 1
-            put(sheet.cell(down, left + offset), value, _style(column, offset), formats[offset], wrapped)
+            put(sheet.cell(down, left + offset), value, styles[offset], formats[offset], wrapped)
         if tallest > 1:
             sheet.row_dimensions[down].height = min(13.0 * tallest + 3, 400.0)
     bottom = top + max(len(rows), 1)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from copy import copy
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from openpyxl.drawing.spreadsheet_drawing import AnchorMarker, OneCellAnchor
 from openpyxl.drawing.xdr import XDRPositiveSize2D
 from openpyxl.styles import Alignment, Border, Color, Font, NamedStyle, PatternFill, Protection, Side
+from openpyxl.styles.cell_style import StyleArray
 from openpyxl.utils import get_column_letter
 from openpyxl.utils.cell import coordinate_from_string
 from openpyxl.worksheet.hyperlink import Hyperlink
@@ -107,7 +106,7 @@ def put(
         value = None
     inside: Any = cell
     quoted = isinstance(value, str) and value.startswith(_FORMULA_START)
-    looks = _looks.setdefault(inside.parent.parent, {})
+    looks = vars(inside.parent.parent).setdefault(_LOOKS, {})
     known = looks.get((style, number, quoted, wrapped))
     if known is None:
         cell.style = style
@@ -116,9 +115,9 @@ def put(
             cell.number_format = number
         if wrapped is not None:
             cell.alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=wrapped)
-        looks[style, number, quoted, wrapped] = copy(inside._style)
+        looks[style, number, quoted, wrapped] = StyleArray(inside._style)
     else:
-        inside._style = copy(known)
+        inside._style = StyleArray(known)
     if isinstance(value, str):
         inside.value = _ILLEGAL.sub("\N{REPLACEMENT CHARACTER}", value)[:32767]
         inside.data_type = "s"
@@ -127,8 +126,8 @@ def put(
     return cell
 
 
-_looks: WeakKeyDictionary[Workbook, dict[tuple[str, str | None, bool, bool | None], Any]] = WeakKeyDictionary()
-"""Looks of cells that a workbook has already: openpyxl compares all parts of a look with all that there are."""
+_LOOKS = "_xlperf_looks"
+"""Attribute of a workbook with the looks that cells have already: openpyxl compares each with all that there are."""
 
 
 _ILLEGAL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]|[\ud800-\udfff]")

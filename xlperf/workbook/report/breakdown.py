@@ -347,7 +347,8 @@ def _first_page(sheet: Worksheet, rows: int) -> None:
 def _last_row(sheet: Worksheet, first: int, letters: float, pages: int = 1) -> int:
     """Last row of pages that are filled from side to side: more rows would make all of them smaller."""
     row, room = first, pages * _PAGE_SHAPE * letters * CM_PER_LETTER * 72.0 / 2.54
-    while row < sheet.max_row and room > 0.0:
+    last = sheet.max_row  # openpyxl looks through all cells
+    while row < last and room > 0.0:
         room -= sheet.row_dimensions[row].height or 15.0
         row += 1
     return row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -252,9 +253,10 @@ def _token_block(sheet: Worksheet, group: Plans, costs: Table, top: int) -> int:
     if group.kind == "inference":
         names[1:1] = ["owned_cost_per_million_input_tokens", "owned_cost_per_million_output_tokens"]
     more = [declared[name] for name in names]
+    numbers = [_numbers(costs, column) for column in more]
     rest = [
         [f"{short(group.names[row], 26)} \N{MIDDLE DOT} {costs['server'][row]}",
-         *(_number(costs, column, row) for column in more)]
+         *(values[row] for values in numbers)]
         for row in rows.tolist()
     ]  # fmt: skip
     words = "What a dollar, a megawatt and a kilogram are worth"
@@ -283,10 +285,8 @@ def bridge_sheet(sheet: Worksheet, catalog: Catalog, groups: Sequence[tuple[Plan
         )
         bridge = cost_bridge(named, catalog, results=group.results)
         columns = [*bridge.schema.columns]
-        rows = [
-            [*words, *(_number(bridge, column, row) for column in columns[2:])]
-            for row, words in enumerate(zip(bridge["plan"].tolist(), bridge["line"].tolist(), strict=True))
-        ]
+        numbers = [_numbers(bridge, column) for column in columns[2:]]
+        rows = list(zip(bridge["plan"].tolist(), bridge["line"].tolist(), *numbers, strict=True))
         name = f"cost_bridge_{group.kind}"
         write_table(sheet, columns, rows, f"A{top}", name, freeze=None, widths=False, fitted=True)
         top += max(len(rows), 1) + 3
@@ -294,9 +294,9 @@ def bridge_sheet(sheet: Worksheet, catalog: Catalog, groups: Sequence[tuple[Plan
     sheet.freeze_panes = f"A{_TOP}"
 
 
-def _number(costs: Table, column: Column, row: int) -> float | None:
-    value = float(costs[column.name][row]) / unit_of(column).factor
-    return value if np.isfinite(value) else None
+def _numbers(costs: Table, column: Column) -> list[float | None]:
+    values = (costs[column.name] / unit_of(column).factor).tolist()
+    return [value if math.isfinite(value) else None for value in values]
 
 
 AREAS = (100.0, 200.0, 300.0, 400.0, 500.0, 600.0, 700.0, 800.0, 1000.0, 1200.0, 1400.0, 1600.0, 2000.0, 2400.0)

@@ -1,0 +1,101 @@
+"""Tables on a terminal are as wide as it, progress is a line that goes, and pipes get whole tables."""
+
+from __future__ import annotations
+
+import io
+import time
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xlperf.base.resources import workbook
+from xlperf.cli import output
+from xlperf.cli.app import cli
+from xlperf.cli.output import TextColumn, narrowed, progress, say
+
+COLUMN = st.builds(
+    TextColumn,
+    st.text("abcdefgh ", min_size=1, max_size=30).map(str.strip).filter(bool),
+    st.sampled_from(["", "s", "GiB"]),
+    st.lists(st.text("0123456789abc.", max_size=40), min_size=3, max_size=3),
+    st.booleans(),
+)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@given(st.lists(COLUMN, min_size=1, max_size=8), st.integers(60, 200))
+def test_no_line_is_wider_than_the_terminal_and_no_column_is_lost_without_a_word(
+    columns: list[TextColumn], width: int
+) -> None:
+    lines = narrowed(columns, width)
+    assert max(map(len, lines)) <= width
+    text = " ".join(" ".join(lines).split())
+    for column in columns:
+        assert all(word in text for word in column.name.split())
+
+
+@given(st.lists(COLUMN, min_size=1, max_size=8))
+def test_a_pipe_gets_the_whole_table(columns: list[TextColumn]) -> None:
+    whole = narrowed(columns, 0)
+    assert not any(line.startswith(("All rows: ", "Left out: ")) for line in whole)
+    for column in columns:
+        assert all(any(cell in line for line in whole) for cell in column.cells)
+
+
+def test_a_command_on_a_narrow_terminal_and_with_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = {}
+    for width, options in ((80, []), (80, ["--wide"]), (400, [])):
+        monkeypatch.setattr(output.shutil, "get_terminal_size", lambda width=width: (width, 40))
+        monkeypatch.setattr(output, "is_terminal", lambda: True)
+        done = CliRunner().invoke(cli, ["explain", str(workbook()), "--sheet", "training", "--row", "1", *options])
+        assert done.exit_code == 0, done.output
+        shown[width, bool(options)] = done.stdout.splitlines()
+    table = [line for line in shown[80, False] if "compute" in line]
+    assert table and max(map(len, shown[80, False])) <= 80
+    assert any(line.startswith("Left out: ") for line in shown[80, False])
+    assert shown[80, True] == shown[400, False] and max(map(len, shown[80, True])) > 80
+
+
+def test_progress_on_a_terminal_is_cleared_before_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(output.sys, "stderr", terminal)
+    clock = iter(float(second) for second in range(100))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    with progress(100, "100 plans") as done:
+        done(25)
+        assert "100 plans: 25 done, 25 %" in terminal.getvalue()
+        say("a table")
+        assert terminal.getvalue().endswith("\r")
+    assert "\n" not in terminal.getvalue()
+
+
+def test_progress_in_a_pipe_is_a_line_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    piped = io.StringIO()
+    monkeypatch.setattr(output.sys, "stderr", piped)
+    clock = iter(float(second) for second in range(0, 1000, 4))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    with progress(0, "plans tried") as done:
+        for _ in range(9):
+            done(100)
+    lines = piped.getvalue().splitlines()
+    assert len(lines) == 3 and lines[0] == "plans tried: 300, 25/s, 12 s"
+
+
+def test_colour_only_where_a_terminal_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = []
+    for is_terminal, environment in ((True, None), (True, "1"), (False, None)):
+        terminal = Terminal() if is_terminal else io.StringIO()
+        monkeypatch.setattr(output.sys, "stdout", terminal)
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        if environment:
+            monkeypatch.setenv("NO_COLOR", environment)
+        say("plan  MEASURED")
+        shown.append(terminal.getvalue())
+    assert shown[1:] == ["plan  MEASURED\n"] * 2
+    assert shown[0] == "plan  \x1b[32mMEASURED\x1b[0m\n"
