@@ -113,19 +113,19 @@ def _ways(ways: Table) -> list[str]:
 
 @command(entries=partial(form_options, "serve"))
 def serve(output: str | None, catalog: str | None, **given: str | None) -> int:
-    """What it takes to serve a model to so many users."""
+    """The cheapest fleet that serves a model to so many users."""
     return _answered("serve", given, output, catalog)
 
 
 @command(entries=partial(form_options, "train"))
 def train(output: str | None, catalog: str | None, **given: str | None) -> int:
-    """How long a training run takes, what it costs, and which mapping is best."""
+    """Time and cost of a training run, and its best mapping."""
     return _answered("train", given, output, catalog)
 
 
 @command(entries=partial(form_options, "chip"))
 def chip(output: str | None, catalog: str | None, vary: tuple[str, ...], limits: tuple[str, ...], **given: Any) -> int:
-    """What an accelerator of your own would cost and be worth."""
+    """Cost and worth of an accelerator of your own."""
     from xlperf.explore.answers import answered, asked_form
     from xlperf.explore.objectives import limits_of
 
