@@ -29,6 +29,8 @@ from xlperf.explore.search_results import GOOD, Answer, Search, one_plan, short_
 from xlperf.explore.serve import NOTHING, best_way, other_machines, serve_answer, serving_ways, way_answers
 from xlperf.explore.space import divides, divisors, powers_of_two
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
+from xlperf.interop.launch_stacks import flags
+from xlperf.interop.stack_rules import stack_of_software
 
 _known: WeakKeyDictionary[Catalog, dict[object, Answer]] = WeakKeyDictionary()
 
@@ -292,6 +294,12 @@ def _stack(form: Table, catalog: Catalog) -> str:
     return default if default in names else (*names, ANY)[0]
 
 
+def _overlaps(software: str) -> bool:
+    """Whether a stack has a flag that overlaps the tensor-parallel communication of both passes."""
+    stack = stack_of_software(software)
+    return bool(stack) and any((flag.column, flag.value) == ("tensor_overlap", "all") for flag in flags(stack))
+
+
 def _plan(form: Table, count: float, catalog: Catalog) -> Table:
     columns: dict[str, Any] = {
         name: form[name] for name in ("model", "accelerator", "training_tokens", "sequence_length", "global_batch_size")
@@ -299,7 +307,10 @@ def _plan(form: Table, count: float, catalog: Catalog) -> Table:
     open_precision = bool("precision" in form.auto and form.auto["precision"][0])
     columns |= {"precision": form.text("precision") if open_precision else form.filled("precision")}
     columns |= {"num_accelerators": np.array([count])}
-    columns["software"] = np.array([_stack(form, catalog)], dtype=object)
+    software = _stack(form, catalog)
+    columns["software"] = np.array([software], dtype=object)
+    if _overlaps(software):
+        columns["tensor_overlap"] = np.array(["all"], dtype=object)
     columns |= {name: np.array([value]) for name, value in stated_prices(form).items()}
     known = form.schema.by_name
     columns |= {name: form.text(name) if known[name].is_text else form.number(name) for name in SEARCHED}
