@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Collection
 
 import numpy as np
 
@@ -61,7 +59,11 @@ class _Plans:
         if words in ((), (STATED,)):
             return np.asarray(blank if not words else ~blank)
         values = self.table.filled(name)
-        return np.isin(values.astype(str), words) if column.is_text else np.isin(values, [_value(column, word) for word in words])
+        return (
+            np.isin(values.astype(str), words)
+            if column.is_text
+            else np.isin(values, [_value(column, word) for word in words])
+        )
 
     def _replica_batch(self) -> Array:
         """Sequences of a replica and step, 1 where the batch is blank. [-]"""
@@ -78,9 +80,7 @@ def _value(column: Column, word: str) -> float | str:
     return _FLAGS[word] if word in _FLAGS else float(word) * unit_of(column).factor
 
 
-def with_software_defaults(
-    plans: Table, catalog: Catalog, models: np.ndarray, searched: Collection[str] = ()
-) -> Table:
+def with_software_defaults(plans: Table, catalog: Catalog, models: np.ndarray, searched: Collection[str] = ()) -> Table:
     """Plans with their blanks filled by ``software_defaults.csv``; blanks that it leaves have the schema's default.
 
     ``models``: their rows of the sheet models; ``searched``: columns that a search leaves open. InputError for a

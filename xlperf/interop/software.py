@@ -17,7 +17,9 @@ from xlperf.base import resources
 FILE = "software_defaults.csv"
 STATED = "*"
 """Value of a condition on a column that is not blank."""
-_RELEASE = re.compile(r"v?(?P<numbers>\d+(?:\.\d+)*)(?P<before>[-.+]?(?:a|b|rc|dev|alpha|beta)[\w.+-]*)?(?:[-.+]\w[\w.+-]*)?")
+_RELEASE = re.compile(
+    r"v?(?P<numbers>\d+(?:\.\d+)*)(?P<before>[-.+]?(?:a|b|rc|dev|alpha|beta)[\w.+-]*)?(?:[-.+]\w[\w.+-]*)?"
+)
 _NAMED = re.compile(r"-(\d[\d.]*)$")
 
 Release = tuple[int, ...]
