@@ -99,7 +99,7 @@ def plan_of(
     if not training:
         _serving_precision(plan, settings, stack, models, notes)
         _running(plan, settings, stack)
-    without = [row for row in stack_defaults(stack) if row[0] not in plan and row[1] != row[2]]
+    without = [row for row in stack_defaults(stack) if row[0] not in plan]
     if wrapper or "@handed" not in settings:  # another script may have the flags that are not seen here
         for column, _, value in without:
             if column != "sequence_parallel" or _number(plan, "tensor_parallel", 1.0) > 1.0:

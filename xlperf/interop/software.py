@@ -18,7 +18,8 @@ FILE = "software_defaults.csv"
 STATED = "*"
 """Value of a condition on a column that is not blank."""
 _RELEASE = re.compile(
-    r"v?(?P<numbers>\d+(?:\.\d+)*)(?P<before>[-.+]?(?:a|b|rc|dev|alpha|beta)[\w.+-]*)?(?:[-.+]\w[\w.+-]*)?"
+    r"v?(?P<numbers>\d+(?:\.\d+)*)"
+    r"(?:[-.+]?(?P<before>alpha|beta|a|b|rc|dev)[\w.+-]*|(?P<after>[-.]?post)\d*[\w.+-]*|[-+]\w[\w.+-]*)?"
 )
 _NAMED = re.compile(r"-(\d[\d.]*)$")
 
@@ -38,15 +39,15 @@ class Default(NamedTuple):
 
 
 def release_of(text: str) -> Release:
-    """Numbers of a release in order; candidates are before it. ValueError for words that name none.
+    """Numbers of a release in order: candidates are before it, corrections after it. ValueError for other words.
 
-    >>> release_of("v0.5.10"), release_of("1.2.0rc6.post2"), release_of("25.04") < release_of("25.04.01")
-    ((0, 5, 10), (1, 2, 0, -1), True)
+    >>> release_of("v0.5.10"), release_of("1.2.0rc6.post2"), release_of("0.4.6.post1")
+    ((0, 5, 10, 0), (1, 2, 0, -1), (0, 4, 6, 1))
     """
     match = _RELEASE.fullmatch(text.strip().casefold())
     if match is None:
         raise ValueError(text)
-    return (*map(int, match["numbers"].split(".")), *((-1,) if match["before"] else ()))
+    return *map(int, match["numbers"].split(".")), -1 if match["before"] else 1 if match["after"] else 0
 
 
 def pairs(words: str) -> dict[str, str]:
