@@ -191,6 +191,8 @@ def _plan(
     plan.update(stated)
     if plan["recompute"] != "selective":
         plan["recompute_modules"] = ""
+    if math.isnan(models.number(model, "num_mtp_layers")):
+        plan.pop("train_mtp", None)
     if str(plan.get("network", "")).casefold() not in models.networks:
         plan.pop("network", None)
     _degrees(plan, published, row)

@@ -27,6 +27,7 @@ MIXTURE = {
     "expert_parallel": 64,
     "global_batch_size": 4096,
     "sequence_length": 4096,
+    "token_dispatch": "once",
 }
 DENSE = {
     "model": "Meta-Llama-3.1-70B",
@@ -172,11 +173,11 @@ def test_a_layer_of_experts_waits_for_the_counts_of_tokens(catalog: Catalog) -> 
 
 
 def test_tensor_parallelism_is_waited_for_as_far_as_a_plan_says(catalog: Catalog) -> None:
-    """With half hidden: none shows all of it, both passes show half, and gradients alone lie in between."""
+    """With half hidden: none shows all of it, both passes show half, and gradients alone, as a blank, in between."""
     half = with_constant(catalog, "training_software", "tensor_parallel_overlap", 0.5)
     shown = {kind: time(half, DENSE, "time_tensor_parallel", tensor_overlap=kind) for kind in ("none", "gradients")}
-    both = time(half, DENSE, "time_tensor_parallel")
-    assert both == time(half, DENSE, "time_tensor_parallel", tensor_overlap="all")
+    both = time(half, DENSE, "time_tensor_parallel", tensor_overlap="all")
+    assert shown["gradients"] == time(half, DENSE, "time_tensor_parallel")
     assert shown["none"] == pytest.approx(2.0 * both, rel=1e-12)
     assert both < shown["gradients"] < shown["none"]
 
@@ -316,6 +317,7 @@ def test_kernels_of_a_stack_are_those_of_its_attention_library() -> None:
 def test_pytorch_fsdp_is_one_stack_compiled_and_another_eager(catalog: Catalog) -> None:
     """Whichever of the two is named; only vector kernels, what hides messages and bands tell them apart."""
     row = {**DENSE, "model": "Meta-Llama-3.1-8B", "tensor_parallel": 1, "zero_stage": 3, "cross_entropy": "fused"}
+    row["recompute"] = "none"
     names = ("step_time", "time_forward", "step_time_high", "memory")
     for generation in (H100, "A100-SXM4-80GB"):
         row["accelerator"] = generation
