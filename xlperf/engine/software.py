@@ -77,7 +77,7 @@ class _Plans:
 
 
 def _any_of(values: np.ndarray, words: Collection[float | str]) -> np.ndarray:
-    return np.logical_or.reduce([np.asarray(values == word, dtype=bool) for word in words])
+    return np.asarray(np.logical_or.reduce([np.asarray(values == word, dtype=bool) for word in words]))
 
 
 def _value(column: Column, word: str) -> float | str:

@@ -294,10 +294,15 @@ def _stack(form: Table, catalog: Catalog) -> str:
     return default if default in names else (*names, ANY)[0]
 
 
-def _overlaps(software: str) -> bool:
-    """Whether a stack has a flag that overlaps the tensor-parallel communication of both passes."""
+def _started(form: Table, software: str, catalog: Catalog) -> dict[str, np.ndarray]:
+    """Faster ways than its default that a stack has a flag for: overlap of both passes, and tokens sent once."""
     stack = stack_of_software(software)
-    return bool(stack) and any((flag.column, flag.value) == ("tensor_overlap", "all") for flag in flags(stack))
+    row = catalog.rows("models", form.text("model"), form, "model")
+    wanted = {"tensor_overlap": "all"}
+    if catalog.tables["models"].number("num_experts")[row][0] > 0.0:
+        wanted["token_dispatch"] = "once"
+    known = {(flag.column, flag.value) for flag in flags(stack)} if stack else set()
+    return {name: np.array([word], dtype=object) for name, word in wanted.items() if (name, word) in known}
 
 
 def _plan(form: Table, count: float, catalog: Catalog) -> Table:
@@ -309,8 +314,7 @@ def _plan(form: Table, count: float, catalog: Catalog) -> Table:
     columns |= {"num_accelerators": np.array([count])}
     software = _stack(form, catalog)
     columns["software"] = np.array([software], dtype=object)
-    if _overlaps(software):
-        columns["tensor_overlap"] = np.array(["all"], dtype=object)
+    columns |= _started(form, software, catalog)
     columns |= {name: np.array([value]) for name, value in stated_prices(form).items()}
     known = form.schema.by_name
     columns |= {name: form.text(name) if known[name].is_text else form.number(name) for name in SEARCHED}
