@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from xlperf.base import resources
@@ -72,7 +72,7 @@ def _lines(kind: str) -> tuple[tuple[tuple[str, ...], Release, Release, Default]
     return tuple(lines)
 
 
-@cache
+@lru_cache(maxsize=4096)
 def software_defaults(kind: str, software: str, release: str = "") -> tuple[Default, ...]:
     """Defaults of a software at a release, in their order: the first that gives a setting counts. A blank release is
     the one in the software's name, else the newest. ValueError for a release that cannot be compared.
