@@ -300,7 +300,7 @@ def _started(form: Table, software: str, catalog: Catalog) -> dict[str, np.ndarr
     row = catalog.rows("models", form.text("model"), form, "model")
     wanted = {"tensor_overlap": "all"}
     if catalog.tables["models"].number("num_experts")[row][0] > 0.0:
-        wanted["token_dispatch"] = "once"
+        wanted |= {"token_dispatch": "once"}
     known = {(flag.column, flag.value) for flag in flags(stack)} if stack else set()
     return {name: np.array([word], dtype=object) for name, word in wanted.items() if (name, word) in known}
 
