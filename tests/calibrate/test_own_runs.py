@@ -122,7 +122,7 @@ def test_the_command(command: Command, tmp_path: Path, monkeypatch: pytest.Monke
     training(tmp_path, "a,Llama3-70B,H100-SXM-80GB,64,8,128,9.2")
     path, book = tmp_path / "runs.csv", tmp_path / "mine.xlsx"
     shown = command("calibrate", "--mine", path)
-    assert shown.code == 0 and "8.303 " in shown.out and "8.606" in shown.out and "80 % band now" in shown.out
+    assert shown.code == 0 and "8.616 " in shown.out and "8.92 " in shown.out and "80 % band now" in shown.out
     assert command("calibrate", "--mine", path, "-o", book).code == 0
     rows = csv_rows(command("evaluate", path, "--catalog", book).out)
     assert "by 1 measured in my_cluster" in rows[0]["reason"]

@@ -114,12 +114,12 @@ def test_a_configuration_says_how_its_checkpoint_is_scaled() -> None:
 
 
 def test_published_rows_are_scaled_as_their_checkpoints(catalog: Catalog) -> None:
-    """NVIDIA's own tables run checkpoints of ModelOpt; others those that the model was published in."""
-    names = "row_id source_id group model gpu n_gpus tp mode batch isl osl precision framework tpot_ms"
+    """NVIDIA's own tables run checkpoints of ModelOpt, as their rows state; others those of the model's publisher."""
+    names = "row_id source_id group model gpu n_gpus tp mode batch isl osl precision framework tpot_ms settings"
     lines = (
-        "1 trtllm_v1.0 static Qwen3-235B-A22B H200-SXM-141GB 8 8 static 8 100 100 fp8 TensorRT-LLM 9",
-        "2 someone static Qwen3-235B-A22B H200-SXM-141GB 8 8 static 8 100 100 fp8 vLLM 9",
-        "3 someone static Meta-Llama-3.1-70B H200-SXM-141GB 8 8 static 8 100 100 fp8 vLLM 9",
+        "1 nvidia static Qwen3-235B-A22B H200-SXM-141GB 8 8 static 8 100 100 fp8 TensorRT-LLM 9 precision=fp8-tensor",
+        "2 someone static Qwen3-235B-A22B H200-SXM-141GB 8 8 static 8 100 100 fp8 vLLM 9 graphs=yes",
+        "3 someone static Meta-Llama-3.1-70B H200-SXM-141GB 8 8 static 8 100 100 fp8 vLLM 9 graphs=yes",
     )
     header, rows = names.split(), [line.split() for line in lines]
     printed = published_rows(header, rows, lambda row, column: f"row {row} {column}")

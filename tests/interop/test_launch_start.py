@@ -177,7 +177,14 @@ def test_a_start_has_all_that_its_stack_demands(
 
 def test_overlap_is_not_asked_for_without_sequence_parallel(catalog: Catalog) -> None:
     """Megatron-LM asserts sequence parallel beside --tp-comm-overlap, and has none on one tensor-parallel rank."""
-    for change, wanted in (({}, True), ({"tensor parallel": 1}, False), ({"sequence parallel": "no"}, False)):
+    asked = {"tensor overlap": "all"}
+    cases = (
+        ({}, False),
+        (asked, True),
+        ({**asked, "tensor parallel": 1}, False),
+        ({**asked, "sequence parallel": "no"}, False),
+    )
+    for change, wanted in cases:
         plan = one({**DENSE, **change})
         assert ("--tp-comm-overlap" in launch_lines(plan, "megatron")) == wanted
 

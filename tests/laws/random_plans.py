@@ -190,6 +190,7 @@ def _training_row(draw: Draw, number: int) -> Row:
         row["recompute_modules"] = draw.one((None, *modules))
     row["start_hour"] = (None, 3, 20)[number % 3]
     row |= _prices(number)
+    row["software_release"] = (None, "24.07", None, "v0.15.0")[number % 4]
     row["loss_precision"] = (None, "bf16", None, "fp32")[number % 4]
     if "token_dispatch" in row:
         row["dispatch_ranks"] = (None, 6, None, 3)[number % 4]
@@ -324,6 +325,7 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
     row["wide_attention"] = (None, None, "no", "yes", None, None, None)[number % 7]
     row["attention_tile_rows"] = (None, None, None, 16, 64, 128, None, None)[number % 8]
     row |= _prices(number)
+    row["software_release"] = (None, "0.5.8", None, "0.11.2")[number % 4]
     row["load_by_hour"] = (None, "2 " * 12 + "1 " * 12, "1 " * 8 + "3 " * 16)[number % 3]
     if row["precision"] == "fp8":
         row["precision"] = ("fp8", "fp8-block", "fp8-tensor", "fp8")[number % 4]

@@ -218,7 +218,7 @@ def test_micro_batches_bring_what_megascale_infer_prints() -> None:
     row = {"model": "Mixtral-8x22B-v0.1", "accelerator": "A100-SXM4-80GB", "precision": "bf16", "prompt_length": 571,
            "output_length": 159, "prefill_accelerators": 512, "prefill_tensor_parallel": 8, "num_accelerators": 524,
            "prefill_expert_parallel": 1, "tensor_parallel": 4, "data_parallel_attention": 4, "expert_accelerators": 8,
-           "expert_parallel": 8}  # fmt: skip
+           "expert_parallel": 8, "max_running_batch": 4096}  # fmt: skip
     results = found(*({"ping_pong_batches": batches, "concurrency": 512 * batches} for batches in (1, 2, 3)), base=row)
     rate = results.number("running_batch") / results.number("tpot")
     assert rate[1] / rate[0] == pytest.approx(1.9, rel=0.1)

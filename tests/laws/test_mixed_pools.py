@@ -58,7 +58,7 @@ def test_a_faster_link_between_the_pools_is_never_slower() -> None:
     rows = [{"prefill_accelerator": H100, "transfer_bandwidth": speed} for speed in speeds]
     first = evaluate(pools(*rows), load_catalog()).number("ttft")
     assert (np.diff(first) <= 0.0).all() and first[0] > first[-1]
-    cache = 2.0 * 8 / 4 * 128 * 80 * 4096 * 1.0  # keys and values of a prompt on one of four ranks, FP8
+    cache = 2.0 * 8 / 4 * 128 * 80 * 4096 * 2.0  # keys and values of a prompt on one of four ranks, 16 bits
     assert first[0] - first[-1] == pytest.approx(cache / 0.5e9, rel=0.1)
 
 

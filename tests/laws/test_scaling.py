@@ -18,6 +18,8 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import Column, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
+from xlperf.engine.join import named_rows
+from xlperf.engine.software import with_software_defaults
 
 pytestmark = pytest.mark.slow
 
@@ -215,11 +217,12 @@ def test_names_do_not_matter(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["training", "inference"])
 def test_a_stated_default_is_a_blank(kind: str) -> None:
-    """A cell with the schema's default gives what a blank cell gives."""
+    """A cell with the default of the software, or else of the schema, gives what a blank cell gives."""
     plans, _ = all_of(kind)
+    known = with_software_defaults(plans, shipped(), named_rows(plans, shipped()).models)
     refused = ("quantized_copies", "recompute_modules", "adapter_modules")  # options of what a plan may not have
-    stated: dict[str, Any] = {
-        column.name: plans.filled(column.name)
+    stated: dict[str, Any] = dict(known.columns) | {
+        column.name: known.filled(column.name)
         for column in plans.schema.columns
         if column.default and column.name not in refused
     }

@@ -31,46 +31,11 @@ def test_settings_that_a_source_states_are_columns_of_the_plan(inference: Publis
         assert words in refused.reasons[0]
 
 
-def test_kernels_that_keep_other_activations_or_logits_than_their_stack(training: Published, catalog: Catalog) -> None:
-    """torchtitan's selective recomputation keeps no product in NVFP4; Liger takes the loss in parts."""
-
-    def column(name: str, **cells: str) -> object:
-        return training_plans(edited(training, "T00855", **cells), catalog).plans[name][0]
-
-    wide, narrow = ({"precision": word} for word in ("bf16", "NVFP4"))
-    assert (column("recompute", **wide), column("recompute", **narrow)) == ("selective", "full")
-    assert column("recompute", software="megatron", **narrow) == "selective"
-    tuned = {"software": "transformers", "recompute": "full"}
-    assert column("cross_entropy", notes="FSDP", **tuned) == "plain"
-    assert column("cross_entropy", notes="FSDP; Liger kernels", **tuned) == "chunked"
-
-
-def test_models_of_transformers_run_operation_by_operation_unless_kernels_are_put_in_their_place(
-    training: Published, catalog: Catalog
-) -> None:
-    """TrainingArguments.torch_compile is off; Liger and fms-acceleration bring kernels of norms and activations."""
-
-    def compiled(software: str, notes: str) -> float:
-        row = edited(training, "T00855", software=software, recompute="full", notes=notes)
-        return float(training_plans(row, catalog).plans.number("compiled")[0])
-
-    assert compiled("transformers", "FSDP") == compiled("deepspeed", "ZeRO 3") == 0.0
-    assert compiled("transformers", "FSDP; torch.compile") == 1.0
-    for notes in ("FSDP; Liger kernels", "fused operations and kernels"):
-        assert np.isnan(compiled("transformers", notes))
-
-
-def test_megatron_swift_overlaps_what_its_documentation_says(training: Published, catalog: Catalog) -> None:
-    """Megatron-Core runs gradients of weights beside communication of the backward pass; the rest is asked for."""
-    plan = plan_of(edited(training, "T00855", software="megatron-swift"), catalog)
-    assert (plan["tensor_overlap"], plan["data_overlap"]) == ("gradients", 0.0)
-
-
-def test_settings_of_a_training_row_win_over_documented_defaults(training: Published, catalog: Catalog) -> None:
-    """T00855 is torchtitan in BF16 that recomputes every second product: rules that its row is asked before."""
+def test_settings_of_a_training_row_win_over_its_columns(training: Published, catalog: Catalog) -> None:
+    """T00855 is torchtitan in BF16 with selective recomputation, whose modules its software chooses."""
     row = "T00855"
     before = training_plans(one(training, row), catalog).plans
-    assert (before["recompute"][0], before["recompute_modules"][0]) == ("selective", "products")
+    assert (before["recompute"][0], before["recompute_modules"][0]) == ("selective", "")
     said = "master_weights=none; moment precision=bf16; recompute=full; data_overlap=no; offload optimizer=0.5"
     plans = training_plans(edited(training, row, settings=said), catalog).plans
     names = ("master_weights", "moment_precision", "recompute", "recompute_modules", "data_overlap")
@@ -99,21 +64,6 @@ def test_settings_of_a_training_row_that_say_nothing_are_refused(
     assert words in refused.reasons[0] and len(refused.plans) == 0
 
 
-@pytest.mark.parametrize("source", ["trtllm_v1.0", "whoever copied the table"])
-def test_a_benchmark_that_sets_its_own_limits_is_followed(source: str, inference: Published, catalog: Catalog) -> None:
-    """Llama 3.1 8B in FP8 on an H200, 128 tokens in and out: room for more than 4,096 requests, 8,192 tokens a pass.
-
-    The document says which benchmark it was, not who wrote its rows down.
-    """
-    cells = {"source_id": source, "model": "Llama3.1-8B", "model_name": "", "gpu": "H200-SXM-141GB"}
-    size = {"n_gpus": "1", "tp": "1", "isl": "128", "osl": "128"}
-    plans = inference_plans(edited(inference, "I00195", **cells, **size), catalog)
-    assert plans.plans["run_requests"].tolist() == [30000.0]
-    assert plans.plans["concurrency"].tolist() == [4096.0]
-    assert plans.plans["prefill_tokens"].tolist() == [8192.0 - 4096.0], "a pass has room for those that decode"
-    assert "trtllm-bench" in plans.notes[0]
-
-
 AGGREGATED = {
     "source_id": "aic_silicon", "framework": "trtllm", "model": "DeepSeek-V3", "model_name": "", "n_gpus": "8",
     "gpu": "H200-SXM-141GB", "precision": "fp8", "group": "serving", "mode": "serving agg", "tp": "8", "ep": "1",
@@ -121,35 +71,26 @@ AGGREGATED = {
 }  # fmt: skip
 
 
-def test_a_script_that_chooses_the_mapping_by_itself_is_believed(inference: Published, catalog: Catalog) -> None:
-    """Until 3 November 2025 the recipe put experts, and above 32 prompts of 8,192 attention copies, on all ranks.
-
-    Its passes have tokens for one prompt. Later dumps record what ran, and later passes have more tokens.
-    """
-    notes = "id dsr1_h200_trtllm_fp8_agg_8192x1024_c{}_cfg83; db-dump/2026-04-27; measured={}T00:00:00.000Z"
-    mapping = ("expert_parallel", "data_parallel_attention")
-    cases = (64, "2025-11-02", (8.0, 8.0)), (32, "2025-11-02", (8.0, 1.0)), (64, "2026-03-02", (1.0, 1.0))
-    for requests, day, wanted in cases:
-        cells = {**AGGREGATED, "concurrency": f"{requests}", "batch": f"{requests}"}
-        plans = inference_plans(edited(inference, "I00078", **cells, notes=notes.format(requests, day)), catalog).plans
-        assert tuple(plans[name][0] for name in mapping) == wanted, (requests, day)
-        assert (plans["prefill_tokens"][0] == plans["prompt_length"][0]) == day.startswith("2025")
+def test_a_release_is_read_from_the_name_of_the_engine(inference: Published, catalog: Catalog) -> None:
+    for framework, release in (("SGLang 0.5.9 (ROCm)", "0.5.9"), ("vLLM (June 2026)", "")):
+        plans = inference_plans(edited(inference, "I00078", framework=framework), catalog).plans
+        assert plans["software_release"][0] == release
 
 
-def test_tokens_of_a_pass_may_be_a_prompt_and_some_more(inference: Published, catalog: Catalog) -> None:
-    """What aiconfigurator generates for TensorRT-LLM: its batch, a prompt and 1,500 tokens; other dumps say nothing."""
-    cells = {**AGGREGATED, "model": "Llama-3.1-8B-Instruct", "ep": "", "dp_attn": "", "tp": "1", "n_gpus": "1"}
-    for notes, more in (("aic-auto-gap-analysis/data/trtllm", 1500.0), ("db-dump", np.nan)):
-        plans = inference_plans(edited(inference, "I00078", **cells, notes=notes), catalog).plans
-        result = plans["prefill_tokens"] - plans["prompt_length"]
-        assert np.array_equal(result, [more], equal_nan=True)
+def test_what_a_row_leaves_out_stays_blank(training: Published, inference: Published, catalog: Catalog) -> None:
+    """Whoever predicts the plan fills it with what its software does, as for a plan of a user."""
+    plan = plan_of(edited(training, "T00855", recompute="", mbs=""), catalog)
+    names = ("recompute", "recompute_modules", "cross_entropy", "tensor_overlap", "attention", "graphs")
+    assert [plan[name] for name in names] == [""] * len(names)
+    assert np.isnan([plan["micro_batch_size"], plan["expert_capacity"]]).all()
+    served = inference_plans(edited(inference, "I00078", kv_precision=""), catalog).plans
+    assert served["kv_precision"][0] == "" and np.isnan(served["graph_tokens"][0])
 
 
-def test_flags_of_a_run_may_make_another_engine_of_its_version(inference: Published, catalog: Catalog) -> None:
-    """vLLM schedules ahead since 0.14 by itself; before that where its flag was given, as ML.ENERGY's files have it."""
-    for source, engine in (("mlenergy_v3", "vllm"), ("somebody", "vllm-0.8")):
-        row = edited(inference, "I00078", framework="vLLM 0.11.1", source_id=source)
-        assert inference_plans(row, catalog).plans["software"][0] == engine
+def test_a_prompt_that_only_settings_state_is_taken(inference: Published, catalog: Catalog) -> None:
+    said = "prompt_length=300; draft tokens=2"
+    plans = inference_plans(edited(inference, "I00078", isl="", settings=said), catalog).plans
+    assert (plans["prompt_length"][0], plans["draft_tokens"][0]) == (300.0, 2.0)
 
 
 def test_a_doubtful_row_is_no_plan(inference: Published, catalog: Catalog) -> None:

@@ -28,6 +28,7 @@ from xlperf.calibrate.published_errors import (
 from xlperf.catalog.calibration import ANY, same_kernels
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.engine.software import with_software_defaults
 from xlperf.measurements.comparison import STEP_TIME
 from xlperf.measurements.published import Published, PublishedPlans
 
@@ -168,8 +169,9 @@ def _of_software(like: FittedConstant, value: float) -> FittedConstant:
 
 
 def _without_name(plans: PublishedPlans) -> PublishedPlans:
-    """Plans of software that has no constants of its own."""
-    table = plans.plans
+    """Plans, with what their software does by default, of software that has no constants of its own."""
+    models = plans.catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
+    table = with_software_defaults(plans.plans, plans.catalog, models)
     columns = {**table.columns, "software": np.full(len(table), _UNMEASURED, dtype=object)}
     return replace(plans, plans=Table(table.kind, columns, table.place, table.auto))
 

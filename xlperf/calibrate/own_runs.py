@@ -29,6 +29,7 @@ from xlperf.engine.own_runs import (
     plan_distances,
     shrunk_residual,
 )
+from xlperf.engine.software import with_software_defaults
 from xlperf.explore.auto import evaluate_resolved
 from xlperf.explore.objectives import LARGER
 from xlperf.measurements.comparison import FIRST_TOKEN, STEP_TIME, Record
@@ -79,6 +80,7 @@ def own_runs(tables: Sequence[Table], catalog: Catalog) -> Table:
         if not len(rows):
             continue
         plans, results = evaluate_resolved(table.take(rows), plain)
+        plans = with_software_defaults(plans, plain, plain.rows("models", plans.text("model"), plans, "model"))
         for row in range(len(plans)):
             line, result = _run(plans, results, row)
             lines += [line]

@@ -22,6 +22,7 @@ from xlperf.engine.models import architecture_of
 from xlperf.engine.notes import add_notes, name_notes, rounded_down
 from xlperf.engine.served import Served, ServingSetting, served_plans
 from xlperf.engine.served_results import fitting_rows, power_at_rate, prompt_memory, reported
+from xlperf.engine.software import with_software_defaults
 from xlperf.engine.stack_rules import refusals
 from xlperf.engine.trust import coordinates, format_and_load, trust
 from xlperf.equations.hardware.roofline import PLANNED, WIDE
@@ -74,6 +75,7 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
     units; then ``reason`` gives the broken rules of illegal plans without notes.
     """
     named = named_rows(plans, catalog)
+    plans = with_software_defaults(plans, catalog, named.models)
     codes = _codes(plans, catalog, named)
     rated = None if "request_rate" not in plans else ~np.isnan(plans["request_rate"])
     groups = groups_of(results, _GROUPS)
@@ -106,6 +108,7 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
 def power_at_rates(plans: Table, catalog: Catalog, rates: Array) -> Array:
     """Mean power of an accelerator at given token rates (rows,), for plans without expert pools; NaN if illegal. [W]"""
     named = named_rows(plans, catalog)
+    plans = with_software_defaults(plans, catalog, named.models)
     codes, power = _codes(plans, catalog, named), np.full(len(plans), np.nan)
     for code in sorted(set(codes.tolist())):
         rows = np.flatnonzero(codes == code)
@@ -136,6 +139,7 @@ def serving_memory(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     decide. Both are NaN for illegal plans.
     """
     named = named_rows(plans, catalog)
+    plans = with_software_defaults(plans, catalog, named.models)
 
     def evaluated(block: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
         served, mode = _served(block, catalog, rows, code)

@@ -17,6 +17,7 @@ from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.join import architecture_codes, join, named_rows, plan_columns
 from xlperf.engine.models import architecture_of
 from xlperf.engine.served import serving_setting
+from xlperf.engine.software import with_software_defaults
 from xlperf.engine.training import training_setting
 from xlperf.equations.hardware.attention import (
     attention_time,
@@ -185,6 +186,7 @@ class _Stack(NamedTuple):
 def _stack(operations: Table, catalog: Catalog, stack: str) -> _Stack:
     plans = _plans(operations, catalog, stack)
     named = named_rows(plans, catalog)
+    plans = with_software_defaults(plans, catalog, named.models)
     architecture = architecture_of(int(architecture_codes(named, catalog)[0]))
     if stack == "inference":
         setting = serving_setting(plans, plan_columns(plans, InferencePlan), catalog, named, architecture)

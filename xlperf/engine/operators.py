@@ -18,6 +18,7 @@ from xlperf.engine.join import architecture_codes, named_rows
 from xlperf.engine.models import architecture_of
 from xlperf.engine.own_runs import SHEET
 from xlperf.engine.served import served_plans
+from xlperf.engine.software import with_software_defaults
 from xlperf.engine.training import evaluate_training, training_setting
 from xlperf.equations.hardware.roofline import (
     CORE,
@@ -189,6 +190,7 @@ def explain_training(plans: Table, catalog: Catalog) -> Table:
     if np.isnan(results["step_time"][0]):
         return _operators_table([])
     named = named_rows(plans, catalog)
+    plans = with_software_defaults(plans, catalog, named.models)
     architecture = architecture_of(int(architecture_codes(named, catalog)[0]))
     setting = training_setting(plans, catalog, named, architecture)[0]
     with np.errstate(all="ignore"):
@@ -338,6 +340,7 @@ def _repeated(row: Row, calls: float, exposed: float) -> Row:
 def _phase_deployments(plans: Table, catalog: Catalog) -> list[Deployment]:
     """Deployments of the prefill and the decode step of one plan at their batches, and its expert pool if any."""
     named = named_rows(plans, catalog)
+    plans = with_software_defaults(plans, catalog, named.models)
     architecture = architecture_of(int(architecture_codes(named, catalog)[0]))
     mode = str(plans.filled("mode")[0])
     served = served_plans(plans, catalog, named, architecture, mode)

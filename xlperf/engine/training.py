@@ -15,7 +15,6 @@ from xlperf.engine.join import (
     Joined,
     Named,
     architecture_codes,
-    choice_codes,
     constants_by_family,
     groups_of,
     in_batches,
@@ -44,6 +43,7 @@ from xlperf.engine.own_runs import (
     own_runs_note,
     source_width,
 )
+from xlperf.engine.software import with_software_defaults
 from xlperf.engine.stack_rules import refusals
 from xlperf.engine.trust import NOT_SHOWN, band_ends, coordinates, ends_together, format_and_load, trust
 from xlperf.equations.cost.tco import carbon_of_energy
@@ -68,7 +68,6 @@ from xlperf.equations.training import Setting, step
 from xlperf.equations.training.memory import memory_of
 from xlperf.equations.training.rates import causal_ratio, run_results, slow_run_ratio, training_power, training_rates
 from xlperf.equations.training.step import COMPUTE_PARTS, STEP_PARTS
-from xlperf.interop.stack_rules import software_default
 
 _KERNELS, _FUSED_KERNELS = ("gemm", "experts", *OPERATIONS), ("vector",)
 _ATTENTION = ("attention", "attention_backward")
@@ -112,7 +111,6 @@ def training_plan(plans: Table, joined: Joined, memory: Mapping[str, Array]) -> 
     default = np.where(memory["unfused_kernels"][:, 0] > 0.0, 0.0, np.where(compiling, 1.0, math.nan))
     stated = stated.replaced(
         compiled=np.where(np.isnan(stated.compiled), default, stated.compiled),
-        cross_entropy=_loss(stated, joined),
         copied_gathers=gathers,
         product_size=joined.product_size,
         element_size=joined.element_size,
@@ -123,17 +121,6 @@ def training_plan(plans: Table, joined: Joined, memory: Mapping[str, Array]) -> 
         gathered_layouts=np.where(whole > 0, ANY_LAYOUT, LAYOUTS),
     )
     return with_defaults(stated, joined.model, joined.max_sequence_length, memory["gradient_size"][:, 0])
-
-
-def _loss(stated: TrainingPlan, joined: Joined) -> Array:
-    """Kernels of the loss: as stated, else the software's default, which may depend on ``compiled``."""
-    unknown = np.isnan(stated.cross_entropy)
-    if not some(unknown):
-        return stated.cross_entropy
-    codes, words = choice_codes("training", "cross_entropy"), joined.software.words
-    eager, compiled = (np.array([codes[software_default("cross_entropy", word, how)] for word in words])
-                       [joined.software.codes] for how in (False, True))  # fmt: skip
-    return np.where(unknown, np.where(stated.compiled > 0.0, compiled, eager), stated.cross_entropy)
 
 
 def step_constants(
@@ -173,6 +160,7 @@ def evaluate_training(plans: Table, catalog: Catalog, results: Collection[str] |
     units; then ``reason`` gives the broken rules of illegal plans without notes.
     """
     named = named_rows(plans, catalog)
+    plans = with_software_defaults(plans, catalog, named.models)
     codes = architecture_codes(named, catalog)
     groups = groups_of(results, _GROUPS)
 

@@ -29,6 +29,8 @@ from xlperf.explore.search_results import GOOD, Answer, Search, one_plan, short_
 from xlperf.explore.serve import NOTHING, best_way, other_machines, serve_answer, serving_ways, way_answers
 from xlperf.explore.space import divides, divisors, powers_of_two
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
+from xlperf.interop.launch_stacks import flags
+from xlperf.interop.stack_rules import stack_of_software
 
 _known: WeakKeyDictionary[Catalog, dict[object, Answer]] = WeakKeyDictionary()
 
@@ -292,6 +294,17 @@ def _stack(form: Table, catalog: Catalog) -> str:
     return default if default in names else (*names, ANY)[0]
 
 
+def _started(form: Table, software: str, catalog: Catalog) -> dict[str, np.ndarray]:
+    """Faster ways than its default that a stack has a flag for: overlap of both passes, and tokens sent once."""
+    stack = stack_of_software(software)
+    row = catalog.rows("models", form.text("model"), form, "model")
+    wanted = {"tensor_overlap": "all"}
+    if catalog.tables["models"].number("num_experts")[row][0] > 0.0:
+        wanted |= {"token_dispatch": "once"}
+    known = {(flag.column, flag.value) for flag in flags(stack)} if stack else set()
+    return {name: np.array([word], dtype=object) for name, word in wanted.items() if (name, word) in known}
+
+
 def _plan(form: Table, count: float, catalog: Catalog) -> Table:
     columns: dict[str, Any] = {
         name: form[name] for name in ("model", "accelerator", "training_tokens", "sequence_length", "global_batch_size")
@@ -299,7 +312,9 @@ def _plan(form: Table, count: float, catalog: Catalog) -> Table:
     open_precision = bool("precision" in form.auto and form.auto["precision"][0])
     columns |= {"precision": form.text("precision") if open_precision else form.filled("precision")}
     columns |= {"num_accelerators": np.array([count])}
-    columns["software"] = np.array([_stack(form, catalog)], dtype=object)
+    software = _stack(form, catalog)
+    columns["software"] = np.array([software], dtype=object)
+    columns |= _started(form, software, catalog)
     columns |= {name: np.array([value]) for name, value in stated_prices(form).items()}
     known = form.schema.by_name
     columns |= {name: form.text(name) if known[name].is_text else form.number(name) for name in SEARCHED}

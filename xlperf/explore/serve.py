@@ -297,8 +297,7 @@ def _formats(form: Table, catalog: Catalog) -> list[dict[str, Any]]:
         columns: dict[str, Any] = {"precision": np.array([precision], dtype=object)}
         if wide:
             columns["activation_precision"] = np.array([_WIDE], dtype=object)
-        cache = PRECISIONS[_WIDE if wide else precision].cache
-        narrow = _CACHES[0] if cache != _CACHES[0] and computes_in(_CACHES[0]) else ""
+        narrow = _CACHES[0] if computes_in(_CACHES[0]) else ""
         columns["kv_precision"] = np.array([str(form.text("kv_precision")[0]) or narrow], dtype=object)
         if precision == stored and (published.get("wide_attention") or published.get("attention")):
             columns["wide_attention"] = np.ones(1)

@@ -15,6 +15,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.join import choice_codes
+from xlperf.engine.software import with_software_defaults
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.records import PlanColumns, Rule
 
@@ -152,24 +153,24 @@ class PartialPlan(PlanColumns):
 
     def has(self, name: str) -> bool:
         """Whether the plans have a column; else every row has its default."""
-        return name in self._space.asked or name in self._space.base
+        return name in self._space.asked or name in self._space.settled
 
     def words(self, name: str) -> np.ndarray:
         """A column of words of the plans; "" if it is blank."""
         space = self._space
         if name in space.asked:
             return self.filled(name)
-        return np.asarray(space.base.text(name)[self._base_rows])
+        return np.asarray(space.settled.text(name)[self._base_rows])
 
     def filled(self, name: str) -> np.ndarray:
-        """A column of the plans, with the schema's default for blanks; NaN or "" if there is no default."""
+        """A column of the plans, with the default for blanks; NaN or "" if there is no default."""
         if name in self._chosen:
             return self._chosen[name]
         if name in self._space.found:
             return self._space.found[name] if self._rows is None else self._space.found[name][self._rows]
         if name in self._space.asked:
             raise NotChosen(name)
-        return np.asarray(self._space.base.filled(name)[self._base_rows])
+        return np.asarray(self._space.settled.filled(name)[self._base_rows])
 
     def known(self, name: str) -> Array:
         """A degree, 1 if it is blank or still open."""
@@ -225,6 +226,7 @@ class Space:
     """Legal combinations of values of the searched columns, built column by column."""
 
     base: Table  # one plan, with every combination of the stated values of independent columns
+    settled: Table  # the same with the defaults of its software
     asked: Mapping[str, np.ndarray | None]  # searched columns: stated values, None if candidates follow from the plan
     model: Model  # shapes of the models of the rows of the base
     longest: Array  # longest context of these models, NaN if unknown [-]
@@ -365,6 +367,7 @@ def space_of(
     rows = catalog.rows("models", base.text("model"), base, "model")
     arrays = catalog_arrays(catalog, np.zeros(0, dtype=np.int64))
     model, longest = Model.of_rows(arrays.model[:, rows]), arrays.max_sequence_length[rows]
-    space = Space(base, asked, model, longest, rules, most, counts, part=part)
+    settled = with_software_defaults(base, catalog, rows, asked)
+    space = Space(base, settled, asked, model, longest, rules, most, counts, part=part)
     space.count(len(base))
     return space

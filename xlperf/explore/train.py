@@ -87,8 +87,8 @@ def ways(plan: Table, catalog: Catalog) -> list[Way]:
 
 
 def _least_sharding(plan: Table) -> float:
-    """Lowest ZeRO stage that the software starts, NaN if it starts the default of plans."""
-    return 2.0 if stacks_of(plan) == ("torchtitan",) else float("nan")
+    """Lowest ZeRO stage that the software starts and that shards the optimizer."""
+    return 2.0 if stacks_of(plan) == ("torchtitan",) else 1.0
 
 
 def best_mapping(plan: Table, catalog: Catalog) -> Search:

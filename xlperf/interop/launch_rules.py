@@ -1,6 +1,6 @@
 """Rules for plan columns that several settings of a stack decide together, in both directions.
 
-``defaults.csv`` has the behaviour of a stack without a flag beside the meaning of a blank column.
+``software_defaults.csv`` has what a stack does without a flag beside the meaning of a blank column.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ from functools import cache
 import numpy as np
 
 from xlperf.base.resources import stack_rows
+from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.interop.config_rules import CONFIG_RULES, RECOMPUTED, Stated, machines
 from xlperf.interop.config_rules import number as _number
 from xlperf.interop.config_rules import text as _text
 from xlperf.interop.launch_models import contradicted, described_models, named_model, native_format
-from xlperf.interop.launch_stacks import kind_of_stack, stacks
+from xlperf.interop.launch_stacks import kind_of_stack, software_of, stacks
+from xlperf.interop.software import software_defaults
 from xlperf.interop.stack_rules import STACKS
 
 LACKS = "@lacks"
 """Key of the words that say why no model is known."""
+_BLANKS = {"sequence_parallel": "yes", "compiled": "yes"}
+"""Meaning of blank columns without a default, where a flag says otherwise."""
 _SHARED = ("sequence_parallel", "tensor_overlap")
 """Columns that mean something with tensor parallelism only."""
 OWN_SOFTWARE = {"training": "megatron", "inference": "tensorrt-llm"}
@@ -43,9 +47,14 @@ _CAPTURED = tuple(float(size) for size in (1, 2, 4, 8, 16, 32, 64, 128, *range(2
 
 @cache
 def stack_defaults(stack: str) -> tuple[tuple[str, str, str], ...]:
-    """Column, meaning of a blank cell, and behaviour of the stack without its flag, if the two differ."""
-    result = stack_rows("defaults")
-    return tuple((row["column"], row["blank"], row["without"]) for row in result if row["stack"] == stack)
+    """Column, meaning of a blank cell ("" if it follows from the plan), and behaviour of the stack without its flag."""
+    kind = kind_of_stack(stack)
+    software = STACKS[stack].software if stack in STACKS else software_of(stack)[0]
+    blank = {column.name: column.default for column in table_schema(kind).columns} | _BLANKS
+    for default in reversed(software_defaults(kind, software)):
+        blank |= {} if default.conditions else default.settings
+    launch = (default.settings for default in software_defaults("launch", stack))
+    return tuple((name, blank[name], without) for own in launch for name, without in own.items())
 
 
 def wrapper_defaults(settings: Mapping[str, str], stack: str) -> tuple[str, dict[str, str]]:
@@ -90,7 +99,7 @@ def plan_of(
     if not training:
         _serving_precision(plan, settings, stack, models, notes)
         _running(plan, settings, stack)
-    without = [row for row in stack_defaults(stack) if row[0] not in plan and row[1] != row[2]]
+    without = [row for row in stack_defaults(stack) if row[0] not in plan]
     if wrapper or "@handed" not in settings:  # another script may have the flags that are not seen here
         for column, _, value in without:
             if column != "sequence_parallel" or _number(plan, "tensor_parallel", 1.0) > 1.0:

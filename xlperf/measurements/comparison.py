@@ -7,15 +7,12 @@ included.
 
 from __future__ import annotations
 
-import fnmatch
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
 
 import numpy as np
 
-from xlperf.base import resources
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
 from xlperf.catalog.catalog import Catalog
@@ -24,7 +21,6 @@ from xlperf.engine import evaluate
 from xlperf.engine.inference import power_at_rates
 from xlperf.measurements.inference import inference_plans
 from xlperf.measurements.published import POWER, Published, PublishedPlans, published_columns
-from xlperf.measurements.rules import default_of, engine_of
 
 STEP_TIME, MEMORY, LAYER_TIME = "step time", "memory", "layer time"
 TIME_PER_TOKEN, FIRST_TOKEN = "time per token", "time to first token"
@@ -43,6 +39,7 @@ _RESULTS = {
     "tokens_per_s_per_gpu": ("tokens_per_second_per_accelerator", "token/s"),
 }
 _NOTHING = (math.nan, math.nan, math.nan)
+_HARDWARE = "hardware"
 _BANDED = ("step_time", "tpot", "ttft", "memory")
 """Results with a band of their own; other results use the band of the step time."""
 
@@ -90,14 +87,6 @@ def relative_error(metric: str, predicted: float, measured: float) -> float:
     if metric in RATES:
         predicted, measured = measured, predicted
     return abs(predicted / measured - 1.0) if measured > 0.0 and predicted > 0.0 else math.nan
-
-
-@cache
-def _counts_hardware(source_id: str, column: str) -> bool:
-    return any(
-        row["column"] == column and fnmatch.fnmatchcase(source_id, row["source_id"]) and row["count"] == "hardware"
-        for row in resources.rows("measurements/published_counts.csv")
-    )
 
 
 def metrics_of(published: Published, row: int) -> list[tuple[str, str, bool]]:
@@ -198,7 +187,7 @@ class _Predictions:
         if published.kind == "training" and published.text["metric_kind"][row] == "layer_time":
             column = "layer_time"
         scale = 1.0 / factor(unit)
-        if metric == "tflops_per_gpu" and _counts_hardware(published.text["source_id"][row], metric):
+        if metric == "tflops_per_gpu" and published.text["flops_kind"][row] == _HARDWARE:
             scale *= float(self._hardware[plan])
         value = self._value(column, plan) * scale
         if column in ("model_flop_rate", "mfu", "hfu") or column.startswith("tokens"):
@@ -297,8 +286,7 @@ _WEIGHTS_IN_FOUR_BITS = "mxfp4"
 
 def served_rows(published: Published) -> tuple[Published, list[str]]:
     """Rows of measured power as inference rows, and per row the reason why it is no plan, "" if it is one. A missing
-    output length follows from the energies of a request and a token, a missing prompt length from the benchmark of the
-    source.
+    output length follows from the energies of a request and a token.
     """
     size, columns = len(published), published_columns()["inference"]
     text = {name: list(published.text.get(name, [""] * size)) for name in columns}
@@ -319,10 +307,6 @@ def served_rows(published: Published) -> tuple[Published, list[str]]:
         text["mode"][row] = "serving" if kind == "inference" else ""
         if _WEIGHTS_IN_FOUR_BITS in text["precision"][row]:
             text["precision"][row] += " weights"
-        own = {name: text[name][row] for name in text}
-        prompt = default_of("inference", {**own, "software": engine_of(own["framework"])}, "prompt_length")[0]
-        if math.isnan(number["isl"][row]) and prompt:
-            number["isl"][row] = float(prompt)
         if math.isnan(number["tp"][row]):
             number["tp"][row] = number["n_gpus"][row]
     return Published("inference", text, number, published.place), refused

@@ -7,27 +7,14 @@ import re
 from collections.abc import Mapping
 
 from xlperf.catalog.catalog import Catalog
-from xlperf.equations.plan.records import PRECISIONS
 from xlperf.measurements.published import ModelNames, Published, PublishedPlans
-from xlperf.measurements.rules import (
-    Refusal,
-    default_of,
-    engine_of,
-    recipe_settings,
-    stated_settings,
-    without_infeasible,
-)
+from xlperf.measurements.rules import Refusal, engine_of, release_in, stated_settings, without_infeasible
 from xlperf.measurements.training import precision_choice, published_plans
 
-_OF_AN_ENGINE = ("prefill_expert_parallel", "graphs", "graph_tokens", "sorted_sampling")
-_OF_A_SERVICE = tuple(
-    (
-        "polling_steps gathering_steps prefill_first prefill_tokens memory_fraction state_slots max_running_batch "
-        "output_variation"
-    ).split()
-)
 _OF_A_STREAM = ("run_requests", "prompt_variation", "output_variation")
 """Settings that a static batch does not have."""
+_LENGTHS = {"prompt_length": "isl", "output_length": "osl"}
+"""Printed columns that settings may state instead."""
 _POOLS = re.compile(r"\b(?P<pool>prefill|decode)_(?P<name>\w+?)=(?P<value>\d+)\b")
 _FOUR_BITS = ("gpt-oss",)
 """Models whose experts are published in 4 bits and are served so whatever the precision around them."""
@@ -37,13 +24,9 @@ _BATCH_OF_MAXIMUM = 4096.0
 """Requests offered in a run of "maximum throughput" without a stated number: the cache limits the running batch."""
 _WEIGHTS_ONLY = "weights"
 """Word of a printed precision that only weights are stored in."""
-_TUNED_SHARE = 0.95
-"""Share of the free memory that the benchmark of TensorRT-LLM counts on for the KV cache. [-]"""
 _FIRST_XQA = re.compile(r"tensorrt-llm v?0\.[89](\.| |$)")
 _HEADS_OF_XQA = (128.0, 256.0)
 """Its first releases know no other heads: decoderXQARunner.h of TensorRT-LLM 0.8 and 0.9."""
-_PROMPT = re.compile(r"prompt(?: and (?P<more>\d+))?$")
-"""Default of the tokens of a pass: as many as a prompt has, or so many more."""
 _DOUBTFUL = "doubtful"
 """First words of the quality note of a row whose own figures contradict each other."""
 _INFERRED = "n_gpus inferred from parallel sizes"
@@ -87,6 +70,10 @@ def _plan(
         number["osl"] = 1.0
     if text["group"] == "production":
         _production(number, text, said)
+    stated = stated_settings("inference", text["settings"])
+    for column, name in _LENGTHS.items():
+        if math.isnan(number[name]) and column in stated:
+            number[name] = float(str(stated[column]))
     for name, words in (("n_gpus", "accelerators"), ("isl", "prompt length"), ("osl", "output length"), ("tp", "tp")):
         if math.isnan(number[name]):
             raise Refusal(f"the {words if name != 'tp' else 'mapping'} is not stated")
@@ -96,14 +83,7 @@ def _plan(
     if _FIRST_XQA.match(text["framework"].casefold()) and _head_size(models, model) not in _HEADS_OF_XQA:
         engine = "tensorrt-llm-0"
         said.append("heads that the first kernels for grouped queries do not know: engine of the releases before them")
-    named, why = _default(engine, text, "software")
-    if named:
-        engine = named
-        said.append(f"engine {named}: {why}")
-    mixture = models.number(model, "num_experts") > 0.0
-    _workers(text, number, mixture, said)
-    if mixture:
-        _experts(text, number, engine, said)
+    _workers(text, number, models.number(model, "num_experts") > 0.0, said)
     _mapping(text, number, said)
     plan: dict[str, object] = {
         "name": text["row_id"],
@@ -111,6 +91,7 @@ def _plan(
         "accelerator": text["gpu"],
         "num_accelerators": number["n_gpus"],
         "software": engine,
+        "software_release": release_in(text["framework"]),
         "tensor_parallel": number["tp"],
         "pipeline_parallel": _at_least_one(number["pp"]),
         "expert_parallel": _at_least_one(number["ep"]),
@@ -118,26 +99,18 @@ def _plan(
         "prompt_length": number["isl"],
         "output_length": number["osl"],
         "precision": _precision(text, said),
-        "kv_precision": _kv_precision(text) or _default(engine, text, "kv_precision")[0],
+        "kv_precision": _kv_precision(text),
     }
-    scales, why = _default(engine, text, "precision of fp8")
-    if plan["precision"] == "fp8" and scales:
-        plan["precision"] = scales
-        said.append(f"fp8 taken as {scales} ({why})")
     if _WEIGHTS_ONLY in text["precision"].casefold():
-        given, why = _default(engine, text, "activation_precision")
-        plan["activation_precision"], plan["kv_precision"] = given or "bf16", plan["kv_precision"] or "bf16"
-        said.append(f"{given} activations ({why})" if given else "weights alone are narrow: 16-bit products")
+        plan["activation_precision"], plan["kv_precision"] = "bf16", plan["kv_precision"] or "bf16"
+        said.append("weights alone are narrow: 16-bit products")
     if "tokens" in number:
         plan["prefill_tokens"] = number["tokens"]
     _mode(plan, text, number, said)
-    stated = stated_settings("inference", text["settings"])
     if plan["mode"] == "static":
         stated = {name: value for name, value in stated.items() if name not in _OF_A_STREAM}
     plan.update(stated)
-    _unsaid(plan, text, said)
     _narrow_weights(plan, said, narrow)
-    _scheduler(plan, text, models, memory[text["gpu"].casefold()], said)
     plan.update(stated)
     return plan, said
 
@@ -146,48 +119,6 @@ def _head_size(models: ModelNames, model: str) -> float:
     stated = models.number(model, "head_size")
     split = models.number(model, "hidden_size") / models.number(model, "num_attention_heads")
     return split if math.isnan(stated) else stated
-
-
-def _unsaid(plan: dict[str, object], text: dict[str, str], said: list[str]) -> None:
-    """Lengths as the benchmark of the source draws them, tokens drafted as its recipes have it."""
-    engine = str(plan["software"])
-    share, why = _default(engine, text, "length_share")
-    if share:
-        for name in ("prompt_length", "output_length"):
-            value = plan[name]
-            assert isinstance(value, float)
-            plan[name] = max(float(round(value * float(share))), 1.0)
-        said.append(f"lengths {share} of the stated ones on average ({why})")
-        if plan["mode"] != "static":
-            spread = (1.0 - float(share)) / (math.sqrt(3.0) * float(share))  # evenly, up to the stated lengths
-            plan["prompt_variation"] = plan["output_variation"] = round(spread, 4)
-    dispatch, why = _default(engine, text, "expert_dispatch")
-    if dispatch and plan["mode"] == "static" and plan["expert_parallel"] != 1.0:
-        plan["expert_dispatch"], plan["two_batch_overlap"] = dispatch, 1.0
-        said.append(f"tokens go to {dispatch} once, behind half of a batch ({why})")
-    copies = plan["data_parallel_attention"] != 1.0
-    waves, why = _default(engine, text, "run_waves")
-    requests = plan.get("concurrency")
-    if waves and isinstance(requests, float):
-        plan["run_requests"] = float(waves) * requests
-        said.append(f"{waves} times as many requests as in flight, all of those sent at once at the start ({why})")
-    drafted = "draft_tokens_copies" if copies else "draft_tokens"
-    for column, setting in (*((column, column) for column in _OF_AN_ENGINE), ("draft_tokens", drafted)):
-        value, why = _default(engine, text, setting)
-        if value and (plan["mode"] == "disaggregated" or not column.startswith("prefill")):
-            plan[column] = float(value)
-            said.append(f"{column.replace('_', ' ')} {value} ({why})")
-    for column in _OF_A_SERVICE:
-        alone = column == "gathering_steps" and not copies
-        value, why = _default(engine, text, "batch_wait_steps" if alone else column)
-        if column == "prefill_first" and "run_requests" not in plan:
-            continue
-        if value and plan["mode"] == "continuous":
-            # A pass that has tokens for one prompt alone takes one, whatever its length.
-            of_prompt, length = _PROMPT.match(value), plan["prompt_length"]
-            assert isinstance(length, float)
-            plan[column] = length + float(of_prompt["more"] or 0.0) if of_prompt else float(value)
-            said.append(f"{column.replace('_', ' ')} {value} ({why})")
 
 
 def _production(number: dict[str, float], text: dict[str, str], said: list[str]) -> None:
@@ -226,26 +157,6 @@ def _workers(text: dict[str, str], number: dict[str, float], mixture: bool, said
         said.append(f"{number['batch']:g} requests in each of {copies:g} engines")
 
 
-def _experts(text: dict[str, str], number: dict[str, float], engine: str, said: list[str]) -> None:
-    """Expert mapping of a row that gives only the ranks, from the commands of its source; they outweigh a dump without
-    it.
-    """
-    chosen, why = _default(engine, text, "expert_mapping")
-    if chosen and number["tp"] > 1.0:
-        number["ep"] = number["tp"]
-        text["dp_attn"] = f"{number['tp']:g}" if chosen == "copies" else text["dp_attn"]
-        also = " and copies of the attention layers" if chosen == "copies" else ""
-        said.append(f"experts{also} on all {number['tp']:g} ranks ({why})")
-        return
-    if not math.isnan(number["ep"]) or text["dp_attn"]:
-        return
-    result, why = _default(engine, text, "data_parallel_attention")
-    if result == "ranks":
-        number["ep"] = number["tp"]
-        text["dp_attn"] = f"{number['tp']:g}"
-        said.append(f"experts and copies of the attention layers on all {number['tp']:g} ranks ({why})")
-
-
 def _mapping(text: dict[str, str], number: dict[str, float], said: list[str]) -> None:
     """Correct degrees of the ranks that share a stage.
 
@@ -276,57 +187,6 @@ def _narrow_weights(plan: dict[str, object], said: list[str], narrow: set[str]) 
         plan["precision"] = "int4"
         plan["kv_precision"] = plan["kv_precision"] or "bf16"
         said.append("no FP4 units: 4-bit weights, 16-bit products")
-
-
-def _scheduler(
-    plan: dict[str, object], text: dict[str, str], models: ModelNames, memory: float, said: list[str]
-) -> None:
-    """Scheduler limits that a benchmark sets by itself: requests per rank and tokens per pass."""
-    limits, why = _default(str(plan["software"]), text, "scheduler_limits")
-    requests = plan.get("concurrency")
-    if not limits or plan["mode"] != "continuous" or not isinstance(requests, float):
-        return
-    size = {name: plan[name] for name in ("tensor_parallel", "pipeline_parallel", "prompt_length", "output_length")}
-    tensor, stages, prompt, output = (float(str(value)) for value in size.values())
-    if limits == "tuned":
-        model = str(plan["model"])
-        narrow = {"fp4": 0.5, "fp8": 1.0}.get(PRECISIONS[str(plan["precision"])].peak, 2.0)
-        cache = 2.0 if plan["kv_precision"] == "bf16" or narrow == 2.0 else 1.0
-        layers, heads, groups, hidden, head, parameters = (
-            models.number(model, name)
-            for name in ("num_layers", "num_attention_heads", "num_query_groups", "hidden_size", "head_size",
-                         "stated_parameters")
-        )  # fmt: skip
-        head = hidden / heads if math.isnan(head) else head
-        groups = max(tensor, heads if math.isnan(groups) else groups)
-        room = memory * tensor * stages - parameters * narrow
-        capacity = _TUNED_SHARE * room / (2.0 * layers * groups * head * cache * (prompt + output))
-        most, tokens = tuned_limits(capacity, prompt / output, stages)
-    else:
-        most, tokens = (float(value) for value in limits.split("x"))
-    replicas = float(str(plan["data_parallel_attention"]))
-    plan["concurrency"] = min(requests, most * stages * replicas)
-    plan["prefill_tokens"] = max(tokens - most, prompt)
-    said.append(f"at most {most:g} requests of a rank and {tokens:g} tokens of a pass, decoding included ({why})")
-
-
-def tuned_limits(capacity: float, ratio: float, stages: float) -> tuple[float, float]:
-    """Requests and tokens of a pass that trtllm-bench (tuning.py) allows for ``capacity`` requests of full length in
-    the KV cache, a prompt ``ratio`` times the output and pipeline ``stages``: in steps, up to 4,096 requests and 32,768
-    tokens.
-
-    >>> tuned_limits(3000.0, 1.0, 1.0), tuned_limits(40.0, 0.0625, 1.0)
-    ((3072.0, 6144.0), (64.0, 2048.0))
-    """
-    requests = min(capacity, 4096.0) / stages
-    tokens = min(requests * (1.0 + ratio), 32768.0)
-    step = 32.0 if requests < 256.0 else 128.0 if requests < 1024.0 else 256.0
-    part = 256.0 if tokens < 4096.0 else 512.0 if tokens < 8192.0 else 1024.0
-    return max(64.0, step * math.ceil(requests / step)), max(2048.0, part * math.ceil(tokens / part))
-
-
-def _default(engine: str, text: Mapping[str, str], setting: str) -> tuple[str, str]:
-    return default_of("inference", {**text, "software": engine}, setting)
 
 
 def _at_least_one(value: float) -> float:
@@ -376,13 +236,9 @@ def _mode(plan: dict[str, object], text: dict[str, str], number: dict[str, float
         if math.isnan(requests):
             requests = _in_flight(plan, batch, workers, said)
         plan["mode"], plan["concurrency"] = "disaggregated", requests
-        _recipe(plan, workers, said)
     elif text["group"] == "max-throughput" and math.isnan(batch):
-        offered, why = _default(str(plan["software"]), text, "run_requests")
-        plan["mode"], plan["concurrency"] = "continuous", float(offered) if offered else _BATCH_OF_MAXIMUM
-        if offered:
-            plan["run_requests"] = float(offered)
-            said.append(f"{offered} requests ({why})")
+        offered = stated_settings("inference", text["settings"]).get("run_requests", _BATCH_OF_MAXIMUM)
+        plan["mode"], plan["concurrency"] = "continuous", offered
         said.append("batch not stated: the largest that the cache takes")
     elif text["group"] == "static" and not math.isnan(batch):
         plan["batch_size"] = batch
@@ -409,17 +265,6 @@ def _in_flight(plan: dict[str, object], batch: float, workers: float, said: list
     requests = batch * copies * workers
     said.append(f"concurrency not stated: {requests:g}, a batch of {batch:g} in each copy of the attention layers")
     return requests
-
-
-def _recipe(plan: dict[str, object], workers: float, said: list[str]) -> None:
-    """Limits of the schedulers of both pools that the recipe of the run sets."""
-    ranks = [float(str(plan[f"prefill_{name}_parallel"])) for name in ("tensor", "pipeline")]
-    prefilling = float(str(plan["prefill_accelerators"])) / (ranks[0] * ranks[1])
-    if plan.get("draft_tokens"):
-        return
-    for name, (value, why) in recipe_settings(plan, (prefilling, workers)).items():
-        plan[name] = value
-        said.append(f"{name.replace('_', ' ')} {value:g} ({why})")
 
 
 def _pools(plan: dict[str, object], notes: str) -> float:

@@ -271,15 +271,11 @@ class ModelNames:
         self._names: set[str] = set(self._known)
         self._new: list[dict[str, object]] = []
 
-    def name(
-        self, published: Published, row: int, corrected: Mapping[str, float] | None = None
-    ) -> tuple[str, str, str]:
-        """Name of a row's model, assumptions, and the reason for a missing name, given columns that the source
-        ``corrected``.
-        """
+    def name(self, published: Published, row: int) -> tuple[str, str, str]:
+        """Name of a row's model, assumptions, and the reason for a missing name."""
         printed = [published.text[column][row] for column in ("model", "model_name")]
         shape = {_SHAPE[name]: float(published.number[name][row]) for name in _SHAPE if name in published.number}
-        shape = {name: value for name, value in shape.items() if not math.isnan(value)} | dict(corrected or {})
+        shape = {name: value for name, value in shape.items() if not math.isnan(value)}
         size = float(published.number["params_b"][row]) if "params_b" in published.number else math.nan
         length = float(published.number["seq_len" if published.kind == "training" else "isl"][row])
         base = self._base(printed)

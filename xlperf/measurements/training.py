@@ -1,10 +1,13 @@
-"""Published training rows -> plans: spellings, software defaults, and why a row is no plan."""
+"""Published training rows -> plans: spellings, and why a row is no plan.
+
+A row states its settings in its columns and in ``settings``; blanks stay blank, and mean what the software does.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 
@@ -12,7 +15,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.measurements.published import ModelNames, Published, PublishedPlans
-from xlperf.measurements.rules import Refusal, default_of, stated_settings
+from xlperf.measurements.rules import Refusal, stated_settings
 
 _REFUSED = {"time_to_train": "time to train depends on how many steps converge"}
 _RECOMPUTE = {"none": "none", "selective": "selective", "full": "full"}
@@ -23,20 +26,8 @@ _RECIPES = {
     **dict.fromkeys(("fp8 rowwise", "fp8-rowwise", "fp8-sc", "fp8-subchannel", "fp8-block", "fp8 block"), "fp8-block"),
     **dict.fromkeys(("fp8-ds", "fp8-delayed"), "fp8"),
 }
+_SHARDED = "fsdp"
 _MODULES = {"rmsnorm+mla up-proj": "norm latent"}
-DEFAULTED = tuple(
-    (
-        "context_method cross_entropy loss_precision gradient_accumulation recompute_modules pipeline_schedule "
-        "pipeline_overlap dispatch_precision zero_group_size train_mtp expert_capacity graphs compiled token_dispatch "
-        "dispatch_nodes dispatch_ranks expert_overlap tensor_overlap data_overlap master_weights moment_precision "
-        "recompute_layers activation_storage stage_dealing offload_activations"
-    ).split()
-)
-_NUMBERS = frozenset(
-    (
-        "zero_group_size train_mtp expert_capacity dispatch_nodes dispatch_ranks recompute_layers offload_activations"
-    ).split()
-)
 _PLAIN = {
     "tensor_parallel": "tp",
     "pipeline_parallel": "pp",
@@ -51,20 +42,20 @@ _PLAIN = {
     "zero_stage": "zero_stage",
     "sequence_parallel": "sp",
 }
-_FLAGS = {"yes": 1.0, "no": 0.0, "auto": math.nan}
 _RELEASE = re.compile(r"(?<![\d.])2\d\.(?:0[1-9]|1[0-2])(?:\.\d\d)?(?![\d.]*\d)")
 _NEMO = (("22.11", "nemo-2022"), ("25.09", "nemo"))
 """Stacks that were called NeMo, and the release that ended each: Transformer Engine came with 22.11, Megatron-Bridge
 without the trainer of NeMo 2 with 25.09."""
 _NEWEST_NEMO = "nemo-bridge"
 _NAMED_NEMO = ("nemo", "megatron-bridge", "megatron bridge", _NEWEST_NEMO)
-_AS_TENSOR = "tensor"
-_AS_PRINTED = "fsdp"
-_HALF = "half"
-_PER_REPLICA = "per_replica"
+_ADAPTER_RANK = 16.0
+"""Rank of adapters that a row of fine-tuning does not state (assumption). [-]"""
 _ROUNDED = 0.1
 """Most that a printed global batch may be off a whole number of micro-batches. [-]"""
-_WORDS = {"sequence_parallel": "sequence parallel", "virtual_pipeline": "interleave", "micro_batch_size": "micro batch"}
+_WHOLE: dict[str, object] = {"sequence_parallel": 0.0, "recompute": "none", "recompute_modules": ""}
+"""Denominator of a ratio of memory."""
+_UNSTATED = {"recompute": "recompute", "micro_batch_size": "micro batch", "zero_stage": "ZeRO stage"}
+"""Columns whose blanks a note names."""
 
 
 def precision_choice(printed: str) -> str:
@@ -113,9 +104,8 @@ def recipe_choice(printed: str) -> str:
 
 
 def training_plans(published: Published, catalog: Catalog) -> PublishedPlans:
-    """Turn published training rows into plans; documented defaults of the software (``published_defaults.csv``) fill
-    unstated settings and are noted. Rows of kind ``memory_ratio`` add a plan as the denominator, without recomputation
-    or sequence parallelism.
+    """Turn published training rows into plans. Rows of kind ``memory_ratio`` add a plan as the denominator, without
+    recomputation or sequence parallelism.
     """
     models = ModelNames(catalog)
     accelerators = {name.casefold() for name in catalog.tables["accelerators"].text("accelerator").tolist()}
@@ -123,7 +113,7 @@ def training_plans(published: Published, catalog: Catalog) -> PublishedPlans:
     def plans_of(row: int) -> tuple[list[dict[str, object]], list[str]]:
         plan, said = _plan(published, row, models, accelerators)
         ratio = published.text["metric_kind"][row] == "memory_ratio"
-        return [plan, *([{**plan, "sequence_parallel": 0.0, "recompute": "none"}] if ratio else [])], said
+        return [plan, *([{**plan, **_WHOLE}] if ratio else [])], said
 
     return published_plans("training", published, models, plans_of)
 
@@ -179,85 +169,50 @@ def _plan(
         raise Refusal(refused)
     if text["gpu"].casefold() not in accelerators:
         raise Refusal(f'accelerator "{text["gpu"]}" is not in the catalog')
-    where = {**text, "release": nemo_release(text["source"])}
-    layers, reference = _default(where, "num_layers")
-    model, note, missing = models.name(published, row, {"num_layers": float(layers)} if layers else None)
+    model, note, missing = models.name(published, row)
     if missing:
         raise Refusal(missing)
     said = [note] if note else []
-    if layers:
-        said.append(f"{layers} layers ({reference})")
+    printed = text["software"].casefold()
     plan: dict[str, object] = {
         "name": text["row_id"],
         "model": model,
         "accelerator": text["gpu"],
         **{name: float(published.number[column][row]) for name, column in _PLAIN.items()},
+        "software": _stack(text),
+        "software_release": nemo_release(text["source"]) if printed in _NAMED_NEMO else "",
+        "recompute_modules": _MODULES.get(text["recompute"].casefold(), ""),
     }
+    if text["data_sharding"] == _SHARDED and math.isnan(_value(plan, "zero_stage")):
+        plan["zero_stage"] = 3.0
     stated = stated_settings("training", text["settings"])
+    for column, known in (("precision", recipe_choice), ("recompute", _recompute)):
+        plan[column] = stated[column] if column in stated else _choice(text, column, known(text[column]))
     plan.update(stated)
-    plan["software"] = where["software"] = str(stated.get("software") or _default(where, "software")[0] or _stack(text))
-    for column in ("tensor_parallel", "pipeline_parallel", "expert_parallel", "expert_tensor_parallel"):
-        ranks, reference = _default(where, column)
-        if ranks and math.isnan(_value(plan, column)):
-            plan[column] = plan["tensor_parallel"] if ranks == _AS_TENSOR else float(ranks)
-            said.append(f"{column.replace('_', ' ')} not stated: {plan[column]:g} ({reference})")
-    _degrees(plan, published, row)
-    network = _default(where, "network")[0]
-    if network.casefold() in models.networks:
-        plan["network"] = network
-    if "precision" not in stated:
-        plan["precision"] = _choice(text, "precision", recipe_choice(text["precision"]), where, said)
-    _recipe(plan, text, where, said)
-    plan.update(stated)
-    where["precision"] = str(plan["precision"])
-    if "recompute" not in stated:
-        plan["recompute"] = _choice(text, "recompute", _RECOMPUTE.get(text["recompute"].casefold(), ""), where, said)
-        plan["recompute"] = _default(where, f"recompute of {plan['recompute']}")[0] or plan["recompute"]
-    plan["attention"] = _default(where, "attention")[0] or "flash"
-    if plan["attention"] == "standard":
-        said.append("standard attention")
-    for column in DEFAULTED:
-        value = _default(where, column)[0]
-        if value == _HALF:
-            plan[column] = models.number(model, "num_layers") / 2.0
-        elif value:
-            value = text["fsdp"] if value == _AS_PRINTED else value
-            plan[column] = _FLAGS[value] if value in _FLAGS else float(value) if column in _NUMBERS else value
-    plan.update(stated)
-    if math.isnan(models.number(model, "num_mtp_layers")):
-        plan.pop("train_mtp", None)
-    mixture = models.number(model, "num_experts") > 0.0
-    if not mixture:
-        plan.pop("expert_capacity", None)
-    modules = str(plan.get("recompute_modules") or _MODULES.get(text["recompute"].casefold(), ""))
-    if not mixture:
-        modules = " ".join(name for name in modules.split() if name != "moe")
-    plan["recompute_modules"] = modules
     if plan["recompute"] != "selective":
         plan["recompute_modules"] = ""
-    _sharding(plan, where)
-    plan.update({name: value for name, value in stated.items() if name == "data_overlap"})
-    for column in ("virtual_pipeline", "sequence_parallel", "micro_batch_size"):
-        if math.isnan(_value(plan, column)):
-            _fill(plan, column, where, said)
+    if math.isnan(models.number(model, "num_mtp_layers")):
+        plan.pop("train_mtp", None)
+    if str(plan.get("network", "")).casefold() not in models.networks:
+        plan.pop("network", None)
+    _degrees(plan, published, row)
     if _value(plan, "pipeline_parallel") < 2.0 and _value(plan, "virtual_pipeline") > 1.0:
         said.append(f"interleave {_value(plan, 'virtual_pipeline'):g} of a pipeline of one stage left out")
         plan["virtual_pipeline"] = 1.0
-    if text["metric_kind"] == "throughput_lora":
-        _adapters(plan, where, said)
+    blank = [words for name, words in _UNSTATED.items() if plan[name] == "" or plan[name] != plan[name]]
+    if blank:
+        said.append(f"not stated, as the software does by default: {', '.join(blank)}")
+    if text["metric_kind"] == "throughput_lora" and "adapter_rank" not in plan:
+        plan["adapter_rank"] = _ADAPTER_RANK
+        said.append(f"rank of the adapters not stated: {_ADAPTER_RANK:g}")
     if text["metric_kind"] in ("throughput_sft", "throughput_lora"):
         said.append("sequences are taken as packed to the full length: attention as of one document")
     _whole_batch(plan, text, said)
     return plan, said
 
 
-def _adapters(plan: dict[str, object], where: Mapping[str, str], said: list[str]) -> None:
-    """Fill rank and place of the adapters of a row that does not state them."""
-    plan.setdefault("adapter_modules", _default(where, "adapter_modules")[0])
-    if "adapter_rank" not in plan:
-        rank, reference = _default(where, "adapter_rank")
-        plan["adapter_rank"] = float(rank)
-        said.append(f"rank of the adapters not stated: {rank} ({reference})")
+def _recompute(printed: str) -> str:
+    return _RECOMPUTE.get(printed.casefold(), "")
 
 
 def _stack(text: dict[str, str]) -> str:
@@ -268,36 +223,17 @@ def _stack(text: dict[str, str]) -> str:
 
 def _whole_batch(plan: dict[str, object], text: dict[str, str], said: list[str]) -> None:
     """Bring a rounded global batch of a row that prints a rate to a whole number of micro-batches."""
-    batch, pieces = _value(plan, "global_batch_size"), _value(plan, "data_parallel") * _value(plan, "micro_batch_size")
+    micro = _value(plan, "micro_batch_size")
+    batch, pieces = (
+        _value(plan, "global_batch_size"),
+        _value(plan, "data_parallel") * (1.0 if micro != micro else micro),
+    )
     if text["iter_time_s"] or text["metric_kind"] != "throughput" or math.fmod(batch, pieces) == 0.0:
         return
     whole = max(1.0, math.floor(batch / pieces + 0.5)) * pieces
     if abs(whole / batch - 1.0) <= _ROUNDED:
         plan["global_batch_size"] = whole
         said.append(f"global batch {batch:g} is no whole number of micro-batches: {whole:g}")
-
-
-def _recipe(plan: dict[str, object], text: dict[str, str], where: Mapping[str, str], said: list[str]) -> None:
-    """Recipe behind a source's plain FP8: narrow tensors, gradient accumulation, wide layers."""
-    printed = str(plan["precision"])
-    value, reference = _default(where, f"precision of {printed}")
-    if value:
-        plan["precision"] = value
-        said.append(f"{printed} taken as {value} ({reference})")
-    recipe = plan["precision"]
-    copies = _default(where, f"quantized_copies of {recipe}")[0]
-    if copies:
-        plan["quantized_copies"] = copies
-    gradients = _default(where, f"gradient_precision of {text['precision'].casefold()}")[0]
-    if gradients:
-        plan["gradient_precision"] = gradients
-    wide = _default(where, f"wide_layers of {recipe}")[0]
-    if wide:
-        plan["wide_layers"] = float(wide)
-
-
-def _default(where: Mapping[str, str], column: str) -> tuple[str, str]:
-    return default_of("training", where, column)
 
 
 def _value(plan: dict[str, object], column: str) -> float:
@@ -328,36 +264,12 @@ def _degrees(plan: dict[str, object], published: Published, row: int) -> None:
             raise Refusal(f"the {words} is not stated")
 
 
-def _choice(text: dict[str, str], column: str, result: str, where: Mapping[str, str], said: list[str]) -> str:
-    if result:
-        return result
+def _choice(text: dict[str, str], column: str, known: str) -> str:
+    """Choice of a column that a row prints, "" if it may be blank and is."""
+    if known:
+        return known
     if text[column]:
         raise Refusal(f'{column} "{text[column]}" is not modelled')
-    value, reference = _default(where, column)
-    if not value:
+    if column == "precision":
         raise Refusal(f"{column} is not stated")
-    said.append(f"{column} not stated: {value} ({reference})")
-    return value
-
-
-def _sharding(plan: dict[str, object], where: Mapping[str, str]) -> None:
-    """ZeRO stage as printed, else the default, from which the overlap of communication may follow."""
-    if math.isnan(_value(plan, "zero_stage")):
-        plan["zero_stage"] = float(_default(where, "zero_stage")[0])
-    overlap = _default(where, f"data_overlap of zero {_value(plan, 'zero_stage'):g}")[0]
-    if overlap:
-        plan["data_overlap"] = _FLAGS[overlap]
-
-
-def _fill(plan: dict[str, object], column: str, where: Mapping[str, str], said: list[str]) -> None:
-    value, reference = _default(where, column)
-    if value == _PER_REPLICA:
-        plan[column] = _value(plan, "global_batch_size") / _value(plan, "data_parallel")
-    elif value in ("yes", "no", "auto"):
-        plan[column] = _FLAGS[value]
-    else:
-        plan[column] = float(value)
-    trivial = {"sequence_parallel": "tensor_parallel", "virtual_pipeline": "pipeline_parallel"}.get(column)
-    if trivial is None or _value(plan, trivial) > 1.0:
-        shown = "on" if value == "auto" else "off" if value == "no" else f"{plan[column]:g}"
-        said.append(f"{_WORDS[column]} not stated: {shown} ({reference})")
+    return ""

@@ -15,7 +15,6 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.interop.launch import launch_lines, read_launch
-from xlperf.measurements.rules import recipe_settings
 
 SERVED = {
     "model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 8, "tensor_parallel": 4,
@@ -150,18 +149,3 @@ def test_a_batch_by_itself_is_still_one() -> None:
     read = read_launch("vllm serve m --max-num-seqs 16", "line", given=given).plan
     assert read["batch_size"][0] == 16.0
     assert "max_running_batch" not in read or np.isnan(read["max_running_batch"][0])
-
-
-def test_recipes_say_what_published_rows_leave_out() -> None:
-    """Three workers that decode one request each, for six in flight; recipes that disagree say nothing."""
-    plan = {"accelerator": "H100-SXM-80GB", "software": "tensorrt-llm", "precision": "fp8", "prompt_length": 1024.0,
-            "output_length": 1024.0, "tensor_parallel": 16.0, "data_parallel_attention": 1.0,
-            "concurrency": 6.0}  # fmt: skip
-    settings = recipe_settings(plan, (1.0, 3.0))
-    assert {name: value for name, (value, _) in settings.items()} == {
-        "max_running_batch": 1.0,
-        "prefill_tokens": 2048.0,
-    }
-    assert recipe_settings(plan, (1.0, 2.0)) == {}
-    several = {**plan, "software": "sglang", "data_parallel_attention": 16.0, "concurrency": 8.0}
-    assert "max_running_batch" not in recipe_settings(several, (1.0, 1.0))

@@ -14,6 +14,8 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
+from xlperf.engine.join import named_rows
+from xlperf.engine.software import with_software_defaults
 from xlperf.equations.serving.queueing import Service
 from xlperf.equations.serving.runs import run_rate
 from xlperf.measurements.inference import inference_plans
@@ -220,94 +222,43 @@ def plan_of(catalog: Catalog, **values: str) -> tuple[Table, str]:
     return result.plans, str(result.notes[0])
 
 
-def test_lengths_are_those_that_the_benchmark_draws(catalog: Catalog) -> None:
-    table, said = plan_of(catalog)
-    assert (table.number("prompt_length")[0], table.number("output_length")[0]) == (922.0, 922.0)
-    assert "0.9 of the stated ones" in said
-    other, _ = plan_of(catalog, notes="source_file=gap/data/h200_sxm/sglang/0.5/a.csv; ")
-    assert other.number("prompt_length")[0] == 1024.0
-
-
-@pytest.mark.parametrize(
-    ("framework", "notes", "copies", "drafted"),
-    [
-        ("trtllm 1.2.0rc6.post2", "image=x:1.2.0rc6.post2; ", "1", 0.0),
-        ("trtllm 1.2.0rc6.post3", "image=x:1.2.0rc6.post3; ", "1", 3.0),
-        ("trtllm 1.2.0rc6.post3", "image=x:1.2.0rc6.post3; ", "8", 1.0),
-        ("trtllm 1.1.0rc2.post2", "measured=2026-01-14; image=x:1.1.0rc2.post2; ", "1", 3.0),
-        ("trtllm 1.1.0rc2.post2", "measured=2025-12-15; image=x:1.1.0rc2.post2; ", "1", 0.0),
-    ],
-)
-def test_tokens_are_drafted_as_the_recipe_of_the_image_has_it(
-    catalog: Catalog, framework: str, notes: str, copies: str, drafted: float
-) -> None:
-    table, said = plan_of(catalog, framework=framework, notes=f"source_file=2026-04-06.csv; {notes}", dp_attn=copies)
-    assert table.filled("draft_tokens")[0] == drafted
-    assert ("draft tokens" in said) == (drafted > 0.0)
+def filled(catalog: Catalog, **values: str) -> Table:
+    """The plan of a row with what its engine does by default."""
+    table, _ = plan_of(catalog, **values)
+    return with_software_defaults(table, catalog, named_rows(table, catalog).models)
 
 
 @pytest.mark.parametrize(
     ("framework", "gpu", "cache"),
     [("vllm 0.18.0", "H200-SXM-141GB", "bf16"), ("sglang 0.5.9", "H100-SXM-80GB", "bf16"),
-     ("vllm 0.18.0", "B200-SXM-180GB", ""), ("trtllm 1.0", "H200-SXM-141GB", "")],
+     ("vllm 0.18.0", "B200-SXM-180GB", "bf16"), ("trtllm 1.0", "H200-SXM-141GB", "")],
 )  # fmt: skip
 def test_caches_are_as_engines_keep_them(catalog: Catalog, framework: str, gpu: str, cache: str) -> None:
-    table, _ = plan_of(catalog, framework=framework, gpu=gpu, precision="fp8", notes="source_file=2026-04-06.csv; ")
+    """16 bits in vLLM and SGLang unless they are asked for less; TensorRT-LLM's blank is the schema's FP8."""
+    table = filled(catalog, framework=framework, gpu=gpu, precision="fp8")
     assert table.text("kv_precision")[0] == cache
 
 
-def test_runs_at_maximum_throughput_send_what_the_source_says(catalog: Catalog) -> None:
-    row = {
-        "source_id": "trtllm_v1.0", "source": "NVIDIA/TensorRT-LLM docs/source/performance/perf-overview.md (v1.0)",
-        "group": "max-throughput", "model": "Qwen3-235B-A22B", "mode": "max throughput",
-        "concurrency": "", "isl": "1000", "osl": "2000", "framework": "TensorRT-LLM", "tpot_ms": "", "ep": "",
-        "dp_attn": "", "tokens_per_s": "1000", "tokens_per_s_kind": "output total", "notes": "offline",
-    }  # fmt: skip
-    table, said = plan_of(catalog, **row)
-    assert (table.number("run_requests")[0], table.number("concurrency")[0]) == (1500.0, 1500.0)
-    assert (table.number("expert_parallel")[0], table.number("data_parallel_attention")[0]) == (8.0, 8.0)
-    assert "perf-overview" in said
-    dense, _ = plan_of(catalog, **{**row, "model": "Llama3.1-405B"})
-    assert dense.filled("data_parallel_attention")[0] == 1.0
-
-
 def test_releases_of_vllm_before_its_second_engine_are_one_of_their_own(catalog: Catalog) -> None:
-    """As newer ones where nothing is said of them; their schedulers without chunks take prompts first."""
     said = {"framework": "vLLM 0.6.3", "gpu": "H100-SXM-80GB", "precision": "fp8"}
-    (chunks, _), (whole, why) = plan_of(catalog, **said), plan_of(catalog, **said, notes="no chunks")
-    assert chunks.text("software")[0] == "vllm-0.6"
-    assert chunks.text("kv_precision")[0] == "bf16"
-    assert (bool(chunks.filled("prefill_first")[0]), bool(whole.filled("prefill_first")[0])) == (False, True)
-    assert "prompts go first" in why
+    table = filled(catalog, **said)
+    assert (table.text("software")[0], table.text("kv_precision")[0]) == ("vllm-0.6", "bf16")
     assert plan_of(catalog, **{**said, "framework": "vLLM 0.6 (AMD's build for ROCm)"})[0].text("software")[0] == "vllm"
 
 
-def test_sglang_runs_256_requests_of_deepseek_v4_and_keeps_no_prefixes_in_inferencex(catalog: Catalog) -> None:
-    """What a row states counts first; other models have no limit, other sources the slots of the engine."""
-    said = {"framework": "SGLang 0.5.15", "model": "DeepSeek-V4-Flash", "mode": "serving", "concurrency": "1024"}
-    limits = [
-        plan_of(catalog, **{**said, **row})[0].number("max_running_batch")[0]
-        for row in ({}, {"settings": "max_running_batch=64"}, {"model": "DeepSeek-R1"})
-    ]
-    assert limits[:2] == [256.0, 64.0] and math.isnan(limits[2])
-    hybrid = {**said, "model": "Qwen3.5-397B-A17B"}
-    slots = [
-        plan_of(catalog, **{**hybrid, "source_id": source})[0].number("state_slots")[0]
-        for source in ("inferencex_3113", "aic_silicon", "another")
-    ]
-    assert slots[:2] == [1.0, 1.0] and math.isnan(slots[2])
-    for release in ("SGLang 0.5.8", "SGLang 0.5.12", "SGLang (March 2026)"):
-        earlier, _ = plan_of(catalog, **{**hybrid, "source_id": "another", "framework": release})
-        assert earlier.number("state_slots")[0] == 3.0, release
+def test_sglang_kept_a_prefix_cache_without_buffers_until_0_5_12(catalog: Catalog) -> None:
+    """What a row states counts first, as --disable-radix-cache; later releases have the slots of the engine."""
+    said = {"model": "Qwen3.5-397B-A17B", "mode": "serving", "concurrency": "1024"}
+    for release, slots in (("0.5.4", math.nan), ("0.5.8", 3.0), ("0.5.12", 3.0), ("0.5.15", math.nan)):
+        table = filled(catalog, **said, framework=f"SGLang {release}")
+        np.testing.assert_array_equal(table.number("state_slots"), [slots])
+    assert filled(catalog, **said, framework="SGLang 0.5.8", settings="state_slots=1").number("state_slots")[0] == 1.0
 
 
 def test_early_inference_of_hugging_face_launches_kernel_by_kernel(catalog: Catalog) -> None:
     row = {"source_id": "another", "mode": "serving", "gpu": "A100-SXM4-80GB", "precision": "bf16"}
-    graphs = [
-        plan_of(catalog, **row, framework=release)[0].number("graphs")[0]
-        for release in ("TGI 1.0.3", "TGI (IBM, October 2023)", "TGI 2.0")
-    ]
-    assert graphs[:2] == [0.0, 0.0] and math.isnan(graphs[2])
+    graphs = [filled(catalog, **row, framework=release).number("graphs")[0] for release in ("TGI 1.0.3", "TGI 2.0")]
+    assert graphs[0] == 0.0 and math.isnan(graphs[1])
 
 
 def test_states_that_a_prefix_cache_holds_without_buffers_are_scheduled_in_turn(catalog: Catalog) -> None:
@@ -320,30 +271,17 @@ def test_states_that_a_prefix_cache_holds_without_buffers_are_scheduled_in_turn(
     assert one(each, "decode_time", **row, state_slots=3) == one(each, "decode_time", **row, state_slots=5)
 
 
-def test_asynchronous_scheduling_that_a_row_names_is_that_of_later_releases(catalog: Catalog) -> None:
-    row = {"source_id": "another", "framework": "vLLM 0.11.0", "gpu": "A100-SXM4-80GB", "mode": "serving"}
-    for notes, engine in (("", "vllm-0.8"), ("asynchronous scheduling; tp 2", "vllm")):
-        assert plan_of(catalog, **row, precision="bf16", notes=notes)[0].text("software")[0] == engine
-
-
-def test_a_static_batch_of_early_vllm_shares_no_process_with_its_server(catalog: Catalog) -> None:
-    """Its benchmark of latency runs the engine alone; requests that are served pay for the server."""
-    row = {"source_id": "another", "framework": "vLLM 0.4.1", "gpu": "A100-SXM4-80GB", "precision": "bf16"}
-    still, _ = plan_of(catalog, **row, group="static", mode="static", batch="16", concurrency="")
-    served, _ = plan_of(catalog, **row, mode="serving")
-    assert (still.text("software")[0], served.text("software")[0]) == ("vllm-0.6", "vllm-0")
-
-
 @pytest.mark.parametrize(
     ("values", "limits"),
     [({}, (256.0, 2048.0)), ({"gpu": "H100-SXM-80GB"}, (math.nan, math.nan)), ({"gpu": "L40S"}, (256.0, 2048.0)),
-     ({"mode": "serving offline"}, (math.nan, math.nan)), ({"settings": "max_running_batch=1024"}, (1024.0, 2048.0))],
+     ({"framework": "vLLM 0.8.5"}, (math.nan, math.nan)), ({"settings": "max_running_batch=1024"}, (1024.0, 2048.0))],
 )  # fmt: skip
 def test_limits_of_vllm_follow_the_device(
     catalog: Catalog, values: dict[str, str], limits: tuple[float, float]
 ) -> None:
+    """The API server since 0.9: 256 sequences and 2048 tokens on A100 and on devices below 70 GiB."""
     row = {"source_id": "another", "framework": "vLLM 0.11.0", "gpu": "A100-SXM4-80GB", "mode": "serving", "notes": ""}
-    table, _ = plan_of(catalog, **{**row, "model": "Qwen3-32B", "precision": "bf16", "concurrency": "1000", **values})
+    table = filled(catalog, **{**row, "model": "Qwen3-32B", "precision": "bf16", "concurrency": "1000", **values})
     result = tuple(float(table.number(name)[0]) for name in ("max_running_batch", "prefill_tokens"))
     np.testing.assert_array_equal(result, limits)
 

@@ -52,9 +52,10 @@ def test_a_share_of_all_memory_and_of_what_weights_leave() -> None:
 def test_vllm_on_one_h100_has_room_for_about_9500_tokens_of_70b_in_fp8() -> None:
     """70.6 GB of weights in 0.9 of 79.1 GiB; 1.7 GiB to choose 1,024 tokens, 0.4 beside; the rest is 160 KiB a token.
 
-    With 256 requests the prefill takes more, 1.6 GiB.
+    With 256 requests the prefill takes more, 1.6 GiB. Its own cache of 16 bits has room for half as many.
     """
-    plan = {**ONE_H100, **LOADED, "software": "vllm"}
+    assert places({**ONE_H100, **LOADED, "software": "vllm"})[0] * 100 == pytest.approx(9_500 / 2, rel=0.05)
+    plan = {**ONE_H100, **LOADED, "software": "vllm", "kv precision": "fp8"}
     tokens, fewer = places(plan, {**plan, "max running batch": 256}) * 100
     assert tokens == pytest.approx(9_500, rel=0.05)
     assert fewer == pytest.approx(11_000, rel=0.05)
@@ -75,7 +76,8 @@ def test_engines_by_hand() -> None:
         0.9 * (free - 6.19e8 - activations[2]),
         0.8 * free,
     ]
-    np.testing.assert_array_equal(result.number("max_batch_size"), np.floor(np.array(by_hand) / (100 * TOKEN)))
+    tokens = TOKEN * np.array([2.0, 2.0, 1.0, 1.0])  # vLLM and SGLang keep a cache of 16 bits
+    np.testing.assert_array_equal(result.number("max_batch_size"), np.floor(np.array(by_hand) / (100 * tokens)))
 
 
 def test_a_plan_may_give_the_share() -> None:

@@ -309,7 +309,7 @@ def test_checkpoints_of_adapters_hold_no_frozen_weights(catalog: Catalog) -> Non
 # --- capacity of experts, gradients, memory by stage ---------------------------------------------------------------
 
 ROUTED = {"model": "Mixtral-8x7B-v0.1", "accelerator": H100, "num_accelerators": 64, "expert_parallel": 8}
-ROUTED |= {"pipeline_parallel": 4, "global_batch_size": 256, "sequence_length": 4096}
+ROUTED |= {"pipeline_parallel": 4, "global_batch_size": 256, "sequence_length": 4096, "token_dispatch": "once"}
 
 
 def test_capacity_decides_what_experts_take_and_what_is_sent(catalog: Catalog) -> None:
@@ -391,20 +391,25 @@ def test_a_stack_that_has_flash_attention_2_alone_is_the_same_with_it(catalog: C
     assert together["step_time"].tolist() == alone
 
 
+ALIKE = {"tensor_overlap": "all", "data_overlap": "yes", "recompute": "none", "gradient_accumulation": "fused"}
+ALIKE |= {"compiled": "yes"}
+"""What some stacks do by default and others do not."""
+
+
 def test_stacks_take_the_attention_that_their_documentation_names(catalog: Catalog) -> None:
     """On Hopper slower than a stack of which nothing is known, on Ampere the same; nobody's name, nobody's kernels."""
     for software in ("deepspeed", "litgpt", "axolotl", "flash-linear-attention", "flash-attention training"):
-        row = {**DENSE, "software": software, "cross_entropy": "parallel"}
+        row = {**DENSE, "software": software, "cross_entropy": "parallel", **ALIKE}
         assert result(catalog, row) == result(catalog, row, attention="flash-2")
         assert result(catalog, row) > 1.02 * result(catalog, row, software="nobody's")
         assert result(catalog, row, attention="flash-3") == result(catalog, row, software="nobody's")
         older = {**row, "accelerator": "A100-SXM4-80GB"}
         assert result(catalog, older) == result(catalog, older, software="nobody's")
         assert result(catalog, older, attention="flash-3") == result(catalog, older)
-    swift = {**DENSE, "software": "megatron-swift"}
+    swift = {**DENSE, "software": "megatron-swift", **ALIKE}
     assert result(catalog, swift) == pytest.approx(result(catalog, swift, software="megatron"), rel=0.03)
     assert result(catalog, swift) < 0.97 * result(catalog, swift, software="nobody's")
-    compiled = {**DENSE, "software": "olmo-core", "compiled": "yes"}
+    compiled = {**DENSE, "software": "olmo-core", **ALIKE, "zero_stage": 1, "cross_entropy": "fused"}
     assert result(catalog, compiled) == result(catalog, compiled, software="torchtitan")
 
 

@@ -56,8 +56,8 @@ def test_matrix_units_that_read_by_rows_alone_take_two_copies(
         TOKENS * HIDDEN * (fused + alone)
     )
     kept, wide = (
-        result(catalog, {**NARROW, "accelerator": H100}, "memory_weights", precision=name)
-        for name in (precision, "bf16")
+        result(catalog, {**NARROW, "accelerator": H100}, "memory_weights", precision=name, **copies)
+        for name, copies in ((precision, {"quantized_copies": "kept"}), ("bf16", {}))
     )
     assert kept - wide == pytest.approx(LAYERS * PRODUCTS * 2.0)
 
