@@ -17,11 +17,23 @@ from xlperf.catalog.table import Table
 AUTO = "auto"
 """Word of a precision that is the checkpoint's own."""
 WIDE = "bf16"
+SIXTEEN_BITS = ("fp32", "fp16", "bf16")
 _PARTS = {"attention": "attention_precision", "mlp": "mlp_precision", "shared": "shared_expert_precision",
           "head": "head_precision"}  # fmt: skip
 FORMAT_COLUMNS = ("expert_precision", *_PARTS.values(), "checkpoint_activations", "checkpoint_kv_precision")
 """Columns of the sheet models with precisions of the published checkpoint."""
 _LONGEST = 200
+
+
+def bits_of(precision: str) -> str:
+    """Format of weights, whatever their scales: 16 bits, FP8, FP4, INT8 or INT4.
+
+    >>> bits_of("fp8-block"), bits_of("mxfp4"), bits_of("bf16")
+    ('fp8', 'fp4', '16')
+    """
+    if precision in SIXTEEN_BITS:
+        return "16"
+    return "fp4" if precision.endswith("fp4") else precision.partition("-")[0]
 
 
 class CheckpointFormats(NamedTuple):
@@ -44,7 +56,7 @@ class CheckpointFormats(NamedTuple):
     @property
     def is_quantised(self) -> bool:
         """Whether any part has fewer than 16 bits."""
-        return any(each not in ("fp32", "fp16", "bf16") for each in (self.main, *self.parts.values()))
+        return any(each not in SIXTEEN_BITS for each in (self.main, *self.parts.values()))
 
 
 class Variant(NamedTuple):

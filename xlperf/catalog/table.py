@@ -447,7 +447,8 @@ class Spellings:
     def names(self, text: str) -> list[str]:
         """Names that a text may mean, in the order of the rows: the same words joined otherwise (``llama3 70b``),
         without the owner (``meta-llama/Llama-3.1-70B``) or words that leave a model's shape unchanged (Instruct, a
-        date; then formats of weights, which plans of precision auto read in the name), or first words (``H200``). A model reduced to fewer layers (``DeepSeek-V3-l4``) has its whole name only.
+        date; then formats of weights, which plans of precision auto read in the name), or first words (``H200``). A
+        model reduced to fewer layers (``DeepSeek-V3-l4``) has its whole name only.
         """
         if text not in self._known:
             if len(self._known) >= _MOST_KNOWN:

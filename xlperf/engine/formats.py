@@ -11,17 +11,16 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.formats import AUTO, CheckpointFormats, formats_of_checkpoint
+from xlperf.catalog.formats import AUTO, SIXTEEN_BITS, CheckpointFormats, formats_of_checkpoint
 from xlperf.catalog.table import Table
 from xlperf.engine.catalog_arrays import catalog_arrays
-from xlperf.engine.join import Named, software_words
+from xlperf.engine.join import Named, named_rows, software_words
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.records import PRECISION_CODES, PRECISIONS, Precision
 from xlperf.equations.plan.serving_plan import PARTS, InferencePlan
 from xlperf.interop.stack_rules import STACKS, stack_of_software
 
 _WIDE = "bf16"
-_SIXTEEN_BITS = ("fp32", "fp16", "bf16")
 _STATED = ("activation_precision", "kv_precision")
 _PADDED_HIDDEN, _PADDED_WIDTH = 256.0, 128.0
 """Multiples to which engines pad the hidden size and the width of a rank's part of an MXFP4 expert (vLLM 0.11
@@ -60,6 +59,19 @@ def with_formats(plans: Table, catalog: Catalog, named: Named) -> Table:
     if not len(rows):
         return _with_blocks(plans, stated, blocks) if blocks.any() else plans
     return _resolved(_with_blocks(plans, stated, blocks), rows, catalog, named)
+
+
+def computed_formats(plans: Table, catalog: Catalog) -> Table:
+    """Plans as :func:`with_formats` has them; of training plans the same."""
+    return with_formats(plans, catalog, named_rows(plans, catalog)) if plans.kind == "inference" else plans
+
+
+def peak_names(plans: Table, catalog: Catalog) -> list[str]:
+    """Column of the sheet accelerators with the peak rate of the matrix products of each plan."""
+    plans = computed_formats(plans, catalog)
+    stored = plans.filled("precision")
+    products = plans.text("activation_precision") if plans.kind == "inference" else np.full_like(stored, "")
+    return [f"peak_flop_rate_{PRECISIONS[str(name)].peak}" for name in np.where(products == "", stored, products)]
 
 
 def _blocks_of_published(plans: Table, catalog: Catalog, named: Named, stated: np.ndarray) -> np.ndarray:
@@ -121,10 +133,10 @@ def _product(stored: str, machine: _Machine, activations: str) -> str:
     MXFP4 is a format of weights alone: machines with FP4 units multiply it by FP8 activations.
     """
     precision = PRECISIONS[stored]
-    if stored in _SIXTEEN_BITS:
+    if stored in SIXTEEN_BITS:
         return stored
     if activations and activations in precision.products:
-        fallen_back = activations not in _SIXTEEN_BITS and not machine.computes(activations) and stored != activations
+        fallen_back = activations not in SIXTEEN_BITS and not machine.computes(activations) and stored != activations
         return _WIDE if fallen_back else activations
     if stored == "mxfp4":
         return "fp8" if machine.computes("fp4") else _WIDE
@@ -142,16 +154,16 @@ def _plan_columns(
     main = formats.main
     product = _product(main, machine, activations)
     words = {"precision": main, "activation_precision": stated_activations or ("" if product == main else product)}
-    sixteen = product if product in _SIXTEEN_BITS else _WIDE
+    sixteen = product if product in SIXTEEN_BITS else _WIDE
     if not stated_cache:
         keeps_sixteen = stack in STACKS and STACKS[stack].cache != ""
         words["kv_precision"] = sixteen if keeps_sixteen or not formats.cache else formats.cache
     of_parts = {name: _WIDE if name == "attention" and wide else formats.parts[name] for name in PARTS}
-    narrow = main not in _SIXTEEN_BITS
-    wide_attention = narrow and of_parts["attention"] in _SIXTEEN_BITS
+    narrow = main not in SIXTEEN_BITS
+    wide_attention = narrow and of_parts["attention"] in SIXTEEN_BITS
     forced = formats.leaves_attention and PRECISIONS[main].served_size < 1.0
     # The columns of the plan express one precision, beside attention layers and an output head in 16 bits.
-    alike = all(of_parts[name] == main for name in ("mlp", "shared")) and of_parts["head"] in _SIXTEEN_BITS
+    alike = all(of_parts[name] == main for name in ("mlp", "shared")) and of_parts["head"] in SIXTEEN_BITS
     expressed = alike and (wide_attention or (of_parts["attention"] == main and not forced))
     parts: dict[str, float] = {}
     if padding > 1.0 or formats.wide_share:
@@ -181,7 +193,8 @@ def _stored_size(precision: Precision, wide_share: float) -> float:
     return precision.served_size + wide_share * max(precision.element_size - precision.served_size, 0.0)
 
 
-_OF_PARTS = ("main_weight_size", *(f"{part}_{name}" for part in PARTS for name in ("weight_size", "product_size", "product")))
+_OF_PART = ("weight_size", "product_size", "product")
+_OF_PARTS = ("main_weight_size", *(f"{part}_{name}" for part in PARTS for name in _OF_PART))
 
 
 def with_parts(plan: InferencePlan, plans: Table) -> InferencePlan:

@@ -35,9 +35,9 @@ from xlperf.equations.plan.records import (
     quantity,
 )
 
-SERVED_PRECISIONS = ("fp32", "fp16", "bf16", "fp8", "int8", "fp4", "int4", "fp8-block", "fp8-tensor", "mxfp4", "int4-128",
-                     "int4-64", "int8-128")  # fmt: skip
-"""Precisions of weights, in the order of the sheet's choices, of which ``auto`` is the last; the first seven also of the
+SERVED_PRECISIONS = ("fp32", "fp16", "bf16", "fp8", "int8", "fp4", "int4", "fp8-block", "fp8-tensor", "mxfp4",
+                     "int4-128", "int4-64", "int8-128")  # fmt: skip
+"""Precisions of weights, in the order of the sheet's choices, whose last one is ``auto``; the first seven also of the
 key-value cache."""
 PARTS = ("attention", "mlp", "shared", "head")
 """Parts of a checkpoint with a precision of their own beside the plan's, which is that of routed experts or, in a dense
@@ -72,8 +72,8 @@ class InferencePlan(PlanColumns):
     kv_size: Array  # bytes of an element of the key-value cache [B]
     attention_size: Array  # bytes of an element of queries, keys and values in prefill attention [B]
     layer_part: Array  # :class:`LayerPart` of a pool; a column only if some plans have an expert pool [-]
-    # Columns only if some plans take the formats of their checkpoint part by part, NaN for other plans. Of each of PARTS:
-    # ``attention_weight_size``, bytes of a weight; ``attention_product_size``, of the other GEMM input [B];
+    # Columns only if some plans take the formats of their checkpoint part by part, NaN for other plans. For each of
+    # PARTS: ``attention_weight_size``, bytes of a weight; ``attention_product_size``, of the other GEMM input [B];
     # ``attention_product``, position of the GEMM precision in PRECISIONS. ``main_weight_size``: of routed experts [B]
     prompts_together: Array  # prompts per prefill pass beside decoding; 0: the whole batch is prefilled [-]
 
