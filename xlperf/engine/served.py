@@ -99,8 +99,9 @@ def _constants(
     calibration: Calibration, joined: Joined, plan: InferencePlan, architecture: Architecture
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
     eager = ("serving_eager",) if (plan.graphs == 0.0).any() else ()
-    # Matrix units without FP4 run FP4 weights with the kernels of INT4 weights.
-    widened = np.isin(plan.stored_in_table, (FP4, PRECISION_CODES["mxfp4"])) & np.isnan(joined.peaks[:, FP4])
+    # Matrix units without FP4 or FP8 run weights of these formats with the kernels of INT4 weights.
+    peaks = np.where(plan.four_bits, joined.peaks[:, FP4], joined.peak_for(plan.stored_in_table))
+    widened = plan.is_float & np.isnan(peaks)
     stored = np.where(widened, PRECISION_CODES["int4"], plan.stored_in_table)
     wanted = (
         (("gemm_wide",), joined.wide_keys),

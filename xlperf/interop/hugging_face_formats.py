@@ -177,10 +177,11 @@ def _of_scheme(group: Mapping[str, Any]) -> str:
     weights = group.get("weights")
     if not isinstance(weights, Mapping):
         return ""
-    bits, size = _whole(weights.get("num_bits")), _whole(weights.get("group_size"))
-    kind = str(weights.get("type", "int"))
+    bits, size = _whole(weights.get("num_bits", 8)), _whole(weights.get("group_size"))
+    in_blocks = weights.get("strategy") == "block" or bool(weights.get("block_structure"))
+    kind = str(weights.get("type", "float" if in_blocks else "int"))
     if kind == "float" and bits == 8:
-        return "fp8-block" if weights.get("strategy") == "block" or weights.get("block_structure") else "fp8-tensor"
+        return "fp8-block" if in_blocks else "fp8-tensor"
     if kind == "float" and bits == 4:
         return "mxfp4" if size == 32 else "fp4"
     if kind == "int" and bits == 8:

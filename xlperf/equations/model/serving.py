@@ -52,6 +52,7 @@ SAMPLING_PASSES = 2.0
 _CONVOLUTION_PASSES = 4.0  # a prompt is transposed before its convolution: read and written twice
 
 _ALL, _NONE = np.full(1, 1.0), np.zeros(1)
+_NO_PART = np.full(1, "", dtype=object)
 
 
 class ServingShape(NamedTuple):
@@ -93,7 +94,7 @@ class ServingGemms(NamedTuple):
     narrow: np.ndarray  # whether weights and inputs are stored in the precision of the plan, (operators,)
     attention: np.ndarray  # whether a product belongs to an attention layer, (operators,)
     grouped: np.ndarray  # whether it is one of all experts of a rank together, (operators,)
-    part: np.ndarray  # its part of the checkpoint as in :func:`part_of`, (operators,)
+    part: np.ndarray = _NO_PART  # its part of the checkpoint as in :func:`part_of`, (operators,)
 
 
 class ServingVectors(NamedTuple):

@@ -56,7 +56,7 @@ _OF_INTEGERS = ("bf16", "fp16", "fp32", "fp8", "int8")  # GEMM precisions of int
 def _grouped(bits: float, weights: int) -> Precision:
     """Integer weights in groups along the inputs with an FP16 scale and a zero point each (AWQ, GPTQ)."""
     size = (bits + (16.0 + bits) / weights) / 8.0
-    return Precision("bf16", "bf16", size, 2.0, products=_OF_INTEGERS, stored_as=f"int{bits:.0f}")
+    return Precision("bf16", "bf16", size, 2.0, products=_OF_INTEGERS, stored_as="int4")
 
 
 PRECISIONS = {

@@ -127,6 +127,8 @@ class InferencePlan(PlanColumns):
     multiplies = mask(lambda plan: _PRODUCTS[plan.weight_codes, plan.product_codes])
     # Weights are stored in 4 bits
     four_bits = mask(lambda plan: _FOUR_BITS[plan.weight_codes])
+    # Weights are stored in FP8 or FP4
+    is_float = mask(lambda plan: _NARROW_FLOAT[plan.weight_codes])
     # Position of the weight precision in PRECISIONS
     stored_in_table = mask(lambda plan: _IN_TABLE[plan.weight_codes])
     # Position of the attention precision in PRECISIONS
