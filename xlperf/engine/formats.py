@@ -57,7 +57,7 @@ def with_formats(plans: Table, catalog: Catalog, named: Named) -> Table:
     blocks = _blocks_of_published(plans, catalog, named, stated)
     rows = np.flatnonzero(np.isin(stated, (AUTO, "mxfp4")))
     if not len(rows):
-        return _with_blocks(plans, stated, blocks) if blocks.any() else plans
+        return _with_blocks(plans, stated, blocks) if blocks.any() or "precision" not in plans else plans
     return _resolved(_with_blocks(plans, stated, blocks), rows, catalog, named)
 
 
@@ -195,6 +195,11 @@ def _stored_size(precision: Precision, wide_share: float) -> float:
 
 _OF_PART = ("weight_size", "product_size", "product")
 _OF_PARTS = ("main_weight_size", *(f"{part}_{name}" for part in PARTS for name in _OF_PART))
+
+
+def has_parts(plans: Table) -> bool:
+    """Whether :func:`with_formats` has given any plan sizes that its stated columns alone do not have."""
+    return any(name in plans.columns for name in _OF_PARTS)
 
 
 def with_parts(plan: InferencePlan, plans: Table) -> InferencePlan:

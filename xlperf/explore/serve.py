@@ -20,7 +20,7 @@ from xlperf.catalog.formats import AUTO, CheckpointFormats, bits_of, formats_of_
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
-from xlperf.engine.formats import computed_formats
+from xlperf.engine.formats import computed_formats, has_parts
 from xlperf.engine.stated_prices import PLAN_PRICES
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.fleet_plans import (
@@ -387,8 +387,9 @@ def _answer(form: Table, fleets: list[Fleet], way: int, hours: Hours, catalog: C
     weights = str(stored.text("precision")[0])
     products = str(stored.text("activation_precision")[0]) or weights
     is_own = str(plan.text("precision")[0]) == AUTO
-    by_name["precision"] = bits_of(weights) if is_own and bits_of(weights) != "16" else weights
-    by_name["answer"] += _format_words(_published(plan, catalog), is_own, by_name["precision"], products)
+    # A precision that a plan of the same copy takes: one word if all parts have it
+    by_name["precision"] = AUTO if has_parts(stored) else weights.removesuffix("-block") if is_own else weights
+    by_name["answer"] += _format_words(_published(plan, catalog), is_own, weights, products)
     usual = PRECISIONS[products].cache
     by_name["kv_precision"] = str(plan.text("kv_precision")[0]) or usual
     by_name["answer"] += "" if by_name["kv_precision"] == usual else f" Cache in {by_name['kv_precision'].upper()}."
@@ -453,9 +454,9 @@ def _format_words(published: CheckpointFormats, is_own: bool, weights: str, prod
     main = published.main if published.is_quantised else weights
     stored = _LABELS.get(main, main.partition("-")[0].upper())
     is_own = is_own or not published.is_quantised
-    words = f" {stored if is_own else weights.upper()} weights"
-    weight_only = products == _WIDE and bits_of(weights) != "16"
-    remarks = [f", products in {products}"] if weight_only else []
+    words = f" {stored if is_own else bits_of(weights).upper()} weights"
+    widened = bits_of(products) != bits_of(weights)
+    remarks = [f", products in {products}"] if widened else []
     attention = published.parts["attention"]
     if is_own and bits_of(attention) not in ("16", bits_of(main)):
         remarks.append(f"; attention in {bits_of(attention).upper()}")
