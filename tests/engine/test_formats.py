@@ -128,7 +128,7 @@ def test_int8_products_need_units_of_their_own(catalog: Catalog) -> None:
 
 
 def test_parts_of_a_mixed_checkpoint_add_up(catalog: Catalog) -> None:
-    """DeepSeek-V4-Pro: MXFP4 experts, the rest in FP8, tables in 16 bits; Llama 3.1 405B in FP8: two layers of 16 bits."""
+    """DeepSeek-V4-Pro: MXFP4 experts, the rest in FP8, tables in 16 bits; Llama 3.1 405B: two layers of 16 bits."""
     rows = [served("DeepSeek-V4-Pro", H200, 8, precision=word) for word in ("auto", "mxfp4", "fp8", "bf16")]
     mixed, four, eight, wide = evaluate(plans(*rows), catalog).number("memory_weights")
     assert mixed < four < eight < wide  # mxfp4 alone leaves attention layers in 16 bits

@@ -42,7 +42,7 @@ class CheckpointFormats(NamedTuple):
     ``main``: of routed experts, or of the feed-forward layers of a dense model. ``parts``: of attention, dense
     feed-forward layers (``mlp``), shared experts and embeddings with the output head. ``activations``, ``cache``: as
     the checkpoint states them, "" if it does not. ``wide_share``: share of the layers that stay in 16 bits.
-    ``leaves_attention``: whether 4-bit plans keep the attention layers of this model in 16 bits unless told.
+    ``leaves_attention``: whether 4-bit plans keep the attention layers of this model in 16 bits.
     """
 
     main: str

@@ -21,8 +21,9 @@ _USUAL_INT4 = "int4-128"
 _ALGORITHMS = {
     "NVFP4": "fp4", "NVFP4_AWQ": "fp4", "W4A16_NVFP4": "fp4", "FP8": "fp8-tensor",
     "FP8_PER_CHANNEL_PER_TOKEN": "fp8-tensor", "FP8_PB_WO": "fp8-block", "FP8_BLOCK_SCALES": "fp8-block",
-    "W4A16_MXFP4": "mxfp4", "W4A8_MXFP4_FP8": "mxfp4", "W4A8_MXFP4_MXFP8": "mxfp4", "W4A16_AWQ": _USUAL_INT4, "INT4_AWQ": _USUAL_INT4, "W4A8_AWQ": _USUAL_INT4,
-    "W4A16": _USUAL_INT4, "W8A16": "int8-128", "W8A8_SQ_PER_CHANNEL": "int8", "INT8_SQ": "int8",
+    "W4A16_MXFP4": "mxfp4", "W4A8_MXFP4_FP8": "mxfp4", "W4A8_MXFP4_MXFP8": "mxfp4", "W4A16_AWQ": _USUAL_INT4,
+    "INT4_AWQ": _USUAL_INT4, "W4A8_AWQ": _USUAL_INT4, "W4A16": _USUAL_INT4, "W8A16": "int8-128",
+    "W8A8_SQ_PER_CHANNEL": "int8", "INT8_SQ": "int8",
 }  # fmt: skip
 """Formats of weights by the quant_algo of ModelOpt and TensorRT-LLM."""
 _ACTIVATIONS = {"W4A16_NVFP4": "bf16", "W4A8_AWQ": "fp8"}

@@ -455,8 +455,8 @@ def _named_format(plan: Stated, name: str, models: Table | None) -> str:
 
 
 def _row_of(models: Table | None, model: str) -> int:
-    rows = np.flatnonzero(models.text("model") == model) if models is not None else ()
-    return int(rows[0]) if len(rows) else -1
+    rows = [] if models is None else np.flatnonzero(models.text("model") == model).tolist()
+    return int(rows[0]) if rows else -1
 
 
 def stored_precision(name: str, model: str, models: Table | None) -> str:
