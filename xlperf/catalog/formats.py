@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
 from xlperf.base.resources import rows
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Table, copied_name
 
 AUTO = "auto"
 """Word of a precision that is the checkpoint's own."""
@@ -110,16 +112,22 @@ def variant_of_method(method: str) -> Variant | None:
     return next((each for each in _VARIANTS if method.casefold() in each.methods.split()), None)
 
 
+def states_format(names: np.ndarray) -> np.ndarray:
+    """Names of models that state a format, which their row of the catalog may not have, (rows,)."""
+    return np.array([variant_of_name(str(name)) is not None for name in names.tolist()], dtype=bool)
+
+
 def formats_of_checkpoint(models: Table, row: int, name: str, stated: str = AUTO) -> CheckpointFormats:
     """Formats of a checkpoint by its name, which may say more than that of its row of the sheet models.
 
     ``stated``: precision of a plan beside ``auto``, whose products depend on the machine: that of all linear layers.
     """
+    name = copied_name(name)
     text = {column: str(models.text(column)[row]) if column in models else "" for column in FORMAT_COLUMNS}
     flag = {name: bool(models.filled(name)[row] > 0.0) for name in ("fp8_blocks", "wide_attention") if name in models}
     has_experts = models.number("num_experts")[row] > 0.0
     leaves = bool(has_experts and flag.get("wide_attention", True))
-    own = str(models.text("model")[row])
+    own = copied_name(str(models.text("model")[row]))
     if stated != AUTO:
         return _of_variant(Variant("", "", stated, "", "", "", "", "", ""), models, row, flag)
     variant = variant_of_name(name)

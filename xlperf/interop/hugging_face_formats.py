@@ -33,7 +33,7 @@ _PARTS = {
     "expert_precision": ("mlp.experts.0.up_proj", "mlp.experts.up_proj", "mlp.experts"),
     "shared_expert_precision": ("mlp.shared_experts.up_proj", "mlp.shared_expert.up_proj"),
 }
-"""Modules of a layer that stand for each part, in the spellings of several model types."""
+"""Modules of a layer of each part, in the spellings of several model types."""
 _SPELLED = (("block_sparse_moe", "mlp"), ("feed_forward", "mlp"), ("linear_attn", "self_attn"), ("mixer", "mlp"))
 _LAYER = re.compile(r"^(?:.*\.)?layers\.")
 

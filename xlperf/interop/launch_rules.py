@@ -437,7 +437,7 @@ def _serving_precision(
 
 
 def _is_mixed(name: str) -> bool:
-    """Whether the name of a checkpoint says that its parts differ."""
+    """Whether the name of a checkpoint means parts that differ."""
     variant = variant_of_name(name)
     return variant is not None and bool(variant.attention or variant.others or variant.wide_layers)
 
