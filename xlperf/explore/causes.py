@@ -371,7 +371,7 @@ def _settings(plan: Table, log: Log, logged: Logged) -> Iterator[str]:
 def _models(plan: Table, catalog: Catalog, logged: Logged) -> Iterator[str]:
     """A contradiction between the log's description or name of the model and the plan."""
     models = catalog.tables["models"]
-    model = str(with_exact_names(plan, catalog)["model"][0])
+    model = str(models.text("model")[catalog.rows("models", plan.text("model"), plan, "model")[0]])
     stated = {**logged.columns, **logged.quantities}
     wrong = contradicted(stated, model, models)
     if wrong:
