@@ -64,10 +64,13 @@ def test_what_is_not_a_name_is_not_guessed(catalog: Catalog, written: str) -> No
     assert len(Spellings(catalog.tables["accelerators"]).names(written)) != 1
 
 
-@pytest.mark.parametrize("written", ["Qwen/Qwen3-14B-AWQ", "Llama-3.3-70B-Instruct-FP8-dynamic"])
-def test_a_format_is_not_left_out_of_a_name(catalog: Catalog, written: str) -> None:
-    """The plan of a quantised checkpoint states its precision."""
-    assert Spellings(catalog.tables["models"]).names(written) == []
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [("Qwen/Qwen3-14B-AWQ", "Qwen3-14B"), ("Llama-3.3-70B-Instruct-FP8-dynamic", "Meta-Llama-3.1-70B")],
+)
+def test_a_format_in_a_name_leaves_the_shape(catalog: Catalog, written: str, name: str) -> None:
+    """A plan of precision auto reads the format in the name (tests/engine/test_formats.py)."""
+    assert Spellings(catalog.tables["models"]).names(written) == [name]
 
 
 def test_what_was_taken_is_said_and_exact_names_are_not() -> None:

@@ -179,7 +179,8 @@ def test_other_forms() -> None:
     text = "cat > extra.yml << EOF\nenable_attention_dp: true\nkv_cache_config:\n  dtype: fp8\nEOF\n"
     text += "trtllm-serve nvidia/DeepSeek-R1-0528-FP4 --tp_size 8 --ep_size 8 --extra_llm_api_options extra.yml"
     plan = read_launch(text, "serve.sh", given={"accelerator": "B200-SXM-180GB", **SERVING}, models=models()).plan
-    assert (plan["model"][0], plan["precision"][0], plan["kv_precision"][0]) == ("DeepSeek-R1", "fp4", "fp8")
+    formats = plan["model"][0], plan["precision"][0], plan["kv_precision"][0]
+    assert formats == ("DeepSeek-R1-0528-FP4", "auto", "fp8")
     names = ("tensor_parallel", "data_parallel_attention", "expert_parallel", "num_accelerators")
     assert [plan[name][0] for name in names] == [8.0, 8.0, 8.0, 8.0]
 

@@ -207,35 +207,51 @@ def test_a_log_of_llama_3_is_no_llama_2(models: Table, vocabulary: int, model: s
 
 
 @pytest.mark.parametrize(
-    ("line", "precision", "activations", "cache"),
+    ("line", "stored", "cache"),
     [
         # C01: vLLM issue 21348: 8.11 GiB hold 178,880 tokens, 48,128 B each: a cache of 16 bits beside FP8 weights
-        ("vllm serve /models/Qwen3-235B-A22B-FP8", "fp8", None, "bf16"),
-        ("vllm serve /models/Qwen3-235B-A22B-FP8 --kv-cache-dtype auto", "fp8", None, "bf16"),
-        ("vllm serve /models/Qwen3-235B-A22B-FP8 --kv-cache-dtype fp8", "fp8", None, "fp8"),
-        ("sglang.launch_server --model-path Qwen/Qwen3-235B-A22B-FP8 --tp 4", "fp8", None, "bf16"),
+        ("vllm serve /models/Qwen3-235B-A22B-FP8", "fp8-block", "bf16"),
+        ("vllm serve /models/Qwen3-235B-A22B-FP8 --kv-cache-dtype auto", "fp8-block", "bf16"),
+        ("vllm serve /models/Qwen3-235B-A22B-FP8 --kv-cache-dtype fp8", "fp8-block", "fp8"),
+        ("sglang.launch_server --model-path Qwen/Qwen3-235B-A22B-FP8 --tp 4", "fp8-block", "bf16"),
         # C22: --dtype is of the activations of quantised checkpoints
-        ("vllm serve Qwen/Qwen2.5-72B-Instruct-AWQ --quantization awq --dtype half", "int4", "fp16", "fp16"),
-        ("vllm serve Qwen/Qwen2.5-72B-Instruct-GPTQ-Int4 --dtype bfloat16", "int4", "bf16", "bf16"),
-        ("vllm serve Qwen/Qwen2.5-72B-Instruct --dtype half", "fp16", None, "fp16"),
+        ("vllm serve Qwen/Qwen2.5-72B-Instruct-AWQ --quantization awq --dtype half", "int4-128", "fp16"),
+        ("vllm serve Qwen/Qwen2.5-72B-Instruct-GPTQ-Int4 --dtype bfloat16", "int4-128", "bf16"),
+        ("vllm serve Qwen/Qwen2.5-72B-Instruct --dtype half", "", "fp16"),
         # C23: W8A8 of this publisher is INT8, unless its name says FP8
-        ("vllm serve RedHatAI/Meta-Llama-3.1-70B-Instruct-quantized.w8a8", "int8", None, "bf16"),
-        ("vllm serve RedHatAI/Meta-Llama-3.1-70B-Instruct-FP8-dynamic", "fp8", None, "bf16"),
-        ("vllm serve RedHatAI/Meta-Llama-3.1-70B-Instruct-quantized.w8a16", "int8", "bf16", "bf16"),
-        ("vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4 --quantization modelopt", "fp4", None, "bf16"),
+        ("vllm serve RedHatAI/Meta-Llama-3.1-70B-Instruct-quantized.w8a8", "int8", "bf16"),
+        ("vllm serve RedHatAI/Meta-Llama-3.1-70B-Instruct-FP8-dynamic", "fp8-tensor", "bf16"),
+        ("vllm serve RedHatAI/Meta-Llama-3.1-70B-Instruct-quantized.w8a16", "int8-128", "bf16"),
+        ("vllm serve nvidia/Llama-3.3-70B-Instruct-NVFP4 --quantization modelopt", "fp4", "bf16"),
         # checkpoints that are not published in 16 bits
-        ("vllm serve openai/gpt-oss-120b", "fp4", None, "bf16"),
-        ("vllm serve deepseek-ai/DeepSeek-V3-0324", "fp8", None, "bf16"),
-        ("vllm serve moonshotai/Kimi-K2-Instruct", "fp8", None, "bf16"),
-        ("vllm serve unsloth/DeepSeek-V3-BF16", "bf16", None, "bf16"),
+        ("vllm serve openai/gpt-oss-120b", "mxfp4", "bf16"),
+        ("vllm serve deepseek-ai/DeepSeek-V3-0324", "fp8-block", "bf16"),
+        ("vllm serve moonshotai/Kimi-K2-Instruct", "fp8-block", "bf16"),
+        ("vllm serve unsloth/DeepSeek-V3-BF16", "", "bf16"),
     ],
 )
-def test_precisions_of_checkpoints(
-    models: Table, line: str, precision: str, activations: str | None, cache: str
-) -> None:
+def test_precisions_of_checkpoints(models: Table, line: str, stored: str, cache: str) -> None:
     result = read(f"{line} --max-running-requests 8" if "sglang" in line else f"{line} -tp 8", models)
-    assert said(result, "precision", "activation_precision", "kv_precision") == [precision, activations, cache]
-    assert precision in ("bf16", "fp16") or any(precision in note for note in result.notes) or "awq" in line
+    precision, kept = said(result, "precision", "kv_precision")
+    assert kept == cache
+    assert precision == "auto" if stored else precision in ("bf16", "fp16")
+    assert not stored or any(note.startswith(f"precision {stored} of the checkpoint: ") for note in result.notes)
+    assert not stored or result.plan["model"][0] in line or "DeepSeek-V3-0324" in line
+
+
+@pytest.mark.parametrize(
+    ("line", "precision"),
+    [
+        ("vllm serve Qwen/Qwen2.5-72B-Instruct --quantization fp8", "fp8"),
+        ("vllm serve Qwen/Qwen2.5-72B-Instruct --quantization gptq_marlin", "int4-128"),
+        ("vllm serve Qwen/Qwen2.5-72B-Instruct --quantization modelopt", "fp8"),
+        ("sglang.launch_server --model-path Qwen/Qwen2.5-72B-Instruct --quantization bitsandbytes", "int4-64"),
+    ],
+)
+def test_a_method_beside_a_name_without_a_format(models: Table, line: str, precision: str) -> None:
+    assert said(read(f"{line} --tp-size 8" if "sglang" in line else f"{line} -tp 8", models), "model", "precision") == [
+        "Qwen2.5-72B", precision,
+    ]  # fmt: skip
 
 
 def test_a_precision_that_is_assumed_is_said(models: Table) -> None:

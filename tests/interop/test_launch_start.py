@@ -144,7 +144,7 @@ SERVED = {"accelerator": "H100-SXM-80GB", "num accelerators": 16, "tensor parall
         ("vllm", {"model": "Meta-Llama-3.1-70B", "draft tokens": 3, "data parallel attention": 8},
          {"--speculative-config.model $DRAFT_MODEL", "--data-parallel-backend ray", "--data-parallel-size-local 4"},
          "executor"),
-        ("vllm", {"model": "DeepSeek-V3", "expert parallel": 16, "redundant experts": 32},
+        ("vllm", {"model": "DeepSeek-V3", "expert parallel": 16, "redundant experts": 32, "precision": "bf16"},
          {"--enable-eplb", "--eplb-config.num_redundant_experts 32",
           "# deepseek-ai/DeepSeek-V3 is stored in fp8: give a checkpoint in bf16"}, "quantization"),
         ("vllm", {"model": "GPT3-175B"},

@@ -67,7 +67,9 @@ def test_a_launch_line_above_the_result_of_its_benchmark_is_a_plan(catalog: Cata
     """vLLM issue 20469 as it is written there: both commands, and the result below."""
     text = "vllm serve Qwen/Qwen3-14B-AWQ --enforce-eager --max-num-seqs 30\n" + public_logs.VLLM.text.split("\n", 3)[3]
     plan = read_launch(text, "issue", given={"accelerator": "A100"}, models=catalog.tables["models"]).plan
-    assert [plan[name][0] for name in ("model", "prompt_length", "output_length")] == ["Qwen3-14B", 16_000.0, 200.0]
+    assert [plan[name][0] for name in ("model", "prompt_length", "output_length")] == [
+        "Qwen3-14B-AWQ", 16_000.0, 200.0,
+    ]  # fmt: skip
     assert plan["graphs"][0] == 0.0 and plan["software"][0] == "vllm"
 
 

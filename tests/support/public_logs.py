@@ -113,7 +113,7 @@ Median TTFT (ms):                        3452.00
 Median TPOT (ms):                        20.94
 """,
     ("accelerator=A100-SXM4-80GB",),
-    "Qwen3-14B",
+    "Qwen3-14B-AWQ",
     "tpot",
 )
 SGLANG = PublicLog(

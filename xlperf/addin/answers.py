@@ -197,7 +197,7 @@ def _drawn(session: Session, given: Given, banded: bool = True) -> Uncertainty:
     asked = read_variation(plans.kind, _lines(given), "vary")
     if asked.auto:
         raise FunctionError("#VALUE!", f"{asked.auto[0]} is auto: write a range, or auto in the plans")
-    varied = asked.varied if banded or asked.varied or asked.values else usual_ranges(plans)
+    varied = asked.varied if banded or asked.varied or asked.values else usual_ranges(plans, catalog)
     varied = (*varied, *sheet_ranges(plans, catalog, varied))
     sweep = Sweep(plans, catalog, asked.values, varied, Sampling(DRAWS, LATIN_HYPERCUBE))
     limits = tuple(limits_of(plans.kind, given.get("limits", ()), "limits"))

@@ -24,7 +24,10 @@ SOFTWARE_FAMILIES = tuple(
         "capacity_band serving_load engine_all_reduce"
     ).split()
 )
-_PRECISIONS = {"fp16": "bf16", "fp8-block": "fp8_block", "fp8-tensor": "fp8"}
+_PRECISIONS = {
+    "fp16": "bf16", "fp8-block": "fp8_block", "fp8-tensor": "fp8", "mxfp4": "fp4", "int4-128": "int4",
+    "int4-64": "int4", "int8-128": "int8",
+}  # fmt: skip
 _MOVED = {("serving_software", "memory_fraction"): "serving_memory"}
 """Constants that older sheets have in another family. [-]"""
 _BROADER = {"mxfp8": "fp8", "fp8_block": "fp8"}

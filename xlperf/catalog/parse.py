@@ -65,6 +65,8 @@ def convert(field: Field, value: object, from_text: bool = False) -> float | str
     if isinstance(value, str) and value.casefold() == "auto":
         if field.column.may_be_auto:
             return None
+        if value.casefold() in field.column.choices:
+            return "auto"
         if field.column.table in PLAN_TABLES and kind in ("number", "flag", "choice"):
             raise BadValue(f"{field.words} cannot be auto: no search chooses it, write a value")
     if kind == "number":

@@ -190,11 +190,11 @@ class Table:
 
     def codes(self, column: str, numbers: Mapping[str, int]) -> np.ndarray:
         """Codes of the words of a text column; blank cells have the code of the schema's default."""
-        default = numbers[str(default_value(self.kind, column))]
+        blank = str(default_value(self.kind, column))
         values = self.columns.get(column)
         if values is None:
-            return np.full(len(self), default)
-        known = {**numbers, "": default}
+            return np.full(len(self), numbers[blank])
+        known = {**numbers, "": numbers[blank]} if blank in numbers else numbers
         return np.array(list(map(known.__getitem__, values.tolist())), dtype=np.int64)
 
     @staticmethod
@@ -437,15 +437,18 @@ class Spellings:
             if words and name not in reduced:
                 self._begun.setdefault(words[0], []).append((name, words))
         self._shapes: dict[str, list[str]] = {}
+        self._stored: dict[str, list[str]] = {}
         for name, word in ((name, "-".join(words)) for name, words in spelled if table.kind == "models"):
-            for cut in (word, *without_variants(word, False)):
-                self._shapes.setdefault("".join(words_of(cut)), []).append(name)
+            for shapes, formats in ((self._shapes, False), (self._stored, True)):
+                for cut in (word, *without_variants(word, formats)):
+                    shapes.setdefault("".join(words_of(cut)), []).append(name)
         self._known: dict[str, list[str]] = {}
 
     def names(self, text: str) -> list[str]:
         """Names that a text may mean, in the order of the rows: the same words joined otherwise (``llama3 70b``),
         without the owner (``meta-llama/Llama-3.1-70B``) or words that leave a model's shape unchanged (Instruct, a
-        date), or first words (``H200``). A model reduced to fewer layers (``DeepSeek-V3-l4``) has its whole name only.
+        date; then formats of weights, which plans of precision auto read in the name), or first words (``H200``). A
+        model reduced to fewer layers (``DeepSeek-V3-l4``) has its whole name only.
         """
         if text not in self._known:
             if len(self._known) >= _MOST_KNOWN:
@@ -455,7 +458,8 @@ class Spellings:
 
     def _names(self, text: str) -> list[str]:
         last = text.rstrip("/").rpartition("/")[2]
-        cuts = ((self._shapes, cut) for cut in without_variants(last, False))
+        cuts = [(self._shapes, cut) for cut in without_variants(last, False)]
+        cuts += [(self._stored, cut) for cut in (last, *without_variants(last, True))]
         for spelled, own in ((self._whole, text), (self._whole, last), *cuts):
             same = _distinct(spelled.get("".join(words_of(own)) or " ", []))
             if same:

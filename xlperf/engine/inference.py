@@ -9,6 +9,7 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table, Words
+from xlperf.engine.formats import with_formats
 from xlperf.engine.join import (
     Named,
     architecture_codes,
@@ -91,6 +92,7 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
                     columns["fits"] = fitting_rows(served, columns, illegal)
                 names = [name for name, group in _GROUPS.items() if group in groups]
                 return {**{name: np.where(illegal, np.nan, columns[name]) for name in names}, "reason": reason}
+            block = with_formats(block, catalog, rows)
             at = coordinates(block, columns)
             stack, conditions = software_words(block), format_and_load(block)
             known = trust("inference", catalog, rows.models, rows.accelerators, stack, conditions, at)

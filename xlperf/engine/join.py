@@ -41,7 +41,7 @@ from xlperf.equations.plan.records import (
     INPUT_SIZES,
     PRECISION_CODES,
     PRECISION_KEYS,
-    PRECISION_NAMES,
+    PRECISION_STORED,
     WIDE_CODES,
     PlanColumns,
     Remark,
@@ -140,12 +140,12 @@ class Joined:
     software: Words
 
     def keys_for(self, codes: np.ndarray) -> Keys:
-        """Calibration keys at another precision, by positions in PRECISION_NAMES, (rows,)."""
+        """Calibration keys at another precision, by positions in PRECISIONS, (rows,)."""
         return combined_keys(self.generation, Words(codes, PRECISION_KEYS), self.software)
 
     def keys_named(self, codes: np.ndarray) -> Keys:
         """Calibration keys by the precision's own name, with INT4 weights apart from 16-bit weights."""
-        return combined_keys(self.generation, Words(codes, PRECISION_NAMES), self.software)
+        return combined_keys(self.generation, Words(codes, PRECISION_STORED), self.software)
 
     def peak_for(self, codes: np.ndarray) -> Array:
         """Dense peak rate at another precision, NaN if not stated, (rows,). [FLOP/s]"""

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, divide
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
+from xlperf.engine.formats import with_formats, with_parts
 from xlperf.engine.join import POOLS, Joined, Named, constants_by_family, join, plan_columns, pool_rows
 from xlperf.engine.own_runs import SHEET, Corrections, corrections
 from xlperf.equations.cost.tokens import Terms
@@ -19,7 +20,7 @@ from xlperf.equations.model.cores import own_families
 from xlperf.equations.model.model import Architecture
 from xlperf.equations.network.collectives import OPERATIONS
 from xlperf.equations.plan.records import FP4, PRECISION_CODES, Remark
-from xlperf.equations.plan.serving_plan import InferencePlan, pool_plans, with_defaults
+from xlperf.equations.plan.serving_plan import PARTS, SERVED_PRECISIONS, InferencePlan, pool_plans, with_defaults
 from xlperf.equations.serving import Deployment, pools_of
 from xlperf.equations.serving.deployment import engine_constants, with_copied_groups
 from xlperf.equations.serving.pools import Pools
@@ -31,8 +32,10 @@ _ATTENTION = {False: ("attention", "attention_decode"), True: ("attention", "att
 # Families that never mark a plan as extrapolated; the family of their engine or kernel does
 _BESIDE_OTHERS = ("gemm_wide", "serving_eager", "serving_memory", "engine_all_reduce", "serving_load", "serving_host",
                   "serving_attention", "serving_experts", "attention_latent", "linear_attention", "power")  # fmt: skip
+_IN_TABLE = np.array([PRECISION_CODES[name] for name in SERVED_PRECISIONS])
 _BANDS = ("serving_band", "capacity_band")
 _POWER = "power"
+_OF_FORMATS = ("precision", "activation_precision", "kv_precision", "wide_attention")
 _SOFTWARE = ("serving_software", "serving_memory", "serving_load", "serving_host", "serving_attention", *_BANDS)
 
 
@@ -96,8 +99,9 @@ def _constants(
     calibration: Calibration, joined: Joined, plan: InferencePlan, architecture: Architecture
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
     eager = ("serving_eager",) if (plan.graphs == 0.0).any() else ()
-    # Matrix units without FP4 run MXFP4 weights with the kernels of INT4 weights.
-    widened = (plan.stored_in_table == FP4) & np.isnan(joined.peaks[:, FP4])
+    # Matrix units without FP4 or FP8 run weights of these formats with the kernels of INT4 weights.
+    peaks = np.where(plan.four_bits, joined.peaks[:, FP4], joined.peak_for(plan.stored_in_table))
+    widened = plan.is_float & np.isnan(peaks)
     stored = np.where(widened, PRECISION_CODES["int4"], plan.stored_in_table)
     wanted = (
         (("gemm_wide",), joined.wide_keys),
@@ -107,7 +111,23 @@ def _constants(
         (own_families(architecture), joined.keys),
         ((*_SOFTWARE, _POWER, *eager), joined.keys),
     )
-    return constants_by_family(calibration, wanted, beside=_BESIDE_OTHERS)
+    constants, extrapolated = constants_by_family(calibration, wanted, beside=_BESIDE_OTHERS)
+    for part in PARTS:
+        if plan.part_sizes(part) is not None:
+            constants[f"gemm_{part}"] = _of_part(calibration, joined, plan, part)
+    return constants, extrapolated
+
+
+def _of_part(calibration: Calibration, joined: Joined, plan: InferencePlan, part: str) -> Mapping[str, Array]:
+    """GEMM constants of a part with a precision of its own, and its peak rate relative to that of the plan, (rows, 1).
+
+    Of plans without such a part they are those of the plan.
+    """
+    own = getattr(plan, f"{part}_product")
+    codes = np.where(np.isnan(own), _IN_TABLE[plan.product_codes], own).astype(np.int64)
+    constants = constants_by_family(calibration, [(("gemm",), joined.keys_for(codes))], beside=("gemm",))[0]["gemm"]
+    peaks = joined.peak_for(codes), joined.device.rate().peak_flop_rate[:, 0]
+    return {**constants, "peak_ratio": np.where(codes == _IN_TABLE[plan.product_codes], 1.0, divide(*peaks))[:, None]}
 
 
 def serving_setting(
@@ -136,29 +156,10 @@ def serving_setting(
     return ServingSetting(deployment, bands, power, extrapolated, joined.rules, *facts)
 
 
-def as_published(plans: Table, catalog: Catalog, named: Named) -> Table:
-    """Plans with precision fp8-block instead of fp8 for models whose published checkpoint has block scales.
-
-    An activation precision of fp8 is then blank: the precision of the weights.
-    """
-    models = catalog.tables["models"]
-    if "fp8_blocks" not in models or "precision" not in plans:
-        return plans
-    stated = plans.filled("precision")
-    blocks = (stated == "fp8") & (models.filled("fp8_blocks")[named.models] > 0.0)
-    if not blocks.any():
-        return plans
-    columns = {**plans.columns, "precision": np.where(blocks, "fp8-block", stated)}
-    if "activation_precision" in plans:
-        activations = plans.filled("activation_precision")
-        columns["activation_precision"] = np.where(blocks & (activations == "fp8"), "", activations)
-    return replace(plans, columns=columns)
-
-
 def served_plans(plans: Table, catalog: Catalog, named: Named, architecture: Architecture, mode: str) -> Served:
     """Plans of one ``mode`` (static, continuous, disaggregated) with the settings of their replicas or pools."""
-    plans = as_published(plans, catalog, named)
-    stated = plan_columns(plans, InferencePlan)
+    sheet, plans = plans, with_formats(plans, catalog, named)
+    stated = with_parts(plan_columns(plans, InferencePlan), plans)
     if mode != "disaggregated":
         served = Served(stated, serving_setting(plans, stated, catalog, named, architecture))
         return _corrected(served, plans, catalog, named, mode)
@@ -174,7 +175,7 @@ def served_plans(plans: Table, catalog: Catalog, named: Named, architecture: Arc
         of_pools(decode, *(pool_rows(plans, catalog, decode, column, pool) for pool in POOLS))
         for decode, column in ((named.accelerators, "accelerator"), (named.networks, "network"))
     )
-    pool_table = plans.take(rows)
+    pool_table = sheet.take(rows)
     columns = {**pool_table.columns, "num_accelerators": pools.num_accelerators}
     names = [f"{pool}_accelerator" for pool in POOLS]
     if any(name in plans for name in names):
@@ -182,11 +183,24 @@ def served_plans(plans: Table, catalog: Catalog, named: Named, architecture: Arc
         words = (plans.text(name) for name in names)
         columns["accelerator"] = of_pools(decode, *(np.where(word == "", decode, word) for word in words))
     pool_names = Named(named.models[rows], accelerators, networks)
-    setting = serving_setting(replace(pool_table, columns=columns), pools, catalog, pool_names, architecture)
+    pool_table = replace(pool_table, columns=columns)
+    if plans is not sheet:
+        pool_table, pools = _formats_of_pools(pool_table, pools, catalog, pool_names)
+    setting = serving_setting(pool_table, pools, catalog, pool_names, architecture)
     decoding, prefilling = setting.take(slice(0, number)), setting.take(slice(number, 2 * number))
     experts = setting.take(slice(2 * number, None)) if len(split) else None
     served = Served(stated, decoding, setting, prefilling, experts, split, requests)
     return _corrected(served, plans, catalog, named, mode)
+
+
+def _formats_of_pools(
+    table: Table, pools: InferencePlan, catalog: Catalog, named: Named
+) -> tuple[Table, InferencePlan]:
+    """Pools with the products that their own accelerators compute in the formats of the checkpoint."""
+    table = with_formats(table, catalog, named)
+    own = plan_columns(table, InferencePlan)
+    columns = {name: getattr(own, name) for name in _OF_FORMATS}
+    return table, with_parts(pools.replaced(**columns), table)
 
 
 def _corrected(served: Served, plans: Table, catalog: Catalog, named: Named, mode: str) -> Served:

@@ -70,6 +70,7 @@ UNKNOWN = 2.0  # distance per condition without any measurement, generations exc
 # Precisions with similar GEMMs and conversions
 _FORMATS = {
     "fp16": "16-bit", "bf16": "16-bit", "fp8-current": "fp8", "fp8-block": "fp8", "fp8-tensor": "fp8", "mxfp8": "fp8",
+    "mxfp4": "fp4", "int4-128": "int4", "int4-64": "int4", "int8-128": "int8", "auto": "16-bit",
 }  # fmt: skip
 _LINEAR = ("linear", "mamba")
 _LOADS = {"static": "in static batches", "continuous": "with continuous batching", "disaggregated": "in separate pools"}

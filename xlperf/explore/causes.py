@@ -13,6 +13,7 @@ from xlperf.base.errors import InputError
 from xlperf.base.resources import rows
 from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.formats import states_format
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import MARK, Table
 from xlperf.engine import evaluate, explain
@@ -202,7 +203,8 @@ class Variants:
 
 
 def with_exact_names(plan: Table, catalog: Catalog) -> dict[str, np.ndarray]:
-    """Columns of one plan with names spelled as in the catalog, so that copies of a row share its prefix.
+    """Columns of one plan with names spelled as in the catalog, so that copies of a row share its prefix; the name of a
+    checkpoint that states its format stays.
 
     Raises InputError if a name is unknown.
     """
@@ -214,6 +216,9 @@ def with_exact_names(plan: Table, catalog: Catalog) -> dict[str, np.ndarray]:
         result = catalog.rows(column.reference, plan.text(column.name), plan, column.name)
         exact = table.text(table.schema.key.name)[np.maximum(result, 0)] if len(table) else columns[column.name]
         columns[column.name] = np.where(result < 0, "", exact).astype(object)
+        if column.reference == "models":
+            given = plan.text(column.name)
+            columns[column.name] = np.where(states_format(given), given, columns[column.name])
     return columns
 
 
@@ -366,7 +371,7 @@ def _settings(plan: Table, log: Log, logged: Logged) -> Iterator[str]:
 def _models(plan: Table, catalog: Catalog, logged: Logged) -> Iterator[str]:
     """A contradiction between the log's description or name of the model and the plan."""
     models = catalog.tables["models"]
-    model = str(with_exact_names(plan, catalog)["model"][0])
+    model = str(models.text("model")[catalog.rows("models", plan.text("model"), plan, "model")[0]])
     stated = {**logged.columns, **logged.quantities}
     wrong = contradicted(stated, model, models)
     if wrong:

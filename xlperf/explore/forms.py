@@ -17,6 +17,7 @@ from xlperf.base.units import DAY, HOUR, MILLION
 from xlperf.catalog.calibration import ANY, generation_line
 from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.cells import number_of
+from xlperf.catalog.formats import states_format
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import FORMS, first_words, results_of, table_schema
 from xlperf.catalog.table import Place, Table, nowhere
@@ -163,7 +164,8 @@ def _with_exact_names(form: Table, catalog: Catalog) -> tuple[Table, list[str]]:
         name = str(form[column.name][0])
         exact = catalog.taken(column.reference).get(name)
         if exact is not None:
-            columns[column.name] = np.array([exact], dtype=object)
+            if column.reference != "models" or not states_format(form[column.name][:1])[0]:
+                columns[column.name] = np.array([exact], dtype=object)
             notes.append(f"{column.name.replace('_', ' ').capitalize()} {name} taken as {exact}.")
     return replace(form, columns=columns), notes
 

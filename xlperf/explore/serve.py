@@ -16,9 +16,11 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import MILLION
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.formats import AUTO, CheckpointFormats, bits_of, formats_of_checkpoint
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
+from xlperf.engine.formats import computed_formats, has_parts
 from xlperf.engine.stated_prices import PLAN_PRICES
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.fleet_plans import (
@@ -58,7 +60,6 @@ from xlperf.explore.objectives import DECILE, band_factor
 from xlperf.explore.search import stacked
 from xlperf.explore.search_results import Answer, short_name
 from xlperf.explore.vary import normal_scores
-from xlperf.interop.launch_rules import checkpoint_format
 
 _FLEET_COST = "fleet_cost_per_million_output_tokens"
 _COPY_COSTS = ("cost_per_million_output_tokens", "cost_per_million_output_tokens_all_in")
@@ -286,23 +287,25 @@ def _formats(form: Table, catalog: Catalog) -> list[dict[str, Any]]:
     is in FP8 if the accelerator computes in FP8, unless the form states its precision.
     """
     computes_in = _computes_in(form, catalog)
-    published = checkpoint_format(str(form.text("model")[0]))
     supported = next((name for name in _PRECISIONS if computes_in(name)), "fp16")
-    stored = published.get("precision", supported)
+    published = _published(form, catalog)
+    own = bits_of(published.main) if published.is_quantised else ""
+    stated = str(form.text("precision")[0])
+    cache = str(form.text("kv_precision")[0]) or (_CACHES[0] if computes_in(_CACHES[0]) else "")
     results = []
-    for precision in (
-        [str(form.text("precision")[0])] if form.text("precision")[0] else dict.fromkeys((supported, stored))
-    ):
-        wide = not computes_in(precision) and computes_in(_WIDE)
-        columns: dict[str, Any] = {"precision": np.array([precision], dtype=object)}
-        if wide:
+    for precision in [stated] if stated else dict.fromkeys((supported, own or supported)):
+        columns: dict[str, Any] = {"precision": np.array([AUTO if precision == own else precision], dtype=object)}
+        if precision != own and not computes_in(precision) and computes_in(_WIDE):
             columns["activation_precision"] = np.array([_WIDE], dtype=object)
-        narrow = _CACHES[0] if computes_in(_CACHES[0]) else ""
-        columns["kv_precision"] = np.array([str(form.text("kv_precision")[0]) or narrow], dtype=object)
-        if precision == stored and (published.get("wide_attention") or published.get("attention")):
-            columns["wide_attention"] = np.ones(1)
+        columns["kv_precision"] = np.array([cache], dtype=object)
         results.append(columns)
     return results
+
+
+def _published(plans: Table, catalog: Catalog) -> CheckpointFormats:
+    """Formats of the checkpoint of a form's or a plan's model."""
+    row = int(catalog.rows("models", plans.text("model"), plans, "model")[0])
+    return formats_of_checkpoint(catalog.tables["models"], row, str(plans.text("model")[0]))
 
 
 def replicas_of(form: Table, catalog: Catalog) -> Table:
@@ -370,7 +373,7 @@ def _answer(form: Table, fleets: list[Fleet], way: int, hours: Hours, catalog: C
     by_name["users_used"] = users / by_name["users_that_fit"]
     by_name["limit"] = _LIMITS[max(_LIMITS, key=lambda name: float(by_name[name]))]
     by_name["price_basis"] = hours.basis
-    by_name |= {name: str(plan.filled(name)[0]) for name in ("precision", "software", "mode")}
+    by_name |= {name: str(plan.filled(name)[0]) for name in ("software", "mode")}
     by_name |= {name: float(plan.number(name)[0]) for name in _CHOSEN if name in plan}
     by_name["expert_dispatch"] = str(plan.text("expert_dispatch")[0])
     by_name |= {name: str(results[name][0]) for name in ("trust", "trust_reason")}
@@ -380,8 +383,13 @@ def _answer(form: Table, fleets: list[Fleet], way: int, hours: Hours, catalog: C
     names = f"{accelerator} and {kinds[1]:,.0f} {short_name(other)}" if fleet_size.prefill else accelerator
     cost = cost_words(form, hours, count / rate * MILLION, " per million output tokens")
     by_name["answer"] = _sentence(by_name, kinds[0], names, slices, cost) + _nearer(fleets, way, accelerator)
-    products = str(plan.text("activation_precision")[0]) or by_name["precision"]
-    by_name["answer"] += _format_words(str(plan.text("model")[0]), by_name["precision"], PRECISIONS[products].peak)
+    stored = computed_formats(plan, catalog)
+    weights = str(stored.text("precision")[0])
+    products = str(stored.text("activation_precision")[0]) or weights
+    is_own = str(plan.text("precision")[0]) == AUTO
+    # A precision that a plan of the same copy takes: one word if all parts have it
+    by_name["precision"] = AUTO if has_parts(stored) else weights.removesuffix("-block") if is_own else weights
+    by_name["answer"] += _format_words(_published(plan, catalog), is_own, weights, products)
     usual = PRECISIONS[products].cache
     by_name["kv_precision"] = str(plan.text("kv_precision")[0]) or usual
     by_name["answer"] += "" if by_name["kv_precision"] == usual else f" Cache in {by_name['kv_precision'].upper()}."
@@ -437,17 +445,22 @@ def _nearer(fleets: list[Fleet], way: int, accelerator: str) -> str:
 _SIZES = {"copy_size": "num_accelerators", "prefill_accelerators": "prefill_accelerators"}
 
 
-def _format_words(model: str, weights: str, products: str) -> str:
-    """A sentence on weights with wider products or attention, or in an unpublished format; otherwise ""."""
-    published = checkpoint_format(model)
-    stored = published.get("format") or published.get("precision", weights).upper()
-    as_published = published.get("precision", weights) == weights
-    words = f" {stored if as_published else weights.upper()} weights"
-    weight_only = products == _WIDE and PRECISIONS[weights].weight_size < PRECISIONS[_WIDE].weight_size
-    remarks = [f", products in {products}"] if weight_only else []
-    if as_published and published.get("attention"):
-        remarks.append(f"; attention counts in 16 bits, {published['attention']} in the checkpoint")
-    elif not as_published:
+_LABELS = {"fp4": "NVFP4"}
+"""Names of formats in answers; others as their first word in capitals."""
+
+
+def _format_words(published: CheckpointFormats, is_own: bool, weights: str, products: str) -> str:
+    """A sentence on weights with wider products or other attention, or in an unpublished format; otherwise ""."""
+    main = published.main if published.is_quantised else weights
+    stored = _LABELS.get(main, main.partition("-")[0].upper())
+    is_own = is_own or not published.is_quantised
+    words = f" {stored if is_own else bits_of(weights).upper()} weights"
+    widened = bits_of(products) != bits_of(weights)
+    remarks = [f", products in {products}"] if widened else []
+    attention = published.parts["attention"]
+    if is_own and bits_of(attention) not in ("16", bits_of(main)):
+        remarks.append(f"; attention in {bits_of(attention).upper()}")
+    elif not is_own:
         remarks.append(f"; the published checkpoint has {stored}")
     return f"{words}{''.join(remarks)}." if remarks else ""
 

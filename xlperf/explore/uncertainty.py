@@ -15,7 +15,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import factorise
 from xlperf.catalog.schema import Column, shown_columns, table_schema, unit_of
 from xlperf.catalog.table import Table, uncertain_columns, values_in_case
-from xlperf.equations.plan.records import PRECISIONS
+from xlperf.engine.formats import peak_names
 from xlperf.explore.changed_catalogs import blanked_prices, sheet_rows
 from xlperf.explore.objectives import TIMES, Limit, band_factor, is_rate, objective_of
 from xlperf.explore.search_results import Search
@@ -280,11 +280,11 @@ class Uncertainty:
         return first, total
 
 
-def usual_ranges(plans: Table) -> tuple[Varied, ...]:
+def usual_ranges(plans: Table, catalog: Catalog) -> tuple[Varied, ...]:
     """Ranges of -10 to +10 % for the inputs that dominate most plans: rates, memory, links, the rental price."""
-    peaks = dict.fromkeys(PRECISIONS[str(precision)].peak for precision in plans.filled("precision").tolist())
+    peaks = dict.fromkeys(peak_names(plans, catalog))
     names = [("accelerators", name) for name in ("memory_bandwidth", "memory_capacity")]
-    names += [("accelerators", f"peak_flop_rate_{peak}") for peak in peaks]
+    names += [("accelerators", peak) for peak in peaks]
     names += [("networks", "link_bandwidth"), ("prices", "rental_price")]
     return tuple(Varied(sheet, name, np.array([0.9, 1.1]), True, UNIFORM) for sheet, name in names)
 

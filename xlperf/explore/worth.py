@@ -19,10 +19,10 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, results_of, table_schema, unit_of
 from xlperf.catalog.table import CASES, Table, uncertain_columns, values_in_case
 from xlperf.engine.devices import designs_with_devices
+from xlperf.engine.formats import peak_names
 from xlperf.engine.tables import Progress
 from xlperf.equations.cost.tokens import break_even_cost_rate
 from xlperf.equations.hardware.derived_device import PEAKS
-from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.candidates import Bounds
 from xlperf.explore.changed_catalogs import changed_catalog, sheet_rows, with_value
 from xlperf.explore.objectives import TARGETS, Limit, Objective, objective_of
@@ -57,7 +57,7 @@ def usual_changes(plan: Table, catalog: Catalog, limits: Sequence[Limit] = ()) -
     accelerators, bandwidth of their links, and the plan's targets and power limit. For derived accelerators: area and
     power of the device, rate and capacity of its memory, and the links.
     """
-    peak = f"peak_flop_rate_{PRECISIONS[str(plan.filled('precision')[0])].peak}"
+    (peak,) = peak_names(plan, catalog)
     row = catalog.rows("accelerators", plan.text("accelerator"), plan, "accelerator")
     if catalog.tables["accelerators"].text("device")[row][0]:
         names = [("devices", name) for name in (AREA, "power_budget")]

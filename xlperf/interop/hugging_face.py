@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows
+from xlperf.interop.hugging_face_formats import checkpoint_columns
 from xlperf.interop.hugging_face_types import Entries, as_list, model_type, tied_by_parts
 
 _LARGEST_NUMBER = 2**40
@@ -159,9 +160,16 @@ def model_row(config: Mapping[str, Any], name: str, source: str, counted: bool |
     refused = "; ".join(dict.fromkeys(result.refused))
     _needed(row, name, source, refused)
     left_out += [f"entries that may change its layers are not read: {', '.join(unread)}"] if unread else []
-    left_out += _towers(config, part)
-    if _scaled_by_blocks(part.get("quantization_config")):
+    left_out += _towers(config)
+    formats = checkpoint_columns(part.get("quantization_config"), row, part, source or name)
+    row |= formats
+    if "fp8-block" in formats.values():
         row["fp8_blocks"] = "yes"
+    narrow = part.get("quantization_config")
+    if isinstance(narrow, Mapping) and narrow:
+        method = str(narrow.get("quant_method") or narrow.get("quant_algo") or "low precision")
+        how = "plans of precision auto take their formats" if formats else "state their precision in plans"
+        left_out.append(f"published weights are quantised ({method}): {how}")
     notes = [*(f"not expressed: {refused}" for _ in range(bool(refused))), *left_out]
     row |= {"source": source, "kind": "datasheet", "notes": "; ".join(notes)}
     columns = {column: value for column, value in row.items() if value not in ("", None)}
@@ -472,27 +480,8 @@ def _needed(row: Mapping[str, object], name: str, source: str, refused: str) -> 
         raise InputError(Fault(source or name, problem))
 
 
-def _scaled_by_blocks(narrow: object) -> bool:
-    """Whether the weights of a quantised checkpoint have a scale for each block of rows and columns.
-
-    >>> _scaled_by_blocks({"quant_method": "fp8", "weight_block_size": [128, 128]}), _scaled_by_blocks(None)
-    (True, False)
-    >>> _scaled_by_blocks({"config_groups": {"group_0": {"weights": {"strategy": "channel"}}}})
-    False
-    """
-    if not isinstance(narrow, Mapping):
-        return False
-    groups = narrow.get("config_groups")
-    weights = [
-        group["weights"]
-        for group in (groups.values() if isinstance(groups, Mapping) else ())
-        if isinstance(group, Mapping) and isinstance(group.get("weights"), Mapping)
-    ]
-    return bool(narrow.get("weight_block_size")) or any(one.get("strategy") == "block" for one in weights)
-
-
-def _towers(config: Mapping[str, Any], language: Mapping[str, Any]) -> list[str]:
-    """Parts for pictures and sound, and the number format of the weights: no row of ``models`` holds them."""
+def _towers(config: Mapping[str, Any]) -> list[str]:
+    """Parts for pictures and sound, which no row of ``models`` holds."""
     spoken = [key for key in ("talker_config", "code2wav_config", "token2wav_config") if config.get(key)]
     said = [f"what speaks ({', '.join(spoken)}) is not counted: the model that answers in text alone"] if spoken else []
     for key, words in (("vision_config", "vision tower"), ("audio_config", "audio tower")):
@@ -502,8 +491,4 @@ def _towers(config: Mapping[str, Any], language: Mapping[str, Any]) -> list[str]
             depth, width = result.number("num_hidden_layers", "depth", "layers"), result.number("hidden_size", "width")
             shape = f" ({depth} layers, width {width})" if depth and width else ""
             said.append(f"{words}{shape} is not counted: the language model alone")
-    narrow = language.get("quantization_config")
-    if isinstance(narrow, Mapping):
-        method = str(narrow.get("quant_method") or narrow.get("quant_algo") or "low precision")
-        said.append(f"published weights are quantised ({method}): state it as precision of a plan")
     return said

@@ -29,6 +29,9 @@ def read_config(path: str | os.PathLike[str]) -> tuple[dict[str, Any], float | N
         adapter = file.with_name("adapter_config.json")
         file = adapter if adapter.exists() and not file.exists() else file
     config = _json(file)
+    beside = file.with_name("hf_quant_config.json")  # of ModelOpt
+    if file.name == "config.json" and beside.exists() and "quantization_config" not in language_part(config):
+        config["quantization_config"] = _json(beside)
     counted, where = _weights(file.parent, config) if file.name == "config.json" else (None, "")
     return config, counted, where
 

@@ -7,7 +7,6 @@ from contextlib import suppress
 
 import numpy as np
 
-from xlperf.base.resources import rows
 from xlperf.catalog.table import Table, aliases, without_variants, words_of
 
 LONGEST_MODEL = 200
@@ -157,13 +156,3 @@ def _joined(text: str) -> str:
 def _without_variants(text: str) -> list[str]:
     """Spellings of a name: whole, and without one and more words at its end that leave the shape as it is."""
     return [_joined(text), *map(_joined, without_variants(text, True))]
-
-
-def native_format(name: str) -> Mapping[str, str]:
-    """How the publisher stores the weights of a model that is not in 16 bits; nothing for others.
-
-    >>> native_format("openai/gpt-oss-120b")["precision"], native_format("Qwen/Qwen3-8B")
-    ('fp4', {})
-    """
-    spellings = _without_variants(name[:LONGEST_MODEL].rstrip("/").rpartition("/")[2])
-    return next((row for row in rows("catalog/checkpoint_formats.csv") if _joined(row["model"]) in spellings), {})

@@ -12,12 +12,20 @@ from functools import cache
 import numpy as np
 
 from xlperf.base.resources import stack_rows
+from xlperf.catalog.formats import (
+    AUTO,
+    SIXTEEN_BITS,
+    bits_of,
+    formats_of_checkpoint,
+    variant_of_method,
+    variant_of_name,
+)
 from xlperf.catalog.schema import table_schema
-from xlperf.catalog.table import Table
+from xlperf.catalog.table import Spellings, Table
 from xlperf.interop.config_rules import CONFIG_RULES, RECOMPUTED, Stated, machines
 from xlperf.interop.config_rules import number as _number
 from xlperf.interop.config_rules import text as _text
-from xlperf.interop.launch_models import contradicted, described_models, named_model, native_format
+from xlperf.interop.launch_models import LONGEST_MODEL, contradicted, described_models, named_model
 from xlperf.interop.launch_stacks import kind_of_stack, software_of, stacks
 from xlperf.interop.software import software_defaults
 from xlperf.interop.stack_rules import STACKS
@@ -30,9 +38,6 @@ _SHARED = ("sequence_parallel", "tensor_overlap")
 """Columns that mean something with tensor parallelism only."""
 OWN_SOFTWARE = {"training": "megatron", "inference": "tensorrt-llm"}
 """Meaning of a blank software."""
-_NARROW = (("fp4", r"(nv|mx)?fp4"), ("fp8", r"fp8"), ("int4", r"awq|gptq|int4|w4a16|w4a8"),
-           ("int8", r"int8|w8a8|w8a16"), ("bf16", r"bf16"))  # fmt: skip
-"""Precisions of weights, and words of the names of checkpoints that state them: W8A8 by itself is INT8."""
 _SETTLES = {
     "@nodes": "num_accelerators", "@accelerators_per_node": "num_accelerators", "@local_batch": "micro_batch_size",
     "@tensor": "tensor_parallel", "@running": "batch_size", "@dtype": "precision",
@@ -413,55 +418,66 @@ def _serving_precision(
     plan: Stated, settings: Mapping[str, str], stack: str, models: Table | None, notes: list[str]
 ) -> None:
     """Precision of weights, activations and cache, and whence it is known."""
-    name = settings.get("@model") or plan.get("model", "")
+    name = (settings.get("@model") or plan.get("model", ""))[:LONGEST_MODEL].rstrip("/")
     dtype = settings.get("@dtype", "").replace("auto", "")
-    if "precision" not in plan:
-        precision, why = _precision_of_name(name), "by the name of the checkpoint"
-        if not precision and settings.get("@quantized") == "modelopt":
-            precision, why = "fp8", "--quantization modelopt"
-        native = native_format(name) or native_format(plan.get("model", ""))
-        if native and precision in ("", native["precision"][:3]):
-            precision, why = native["precision"], native["source"]
-            if native["wide_attention"]:
-                plan.setdefault("wide_attention", native["wide_attention"])
-        if precision and not precision.startswith("bf"):
-            plan["precision"] = precision
-            notes.append(f"precision {precision}: {why}")
-        elif dtype or precision:
-            plan["precision"] = dtype or precision
-        else:
-            method = f", and {settings['@quantized']} states none" if settings.get("@quantized") else ""
-            notes.append(f"precision bf16 is assumed: the name {name or 'of the model'} states no format{method}")
-    narrow = plan.get("precision", "bf16") not in ("bf16", "fp16", "fp32")
+    quantized = settings.get("@quantized", "")
+    own = stored_precision(name, plan.get("model", ""), models)
+    asked = plan.get("precision", "bf16" if dtype and not own else "")
+    # A stated fp8 is enough for a checkpoint of one precision; other formats have scales that their words do not tell.
+    alike = bits_of(asked) == bits_of(own) and (bits_of(own) != "fp8" or _is_mixed(name))
+    if own and (asked in ("", AUTO) or alike):
+        plan["precision"] = AUTO
+        notes.append(f"precision {own} of the checkpoint: {_named_format(plan, name, models)}")
+    elif not asked and (method := variant_of_method(quantized)):
+        plan["precision"] = method.layers
+        notes.append(f"precision {method.layers}: --quantization {quantized}")
+    elif "precision" not in plan and (dtype or variant_of_name(name)):
+        plan["precision"] = dtype or "bf16"
+    elif "precision" not in plan:
+        stated = f", and {quantized} states none" if quantized else ""
+        notes.append(f"precision bf16 is assumed: the name {name or 'of the model'} states no format{stated}")
+    narrow = bool(own) if plan.get("precision") == AUTO else plan.get("precision", "bf16") not in SIXTEEN_BITS
     if dtype and narrow:
-        if plan["precision"].startswith("int4"):
-            plan.setdefault("activation_precision", dtype)
-        notes.append(f"dtype {dtype} is of the activations, not of the {plan['precision']} weights")
-    if narrow and re.search(r"w\d+a16", name, re.IGNORECASE):
-        plan.setdefault("activation_precision", dtype or "bf16")
+        notes.append(f"dtype {dtype} is of the activations, not of the {own or plan['precision']} weights")
     if STACKS[stack].cache and "kv_precision" not in plan:
         plan["kv_precision"] = dtype or (plan["precision"] if not narrow and "precision" in plan else "bf16")
         if narrow:
             notes.append(f"kv precision {plan['kv_precision']}: {stack} keeps a 16-bit cache unless it is asked not to")
 
 
-def checkpoint_format(model: str) -> Mapping[str, str]:
-    """Format of the weights of a checkpoint: by the words of its name, else as its publisher stores them.
+def _is_mixed(name: str) -> bool:
+    """Whether the name of a checkpoint means parts that differ."""
+    variant = variant_of_name(name)
+    return variant is not None and bool(variant.attention or variant.others or variant.wide_layers)
 
-    Returns a row of ``checkpoint_formats.csv``, its ``precision`` alone if the name states it; nothing if neither does.
 
-    >>> checkpoint_format("gpt-oss-120b")["format"], checkpoint_format("Kimi-K2.6-NVFP4"), checkpoint_format("Qwen3-8B")
-    ('MXFP4', {'precision': 'fp4'}, {})
+def _named_format(plan: Stated, name: str, models: Table | None) -> str:
+    """Source of the format of a checkpoint, whose name the plan gets as its model if the name alone states it."""
+    variant, model = variant_of_name(name), plan.get("model", "")
+    if variant is None or models is None or variant == variant_of_name(model):
+        row = _row_of(models, model)
+        return str(models.text("checkpoint_source")[row]) if models is not None and row >= 0 else ""
+    checkpoint = name if "/" in variant.words else name.rpartition("/")[2]
+    if Spellings(models).names(checkpoint) == [model]:
+        plan["model"] = checkpoint
+    return variant.source
+
+
+def _row_of(models: Table | None, model: str) -> int:
+    rows = [] if models is None else np.flatnonzero(models.text("model") == model).tolist()
+    return int(rows[0]) if rows else -1
+
+
+def stored_precision(name: str, model: str, models: Table | None) -> str:
+    """Precision of the experts or feed-forward layers of a checkpoint, "" if it is in 16 bits.
+
+    >>> stored_precision("Qwen/Qwen2.5-72B-Instruct-AWQ", "Qwen2.5-72B", None)
+    'int4-128'
     """
-    stated, native = _precision_of_name(model), native_format(model)
-    if native and stated in ("", native["precision"][:3]):
-        return native
-    return {"precision": stated} if stated else {}
-
-
-def _precision_of_name(model: str) -> str:
-    """Precision that the name of a checkpoint states, "" if it states none."""
-    for precision, pattern in _NARROW:
-        if re.search(rf"(^|[-_/. ])({pattern})([-_. ]|$)", model[:200], re.IGNORECASE):
-            return precision
-    return ""
+    row = _row_of(models, model)
+    if models is None or row < 0:
+        variant = variant_of_name(name)
+        result = variant.layers if variant else ""
+    else:
+        result = formats_of_checkpoint(models, row, name or model).main
+    return "" if result in SIXTEEN_BITS else result

@@ -13,10 +13,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from xlperf.base.resources import rows, stack_rows
+from xlperf.catalog.formats import AUTO, bits_of, variant_of_name
 from xlperf.interop.config_rules import RECOMPUTED, number
 from xlperf.interop.config_rules import text as _text
-from xlperf.interop.launch_models import native_format
-from xlperf.interop.launch_rules import checkpoint_format
 from xlperf.interop.stack_rules import STACKS
 
 DEFAULT_LENGTH, MICRO_BATCHES = 4096.0, 4.0
@@ -36,6 +35,13 @@ class Shape(NamedTuple):
     def number(self, name: str) -> float:
         """A column of the model, NaN if it is blank. [-]"""
         return float(self.model.get(name, math.nan))
+
+    @property
+    def stored(self) -> str:
+        """Precision of the experts or feed-forward layers of the published checkpoint."""
+        variant = variant_of_name(str(self.model.get("model", "")))
+        by_name = variant.layers if variant else "bf16"
+        return str(self.model.get("expert_precision") or self.model.get("mlp_precision") or by_name)
 
     def has(self, name: str) -> bool:
         """Whether a column is above 0."""
@@ -77,10 +83,9 @@ def started_values(stack: str, stated: Mapping[str, str], values: Mapping[str, s
             result.pop(name, None)
     if stack in ("megatron", "nemo") and uneven(stated, shape):
         result.pop("virtual_pipeline", None)
-    model = stated.get("model", "")
     if "@model" in result:
         result["@model"] = _checkpoint(stated)
-        if native_format(model) or stated.get("precision", "")[:3] in ("fp4", "int"):
+        if shape.stored != "bf16" or bits_of(stated.get("precision", "bf16")) in ("fp4", "int8", "int4", "auto"):
             result.pop("precision", None)  # the checkpoint says it
         if STACKS[stack].command:
             result.pop("@model")
@@ -251,25 +256,21 @@ def script(stack: str, lines: Sequence[tuple[str, str]], stated: Mapping[str, st
     if stack == "trtllm" and (tasks := _tasks(stated, shape)):
         first, rest = [tasks], [*first, *rest]
     told = [f"cat > {OPTIONS} << EOF", *_nested(options), "EOF"] if options else []
-    told += _remarks(stack, stated)
+    told += _remarks(stack, stated, shape)
     client = _command(own.client, [f"--model {_checkpoint(stated)}", *bench])
     return [*told, *_command(first[0] if first else own.server, rest), *client]
 
 
-def _remarks(stack: str, stated: Mapping[str, str]) -> Iterator[str]:
+def _remarks(stack: str, stated: Mapping[str, str], shape: Shape) -> Iterator[str]:
     """Placeholders in the start of a server that the user has to fill in."""
-    model, precision, name = stated.get("model", ""), stated.get("precision", "bf16"), _checkpoint(stated)
+    model, precision, name = stated.get("model", ""), stated.get("precision", AUTO), _checkpoint(stated)
     if model not in repositories():
         yield f"# {name} is in no repository that is known here: give the path of its checkpoint"
-    stored = checkpoint_format(model).get("precision", "bf16")
     online = precision in ("fp8", "fp8-tensor") and stack != "trtllm"  # the engine quantises 16-bit weights itself
-    if _width(precision) != _width(stored) and not (online and _width(stored) == "16"):
+    stored = shape.stored
+    if precision != AUTO and bits_of(precision) != bits_of(stored) and not (online and bits_of(stored) == "16"):
+        stored = "bf16" if bits_of(stored) == "16" else bits_of(stored)
         yield f"# {name} is stored in {stored}: give a checkpoint in {precision}"
-
-
-def _width(precision: str) -> str:
-    """Format of weights, whatever their scales: 16 bits, FP8, FP4, INT8 or INT4."""
-    return "16" if precision in ("bf16", "fp16", "fp32") else precision.partition("-")[0]
 
 
 def _tasks(stated: Mapping[str, str], shape: Shape) -> str:

@@ -16,8 +16,6 @@ _OF_A_STREAM = ("run_requests", "prompt_variation", "output_variation")
 _LENGTHS = {"prompt_length": "isl", "output_length": "osl"}
 """Printed columns that settings may state instead."""
 _POOLS = re.compile(r"\b(?P<pool>prefill|decode)_(?P<name>\w+?)=(?P<value>\d+)\b")
-_FOUR_BITS = ("gpt-oss",)
-"""Models whose experts are published in 4 bits and are served so whatever the precision around them."""
 _TOKENS_AT_ONCE = re.compile(r"(?P<thousands>\d+)K tokens per GPU")
 _TOKENS_OF_A_PASS = 16384.0
 _BATCH_OF_MAXIMUM = 4096.0
@@ -110,7 +108,7 @@ def _plan(
     if plan["mode"] == "static":
         stated = {name: value for name, value in stated.items() if name not in _OF_A_STREAM}
     plan.update(stated)
-    _narrow_weights(plan, said, narrow)
+    _narrow_weights(plan, said, narrow, models.text(model, "expert_precision"))
     plan.update(stated)
     return plan, said
 
@@ -179,10 +177,14 @@ def _mapping(text: dict[str, str], number: dict[str, float], said: list[str]) ->
     number["ep"] = min(_at_least_one(number["ep"]), number["tp"])
 
 
-def _narrow_weights(plan: dict[str, object], said: list[str], narrow: set[str]) -> None:
-    """FP4 on accelerators without FP4 units: weights are stored in 4 bits and widened before the product."""
+def _narrow_weights(plan: dict[str, object], said: list[str], narrow: set[str], experts: str) -> None:
+    """FP4 on accelerators without FP4 units: weights are stored in 4 bits and widened before the product.
+
+    ``experts``: precision of routed experts in the published checkpoint. MXFP4 is served as it is whatever the
+    precision around it.
+    """
     stored = str(plan["precision"])
-    published = str(plan["model"]).casefold().startswith(_FOUR_BITS) and stored.startswith(("fp8", "bf16"))
+    published = experts == "mxfp4" and stored.startswith(("fp8", "bf16"))
     if (stored == "fp4" or published) and str(plan["accelerator"]).casefold() not in narrow:
         plan["precision"] = "int4"
         plan["kv_precision"] = plan["kv_precision"] or "bf16"

@@ -295,6 +295,11 @@ class ModelNames:
         known = self._known[name.casefold()]
         return float(self._table.number(column)[known]) if column in self._table else math.nan
 
+    def text(self, name: str, column: str) -> str:
+        """A word of a model named by :meth:`name`; "" if blank."""
+        known = self._known.get(name.casefold())
+        return str(self._table.text(column)[known]) if known is not None else ""
+
     def catalog(self) -> Catalog:
         """The catalog with the models that were made."""
         if not self._new:

@@ -24,7 +24,7 @@ from xlperf.catalog.read import read_catalog_tables, read_plan_tables
 from xlperf.catalog.schema import Column, table_schema, unit_of
 from xlperf.catalog.table import Table, column_letters
 from xlperf.catalog.xlsx import Cells, Workbook
-from xlperf.equations.plan.records import PRECISIONS
+from xlperf.engine.formats import peak_names
 
 Value = float | str | bool | None
 SettingValue = float | str | tuple[str, ...] | tuple[float, ...]
@@ -387,7 +387,7 @@ def peak_rates(plans: Table, catalog: Catalog) -> np.ndarray:
     """Dense peak of each plan's accelerator in the precision of the plan. [FLOP/s]"""
     machines = catalog.tables["accelerators"]
     rows = catalog.rows("accelerators", plans["accelerator"], plans, "accelerator")
-    columns = [f"peak_flop_rate_{PRECISIONS[str(name)].peak}" for name in plans.filled("precision")]
+    columns = peak_names(plans, catalog)
     return np.array([machines.number(name)[row] for name, row in zip(columns, rows.tolist(), strict=True)])
 
 

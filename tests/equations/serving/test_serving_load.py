@@ -119,7 +119,7 @@ def test_one_token_is_never_decoded_faster_than_its_experts_are_read(
 def test_weights_of_a_mixture_are_those_published(catalog: Catalog) -> None:
     """30.5 and 671 billion parameters; split evenly but for what each rank holds whole."""
     rows = [{"model": "Qwen3-30B-A3B", "tensor_parallel": 1, "num_accelerators": 1, "batch_size": 1},
-            {"model": "DeepSeek-V3", "tensor_parallel": 8, "batch_size": 1}]  # fmt: skip
+            {"model": "DeepSeek-V3", "tensor_parallel": 8, "batch_size": 1, "precision": "bf16"}]  # fmt: skip
     weights = results(catalog, *rows).number("memory_weights")
     assert weights[0] / 2e9 == pytest.approx(30.5, rel=0.01)
     assert 8 * weights[1] / 2e9 == pytest.approx(671.0, rel=0.03)

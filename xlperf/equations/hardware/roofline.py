@@ -27,7 +27,7 @@ CACHE_SHARE = 0.5
 MEMORY_ENERGY = 4.2 * factor("pJ/bit")
 """Energy of a byte of HBM3 in the sheet memories. [J/B]"""
 _infinite, _unknown = (lambda: np.full((1, 1), np.inf)), (lambda: np.full((1, 1), np.nan))
-WITHOUT_LAUNCH = ("gemm", "gemm_wide", "attention", "attention_backward", "attention_decode", "vector")
+WITHOUT_LAUNCH = ("gemm", "attention", "attention_backward", "attention_decode", "vector")
 
 
 PLANNED, WIDE, CORE = range(3)
@@ -385,7 +385,7 @@ def stack_constants(kernels: Mapping[str, Mapping[str, Array]], input_casts: boo
     """
     in_stack: dict[str, Mapping[str, Array]] = {}
     for family, constants in kernels.items():
-        zero = ["launch_time"] if family in WITHOUT_LAUNCH else []
+        zero = ["launch_time"] if family in WITHOUT_LAUNCH or family.startswith("gemm_") else []
         zero += ["input_traffic"] if family == "gemm" and not input_casts else []
         in_stack[family] = {**constants, **{name: 0.0 * constants[name] for name in zero}} if zero else constants
     return in_stack

@@ -15,7 +15,19 @@ import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, divide, side_by_side, some
 from xlperf.equations.hardware.roofline import PLANNED
-from xlperf.equations.model.blocks import EXPERTS, FEED_FORWARD, Gemms, Shard, Tokens, layer_blocks, products
+from xlperf.equations.model.blocks import (
+    EXPERTS,
+    FEED_FORWARD,
+    MLP,
+    SHARED_EXPERT,
+    Block,
+    Gemms,
+    Operator,
+    Shard,
+    Tokens,
+    layer_blocks,
+    products,
+)
 from xlperf.equations.model.experts import Popularity, activated_experts, busiest_rank_load, preference_variance
 from xlperf.equations.model.model import Architecture, Model, linear_share
 from xlperf.equations.model.operators import concatenated
@@ -40,6 +52,7 @@ SAMPLING_PASSES = 2.0
 _CONVOLUTION_PASSES = 4.0  # a prompt is transposed before its convolution: read and written twice
 
 _ALL, _NONE = np.full(1, 1.0), np.zeros(1)
+_NO_PART = np.full(1, "", dtype=object)
 
 
 class ServingShape(NamedTuple):
@@ -81,6 +94,7 @@ class ServingGemms(NamedTuple):
     narrow: np.ndarray  # whether weights and inputs are stored in the precision of the plan, (operators,)
     attention: np.ndarray  # whether a product belongs to an attention layer, (operators,)
     grouped: np.ndarray  # whether it is one of all experts of a rank together, (operators,)
+    part: np.ndarray = _NO_PART  # its part of the checkpoint as in :func:`part_of`, (operators,)
 
 
 class ServingVectors(NamedTuple):
@@ -131,13 +145,34 @@ def layer_shares(model: Model, architecture: Architecture) -> LayerShares:
     return LayerShares(attention, linear_share(model), dense, experts)
 
 
+def part_of(block: Block, operator: Operator, architecture: Architecture) -> str:
+    """Part of a checkpoint whose precision a product has, "" for that of the plan and for products in 16 bits.
+
+    >>> from xlperf.equations.model.blocks import HEAD, MLP
+    >>> part_of(HEAD, HEAD.operators[0], Architecture(False, False, False))
+    'head'
+    >>> [part_of(MLP, MLP.operators[0], Architecture(False, experts, False)) for experts in (False, True)]
+    ['', 'mlp']
+    """
+    if block.place == "head":
+        return "head"
+    if block.served(operator) != PLANNED:
+        return ""
+    if block.place in ("attention", "linear"):
+        return "attention"
+    if block is SHARED_EXPERT:
+        return "shared"
+    return "mlp" if block is MLP and architecture.experts else ""
+
+
 @lru_cache
-def _flags(architecture: Architecture, num_phases: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Products in the precision of the plan, of attention layers, and grouped ones, (operators,) each."""
+def _flags(architecture: Architecture, num_phases: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Products in the precision of the plan, of attention layers, grouped ones, and their parts, (operators,) each."""
     pairs = [(block, operator) for block in layer_blocks(architecture) for operator in block.operators] * num_phases
     narrow = np.array([block.served(operator) == PLANNED for block, operator in pairs])
     attention = np.array([block.place in ("attention", "linear") for block, _ in pairs])
-    return narrow, attention, np.array([block is EXPERTS for block, _ in pairs])
+    part = np.array([part_of(block, operator, architecture) for block, operator in pairs], dtype=object)
+    return narrow, attention, np.array([block is EXPERTS for block, _ in pairs]), part
 
 
 def serving_gemms(

@@ -34,6 +34,7 @@ class Precision(NamedTuple):
     block_scaled: bool = False  # whether the matrix units must scale blocks; units with an FP4 rate do
     tensor_scaled: bool = False  # whether a tensor has one scale, the same for its rows and its columns
     stored_size: float = 0.0  # bytes of a weight of a checkpoint, with fewer scales than in training; 0: the same [B]
+    stored_as: str = ""  # name of the format whose calibrated kernels read the weights; "": its own
 
     @property
     def served_size(self) -> float:
@@ -42,10 +43,22 @@ class Precision(NamedTuple):
 
 
 _BLOCK_16 = 0.5 + 1.0 / 16.0  # 4 bits and one scale byte per block of 16
+_MX_FOUR = 0.5 + 1.0 / 32.0  # 4 bits and one scale byte per block of 32
 _BLOCK_32 = 1.0 + 1.0 / 32.0  # 8 bits and one scale byte per block of 32
 _BLOCK_128 = 1.0 + 4.0 / 128.0  # 8 bits and one FP32 scale per 128 elements
 _TILE_128 = 1.0 + 4.0 / (128.0 * 128.0)  # of a checkpoint: one per 128 x 128
 _WIDE = ("fp16", "bf16", "fp32")  # GEMM precisions of any served weight of 16 bits or fewer
+
+
+_OF_INTEGERS = ("bf16", "fp16", "fp32", "fp8", "int8")  # GEMM precisions of integer weights without activations
+
+
+def _grouped(bits: float, weights: int) -> Precision:
+    """Integer weights in groups along the inputs with an FP16 scale and a zero point each (AWQ, GPTQ)."""
+    size = (bits + (16.0 + bits) / weights) / 8.0
+    return Precision("bf16", "bf16", size, 2.0, products=_OF_INTEGERS, stored_as="int4")
+
+
 PRECISIONS = {
     "fp32": Precision("fp32", "fp32", 4.0, 4.0, 4.0, ("fp32",), wide="fp32"),
     "tf32": Precision("tf32", "tf32", 4.0, 4.0, 4.0, wide="tf32"),
@@ -56,16 +69,21 @@ PRECISIONS = {
     "int8": Precision("int8", "int8", 1.0, 1.0, products=("int8", *_WIDE)),
     "fp4": Precision("fp4", "fp4", _BLOCK_16, _BLOCK_16, products=("fp4", "fp8", *_WIDE), cache="fp8", reads=2.0,
                      turns=0.0),
-    "int4": Precision("bf16", "bf16", _BLOCK_16, 2.0, products=("bf16", "fp16", "fp32", "fp8", "int8")),
+    "int4": Precision("bf16", "bf16", _BLOCK_16, 2.0, products=_OF_INTEGERS),
     "fp8-current": Precision("fp8", "fp8", 1.0, 1.0, reads=2.0, tensor_scaled=True),
     "mxfp8": Precision("mxfp8", "fp8", _BLOCK_32, _BLOCK_32, turns=0.0, block_scaled=True),
     "fp8-block": Precision("fp8_block", "fp8", _BLOCK_128, _BLOCK_128, products=("fp8-block", "fp8", *_WIDE),
                            cache="fp8", stored_size=_TILE_128),
     "fp8-tensor": Precision("fp8", "fp8", 1.0, 1.0, products=("fp8-tensor", "fp8", *_WIDE), cache="fp8",
                             tensor_scaled=True),
+    "mxfp4": Precision("fp8", "fp8", _MX_FOUR, 1.0, products=("mxfp4", "fp8", "fp4", *_WIDE), stored_as="fp4"),
+    "int4-128": _grouped(4.0, 128),
+    "int4-64": _grouped(4.0, 64),
+    "int8-128": _grouped(8.0, 128),
 }  # fmt: skip
 PRECISION_NAMES = tuple(PRECISIONS)
 PRECISION_CODES = {name: code for code, name in enumerate(PRECISION_NAMES)}
+PRECISION_STORED = tuple(precision.stored_as or name for name, precision in PRECISIONS.items())
 PRECISION_KEYS = tuple(precision.key for precision in PRECISIONS.values())
 WIDE_CODES = np.array([PRECISION_CODES[precision.wide] for precision in PRECISIONS.values()])
 INPUT_SIZES = np.array([precision.input_size for precision in PRECISIONS.values()])

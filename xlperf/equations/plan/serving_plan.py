@@ -35,8 +35,13 @@ from xlperf.equations.plan.records import (
     quantity,
 )
 
-SERVED_PRECISIONS = ("fp32", "fp16", "bf16", "fp8", "int8", "fp4", "int4", "fp8-block", "fp8-tensor")
-"""Precisions of weights, in the order of the sheet's choices; except for kinds of FP8 also of the key-value cache."""
+SERVED_PRECISIONS = ("fp32", "fp16", "bf16", "fp8", "int8", "fp4", "int4", "fp8-block", "fp8-tensor", "mxfp4",
+                     "int4-128", "int4-64", "int8-128")  # fmt: skip
+"""Precisions of weights, in the order of the sheet's choices, whose last one is ``auto``; the first seven also of the
+key-value cache."""
+PARTS = ("attention", "mlp", "shared", "head")
+"""Parts of a checkpoint with a precision of their own beside the plan's, which is that of routed experts or, in a dense
+model, of the feed-forward layers: attention, dense feed-forward layers of a mixture, shared experts, output head."""
 _SERVED = [PRECISIONS[name] for name in SERVED_PRECISIONS]
 _WEIGHT_SIZES = np.array([each.served_size for each in _SERVED])
 _INPUT_SIZES = np.array([each.input_size for each in _SERVED])
@@ -45,7 +50,7 @@ _CACHES = np.array([SERVED_PRECISIONS.index(each.cache) for each in _SERVED])
 _IN_TABLE = np.array([PRECISION_CODES[name] for name in SERVED_PRECISIONS])
 _PRODUCTS = np.array([[name in each.products for name in SERVED_PRECISIONS] for each in _SERVED])
 _FOUR_BITS = np.array([each.weight_size < 1.0 for each in _SERVED])
-_NARROW_FLOAT = np.array([name.startswith("fp8") or name == "fp4" for name in SERVED_PRECISIONS])
+_NARROW_FLOAT = np.array([name.startswith("fp8") or name.endswith("fp4") for name in SERVED_PRECISIONS])
 _NAMES = np.array(SERVED_PRECISIONS, dtype=object)
 _MULTIPLIED = np.array([", ".join(each.products) for each in _SERVED], dtype=object)
 _FP32, _BF16, _FP8 = (SERVED_PRECISIONS.index(name) for name in ("fp32", "bf16", "fp8"))
@@ -67,6 +72,9 @@ class InferencePlan(PlanColumns):
     kv_size: Array  # bytes of an element of the key-value cache [B]
     attention_size: Array  # bytes of an element of queries, keys and values in prefill attention [B]
     layer_part: Array  # :class:`LayerPart` of a pool; a column only if some plans have an expert pool [-]
+    # Columns only if some plans take the formats of their checkpoint part by part, NaN for other plans. For each of
+    # PARTS: ``attention_weight_size``, bytes of a weight; ``attention_product_size``, of the other GEMM input [B];
+    # ``attention_product``, position of the GEMM precision in PRECISIONS. ``main_weight_size``: of routed experts [B]
     prompts_together: Array  # prompts per prefill pass beside decoding; 0: the whole batch is prefilled [-]
 
     def computes(self, part: float) -> Array | None:
@@ -76,20 +84,26 @@ class InferencePlan(PlanColumns):
             return None
         return np.where((layer_part == LayerPart.WHOLE) | (layer_part == part), 1.0, 0.0)
 
+    def part_sizes(self, part: str) -> tuple[Array, Array] | None:
+        """Bytes of a weight and of the other GEMM input of one of PARTS, (rows,); None if no plan has its own."""
+        columns = self.__dict__["_columns"]
+        name = f"{part}_weight_size"
+        return (columns[name], columns[f"{part}_product_size"]) if name in columns else None
+
     @property
     def ffn_part(self) -> Array:
         """1 for pools that compute the feed-forward layers. [-]"""
         part = self.computes(LayerPart.EXPERTS)
         return np.ones(1) if part is None else part
 
-    # Position of the weight precision in SERVED_PRECISIONS
-    weight_codes = mask(lambda plan: plan.precision.astype(np.int64))
+    # Position of the weight precision in SERVED_PRECISIONS; 16 bits if the formats of a checkpoint are not looked up
+    weight_codes = mask(lambda plan: np.where(plan.precision < len(_SERVED), plan.precision, _BF16).astype(np.int64))
 
     @derived
     def product_codes(self) -> np.ndarray:
         """Position of the GEMM precision: the activation precision if given, else the weight precision. [-]"""
         given = self.activation_precision
-        return np.where(np.isnan(given), self.precision, given).astype(np.int64)
+        return np.where(np.isnan(given), self.weight_codes, given).astype(np.int64)
 
     @derived
     def cache_codes(self) -> np.ndarray:
@@ -113,6 +127,8 @@ class InferencePlan(PlanColumns):
     multiplies = mask(lambda plan: _PRODUCTS[plan.weight_codes, plan.product_codes])
     # Weights are stored in 4 bits
     four_bits = mask(lambda plan: _FOUR_BITS[plan.weight_codes])
+    # Weights are stored in FP8 or FP4
+    is_float = mask(lambda plan: _NARROW_FLOAT[plan.weight_codes])
     # Position of the weight precision in PRECISIONS
     stored_in_table = mask(lambda plan: _IN_TABLE[plan.weight_codes])
     # Position of the attention precision in PRECISIONS
@@ -221,11 +237,12 @@ def with_defaults(plan: InferencePlan) -> InferencePlan:
     concurrency = plan.concurrency
     share = np.where(np.isnan(concurrency), 1.0, np.ceil(concurrency / replicas))
     batch = np.where(np.isnan(plan.batch_size), share, plan.batch_size)
+    stored = plan.__dict__["_columns"].get("main_weight_size", np.full(1, np.nan))
     return plan.replaced(
         batch_size=batch,
         concurrency=np.where(np.isnan(concurrency), batch * replicas, concurrency),
         prompts_together=np.zeros_like(batch),
-        weight_size=_WEIGHT_SIZES[plan.weight_codes],
+        weight_size=known_or(stored, _WEIGHT_SIZES[plan.weight_codes]),
         input_size=_INPUT_SIZES[plan.product_codes],
         activation_size=_ELEMENT_SIZES[plan.product_codes],
         kv_size=_WEIGHT_SIZES[plan.cache_codes],

@@ -156,7 +156,8 @@ def sampling_traffic(model: Model, plan: InferencePlan, running_batch: Array) ->
 
 def mean_weight_size(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
     """Mean bytes of a weight, over weights in the plan's precision and attention layers in 16 bits. By definition."""
-    if not architecture.experts and not (plan.wide_attention > 0.0).any():
+    own = plan.part_sizes("attention")
+    if not architecture.experts and own is None and not (plan.wide_attention > 0.0).any():
         return np.asarray(plan.weight_size)
     if architecture.experts:
         expert = weights(EXPERTS, whole_model(model))
@@ -164,7 +165,10 @@ def mean_weight_size(model: Model, plan: InferencePlan, architecture: Architectu
     else:
         experts = model.num_layers * weights(MLP, whole_model(model)) / matrix_parameters(model, False)
     mixed = plan.activation_size + np.minimum(experts, 1.0) * (plan.weight_size - plan.activation_size)
-    return np.where(wide_attention(model, plan, architecture), mixed, plan.weight_size)
+    mean = np.where(wide_attention(model, plan, architecture), mixed, plan.weight_size)
+    if own is None:
+        return mean
+    return np.where(np.isnan(own[0]), mean, own[0] + np.minimum(experts, 1.0) * (plan.weight_size - own[0]))
 
 
 def results_at_rate(results: Mapping[str, Array], rate: Array) -> dict[str, Array]:

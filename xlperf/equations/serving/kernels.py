@@ -23,7 +23,7 @@ from xlperf.equations.model.cores import FULL, Core, Flash, Prompts, Read, Score
 from xlperf.equations.model.linear_attention import Scan
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.serving import BOTH_PHASES, DECODING, FEED_FORWARD_OPERATORS, ServingGemms, cache_elements
-from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
+from xlperf.equations.plan.serving_plan import PARTS, InferencePlan, LayerPart
 from xlperf.equations.serving.deployment import Batching, Deployment
 
 
@@ -78,21 +78,40 @@ def _columns(flags: np.ndarray, num_rows: int) -> np.ndarray:
     return np.repeat(flags, num_rows).reshape(num_rows, len(flags), order="F")
 
 
-def _narrow(products: ServingGemms, deployment: Deployment, plan: InferencePlan) -> np.ndarray:
-    """Products in the precision of the plan, (rows, operators)."""
-    architecture = deployment.architecture
+class _Stored(NamedTuple):
+    """Formats of products with weights, (rows, operators)."""
+
+    narrow: np.ndarray  # whether a product has the precision of the plan and not 16 bits
+    weight_size: Array  # bytes of a weight [B]
+    input_size: Array  # bytes of an element of the other input [B]
+
+
+def _stored(products: ServingGemms, deployment: Deployment) -> _Stored:
+    """Formats of products: that of the plan, 16 bits, or those of the parts of a checkpoint."""
+    architecture, plan = deployment.architecture, deployment.plan
     narrow = _columns(products.narrow, len(plan.weight_size))
-    if not architecture.experts and not (plan.wide_attention > 0.0).any():
-        return narrow
-    attention = _columns(products.attention, len(narrow))
-    return np.asarray(narrow & ~(attention & wide_attention(deployment.model, plan, architecture)[:, None]))
+    if architecture.experts or (plan.wide_attention > 0.0).any():
+        attention = _columns(products.attention, len(narrow))
+        narrow = np.asarray(narrow & ~(attention & wide_attention(deployment.model, plan, architecture)[:, None]))
+    activation = plan.activation_size[:, None]
+    input_size = np.where(narrow, plan.input_size[:, None], activation)
+    weight_size = np.where(narrow, plan.weight_size[:, None], activation)
+    for part in PARTS:
+        own = plan.part_sizes(part)
+        if own is not None:
+            chosen = _columns(products.part == part, len(narrow)) & ~np.isnan(own[0])[:, None]
+            weight_size, input_size = (
+                np.where(chosen, values[:, None], before)
+                for values, before in zip(own, (weight_size, input_size), strict=True)
+            )
+    return _Stored(narrow, weight_size, input_size)
 
 
 def _gemm_kernels(
-    deployment: Deployment, products: ServingGemms, narrow: np.ndarray
+    deployment: Deployment, products: ServingGemms, stored: _Stored
 ) -> tuple[MatrixRate, Mapping[str, Array]]:
     """Matrix units and constants of each product, by its precision and grouping."""
-    kernels, plan = deployment.kernels, deployment.plan
+    kernels, plan, narrow = deployment.kernels, deployment.plan, stored.narrow
     constants, rate = kernels["gemm"], deployment.device.rate()
     if some(plan.weight_size != plan.activation_size):
         wide = kernels["gemm_wide"]
@@ -102,6 +121,14 @@ def _gemm_kernels(
             for name, values in constants.items()
         }
         rate = rate._replace(peak_flop_rate=peak)
+    for part in PARTS:
+        own = plan.part_sizes(part)
+        if own is not None:
+            chosen = _columns(products.part == part, len(narrow)) & ~np.isnan(own[0])[:, None]
+            kernel = kernels[f"gemm_{part}"]
+            constants = {name: np.where(chosen, kernel[name], values) for name, values in constants.items()}
+            peak = deployment.device.rate().peak_flop_rate * kernel["peak_ratio"]
+            rate = rate._replace(peak_flop_rate=np.where(chosen, peak, rate.peak_flop_rate))
     if some(products.grouped):
         experts = kernels["serving_experts"]
         slower = {"compute_efficiency": "product_slowdown", "memory_efficiency": "memory_slowdown"}
@@ -109,20 +136,16 @@ def _gemm_kernels(
         changed = {name: constants[name] / np.where(grouped, experts[factor], 1.0) for name, factor in slower.items()}
         changed["least_tile_rows"] = np.where(grouped, 0.0, constants["least_tile_rows"])
         constants = {**constants, **changed}
-    alone = plan.weight_size < plan.input_size
+    alone = stored.weight_size < stored.input_size
     if some(alone):  # weights that are unpacked in registers are multiplied there, by few rows
-        short = np.where(narrow & alone[:, None], 0.0, constants["least_tile_rows"])
-        constants = {**constants, "least_tile_rows": short}
+        constants = {**constants, "least_tile_rows": np.where(alone, 0.0, constants["least_tile_rows"])}
     return rate, constants
 
 
-def _gemm_bytes(products: ServingGemms, plan: InferencePlan, narrow: np.ndarray) -> tuple[Array, Array]:
+def _gemm_bytes(products: ServingGemms, plan: InferencePlan, stored: _Stored) -> tuple[Array, Array]:
     """Mean bytes of an input element, each input in its own precision, and traffic of one call."""
-    gemms = products.gemms
-    activation = plan.activation_size[:, None]
-    rows_size = np.where(narrow, plan.input_size[:, None], activation)
-    weight_size = np.where(narrow, plan.weight_size[:, None], activation)
-    inputs = rows_size * gemms.m + weight_size * gemms.n
+    gemms, activation = products.gemms, plan.activation_size[:, None]
+    inputs = stored.input_size * gemms.m + stored.weight_size * gemms.n
     traffic = gemms.k * inputs + activation * gemms.m * gemms.n
     return inputs / (gemms.m + gemms.n), gemms.batch * traffic
 
@@ -143,15 +166,15 @@ def of_part(names: tuple[str, ...], calls: Array, plan: InferencePlan) -> Array:
 
 def product_rate(deployment: Deployment, products: ServingGemms) -> MatrixRate:
     """Matrix units at the precision of each product, (rows, operators), or (rows, 1) if all are alike."""
-    return _gemm_kernels(deployment, products, _narrow(products, deployment, deployment.plan))[0]
+    return _gemm_kernels(deployment, products, _stored(products, deployment))[0]
 
 
 def product_times(deployment: Deployment, products: ServingGemms) -> tuple[Array, Array]:
     """Traffic and time of products with weights, (rows, operators) each. [B, s]"""
     plan, gemms = deployment.plan, products.gemms
-    narrow = _narrow(products, deployment, plan)
-    element_size, traffic = _gemm_bytes(products, plan, narrow)
-    rate, constants = _gemm_kernels(deployment, products, narrow)
+    stored = _stored(products, deployment)
+    element_size, traffic = _gemm_bytes(products, plan, stored)
+    rate, constants = _gemm_kernels(deployment, products, stored)
     output_size = plan.activation_size[:, None]
     shape = gemms.m, gemms.n, gemms.k, gemms.batch
     device = deployment.device

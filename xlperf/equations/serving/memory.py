@@ -13,7 +13,7 @@ from xlperf.equations.model.blocks import EXPERTS, FEED_FORWARD, INDEX, Block, O
 from xlperf.equations.model.cores import cores_of, keeps_states
 from xlperf.equations.model.model import Architecture, Model, linear_share
 from xlperf.equations.model.operators import embedding_parameters, layer_vector_parameters, linear_vector_parameters
-from xlperf.equations.model.serving import cache_elements, layer_shares
+from xlperf.equations.model.serving import cache_elements, layer_shares, part_of
 from xlperf.equations.plan.records import WORD
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.serving.deployment import Deployment
@@ -50,6 +50,23 @@ def _layer_weights(shard: Shard, plan: InferencePlan, architecture: Architecture
     return np.asarray(low), np.asarray(wide)
 
 
+def _layer_weights_by_part(shard: Shard, plan: InferencePlan, architecture: Architecture) -> Array:
+    """GEMM weights of a mean layer on one rank, each part in its own precision, (rows,). [B]"""
+    model, shares = shard.model, layer_shares(shard.model, architecture)
+    attends, feeds = _share(plan, LayerPart.ATTENTION), _share(plan, LayerPart.EXPERTS)
+    size = np.zeros(())
+    for block in layer_blocks(architecture)[:-1]:  # all but the output projection
+        share = shares.of(block.place) * (feeds if block in FEED_FORWARD else attends)
+        if block is EXPERTS:
+            share = share * ceil_div(model.num_experts + plan.redundant_experts, plan.expert_parallel)
+        for products, narrow in zip(_by_width(block), (True, False), strict=True):
+            if products:
+                sizes = plan.part_sizes(part_of(block, products[0], architecture)) if narrow else None
+                stored = plan.activation_size if not narrow else plan.weight_size if sizes is None else sizes[0]
+                size = size + share * weights(block, shard, products) * stored
+    return np.asarray(size)
+
+
 def _share(plan: InferencePlan, part: float) -> Array | float:
     """1 if a pool computes a part of its layers, else 0, (rows,); 1 if every pool computes all. [-]"""
     own = plan.computes(part)
@@ -82,7 +99,15 @@ def rank_weights_size(model: Model, plan: InferencePlan, architecture: Architect
     attends = _share(plan, LayerPart.ATTENTION)
     small, tables = small * attends, tables * attends
     layer = narrow * plan.weight_size + (small + wide) * plan.activation_size
-    return np.asarray(layers * layer + tables * plan.activation_size / plan.attention_parallel)
+    size = np.asarray(layers * layer + tables * plan.activation_size / plan.attention_parallel)
+    own = plan.part_sizes("head")
+    if own is None:
+        return size
+    # Embeddings stay in 16 bits; an output projection of its own has the precision of the checkpoint's.
+    layer = _layer_weights_by_part(shard, plan, architecture) + small * plan.activation_size
+    output = np.where(tied > 0.0, 0.0, embedding_parameters(model, np.ones_like(tied))) * attends
+    of_tables = (tables - output) * plan.activation_size + output * own[0]
+    return np.where(np.isnan(own[0]), size, layers * layer + of_tables / plan.attention_parallel)
 
 
 _ROOT_OF_THREE = 1.7320508075688772

@@ -14,7 +14,7 @@ from xlperf.base.units import factor
 from xlperf.catalog.schema import Column, column, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import accelerators_of
-from xlperf.equations.plan.records import PRECISIONS
+from xlperf.engine.formats import peak_names
 from xlperf.workbook.charts import SERIES, Points, curve_chart, tornado
 from xlperf.workbook.package import data_rows
 from xlperf.workbook.report.data import (
@@ -172,8 +172,8 @@ def _roofs(report: Report) -> list[_Roof]:
     for group, row, _ in report.operators:
         index = int(report.index("accelerators", group)[row])
         name = str(accelerators["accelerator"][index])
-        given = str(group.plans.text("activation_precision")[row]) or str(group.plans.text("precision", "bf16")[row])
-        precision = PRECISIONS[given.lower()].peak
+        (name_of_peak,) = peak_names(group.plans.take([row]), report.catalog)
+        precision = name_of_peak.removeprefix("peak_flop_rate_")
         bandwidth = float(accelerators["memory_bandwidth"][index])
         peak = float(accelerators.number(f"peak_flop_rate_{precision}")[index])
         if not np.isfinite(peak):
