@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xlperf.catalog.schema import Column, first_words, results_of, shown_columns, table_schema
-from xlperf.cli.command import command
+from xlperf.cli.command import Sheets, command
 from xlperf.cli.options import catalog_of, vary_line
 from xlperf.cli.output import (
     Front,
@@ -75,7 +75,7 @@ def answer_lines(kind: str, form: Mapping[str, str], answer: Mapping[str, Any], 
     return [line for block in blocks if block for line in (*block, "")][:-1]
 
 
-def _answered(kind: str, given: Words, output: str | None, catalog: str | None) -> int:
+def _answered(kind: str, given: Words, output: str | None, catalog: Sheets) -> int:
     """Answer a form and print or write it; 1 without an answer."""
     import numpy as np
 
@@ -158,19 +158,19 @@ def _notes(form: Mapping[str, str], answer: Mapping[str, Any]) -> list[str]:
 
 
 @command(entries=partial(form_options, "serve"))
-def serve(output: str | None, catalog: str | None, **given: str | None) -> int:
+def serve(output: str | None, catalog: Sheets, **given: str | None) -> int:
     """What it takes to serve a model to so many users."""
     return _answered("serve", given, output, catalog)
 
 
 @command(entries=partial(form_options, "train"))
-def train(output: str | None, catalog: str | None, **given: str | None) -> int:
+def train(output: str | None, catalog: Sheets, **given: str | None) -> int:
     """How long a training run takes, what it costs, and which mapping is best."""
     return _answered("train", given, output, catalog)
 
 
 @command(entries=partial(form_options, "chip"))
-def chip(output: str | None, catalog: str | None, vary: tuple[str, ...], limits: tuple[str, ...], **given: Any) -> int:
+def chip(output: str | None, catalog: Sheets, vary: tuple[str, ...], limits: tuple[str, ...], **given: Any) -> int:
     """What an accelerator of your own would cost and be worth."""
     from xlperf.catalog.schema import first_words
     from xlperf.explore.forms import form_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.cli.command import Chosen, command, packed
+from xlperf.cli.command import Chosen, Sheets, command, packed
 from xlperf.cli.options import catalog_for, plan_name, read_chosen, read_one_kind, varied, vary_line
 from xlperf.cli.output import Front, deliver, is_workbook, parts, progress, say, text_table, write_sheets, wrote
 from xlperf.cli.sweep import Doubts
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def search(
     plans: str, output: str | None, objectives: tuple[str, ...], limits: tuple[str, ...], vary: tuple[str, ...],
     mapping: bool, top: int, every: bool, probability: float, doubts: Doubts, processes: int, chosen: Chosen,
-    bounds: Bounds, catalog: str | None,
+    bounds: Bounds, catalog: Sheets,
 ) -> None:  # fmt: skip
     """Find the best of all plans that cells with auto stand for."""
     import numpy as np
@@ -164,7 +164,7 @@ def _write(answers: list[Robust], kinds: list[str], output: str | None, lines: l
 def solve(
     plans: str, vary: tuple[str, ...], targets: tuple[str, ...], mapping: bool, largest: bool, autos: tuple[str, ...],
     objective: str, probability: float, processes: int, chosen: Chosen, output: str | None, bounds: Bounds,
-    catalog: str | None,
+    catalog: Sheets,
 ) -> None:  # fmt: skip
     """Find the fewest accelerators, or the least of a number, that reach a target."""
     import numpy as np

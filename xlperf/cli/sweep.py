@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.cli.command import Chosen, Machines, command
+from xlperf.cli.command import Chosen, Machines, Sheets, command
 from xlperf.cli.options import TOP, catalog_for, read_one, read_one_kind, vary_line, without_auto
 from xlperf.cli.output import (
     STANDARD,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def sweep(
     plans: str, vary: tuple[str, ...], samples: int | None, sampling: str, seed: int, wanted: tuple[str, ...],
     objective: str | None, limits: tuple[str, ...], top: int | None, machines: Machines, chosen: Chosen,
-    output: str | None, bounds: Bounds, catalog: str | None,
+    output: str | None, bounds: Bounds, catalog: Sheets,
 ) -> None:  # fmt: skip
     """Compute plans over a grid of values of their columns and of the catalog's."""
     from xlperf.cli.blocks import Blocks, write_sweep
@@ -143,7 +143,7 @@ def _best_words(best: Best, rows: Swept) -> str:
 @command()
 def uncertainty(
     plans: str, result: str, vary: tuple[str, ...], band: bool, ranges: bool, draws: int, seed: int,
-    limits: tuple[str, ...], sobol: int, processes: int, chosen: Chosen, output: str | None, catalog: str | None,
+    limits: tuple[str, ...], sobol: int, processes: int, chosen: Chosen, output: str | None, catalog: Sheets,
 ) -> None:  # fmt: skip
     """Say how sure a result is, which plan is likely better, and which input decides."""
     from xlperf.explore.objectives import limits_of, objective_of
@@ -183,7 +183,7 @@ def uncertainty(
 @command()
 def worth(
     plans: str, vary: tuple[str, ...], limits: tuple[str, ...], mapping: bool, against: tuple[str, ...],
-    processes: int, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None,
+    processes: int, chosen: Chosen, output: str | None, bounds: Bounds, catalog: Sheets,
 ) -> None:  # fmt: skip
     """Say what one more TB/s, GiB, TFLOP/s, mm2, W, GB/s, MW or ms of target is worth per accelerator."""
     from xlperf.explore.candidates import with_mapping
@@ -253,7 +253,9 @@ def diagnose(
     from xlperf.explore.remedy import remedy
 
     plan = read_one(plans, chosen)
-    known = catalog_for(catalog, plans, [plan])
+    files = tuple(text for text in measured if "=" not in text and Path(text).suffix)
+    measured = tuple(text for text in measured if text not in files)
+    known = catalog_for(Sheets(catalog, files), plans, [plan])
     plan = without_auto(plan, known, bounds)
     measured += _logged(logs)
     before += _logged(logs_before)

@@ -1,0 +1,404 @@
+"""The user's measured runs, rows of the sheet ``own_runs``: their predictions, and what they correct."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from xlperf.base.arrays import Array, divide, exp
+from xlperf.base.errors import Fault, InputError
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.cells import shown
+from xlperf.catalog.schema import MEASURED, OWN_RUNS, PLAN_TABLES, Column, results_of, table_schema
+from xlperf.catalog.table import Table, copied_name
+from xlperf.engine.join import Named, named_rows, software_words
+from xlperf.engine.own_runs import Learned, Places, Process, band, effects_of, log_ratio, settings_of
+from xlperf.equations.plan.records import Remark
+
+TIMES = {
+    "training": ("step_time", "tokens_per_second", "tokens_per_second_per_accelerator", "model_flop_rate", "mfu"),
+    "inference": ("tpot", "tpot_itl", "latency", "tokens_per_second", "tokens_per_second_per_accelerator"),
+}
+"""Measured results that give the time of a run, in order of preference, by kind of plan."""
+OF_QUANTITY = {
+    "training": {"step_time": TIMES["training"], "memory": ("memory",), "accelerator_power": ("accelerator_power",)},
+    "inference": {"tpot": TIMES["inference"], "ttft": ("ttft",), "accelerator_power": ("accelerator_power",)},
+}
+"""Measured results that give the ratio of a quantity, in order of preference."""
+WORDS = {
+    "step_time": "steps take {} times as long as predicted",
+    "tpot": "tokens take {} times as long as predicted",
+    "ttft": "first tokens take {} times as long as predicted",
+    "memory": "memory is {} times as large as predicted",
+    "accelerator_power": "power is {} times as high as predicted",
+}
+"""What runs teach about a quantity."""
+_LEAST, _MOST = 0.05, 20.0
+"""Ratios of measured over predicted value beyond which another unit is meant. [-]"""
+OUTLIER = math.log(2.0)
+"""Log ratio between a run and its prediction by the other runs from which it is named. [-]"""
+_FLAGS = {"yes": 1.0, "true": 1.0, "1": 1.0, "no": 0.0, "false": 0.0, "0": 0.0}
+
+
+@dataclass(frozen=True, eq=False)
+class OwnRuns:
+    """Measured runs of one kind of plan: plans, their predictions without the runs, and a process for each quantity.
+
+    - ``names``: codes by model, accelerator and software of the runs, casefolded.
+    - ``rows``: runs of each quantity, positions in ``plans``, in the order of its process.
+    - ``measured``: result that gave the ratio of each of these runs.
+    """
+
+    plans: Table
+    predicted: Table
+    names: tuple[dict[str, int], dict[str, int], dict[str, int]]
+    processes: dict[str, Process]
+    rows: dict[str, np.ndarray]
+    measured: dict[str, tuple[str, ...]]
+
+    def codes(self, at: int, names: Sequence[str]) -> np.ndarray:
+        """Codes of models, accelerators or software by name; -1 for names without a run."""
+        return np.array([self.names[at].get(name, -1) for name in names], dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Corrections:
+    """What own runs say about a block of plans, by quantity."""
+
+    learned: dict[str, Learned]
+    counts: dict[str, int]
+
+    def factor(self, quantity: str, size: int = 1) -> Array:
+        """Factor on predictions; 1 without runs of the quantity."""
+        return exp(self.learned[quantity].mean) if quantity in self.learned else np.ones(size)
+
+    def ends(self, quantity: str, logs: Array) -> Array:
+        """Logarithms of both ends of a band (2, rows) around the corrected prediction, from those without runs."""
+        if quantity not in self.learned:
+            return logs
+        sign = np.array([[-1.0], [1.0]])
+        return np.asarray(sign * band(self.learned[quantity], sign * logs))
+
+    def notes(self, illegal: np.ndarray) -> list[Remark]:
+        """Factors, and the number of runs behind them."""
+        remarks = []
+        for name in self.learned:
+            runs = f"{self.counts[name]} own run{'s' * (self.counts[name] > 1)}"
+            words = f"{runs}: {WORDS[name]} without"
+            remarks.append(Remark(~illegal, words, (np.round(self.factor(name), 3),)))
+        return remarks
+
+
+_known: WeakKeyDictionary[Catalog, dict[str, OwnRuns | None]] = WeakKeyDictionary()
+_codes: WeakKeyDictionary[Catalog, dict[str, tuple[np.ndarray, np.ndarray]]] = WeakKeyDictionary()
+
+
+def without_own_runs(catalog: Catalog) -> Catalog:
+    """The catalog with an empty sheet of own runs."""
+    return catalog.with_tables([catalog.tables[OWN_RUNS].take(np.empty(0, dtype=np.int64))], checked=True)
+
+
+def own_runs_of(catalog: Catalog, kind: str) -> OwnRuns | None:
+    """The user's runs of a kind of plan, evaluated with the catalog that they were given with; None without any.
+
+    Raises InputError if a run is illegal, has no measured value of its kind, or one that is impossible.
+    """
+    if not len(catalog.tables[OWN_RUNS]):
+        return None
+    base = catalog.as_measured
+    known = _known.setdefault(base, {})
+    if kind not in known:
+        known |= _learned(base)
+    return known[kind]
+
+
+def _learned(catalog: Catalog) -> dict[str, OwnRuns | None]:
+    """Runs of each kind of plan, with the faults of all of them."""
+    faults: list[Fault] = []
+    result: dict[str, OwnRuns | None] = dict.fromkeys(PLAN_TABLES)
+    plain = without_own_runs(catalog)
+    for plans in run_plans(catalog.tables[OWN_RUNS], faults):
+        try:
+            result[plans.kind] = _of_kind(plans, plain, faults)
+        except InputError as error:
+            faults += error.faults
+    if faults:
+        raise InputError(faults)
+    return result
+
+
+def run_plans(runs: Table, faults: list[Fault]) -> list[Table]:
+    """Measured runs as tables of plans with measured columns, training first; ``faults`` gets bad cells."""
+    serves = ~np.isnan(runs.number("prompt_length"))
+    tables = []
+    for kind, rows in (("training", np.flatnonzero(~serves)), ("inference", np.flatnonzero(serves))):
+        if len(rows):
+            tables.append(_plans_of(kind, runs.take(rows), faults))
+    return tables
+
+
+def _plans_of(kind: str, runs: Table, faults: list[Fault]) -> Table:
+    """Runs of one kind as plans."""
+    known, key = table_schema(kind).by_name, runs.schema.key.name
+    columns: dict[str, np.ndarray] = {"name": runs.text(key)}
+    for name, values in runs.columns.items():
+        filled = values != "" if values.dtype == object else ~np.isnan(values)
+        column = known.get(name)
+        if name in (key, "source", "year") or not filled.any():
+            continue
+        if column is None:
+            other = "serving" if kind == "training" else "training"
+            words = f"belongs to a run of {other}; a run with a prompt length is one of serving"
+            row = int(np.flatnonzero(filled)[0])
+            faults.append(Fault(runs.place(row, name), f"{name.replace('_', ' ')} {words}"))
+            continue
+        columns[name] = _as_in(column, values, partial(_cell, runs, name), faults)
+    return Table(kind, columns, lambda row, column: runs.place(row, key if column == "name" else column))
+
+
+def _cell(runs: Table, column: str, row: int) -> str:
+    return runs.place(row, column)
+
+
+def _as_in(column: Column, values: np.ndarray, place: Callable[[int], str], faults: list[Fault]) -> np.ndarray:
+    """Values of a column of runs as a column of plans has them: their choices and flags may differ by kind."""
+    if values.dtype != object or column.kind in ("text", "reference", "name"):
+        return values
+    words = [str(value).strip().casefold() for value in values.tolist()]
+    allowed = list(_FLAGS) if column.kind == "flag" else [choice.casefold() for choice in column.choices]
+    for row, word in enumerate(words):
+        if word and word not in allowed:
+            options = "yes or no" if column.kind == "flag" else f"one of {', '.join(column.choices)}"
+            faults.append(Fault(place(row), f"{column.words} must be {options}, got {shown(values[row])}"))
+    if column.kind == "flag":
+        return np.array([_FLAGS.get(word, math.nan) for word in words])
+    exact = {choice.casefold(): choice for choice in column.choices}
+    return np.array([exact.get(word, "") for word in words], dtype=object)
+
+
+def _of_kind(plans: Table, plain: Catalog, faults: list[Fault]) -> OwnRuns:
+    from xlperf.engine.tables import evaluate
+
+    predicted = evaluate(plans, plain)
+    names, places = _names_of(plans, plain)
+    schema = results_of(plans.kind).by_name
+    taught = np.zeros(len(plans), dtype=bool)
+    processes, rows_of, measured_of = {}, {}, {}
+    for quantity, results in OF_QUANTITY[plans.kind].items():
+        ratios, source = np.full(len(plans), math.nan), [""] * len(plans)
+        for name in results:
+            stated = plans.number(MEASURED + name)
+            for row in np.flatnonzero(~np.isnan(stated) & np.isnan(ratios)).tolist():
+                measured, value = stated[[row]], predicted.number(name)[[row]]
+                with np.errstate(all="ignore"):
+                    ratio = float(log_ratio(measured, value, schema[name].is_larger_better)[0])
+                taught[row], source[row] = True, name
+                fault = _fault(plans, predicted, row, name, ratio)
+                if fault is None:
+                    ratios[row] = ratio
+                else:
+                    faults.append(fault)
+        rows = np.flatnonzero(~np.isnan(ratios))
+        if len(rows):
+            # In an order that does not depend on that of the sheet, so that results do not either.
+            keys = [(ratios[row], str(plans.text("name")[row])) for row in rows.tolist()]
+            rows = rows[np.array(sorted(range(len(rows)), key=keys.__getitem__), dtype=np.int64)]
+            processes[quantity] = Process(effects_of(quantity), places.take(rows), ratios[rows])
+            rows_of[quantity] = rows
+            measured_of[quantity] = tuple(source[row] for row in rows.tolist())
+    for row in np.flatnonzero(~taught).tolist():
+        wanted = [f"measured {names[0].replace('_', ' ')}" for names in OF_QUANTITY[plans.kind].values()]
+        problem = f"the run has no measured value that teaches; enter {', '.join(wanted[:-1])} or {wanted[-1]}"
+        faults.append(Fault(plans.place(row, "name"), problem))
+    return OwnRuns(plans, predicted, names, processes, rows_of, measured_of)
+
+
+def _fault(plans: Table, predicted: Table, row: int, name: str, ratio: float) -> Fault | None:
+    """Why a measured value teaches nothing."""
+    words = name.replace("_", " ")
+    if math.isnan(ratio):
+        reason = str(predicted.text("reason")[row])
+        return Fault(plans.place(row, "name"), f"the run has no {words} to compare with: {reason or 'illegal plan'}")
+    if not math.log(_LEAST) <= ratio <= math.log(_MOST):
+        column = results_of(plans.kind).by_name[name]
+        stated, value = (
+            column.amount(float(table[at][row])) for table, at in ((plans, MEASURED + name), (predicted, name))
+        )
+        problem = (
+            f"measured {words} is {stated} and the prediction {value}: must be within 0.05 to 20 times; another unit?"
+        )
+        return Fault(plans.place(row, MEASURED + name), problem)
+    return None
+
+
+def _run_name(name: str) -> str:
+    """A name as runs know it: a changed copy of a catalog row is the machine that was measured."""
+    return copied_name(name).casefold()
+
+
+def _names_of(plans: Table, catalog: Catalog) -> tuple[tuple[dict[str, int], dict[str, int], dict[str, int]], Places]:
+    software, named = software_words(plans), named_rows(plans, catalog)
+    models, accelerators = catalog.tables["models"].text("model"), catalog.tables["accelerators"].text("accelerator")
+    words = [
+        [_run_name(str(name)) for name in models[named.models].tolist()],
+        [_run_name(str(name)) for name in accelerators[named.accelerators].tolist()],
+        [software.words[code].casefold() for code in software.codes.tolist()],
+    ]
+    first, second, third = ({name: code for code, name in enumerate(dict.fromkeys(each))} for each in words)
+    names = first, second, third
+    codes = [[known[name] for name in each] for known, each in zip(names, words, strict=True)]
+    return names, Places(np.array(codes, dtype=np.int64).reshape(3, -1).T, *settings_of(plans))
+
+
+def _codes_of_rows(runs: OwnRuns, catalog: Catalog, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Codes of all models and accelerators of a catalog."""
+    known = _codes.setdefault(catalog, {})
+    if kind not in known:
+        columns = (("models", "model"), ("accelerators", "accelerator"))
+        words = ([_run_name(str(name)) for name in catalog.tables[t].text(c).tolist()] for t, c in columns)
+        models, accelerators = (runs.codes(at, each) for at, each in enumerate(words))
+        known[kind] = models, accelerators
+    return known[kind]
+
+
+def corrections(plans: Table, catalog: Catalog, named: Named) -> Corrections | None:
+    """Corrections of a block of plans by the user's runs of their kind; None without any."""
+    runs = own_runs_of(catalog, plans.kind)
+    if runs is None or not len(plans):
+        return None
+    models, accelerators = _codes_of_rows(runs, catalog, plans.kind)
+    software = software_words(plans)
+    words = runs.codes(2, [word.casefold() for word in software.words])[software.codes]
+    names = np.stack([models[named.models], accelerators[named.accelerators], words], axis=-1)
+    unnamed = np.where(names < 0, -2, names)  # not equal to any run
+    places = Places(unnamed, *settings_of(plans))
+    learned = {quantity: process.learned(places) for quantity, process in runs.processes.items()}
+    return Corrections(learned, {quantity: len(process.ratios) for quantity, process in runs.processes.items()})
+
+
+def corrected_training(results: Mapping[str, Array], own: Corrections | None) -> dict[str, Array]:
+    """Times of training steps scaled by what runs say."""
+    if own is None or "step_time" not in own.learned:
+        return dict(results)
+    factor = own.factor("step_time")
+    return {
+        name: values * factor if name == "step_time" or name.startswith("time_") else values
+        for name, values in results.items()
+    }
+
+
+def corrected_memory(results: Mapping[str, Array], own: Corrections | None) -> dict[str, Array]:
+    """Memory of training, and its parts, scaled by what runs say."""
+    if own is None or "memory" not in own.learned:
+        return dict(results)
+    factor = own.factor("memory")
+    return {name: values * factor for name, values in results.items()}
+
+
+_PER_TOKEN = ("tpot", "tpot_median", "tpot_ninetieth", "tpot_ninety_ninth", "decode_time", "time_matrix",
+              "time_attention", "time_vector", "time_communication", "time_overhead")  # fmt: skip
+_FIRST = ("ttft", "ttft_median", "ttft_ninetieth", "ttft_ninety_ninth", "queue_time", "prefill_time")
+_RATES = ("tokens_per_second", "tokens_per_second_per_accelerator")
+
+
+def corrected_serving(results: Mapping[str, Array], own: Corrections | None, request_rate: Array) -> dict[str, Array]:
+    """Times and rates of served plans, scaled by what runs say.
+
+    The latency combines both times. Rates fall as it grows (Little's law) unless the plan states the request rate; then
+    the number of running requests grows, and a rate above the corrected capacity has no steady state.
+    """
+    if own is None or not {"tpot", "ttft"} & own.learned.keys():
+        return dict(results)
+    first, token = own.factor("ttft"), own.factor("tpot")
+    changed = dict(results)
+    changed |= {name: results[name] * token for name in _PER_TOKEN if name in results}
+    changed |= {name: results[name] * first for name in _FIRST if name in results}
+    longer = token + 0.0 * first
+    if "latency" in results:
+        decoding = results["latency"] - results["ttft"]
+        changed["latency"] = changed["ttft"] + np.where(decoding > 0.0, decoding * token, 0.0)
+        longer = np.where(np.isfinite(results["latency"]), divide(changed["latency"], results["latency"]), longer)
+        changed["tpot_itl"] = results["tpot_itl"] * longer
+        given = ~np.isnan(request_rate)
+        changed |= {name: results[name] / np.where(given, 1.0, longer) for name in _RATES}
+        changed["running_batch"] = results["running_batch"] * np.where(given, longer, 1.0)
+        changed["max_request_rate"] = results["max_request_rate"] / longer
+        unserved = given & (request_rate > changed["max_request_rate"])
+        changed["ttft"] = np.where(unserved, np.inf, changed["ttft"])
+        weights = results["prefill_share"] * first, (1.0 - results["prefill_share"]) * token
+        changed["prefill_share"] = divide(weights[0], weights[0] + weights[1])
+    if "tokens_per_second_at_targets" in results:
+        changed["tokens_per_second_at_targets"] = results["tokens_per_second_at_targets"] / longer
+    return changed
+
+
+def with_targets(plans: Table, own: Corrections | None) -> Table:
+    """Plans whose targets of latency are as much shorter as runs are longer than predicted."""
+    if own is None:
+        return plans
+    factors = {"ttft_target": own.factor("ttft"), "tpot_target": own.factor("tpot")}
+    return plans.with_columns({name: plans[name] / factor for name, factor in factors.items() if name in plans})
+
+
+# --- what was learned ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What runs taught about a quantity: median factor, and median errors of the runs without and with each other.
+
+    ``left_out``: errors of each run predicted by the others; NaN with a single run. ``outliers``: runs at least twice
+    as far from their prediction by the others, with the factor between them.
+    """
+
+    quantity: str
+    runs: int
+    factor: float
+    before: float
+    after: float
+    left_out: float
+    outliers: tuple[tuple[str, float], ...]
+
+    def words(self) -> str:
+        """The lesson as a sentence."""
+        count = f"{self.runs} run{'s' * (self.runs > 1)}"
+        text = f"your {WORDS[self.quantity].format(f'{self.factor:.3g}')} ({count})"
+        text += f"; error of the runs {100.0 * self.before:.3g} % before, {100.0 * self.after:.3g} % after"
+        if not math.isnan(self.left_out):
+            text += f", {100.0 * self.left_out:.3g} % of each predicted by the others"
+        for name, factor in self.outliers:
+            text += f"; {name} is {factor:.3g} times what {'the others say' if self.runs > 1 else 'was predicted'}"
+            text += ": is it this plan, in this unit?"
+        return text
+
+
+def lessons(catalog: Catalog) -> list[Lesson]:
+    """What the user's runs teach, by kind of plan and quantity."""
+    result = []
+    for kind in PLAN_TABLES:
+        runs = own_runs_of(catalog, kind)
+        for quantity, process in runs.processes.items() if runs is not None else ():
+            result.append(_lesson(runs, quantity, process) if runs is not None else None)
+    return [one for one in result if one is not None]
+
+
+def _lesson(runs: OwnRuns, quantity: str, process: Process) -> Lesson:
+    count, places, ratios = len(process.ratios), process.places, process.ratios
+    after = process.learned(places)
+    expected = np.zeros(count)
+    for row in range(count) if count > 1 else ():
+        others = np.delete(np.arange(count), row)
+        left = replace(process, places=places.take(others), ratios=ratios[others])
+        expected[row] = left.learned(places.take(np.array([row]))).mean[0]
+    names = runs.plans.text("name")[runs.rows[quantity]]
+    far = np.abs(ratios - expected) >= OUTLIER
+    outliers = [(str(names[row]), float(exp(ratios[row] - expected[row]))) for row in np.flatnonzero(far).tolist()]
+    errors = [float(np.median(np.abs(exp(-ratios + mean) - 1.0))) for mean in (0.0, after.mean, expected)]
+    left_out = errors[2] if count > 1 else math.nan
+    factor = float(exp(np.median(after.mean)))
+    return Lesson(quantity, count, factor, errors[0], errors[1], left_out, tuple(outliers))
