@@ -50,6 +50,8 @@ MOST_ROWS = 24
 _IN_FIT = 12
 """Largest number of rows of a source in a fit. [-]"""
 _SHARE = 0.8
+_FEWEST = 3
+"""Least number of sources that set the band after a number of runs. [-]"""
 _OF_PUBLISHED = {STEP_TIME: "step_time", TIME_PER_TOKEN: "tpot", FIRST_TOKEN: "ttft", MEMORY: "memory"}
 POWER_QUANTITY = "accelerator_power"
 
@@ -260,18 +262,14 @@ def _with_band(sources: Sequence[Source], effects: Effects) -> Effects:
     """Width and growth of the band that holds 80 % of the other rows after one, three and ten runs."""
     widths = []
     for number in NUMBERS_OF_RUNS:
-        own = [source for source in sources if number in source.draws]
-        if len(own) < 3:
+        outcomes = [_outcome(source, effects, number) for source in sources if number in source.draws]
+        if len(outcomes) < _FEWEST:
             continue
-
-        def inside(width: float, number: int = number, own: Sequence[Source] = own) -> float:
-            tried = effects._replace(width=width, growth=0.0)
-            return float(np.mean([_outcome(source, tried, number).inside for source in own]))
-
         low, high = 0.2, 8.0
-        for _ in range(14):
+        for _ in range(20):
             middle = math.sqrt(low * high)
-            low, high = (middle, high) if inside(middle) < _SHARE else (low, middle)
+            inside = float(np.mean([one.inside(middle) for one in outcomes]))
+            low, high = (middle, high) if inside < _SHARE else (low, middle)
         widths.append((math.log(number), math.log(high)))
     at, logs = np.array(widths).T
     growth = (
@@ -302,29 +300,41 @@ def effects_csv(effects: dict[str, Effects]) -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Errors of the other rows of a source, (values,): without runs, with them, with their mean ratio applied whole.
+    """Other rows of a source after some runs, (values,).
 
-    ``inside``: share of the rows within the band after the runs. [-]
+    - ``before``, ``after``, ``whole``: errors without runs, with them, and with their mean ratio applied whole [-].
+    - ``gap``: log ratio of measured over corrected value; ``half_width``: of its band at width 1, which grows as the
+      width to the power of 1 less ``unknown``; ``cover``: of runs of equal settings.
     """
 
     before: Array
     after: Array
     whole: Array
-    inside: float
+    gap: Array
+    half_width: Array
+    unknown: Array
+    cover: Array
+
+    def inside(self, width: float) -> float:
+        """Share of the rows within the band."""
+        wide = np.maximum(self.half_width * width ** (1.0 - self.unknown), self.cover)
+        return float((np.abs(self.gap) <= wide).mean())
 
 
 def _outcome(source: Source, effects: Effects, number: int) -> Outcome:
+    """Other rows of a source, with each draw of its rows as runs."""
     runs, others = source.draws[number]
-    parts, inside = [], []
+    plain, parts = effects._replace(width=1.0), []
     for some, rest in zip(runs, others, strict=True):
-        learned = Process(effects, source.places.take(some), source.ratios[some]).learned(source.places.take(rest))
+        learned = Process(plain, source.places.take(some), source.ratios[some]).learned(source.places.take(rest))
         ratio, known = source.ratios[rest], source.half_width[rest]
         wide = band(learned, np.where(np.isnan(known), learned.first, known))
-        inside.append(np.abs(ratio - learned.mean) <= wide)
         moved = (np.zeros(len(rest)), learned.mean, np.full(len(rest), source.ratios[some].mean()))
-        parts.append([np.abs(np.expm1(mean - ratio)) for mean in moved])
-    before, after, whole = np.concatenate(parts, axis=1)
-    return Outcome(before, after, whole, float(np.mean(np.concatenate(inside))))
+        errors = [np.abs(np.expm1(mean - ratio)) for mean in moved]
+        parts.append(
+            [*errors, ratio - learned.mean, wide, np.where(np.isnan(known), 0.0, learned.unknown), learned.cover]
+        )
+    return Outcome(*np.concatenate(parts, axis=1))
 
 
 @dataclass(frozen=True)
@@ -356,7 +366,7 @@ def accuracies(sources: Sequence[Source], effects: Callable[[str], Effects] = ef
             columns = [[getattr(one, name) for one in outcomes] for name in ("before", "after", "whole")]
             medians = [float(np.median([np.median(errors) for errors in column])) for column in columns]
             pairs = [float(np.median(np.concatenate(column))) for column in columns]
-            inside = float(np.mean([one.inside for one in outcomes]))
+            inside = float(np.mean([one.inside(effects(quantity).width) for one in outcomes]))
             before, after, whole = medians
             rows = pairs[0], pairs[1], pairs[2]
             result.append(Accuracy(quantity, number, len(own), before, after, whole, rows, inside))
