@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.csv_files import STANDARD, read_csv
+from xlperf.catalog.measured_runs import as_runs, joined
 from xlperf.catalog.read import read_plan_tables
 from xlperf.catalog.schema import MEASURED, OWN_RUNS, results_of, split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
@@ -50,7 +50,8 @@ def own_runs(tables: Sequence[Table], catalog: Catalog) -> Table:
         rows = np.flatnonzero(np.logical_or.reduce(known)) if known else np.empty(0, dtype=np.int64)
         if len(rows):
             plans = table.take(rows)
-            added.append(_as_runs(evaluate_resolved(plans, plain)[0] if plans.auto else plans))
+            runs = as_runs(evaluate_resolved(plans, plain)[0] if plans.auto else plans)
+            added.append(runs.with_columns({"year": np.full(len(rows), float(datetime.date.today().year))}))
     if not added:
         words = "measured step time, measured tpot, measured ttft, measured memory"
         raise InputError(Fault("--mine", f"needs plans with a column of measured values: {words}"))
@@ -59,43 +60,6 @@ def own_runs(tables: Sequence[Table], catalog: Catalog) -> Table:
     before = catalog.tables[OWN_RUNS]
     kept = [row for row, name in enumerate(before.text(key).tolist()) if str(name).casefold() not in names]
     return joined([before.take(np.array(kept, dtype=np.int64)), *added])
-
-
-def _as_runs(plans: Table) -> Table:
-    """Plans as rows of the sheet."""
-    key, known = table_schema(OWN_RUNS).key.name, table_schema(OWN_RUNS).by_name
-    names = [str(name) or f"run {row + 1}" for row, name in enumerate(plans.text("name").tolist())]
-    columns: dict[str, np.ndarray] = {key: np.array(names, dtype=object)}
-    for name, values in plans.columns.items():
-        if name in known and values.dtype != object and known[name].is_text:
-            words = {1.0: "yes", 0.0: "no"}
-            columns[name] = np.array([words.get(value, "") for value in values.tolist()], dtype=object)
-        elif name in known:
-            columns[name] = values
-    count = len(plans)
-    columns |= {"source": np.full(count, "xlperf calibrate --mine", dtype=object)}
-    columns |= {"year": np.full(count, float(datetime.date.today().year))}
-    return Table(OWN_RUNS, columns, lambda row, column: plans.place(row, "name" if column == key else column))
-
-
-def joined(tables: Sequence[Table]) -> Table:
-    """Rows of several tables of own runs; places name their sources."""
-    known = table_schema(OWN_RUNS)
-    columns = {}
-    for name, column in known.by_name.items():
-        if column in known.columns or any(name in table for table in tables):
-            read = Table.text if column.is_text else Table.number
-            columns[name] = np.concatenate([read(table, name) for table in tables])
-    return Table(OWN_RUNS, columns, partial(_place, tables))
-
-
-def _place(tables: Sequence[Table], row: int, column: str) -> str:
-    """Place of a value in joined tables."""
-    for table in tables:
-        if row < len(table):
-            return table.place(row, column)
-        row -= len(table)
-    return tables[-1].place(-1, column)
 
 
 def read_own_runs(path: Path, catalog: Catalog) -> Table:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -13,8 +12,8 @@ import numpy as np
 from xlperf.base.arrays import Array, divide, exp
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.cells import shown
-from xlperf.catalog.schema import MEASURED, OWN_RUNS, PLAN_TABLES, Column, results_of, table_schema
+from xlperf.catalog.measured_runs import run_plans
+from xlperf.catalog.schema import MEASURED, OWN_RUNS, PLAN_TABLES, results_of
 from xlperf.catalog.table import Table, copied_name
 from xlperf.engine.join import Named, named_rows, software_words
 from xlperf.engine.own_runs import Learned, Places, Process, band, effects_of, log_ratio, settings_of
@@ -42,7 +41,6 @@ _LEAST, _MOST = 0.05, 20.0
 """Ratios of measured over predicted value beyond which another unit is meant. [-]"""
 OUTLIER = math.log(2.0)
 """Log ratio between a run and its prediction by the other runs from which it is named. [-]"""
-_FLAGS = {"yes": 1.0, "true": 1.0, "1": 1.0, "no": 0.0, "false": 0.0, "0": 0.0}
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,55 +128,6 @@ def _learned(catalog: Catalog) -> dict[str, OwnRuns | None]:
     if faults:
         raise InputError(faults)
     return result
-
-
-def run_plans(runs: Table, faults: list[Fault]) -> list[Table]:
-    """Measured runs as tables of plans with measured columns, training first; ``faults`` gets bad cells."""
-    serves = ~np.isnan(runs.number("prompt_length"))
-    tables = []
-    for kind, rows in (("training", np.flatnonzero(~serves)), ("inference", np.flatnonzero(serves))):
-        if len(rows):
-            tables.append(_plans_of(kind, runs.take(rows), faults))
-    return tables
-
-
-def _plans_of(kind: str, runs: Table, faults: list[Fault]) -> Table:
-    """Runs of one kind as plans."""
-    known, key = table_schema(kind).by_name, runs.schema.key.name
-    columns: dict[str, np.ndarray] = {"name": runs.text(key)}
-    for name, values in runs.columns.items():
-        filled = values != "" if values.dtype == object else ~np.isnan(values)
-        column = known.get(name)
-        if name in (key, "source", "year") or not filled.any():
-            continue
-        if column is None:
-            other = "serving" if kind == "training" else "training"
-            words = f"belongs to a run of {other}; a run with a prompt length is one of serving"
-            row = int(np.flatnonzero(filled)[0])
-            faults.append(Fault(runs.place(row, name), f"{name.replace('_', ' ')} {words}"))
-            continue
-        columns[name] = _as_in(column, values, partial(_cell, runs, name), faults)
-    return Table(kind, columns, lambda row, column: runs.place(row, key if column == "name" else column))
-
-
-def _cell(runs: Table, column: str, row: int) -> str:
-    return runs.place(row, column)
-
-
-def _as_in(column: Column, values: np.ndarray, place: Callable[[int], str], faults: list[Fault]) -> np.ndarray:
-    """Values of a column of runs as a column of plans has them: their choices and flags may differ by kind."""
-    if values.dtype != object or column.kind in ("text", "reference", "name"):
-        return values
-    words = [str(value).strip().casefold() for value in values.tolist()]
-    allowed = list(_FLAGS) if column.kind == "flag" else [choice.casefold() for choice in column.choices]
-    for row, word in enumerate(words):
-        if word and word not in allowed:
-            options = "yes or no" if column.kind == "flag" else f"one of {', '.join(column.choices)}"
-            faults.append(Fault(place(row), f"{column.words} must be {options}, got {shown(values[row])}"))
-    if column.kind == "flag":
-        return np.array([_FLAGS.get(word, math.nan) for word in words])
-    exact = {choice.casefold(): choice for choice in column.choices}
-    return np.array([exact.get(word, "") for word in words], dtype=object)
 
 
 def _of_kind(plans: Table, plain: Catalog, faults: list[Fault]) -> OwnRuns:
@@ -375,6 +324,16 @@ class Lesson:
             text += f"; {name} is {factor:.3g} times what {'the others say' if self.runs > 1 else 'was predicted'}"
             text += ": is it this plan, in this unit?"
         return text
+
+
+def run_faults(catalog: Catalog) -> list[Fault]:
+    """Runs of a catalog that are illegal or have no measured value that can be."""
+    try:
+        for kind in PLAN_TABLES:
+            own_runs_of(catalog, kind)
+    except InputError as error:
+        return list(error.faults)
+    return []
 
 
 def lessons(catalog: Catalog) -> list[Lesson]:

@@ -17,10 +17,12 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import plan_kind
+from xlperf.catalog.measured_runs import as_runs, joined
 from xlperf.catalog.parse import table_from_columns
-from xlperf.catalog.schema import unit_of
+from xlperf.catalog.schema import OWN_RUNS, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import explain as explain_table
+from xlperf.engine.tables import refuse_auto
 from xlperf.explore.auto import evaluate_resolved, resolve
 from xlperf.explore.objectives import limits_of
 from xlperf.explore.search import search as search_table
@@ -31,12 +33,15 @@ if TYPE_CHECKING:
     Plans = pd.DataFrame | Mapping[str, object] | Iterable[Mapping[str, object]]
 
 
-def evaluate(plans: Plans, catalog: Catalog | str | os.PathLike[str] | None = None) -> pd.DataFrame:
+def evaluate(
+    plans: Plans, catalog: Catalog | str | os.PathLike[str] | None = None, measured: Plans | None = None
+) -> pd.DataFrame:
     """Results of plans, row for row, in the units of their headers.
 
     ``plans``: a DataFrame, a mapping (one plan) or an iterable of mappings; blank cells have defaults, a search chooses
     ``auto`` cells. Plans with a ``prompt length`` serve, all others train. ``catalog``: a Catalog, or the path of a
-    workbook that holds one; by default the catalog of xlperf. Returns a DataFrame with the index of ``plans``; the
+    workbook that holds one; by default the catalog of xlperf. ``measured``: runs of your own, plans with columns as
+    ``measured step time (s)``, which correct the predictions. Returns a DataFrame with the index of ``plans``; the
     results of an illegal plan are NaN, with the fault in ``reason``. Raises InputError with a line for each cell that
     cannot be read.
 
@@ -46,17 +51,19 @@ def evaluate(plans: Plans, catalog: Catalog | str | os.PathLike[str] | None = No
     [False, True]
     """
     frame = _frame(plans)
-    _, results = evaluate_resolved(_table(frame), _catalog(catalog))
+    _, results = evaluate_resolved(_table(frame), _taught(_catalog(catalog), measured))
     return _shown(results, frame.index)
 
 
-def explain(plan: Plans, catalog: Catalog | str | os.PathLike[str] | None = None) -> pd.DataFrame:
+def explain(
+    plan: Plans, catalog: Catalog | str | os.PathLike[str] | None = None, measured: Plans | None = None
+) -> pd.DataFrame:
     """Operators of one plan: FLOP, bytes, total and exposed time, and the bottleneck of each.
 
-    ``plan``, ``catalog``: as for :func:`evaluate`. Returns a row for each operator; none for an illegal plan. Raises
-    InputError as :func:`evaluate`, and if there is more than one plan.
+    ``plan``, ``catalog``, ``measured``: as for :func:`evaluate`. Returns a row for each operator; none for an illegal
+    plan. Raises InputError as :func:`evaluate`, and if there is more than one plan.
     """
-    known = _catalog(catalog)
+    known = _taught(_catalog(catalog), measured)
     return _shown(explain_table(resolve(_one(plan, "explain"), known).plans, known))
 
 
@@ -66,13 +73,14 @@ def search(
     objective: str = "",
     limits: Sequence[str] = (),
     top: int = 10,
+    measured: Plans | None = None,
 ) -> pd.DataFrame:
     """The best of all candidates of a plan with ``auto`` cells.
 
-    ``plan``, ``catalog``: as for :func:`evaluate`. ``objective``: a result to optimise, such as ``cost``; by default
-    the objective of the command. ``limits``: limits on results, such as ``ttft<=500``. ``top``: most plans to return.
-    Returns the columns of the plans beside their results, the best first. Raises InputError as :func:`evaluate`, if
-    there is more than one plan, and if an objective or limit is not a result.
+    ``plan``, ``catalog``, ``measured``: as for :func:`evaluate`. ``objective``: a result to optimise, such as
+    ``cost``; by default the objective of the command. ``limits``: limits on results, such as ``ttft<=500``. ``top``:
+    most plans to return. Returns the columns of the plans beside their results, the best first. Raises InputError as
+    :func:`evaluate`, if there is more than one plan, and if an objective or limit is not a result.
     """
     import pandas as pd
 
@@ -83,7 +91,8 @@ def search(
         raise InputError(Fault("limits", f"must be a list of texts such as 'ttft<=500', got {limits!r}"))
     if isinstance(top, bool) or not isinstance(top, (int, np.integer)) or top < 1:
         raise InputError(Fault("top", f"must be a whole number above 0, got {top!r}"))
-    result = search_table(table, _catalog(catalog), objective, limits_of(table.kind, limits, owned=True), top=top)
+    known = _taught(_catalog(catalog), measured)
+    result = search_table(table, known, objective, limits_of(table.kind, limits, owned=True), top=top)
     return pd.concat([_shown(result.plans), _shown(result.results)], axis=1)
 
 
@@ -107,6 +116,18 @@ def _catalog(given: Catalog | str | os.PathLike[str] | None) -> Catalog:
     if given is None or isinstance(given, (str, os.PathLike)):
         return load_catalog(given)
     raise InputError(Fault("catalog", f"must be a Catalog or the path of a workbook, got {type(given).__name__}"))
+
+
+def _taught(catalog: Catalog, measured: Plans | None) -> Catalog:
+    """The catalog with measured runs beside its own."""
+    if measured is None:
+        return catalog
+    runs = _table(_frame(measured))
+    refuse_auto(runs)
+    taught = catalog.with_tables([joined([catalog.tables[OWN_RUNS], as_runs(runs)])])
+    if taught.orphans.why.get(OWN_RUNS):
+        raise InputError(taught.orphans.faults)
+    return taught
 
 
 def _table(frame: pd.DataFrame) -> Table:
