@@ -180,21 +180,27 @@ def _of_power(rows: Published, catalog: Catalog) -> Iterator[Source]:
 
 def _log_densities(source: Source, effects: Effects, number: int) -> Array:
     """Log density of the other rows under the process with some rows as runs, (draws, others)."""
-    from scipy.special import gammaln
+    from scipy.special import gammaln, logsumexp
 
     runs, others = source.draws[number]
-    whole = effects.variance * covariance(source.places, source.places, effects)
-    noise = effects.variance * effects.noise
-    own = whole[runs[:, :, None], runs[:, None, :]] + noise * np.eye(number)
-    lower = np.linalg.cholesky(own)
-    residual = np.linalg.solve(lower, source.ratios[runs][..., None])
-    reduced = np.linalg.solve(lower, whole[runs[:, :, None], others[:, None, :]])
-    freedom = effects.freedom + number
-    size = (effects.freedom + (residual * residual).sum((-1, -2))) / freedom
-    spread = size[:, None] * (np.diag(whole)[others] + noise - (reduced * reduced).sum(-2))
-    error = source.ratios[others] - (reduced * residual).sum(-2)
-    known = gammaln(0.5 * (freedom + 1.0)) - gammaln(0.5 * freedom) - 0.5 * np.log(freedom * np.pi * spread)
-    return np.asarray(known - 0.5 * (freedom + 1.0) * np.log1p(error * error / (freedom * spread)))
+    plain = effects.variance * covariance(source.places, source.places, effects)
+    noise, freedom = effects.variance * effects.noise, effects.freedom + number
+    cases, evidence = [], []
+    for chance, common in ((1.0 - effects.chance, 0.0), (effects.chance, effects.common)):
+        whole = plain + effects.variance * common
+        lower = np.linalg.cholesky(whole[runs[:, :, None], runs[:, None, :]] + noise * np.eye(number))
+        residual = np.linalg.solve(lower, source.ratios[runs][..., None])
+        reduced = np.linalg.solve(lower, whole[runs[:, :, None], others[:, None, :]])
+        squares = (residual * residual).sum((-1, -2))
+        spread = np.diag(whole)[others] + noise - (reduced * reduced).sum(-2)
+        spread = spread * ((effects.freedom + squares) / freedom)[:, None]
+        error = source.ratios[others] - (reduced * residual).sum(-2)
+        known = gammaln(0.5 * (freedom + 1.0)) - gammaln(0.5 * freedom) - 0.5 * np.log(freedom * np.pi * spread)
+        cases.append(known - 0.5 * (freedom + 1.0) * np.log1p(error * error / (freedom * spread)))
+        determinant = np.log(np.diagonal(lower, axis1=-2, axis2=-1)).sum(-1)
+        evidence.append(math.log(chance) - determinant - 0.5 * freedom * np.log1p(squares / effects.freedom))
+    weights = np.array(evidence) - logsumexp(evidence, axis=0)
+    return np.asarray(logsumexp(np.array(cases) + weights[:, :, None], axis=0))
 
 
 def _loss(sources: Sequence[Source], effects: Effects) -> float:
@@ -210,12 +216,26 @@ def _loss(sources: Sequence[Source], effects: Effects) -> float:
 def _effects(shared: Array, own: Array) -> Effects:
     """Constants from the logarithms of their shares, reaches and own values."""
     shares = np.exp(shared[: len(EFFECTS)])
-    variance, noise, freedom = np.exp(own).tolist()
+    variance, noise, freedom, chance, common = np.exp(own).tolist()
     reaches = np.exp(shared[len(EFFECTS) :]).tolist()
-    return Effects(tuple((shares / shares.sum()).tolist()), tuple(reaches), variance, noise, freedom, 1.0, 0.0)
+    return Effects(
+        tuple((shares / shares.sum()).tolist()),
+        tuple(reaches),
+        variance,
+        noise,
+        freedom,
+        chance,
+        common / variance,
+        1.0,
+        0.0,
+    )
 
 
-_OWN_BOUNDS = ((-10.0, 2.0), (-5.0, 1.0), (math.log(1.5), math.log(60.0)))
+_OWN_BOUNDS = (
+    *((-10.0, 2.0), (-5.0, 1.0), (math.log(1.5), math.log(60.0))),
+    *((math.log(0.001), math.log(0.5)), (math.log(0.05), math.log(1.0))),
+)
+"""Of the logarithms of variance, noise, freedom, chance and common variance (not over the variance)."""
 _SHARED_BOUNDS = (*((-6.0, 3.0),) * len(EFFECTS), *((0.0, 4.5),) * len(REACHES))
 _RIDGE = 1e-3
 """Weight of the squared logarithms of shares: shares that the sources do not tell apart stay equal. [-]"""
@@ -234,7 +254,7 @@ def fitted_effects(sources: Sequence[Source], step: Callable[[str], None] | None
     for source in sources:
         by_name.setdefault(source.quantity, []).append(source.spread_out(_IN_FIT))
     shared = np.array([0.0] * len(EFFECTS) + [2.0] * len(REACHES))
-    own = {name: np.array([-3.5, -2.0, 1.2]) for name in by_name}
+    own = {name: np.array([-3.5, -2.0, 1.2, -2.0, -1.4]) for name in by_name}
     told = [name for name in by_name if name != POWER_QUANTITY]
 
     def of_quantity(name: str, values: Array) -> float:

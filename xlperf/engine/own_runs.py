@@ -46,7 +46,7 @@ REACHES = {
 """Columns of plans that define the distance between settings, by the constant for its reach."""
 _NUMBERS = tuple(name for part in ("degrees", "load", "lengths") for name in REACHES[part])
 _CHOICES = REACHES["choices"]
-OWN = ("variance", "noise", "freedom", "width", "growth")
+OWN = ("variance", "noise", "freedom", "chance", "common", "width", "growth")
 
 
 class Effects(NamedTuple):
@@ -56,6 +56,8 @@ class Effects(NamedTuple):
     - ``reaches``: distances over which the effect of the settings falls by e, by :data:`REACHES` [doublings, choices].
     - ``variance``: of a log ratio without noise; ``noise``: variance of the noise over it [-].
     - ``freedom``: degrees of freedom of the Student-t distribution [-].
+    - ``chance``: that the runs of a user have one more effect in common, such as another way of measuring; ``common``:
+      its variance over the variance [-].
     - ``width``, ``growth``: half-width of an 80 % band over the scale of the process after one run, and the power of
       the number of runs by which it grows [-].
     """
@@ -65,6 +67,8 @@ class Effects(NamedTuple):
     variance: float
     noise: float
     freedom: float
+    chance: float
+    common: float
     width: float
     growth: float
 
@@ -154,7 +158,8 @@ class Process:
 
         .. math:: \mu = k^T K^{-1} r, \quad s^2 = \frac{\nu + r^T K^{-1} r}{\nu + n} (k_0 - k^T K^{-1} k)
 
-        with :math:`K` the covariance of n runs with their noise, :math:`k` that between runs and a plan.
+        with :math:`K` the covariance of n runs with their noise, :math:`k` that between runs and a plan; a mixture of
+        two such processes, without and with one more effect that all runs have in common.
         """
         effects, runs = self.effects, self.places
         scale = float(np.sqrt(effects.variance))
@@ -174,14 +179,16 @@ class Process:
         )
 
 
-def _eliminated(own: Array, near: Array, ratios: Array) -> tuple[Array, Array]:
-    """L^-1 times ``near`` (rows, runs) and ``ratios`` (runs,), with L the Cholesky factor of ``own``."""
+def _eliminated(own: Array, near: Array, ratios: Array) -> tuple[Array, Array, float]:
+    """L^-1 times ``near`` (rows, runs) and ``ratios`` (runs,), with L the Cholesky factor of ``own``; the logarithm of
+    the determinant of L.
+    """
     count = len(own)
     lines = np.concatenate([own, near.T, ratios[:, None]], axis=1)
     for step in range(count):
         lines[step] /= np.sqrt(lines[step, step])
         lines[step + 1 :] -= lines[step, step + 1 : count, None] * lines[step]
-    return lines[:, count:-1].T, lines[:, -1]
+    return lines[:, count:-1].T, lines[:, -1], float(total(log(np.diagonal(lines))))
 
 
 def band(learned: Learned, ends: Array) -> Array:
