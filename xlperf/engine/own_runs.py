@@ -83,6 +83,7 @@ def effects_of(quantity: str) -> Effects:
     """
     known = {(row["quantity"], row["constant"]): float(row["value"]) for row in resources.rows(TABLE)}
     shares, reaches = (tuple(known[ANY, name] for name in names) for names in (EFFECTS, REACHES))
+    shares = tuple(share / sum(shares) for share in shares)  # of rounded shares, too
     return Effects(shares, reaches, *(known[quantity, name] for name in OWN))
 
 
@@ -162,21 +163,33 @@ class Process:
         two such processes, without and with one more effect that all runs have in common.
         """
         effects, runs = self.effects, self.places
-        scale = float(np.sqrt(effects.variance))
-        near, noise = covariance(plans, runs, effects), effects.noise
-        own = covariance(runs, runs, effects) + noise * np.eye(len(self.ratios))
-        reduced, residual = _eliminated(own, near, self.ratios / scale)
-        remaining = np.maximum(1.0 + noise - total(reduced * reduced), 1e-12)
-        size = (effects.freedom + float(total(residual * residual))) / (effects.freedom + len(self.ratios))
-        width = scale * effects.width * float(power(np.float64(len(self.ratios)), np.float64(effects.growth)))
-        mean = scale * total(reduced * residual)
-        # Settings are equal where the covariance is that of a plan with itself.
-        equal = near >= 1.0 - 1e-9
-        cover = np.where(equal, np.abs(self.ratios[None, :] - mean[:, None]), 0.0).max(axis=-1)
-        first = width * float(np.sqrt(size * (1.0 + noise)))
-        return Learned(
-            mean, width * np.sqrt(size * remaining), remaining / (1.0 + noise), np.full(len(mean), first), cover
-        )
+        scale, count = float(np.sqrt(effects.variance)), len(self.ratios)
+        near, own = covariance(plans, runs, effects), covariance(runs, runs, effects)
+        cases = []
+        for chance, common in ((1.0 - effects.chance, 0.0), (effects.chance, effects.common)):
+            whole = own + (common + effects.noise * np.eye(count))
+            reduced, residual, determinant = _eliminated(whole, near + common, self.ratios / scale)
+            before = 1.0 + common + effects.noise
+            remaining = np.maximum(before - total(reduced * reduced), 1e-12)
+            squares = float(total(residual * residual))
+            size = (effects.freedom + squares) / (effects.freedom + count)
+            unlikely = 0.5 * (effects.freedom + count) * float(log(1.0 + squares / effects.freedom)) + determinant
+            cases.append((float(log(chance)) - unlikely, total(reduced * residual), size, remaining, before))
+        # Mean and variance of both cases, weighted by how likely they make the runs.
+        odds = float(exp(np.clip(cases[1][0] - cases[0][0], -700.0, 700.0)))
+        weights = 1.0 / (1.0 + odds), odds / (1.0 + odds)
+        mean = weights[0] * cases[0][1] + weights[1] * cases[1][1]
+        variance, unknown, first = np.zeros(len(near)), np.zeros(len(near)), 0.0
+        for weight, (_, middle, size, remaining, before) in zip(weights, cases, strict=True):
+            variance += weight * (size * remaining + (middle - mean) * (middle - mean))
+            unknown += weight * (remaining / before)
+            first += weight * size * before
+        width = scale * effects.width * float(power(np.float64(count), np.float64(effects.growth)))
+        # Settings are equal if the covariance is that of a plan with itself.
+        gaps = np.abs(self.ratios[None, :] - scale * mean[:, None])
+        cover = np.where(near >= 1.0 - 1e-9, gaps, 0.0).max(axis=-1)
+        widest = np.full(len(near), width * float(np.sqrt(first)))
+        return Learned(scale * mean, width * np.sqrt(variance), unknown, widest, cover)
 
 
 def _eliminated(own: Array, near: Array, ratios: Array) -> tuple[Array, Array, float]:
