@@ -13,16 +13,15 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.csv_files import STANDARD, read_csv
-from xlperf.catalog.measured_runs import as_runs, joined
+from xlperf.catalog.measured_runs import as_runs, beside
 from xlperf.catalog.read import read_plan_tables
-from xlperf.catalog.schema import MEASURED, OWN_RUNS, results_of, split_header, table_schema, unit_of
+from xlperf.catalog.schema import MEASURED, OWN_RUNS, results_of, split_header, unit_of
 from xlperf.catalog.table import Table
-from xlperf.engine.learning import OF_QUANTITY, own_runs_of, without_own_runs
+from xlperf.engine.learning import OF_QUANTITY, without_own_runs
+from xlperf.engine.lessons import own_runs as runs_of
 from xlperf.explore.auto import evaluate_resolved
 from xlperf.explore.objectives import LARGER
 from xlperf.measurements.comparison import STEP_TIME, Record
-
-_TIMES = {"training": "step_time", "inference": "tpot"}
 
 
 class Effect(NamedTuple):
@@ -36,11 +35,11 @@ class Effect(NamedTuple):
     after: tuple[float, float, float]
 
 
-def own_runs(tables: Sequence[Table], catalog: Catalog) -> Table:
+def own_runs(tables: Sequence[Table], catalog: Catalog, origin: str = "--mine") -> Table:
     """Rows of the sheet ``own_runs`` from plans with measured columns, beside those that the catalog has.
 
     Rows without a measured value that teaches are skipped; a new row replaces one of the same name. Every ``auto`` is
-    resolved without the runs. Raises InputError if nothing is measured.
+    resolved without the runs. Raises InputError, at ``origin``, if nothing is measured.
     """
     plain = without_own_runs(catalog)
     added: list[Table] = []
@@ -54,12 +53,8 @@ def own_runs(tables: Sequence[Table], catalog: Catalog) -> Table:
             added.append(runs.with_columns({"year": np.full(len(rows), float(datetime.date.today().year))}))
     if not added:
         words = "measured step time, measured tpot, measured ttft, measured memory"
-        raise InputError(Fault("--mine", f"needs plans with a column of measured values: {words}"))
-    key = table_schema(OWN_RUNS).key.name
-    names = {str(name).casefold() for table in added for name in table.text(key)}
-    before = catalog.tables[OWN_RUNS]
-    kept = [row for row, name in enumerate(before.text(key).tolist()) if str(name).casefold() not in names]
-    return joined([before.take(np.array(kept, dtype=np.int64)), *added])
+        raise InputError(Fault(origin, f"needs plans with a column of measured values: {words}"))
+    return beside(catalog.tables[OWN_RUNS], added)
 
 
 def read_own_runs(path: Path, catalog: Catalog) -> Table:
@@ -75,15 +70,15 @@ def read_own_runs(path: Path, catalog: Catalog) -> Table:
     if faults and own:
         raise InputError(faults)
     if own:
-        return joined([catalog.tables[OWN_RUNS], *own])
-    return own_runs(read_plans(path), catalog)
+        return beside(catalog.tables[OWN_RUNS], own)
+    return own_runs(read_plans(path), catalog, path.name)
 
 
 def effects(catalog: Catalog) -> list[Effect]:
     """Effect of the runs of a catalog on their own predictions."""
     result = []
     for kind in OF_QUANTITY:
-        runs = own_runs_of(catalog, kind)
+        runs = runs_of(catalog, kind)
         if runs is None:
             continue
         schema = results_of(kind).by_name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -29,7 +29,12 @@ def as_runs(plans: Table) -> Table:
             columns[name] = values
     count = len(plans)
     columns |= {"source": np.full(count, "measured columns of plans", dtype=object)}
-    return Table(OWN_RUNS, columns, lambda row, column: plans.place(row, "name" if column == key else column))
+    return Table(OWN_RUNS, columns, partial(_renamed, plans, {key: "name"}))
+
+
+def _renamed(table: Table, names: Mapping[str, str], row: int, column: str) -> str:
+    """Place of a value in a table that calls some columns otherwise."""
+    return table.place(row, names.get(column, column))
 
 
 def joined(tables: Sequence[Table]) -> Table:
@@ -41,6 +46,14 @@ def joined(tables: Sequence[Table]) -> Table:
             read = Table.text if column.is_text else Table.number
             columns[name] = np.concatenate([read(table, name) for table in tables])
     return Table(OWN_RUNS, columns, partial(_place, tables))
+
+
+def beside(before: Table, added: Sequence[Table]) -> Table:
+    """Own runs with more of them; a new run replaces one of the same name."""
+    key = table_schema(OWN_RUNS).key.name
+    names = {str(name).casefold() for table in added for name in table.text(key)}
+    kept = [row for row, name in enumerate(before.text(key).tolist()) if str(name).casefold() not in names]
+    return joined([before.take(np.array(kept, dtype=np.int64)), *added])
 
 
 def _place(tables: Sequence[Table], row: int, column: str) -> str:
@@ -78,7 +91,7 @@ def _plans_of(kind: str, runs: Table, faults: list[Fault]) -> Table:
             faults.append(Fault(runs.place(row, name), f"{name.replace('_', ' ')} {words}"))
             continue
         columns[name] = _as_in(column, values, partial(_cell, runs, name), faults)
-    return Table(kind, columns, lambda row, column: runs.place(row, key if column == "name" else column))
+    return Table(kind, columns, partial(_renamed, runs, {"name": key}))
 
 
 def _cell(runs: Table, column: str, row: int) -> str:

@@ -25,7 +25,7 @@ TOP = 10
 
 def catalog_of(given: str | Sheets | None, source: str | None) -> Catalog:
     """The catalog of ``--catalog``, else of the workbook ``source`` with the plans, else the shipped one; with the
-    user's measured runs of ``--measured``, and a line on standard error for each thing that own runs teach.
+    user's measured runs of ``--measured``, and their lessons on standard error.
 
     Rows that refer to unknown names are listed on standard error and left out. Raises InputError with every fault of
     the workbook, or if the workbook of ``--catalog`` has no catalog sheet.
@@ -44,7 +44,7 @@ def catalog_of(given: str | Sheets | None, source: str | None) -> Catalog:
 
 
 def with_measured(catalog: Catalog, files: Sequence[str]) -> Catalog:
-    """The catalog with the measured runs of some files beside its own; says on standard error what the runs teach."""
+    """The catalog with the measured runs of some files beside its own; lists their lessons on standard error."""
     from xlperf.catalog.schema import OWN_RUNS
 
     if files:
@@ -57,7 +57,7 @@ def with_measured(catalog: Catalog, files: Sequence[str]) -> Catalog:
             if catalog.orphans.why.get(OWN_RUNS):
                 raise InputError(catalog.orphans.faults)
     if len(catalog.tables[OWN_RUNS]):
-        from xlperf.engine.learning import lessons
+        from xlperf.engine.lessons import lessons
 
         say(*(f"own runs: {lesson.words()}" for lesson in lessons(catalog)), err=True)
     return catalog

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime
 import io
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -163,10 +164,10 @@ def _write_table(output: str, table: Table, catalog: str | None, noun: str) -> N
 
 
 def _own_runs(files: Sequence[str], known: Catalog, catalog: str | None, output: str | None) -> None:
-    """Show what the user's runs teach, and each of them before and after, and write them."""
+    """Show each of the user's runs before and after, and their lessons, and write them."""
     from xlperf.calibrate.own_runs import effects, own_runs
     from xlperf.catalog.read import read_plans
-    from xlperf.engine.learning import lessons
+    from xlperf.engine.lessons import lessons
 
     tables = [table for path in files for table in read_plans(path)]
     runs = own_runs(tables, known)
@@ -176,7 +177,10 @@ def _own_runs(files: Sequence[str], known: Catalog, catalog: str | None, output:
     header = ("run", "result", "unit", "measured", "predicted", "80 % band", "now", "80 % band now")
     lines = []
     for run in effects(taught):
-        bands = [(f"{now:.4g}", f"{low:.4g} to {high:.4g}") for now, low, high in (run.before, run.after)]
+        bands = [
+            (f"{now:.4g}", "-" if math.isnan(low) else f"{low:.4g} to {high:.4g}")
+            for now, low, high in (run.before, run.after)
+        ]
         lines.append((run.run, run.result, run.unit, f"{run.measured:.4g}", *bands[0], *bands[1]))
     say(*_aligned(header, lines), err=output is not None)
     say(*(f"own runs: {lesson.words()}" for lesson in lessons(taught)), err=output is not None)
@@ -194,7 +198,7 @@ def _measured_rows(files: Sequence[str]) -> list[Published]:
 
 
 def _own_accuracy(files: Sequence[str], known: Catalog, readme: str | None) -> int:
-    """Show what own runs of left-out sources teach about their other rows."""
+    """Show errors of rows of left-out sources after own runs of them."""
     from xlperf.calibrate.own_fit import accuracies, accuracy_table, sources_as_they_are, sources_left_out
 
     rows = _measured_rows(files)

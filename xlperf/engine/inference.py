@@ -80,7 +80,7 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
     groups = groups_of(results, _GROUPS)
 
     def evaluated(block: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
-        own = corrections(block, catalog, rows)
+        own = corrections(block, catalog, rows, evaluate_inference)
         served, mode = _served(with_targets(block, own), catalog, rows, code)
         with np.errstate(all="ignore"):
             columns = _results(served, mode) if groups is None else _selected(served, mode, groups)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -13,7 +13,7 @@ from xlperf.base.arrays import Array, divide, exp
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.measured_runs import run_plans
-from xlperf.catalog.schema import MEASURED, OWN_RUNS, PLAN_TABLES, results_of
+from xlperf.catalog.schema import MEASURED, OWN_RUNS, results_of
 from xlperf.catalog.table import Table, copied_name
 from xlperf.engine.join import Named, named_rows, software_words
 from xlperf.engine.own_runs import Learned, Places, Process, band, effects_of, log_ratio, settings_of
@@ -39,8 +39,10 @@ WORDS = {
 """What runs teach about a quantity."""
 _LEAST, _MOST = 0.05, 20.0
 """Ratios of measured over predicted value beyond which another unit is meant. [-]"""
-OUTLIER = math.log(2.0)
-"""Log ratio between a run and its prediction by the other runs from which it is named. [-]"""
+
+
+Evaluate = Callable[[Table, Catalog], Mapping[str, np.ndarray]]
+"""All results of plans of one kind, in internal units."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +103,7 @@ def without_own_runs(catalog: Catalog) -> Catalog:
     return catalog.with_tables([catalog.tables[OWN_RUNS].take(np.empty(0, dtype=np.int64))], checked=True)
 
 
-def own_runs_of(catalog: Catalog, kind: str) -> OwnRuns | None:
+def own_runs_of(catalog: Catalog, kind: str, evaluate: Evaluate) -> OwnRuns | None:
     """The user's runs of a kind of plan, evaluated with the catalog that they were given with; None without any.
 
     Raises InputError if a run is illegal, has no measured value of its kind, or one that is impossible.
@@ -111,29 +113,17 @@ def own_runs_of(catalog: Catalog, kind: str) -> OwnRuns | None:
     base = catalog.as_measured
     known = _known.setdefault(base, {})
     if kind not in known:
-        known |= _learned(base)
+        faults: list[Fault] = []
+        tables = {plans.kind: plans for plans in run_plans(base.tables[OWN_RUNS], faults)}
+        own = _of_kind(tables[kind], without_own_runs(base), evaluate, faults) if kind in tables else None
+        if faults:
+            raise InputError(faults)
+        known[kind] = own
     return known[kind]
 
 
-def _learned(catalog: Catalog) -> dict[str, OwnRuns | None]:
-    """Runs of each kind of plan, with the faults of all of them."""
-    faults: list[Fault] = []
-    result: dict[str, OwnRuns | None] = dict.fromkeys(PLAN_TABLES)
-    plain = without_own_runs(catalog)
-    for plans in run_plans(catalog.tables[OWN_RUNS], faults):
-        try:
-            result[plans.kind] = _of_kind(plans, plain, faults)
-        except InputError as error:
-            faults += error.faults
-    if faults:
-        raise InputError(faults)
-    return result
-
-
-def _of_kind(plans: Table, plain: Catalog, faults: list[Fault]) -> OwnRuns:
-    from xlperf.engine.tables import evaluate
-
-    predicted = evaluate(plans, plain)
+def _of_kind(plans: Table, plain: Catalog, evaluate: Evaluate, faults: list[Fault]) -> OwnRuns:
+    predicted = Table(f"{plans.kind}_results", evaluate(plans, plain))
     names, places = _names_of(plans, plain)
     schema = results_of(plans.kind).by_name
     taught = np.zeros(len(plans), dtype=bool)
@@ -215,9 +205,9 @@ def _codes_of_rows(runs: OwnRuns, catalog: Catalog, kind: str) -> tuple[np.ndarr
     return known[kind]
 
 
-def corrections(plans: Table, catalog: Catalog, named: Named) -> Corrections | None:
+def corrections(plans: Table, catalog: Catalog, named: Named, evaluate: Evaluate) -> Corrections | None:
     """Corrections of a block of plans by the user's runs of their kind; None without any."""
-    runs = own_runs_of(catalog, plans.kind)
+    runs = own_runs_of(catalog, plans.kind, evaluate)
     if runs is None or not len(plans):
         return None
     models, accelerators = _codes_of_rows(runs, catalog, plans.kind)
@@ -292,72 +282,3 @@ def with_targets(plans: Table, own: Corrections | None) -> Table:
         return plans
     factors = {"ttft_target": own.factor("ttft"), "tpot_target": own.factor("tpot")}
     return plans.with_columns({name: plans[name] / factor for name, factor in factors.items() if name in plans})
-
-
-# --- what was learned ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Lesson:
-    """What runs taught about a quantity: median factor, and median errors of the runs without and with each other.
-
-    ``left_out``: errors of each run predicted by the others; NaN with a single run. ``outliers``: runs at least twice
-    as far from their prediction by the others, with the factor between them.
-    """
-
-    quantity: str
-    runs: int
-    factor: float
-    before: float
-    after: float
-    left_out: float
-    outliers: tuple[tuple[str, float], ...]
-
-    def words(self) -> str:
-        """The lesson as a sentence."""
-        count = f"{self.runs} run{'s' * (self.runs > 1)}"
-        text = f"your {WORDS[self.quantity].format(f'{self.factor:.3g}')} ({count})"
-        text += f"; error of the runs {100.0 * self.before:.3g} % before, {100.0 * self.after:.3g} % after"
-        if not math.isnan(self.left_out):
-            text += f", {100.0 * self.left_out:.3g} % of each predicted by the others"
-        for name, factor in self.outliers:
-            text += f"; {name} is {factor:.3g} times what {'the others say' if self.runs > 1 else 'was predicted'}"
-            text += ": is it this plan, in this unit?"
-        return text
-
-
-def run_faults(catalog: Catalog) -> list[Fault]:
-    """Runs of a catalog that are illegal or have no measured value that can be."""
-    try:
-        for kind in PLAN_TABLES:
-            own_runs_of(catalog, kind)
-    except InputError as error:
-        return list(error.faults)
-    return []
-
-
-def lessons(catalog: Catalog) -> list[Lesson]:
-    """What the user's runs teach, by kind of plan and quantity."""
-    result = []
-    for kind in PLAN_TABLES:
-        runs = own_runs_of(catalog, kind)
-        for quantity, process in runs.processes.items() if runs is not None else ():
-            result.append(_lesson(runs, quantity, process) if runs is not None else None)
-    return [one for one in result if one is not None]
-
-
-def _lesson(runs: OwnRuns, quantity: str, process: Process) -> Lesson:
-    count, places, ratios = len(process.ratios), process.places, process.ratios
-    after = process.learned(places)
-    expected = np.zeros(count)
-    for row in range(count) if count > 1 else ():
-        others = np.delete(np.arange(count), row)
-        left = replace(process, places=places.take(others), ratios=ratios[others])
-        expected[row] = left.learned(places.take(np.array([row]))).mean[0]
-    names = runs.plans.text("name")[runs.rows[quantity]]
-    far = np.abs(ratios - expected) >= OUTLIER
-    outliers = [(str(names[row]), float(exp(ratios[row] - expected[row]))) for row in np.flatnonzero(far).tolist()]
-    errors = [float(np.median(np.abs(exp(-ratios + mean) - 1.0))) for mean in (0.0, after.mean, expected)]
-    left_out = errors[2] if count > 1 else math.nan
-    factor = float(exp(np.median(after.mean)))
-    return Lesson(quantity, count, factor, errors[0], errors[1], left_out, tuple(outliers))

@@ -366,7 +366,7 @@ def explain_inference(plans: Table, catalog: Catalog) -> Table:
         return _operators_table([])
     rows: list[Row] = []
     decodes = results["tpot"][0] == results["tpot"][0]
-    own = corrections(one, catalog, named_rows(one, catalog))
+    own = corrections(one, catalog, named_rows(one, catalog), evaluate_inference)
     with np.errstate(all="ignore"):
         deployments = _phase_deployments(one, catalog)
         outside = float(deployments[1].request_latency.alone[0])

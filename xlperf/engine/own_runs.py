@@ -13,7 +13,7 @@ Press 2006, section 2.2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -219,8 +219,3 @@ def band(learned: Learned, ends: Array) -> Array:
 def log_ratio(measured: Array, predicted: Array, larger: bool) -> Array:
     """Log of measured over predicted time; of rates the inverse."""
     return log(predicted / measured) if larger else log(measured / predicted)
-
-
-def scaled(results: Mapping[str, Array], factor: Array, names: Sequence[str]) -> dict[str, Array]:
-    """Results with some multiplied by a factor, (rows,)."""
-    return {name: values * factor if name in names else values for name, values in results.items()}

@@ -307,7 +307,7 @@ def _evaluate(
     with np.errstate(all="ignore"):
         rules = [*joined.rules, *broken_rules(TRAINING_RULES, plan, joined.model)]
         illegal, reason = remarks_of_rows(rules, len(plans))
-        own = corrections(plans, catalog, named)
+        own = corrections(plans, catalog, named, evaluate_training)
         if needed & {"times", "rates", "cost"}:
             results |= _times_and_rates(setting, own, bool(needed & {"rates", "cost"}))
         if "memory" in needed:

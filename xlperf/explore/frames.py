@@ -17,7 +17,7 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import plan_kind
-from xlperf.catalog.measured_runs import as_runs, joined
+from xlperf.catalog.measured_runs import as_runs, beside
 from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.schema import OWN_RUNS, unit_of
 from xlperf.catalog.table import Table
@@ -124,7 +124,7 @@ def _taught(catalog: Catalog, measured: Plans | None) -> Catalog:
         return catalog
     runs = _table(_frame(measured))
     refuse_auto(runs)
-    taught = catalog.with_tables([joined([catalog.tables[OWN_RUNS], as_runs(runs)])])
+    taught = catalog.with_tables([beside(catalog.tables[OWN_RUNS], [as_runs(runs)])])
     if taught.orphans.why.get(OWN_RUNS):
         raise InputError(taught.orphans.faults)
     return taught
