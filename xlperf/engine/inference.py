@@ -8,6 +8,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import OWN_RUNS
 from xlperf.catalog.table import Table, Words
 from xlperf.engine.join import (
     Named,
@@ -80,11 +81,12 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
     groups = groups_of(results, _GROUPS)
 
     def evaluated(block: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
-        own = corrections(block, catalog, rows, evaluate_inference)
-        served, mode = _served(with_targets(block, own), catalog, rows, code)
+        own = corrections(block, catalog, rows, evaluate_inference) if len(catalog.tables[OWN_RUNS]) else None
+        served, mode = _served(block if own is None else with_targets(block, own), catalog, rows, code)
         with np.errstate(all="ignore"):
             columns = _results(served, mode) if groups is None else _selected(served, mode, groups)
-            columns = corrected_serving(columns, own, served.stated.request_rate)
+            if own is not None:
+                columns = corrected_serving(columns, own, served.stated.request_rate)
             illegal, reason = remarks_of_rows(_broken(served, columns), len(block))
             columns = {**dict.fromkeys((*_AT_TARGETS, *_OF_EXPERTS), np.full(len(block), np.nan)), **columns}
             if groups is not None:

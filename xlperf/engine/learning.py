@@ -220,10 +220,8 @@ def corrections(plans: Table, catalog: Catalog, named: Named, evaluate: Evaluate
     return Corrections(learned, {quantity: len(process.ratios) for quantity, process in runs.processes.items()})
 
 
-def corrected_training(results: Mapping[str, Array], own: Corrections | None) -> dict[str, Array]:
+def corrected_training(results: Mapping[str, Array], own: Corrections) -> dict[str, Array]:
     """Times of training steps scaled by what runs say."""
-    if own is None or "step_time" not in own.learned:
-        return dict(results)
     factor = own.factor("step_time")
     return {
         name: values * factor if name == "step_time" or name.startswith("time_") else values
@@ -231,10 +229,8 @@ def corrected_training(results: Mapping[str, Array], own: Corrections | None) ->
     }
 
 
-def corrected_memory(results: Mapping[str, Array], own: Corrections | None) -> dict[str, Array]:
+def corrected_memory(results: Mapping[str, Array], own: Corrections) -> dict[str, Array]:
     """Memory of training, and its parts, scaled by what runs say."""
-    if own is None or "memory" not in own.learned:
-        return dict(results)
     factor = own.factor("memory")
     return {name: values * factor for name, values in results.items()}
 
@@ -245,13 +241,13 @@ _FIRST = ("ttft", "ttft_median", "ttft_ninetieth", "ttft_ninety_ninth", "queue_t
 _RATES = ("tokens_per_second", "tokens_per_second_per_accelerator")
 
 
-def corrected_serving(results: Mapping[str, Array], own: Corrections | None, request_rate: Array) -> dict[str, Array]:
+def corrected_serving(results: Mapping[str, Array], own: Corrections, request_rate: Array) -> dict[str, Array]:
     """Times and rates of served plans, scaled by what runs say.
 
     The latency combines both times. Rates fall as it grows (Little's law) unless the plan states the request rate; then
     the number of running requests grows, and a rate above the corrected capacity has no steady state.
     """
-    if own is None or not {"tpot", "ttft"} & own.learned.keys():
+    if not {"tpot", "ttft"} & own.learned.keys():
         return dict(results)
     first, token = own.factor("ttft"), own.factor("tpot")
     changed = dict(results)
@@ -276,9 +272,7 @@ def corrected_serving(results: Mapping[str, Array], own: Corrections | None, req
     return changed
 
 
-def with_targets(plans: Table, own: Corrections | None) -> Table:
+def with_targets(plans: Table, own: Corrections) -> Table:
     """Plans whose targets of latency are as much shorter as runs are longer than predicted."""
-    if own is None:
-        return plans
     factors = {"ttft_target": own.factor("ttft"), "tpot_target": own.factor("tpot")}
     return plans.with_columns({name: plans[name] / factor for name, factor in factors.items() if name in plans})

@@ -10,6 +10,7 @@ import numpy as np
 from xlperf.base.arrays import Array, exp, some, total
 from xlperf.catalog.calibration import COMPILED, Calibration, gathers_sequences
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import OWN_RUNS
 from xlperf.catalog.table import Table
 from xlperf.engine.join import (
     Joined,
@@ -216,7 +217,9 @@ def _utilisation_notes(setting: Setting, results: Mapping[str, Array], illegal: 
 
 def _times_and_rates(setting: Setting, own: Corrections | None, rates: bool) -> dict[str, Array]:
     """Times of the step with shares of its critical stage, and rates and utilisation on request."""
-    results = corrected_training(step(setting).results, own)
+    results = dict(step(setting).results)
+    if own is not None:
+        results = corrected_training(results, own)
     if rates:
         results = {**results, **training_rates(setting, results["step_time"])}
     for name, parts in (("compute_share", COMPUTE_PARTS), ("communication_share", MESSAGE_PARTS)):
@@ -226,7 +229,9 @@ def _times_and_rates(setting: Setting, own: Corrections | None, rates: bool) -> 
 
 def _memory(setting: Setting, joined: Joined, own: Corrections | None) -> dict[str, Array]:
     """Memory of the fullest rank, and whether it fits."""
-    results, capacity = corrected_memory(memory_of(setting), own), joined.device.memory_capacity[:, 0]
+    results, capacity = memory_of(setting), joined.device.memory_capacity[:, 0]
+    if own is not None:
+        results = corrected_memory(results, own)
     reserved = results["memory_reserved"] + joined.reserved_memory
     return {
         **results,
@@ -307,7 +312,7 @@ def _evaluate(
     with np.errstate(all="ignore"):
         rules = [*joined.rules, *broken_rules(TRAINING_RULES, plan, joined.model)]
         illegal, reason = remarks_of_rows(rules, len(plans))
-        own = corrections(plans, catalog, named, evaluate_training)
+        own = corrections(plans, catalog, named, evaluate_training) if len(catalog.tables[OWN_RUNS]) else None
         if needed & {"times", "rates", "cost"}:
             results |= _times_and_rates(setting, own, bool(needed & {"rates", "cost"}))
         if "memory" in needed:
