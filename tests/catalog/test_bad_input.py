@@ -230,7 +230,7 @@ def test_workbook_without_any_of_the_sheets(tmp_path: Path, command: Command) ->
         2,
         "other.xlsx: has none of the sheets that xlperf reads: accelerators, networks, models, prices, calibration, "
         "process_nodes, packages, chiplets, servers, api_prices, technology, memories, links, cores, devices, "
-        "my_cluster, training, inference\n",
+        "own_runs, training, inference\n",
     )
 
 

@@ -260,7 +260,7 @@ def test_a_model_that_other_software_ran_there_is_not_measured_with_this_one() -
 
 def test_a_new_source_widens_the_band_until_a_run_of_it_is_known(tmp_path: Path) -> None:
     """GPT-3 175B on H200 by Megatron, which nobody published: the half-widths of a new source and of the band, widened
-    by the distance, are legs of a right triangle; one run of the user's own takes the former away.
+    by the distance, are legs of a right triangle; one run of the user's own takes most of both away.
     """
     header = "model,accelerator,num accelerators,tensor parallel,pipeline parallel,measured step time (s)\n"
     path = tmp_path / "runs.csv"
@@ -278,15 +278,16 @@ def test_a_new_source_widens_the_band_until_a_run_of_it_is_known(tmp_path: Path)
     )
     wider = np.sqrt(np.square(shown) - source**2) / own
     assert wider[0] == pytest.approx(wider[1], rel=1e-9) and 1.0 < wider[0] < 1.5 + 1e-9
+    for end in ("low", "high"):
+        far = float(np.log(before.number(f"memory_{end}") / before.number("memory"))[0])
+        near = wider[0] * float(constants[f"log_memory_{end}"][0, 0])
+        assert far**2 - near**2 == pytest.approx(memory_source**2, rel=1e-9)
     path.write_text(f"{header}GPT3-175B,H200-SXM-141GB,64,8,8,{1.05 * before.number('step_time')[0]}\n")
     runs = read_plans(path)
     after = evaluate(runs[0], shipped().with_tables([own_runs(runs, shipped())]))
     width = np.log(after.number("step_time_high") / after.number("step_time_low"))[0]
     assert 0.0 < width < 0.5 * sum(shown)
-    for end in ("low", "high"):
-        far, near = (float(np.log(one.number(f"memory_{end}") / one.number("memory"))[0]) for one in (before, after))
-        assert far**2 - near**2 == pytest.approx(memory_source**2, rel=1e-9)
-        assert near == pytest.approx(wider[0] * float(constants[f"log_memory_{end}"][0, 0]), rel=1e-9)
+    assert after.number("memory_high")[0] == before.number("memory_high")[0]  # nobody measured it
 
 
 def test_memory_of_a_plan_that_nobody_ran_has_the_wider_band_whatever_else_it_is(

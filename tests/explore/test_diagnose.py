@@ -430,15 +430,17 @@ def test_command(command: Command, tmp_path: Path) -> None:
     assert [read["waterfall"].cell(row, 2).value for row in (2, 3)] == ["predicted", "full recomputation"]
 
 
-def test_what_remains_is_a_row_of_my_cluster(command: Command, tmp_path: Path) -> None:
-    """The row has the setting that was found, so that calibrate --mine moves predictions by the remainder alone."""
+def test_what_remains_is_a_measured_run(command: Command, tmp_path: Path) -> None:
+    """The row has the setting that was found, so that predictions are corrected by the remainder alone."""
     row = tmp_path / "runs.csv"
     asked = ("diagnose", workbook(), "--name", NAME, "--measured", "step time=20.6 s", "--measured", "memory=25")
     assert command(*asked, "--mine", row).code == 0
     (line,) = csv_rows(row.read_text())
     assert line["recompute"] == "full" and float(line["measured_step_time"]) == 20.6
     shown = command("calibrate", "--mine", row)
-    assert shown.code == 0 and "20.6" in shown.out
+    assert shown.code == 0 and "20.6" in shown.out and "own runs: your steps take" in shown.out
+    again = command(*asked, "--measured", row)
+    assert again.code == 0 and "own runs: your memory is" in again.err
 
 
 def test_command_inside_the_band_and_illegal_plans(command: Command, tmp_path: Path) -> None:

@@ -68,10 +68,10 @@ def test_an_empty_workbook_has_all_headers_and_no_rows(tmp_path: Path) -> None:
     new_workbook(path, "empty")
     result = read_tables(path)
     assert {kind: len(table) for kind, table in result.items() if kind != "calibration"} == dict.fromkeys(
-        ["training", "inference", "accelerators", "networks", "models", "prices"], 0
+        ["training", "inference", "accelerators", "networks", "models", "prices", "own_runs"], 0
     )
     book = openpyxl.load_workbook(path)
-    assert book.sheetnames == ["start", *KINDS, "tco", "checks", "functions", CARD_NUMBERS]
+    assert book.sheetnames == ["start", *KINDS, "own_runs", "tco", "checks", "functions", CARD_NUMBERS]
     native = {column.name: column for column in book["training"].tables["training"].tableColumns}
     assert native["step time (s)"].calculatedColumnFormula.text == plan_formula("training", "step_time")
 

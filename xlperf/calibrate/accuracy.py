@@ -52,6 +52,7 @@ MARKERS = {
         "choice",
         "pairs",
         "deployments",
+        "own-runs",
         "unseen",
     )
 }

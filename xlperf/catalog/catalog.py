@@ -34,10 +34,10 @@ from xlperf.catalog.references import (
     with_exact_references,
     without_orphans,
 )
-from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, OPTIONAL_TABLES, table_schema
+from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, OPTIONAL_TABLES, OWN_RUNS, table_schema
 from xlperf.catalog.table import NamedCells, SheetCells, Spellings, Table, aliases
 
-_WHOLE = ("calibration", "my_cluster")
+_WHOLE = ("calibration", OWN_RUNS)
 """Sheets whose rows belong together in any file."""
 
 
@@ -47,6 +47,7 @@ class Catalog:
     """
 
     case = "base"  # low, base or high: of prices and of the bands of answers
+    _as_measured: Catalog | None = None
 
     def __init__(self, tables: Mapping[str, Table], origin: str, strict: Iterable[str] = EVERY_TABLE) -> None:
         absent = {kind: _empty(kind) for kind in OPTIONAL_TABLES if kind not in tables}
@@ -75,7 +76,8 @@ class Catalog:
     def __reduce__(self) -> tuple[object, ...]:
         """Pickled as its tables, which were checked before."""
         own = replace(self.orphans, faults=[Fault(fault.place, fault.problem) for fault in self.orphans.faults])
-        return Catalog, (dict(self.tables), self.origin, ()), {"case": self.case, "orphans": own}
+        state = {"case": self.case, "orphans": own, "_as_measured": self._as_measured}
+        return Catalog, (dict(self.tables), self.origin, ()), state
 
     @classmethod
     def from_tables(cls, tables: Sequence[Table], origin: str) -> Catalog:
@@ -92,14 +94,21 @@ class Catalog:
         result = Catalog({**self.tables, **given}, self.origin, strict=() if checked else tuple(given))
         result.case = self.case
         result.orphans = self.orphans.beside(given, result.orphans)
+        if OWN_RUNS not in given and len(self.tables[OWN_RUNS]):
+            result._as_measured = self.as_measured
         return result
+
+    @property
+    def as_measured(self) -> Catalog:
+        """The catalog that the user's runs were given with: later changes of hardware do not change what they teach."""
+        return self if self._as_measured is None else self._as_measured
 
     def in_case(self, case: str) -> Catalog:
         """The catalog with the values of a case, ``low`` or ``high``, if its sheets give some; ``base``: itself."""
         if case == self.case:
             return self
         result = Catalog({kind: table.in_case(case) for kind, table in self.tables.items()}, self.origin, strict=())
-        result.case, result.orphans = case, self.orphans
+        result.case, result.orphans, result._as_measured = case, self.orphans, self._as_measured
         return result
 
     @cached_property
@@ -327,7 +336,6 @@ _NAMED = ("accelerators", "models", "networks")
 """Tables whose rows plans name; a part of a catalog has all rows of other tables, except rows of unused
 accelerators.
 """
-_OWN_RUNS = "my_cluster"
 _MOST_PARTS = 64
 _parts: OrderedDict[bytes, Catalog] = OrderedDict()
 _digests: WeakKeyDictionary[Catalog, dict[str, bytes]] = WeakKeyDictionary()
@@ -338,7 +346,7 @@ def part_of(catalog: Catalog, plans: Table, beside: Sequence[str] = ()) -> Catal
     for unknown names. The same object for the same content, and the whole catalog if runs of the user's cluster correct
     plans.
     """
-    if len(catalog.tables[_OWN_RUNS]):
+    if len(catalog.tables[OWN_RUNS]):
         return catalog
     rows = {kind: [np.zeros(0, dtype=np.int64)] for kind in _NAMED}
     for column in plans.schema.columns:

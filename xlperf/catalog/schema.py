@@ -27,8 +27,9 @@ COST_TABLES = ("process_nodes", "packages", "chiplets", "servers")
 """Catalog tables of the cost half: no plan of training or inference needs them."""
 TECHNOLOGY_TABLES = ("technology", "memories", "links", "cores", "devices")
 """Technology tables from which accelerators are derived; only accelerators that name a device need them."""
-OWN_TABLES = ("my_cluster",)
-"""Catalog tables of the user alone: measured runs of a cluster, which predictions of plans like them are moved by."""
+OWN_RUNS = "own_runs"
+OWN_TABLES = (OWN_RUNS,)
+"""Catalog tables of the user alone: measured runs, which predictions are corrected by."""
 MARKET_TABLES = ("api_prices",)
 """Market prices for comparison with answers; no plan needs them."""
 OPTIONAL_TABLES = (*COST_TABLES, *MARKET_TABLES, *TECHNOLOGY_TABLES, *OWN_TABLES)
@@ -170,6 +171,7 @@ def schema() -> dict[str, TableSchema]:
     """All tables by name; tables of results are separate (``training_results``, ``inference_results``)."""
     rows = {path.stem: _columns(path) for path in sorted(Path(__file__).with_name("schema").glob("*.csv"))}
     beside = {name: columns for kind in PLAN_TABLES for name, columns in _measured(kind, rows[f"{kind}_results"])}
+    beside[OWN_RUNS] = _of_own_runs(rows, [column for kind in PLAN_TABLES for column in beside[kind]])
     return {name: TableSchema(name, tuple(columns), beside.get(name, ())) for name, columns in rows.items()}
 
 
@@ -198,6 +200,25 @@ def _measured(kind: str, results: Sequence[Column]) -> Iterator[tuple[str, tuple
         f"{kind}_results",
         tuple(replace(c, name=ERROR + c.name, unit="-", meaning=errors + c.meaning) for c in numbers),
     )
+
+
+def _of_own_runs(rows: dict[str, list[Column]], measured: Sequence[Column]) -> tuple[Column, ...]:
+    """Columns that a measured run may have beside those of its sheet: all other settings of plans and measured results.
+
+    A choice of both kinds of plans has the words of both; a column that is a choice of one kind alone is text.
+    """
+    beside: dict[str, Column] = {}
+    shown_already = {column.name for column in rows[OWN_RUNS]} | {"name"}
+    for column in (*rows["training"], *rows["inference"], *measured):
+        if column.name in shown_already:
+            continue
+        known, own = beside.get(column.name), replace(column, table=OWN_RUNS, default="", may_be_auto=False)
+        if known is not None and known.kind != own.kind:
+            own = replace(own, kind="text", choices=())
+        elif known is not None:
+            own = replace(known, choices=tuple(dict.fromkeys((*known.choices, *own.choices))))
+        beside[column.name] = replace(own, required=False, is_mapping=False)
+    return tuple(beside.values())
 
 
 @cache

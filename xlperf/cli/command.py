@@ -280,6 +280,17 @@ class Chosen(NamedTuple):
         return self.row is not None or self.name is not None
 
 
+class Sheets(NamedTuple):
+    """The catalog of a command, and files of the user's measured runs."""
+
+    path: str | None
+    measured: tuple[str, ...] = ()
+
+
+def _sheets(catalog: str | None, measured: tuple[str, ...]) -> Sheets:
+    return Sheets(catalog, measured)
+
+
 def _machines(processes: int | None, scheduler: str | None) -> Machines:
     if processes is not None and scheduler is not None:
         raise click.UsageError("give --processes or --scheduler, not both")
@@ -341,6 +352,7 @@ _PACKS: dict[str, tuple[str, Callable[..., Any]]] = {
     "machines": ("machines", _machines),
     "processes": ("processes", _processes),
     "bounds": ("bounds", _bounds),
+    "sheets": ("catalog", _sheets),
     "chosen": ("chosen", _chosen),
     "output": ("output", _output),
     "answer": ("output", _output),

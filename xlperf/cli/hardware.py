@@ -11,7 +11,7 @@ import click
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.parts import parts, viewed_columns
 from xlperf.catalog.schema import table_schema
-from xlperf.cli.command import Chosen, command
+from xlperf.cli.command import Chosen, Sheets, command
 from xlperf.cli.options import catalog_for, catalog_of, note_names, read_one, without_auto
 from xlperf.cli.output import deliver, is_workbook, progress, say, text_table, write_sheets, wrote
 
@@ -63,7 +63,7 @@ def device(devices: str, output: str | None, compare: bool, catalog: str | None)
 @command()
 def optimise(
     plans: str, chosen: Chosen, objective: str | None, seed: int, generations: int, output: str | None,
-    catalog: str | None,
+    catalog: Sheets,
 ) -> None:  # fmt: skip
     """Find the shares of a device that make time, cost or energy of a plan smallest."""
     from xlperf.explore.allocate import OBJECTIVES, optimal_allocation
@@ -176,7 +176,7 @@ _WORDS = {"chiplets": "design", "servers": "server", "training": "plan", "infere
 @command()
 def cost(
     designs: str, output: str | None, case: str, placed: bool, tornado: str | None, sheet: str | None,
-    owner: str | None, bridge: bool, bounds: Bounds, catalog: str | None,
+    owner: str | None, bridge: bool, bounds: Bounds, catalog: Sheets,
 ) -> None:  # fmt: skip
     """Cost of chiplet designs, or of servers per accelerator-hour."""
     from xlperf.catalog.read import read_designs

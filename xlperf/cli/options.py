@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from xlperf.base.errors import Fault, InputError, nearest
-from xlperf.cli.command import Chosen
+from xlperf.cli.command import Chosen, Sheets
 from xlperf.cli.output import say
 
 if TYPE_CHECKING:
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from xlperf.explore.candidates import Bounds
 
 
-def catalog_of(given: str | None, source: str | None) -> Catalog:
-    """The catalog of ``--catalog``, else of the workbook ``source`` with the plans, else the shipped one.
+def catalog_of(given: str | Sheets | None, source: str | None) -> Catalog:
+    """The catalog of ``--catalog``, else of the workbook ``source`` with the plans, else the shipped one; with the
+    user's measured runs of ``--measured``, and their lessons on standard error.
 
     Rows that refer to unknown names are listed on standard error and left out. Raises InputError with every fault of
     the workbook, or if the workbook of ``--catalog`` has no catalog sheet.
@@ -25,10 +26,31 @@ def catalog_of(given: str | None, source: str | None) -> Catalog:
     from xlperf.catalog.check import left_out
     from xlperf.catalog.read import is_workbook
 
+    sheets = given if isinstance(given, Sheets) else Sheets(given)
     own = source if source is not None and is_workbook(source) else None
-    note_unread(given, own)
-    catalog = load_catalog(given or own)
+    note_unread(sheets.path, own)
+    catalog = load_catalog(sheets.path or own)
     say(*(f"note: {line}" for line in left_out(catalog)), err=True)
+    return with_measured(catalog, sheets.measured) if isinstance(given, Sheets) else catalog
+
+
+def with_measured(catalog: Catalog, files: Sequence[str]) -> Catalog:
+    """The catalog with the measured runs of some files beside its own; lists their lessons on standard error."""
+    from xlperf.catalog.schema import OWN_RUNS
+
+    if files:
+        from pathlib import Path
+
+        from xlperf.calibrate.own_runs import read_own_runs
+
+        for file in files:
+            catalog = catalog.with_tables([read_own_runs(Path(file), catalog)])
+            if catalog.orphans.why.get(OWN_RUNS):
+                raise InputError(catalog.orphans.faults)
+    if len(catalog.tables[OWN_RUNS]):
+        from xlperf.engine.lessons import lessons
+
+        say(*(f"own runs: {lesson.words()}" for lesson in lessons(catalog)), err=True)
     return catalog
 
 
@@ -42,7 +64,7 @@ def note_unread(given: str | None, own: str | None) -> None:
     say(*(f"note: {fault}" for fault in unread_in(given, own)), err=True)
 
 
-def catalog_for(given: str | None, plans: str, tables: list[Table]) -> Catalog:
+def catalog_for(given: str | Sheets | None, plans: str, tables: list[Table]) -> Catalog:
     """The catalog of plans. Unknown names of all plans are refused at once, before any plan is evaluated.
 
     Corrected spellings are listed on standard error.

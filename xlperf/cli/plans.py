@@ -9,7 +9,7 @@ import click
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.parts import Part, parts
-from xlperf.cli.command import Chosen, Machines, command
+from xlperf.cli.command import Chosen, Machines, Sheets, command
 from xlperf.cli.options import catalog_for, catalog_of, note_unread, read_one, without_auto
 from xlperf.cli.output import (
     AS_JSON,
@@ -39,7 +39,7 @@ BLOCK = 32_768  # rows that are evaluated and written at a time: bounds the memo
 @command()
 def report(
     workbook: str | None, output: str, study: str | None, full: bool, uncertain: bool, bounds: Bounds,
-    catalog: str | None,
+    catalog: Sheets,
 ) -> None:  # fmt: skip
     """Compute the plans of a workbook and write the report workbook."""
     import datetime
@@ -51,7 +51,9 @@ def report(
     if study is not None:
         if uncertain:
             raise click.UsageError("--uncertain goes with the plans of a workbook, not with --study")
-        _study(study, workbook, output, full, catalog)
+        if catalog.measured:
+            raise click.UsageError("--measured goes with the plans of a workbook, not with --study")
+        _study(study, workbook, output, full, catalog.path)
         return
     if full:
         raise click.UsageError("--full goes with --study")
@@ -99,7 +101,7 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
 
 @command()
 def evaluate(
-    plans: str, output: str | None, sheet: str | None, machines: Machines, bounds: Bounds, catalog: str | None
+    plans: str, output: str | None, sheet: str | None, machines: Machines, bounds: Bounds, catalog: Sheets
 ) -> int:
     """Compute plans and write results to .xlsx, .csv or .parquet."""
     from xlperf.catalog.read import is_workbook as is_read_workbook
@@ -158,7 +160,7 @@ def _seen(plans: Table, results: Table) -> list[Part]:
 
 
 @command()
-def explain(plans: str, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None) -> None:
+def explain(plans: str, chosen: Chosen, output: str | None, bounds: Bounds, catalog: Sheets) -> None:
     """Show the operators of one plan with FLOP, bytes, time and what limits them."""
     from xlperf.engine import evaluate as evaluated
     from xlperf.engine import explain as explained
@@ -202,7 +204,7 @@ def _show_memory(results: Table) -> None:
 @command()
 def frontier(
     plans: str, vary: tuple[str, ...], points: int, every: bool, sheet: str | None, output: str | None, bounds: Bounds,
-    catalog: str | None,
+    catalog: Sheets,
 ) -> None:  # fmt: skip
     """Show throughput against speed per user, over loads and a grid of plans."""
     from xlperf.catalog.read import read_plans

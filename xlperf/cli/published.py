@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime
 import io
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -40,8 +41,8 @@ Lines = tuple[tuple[str, ...], list[tuple[str, ...]]]
 @command()
 def validate(
     files: tuple[str, ...], output: str | None, leave_out: tuple[str, ...], cross_validate: bool, kernels: bool,
-    machines: bool, conditions: bool, choice: bool, pairs: bool, deployments: bool, baseline: bool, readme: str | None,
-    catalog: str | None,
+    machines: bool, conditions: bool, own_runs: bool, choice: bool, pairs: bool, deployments: bool, baseline: bool,
+    readme: str | None, catalog: str | None,
 ) -> int:  # fmt: skip
     """Compare predictions with published measurements."""
     if baseline and (leave_out or output == STANDARD):
@@ -57,7 +58,11 @@ def validate(
         raise click.UsageError(f"--{'pairs' if pairs else 'choice'} goes with files, -o, --readme and --catalog only")
     if len(leave_out) > 1 and output is not None:
         raise click.UsageError("-o goes with one --leave-out")
+    if own_runs and (own or leave_out or baseline or output or choice or pairs):
+        raise click.UsageError("--own goes with files, --readme and --catalog only")
     known = catalog_of(catalog, None)
+    if own_runs:
+        return _own_accuracy(files, known, readme)
     if kernels:
         return _kernels_left_out(known, leave_out) if leave_out else _kernels(known, readme)
     if choice or pairs:
@@ -108,12 +113,14 @@ def _validated(
 
 @command()
 def calibrate(
-    fit: bool, values_only: bool, machines: bool, measurements: str | None, mine: tuple[str, ...],
+    fit: bool, values_only: bool, machines: bool, own_runs: bool, measurements: str | None, mine: tuple[str, ...],
     date: datetime.datetime | None, output: str | None, catalog: str | None,
 ) -> None:  # fmt: skip
     """Show the calibration, or fit it to measured kernels and published runs."""
-    if not fit and (measurements or date or values_only or machines):
-        raise click.UsageError("--measurements, --date, --values-only and --machines need --fit")
+    if not fit and (measurements or date or values_only or machines or own_runs):
+        raise click.UsageError("--measurements, --date, --values-only, --machines and --own-runs need --fit")
+    if own_runs and (values_only or machines or (output is not None and not output.lower().endswith(".csv"))):
+        raise click.UsageError("--own-runs goes with neither --values-only nor --machines, and writes .csv")
     if machines and values_only:
         raise click.UsageError("--machines chooses no constants: leave --values-only out")
     known = catalog_of(catalog, None)
@@ -121,6 +128,9 @@ def calibrate(
         if fit:
             raise click.UsageError("--mine goes without --fit")
         _own_runs(mine, known, catalog, output)
+        return
+    if own_runs:
+        _fit_own_runs(known, measurements, output)
         return
     table = known.tables["calibration"]
     if fit:
@@ -153,20 +163,64 @@ def _write_table(output: str, table: Table, catalog: str | None, noun: str) -> N
 
 
 def _own_runs(files: Sequence[str], known: Catalog, catalog: str | None, output: str | None) -> None:
-    """Show the effect of runs of the user's own cluster, and write them."""
+    """Show each of the user's runs before and after, and their lessons, and write them."""
     from xlperf.calibrate.own_runs import effects, own_runs
     from xlperf.catalog.read import read_plans
+    from xlperf.engine.lessons import lessons
 
     tables = [table for path in files for table in read_plans(path)]
     runs = own_runs(tables, known)
+    taught = known.with_tables([runs])
+    if taught.orphans.why.get(runs.kind):
+        raise InputError(taught.orphans.faults)
     header = ("run", "result", "unit", "measured", "predicted", "80 % band", "now", "80 % band now")
     lines = []
-    for run in effects(tables, known, runs):
-        bands = [(f"{now:.4g}", f"{low:.4g} to {high:.4g}") for now, low, high in (run.before, run.after)]
+    for run in effects(taught):
+        bands = [
+            (f"{now:.4g}", "-" if math.isnan(low) else f"{low:.4g} to {high:.4g}")
+            for now, low, high in (run.before, run.after)
+        ]
         lines.append((run.run, run.result, run.unit, f"{run.measured:.4g}", *bands[0], *bands[1]))
     say(*_aligned(header, lines), err=output is not None)
+    say(*(f"own runs: {lesson.words()}" for lesson in lessons(taught)), err=output is not None)
     if output is not None:
         _write_table(output, runs, catalog, "run")
+
+
+def _measured_rows(files: Sequence[str]) -> list[Published]:
+    """Published rows of files, with rows of measured power, by default of the shipped workbook."""
+    from xlperf.base.resources import workbook
+    from xlperf.measurements.published import read_power
+
+    paths = [Path(path) for path in files] or [workbook("validation.xlsx")]
+    return [*_published(files), *(rows for path in paths for rows in read_power(path))]
+
+
+def _own_accuracy(files: Sequence[str], known: Catalog, readme: str | None) -> int:
+    """Show errors of rows of left-out sources after own runs of them."""
+    from xlperf.calibrate.own_fit import accuracies, accuracy_table, sources_as_they_are, sources_left_out
+
+    rows = _measured_rows(files)
+    sources = sources_as_they_are(rows, known) if files else sources_left_out(rows, known, _announced)
+    _show(
+        "Other rows of sources left out of the fit, after own runs",
+        "own-runs",
+        accuracy_table(accuracies(sources)),
+        readme,
+    )
+    return 0
+
+
+def _fit_own_runs(known: Catalog, measurements: str | None, output: str | None) -> None:
+    """Fit the process over own runs on left-out sources; show or write its constants."""
+    from xlperf.calibrate.own_fit import effects_csv, fitted_effects, sources_left_out
+
+    sources = sources_left_out(_measured_rows([measurements] if measurements else []), known, _announced)
+    text = effects_csv(fitted_effects(sources, _announced))
+    if output is None:
+        say(*text.splitlines())
+    else:
+        _write(output, text, len(text.splitlines()) - 1, "constant")
 
 
 def _published(files: Sequence[str]) -> list[Published]:
@@ -208,7 +262,6 @@ def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
 def _cross_validate(catalog: Catalog, readme: str | None) -> None:
     from xlperf.calibrate.accuracy import cross_validated_errors, cross_validation_table, short_table
     from xlperf.calibrate.fit import read_measured
-    from xlperf.measurements.comparison import MEMORY
 
     measured = read_measured()
     with progress(0, "evaluations of all rows") as done:
@@ -217,13 +270,6 @@ def _cross_validate(catalog: Catalog, readme: str | None) -> None:
     if readme is not None:
         _replace_tables(Path(readme), {"cross-validation": table, "models-left-out": short_table(table)})
     _show("Models left out of the fit", "cross-validation", table, None)
-    from xlperf.calibrate.own_runs import gains, gains_table
-    from xlperf.calibrate.published_errors import plans_to_fit
-
-    plans = {rows.kind: plans_to_fit(rows, catalog).plans for rows in (measured.training, measured.inference)}
-    gained = [gain for own in errors if MEMORY not in own.quantity for gain in gains(own, plans[own.kind])]
-    say("", "The other rows of each configuration with one of its rows as a run of the user's own (calibrate --mine)")
-    say(*_aligned(*gains_table(gained)))
 
 
 def _left_out(name: str, catalog: Catalog) -> tuple[str, Lines]:

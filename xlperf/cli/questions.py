@@ -10,7 +10,7 @@ import click
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.parts import parts, rounded
 from xlperf.catalog.schema import Column, first_words, table_schema
-from xlperf.cli.command import command
+from xlperf.cli.command import Sheets, command
 from xlperf.cli.options import catalog_of
 from xlperf.cli.output import (
     Front,
@@ -59,7 +59,7 @@ def answer_lines(answer: Answered, shown: list[str]) -> list[str]:
     return [line for block in blocks if block for line in (*block, "")][:-1]
 
 
-def _answered(kind: str, given: dict[str, str | None], output: str | None, catalog: str | None) -> int:
+def _answered(kind: str, given: dict[str, str | None], output: str | None, catalog: Sheets) -> int:
     """Answer a form and print or write it; 1 without an answer."""
     from xlperf.engine import evaluate
     from xlperf.explore.answers import answered, nested_parts
@@ -112,19 +112,19 @@ def _ways(ways: Table) -> list[str]:
 
 
 @command(entries=partial(form_options, "serve"))
-def serve(output: str | None, catalog: str | None, **given: str | None) -> int:
+def serve(output: str | None, catalog: Sheets, **given: str | None) -> int:
     """The cheapest fleet that serves a model to so many users."""
     return _answered("serve", given, output, catalog)
 
 
 @command(entries=partial(form_options, "train"))
-def train(output: str | None, catalog: str | None, **given: str | None) -> int:
+def train(output: str | None, catalog: Sheets, **given: str | None) -> int:
     """Time and cost of a training run, and its best mapping."""
     return _answered("train", given, output, catalog)
 
 
 @command(entries=partial(form_options, "chip"))
-def chip(output: str | None, catalog: str | None, vary: tuple[str, ...], limits: tuple[str, ...], **given: Any) -> int:
+def chip(output: str | None, catalog: Sheets, vary: tuple[str, ...], limits: tuple[str, ...], **given: Any) -> int:
     """Cost and worth of an accelerator of your own."""
     from xlperf.explore.answers import answered, asked_form
     from xlperf.explore.objectives import limits_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.base.errors import Fault, InputError
-from xlperf.cli.command import Chosen, command, packed
+from xlperf.cli.command import Chosen, Sheets, command, packed
 from xlperf.cli.options import catalog_for, read_chosen, read_one_kind
 from xlperf.cli.output import Front, deliver, is_workbook, progress, say, text_table, write_sheets, wrote
 
@@ -26,7 +26,7 @@ def _doubts(robust: str | None, uncertain: tuple[str, ...], draws: int, seed: in
 def search(
     plans: str, output: str | None, objectives: tuple[str, ...], limits: tuple[str, ...], vary: tuple[str, ...],
     mapping: bool, top: int, every: bool, probability: float, doubts: Doubts, processes: int, chosen: Chosen,
-    bounds: Bounds, catalog: str | None,
+    bounds: Bounds, catalog: Sheets,
 ) -> None:  # fmt: skip
     """Find the best of all plans that cells with auto stand for."""
     from xlperf.explore.asked_search import Choice, found_plans, wanted_plans
@@ -57,7 +57,7 @@ def search(
 def solve(
     plans: str, vary: tuple[str, ...], targets: tuple[str, ...], mapping: bool, largest: bool, autos: tuple[str, ...],
     objective: str, probability: float, processes: int, chosen: Chosen, output: str | None, bounds: Bounds,
-    catalog: str | None,
+    catalog: Sheets,
 ) -> None:  # fmt: skip
     """Find the fewest accelerators, or the least of a number, that reach a target."""
     from xlperf.explore.asked_search import solve_goal, solved_plans

@@ -26,9 +26,10 @@ def check(workbook: str | None) -> int:
     from xlperf.base.resources import workbook as shipped
     from xlperf.calibrate.validate import parameter_faults
     from xlperf.catalog.check import check as checked
+    from xlperf.engine.lessons import run_faults
     from xlperf.explore.allocate import device_faults
 
-    result = checked(workbook or shipped(), [parameter_faults, device_faults])
+    result = checked(workbook or shipped(), [parameter_faults, device_faults, run_faults])
     say(*result.lines())
     return 0 if result.ok else 1
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from xlperf.catalog.parts import parts
-from xlperf.cli.command import Chosen, Machines, command
+from xlperf.cli.command import Chosen, Machines, Sheets, command
 from xlperf.cli.options import catalog_for, read_one, read_one_kind, without_auto
 from xlperf.cli.output import (
     STANDARD,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def sweep(
     plans: str, vary: tuple[str, ...], samples: int | None, sampling: str, seed: int, wanted: tuple[str, ...],
     objective: str | None, limits: tuple[str, ...], top: int | None, machines: Machines, chosen: Chosen,
-    output: str | None, bounds: Bounds, catalog: str | None,
+    output: str | None, bounds: Bounds, catalog: Sheets,
 ) -> None:  # fmt: skip
     """Compute plans over a grid of values of their columns and of the catalog's."""
     from xlperf.explore.asked import asked_sweep
@@ -75,7 +75,7 @@ def sweep(
 @command()
 def uncertainty(
     plans: str, result: str, vary: tuple[str, ...], band: bool, ranges: bool, draws: int, seed: int,
-    limits: tuple[str, ...], sobol: int, processes: int, chosen: Chosen, output: str | None, catalog: str | None,
+    limits: tuple[str, ...], sobol: int, processes: int, chosen: Chosen, output: str | None, catalog: Sheets,
 ) -> None:  # fmt: skip
     """Say how sure a result is, which plan is likely better, and which input decides."""
     from xlperf.explore.asked import asked_uncertainty
@@ -102,7 +102,7 @@ def uncertainty(
 @command()
 def worth(
     plans: str, vary: tuple[str, ...], limits: tuple[str, ...], mapping: bool, against: tuple[str, ...],
-    processes: int, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None,
+    processes: int, chosen: Chosen, output: str | None, bounds: Bounds, catalog: Sheets,
 ) -> None:  # fmt: skip
     """Say what one more TB/s, GiB, TFLOP/s, mm2, W, GB/s, MW or ms of target is worth per accelerator."""
     from xlperf.explore.asked import asked_worth
@@ -126,7 +126,9 @@ def diagnose(
     from xlperf.explore.asked import Evidence, asked_diagnosis
 
     plan = read_one(plans, chosen)
-    known = catalog_for(catalog, plans, [plan])
+    files = tuple(text for text in measured if "=" not in text and Path(text).suffix)
+    measured = tuple(text for text in measured if text not in files)
+    known = catalog_for(Sheets(catalog, files), plans, [plan])
     plan = without_auto(plan, known, bounds)
     runs = Evidence(measured, logs, profile), Evidence(before, logs_before, profile_before)
     with progress(0, "variants of the plan") as done:

@@ -8,6 +8,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import OWN_RUNS
 from xlperf.catalog.table import Table, Words
 from xlperf.engine.formats import with_formats
 from xlperf.engine.join import (
@@ -19,6 +20,7 @@ from xlperf.engine.join import (
     named_rows,
     software_words,
 )
+from xlperf.engine.learning import corrected_serving, corrections, with_targets
 from xlperf.engine.models import architecture_of
 from xlperf.engine.notes import add_notes, name_notes, rounded_down
 from xlperf.engine.served import Served, ServingSetting, served_plans
@@ -82,9 +84,12 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
     groups = groups_of(results, _GROUPS)
 
     def evaluated(block: Table, rows: Named, code: int) -> dict[str, np.ndarray]:
-        served, mode = _served(block, catalog, rows, code)
+        own = corrections(block, catalog, rows, evaluate_inference) if len(catalog.tables[OWN_RUNS]) else None
+        served, mode = _served(block if own is None else with_targets(block, own), catalog, rows, code)
         with np.errstate(all="ignore"):
             columns = _results(served, mode) if groups is None else _selected(served, mode, groups)
+            if own is not None:
+                columns = corrected_serving(columns, own, served.stated.request_rate)
             illegal, reason = remarks_of_rows(_broken(served, columns), len(block))
             columns = {**dict.fromkeys((*_AT_TARGETS, *_OF_EXPERTS), np.full(len(block), np.nan)), **columns}
             if groups is not None:
@@ -97,7 +102,7 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
             stack, conditions = software_words(block), format_and_load(block)
             known = trust("inference", catalog, rows.models, rows.accelerators, stack, conditions, at)
             add_notes(reason, _refused(served, stack, illegal))
-            numbers = reported(served, catalog, mode, columns, illegal, reason, known)
+            numbers = reported(served, catalog, mode, columns, illegal, reason, known, own)
             add_notes(numbers["reason"], name_notes(block, catalog, illegal))
             if "load_by_hour" in block:
                 share = load_carbon_share(block, catalog, rows.accelerators)

@@ -15,8 +15,8 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.inference import evaluate_inference
 from xlperf.engine.join import architecture_codes, named_rows
+from xlperf.engine.learning import corrections
 from xlperf.engine.models import architecture_of
-from xlperf.engine.own_runs import SHEET
 from xlperf.engine.served import served_plans
 from xlperf.engine.software import with_software_defaults
 from xlperf.engine.training import evaluate_training, training_setting
@@ -206,11 +206,11 @@ def explain_training(plans: Table, catalog: Catalog) -> Table:
         if float(times[column][0]) > 0:
             rows.append({**_row("waiting", name, "", 1.0, float(times[column][0])), "bound": "overhead"})
     longer = float(results["step_time"][0]) / float(times["step_time"][0])
-    return _operators_table(_by_share([_scaled(row, longer) for row in rows] if len(catalog.tables[SHEET]) else rows))
+    return _operators_table(_by_share([_scaled(row, longer) for row in rows] if longer != 1.0 else rows))
 
 
 def _scaled(row: Row, ratio: float) -> Row:
-    """A row with all times longer by a factor, from the runs of the user's own cluster."""
+    """A row with all times longer by a factor, from the user's own runs."""
     longer = {name: float(str(row[name])) * ratio for name in ("time", "total_time", "exposed_time")}
     if "efficiency_time" in row:
         longer["efficiency_time"] = float(str(row["efficiency_time"])) + longer["time"] - float(str(row["time"]))
@@ -369,6 +369,7 @@ def explain_inference(plans: Table, catalog: Catalog) -> Table:
         return _operators_table([])
     rows: list[Row] = []
     decodes = results["tpot"][0] == results["tpot"][0]
+    own = corrections(one, catalog, named_rows(one, catalog), evaluate_inference)
     with np.errstate(all="ignore"):
         deployments = _phase_deployments(one, catalog)
         outside = float(deployments[1].request_latency.alone[0])
@@ -377,6 +378,9 @@ def explain_inference(plans: Table, catalog: Catalog) -> Table:
                 phase = _split_rows(*deployments[1:])
             else:
                 phase = _phase_rows(deployment, serving_work(deployment), side, 0.0 if side else outside)
+            if own is not None:
+                longer = float(own.factor(("ttft", "tpot")[side])[0])
+                phase = [_scaled(row, longer) for row in phase]
             spent = added(float(str(row["exposed_time"])) for row in phase)
             step = float((deployment.plan.tokens_per_step if side else np.ones(1))[0])
             waited = step * float(results[("ttft", "tpot")[side]][0]) - spent

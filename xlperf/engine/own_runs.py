@@ -1,175 +1,221 @@
-"""Corrections of predictions by the user's own measured runs: the sheet ``my_cluster``."""
+r"""What measured runs of a user's own say about predictions: a Student-t process over the log ratio measured/predicted.
+
+The log ratio of a run is a sum of effects: of its source (the user's way of running and measuring), model, accelerator
+and software, of the three together, and of the settings near its own, whose effect fades with the distance; what is
+left is noise. The shares of the effects, their reach, and the size of the log ratios by quantity are fitted on
+published sources left out of the fit of the model (``xlperf calibrate --fit --own-runs``) and are rows of
+``catalog/own_runs.csv``.
+
+References: A. Shah, A. G. Wilson and Z. Ghahramani, "Student-t processes as alternatives to Gaussian processes",
+AISTATS 2014, arXiv:1402.4306; C. E. Rasmussen and C. K. I. Williams, "Gaussian Processes for Machine Learning", MIT
+Press 2006, section 2.2.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
+from xlperf.base import resources
 from xlperf.base.arrays import Array, exp, log, log2, power, total
-from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.equations.plan.records import Remark
 
-SHEET = "my_cluster"
-# Numbers and choices of a plan that define its distance from runs
-NUMBERS = ("num_accelerators", "tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel",
-           "data_parallel_attention", "micro_batch_size", "global_batch_size", "sequence_length", "concurrency",
-           "batch_size", "prompt_length", "output_length")  # fmt: skip
-CHOICES = ("precision", "recompute", "mode")
-_NOTE = "times x {} by {} measured in my_cluster"
+QUANTITIES = {
+    "step_time": "step time",
+    "tpot": "time per token",
+    "ttft": "time to first token",
+    "memory": "memory",
+    "accelerator_power": "power",
+}
+"""Results that runs correct, with their names."""
+TABLE = "catalog/own_runs.csv"
+ANY = "any"
+"""Quantity of the constants that all quantities share."""
+EFFECTS = ("source", "model", "accelerator", "software", "configuration", "settings")
+REACHES = {
+    "degrees": ("num_accelerators", "tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel",
+                "data_parallel_attention"),
+    "load": ("micro_batch_size", "global_batch_size", "concurrency", "batch_size", "request_rate"),
+    "lengths": ("sequence_length", "prompt_length", "output_length"),
+    "choices": ("precision", "recompute", "mode"),
+}  # fmt: skip
+"""Columns of plans that define the distance between settings, by the constant for its reach."""
+_NUMBERS = tuple(name for part in ("degrees", "load", "lengths") for name in REACHES[part])
+_CHOICES = REACHES["choices"]
+OWN = ("variance", "noise", "freedom", "chance", "common", "width", "growth")
 
 
-class Corrections(NamedTuple):
-    """Corrections of plans by own runs, (rows,)."""
+class Effects(NamedTuple):
+    """Constants of the process for one quantity.
 
-    time: Array  # factor on step times [-]
-    first_token: Array  # factor on the time to first token [-]
-    width: Array  # remaining fraction of the band's width [-]
-    num_runs: np.ndarray  # runs behind the correction [-]
+    - ``shares``: shares of the effects of :data:`EFFECTS` in the variance without noise, which add up to 1 [-].
+    - ``reaches``: distances over which the effect of the settings falls by e, by :data:`REACHES` [doublings, choices].
+    - ``variance``: of a log ratio without noise; ``noise``: variance of the noise over it [-].
+    - ``freedom``: degrees of freedom of the Student-t distribution [-].
+    - ``chance``: that the runs of a user have one more effect in common, such as another way of measuring; ``common``:
+      its variance over the variance [-].
+    - ``width``, ``growth``: half-width of an 80 % band over the scale of the process after one run, and the power of
+      the number of runs by which it grows [-].
+    """
+
+    shares: tuple[float, ...]
+    reaches: tuple[float, ...]
+    variance: float
+    noise: float
+    freedom: float
+    chance: float
+    common: float
+    width: float
+    growth: float
 
 
-def columns_of(plans: Table) -> tuple[Array, np.ndarray]:
-    """Numbers (rows, columns) and choices (rows, choices) that define distances between plans."""
-    known = plans.schema.by_name
-    blank = np.full(len(plans), np.nan)
-    numbers = [plans.filled(name) if name in known else blank for name in NUMBERS]
-    choices = [plans.filled(name).astype(str) if name in known else np.full(len(plans), "") for name in CHOICES]
+@cache
+def effects_of(quantity: str) -> Effects:
+    """Fitted constants of a quantity.
+
+    >>> effects = effects_of("step_time")
+    >>> 0.99 < sum(effects.shares) < 1.01, effects.variance > 0.0
+    (True, True)
+    """
+    known = {(row["quantity"], row["constant"]): float(row["value"]) for row in resources.rows(TABLE)}
+    shares, reaches = (tuple(known[ANY, name] for name in names) for names in (EFFECTS, REACHES))
+    shares = tuple(share / sum(shares) for share in shares)  # of rounded shares, too
+    return Effects(shares, reaches, *(known[quantity, name] for name in OWN))
+
+
+class Places(NamedTuple):
+    """Plans as the process sees them, (rows,): codes of names, and settings."""
+
+    names: np.ndarray  # codes of model, accelerator and software, equal for equal names, (rows, 3)
+    numbers: Array  # logarithms of degrees, load and lengths, NaN if unknown, (rows, numbers) [doublings]
+    choices: np.ndarray  # (rows, choices)
+
+    def take(self, rows: np.ndarray) -> Places:
+        """Select rows."""
+        return Places(*(values[rows] for values in self))
+
+
+def settings_of(plans: Table) -> tuple[Array, np.ndarray]:
+    """Numbers and choices of plans for :class:`Places`."""
+    known, blank = plans.schema.by_name, np.full(len(plans), np.nan)
+    numbers = [log2(plans.filled(name)) if name in known else blank for name in _NUMBERS]
+    choices = [plans.filled(name) if name in known else np.full(len(plans), "", dtype=object) for name in _CHOICES]
     return np.stack(numbers, axis=-1), np.stack(choices, axis=-1)
 
 
-def corrections(
-    plans: Table,
-    catalog: Catalog,
-    models: np.ndarray,
-    accelerators: np.ndarray,
-    half_width: Array,
-    first_half_width: Array | None = None,
-) -> Corrections:
-    """Corrections of plans by runs of their model, accelerator and software, from half of the logarithmic 80 % band of
-    the step time, and of the first token, (rows,).
+def distances(first: Places, second: Places, reaches: Sequence[float]) -> Array:
+    r"""Distances between settings in units of their reach, (first, second).
+
+    .. math:: d = \sum_p \frac{1}{l_p} \sum_{i \in p} |\log_2 x_i - \log_2 y_i|
+
+    with 1 for each different choice, and 0 for numbers that one plan does not state.
     """
-    runs = catalog.tables[SHEET]
-    count = len(plans)
-    factors = Corrections(np.ones(count), np.ones(count), np.ones(count), np.zeros(count, dtype=np.int64))
-    of_kind = np.flatnonzero(runs.text("plans") == plans.kind)
-    if not len(of_kind) or not count:
-        return factors
-    runs = runs.take(of_kind)
-    software = np.char.lower(plans.filled("software").astype(str))
-    named = [catalog.rows(f"{name}s", runs.text(name), runs, name).tolist() for name in ("model", "accelerator")]
-    keys = list(zip(*named, np.char.lower(runs.text("software").astype(str)).tolist(), strict=True))
-    numbers, choices = columns_of(plans)
-    first = half_width if first_half_width is None else first_half_width
-    for key in dict.fromkeys(keys):
-        rows = np.flatnonzero((models == key[0]) & (accelerators == key[1]) & (software == key[2]))
-        same = runs.take(np.flatnonzero([run == key for run in keys]))
-        for name, widths in (("time_ratio", half_width[rows]), ("first_token_ratio", first[rows])):
-            measured = same.take(np.flatnonzero(~np.isnan(same.number(name))))
-            for width in np.unique(widths[widths > 0.0]).tolist() if len(measured) else ():
-                some = rows[widths == width]
-                _correct(factors, some, measured, name, (numbers[some], choices[some]), width)
-    return factors
+    result, start = np.zeros((len(first.names), len(second.names))), 0
+    for names, reach in zip(REACHES.values(), reaches, strict=True):
+        for column in range(start, start + len(names)) if names is not _CHOICES else ():
+            doublings = np.abs(first.numbers[:, column, None] - second.numbers[None, :, column])
+            result += np.nan_to_num(doublings) / reach
+        start += len(names)
+    for column in range(len(_CHOICES)):
+        result += (first.choices[:, column, None] != second.choices[None, :, column]) / reaches[-1]
+    return result
 
 
-def _correct(
-    factors: Corrections, rows: np.ndarray, runs: Table, name: str, place: tuple[Array, np.ndarray], width: float
-) -> None:
-    """Enter the corrections of rows by the runs of one configuration."""
-    run_numbers = np.stack([runs.number(column) for column in NUMBERS], axis=-1)
-    run_choices = np.stack([runs.text(column).astype(str) for column in CHOICES], axis=-1)
-    distance = plan_distances(place[0], run_numbers, place[1], run_choices)
-    between = plan_distances(run_numbers, run_numbers, run_choices, run_choices)
-    shared = SHARED if name == "time_ratio" else SHARED_FIRST
-    ratio = log(runs.number(name))
-    scale, remaining = shrunk_residual(distance, between, ratio, runs.filled("noise"), width, shared)
-    if name == "time_ratio":
-        factors.time[rows], factors.width[rows], factors.num_runs[rows] = exp(scale), remaining, len(runs)
-    else:
-        factors.first_token[rows] = exp(scale)
+def covariance(first: Places, second: Places, effects: Effects) -> Array:
+    """Covariance of the log ratios of plans without noise, over the variance, (first, second)."""
+    source, *named, configuration, settings = effects.shares
+    alike = first.names[:, None, :] == second.names[None, :, :]
+    result = np.full(alike.shape[:2], source)
+    for at, share in enumerate(named):
+        result += share * alike[:, :, at]
+    near = exp(-distances(first, second, effects.reaches))
+    return np.asarray(result + np.logical_and.reduce(alike, axis=-1) * (configuration + settings * near))
 
 
-def corrected_step(results: Mapping[str, Array], scale: Array) -> dict[str, Array]:
-    """Training results with step times scaled by a factor."""
-    changed = dict(results)
-    for name, values in results.items():
-        if name == "step_time" or name.startswith("time_"):
-            changed[name] = values * scale
-    return changed
+class Learned(NamedTuple):
+    """What runs say about plans, (rows,)."""
+
+    mean: Array  # of the log ratio measured/predicted
+    half_width: Array  # of its 80 % band around the mean
+    unknown: Array  # share of the variance that remains; 1: the runs say nothing
+    first: Array  # half-width of the band of the process before any run
+    cover: Array  # least half-width that covers the runs of equal settings
 
 
-def narrowed(results: Mapping[str, np.ndarray], share: Array) -> dict[str, np.ndarray]:
-    """Bands of times, rates and their consequences, narrowed about the prediction."""
-    bands = {}
-    for name in [name for name in results if name.endswith(("_low", "_high")) and not name.startswith("memory")]:
-        middle = results[name.rpartition("_")[0]]
-        with np.errstate(all="ignore"):
-            bands[name] = np.where(share < 1.0, middle * power(results[name] / middle, share), results[name])
-    return bands
+@dataclass(frozen=True)
+class Process:
+    """Runs of one quantity, in an order that their names and places do not change."""
+
+    effects: Effects
+    places: Places
+    ratios: Array  # log of measured over predicted value, (runs,)
+
+    def learned(self, plans: Places) -> Learned:
+        r"""Posterior of plans.
+
+        .. math:: \mu = k^T K^{-1} r, \quad s^2 = \frac{\nu + r^T K^{-1} r}{\nu + n} (k_0 - k^T K^{-1} k)
+
+        with :math:`K` the covariance of n runs with their noise, :math:`k` that between runs and a plan; a mixture of
+        two such processes, without and with one more effect that all runs have in common.
+        """
+        effects, runs = self.effects, self.places
+        scale, count = float(np.sqrt(effects.variance)), len(self.ratios)
+        near, own = covariance(plans, runs, effects), covariance(runs, runs, effects)
+        cases = []
+        for chance, common in ((1.0 - effects.chance, 0.0), (effects.chance, effects.common)):
+            whole = own + (common + effects.noise * np.eye(count))
+            reduced, residual, determinant = _eliminated(whole, near + common, self.ratios / scale)
+            before = 1.0 + common + effects.noise
+            remaining = np.maximum(before - total(reduced * reduced), 1e-12)
+            squares = float(total(residual * residual))
+            size = (effects.freedom + squares) / (effects.freedom + count)
+            unlikely = 0.5 * (effects.freedom + count) * float(log(1.0 + squares / effects.freedom)) + determinant
+            cases.append((float(log(chance)) - unlikely, total(reduced * residual), size, remaining, before))
+        # Mean and variance of both cases, weighted by how likely they make the runs.
+        odds = float(exp(np.clip(cases[1][0] - cases[0][0], -700.0, 700.0)))
+        weights = 1.0 / (1.0 + odds), odds / (1.0 + odds)
+        mean = weights[0] * cases[0][1] + weights[1] * cases[1][1]
+        variance, unknown, first = np.zeros(len(near)), np.zeros(len(near)), 0.0
+        for weight, (_, middle, size, remaining, before) in zip(weights, cases, strict=True):
+            variance += weight * (size * remaining + (middle - mean) * (middle - mean))
+            unknown += weight * (remaining / before)
+            first += weight * size * before
+        width = scale * effects.width * float(power(np.float64(count), np.float64(effects.growth)))
+        # Settings are equal if the covariance is that of a plan with itself.
+        gaps = np.abs(self.ratios[None, :] - scale * mean[:, None])
+        cover = np.where(near >= 1.0 - 1e-9, gaps, 0.0).max(axis=-1)
+        widest = np.full(len(near), width * float(np.sqrt(first)))
+        return Learned(scale * mean, width * np.sqrt(variance), unknown, widest, cover)
 
 
-def source_width(unread: Array, factors: Corrections | None, new: Array, read: Array | float) -> Array:
-    """Logarithmic half-width that the source of a run adds to its band; 0 with own runs.
-
-    ``new`` for unread software, ``read`` otherwise (:func:`xlperf.engine.trust.trust`).
+def _eliminated(own: Array, near: Array, ratios: Array) -> tuple[Array, Array, float]:
+    """L^-1 times ``near`` (rows, runs) and ``ratios`` (runs,), with L the Cholesky factor of ``own``; the logarithm of
+    the determinant of L.
     """
-    width = np.where(unread > 0.0, new, read)
-    return width if factors is None else np.where(factors.num_runs > 0, 0.0, width)
-
-
-def own_runs_note(factors: Corrections, illegal: np.ndarray) -> Remark:
-    """Factor on times and number of runs behind it."""
-    return Remark(~illegal & (factors.num_runs > 0), _NOTE, (np.round(factors.time, 3), factors.num_runs))
-
-
-SHARED = 0.7  # correlation of the residuals of equal plans on one model, accelerator and software [-]
-REACH = 3.0  # distance over which the correlation falls by e [doublings]
-SHARED_FIRST = 0.3  # correlation for the time to first token, which depends on more unknown settings [-]
-HALF_WIDTH = 1.2815515655446004  # half-width of an 80 % band over the standard deviation [-]
-
-
-def plan_distances(numbers: Array, other_numbers: Array, choices: np.ndarray, other_choices: np.ndarray) -> Array:
-    r"""Distance between plans: doublings of degrees and loads, and 1 for each different choice.
-
-    .. math:: d = \sum_i |\log_2 x_i - \log_2 y_i| + \#\{c_i \ne c'_i\}
-
-    Heuristic, this work, from residuals of published rows with their model left out of the fit.
-    """
-    logs, other_logs = log2(numbers), log2(other_numbers)
-    doublings = np.nan_to_num(np.abs(logs[:, None, :] - other_logs[None, :, :])).sum(axis=-1)
-    return np.asarray(
-        doublings + (np.asarray(choices)[:, None, :] != np.asarray(other_choices)[None, :, :]).sum(axis=-1)
-    )
-
-
-def shrunk_residual(
-    distance: Array, between: Array, log_ratio: Array, noise: Array, half_width: float, shared: float = SHARED
-) -> tuple[Array, Array]:
-    r"""Expected logarithmic residual of plans near measured runs, and the remaining fraction of their band's width.
-
-    Kriging with covariance falling with distance d (Rasmussen and Williams, "Gaussian Processes for Machine Learning",
-    MIT Press 2006, section 2.2; shares and reach: heuristic, this work), in the spread :math:`\sigma` of the residuals:
-
-    .. math:: \hat r = k^T K^{-1} r, \quad k_i = \rho e^{-d_i / 3}, \quad
-        K_{ij} = \rho e^{-d_{ij} / 3} + \delta_{ij} (1 - \rho + \nu_i^2 / \sigma^2)
-
-    Residuals beyond the band are clipped to its end. The remaining width is :math:`\sqrt{1 - k^T K^{-1} k}`.
-
-    >>> scale, width = shrunk_residual(np.zeros((1, 1)), np.zeros((1, 1)), np.log([1.1]), np.zeros(1), 0.2)
-    >>> [round(float(value), 3) for value in (np.exp(scale[0]), width[0])]
-    [1.069, 0.714]
-    """
-    spread = half_width / HALF_WIDTH
-    near = shared * exp(-np.asarray(distance, dtype=float) / REACH)
-    specific = 1.0 - shared + (np.asarray(noise, dtype=float) / spread) ** 2
-    covariance = shared * exp(-np.asarray(between, dtype=float) / REACH) + np.diag(specific)
-    clipped = np.clip(np.asarray(log_ratio, dtype=float), -half_width, half_width)
-    # Cholesky elimination: with K = L L^T, both results are products of L^-1 k, with L^-1 r and with itself.
-    lines = np.concatenate([covariance, near.T, clipped[:, None]], axis=1)
-    for step in range(len(lines)):
+    count = len(own)
+    lines = np.concatenate([own, near.T, ratios[:, None]], axis=1)
+    for step in range(count):
         lines[step] /= np.sqrt(lines[step, step])
-        lines[step + 1 :] -= lines[step, step + 1 : len(lines), None] * lines[step]
-    reduced, residual = lines[:, len(lines) : -1].T, lines[:, -1]
-    variance = 1.0 - total(reduced * reduced)
-    return total(reduced * residual), np.sqrt(np.maximum(variance, 0.0))
+        lines[step + 1 :] -= lines[step, step + 1 : count, None] * lines[step]
+    return lines[:, count:-1].T, lines[:, -1], float(total(log(np.diagonal(lines))))
+
+
+def band(learned: Learned, ends: Array) -> Array:
+    r"""Half-widths of the 80 % band of corrected plans from those of their predictions alone, in logarithms.
+
+    .. math:: h = h_{process} (h_{plan} / h_{first})^u
+
+    with u the share of the variance that the runs leave unknown: a plan about which they say nothing keeps its band.
+    """
+    with np.errstate(all="ignore"):
+        kept = power(ends / learned.first, np.broadcast_to(learned.unknown, ends.shape))
+    return np.maximum(np.where(ends > 0.0, learned.half_width * kept, ends), learned.cover * (1.0 + 1e-9))
+
+
+def log_ratio(measured: Array, predicted: Array, larger: bool) -> Array:
+    """Log of measured over predicted time; of rates the inverse."""
+    return log(predicted / measured) if larger else log(measured / predicted)

@@ -13,7 +13,6 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.formats import with_formats, with_parts
 from xlperf.engine.join import POOLS, Joined, Named, constants_by_family, join, plan_columns, pool_rows
-from xlperf.engine.own_runs import SHEET, Corrections, corrections
 from xlperf.equations.cost.tokens import Terms
 from xlperf.equations.hardware.power import PowerLimits
 from xlperf.equations.model.cores import own_families
@@ -24,7 +23,6 @@ from xlperf.equations.plan.serving_plan import PARTS, SERVED_PRECISIONS, Inferen
 from xlperf.equations.serving import Deployment, pools_of
 from xlperf.equations.serving.deployment import engine_constants, with_copied_groups
 from xlperf.equations.serving.pools import Pools
-from xlperf.equations.serving.results import BAND_FAMILIES, band_of_mode
 
 _EXPERTS = ("all_to_all", "reduce_scatter")
 _KERNELS = ("gemm", "vector", "engine_all_reduce", *(name for name in OPERATIONS if name not in _EXPERTS))
@@ -86,7 +84,6 @@ class Served:
     experts: ServingSetting | None = None  # of expert pools, (expert pools,)
     split: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # row of each expert pool
     requests: Array | None = None  # in flight over all pools
-    corrections: Corrections | None = None  # by the user's runs
 
     def pools(self) -> Pools | None:
         """Pools of disaggregated plans, else None."""
@@ -161,8 +158,7 @@ def served_plans(plans: Table, catalog: Catalog, named: Named, architecture: Arc
     sheet, plans = plans, with_formats(plans, catalog, named)
     stated = with_parts(plan_columns(plans, InferencePlan), plans)
     if mode != "disaggregated":
-        served = Served(stated, serving_setting(plans, stated, catalog, named, architecture))
-        return _corrected(served, plans, catalog, named, mode)
+        return Served(stated, serving_setting(plans, stated, catalog, named, architecture))
     # One table of all pools: decode, prefill, expert.
     pools, requests, split = pool_plans(stated)
     number, rows = len(plans), np.arange(len(plans))
@@ -189,8 +185,7 @@ def served_plans(plans: Table, catalog: Catalog, named: Named, architecture: Arc
     setting = serving_setting(pool_table, pools, catalog, pool_names, architecture)
     decoding, prefilling = setting.take(slice(0, number)), setting.take(slice(number, 2 * number))
     experts = setting.take(slice(2 * number, None)) if len(split) else None
-    served = Served(stated, decoding, setting, prefilling, experts, split, requests)
-    return _corrected(served, plans, catalog, named, mode)
+    return Served(stated, decoding, setting, prefilling, experts, split, requests)
 
 
 def _formats_of_pools(
@@ -201,26 +196,3 @@ def _formats_of_pools(
     own = plan_columns(table, InferencePlan)
     columns = {name: getattr(own, name) for name in _OF_FORMATS}
     return table, with_parts(pools.replaced(**columns), table)
-
-
-def _corrected(served: Served, plans: Table, catalog: Catalog, named: Named, mode: str) -> Served:
-    """Served plans whose pass times are scaled by runs of the user's own cluster."""
-    if not len(catalog.tables[SHEET]):
-        return served
-    band = band_of_mode(mode, full=False)
-    ends = served.setting.bands[BAND_FAMILIES[band]]
-    widths = [ends[f"log_{first}{band}_high"][:, 0] for first in ("", "first_")]
-    factors = corrections(plans, catalog, named.models, named.accelerators, *widths)
-
-    def scaled(setting: ServingSetting) -> ServingSetting:
-        rows = np.arange(len(plans))
-        rows = np.concatenate([rows, rows, served.split])[: len(setting.deployment.plan)]
-        rows = served.split if setting is served.experts else rows
-        scales = {"time_scale": factors.time, "prefill_scale": factors.first_token}
-        columns = {name: values[rows][:, None] for name, values in scales.items()}
-        software = {**setting.deployment.software, **columns}
-        return replace(setting, deployment=replace(setting.deployment, software=software))
-
-    pools = {name: getattr(served, name) for name in ("all_pools", "prefilling", "experts")}
-    pools = {name: None if setting is None else scaled(setting) for name, setting in pools.items()}
-    return replace(served, setting=scaled(served.setting), corrections=factors, **pools)

@@ -10,6 +10,7 @@ import numpy as np
 from xlperf.base.arrays import Array, divide, exp, log, total
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine.join import where_legal
+from xlperf.engine.learning import Corrections
 from xlperf.engine.notes import (
     add_notes,
     basis_words,
@@ -19,7 +20,6 @@ from xlperf.engine.notes import (
     limit_notes,
     unpriced_notes,
 )
-from xlperf.engine.own_runs import narrowed, own_runs_note, source_width
 from xlperf.engine.served import Served, ServingSetting
 from xlperf.engine.trust import NOT_SHOWN, band_ends, ends_together
 from xlperf.equations.cost.tokens import (
@@ -73,18 +73,18 @@ def reported(
     illegal: np.ndarray,
     reason: np.ndarray,
     known: Mapping[str, np.ndarray],
+    own: Corrections | None,
 ) -> dict[str, np.ndarray]:
     """Results with bands, costs, words and notes, the last added to ``reason``; NaN for illegal plans."""
-    setting, pool, corrections = served.setting, served.prefilling, served.corrections
+    setting, pool = served.setting, served.prefilling
     lacking = _lacking_memory(served, results, illegal)
     whole = {name: values for name, values in results.items() if name not in _NOT_SHOWN}
     whole |= {"fits": _fits(lacking, results["fits"]), "tokens_per_second_per_user": 1.0 / results["tpot"]}
-    whole |= _costs(served, whole)
+    whole |= _costs(served, whole, own)
     whole |= _shares(whole)
-    whole |= _bands(served, mode, whole, known)
-    if corrections is not None:
-        whole |= narrowed(whole, corrections.width)
-        add_notes(reason, [own_runs_note(corrections, illegal)])
+    whole |= _bands(served, mode, whole, known, own)
+    if own is not None:
+        add_notes(reason, own.notes(illegal))
     bound = np.full(len(illegal), "", dtype=object)
     for code, word in enumerate(BOUNDS):
         bound[(results["bound"] == code) & ~illegal] = word
@@ -97,26 +97,30 @@ def reported(
 
 
 def _bands(
-    served: Served, mode: str, results: Mapping[str, Array], known: Mapping[str, np.ndarray]
+    served: Served, mode: str, results: Mapping[str, Array], known: Mapping[str, np.ndarray], own: Corrections | None
 ) -> dict[str, Array]:
     """Ends of the 80 % bands; rates, cost and energy combine the bands of their parts.
 
     A request rate fixes the output of a plan. ``known``: distances of :func:`xlperf.engine.trust.trust`.
     """
-    setting, corrections = served.setting, served.corrections
+    setting = served.setting
     full = full_cache(results["running_batch"], results["max_batch_size"])
     constants = {name: values[:, 0] for name, values in setting.bands["serving_band"].items()}
     # Width by distance, and the half-width of the source, for the time per token and for the first token.
     width = 1.0 + constants["widening"] * known["distance"]
     layers = "mixture_source" if setting.deployment.architecture.experts else "source"
     new, read = constants[layers], constants[f"read_{layers}"]
-    source = source_width(known["unread"], corrections, new, read)
+    source = np.where(known["unread"] > 0.0, new, read)
     new, read = np.maximum(new, constants["first_source"]), np.maximum(read, constants["first_read_source"])
-    first_source = source_width(known["unread"], corrections, new, read)
-    time, first = (
-        exp(band_of_time(mode, full, setting.bands, width, prefix, half_width))
-        for prefix, half_width in (("", source), ("first_", first_source))
-    )
+    first_source = np.where(known["unread"] > 0.0, new, read)
+    logs = {
+        "tpot": band_of_time(mode, full, setting.bands, width, "", source),
+        "ttft": band_of_time(mode, full, setting.bands, width, "first_", first_source),
+        "accelerator_power": np.stack([setting.power[f"log_power_{end}"][:, 0] for end in ("low", "high")]),
+    }
+    if own is not None:
+        logs = {name: own.ends(name, ends) for name, ends in logs.items()}
+    time, first = exp(logs["tpot"]), exp(logs["ttft"])
     memory = exp(band_ends(setting.bands["serving_band"], "memory", width))
     # Latency combines both; costs follow it unless the rate is given.
     given = ~np.isnan(served.stated.request_rate)
@@ -127,7 +131,7 @@ def _bands(
     ]
     ends: dict[str, Array] = {}
     for index, end, sign in ((0, "low", -1.0), (1, "high", 1.0)):
-        energy = ends_together(log(latency[index]), setting.power[f"log_power_{end}"][:, 0], sign)
+        energy = ends_together(log(latency[index]), logs["accelerator_power"][index], sign)
         cost = results["cost_per_million_output_tokens"]
         ends |= {
             f"tpot_{end}": results["tpot"] * time[index],
@@ -210,10 +214,13 @@ def _memory_note(lacking: np.ndarray, pool: str, used: Array, usable: Array, cap
     return Remark(lacking, f"{pool}needs {{}} GiB, the engine may use {{}} GiB of {{}} GiB", sizes)
 
 
-def _costs(served: Served, results: Mapping[str, Array]) -> dict[str, Array]:
+def _costs(served: Served, results: Mapping[str, Array], own: Corrections | None) -> dict[str, Array]:
     """Cost and power of tokens, each pool on its own terms."""
     share, rate, count = results["prefill_share"], results["tokens_per_second"], served.stated.num_accelerators
     power = _power(served, results)
+    if own is not None:
+        drawn = own.factor("accelerator_power", len(rate))
+        power = power[0] * drawn, power[1] * drawn
     decoding, prefilling = (
         drawn_terms(each.terms, watts, each.limits.own)
         for each, watts in zip((served.setting, served.prefilling or served.setting), power, strict=True)
@@ -225,6 +232,8 @@ def _costs(served: Served, results: Mapping[str, Array]) -> dict[str, Array]:
         counts = served.setting.plan.num_accelerators[rows], served.stated.expert_accelerators[rows]
         expert_share = np.asarray(counts[1] / (counts[0] + counts[1]))
         attention_watts, expert_watts = _expert_power(served, experts, results)
+        if own is not None:
+            attention_watts, expert_watts = attention_watts * drawn[rows], expert_watts * drawn[rows]
         limits = served.setting.limits.take(rows)
         attention_terms = drawn_terms(served.setting.terms.take(rows), attention_watts, limits.own)
         expert_terms = drawn_terms(experts.terms, expert_watts, experts.limits.own)

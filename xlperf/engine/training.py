@@ -10,6 +10,7 @@ import numpy as np
 from xlperf.base.arrays import Array, exp, some, total
 from xlperf.catalog.calibration import COMPILED, Calibration, gathers_sequences
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import OWN_RUNS
 from xlperf.catalog.table import Table
 from xlperf.engine.join import (
     Joined,
@@ -24,6 +25,7 @@ from xlperf.engine.join import (
     run_carbon_share,
     where_legal,
 )
+from xlperf.engine.learning import Corrections, corrected_memory, corrected_training, corrections
 from xlperf.engine.models import architecture_of
 from xlperf.engine.notes import (
     add_notes,
@@ -33,15 +35,6 @@ from xlperf.engine.notes import (
     limit_notes,
     name_notes,
     unpriced_notes,
-)
-from xlperf.engine.own_runs import (
-    SHEET,
-    Corrections,
-    corrected_step,
-    corrections,
-    narrowed,
-    own_runs_note,
-    source_width,
 )
 from xlperf.engine.software import with_software_defaults
 from xlperf.engine.stack_rules import refusals
@@ -192,14 +185,6 @@ def _run_results(plan: TrainingPlan, joined: Joined, terms: Terms, step_time: Ar
     }
 
 
-def _own_corrections(plans: Table, catalog: Catalog, named: Named, setting: Setting) -> Corrections | None:
-    """Corrections by runs of the user's own cluster; None without such runs."""
-    if not len(catalog.tables[SHEET]):
-        return None
-    band = setting.constants["training_band"]["log_mixture_high" if setting.architecture.experts else "log_step_high"]
-    return corrections(plans, catalog, named.models, named.accelerators, band[:, 0])
-
-
 def _utilisation_notes(setting: Setting, results: Mapping[str, Array], illegal: np.ndarray) -> list[Remark]:
     """Causes of a utilisation above 1."""
     mfu, hfu = results["mfu"], results["hfu"]
@@ -222,7 +207,7 @@ def _times_and_rates(setting: Setting, own: Corrections | None, rates: bool) -> 
     """Times of the step with shares of its critical stage, and rates and utilisation on request."""
     results = dict(step(setting).results)
     if own is not None:
-        results = corrected_step(results, own.time)
+        results = corrected_training(results, own)
     if rates:
         results = {**results, **training_rates(setting, results["step_time"])}
     for name, parts in (("compute_share", COMPUTE_PARTS), ("communication_share", MESSAGE_PARTS)):
@@ -230,9 +215,11 @@ def _times_and_rates(setting: Setting, own: Corrections | None, rates: bool) -> 
     return results
 
 
-def _memory(setting: Setting, joined: Joined) -> dict[str, Array]:
+def _memory(setting: Setting, joined: Joined, own: Corrections | None) -> dict[str, Array]:
     """Memory of the fullest rank, and whether it fits."""
     results, capacity = memory_of(setting), joined.device.memory_capacity[:, 0]
+    if own is not None:
+        results = corrected_memory(results, own)
     reserved = results["memory_reserved"] + joined.reserved_memory
     return {
         **results,
@@ -243,11 +230,13 @@ def _memory(setting: Setting, joined: Joined) -> dict[str, Array]:
     }
 
 
-def _costs(setting: Setting, joined: Joined, results: Mapping[str, Array]) -> dict[str, Array]:
+def _costs(setting: Setting, joined: Joined, results: Mapping[str, Array], own: Corrections | None) -> dict[str, Array]:
     """Power, energy, and cost of tokens, steps and whole runs."""
     plan, time = setting.plan, results["step_time"]
     machine = Machine(setting.device, joined.power, setting.constants[_POWER])
     power = training_power(machine, joined.model, plan, results)
+    if own is not None:
+        power = power * own.factor("accelerator_power")
     terms = drawn_terms(joined.terms, power, joined.power.own)
     return {
         **token_costs(terms, plan.num_accelerators, results["tokens_per_second"], ALL_IN["training"]),
@@ -277,14 +266,19 @@ def _bands(
     band, power = setting.constants["training_band"], setting.constants[_POWER]
     width = 1.0 + band["widening"][:, 0] * known["distance"]
     new, read = ("mixture_source",) * 2 if setting.architecture.experts else ("source", "read_source")
-    source = source_width(known["unread"], own, band[new][:, 0], band[read][:, 0])
+    source = np.where(known["unread"] > 0.0, band[new][:, 0], band[read][:, 0])
     log_time = band_ends(band, "mixture" if setting.architecture.experts else "step", width, source)
     log_time[1] = np.maximum(log_time[1], _slow_run(setting, results))
-    time = exp(log_time)
-    memory = exp(band_ends(band, "memory", width, source_width(known["unread"], own, band["memory_source"][:, 0], 0.0)))
+    memory_source = np.where(known["unread"] > 0.0, band["memory_source"][:, 0], 0.0)
+    log_memory = band_ends(band, "memory", width, memory_source)
+    log_power = np.stack([power["log_power_low"][:, 0], power["log_power_high"][:, 0]])
+    if own is not None:
+        log_time, log_memory = own.ends("step_time", log_time), own.ends("memory", log_memory)
+        log_power = own.ends("accelerator_power", log_power)
+    time, memory = exp(log_time), exp(log_memory)
     ends: dict[str, Array] = {}
     for index, (end, sign) in enumerate((("low", -1.0), ("high", 1.0))):
-        energy = ends_together(log_time[index], power[f"log_power_{end}"][:, 0], sign)
+        energy = ends_together(log_time[index], log_power[index], sign)
         ends |= {
             f"step_time_{end}": results["step_time"] * time[index],
             f"tokens_per_second_{end}": results["tokens_per_second"] / time[1 - index],
@@ -306,14 +300,13 @@ def _evaluate(
     with np.errstate(all="ignore"):
         rules = [*joined.rules, *broken_rules(TRAINING_RULES, plan, joined.model)]
         illegal, reason = remarks_of_rows(rules, len(plans))
-        own = None
+        own = corrections(plans, catalog, named, evaluate_training) if len(catalog.tables[OWN_RUNS]) else None
         if needed & {"times", "rates", "cost"}:
-            own = _own_corrections(plans, catalog, named, setting)
             results |= _times_and_rates(setting, own, bool(needed & {"rates", "cost"}))
         if "memory" in needed:
-            results |= _memory(setting, joined)
+            results |= _memory(setting, joined, own)
         if "cost" in needed:
-            results |= _costs(setting, joined, results)
+            results |= _costs(setting, joined, results, own)
             if "start_hour" in plans:
                 share = run_carbon_share(plans, catalog, joined.accelerators, results["run_time"])
                 results["run_carbon"] = share * results["run_carbon"]
@@ -326,8 +319,6 @@ def _evaluate(
         conditions = format_and_load(plans)
         known = trust("training", catalog, named.models, named.accelerators, joined.software, conditions, at)
         results |= _bands(setting, results, known, own)
-        if own is not None:
-            results |= narrowed(results, own.width)
     sizes = gibibytes(results["memory_reserved"]), gibibytes(results["memory_capacity"])
     longer = ~illegal & (plan.sequence_length > joined.max_sequence_length)
     lengths = plan.sequence_length, joined.max_sequence_length
@@ -340,7 +331,7 @@ def _evaluate(
         *limit_notes(joined.power, illegal),
         *_utilisation_notes(setting, results, illegal),
         *extrapolation_notes(_used(extrapolated, plan, joined.model), illegal),
-        *([] if own is None else [own_runs_note(own, illegal)]),
+        *([] if own is None else own.notes(illegal)),
         *name_notes(plans, catalog, illegal),
     ]
     add_notes(reason, notes)

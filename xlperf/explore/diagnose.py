@@ -261,7 +261,7 @@ def diagnose(
 
 
 def as_it_ran(plan: Table, diagnosis: Diagnosis) -> Table:
-    """A plan with its measurements and the settings of the first explanation, a row for ``xlperf calibrate --mine``:
+    """A plan with its measurements and the settings of the first explanation, a row of measured runs (``--measured``):
     the remaining difference belongs to the cluster. Changes of the machine are faults to mend and stay out.
     """
     columns = dict(plan.columns)

@@ -29,11 +29,18 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import ErrorValue, Unsaved, is_blank
 from xlperf.catalog.read import missing_sheet, read_catalog_tables, read_plan_tables
-from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, TECHNOLOGY_TABLES, table_schema
+from xlperf.catalog.schema import (
+    CATALOG_TABLES,
+    OPTIONAL_TABLES,
+    OWN_TABLES,
+    PLAN_TABLES,
+    TECHNOLOGY_TABLES,
+    table_schema,
+)
 from xlperf.catalog.table import Table, column_letters
 from xlperf.catalog.xlsx import Workbook as Reader
 from xlperf.workbook.checks import checks_sheet
-from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, Rows, data_sheet, sheet_columns, table_of
+from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, Rows, columns_of, data_sheet, table_of
 from xlperf.workbook.front.index import arrange
 from xlperf.workbook.front.plan_card import NUMBERS, plan_cards
 from xlperf.workbook.front.start import (
@@ -95,7 +102,7 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
     for kind in (*KINDS, *OPTIONAL_TABLES):
         given = tables.get(kind, ())
         table = given if isinstance(given, Table) else table_of(kind, given)
-        if kind in KINDS or len(table):
+        if kind in (*KINDS, *OWN_TABLES) or len(table):
             full[kind] = table
     results = live_results(full) if values else {}
     formulas = Formulas()
@@ -145,7 +152,7 @@ def catalog_handle(tables: Mapping[str, Table]) -> str:
     """Text of the catalog cell for these tables."""
     blocks = []
     for kind in catalog_kinds(tables):
-        columns = [column for column in sheet_columns(kind) if not column.is_result]
+        columns = [column for column in columns_of(tables[kind]) if not column.is_result]
         blocks.append(block_of([[column.header for column in columns], *data_rows(tables[kind], columns)]))
     return handle_of(content_of(blocks))
 

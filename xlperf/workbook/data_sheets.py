@@ -17,7 +17,7 @@ from openpyxl.worksheet.table import TableColumn, TableFormula
 from xlperf.addin.functions import PREFIX
 from xlperf.base import resources
 from xlperf.catalog.parse import table_from_rows
-from xlperf.catalog.schema import COST_TABLES, PLAN_TABLES, Column, results_of, schema, table_schema
+from xlperf.catalog.schema import COST_TABLES, OWN_RUNS, PLAN_TABLES, Column, results_of, schema, table_schema
 from xlperf.workbook.package import FLAG_FORMAT, Formulas, column_width, data_rows, lines_of, write_table
 from xlperf.workbook.style import BAD_FILL, BAD_INK, home, page_setup, put, title
 
@@ -105,6 +105,12 @@ def sheet_columns(kind: str) -> list[Column]:
     return columns
 
 
+def columns_of(table: Table) -> list[Column]:
+    """Columns of the data sheet of a table: own runs also have those that they state beside the shown ones."""
+    beside = [column for column in table.schema.measured if column.name in table] if table.kind == OWN_RUNS else []
+    return [*sheet_columns(table.kind), *beside]
+
+
 def header_row(kind: str) -> int:
     """Row of the headers of a data sheet: below the card if it has one."""
     return CARD_TOP + CARD_ROWS + 1 if kind in PLAN_TABLES else HEADER_ROW
@@ -118,7 +124,7 @@ def data_sheet(
     sheet: Worksheet = workbook.create_sheet(kind)
     words = DATA_SHEETS[kind]
     top = header_row(kind)
-    columns = sheet_columns(kind)
+    columns = columns_of(table)
     inputs = [column for column in columns if not column.is_result]
     rows = [[*row, *[None] * (len(columns) - len(inputs))] for row in data_rows(table, inputs)]
     sight = 2 + len(columns) - len(words.in_sight) - len(words.results) - 1 if words.in_sight else 2

@@ -12,14 +12,7 @@ from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.serving.communication import distinct_ranks, pool_message_time
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.memory import BatchMemory, memory_of, usable_memory
-from xlperf.equations.serving.phases import (
-    BOUNDS,
-    COMMUNICATION,
-    ServingWork,
-    scaled_times,
-    serving_bound,
-    serving_work,
-)
+from xlperf.equations.serving.phases import BOUNDS, COMMUNICATION, ServingWork, serving_bound, serving_work
 
 # Result columns: utilisation of the pools and of the links between them
 POOL_SHARES = ("attention_pool_share", "expert_pool_share", "expert_link_share")
@@ -193,7 +186,7 @@ def split_step(attention: Deployment, experts: Deployment, batch: Array) -> Spli
     bounds = [serving_bound(pool, work) for pool, work in zip(pools, works, strict=True)]
     bound = np.select([longest == 0, longest == 1], bounds, np.where(np.isnan(step), np.nan, _NETWORK))
     return SplitStep(
-        parts=scaled_times(parts[:, None], attention, (DECODING,))[:, 0],
+        parts=parts,
         bound=bound,
         shares=busy / step[:, None],
         batches=batches,

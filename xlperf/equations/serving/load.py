@@ -17,7 +17,7 @@ from xlperf.equations.model.serving import BOTH_PHASES, DECODING, PREFILL
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.expert_pools import split_step
-from xlperf.equations.serving.phases import FIXED, MATRIX, phase_times, scaled_times, serving_bound, serving_work
+from xlperf.equations.serving.phases import FIXED, MATRIX, phase_times, serving_bound, serving_work
 from xlperf.equations.serving.queueing import Service, step_line
 
 _RARE = 0.05  # probability of a second prompt in a poll that is neglected [-]
@@ -508,7 +508,7 @@ class BatchTimes:
         served = self.deployment.take(np.concatenate(rows))
         served = served.with_batch(np.concatenate([ones[0], values[1]]), np.concatenate([values[0], ones[1]]))
         work = serving_work(served)
-        parts = scaled_times(phase_times(work), served, (PREFILL, DECODING))
+        parts = phase_times(work)
         bound = serving_bound(served, work)[prefills:] if bounded else np.empty(0)
         return parts[:prefills, PREFILL], parts[prefills:, DECODING], bound
 
@@ -528,7 +528,7 @@ class BatchTimes:
             ones = np.ones(len(chosen))
             served = served.with_batch(*((ones, values[some]) if phase == PREFILL else (values[some], ones)))
             work = serving_work(served, (phase,))
-            parts[some] = scaled_times(phase_times(work), served, (phase,))[:, 0]
+            parts[some] = phase_times(work)[:, 0]
             if start < bounded:
                 bound[some] = serving_bound(served, work)[: bounded - start]
         if phase == DECODING and self.experts is not None:

@@ -351,14 +351,6 @@ def phase_times(work: ServingWork) -> Array:
     return times
 
 
-def scaled_times(times: Array, deployment: Deployment, phases: tuple[int, ...]) -> Array:
-    """Phase times scaled by measured runs of the same cluster (factors ``prefill_scale`` and ``time_scale``)."""
-    if "time_scale" not in deployment.software:
-        return times
-    names = ["prefill_scale" if phase == PREFILL else "time_scale" for phase in phases]
-    return times * np.stack([deployment.software[name] for name in names], axis=1)
-
-
 def on_machine(deployment: Deployment, faster: Faster) -> Deployment:
     """Deployment on faster accelerators."""
     return replace(deployment, device=faster.device(deployment.device))

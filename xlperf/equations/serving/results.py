@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, divide, total
-from xlperf.equations.model.serving import BOTH_PHASES, DECODING, PREFILL
+from xlperf.equations.model.serving import DECODING, PREFILL
 from xlperf.equations.plan.records import band_end
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.deployment import Deployment, RequestLatency
@@ -20,7 +20,6 @@ from xlperf.equations.serving.phases import (
     VECTOR,
     ServingWork,
     phase_times,
-    scaled_times,
     serving_bound,
     serving_work,
 )
@@ -40,7 +39,7 @@ def serving_times(deployment: Deployment) -> dict[str, Array]:
 
 
 def _times_of_work(deployment: Deployment, work: ServingWork) -> dict[str, Array]:
-    parts, plan = scaled_times(phase_times(work), deployment, BOTH_PHASES), deployment.plan
+    parts, plan = phase_times(work), deployment.plan
     prefill = total(parts[:, PREFILL])
     # A static batch is one request to the engine.
     outside = deployment.request_latency.time(np.ones_like(prefill))

@@ -1,0 +1,408 @@
+"""What runs of a source say about its other rows: constants of :mod:`xlperf.engine.own_runs`, and their accuracy.
+
+A published source stands for a user: its rows are predicted without any of them in the fit, some of them serve as own
+runs, and the others measure what was learned. Rows read after the model was made are in no fit; the constants of
+software are refitted without each other source. Machines that are fitted by vendor line take no part.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from xlperf.base import resources
+from xlperf.base.arrays import Array
+from xlperf.calibrate.cross_validation import left_out_together
+from xlperf.calibrate.fitter import rounded
+from xlperf.calibrate.published_errors import OTHER_MACHINES, QUANTITIES, Errors, errors_of, plans_of, plans_to_fit
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table, copied_name
+from xlperf.engine.join import software_words
+from xlperf.engine.own_runs import (
+    ANY,
+    EFFECTS,
+    OWN,
+    REACHES,
+    TABLE,
+    Effects,
+    Places,
+    Process,
+    band,
+    covariance,
+    effects_of,
+    settings_of,
+)
+from xlperf.measurements.comparison import FIRST_TOKEN, MEMORY, STEP_TIME, TIME_PER_TOKEN, power_plans, power_records
+from xlperf.measurements.published import POWER, Published, PublishedPlans
+
+NUMBERS_OF_RUNS = (1, 3, 10)
+"""Numbers of rows of a source that serve as own runs. [-]"""
+DRAWS = 8
+"""Draws of several rows of a source. [-]"""
+MOST_ROWS = 24
+"""Largest number of rows of a source, spread evenly, that take part. [-]"""
+_IN_FIT = 12
+"""Largest number of rows of a source in a fit. [-]"""
+_SHARE = 0.8
+_FEWEST = 3
+"""Least number of sources that set the band after a number of runs. [-]"""
+_OF_PUBLISHED = {STEP_TIME: "step_time", TIME_PER_TOKEN: "tpot", FIRST_TOKEN: "ttft", MEMORY: "memory"}
+POWER_QUANTITY = "accelerator_power"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows of a published source with one quantity, predicted without the source in the fit."""
+
+    name: str
+    quantity: str
+    places: Places
+    ratios: Array  # log of measured over predicted value, (rows,)
+    half_width: Array  # of the 80 % band of the prediction, (rows,)
+
+    def take(self, rows: np.ndarray) -> Source:
+        """Select rows."""
+        return Source(self.name, self.quantity, self.places.take(rows), self.ratios[rows], self.half_width[rows])
+
+    def spread_out(self, most: int) -> Source:
+        """At most so many rows, spread evenly."""
+        count = len(self.ratios)
+        return self if count <= most else self.take(np.linspace(0, count - 1, most).astype(np.int64))
+
+    @cached_property
+    def draws(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        """Rows that serve as runs, and the other rows, by number of runs, (draws, rows)."""
+        count, generator = len(self.ratios), np.random.default_rng(len(self.ratios))
+        result = {}
+        for number in NUMBERS_OF_RUNS:
+            if count <= number:
+                continue
+            runs = np.arange(count)[:, None]
+            if number > 1:
+                runs = np.stack([np.sort(generator.choice(count, number, replace=False)) for _ in range(DRAWS)])
+            others = np.stack([np.setdiff1d(np.arange(count), row) for row in runs])
+            result[number] = runs, others
+        return result
+
+
+def places_of(plans: Table) -> Places:
+    """Plans of one source as the process sees them."""
+    software = software_words(plans)
+    words = [software.words[code].casefold() for code in software.codes.tolist()]
+    columns = [
+        [copied_name(str(name)).casefold() for name in plans.text(column)] for column in ("model", "accelerator")
+    ]
+    codes = [np.unique(np.array(names, dtype=str), return_inverse=True)[1] for names in (*columns, words)]
+    return Places(np.stack(codes, axis=-1), *settings_of(plans))
+
+
+def sources_left_out(
+    published: Sequence[Published], catalog: Catalog, step: Callable[[str], None] | None = None
+) -> list[Source]:
+    """Sources with two rows of a quantity or more, predicted without the source in the fit."""
+    result: list[Source] = []
+    for rows in published:
+        if rows.kind == POWER:
+            result += _of_power(rows, catalog)
+            continue
+        for quantities in (QUANTITIES, (MEMORY,)) if rows.kind == "training" else (QUANTITIES,):
+            plans = plans_to_fit(rows, catalog)
+            fitted, errors = left_out_together(plans, quantities, lambda plans, errors: {"": [_names(plans, errors)]})
+            result += _grouped(plans, fitted, -errors[""])
+            if step is not None:
+                step(rows.kind)
+            groups = [group.casefold() for group in rows.text["group"]]
+            known = {plans.published.text["row_id"][row] for row in plans.index.tolist()}
+            free = [
+                row
+                for row, (group, name) in enumerate(zip(groups, rows.text["row_id"], strict=True))
+                if name not in known and not group.startswith(OTHER_MACHINES)
+            ]
+            result += sources_as_they_are([rows.take(free)], catalog, quantities)
+    return result
+
+
+def sources_as_they_are(
+    published: Sequence[Published], catalog: Catalog, quantities: Sequence[str] = (*QUANTITIES, MEMORY)
+) -> list[Source]:
+    """Sources with two rows of a quantity or more that no fit has seen."""
+    result: list[Source] = []
+    for rows in published:
+        if rows.kind == POWER:
+            result += _of_power(rows, catalog)
+            continue
+        plans = plans_of(rows, catalog)
+        errors = errors_of(plans, quantities)
+        result += _grouped(plans, errors, -errors.fitted)
+    return result
+
+
+def _names(plans: PublishedPlans, errors: Errors) -> np.ndarray:
+    source = plans.published.text["source_id"]
+    return np.array([source[plans.index[plan]] for plan in errors.plan.tolist()], dtype=object)
+
+
+def _grouped(plans: PublishedPlans, errors: Errors, ratios: Array) -> Iterator[Source]:
+    """Sources of some rows by quantity."""
+    names, wide = _names(plans, errors), np.maximum(-np.log(errors.low), np.log(errors.high))
+    for quantity, name in sorted(set(zip(errors.quantity.tolist(), names.tolist(), strict=True))):
+        rows = np.flatnonzero((errors.quantity == quantity) & (names == name) & ~np.isnan(ratios))
+        if len(rows) > 1:
+            places = places_of(plans.plans.take(errors.plan[rows]))
+            yield Source(name, _OF_PUBLISHED[quantity], places, ratios[rows], wide[rows]).spread_out(MOST_ROWS)
+
+
+def _of_power(rows: Published, catalog: Catalog) -> Iterator[Source]:
+    """Sources of measured watts."""
+    records = {one.row_id: one for one in power_records(rows, catalog) if one.quantity == "power" and one.covered}
+    plans = power_plans(rows, catalog)
+    ids, names = plans.published.text["row_id"], plans.published.text["source_id"]
+    own: dict[str, list[int]] = {}
+    for plan, row in enumerate(plans.index.tolist()):
+        if ids[row] in records:
+            own.setdefault(names[row], []).append(plan)
+    for name, at in sorted(own.items()):
+        if len(at) > 1:
+            found = [records[ids[plans.index[plan]]] for plan in at]
+            ratios = np.log([one.measured / one.predicted for one in found])
+            places = places_of(plans.plans.take(at))
+            yield Source(name, POWER_QUANTITY, places, ratios, np.full(len(at), math.nan)).spread_out(MOST_ROWS)
+
+
+# --- fit -------------------------------------------------------------------------------------------------------------
+
+
+def _log_densities(source: Source, effects: Effects, number: int) -> Array:
+    """Log density of the other rows under the process with some rows as runs, (draws, others)."""
+    from scipy.special import gammaln, logsumexp
+
+    runs, others = source.draws[number]
+    plain = effects.variance * covariance(source.places, source.places, effects)
+    noise, freedom = effects.variance * effects.noise, effects.freedom + number
+    cases, evidence = [], []
+    for chance, common in ((1.0 - effects.chance, 0.0), (effects.chance, effects.common)):
+        whole = plain + effects.variance * common
+        lower = np.linalg.cholesky(whole[runs[:, :, None], runs[:, None, :]] + noise * np.eye(number))
+        residual = np.linalg.solve(lower, source.ratios[runs][..., None])
+        reduced = np.linalg.solve(lower, whole[runs[:, :, None], others[:, None, :]])
+        squares = (residual * residual).sum((-1, -2))
+        spread = np.diag(whole)[others] + noise - (reduced * reduced).sum(-2)
+        spread = spread * ((effects.freedom + squares) / freedom)[:, None]
+        error = source.ratios[others] - (reduced * residual).sum(-2)
+        known = gammaln(0.5 * (freedom + 1.0)) - gammaln(0.5 * freedom) - 0.5 * np.log(freedom * np.pi * spread)
+        cases.append(known - 0.5 * (freedom + 1.0) * np.log1p(error * error / (freedom * spread)))
+        determinant = np.log(np.diagonal(lower, axis1=-2, axis2=-1)).sum(-1)
+        evidence.append(math.log(chance) - determinant - 0.5 * freedom * np.log1p(squares / effects.freedom))
+    weights = np.array(evidence) - logsumexp(evidence, axis=0)
+    return np.asarray(logsumexp(np.array(cases) + weights[:, :, None], axis=0))
+
+
+def _loss(sources: Sequence[Source], effects: Effects) -> float:
+    """Mean negative log density of other rows, each source and number of runs alike; one run counts twice."""
+    terms = [
+        (2.0 if number == 1 else 1.0, -float(_log_densities(source, effects, number).mean()))
+        for source in sources
+        for number in source.draws
+    ]
+    return sum(weight * value for weight, value in terms) / sum(weight for weight, _ in terms)
+
+
+def _effects(shared: Array, own: Array) -> Effects:
+    """Constants from the logarithms of their shares, reaches and own values."""
+    shares = np.exp(shared[: len(EFFECTS)])
+    variance, noise, freedom, chance, common = np.exp(own).tolist()
+    reaches = np.exp(shared[len(EFFECTS) :]).tolist()
+    return Effects(
+        tuple((shares / shares.sum()).tolist()),
+        tuple(reaches),
+        variance,
+        noise,
+        freedom,
+        chance,
+        common / variance,
+        1.0,
+        0.0,
+    )
+
+
+_OWN_BOUNDS = (
+    *((-10.0, 2.0), (-5.0, 1.0), (math.log(1.5), math.log(60.0))),
+    *((math.log(0.001), math.log(0.5)), (math.log(0.05), math.log(1.0))),
+)
+"""Of the logarithms of variance, noise, freedom, chance and common variance (not over the variance)."""
+_SHARED_BOUNDS = (*((-6.0, 3.0),) * len(EFFECTS), *((0.0, 4.5),) * len(REACHES))
+_RIDGE = 1e-3
+"""Weight of the squared logarithms of shares: shares that the sources do not tell apart stay equal. [-]"""
+_TURNS = 3
+
+
+def fitted_effects(sources: Sequence[Source], step: Callable[[str], None] | None = None) -> dict[str, Effects]:
+    """Constants by quantity: maximum likelihood of rows of sources left out, given one, three and ten others.
+
+    Shares and reaches are fitted to all quantities together, each quantity alike; power, of which few sources tell,
+    takes them from the others.
+    """
+    from scipy.optimize import minimize
+
+    by_name: dict[str, list[Source]] = {}
+    for source in sources:
+        by_name.setdefault(source.quantity, []).append(source.spread_out(_IN_FIT))
+    shared = np.array([0.0] * len(EFFECTS) + [2.0] * len(REACHES))
+    own = {name: np.array([-3.5, -2.0, 1.2, -2.0, -1.4]) for name in by_name}
+    told = [name for name in by_name if name != POWER_QUANTITY]
+
+    def of_quantity(name: str, values: Array) -> float:
+        return _loss(by_name[name], _effects(shared, values))
+
+    def of_all(values: Array) -> float:
+        ridge = _RIDGE * float((values[: len(EFFECTS)] ** 2).sum())
+        return sum(_loss(by_name[name], _effects(values, own[name])) for name in told) + ridge
+
+    for turn in range(_TURNS + 1):
+        for name in own if turn == _TURNS else told:
+            if step is not None:
+                step(name)
+            options = {"maxiter": 2 if turn == _TURNS else 1, "ftol": 1e-3}
+            found = minimize(lambda values, name=name: of_quantity(name, values), own[name], method="Powell",
+                             bounds=_OWN_BOUNDS, options=options)  # fmt: skip
+            own[name] = found.x
+        if turn < _TURNS:
+            options = {"maxiter": 1, "ftol": 1e-3}
+            shared = minimize(of_all, shared, method="Powell", bounds=_SHARED_BOUNDS, options=options).x
+    return {name: _with_band(by_name[name], _effects(shared, own[name])) for name in by_name}
+
+
+def _with_band(sources: Sequence[Source], effects: Effects) -> Effects:
+    """Width and growth of the band that holds 80 % of the other rows after one, three and ten runs."""
+    widths = []
+    for number in NUMBERS_OF_RUNS:
+        outcomes = [_outcome(source, effects, number) for source in sources if number in source.draws]
+        if len(outcomes) < _FEWEST:
+            continue
+        low, high = 0.2, 8.0
+        for _ in range(20):
+            middle = math.sqrt(low * high)
+            inside = float(np.mean([one.inside(middle) for one in outcomes]))
+            low, high = (middle, high) if inside < _SHARE else (low, middle)
+        widths.append((math.log(number), math.log(high)))
+    at, logs = np.array(widths).T
+    growth = (
+        float(((at - at.mean()) * (logs - logs.mean())).sum() / ((at - at.mean()) ** 2).sum()) if len(at) > 1 else 0.0
+    )
+    return effects._replace(width=math.exp(float(logs.mean() - growth * at.mean())), growth=growth)
+
+
+def effects_csv(effects: dict[str, Effects]) -> str:
+    """Text of ``own_runs.csv`` with fitted constants; quantities without sources keep theirs."""
+    values: dict[tuple[str, str], float] = {}
+    for quantity, one in effects.items():
+        values |= {(ANY, name): share for name, share in zip(EFFECTS, one.shares, strict=True)}
+        values |= {(ANY, name): reach for name, reach in zip(REACHES, one.reaches, strict=True)}
+        values |= {(quantity, name): getattr(one, name) for name in OWN}
+    stream = io.StringIO()
+    rows = resources.rows(TABLE)
+    writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        key = row["quantity"], row["constant"]
+        writer.writerow(row | ({"value": f"{rounded(values[key])}"} if key in values else {}))
+    return stream.getvalue()
+
+
+# --- accuracy --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Other rows of a source after some runs, (values,).
+
+    - ``before``, ``after``, ``whole``: errors without runs, with them, and with their mean ratio applied whole [-].
+    - ``gap``: log ratio of measured over corrected value; ``half_width``: of its band at width 1, which grows as the
+      width to the power of 1 less ``unknown``; ``cover``: of runs of equal settings.
+    """
+
+    before: Array
+    after: Array
+    whole: Array
+    gap: Array
+    half_width: Array
+    unknown: Array
+    cover: Array
+
+    def inside(self, width: float) -> float:
+        """Share of the rows within the band."""
+        wide = np.maximum(self.half_width * width ** (1.0 - self.unknown), self.cover)
+        return float((np.abs(self.gap) <= wide).mean())
+
+
+def _outcome(source: Source, effects: Effects, number: int) -> Outcome:
+    """Other rows of a source, with each draw of its rows as runs."""
+    runs, others = source.draws[number]
+    plain, parts = effects._replace(width=1.0), []
+    for some, rest in zip(runs, others, strict=True):
+        learned = Process(plain, source.places.take(some), source.ratios[some]).learned(source.places.take(rest))
+        ratio, known = source.ratios[rest], source.half_width[rest]
+        wide = band(learned, np.where(np.isnan(known), learned.first, known))
+        moved = (np.zeros(len(rest)), learned.mean, np.full(len(rest), source.ratios[some].mean()))
+        errors = [np.abs(np.expm1(mean - ratio)) for mean in moved]
+        parts.append(
+            [*errors, ratio - learned.mean, wide, np.where(np.isnan(known), 0.0, learned.unknown), learned.cover]
+        )
+    return Outcome(*np.concatenate(parts, axis=1))
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Median errors of other rows of left-out sources after some runs, and the share in the 80 % band. [-]
+
+    A median is over the sources' medians; ``rows`` are medians over all pairs of runs and other rows.
+    """
+
+    quantity: str
+    runs: int
+    sources: int
+    before: float
+    after: float
+    whole: float
+    rows: tuple[float, float, float]
+    inside: float
+
+
+def accuracies(sources: Sequence[Source], effects: Callable[[str], Effects] = effects_of) -> list[Accuracy]:
+    """Accuracy by quantity and number of runs."""
+    result = []
+    for quantity in sorted({source.quantity for source in sources}):
+        for number in NUMBERS_OF_RUNS:
+            own = [one for one in sources if one.quantity == quantity and number in one.draws]
+            if not own:
+                continue
+            outcomes = [_outcome(source, effects(quantity), number) for source in own]
+            columns = [[getattr(one, name) for one in outcomes] for name in ("before", "after", "whole")]
+            medians = [float(np.median([np.median(errors) for errors in column])) for column in columns]
+            pairs = [float(np.median(np.concatenate(column))) for column in columns]
+            inside = float(np.mean([one.inside(effects(quantity).width) for one in outcomes]))
+            before, after, whole = medians
+            rows = pairs[0], pairs[1], pairs[2]
+            result.append(Accuracy(quantity, number, len(own), before, after, whole, rows, inside))
+    return result
+
+
+def accuracy_table(found: Sequence[Accuracy]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Header and lines of a table of accuracies."""
+    from xlperf.engine.own_runs import QUANTITIES as NAMES
+
+    header = ("quantity", "own runs", "sources", "median error", "with them", "their ratio whole", "in the 80 % band",
+              "by pair: median error", "with them", "their ratio whole")  # fmt: skip
+    lines = []
+    for one in found:
+        cells = [f"{100.0 * value:.1f} %" for value in (one.before, one.after, one.whole)]
+        pairs = [f"{100.0 * value:.1f} %" for value in one.rows]
+        inside = f"{100.0 * one.inside:.0f} %"
+        lines.append((NAMES[one.quantity], f"{one.runs}", f"{one.sources}", *cells, inside, *pairs))
+    return header, lines

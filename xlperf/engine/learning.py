@@ -1,0 +1,278 @@
+"""The user's measured runs, rows of the sheet ``own_runs``: their predictions, and what they correct."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from xlperf.base.arrays import Array, divide, exp
+from xlperf.base.errors import Fault, InputError
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.measured_runs import run_plans
+from xlperf.catalog.schema import MEASURED, OWN_RUNS, results_of
+from xlperf.catalog.table import Table, copied_name
+from xlperf.engine.join import Named, named_rows, software_words
+from xlperf.engine.own_runs import Learned, Places, Process, band, effects_of, log_ratio, settings_of
+from xlperf.equations.plan.records import Remark
+
+TIMES = {
+    "training": ("step_time", "tokens_per_second", "tokens_per_second_per_accelerator", "model_flop_rate", "mfu"),
+    "inference": ("tpot", "tpot_itl", "latency", "tokens_per_second", "tokens_per_second_per_accelerator"),
+}
+"""Measured results that give the time of a run, in order of preference, by kind of plan."""
+OF_QUANTITY = {
+    "training": {"step_time": TIMES["training"], "memory": ("memory",), "accelerator_power": ("accelerator_power",)},
+    "inference": {"tpot": TIMES["inference"], "ttft": ("ttft",), "accelerator_power": ("accelerator_power",)},
+}
+"""Measured results that give the ratio of a quantity, in order of preference."""
+WORDS = {
+    "step_time": "steps take {} times as long as predicted",
+    "tpot": "tokens take {} times as long as predicted",
+    "ttft": "first tokens take {} times as long as predicted",
+    "memory": "memory is {} times as large as predicted",
+    "accelerator_power": "power is {} times as high as predicted",
+}
+"""What runs teach about a quantity."""
+_LEAST, _MOST = 0.05, 20.0
+"""Ratios of measured over predicted value beyond which another unit is meant. [-]"""
+
+
+Evaluate = Callable[[Table, Catalog], Mapping[str, np.ndarray]]
+"""All results of plans of one kind, in internal units."""
+
+
+@dataclass(frozen=True, eq=False)
+class OwnRuns:
+    """Measured runs of one kind of plan: plans, their predictions without the runs, and a process for each quantity.
+
+    - ``names``: codes by model, accelerator and software of the runs, casefolded.
+    - ``rows``: runs of each quantity, positions in ``plans``, in the order of its process.
+    - ``measured``: result that gave the ratio of each of these runs.
+    """
+
+    plans: Table
+    predicted: Table
+    names: tuple[dict[str, int], dict[str, int], dict[str, int]]
+    processes: dict[str, Process]
+    rows: dict[str, np.ndarray]
+    measured: dict[str, tuple[str, ...]]
+
+    def codes(self, at: int, names: Sequence[str]) -> np.ndarray:
+        """Codes of models, accelerators or software by name; -1 for names without a run."""
+        return np.array([self.names[at].get(name, -1) for name in names], dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Corrections:
+    """What own runs say about a block of plans, by quantity."""
+
+    learned: dict[str, Learned]
+    counts: dict[str, int]
+
+    def factor(self, quantity: str, size: int = 1) -> Array:
+        """Factor on predictions; 1 without runs of the quantity."""
+        return exp(self.learned[quantity].mean) if quantity in self.learned else np.ones(size)
+
+    def ends(self, quantity: str, logs: Array) -> Array:
+        """Logarithms of both ends of a band (2, rows) around the corrected prediction, from those without runs."""
+        if quantity not in self.learned:
+            return logs
+        sign = np.array([[-1.0], [1.0]])
+        return np.asarray(sign * band(self.learned[quantity], sign * logs))
+
+    def notes(self, illegal: np.ndarray) -> list[Remark]:
+        """Factors, and the number of runs behind them."""
+        remarks = []
+        for name in self.learned:
+            runs = f"{self.counts[name]} own run{'s' * (self.counts[name] > 1)}"
+            words = f"{runs}: {WORDS[name]} without"
+            remarks.append(Remark(~illegal, words, (np.round(self.factor(name), 3),)))
+        return remarks
+
+
+_known: WeakKeyDictionary[Catalog, dict[str, OwnRuns | None]] = WeakKeyDictionary()
+_codes: WeakKeyDictionary[Catalog, dict[str, tuple[np.ndarray, np.ndarray]]] = WeakKeyDictionary()
+
+
+def without_own_runs(catalog: Catalog) -> Catalog:
+    """The catalog with an empty sheet of own runs."""
+    return catalog.with_tables([catalog.tables[OWN_RUNS].take(np.empty(0, dtype=np.int64))], checked=True)
+
+
+def own_runs_of(catalog: Catalog, kind: str, evaluate: Evaluate) -> OwnRuns | None:
+    """The user's runs of a kind of plan, evaluated with the catalog that they were given with; None without any.
+
+    Raises InputError if a run is illegal, has no measured value of its kind, or one that is impossible.
+    """
+    if not len(catalog.tables[OWN_RUNS]):
+        return None
+    base = catalog.as_measured
+    known = _known.setdefault(base, {})
+    if kind not in known:
+        faults: list[Fault] = []
+        tables = {plans.kind: plans for plans in run_plans(base.tables[OWN_RUNS], faults)}
+        own = _of_kind(tables[kind], without_own_runs(base), evaluate, faults) if kind in tables else None
+        if faults:
+            raise InputError(faults)
+        known[kind] = own
+    return known[kind]
+
+
+def _of_kind(plans: Table, plain: Catalog, evaluate: Evaluate, faults: list[Fault]) -> OwnRuns:
+    predicted = Table(f"{plans.kind}_results", evaluate(plans, plain))
+    names, places = _names_of(plans, plain)
+    schema = results_of(plans.kind).by_name
+    taught = np.zeros(len(plans), dtype=bool)
+    processes, rows_of, measured_of = {}, {}, {}
+    for quantity, results in OF_QUANTITY[plans.kind].items():
+        ratios, source = np.full(len(plans), math.nan), [""] * len(plans)
+        for name in results:
+            stated = plans.number(MEASURED + name)
+            for row in np.flatnonzero(~np.isnan(stated) & np.isnan(ratios)).tolist():
+                measured, value = stated[[row]], predicted.number(name)[[row]]
+                with np.errstate(all="ignore"):
+                    ratio = float(log_ratio(measured, value, schema[name].is_larger_better)[0])
+                taught[row], source[row] = True, name
+                fault = _fault(plans, predicted, row, name, ratio)
+                if fault is None:
+                    ratios[row] = ratio
+                else:
+                    faults.append(fault)
+        rows = np.flatnonzero(~np.isnan(ratios))
+        if len(rows):
+            # In an order that does not depend on that of the sheet, so that results do not either.
+            keys = [(ratios[row], str(plans.text("name")[row])) for row in rows.tolist()]
+            rows = rows[np.array(sorted(range(len(rows)), key=keys.__getitem__), dtype=np.int64)]
+            processes[quantity] = Process(effects_of(quantity), places.take(rows), ratios[rows])
+            rows_of[quantity] = rows
+            measured_of[quantity] = tuple(source[row] for row in rows.tolist())
+    for row in np.flatnonzero(~taught).tolist():
+        wanted = [f"measured {names[0].replace('_', ' ')}" for names in OF_QUANTITY[plans.kind].values()]
+        problem = f"the run has no measured value that teaches; enter {', '.join(wanted[:-1])} or {wanted[-1]}"
+        faults.append(Fault(plans.place(row, "name"), problem))
+    return OwnRuns(plans, predicted, names, processes, rows_of, measured_of)
+
+
+def _fault(plans: Table, predicted: Table, row: int, name: str, ratio: float) -> Fault | None:
+    """Why a measured value teaches nothing."""
+    words = name.replace("_", " ")
+    if math.isnan(ratio):
+        reason = str(predicted.text("reason")[row])
+        return Fault(plans.place(row, "name"), f"the run has no {words} to compare with: {reason or 'illegal plan'}")
+    if not math.log(_LEAST) <= ratio <= math.log(_MOST):
+        column = results_of(plans.kind).by_name[name]
+        stated, value = (
+            column.amount(float(table[at][row])) for table, at in ((plans, MEASURED + name), (predicted, name))
+        )
+        problem = (
+            f"measured {words} is {stated} and the prediction {value}: must be within 0.05 to 20 times; another unit?"
+        )
+        return Fault(plans.place(row, MEASURED + name), problem)
+    return None
+
+
+def _run_name(name: str) -> str:
+    """A name as runs know it: a changed copy of a catalog row is the machine that was measured."""
+    return copied_name(name).casefold()
+
+
+def _names_of(plans: Table, catalog: Catalog) -> tuple[tuple[dict[str, int], dict[str, int], dict[str, int]], Places]:
+    software, named = software_words(plans), named_rows(plans, catalog)
+    models, accelerators = catalog.tables["models"].text("model"), catalog.tables["accelerators"].text("accelerator")
+    words = [
+        [_run_name(str(name)) for name in models[named.models].tolist()],
+        [_run_name(str(name)) for name in accelerators[named.accelerators].tolist()],
+        [software.words[code].casefold() for code in software.codes.tolist()],
+    ]
+    first, second, third = ({name: code for code, name in enumerate(dict.fromkeys(each))} for each in words)
+    names = first, second, third
+    codes = [[known[name] for name in each] for known, each in zip(names, words, strict=True)]
+    return names, Places(np.array(codes, dtype=np.int64).reshape(3, -1).T, *settings_of(plans))
+
+
+def _codes_of_rows(runs: OwnRuns, catalog: Catalog, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Codes of all models and accelerators of a catalog."""
+    known = _codes.setdefault(catalog, {})
+    if kind not in known:
+        columns = (("models", "model"), ("accelerators", "accelerator"))
+        words = ([_run_name(str(name)) for name in catalog.tables[t].text(c).tolist()] for t, c in columns)
+        models, accelerators = (runs.codes(at, each) for at, each in enumerate(words))
+        known[kind] = models, accelerators
+    return known[kind]
+
+
+def corrections(plans: Table, catalog: Catalog, named: Named, evaluate: Evaluate) -> Corrections | None:
+    """Corrections of a block of plans by the user's runs of their kind; None without any."""
+    runs = own_runs_of(catalog, plans.kind, evaluate)
+    if runs is None or not len(plans):
+        return None
+    models, accelerators = _codes_of_rows(runs, catalog, plans.kind)
+    software = software_words(plans)
+    words = runs.codes(2, [word.casefold() for word in software.words])[software.codes]
+    names = np.stack([models[named.models], accelerators[named.accelerators], words], axis=-1)
+    unnamed = np.where(names < 0, -2, names)  # not equal to any run
+    places = Places(unnamed, *settings_of(plans))
+    learned = {quantity: process.learned(places) for quantity, process in runs.processes.items()}
+    return Corrections(learned, {quantity: len(process.ratios) for quantity, process in runs.processes.items()})
+
+
+def corrected_training(results: Mapping[str, Array], own: Corrections) -> dict[str, Array]:
+    """Times of training steps scaled by what runs say."""
+    factor = own.factor("step_time")
+    return {
+        name: values * factor if name == "step_time" or name.startswith("time_") else values
+        for name, values in results.items()
+    }
+
+
+def corrected_memory(results: Mapping[str, Array], own: Corrections) -> dict[str, Array]:
+    """Memory of training, and its parts, scaled by what runs say."""
+    factor = own.factor("memory")
+    return {name: values * factor for name, values in results.items()}
+
+
+_PER_TOKEN = ("tpot", "tpot_median", "tpot_ninetieth", "tpot_ninety_ninth", "decode_time", "time_matrix",
+              "time_attention", "time_vector", "time_communication", "time_overhead")  # fmt: skip
+_FIRST = ("ttft", "ttft_median", "ttft_ninetieth", "ttft_ninety_ninth", "queue_time", "prefill_time")
+_RATES = ("tokens_per_second", "tokens_per_second_per_accelerator")
+
+
+def corrected_serving(results: Mapping[str, Array], own: Corrections, request_rate: Array) -> dict[str, Array]:
+    """Times and rates of served plans, scaled by what runs say.
+
+    The latency combines both times. Rates fall as it grows (Little's law) unless the plan states the request rate; then
+    the number of running requests grows, and a rate above the corrected capacity has no steady state.
+    """
+    if not {"tpot", "ttft"} & own.learned.keys():
+        return dict(results)
+    first, token = own.factor("ttft"), own.factor("tpot")
+    changed = dict(results)
+    changed |= {name: results[name] * token for name in _PER_TOKEN if name in results}
+    changed |= {name: results[name] * first for name in _FIRST if name in results}
+    longer = token + 0.0 * first
+    if "latency" in results:
+        decoding = results["latency"] - results["ttft"]
+        changed["latency"] = changed["ttft"] + np.where(decoding > 0.0, decoding * token, 0.0)
+        longer = np.where(np.isfinite(results["latency"]), divide(changed["latency"], results["latency"]), longer)
+        changed["tpot_itl"] = results["tpot_itl"] * longer
+        given = ~np.isnan(request_rate)
+        changed |= {name: results[name] / np.where(given, 1.0, longer) for name in _RATES}
+        changed["running_batch"] = results["running_batch"] * np.where(given, longer, 1.0)
+        changed["max_request_rate"] = results["max_request_rate"] / longer
+        unserved = given & (request_rate > changed["max_request_rate"])
+        changed["ttft"] = np.where(unserved, np.inf, changed["ttft"])
+        weights = results["prefill_share"] * first, (1.0 - results["prefill_share"]) * token
+        changed["prefill_share"] = divide(weights[0], weights[0] + weights[1])
+    if "tokens_per_second_at_targets" in results:
+        changed["tokens_per_second_at_targets"] = results["tokens_per_second_at_targets"] / longer
+    return changed
+
+
+def with_targets(plans: Table, own: Corrections) -> Table:
+    """Plans whose targets of latency are as much shorter as runs are longer than predicted."""
+    factors = {"ttft_target": own.factor("ttft"), "tpot_target": own.factor("tpot")}
+    return plans.with_columns({name: plans[name] / factor for name, factor in factors.items() if name in plans})
