@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog, load_catalog
     from xlperf.catalog.read import read_plans
     from xlperf.catalog.table import Table
+    from xlperf.notebook.frames import with_own_runs
     from xlperf.notebook.functions import (
         chip,
         diagnose,
@@ -40,6 +41,7 @@ _PUBLIC = {
         "chip diagnose evaluate explain search serve solve sweep train uncertainty validate worth".split(),
         "xlperf.notebook.functions",
     ),
+    "with_own_runs": "xlperf.notebook.frames",
     "InputError": "xlperf.base.errors",
     "XlperfError": "xlperf.base.errors",
     "Table": "xlperf.catalog.table",
@@ -67,6 +69,7 @@ __all__ = [
     "train",
     "uncertainty",
     "validate",
+    "with_own_runs",
     "worth",
 ]
 

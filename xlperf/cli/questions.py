@@ -165,7 +165,7 @@ def _one(answer: Answered, output: str | None, catalog: Catalog) -> int:
     return 1 if answer.refused or missed else 0
 
 
-def _varied(form: Table, vary: tuple[str, ...], limits: list[Limit], output: str | None, catalog: str | None) -> int:
+def _varied(form: Table, vary: tuple[str, ...], limits: list[Limit], output: str | None, catalog: Sheets) -> int:
     """Say or write a table of chips; 1 if none has an answer and keeps the limits."""
     from xlperf.explore.answers import varied_answers
     from xlperf.explore.chip_table import RATE, varied_chips
