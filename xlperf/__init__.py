@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog, load_catalog
     from xlperf.catalog.read import read_plans
     from xlperf.catalog.table import Table
-    from xlperf.notebook.frames import with_own_runs
     from xlperf.notebook.functions import (
         chip,
         diagnose,
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
         train,
         uncertainty,
         validate,
+        with_own_runs,
         worth,
     )  # fmt: skip
 
@@ -38,10 +38,11 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     **dict.fromkeys(
-        "chip diagnose evaluate explain search serve solve sweep train uncertainty validate worth".split(),
+        (
+            "chip diagnose evaluate explain search serve solve sweep train uncertainty validate with_own_runs worth"
+        ).split(),
         "xlperf.notebook.functions",
     ),
-    "with_own_runs": "xlperf.notebook.frames",
     "InputError": "xlperf.base.errors",
     "XlperfError": "xlperf.base.errors",
     "Table": "xlperf.catalog.table",

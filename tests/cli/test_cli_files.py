@@ -87,10 +87,10 @@ MOMENTS = {
         "sys.meta_path.insert(0, Finder())\n"
     ),
     "as a sheet is written": (
-        "import openpyxl.worksheet._writer as w\n"
-        "own = w.WorksheetWriter.write_row\n"
-        "def write(self, xf, row, index): own(self, xf, row, index); stop()\n"
-        "w.WorksheetWriter.write_row = write\n"
+        "import xlperf.workbook.sheet_part as part\n"
+        "own = part._rows\n"
+        "def rows(writer): stop(); return own(writer)\n"
+        "part._rows = rows\n"
     ),
     "in a destructor": (
         "import xlperf.base.files as f\n"

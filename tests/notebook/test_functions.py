@@ -214,10 +214,23 @@ def test_validate(command: Command, written: Callable[..., Path]) -> None:
 def test_signatures_are_those_of_the_commands() -> None:
     """Each option of a command is a keyword, but for files, outputs and rows that a frame chooses; no other is."""
     tasks = {**cli.tasks(), "sweep": cli.tasks()["evaluate --vary"], "solve": cli.tasks()["search --target"]}
-    elsewhere = {"output", "json", "wide", "row", "name", "sheet", "mine", "readme", "files", "help", "plans"}
+    elsewhere = {
+        "output",
+        "json",
+        "wide",
+        "row",
+        "name",
+        "sheet",
+        "mine",
+        "readme",
+        "files",
+        "help",
+        "plans",
+        "measured",
+    }  # with_own_runs makes a catalog
     in_other_words = {"least": "largest", "no_band": "band", "no_ranges": "ranges"}
     for name in set(xlperf.__all__) - {"Catalog", "InputError", "Table", "XlperfError", "__version__",
-                                       "load_catalog", "read_plans"}:  # fmt: skip
+                                       "load_catalog", "read_plans", "with_own_runs"}:  # fmt: skip
         function = getattr(xlperf, name)
         known = set(inspect.signature(function).parameters)
         assert function.__doc__ and inspect.signature(function).return_annotation == "Result"
@@ -228,7 +241,7 @@ def test_signatures_are_those_of_the_commands() -> None:
             for option in tasks[name].params
         } - elsewhere  # fmt: skip
         options = {in_other_words.get(option, option) for option in options}
-        extra = {"plans", "plan", "inputs", "limits"}
+        extra = {"plans", "plan", "inputs", "limits", "measured"}
         machines = {"processes", "scheduler"} if name == "evaluate" else set()
         assert options - machines <= known, name
         assert known - extra <= options | {"limit", "target"}, name

@@ -76,7 +76,7 @@ def _columns_of(*parts: str) -> dict[str, tuple[str, ...]]:
 
 @cache
 def _unmodelled(kind: str) -> dict[str, str]:
-    """Parts of a model that no row holds, by the entry that says so; some mean this for one model type alone."""
+    """Parts of a model that no row holds, by the entry that names them; some mean this for one model type alone."""
     stated = rows("interop/hugging_face_entries.csv")
     return {r["entries"]: r["remark"] for r in stated if r["part"] == "no row" and r["column"] in ("", kind)}
 

@@ -140,7 +140,7 @@ def _version(known: Sequence[Flag]) -> str:
 
 
 def _arguments(known: Sequence[Flag], stated: Mapping[str, str], written: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """A line for each column with the first flag that says it, and the version of the flag."""
+    """A line for each column with the first flag that sets it, and the version of the flag."""
     done = set()
     for flag in known:
         value = stated.get(flag.column)

@@ -1,6 +1,6 @@
 """Defaults of training stacks and serving engines by release: ``software_defaults.csv``.
 
-A line of kind ``training`` or ``inference`` says what blank columns of a plan mean with a software; a line of kind
+A line of kind ``training`` or ``inference`` gives the meaning of blank columns of a plan with a software; a line of kind
 ``launch`` what a command without a flag does where a blank column means something else.
 """
 

@@ -98,7 +98,7 @@ def stack_rules(kind: str, stack: str) -> tuple[StackRule, ...]:
 
 
 def stack_of_software(software: str) -> str:
-    """Stack whose rules a software of plans keeps, whatever its release; "" if none are known.
+    """Stack whose rules a software of plans follows, whatever its release; "" if none are known.
 
     >>> stack_of_software("vllm-0.8"), stack_of_software("nemo-bridge"), stack_of_software("in-house")
     ('vllm', 'nemo', '')

@@ -20,11 +20,8 @@ from xlperf.base.errors import Fault, InputError, OptionError
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.cells import plan_kind
 from xlperf.catalog.check import left_out, name_faults, taken_names, unread_in
-from xlperf.catalog.measured_runs import as_runs, beside
 from xlperf.catalog.parse import table_from_columns
-from xlperf.catalog.schema import OWN_RUNS
 from xlperf.catalog.table import Table
-from xlperf.engine.tables import refuse_auto
 from xlperf.explore.vary import vary_line
 
 Plans: TypeAlias = pd.DataFrame | Mapping[str, object] | Iterable[Mapping[str, object]]
@@ -96,29 +93,6 @@ def catalog_of(given: GivenCatalog) -> tuple[Catalog, list[str]]:
         known = load_catalog(given)
         return known, [*map(str, unread), *left_out(known)]
     raise InputError(Fault("catalog", f"must be a Catalog or the path of a workbook, got {type(given).__name__}"))
-
-
-def with_own_runs(runs: Plans, catalog: GivenCatalog = None) -> Catalog:
-    """A catalog with measured runs of your own beside its own ones: each prediction from it is corrected by them.
-
-    ``runs``: plans with columns such as ``measured step time (s)`` or ``measured tpot (ms)``. InputError has every
-    fault of a run.
-
-    >>> import xlperf
-    >>> plan = {"model": "Llama3-70B", "accelerator": "H100", "num accelerators": 64, "tensor parallel": 8,
-    ...         "pipeline parallel": 4, "global batch size": 128, "micro batch size": 1, "sequence length": 8192}
-    >>> before = xlperf.evaluate(plan)["step time (s)"][0]
-    >>> own = with_own_runs({"name": "mine", **plan, "measured step time (s)": 1.2 * before})
-    >>> bool(xlperf.evaluate(plan, own)["step time (s)"][0] > 1.1 * before)
-    True
-    """
-    table = table_of(frame_of(runs))
-    refuse_auto(table)
-    known, _ = catalog_of(catalog)
-    result = known.with_tables([beside(known.tables[OWN_RUNS], [as_runs(table)])])
-    if result.orphans.why.get(OWN_RUNS):
-        raise InputError(result.orphans.faults)
-    return result
 
 
 def catalog_for(given: GivenCatalog, table: Table) -> tuple[Catalog, list[str]]:

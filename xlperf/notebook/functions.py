@@ -18,10 +18,13 @@ import pandas as pd
 
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.files import scratch_folder
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.measured_runs import as_runs, beside
 from xlperf.catalog.parts import Part, parts
-from xlperf.catalog.schema import first_words, own_column, table_schema
+from xlperf.catalog.schema import OWN_RUNS, first_words, own_column, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import explain as explained
+from xlperf.engine.tables import refuse_auto
 from xlperf.explore.answers import answered, asked_form, nested_parts, varied_answers
 from xlperf.explore.asked import Evidence, asked_diagnosis, asked_sweep, asked_uncertainty, asked_worth
 from xlperf.explore.asked_search import Choice, doubts, found_plans, solve_goal, solved_plans, wanted_plans
@@ -310,6 +313,29 @@ def worth(
             processes or all_processes(), _bounds(most, most_accelerators), done,
         )  # fmt: skip
     return Result.of(Content(parts(result), parts(result), notes=notes))
+
+
+def with_own_runs(runs: Plans, catalog: GivenCatalog = None) -> Catalog:
+    """A catalog with measured runs of your own beside its own ones: each prediction from it is corrected by them.
+
+    ``runs``: plans with columns such as ``measured step time (s)`` or ``measured tpot (ms)``. InputError has every
+    fault of a run.
+
+    >>> import xlperf
+    >>> plan = {"model": "Llama3-70B", "accelerator": "H100", "num accelerators": 64, "tensor parallel": 8,
+    ...         "pipeline parallel": 4, "global batch size": 128, "micro batch size": 1, "sequence length": 8192}
+    >>> before = xlperf.evaluate(plan)["step time (s)"][0]
+    >>> own = with_own_runs({"name": "mine", **plan, "measured step time (s)": 1.2 * before})
+    >>> bool(xlperf.evaluate(plan, own)["step time (s)"][0] > 1.1 * before)
+    True
+    """
+    table = table_of(frame_of(runs))
+    refuse_auto(table)
+    known, _ = catalog_of(catalog)
+    result = known.with_tables([beside(known.tables[OWN_RUNS], [as_runs(table)])])
+    if result.orphans.why.get(OWN_RUNS):
+        raise InputError(result.orphans.faults)
+    return result
 
 
 def validate(files: Paths | pd.DataFrame = (), leave_out: str | None = None, catalog: GivenCatalog = None) -> Result:
