@@ -22,7 +22,7 @@ import pypdfium2
 from places import ROOT
 
 README = ROOT / "README.md"
-PICTURES = {"serve": 1, "train": 2, "compare": 4}
+PICTURES = {"serve": 2, "train": 3, "compare": 5}
 """Pages of the printed workbook by the name of the picture."""
 _SCALE = 1.62
 """Pixels of a point, so that a front sheet is some 1,250 pixels wide."""

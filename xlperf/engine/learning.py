@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from xlperf.base.arrays import Array, divide, exp
+from xlperf.base.arrays import Array, divide, exp, log
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.measured_runs import run_plans
@@ -163,7 +163,7 @@ def _fault(plans: Table, predicted: Table, row: int, name: str, ratio: float) ->
     if math.isnan(ratio):
         reason = str(predicted.text("reason")[row])
         return Fault(plans.place(row, "name"), f"the run has no {words} to compare with: {reason or 'illegal plan'}")
-    if not math.log(_LEAST) <= ratio <= math.log(_MOST):
+    if not float(log(_LEAST)) <= ratio <= float(log(_MOST)):
         column = results_of(plans.kind).by_name[name]
         stated, value = (
             column.amount(float(table[at][row])) for table, at in ((plans, MEASURED + name), (predicted, name))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from xlperf.base.arrays import exp
+from xlperf.base.arrays import exp, log
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import PLAN_TABLES
@@ -15,7 +15,7 @@ from xlperf.engine.learning import WORDS, OwnRuns, own_runs_of
 from xlperf.engine.own_runs import Process
 from xlperf.engine.tables import evaluate
 
-OUTLIER = math.log(2.0)
+OUTLIER = float(log(2.0))
 """Log ratio between a run and its prediction by the other runs from which it is named. [-]"""
 
 
