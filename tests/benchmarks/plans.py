@@ -179,7 +179,7 @@ def _serving_row(draws: _Draws, kinds: dict[str, list[dict[str, Any]]], mode: st
         "precision": draws.of(narrow),
         "kv_precision": draws.of(("", "", narrow[-1])),
         "mode": mode if mode in SERVING_MODES[:3] else "continuous",
-        "prefix_hit_rate": draws.of((float("nan"), float("nan"), 0.5)),
+        "shared_prefix": draws.of((float("nan"), float("nan"), 0.5)),
         "draft_tokens": draws.of((float("nan"), float("nan"), float("nan"), 2.0)),
         "prompt_variation": float("nan") if mode == "static" else draws.of((float("nan"), 0.3)),
         "prefill_accelerators": float("nan"),

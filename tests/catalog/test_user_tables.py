@@ -51,7 +51,7 @@ def stored(path: Path, *values: str) -> Path:
     rows = [[*PLAN[:-1], 16 + number, "=1/2"] for number in range(len(values))]
     left = iter(values)
     return edited(
-        made(path, [[*HEADER, "prefix hit rate"], *rows]),
+        made(path, [[*HEADER, "shared prefix"], *rows]),
         "xl/worksheets/sheet1.xml",
         lambda text: re.sub(r"(</f>)<v ?/?>(?:</v>)?", lambda match: f"{match[1]}<v>{next(left)}</v>", text),
     )
@@ -61,7 +61,7 @@ def test_a_zero_that_stands_for_formulas_nobody_computed_is_refused_by_cell(tmp_
     """XlsxWriter stores 0 for a formula and asks for a calculation on load (its manual, "Formula Results")."""
     path = stored(tmp_path / "x.xlsx", "0", "0")
     assert refused(read_plans, path).splitlines()[0] == (
-        "x.xlsx [inference!H2]: prefix hit rate is a formula whose value nobody has computed (the file holds 0 for "
+        "x.xlsx [inference!H2]: shared prefix is a formula whose value nobody has computed (the file holds 0 for "
         "all); open and save it once in Excel or LibreOffice, or enter a value"
     )
     assert command("evaluate", path).code == 2
@@ -70,7 +70,7 @@ def test_a_zero_that_stands_for_formulas_nobody_computed_is_refused_by_cell(tmp_
 @pytest.mark.parametrize("values", [("0.5", "0.5"), ("0", "0.5")])
 def test_values_that_were_computed_are_taken(tmp_path: Path, values: tuple[str, ...]) -> None:
     (plans,) = read_plans(stored(tmp_path / "x.xlsx", *values))
-    assert plans["prefix_hit_rate"].tolist() == [float(value) for value in values]
+    assert plans["shared_prefix"].tolist() == [float(value) for value in values]
 
 
 def test_zeros_of_a_program_that_calculates_are_taken(tmp_path: Path) -> None:
@@ -78,11 +78,11 @@ def test_zeros_of_a_program_that_calculates_are_taken(tmp_path: Path) -> None:
     path = edited(
         stored(tmp_path / "x.xlsx", "0", "0"), "xl/workbook.xml", lambda text: re.sub("<calcPr.*?/>", "", text)
     )
-    assert read_plans(path)[0]["prefix_hit_rate"].tolist() == [0.0, 0.0]
+    assert read_plans(path)[0]["shared_prefix"].tolist() == [0.0, 0.0]
     chain = '<Relationship Id="rId99" Type="http://x/relationships/calcChain" Target="calcChain.xml"/></Relationships>'
     path = stored(tmp_path / "y.xlsx", "0", "0")
     edited(path, "xl/_rels/workbook.xml.rels", lambda text: text.replace("</Relationships>", chain))
-    assert read_plans(path)[0]["prefix_hit_rate"].tolist() == [0.0, 0.0]
+    assert read_plans(path)[0]["shared_prefix"].tolist() == [0.0, 0.0]
 
 
 def test_only_plans_that_use_an_orphan_row_fail_and_the_cell_is_named(tmp_path: Path, command: Command) -> None:

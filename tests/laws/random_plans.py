@@ -261,7 +261,7 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
     for name, values, chance in (
         ("kv_precision", ("bf16", "fp16", "fp32", "fp8", "int8", "int4", "fp4"), 0.4),
         ("activation_precision", PRECISIONS[row["precision"]].products, 0.7),
-        ("prefix_hit_rate", (0.3, 0.5, 0.9, 1.0), 0.4),
+        ("shared_prefix", (0.3, 0.5, 0.9, 1.0), 0.4),
         ("memory_fraction", (0.7, 0.85, 0.95), 0.3),
         ("prefill_tokens", (512, 2048, 16384), 0.3),
         ("power_limit", (300, 500), 0.1),

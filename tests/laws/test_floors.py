@@ -100,7 +100,7 @@ def test_a_first_token_takes_the_flop_of_its_prompt(mode: str) -> None:
     """Two FLOP for each active parameter and token that is not in the cache, over the peak of the ranks that share."""
     plans, results, models = plans_of(mode), results_of(mode), models_of(plans_of(mode))
     head = models.hidden_size * models.vocab_size
-    fresh = plans["prompt_length"] * (1.0 - plans.filled("prefix_hit_rate"))
+    fresh = plans["prompt_length"] * (1.0 - plans.filled("shared_prefix"))
     flop = 2.0 * (matrix_parameters(models, experts_per_token=True) - head) * fresh
     if mode == "static":
         flop = flop * plans["batch_size"]

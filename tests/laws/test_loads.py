@@ -96,7 +96,7 @@ def test_prefill_is_linear_in_its_batch() -> None:
         ratio = two["prefill_time"] / one["prefill_time"]
         hold(f"prefill of {2 * load:g} prompts: at most twice that of {load:g}", ratio <= 2.25, plans, ratio=ratio)
         assert np.mean(ratio > 2.02) <= 0.05
-    fresh = 512.0 * plans["prompt_length"] * (1.0 - plans.filled("prefix_hit_rate"))
+    fresh = 512.0 * plans["prompt_length"] * (1.0 - plans.filled("shared_prefix"))
     for name in ("context_parallel", "data_parallel_attention", "pipeline_parallel"):
         fresh = fresh / plans.filled(name)
     saturated = fresh > 8.0 * np.maximum(plans.filled("prefill_tokens"), 8192.0)
@@ -142,7 +142,7 @@ def test_prefix_hits_are_never_slower(batch: int) -> None:
     plans = plans_of("static")
     rows = len(plans)
     hits = [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0]
-    tables = [changed(plans, {"batch_size": batch, "prefix_hit_rate": hit}) for hit in hits]
+    tables = [changed(plans, {"batch_size": batch, "shared_prefix": hit}) for hit in hits]
     columns = {name: np.concatenate([table[name] for table in tables]) for name in plans.columns}
     first = evaluate(Table(plans.kind, columns), shipped())["ttft"].reshape(len(hits), rows)
     for hit, more, one, two in zip(hits, hits[1:], first, first[1:], strict=False):
@@ -158,7 +158,7 @@ def test_prefix_hits_under_load_are_never_slower(mode: str) -> None:
     mixtures = models["model"][models["num_experts"] > 0.0].tolist()
     room = np.where(np.isin(plans["model"].tolist(), mixtures), FULL_EXPERTS, FULL_CACHE)
     hits = [0.0, 0.3, 0.6, 0.9]
-    result = loads(mode, "prefix_hit_rate", [np.full(len(plans), hit) for hit in hits])
+    result = loads(mode, "shared_prefix", [np.full(len(plans), hit) for hit in hits])
     for hit, one, two in zip(hits, result, result[1:], strict=False):
         for name, sign in (("latency", 1.0), ("max_request_rate", -1.0), ("tokens_per_second", -1.0)):
             good = ~(sign * (two[name] - one[name]) > room * one[name])

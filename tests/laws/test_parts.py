@@ -77,7 +77,7 @@ def outside_the_engine(plans: Table) -> Array:
         calibration.constants(family, generation, everything, plans["software"])[0]
         for family in ("serving_software", "serving_host")
     )
-    fresh = np.maximum(plans["prompt_length"] * (1.0 - plans.filled("prefix_hit_rate")), 1.0)
+    fresh = np.maximum(plans["prompt_length"] * (1.0 - plans.filled("shared_prefix")), 1.0)
     time = software["request_latency_time"][:, 0] + software["token_latency_time"][:, 0] * fresh
     return np.asarray(time * host["host_slowdown"][:, 0])
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from serving_plans import columns_of
 
+import xlperf
 from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.parse import table_from_columns, table_from_rows
@@ -70,10 +71,10 @@ def test_a_pass_is_replayed_or_launched_as_a_whole() -> None:
 
 @pytest.mark.parametrize("batch", [1, 16, 256])
 def test_hits_in_the_cache_never_slow_a_prefill(batch: int) -> None:
-    none = prefill_time(batch, prefix_hit_rate=0.0)
+    none = prefill_time(batch, shared_prefix=0.0)
     legal = ~np.isnan(none)
     for rate, most in ((0.02, 1.1), (0.1, 1.005), (0.5, 1.005), (0.9, 1.0), (1.0, 1.0)):
-        assert (prefill_time(batch, prefix_hit_rate=rate) / none)[legal].max() <= most
+        assert (prefill_time(batch, shared_prefix=rate) / none)[legal].max() <= most
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_hits_in_the_cache_never_slow_a_prefill(batch: int) -> None:
         {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 16, "tensor parallel": 8,
          "context parallel": 2, "prompt length": 16000},
         {"model": "DeepSeek-V3", "accelerator": "H200-SXM-141GB", "num accelerators": 8, "tensor parallel": 8,
-         "prompt length": 8000, "prefix hit rate": 0.5, "precision": "fp8"},
+         "prompt length": 8000, "shared prefix": 0.5, "precision": "fp8"},
         {"model": "Qwen2.5-72B", "accelerator": "H100-SXM-80GB", "num accelerators": 8, "tensor parallel": 4,
          "pipeline parallel": 2, "prompt length": 30000},
     ],
@@ -92,3 +93,14 @@ def test_a_saturated_prefill_is_proportional_to_the_batch(plan: dict[str, object
     table = table_from_rows("inference", list(rows[0]), [list(row.values()) for row in rows])
     times = evaluate(table, load_catalog())["prefill_time"]
     assert times / times[0] == pytest.approx([1.0, 2.0, 8.0, 32.0], rel=0.08)
+
+
+def test_a_shared_prefix_says_what_it_is_and_has_its_earlier_name() -> None:
+    plan = {"model": "Llama3-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 4, "tensor parallel": 4,
+            "prompt length": 1000, "output length": 100, "mode": "continuous", "concurrency": 8}  # fmt: skip
+    named, earlier, none = (
+        xlperf.evaluate({**plan, **more}) for more in ({"shared prefix": 0.5}, {"prefix hit rate": 0.5}, {})
+    )
+    assert named["ttft (ms)"][0] == earlier["ttft (ms)"][0] < none["ttft (ms)"][0]
+    note = "50 % of each prompt is a prefix that all requests share"
+    assert note in named["reason"][0] and note in earlier["reason"][0] and "prefix" not in none["reason"][0]

@@ -184,7 +184,7 @@ def test_a_state_between_two_batches_is_not_passed_over(catalog: Catalog) -> Non
         "model": "gpt-oss-120b", "accelerator": "H200-SXM-141GB", "num_accelerators": 16, "software": "turbomind",
         "tensor_parallel": 8, "data_parallel_attention": 4, "expert_dispatch": "ranks", "two_batch_overlap": "yes",
         "prompt_length": 128, "output_length": 15, "precision": "int4", "activation_precision": "fp32",
-        "kv_precision": "bf16", "memory_fraction": 0.95, "mode": "disaggregated", "prefix_hit_rate": 1,
+        "kv_precision": "bf16", "memory_fraction": 0.95, "mode": "disaggregated", "shared_prefix": 1,
         "prefill_tensor_parallel": 4, "prefill_pipeline_parallel": 2, "prefill_accelerators": 8,
         "prefill_expert_parallel": 4, "prefill_data_parallel_attention": 4, "sorted_sampling": "yes",
     }  # fmt: skip

@@ -35,7 +35,7 @@ _SHAPE = ("name", "model", "mode", "num_accelerators", "prompt_length", "output_
 _NUMBERS = {
     "zero_stage": (0.0, 1.0, 2.0, 3.0),
     "acceptance_rate": (0.0, 0.5, 1.0),
-    "prefix_hit_rate": (0.0, 0.5, 1.0),
+    "shared_prefix": (0.0, 0.5, 1.0),
     "memory_fraction": (0.5, 0.9),
     "wide_layers": (1.0, 2.0),
 }
@@ -86,7 +86,7 @@ def _row(random: np.random.Generator) -> dict[str, Any]:
         "kv_precision": of("", "", "fp8", "bf16"),
         "mode": mode,
         "prefill_tokens": of(blank, 512, 2048, 16384),
-        "prefix_hit_rate": of(blank, 0.3, 0.9, 1.0),
+        "shared_prefix": of(blank, 0.3, 0.9, 1.0),
         "draft_tokens": of(blank, blank, 1, 3),
         "acceptance_rate": of(blank, 0.5, 1.0),
         "prompt_variation": blank if mode == "static" else of(blank, 0.5),

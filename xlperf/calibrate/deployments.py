@@ -20,7 +20,7 @@ from xlperf.explore.search_results import Answer, short_name
 from xlperf.explore.serve import serve_answer, serving_ways, way_words
 
 _FILE = "calibrate/published_deployments.csv"
-_STATED = ("prefix_hit_rate", "draft_tokens", "acceptance_rate", "precision", "kv_precision", "ttft_target")
+_STATED = ("shared_prefix", "draft_tokens", "acceptance_rate", "precision", "kv_precision", "ttft_target")
 """Columns that a deployment shares with the form, each blank if its publisher states nothing."""
 
 

@@ -124,6 +124,11 @@ def edge_notes(
     alone = ~illegal & (plan.gathering_steps > 0.0) & (copies > 1.0) & (rounds < 1.0)
     notes.append(Remark(alone, words, (stated.concurrency,)))
     # Prompts that fill whole prefill passes.
+    # A prefix that is kept once.
+    prefix = np.round(100.0 * stated.shared_prefix, 1)
+    words = "{} % of each prompt is a prefix that all requests share and each attention replica keeps once"
+    notes.append(Remark(~illegal & (prefix > 0.0), words, (prefix,)))
+    # Prompts that fill whole prefill passes.
     passes, more = (_passes(plan, np.ceil((plan.batch_size + further) / copies)) for further in (0.0, 1.0))
     words = "the prompts of a batch of {} fill {} whole passes of the prefill: one request more opens another"
     notes.append(Remark(~illegal & static & (more > passes) & (passes * _STEEP < 1.0), words, (batch, passes)))

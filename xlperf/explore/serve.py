@@ -312,8 +312,8 @@ def replicas_of(form: Table, catalog: Catalog) -> Table:
     """Inference plans of one replica, a row for each format; open degrees of the form are blank."""
     columns: dict[str, Any] = {name: form[name] for name in ("model", "accelerator", "prompt_length", "output_length")}
     columns |= {name: form.number(name) for name in DEGREES}
-    hits, drafts = form.filled("prefix_hit_rate"), form.filled("draft_tokens")
-    columns["prefix_hit_rate"] = np.where(hits > 0.0, hits, np.nan)
+    hits, drafts = form.filled("shared_prefix"), form.filled("draft_tokens")
+    columns["shared_prefix"] = np.where(hits > 0.0, hits, np.nan)
     columns["draft_tokens"] = np.where(drafts > 0.0, drafts, np.nan)
     columns["acceptance_rate"] = np.where(drafts > 0.0, form.filled("acceptance_rate"), np.nan)
     formats = [Table("inference", columns | more, form.place) for more in _formats(form, catalog)]
@@ -468,7 +468,7 @@ def _format_words(published: CheckpointFormats, is_own: bool, weights: str, prod
 def _defaults(plan: Table) -> str:
     pools = "separate pools" if is_pooled(plan) else "continuous batching in one pool"
     engine = str(plan.filled("software")[0])
-    hits, drafts = (float(plan.filled(name)[0]) for name in ("prefix_hit_rate", "draft_tokens"))
+    hits, drafts = (float(plan.filled(name)[0]) for name in ("shared_prefix", "draft_tokens"))
     prefixes = f"{hits:.0%} of the prompts cached" if hits else "no shared prefixes"
     drafted = f"{drafts:g} tokens drafted a step" if drafts else "no speculative decoding"
     return f"{engine}, {pools}, {prefixes}, {drafted}, no spare servers"

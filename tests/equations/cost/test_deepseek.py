@@ -41,7 +41,7 @@ def prefill_rate() -> float:
     """Prompt tokens per second of a node of 8, those found in the cache included: 32 ranks, 56.3 % found."""
     prompt, requests = 4096.0, 128.0
     result = _served(num_accelerators=32, prompt_length=prompt, output_length=2, batch_size=requests,
-                    prefill_tokens=16384, prefix_hit_rate=342.0 / 608.0)  # fmt: skip
+                    prefill_tokens=16384, shared_prefix=342.0 / 608.0)  # fmt: skip
     return requests * prompt / result["ttft"] * 8.0 / 32.0
 
 

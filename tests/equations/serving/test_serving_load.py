@@ -188,7 +188,7 @@ def test_speculation_without_acceptance_never_helps(catalog: Catalog, batch: int
 @pytest.mark.parametrize("model", ["Llama2-70B", "DeepSeek-V3", "gpt-oss-120b"])
 def test_a_prompt_in_the_cache_leaves_decoding_as_it_is(catalog: Catalog, model: str) -> None:
     plan = {"model": model, "batch_size": 4, "prompt_length": 20_000}  # long beyond what the host takes for a prefill
-    cold, warm = ({**plan, "prefix_hit_rate": hit} for hit in (0, 1))
+    cold, warm = ({**plan, "shared_prefix": hit} for hit in (0, 1))
     result = results(catalog, cold, warm)
     assert result.number("tpot")[0] == result.number("tpot")[1]
     assert result.number("memory_kv_cache")[1] < 0.5 * result.number("memory_kv_cache")[0]

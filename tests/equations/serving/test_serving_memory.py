@@ -132,7 +132,7 @@ SHARED = {"model": "Meta-Llama-3.1-70B", "accelerator": "H200-SXM-141GB", "num a
 
 
 def test_a_prefix_that_requests_share_is_held_once() -> None:
-    result = results(SHARED, {**SHARED, "prefix hit rate": 0.75})
+    result = results(SHARED, {**SHARED, "shared prefix": 0.75})
     cache, token = result.number("memory_kv_cache"), 2.0 * TOKEN / 8
     assert cache.tolist() == [20 * 11_000 * token, (20 * (2500 + 1000) + 7500) * token]
     # Attention reads the prefix for every request all the same.
@@ -142,7 +142,7 @@ def test_a_prefix_that_requests_share_is_held_once() -> None:
 
 
 def test_each_copy_of_the_attention_layers_holds_the_prefix() -> None:
-    plan = {**SHARED, "model": "DeepSeek-V3", "precision": "fp8", "prefix hit rate": 0.5}
+    plan = {**SHARED, "model": "DeepSeek-V3", "precision": "fp8", "shared prefix": 0.5}
     token = 61 * 576 * 2.0
     for copies in (1, 8):
         cache = results({**plan, "data parallel attention": copies}).number("memory_kv_cache")[0]
@@ -151,7 +151,7 @@ def test_each_copy_of_the_attention_layers_holds_the_prefix() -> None:
 
 def test_hits_leave_more_room_and_never_less_throughput() -> None:
     plan = {**SHARED, "batch size": "", "mode": "continuous", "concurrency": 3000}
-    result = results(*({**plan, "prefix hit rate": rate} for rate in (0.0, 0.2, 0.5, 0.9)))
+    result = results(*({**plan, "shared prefix": rate} for rate in (0.0, 0.2, 0.5, 0.9)))
     assert (np.diff(result.number("max_batch_size")) > 0.0).all()
     assert (np.diff(result.number("tokens_per_second")) > 0.0).all()
 
@@ -159,7 +159,7 @@ def test_hits_leave_more_room_and_never_less_throughput() -> None:
 def test_pools_send_what_the_decoding_pool_does_not_hold() -> None:
     plan = {**SHARED, "batch size": "", "mode": "disaggregated", "num accelerators": 16, "concurrency": 1,
             "output length": 500, "prompt length": 30_000}  # fmt: skip
-    result = results(*({**plan, "prefix hit rate": rate} for rate in (0.0, 0.5, 0.9)))
+    result = results(*({**plan, "shared prefix": rate} for rate in (0.0, 0.5, 0.9)))
     waits = result.number("ttft") - result.number("prefill_time")
     assert waits[0] > waits[1] > waits[2] > 0.0
 

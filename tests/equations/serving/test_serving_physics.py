@@ -179,9 +179,7 @@ def test_a_full_cache_caps_the_running_batch(catalog: Catalog) -> None:
 
 @EVERY
 def test_a_prefix_in_the_cache_shortens_the_first_token_and_is_held_once(catalog: Catalog, model: str) -> None:
-    rows = (
-        {"model": model, "prompt_length": 8000, "batch_size": 4, "prefix_hit_rate": hit} for hit in (0, 0.5, 0.9, 1)
-    )
+    rows = ({"model": model, "prompt_length": 8000, "batch_size": 4, "shared_prefix": hit} for hit in (0, 0.5, 0.9, 1))
     result = results(catalog, *rows)
     assert rising(-result.number("ttft"))
     assert rising(-result.number("memory_kv_cache"))

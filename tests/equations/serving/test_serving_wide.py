@@ -87,7 +87,7 @@ def test_shared_prompts_do_the_same_work_in_less_time(catalog: Catalog) -> None:
 def test_each_chunk_expands_the_keys_of_its_own_prompts_alone(catalog: Catalog) -> None:
     """Chunks of a prompt in four, half of it in the cache, expand 5, 6, 7 and 8 eighths, whatever its company."""
     for batch in (1, 16):
-        row = {**split(1, model="DeepSeek-V3"), "prefix_hit_rate": 0.5, "prefill_tokens": 8192, "batch_size": batch}
+        row = {**split(1, model="DeepSeek-V3"), "shared_prefix": 0.5, "prefill_tokens": 8192, "batch_size": batch}
         table = explain(plans(row), catalog)
         expands = (table.text("operator") == "key and value expansion") & (table.text("phase") == "prefill")
         flop = (table.number("flop") * table.number("calls"))[expands].sum()
@@ -320,7 +320,7 @@ def test_keys_of_a_cached_prefix_are_expanded_again(catalog: Catalog) -> None:
     """Latent attention keeps what keys and values are made of: a prefill makes them of the whole prompt."""
     row = {"model": "DeepSeek-V3", "batch_size": 1, "prompt_length": 8000}
     for hit in (0.0, 0.75):
-        table = explain(plans({**row, "prefix_hit_rate": hit}), catalog)
+        table = explain(plans({**row, "shared_prefix": hit}), catalog)
         prefill = table.text("phase") == "prefill"
         rows = {name: table.number("m")[prefill & (table.text("operator") == name)][0]
                 for name in ("key and value expansion", "query expansion")}  # fmt: skip
@@ -468,7 +468,7 @@ WIDE = [
     {"batch_size": 8},
     {**WIDE_EXPERTS, "batch_size": 128, "two_batch_overlap": "yes", "expert_dispatch": "nodes"},
     {**WIDE_EXPERTS, "batch_size": 128, "two_batch_overlap": "no", "expert_dispatch": "ranks"},
-    {"draft_tokens": 2, "batch_size": 4, "prefix_hit_rate": 0.5},
+    {"draft_tokens": 2, "batch_size": 4, "shared_prefix": 0.5},
     {"graphs": "no", "batch_size": 2},
 ]
 

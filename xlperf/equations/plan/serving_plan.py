@@ -148,7 +148,7 @@ class InferencePlan(PlanColumns):
     # Ranks that share each routed expert [-]
     expert_tensor_parallel = quantity(lambda plan: plan.tensor_parallel / plan.expert_parallel)
     # Prompt tokens to prefill: without the cached prefix, at least the last one [-]
-    new_tokens = quantity(lambda plan: np.maximum(plan.prompt_length * (1.0 - plan.prefix_hit_rate), 1.0))
+    new_tokens = quantity(lambda plan: np.maximum(plan.prompt_length * (1.0 - plan.shared_prefix), 1.0))
     # Prompt tokens in the cache already: a prefix shared by all requests [-]
     prefix_tokens = quantity(lambda plan: plan.prompt_length - plan.new_tokens)
     # Tokens drafted per decode step, at most the output without its first token and the token of the step [-]
