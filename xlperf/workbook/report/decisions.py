@@ -100,7 +100,7 @@ def decisions(group: Plans) -> list[Decision]:
         by_model = {key: rows for key, rows in by_model.items() if len(rows) > 1}
     models = [model for model, _ in by_model]
     results = []
-    for (model, lengths), rows in by_model.items():
+    for (model, lengths), rows in sorted(by_model.items(), key=lambda item: models.index(item[0][0])):
         told = "/".join(f"{length:g}" for length in lengths if length >= 0.0)
         called = f"{model}, {told}" if models.count(model) > 1 and told else model
         cheap, fast = _GOALS[group.kind]
@@ -152,6 +152,8 @@ def decision_findings(group: Plans) -> list[Finding]:
     return results
 
 
+_WRAPPED = {0: 21, 1: 41, 4: 27, 5: 39, 8: 27}
+"""Cells of a decision that wrap, and their letters in a line."""
 _SPANS = ((1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 8), (9, 9), (10, 10), (11, 11))
 """First and last column of the cells of a decision."""
 
@@ -162,8 +164,9 @@ def decision_rows(sheet: Worksheet, group: Plans, row: int) -> int:
     if not made:
         return row
     fits = len(group.where(GOOD))
-    row = heading(sheet, row, f"{WORK[group.kind]}: the cheapest and the fastest plan of each model "
-                              f"({fits} of {len(group)} plans fit)")  # fmt: skip
+    lengths = ", prompt/output tokens" if group.kind == "inference" and any("/" in one.model for one in made) else ""
+    words = f"{WORK[group.kind]}: the cheapest and the fastest plan of each model{lengths}"
+    row = heading(sheet, row, f"{words} ({fits} of {len(group)} plans fit)")
     bases = distinct([str(group.results.text("cost_basis")[row]) for one in made for row in one.rows])
     basis = f" ({bases[0]})" if len(bases) == 1 and bases[0] else ""
     cheap, fast = _GOALS[group.kind]
@@ -181,8 +184,8 @@ def decision_rows(sheet: Worksheet, group: Plans, row: int) -> int:
             ahead = choice.ahead if np.isfinite(choice.ahead) else None
             cells += [group.names[choice.row], choice.amount, ahead, choice.sure(decision.trust(choice))]
         _cells(sheet, row, cells, "xlperf text")
-        long = max(len(str(cells[place] or "")) for place in (1, 5))
-        sheet.row_dimensions[row].height = 15 * -(-max(long, 1) // 44)
+        lines = max(-(-len(str(cells[place] or "")) // letters) for place, letters in _WRAPPED.items())
+        sheet.row_dimensions[row].height = 2.0 + 13.0 * max(lines, 1)
     return row + 2
 
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from xlperf.studies.outcome import Finding
 
 
-_LETTERS = (21, 42, 15, 9, 20, 13, 13, 13, 14, 9, 20)
+_LETTERS = (21, 38, 13, 9, 25, 12, 12, 12, 12, 9, 25)
 _LAST = len(_LETTERS)
 _ACROSS = round(1.1 * sum(_LETTERS[1:]))  # letters are narrower than digits in the mean
 _TONES = {"good": style.GOOD_INK, "plain": style.NAVY, "warning": style.WARN_INK, "bad": style.BAD_INK}
