@@ -131,7 +131,7 @@ def _tops(curve: Curve) -> list[float]:
 
 Explain = Callable[[Table, "Catalog", int], Table]
 
-_ROOFLINE_HEIGHT = 18.0
+_ROOFLINE_HEIGHT = 14.0
 _ROOFLINE_WIDTH = 34.0
 _PLAN_COLOURS = SERIES[:7]
 _ROOF_COLOURS = ("44515E", "8A6D3B", "3B6E8A", "7A4B7A", "55703F", "8A3B3B")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,15 +78,16 @@ def summary_sheet(sheet: Worksheet, report: Report) -> None:
     row = finding_rows(sheet, other_findings(report), heading(sheet, row, "What else to know"), _LAST, _ACROSS) + 1
     blocks.append((other, row - 1))
     shown = [(group, pairs) for group in report.groups if len(pairs := _pairs(group))]
-    for group, pairs in shown:
-        charts = row
-        height = max(5.0, 3.2 + 0.4 * min(len(pairs), _BARS))
-        row += chart_rows(height)
-        even_rows(sheet, charts, row)
+    heights = [max(5.0, 3.2 + 0.36 * min(len(pairs), _BARS)) for _, pairs in shown]
+    charts = [row + sum(map(chart_rows, heights[:place])) for place in range(len(shown) + 1)]
+    even_rows(sheet, row, charts[-1])
+    blocks += [(first, end - 1) for first, end in pairwise(charts)]
+    row = charts[-1]
+    for (group, pairs), chart, height in zip(shown, charts, heights, strict=False):
         title = f"{WORK[group.kind]}: best plan of each model on each accelerator"
         table, below = _top(sheet, group, pairs, heading(sheet, row + 1, title))
-        _chart(table, group, len(pairs), charts, height)
-        blocks += [(charts, row - 1), (row, below - 1)]
+        _chart(table, group, len(pairs), chart, height)
+        blocks.append((row, below - 1))
         row = below
     keep_together(sheet, blocks, sum(_LETTERS) * CM_PER_LETTER, 3)
     _links(sheet, heading(sheet, row + 1, "Sheets of this report"))
