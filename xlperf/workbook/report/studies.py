@@ -34,7 +34,7 @@ from xlperf.workbook.charts import (
 from xlperf.workbook.data_sheets import table_of
 from xlperf.workbook.package import data_rows, replace_file, table_name, workbook_bytes, write_table
 from xlperf.workbook.report.breakdown import first_rows
-from xlperf.workbook.report.data import REPORT_NAME, Drawn, drawn_table, runs
+from xlperf.workbook.report.data import REPORT_NAME, Drawn, drawn_table, listed, runs
 from xlperf.workbook.report.summary import SHEETS, finding_rows, wide_text
 from xlperf.workbook.style import (
     CM_PER_LETTER,
@@ -120,8 +120,9 @@ _Drawn = tuple["Chart", "StudySheet", Drawn]
 def study_sheets(workbook: Workbook, study: Study, inputs: Inputs, outcome: Outcome) -> None:
     """Add the sheets of a study before the sheets of every report; the workbook opens on the first."""
     front = workbook.create_sheet("study", 0)
-    room = MOST_TABS - 1 - len(outcome.sheets)
-    shown = [name for name in _BEHIND if name in workbook.sheetnames][: max(room, 0)]
+    ordered = sorted(outcome.sheets, key=lambda source: not source.charts)  # tables without a chart have to give way
+    behind = [name for name in _BEHIND if name in workbook.sheetnames]
+    shown = [*(source.name for source in ordered), *behind][: MOST_TABS - 1]
     drawn: list[_Drawn] = []
     machines = _colours_of_machines(outcome)
     for place, source in enumerate(outcome.sheets, start=1):
@@ -136,7 +137,7 @@ def study_sheets(workbook: Workbook, study: Study, inputs: Inputs, outcome: Outc
     named = workbook.defined_names
     if REPORT_NAME in named:
         named[REPORT_NAME].attr_text = "study!$A$2"
-    for sheet in workbook.worksheets[len(outcome.sheets) + 1 :]:
+    for sheet in workbook.worksheets[1:]:
         link(sheet["A3"], "study", "to the study")
         if sheet.title not in shown:
             sheet.sheet_state = "hidden"
@@ -208,12 +209,16 @@ def _study_sheet(
     printed = f"A1:{get_column_letter(last)}{row - 1}"  # links are of no use on paper
     row = heading(sheet, row, "Sheets of this study")
     for source in outcome.sheets:
-        link(sheet.cell(row, 1), source.name, source.name)
-        row = wide_text(sheet, row, 2, last, source.heading, across)
-    for name in shown:
+        if source.name in shown:
+            link(sheet.cell(row, 1), source.name, source.name)
+            row = wide_text(sheet, row, 2, last, source.heading, across)
+    for name in [name for name in shown if name in SHEETS]:
         link(sheet.cell(row, 1), name, name)
         row = wide_text(sheet, row, 2, last, SHEETS[name], across)
-    row = wide_text(sheet, row, 2, last, "Hidden sheets hold the catalog rows that the plans use.", across)
+    hidden = listed(
+        [made.title for made in inside.parent.worksheets if made.title not in ("study", "summary", *shown)], 12
+    )
+    row = wide_text(sheet, row, 2, last, f"Hidden sheets: {hidden}.", across) if hidden else row
     words = f"To run it again with other numbers: xlperf new STUDY.xlsx --study {study.name}, edit, then "
     words += f"xlperf report STUDY.xlsx --study {study.name} -o REPORT.xlsx."
     put(sheet.cell(row + 1, 1), words, "xlperf note")

@@ -82,17 +82,17 @@ def summary_sheet(sheet: Worksheet, report: Report) -> None:
     charts = [row + sum(map(chart_rows, heights[:place])) for place in range(len(shown) + 1)]
     even_rows(sheet, row, charts[-1])
     blocks += [(first, end - 1) for first, end in pairwise(charts)]
-    row = charts[-1]
+    row = printed = charts[-1]
     for (group, pairs), chart, height in zip(shown, charts, heights, strict=False):
         title = f"{WORK[group.kind]}: best plan of each model on each accelerator"
         table, below = _top(sheet, group, pairs, heading(sheet, row + 1, title))
         _chart(table, group, len(pairs), chart, height)
-        blocks.append((row, below - 1))
         row = below
     keep_together(sheet, blocks, sum(_LETTERS) * CM_PER_LETTER, 3)
     _links(sheet, heading(sheet, row + 1, "Sheets of this report"))
     sheet.freeze_panes = "A4"
-    page_setup(sheet, area=f"A1:{get_column_letter(_LAST)}{row}")  # links are of no use on paper
+    # the plans are printed from their own sheets, and links are of no use on paper
+    page_setup(sheet, area=f"A1:{get_column_letter(_LAST)}{printed - 1}")
     sheet.print_title_rows = "1:3"
 
 
