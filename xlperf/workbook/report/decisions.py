@@ -170,10 +170,10 @@ def decision_rows(sheet: Worksheet, group: Plans, row: int) -> int:
     bases = distinct([str(group.results.text("cost_basis")[row]) for one in made for row in one.rows])
     basis = f" ({bases[0]})" if len(bases) == 1 and bases[0] else ""
     cheap, fast = _GOALS[group.kind]
-    words = ("model", "cheapest plan", cheap.unit + basis, "cheaper than the next", "80 % band, how sure",
+    heads = ("model", "cheapest plan", cheap.unit + basis, "cheaper than the next", "80 % band, how sure",
              "fastest plan", fast.unit, "faster than the next", "80 % band, how sure")  # fmt: skip
-    _cells(sheet, row, words, "xlperf header")
-    sheet.row_dimensions[row].height = 38 if len(words[2]) > 40 else 26
+    _cells(sheet, row, heads, "xlperf header")
+    sheet.row_dimensions[row].height = 38 if len(heads[2]) > 40 else 26
     for decision in made:
         row += 1
         cells: list[Any] = [decision.model]
