@@ -113,7 +113,7 @@ def test_report_is_made_of_the_shipped_workbook(process: Command, tmp_path: Path
     done = process("report")
     assert done.code == 0
     answers = [line.partition(": ")[0] for line in done.out.splitlines()]
-    assert {"Fastest training", "Cheapest serving", "Tightest serving"} < set(answers)
+    assert {"Training Meta-Llama-3.1-8B", "Serving Llama2-7B", "Least memory left, serving"} < set(answers)
     assert done.err.startswith("report.xlsx: ")
     assert done.err.count("\n") == 1
     names = openpyxl.load_workbook(tmp_path / "report.xlsx", read_only=True).sheetnames

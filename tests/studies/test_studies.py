@@ -26,7 +26,14 @@ from xlperf.studies import outcome as outcome_module
 from xlperf.studies import study as shelved
 from xlperf.studies.outcome import IN_SHORT, read_inputs, study_workbook
 from xlperf.workbook.report.book import write_study_report
-from xlperf.workbook.report.studies import _colours_of_machines, _shades, study_package, study_sheets, write_study
+from xlperf.workbook.report.studies import (
+    MOST_TABS,
+    _colours_of_machines,
+    _shades,
+    study_package,
+    study_sheets,
+    write_study,
+)
 from xlperf.workbook.style import add_styles
 
 MOST = [pytest.param(name, marks=pytest.mark.slow) if name == "mixed-pools" else name for name in NAMES]
@@ -85,9 +92,15 @@ def test_a_report_has_every_table_its_charts_and_no_error(name: str, tmp_path: P
     path = tmp_path / "report.xlsx"
     write_study_report(path, chosen, inputs, outcome(name), date=date(2026, 11, 21))
     book = _opened(path, len(outcome(name).sheets) + 1)
-    assert book.sheetnames[: len(outcome(name).sheets) + 2] == [
-        "study", *(result.name for result in outcome(name).sheets), "summary"
-    ]  # fmt: skip
+    own = ["study", *(result.name for result in outcome(name).sheets)]
+    assert book.sheetnames[: len(own)] == own and "summary" not in book.sheetnames
+    visible = [made.title for made in book.worksheets if made.sheet_state == "visible"]
+    assert len(visible) <= MOST_TABS and visible[0] == "study"
+    assert all(result.name in visible for result in outcome(name).sheets if result.charts)
+    for made in book.worksheets[1:]:
+        assert made["A3"].hyperlink.location == "'study'!A1", made.title
+    links = {c.hyperlink.location for row in book["study"].iter_rows() for c in row if c.hyperlink}
+    assert links == {f"'{title}'!A1" for title in visible if title != "study"}
     assert book.active is book["study"]
     text = " ".join(str(c.value) for row in book["study"].iter_rows() for c in row if c.value is not None)
     for finding in outcome(name).findings:

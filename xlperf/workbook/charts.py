@@ -403,8 +403,24 @@ def horizontal_bars(
     draw_horizontal_axes(chart, axis_title, number)
     chart.x_axis.delete = not show_labels
     chart.y_axis.scaling.min, chart.y_axis.scaling.max = least, most
-    place_plot(chart, _beside(labels, size) if show_labels else 0.6, 1.2, 0.6, 1.7 + legend_height(chart))
+    _place_bars(chart, _beside(labels, size) if show_labels else 0.6)
     return chart
+
+
+def _place_bars(chart: Any, left: float) -> None:
+    """Place the plot of horizontal bars; the legend of a chart higher than a window goes above the bars."""
+    high = legend_height(chart)
+    if not high or chart.height <= _WINDOW:
+        place_plot(chart, left, 1.2, 0.6, 1.7 + high)
+        return
+    chart.legend.position = "t"
+    edge = 0.3 / chart.width
+    chart.legend.layout = _layout((edge, 0.95 / chart.height, 1.0 - 2 * edge, high / chart.height))
+    place_plot(chart, left, 1.1 + high, 0.6, 1.7)
+
+
+_WINDOW = 10.0
+"""Height of a chart that a window shows whole below the head of its sheet. [cm]"""
 
 
 def bars_in_a_limit(
@@ -428,7 +444,7 @@ def bars_in_a_limit(
     for axis, own, other in ((frames.x_axis, 500, 600), (frames.y_axis, 600, 500)):
         axis.axId, axis.crossAx, axis.delete = own, other, True
     chart += frames
-    place_plot(chart, _beside(labels, size), 1.2, 0.6, 1.7 + legend_height(chart))
+    _place_bars(chart, _beside(labels, size))
     return chart
 
 
@@ -507,7 +523,7 @@ def curve_chart(
     """Lines and points over a continuous axis, the legend beside or below them; ``log``: axes that are logarithmic."""
     chart = scatter_chart(points, words, size)
     for axis, named, number, column in ((chart.x_axis, x_title, x_number, "x"), (chart.y_axis, y_title, y_number, "y")):
-        draw_axis(axis, named, number, lines=True)
+        draw_axis(axis, f"{named}, logarithmic axis" if column in log else named, number, lines=True)
         if column in log:
             log_axis(axis, [value for entry in points for value in getattr(entry, column).values])
         axis.crosses = "min"

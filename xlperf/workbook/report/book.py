@@ -26,6 +26,7 @@ from xlperf.workbook.report.breakdown import memory_sheet, set_paper, time_sheet
 from xlperf.workbook.report.cost import accelerator_cost_sheet, bridge_sheet, chiplet_sheet, token_cost_sheet
 from xlperf.workbook.report.data import (
     GOOD,
+    REPORT_NAME,
     TOO_LARGE,
     Plans,
     Report,
@@ -58,8 +59,6 @@ if TYPE_CHECKING:
     from xlperf.explore.diagnose import Diagnosis
     from xlperf.studies.outcome import Finding, Inputs, Outcome, Study
 
-REPORT_NAME = "xlperf_report"
-"""Name of the second cell of a report, by which the add-in knows it and draws no page ends over it."""
 _TOP = 4
 
 
@@ -106,7 +105,9 @@ def report_workbook(
     explain: Explain | None = None, limits: Limits | None = None, uncertain: bool = False,
     findings: Sequence[Finding] = (),
 ) -> Workbook:  # fmt: skip
-    """A report in memory: ``results`` has a table for each of the plans, ``findings`` come first.
+    """A report in memory: ``results`` has a table for each of the plans.
+
+    ``findings``: of a study, which has its own front and charts: the report holds its plans and catalog rows alone.
 
     ``explain`` gives the operators of one plan, ``limits`` its results at every load; both default to the engine's.
     ``uncertain``: whether a sheet has newly drawn percentiles. Raises InputError without plans.
@@ -114,28 +115,28 @@ def report_workbook(
     groups = tuple(Plans(plan, result, catalog) for plan, result in zip(plans, results, strict=True) if len(plan))
     if not groups:
         raise InputError(Fault(catalog.origin, "holds no plans; fill the sheets training or inference"))
-    operators = _operators(catalog, groups, explain)
+    operators = () if findings else _operators(catalog, groups, explain)
     report = Report(catalog, groups, operators, date, study, xlperf.__version__, tuple(findings))
     workbook = load_workbook(resources.template("report.xlsx"))
     add_styles(workbook)
     _properties(workbook, report)
-    filled = {**_plan_sheets(report, limits), **_cost_sheets(report)}
-    memory = [group for group in groups if group.memory_parts()]
-    filled |= {
-        "uncertainty": partial(uncertainty_sheet, groups=groups, catalog=catalog) if uncertain else None,
-        "memory": partial(memory_sheet, groups=memory) if memory else None,
-        "roofline": partial(roofline_sheet, report=report) if operators else None,
-        "reasons": partial(reasons_sheet, groups=groups),
-        "assumptions": partial(assumptions_sheet, report=report),
-    }
+    filled = _plan_sheets(report) | {"assumptions": partial(assumptions_sheet, report=report)}
+    if not findings:
+        filled |= _chart_sheets(report, limits) | _cost_sheets(report)
+        filled["uncertainty"] = partial(uncertainty_sheet, groups=groups, catalog=catalog) if uncertain else None
+        filled["reasons"] = partial(reasons_sheet, groups=groups)
     for kind in CATALOG_TABLES:
         filled[kind] = partial(catalog_sheet, report=report, kind=kind) if len(used_rows(report, kind)) else None
-    for name, fill in filled.items():
+    for name in workbook.sheetnames:
+        fill = filled.get(name)
+        if name == "summary":
+            continue
         if fill is None:
             workbook.remove(workbook[name])
         else:
             fill(workbook[name])
-    summary_sheet(workbook["summary"], report)
+    if not findings:  # a study has a first sheet of its own
+        summary_sheet(workbook["summary"], report)
     workbook.defined_names[REPORT_NAME] = DefinedName(REPORT_NAME, attr_text="summary!$A$2")
     set_paper(workbook, brief=bool(findings))
     workbook.active = 0
@@ -175,16 +176,26 @@ _Fill = Callable[["Worksheet"], None]
 """Fills a sheet of the template."""
 
 
-def _plan_sheets(report: Report, limits: Limits | None) -> dict[str, _Fill | None]:
-    """Sheets of plans and of the parts of their time; None for sheets without content."""
+def _plan_sheets(report: Report) -> dict[str, _Fill | None]:
+    """Sheets of plans with all of their results."""
+    return {group.kind: partial(_plan_sheet, group=group) for group in report.groups}
+
+
+def _chart_sheets(report: Report, limits: Limits | None) -> dict[str, _Fill | None]:
+    """Sheets of time, memory and limits; None for sheets without content."""
     filled: dict[str, _Fill | None] = {}
     for name, time in (("training", "step time"), ("inference", "inference time")):
         group = report.group(name)
         timed = group is not None and len(group.where(GOOD, TOO_LARGE)) and group.time_parts()
-        filled[name] = partial(_plan_sheet, group=group) if group is not None else None
         filled[time] = partial(time_sheet, group=group) if timed and group is not None else None
+    memory = [group for group in report.groups if group.memory_parts()]
     drawn = curves(report.group("inference"), report.catalog, limits)
-    return {**filled, "limits": partial(limits_sheet, drawn=drawn) if drawn else None}
+    return {
+        **filled,
+        "limits": partial(limits_sheet, drawn=drawn) if drawn else None,
+        "memory": partial(memory_sheet, groups=memory) if memory else None,
+        "roofline": partial(roofline_sheet, report=report) if report.operators else None,
+    }
 
 
 def _cost_sheets(report: Report) -> dict[str, _Fill | None]:

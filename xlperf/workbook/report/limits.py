@@ -44,7 +44,7 @@ Limits = Callable[[Table, "Catalog"], tuple[Table, Table]]
 
 MOST_CURVES = 8
 _TOP = 4
-_WIDTH, _HEIGHT = 34.0, 17.0
+_WIDTH, _HEIGHT = 34.0, 14.0
 _MARKERS = ("circle", "square", "diamond", "triangle")
 USER, ACCELERATOR = "tokens_per_second_per_user", "tokens_per_second_per_accelerator"
 _LIMITS = ("max_batch_size", "batch_at_targets", "tokens_per_second_at_targets")
@@ -80,7 +80,7 @@ def curves(group: Plans | None, catalog: Catalog, limits: Limits | None = None) 
     for row in list(dict.fromkeys([*(row for row in good if wanted[row]), *best.values()]))[:MOST_CURVES]:
         plans, results = limits(group.plans.take([row]), catalog)
         if len(plans):
-            items.append(Curve(short(group.names[row], 52), plans, results, group.results.take([row])))
+            items.append(Curve(short(group.names[row], 80), plans, results, group.results.take([row])))
     return items
 
 
@@ -131,7 +131,7 @@ def _tops(curve: Curve) -> list[float]:
 
 Explain = Callable[[Table, "Catalog", int], Table]
 
-_ROOFLINE_HEIGHT = 18.0
+_ROOFLINE_HEIGHT = 14.0
 _ROOFLINE_WIDTH = 34.0
 _PLAN_COLOURS = SERIES[:7]
 _ROOF_COLOURS = ("44515E", "8A6D3B", "3B6E8A", "7A4B7A", "55703F", "8A3B3B")

@@ -34,8 +34,8 @@ from xlperf.workbook.charts import (
 from xlperf.workbook.data_sheets import table_of
 from xlperf.workbook.package import data_rows, replace_file, table_name, workbook_bytes, write_table
 from xlperf.workbook.report.breakdown import first_rows
-from xlperf.workbook.report.data import Drawn, drawn_table, runs
-from xlperf.workbook.report.summary import finding_rows, wide_text
+from xlperf.workbook.report.data import REPORT_NAME, Drawn, drawn_table, listed, runs
+from xlperf.workbook.report.summary import SHEETS, finding_rows, wide_text
 from xlperf.workbook.style import (
     CM_PER_LETTER,
     add_styles,
@@ -120,6 +120,9 @@ _Drawn = tuple["Chart", "StudySheet", Drawn]
 def study_sheets(workbook: Workbook, study: Study, inputs: Inputs, outcome: Outcome) -> None:
     """Add the sheets of a study before the sheets of every report; the workbook opens on the first."""
     front = workbook.create_sheet("study", 0)
+    ordered = sorted(outcome.sheets, key=lambda source: not source.charts)  # tables without a chart have to give way
+    behind = [name for name in _BEHIND if name in workbook.sheetnames]
+    shown = [*(source.name for source in ordered), *behind][: MOST_TABS - 1]
     drawn: list[_Drawn] = []
     machines = _colours_of_machines(outcome)
     for place, source in enumerate(outcome.sheets, start=1):
@@ -129,7 +132,15 @@ def study_sheets(workbook: Workbook, study: Study, inputs: Inputs, outcome: Outc
     lead = (firsts if len(firsts) > 1 else drawn)[:_LEAD]
     high = max((_height(chart, source) for chart, source, _ in lead), default=0.0)
     size = _LEAD_SIZE[0], min(max(_LEAD_SIZE[1], high), _MOST_HIGH)
-    _study_sheet(front, study, inputs, outcome, [study_chart(*_named(one), size, machines) for one in lead])
+    _study_sheet(front, study, inputs, outcome, shown, [study_chart(*_named(one), size, machines) for one in lead])
+    workbook.remove(workbook["summary"])
+    named = workbook.defined_names
+    if REPORT_NAME in named:
+        named[REPORT_NAME].attr_text = "study!$A$2"
+    for sheet in workbook.worksheets[1:]:
+        link(sheet["A3"], "study", "to the study")
+        if sheet.title not in shown:
+            sheet.sheet_state = "hidden"
     workbook.active = 0
     for sheet in workbook.worksheets:  # one sheet is selected, or typing would go into several at once
         view: Any = sheet.sheet_view
@@ -156,13 +167,19 @@ def _named(one: _Drawn) -> _Drawn:
     return (chart if known else replace(chart, title=f"{name}: {chart.title}")), source, table
 
 
+MOST_TABS = 8
+"""Visible sheets of a study's report at the most: its first sheet, its tables, and as many of the next. [-]"""
+_BEHIND = ("assumptions", "training", "inference")
+"""Sheets that are shown behind the tables of a study if there is room; all others are hidden."""
 _LEAD, _LEAD_SIZE = 2, (14.8, 8.0)
 """Charts on the first sheet, and their width and height. [-, cm]"""
 _LETTERS = (30, 52, 12, 90)
 """Widths of the columns of the first sheet."""
 
 
-def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcome, lead: Sequence[Any]) -> None:
+def _study_sheet(
+    sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcome, shown: Sequence[str], lead: Sequence[Any]
+) -> None:
     """Question, finding, recommendation and the first charts; then the other findings, settings and sheets."""
     colour: Any = sheet.sheet_properties
     colour.tabColor = style.TEAL
@@ -192,11 +209,16 @@ def _study_sheet(sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcom
     printed = f"A1:{get_column_letter(last)}{row - 1}"  # links are of no use on paper
     row = heading(sheet, row, "Sheets of this study")
     for source in outcome.sheets:
-        link(sheet.cell(row, 1), source.name, source.name)
-        row = wide_text(sheet, row, 2, last, source.heading, across)
-    link(sheet.cell(row, 1), "summary", "summary")
-    words = "The plans of this study: answers over all of them, and links to their sheets."
-    row = wide_text(sheet, row, 2, last, words, across)
+        if source.name in shown:
+            link(sheet.cell(row, 1), source.name, source.name)
+            row = wide_text(sheet, row, 2, last, source.heading, across)
+    for name in [name for name in shown if name in SHEETS]:
+        link(sheet.cell(row, 1), name, name)
+        row = wide_text(sheet, row, 2, last, SHEETS[name], across)
+    hidden = listed(
+        [made.title for made in inside.parent.worksheets if made.title not in ("study", "summary", *shown)], 12
+    )
+    row = wide_text(sheet, row, 2, last, f"Hidden sheets: {hidden}.", across) if hidden else row
     words = f"To run it again with other numbers: xlperf new STUDY.xlsx --study {study.name}, edit, then "
     words += f"xlperf report STUDY.xlsx --study {study.name} -o REPORT.xlsx."
     put(sheet.cell(row + 1, 1), words, "xlperf note")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from xlperf.workbook.report.data import (
     report_columns,
     short,
 )
+from xlperf.workbook.report.decisions import WORK, decision_findings, decision_rows
 from xlperf.workbook.style import (
     CM_PER_LETTER,
     chart_rows,
@@ -50,13 +52,13 @@ if TYPE_CHECKING:
     from xlperf.studies.outcome import Finding
 
 
-_LETTERS = (25, 50, 22, 13, 13, 13, 13, 13, 16, 10)
+_LETTERS = (21, 38, 13, 9, 25, 12, 12, 12, 12, 9, 25)
 _LAST = len(_LETTERS)
 _ACROSS = round(1.1 * sum(_LETTERS[1:]))  # letters are narrower than digits in the mean
 _TONES = {"good": style.GOOD_INK, "plain": style.NAVY, "warning": style.WARN_INK, "bad": style.BAD_INK}
 _TOP_ROWS = 20
 _BARS = 15
-_CHART_WIDTH = 15.1
+_CHART_WIDTH = 30.0
 _TABLES = {
     "training": ("tokens_per_second_per_accelerator", "step_time mfu memory_reserved cost_per_million_tokens"),
     "inference": ("tokens_per_second_per_accelerator", "ttft tpot memory cost_per_million_output_tokens_all_in"),
@@ -68,28 +70,29 @@ SHEETS = {row["sheet"]: row["contents"] for row in resources.rows("workbook/repo
 def summary_sheet(sheet: Worksheet, report: Report) -> None:
     """Fill the first sheet."""
     column_widths(sheet, *_LETTERS)
-    row = heading(sheet, 4, "Answers")
-    row = finding_rows(sheet, findings(report), row, _LAST, _ACROSS) + 1
-    charts = row
+    row, blocks = 4, []
+    for group in report.groups:
+        first, row = row, decision_rows(sheet, group, row)
+        blocks.append((1 if first == 4 else first, row - 1))
+    other = row
+    row = finding_rows(sheet, other_findings(report), heading(sheet, row, "What else to know"), _LAST, _ACROSS) + 1
+    blocks.append((other, row - 1))
     shown = [(group, pairs) for group in report.groups if len(pairs := _pairs(group))]
-    if report.found:  # a study has charts of its own, and no table of the best of a grid
-        shown = [(group, pairs) for group, pairs in shown if len(pairs) <= _TOP_ROWS]
-    height = max((max(5.0, 3.2 + 0.29 * min(len(pairs), _BARS)) for _, pairs in shown), default=0.0)
-    drawn = bool(shown) and not report.found
-    row += chart_rows(height) if drawn else -1
-    even_rows(sheet, charts, row)
-    blocks = [(1, charts - 1), (charts, row - 1)]
-    for place, (group, pairs) in enumerate(shown):
-        top = heading(sheet, row + 1, f"{group.kind.capitalize()}: best plan of each model on each accelerator")
-        table, below = _top(sheet, group, pairs, top)
-        if drawn:
-            _chart(table, group, len(pairs), charts, place, height)
-        blocks.append((row, below - 1))
+    heights = [max(5.0, 3.2 + 0.36 * min(len(pairs), _BARS)) for _, pairs in shown]
+    charts = [row + sum(map(chart_rows, heights[:place])) for place in range(len(shown) + 1)]
+    even_rows(sheet, row, charts[-1])
+    blocks += [(first, end - 1) for first, end in pairwise(charts)]
+    row = printed = charts[-1]
+    for (group, pairs), chart, height in zip(shown, charts, heights, strict=False):
+        title = f"{WORK[group.kind]}: best plan of each model on each accelerator"
+        table, below = _top(sheet, group, pairs, heading(sheet, row + 1, title))
+        _chart(table, group, len(pairs), chart, height)
         row = below
     keep_together(sheet, blocks, sum(_LETTERS) * CM_PER_LETTER, 3)
     _links(sheet, heading(sheet, row + 1, "Sheets of this report"))
     sheet.freeze_panes = "A4"
-    page_setup(sheet, area=f"A1:{get_column_letter(_LAST)}{row}")  # links are of no use on paper
+    # the plans are printed from their own sheets, and links are of no use on paper
+    page_setup(sheet, area=f"A1:{get_column_letter(_LAST)}{printed - 1}")
     sheet.print_title_rows = "1:3"
 
 
@@ -160,7 +163,7 @@ def _top(sheet: Worksheet, group: Plans, pairs: Sequence[int], row: int) -> tupl
     return table, row
 
 
-def _chart(table: Drawn, group: Plans, count: int, row: int, place: int, height: float) -> None:
+def _chart(table: Drawn, group: Plans, count: int, row: int, height: float) -> None:
     """Cost of the best plans, model by model, drawn from their table; throughput if there is no cost."""
     sheet, header, bars = table.sheet, table.top, min(count, _BARS)
     rows = 0, bars
@@ -172,30 +175,38 @@ def _chart(table: Drawn, group: Plans, count: int, row: int, place: int, height:
     for down, (plan, amount) in enumerate(zip(plans, amounts, strict=True), start=header + 1):
         # amounts beside bars of a logarithmic axis would cover names
         shown = f" \N{MIDDLE DOT} {number_words(amount)}" if isinstance(amount, float) else ""
-        put(sheet.cell(down, _LAST + 2), f"{short(str(plan), 44)}{shown}", "xlperf note", None, False)
+        put(sheet.cell(down, _LAST + 2), f"{short(str(plan), 80)}{shown}", "xlperf note", None, False)
     which = f"{bars} of {count} best plans" if bars < count else "best plans"
     subject = "cost of a token" if name == cost else name.replace("_", " ")
-    words = f"{_WORK[group.kind].capitalize()}: {subject}, {which}"
+    words = f"{WORK[group.kind]}: {subject}, {which}"
     values = [float(value) for value in amounts if isinstance(value, int | float)]
     labels, size = Cells(sheet, _LAST + 2, header + 1, header + bars), (_CHART_WIDTH, height)
     parts = [table.part(name, BLUE, rows)]
+    wide = bool(values) and min(values) > 0.0 and max(values) > 30.0 * min(values)
+    unit += ", logarithmic axis" if wide else ""
     chart: Any = horizontal_bars(words, labels, parts, unit, axis_number(values), size, stacked=False)
-    if values and min(values) > 0.0 and max(values) > 30.0 * min(values):
+    if wide:
         log_axis(chart.y_axis, values)
-    place_chart(sheet, chart, row, place * (_CHART_WIDTH + 0.6))
+    place_chart(sheet, chart, row)
 
 
 def findings(report: Report) -> list[Finding]:
-    """Findings for the top of the report."""
+    """Answers of a report: a decision for each model, then what else to know."""
+    return [finding for group in report.groups for finding in decision_findings(group)] + other_findings(report)
+
+
+def other_findings(report: Report) -> list[Finding]:
+    """Refused and too large plans, scarce memory, uncertain plans, and where the step time goes."""
     results: list[Finding] = []
-    training, inference = report.group("training"), report.group("inference")
-    if training is not None:
-        results.extend(_training(training))
-    if inference is not None:
-        results.extend(_inference(inference))
-    for group in () if report.found else report.groups:  # grids of studies have such plans on purpose
-        results.extend(_too_large(group))
+    for group in report.groups:
         results.extend(_refused(group))
+        results.extend(_too_large(group))
+    for group in report.groups:
+        rows = group.where(GOOD)
+        results.extend(_tightest(group, rows))
+        results.extend(_doubtful(group, rows, _TIME[group.kind]))
+        if group.kind == "training":
+            results.extend(_losses(group))
     return results
 
 
@@ -205,10 +216,6 @@ def best(group: Plans, name: str, rows: np.ndarray, *, lowest: bool = False) -> 
     if not np.isfinite(values).any():
         return None
     return int(rows[np.nanargmin(values) if lowest else np.nanargmax(values)])
-
-
-def _say(group: Plans, name: str, row: int) -> str:
-    return number_words(float(group.number(name)[row]))
 
 
 def _plan(group: Plans, row: int) -> str:
@@ -226,65 +233,11 @@ def _tokens(text: str) -> set[str]:
     return {word for word in re.split(r"[^0-9a-z]+", text.casefold()) if len(word) > 1}
 
 
-def _winner(
-    group: Plans, rows: np.ndarray, tag: str, name: str, words: str, lowest: bool = False, late: bool = False
-) -> Iterator[Finding]:
-    """The plan with the best value of a result; in ``words`` names of results stand for their numbers."""
-    row = best(group, name, rows, lowest=lowest)
-    if row is None:
-        return
-    said = words.format_map({name: _say(group, name, row) for name in re.findall(r"{(\w+)}", words)})
-    priced = str(group.results.text("cost_basis")[row]) if lowest else ""
-    basis = f" ({priced})" if priced else ""
-    yield Finding(tag, f"{_plan(group, row)}: {said}{basis}{_late(group, row) if late else ''}.", "good")
-
-
-def _training(group: Plans) -> Iterator[Finding]:
-    rows, rate, cost = group.where(GOOD), *_RATED["training"]
-    fastest = best(group, rate, rows)
-    if fastest is not None:
-        share = percent_words(group.number("mfu")[fastest])
-        words = f"{{{rate}}} tokens per second and accelerator, {share} of the dense peak; a step takes {{step_time}} s"
-        yield from _winner(group, rows, "Fastest training", rate, words)
-    yield from _winner(group, rows, "Cheapest training", cost, f"{{{cost}}} USD per million tokens", lowest=True)
-    yield from _tightest(group, rows)
-    yield from _doubtful(group, rows, "step_time")
-    yield from _alike(group, rows)
-    yield from _losses(group)
-
-
-def _inference(group: Plans) -> Iterator[Finding]:
-    rows, rate, cost = group.where(GOOD), *_RATED["inference"]
-    prompt = rows[group.number("ttft")[rows] <= _PATIENCE]
-    quickest = best(group, "tpot", prompt if len(prompt) else rows, lowest=True)
-    if quickest is not None:
-        words = (
-            f"{_plan(group, quickest)}: a token every {_say(group, 'tpot', quickest)} ms, "
-            f"the first after {_say(group, 'ttft', quickest)} ms"
-        )
-        none = f"; no plan gives its first token within {_PATIENCE / 1000:.0f} s"
-        yield Finding("Fastest answers", f"{words}{'' if len(prompt) else none}.", "good" if len(prompt) else "warning")
-    words = f"{{{rate}}} tokens per second and accelerator at {{tpot}} ms per token"
-    yield from _winner(group, rows, "Highest throughput", rate, words, late=True)
-    words = f"{{{cost}}} USD per million output tokens, prompts included"
-    yield from _winner(group, rows, "Cheapest serving", cost, words, lowest=True, late=True)
-    yield from _tightest(group, rows)
-    yield from _doubtful(group, rows, "tpot")
-    yield from _alike(group, rows, "prompt_length", "output_length")
-
-
 _RATED = {kind: (rate, others.split()[-1]) for kind, (rate, others) in _TABLES.items()}
 """Rate and cost by which plans of a kind are compared."""
-_PATIENCE = 10_000.0
-"""Time that a user waits for a first token; an answer that takes longer says so. [ms]"""
-_WORK = {"training": "training", "inference": "serving"}
+_TIME = {"training": "step_time", "inference": "tpot"}
+_LATER = {"training": "training", "inference": "serving"}
 _UNITS = {"training": "USD per million tokens", "inference": "USD per million output tokens, prompts included"}
-
-
-def _late(group: Plans, row: int) -> str:
-    """Words on a first token that comes late; "" if it does not."""
-    late = group.number("ttft")[row] > _PATIENCE
-    return f"; the first token only after {number_words(group.number('ttft')[row] / 1000.0)} s" if late else ""
 
 
 def _tightest(group: Plans, rows: np.ndarray) -> Iterator[Finding]:
@@ -297,28 +250,7 @@ def _tightest(group: Plans, rows: np.ndarray) -> Iterator[Finding]:
             f"{_plan(group, row)}: {number_words(need[row])} of {number_words(have[row])} GiB, "
             f"{percent_words(float(1.0 - need[row] / have[row]))} to spare."
         )
-        yield Finding(f"Tightest {_WORK[group.kind]}", words, "warning")
-
-
-def _alike(group: Plans, rows: np.ndarray, *same: str) -> Iterator[Finding]:
-    """The fastest and the slowest accelerator for one model: plans of as many accelerators, and as long requests."""
-    rate, cost = (group.number(name) for name in _RATED[group.kind])
-    sizes = [group.plans.number(name) for name in ("num_accelerators", *same)]
-    by_name: dict[tuple[Any, ...], dict[str, int]] = {}
-    for row in rows[np.isfinite(rate[rows])].tolist():
-        own = by_name.setdefault((group.models[row], *(float(size[row]) for size in sizes)), {})
-        known = own.get(group.accelerators[row])
-        if known is None or rate[row] > rate[known]:
-            own[group.accelerators[row]] = row
-    alike = [list(own.values()) for own in by_name.values() if len(own) > 1]
-    if not alike:
-        return
-    one = max(alike, key=lambda own: (len(own), sizes[0][own[0]]))
-    fast, slow = (pick(one, key=lambda row: rate[row]) for pick in (max, min))
-    words = f"{_plan(group, fast)}: {rate[fast] / rate[slow]:.1f} times as fast as {_plan(group, slow)}"
-    if np.isfinite([cost[fast], cost[slow]]).all() and cost[slow] > 0.0:
-        words += f", at {cost[fast] / cost[slow]:.2f} times its cost of a token"
-    yield Finding(f"Like with like, {_WORK[group.kind]}", f"{words}.")
+        yield Finding(f"Least memory left, {_LATER[group.kind]}", words, "warning")
 
 
 def _doubtful(group: Plans, rows: np.ndarray, name: str) -> Iterator[Finding]:
@@ -336,10 +268,10 @@ def _doubtful(group: Plans, rows: np.ndarray, name: str) -> Iterator[Finding]:
     unit = group.results.schema.by_name[name].unit
     words = (
         f"{_plan(group, row)}: {name.replace('_', ' ').replace('tpot', 'time per output token')} of "
-        f"{number_words(middle[at])} {unit} may be {number_words(low[at])} to {number_words(high[at])} (80 % band)"
+        f"{number_words(middle[at])} {unit}, 80 % band {number_words(low[at])} to {number_words(high[at])}"
     )
     yield Finding(
-        f"Doubtful {_WORK[group.kind]}", f"{words}{f'; extrapolated: {families}' if families else ''}.", "warning"
+        f"Least sure, {_LATER[group.kind]}", f"{words}{f'; extrapolated: {families}' if families else ''}.", "warning"
     )
 
 
@@ -369,7 +301,7 @@ def _losses(group: Plans) -> Iterator[Finding]:
         f"The largest part of it is {part}: {percent_words(float(np.nanmean(share)))} of the step "
         f"on average, {percent_words(float(np.nanmax(share)))} in {_plan(group, at)}."
     )
-    yield Finding("Where time is lost", words)
+    yield Finding("Where training time goes", words)
 
 
 def _too_large(group: Plans) -> Iterator[Finding]:
