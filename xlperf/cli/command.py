@@ -30,19 +30,29 @@ else:
     _FileType = click.ParamType  # versions of click before 8.3 know no [str]
 
 
-class InputFile(_FileType):
+class _File(_FileType):
+    """Name of a file, which a shell completes."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        """The files that the shell itself offers."""
+        from xlperf.cli.completion import files
+
+        return files(incomplete)
+
+
+class InputFile(_File):
     """Name of an input file, or ``-`` for standard input if the command reads it."""
 
     name = "input file"
 
 
-class EditedFile(_FileType):
+class EditedFile(_File):
     """Name of a file a part of which is replaced."""
 
     name = "edited file"
 
 
-class OutputFile(_FileType):
+class OutputFile(_File):
     """Name of a file that is written.
 
     ``suffixes``: endings that the name may have; ``-`` among them for CSV on standard output.
@@ -226,7 +236,19 @@ def _parameter(row: dict[str, str], shared: dict[str, Decorator]) -> Decorator:
         settings["show_default"] = bool(default)
     elif default:
         settings |= {"default": default.strip("()"), "show_default": not default.startswith("(")}
-    return click.option(*option.split(), *filter(None, [row["name"]]), **settings)
+    names = option.split()
+    settings |= {"shell_complete": partial(_completed, names[-1])}
+    return click.option(*names, *filter(None, [row["name"]]), **settings)
+
+
+def _completed(option: str, context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """Values of an option as a shell completes them."""
+    from xlperf.cli.completion import complete_option
+
+    complete = complete_option(option)
+    if complete is None:
+        return parameter.type.shell_complete(context, parameter, incomplete)
+    return complete(context, parameter, incomplete)
 
 
 def _type(value: str) -> Any:

@@ -39,7 +39,16 @@ def _option(column: Column, value: str) -> Any:
     unit = column.unit if column.unit not in ("", "-") else "N" if column.kind == "number" else "NAME"
     metavar = "|".join(column.choices) or unit
     words = f"{column.meaning}.  [default: {value}]"
-    return click.option(f"--{column.name.replace('_', '-')}", column.name, metavar=metavar, help=words)
+    option = f"--{column.name.replace('_', '-')}"
+    return click.option(option, column.name, metavar=metavar, help=words, shell_complete=partial(_entries, column))
+
+
+def _entries(column: Column, context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """Values of an entry as a shell completes them: names of a sheet, or words of a choice."""
+    from xlperf.cli.completion import names_of, words_of
+
+    complete = names_of(column.reference) if column.kind == "reference" else words_of(column.entries)
+    return complete(context, parameter, incomplete)
 
 
 def form_options(kind: str, function: Any) -> Any:

@@ -106,7 +106,7 @@ def install(
     if checked and folder and not output:
         folder, output = None, folder  # the file to look at
     for name, given, only in (
-        ("a folder", folder, "lite"),
+        ("a folder", folder if host != "completion" else None, "lite"),
         ("--output", output, "excel"),
         ("--check", checked, "excel"),
         ("--python", python, "excel"),
@@ -134,14 +134,24 @@ def install(
         return 0
     if python is not None:
         raise click.UsageError("--python goes with --output; without it, run the interpreter to compute with")
-    say(import_module(_HOSTS[host]).install())
+    if host == "completion":
+        from xlperf.cli import completion
+
+        say(completion.install(folder))
+    else:
+        say(import_module(_HOSTS[host]).install())
     return 0
 
 
 @command()
 def uninstall(host: str) -> None:
     """Remove the XLPERF_ functions from a spreadsheet program."""
-    say(import_module(_HOSTS[host]).uninstall())
+    if host == "completion":
+        from xlperf.cli import completion
+
+        say(completion.uninstall())
+    else:
+        say(import_module(_HOSTS[host]).uninstall())
 
 
 _TOPICS = (
