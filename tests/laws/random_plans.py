@@ -25,6 +25,8 @@ Row = dict[str, Any]
 TRAINING_STACKS = ("megatron", "nemo", "nemo-bridge", "nanotron", "torch-fsdp", "torchtitan", "maxtext", "home-made")
 ENGINES = ("tensorrt-llm", "vllm", "sglang", "nim", "turbomind", "deepseek", "home-made")
 NARROW = ("fp8", "int4", "int8", "fp4")
+FORMATS = ("auto", "mxfp4", "int4-128", "int4-64", "int8-128")
+"""Formats of weights alone, and that of the checkpoint."""
 NARROW_TRAINING = ("fp8", "fp8-current", "fp8-block", "mxfp8", "fp4", "int8")
 STRANGE_MODELS = (  # experts, latent, local and chunked attention, linear attention, state space, MTP modules
     "Mixtral-8x7B-v0.1",
@@ -326,6 +328,8 @@ def _serving_row(draw: Draw, number: int, mode: str) -> Row:
     row["attention_tile_rows"] = (None, None, None, 16, 64, 128, None, None)[number % 8]
     row |= _prices(number)
     row["software_release"] = (None, "0.5.8", None, "0.11.2")[number % 4]
+    if row.get("activation_precision") is None and number % 5 == 0:
+        row["precision"] = (*FORMATS, None)[number // 5 % (len(FORMATS) + 1)]
     row["load_by_hour"] = (None, "2 " * 12 + "1 " * 12, "1 " * 8 + "3 " * 16)[number % 3]
     if row["precision"] == "fp8":
         row["precision"] = ("fp8", "fp8-block", "fp8-tensor", "fp8")[number % 4]

@@ -283,7 +283,13 @@ RUN = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num accel
 
 def test_a_run_is_what_the_engine_says_of_the_mapping_that_was_chosen(catalog: Catalog) -> None:
     result = answered(catalog, "train", **RUN)
-    plan = {**RUN, **{name.replace("_", " "): result[name] for name in (*SEARCHED, *FOLLOWING, "precision")}}
+    plan = {
+        **RUN,
+        **{
+            name.replace("_", " "): result[name]
+            for name in (*SEARCHED, *FOLLOWING, "tensor_overlap", "token_dispatch", "precision")
+        },
+    }
     plan = {name: value for name, value in plan.items() if value == value and value != ""}
     results = evaluate(table_from_rows("training", list(plan), [list(plan.values())]), catalog)
     for name in ("step_time", "step_time_low", "step_time_high", "run_time", "run_cost", "run_energy", "mfu"):

@@ -24,7 +24,7 @@ _OBJECTIVES = ("--objective", "--result", "--limit", "--target")
 
 
 def install(shell: str | None = None) -> str:
-    """Write the completion of a shell, by default that of the user's account; the line that says where it is."""
+    """Write the completion of a shell, by default that of the user's account; a line with its place."""
     name = shell or Path(os.environ.get("SHELL", "")).name
     if name not in SHELLS:
         raise InputError(Fault("", f"the shell {name or 'is not known'}: name one of {', '.join(SHELLS)}".strip()))
@@ -42,7 +42,7 @@ def install(shell: str | None = None) -> str:
 
 
 def uninstall() -> str:
-    """Remove what :func:`install` wrote; the line that says so."""
+    """Remove what :func:`install` wrote; a line with their names."""
     paths = [path for path in (Path(name).expanduser() for name in SHELLS.values()) if path.is_file()]
     for path in paths:
         path.unlink()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 STANDARD = "-"
 AS_JSON = "json"
-"""What stands for an output where --json asks for JSON on standard output; no file can have this name."""
+"""Name for an output where --json asks for JSON on standard output; no file can have this name."""
 FITTED_ROWS = 2_000  # decimals of more rows follow from the unit alone
 WORKBOOK_ROWS = 50_000  # more make a file that takes a minute to write and to open
 
@@ -102,7 +102,7 @@ def legal_of(results: Table) -> Legal:
 
 _BEGUN = time.monotonic()
 _LONG = 1.0
-"""Time after which a terminal is told how long a table took. [s]"""
+"""Time after which a terminal shows how long a table took. [s]"""
 
 
 def took(number: int, noun: str) -> None:
@@ -368,7 +368,7 @@ _KEPT = (
 
 
 def narrowed(columns: Sequence[TextColumn], width: int) -> list[str]:
-    """A table as lines no wider than ``width`` (0: any): what all rows share and what has no room stand below it.
+    """A table as lines no wider than ``width`` (0: any); shared values and the names of other columns are below it.
 
     Long texts are left out first, then :data:`_DETAILS`, then the last columns that are not :data:`_KEPT`.
 

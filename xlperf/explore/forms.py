@@ -21,6 +21,7 @@ from xlperf.catalog.formats import states_format
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import FORMS, first_words, results_of, table_schema
 from xlperf.catalog.table import Place, Table, nowhere
+from xlperf.engine.software import with_software_defaults
 from xlperf.equations.plan.dimensions import RANKS
 from xlperf.explore.chips import BESIDE, chip_answers
 from xlperf.explore.mappings import MOST_ACCELERATORS, server_sizes, sold_counts
@@ -344,6 +345,11 @@ def _run(form: Table, searched: Search, catalog: Catalog) -> Answer:
     chosen = results_of("train").by_name
     for name in (*SEARCHED, *FOLLOWING, "precision"):
         answer[name] = str(plan.filled(name)[0]) if chosen[name].is_text else float(plan.filled(name)[0])
+    rows = catalog.rows("models", plan.text("model"), plan, "model")
+    run = with_software_defaults(plan, catalog, rows)
+    answer["tensor_overlap"] = str(run.filled("tensor_overlap")[0])
+    experts = catalog.tables["models"].number("num_experts")[rows][0] > 0.0
+    answer["token_dispatch"] = str(run.filled("token_dispatch")[0]) if experts else ""
     answer["recompute_modules"] = answer["recompute_modules"] if answer["recompute"] == "selective" else "none"
     count = float(plan.number("num_accelerators")[0])
     pieces = np.prod([plan.filled(each.size)[0] for each in RANKS if not each.remainder])

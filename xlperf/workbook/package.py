@@ -430,12 +430,17 @@ def read_cells(path: Path, text_columns: Mapping[str, bool]) -> Cells:
 
 
 def write_tables(folder: Path, tables: Mapping[str, Table]) -> list[Path]:
-    """Write the inputs of each table to ``<kind>.csv``, without columns that are blank in every row."""
+    """Write the inputs of each table to ``<kind>.csv``, without columns that are blank in every row.
+
+    A table without rows has no file if it had none.
+    """
     paths = []
     for kind, table in tables.items():
+        if not len(table) and not (folder / f"{kind}.csv").exists():
+            continue
         columns = [column for column in table_schema(kind).columns if not column.is_result]
         rows = data_rows(table, columns)
-        filled = [at for at in range(len(columns)) if any(row[at] is not None for row in rows)]
+        filled = [at for at in range(len(columns)) if not rows or any(row[at] is not None for row in rows)]
         header = [columns[at].header for at in filled]
         write_cells(folder / f"{kind}.csv", [header, *([row[at] for at in filled] for row in rows)])
         paths.append(folder / f"{kind}.csv")
