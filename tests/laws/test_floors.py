@@ -20,7 +20,9 @@ from xlperf.equations.model.operators import matrix_parameters
 
 ROUNDING = 1.0 - 1e-9
 WEIGHT_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp8-block": 1.0, "fp8-tensor": 1.0, "int8": 1.0,
-                "fp4": 0.5, "int4": 0.5}  # fmt: skip
+                "fp4": 0.5, "int4": 0.5, "mxfp4": 0.5, "int4-128": 0.5, "int4-64": 0.5, "int8-128": 1.0,
+                "auto": 0.5}  # fmt: skip
+"""Least bytes of a weight; those of a checkpoint's own format are at least those of four bits."""
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -81,6 +83,7 @@ def test_a_token_takes_the_bytes_of_its_weights_and_of_the_cache_of_its_batch(mo
     stored = np.array([WEIGHT_BYTES[word] for word in plans.filled("precision").tolist()])
     narrow = np.isin([word.split("-")[0] for word in products_of(plans).tolist()], ("fp8", "fp4"))
     kept = np.array([WEIGHT_BYTES.get(word, 0.0) for word in plans["kv_precision"].tolist()])
+    narrow |= np.isin(plans.filled("precision"), ("auto", "mxfp4"))  # products in FP8 on some machines
     kept = np.where(kept > 0.0, kept, np.where(narrow, 1.0, 2.0))
     own = models.num_query_groups * (models.qk_head_size + models.v_head_size)
     elements = np.where(models.latent_attention > 0.0, models.kv_lora_rank + models.qk_rope_head_size, own)
