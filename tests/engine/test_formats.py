@@ -48,10 +48,9 @@ def formats(catalog: Catalog, *rows: Mapping[str, Any]) -> list[tuple[str, str, 
         (served("Meta-Llama-3.1-70B-Instruct-quantized.w8a8", H100, 2), 67.7229 / 2.0, 0.005),
         # C22: a checkpoint of 41.6 GB over two ranks
         (served("Qwen2.5-72B-Instruct-AWQ", A100, 2), 19.4, 0.01),
-        # vLLM start-up logs of gpt-oss with the padding of Marlin kernels: 65.97 and 13.72 GiB
-        (served("gpt-oss-120b", H100), 65.97, 0.005),
-        (served("gpt-oss-20b", A100), 13.72, 0.01),
-        # moonshotai/Kimi-K2-Thinking: 594 GB on the disk (model card)
+        # vLLM issue 33155, one H100: 64.38 GiB with Triton kernels; those of Marlin pad the experts
+        (served("gpt-oss-120b", H100), 64.38, 0.03),
+        # moonshotai/Kimi-K2-Thinking: 594 GB of files (simonwillison.net, 6 November 2025)
         (served("Kimi-K2.5", H200, 8), 594e9 / 8.0 / 2.0**30, 0.03),
     ],
 )
