@@ -8,13 +8,16 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from conftest import Outcome
+from places import ROOT
 from workbook_samples import HEADER, PLAN, csv_of, refused, sheets, write
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.cells import plan_kind
 from xlperf.catalog.parse import table_from_rows
+from xlperf.cli.app import cli
 from xlperf.explore.objectives import limit_of, tightest
 
 Command = Callable[..., Outcome]
@@ -145,3 +148,10 @@ def test_currency_and_huge_values_do_not_break_messages() -> None:
     for value in (decimal.Decimal("1e999999"), 10**5000, b"\xff", object):
         problem = refused(lambda kind, value=value: table_from_rows(kind, header, [["a", "b", value]]), "training")
         assert problem.startswith("row 1, num accelerators: num accelerators must be") and len(problem) < 300
+
+
+def test_the_help_of_each_command_ends_with_a_page_of_the_guide() -> None:
+    for name, task in cli.tasks().items():
+        help_ = task.get_help(click.Context(task))
+        topic = help_.rstrip().rpartition("Guide: xlperf guide ")[2]
+        assert (ROOT / "xlperf" / "guide" / f"{topic}.md").is_file(), name

@@ -193,20 +193,21 @@ VARY = (
 
 
 def command(**shared: Decorator) -> Callable[[Any], Command]:
-    """Make a function a command with the summary, help, examples and parameters of its rows in ``commands.csv``.
+    """Make a function a command: summary, help, examples, page of the guide, parameters are rows of ``commands.csv``.
 
     ``shared``: options that a row names with ``=`` and that this module does not know.
     """
 
     def made(function: Any) -> Command:
         name = function.__name__
-        texts: dict[str, list[str]] = {"summary": [], "text": [], "example": []}
+        texts: dict[str, list[str]] = {"summary": [], "text": [], "example": [], "page": []}
         for row in reversed(_rows()[name]):
             if row["option"] in texts:
                 texts[row["option"]].insert(0, row["meaning"])
             else:
                 function = _parameter(row, shared)(function)
         epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in texts["example"])
+        epilog += f"\n\nGuide: xlperf guide {texts['page'][0]}"
         words = {"short_help": texts["summary"][0], "help": "\n\n".join(texts["text"]), "epilog": epilog}
         result: Command = click.command(name, cls=Command, **words)(function)
         return result
