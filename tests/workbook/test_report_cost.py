@@ -76,12 +76,23 @@ def _rows(book: Workbook, sheet: str, table: str) -> list[dict[str, Any]]:
 def test_sheets_and_charts(path: Path, book: Workbook) -> None:
     assert [name for name in book.sheetnames if name in SHEETS] == SHEETS
     counts = {name: len(book[name]._charts) for name in SHEETS}
-    assert counts == {"token cost": 2, "cost bridge": 0, "accelerator cost": 3, "chiplets or one die": 2}
+    assert counts == {"token cost": 2, "cost bridge": 2, "accelerator cost": 3, "chiplets or one die": 2}
     with zipfile.ZipFile(path) as package:
         charts = [name for name in package.namelist() if name.startswith("xl/charts/chart")]
         for name in charts:
             for cache in ElementTree.fromstring(package.read(name)).iter(f"{CHART}numCache"):
                 assert cache.find(f"{CHART}pt") is not None, f"{name} shows a series without points"
+
+
+def test_drawn_lines_of_the_bridge_lead_from_rent_to_owner(book: Workbook) -> None:
+    steps, bridge = _rows(book, "cost bridge", "bridge_steps"), _rows(book, "cost bridge", "cost_bridge_training")
+    drawn = [row for row in steps if row["plan"] == bridge[0]["plan"]]
+    lines = [row for row in bridge if row["plan"] == bridge[0]["plan"]]
+    assert drawn[0]["amount (USD/Mtoken)"] == pytest.approx(lines[0]["cost (USD/Mtoken)"], rel=1e-12)
+    assert drawn[-1]["amount (USD/Mtoken)"] == pytest.approx(lines[-1]["cost (USD/Mtoken)"], rel=1e-12)
+    ends = [row["stands on (USD/Mtoken)"] + row["amount (USD/Mtoken)"] for row in drawn]
+    for row, before in zip(drawn[1:-1], ends[:-2], strict=True):
+        assert before >= row["stands on (USD/Mtoken)"] - 1e-12, row["part"]
 
 
 def test_waterfall_from_the_wafer_to_the_price(book: Workbook, catalog: Catalog) -> None:

@@ -20,7 +20,7 @@ from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS, cost_bridge
 from xlperf.engine.server_prices import first_rows
 from xlperf.equations.cost.designs import crossover_volume
 from xlperf.equations.cost.tokens import ALL_IN
-from xlperf.workbook.charts import SERIES, curve, curve_chart, horizontal_bars, spots, tornado, waterfall
+from xlperf.workbook.charts import HIGH, LOW, SERIES, curve, curve_chart, horizontal_bars, spots, tornado, waterfall
 from xlperf.workbook.package import write_table
 from xlperf.workbook.report.data import (
     Basis,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 MOST_PLANS = 40
 _TOP = 4
-_ACROSS = 33.4
+_ACROSS = 31.2
 _HEIGHT = 8.9
 _PAGE = 19.5
 """Height of a page of this width below a heading. [cm]"""
@@ -85,20 +85,20 @@ def accelerator_cost_sheet(sheet: Worksheet, report: Report, designs: np.ndarray
     for number, name in enumerate(names):
         row = _TOP + number * block
         steps = [step for step in price if step[0] == name and step[1] not in ("gross margin", "price")]
-        drawn = _waterfall(prices, price, steps, f"From the wafer to the unit cost: {name}", "USD", "#,##0", 12.4)
+        drawn = _waterfall(prices, price, steps, f"From the wafer to the unit cost: {name}", "USD", "#,##0", 11.4)
         place_chart(sheet, drawn, row)
         own = next((server for server in rows if rows[server] == name), None)
         if own is not None:
             subject = str(servers.text("server")[own])
             steps = [step for step in hour if step[0] == subject]
-            drawn = _waterfall(hours, hour, steps, f"To the hour: {subject}", "USD/h", "0.00", 11.4)
-            place_chart(sheet, drawn, row, 12.6)
+            drawn = _waterfall(hours, hour, steps, f"To the hour: {subject}", "USD/h", "0.00", 10.4)
+            place_chart(sheet, drawn, row, 11.6)
         if name in decisive["subject"]:
             span = _span(decisive["subject"].tolist(), name)
             ends = deciding.both("low_value_adds", span), deciding.both("high_value_adds", span)
-            size, change = (_ACROSS - 24.2, _HEIGHT), "change from the base case (USD)"
+            size, change = (_ACROSS - 22.2, _HEIGHT), "change from the base case (USD)"
             words = "What decides the bill of materials"
-            place_chart(sheet, tornado(words, deciding.cells("input", span), *ends, change, "#,##0", size), row, 24.2)
+            place_chart(sheet, tornado(words, deciding.cells("input", span), *ends, change, "#,##0", size), row, 22.2)
         if number and number % 2 == 0:
             sheet.row_breaks.append(Break(id=row - 1))
     sheet.row_breaks.append(Break(id=top - 1))
@@ -276,9 +276,11 @@ def _token_block(sheet: Worksheet, group: Plans, costs: Table, top: int) -> int:
 
 
 def bridge_sheet(sheet: Worksheet, catalog: Catalog, groups: Sequence[tuple[Plans, Table]]) -> None:
-    """Fill the sheet that bridges cost and energy at the sheet prices to the owner's, line by line."""
-    top = _TOP
+    """Fill the sheet that bridges cost and energy at the sheet prices to the owner: first plans drawn, then all."""
+    top = _TOP + chart_rows(_HEIGHT)
     column_widths(sheet, 54, 66, 17, 17, 14, 14)
+    even_rows(sheet, _TOP, top)
+    steps: list[_Step] = []
     for group, _ in groups:
         named = Table(
             group.kind, {**group.plans.columns, "name": np.array(group.names, dtype=object)}, group.plans.place
@@ -289,9 +291,37 @@ def bridge_sheet(sheet: Worksheet, catalog: Catalog, groups: Sequence[tuple[Plan
         rows = list(zip(bridge["plan"].tolist(), bridge["line"].tolist(), *numbers, strict=True))
         name = f"cost_bridge_{group.kind}"
         write_table(sheet, columns, rows, f"A{top}", name, freeze=None, widths=False, fitted=True)
+        steps += _bridge_steps(bridge)
         top += max(len(rows), 1) + 3
+    table = _steps_table(sheet, steps, "plan", "USD/Mtoken", top, "bridge_steps", "Lines that are drawn")
+    width = _ACROSS / 2 - 0.1
+    for number, name in enumerate(dict.fromkeys(step[0] for step in steps)):
+        drawn = [step for step in steps if step[0] == name]
+        words = f"From sheet prices to an owner: {name}"
+        place_chart(
+            sheet, _waterfall(table, steps, drawn, words, "USD/Mtoken", "General", width), _TOP, number * (width + 0.2)
+        )
     page_setup(sheet)
     sheet.freeze_panes = f"A{_TOP}"
+
+
+def _bridge_steps(bridge: Table) -> list[_Step]:
+    """Steps of the waterfall of the first plan of a bridge that has a cost."""
+    priced = np.flatnonzero(np.isfinite(bridge["cost"]))
+    if not len(priced):
+        return []
+    factor = unit_of(bridge.schema.by_name["cost"]).factor
+    rows = np.flatnonzero(bridge["plan"] == bridge["plan"][priced[0]])
+    costs, lines = (bridge["cost"][rows] / factor).tolist(), bridge["line"][rows].tolist()
+    name, last = str(bridge["plan"][rows[0]]), len(rows) - 1
+    steps: list[_Step] = []
+    for place, (words, cost) in enumerate(zip(lines, costs, strict=True)):
+        short, before = words.partition(":")[0], costs[place - 1]
+        if place in (0, last):
+            steps.append((name, short, 0.0, cost, NAVY))
+        elif cost != before:
+            steps.append((name, short, min(before, cost), abs(cost - before), HIGH if cost > before else LOW))
+    return steps
 
 
 def _numbers(costs: Table, column: Column) -> list[float | None]:

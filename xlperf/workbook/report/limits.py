@@ -44,7 +44,7 @@ Limits = Callable[[Table, "Catalog"], tuple[Table, Table]]
 
 MOST_CURVES = 8
 _TOP = 4
-_WIDTH, _HEIGHT = 34.0, 14.0
+_WIDTH, _HEIGHT = 32.0, 14.0
 _MARKERS = ("circle", "square", "diamond", "triangle")
 USER, ACCELERATOR = "tokens_per_second_per_user", "tokens_per_second_per_accelerator"
 _LIMITS = ("max_batch_size", "batch_at_targets", "tokens_per_second_at_targets")
@@ -132,7 +132,7 @@ def _tops(curve: Curve) -> list[float]:
 Explain = Callable[[Table, "Catalog", int], Table]
 
 _ROOFLINE_HEIGHT = 14.0
-_ROOFLINE_WIDTH = 34.0
+_ROOFLINE_WIDTH = 31.2
 _PLAN_COLOURS = SERIES[:7]
 _ROOF_COLOURS = ("44515E", "8A6D3B", "3B6E8A", "7A4B7A", "55703F", "8A3B3B")
 _DASHES = ("solid", "dash", "sysDot", "dashDot", "lgDash", "lgDashDot")
@@ -261,7 +261,7 @@ def _decades(values: np.ndarray) -> tuple[float, float]:
 DRAWS = 500
 """Draws of each plan: a Latin hypercube, seed 0, so that a report has the same numbers each time. [-]"""
 MOST_BARS = 32
-_ACROSS = 34.0
+_ACROSS = 32.0
 _TIME = {"training": "step_time", "inference": "tpot"}
 _PERCENTILES = {"p5": "one draw of twenty has less", "p50": "median", "p95": "one draw of twenty has more"}
 
