@@ -91,6 +91,8 @@ def read_public(row: dict[str, str], form: int) -> tuple[Launch, dict[str, str]]
     words = shlex.split(row["arguments"])
     dotted = all("=" in word and not word.startswith("-") for word in words)
     text = as_yaml(words) if dotted and form else as_script(words) if form == 1 and not dotted else row["arguments"]
+    written = [word for word in words if word.endswith((".yml", ".yaml")) and not dotted]
+    text += "".join(f"\n: > {name}" for name in written)  # the settings of these files are among the arguments
     given = {"model": "Qwen3-8B", "accelerator": "H200-SXM-141GB"}
     given |= SERVING if flags(row["stack"])[0].kind == "inference" else {"num_accelerators": "64"}
     if "num_accelerators=" in row["plan"]:

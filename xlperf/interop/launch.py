@@ -25,6 +25,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import canonical, split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.interop.config_rules import UNREAD, Stated
+from xlperf.interop.launch_containers import containers_of, engine_of_image
 from xlperf.interop.launch_rules import LACKS, plan_of, settled, stack_of
 from xlperf.interop.launch_shell import Endless
 from xlperf.interop.launch_stacks import (
@@ -56,7 +57,7 @@ from xlperf.interop.launch_text import (
     logged_settings,
     settings_of,
 )
-from xlperf.interop.stack_rules import STACKS, broken_line
+from xlperf.interop.stack_rules import STACKS, broken_line, stack_named
 
 MARK = "# xlperf:"
 MOST_TEXT = 1_000_000
@@ -218,6 +219,10 @@ def read_launch(
     logged, lines = logged_settings(text[:MOST_TEXT]), log_lines(text[:MOST_TEXT])
     if len(text) > MOST_TEXT and not logged:
         raise InputError(Fault(name, f"has more than {MOST_TEXT:,} characters: it is no launch line"))
+    engine, release = ("", "") if logged else engine_of_image(text)
+    containers = None if logged else containers_of(text)
+    if containers is not None:
+        text, given = containers.script, {**containers.columns, **(given or {})}
     said = [line[len(MARK) :].strip() for line in text.splitlines() if line.startswith(MARK)]
     named = next((line.split()[0] for line in said if line and "=" not in line and line.split()[0] in stacks()), "")
     try:
@@ -227,10 +232,12 @@ def read_launch(
     if named:  # an argument per line, as launch_lines writes them
         groups = [_as_one(groups[0])]
     elif not logged or text.lstrip().startswith("{"):
+        stack = stack or (stack_named(engine) if engine else "")
         stack, groups = _recognised(text, groups, stack, given or {}, name)
     stack = stack or named or (logged and lines.stack) or max(stacks(), key=lambda own: _fit(groups, own))
     told = told_by(groups, stack)
     of_reference = _referenced(told.values, beside) if "@deepspeed" in told.values else []
+    of_reference += _options(told.values, text, stack, beside)
     kind = flags(stack)[0].kind
     columns = {}
     for key, value in (given or {}).items():  # TP is a column, unless it is a variable of the script
@@ -245,6 +252,8 @@ def read_launch(
     if stack not in stacks():
         notes += _remarks(stack, plan, told.values, columns)
         plan.setdefault("software", software_of(stack)[0])
+    if release and stack == stack_named(engine):
+        plan.setdefault("software_release", release)
     parted = [line.partition("=") for line in said]
     marked = {canonical(kind, split_header(key)[0]): value.strip() for key, equals, value in parted if equals}
     plan |= marked
@@ -267,6 +276,8 @@ def read_launch(
     if not partial:
         shown = [placed(words, text) for words in unread[:MOST_SHOWN]]
         _refuse(name, stack, [*shown, *unread[MOST_SHOWN:]], open_)
+    if kind == "inference" and not {"batch_size", "concurrency", "request_rate"} & plan.keys():
+        notes.append("no load is stated, here xlperf's default: one request at a time (--set concurrency=...)")
     notes += [f"what {_last(script)} sets itself is not read" for script in dict.fromkeys(told.scripts)]
     return Launch(_plan_table(kind, plan, name, open_, lacks), unknown, open_, unread, notes)
 
@@ -341,6 +352,21 @@ def _referenced(values: Stated, beside: Path | None) -> list[str]:
     values |= {key: value for key, value in result.values.items() if key in _ZERO and value != "auto"}
     if result.values.get("@offload", "none") != "none":
         values["offload_optimizer"] = result.values.get("@ratio", "1")
+    return [f"{words} ({inside.name})" for words in result.unknown if moves(words)]
+
+
+def _options(values: Stated, text: str, stack: str, beside: Path | None) -> list[str]:
+    """Add the settings of the configuration that a server is started with: a file in the folder, or a here-document.
+
+    Returns the settings that move a result and are not read, the file itself among them.
+    """
+    path = values.pop("@options", "")
+    inside = beside / _last(path) if beside is not None and path else None
+    if inside is None or not inside.is_file() or inside.stat().st_size > MOST_TEXT:
+        written = re.search(rf"(?:>|\btee\b)[^\n;&|]*{re.escape(_last(path))}", text)
+        return [] if written or not path else [f"{path}, which is not beside it"]
+    result = told_by([[config_of(inside.read_text(encoding="utf-8", errors="replace")).settings]], stack)
+    values |= {**result.values, **values}
     return [f"{words} ({inside.name})" for words in result.unknown if moves(words)]
 
 

@@ -1,0 +1,140 @@
+"""Containers of Kubernetes and Docker Compose, releases of images, and files of settings that a server names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from xlperf.base.errors import InputError
+from xlperf.catalog.catalog import load_catalog
+from xlperf.catalog.table import Table
+from xlperf.interop.launch import Launch, read_launch
+from xlperf.interop.launch_containers import containers_of
+
+GIVEN = {"accelerator": "H100-SXM-80GB", "prompt length": "1000", "output length": "200"}
+
+DEPLOYMENT = """apiVersion: apps/v1
+kind: Deployment
+metadata: {name: vllm}
+spec:
+  template:
+    spec:
+      nodeSelector: {nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3}
+      containers:
+      - name: vllm
+        image: vllm/vllm-openai:v0.11.0
+        args: ["--model=Qwen/Qwen3-30B-A3B", "--tensor-parallel-size=2", "--enable-expert-parallel"]
+        resources: {limits: {nvidia.com/gpu: 2}}
+"""
+LEADER = """kind: LeaderWorkerSet
+spec:
+  leaderWorkerTemplate:
+    leaderTemplate:
+      spec:
+        containers:
+          - name: leader
+            image: lmsysorg/sglang:v0.5.3-cu129
+            env: [{name: MODEL, value: deepseek-ai/DeepSeek-V3}]
+            command: [python3, -m, sglang.launch_server, --model-path, $MODEL, --tp, "16", --nnodes, "2"]
+"""
+COMPOSE = """services:
+  proxy: {image: "nginx:1.27"}
+  vllm:
+    image: vllm/vllm-openai:v0.9.2
+    environment: [HF_TOKEN=abc]
+    command: >
+      --model meta-llama/Llama-3.1-8B-Instruct
+      --max-num-seqs 64 --tensor-parallel-size 2
+"""
+SHELL = """spec:
+  containers:
+  - image: "nvcr.io/nvidia/tensorrt-llm/release:1.1.0"
+    command: ["/bin/bash", "-c"]
+    args:
+    - |
+      export TP=8
+      trtllm-serve nvidia/Llama-3.3-70B-Instruct-FP8 --tp_size $TP --max_num_tokens 4096
+"""
+
+
+@pytest.fixture(scope="module")
+def models() -> Table:
+    return load_catalog().tables["models"]
+
+
+def read(text: str, models: Table, beside: Path | None = None, **given: str) -> Launch:
+    return read_launch(text, "file", given={**GIVEN, **given}, models=models, beside=beside)
+
+
+@pytest.mark.parametrize(
+    ("text", "software", "release", "model", "tensor"),
+    [
+        (DEPLOYMENT, "vllm", "0.11.0", "Qwen3-30B-A3B", 2.0),
+        (LEADER, "sglang", "0.5.3", "DeepSeek-V3", 16.0),
+        (COMPOSE, "vllm", "0.9.2", "Meta-Llama-3.1-8B", 2.0),
+        (SHELL, "", "1.1.0", "Llama-3.3-70B-Instruct-FP8", 8.0),
+    ],
+)
+def test_containers_are_read(text: str, software: str, release: str, model: str, tensor: float, models: Table) -> None:
+    plan = read(text, models).plan
+    stated = [str(plan[name][0]) if name in plan else "" for name in ("software", "software_release", "model")]
+    assert stated == [software, release, model]
+    assert plan["tensor_parallel"][0] == tensor
+
+
+def test_the_label_of_a_node_names_the_accelerator(models: Table) -> None:
+    text = DEPLOYMENT
+    lengths = {name: value for name, value in GIVEN.items() if name != "accelerator"}
+    assert read_launch(text, "file", given=lengths, models=models).plan["accelerator"][0] == "NVIDIA-H100-80GB-HBM3"
+    assert read(text, models).plan["accelerator"][0] == "H100-SXM-80GB"  # what is given counts
+
+
+def test_a_plan_without_containers_is_read_as_before() -> None:
+    assert containers_of("model:\n  name: llama3\nimage: x\n") is None
+    assert containers_of("args: [" + "[" * 5000) is None
+
+
+def test_aliases_do_not_multiply() -> None:
+    lines = ["a0: &a0 {image: x, args: [y]}"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30)]
+    assert containers_of("\n".join(lines)) is None
+    few = ["a0: &a0 {image: vllm/vllm-openai, args: [--model, a/b]}"]
+    few += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, 30)]
+    assert containers_of("\n".join(few)) is not None
+
+
+def test_the_release_of_an_image_of_another_engine_does_not_count(models: Table) -> None:
+    text = "docker run redis/redis:v7.2.1\ndocker run vllm/vllm-openai:v0.10.2 --model Qwen/Qwen3-8B"
+    assert read(text, models).plan["software_release"][0] == "0.10.2"
+    assert "software_release" not in read("vllm serve Qwen/Qwen3-8B", models).plan
+
+
+SERVED = "trtllm-serve nvidia/DeepSeek-R1-FP4 --tp_size 8 --max_num_tokens 8192 --extra_llm_api_options {}"
+OPTIONS = """enable_attention_dp: true
+speculative_config: {decoding_type: MTP, num_nextn_predict_layers: 3}
+kv_cache_config: {dtype: fp8}
+"""
+
+
+def test_the_file_of_options_is_read(tmp_path: Path, models: Table) -> None:
+    (tmp_path / "extra.yaml").write_text(OPTIONS)
+    plan = read(SERVED.format("/config/extra.yaml"), models, tmp_path).plan
+    stated = [plan[name][0] for name in ("data_parallel_attention", "draft_tokens", "kv_precision")]
+    assert stated == [8.0, 3.0, "fp8"]
+    (tmp_path / "serve.yaml").write_text("tensor-parallel-size: 4\nmax-num-batched-tokens: 2048\n")
+    plan = read("vllm serve Qwen/Qwen3-8B --config serve.yaml --max-num-batched-tokens 4096", models, tmp_path).plan
+    assert [plan["tensor_parallel"][0], plan["prefill_tokens"][0]] == [4.0, 4096.0]  # the line counts before the file
+
+
+def test_a_file_of_options_that_is_not_there_is_named(tmp_path: Path, models: Table) -> None:
+    with pytest.raises(InputError, match=r"extra\.yaml, which is not beside it"):
+        read(SERVED.format("extra.yaml"), models, tmp_path)
+    script = f"cat > extra.yaml << EOF\n{OPTIONS}EOF\n{SERVED.format('extra.yaml')}"
+    assert read(script, models).plan["draft_tokens"][0] == 3.0
+
+
+def test_a_server_without_a_load_is_noted(models: Table) -> None:
+    notes = read("vllm serve Qwen/Qwen3-8B", models).notes
+    assert any("no load is stated" in note for note in notes)
+    assert not any("no load" in note for note in read("vllm serve Qwen/Qwen3-8B", models, concurrency="8").notes)
