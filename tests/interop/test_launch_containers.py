@@ -95,13 +95,16 @@ def test_a_plan_without_containers_is_read_as_before() -> None:
     assert containers_of("args: [" + "[" * 5000) is None
 
 
-def test_aliases_do_not_multiply() -> None:
-    lines = ["a0: &a0 {image: x, args: [y]}"]
-    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30)]
+def test_aliases_are_filled_in_and_do_not_multiply() -> None:
+    lines = ["a0: &a0 {image: vllm/vllm-openai, args: [--model, a/b]}", "a1: {<<: *a0, name: x}"]
+    result = containers_of("\n".join(lines))
+    assert result is not None and result.script.count("--model a/b") == 2
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 3)}]" for n in range(1, 30)]
     assert containers_of("\n".join(lines)) is None
-    few = ["a0: &a0 {image: vllm/vllm-openai, args: [--model, a/b]}"]
-    few += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, 30)]
-    assert containers_of("\n".join(few)) is not None
+    merged = ["a0: &a0 {image: x, args: [y]}"]
+    merged += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 30)]
+    assert containers_of("\n".join(merged)) is None
+    assert containers_of("a: &a {image: x, args: [*a]}") is None
 
 
 def test_the_release_of_an_image_of_another_engine_does_not_count(models: Table) -> None:

@@ -10,14 +10,11 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any, NamedTuple
 
-import yaml
-
 from xlperf.base.resources import rows
+from xlperf.interop.launch_yaml import documents
 
-MOST_ALIASES = 100
-"""Aliases of a YAML text at the most: nested ones multiply. [-]"""
-MOST_NODES = 50_000
-"""Values of a YAML text that are looked at. [-]"""
+MOST_IMAGES = 1_000
+"""Words of a text that may name an image, at the most. [-]"""
 _HINT = re.compile(r"(?:^|[\s{,-])image\s*:")
 _GPU_KEYS = ("gpu.product", "gke-accelerator", "instance-gpu-name")
 """Ends of the labels of a node that name its accelerator."""
@@ -40,13 +37,7 @@ def containers_of(text: str) -> Containers | None:
     """
     if not _HINT.search(text):
         return None
-    try:
-        if sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)) > MOST_ALIASES:
-            return None
-        documents = list(yaml.safe_load_all(text))
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return None
-    nodes = list(islice(_mappings(documents), MOST_NODES))
+    nodes = list(_mappings(documents(text)))
     commands = [lines for node in nodes if (lines := _command_of(node))]
     if not commands:
         return None
@@ -109,7 +100,7 @@ def _variables(stated: Any) -> Iterator[str]:
         values = [one.get("value") if isinstance(one, dict) else str(one).partition("=")[2] for one in stated]
         pairs = list(zip(listed, values, strict=True))
     for name, value in pairs:
-        if isinstance(name, str) and name.isidentifier() and isinstance(value, str | int | float):
+        if isinstance(name, str) and name.isidentifier() and isinstance(value, str):
             yield f"export {name}={shlex.quote(str(value))}"
 
 
@@ -121,7 +112,7 @@ def engine_of_image(text: str) -> tuple[str, str]:
     >>> engine_of_image("image: lmsysorg/sglang:latest"), engine_of_image("redis/redis:v7.2.1")
     (('sglang', ''), ('', ''))
     """
-    for image, tag in islice(_IMAGE.findall(text), MOST_NODES):
+    for image, tag in islice(_IMAGE.findall(text), MOST_IMAGES):
         own = next((row["software"] for row in _images() if fnmatchcase(image, row["pattern"])), "")
         if own:
             release = _RELEASE.match(tag)

@@ -13,14 +13,12 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows, stack_folders, stack_rows
 from xlperf.catalog.table import Table, aliases
 from xlperf.interop.config_rules import Stated
-from xlperf.interop.launch_shell import MOST_VALUE, unquoted
+from xlperf.interop.launch_shell import MOST_VALUE
 from xlperf.interop.launch_text import DEEPEST, LONGEST_NAME, MOST_POINTS, MOST_SETTINGS, Setting, flat
+from xlperf.interop.launch_yaml import documents, is_yaml
 from xlperf.interop.stack_rules import STACKS
 
-_KEY = re.compile(r"([\"']?)([-\w.+/@]{1,200})\1\s*:(?:\s+(.*)|\s*)$", re.DOTALL)
 _TABLE = re.compile(r"^\[\[?[\w.\-\" ]{1,200}\]\]?[ \t]*(?:#.*)?$", re.MULTILINE)
-_DASHES = re.compile(r"(?:-[ \t]{1,40}){1,30}")
-_SCALAR = re.compile(r"(?:[&!]\S{1,100}\s+)?(.*)", re.DOTALL)
 _REFERENCE = re.compile(r"\$\{(?:oc\.env:)?([\w.]{1,100})(?:[,:]\s*([^${}]{0,200}))?\}")
 _PYTHON = re.compile(r"^(?:import|from)\s+[\w.]{1,100}", re.MULTILINE)
 _ASSIGNED = re.compile(r"^\s*(?:\w{1,60}\.)?((?:[a-z_]\w{0,60}\.){1,6}\w{1,60})\s*=\s*([^=#\s][^#\n]{0,200})")
@@ -44,11 +42,15 @@ def config_of(text: str, given: Mapping[str, str] | None = None) -> Config:
         kind, result = "toml", _nested(text, tomllib.loads)
     if not result and _PYTHON.search(text):
         kind, result = "python", list(_python(text))
-    if not result:
-        text = _on_one_line(text)
-        result = list(_yaml(text)) if _mostly_keys(text) else []
+    if not result and is_yaml(text):
+        result = [one for document in documents(text) for one in flat(document, whole=True) if _stated(one)]
         kind = "yaml" if result else ""
     return Config(kind, _filled(result[:MOST_SETTINGS], given or {}))
+
+
+def _stated(setting: Setting) -> bool:
+    """Whether a setting has a value that is no text of several lines."""
+    return bool(setting.argument) and "\n" not in setting.argument
 
 
 def _nested(text: str, loads: Callable[[str], object]) -> list[Setting]:
@@ -56,94 +58,6 @@ def _nested(text: str, loads: Callable[[str], object]) -> list[Setting]:
         return list(flat(loads(text), whole=True))[:MOST_SETTINGS]
     except (ValueError, RecursionError):
         return []
-
-
-def _on_one_line(text: str) -> str:
-    """A text of YAML without the further lines of values in double quotes."""
-    lines, inside = [], False
-    for line in text.splitlines():
-        quotes = line.count('"') - line.count('\\"')
-        if inside:
-            inside = quotes % 2 == 0
-            continue
-        inside = quotes % 2 == 1 and re.match(r"\s*[-\w.]{1,100}:\s+\"", line[:300]) is not None
-        lines.append(line)
-    return "\n".join(lines)
-
-
-def _mostly_keys(text: str) -> bool:
-    """Whether most lines are YAML keys or items."""
-    if text.startswith("#!"):
-        return False
-    lines = [line.strip() for line in text.splitlines()]
-    lines = [line for line in lines if line and not line.startswith("#") and line != "---"]
-    alike = [_KEY.fullmatch(line.lstrip("- ")[:500]) is not None for line in lines]
-    items = [line.startswith("- ") or line[:1] in "]}" for line in lines]
-    either = sum(one or other for one, other in zip(alike, items, strict=True))
-    return any(alike) and either >= 0.6 * len(lines)
-
-
-def _yaml(text: str) -> Iterator[Setting]:
-    """Keys of nested mappings by their path; the items of a list are the arguments of its key."""
-    path: list[tuple[int, str]] = []
-    items: tuple[str, list[str]] | None = None
-    block = -1
-    for line in text.splitlines():
-        line = line[:MOST_VALUE]
-        bare = line.strip()
-        depth = len(line) - len(line.lstrip())
-        if block >= 0 and (not bare or depth > block):
-            continue
-        block = -1
-        if not bare or bare.startswith("#") or bare == "---":
-            continue
-        dashes = _DASHES.match(bare)
-        if dashes is not None:
-            depth, bare = depth + dashes.end(), bare[dashes.end() :]
-        listed = dashes is not None
-        key = _KEY.fullmatch(bare)
-        if key is None:
-            if listed and path:
-                name = ".".join(own for _, own in path if own)
-                if items is None or items[0] != name:
-                    if items is not None:
-                        yield Setting(f"{items[0]}:", tuple(items[1]))
-                    items = name, []
-                items[1].append(_scalar(bare))
-            continue
-        if items is not None:
-            yield Setting(f"{items[0]}:", tuple(items[1]))
-            items = None
-        path = [one for one in path if one[0] < depth][:DEEPEST]
-        path.append((depth, key.group(2)))
-        name = ".".join(own for _, own in path)
-        value = _scalar(key.group(3) or "")
-        if value[:1] in "|>" and value:
-            block = depth
-        elif value.startswith("{") and value.endswith("}"):
-            yield from _inline(name, value)
-        elif value.startswith("[") and value.endswith("]"):
-            yield Setting(f"{name}:", tuple(_scalar(one) for one in value[1:-1].split(",") if one.strip()))
-        elif value:
-            yield Setting(f"{name}:", (value,))
-    if items is not None:
-        yield Setting(f"{items[0]}:", tuple(items[1]))
-
-
-def _inline(name: str, value: str) -> Iterator[Setting]:
-    """Keys of a mapping on one line."""
-    for one in value[1:-1].split(","):
-        key, colon, rest = one.partition(":")
-        if colon and rest.strip():
-            yield Setting(f"{name}.{_scalar(key)}:", (_scalar(rest),))
-
-
-def _scalar(text: str) -> str:
-    """A value without its comment, its quotes, and its anchor or tag."""
-    text = re.sub(r"(?:^|\s)#.*$", "", text[:MOST_VALUE]).strip()
-    match = _SCALAR.fullmatch(text)
-    text = match.group(1) if match and text[:1] in ("&", "!") else text
-    return unquoted(text)
 
 
 def _python(text: str) -> Iterator[Setting]:

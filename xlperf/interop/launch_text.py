@@ -17,7 +17,8 @@ from math import prod
 from typing import NamedTuple
 
 from xlperf.base.resources import stack_rows
-from xlperf.interop.launch_shell import MOST_VALUE, Call, Shell, unquoted
+from xlperf.interop.launch_shell import MOST_VALUE, Call, Shell
+from xlperf.interop.launch_yaml import documents, is_yaml
 
 _CLIENT_ONLY = "serving"
 """Stack of the report of a benchmark that does not name its engine."""
@@ -198,7 +199,7 @@ def settings_of(
             return [list(islice(flat(tomllib.loads(text)), MOST_SETTINGS))]
         except (ValueError, RecursionError):
             pass
-    if _is_yaml(text):
+    if is_yaml(text):
         return [list(islice(_yaml(text, given or {}, commands, nested), MOST_SETTINGS))]
     results = []
     shell = Shell(given or {})
@@ -331,23 +332,20 @@ def _with_json(name: str, arguments: tuple[str, ...]) -> Iterator[Setting]:
 
 
 def flat(value: object, name: str = "", depth: int = 0, whole: bool = False) -> Iterator[Setting]:
-    """Settings of nested mappings by their path; ``whole``: with the texts of mappings inside lists."""
+    """Settings of nested mappings by their path; ``whole``: with those of mappings inside lists."""
     if isinstance(value, dict) and depth < DEEPEST:
         for key, inner in value.items():
             path = f"{name}.{str(key)[:LONGEST_NAME]}" if name else str(key)[:LONGEST_NAME]
             yield from flat(inner, path, depth + 1, whole)
     elif isinstance(value, list):
-        listed = (str(one)[:MOST_VALUE] for one in value if whole or not isinstance(one, dict | list))
-        yield Setting(f"{name}:", tuple(listed))
+        listed = tuple(str(one)[:MOST_VALUE] for one in value if not isinstance(one, dict | list))
+        if listed or not value or not whole:
+            yield Setting(f"{name}:", listed)
+        for one in value if whole else ():
+            if isinstance(one, dict | list):
+                yield from flat(one, name, depth + 1, whole)
     elif value is not None:
         yield Setting(f"{name}:", (str(value)[:MOST_VALUE],))
-
-
-def _is_yaml(text: str) -> bool:
-    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    keys = sum(bool(_KEY.match(line)) for line in lines)
-    alike = keys + sum(bool(_ITEM.match(line)) and not _KEY.match(line) for line in lines)
-    return keys > 0 and alike >= 0.6 * len(lines) and not text.startswith("#!")
 
 
 def _yaml(text: str, given: Mapping[str, str], commands: Sequence[str], nested: int) -> Iterator[Setting]:
@@ -374,54 +372,19 @@ def _referred(name: str, value: str, values: Mapping[str, str]) -> str:
 
 
 def _yaml_settings(text: str, given: Mapping[str, str], commands: Sequence[str], nested: int) -> Iterator[Setting]:
-    path: list[tuple[int, str]] = []
-    items: list[str] = []
-    block: tuple[int, list[str]] | None = None
     shell = Shell(given)
-
-    def of_block(lines: Sequence[str]) -> Iterator[Setting]:
-        if nested < _NESTED:
-            inside = "\n".join(lines)
-            yield from (one for group in settings_of(inside, given, commands, nested + 1) for one in group)
 
     def filled(value: str) -> str:
         for pattern in (_DEFAULTED, _ENVIRONMENT):
             value = pattern.sub(lambda match: given.get(match[1], match[0] if match[2] is None else match[2]), value)
         return shell.filled(value)
 
-    for line in [*text.splitlines(), ""]:
-        depth = len(line) - len(line.lstrip())
-        if block is not None:
-            if not line.strip() or depth > block[0]:
-                block[1].append(line)
-                continue
-            yield from of_block(block[1])
-            block = None
-        key = _KEY.match(line)
-        if key is None:
-            item = _ITEM.match(line)
-            if item is not None:
-                items += shell.words(_uncommented(item.group(2)))
-            continue
-        if items:
-            yield from _of_words(items, commands)
-            items = []
-        indent = len(key.group(1)) + len(key.group(2))
-        path = [one for one in path if one[0] < indent][:DEEPEST]
-        value = _uncommented(key.group(5) or "")
-        path.append((indent, key.group(4)[:LONGEST_NAME]))
-        if value[:1] in "|>" and value:
-            block = indent, []
-        elif value:
-            name = ".".join(own for _, own in path)
-            listed = re.fullmatch(r"\[(.*)\]", value)
-            words = [one.strip().strip("\"'") for one in listed.group(1).split(",")] if listed else [unquoted(value)]
-            yield Setting(f"{name}:", tuple(filled(word) for word in words[:MOST_SETTINGS]))
-    if items:
-        yield from _of_words(items, commands)
-    if block is not None:
-        yield from of_block(block[1])
-
-
-def _uncommented(text: str) -> str:
-    return re.sub(r"(^|\s)#.*$", "", text).strip()
+    for setting in (one for document in documents(text) for one in flat(document, whole=True)):
+        if "\n" in setting.argument:
+            if nested < _NESTED:
+                inside = settings_of(setting.argument, given, commands, nested + 1)
+                yield from (one for group in inside for one in group)
+        elif len(setting.arguments) > 1 and any(word[:1] == "-" or "=" in word for word in setting.arguments):
+            yield from _of_words([word for one in setting.arguments for word in shell.words(one)], commands)
+        elif setting.argument:
+            yield setting._replace(arguments=tuple(filled(word) for word in setting.arguments[:MOST_SETTINGS]))
