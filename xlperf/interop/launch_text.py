@@ -135,7 +135,6 @@ DEEPEST = 30
 """Levels of nested keys at the most. [-]"""
 _TABLE = re.compile(r"^\[[\w.\-\"]+\]\s*(#.*)?$", re.MULTILINE)
 _KEY = re.compile(r"^(\s*)((?:-\s+)*)([\"']?)([-\w.+/]+)\3\s*:(?:\s+(.*)|\s*)$")
-_ITEM = re.compile(r"^(\s*)-\s+(.*)$")
 _OPTION = re.compile(r"--?[A-Za-z][\w.\-]*")
 _DOTTED = re.compile(r"[+~]{0,2}[A-Za-z_][\w.\-/]*")
 _INSIDE = re.compile(r"\S\s+(--[a-z][\w-]+|[a-z_]+\.[a-z_.]+=)")

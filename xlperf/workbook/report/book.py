@@ -23,7 +23,8 @@ from xlperf.workbook import style
 from xlperf.workbook.data_sheets import DATA_SHEETS, fold
 from xlperf.workbook.package import data_rows, save_workbook, write_table
 from xlperf.workbook.report.breakdown import memory_sheet, set_paper, time_sheet
-from xlperf.workbook.report.cost import accelerator_cost_sheet, bridge_sheet, chiplet_sheet, token_cost_sheet
+from xlperf.workbook.report.chiplets import chiplet_sheet
+from xlperf.workbook.report.cost import accelerator_cost_sheet, bridge_sheet, token_cost_sheet
 from xlperf.workbook.report.data import (
     GOOD,
     REPORT_NAME,
