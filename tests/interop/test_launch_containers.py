@@ -141,3 +141,58 @@ def test_a_server_without_a_load_is_noted(models: Table) -> None:
     notes = read("vllm serve Qwen/Qwen3-8B", models).notes
     assert any("no load is stated" in note for note in notes)
     assert not any("no load" in note for note in read("vllm serve Qwen/Qwen3-8B", models, concurrency="8").notes)
+
+
+TITAN = "srun torchrun --nnodes {} --nproc_per_node 8 train.py --job.config_file ./configs/llama3_70b.toml"
+TOML = """[model]
+name = "llama3"
+flavor = "70B"
+[training]
+local_batch_size = 4
+[parallelism]
+tensor_parallel_degree = 8
+[activation_checkpoint]
+mode = "full"
+"""
+
+
+def test_the_configuration_of_a_training_script_is_read(tmp_path: Path, models: Table) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "llama3_70b.toml").write_text(TOML)
+    result = read(TITAN.format(2) + " --training.local_batch_size 2", models, tmp_path)
+    stated = [result.plan[name][0] for name in ("num_accelerators", "tensor_parallel", "micro_batch_size", "recompute")]
+    assert stated == [16.0, 8.0, 2.0, "full"]
+    alone = read(TITAN.format(2), models)
+    assert alone.notes[0].startswith("what llama3_70b.toml sets is not read")
+
+
+@pytest.mark.parametrize("line", ["#SBATCH --nodes=4", "#SBATCH -N 4", "#SBATCH --nodes 4"])
+def test_directives_of_slurm_are_its_variables(line: str, models: Table) -> None:
+    text = f"#!/bin/bash\n{line}\n#SBATCH --gres=gpu:8\n{TITAN.format('$SLURM_NNODES')}"
+    plan = read(text.replace("_node 8", "_node $SLURM_GPUS_ON_NODE"), models).plan
+    assert plan["num_accelerators"][0] == 32.0
+
+
+def test_an_unknown_number_of_nodes_is_asked_for(models: Table) -> None:
+    with pytest.raises(InputError, match=r"--set SLURM_NNODES="):
+        read(TITAN.format("$SLURM_NNODES"), models)
+    assert read(TITAN.format("$SLURM_NNODES"), models, SLURM_NNODES="2").plan["num_accelerators"][0] == 16.0
+    counted = {**GIVEN, "num accelerators": "64"}
+    assert (
+        read_launch(TITAN.format("$SLURM_NNODES"), "file", given=counted, models=models).plan["num_accelerators"][0]
+        == 64.0
+    )
+
+
+def test_the_arguments_that_an_engine_logs_are_read(models: Table) -> None:
+    """vLLM 0.11 EngineCore prints model='...' right behind the words that introduce its configuration."""
+    text = (
+        "INFO [core.py:58] Initializing a V1 LLM engine (v0.11.0) with config: "
+        "model='meta-llama/Llama-3.1-8B-Instruct', "
+        "speculative_config=None, tokenizer='meta-llama/Llama-3.1-8B-Instruct', dtype=torch.bfloat16, "
+        "max_seq_len=131072, tensor_parallel_size=2, pipeline_parallel_size=1, enforce_eager=False, "
+        "kv_cache_dtype=auto, device_config=cuda\n"
+    )
+    plan = read(text, models).plan
+    stated = [plan[name][0] for name in ("model", "software_release", "tensor_parallel")]
+    assert stated == ["Meta-Llama-3.1-8B", "0.11.0", 2.0]

@@ -13,13 +13,12 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from xlperf.base.errors import Fault, InputError, nearest
-from xlperf.base.resources import rows
 from xlperf.catalog.cells import shown
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import canonical, split_header, table_schema, unit_of
@@ -44,8 +43,10 @@ from xlperf.interop.launch_stacks import (
     readable,
     software_of,
     stacks,
+    still_variables,
     switched_off,
     value_of,
+    variables,
 )
 from xlperf.interop.launch_start import Shape, filled, script, start_flags, started_values
 from xlperf.interop.launch_text import (
@@ -73,24 +74,6 @@ _LAUNCHERS = frozenset({"@nodes", "@accelerators_per_node"})
 """Quantities that torchrun states by itself."""
 Groups = Sequence[Sequence[Sequence[Setting]]]
 """Settings of texts, command by command."""
-
-
-@cache
-def _variables(kind: str) -> Mapping[str, tuple[Flag, ...]]:
-    """Variables of the environment that mean a column whatever script reads them."""
-    result: dict[str, list[Flag]] = {}
-    for row in rows("interop/launch_variables.csv"):
-        for name in row["variable"].split() if row["kind"] == kind else ():
-            flag = Flag("", "environment", kind, name, row["column"], row["value"], row["argument"])
-            result.setdefault(name, []).append(flag)
-    return {name: tuple(own) for name, own in result.items()}
-
-
-@cache
-def _still_variables() -> tuple[str, ...]:
-    """Patterns of variables that alter neither time nor memory: paths, addresses, settings of libraries."""
-    result = rows("interop/launch_variables.csv")
-    return tuple(name for row in result if not row["column"] for name in row["variable"].split())
 
 
 _COMMANDS = tuple(stack.command for stack in STACKS.values() if stack.command)
@@ -237,14 +220,14 @@ def read_launch(
     stack = stack or named or (logged and lines.stack) or max(stacks(), key=lambda own: _fit(groups, own))
     told = told_by(groups, stack)
     of_reference = _referenced(told.values, beside) if "@deepspeed" in told.values else []
-    of_reference += _options(told.values, text, stack, beside)
+    notes: list[str] = []
+    of_reference += _options(told.values, text, stack, beside, notes)
     kind = flags(stack)[0].kind
     columns = {}
     for key, value in (given or {}).items():  # TP is a column, unless it is a variable of the script
         column = split_header(key)[0]
         columns[column if re.search(rf"\$\{{?{re.escape(key)}\b", text) else canonical(kind, column)] = value
     columns = {key: value for key, value in columns.items() if key in table_schema(kind).by_name}
-    notes: list[str] = []
     model = "" if "model" in columns else own_model(stack, told.values, models, name)
     own = {"model": model} if model else {}
     plan = plan_of(stack, {**told.values, **own, **columns}, models, notes) | columns
@@ -266,7 +249,8 @@ def read_launch(
         raise InputError(Fault(name, problem))
     plan = {column: value for column, value in plan.items() if value != ""}
     given_columns = columns.keys() | marked.keys()
-    open_ = [words for words, column in told.open if not settled(column, given_columns, plan, told.scripts)]
+    counted = kind == "training" and len(_LAUNCHERS & told.values.keys()) == 1 and "num_accelerators" not in told.values
+    open_ = [words for words, column in told.open if not settled(column, given_columns, plan, told.scripts, counted)]
     off = switched_off(one for texts in groups for group in texts for one in group)
     unknown = [] if logged and stack in stacks() else [*dict.fromkeys(told.unknown)]
     handed = frozenset(told.handed)
@@ -335,11 +319,8 @@ def _referenced(values: Stated, beside: Path | None) -> list[str]:
 
     Returns the settings that move a result and are not read.
     """
-    reference = Path(values["@deepspeed"])
-    if beside is None or ".." in reference.parts or reference.is_absolute():
-        return []
-    inside = next((path for path in (beside / reference.name, beside / reference) if path.is_file()), None)
-    if inside is None or inside.stat().st_size > MOST_TEXT:
+    inside = _beside(values["@deepspeed"], beside)
+    if inside is None:
         return []
     try:
         config = config_of(inside.read_text(encoding="utf-8"))
@@ -355,19 +336,35 @@ def _referenced(values: Stated, beside: Path | None) -> list[str]:
     return [f"{words} ({inside.name})" for words in result.unknown if moves(words)]
 
 
-def _options(values: Stated, text: str, stack: str, beside: Path | None) -> list[str]:
-    """Add the settings of the configuration that a server is started with: a file in the folder, or a here-document.
+def _options(values: Stated, text: str, stack: str, beside: Path | None, notes: list[str]) -> list[str]:
+    """Add the settings of the configuration that a start names: a file in the folder, or a here-document.
 
     Returns the settings that move a result and are not read, the file itself among them.
     """
-    path = values.pop("@options", "")
-    inside = beside / _last(path) if beside is not None and path else None
-    if inside is None or not inside.is_file() or inside.stat().st_size > MOST_TEXT:
-        written = re.search(rf"(?:>|\btee\b)[^\n;&|]*{re.escape(_last(path))}", text)
-        return [] if written or not path else [f"{path}, which is not beside it"]
+    path = values.pop("@options", "") or values.get("@config", "")
+    if not path.endswith((".yaml", ".yml", ".json", ".toml")):
+        return []
+    inside = _beside(path, beside)
+    if inside is None:
+        if re.search(rf"(?:>|\btee\b)[^\n;&|]*{re.escape(_last(path))}", text):
+            return []
+        if "@config" in values:
+            notes.append(f"what {_last(path)} sets is not read: it is not beside the file")
+            return []
+        return [f"{path}, which is not beside it"]
+    values.pop("@config", "")
     result = told_by([[config_of(inside.read_text(encoding="utf-8", errors="replace")).settings]], stack)
     values |= {**result.values, **values}
     return [f"{words} ({inside.name})" for words in result.unknown if moves(words)]
+
+
+def _beside(path: str, folder: Path | None) -> Path | None:
+    """A file that a launch file refers to, if it lies in the folder or where the path leads from there."""
+    reference = Path(path)
+    if folder is None or ".." in reference.parts:
+        return None
+    places = [folder / reference.name, *([] if reference.is_absolute() else [folder / reference])]
+    return next((one for one in places if one.is_file() and one.stat().st_size <= MOST_TEXT), None)
 
 
 def _remarks(stack: str, plan: Stated, values: Stated, columns: Mapping[str, str]) -> list[str]:
@@ -414,11 +411,11 @@ def _cell(text: str, number: bool) -> str | float:
 def _fit(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> float:
     """Score of how well flags match a stack: known columns count most, unknown flags against it."""
     known = by_name(stack)
-    variables = _variables(flags(stack)[0].kind)
+    of_environment = variables(flags(stack)[0].kind)
     result = 0.0
     for setting in (one for text in groups for group in text for one in group):
         if setting.name[0] == "$":
-            result += 0.5 * (setting.name[1:].upper() in variables)
+            result += 0.5 * (setting.name[1:].upper() in of_environment)
             continue
         own = candidates_of(known, setting.name)
         result += (1.0 + any(flag.column for flag in own)) if own else -0.1
@@ -444,14 +441,14 @@ class Told(NamedTuple):
 def told_by(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> Told:
     """Values that flags set, later ones replacing earlier ones, and variables that a script is started with."""
     known, exact = by_name(stack), stack not in (*stacks(), "bridge")
-    variables = _variables(flags(stack)[0].kind)
+    of_environment = variables(flags(stack)[0].kind)
     told = Told({}, [], [], [], [], [])
     around: Stated = {}
     for group in (group for text in groups for group in text):
         starts = [one.arguments for one in group if one.name == COMMAND]
         script = next(filter(None, map(handed_to, starts)), "")
         results = [(one, candidates_of(known, one.name, exact)) for one in group if one.name[0] != "$"]
-        handed = [(one, variables.get(one.name[1:].upper(), ())) for one in group if one.name[0] == "$"]
+        handed = [(one, of_environment.get(one.name[1:].upper(), ())) for one in group if one.name[0] == "$"]
         handed = [(one, own) for one, own in handed if one.name != COMMAND]
         degrees = sum(flag.column[:1] not in ("", "@") for _, own in handed for flag in own[:1])
         if not any(own for _, own in results) and not (script and degrees):
@@ -483,7 +480,7 @@ def _signs(group: Sequence[Setting]) -> Iterator[str]:
 def _counts(variable: Setting) -> bool:
     """Whether a variable may move a result: not a path, an address, or a setting of a library."""
     name = variable.name[1:].upper()
-    return moves(variable.words) or not any(fnmatchcase(name, pattern) for pattern in _still_variables())
+    return moves(variable.words) or not any(fnmatchcase(name, pattern) for pattern in still_variables())
 
 
 def _last(path: str) -> str:

@@ -76,14 +76,20 @@ def _holds(condition: str, settings: Mapping[str, str]) -> bool:
     return not condition or settings.get(column, value) == value
 
 
-def settled(column: str, given: Collection[str], plan: Mapping[str, str], sourced: Sequence[str]) -> bool:
-    """Whether a setting without a value is superfluous because other settings decide its columns."""
+def settled(
+    column: str, given: Collection[str], plan: Mapping[str, str], sourced: Sequence[str], counted: bool = False
+) -> bool:
+    """Whether a setting without a value is superfluous because other settings decide its columns.
+
+    ``counted``: the number of accelerators is that of a node times the nodes, one of which has no value.
+    """
     if column.startswith("@array"):
         return not sourced or ("MODEL" in column and "model" in plan)
     if column in _OF_MODEL:
         return "model" in plan
-    return _SETTLES.get(column, column) in given or (column in ("@nodes", "@accelerators_per_node")
-                                                     and "num_accelerators" in plan)  # fmt: skip
+    if column in ("@nodes", "@accelerators_per_node") and not counted:
+        return "num_accelerators" in plan
+    return _SETTLES.get(column, column) in given
 
 
 def plan_of(

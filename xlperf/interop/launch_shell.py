@@ -44,6 +44,24 @@ _OPERATIONS: Mapping[type[ast.AST], Callable[[float, float], float]] = {
 }  # fmt: skip
 
 
+_DIRECTIVE = re.compile(r"^#SBATCH\s+(--?[A-Za-z-]{1,40})[= ]\s*(?:gpu:(?:\w{1,20}:)?)?(\d{1,6})\b", re.MULTILINE)
+_SCHEDULED = {
+    "--nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "-N": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    "--gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"), "--gres": ("SLURM_GPUS_ON_NODE",),
+    "--ntasks-per-node": ("SLURM_NTASKS_PER_NODE",), "--ntasks": ("SLURM_NTASKS", "SLURM_NPROCS"),
+    "-n": ("SLURM_NTASKS", "SLURM_NPROCS"),
+}  # fmt: skip
+
+
+def _of_scheduler(text: str) -> dict[str, str]:
+    """Variables that Slurm sets from the directives of a script.
+
+    >>> _of_scheduler("#SBATCH --gres=gpu:h100:4")
+    {'SLURM_GPUS_ON_NODE': '4'}
+    """
+    return {name: value for option, value in _DIRECTIVE.findall(text) for name in _SCHEDULED.get(option, ())}
+
+
 class Endless(ValueError):
     """Variables of a script grow, or its blocks nest, beyond any script that launches something."""
 
@@ -76,6 +94,8 @@ class Shell:
 
         Raises Endless if variables grow or blocks nest beyond the size of a script.
         """
+        for name, value in _of_scheduler(text).items():
+            self.variables.setdefault(name, value)
         taken: list[bool | None] = []  # of each condition around a statement: taken, not, or another branch was
         subjects: list[str] = []
         for statement in _statements(text):

@@ -363,3 +363,21 @@ def value_of(candidates: Sequence[Flag], setting: Setting) -> Stated | None:
         return None
     alike = (flag for flag in known if argument in switches[flag.argument.casefold()])
     return next(({flag.column: flag.value} for flag in alike), {})
+
+
+@cache
+def variables(kind: str) -> Mapping[str, tuple[Flag, ...]]:
+    """Variables of the environment that mean a column whatever script reads them."""
+    result: dict[str, list[Flag]] = {}
+    for row in rows("interop/launch_variables.csv"):
+        for name in row["variable"].split() if row["kind"] == kind else ():
+            flag = Flag("", "environment", kind, name, row["column"], row["value"], row["argument"])
+            result.setdefault(name, []).append(flag)
+    return {name: tuple(own) for name, own in result.items()}
+
+
+@cache
+def still_variables() -> tuple[str, ...]:
+    """Patterns of variables that alter neither time nor memory: paths, addresses, settings of libraries."""
+    result = rows("interop/launch_variables.csv")
+    return tuple(name for row in result if not row["column"] for name in row["variable"].split())

@@ -146,7 +146,7 @@ _DUMPED = re.compile(
 )
 MOST_ENGINE = 20_000
 """Characters of the arguments that an engine prints. [-]"""
-_PAIR = re.compile(r"(?<![a-z0-9_])([a-z][a-z0-9_]{1,60})'?\s*[=:]\s*('[^']*'|\"[^\"]*\"|[\w.+-]+)")
+_PAIR = re.compile(r"(?<![a-z0-9_])([a-z][a-z0-9_]{1,60})'?\s*[=:]\s*('[^']*'|\"[^\"]*\"|[\w.+-]++(?!\s*=))")
 _TYPED = re.compile(r"(?:torch|Backend)\.\w")
 _SCRIPT = re.compile(r"[^\s=]*\.(?:sh|bash|sbatch|slurm)")
 _STARTERS = ("bash", "sh", "zsh", "source", ".", "sbatch", "srun", "exec", "nohup", "time", "sudo", "mpirun", "ssh")
