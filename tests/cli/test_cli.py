@@ -27,6 +27,7 @@ from xlperf.base.resources import table, workbook
 from xlperf.catalog import csv_files
 from xlperf.catalog.schema import results_of, table_schema, unit_of
 from xlperf.cli.app import cli
+from xlperf.cli.output import json_key
 from xlperf.engine import evaluate
 
 Command = Callable[..., Outcome]
@@ -193,18 +194,18 @@ def test_json_holds_what_csv_holds(command: Command, plans: Path, tmp_path: Path
     rows = json.loads(printed.out)
     with io.StringIO(command("evaluate", plans).out, newline="") as stream:
         for row, line in zip(rows, csv.DictReader(stream), strict=True):
-            assert list(row) == list(line)
-            for name, value in row.items():
-                text = line[name]
+            assert list(row) == [json_key(header) for header in line]
+            for name, value, text in zip(row, row.values(), line.values(), strict=True):
                 if isinstance(value, bool) or value is None:
                     assert text.upper() == {True: "TRUE", False: "FALSE", None: ""}[value], name
                 else:
-                    assert value == (float(text) if isinstance(value, float) else text), name
+                    assert value == (text if isinstance(value, str) else float(text)), name
+                    assert isinstance(value, int) == (isinstance(value, int | float) and float(text).is_integer()), name
     assert command("evaluate", plans, "-o", tmp_path / "results.json").code == 0
     assert (tmp_path / "results.json").read_text(encoding="utf-8") == printed.out
     operators = json.loads(command("explain", plans, "--json").out)
     assert sum(one["share"] for one in operators) == pytest.approx(1.0)
-    times = [one["exposed time (ms)"] for one in operators]
+    times = [one["exposed_time_ms"] for one in operators]
     assert times == sorted(times, reverse=True)
 
 

@@ -48,7 +48,7 @@ def shown(column: Column, values: np.ndarray) -> np.ndarray:
 
 
 def values_of(column: Column, values: np.ndarray) -> list[str | float | bool | None]:
-    """Values for JSON, in the unit of the column: None if blank or not finite.
+    """Values for JSON, in the unit of the column: whole numbers without a point, None if blank or not finite.
 
     >>> import numpy as np
     >>> from xlperf.catalog.schema import column
@@ -59,7 +59,12 @@ def values_of(column: Column, values: np.ndarray) -> list[str | float | bool | N
         return [str(value) or None for value in values.tolist()]
     if column.kind in FLAGS:
         return [bool(value) if value == value else None for value in values.tolist()]
-    return [value if math.isfinite(value) else None for value in shown(column, values).tolist()]
+    return [_number(value) if math.isfinite(value) else None for value in shown(column, values).tolist()]
+
+
+def _number(value: float) -> int | float:
+    """A number as JSON has it: every whole number that a float holds exactly is an integer."""
+    return int(value) if value.is_integer() and abs(value) < 2.0**53 else value
 
 
 def cells(column: Column, values: np.ndarray) -> list[str]:

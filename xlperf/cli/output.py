@@ -268,7 +268,7 @@ def _write_csv(stream: IO[str], blocks: Iterable[list[Part]]) -> None:
 
 
 def _write_json(stream: IO[str], blocks: Iterable[list[Part]], nested: Mapping[str, list[Part]]) -> None:
-    """An object for each row, by header with unit: numbers, texts, true and false; null for blanks.
+    """An object for each row, by name and unit as in ``ttft_ms``: numbers, texts, true and false; null for blanks.
 
     Each object holds the tables of ``nested`` under their names.
     """
@@ -283,9 +283,18 @@ def _write_json(stream: IO[str], blocks: Iterable[list[Part]], nested: Mapping[s
 
 
 def _objects(block: list[Part]) -> Iterator[dict[str, Any]]:
-    headers = [column.header for column, _ in block]
+    keys = [json_key(column.header) for column, _ in block]
     for row in zip(*(values_of(column, values) for column, values in block), strict=True):
-        yield dict(zip(headers, row, strict=True))
+        yield dict(zip(keys, row, strict=True))
+
+
+def json_key(header: str) -> str:
+    """Key of a column in JSON: its name and its unit in small letters.
+
+    >>> json_key("ttft (ms)"), json_key("tokens per second (token/s)"), json_key("num accelerators")
+    ('ttft_ms', 'tokens_per_second_token_per_s', 'num_accelerators')
+    """
+    return re.sub(r"\W+", "_", header.replace("/", " per ").casefold()).strip("_")
 
 
 def deliver(
