@@ -205,9 +205,13 @@ class Session:
         try:
             return asked_of(function, plans.kind)
         except FunctionError as error:
-            if len(self.misused) < MOST_LOGGED:
-                self.misused[plans] = f"{function.name}: {error.error.message}"
+            self.misuse(plans, f"{function.name}: {error.error.message}")
             raise
+
+    def misuse(self, plans: Plans, words: str) -> None:
+        """Note what a cell asks of plans in vain: XLPERF_CHECK reports it for them from now on."""
+        if len(self.misused) < MOST_LOGGED:
+            self.misused[plans] = words
 
     # --- catalogs
 

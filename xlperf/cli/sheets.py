@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 import sys
 from difflib import get_close_matches
 from importlib import import_module
@@ -12,7 +13,7 @@ from pathlib import Path
 import click
 
 from xlperf.base import resources
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, HostError, InputError
 from xlperf.cli.command import command
 from xlperf.cli.output import aligned, say, working
 
@@ -100,8 +101,9 @@ def _quoted(name: str) -> str:
 
 @command()
 def install(
-    host: str, folder: str | None, output: str | None, checked: bool, python: str | None, wheel: str | None
-) -> int:
+    host: str, folder: str | None, output: str | None, checked: bool, updated: bool, python: str | None,
+    wheel: str | None,
+) -> int:  # fmt: skip
     """Add the XLPERF_ functions to a spreadsheet program."""
     if checked and folder and not output:
         folder, output = None, folder  # the file to look at
@@ -114,8 +116,12 @@ def install(
     ):
         if given and host != only:
             raise click.UsageError(f"{name} is for xlperf install {only}")
+    if updated:
+        if host not in _HOSTS or output is not None or checked:
+            raise click.UsageError(f"--update goes with {' or '.join(_HOSTS)} alone")
+        return _update(host)
     if host == "lite":
-        from xlperf.addin.excel import write_lite
+        from xlperf.addin.office import write_lite
 
         if folder is None:
             raise click.UsageError("say which folder: xlperf install lite FOLDER")
@@ -141,6 +147,16 @@ def install(
     else:
         say(import_module(_HOSTS[host]).install())
     return 0
+
+
+def _update(host: str) -> int:
+    """The newest xlperf into this environment, and its add-in into the program."""
+    if subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--upgrade", "xlperf"], check=False
+    ).returncode:
+        problem = f"pip could not update xlperf in {sys.prefix}; update it with what installed it, then run: "
+        raise HostError(f"{problem}xlperf install {host}")
+    return subprocess.run([sys.executable, "-m", "xlperf", "install", host], check=False).returncode
 
 
 @command()
