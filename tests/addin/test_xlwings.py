@@ -60,6 +60,8 @@ def excel(row, tmp_path_factory):
         "block": ["XLPERF_TRAINING", [[HEADER, row], "name,step time,mfu", None, None]],
         "catalog": ["XLPERF_CATALOG", [network]],
         "no catalog": ["XLPERF_CATALOG", [[[1.0, 2.0, 3.0]]]],
+        "version": ["addin_task", ["version", "0.0.1"]],
+        "check of another version": ["XLPERF_CHECK", [card, None, None]],
     }  # fmt: skip
     done = subprocess.run(
         [sys.executable, str(SUPPORT / "xlwings_windows.py")],
@@ -76,7 +78,7 @@ def excel(row, tmp_path_factory):
 
 
 def test_every_function_of_the_registry_is_one_of_xlwings(excel):
-    assert list(excel["about"]) == list(functions())
+    assert list(excel["about"]) == ["addin_task", *functions()]
     for name, function in functions().items():
         about = excel["about"][name]
         assert about["name"] == name
@@ -126,6 +128,12 @@ def test_errors_are_codes(excel):
         assert returned[call] in ([["#VALUE!"]], [["#N/A"]]), call
     assert returned["catalog"][0][0].startswith("xlperf:")
     assert returned["two tables"] == [["#VALUE!"]]
+
+
+def test_an_add_in_of_another_version_is_named(excel):
+    ((words,),) = excel["returned"]["version"]
+    assert words.startswith("The add-in is of xlperf 0.0.1 ") and words.endswith(": run xlperf install excel")
+    assert excel["returned"]["check of another version"][0][0].endswith(f"; {words}")
 
 
 def test_ranges_are_read_whatever_their_format(excel):
