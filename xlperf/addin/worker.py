@@ -397,10 +397,11 @@ def answer(session: Session, line: bytes) -> bytes:
 
 
 def _line(**answer: list[Any]) -> bytes:
-    return json.dumps(answer, default=_plain, separators=(",", ":")).encode("ascii") + b"\n"
+    return json.dumps(answer, default=as_json, separators=(",", ":")).encode("ascii") + b"\n"
 
 
-def _plain(value: object) -> object:
+def as_json(value: object) -> object:
+    """A cell that cannot be shown as the worker writes it."""
     if isinstance(value, CellError):
         return {"error": value.code, "message": value.message}
     raise TypeError(f"{type(value).__name__} is no cell value")

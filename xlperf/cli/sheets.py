@@ -102,17 +102,19 @@ def _quoted(name: str) -> str:
 @command()
 def install(
     host: str, folder: str | None, output: str | None, checked: bool, updated: bool, python: str | None,
-    wheel: str | None,
+    wheel: str | None, url: str | None, pyodide: str | None,
 ) -> int:  # fmt: skip
     """Add the XLPERF_ functions to a spreadsheet program."""
     if checked and folder and not output:
         folder, output = None, folder  # the file to look at
     for name, given, only in (
-        ("a folder", folder if host != "completion" else None, "lite"),
+        ("a folder", folder if host not in ("completion", "office") else None, "lite"),
         ("--output", output, "excel"),
         ("--check", checked, "excel"),
         ("--python", python, "excel"),
-        ("--wheel", wheel, "lite"),
+        ("--wheel", wheel if host != "office" else None, "lite"),
+        ("--url", url, "office"),
+        ("--pyodide", pyodide, "office"),
     ):
         if given and host != only:
             raise click.UsageError(f"{name} is for xlperf install {only}")
@@ -120,6 +122,13 @@ def install(
         if host not in _HOSTS or output is not None or checked:
             raise click.UsageError(f"--update goes with {' or '.join(_HOSTS)} alone")
         return _update(host)
+    if host == "office":
+        from xlperf.addin.office import write_office
+
+        if folder is None or url is None:
+            raise click.UsageError("say which folder and its address: xlperf install office FOLDER --url https://...")
+        say(write_office(folder, url, pyodide, wheel))
+        return 0
     if host == "lite":
         from xlperf.addin.office import write_lite
 
