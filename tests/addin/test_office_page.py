@@ -165,12 +165,13 @@ def test_buttons_write_blocks_at_the_cursor_and_check_the_selection(page):
         sheet.cells = [];
         document.getElementById("write-diagnose").click();
         await until(() => sheet.cells.length);
-        return {written, bold, words, kept, checked, completed, clicked: sheet.cells};"""
+        return {written, bold, words, kept, checked, completed, clicked: sheet.cells, fitted: sheet.fitted};"""
     )
     rows = blocks()["serve"]
     assert shown["written"] == [[row.label, row.value] for row in rows] and shown["bold"] == [0]
     assert shown["words"].startswith(f"The block needs {len(blocks()['search'])} rows") and shown["kept"] == len(rows)
     assert shown["checked"] == "fine\nfine" and shown["completed"] == 3
+    assert shown["fitted"] == [len(blocks()["diagnose"]) - 1, 0]
     assert shown["clicked"][-1] == [blocks()["diagnose"][-1].value, ""]
 
 

@@ -48,6 +48,7 @@ const sheet = {cells: [], bold: [], selected: [[""]]};
 const at = (row) => sheet.cells[row] || ["", ""];
 const cursor = {
   getResizedRange: (rows, columns) => ({
+    format: {autofitColumns: () => { sheet.fitted = [rows, columns]; }},
     load: () => {}, get values() { return Array.from({length: rows + 1}, (_, row) => at(row).slice(0, columns + 1)); },
     set formulasR1C1(cells) { cells.forEach((row, number) => { sheet.cells[number] = row; }); },
   }),

@@ -30,7 +30,7 @@ def blocks() -> dict[str, tuple[Row, ...]]:
     """Rows of each block by name.
 
     >>> blocks()["serve"][7]
-    Row(kind='result', label='answer', value='=XLPERF_SERVE(R[-6]C[-1]:R[-1]C)')
+    Row(kind='input', label='ttft target (ms)', value=2000.0)
     """
     known = {}
     for name, group in groupby(rows("addin/blocks.csv"), lambda row: row["block"]):

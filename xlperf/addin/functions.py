@@ -85,7 +85,7 @@ class Function:
     @property
     def is_per_plan(self) -> bool:
         """Whether it shows one cell for one plan, so that adjacent plans can be computed together."""
-        return self.answer in ("value", "check")
+        return self.answer in ("value", "check", "named")
 
     @property
     def call(self) -> str:
@@ -135,6 +135,12 @@ def functions() -> dict[str, Function]:
             name, _meaning(result), of_plans, "value", "plans", result, arguments_of_example=example
         )
     return registry
+
+
+@cache
+def result_functions() -> frozenset[str]:
+    """Names of the functions that show one result."""
+    return frozenset(name for name, function in functions().items() if function.answer == "value")
 
 
 @cache

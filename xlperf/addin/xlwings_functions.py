@@ -27,8 +27,8 @@ from xlwings import conversion
 from xlperf import __version__
 from xlperf.addin.cells import CellError
 from xlperf.addin.client import stale_words
-from xlperf.addin.functions import PLACES, Function, functions
-from xlperf.addin.neighbours import MOST_ROWS, Neighbours
+from xlperf.addin.functions import PLACES, Function, functions, result_functions
+from xlperf.addin.neighbours import MOST_ROWS, Neighbours, by_own_function
 from xlperf.addin.worker import Session
 from xlperf.base.resources import workbook
 from xlperf.catalog.cells import in_days
@@ -154,7 +154,8 @@ def excel_function(function: Function) -> Callable[..., Any]:
             given = arguments[:count]
         cells = [numbers(argument) for argument in given]
         known = len(given) < len(arguments) and None not in places
-        answer = _neighbours().call(places, function.name, cells) if known else session().call(function.name, cells)
+        name, cells = by_own_function(function.name, cells, result_functions())
+        answer = _neighbours().call(places, name, cells) if known else session().call(name, cells)
         rows = [[shown(cell) for cell in row] for row in answer]
         if function.says_faults and _stale:
             rows[0][0] = f"{rows[0][0]}; {_stale[0]}"

@@ -86,13 +86,17 @@ End Sub
 
 Public Sub WriteBlock(ByVal Block As String)
     ' Writes labels, values and formulas from the cell of the cursor down
-    Dim Lines As Variant, Parts As Variant, Place As Object, Row As Long
+    Dim Lines As Variant, Parts As Variant, Place As Object, Row As Long, Wide As Double
     Lines = Split(Block, "|")
     Set Place = ActiveCell
     If Application.WorksheetFunction.CountA(Place.Resize(UBound(Lines) + 1, 2)) > 0 Then
         Inform "The block needs " & UBound(Lines) + 1 & " rows of two empty cells from the cursor down: choose another cell."
         Exit Sub
     End If
+    For Row = 0 To UBound(Lines)
+        Wide = Application.WorksheetFunction.Max(Wide, Len(Split(Lines(Row), "~")(1)))
+    Next Row
+    If Place.ColumnWidth < Wide Then Place.ColumnWidth = Wide
     For Row = 0 To UBound(Lines)
         Parts = Split(Lines(Row), "~")
         If Parts(0) <> "block" Then Place.Offset(Row, 0).Value = Parts(1)

@@ -179,6 +179,7 @@ async function writeBlock(name) {
     rows.forEach(({ kind }, row) => {
       if (kind === "title") corner.getOffsetRange(row, 0).format.font.bold = true;
     });
+    corner.getResizedRange(rows.length - 1, 0).format.autofitColumns();
     await context.sync();
     say("");
   }).catch((error) => say(`The block cannot be written here: ${error.message}`));

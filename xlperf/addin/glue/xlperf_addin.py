@@ -28,7 +28,7 @@ from xlperf_host.libreoffice_host import (
     portable_name,
     result,
 )
-from xlperf_host.neighbours import Neighbours
+from xlperf_host.neighbours import Neighbours, by_own_function
 
 try:
     from org.xlperf import XXlperf
@@ -48,6 +48,7 @@ FUNCTIONS = CONFIGURATION["functions"]
 CLIENT = Client(CONFIGURATION["command"], CONFIGURATION["time_limit"])
 NEIGHBOURS = Neighbours(CLIENT, CalcTables())
 MOST_SINGLE = 50  # formulas of one look that are entered one by one
+RESULTS = {name for name, about in FUNCTIONS.items() if about["is_per_plan"] and not about["says_faults"]}
 METHODS = "|".join(map(method_of, FUNCTIONS))
 CALLS = re.compile(rf"\bXLPERF(?:[._]({METHODS}))?\s*\(", re.IGNORECASE)
 
@@ -59,7 +60,8 @@ def _method(name, says_faults, repeated, is_per_plan):
         try:
             if is_per_plan:
                 document, *arguments = arguments
-                rows = NEIGHBOURS.call(document, name, [argument(value) for value in arguments])
+                asked = by_own_function(name, [argument(value) for value in arguments], RESULTS)
+                rows = NEIGHBOURS.call(document, *asked)
                 stale = says_faults and stale_words(CONFIGURATION["version"], CLIENT.version, "libreoffice")
                 return result([[f"{row[0]}; {stale}"] for row in rows] if stale else rows)
             return result(CLIENT.call(name, [argument(value) for value in arguments]))
