@@ -132,7 +132,7 @@ shell_scripts = pytest.mark.skipif(os.name == "nt", reason="the stand-in for uno
 
 def test_unknown_host(capsys):
     assert run(["install", "libreofice"]) == 2
-    assert "is not one of 'libreoffice', 'excel', 'lite'" in capsys.readouterr().err
+    assert "is not one of 'libreoffice', 'excel', 'office', 'lite'" in capsys.readouterr().err
 
 
 def test_without_libreoffice(monkeypatch, tmp_path):
