@@ -291,4 +291,6 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path, capsys):
     assert run(["install", "office", str(tmp_path), "--url", URL]) == 2
     assert "has files of another source" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["index.html"]
+    (tmp_path / "manifest.xml").write_text("<OfficeApp><ProviderName>another</ProviderName></OfficeApp>")
+    assert run(["install", "office", str(tmp_path), "--url", URL]) == 2
     assert run(["install", "excel", "--url", URL]) == 2

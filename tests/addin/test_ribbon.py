@@ -68,6 +68,7 @@ def test_elements_and_attributes_are_those_of_the_schema(ribbon):
         assert set(element.attrib) <= ATTRIBUTES.get(name, set()), element.attrib
         assert element.get("size", "large") in ("large", "normal")
         assert all(0 < len(value) <= 1024 for value in element.attrib.values())
+    assert not [one for menu in ribbon.iter(f"{SPACE}menu") for one in menu if one.get("size")]
     ids = [element.get("id") for element in ribbon.iter() if element.get("id")]
     assert len(set(ids)) == len(ids) and all(re.fullmatch(r"xlperf_[a-z]+", one) for one in ids)
 

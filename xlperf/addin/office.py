@@ -114,7 +114,7 @@ def settings(pyodide: str, wheel: str) -> str:
 def manifest(url: str) -> str:
     """The manifest of the add-in whose folder is at an https address; equal addresses have equal identifiers."""
     titles = {name: rows[0].label for name, rows in blocks().items()} | {"check": _CHECK}
-    pane = _button("pane", f"<Action {_KIND}={_quoted('ShowTaskpane')}>{_PANE}</Action>")
+    pane = _button("pane", _PANE)
     groups = {
         title: "".join(_button(name, _calls(name)) for name in names) + pane * (title == "Judge")
         for title, names in _GROUPS.items()
@@ -123,7 +123,7 @@ def manifest(url: str) -> str:
     tips = {f"{name}.Tip": _TIPS[name != "check"] for name in titles}
     return Template(_glue("manifest.xml")).substitute(
         id=uuid5(NAMESPACE_URL, url),
-        version=f"1.{__version__}",
+        version=".".join(["1", *re.findall(r"\d+", __version__)[:3]]),
         summary=SUMMARY,
         url=url,
         origin="/".join(url.split("/")[:3]),
@@ -133,23 +133,20 @@ def manifest(url: str) -> str:
     )
 
 
-_KIND = "xsi:type"
 _ICON = "<Icon>{}</Icon>".format("".join(f'<bt:Image size="{n}" resid="Icon.{n}"/>' for n in (16, 32, 80)))
-_PANE = '<TaskpaneId>xlperf.Pane</TaskpaneId><SourceLocation resid="Page.Url"/>'
-
-
-def _quoted(text: str) -> str:
-    return quoteattr(text)
+_PANE = (
+    '<Action xsi:type="ShowTaskpane"><TaskpaneId>xlperf.Pane</TaskpaneId><SourceLocation resid="Page.Url"/></Action>'
+)
 
 
 def _calls(name: str) -> str:
-    return f"<Action {_KIND}={_quoted('ExecuteFunction')}><FunctionName>{name}</FunctionName></Action>"
+    return f'<Action xsi:type="ExecuteFunction"><FunctionName>{name}</FunctionName></Action>'
 
 
 def _button(name: str, action: str) -> str:
     label = f'<Label resid="{name}.Label"/>'
     tip = f'<Supertip><Title resid="{name}.Label"/><Description resid="{name}.Tip"/></Supertip>'
-    return f'<Control {_KIND}="Button" id="xlperf.{name}">{label}{tip}{_ICON}{action}</Control>'
+    return f'<Control xsi:type="Button" id="xlperf.{name}">{label}{tip}{_ICON}{action}</Control>'
 
 
 def _group(title: str, buttons: str) -> str:
@@ -227,7 +224,8 @@ def write_office(folder: str, url: str, pyodide: str | None = None, wheel: str |
         raise InputError(Fault("--url", f'must be the https address where the folder will be, got "{url}"'))
     if place.exists() and not place.is_dir():
         raise InputError(Fault(folder, "is a file; give the name of a folder"))
-    if any(place.glob("*")) and not (place / "manifest.xml").is_file():
+    earlier = place / "manifest.xml"
+    if any(place.glob("*")) and not (earlier.is_file() and b"<ProviderName>xlperf<" in earlier.read_bytes()):
         raise InputError(Fault(folder, "has files of another source; give an empty folder, or one of an earlier run"))
     source, copied = _pyodide(pyodide or PYODIDE)
     if wheel is not None and not (Path(wheel).is_file() and re.fullmatch(r"xlperf-[\w.+-]+\.whl", Path(wheel).name)):
