@@ -308,7 +308,7 @@ def test_lite_is_two_texts_to_paste(tmp_path, capsys):
     assert run(["install", "lite", str(tmp_path / "new"), "--wheel", wheel]) == 0
     assert (tmp_path / "new" / "requirements.txt").read_text() == f"xlwings\nxlperf @ {wheel}\n"
     main = (tmp_path / "new" / "main.py").read_text()
-    code = "import json, sys; exec(sys.stdin.read()); print(json.dumps([n for n in dir() if n.startswith('XLPERF_')]))"
+    code = "import json, sys; exec(sys.stdin.read()); print(json.dumps([n for n in dir() if n.startswith('XLPERF')]))"
     done = subprocess.run([sys.executable, "-c", code], input=main, capture_output=True, text=True, check=True)
     assert sorted(json.loads(done.stdout)) == sorted(functions())
 

@@ -7,7 +7,7 @@ import re
 import zipfile
 from xml.sax.saxutils import escape
 
-from libreoffice_office import Office
+from libreoffice_office import Office, shown
 
 from xlperf.addin.excel import MODULE, SERVER_MODULE, addin
 from xlperf.addin.vba_project import Project
@@ -21,7 +21,9 @@ End Function
 
 Public Function CallUDF(Where, Called, Given, Book, Cell) As Variant
     Dim Block(0 To 1, 0 To 2) As Variant, Pair(0 To 1) As Variant, Place As Long, Words As String
-    If Called = "XLTEST_FITS" Then
+    If Called = "addin_task" Then
+        CallUDF = ""
+    ElseIf Called = "XLTEST_FITS" Then
         Block(0, 0) = 1.5: Block(0, 1) = "#N/A": Block(1, 0) = "#VALUE!": Block(1, 1) = "words": Block(1, 2) = True
         CallUDF = Block
     ElseIf Called = "XLTEST_DIE_YIELD" Then
@@ -62,6 +64,10 @@ CELLS = {
     "XLPERF_DIE_COST(1,2)": "Error 2015",
     "LEFT(XLPERF_CHECK(1),23)": "Python does not answer ",
 }  # fmt: skip
+WRITTEN = (
+    "title~A plan~|number~users~1.5|text~model~a b|result~sum~=SUM(R[-2]C[-1]:R[-1]C)|title~best~|"
+    "block~~=SUM(R[-4]C:R[-3]C[1])"
+)
 PROFILE = """<?xml version="1.0"?><oor:items xmlns:oor="http://openoffice.org/2001/registry">
 <item oor:path="/org.openoffice.Office.Common/Security/Scripting">
 <prop oor:name="MacroSecurityLevel" oor:op="fuse"><value>0</value></prop></item>
@@ -77,7 +83,12 @@ def with_stub(content: bytes) -> bytes:
         parts = {name: archive.read(name) for name in archive.namelist()}
     project = Project.read(parts["xl/vbaProject.bin"])
     source = project.modules[MODULE].source.replace("XLPERF_", "XLTEST_")
-    for old, new in (("Python.CallUDF(", "CallUDF("), (", ThisWorkbook, Application.Caller)", ", 0, 0)")):
+    for old, new in (
+        ("Python.CallUDF(", "CallUDF("),
+        (", ThisWorkbook, Application.Caller)", ", 0, 0)"),
+        ('ThisWorkbook, ThisWorkbook.Worksheets(1).Range("A1"))', "0, 0)"),
+        ("IRibbonControl", "Object"),
+    ):
         assert old in source
         source = source.replace(old, new)
     project.add(MODULE, source)
@@ -88,7 +99,7 @@ def with_stub(content: bytes) -> bytes:
     parts["[Content_Types].xml"] = types.replace(b"vnd.ms-excel.addin.", b"vnd.ms-excel.sheet.")
     parts["xl/workbook.xml"] = parts["xl/workbook.xml"].replace(b'visibility="hidden" ', b"")
     rows = "".join(
-        f'<row r="{number}"><c r="A{number}"><f>{escape(formula.replace("XLPERF_", "XLTEST_"))}</f></c></row>'
+        f'<row r="{number}"><c r="H{number}"><f>{escape(formula.replace("XLPERF_", "XLTEST_"))}</f></c></row>'
         for number, formula in enumerate(CELLS, 1)
     )
     sheet = parts["xl/worksheets/sheet1.xml"].decode()
@@ -109,9 +120,19 @@ def test_wrappers_run_in_cells(driven, tmp_path):
     (tmp_path / "book.xlsm").write_bytes(with_stub(addin("python.exe")))
     office.start()
     try:
-        office.open(tmp_path / "book.xlsm", macros=True)
+        office.open(tmp_path / "book.xlsm", hidden=False, macros=True)
         office("recalculate")
-        result = [row[0] for row in office.values("xlperf.conf", f"A1:A{len(CELLS)}")]
+        result = [row[0] for row in office.values("xlperf.conf", f"H1:H{len(CELLS)}")]
+        for block in (WRITTEN, WRITTEN.replace("1.5", "2")):  # the second finds cells that are not empty
+            office("macro", name=f"xlperf.{MODULE}.WriteBlock", arguments=[block])
+        written = office("cells", sheet="xlperf.conf", area="B1:C6")  # from the cursor down
     finally:
         office.end()
     assert dict(zip(CELLS, result, strict=True)) == CELLS
+    formulas = {
+        (row, column): cell["formula"] for row, cells in enumerate(written) for column, cell in enumerate(cells)
+    }
+    assert formulas[3, 1] == "=SUM(B2:C3)" and formulas[5, 0] == "=SUM(B2:C3)"
+    assert [[shown(cell) for cell in row] for row in written[:5]] == [
+        ["A plan", None], ["users", 1.5], ["model", "a b"], ["sum", 1.5], ["best", None],
+    ]  # fmt: skip

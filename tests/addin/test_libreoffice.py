@@ -62,6 +62,20 @@ def test_version_is_known(office):
     assert re.match(r"\d+\.\d+", office("version"))
 
 
+def test_a_result_by_its_name_is_read_from_a_file_and_saved(office, sheet, catalog, row, tmp_path):
+    path = sheet([HEADER, row], H1='=XLPERF(A1:F2,"mfu")', H2='=XLPERF(A1:F2,"step time (ms)")')
+    office.open(path)
+    office("recalculate")
+    assert office.value("s", "H1") == expected(catalog, [row], "mfu")[0]
+    assert office.value("s", "H2") == pytest.approx(1000.0 * expected(catalog, [row], "step_time")[0])
+    office("save_as", path=str(tmp_path / "saved.xlsx"))
+    office("close")
+    saved = openpyxl.load_workbook(tmp_path / "saved.xlsx")["s"]
+    assert saved["H1"].value == '=XLPERF(A1:F2,"mfu")'
+    office.open(tmp_path / "saved.xlsx")
+    assert office.value("s", "H1") == expected(catalog, [row], "mfu")[0]
+
+
 def test_card_table_and_spill_in_one_sheet(office, sheet, catalog, row):
     second = ["second", *row[1:3], 16, 8, 2]
     rows = [HEADER, row, second]

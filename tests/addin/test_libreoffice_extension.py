@@ -9,9 +9,13 @@ import sys
 import xml.etree.ElementTree as ElementTree
 import zipfile
 
+import openpyxl
 import pytest
+from libreoffice_office import Office
 
+import xlperf
 from xlperf.addin import libreoffice
+from xlperf.addin.client import stale_words
 from xlperf.addin.functions import functions
 from xlperf.addin.libreoffice import extension, host_environment, install, uninstall
 from xlperf.addin.libreoffice_host import make_portable, portable_formulas
@@ -44,6 +48,25 @@ def test_the_extension_is_generated_from_the_registry(tmp_path):
         if name.endswith(".py"):
             compile(text, name, "exec")
             assert "numpy" not in re.findall(r"^\s*(?:import|from) (\w+)", text, re.MULTILINE)
+
+
+def test_an_add_in_of_another_version_says_so(driven, monkeypatch, tmp_path):
+    monkeypatch.setattr(libreoffice, "__version__", "0.0.1")
+    book = openpyxl.Workbook()
+    for row in (("model", "Llama3-8B"), ("accelerator", "H100-SXM-80GB"), ("num accelerators", 8)):
+        book.active.append(row)
+    book.active["D1"], book.active["D2"] = "=XLPERF_CHECK(A1:B3)", "=XLPERF_FITS(A1:B3)"
+    book.save(tmp_path / "book.xlsx")
+    office = Office(tmp_path)
+    install(office.options)
+    office.start()
+    try:
+        office.open(tmp_path / "book.xlsx")
+        office("recalculate")
+        words, fits = (office.value("Sheet", cell) for cell in ("D1", "D2"))
+    finally:
+        office.end()
+    assert words.endswith(f"; {stale_words('0.0.1', xlperf.__version__, 'libreoffice')}") and fits == 0.0
 
 
 def test_a_function_that_returns_a_block_says_which_range_to_select():
@@ -109,7 +132,7 @@ shell_scripts = pytest.mark.skipif(os.name == "nt", reason="the stand-in for uno
 
 def test_unknown_host(capsys):
     assert run(["install", "libreofice"]) == 2
-    assert "is not one of 'libreoffice', 'excel', 'lite'" in capsys.readouterr().err
+    assert "is not one of 'libreoffice', 'excel', 'office', 'lite'" in capsys.readouterr().err
 
 
 def test_without_libreoffice(monkeypatch, tmp_path):

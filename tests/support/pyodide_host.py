@@ -44,7 +44,7 @@ fs.writeFileSync(folder + "/answers.json", py.FS.readFile("/answers.json"));
 """
 PROGRAM = """\
 import json, os
-from xlperf.addin.excel import write_lite
+from xlperf.addin.office import write_lite
 write_lite("/lite")
 assert os.stat("/lite/main.py").st_mode & 0o600 == 0o600
 space = {}

@@ -120,7 +120,8 @@ def calls_of_a_table(module, table):
         for number, row in enumerate(rows, 2):
             last = chr(ord("A") + len(row) - 1)
             places = (f"{SHEET}!$A${line}:${last}${line}" for line in (number, 1))
-            yield name, (com([row]), com(table["catalog"]), com([names]), *places)
+            result = ("memory",) * (name == "XLPERF")
+            yield name, (com([row]), *result, com(table["catalog"]), com([names]), *places)
 
 
 def cell(value):

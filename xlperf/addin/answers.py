@@ -30,7 +30,7 @@ from xlperf.base.errors import InputError, nearest
 from xlperf.base.units import UNITS, YEAR
 from xlperf.catalog.catalog import part_of
 from xlperf.catalog.cells import parse_header, shown
-from xlperf.catalog.schema import FORMS, Column, results_of
+from xlperf.catalog.schema import FORMS, Column, results_of, split_header, unit_of
 
 if TYPE_CHECKING:
     from xlperf.addin.worker import Keyed, Session
@@ -74,6 +74,40 @@ def _results(session: Session, _: Function, given: Given) -> Block:
         for one in columns
     ]
     return _side_by_side(columns, cells)
+
+
+def _named(session: Session, function: Function, given: Given) -> Block:
+    """Results by name, a column each, in the unit that a name states."""
+    plans: Plans = given["rows"]
+    names: list[str] = given["results"]
+    try:
+        if not names:
+            raise FunctionError("#VALUE!", "result is missing; name one, as step time or ttft")
+        columns = chosen_columns(plans, names)
+        scales = [_scale(name, column) for name, column in zip(names, columns, strict=True)]
+    except (FunctionError, InputError) as error:
+        words = words_of(error) if isinstance(error, InputError) else error.error.message
+        session.misuse(plans, f"{function.name}: {words}")
+        raise
+    rows = _results(session, function, {**given, "results": names})[1:]
+    return [
+        [
+            cell * scale if isinstance(cell, float) and scale != 1.0 else cell
+            for cell, scale in zip(row, scales, strict=True)
+        ]
+        for row in rows
+    ]
+
+
+def _scale(name: str, column: Column) -> float:
+    """Factor from the unit of a column to the unit in the name by which a cell asks for it."""
+    symbol = split_header(name)[1]
+    if symbol is None or symbol == column.unit:
+        return 1.0
+    own, other = unit_of(column), UNITS.get(symbol)
+    if other is None or other.dimension != own.dimension or not column.is_result:
+        raise FunctionError("#VALUE!", f'"{name.strip()}": {column.header} has no unit {symbol}')
+    return own.factor / other.factor
 
 
 def _resolved(session: Session, plans: Plans, column: Column, catalog: Keyed) -> list[Any]:
@@ -265,6 +299,7 @@ ANSWERS: Mapping[str, Callable[[Session, Function, Given], Block]] = {
     "handle": lambda session, _, given: [[session.put(given["tables"])]],
     "quantity": _quantity,
     "results": _results,
+    "named": _named,
     "operators": _operators,
     "search": _search,
     "frontier": _frontier,

@@ -27,6 +27,19 @@ LAST_WORDS = 4000
 HOST_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONEXECUTABLE", "LD_LIBRARY_PATH", "LD_PRELOAD")
 
 
+def stale_words(built: str, computes: str, host: str) -> str:
+    """A sentence if an add-in is of another version than the xlperf that computes; nothing if they are equal.
+
+    >>> stale_words("0.1.0", "0.2.0", "excel")
+    'The add-in is of xlperf 0.1.0 and xlperf 0.2.0 computes: run xlperf install excel'
+    """
+    return (
+        ""
+        if built == computes
+        else f"The add-in is of xlperf {built} and xlperf {computes} computes: run xlperf install {host}"
+    )
+
+
 class WorkerError(Exception):
     """The worker cannot be started, died or exceeded its time; the text names the fault and a remedy."""
 
@@ -91,6 +104,8 @@ class Client:
         self._watching = False
         self._late = False
         self._ahead = self._asked = False
+        self.version = ""
+        """Version of xlperf that the worker has named."""
 
     def start(self) -> None:
         """Start the worker, once, in the background, so that it is ready for the first call."""
@@ -194,7 +209,8 @@ class Client:
                 self._failure = (time.monotonic() + RETRY_DELAY, words)
                 raise WorkerError(words) from None
         self._failure = None
-        if "version" not in greeting:
+        self.version = str(greeting.get("version", ""))
+        if not self.version:
             self._end()
             raise WorkerError("what was started is not the worker of xlperf; run `xlperf install` again")
         return process

@@ -1,12 +1,9 @@
-"""The Excel add-in ``xlperf.xlam`` for Windows, its installation, and the functions in xlwings Lite.
+"""The Excel add-in ``xlperf.xlam`` for Windows: worksheet functions, a tab of the ribbon, installation.
 
 The add-in is built from the add-in file of the installed xlwings, on the machine that uses it, because xlwings names
 its library by its version; nothing of xlwings is passed on. Our module of VBA, made from the registry, hands cells to
 xlwings, which runs Python. The changes in xlwings' own module isolate other workbooks: settings and paths come from the
 add-in file alone, so that a workbook can neither bring code along nor start a Python process of its own.
-
-xlwings Lite (Excel on the web, on a Mac, on Windows) runs Python inside Excel, without a process of its own; a workbook
-brings its code along, as two texts to paste into its editor. The engine runs there unchanged.
 """
 
 from __future__ import annotations
@@ -18,13 +15,13 @@ import re
 import sys
 import zipfile
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path, PureWindowsPath
 from xml.sax.saxutils import escape
 
 from xlperf import __version__
+from xlperf.addin.blocks import Row, blocks
 from xlperf.addin.functions import Function, functions
 from xlperf.addin.vba_project import Project, VbaError
 from xlperf.base.errors import Fault, HostError, InputError
@@ -36,6 +33,8 @@ SERVER_MODULE = "xlperf.addin.xlwings_functions"
 BASE_FILE = "quickstart_addin.xlam"
 _PROJECT, _SETTINGS_PART = "xl/vbaProject.bin", "xl/worksheets/sheet1.xml"
 _BOOK, _CORE = "xl/workbook.xml", "docProps/core.xml"
+_RELATIONSHIPS, _RIBBON = "_rels/.rels", "customUI/customUI14.xml"
+_RIBBON_KIND = "http://schemas.microsoft.com/office/2007/relationships/ui/extensibility"
 _DATE = (1980, 1, 1, 0, 0, 0)
 _SUMMARY = "Performance, memory and cost of training and serving large language models: the XLPERF_ functions."
 # Changes of the module of xlwings.
@@ -59,11 +58,36 @@ _BAS_NOTES = """\
 
 
 def vba_module(registry: Iterable[Function]) -> str:
-    """Our module of VBA: shared helpers, a wrapper per function, and the texts of the function wizard."""
+    """Our module of VBA: shared helpers, buttons of the ribbon and the blocks that they write, a wrapper per function,
+    and the texts of the function wizard.
+    """
     known = list(registry)
-    helpers = files("xlperf.addin").joinpath("glue", "excel.bas").read_text(encoding="utf-8")
-    parts = [f'Attribute VB_Name = "{MODULE}"\n{helpers.replace("SERVER_MODULE", SERVER_MODULE)}']
-    return "\n".join([*parts, *map(_wrapper, known), _argument_texts(known)])
+    helpers = _glue("excel.bas") + "\n" + _glue("ribbon.bas")
+    helpers = helpers.replace("SERVER_MODULE", SERVER_MODULE).replace("VERSION_OF_PACKAGE", __version__)
+    return "\n".join(
+        [f'Attribute VB_Name = "{MODULE}"\n{helpers}', _block_texts(), *map(_wrapper, known), _argument_texts(known)]
+    )
+
+
+def _glue(name: str) -> str:
+    return files("xlperf.addin").joinpath("glue", name).read_text(encoding="utf-8")
+
+
+def _block_texts() -> str:
+    """The VBA function that gives a block as one text: rows between bars, cells between tildes."""
+    lines = ["Private Function BlockOf(ByVal Name As String) As String", "    Select Case Name"]
+    for name, rows in blocks().items():
+        lines.append(f'        Case "{name}"')
+        for place, row in enumerate(rows):
+            start = 'BlockOf & "|" & ' if place else ""
+            lines.append(f"            BlockOf = {start}{_text(_line(row))}")
+    return "\n".join([*lines, "    End Select", "End Function", ""])
+
+
+def _line(row: Row) -> str:
+    kind = row.kind if row.kind != "input" else "number" if isinstance(row.value, float) else "text"
+    value = f"{row.value:.15g}" if isinstance(row.value, float) else row.value
+    return f"{kind}~{row.label}~{value}"
 
 
 def _wrapper(function: Function) -> str:
@@ -94,15 +118,18 @@ def _wrapper(function: Function) -> str:
 
 
 def _argument_texts(registry: Sequence[Function]) -> str:
-    """The VBA procedure that Excel runs on opening: the texts of arguments, once per list of arguments."""
+    """The VBA procedure that Excel runs on opening: categories and texts of arguments, once per list of arguments."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for function in registry:
-        groups.setdefault(tuple(argument.doc for argument in function.arguments), []).append(function.name)
+        texts = (function.category, *(argument.doc for argument in function.arguments))
+        groups.setdefault(texts, []).append(function.name)
     lines = ["Public Sub Auto_Open()"]
-    for texts, names in groups.items():
-        listed = ", _\n        ".join(_text(text) for text in texts)
+    for (category, *known), names in groups.items():
+        listed = ", _\n        ".join(_text(text) for text in known)
         for start in range(0, len(names), 20):  # a line of VBA holds 1023 characters
-            lines.append(f'    Describe "{" ".join(names[start : start + 20])}", Array( _\n        {listed})')
+            lines.append(
+                f'    Describe "{category}", "{" ".join(names[start : start + 20])}", Array( _\n        {listed})'
+            )
     return "\n".join([*lines, "End Sub", ""])
 
 
@@ -134,6 +161,9 @@ def addin(python: str | None = None) -> bytes:
         project.remove("Module1")
     project.add(MODULE, vba_module(functions().values()))
     parts[_PROJECT] = project.written()
+    parts[_RIBBON] = _glue("ribbon.xml").encode()
+    related = f'<Relationship Id="rIdRibbon" Type="{_RIBBON_KIND}" Target="{_RIBBON}"/></Relationships>'
+    parts[_RELATIONSHIPS] = parts[_RELATIONSHIPS].decode().replace("</Relationships>", related).encode()
     settings = {
         "Interpreter_Win": python or sys.executable,
         "UDF Modules": SERVER_MODULE,
@@ -272,7 +302,7 @@ def check(path: str | None = None) -> tuple[list[str], bool]:
     built = settings.get("Built by", "an older xlperf")
     python = settings.get("Interpreter_Win", "")
     own = modules[MODULE].source if MODULE in modules else ""
-    names = re.findall(r"(?m)^Public Function (XLPERF_\w+)", own)
+    names = re.findall(r"(?m)^Public Function (XLPERF\w*)", own)
     lines = [f"{file}: {len(names)} functions, built by {built}", f"computed with {python}"]
     wrong = []
     if _content(file) != addin(python):
@@ -330,58 +360,3 @@ def _policy_faults() -> list[str]:
                 "use xlwings Lite (xlperf install lite FOLDER)"
             ]
     return []
-
-
-LITE_MAIN = """\
-# The worksheet functions of xlperf. What XLPERF_CATALOG has read lives as long as the session:
-# recalculate all cells after Python was restarted.
-
-from xlperf.addin.xlwings_functions import *
-"""
-
-
-def requirements(wheel: str | None = None) -> str:
-    """Packages that the workbook's Python needs: xlwings and the wheel of xlperf.
-
-    >>> print(requirements("https://example.com/xlperf-0.1.0-py3-none-any.whl"))
-    xlwings
-    xlperf @ https://example.com/xlperf-0.1.0-py3-none-any.whl
-    <BLANKLINE>
-    """
-    place = f"xlperf=={__version__}" if wheel is None else f"xlperf @ {wheel}"
-    return f"xlwings\n{place}\n"
-
-
-def write_lite(folder: str, wheel: str | None = None) -> str:
-    """Write ``main.py`` and ``requirements.txt`` into a folder, for the package index or a wheel (https address or
-    file); returns the next steps in one line. Nothing is written over files from another source.
-    """
-    place = Path(folder)
-    address = None if wheel is None else _address(wheel)
-    if place.exists() and not place.is_dir():
-        raise InputError(Fault(folder, "is a file; give the name of a folder"))
-    texts = {"main.py": LITE_MAIN, "requirements.txt": requirements(address)}
-    starts = {"main.py": LITE_MAIN.encode(), "requirements.txt": b"xlwings\nxlperf"}
-    foreign = [place / name for name in texts if (place / name).exists()]
-    foreign = [path for path in foreign if not (path.is_file() and _content(path).startswith(starts[path.name]))]
-    if foreign:
-        raise InputError([Fault(str(path), "is not of an earlier run; give a folder without it") for path in foreign])
-    place.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        with replaced(place / name) as part:
-            part.write_text(text, encoding="utf-8")
-    return f"{place}: paste main.py and requirements.txt into the editor of xlwings Lite and restart its Python"
-
-
-def _address(wheel: str) -> str:
-    """The address of a wheel: https, or a file URL on this machine."""
-    if re.fullmatch(r"https://[\w.-]+(:\d+)?/[!-~]*\.whl([?#][!-~]*)?", wheel, re.ASCII):
-        return wheel
-    with suppress(ValueError, OSError):
-        written = wheel.removeprefix("file://").encode() if wheel.startswith("file:///") else b""
-        named = re.sub(rb"%([0-9A-Fa-f]{2})", lambda match: bytes.fromhex(match[1].decode()), written).decode()
-        file = Path(named or wheel)
-        if file.suffix == ".whl" and file.is_file():
-            return file.resolve().as_uri()
-    problem = f'must be the https address of a wheel, or a file that ends in .whl, got "{wheel}"'
-    raise InputError(Fault("--wheel", problem))

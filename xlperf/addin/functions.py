@@ -17,7 +17,8 @@ from xlperf.base.resources import rows
 from xlperf.catalog.schema import PLAN_TABLES, results_of
 
 PREFIX = "XLPERF_"
-CATEGORY = "xlperf"
+RESULTS = "xlperf results"
+"""Where a function wizard lists the functions of one result each."""
 PLACES = ("plan_address", "header_address")
 """Further arguments that the add-in of Excel hands over: where a plan and its header stand."""
 # A result that only one kind of plan has, and the result that stands for it in the other kind.
@@ -73,7 +74,7 @@ class Function:
     rows: str = ""  # ``plans`` or ``plan`` of either kind, or a table of the schema
     result: str = ""  # the result column that it shows
     unit: str = ""  # of an equation
-    category: str = CATEGORY
+    category: str = RESULTS
     arguments_of_example: str = ""  # that work; a range of :func:`example_ranges` as its name in braces
 
     @property
@@ -84,7 +85,7 @@ class Function:
     @property
     def is_per_plan(self) -> bool:
         """Whether it shows one cell for one plan, so that adjacent plans can be computed together."""
-        return self.answer in ("value", "check")
+        return self.answer in ("value", "check", "named")
 
     @property
     def call(self) -> str:
@@ -123,8 +124,8 @@ def functions() -> dict[str, Function]:
     for row in rows("addin/functions.csv"):
         name = row["function"]
         arguments = tuple(known.get((name, own)) or known["", own] for own in row["arguments"].split())
-        known_by = (row["answer"], row["rows"], row["result"], row["unit"])
-        registry[name] = Function(name, row["meaning"], arguments, *known_by, arguments_of_example=row["example"])
+        known_by = (row["answer"], row["rows"], row["result"], row["unit"], row["category"], row["example"])
+        registry[name] = Function(name, row["meaning"], arguments, *known_by)
     of_plans = tuple(known["", own] for own in ("plan", "catalog", "header"))
     for result in dict.fromkeys(column.name for kind in PLAN_TABLES for column in results_of(kind).columns):
         name = PREFIX + result.upper()
@@ -134,6 +135,12 @@ def functions() -> dict[str, Function]:
             name, _meaning(result), of_plans, "value", "plans", result, arguments_of_example=example
         )
     return registry
+
+
+@cache
+def result_functions() -> frozenset[str]:
+    """Names of the functions that show one result."""
+    return frozenset(name for name, function in functions().items() if function.answer == "value")
 
 
 @cache

@@ -57,6 +57,7 @@ def extension(command: Sequence[str] | None = None, time_limit: float = TIME_LIM
         "Jobs.xcu": jobs(),
         "functions.json": json.dumps(
             {
+                "version": __version__,
                 "command": list(command or worker_command()),
                 "time_limit": time_limit,
                 "functions": {
@@ -87,7 +88,7 @@ def extension(command: Sequence[str] | None = None, time_limit: float = TIME_LIM
 
 
 def method_name(function: Function) -> str:
-    """Name of a function in the type library: ``STEP_TIME`` of the service ``XLPERF``."""
+    """Name of a function in the type library: ``STEP_TIME`` of the service ``XLPERF``, and ``XLPERF`` itself."""
     return function.name.removeprefix(PREFIX)
 
 

@@ -100,13 +100,33 @@ def _shown(cell: Any) -> Any:
 # --- saved workbooks
 
 
+def method_of(name: str) -> str:
+    """Method of a function in the type library.
+
+    >>> method_of("XLPERF_STEP_TIME"), method_of("XLPERF")
+    ('STEP_TIME', 'XLPERF')
+    """
+    return name.partition("_")[2] or name
+
+
+def portable_name(called: str) -> str:
+    """Name of a function in every program, from the one that LibreOffice writes.
+
+    >>> portable_name("xlperf.step_time("), portable_name("XLPERF.XLPERF(")
+    ('XLPERF_STEP_TIME(', 'XLPERF(')
+    """
+    return called.upper().replace(".", "_").replace("XLPERF_XLPERF", "XLPERF")
+
+
 def portable_formulas(part: bytes, names: Iterable[str]) -> bytes:
     """XML of a workbook part with add-in functions written as ``XLPERF_NAME``.
 
     >>> portable_formulas(b'<f>XLPERF.MFU(A1,"XLPERF.MFU(")</f><t>XLPERF.MFU(</t>', ["XLPERF_MFU"])
     b'<f>XLPERF_MFU(A1,"XLPERF.MFU(")</f><t>XLPERF.MFU(</t>'
+    >>> portable_formulas(b"<f>XLPERF.XLPERF(A1)</f>", ["XLPERF"])
+    b'<f>XLPERF(A1)</f>'
     """
-    methods = "|".join(sorted((re.escape(name.partition("_")[2]) for name in names), key=len, reverse=True))
+    methods = "|".join(sorted((re.escape(method_of(name)) for name in names), key=len, reverse=True))
     # texts and quoted sheet names come first, so that what stands inside them is passed over
     pattern = re.compile(
         rf"&quot;.*?&quot;|\"[^\"]*\"|'[^']*'|(?<![\w.])XLPERF\.(?P<method>{methods})(?=\()".encode(),
@@ -115,7 +135,7 @@ def portable_formulas(part: bytes, names: Iterable[str]) -> bytes:
 
     def renamed(match: re.Match[bytes]) -> bytes:
         method = match["method"]
-        return match[0] if method is None else b"XLPERF_" + method.upper()
+        return match[0] if method is None else portable_name(match[0].decode()).encode()
 
     return _FORMULA.sub(lambda match: match[1] + pattern.sub(renamed, match["text"]), part)
 

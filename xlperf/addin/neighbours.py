@@ -11,9 +11,10 @@ The host provides the rows: :class:`xlperf.addin.libreoffice_host.CalcTables`,
 
 from __future__ import annotations
 
+import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -147,6 +148,20 @@ class Neighbours:
         except Exception:  # a document that cannot be read is one without neighbours
             return []
         return []
+
+
+def by_own_function(function: str, arguments: list[Any], results: Container[str]) -> tuple[str, list[Any]]:
+    """A call of XLPERF for one result as the call of the function of that result, which is computed together with its
+    neighbours; any other call as it is. ``results``: names of the functions of one result.
+
+    >>> by_own_function("XLPERF", [[["a"]], "step time", None, [["model"]]], {"XLPERF_STEP_TIME"})
+    ('XLPERF_STEP_TIME', [[['a']], None, [['model']]])
+    """
+    if function == "XLPERF" and 2 <= len(arguments) <= 4 and isinstance(_single(arguments[1]), str):
+        own = f"XLPERF_{re.sub('[ _-]+', '_', _single(arguments[1]).strip()).upper()}"
+        if own in results:
+            return own, [arguments[0], *arguments[2:]]
+    return function, arguments
 
 
 def _single(argument: Any) -> Any:

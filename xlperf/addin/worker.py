@@ -205,9 +205,13 @@ class Session:
         try:
             return asked_of(function, plans.kind)
         except FunctionError as error:
-            if len(self.misused) < MOST_LOGGED:
-                self.misused[plans] = f"{function.name}: {error.error.message}"
+            self.misuse(plans, f"{function.name}: {error.error.message}")
             raise
+
+    def misuse(self, plans: Plans, words: str) -> None:
+        """Note what a cell asks of plans in vain: XLPERF_CHECK reports it for them from now on."""
+        if len(self.misused) < MOST_LOGGED:
+            self.misused[plans] = words
 
     # --- catalogs
 
@@ -393,10 +397,11 @@ def answer(session: Session, line: bytes) -> bytes:
 
 
 def _line(**answer: list[Any]) -> bytes:
-    return json.dumps(answer, default=_plain, separators=(",", ":")).encode("ascii") + b"\n"
+    return json.dumps(answer, default=as_json, separators=(",", ":")).encode("ascii") + b"\n"
 
 
-def _plain(value: object) -> object:
+def as_json(value: object) -> object:
+    """A cell that cannot be shown as the worker writes it."""
     if isinstance(value, CellError):
         return {"error": value.code, "message": value.message}
     raise TypeError(f"{type(value).__name__} is no cell value")

@@ -14,17 +14,23 @@ from __future__ import annotations
 import datetime
 import decimal
 import inspect
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import xlwings as xw
 from xlwings import conversion
 
+from xlperf import __version__
 from xlperf.addin.cells import CellError
-from xlperf.addin.functions import PLACES, Function, functions
-from xlperf.addin.neighbours import MOST_ROWS, Neighbours
+from xlperf.addin.client import stale_words
+from xlperf.addin.functions import PLACES, Function, functions, result_functions
+from xlperf.addin.neighbours import MOST_ROWS, Neighbours, by_own_function
 from xlperf.addin.worker import Session
+from xlperf.base.resources import workbook
 from xlperf.catalog.cells import in_days
 
 _CELLS = {"ndim": 2, "err_to_str": True}
@@ -148,8 +154,11 @@ def excel_function(function: Function) -> Callable[..., Any]:
             given = arguments[:count]
         cells = [numbers(argument) for argument in given]
         known = len(given) < len(arguments) and None not in places
-        answer = _neighbours().call(places, function.name, cells) if known else session().call(function.name, cells)
+        name, cells = by_own_function(function.name, cells, result_functions())
+        answer = _neighbours().call(places, name, cells) if known else session().call(name, cells)
         rows = [[shown(cell) for cell in row] for row in answer]
+        if function.says_faults and _stale:
+            rows[0][0] = f"{rows[0][0]}; {_stale[0]}"
         return rows[0][0] if len(rows) == 1 and len(rows[0]) == 1 else rows
 
     call.__name__ = call.__qualname__ = function.name
@@ -178,6 +187,37 @@ def excel_function(function: Function) -> Callable[..., Any]:
     named: Callable[..., Any] = xw.func(category=function.category)(made)
     return named
 
+
+_stale: list[str] = []
+"""The sentence on an add-in file of another version, once the add-in has asked."""
+
+
+def addin_task(task: str, given: str) -> str:
+    """What the add-in asks for itself: ``version`` and ``update`` (given its version), ``guide``, ``report`` (given a
+    workbook). Returns the path of a workbook to open, or words to show.
+    """
+    if task in ("version", "update"):
+        words = stale_words(given, __version__, "excel")
+        _stale[:] = [words] if words else []
+        update = f'To update, close Excel and run: "{sys.executable}" -m xlperf install excel --update'
+        return (
+            words
+            if task == "version"
+            else f"xlperf {__version__} computes; {words or 'the add-in is its own'}\n\n{update}"
+        )
+    if task == "guide":
+        return str(workbook())
+    report = str(Path(given).with_name(f"{Path(given).stem} report.xlsx"))
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "xlperf", "report", given, "-o", report],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False,
+        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+    )  # fmt: skip
+    return report if done.returncode in (0, 1) and Path(report).is_file() else done.stderr.strip()[-900:]
+
+
+if _IS_EXCEL:
+    addin_task = xw.func(addin_task)
 
 globals().update({name: excel_function(function) for name, function in functions().items()})
 __all__ = ["excel_function", "session", "shown", *functions()]

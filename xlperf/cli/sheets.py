@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 import sys
 from difflib import get_close_matches
 from importlib import import_module
@@ -12,7 +13,7 @@ from pathlib import Path
 import click
 
 from xlperf.base import resources
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, HostError, InputError
 from xlperf.cli.command import command
 from xlperf.cli.output import aligned, say, working
 
@@ -100,22 +101,36 @@ def _quoted(name: str) -> str:
 
 @command()
 def install(
-    host: str, folder: str | None, output: str | None, checked: bool, python: str | None, wheel: str | None
-) -> int:
+    host: str, folder: str | None, output: str | None, checked: bool, updated: bool, python: str | None,
+    wheel: str | None, url: str | None, pyodide: str | None,
+) -> int:  # fmt: skip
     """Add the XLPERF_ functions to a spreadsheet program."""
     if checked and folder and not output:
         folder, output = None, folder  # the file to look at
     for name, given, only in (
-        ("a folder", folder if host != "completion" else None, "lite"),
+        ("a folder", folder if host not in ("completion", "office") else None, "lite"),
         ("--output", output, "excel"),
         ("--check", checked, "excel"),
         ("--python", python, "excel"),
-        ("--wheel", wheel, "lite"),
+        ("--wheel", wheel if host != "office" else None, "lite"),
+        ("--url", url, "office"),
+        ("--pyodide", pyodide, "office"),
     ):
         if given and host != only:
             raise click.UsageError(f"{name} is for xlperf install {only}")
+    if updated:
+        if host not in _HOSTS or output is not None or checked:
+            raise click.UsageError(f"--update goes with {' or '.join(_HOSTS)} alone")
+        return _update(host)
+    if host == "office":
+        from xlperf.addin.office import write_office
+
+        if folder is None or url is None:
+            raise click.UsageError("say which folder and its address: xlperf install office FOLDER --url https://...")
+        say(write_office(folder, url, pyodide, wheel))
+        return 0
     if host == "lite":
-        from xlperf.addin.excel import write_lite
+        from xlperf.addin.office import write_lite
 
         if folder is None:
             raise click.UsageError("say which folder: xlperf install lite FOLDER")
@@ -143,6 +158,16 @@ def install(
     return 0
 
 
+def _update(host: str) -> int:
+    """The newest xlperf into this environment, and its add-in into the program."""
+    if subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--upgrade", "xlperf"], check=False
+    ).returncode:
+        problem = f"pip could not update xlperf in {sys.prefix}; update it with what installed it, then run: "
+        raise HostError(f"{problem}xlperf install {host}")
+    return subprocess.run([sys.executable, "-m", "xlperf", "install", host], check=False).returncode
+
+
 @command()
 def uninstall(host: str) -> None:
     """Remove the XLPERF_ functions from a spreadsheet program."""
@@ -155,8 +180,8 @@ def uninstall(host: str) -> None:
 
 
 _TOPICS = (
-    "start planner engineer architect notebook sheets columns functions glossary equations accuracy questions extend "
-    "changes"
+    "start planner engineer architect notebook excel sheets columns functions glossary equations accuracy questions "
+    "extend changes"
 ).split()
 _SHORT = 16  # lines of a section that is printed whole if some of it is asked for
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import fsum
 from typing import NamedTuple
 
 import numpy as np
@@ -169,7 +170,7 @@ class Uncertainty:
                 "plan": _names(self.sweep.plans),
                 "result": np.full(len(result), self.column.header, dtype=object),
                 "median_inputs": base[:, 0],
-                "mean": np.array([row.mean() if len(row) else np.nan for row in known]),
+                "mean": np.array([fsum(row) / len(row) if len(row) else np.nan for row in known]),
                 **dict(zip(("p5", "p50", "p95"), np.transpose(percentiles), strict=True)),
                 "probability_fits": (fits == 1.0).mean(axis=1),
                 "probability_best": (best / np.maximum(best.sum(axis=0), 1)).mean(axis=1),

@@ -2,14 +2,26 @@
 ' Errors of Python come back as error values of Excel; XLPERF_CHECK says them in words.
 Option Explicit
 
+Private Const ADDIN_VERSION As String = "VERSION_OF_PACKAGE"
 Private Python As Object
+Private Stale As String
+
+Private Sub Connect()
+    ' Starts Python, and asks once whether its xlperf is the one that this add-in is of
+    If Not Python Is Nothing Then Exit Sub
+    Set Python = XLPy
+    On Error Resume Next
+    Stale = "An older xlperf computes than " & ADDIN_VERSION & ", which made this add-in: run xlperf install excel --update"
+    Stale = LinesOf(AsCells(Python.CallUDF("SERVER_MODULE", "addin_task", Array("version", ADDIN_VERSION), ThisWorkbook, ThisWorkbook.Worksheets(1).Range("A1"))))
+    If Stale <> "" Then Application.StatusBar = Stale
+End Sub
 
 Private Function Computed(ByVal Called As String, ByVal Given As Variant) As Variant
     ' Python stays connected; where its process has ended, it is started again once
     Dim Again As Boolean
     On Error GoTo Failed
 Start:
-    If Python Is Nothing Then Set Python = XLPy
+    Connect
     Computed = AsCells(Python.CallUDF("SERVER_MODULE", Called, Given, ThisWorkbook, Application.Caller))
     Exit Function
 Failed:
@@ -108,12 +120,12 @@ Private Function AsCell(ByVal Given As Variant) As Variant
     End If
 End Function
 
-Private Sub Describe(ByVal Names As String, ByVal Texts As Variant)
+Private Sub Describe(ByVal Category As String, ByVal Names As String, ByVal Texts As Variant)
     ' Texts of the arguments for the function wizard
     Dim Wrapper As Variant
     On Error Resume Next
     For Each Wrapper In Split(Names, " ")
-        Application.MacroOptions Macro:="'" & ThisWorkbook.Name & "'!" & Wrapper, Category:="xlperf", ArgumentDescriptions:=Texts
+        Application.MacroOptions Macro:="'" & ThisWorkbook.Name & "'!" & Wrapper, Category:=Category, ArgumentDescriptions:=Texts
     Next Wrapper
 End Sub
 

@@ -18,9 +18,17 @@ import unohelper
 from com.sun.star.lang import XServiceInfo
 from com.sun.star.sheet.FillDirection import TO_BOTTOM
 from com.sun.star.task import XJob
-from xlperf_host.client import Client, WorkerError
-from xlperf_host.libreoffice_host import CalcTables, argument, error_value, make_portable, result
-from xlperf_host.neighbours import Neighbours
+from xlperf_host.client import Client, WorkerError, stale_words
+from xlperf_host.libreoffice_host import (
+    CalcTables,
+    argument,
+    error_value,
+    make_portable,
+    method_of,
+    portable_name,
+    result,
+)
+from xlperf_host.neighbours import Neighbours, by_own_function
 
 try:
     from org.xlperf import XXlperf
@@ -40,8 +48,9 @@ FUNCTIONS = CONFIGURATION["functions"]
 CLIENT = Client(CONFIGURATION["command"], CONFIGURATION["time_limit"])
 NEIGHBOURS = Neighbours(CLIENT, CalcTables())
 MOST_SINGLE = 50  # formulas of one look that are entered one by one
-METHODS = "|".join(name.partition("_")[2] for name in FUNCTIONS)
-CALLS = re.compile(rf"\bXLPERF[._]({METHODS})\s*\(", re.IGNORECASE)
+RESULTS = {name for name, about in FUNCTIONS.items() if about["is_per_plan"] and not about["says_faults"]}
+METHODS = "|".join(map(method_of, FUNCTIONS))
+CALLS = re.compile(rf"\bXLPERF(?:[._]({METHODS}))?\s*\(", re.IGNORECASE)
 
 
 def _method(name, says_faults, repeated, is_per_plan):
@@ -51,7 +60,10 @@ def _method(name, says_faults, repeated, is_per_plan):
         try:
             if is_per_plan:
                 document, *arguments = arguments
-                return result(NEIGHBOURS.call(document, name, [argument(value) for value in arguments]))
+                asked = by_own_function(name, [argument(value) for value in arguments], RESULTS)
+                rows = NEIGHBOURS.call(document, *asked)
+                stale = says_faults and stale_words(CONFIGURATION["version"], CLIENT.version, "libreoffice")
+                return result([[f"{row[0]}; {stale}"] for row in rows] if stale else rows)
             return result(CLIENT.call(name, [argument(value) for value in arguments]))
         except WorkerError as error:
             return ((str(error) if says_faults else error_value("#VALUE!"),),)
@@ -78,7 +90,7 @@ class AddIn(unohelper.Base, XXlperf, XServiceInfo):
 
 
 for _name, _about in FUNCTIONS.items():
-    setattr(AddIn, _name.partition("_")[2], _method(_name, **_about))
+    setattr(AddIn, method_of(_name), _method(_name, **_about))
 
 
 def refresh(document):
@@ -117,7 +129,7 @@ def _refresh_sheet(sheet):
     search = sheet.createSearchDescriptor()
     search.SearchRegularExpression = True
     search.SearchType = 0  # in formulas
-    search.SearchString = r"XLPERF[._][A-Z_]+\s*\("
+    search.SearchString = r"XLPERF([._][A-Z_]+)?\s*\("
     matches = sheet.findAll(search)
     if matches is None:
         return 0
@@ -182,7 +194,7 @@ def _fill_again(cells):
 
 
 def _name(formula):
-    return CALLS.sub(lambda match: match[0].upper().replace(".", "_"), formula)
+    return CALLS.sub(lambda match: portable_name(match[0]), formula)
 
 
 def _has_scalar_calls_only(area):
