@@ -4,8 +4,8 @@ A :class:`Block` lists the products of one part of a layer; an :class:`Operator`
 weights, its precision and the activation that its backward pass needs. FLOP, traffic, weights of a rank, gradients,
 quantised copies, activations and the rows of ``explain`` follow, in training and in serving alike.
 
-A new kind of attention projection is a block here, its condition in :func:`layer_blocks`, its shapes as fields of
-:class:`Model` and their columns in the sheet ``models``.
+A new kind of attention projection is a block here, its condition in :func:`xlperf.equations.model.layers.layer_blocks`,
+its shapes as fields of :class:`Model` and their columns in the sheet ``models``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, divide, ones, side_by_side, some
 from xlperf.equations.hardware.roofline import PLANNED, WIDE
-from xlperf.equations.model.model import Architecture, Model
+from xlperf.equations.model.model import Model
 
 
 class Gemms(NamedTuple):
@@ -89,6 +89,11 @@ class Shard:
         """Index heads: all if their scores are summed (DeepSeek-V3.2), else a share (MiniMax-M3: one per group). [-]"""
         share = self.split(self.model.index_heads)
         return np.where(self.model.q_lora_rank > 0.0, self.model.index_heads, share) + 0.0 * share
+
+    @cached_property
+    def local(self) -> Shard:
+        """The same ranks for layers with a window whose attention has shapes of its own."""
+        return Shard(self.model.local, self.ranks, self.expert_ranks)
 
     @cached_property
     def value_heads(self) -> Array:
@@ -229,6 +234,66 @@ PLAIN = Block(
         Operator("attention output", _hidden, lambda m, s: s.heads * m.head_size, _values),
     ),
 )
+
+def _unlike_qkv(model: Model, shard: Shard) -> Array:
+    """Queries of every layer; keys and values of those with their own, or keys that are the values too."""
+    queries = shard.heads * (1.0 + model.attention_gate) * model.qk_head_size
+    own = model.kv_share * shard.groups
+    return np.asarray(queries + own * (model.qk_head_size + model.value_projection * model.v_head_size))
+
+
+def _of_local(model: Model) -> Array:
+    return divide(model.num_local_layers, model.num_attention_layers)
+
+
+def _of_global(model: Model) -> Array:
+    return np.asarray(1.0 - _of_local(model))
+
+
+UNLIKE = Block(  # layers with a window have heads of their own (Gemma 4, MiMo-V2)
+    "attention",
+    (
+        Operator("qkv", _unlike_qkv, _hidden, _unlike_qkv, layers=_of_global),
+        Operator("attention output", _hidden, _values, _values, layers=_of_global),
+        Operator(
+            "local qkv",
+            lambda m, s: _unlike_qkv(s.local.model, s.local),
+            _hidden,
+            lambda m, s: _unlike_qkv(s.local.model, s.local),
+            layers=_of_local,
+        ),
+        Operator(
+            "local attention output",
+            _hidden,
+            lambda m, s: _values(s.local.model, s.local),
+            lambda m, s: _values(s.local.model, s.local),
+            layers=_of_local,
+        ),
+    ),
+)
+
+
+def _embedded(model: Model, shard: Shard) -> Array:
+    return np.maximum(model.per_layer_size, 1.0)
+
+
+_EMBEDS = _positive(lambda m: m.per_layer_size)
+ADDITIONS = Block(
+    "attention",
+    (
+        Operator(
+            "attention gate",
+            lambda m, s: np.maximum(m.latent_gate / s.ranks, 1.0),
+            _hidden,
+            lambda m, s: m.latent_gate / s.ranks,
+            exists=_positive(lambda m: m.latent_gate),
+        ),
+        # An embedding of each layer, projected from the token's, gated and added (Gemma 3n, Gemma 4)
+        Operator("layer embedding", _embedded, _hidden, lambda m, s: m.per_layer_size, exists=_EMBEDS),
+        Operator("layer embedding gate", _embedded, _hidden, lambda m, s: m.per_layer_size, exists=_EMBEDS),
+        Operator("layer embedding output", _hidden, _embedded, lambda m, s: m.per_layer_size, exists=_EMBEDS),
+    ),
+)
 LATENT = Block(  # the expansion of keys and values is folded into queries and outputs when decoding: absorbed
     "attention",
     (
@@ -292,7 +357,7 @@ SHARED_VECTOR = Block(  # all heads read one vector per token that is key and va
 
 
 def _indexed(model: Model) -> Array:
-    return divide(model.num_index_layers, model.num_layers)
+    return divide(model.num_index_layers, model.num_attention_layers)
 
 
 INDEX = Block(  # of sparse attention; layers that compress their cache pool it with a gate as wide as the entries
@@ -327,7 +392,7 @@ INDEX = Block(  # of sparse attention; layers that compress their cache pool it 
             "pooling of compressed",
             lambda m, s: 2.0 * m.head_size,
             _hidden,
-            layers=lambda m: divide(m.num_compressed_layers, m.num_layers),
+            layers=lambda m: divide(m.num_compressed_layers, m.num_attention_layers),
         ),
     ),
 )
@@ -427,24 +492,6 @@ def expanded(block: Block) -> Block:
     return block._replace(operators=tuple(operator for operator in block.operators if not operator.absorbed))
 
 
-@cache
-def layer_blocks(architecture: Architecture) -> tuple[Block, ...]:
-    """Blocks of the layers and the output projection, for the models of an architecture."""
-    attention = LATENT if architecture.latent_attention else PLAIN
-    blocks = (
-        (SHARED_VECTOR if architecture.shared_key_value else attention, True),
-        (INDEX, architecture.sparse_attention),
-        (LINEAR, architecture.linear_attention),
-        (MLP, True),
-        (EXPERTS, architecture.experts),
-        (SHARED_EXPERT, architecture.experts),
-        (ROUTER, architecture.experts),
-        (LATENT_SPACE, architecture.latent_experts),
-        (HEAD, True),
-    )
-    return tuple(block for block, exists in blocks if exists)
-
-
 def products(block: Block, shard: Shard, tokens: Tokens) -> Gemms:
     """Products of a block on one rank in the forward pass; of models that lack one its batch is 0.
 
@@ -493,16 +540,22 @@ def weights(block: Block, shard: Shard, operators: Iterable[Operator] | None = N
 
 
 def saved_elements(block: Block, shard: Shard) -> Array:
-    """Elements per token that the backward pass of a block needs, on one rank, (rows,). [-]"""
+    """Elements per token that the backward pass of a block needs on one rank, mean over its layers, (rows,). [-]"""
     model = shard.model
-    saved = [operator.saved(model, shard) for operator in block.operators if operator.saved is not None]
+    saved = [
+        operator.saved(model, shard) * (1.0 if operator.layers is None else operator.layers(model))
+        for operator in block.operators
+        if operator.saved is not None
+    ]
     return np.asarray(sum(saved[1:], saved[0]))
 
 
 def attention_of(model: Model, formula: Callable[[Block], Array]) -> Array:
-    """A quantity of the attention block of each model, plain, latent or of one shared vector, (rows,)."""
+    """A quantity of the attention block of each model, (rows,): plain, latent, of one shared vector, or of two shapes."""
     result = formula(PLAIN)
-    for block, mask in ((LATENT, model.latent_attention), (SHARED_VECTOR, model.shared_key_value)):
+    kinds = ((LATENT, model.latent_attention), (SHARED_VECTOR, model.shared_key_value), (UNLIKE, model.local_heads))
+    for block, mask in kinds:
         if some(mask):
             result = np.where(mask > 0.0, formula(block), result)
-    return result
+    added = model.latent_gate + model.per_layer_size
+    return np.where(added > 0.0, result + formula(ADDITIONS), result) if some(added) else result

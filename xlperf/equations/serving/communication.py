@@ -270,7 +270,7 @@ def serving_messages(
     times = 0.0 * sizes
     # All-reduces: one per block, less the blocks whose outputs an expert exchange combines.
     reduces = np.full_like(plan.tensor_parallel, 2.0)
-    if architecture.linear_attention:
+    if architecture.counted:
         reduces = reduces * (0.5 * model.num_blocks)
     exchanges = np.zeros_like(reduces)
     if some(ranks != 1.0):

@@ -18,8 +18,9 @@ from xlperf.base.arrays import Array, ceil_div, divide, ones, side_by_side, some
 from xlperf.equations.hardware.attention import attention_time
 from xlperf.equations.hardware.gemm import gemm_time, product_traffic
 from xlperf.equations.hardware.roofline import CORE, PLANNED, WIDE, linear_attention_time, transfer_time, vector_time
-from xlperf.equations.model.blocks import MTP, SHARED_EXPERT, Block, Gemms, Tokens, expanded, layer_blocks, products
-from xlperf.equations.model.cores import FULL, Core, Flash, Scores, Sequences, Trained, cores_of
+from xlperf.equations.model.blocks import MTP, SHARED_EXPERT, Block, Gemms, Tokens, expanded, products
+from xlperf.equations.model.cores import FULL, Core, Flash, Scores, Sequences, Stream, Trained, cores_of
+from xlperf.equations.model.layers import layer_blocks
 from xlperf.equations.model.linear_attention import Scan
 from xlperf.equations.model.operators import (
     Between,
@@ -201,8 +202,17 @@ def _scan_parts(setting: Setting, core: Core, trained: Trained, calls: Array) ->
     return [Part(trained.phase, family, (trained.name,), core.place, calls, time, None, traffic, CORE, flop)]
 
 
+def _stream_parts(setting: Setting, core: Core, trained: Trained, calls: Array) -> list[Part]:
+    """Scan of a block of Mamba-1, on the vector units."""
+    kernel = trained.kernel
+    assert isinstance(kernel, Stream)
+    flop, traffic = kernel.flop[:, None], kernel.traffic[:, None]
+    time = vector_time(setting.device, setting.constants["vector"], traffic, flop)
+    return [Part(trained.phase, "vector", (trained.name,), core.place, calls, time, None, traffic, WIDE, flop)]
+
+
 _TIMED: Mapping[type, Callable[[Setting, Core, Trained, Array], list[Part]]] = {
-    Flash: _flash_parts, Scores: _score_parts, Scan: _scan_parts,
+    Flash: _flash_parts, Scores: _score_parts, Scan: _scan_parts, Stream: _stream_parts,
 }  # fmt: skip
 
 
@@ -272,11 +282,8 @@ def _accumulation_parts(setting: Setting, products_of_layers: list[Part]) -> lis
 
 def _layer_shares(setting: Setting, block: Block) -> Array | None:
     """Calls per attention block of the operators of a block that only some layers have, (rows, operators)."""
-    model = setting.model
-    shares = [operator.layers(model) for operator in block.operators if operator.layers is not None]
-    if not shares:
-        return None
-    return side_by_side(*shares) * divide(model.num_layers, model.num_attention_layers)[:, None]
+    shares = [operator.layers(setting.model) for operator in block.operators if operator.layers is not None]
+    return side_by_side(*shares) if shares else None
 
 
 def _adapter_parts(setting: Setting, place: str, gemms: Gemms) -> list[Part]:
@@ -380,6 +387,10 @@ def _attention_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, 
     pairs = plan.sequence_length * plan.sequence_length / plan.context_parallel
     scores = np.asarray((1.0 - plan.flash_attention) * plan.micro_batch_size * setting.heads * pairs)
     vectors = attention_vectors(setting.shard, plan.tokens, scores, _between(setting), latent, backward)
+    if setting.architecture.shapes:
+        of_near = attention_vectors(setting.shard.local, plan.tokens, scores, _between(setting), latent, backward)
+        near = divide(setting.model.num_local_layers, setting.model.num_attention_layers)[:, None]
+        vectors = vectors._replace(traffic=near * of_near.traffic + (1.0 - near) * vectors.traffic)
     for place, names, columns in _attention_places(vectors.names):
         yield place, Vectors(names, vectors.traffic[:, columns])
 
