@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows
 from xlperf.interop.hugging_face_formats import checkpoint_columns
+from xlperf.interop.hugging_face_layers import READERS
 from xlperf.interop.hugging_face_types import Entries, as_list, model_type, tied_by_parts
 
 _LARGEST_NUMBER = 2**40
@@ -138,6 +139,8 @@ def model_row(config: Mapping[str, Any], name: str, source: str, counted: bool |
     _words(row, result, family)
     if family["attention_type"] == "sparse":
         _sparse(row, result, family["remark"])
+    elif family["layers"] in READERS and not result.refused:
+        READERS[family["layers"]](row, result)
     elif family["attention_type"] not in ("linear", "hybrid"):
         _layers(row, result, family["layers"])
     if not row["attention_type"]:

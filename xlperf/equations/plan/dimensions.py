@@ -107,6 +107,17 @@ _SPARSE_CONTEXT = Rule[PlanColumns](
     "context parallel {context_parallel} is not modelled for sparse attention; use 1",
     "context_parallel",
 )
+_UNLIKE_CONTEXT = Rule[PlanColumns](
+    lambda plan, model: (model.local_heads > 0.0) & (plan.context_parallel > 1),
+    "context parallel {context_parallel} is not modelled for layers with a window whose heads differ; use 1",
+    "context_parallel",
+)
+
+
+def _uneven_width(model: Model) -> np.ndarray:
+    """True for models whose feed-forward layers have unlike widths, of which the mean needs not divide."""
+    return np.asarray((model.uneven > 0.0) & fraction(model.ffn_hidden_size))
+
 
 # fmt: off
 TRAINING_DIMENSIONS = (
@@ -117,7 +128,7 @@ TRAINING_DIMENSIONS = (
         rules=(
             Rule(lambda plan, model: fraction(model.num_attention_heads / plan.tensor_parallel),
                  "tensor parallel {tensor_parallel} does not divide the {model.num_attention_heads} attention heads"),
-            Rule(lambda plan, model: fraction(model.ffn_hidden_size / plan.tensor_parallel),
+            Rule(lambda plan, model: ~_uneven_width(model) & fraction(model.ffn_hidden_size / plan.tensor_parallel),
                  "tensor parallel {tensor_parallel} does not divide the feed-forward width {model.ffn_hidden_size}"),
             Rule(lambda plan, model: ((model.num_linear_layers > 0.0)
                                       & (fraction(model.linear_key_heads / plan.tensor_parallel)
@@ -149,7 +160,7 @@ TRAINING_DIMENSIONS = (
                  "standard attention needs whole rows of scores, a ring brings them in pieces: use flash, or context"
                  " method all-gather or ulysses", "attention"),
             _LINEAR_CONTEXT,
-            _SPARSE_CONTEXT,
+            _SPARSE_CONTEXT, _UNLIKE_CONTEXT,
         ),
     ),
     Dimension(
@@ -258,7 +269,10 @@ EXPERT_WIDTH = Rule[PlanColumns](
 )
 DENSE_WIDTH = Rule[PlanColumns](
     lambda plan, model: (
-        _computes_ffn(plan) & (model.num_dense_layers > 0.0) & fraction(model.ffn_hidden_size / plan.attention_parallel)
+        _computes_ffn(plan)
+        & (model.num_dense_layers > 0.0)
+        & ~_uneven_width(model)
+        & fraction(model.ffn_hidden_size / plan.attention_parallel)
     ),
     "tensor parallel {attention_parallel} does not divide the feed-forward width {model.ffn_hidden_size}",
 )
@@ -294,7 +308,7 @@ SERVING_DIMENSIONS = (
                  "context parallel {context_parallel} needs two tokens of the prompt on each rank, the prompt has"
                  " {prompt_length}"),
             _LINEAR_CONTEXT,
-            _SPARSE_CONTEXT,
+            _SPARSE_CONTEXT, _UNLIKE_CONTEXT,
         ),
     ),
     Dimension(
