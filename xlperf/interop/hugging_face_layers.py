@@ -314,9 +314,28 @@ def _beside_experts(row: Row, result: Found) -> None:
     row |= {"ffn_hidden_size": width, "ffn_pattern": f"{layers} dense + experts"}
 
 
+def _pairs(row: Row, result: Found) -> None:
+    """Two attention and two dense blocks in a layer, experts beside the second pair (LongCat-Flash).
+
+    Each half is a layer here. Experts that compute nothing take their share of the choices of a token.
+    """
+    layers, idle = _layers(row), result.number("zero_expert_num")
+    experts, chosen = (int(str(row.get(name) or 0)) for name in ("num_experts", "top_k"))
+    row |= {"num_layers": 2 * layers, "ffn_pattern": f"{layers} dense : {layers} dense + experts"}
+    row["top_k"] = round(chosen * experts / (experts + idle)) if experts else None
+
+
+def _shared_keys(row: Row, result: Found) -> None:
+    """Layers that use keys and values of the first of so many (cross-layer attention of Hunyuan-Large)."""
+    layers, factor = _layers(row), result.number("cla_share_factor") or 2
+    if result.config.get("use_cla"):
+        row["shared_kv_layers"] = layers - -(-layers // factor)
+
+
 READERS: dict[str, Callable[[Row, Any], None]] = {
     "jamba": _jamba, "mamba": _mamba_alone, "mamba2": _mamba_2_alone, "granite": _granite, "parallel": _falcon_h1,
     "kimi": _kimi, "bailing": _bailing, "lightning": _lightning, "convolution": _convolution, "rwkv": _rwkv,
     "mimo": _mimo, "heads": _other_heads, "gemma": _gemma, "blocks": _blocks, "beside": _beside_experts,
+    "pairs": _pairs, "keys": _shared_keys,
 }  # fmt: skip
 """Readers of layers by the word of a model type."""

@@ -115,8 +115,8 @@ _UNLIKE_CONTEXT = Rule[PlanColumns](
 
 
 def _uneven_width(model: Model) -> np.ndarray:
-    """True for models whose feed-forward layers have unlike widths, of which the mean needs not divide."""
-    return np.asarray((model.uneven > 0.0) & fraction(model.ffn_hidden_size))
+    """True for models without dense layers, or with layers of unlike widths, of which the mean needs not divide."""
+    return np.asarray((model.uneven > 0.0) & (fraction(model.ffn_hidden_size) | (model.num_dense_layers <= 0.0)))
 
 
 # fmt: off
@@ -131,7 +131,7 @@ TRAINING_DIMENSIONS = (
             Rule(lambda plan, model: ~_uneven_width(model) & fraction(model.ffn_hidden_size / plan.tensor_parallel),
                  "tensor parallel {tensor_parallel} does not divide the feed-forward width {model.ffn_hidden_size}"),
             Rule(lambda plan, model: ((model.num_linear_layers > 0.0)
-                                      & (fraction(model.linear_key_heads / plan.tensor_parallel)
+                                      & ((model.linear_key_heads > 1) & fraction(model.linear_key_heads / plan.tensor_parallel)
                                          | fraction(model.linear_value_heads / plan.tensor_parallel))),
                  "tensor parallel {tensor_parallel} does not divide the {model.linear_key_heads} key and"
                  " {model.linear_value_heads} value heads of linear attention"),
@@ -247,7 +247,12 @@ def _splits_linear_heads(kind: str) -> Rule[PlanColumns]:
     """The rule that tensor parallelism divides the key or value heads of linear attention."""
     name = f"linear_{kind}_heads"
     return Rule(
-        lambda plan, model: (model.num_linear_layers > 0.0) & fraction(getattr(model, name) / plan.attention_parallel),
+        # the only group of a state space is on every rank
+        lambda plan, model: (
+            (model.num_linear_layers > 0.0)
+            & (getattr(model, name) > 1.0)
+            & fraction(getattr(model, name) / plan.attention_parallel)
+        ),
         f"tensor parallel {{attention_parallel}} does not divide the {{model.{name}}} {kind} heads of linear attention",
     )
 

@@ -498,8 +498,6 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
          "adapters of layers that differ in their blocks or heads are not modelled; train all weights", "adapter_rank"),
     Rule(lambda plan, model: (model.local_heads > 0.0) & (plan.flash_attention < 1),
          "layers with a window whose heads differ have no standard kernel; use flash", "attention"),
-    Rule(lambda _, model: model.num_dense_layers + model.num_moe_layers <= 0.0,
-         "the model has no feed-forward layers: such a model is modelled when it serves, not when it trains"),
 )
 # fmt: on
 """Rules of a plan by itself and with its model, in the order of their sentences in ``reason``."""

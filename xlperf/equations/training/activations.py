@@ -140,6 +140,7 @@ def _mixers(setting: Setting) -> _Mixers:
     if not setting.architecture.counted:
         return _Mixers(one, 0.0 * one, one)
     blocks = model.num_dense_layers + model.num_moe_layers
+    blocks = np.where(blocks > 0.0, blocks, model.num_layers)  # of models without feed-forward blocks: layers
     hybrid = (model.num_linear_layers > 0.0) | (model.uneven > 0.0)
     numbers = model.num_attention_layers, model.num_linear_layers, model.num_layers
     return _Mixers(*(np.where(hybrid, number / blocks, rest) for number, rest in zip(numbers, (1, 0, 1), strict=True)))
@@ -346,7 +347,10 @@ def layer_activations(setting: Setting) -> LayerActivations:
     unfused = 1.0 + setting.constants["training_memory"]["activation_share"][:, 0]
 
     def layers(blocks: _Saved) -> tuple[Array, Array]:
-        return unfused * (blocks.attention + blocks.dense), unfused * (blocks.attention + blocks.mixture)
+        dense = blocks.dense
+        if setting.architecture.uneven:
+            dense = np.where(setting.model.num_dense_layers > 0.0, dense, 0.0)
+        return unfused * (blocks.attention + dense), unfused * (blocks.attention + blocks.mixture)
 
     whole = layers(saved)
     if not some(plan.recompute > 0):

@@ -44,7 +44,7 @@ from xlperf.equations.training.setting import MASK, Part, Setting
 LAYER_PLACES = ("attention", "core", "local core", "mlp", "moe", "linear")
 CORES = ("core", "local core")
 _FAMILY = {PLANNED: "gemm", WIDE: "gemm_wide"}
-_STANDALONE = ("attention output", "experts up")
+_STANDALONE = ("attention output", "local attention output", "experts up")
 """Products whose input comes from no norm or activation: a cast of it is a kernel of its own."""
 
 
@@ -317,8 +317,9 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     trained = np.where(plan.frozen[:, None], 0.0, 1.0)  # frozen weights need no gradient
     layouts = np.where(plan.frozen, 1.0, plan.layouts)[:, None]
     gemms = concatenated(*(gemms for _, gemms in narrow.forward))
-    inputs, gradients = gemms.batch * gemms.m * gemms.k, gemms.batch * gemms.m * gemms.n
-    weights = np.where(once, 0.0, gemms.batch * gemms.k * gemms.n * (read + size))
+    batch = gemms.batch * _cast_shares(setting, narrow)
+    inputs, gradients = batch * gemms.m * gemms.k, batch * gemms.m * gemms.n
+    weights = np.where(once, 0.0, batch * gemms.k * gemms.n * (read + size))
     made_narrow, taken_narrow = ~_starting(gemms.names, *_STANDALONE), _ending(gemms.names, "up")
     shard, written = _cast_shards(plan)
     columns, rows = _gathered_products(gemms.names)
@@ -342,6 +343,14 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
         names = (f"{place} {name}",)
         parts.append(Part(phase, "vector", names, place, calls[:, cut], time[:, cut], None, moved[:, cut]))
     return parts
+
+
+def _cast_shares(setting: Setting, narrow: _Collected) -> Array | float:
+    """Calls per block of the products of layers whose heads differ, (rows, operators); 1 for models of one shape."""
+    if not setting.architecture.shapes:
+        return 1.0
+    pairs = zip(narrow.shares[::2], narrow.forward, strict=True)  # forward passes alone
+    return np.concatenate([ones(gemms.batch) if shares is None else shares for shares, (_, gemms) in pairs], axis=-1)
 
 
 def _cast_shards(plan: TrainingPlan) -> tuple[Array, Array]:
