@@ -145,12 +145,17 @@ def _kimi(row: Row, result: Found) -> None:
     config, layers = result.config, _layers(row)
     inner = config.get("linear_attn_config") or {}
     delta, full = (as_list(inner.get(name)) for name in ("kda_layers", "full_attn_layers"))
-    heads, size = (int(inner.get(name) or 0) for name in ("num_heads", "head_dim"))
+    heads = int(inner.get("num_heads") or result.number("linear_num_heads", "linear_num_key_heads"))
+    size = int(inner.get("head_dim") or result.number("linear_head_dim", "linear_key_head_dim"))
+    types = [str(word) for word in as_list(config.get("layer_types"))]
+    if types and not delta:
+        delta, full = ([at for at, word in enumerate(types, 1) if (word in _FULL) == whole] for whole in (False, True))
     if sorted([*delta, *full]) != list(range(1, layers + 1)) or not heads or not size:
-        result.refused.append("layers of Kimi delta attention that linear_attn_config does not list")
+        result.refused.append("layers of Kimi delta attention without their heads or places (linear_attn_config)")
         return
-    rank = size * (1 if inner.get("use_full_rank_gate") else 2)
-    _linear(row, (heads, size), (heads, size), int(inner.get("short_conv_kernel_size") or 4), rank)
+    rank = size * (1 if inner.get("use_full_rank_gate") or config.get("use_full_rank_gate") else 2)
+    convolution = inner.get("short_conv_kernel_size") or result.number("linear_conv_kernel_dim") or 4
+    _linear(row, (heads, size), (heads, size), int(convolution), rank)
     row["attention_output_gate"] = "yes" if config.get("mla_use_output_gate") else None
     row["moe_latent_size"] = result.number("routed_expert_hidden_size") or None
     config.read |= {"attn_res_block_size", "mla_use_nope"}
@@ -238,12 +243,14 @@ def _mimo(row: Row, result: Found) -> None:
 def _other_heads(row: Row, result: Found) -> None:
     """Layers with a window have another number of heads (Step 3.5, Laguna)."""
     config, layers = result.config, _layers(row)
-    kinds = _kinds(result, layers, {"sliding_attention": "sliding", **dict.fromkeys(_FULL, "full")})
+    kinds = ["full"] * layers
+    if as_list(config.get("layer_types")):
+        kinds = _kinds(result, layers, {"sliding_attention": "sliding", **dict.fromkeys(_FULL, "full")})
     other = config.get("attention_other_setting") or {}
     heads = as_list(config.get("num_attention_heads_per_layer"))[:layers]
     by_kind = {kind: {count for count, each in zip(heads, kinds, strict=False) if each == kind} for kind in set(kinds)}
     if any(len(counts) > 1 for counts in by_kind.values()):
-        result.refused.append("layers of one kind with unlike heads (num_attention_heads_per_layer)")
+        result.refused.append("layers of one kind with unlike num_attention_heads_per_layer")
     elif heads:
         row |= {"num_attention_heads": max(by_kind.get("full") or by_kind["sliding"])}
         row["local_num_attention_heads"] = max(by_kind.get("sliding") or by_kind["full"])
@@ -251,7 +258,8 @@ def _other_heads(row: Row, result: Found) -> None:
         row |= {"local_num_attention_heads": other.get("num_attention_heads"),
                 "local_num_query_groups": other.get("num_attention_groups"),
                 "local_head_size": other.get("head_dim")}  # fmt: skip
-    _near(row, kinds, result.number("sliding_window"))
+    if "sliding" in kinds:
+        _near(row, kinds, result.number("sliding_window"))
 
 
 def _gemma(row: Row, result: Found) -> None:
@@ -275,6 +283,8 @@ def _gemma(row: Row, result: Found) -> None:
         row["ffn_pattern"] = f"{layers - shared} dense {width} : {shared} dense {2 * width}"
     if row.get("num_experts"):
         row["ffn_pattern"] = f"{layers} dense + experts"
+    elif config.get("enable_moe_block"):
+        result.refused.append("experts of which no number is stated (enable_moe_block)")
     config.read |= {"enable_moe_block", "num_global_key_value_heads", "vocab_size_per_layer_input"}
     _near(row, kinds, result.number("sliding_window"))
 
