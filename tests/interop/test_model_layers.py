@@ -49,7 +49,17 @@ def test_parameters_are_those_of_the_card(entry: dict[str, Any]) -> None:
 
 def test_the_kinds_of_layers_are_all_there() -> None:
     words = " ".join(str(_read(name).row.get("attention_pattern")) for name in CONFIGS)
-    kinds = ("Kimi delta", "Mamba-1", "Mamba-2", "full + Mamba-2", "lightning", "RWKV-7", "convolution", "none", "sliding")
+    kinds = (
+        "Kimi delta",
+        "Mamba-1",
+        "Mamba-2",
+        "full + Mamba-2",
+        "lightning",
+        "RWKV-7",
+        "convolution",
+        "none",
+        "sliding",
+    )
     assert all(kind in words for kind in kinds)
     assert len([entry for entry in PUBLIC if entry["parameters"]]) >= 30
 
@@ -78,7 +88,7 @@ def test_a_served_and_a_trained_plan_have_results(entry: dict[str, Any]) -> None
 
 
 def test_states_and_keys_are_what_the_layers_hold() -> None:
-    """MiMo-V2: 9 layers with 4 and 39 with 8 heads of 192 + 128; Falcon-Mamba: 8,192 x 16 states and 3 x 8,192 inputs."""
+    """MiMo-V2: 9 layers with 4, 39 with 8 heads of 192 + 128; Falcon-Mamba: 8,192 x 16 states, 3 x 8,192 inputs."""
 
     def cache(name: str, context: int) -> float:
         row = _read(name).row

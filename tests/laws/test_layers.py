@@ -87,9 +87,16 @@ def test_equal_layers_in_a_list_are_the_model_without_a_list(name: str, changes:
 
 
 def test_the_order_of_kinds_moves_nothing() -> None:
-    shapes = {"local_num_query_groups": 4, "local_head_size": 64, "ffn_pattern": "20 dense 9000 : 8 none : 4 dense 5000"}
+    shapes = {
+        "local_num_query_groups": 4,
+        "local_head_size": 64,
+        "ffn_pattern": "20 dense 9000 : 8 none : 4 dense 5000",
+    }
     row = {**_row("Meta-Llama-3.1-8B"), **shapes, "attention_pattern": "6 full : 22 sliding 512 : 4 none"}
-    turned = {"attention_pattern": "4 none : 22 sliding 512 : 6 full", "ffn_pattern": "4 dense 5000 : 20 dense 9000 : 8 none"}
+    turned = {
+        "attention_pattern": "4 none : 22 sliding 512 : 6 full",
+        "ffn_pattern": "4 dense 5000 : 20 dense 9000 : 8 none",
+    }
     _same(row, turned)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -18,7 +19,8 @@ _PATTERN = re.compile(r"(?P<near>\d+) (?P<kind>sliding|chunked) (?P<window>\d+) 
 _LINEAR = re.compile(r"(?P<near>\d+) linear \(gated delta net\) : (?P<far>\d+) full")
 _STATE_SPACE = re.compile(r"(?P<near>\d+) Mamba-2 : (?P<far>\d+) full : (?P<bare>\d+) feed-forward")
 _PART = re.compile(
-    r"(?P<count>\d+) (?P<kind>full|none|(?P<near>sliding|chunked) (?P<window>\d+)|(?P<beside>full \+ )?(?P<linear>[A-Za-z].*))"
+    r"(?P<count>\d+) "
+    r"(?P<kind>full|none|(?P<near>sliding|chunked) (?P<window>\d+)|(?P<beside>full \+ )?(?P<linear>[A-Za-z].*))"
 )
 _LINEAR_KINDS = {
     "linear (gated delta net)": (0, 0.0),
@@ -122,12 +124,12 @@ def _listed(kinds: LayerKinds, row: int, text: str, layers: float, shaped: bool)
         return False
     linear = {part["linear"] for part in known if part["linear"]}
     windows = {part["window"] for part in known if part["window"]}
-    if sum(float(part["count"]) for part in known) != layers:
+    if linear and not shaped:
+        kinds.reasons[row] = f"has {linear.pop()} layers without their heads, head sizes or convolution"
+    elif sum(float(part["count"]) for part in known) != layers:
         kinds.reasons[row] = f'has {layers:g} layers, which are not those of its pattern ("{text}")'
     elif len(linear) > 1 or len(windows) > 1:
         kinds.reasons[row] = f'has layers with states or windows of several kinds ("{text}")'
-    elif linear and not shaped:
-        kinds.reasons[row] = f"has {linear.pop()} layers without their heads, head sizes or convolution"
     if kinds.reasons[row]:
         return True
     for part in known:
@@ -164,9 +166,13 @@ def _feed_forward(models: Table, reasons: np.ndarray) -> _FeedForward:
         parts = [_FFN_PART.fullmatch(part.strip()) for part in text.split(" : ")]
         known = [part for part in parts if part is not None]
         if len(known) < len(parts) or sum(float(part["count"]) for part in known) != layers[row]:
-            reasons[row] = reasons[row] or f'has {layers[row]:g} layers, which are not those of its ffn pattern ("{text}")'
+            reasons[row] = (
+                reasons[row] or f'has {layers[row]:g} layers, which are not those of its ffn pattern ("{text}")'
+            )
             continue
-        dense = [(float(part["count"]), float(part["width"] or width[row])) for part in known if "dense" in part["kind"]]
+        dense = [
+            (float(part["count"]), float(part["width"] or width[row])) for part in known if "dense" in part["kind"]
+        ]
         result.dense[row] = sum(count for count, _ in dense)
         result.mixed[row] = sum(float(part["count"]) for part in known if "experts" in part["kind"])
         if dense:
@@ -174,7 +180,43 @@ def _feed_forward(models: Table, reasons: np.ndarray) -> _FeedForward:
     return result
 
 
-def _shapes(models: Table, columns: Mapping[str, Array], kinds: LayerKinds, latent: np.ndarray) -> dict[str, Array]:
+def _feed_forward_columns(models: Table, columns: Mapping[str, Array], kinds: LayerKinds) -> dict[str, Array]:
+    """Layers with each feed-forward block; every layer has one unless a pattern of blocks states others."""
+    layers, experts = columns["num_layers"], columns["num_experts"] > 0.0
+    leading, bare = models.number("first_dense_layers", 0.0), (kinds.uneven > 0.0) & (kinds.bare > 0.0)
+    mixed = np.where(experts, np.floor((layers - leading) / columns["moe_layer_step"]), 0.0)
+    ffn = _feed_forward(models, kinds.reasons)
+
+    def counted(of_list: Array, of_bare: Array, name: str) -> Array:
+        return np.where(ffn.listed, of_list, np.where(bare, of_bare, columns[name]))
+
+    return {
+        "num_dense_layers": counted(ffn.dense, layers - mixed, "num_dense_layers"),
+        "num_moe_layers": counted(ffn.mixed, mixed, "num_moe_layers"),
+        "ffn_hidden_size": np.where(ffn.listed, ffn.width, columns["ffn_hidden_size"]),
+        "uneven": np.where(ffn.listed, 1.0, kinds.uneven),
+    }
+
+
+def _linear_columns(models: Table, kinds: LayerKinds, latent: np.ndarray, heads: Array) -> dict[str, Array]:
+    """Columns of layers with states, and gates of attention; a model without any has none."""
+    linear, gated = kinds.linear > 0, models.filled("attention_output_gate")
+    return {
+        "num_linear_layers": kinds.linear,
+        **{name: np.where(linear, models.number(column), 0.0) for name, column in _LINEAR_COLUMNS.items()},
+        "linear_state_size": np.where(linear, models.filled("linear_state_size"), 0.0),
+        "attention_gate": np.where(linear & ~latent, gated, 0.0),
+        "state_space": kinds.state_space,
+        "num_bare_layers": kinds.bare,
+        "linear_kind": kinds.linear_kind,
+        "linear_rank": np.where(linear, models.number("linear_gate_rank", 0.0), 0.0),
+        "num_parallel_layers": kinds.parallel,
+        "per_layer_size": models.number("layer_embedding_size", 0.0),
+        "latent_gate": np.where(latent, gated * heads * models.number("v_head_size", 0.0), 0.0),
+    }
+
+
+def _shapes(models: Table, columns: Mapping[str, Array], latent: np.ndarray) -> dict[str, Array]:
     """Heads of the layers with a window where these differ, and keys and values that layers share."""
     heads, size = columns["num_attention_heads"], columns["qk_head_size"]
     groups = columns["num_query_groups"]
@@ -260,7 +302,7 @@ def model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
     shared = sparse & (models.number("output_lora_rank", 0.0) > 0.0)
     experts = models.number("num_experts", 0.0)
     kinds = _layer_kinds(models)
-    linear, bare = kinds.linear, kinds.bare
+    bare = kinds.bare
     nope, rope = models.number("qk_nope_head_size"), models.number("qk_rope_head_size", 0.0)
     qk_head = np.where(latent, np.where(np.isnan(nope), columns["head_size"], nope + rope), columns["head_size"])
     step = models.number("moe_layer_step", 1.0)
@@ -286,32 +328,13 @@ def model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
         "num_mtp_layers": models.number("num_mtp_layers", 0.0),
         "shared_gate": np.where(experts > 0, models.filled("shared_expert_gate"), 0.0),
         "wide_attention": models.filled("wide_attention"),
-        "num_linear_layers": linear,
-        **{name: np.where(linear > 0, models.number(column), 0.0) for name, column in _LINEAR_COLUMNS.items()},
-        "linear_state_size": np.where(linear > 0, models.filled("linear_state_size"), 0.0),
-        "attention_gate": np.where((linear > 0) & ~latent, models.filled("attention_output_gate"), 0.0),
-        "state_space": kinds.state_space,
-        "num_bare_layers": bare,
-        "linear_kind": kinds.linear_kind,
-        "linear_rank": np.where(linear > 0, models.number("linear_gate_rank", 0.0), 0.0),
-        "num_parallel_layers": kinds.parallel,
-        "per_layer_size": models.number("layer_embedding_size", 0.0),
-        "latent_gate": np.where(latent, models.filled("attention_output_gate") * heads * models.number("v_head_size"), 0.0),
+        **_linear_columns(models, kinds, latent, heads),
         "moe_latent_size": np.where(experts > 0, models.number("moe_latent_size", 0.0), 0.0),
         **_sparse_columns(models, kinds, shared),
     }
     columns["num_dense_layers"] = np.where(bare > 0.0, bare, layers) - columns["num_moe_layers"]
-    even = (kinds.uneven > 0.0) & (bare > 0.0)  # every layer has a feed-forward block unless a pattern states others
-    columns["num_moe_layers"] = np.where(even & (experts > 0), np.floor((layers - leading) / step), columns["num_moe_layers"])
-    columns["num_dense_layers"] = np.where(even, layers - columns["num_moe_layers"], columns["num_dense_layers"])
-    ffn = _feed_forward(models, kinds.reasons)
-    columns |= {
-        "num_dense_layers": np.where(ffn.listed, ffn.dense, columns["num_dense_layers"]),
-        "num_moe_layers": np.where(ffn.listed, ffn.mixed, columns["num_moe_layers"]),
-        "ffn_hidden_size": np.where(ffn.listed, ffn.width, columns["ffn_hidden_size"]),
-        "uneven": np.where(ffn.listed, 1.0, kinds.uneven),
-        **_shapes(models, columns, kinds, latent | shared),
-    }
+    columns |= _feed_forward_columns(models, columns, kinds)
+    columns |= _shapes(models, columns, latent | shared)
     return columns, _with_gaps(columns, kinds.reasons)
 
 
@@ -361,8 +384,8 @@ _PRESENT = ("latent_attention", "num_experts", "num_local_layers", "num_linear_l
 @cache
 def architecture_of(code: int) -> Architecture:
     """Architecture of a code of :func:`architecture_codes_of`."""
-    kinds = code >> len(_PRESENT)
-    return Architecture(*(bool(code >> bit & 1) for bit in range(len(_PRESENT))), linear_kind=kinds)
+    present = (bool(code >> bit & 1) for bit in range(len(_PRESENT)))
+    return replace(Architecture(*present), linear_kind=code >> len(_PRESENT))
 
 
 def architecture_codes_of(columns: Mapping[str, Array]) -> np.ndarray:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, ceil_div, divide, ones, side_by_side, some
+from xlperf.base.arrays import Array, ceil_div, divide, ones, side_by_side
 from xlperf.equations.hardware.roofline import PLANNED, WIDE
 from xlperf.equations.model.model import Model
 
@@ -185,7 +185,7 @@ def _feed_forward(
     )
 
 
-def _positive(size: Callable[[Model], Array]) -> Callable[[Model], Array]:
+def positive(size: Callable[[Model], Array]) -> Callable[[Model], Array]:
     """1 for models of which a size is above 0."""
     return lambda model: np.where(size(model) > 0.0, 1.0, 0.0)
 
@@ -234,66 +234,6 @@ PLAIN = Block(
         Operator("attention output", _hidden, lambda m, s: s.heads * m.head_size, _values),
     ),
 )
-
-def _unlike_qkv(model: Model, shard: Shard) -> Array:
-    """Queries of every layer; keys and values of those with their own, or keys that are the values too."""
-    queries = shard.heads * (1.0 + model.attention_gate) * model.qk_head_size
-    own = model.kv_share * shard.groups
-    return np.asarray(queries + own * (model.qk_head_size + model.value_projection * model.v_head_size))
-
-
-def _of_local(model: Model) -> Array:
-    return divide(model.num_local_layers, model.num_attention_layers)
-
-
-def _of_global(model: Model) -> Array:
-    return np.asarray(1.0 - _of_local(model))
-
-
-UNLIKE = Block(  # layers with a window have heads of their own (Gemma 4, MiMo-V2)
-    "attention",
-    (
-        Operator("qkv", _unlike_qkv, _hidden, _unlike_qkv, layers=_of_global),
-        Operator("attention output", _hidden, _values, _values, layers=_of_global),
-        Operator(
-            "local qkv",
-            lambda m, s: _unlike_qkv(s.local.model, s.local),
-            _hidden,
-            lambda m, s: _unlike_qkv(s.local.model, s.local),
-            layers=_of_local,
-        ),
-        Operator(
-            "local attention output",
-            _hidden,
-            lambda m, s: _values(s.local.model, s.local),
-            lambda m, s: _values(s.local.model, s.local),
-            layers=_of_local,
-        ),
-    ),
-)
-
-
-def _embedded(model: Model, shard: Shard) -> Array:
-    return np.maximum(model.per_layer_size, 1.0)
-
-
-_EMBEDS = _positive(lambda m: m.per_layer_size)
-ADDITIONS = Block(
-    "attention",
-    (
-        Operator(
-            "attention gate",
-            lambda m, s: np.maximum(m.latent_gate / s.ranks, 1.0),
-            _hidden,
-            lambda m, s: m.latent_gate / s.ranks,
-            exists=_positive(lambda m: m.latent_gate),
-        ),
-        # An embedding of each layer, projected from the token's, gated and added (Gemma 3n, Gemma 4)
-        Operator("layer embedding", _embedded, _hidden, lambda m, s: m.per_layer_size, exists=_EMBEDS),
-        Operator("layer embedding gate", _embedded, _hidden, lambda m, s: m.per_layer_size, exists=_EMBEDS),
-        Operator("layer embedding output", _hidden, _embedded, lambda m, s: m.per_layer_size, exists=_EMBEDS),
-    ),
-)
 LATENT = Block(  # the expansion of keys and values is folded into queries and outputs when decoding: absorbed
     "attention",
     (
@@ -302,7 +242,7 @@ LATENT = Block(  # the expansion of keys and values is folded into queries and o
             _query_rank,
             _hidden,
             lambda m, s: 2.0 * m.q_lora_rank,  # before and after its norm
-            exists=_positive(lambda m: m.q_lora_rank),
+            exists=positive(lambda m: m.q_lora_rank),
         ),
         Operator("query expansion", _queries, _query_rank, _queries),
         Operator(
@@ -448,7 +388,7 @@ SHARED_EXPERT = Block(
         lambda m: m.hidden_size,
         lambda m, s: np.maximum(m.shared_ffn_hidden_size / s.ranks, 1.0),
         "tokens",
-        _positive(lambda m: m.shared_ffn_hidden_size),
+        positive(lambda m: m.shared_ffn_hidden_size),
     ),
 )
 ROUTER = Block(
@@ -470,7 +410,7 @@ def _latent_size(model: Model, shard: Shard) -> Array:
     return np.maximum(model.moe_latent_size, 1.0)
 
 
-_LATENT_EXPERTS = _positive(lambda m: m.moe_latent_size)
+_LATENT_EXPERTS = positive(lambda m: m.moe_latent_size)
 LATENT_SPACE = Block(  # of routed experts (Nemotron 3 Super); every rank holds both matrices whole
     "moe",
     (
@@ -548,14 +488,3 @@ def saved_elements(block: Block, shard: Shard) -> Array:
         if operator.saved is not None
     ]
     return np.asarray(sum(saved[1:], saved[0]))
-
-
-def attention_of(model: Model, formula: Callable[[Block], Array]) -> Array:
-    """A quantity of the attention block of each model, (rows,): plain, latent, of one shared vector, or of two shapes."""
-    result = formula(PLAIN)
-    kinds = ((LATENT, model.latent_attention), (SHARED_VECTOR, model.shared_key_value), (UNLIKE, model.local_heads))
-    for block, mask in kinds:
-        if some(mask):
-            result = np.where(mask > 0.0, formula(block), result)
-    added = model.latent_gate + model.per_layer_size
-    return np.where(added > 0.0, result + formula(ADDITIONS), result) if some(added) else result

@@ -17,12 +17,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, divide, some
 from xlperf.equations.model.blocks import Shard
-from xlperf.equations.model.linear_attention import (
-    Scan,
-    recurrent_step_flop,
-    recurrent_step_traffic,
-    scan_gradient,
-)
+from xlperf.equations.model.linear_attention import Scan, recurrent_step_flop, recurrent_step_traffic, scan_gradient
 from xlperf.equations.model.linear_kinds import KINDS, LinearKind, linear_of, linear_state_size, selective_scan_work
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.sparse_attention import entries_seen, index_flop, index_traffic, scores_per_entry

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
+from xlperf.equations.model.attention_blocks import ADDITIONS, UNLIKE
 from xlperf.equations.model.blocks import (
-    ADDITIONS,
     EXPERTS,
     HEAD,
     INDEX,
@@ -16,7 +16,6 @@ from xlperf.equations.model.blocks import (
     ROUTER,
     SHARED_EXPERT,
     SHARED_VECTOR,
-    UNLIKE,
     Block,
 )
 from xlperf.equations.model.linear_kinds import KINDS

@@ -371,7 +371,7 @@ def chunked_scan(shard: Shard, tokens: Array, sequences: Array, length: Array, e
 
 
 def state_space_scan(shard: Shard, tokens: Array, sequences: Array, length: Array, element_size: Array) -> Scan:
-    """Forward scan of a state space with one decay per head, Mamba-2 or lightning attention; as :func:`chunked_scan`."""
+    """Forward scan with one decay per head, Mamba-2 or lightning attention; arguments as in :func:`chunked_scan`."""
     model, heads, groups = shard.model, shard.value_heads, shard.split(shard.model.linear_key_heads)
     sizes = (model.linear_key_size, model.linear_value_size)
     flop = state_space_scan_flop(tokens, heads, groups, *sizes)

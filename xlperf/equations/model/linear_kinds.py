@@ -66,12 +66,14 @@ def _low_rank(saved: float) -> tuple[Operator, Operator]:
     """Low-rank gates: all of them down to their ranks together, and up to the width of the values."""
     return (
         Operator("linear attention gate compression", _rank, _hidden, _rank, exists=_ranked),
-        Operator("linear attention gate expansion", _values, _rank, lambda m, s: saved * s.linear_values, exists=_ranked),
+        Operator(
+            "linear attention gate expansion", _values, _rank, lambda m, s: saved * s.linear_values, exists=_ranked
+        ),
     )
 
 
 def _original_vectors(shard: Shard) -> Array:
-    """Convolution, decay of each head, gated norm; Mamba-2: biases, skips and scales of all heads (arXiv:2405.21060)."""
+    """Convolution, decay of each head, gated norm; of Mamba-2 also biases, skips, all scales (arXiv:2405.21060)."""
     model, more = shard.model, shard.model.state_space
     channels = 2.0 * shard.linear_keys + shard.linear_values
     norm = model.linear_value_size + more * (shard.linear_values - model.linear_value_size)
@@ -84,7 +86,12 @@ MAMBA_1 = LinearKind(  # arXiv:2312.00752: a state of each channel; its inputs a
     Block(
         "linear",
         (
-            Operator("linear attention input", lambda m, s: 2.0 * s.linear_values, _hidden, lambda m, s: 3.0 * s.linear_values),
+            Operator(
+                "linear attention input",
+                lambda m, s: 2.0 * s.linear_values,
+                _hidden,
+                lambda m, s: 3.0 * s.linear_values,
+            ),
             Operator(
                 "state space inputs",
                 lambda m, s: m.linear_rank + 2.0 * m.linear_key_size,
@@ -117,7 +124,9 @@ KIMI_DELTA = LinearKind(  # arXiv:2510.26692: a decay for each channel of the ke
                 _hidden,
                 lambda m, s: 2.0 * _all_channels(s),
             ),
-            Operator("linear attention gates", lambda m, s: s.value_heads, _hidden, lambda m, s: s.value_heads, served=WIDE),
+            Operator(
+                "linear attention gates", lambda m, s: s.value_heads, _hidden, lambda m, s: s.value_heads, served=WIDE
+            ),
             *_low_rank(2.0),
             _OUTPUT,
         ),
@@ -149,7 +158,9 @@ RWKV_7 = LinearKind(  # arXiv:2503.14456: decay, learning rate, value mix and ga
     Block(
         "linear",
         (
-            Operator("linear attention input", lambda m, s: _all_channels(s), _hidden, lambda m, s: 2.0 * _all_channels(s)),
+            Operator(
+                "linear attention input", lambda m, s: _all_channels(s), _hidden, lambda m, s: 2.0 * _all_channels(s)
+            ),
             *_low_rank(4.0),
             _OUTPUT,
         ),
@@ -163,7 +174,12 @@ SHORT_CONVOLUTION = LinearKind(  # LFM2, arXiv:2511.23404: a gated convolution a
     Block(
         "linear",
         (
-            Operator("linear attention input", lambda m, s: 3.0 * s.linear_values, _hidden, lambda m, s: 4.0 * s.linear_values),
+            Operator(
+                "linear attention input",
+                lambda m, s: 3.0 * s.linear_values,
+                _hidden,
+                lambda m, s: 4.0 * s.linear_values,
+            ),
             _OUTPUT,
         ),
     ),

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, beside, ones, side_by_side, some
+from xlperf.equations.model.attention_blocks import attention_of
 from xlperf.equations.model.blocks import (
     EXPERTS,
     INDEX,
@@ -21,7 +22,6 @@ from xlperf.equations.model.blocks import (
     SHARED_EXPERT,
     Gemms,
     Shard,
-    attention_of,
     weights,
 )
 from xlperf.equations.model.linear_kinds import linear_of
@@ -205,7 +205,7 @@ def layer_vector_parameters(shard: Shard, query_key_norm: Array | float) -> Arra
 
 
 def linear_vector_parameters(shard: Shard) -> Array:
-    """Weights of a linear-attention layer outside products, (rows,): convolution, decay of each head, gated norm. [-]"""
+    """Weights of a linear-attention layer outside products, (rows,): convolution, decays, gated norm. [-]"""
     return linear_of(shard.model, lambda kind: kind.vectors(shard))
 
 

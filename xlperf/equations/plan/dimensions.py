@@ -131,7 +131,8 @@ TRAINING_DIMENSIONS = (
             Rule(lambda plan, model: ~_uneven_width(model) & fraction(model.ffn_hidden_size / plan.tensor_parallel),
                  "tensor parallel {tensor_parallel} does not divide the feed-forward width {model.ffn_hidden_size}"),
             Rule(lambda plan, model: ((model.num_linear_layers > 0.0)
-                                      & ((model.linear_key_heads > 1) & fraction(model.linear_key_heads / plan.tensor_parallel)
+                                      & ((model.linear_key_heads > 1)
+                                         & fraction(model.linear_key_heads / plan.tensor_parallel)
                                          | fraction(model.linear_value_heads / plan.tensor_parallel))),
                  "tensor parallel {tensor_parallel} does not divide the {model.linear_key_heads} key and"
                  " {model.linear_value_heads} value heads of linear attention"),

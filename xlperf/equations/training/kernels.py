@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from xlperf.base.arrays import Array, ceil_div, divide, ones, side_by_side, some, total
+from xlperf.base.arrays import Array, divide, ones, side_by_side, some, total
 from xlperf.equations.hardware.attention import attention_time
 from xlperf.equations.hardware.gemm import gemm_time, product_traffic
 from xlperf.equations.hardware.roofline import CORE, PLANNED, WIDE, linear_attention_time, transfer_time, vector_time
@@ -35,10 +35,11 @@ from xlperf.equations.model.operators import (
     mtp_vectors,
 )
 from xlperf.equations.model.sparse_attention import stream_passes
-from xlperf.equations.plan.records import WORD, ContextMethod, CrossEntropy, Graphs, QuantizedCopies, TokenDispatch
+from xlperf.equations.plan.records import WORD, ContextMethod, Graphs, QuantizedCopies, TokenDispatch
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import PLACES as ADAPTED
 from xlperf.equations.training.adapters import adapter_gemms, adapter_vectors, frozen_products
+from xlperf.equations.training.outside import outside_layers, ring_merges
 from xlperf.equations.training.setting import MASK, Part, Setting
 
 LAYER_PLACES = ("attention", "core", "local core", "mlp", "moe", "linear")
@@ -193,26 +194,19 @@ def _score_parts(setting: Setting, core: Core, trained: Trained, calls: Array) -
 
 
 def _scan_parts(setting: Setting, core: Core, trained: Trained, calls: Array) -> list[Part]:
-    """Scan of a layer of linear attention: no state comes in or goes out."""
-    kernel, device = trained.kernel, setting.device
-    assert isinstance(kernel, Scan)
-    flop, traffic, chunks = (values[:, None] for values in kernel)
-    family = "linear_attention"
-    time = linear_attention_time(device, setting.constants[family], traffic, flop, chunks, device.rate(CORE))
-    return [Part(trained.phase, family, (trained.name,), core.place, calls, time, None, traffic, CORE, flop)]
-
-
-def _stream_parts(setting: Setting, core: Core, trained: Trained, calls: Array) -> list[Part]:
-    """Scan of a block of Mamba-1, on the vector units."""
-    kernel = trained.kernel
-    assert isinstance(kernel, Stream)
-    flop, traffic = kernel.flop[:, None], kernel.traffic[:, None]
-    time = vector_time(setting.device, setting.constants["vector"], traffic, flop)
-    return [Part(trained.phase, "vector", (trained.name,), core.place, calls, time, None, traffic, WIDE, flop)]
+    """Scan of a layer of linear attention: no state comes in or goes out; of Mamba-1 on the vector units."""
+    device, kernel = setting.device, trained.kernel
+    flop, traffic, *chunks = (np.asarray(values)[:, None] for values in kernel)
+    family, precision = ("linear_attention", CORE) if chunks else ("vector", WIDE)
+    if chunks:
+        time = linear_attention_time(device, setting.constants[family], traffic, flop, chunks[0], device.rate(CORE))
+    else:
+        time = vector_time(device, setting.constants[family], traffic, flop)
+    return [Part(trained.phase, family, (trained.name,), core.place, calls, time, None, traffic, precision, flop)]
 
 
 _TIMED: Mapping[type, Callable[[Setting, Core, Trained, Array], list[Part]]] = {
-    Flash: _flash_parts, Scores: _score_parts, Scan: _scan_parts, Stream: _stream_parts,
+    Flash: _flash_parts, Scores: _score_parts, Scan: _scan_parts, Stream: _scan_parts,
 }  # fmt: skip
 
 
@@ -432,39 +426,6 @@ def _other_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, Vect
         yield "mtp", mtp_vectors(setting.model, _between(setting), backward)
 
 
-def _ring_merges(setting: Setting) -> Iterator[tuple[str, str, Vectors]]:
-    """Merges of the partial results of a context ring, and sums of its partial gradients."""
-    plan = setting.plan
-    merged = np.where(plan.context_method == ContextMethod.RING, plan.context_parallel - 1.0, 0.0)
-    if some(merged):
-        output = plan.tokens * setting.heads * setting.model.v_head_size
-        traffic = (merged * output * (2.0 * WORD + plan.element_size))[:, None]
-        yield "forward", "attention", Vectors(("merge of partial attention",), traffic)
-        yield "backward", "attention", Vectors(("sum of partial gradients",), 3.0 * traffic)
-
-
-def _outside_layers(setting: Setting) -> Iterator[tuple[str, str, Vectors]]:
-    """Look-up of the embedding, and the loss over the vocabulary of a rank.
-
-    Split over the vocabulary each step of the loss is a kernel on FP32 logits (Megatron-Core, cross_entropy.py): copy,
-    maximum, subtraction, exponential, sum and division. A loss over chunks of the tokens moves as much as one over all:
-    as much as a fused one if it is compiled, else as a plain one.
-    """
-    model, plan, element = setting.model, setting.plan, setting.plan.element_size
-    vocab = plan.tokens * ceil_div(model.vocab_size, plan.loss_shards)
-    plain = plan.plain_loss
-    fused = (plan.cross_entropy == CrossEntropy.FUSED) | (plan.cross_entropy == CrossEntropy.CHUNKED) & ~plain
-    loss = np.where(fused, 3.0 * element, element + np.where(plain, 3.0, 9.0) * WORD)
-    gradient = np.where(fused, 2.0 * element, element + np.where(plain, 5.0, 3.0) * WORD)
-    if some(narrow := plan.narrow_loss):  # no copies: softmax of logits; its gradient is made, read beside it, replaced
-        loss = np.where(narrow, 2.0 * plan.loss_size, loss)
-        gradient = np.where(narrow, 4.0 * plan.loss_size, gradient)
-    looked_up = 2.0 * plan.tokens * model.hidden_size * element
-    yield "forward", "embedding", Vectors(("embedding",), looked_up[:, None])
-    yield "forward", "head", Vectors(("cross-entropy",), (vocab * loss)[:, None])
-    yield "backward", "head", Vectors(("cross-entropy gradient",), (vocab * gradient)[:, None])
-
-
 _LAYER_KERNELS = (_stream_mixing, _attention_kernels, _feed_forward_kernels, _other_kernels)
 """Memory-bound kernels of layers and MTP modules in one direction, with their place."""
 
@@ -477,7 +438,7 @@ def _vector_parts(setting: Setting) -> list[Part]:
         for kernels in _LAYER_KERNELS
         for place, vectors in kernels(setting, phase == "backward")
     ]
-    groups += [*_ring_merges(setting), *_outside_layers(setting)]
+    groups += [*ring_merges(setting), *outside_layers(setting)]
     traffic = np.concatenate([vectors.traffic for _, _, vectors in groups], axis=-1)
     time = vector_time(setting.device, setting.constants["vector"], traffic, 0.0)
     present = np.where(traffic > 0.0, 1.0, 0.0)

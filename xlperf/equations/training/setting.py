@@ -11,16 +11,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, distinct_rows, divide, ones, some, total
 from xlperf.equations.hardware.roofline import WIDE, Device
-from xlperf.equations.model.blocks import (
-    EXPERTS,
-    LATENT_SPACE,
-    MLP,
-    ROUTER,
-    SHARED_EXPERT,
-    Gemms,
-    Shard,
-    weights,
-)
+from xlperf.equations.model.blocks import EXPERTS, LATENT_SPACE, MLP, ROUTER, SHARED_EXPERT, Gemms, Shard, weights
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.operators import (
     attention_matrix_parameters,
