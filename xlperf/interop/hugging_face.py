@@ -52,6 +52,7 @@ class _Found:
     def __init__(self, config: Entries) -> None:
         self.config = config
         self.refused: list[str] = []
+        self.left_out: list[str] = []
 
     def first(self, keys: Sequence[str]) -> Any:
         """The first entry that is stated; one that is the same for every layer for all of them."""
@@ -163,7 +164,7 @@ def model_row(config: Mapping[str, Any], name: str, source: str, counted: bool |
     refused = "; ".join(dict.fromkeys(result.refused))
     _needed(row, name, source, refused)
     left_out += [f"entries that may change its layers are not read: {', '.join(unread)}"] if unread else []
-    left_out += _towers(config)
+    left_out += [*result.left_out, *_towers(config)]
     formats = checkpoint_columns(part.get("quantization_config"), row, part, source or name)
     row |= formats
     if "fp8-block" in formats.values():

@@ -22,6 +22,7 @@ class Found(Protocol):
 
     config: Entries
     refused: list[str]
+    left_out: list[str]
 
     def number(self, *keys: str) -> int:
         """The first of some entries that is a number, 0 without any."""
@@ -158,7 +159,9 @@ def _kimi(row: Row, result: Found) -> None:
     _linear(row, (heads, size), (heads, size), int(convolution), rank)
     row["attention_output_gate"] = "yes" if config.get("mla_use_output_gate") else None
     row["moe_latent_size"] = result.number("routed_expert_hidden_size") or None
-    config.read |= {"attn_res_block_size", "mla_use_nope"}
+    config.read |= {"mla_use_nope"}
+    if config.get("attn_res_block_size"):
+        result.left_out.append("attention to the outputs of earlier blocks of layers (attn_res_block_size) is not timed")
     _listed(row, ["Kimi delta" if layer in delta else "full" for layer in range(1, layers + 1)])
 
 
@@ -170,6 +173,8 @@ def _bailing(row: Row, result: Found) -> None:
     rank = 2 * size if convolution and not config.get("no_kda_lora") else 0
     _linear(row, (heads, size), (heads, size), convolution, rank)
     config.read |= {"group_norm_size", "gated_attention_proj_granularity_type", "kda_safe_gate", "kda_lower_bound"}
+    if config.get("gated_attention_proj_granularity_type"):
+        result.left_out.append("gates of the heads of latent attention are not counted: a column each")
     word, whole = "Kimi delta" if convolution else "lightning", layers // every * every
     _listed(row, ["full" if (layer + 1) % every == 0 or layer >= whole else word for layer in range(layers)])
 
@@ -333,6 +338,8 @@ def _pairs(row: Row, result: Found) -> None:
     experts, chosen = (int(str(row.get(name) or 0)) for name in ("num_experts", "top_k"))
     row |= {"num_layers": 2 * layers, "ffn_pattern": f"{layers} dense : {layers} dense + experts"}
     row["top_k"] = round(chosen * experts / (experts + idle)) if experts else None
+    if idle:
+        result.left_out.append(f"{idle} experts that compute nothing take their share of the {chosen} choices of a token")
 
 
 def _shared_keys(row: Row, result: Found) -> None:
