@@ -161,7 +161,9 @@ def _kimi(row: Row, result: Found) -> None:
     row["moe_latent_size"] = result.number("routed_expert_hidden_size") or None
     config.read |= {"mla_use_nope"}
     if config.get("attn_res_block_size"):
-        result.left_out.append("attention to the outputs of earlier blocks of layers (attn_res_block_size) is not timed")
+        result.left_out.append(
+            "attention to the outputs of earlier blocks of layers (attn_res_block_size) is not timed"
+        )
     _listed(row, ["Kimi delta" if layer in delta else "full" for layer in range(1, layers + 1)])
 
 
@@ -339,7 +341,9 @@ def _pairs(row: Row, result: Found) -> None:
     row |= {"num_layers": 2 * layers, "ffn_pattern": f"{layers} dense : {layers} dense + experts"}
     row["top_k"] = round(chosen * experts / (experts + idle)) if experts else None
     if idle:
-        result.left_out.append(f"{idle} experts that compute nothing take their share of the {chosen} choices of a token")
+        result.left_out.append(
+            f"{idle} experts that compute nothing take their share of the {chosen} choices of a token"
+        )
 
 
 def _shared_keys(row: Row, result: Found) -> None:
