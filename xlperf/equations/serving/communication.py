@@ -273,7 +273,8 @@ def serving_messages(
     # All-reduces: one per block, less the blocks whose outputs an expert exchange combines.
     reduces = np.full_like(plan.tensor_parallel, 2.0)
     if architecture.counted:
-        reduces = reduces * (0.5 * model.num_blocks)
+        # Attention and the linear block beside it reduce their outputs one after the other.
+        reduces = reduces * (0.5 * model.num_blocks) + model.num_parallel_layers / model.num_layers
     exchanges = np.zeros_like(reduces)
     if some(ranks != 1.0):
         times[..., ALL_REDUCE] = engine_all_reduce_time(hidden, ranks, 1.0, network, kernels)
