@@ -66,7 +66,7 @@ def test_the_kinds_of_layers_are_all_there() -> None:
 
 @pytest.mark.parametrize("entry", PUBLIC, ids=lambda entry: entry["model"])
 def test_a_served_and_a_trained_plan_have_results(entry: dict[str, Any]) -> None:
-    """Caches and states are held, and weights of all ranks are those of the model."""
+    """Ranks hold caches and states, and together the weights of the model."""
     row = model_row(entry["config"], entry["model"], "x").row
     catalog, experts = _catalog(row), row.get("num_experts")
     common = {"model": entry["model"], "accelerator": "H200-SXM-141GB", "precision": "bf16"}
@@ -144,5 +144,10 @@ def test_a_pattern_that_does_not_fit_is_a_reason() -> None:
         ({"attention_pattern": "9 full : 39 hashing"}, "not known"),
         ({"attention_pattern": "9 full : 39 Mamba-2"}, "without their heads"),
         ({"ffn_pattern": "1 dense : 46 experts"}, "not those of its ffn pattern"),
+        (
+            {"ffn_pattern": "48 experts", "num_experts": None, "top_k": None},
+            "lists layers with experts and states none",
+        ),
+        ({"attention_pattern": "48 full", "attention_output_gate": "yes"}, "an output gate beside layers"),
     ):
         assert words in catalog_models(_catalog({**row, **changes}))[1][0]

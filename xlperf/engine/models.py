@@ -41,6 +41,7 @@ _LINEAR_COLUMNS = {
     "linear_value_size": "linear_value_head_size",
     "linear_convolution": "linear_convolution_size",
 }
+_UNGATED = "has an output gate beside layers that are not hybrid"
 _LOCAL_COLUMNS = ("local_num_attention_heads", "local_num_query_groups", "local_head_size", "local_v_head_size")
 _INDEX_COLUMNS = {"index_heads": "index_num_heads", "index_size": "index_head_size", "index_top_k": "index_top_k"}
 
@@ -95,11 +96,12 @@ def _layer_kinds(models: Table) -> LayerKinds:
         elif attention[row] == "sparse" and indexed[row] and text != "sparse attention variants":
             _sparse(kinds, row, text, float(layers[row]), float(window[row]))
         elif attention[row] != "sparse" and near is None and _listed(kinds, row, text, layers[row], bool(shaped[row])):
-            pass
+            if gated[row] and attention[row] != "MLA" and not kinds.linear[row]:
+                kinds.reasons[row] = kinds.reasons[row] or _UNGATED
         elif other[row]:
             kinds.reasons[row] = f"has {attention[row]} attention"
         elif gated[row] and attention[row] != "MLA":
-            kinds.reasons[row] = "has an output gate beside layers that are not hybrid"
+            kinds.reasons[row] = _UNGATED
         elif near is not None:
             kinds.local[row] = _share(layers[row], near)
             kinds.window[row], kinds.chunked[row] = float(near["window"]), float(near["kind"] == "chunked")
@@ -139,10 +141,11 @@ def _listed(kinds: LayerKinds, row: int, text: str, layers: float, shaped: bool)
             kinds.parallel[row] += count if part["beside"] else 0.0
             kinds.linear_kind[row], kinds.state_space[row] = _LINEAR_KINDS[part["linear"]]
         elif part["window"]:
-            kinds.local[row], kinds.window[row] = count, float(part["window"])
+            kinds.local[row] += count
+            kinds.window[row] = float(part["window"])
             kinds.chunked[row] = float(part["near"] == "chunked")
         elif part["kind"] == "none":
-            kinds.bare[row] = count
+            kinds.bare[row] += count
     kinds.uneven[row] = float(kinds.bare[row] > 0.0 or kinds.parallel[row] > 0.0)
     return True
 
@@ -346,6 +349,7 @@ def _with_gaps(columns: Mapping[str, Array], reasons: np.ndarray) -> np.ndarray:
     gaps = (
         ("states experts without top k or moe ffn hidden size", np.isnan(chosen + columns["expert_ffn_hidden_size"])),
         ("has fewer experts than top k", chosen > experts),
+        ("lists layers with experts and states none", (columns["num_moe_layers"] > 0.0) & (experts <= 0.0)),
         ("has latent attention without its rank or head sizes", latent & ~(sizes > 0.0)),
         ("has attention heads that are no multiple of its query groups", heads % columns["num_query_groups"] > 0.0),
         ("has fewer layers than first dense layers", columns["num_moe_layers"] < 0.0),

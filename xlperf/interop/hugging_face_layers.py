@@ -231,7 +231,7 @@ def _near(row: Row, kinds: Sequence[str], window: int) -> None:
 
 
 def _mimo(row: Row, result: Found) -> None:
-    """Layers with a window have other key and value heads than those that attend to everything (MiMo-V2)."""
+    """Layers with a window have other key and value heads than layers with full attention (MiMo-V2)."""
     layers, marks = _layers(row), as_list(result.config.get("hybrid_layer_pattern"))
     kinds = ["sliding" if mark else "full" for mark in marks]
     if not marks:

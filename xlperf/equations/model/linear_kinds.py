@@ -109,7 +109,7 @@ MAMBA_1 = LinearKind(  # arXiv:2312.00752: a state of each channel; its inputs a
 
 
 def _full_gates(model: Model) -> Array:
-    """Gates of Kimi delta attention without a low rank: both, or those that the ranks do not cover. [-]"""
+    """Gates of Kimi delta attention without a low rank: both, one, or none, by the ranks that are stated. [-]"""
     return np.asarray(2.0 - np.minimum(np.round(model.linear_rank / np.maximum(model.linear_key_size, 1.0)), 2.0))
 
 
