@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from places import DATA
 
+from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
@@ -136,6 +137,15 @@ def test_what_no_column_holds_is_refused_by_name(name: str, changes: dict[str, o
     assert catalog_models(_catalog(result.row))[1][0] != ""
 
 
+def test_a_list_in_no_known_form_is_one_line() -> None:
+    for name, changes in (
+        ("Llama-3_3-Nemotron-Super-49B-v1", {"block_configs": ["a"] * 80}),
+        ("Kimi-K3", {"text_config": {**CONFIGS["Kimi-K3"]["text_config"], "linear_attn_config": [1]}}),
+    ):
+        with pytest.raises(InputError, match="lists its layers in a form that is not known"):
+            _read(name, **changes)
+
+
 def test_a_pattern_that_does_not_fit_is_a_reason() -> None:
     row = _read("MiMo-V2-Flash").row
     for changes, words in (
@@ -149,5 +159,7 @@ def test_a_pattern_that_does_not_fit_is_a_reason() -> None:
             "lists layers with experts and states none",
         ),
         ({"attention_pattern": "48 full", "attention_output_gate": "yes"}, "an output gate beside layers"),
+        ({"attention_pattern": "48 none"}, "no layer with attention or a state"),
+        ({"shared_kv_layers": 48}, "no layer with keys and values of its own"),
     ):
         assert words in catalog_models(_catalog({**row, **changes}))[1][0]

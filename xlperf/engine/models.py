@@ -350,6 +350,8 @@ def _with_gaps(columns: Mapping[str, Array], reasons: np.ndarray) -> np.ndarray:
         ("states experts without top k or moe ffn hidden size", np.isnan(chosen + columns["expert_ffn_hidden_size"])),
         ("has fewer experts than top k", chosen > experts),
         ("lists layers with experts and states none", (columns["num_moe_layers"] > 0.0) & (experts <= 0.0)),
+        ("has no layer with attention or a state", columns["num_bare_layers"] >= columns["num_layers"]),
+        ("has no layer with keys and values of its own", columns["kv_share"] <= 0.0),
         ("has latent attention without its rank or head sizes", latent & ~(sizes > 0.0)),
         ("has attention heads that are no multiple of its query groups", heads % columns["num_query_groups"] > 0.0),
         ("has fewer layers than first dense layers", columns["num_moe_layers"] < 0.0),

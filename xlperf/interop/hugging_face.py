@@ -141,7 +141,11 @@ def model_row(config: Mapping[str, Any], name: str, source: str, counted: bool |
     if family["attention_type"] == "sparse":
         _sparse(row, result, family["remark"])
     elif family["layers"] in READERS and not result.refused:
-        READERS[family["layers"]](row, result)
+        try:
+            READERS[family["layers"]](row, result)
+        except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError):
+            problem = "lists its layers in a form that is not known; the config.json as published is meant"
+            raise InputError(Fault(source or name, problem)) from None
     elif family["attention_type"] not in ("linear", "hybrid"):
         _layers(row, result, family["layers"])
     if not row["attention_type"]:

@@ -318,7 +318,7 @@ def _blocks(row: Row, result: Found) -> None:
         feed.append("none" if ffn.get("no_op") else f"dense {width}")
     if len(shares) > 1:
         result.refused.append("layers with unlike numbers of key and value heads (block_configs)")
-    row |= {"num_query_groups": heads // max(shares, default=1), "ffn_pattern": pattern(feed)}
+    row |= {"num_query_groups": heads // max(shares, default=1) or None, "ffn_pattern": pattern(feed)}
     row["ffn_hidden_size"] = max((int(word.split()[1]) for word in feed if word != "none"), default=0)
     _listed(row, attention)
 
