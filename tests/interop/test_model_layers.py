@@ -79,12 +79,12 @@ def test_a_served_and_a_trained_plan_have_results(entry: dict[str, Any]) -> None
         ("inference", served, ("ttft", "tpot", "memory_kv_cache", "memory_weights")),
         ("training", trained, ("step_time", "mfu", "memory_activations", "memory_weights")),
     ):
-        found = evaluate(table_from_rows(kind, list(plan), [list(plan.values())]), catalog)
+        table = evaluate(table_from_rows(kind, list(plan), [list(plan.values())]), catalog)
         for name in results:
-            assert found[name][0] > 0.0, (kind, name, found["reason"][0])
+            assert table[name][0] > 0.0, (kind, name, table["reason"][0])
         if kind == "inference":
             total = float(parameter_count(catalog_models(catalog)[0])[0])
-            held = 2.0 * found["memory_weights"][0] / 2.0
+            held = 2.0 * table["memory_weights"][0] / 2.0
             assert 0.98 * total < held < 1.15 * total, "but for copies of heads and tables that ranks do not share"
 
 
@@ -96,8 +96,8 @@ def test_states_and_keys_are_what_the_layers_hold() -> None:
         plan = {"model": name, "accelerator": "H200-SXM-141GB", "num_accelerators": 1, "prompt_length": context - 100,
                 "output_length": 100, "batch_size": 1, "software": "home-made", "precision": "bf16",
                 "kv_precision": "bf16"}  # fmt: skip
-        found = evaluate(table_from_rows("inference", list(plan), [list(plan.values())]), _catalog(row))
-        return float(found["memory_kv_cache"][0])
+        table = evaluate(table_from_rows("inference", list(plan), [list(plan.values())]), _catalog(row))
+        return float(table["memory_kv_cache"][0])
 
     near, far = cache("MiMo-V2-Flash", 2000), cache("MiMo-V2-Flash", 4000)
     assert far - near == pytest.approx(2000 * 9 * 4 * (192 + 128) * 2, rel=1e-9)

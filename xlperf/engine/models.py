@@ -224,22 +224,24 @@ def _shapes(models: Table, columns: Mapping[str, Array], latent: np.ndarray) -> 
     heads, size = columns["num_attention_heads"], columns["qk_head_size"]
     groups = columns["num_query_groups"]
     value, alike = models.number("v_head_size"), models.filled("keys_as_values")
-    own = {name: models.number(name) for name in _LOCAL_COLUMNS}
+    stated_columns = {name: models.number(name) for name in _LOCAL_COLUMNS}
     borrowed = models.number("shared_kv_layers", 0.0)
-    stated = sum((~np.isnan(values) for values in own.values()), borrowed > 0.0).astype(bool) | (alike > 0.0)
+    stated = sum((~np.isnan(values) for values in stated_columns.values()), borrowed > 0.0).astype(bool) | (alike > 0.0)
     stated = (stated | (~np.isnan(value) & (value != size))) & ~latent
     value = np.where(np.isnan(value) | latent, size, value)
     share = 1.0 - borrowed / columns["num_layers"]
 
     def near(name: str, default: Array) -> Array:
-        return np.where(stated, np.where(np.isnan(own[name]), default, own[name]), 0.0)
+        return np.where(stated, np.where(np.isnan(stated_columns[name]), default, stated_columns[name]), 0.0)
 
     local_size = near("local_head_size", size)
     return {
         "local_heads": near("local_num_attention_heads", heads),
         "local_groups": near("local_num_query_groups", groups),
         "local_qk_head_size": local_size,
-        "local_v_head_size": near("local_v_head_size", np.where(np.isnan(own["local_head_size"]), value, local_size)),
+        "local_v_head_size": near(
+            "local_v_head_size", np.where(np.isnan(stated_columns["local_head_size"]), value, local_size)
+        ),
         "local_kv_share": share,
         "kv_share": share,
         "value_projection": 1.0 - alike,

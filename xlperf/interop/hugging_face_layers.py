@@ -239,9 +239,9 @@ def _mimo(row: Row, result: Found) -> None:
     window = result.number("sliding_window", "sliding_window_size")
     if len(kinds) != layers or not window:
         result.refused.append("layers with a window that hybrid_layer_pattern does not list")
-    own = {"local_num_attention_heads": "num_attention_heads", "local_num_query_groups": "num_key_value_heads",
+    entries = {"local_num_attention_heads": "num_attention_heads", "local_num_query_groups": "num_key_value_heads",
            "local_head_size": "head_dim", "local_v_head_size": "v_head_dim"}  # fmt: skip
-    row |= {column: result.number(f"swa_{entry}", entry) or None for column, entry in own.items()}
+    row |= {column: result.number(f"swa_{entry}", entry) or None for column, entry in entries.items()}
     row["v_head_size"] = result.number("v_head_dim") or None
     result.config.read |= {"attention_chunk_size", "num_attention_groups"}
     _near(row, kinds, window)
@@ -305,14 +305,14 @@ def _blocks(row: Row, result: Found) -> None:
     hidden, heads = result.number("hidden_size"), result.number("num_attention_heads")
     attention, feed, shares = [], [], set()
     for block in as_list(result.config.get("block_configs")):
-        own, ffn = (block.get(name) or {} for name in ("attention", "ffn"))
-        if own.get("replace_with_linear") or ffn.get("replace_with_linear"):
+        mixer, ffn = (block.get(name) or {} for name in ("attention", "ffn"))
+        if mixer.get("replace_with_linear") or ffn.get("replace_with_linear"):
             result.refused.append("layers whose attention or feed-forward block is one matrix (replace_with_linear)")
-        if own.get("window_length") or own.get("num_sink_tokens") or ffn.get("sparsify") or own.get("sparsify"):
+        if mixer.get("window_length") or mixer.get("num_sink_tokens") or ffn.get("sparsify") or mixer.get("sparsify"):
             result.refused.append("layers with attention sinks or sparse weights (block_configs)")
-        attention.append("none" if own.get("no_op") else "full")
-        if not own.get("no_op"):
-            shares.add(own.get("n_heads_in_group") or 1)
+        attention.append("none" if mixer.get("no_op") else "full")
+        if not mixer.get("no_op"):
+            shares.add(mixer.get("n_heads_in_group") or 1)
         multiple, width = ffn.get("ffn_mult"), ffn.get("intermediate_size")
         width = width or (_rounded(2 * multiple * hidden / 3) if multiple else result.number("intermediate_size"))
         feed.append("none" if ffn.get("no_op") else f"dense {width}")

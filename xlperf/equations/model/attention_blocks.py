@@ -22,8 +22,8 @@ def _values(model: Model, shard: Shard) -> Array:
 def _unlike_qkv(model: Model, shard: Shard) -> Array:
     """Queries of every layer; keys and values of layers that project their own, or keys that are the values too."""
     queries = shard.heads * (1.0 + model.attention_gate) * model.qk_head_size
-    own = model.kv_share * shard.groups
-    return np.asarray(queries + own * (model.qk_head_size + model.value_projection * model.v_head_size))
+    groups = model.kv_share * shard.groups
+    return np.asarray(queries + groups * (model.qk_head_size + model.value_projection * model.v_head_size))
 
 
 def _of_local(model: Model) -> Array:

@@ -237,8 +237,8 @@ def cache_ratio(model: Model, attention_parallel: Array, architecture: Architect
     """
     if not architecture.shapes:
         return 1.0, 1.0
-    own, near = (cache_elements(each, attention_parallel, False) for each in (model, model.local))
-    return model.kv_share, model.local_kv_share * divide(near, own)
+    far, near = (cache_elements(each, attention_parallel, False) for each in (model, model.local))
+    return model.kv_share, model.local_kv_share * divide(near, far)
 
 
 def serving_vectors(
