@@ -145,7 +145,8 @@ def test_layer_names_of_transformers_5_mean_what_older_ones_say() -> None:
         ({"model_type": "recurrent_gemma", "lru_width": 2560, "block_types": ["recurrent", "attention"]}, "RG-LRU"),
         ({"model_type": "gemma3n_text", "hidden_size": 2048, "laurel_rank": 64}, "per-layer embeddings"),
         ({"model_type": "kimi_linear", "linear_num_heads": 32, "layer_types": ["linear_attention"] * 27}, "Kimi delta"),
-        ({"model_type": "rwkv7", "hidden_size": 2560, "num_hidden_layers": 32}, "RWKV layers"),
+        ({"model_type": "rwkv6", "hidden_size": 2560, "num_hidden_layers": 32}, "RWKV layers"),
+        ({"model_type": "rwkv7", "hidden_size": 2560, "num_hidden_layers": 32}, "without the ranks of its gates"),
         ({"model_type": "own", "architectures": ["RWKV7ForCausalLM"]}, "RWKV layers"),
         ({"model_type": "xlm-roberta-xl", "architectures": ["XLMRobertaXLForMaskedLM"]}, "an encoder"),
         ({"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]}, "a classifier"),
@@ -177,8 +178,10 @@ def test_a_dense_gemma_4_is_not_refused_for_experts() -> None:
         "num_experts": None,
         "hidden_size_per_layer_input": 0,
     }
-    assert model_row(dense, "m", "x").refused == "full-attention layers whose heads have another size (global_head_dim)"
-    assert "beside the experts" in model_row({**dense, "enable_moe_block": True}, "m", "x").refused
+    result = model_row({**dense, "global_head_dim": 512}, "m", "x")
+    assert (result.refused, result.row["head_size"], result.row["local_head_size"]) == ("", 512, 256)
+    assert not {"num_experts", "ffn_pattern"} & {*result.row}
+    assert "enable_moe_block" in model_row({**dense, "enable_moe_block": True}, "m", "x").refused
 
 
 def test_embeddings_are_tied_as_the_whole_says() -> None:

@@ -42,8 +42,12 @@ STRANGE_MODELS = (  # experts, latent, local and chunked attention, linear atten
 LINEAR_MODELS = ("qwen3-next-80B-A3B", "Qwen3.5-27B", "Nemotron-H-56B-Base-8K", "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16")
 
 
-LATER = ("H100-NVL-94GB",)
-"""Accelerators that came after the plans were drawn: a new row draws none anew."""
+LATER = (
+    "H100-NVL-94GB", "Kimi-K3", "gemma-4-26B-A4B", "Gemma-4-31B-IT-NVFP4", "Llama-3_3-Nemotron-Super-49B-v1",
+    "Kimi-Linear-48B-A3B", "granite-4.0-h-small", "granite-4.0-h-tiny", "Falcon-H1-7B", "Falcon-H1-34B",
+    "AI21-Jamba-1.5-Mini", "AI21-Jamba-1.5-Large", "MiniMax-Text-01", "LongCat-Flash-Chat", "LFM2-8B-A1B",
+)  # fmt: skip
+"""Accelerators and models that came after the plans were drawn: a new row draws none anew."""
 
 
 class Draw:
@@ -54,9 +58,10 @@ class Draw:
         self.later = np.random.default_rng((seed, 1))  # for columns that came later: draws of the others stay
         machines = catalog.tables["accelerators"]["accelerator"].tolist()
         self.accelerators = [name for name in machines if name not in LATER]
-        self.models = catalog.tables["models"]["model"].tolist()
-        self.experts = dict(zip(self.models, catalog.tables["models"]["num_experts"] > 0.0, strict=True))
-        self.predicting = dict(zip(self.models, catalog.tables["models"].filled("num_mtp_layers") > 0.0, strict=True))
+        known = catalog.tables["models"]["model"].tolist()
+        self.models = [name for name in known if name not in LATER]
+        self.experts = dict(zip(known, catalog.tables["models"]["num_experts"] > 0.0, strict=True))
+        self.predicting = dict(zip(known, catalog.tables["models"].filled("num_mtp_layers") > 0.0, strict=True))
         self._peaks = {
             name: dict(zip(machines, catalog.tables["accelerators"][f"peak_flop_rate_{name}"], strict=True))
             for name in ("fp8", "int8", "fp4")

@@ -52,6 +52,9 @@ def model(config: str, parameters: float | None, name: str | None, output: str |
     row = dict(converted.row)
     if stated is not None:
         row["stated_parameters"] = float(f"{stated / factor('G'):.6g}")
+    listed = [str(row[name]) for name in ("attention_pattern", "ffn_pattern") if name in row]
+    if listed and not converted.refused:
+        lines.append(f"layers by kind: {'; feed-forward blocks: '.join(listed)}")
     if converted.filled:
         words = ", ".join(f"{key} {value}" for key, value in converted.filled.items())
         lines.append(f"not in the file, defaults of its class: {words}")

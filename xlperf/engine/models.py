@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -17,6 +18,21 @@ _UNKNOWN_KINDS = frozenset(("linear", "sparse", "hybrid"))
 _PATTERN = re.compile(r"(?P<near>\d+) (?P<kind>sliding|chunked) (?P<window>\d+) : (?P<far>\d+) full")
 _LINEAR = re.compile(r"(?P<near>\d+) linear \(gated delta net\) : (?P<far>\d+) full")
 _STATE_SPACE = re.compile(r"(?P<near>\d+) Mamba-2 : (?P<far>\d+) full : (?P<bare>\d+) feed-forward")
+_PART = re.compile(
+    r"(?P<count>\d+) "
+    r"(?P<kind>full|none|(?P<near>sliding|chunked) (?P<window>\d+)|(?P<beside>full \+ )?(?P<linear>[A-Za-z].*))"
+)
+_LINEAR_KINDS = {
+    "linear (gated delta net)": (0, 0.0),
+    "Mamba-2": (0, 1.0),
+    "Mamba-1": (1, 0.0),
+    "Kimi delta": (2, 0.0),
+    "lightning": (3, 0.0),
+    "RWKV-7": (4, 0.0),
+    "convolution": (5, 0.0),
+}
+"""Words of a pattern: position in linear_kinds.KINDS, and whether the layer is Mamba-2."""
+_FFN_PART = re.compile(r"(?P<count>\d+) (?P<kind>none|experts|dense(?: (?P<width>\d+))?(?P<beside> \+ experts)?)")
 _SPARSE_PART = re.compile(r"(?P<count>\d+) (?P<kind>full|sliding|selected|compressed)(?: (?P<ratio>\d+))?")
 _LINEAR_COLUMNS = {
     "linear_key_heads": "linear_num_key_heads",
@@ -25,6 +41,8 @@ _LINEAR_COLUMNS = {
     "linear_value_size": "linear_value_head_size",
     "linear_convolution": "linear_convolution_size",
 }
+_UNGATED = "has an output gate beside layers that are not hybrid"
+_LOCAL_COLUMNS = ("local_num_attention_heads", "local_num_query_groups", "local_head_size", "local_v_head_size")
 _INDEX_COLUMNS = {"index_heads": "index_num_heads", "index_size": "index_head_size", "index_top_k": "index_top_k"}
 
 
@@ -40,6 +58,10 @@ class LayerKinds(NamedTuple):
     compressed: Array  # sparse layers that see all entries of a compressed cache
     selected_ratio: Array  # tokens per entry
     compressed_ratio: Array
+    parallel: Array  # layers with attention beside a linear block
+    linear_kind: Array  # position in linear_kinds.KINDS
+    state_space: Array  # 1: Mamba-2
+    uneven: Array  # 1: layers differ in their blocks
     reasons: np.ndarray  # why a row is no model, "" if it is one
 
 
@@ -47,7 +69,8 @@ def _layer_kinds(models: Table) -> LayerKinds:
     """Kinds of the layers of models, one entry per row of the sheet."""
     attention, pattern = models.filled("attention_type"), models.text("attention_pattern")
     window, layers, number = models.number("sliding_window"), models.number("num_layers"), len(models)
-    zero = ("local", "chunked", "linear", "bare", "selected", "compressed")
+    zero = ("local", "chunked", "linear", "bare", "selected", "compressed", "parallel", "linear_kind", "state_space",
+            "uneven")  # fmt: skip
     kinds = LayerKinds(
         **{name: np.zeros(number) for name in zero},
         window=np.full(number, np.inf),
@@ -67,14 +90,18 @@ def _layer_kinds(models: Table) -> LayerKinds:
             kinds.reasons[row] = f'has {layers[row]:g} layers, which are not those of its pattern ("{text}")'
         elif attention[row] == "hybrid" and apart is not None and shaped[row]:
             kinds.linear[row], kinds.bare[row] = float(apart["near"]), float(apart["bare"])
+            kinds.state_space[row] = float(kinds.bare[row] > 0.0)
         elif attention[row] == "hybrid" and mixed is not None and shaped[row]:
             kinds.linear[row] = _share(layers[row], mixed)
         elif attention[row] == "sparse" and indexed[row] and text != "sparse attention variants":
             _sparse(kinds, row, text, float(layers[row]), float(window[row]))
+        elif attention[row] != "sparse" and near is None and _listed(kinds, row, text, layers[row], bool(shaped[row])):
+            if gated[row] and attention[row] != "MLA" and not kinds.linear[row]:
+                kinds.reasons[row] = kinds.reasons[row] or _UNGATED
         elif other[row]:
             kinds.reasons[row] = f"has {attention[row]} attention"
-        elif gated[row]:
-            kinds.reasons[row] = "has an output gate beside layers that are not hybrid"
+        elif gated[row] and attention[row] != "MLA":
+            kinds.reasons[row] = _UNGATED
         elif near is not None:
             kinds.local[row] = _share(layers[row], near)
             kinds.window[row], kinds.chunked[row] = float(near["window"]), float(near["kind"] == "chunked")
@@ -89,6 +116,138 @@ def _share(layers: float, ratio: re.Match[str]) -> float:
     """Layers of the first of two alternating kinds."""
     near, far = float(ratio["near"]), float(ratio["far"])
     return float(np.round(layers * near / (near + far)))
+
+
+def _listed(kinds: LayerKinds, row: int, text: str, layers: float, shaped: bool) -> bool:
+    """Fill in layers that a pattern lists by kind, and tell whether it lists known kinds."""
+    parts = [_PART.fullmatch(part.strip()) for part in text.split(" : ")] if text else []
+    known = [part for part in parts if part is not None and (not part["linear"] or part["linear"] in _LINEAR_KINDS)]
+    if not known or len(known) < len(parts):
+        return False
+    linear = {part["linear"] for part in known if part["linear"]}
+    windows = {part["window"] for part in known if part["window"]}
+    if linear and not shaped:
+        kinds.reasons[row] = f"has {linear.pop()} layers without their heads, head sizes or convolution"
+    elif sum(float(part["count"]) for part in known) != layers:
+        kinds.reasons[row] = f'has {layers:g} layers, which are not those of its pattern ("{text}")'
+    elif len(linear) > 1 or len(windows) > 1:
+        kinds.reasons[row] = f'has layers with states or windows of several kinds ("{text}")'
+    if kinds.reasons[row]:
+        return True
+    for part in known:
+        count = float(part["count"])
+        if part["linear"]:
+            kinds.linear[row] += count
+            kinds.parallel[row] += count if part["beside"] else 0.0
+            kinds.linear_kind[row], kinds.state_space[row] = _LINEAR_KINDS[part["linear"]]
+        elif part["window"]:
+            kinds.local[row] += count
+            kinds.window[row] = float(part["window"])
+            kinds.chunked[row] = float(part["near"] == "chunked")
+        elif part["kind"] == "none":
+            kinds.bare[row] += count
+    kinds.uneven[row] = float(kinds.bare[row] > 0.0 or kinds.parallel[row] > 0.0)
+    return True
+
+
+class _FeedForward(NamedTuple):
+    """Layers with a dense feed-forward block and with experts, and the mean width of the former, (models,)."""
+
+    dense: Array
+    mixed: Array
+    width: Array
+    listed: np.ndarray  # whether a pattern states them
+
+
+def _feed_forward(models: Table, reasons: np.ndarray) -> _FeedForward:
+    """Feed-forward blocks that a pattern lists by kind and width."""
+    pattern, number = models.text("ffn_pattern"), len(models)
+    layers, width = models.number("num_layers"), models.number("ffn_hidden_size")
+    result = _FeedForward(np.zeros(number), np.zeros(number), width.copy(), pattern != "")
+    for row in np.flatnonzero(result.listed).tolist():
+        text = str(pattern[row]).strip()
+        parts = [_FFN_PART.fullmatch(part.strip()) for part in text.split(" : ")]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts) or sum(float(part["count"]) for part in known) != layers[row]:
+            reasons[row] = (
+                reasons[row] or f'has {layers[row]:g} layers, which are not those of its ffn pattern ("{text}")'
+            )
+            continue
+        dense = [
+            (float(part["count"]), float(part["width"] or width[row])) for part in known if "dense" in part["kind"]
+        ]
+        result.dense[row] = sum(count for count, _ in dense)
+        result.mixed[row] = sum(float(part["count"]) for part in known if "experts" in part["kind"])
+        if dense:
+            result.width[row] = sum(count * each for count, each in dense) / result.dense[row]
+    return result
+
+
+def _feed_forward_columns(models: Table, columns: Mapping[str, Array], kinds: LayerKinds) -> dict[str, Array]:
+    """Layers with each feed-forward block; every layer has one unless a pattern of blocks states others."""
+    layers, experts = columns["num_layers"], columns["num_experts"] > 0.0
+    leading, bare = models.number("first_dense_layers", 0.0), (kinds.uneven > 0.0) & (kinds.bare > 0.0)
+    mixed = np.where(experts, np.floor((layers - leading) / columns["moe_layer_step"]), 0.0)
+    ffn = _feed_forward(models, kinds.reasons)
+
+    def counted(of_list: Array, of_bare: Array, name: str) -> Array:
+        return np.where(ffn.listed, of_list, np.where(bare, of_bare, columns[name]))
+
+    return {
+        "num_dense_layers": counted(ffn.dense, layers - mixed, "num_dense_layers"),
+        "num_moe_layers": counted(ffn.mixed, mixed, "num_moe_layers"),
+        "ffn_hidden_size": np.where(ffn.listed, ffn.width, columns["ffn_hidden_size"]),
+        "uneven": np.where(ffn.listed, 1.0, kinds.uneven),
+    }
+
+
+def _linear_columns(models: Table, kinds: LayerKinds, latent: np.ndarray, heads: Array) -> dict[str, Array]:
+    """Columns of layers with states, and gates of attention; a model without any has none."""
+    linear, gated = kinds.linear > 0, models.filled("attention_output_gate")
+    return {
+        "num_linear_layers": kinds.linear,
+        **{name: np.where(linear, models.number(column), 0.0) for name, column in _LINEAR_COLUMNS.items()},
+        "linear_state_size": np.where(linear, models.filled("linear_state_size"), 0.0),
+        "attention_gate": np.where(linear & ~latent, gated, 0.0),
+        "state_space": kinds.state_space,
+        "num_bare_layers": kinds.bare,
+        "linear_kind": kinds.linear_kind,
+        "linear_rank": np.where(linear, models.number("linear_gate_rank", 0.0), 0.0),
+        "num_parallel_layers": kinds.parallel,
+        "per_layer_size": models.number("layer_embedding_size", 0.0),
+        "latent_gate": np.where(latent, gated * heads * models.number("v_head_size", 0.0), 0.0),
+    }
+
+
+def _shapes(models: Table, columns: Mapping[str, Array], latent: np.ndarray) -> dict[str, Array]:
+    """Heads of the layers with a window where these differ, and keys and values that layers share."""
+    heads, size = columns["num_attention_heads"], columns["qk_head_size"]
+    groups = columns["num_query_groups"]
+    value, alike = models.number("v_head_size"), models.filled("keys_as_values")
+    stated_columns = {name: models.number(name) for name in _LOCAL_COLUMNS}
+    borrowed = models.number("shared_kv_layers", 0.0)
+    stated = sum((~np.isnan(values) for values in stated_columns.values()), borrowed > 0.0).astype(bool) | (alike > 0.0)
+    stated = (stated | (~np.isnan(value) & (value != size))) & ~latent
+    value = np.where(np.isnan(value) | latent, size, value)
+    share = 1.0 - borrowed / columns["num_layers"]
+
+    def near(name: str, default: Array) -> Array:
+        return np.where(stated, np.where(np.isnan(stated_columns[name]), default, stated_columns[name]), 0.0)
+
+    local_size = near("local_head_size", size)
+    return {
+        "local_heads": near("local_num_attention_heads", heads),
+        "local_groups": near("local_num_query_groups", groups),
+        "local_qk_head_size": local_size,
+        "local_v_head_size": near(
+            "local_v_head_size", np.where(np.isnan(stated_columns["local_head_size"]), value, local_size)
+        ),
+        "local_kv_share": share,
+        "kv_share": share,
+        "value_projection": 1.0 - alike,
+        "v_head_size": np.where(stated, value, columns["v_head_size"]),
+        "head_size": np.where(stated, 0.5 * (size + value), columns["head_size"]),
+    }
 
 
 def _sparse(kinds: LayerKinds, row: int, text: str, layers: float, window: float) -> None:
@@ -148,7 +307,7 @@ def model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
     shared = sparse & (models.number("output_lora_rank", 0.0) > 0.0)
     experts = models.number("num_experts", 0.0)
     kinds = _layer_kinds(models)
-    linear, bare = kinds.linear, kinds.bare
+    bare = kinds.bare
     nope, rope = models.number("qk_nope_head_size"), models.number("qk_rope_head_size", 0.0)
     qk_head = np.where(latent, np.where(np.isnan(nope), columns["head_size"], nope + rope), columns["head_size"])
     step = models.number("moe_layer_step", 1.0)
@@ -174,16 +333,13 @@ def model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
         "num_mtp_layers": models.number("num_mtp_layers", 0.0),
         "shared_gate": np.where(experts > 0, models.filled("shared_expert_gate"), 0.0),
         "wide_attention": models.filled("wide_attention"),
-        "num_linear_layers": linear,
-        **{name: np.where(linear > 0, models.number(column), 0.0) for name, column in _LINEAR_COLUMNS.items()},
-        "linear_state_size": np.where(linear > 0, models.filled("linear_state_size"), 0.0),
-        "attention_gate": np.where(linear > 0, models.filled("attention_output_gate"), 0.0),
-        "state_space": (bare > 0).astype(float),
-        "num_bare_layers": bare,
+        **_linear_columns(models, kinds, latent, heads),
         "moe_latent_size": np.where(experts > 0, models.number("moe_latent_size", 0.0), 0.0),
         **_sparse_columns(models, kinds, shared),
     }
     columns["num_dense_layers"] = np.where(bare > 0.0, bare, layers) - columns["num_moe_layers"]
+    columns |= _feed_forward_columns(models, columns, kinds)
+    columns |= _shapes(models, columns, latent | shared)
     return columns, _with_gaps(columns, kinds.reasons)
 
 
@@ -195,6 +351,9 @@ def _with_gaps(columns: Mapping[str, Array], reasons: np.ndarray) -> np.ndarray:
     gaps = (
         ("states experts without top k or moe ffn hidden size", np.isnan(chosen + columns["expert_ffn_hidden_size"])),
         ("has fewer experts than top k", chosen > experts),
+        ("lists layers with experts and states none", (columns["num_moe_layers"] > 0.0) & (experts <= 0.0)),
+        ("has no layer with attention or a state", columns["num_bare_layers"] >= columns["num_layers"]),
+        ("has no layer with keys and values of its own", columns["kv_share"] <= 0.0),
         ("has latent attention without its rank or head sizes", latent & ~(sizes > 0.0)),
         ("has attention heads that are no multiple of its query groups", heads % columns["num_query_groups"] > 0.0),
         ("has fewer layers than first dense layers", columns["num_moe_layers"] < 0.0),
@@ -227,15 +386,18 @@ def _sparse_columns(models: Table, kinds: LayerKinds, shared: np.ndarray) -> dic
 
 
 _PRESENT = ("latent_attention", "num_experts", "num_local_layers", "num_linear_layers", "moe_latent_size",
-            "num_selected_layers", "shared_key_value")  # fmt: skip
+            "num_selected_layers", "shared_key_value", "local_heads", "additions", "uneven")  # fmt: skip
 
 
 @cache
 def architecture_of(code: int) -> Architecture:
     """Architecture of a code of :func:`architecture_codes_of`."""
-    return Architecture(*(bool(code >> bit & 1) for bit in range(len(_PRESENT))))
+    present = (bool(code >> bit & 1) for bit in range(len(_PRESENT)))
+    return replace(Architecture(*present), linear_kind=code >> len(_PRESENT))
 
 
 def architecture_codes_of(columns: Mapping[str, Array]) -> np.ndarray:
     """Operator kinds of models as bits in the order of :class:`Architecture`; one code, the same operators."""
-    return np.asarray(sum((columns[name] > 0) * (1 << bit) for bit, name in enumerate(_PRESENT)))
+    columns = {**columns, "additions": columns["per_layer_size"] + columns["latent_gate"]}
+    kinds = np.nan_to_num(columns["linear_kind"]).astype(np.int64) << len(_PRESENT)
+    return np.asarray(sum((columns[name] > 0) * (1 << bit) for bit, name in enumerate(_PRESENT)) + kinds)

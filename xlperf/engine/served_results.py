@@ -32,6 +32,7 @@ from xlperf.equations.cost.tokens import (
     token_costs,
 )
 from xlperf.equations.hardware.power import Machine
+from xlperf.equations.model.serving import cache_ratio
 from xlperf.equations.plan.records import Remark, broken_rules
 from xlperf.equations.plan.serving_plan import WARNINGS, InferencePlan
 from xlperf.equations.serving import BOUNDS, memory_of
@@ -186,8 +187,11 @@ def _window_notes(setting: ServingSetting, illegal: np.ndarray) -> list[Remark]:
     longer = np.asarray(full & (model.num_local_layers > 0.0) & (plan.context_length > model.window))
     if not longer.any():
         return []
-    global_layers, local_layers = model.num_layers - model.num_local_layers, model.num_local_layers
-    ratio = model.num_layers / (global_layers + local_layers * np.minimum(model.window / plan.context_length, 1.0))
+    far, near = cache_ratio(model, plan.attention_parallel, setting.deployment.architecture)
+    local_size = model.num_local_layers * near
+    global_size = (model.num_attention_layers - model.num_local_layers) * far
+    kept = global_size + local_size * np.minimum(model.window / plan.context_length, 1.0)
+    ratio = divide(global_size + local_size, kept)
     words = (
         "keeps the whole history in layers with a window of {} tokens, {} times the cache of an engine that does not"
     )

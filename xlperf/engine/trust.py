@@ -72,7 +72,7 @@ _FORMATS = {
     "fp16": "16-bit", "bf16": "16-bit", "fp8-current": "fp8", "fp8-block": "fp8", "fp8-tensor": "fp8", "mxfp8": "fp8",
     "mxfp4": "fp4", "int4-128": "int4", "int4-64": "int4", "int8-128": "int8", "auto": "16-bit",
 }  # fmt: skip
-_LINEAR = ("linear", "mamba")
+_LINEAR = ("linear", "mamba", "kimi delta", "lightning", "rwkv", "convolution")
 _LOADS = {"static": "in static batches", "continuous": "with continuous batching", "disaggregated": "in separate pools"}
 _CONDITION_WORDS = {"generation": "on {}", "format": "in {}", "layers": "for models {}", "load": "{}"}
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows
 from xlperf.interop.hugging_face_formats import checkpoint_columns
+from xlperf.interop.hugging_face_layers import READERS
 from xlperf.interop.hugging_face_types import Entries, as_list, model_type, tied_by_parts
 
 _LARGEST_NUMBER = 2**40
@@ -51,6 +52,7 @@ class _Found:
     def __init__(self, config: Entries) -> None:
         self.config = config
         self.refused: list[str] = []
+        self.left_out: list[str] = []
 
     def first(self, keys: Sequence[str]) -> Any:
         """The first entry that is stated; one that is the same for every layer for all of them."""
@@ -138,6 +140,12 @@ def model_row(config: Mapping[str, Any], name: str, source: str, counted: bool |
     _words(row, result, family)
     if family["attention_type"] == "sparse":
         _sparse(row, result, family["remark"])
+    elif family["layers"] in READERS and not result.refused:
+        try:
+            READERS[family["layers"]](row, result)
+        except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError):
+            problem = "lists its layers in a form that is not known; the config.json as published is meant"
+            raise InputError(Fault(source or name, problem)) from None
     elif family["attention_type"] not in ("linear", "hybrid"):
         _layers(row, result, family["layers"])
     if not row["attention_type"]:
@@ -160,7 +168,7 @@ def model_row(config: Mapping[str, Any], name: str, source: str, counted: bool |
     refused = "; ".join(dict.fromkeys(result.refused))
     _needed(row, name, source, refused)
     left_out += [f"entries that may change its layers are not read: {', '.join(unread)}"] if unread else []
-    left_out += _towers(config)
+    left_out += [*result.left_out, *_towers(config)]
     formats = checkpoint_columns(part.get("quantization_config"), row, part, source or name)
     row |= formats
     if "fp8-block" in formats.values():

@@ -10,7 +10,8 @@ from xlperf.base.arrays import Array, total
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.engine.models import architecture_codes_of, architecture_of
 from xlperf.equations.model import blocks
-from xlperf.equations.model.blocks import Block, Shard, Tokens, expanded, layer_blocks, products, weights
+from xlperf.equations.model.blocks import Block, Shard, Tokens, expanded, products, weights
+from xlperf.equations.model.layers import layer_blocks
 from xlperf.equations.model.model import Model
 
 MODELS, _ = catalog_models(load_catalog())

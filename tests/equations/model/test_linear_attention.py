@@ -358,7 +358,9 @@ def test_what_is_refused(catalog: Catalog, row: dict[str, Any], sentence: str) -
 
 def test_a_row_that_leaves_heads_out_is_refused() -> None:
     result = results(catalog_with(linear_num_key_heads=math.nan), {"batch_size": 1})
-    assert "has hybrid attention, which is not modelled yet" in result.text("reason")[0]
+    assert (
+        "has linear (gated delta net) layers without their heads, head sizes or convolution" in result.text("reason")[0]
+    )
 
 
 def test_without_linear_layers_a_model_keeps_its_numbers(catalog: Catalog) -> None:

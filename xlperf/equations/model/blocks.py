@@ -4,8 +4,8 @@ A :class:`Block` lists the products of one part of a layer; an :class:`Operator`
 weights, its precision and the activation that its backward pass needs. FLOP, traffic, weights of a rank, gradients,
 quantised copies, activations and the rows of ``explain`` follow, in training and in serving alike.
 
-A new kind of attention projection is a block here, its condition in :func:`layer_blocks`, its shapes as fields of
-:class:`Model` and their columns in the sheet ``models``.
+A new kind of attention projection is a block here, its condition in :func:`xlperf.equations.model.layers.layer_blocks`,
+its shapes as fields of :class:`Model` and their columns in the sheet ``models``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, ceil_div, divide, ones, side_by_side, some
+from xlperf.base.arrays import Array, ceil_div, divide, ones, side_by_side
 from xlperf.equations.hardware.roofline import PLANNED, WIDE
-from xlperf.equations.model.model import Architecture, Model
+from xlperf.equations.model.model import Model
 
 
 class Gemms(NamedTuple):
@@ -89,6 +89,11 @@ class Shard:
         """Index heads: all if their scores are summed (DeepSeek-V3.2), else a share (MiniMax-M3: one per group). [-]"""
         share = self.split(self.model.index_heads)
         return np.where(self.model.q_lora_rank > 0.0, self.model.index_heads, share) + 0.0 * share
+
+    @cached_property
+    def local(self) -> Shard:
+        """The same ranks for layers with a window whose attention has shapes of its own."""
+        return Shard(self.model.local, self.ranks, self.expert_ranks)
 
     @cached_property
     def value_heads(self) -> Array:
@@ -180,7 +185,7 @@ def _feed_forward(
     )
 
 
-def _positive(size: Callable[[Model], Array]) -> Callable[[Model], Array]:
+def positive(size: Callable[[Model], Array]) -> Callable[[Model], Array]:
     """1 for models of which a size is above 0."""
     return lambda model: np.where(size(model) > 0.0, 1.0, 0.0)
 
@@ -237,7 +242,7 @@ LATENT = Block(  # the expansion of keys and values is folded into queries and o
             _query_rank,
             _hidden,
             lambda m, s: 2.0 * m.q_lora_rank,  # before and after its norm
-            exists=_positive(lambda m: m.q_lora_rank),
+            exists=positive(lambda m: m.q_lora_rank),
         ),
         Operator("query expansion", _queries, _query_rank, _queries),
         Operator(
@@ -292,7 +297,7 @@ SHARED_VECTOR = Block(  # all heads read one vector per token that is key and va
 
 
 def _indexed(model: Model) -> Array:
-    return divide(model.num_index_layers, model.num_layers)
+    return divide(model.num_index_layers, model.num_attention_layers)
 
 
 INDEX = Block(  # of sparse attention; layers that compress their cache pool it with a gate as wide as the entries
@@ -327,7 +332,7 @@ INDEX = Block(  # of sparse attention; layers that compress their cache pool it 
             "pooling of compressed",
             lambda m, s: 2.0 * m.head_size,
             _hidden,
-            layers=lambda m: divide(m.num_compressed_layers, m.num_layers),
+            layers=lambda m: divide(m.num_compressed_layers, m.num_attention_layers),
         ),
     ),
 )
@@ -383,7 +388,7 @@ SHARED_EXPERT = Block(
         lambda m: m.hidden_size,
         lambda m, s: np.maximum(m.shared_ffn_hidden_size / s.ranks, 1.0),
         "tokens",
-        _positive(lambda m: m.shared_ffn_hidden_size),
+        positive(lambda m: m.shared_ffn_hidden_size),
     ),
 )
 ROUTER = Block(
@@ -405,7 +410,7 @@ def _latent_size(model: Model, shard: Shard) -> Array:
     return np.maximum(model.moe_latent_size, 1.0)
 
 
-_LATENT_EXPERTS = _positive(lambda m: m.moe_latent_size)
+_LATENT_EXPERTS = positive(lambda m: m.moe_latent_size)
 LATENT_SPACE = Block(  # of routed experts (Nemotron 3 Super); every rank holds both matrices whole
     "moe",
     (
@@ -425,24 +430,6 @@ HEAD = Block("head", (Operator("logits", lambda m, s: s.split(m.vocab_size), _hi
 def expanded(block: Block) -> Block:
     """A block without the absorbed form of latent attention: the products of training."""
     return block._replace(operators=tuple(operator for operator in block.operators if not operator.absorbed))
-
-
-@cache
-def layer_blocks(architecture: Architecture) -> tuple[Block, ...]:
-    """Blocks of the layers and the output projection, for the models of an architecture."""
-    attention = LATENT if architecture.latent_attention else PLAIN
-    blocks = (
-        (SHARED_VECTOR if architecture.shared_key_value else attention, True),
-        (INDEX, architecture.sparse_attention),
-        (LINEAR, architecture.linear_attention),
-        (MLP, True),
-        (EXPERTS, architecture.experts),
-        (SHARED_EXPERT, architecture.experts),
-        (ROUTER, architecture.experts),
-        (LATENT_SPACE, architecture.latent_experts),
-        (HEAD, True),
-    )
-    return tuple(block for block, exists in blocks if exists)
 
 
 def products(block: Block, shard: Shard, tokens: Tokens) -> Gemms:
@@ -493,16 +480,11 @@ def weights(block: Block, shard: Shard, operators: Iterable[Operator] | None = N
 
 
 def saved_elements(block: Block, shard: Shard) -> Array:
-    """Elements per token that the backward pass of a block needs, on one rank, (rows,). [-]"""
+    """Elements per token that the backward pass of a block needs on one rank, mean over its layers, (rows,). [-]"""
     model = shard.model
-    saved = [operator.saved(model, shard) for operator in block.operators if operator.saved is not None]
+    saved = [
+        operator.saved(model, shard) * (1.0 if operator.layers is None else operator.layers(model))
+        for operator in block.operators
+        if operator.saved is not None
+    ]
     return np.asarray(sum(saved[1:], saved[0]))
-
-
-def attention_of(model: Model, formula: Callable[[Block], Array]) -> Array:
-    """A quantity of the attention block of each model, plain, latent or of one shared vector, (rows,)."""
-    result = formula(PLAIN)
-    for block, mask in ((LATENT, model.latent_attention), (SHARED_VECTOR, model.shared_key_value)):
-        if some(mask):
-            result = np.where(mask > 0.0, formula(block), result)
-    return result

@@ -15,21 +15,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, divide
+from xlperf.base.arrays import Array, divide, some
 from xlperf.equations.model.blocks import Shard
-from xlperf.equations.model.linear_attention import (
-    Scan,
-    chunked_scan,
-    recurrent_state_size,
-    recurrent_step_flop,
-    recurrent_step_traffic,
-    scan_gradient,
-)
+from xlperf.equations.model.linear_attention import Scan, recurrent_step_flop, recurrent_step_traffic, scan_gradient
+from xlperf.equations.model.linear_kinds import KINDS, LinearKind, linear_of, linear_state_size, selective_scan_work
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.sparse_attention import entries_seen, index_flop, index_traffic, scores_per_entry
 
 _WORD = 4.0  # bytes of a score [B]
 _GRADIENT_WORK = 2.0  # of an index: two products for one
+_SELECTIVE_GRADIENT = 2.5  # work of the gradients of a selective scan, which is computed again
 
 
 class Flash(NamedTuple):
@@ -52,6 +47,7 @@ class Read(NamedTuple):
 
     entries: Array  # that each query attends to [-]
     alone: bool = False  # whether each token reads entries of its own, not those of its sequence
+    near: bool = False  # whether layers with a window read them, with heads of their own
 
 
 class Scores(NamedTuple):
@@ -95,6 +91,21 @@ class _Call:
     def groups(self) -> Array:
         """Key and value heads of attention with expanded keys. [-]"""
         return self.shard.heads if self.architecture.latent_attention else self.shard.groups
+
+    @property
+    def near(self) -> Shard:
+        """The ranks as layers with a window see them. [-]"""
+        return self.shard.local if self.architecture.shapes else self.shard
+
+    @property
+    def near_groups(self) -> Array:
+        """Key and value heads of layers with a window. [-]"""
+        return self.near.groups if self.architecture.shapes else self.groups
+
+    @property
+    def kind(self) -> LinearKind:
+        """Kind of the linear layers."""
+        return KINDS[self.architecture.linear_kind]
 
     @property
     def sparse_groups(self) -> tuple[Array, Array]:
@@ -175,6 +186,10 @@ class Core:
         """Share of the layers that have it, (rows,). [-]"""
         return divide(self.layers(model), model.num_layers)
 
+    def shapes(self, model: Model) -> Model:
+        """Models with the heads of its layers."""
+        return model.local if self.name == LOCAL.name and some(model.local_heads) else model
+
 
 def _full_train(call: Sequences) -> Iterable[Trained]:
     model, shard, length, rings = call.model, call.shard, call.length, call.rings
@@ -222,17 +237,18 @@ def _window(model: Model, length: Array) -> tuple[Array, Array]:
 
 
 def _local_train(call: Sequences) -> Iterable[Trained]:
-    model, (window, keys) = call.model, _window(call.model, call.length)
+    model, (window, keys) = call.near.model, _window(call.model, call.length)
     batch = call.batch / call.context_parallel * (call.length / window)
     head_size = 0.5 * (model.qk_head_size + model.v_head_size)
-    shape = batch, call.shard.heads, call.groups, window, keys, head_size, model.chunked
+    shape = batch, call.near.heads, call.near_groups, window, keys, head_size, model.chunked
     yield Trained("flash attention", Flash(*shape))
 
 
 def _local_prefill(call: Prompts) -> Flash:
     window, keys = _window(call.model, call.length)
     batch, queries = call.number * np.maximum(call.own / window, 1.0), np.minimum(call.own, window)
-    return Flash(batch, call.shard.heads, call.groups, queries, keys, _prefill_width(call), call.model.chunked)
+    width = call.near.model.head_size if call.architecture.shapes else _prefill_width(call)
+    return Flash(batch, call.near.heads, call.near_groups, queries, keys, width, call.model.chunked)
 
 
 def _local_decode(call: Steps) -> Read:
@@ -240,7 +256,7 @@ def _local_decode(call: Steps) -> Read:
     # Beyond its first chunk a token sees half of one on average.
     reach = np.where(model.chunked[:, None] > 0.0, 0.5, 1.0) * model.window[:, None]
     seen = np.where(call.contexts <= model.window[:, None], call.contexts, reach)
-    return Read(seen / call.context_parallel[:, None])
+    return Read(seen / call.context_parallel[:, None], near=True)
 
 
 LOCAL = Core(
@@ -376,14 +392,21 @@ INDEX = Core(
 
 
 def _linear_train(call: Sequences) -> Iterable[Trained]:
-    scan = chunked_scan(call.shard, call.tokens, 0.0 * call.tokens, call.length, call.element_size)
+    scan = call.kind.scan(call.shard, call.tokens, 0.0 * call.tokens, call.length, call.element_size)
+    if scan is None:
+        flop, traffic = selective_scan_work(call.shard, call.tokens, call.element_size)
+        yield Trained("linear attention", Stream(flop, traffic))
+        gradient = Stream(_SELECTIVE_GRADIENT * flop, _SELECTIVE_GRADIENT * traffic)
+        yield Trained("linear attention gradient", gradient, "backward")
+        return
     yield Trained("linear attention", scan)
     yield Trained("linear attention gradient", scan_gradient(scan), "backward")
 
 
-def _linear_prefill(call: Prompts) -> Scan:
-    together = np.maximum(call.number / call.passes, 1.0)
-    return chunked_scan(call.shard, call.queries, together, np.minimum(call.own, call.queries), call.element_size)
+def _linear_prefill(call: Prompts) -> Scan | Stream:
+    together, own = np.maximum(call.number / call.passes, 1.0), np.minimum(call.own, call.queries)
+    scan = call.kind.scan(call.shard, call.queries, together, own, call.element_size)
+    return scan or Stream(*selective_scan_work(call.shard, call.queries, call.element_size))
 
 
 def _linear_decode(call: Steps) -> Stream:
@@ -392,18 +415,10 @@ def _linear_decode(call: Steps) -> Stream:
     heads, key_heads = shard.value_heads, shard.split(model.linear_key_heads)
     sizes = (model.linear_key_size, model.linear_value_size)
     flop = recurrent_step_flop(call.sequences * call.tokens, heads, *sizes)
+    if not call.kind.stateful:
+        return Stream(0.0 * flop, 0.0 * flop)
     bytes_of = (call.element_size, model.linear_state_size)
     return Stream(flop, recurrent_step_traffic(call.sequences, call.tokens, heads, key_heads, *sizes, *bytes_of))
-
-
-def _linear_state(shard: Shard, element_size: Array) -> Array:
-    """State of the heads of a rank and the last inputs of its convolution (arXiv:2412.06464, section 3.4). [B]"""
-    model = shard.model
-    state = recurrent_state_size(
-        shard.value_heads, model.linear_key_size, model.linear_value_size, model.linear_state_size
-    )
-    inputs = (model.linear_convolution - 1.0) * (2.0 * shard.linear_keys + shard.linear_values)
-    return np.asarray(state + inputs * element_size)
 
 
 LINEAR = Core(
@@ -414,9 +429,13 @@ LINEAR = Core(
     prefill=_linear_prefill,
     decode=_linear_decode,
     place="linear",
-    state=_linear_state,
-    other_flop=lambda model, length: recurrent_step_flop(
-        1.0, model.linear_value_heads, model.linear_key_size, model.linear_value_size
+    state=linear_state_size,
+    other_flop=lambda model, length: linear_of(
+        model,
+        lambda kind: (
+            float(kind.stateful)
+            * recurrent_step_flop(1.0, model.linear_value_heads, model.linear_key_size, model.linear_value_size)
+        ),
     ),
     families=("linear_attention", "vector"),
 )

@@ -364,11 +364,20 @@ def chunked_scan(shard: Shard, tokens: Array, sequences: Array, length: Array, e
     chunk = np.full_like(tokens, CHUNK)
     space = model.state_space > 0.0
     if some(space):
-        groups = shard.split(model.linear_key_heads)
-        flop = np.where(space, state_space_scan_flop(tokens, heads, groups, *sizes), flop)
-        other = state_space_scan_traffic(tokens, sequences, heads, groups, *sizes, *bytes_of)
-        traffic, chunk = np.where(space, other, traffic), np.where(space, STATE_SPACE_CHUNK, chunk)
+        other = state_space_scan(shard, tokens, sequences, length, element_size)
+        flop, traffic = np.where(space, other.flop, flop), np.where(space, other.traffic, traffic)
+        chunk = np.where(space, STATE_SPACE_CHUNK, chunk)
     return Scan(flop, traffic, ceil_div(length, chunk))
+
+
+def state_space_scan(shard: Shard, tokens: Array, sequences: Array, length: Array, element_size: Array) -> Scan:
+    """Forward scan with one decay per head, Mamba-2 or lightning attention; arguments as in :func:`chunked_scan`."""
+    model, heads, groups = shard.model, shard.value_heads, shard.split(shard.model.linear_key_heads)
+    sizes = (model.linear_key_size, model.linear_value_size)
+    flop = state_space_scan_flop(tokens, heads, groups, *sizes)
+    bytes_of = (element_size, model.linear_state_size)
+    traffic = state_space_scan_traffic(tokens, sequences, heads, groups, *sizes, *bytes_of)
+    return Scan(flop, traffic, ceil_div(length, STATE_SPACE_CHUNK))
 
 
 def scan_gradient(forward: Scan) -> Scan:

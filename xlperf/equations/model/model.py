@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -79,7 +79,7 @@ class Model:
     # 1: the output of attention is gated, the query projection twice as wide [-]
     attention_gate: Array = field(default_factory=_zero)
     state_space: Array = field(default_factory=_zero)  # 1: linear layers are Mamba-2, 0: gated delta net [-]
-    # Layers that are a feed-forward layer alone; then no other layer has one. 0: all layers have both [-]
+    # Layers without attention or a linear block: a feed-forward layer alone. 0: all layers have both [-]
     num_bare_layers: Array = field(default_factory=_zero)
     # Width that tokens are projected to before routed experts; 0: the hidden size [-]
     moe_latent_size: Array = field(default_factory=_zero)
@@ -103,6 +103,22 @@ class Model:
     sparse_window: Array = field(default_factory=_zero)
     # Residual streams that each block reads and writes (hyper-connections); 1: one [-]
     residual_streams: Array = field(default_factory=_one)
+    linear_kind: Array = field(default_factory=_zero)  # kind of linear layers: position in linear_kinds.KINDS [-]
+    linear_rank: Array = field(default_factory=_zero)  # ranks of the low-rank gates of such a layer together [-]
+    num_parallel_layers: Array = field(default_factory=_zero)  # layers with a linear block beside attention [-]
+    # 1: layers differ in their blocks, and each stage has an even share of each block [-]
+    uneven: Array = field(default_factory=_zero)
+    # Attention heads of the layers with a window where they have shapes of their own; 0: as the other layers [-]
+    local_heads: Array = field(default_factory=_zero)
+    local_groups: Array = field(default_factory=_zero)  # their key and value heads [-]
+    local_qk_head_size: Array = field(default_factory=_zero)  # width of their query and key heads [-]
+    local_v_head_size: Array = field(default_factory=_zero)  # width of their value heads [-]
+    local_kv_share: Array = field(default_factory=_one)  # share of them with keys and values of their own [-]
+    # Share of the layers that attend to everything with keys and values of their own; others use an earlier layer's [-]
+    kv_share: Array = field(default_factory=_one)
+    value_projection: Array = field(default_factory=_one)  # 0: in these layers the keys are the values too [-]
+    per_layer_size: Array = field(default_factory=_zero)  # width of the embedding that each layer adds; 0: none [-]
+    latent_gate: Array = field(default_factory=_zero)  # columns of an output gate of latent attention; 0: none [-]
 
     @classmethod
     def of(cls, **columns: Numeric) -> Model:
@@ -126,12 +142,27 @@ class Model:
     @property
     def num_attention_layers(self) -> Array:
         """Layers that attend to tokens, all or near ones. [-]"""
-        return np.asarray(self.num_layers - self.num_linear_layers - self.num_bare_layers)
+        return np.asarray(self.num_layers - self.num_linear_layers - self.num_bare_layers + self.num_parallel_layers)
 
     @property
     def num_blocks(self) -> Array:
-        """Blocks of a layer, each with a norm: attention and feed-forward layer, or 1 of the two. [-]"""
-        return np.where(self.num_bare_layers > 0.0, 1.0, 2.0)
+        """Blocks of a layer, mean, each with a norm: 2 with attention and feed-forward layer. [-]"""
+        mixers = self.num_layers - self.num_bare_layers
+        return divide(mixers + self.num_dense_layers + self.num_moe_layers, self.num_layers)
+
+    @property
+    def local(self) -> Model:
+        """The shapes of layers with a window as those of the attention block. [-]"""
+        return replace(
+            self,
+            num_attention_heads=self.local_heads,
+            num_query_groups=self.local_groups,
+            head_size=0.5 * (self.local_qk_head_size + self.local_v_head_size),
+            qk_head_size=self.local_qk_head_size,
+            v_head_size=self.local_v_head_size,
+            kv_share=self.local_kv_share,
+            value_projection=np.ones_like(self.local_heads),
+        )
 
     @property
     def num_global_layers(self) -> Array:
@@ -145,7 +176,10 @@ class Model:
 class Architecture:
     """Kinds of operators in the layers of models that are evaluated together.
 
+    ``shapes``: layers with a window have attention shapes of their own. ``additions``: projections beside attention (an
+    output gate of latent attention, embeddings of each layer). ``uneven``: layers differ in their blocks.
     ``one_vector``: all heads read one vector per token that is key and value (latent attention, DeepSeek-V4).
+    ``counted``: blocks are counted by kind.
     """
 
     latent_attention: bool
@@ -155,10 +189,16 @@ class Architecture:
     latent_experts: bool = False
     sparse_attention: bool = False
     shared_key_value: bool = False
+    shapes: bool = False
+    additions: bool = False
+    uneven: bool = False
+    linear_kind: int = 0
     one_vector: bool = field(init=False)
+    counted: bool = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "one_vector", self.latent_attention or self.shared_key_value)
+        object.__setattr__(self, "counted", self.linear_attention or self.uneven)
 
 
 def linear_share(model: Model) -> Array:

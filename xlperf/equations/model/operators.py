@@ -12,19 +12,19 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, beside, ones, side_by_side, some
+from xlperf.equations.model.attention_blocks import attention_of
 from xlperf.equations.model.blocks import (
     EXPERTS,
     INDEX,
     LATENT_SPACE,
-    LINEAR,
     MLP,
     ROUTER,
     SHARED_EXPERT,
     Gemms,
     Shard,
-    attention_of,
     weights,
 )
+from xlperf.equations.model.linear_kinds import linear_of
 from xlperf.equations.model.model import Model
 
 
@@ -176,7 +176,8 @@ def linear_vectors(shard: Shard, tokens: Array, between: Between, backward: bool
     A gated delta net transposes the input and output of its convolution (heuristic, this work: passes per tensor).
     """
     model, values = shard.model, shard.linear_values
-    convolved = (4.0 - 2.0 * model.state_space) * tokens * (2.0 * shard.linear_keys + values)
+    turned = 4.0 - 2.0 * np.where(model.linear_kind > 0.0, 1.0, model.state_space)
+    convolved = turned * tokens * linear_of(model, lambda kind: kind.channels(shard))
     passes = (3.0, 1.0, 2.0, 5.0) if backward else (2.0, 3.0, 1.0, 3.0)
     elements = (between.stream, between.stream, convolved, tokens * values)
     names = ("linear attention norm", "linear attention residual", "short convolution", "gated norm")
@@ -204,15 +205,13 @@ def layer_vector_parameters(shard: Shard, query_key_norm: Array | float) -> Arra
 
 
 def linear_vector_parameters(shard: Shard) -> Array:
-    """Weights of a linear-attention layer outside products, (rows,): convolution, decay of each head, gated norm. [-]
+    """Weights of a linear-attention layer outside products, (rows,): convolution, decays, gated norm. [-]"""
+    return linear_of(shard.model, lambda kind: kind.vectors(shard))
 
-    Mamba-2 has a bias of the convolution and a skip of each head more, and scales of the norm for all heads
-    (arXiv:2405.21060, section 7.1; gated delta net: arXiv:2412.06464, section 3.4).
-    """
-    model, more = shard.model, shard.model.state_space
-    channels = 2.0 * shard.linear_keys + shard.linear_values
-    norm = model.linear_value_size + more * (shard.linear_values - model.linear_value_size)
-    return np.asarray((model.linear_convolution + more) * channels + (2.0 + more) * shard.value_heads + norm)
+
+def linear_matrix_parameters(shard: Shard) -> Array:
+    """GEMM weights of a linear-attention layer, (rows,). [-]"""
+    return linear_of(shard.model, lambda kind: weights(kind.block, shard))
 
 
 def layer_small_parameters(model: Model) -> Array:
@@ -224,28 +223,31 @@ def layer_small_parameters(model: Model) -> Array:
 def embedding_parameters(model: Model, tied_embeddings: Array) -> Array:
     """Weights of the input embedding, learned positions and output projection, (rows,). [-]"""
     tables = (2.0 - tied_embeddings) * model.vocab_size + model.learned_positions
-    return np.asarray(tables * model.hidden_size)
+    result = np.asarray(tables * model.hidden_size)
+    if some(model.per_layer_size):
+        result = result + model.vocab_size * model.num_layers * model.per_layer_size
+    return result
 
 
 def index_parameters(model: Model) -> Array:
     """Weights of index and cache compression of all sparse layers, excluding attention itself, (rows,). [-]"""
-    return np.asarray(model.num_layers * weights(INDEX, whole_model(model)))
+    return np.asarray(model.num_attention_layers * weights(INDEX, whole_model(model)))
 
 
 def _all_attention(model: Model) -> Array:
     """GEMM weights of the attention blocks of all layers, (rows,). [-]"""
     sparse = index_parameters(model) if some(model.num_selected_layers) else 0.0
     shard = whole_model(model)
-    if not some(model.num_linear_layers > 0.0):
+    if not some((model.num_linear_layers > 0.0) | (model.uneven > 0.0)):
         return np.asarray(model.num_layers * attention_matrix_parameters(shard) + sparse)
-    linear = model.num_linear_layers * weights(LINEAR, shard)
+    linear = model.num_linear_layers * linear_matrix_parameters(shard)
     return np.asarray(model.num_attention_layers * attention_matrix_parameters(shard) + linear + sparse)
 
 
 def _all_small(model: Model) -> Array:
     """Scales and biases of all layers, (rows,). [-]"""
     result = model.num_layers * layer_small_parameters(model)
-    if not some(model.num_linear_layers > 0.0):
+    if not some((model.num_linear_layers > 0.0) | (model.uneven > 0.0)):
         return np.asarray(result)
     others = model.num_layers - model.num_attention_layers
     result = result - others * 2.0 * model.query_key_norm * model.head_size

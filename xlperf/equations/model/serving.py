@@ -25,10 +25,11 @@ from xlperf.equations.model.blocks import (
     Operator,
     Shard,
     Tokens,
-    layer_blocks,
     products,
 )
 from xlperf.equations.model.experts import Popularity, activated_experts, busiest_rank_load, preference_variance
+from xlperf.equations.model.layers import layer_blocks
+from xlperf.equations.model.linear_kinds import KINDS
 from xlperf.equations.model.model import Architecture, Model, linear_share
 from xlperf.equations.model.operators import concatenated
 from xlperf.equations.model.sparse_attention import stream_passes
@@ -137,7 +138,7 @@ def layer_shares(model: Model, architecture: Architecture) -> LayerShares:
     """Shares of the layers that have attention, linear attention, a dense feed-forward block or experts."""
     one, none = np.ones_like(model.num_layers), np.zeros_like(model.num_layers)
     experts = model.num_moe_layers / model.num_layers if architecture.experts else none
-    if not architecture.linear_attention:
+    if not architecture.counted:
         return LayerShares(one, none, one - experts, experts)
     attention, dense = (
         divide(count, model.num_layers) for count in (model.num_attention_layers, model.num_dense_layers)
@@ -222,6 +223,24 @@ def cache_elements(model: Model, attention_parallel: Array, latent: bool) -> Arr
     return np.asarray(2.0 * ceil_div(model.num_query_groups, attention_parallel) * model.head_size)
 
 
+def _rotation_traffic(model: Model, ranks: Array, element_size: Array) -> Array:
+    """Traffic per token of the rotation of queries and keys and the write of the cache. [B]"""
+    groups = np.ceil(model.num_query_groups / ranks)
+    rotated = (np.ceil(model.num_attention_heads / ranks) + groups) * model.head_size * (1.0 + model.query_key_norm)
+    return np.asarray(2.0 * (rotated + groups * model.head_size) * element_size)
+
+
+def cache_ratio(model: Model, attention_parallel: Array, architecture: Architecture) -> tuple[Array | float, ...]:
+    """Entries of layers that attend to everything and of layers with a window, in those of the attention block. [-]
+
+    Layers that use keys and values of an earlier layer cache none.
+    """
+    if not architecture.shapes:
+        return 1.0, 1.0
+    far, near = (cache_elements(each, attention_parallel, False) for each in (model, model.local))
+    return model.kv_share, model.local_kv_share * divide(near, far)
+
+
 def serving_vectors(
     model: Model,
     shape: ServingShape,
@@ -236,23 +255,24 @@ def serving_vectors(
     """
     ranks = shape.attention_parallel
     heads = np.ceil(model.num_attention_heads / ranks)
-    groups = np.ceil(model.num_query_groups / ranks)
     stream = model.hidden_size * element_size
     if architecture.latent_attention:
         compressed = 2.0 * (model.q_lora_rank + model.kv_lora_rank)
         cached = (2.0 * (heads + 1.0) * model.qk_rope_head_size + compressed) * element_size
     else:
-        rotated = (heads + groups) * model.head_size * (1.0 + model.query_key_norm)
-        cached = 2.0 * (rotated + groups * model.head_size) * element_size
+        cached = _rotation_traffic(model, ranks, element_size)
+    if architecture.shapes:
+        near = divide(model.num_local_layers, model.num_attention_layers)
+        cached = near * _rotation_traffic(model.local, ranks, element_size) + (1.0 - near) * cached
     gated = (2.0 + model.gated_mlp) * model.ffn_hidden_size / ranks * element_size
     logits = SAMPLING_PASSES * model.vocab_size * logit_size
     mixed_streams = stream_passes(model) if some(model.residual_streams > 1.0) else 0.0 * stream
     columns, calls = [], []
     one, shares = np.ones_like(stream), layer_shares(model, architecture)
-    norms = one * model.num_blocks if architecture.linear_attention else 2.0 * one
+    norms = one * model.num_blocks if architecture.counted else 2.0 * one
     if architecture.linear_attention:
         shard = Shard(model, ranks)
-        channels = (2.0 * shard.linear_keys + shard.linear_values) * element_size
+        channels = KINDS[architecture.linear_kind].channels(shard) * element_size
         normed = 3.0 * shard.linear_values * element_size
         cached = cached + 3.0 * model.attention_gate * heads * model.head_size * element_size
     for phase in phases:

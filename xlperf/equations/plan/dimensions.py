@@ -107,6 +107,17 @@ _SPARSE_CONTEXT = Rule[PlanColumns](
     "context parallel {context_parallel} is not modelled for sparse attention; use 1",
     "context_parallel",
 )
+_UNLIKE_CONTEXT = Rule[PlanColumns](
+    lambda plan, model: (model.local_heads > 0.0) & (plan.context_parallel > 1),
+    "context parallel {context_parallel} is not modelled for layers with a window whose heads differ; use 1",
+    "context_parallel",
+)
+
+
+def _uneven_width(model: Model) -> np.ndarray:
+    """True for models without dense layers, or with layers of unlike widths, of which the mean needs not divide."""
+    return np.asarray((model.uneven > 0.0) & (fraction(model.ffn_hidden_size) | (model.num_dense_layers <= 0.0)))
+
 
 # fmt: off
 TRAINING_DIMENSIONS = (
@@ -117,10 +128,11 @@ TRAINING_DIMENSIONS = (
         rules=(
             Rule(lambda plan, model: fraction(model.num_attention_heads / plan.tensor_parallel),
                  "tensor parallel {tensor_parallel} does not divide the {model.num_attention_heads} attention heads"),
-            Rule(lambda plan, model: fraction(model.ffn_hidden_size / plan.tensor_parallel),
+            Rule(lambda plan, model: ~_uneven_width(model) & fraction(model.ffn_hidden_size / plan.tensor_parallel),
                  "tensor parallel {tensor_parallel} does not divide the feed-forward width {model.ffn_hidden_size}"),
             Rule(lambda plan, model: ((model.num_linear_layers > 0.0)
-                                      & (fraction(model.linear_key_heads / plan.tensor_parallel)
+                                      & ((model.linear_key_heads > 1)
+                                         & fraction(model.linear_key_heads / plan.tensor_parallel)
                                          | fraction(model.linear_value_heads / plan.tensor_parallel))),
                  "tensor parallel {tensor_parallel} does not divide the {model.linear_key_heads} key and"
                  " {model.linear_value_heads} value heads of linear attention"),
@@ -149,7 +161,7 @@ TRAINING_DIMENSIONS = (
                  "standard attention needs whole rows of scores, a ring brings them in pieces: use flash, or context"
                  " method all-gather or ulysses", "attention"),
             _LINEAR_CONTEXT,
-            _SPARSE_CONTEXT,
+            _SPARSE_CONTEXT, _UNLIKE_CONTEXT,
         ),
     ),
     Dimension(
@@ -236,7 +248,12 @@ def _splits_linear_heads(kind: str) -> Rule[PlanColumns]:
     """The rule that tensor parallelism divides the key or value heads of linear attention."""
     name = f"linear_{kind}_heads"
     return Rule(
-        lambda plan, model: (model.num_linear_layers > 0.0) & fraction(getattr(model, name) / plan.attention_parallel),
+        # the only group of a state space is on every rank
+        lambda plan, model: (
+            (model.num_linear_layers > 0.0)
+            & (getattr(model, name) > 1.0)
+            & fraction(getattr(model, name) / plan.attention_parallel)
+        ),
         f"tensor parallel {{attention_parallel}} does not divide the {{model.{name}}} {kind} heads of linear attention",
     )
 
@@ -258,7 +275,10 @@ EXPERT_WIDTH = Rule[PlanColumns](
 )
 DENSE_WIDTH = Rule[PlanColumns](
     lambda plan, model: (
-        _computes_ffn(plan) & (model.num_dense_layers > 0.0) & fraction(model.ffn_hidden_size / plan.attention_parallel)
+        _computes_ffn(plan)
+        & (model.num_dense_layers > 0.0)
+        & ~_uneven_width(model)
+        & fraction(model.ffn_hidden_size / plan.attention_parallel)
     ),
     "tensor parallel {attention_parallel} does not divide the feed-forward width {model.ffn_hidden_size}",
 )
@@ -294,7 +314,7 @@ SERVING_DIMENSIONS = (
                  "context parallel {context_parallel} needs two tokens of the prompt on each rank, the prompt has"
                  " {prompt_length}"),
             _LINEAR_CONTEXT,
-            _SPARSE_CONTEXT,
+            _SPARSE_CONTEXT, _UNLIKE_CONTEXT,
         ),
     ),
     Dimension(

@@ -493,6 +493,11 @@ TRAINING_RULES: tuple[Rule[TrainingPlan], ...] = (
          "adapters beside sparse attention are not modelled; train all weights", "adapter_rank"),
     Rule(lambda plan, model: (model.num_linear_layers > 0.0) & plan.frozen,
          "adapters beside layers of linear attention are not modelled; train all weights", "adapter_rank"),
+    Rule(lambda plan, model: ((model.uneven + model.local_heads + model.per_layer_size + model.latent_gate > 0.0)
+                              & plan.frozen),
+         "adapters of layers that differ in their blocks or heads are not modelled; train all weights", "adapter_rank"),
+    Rule(lambda plan, model: (model.local_heads > 0.0) & (plan.flash_attention < 1),
+         "layers with a window whose heads differ have no standard kernel; use flash", "attention"),
 )
 # fmt: on
 """Rules of a plan by itself and with its model, in the order of their sentences in ``reason``."""

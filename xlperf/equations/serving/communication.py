@@ -9,7 +9,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, beside, power, side_by_side, some
 from xlperf.equations.hardware.roofline import transfer_time
-from xlperf.equations.model.serving import BOTH_PHASES, ServingShape, cache_elements
+from xlperf.equations.model.serving import BOTH_PHASES, ServingShape, cache_elements, cache_ratio
 from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.serving_plan import LayerPart
@@ -106,7 +106,9 @@ def _context_messages(deployment: Deployment, decoded: Array, batching: Batching
     local = model.num_local_layers / model.num_layers
     elements = cache_elements(model, plan.attention_parallel, latent)
     chunks = batching.own_prompts * plan.chunks / batching.passes
-    keys = (chunks * elements * plan.attention_size * ((1.0 - local) * context + local * near))[:, None]
+    far_width, near_width = cache_ratio(model, plan.attention_parallel, deployment.architecture)
+    context = (1.0 - local) * context * far_width + local * near * near_width
+    keys = (chunks * elements * plan.attention_size * context)[:, None]
     hop = collective_time("point_to_point", keys / group, group, stride, network, kernels["point_to_point"])
     gathered = collective_time("all_gather", keys, group, stride, network, kernels["all_gather"])
     prefill = np.where(plan.ring[:, None] > 0.0, (group - 1.0) * hop, gathered)
@@ -270,8 +272,9 @@ def serving_messages(
     times = 0.0 * sizes
     # All-reduces: one per block, less the blocks whose outputs an expert exchange combines.
     reduces = np.full_like(plan.tensor_parallel, 2.0)
-    if architecture.linear_attention:
-        reduces = reduces * (0.5 * model.num_blocks)
+    if architecture.counted:
+        # Attention and the linear block beside it reduce their outputs one after the other.
+        reduces = reduces * (0.5 * model.num_blocks) + model.num_parallel_layers / model.num_layers
     exchanges = np.zeros_like(reduces)
     if some(ranks != 1.0):
         times[..., ALL_REDUCE] = engine_all_reduce_time(hidden, ranks, 1.0, network, kernels)

@@ -248,12 +248,14 @@ def _read(deployment: Deployment, call: Steps, kernel: Read) -> Work:
 
     One compressed vector that is key and value of all heads is half a key and value pair of its width.
     """
-    model, plan, device, rate = call.model, deployment.plan, deployment.device, deployment.device.rate(CORE)
-    latent, size, heads = call.architecture.one_vector, plan.kv_size[:, None], call.shard.heads[:, None]
+    plan, device, rate = deployment.plan, deployment.device, deployment.device.rate(CORE)
+    shard = call.near if kernel.near else call.shard
+    model = shard.model
+    latent, size, heads = call.architecture.one_vector, plan.kv_size[:, None], shard.heads[:, None]
     constants = deployment.kernels[decode_family(call.architecture)]
     tokens = np.ones_like(heads) if kernel.alone else call.tokens[:, None]
     sequences = (call.sequences * call.tokens if kernel.alone else call.sequences)[:, None]
-    read_heads, read_size = call.shard.groups[:, None], model.head_size[:, None]
+    read_heads, read_size = shard.groups[:, None], model.head_size[:, None]
     computed = multiplied = tokens * heads
     if latent:
         read_heads, read_size = np.full_like(heads, 0.5), cache_elements(model, call.shard.ranks, True)[:, None]

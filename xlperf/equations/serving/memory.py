@@ -9,11 +9,12 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, some
 from xlperf.equations.hardware.roofline import WIDE
-from xlperf.equations.model.blocks import EXPERTS, FEED_FORWARD, INDEX, Block, Operator, Shard, layer_blocks, weights
-from xlperf.equations.model.cores import cores_of, keeps_states
+from xlperf.equations.model.blocks import EXPERTS, FEED_FORWARD, INDEX, Block, Operator, Shard, weights
+from xlperf.equations.model.cores import LOCAL, cores_of, keeps_states
+from xlperf.equations.model.layers import layer_blocks
 from xlperf.equations.model.model import Architecture, Model, linear_share
 from xlperf.equations.model.operators import embedding_parameters, layer_vector_parameters, linear_vector_parameters
-from xlperf.equations.model.serving import cache_elements, layer_shares, part_of
+from xlperf.equations.model.serving import cache_elements, cache_ratio, layer_shares, part_of
 from xlperf.equations.plan.records import WORD
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
 from xlperf.equations.serving.deployment import Deployment
@@ -77,7 +78,7 @@ def _layer_small_parameters(shard: Shard, architecture: Architecture) -> Array:
     """Scales and biases of a mean layer on one rank, (rows,). [-]"""
     model = shard.model
     attention = layer_vector_parameters(shard, model.query_key_norm)
-    if not architecture.linear_attention:
+    if not architecture.counted:
         return attention
     without = layer_vector_parameters(shard, 0.0)
     attended = model.num_attention_layers / model.num_layers
@@ -327,8 +328,9 @@ def _cache_tokens(model: Model, plan: InferencePlan, architecture: Architecture,
     """
     whole = 0.0 * whole if architecture.sparse_attention else whole
     caching = ((core, core.entries) for core in cores_of(architecture))
+    far, near = cache_ratio(model, plan.attention_parallel, architecture)
     entries = [
-        core.layers(model) * cached(model, context, whole, plan.context_parallel)
+        core.layers(model) * cached(model, context, whole, plan.context_parallel) * (near if core is LOCAL else far)
         for core, cached in caching
         if cached is not None
     ]
@@ -459,6 +461,10 @@ def _sequence_activations(model: Model, plan: InferencePlan, architecture: Archi
     if architecture.latent_attention:
         projected = model.num_attention_heads * (2.0 * model.qk_head_size + model.v_head_size)
         attended = model.num_attention_heads * model.v_head_size
+    if architecture.shapes:
+        near = model.local
+        projected = np.maximum(projected, (near.num_attention_heads + 2.0 * near.num_query_groups) * near.head_size)
+        attended = np.maximum(attended, near.num_attention_heads * near.head_size)
     if architecture.linear_attention:
         # Queries with their gate; or all projections of linear attention and its output.
         projected = projected + model.attention_gate * attended

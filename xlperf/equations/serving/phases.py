@@ -183,7 +183,7 @@ def _host(
     served = side_by_side(shape.prefill_sampled * plan.data_parallel_attention, sequences)[:, list(phases)]
     prefill = np.array([1.0, 0.0])[list(phases)]
     each_served = prefill * software["request_overhead_time"] + (1.0 - prefill) * software["token_overhead_time"]
-    blocks = (0.5 * model.num_blocks)[:, None] if architecture.linear_attention else 1.0
+    blocks = (0.5 * model.num_blocks)[:, None] if architecture.counted else 1.0
     # Layer overhead by block; pools that compute one part of a layer run one of its two blocks.
     attention, experts = (plan.computes(part) for part in (LayerPart.ATTENTION, LayerPart.EXPERTS))
     if attention is not None and experts is not None:

@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ones, some
-from xlperf.equations.model.blocks import EXPERTS, LINEAR, MLP, SHARED_EXPERT, attention_of, saved_elements
+from xlperf.base.arrays import Array, Numeric, array, divide, ones, some
+from xlperf.equations.model.attention_blocks import attention_of
+from xlperf.equations.model.blocks import EXPERTS, MLP, SHARED_EXPERT, Block, saved_elements
+from xlperf.equations.model.linear_kinds import KINDS
 from xlperf.equations.plan.records import WORD, AdapterModules, ContextMethod, Recompute
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.kernels import CORES, LAYER_PLACES
@@ -128,13 +130,19 @@ class _Mixers(NamedTuple):
         return self.attention + self.linear
 
 
+def _linear_block(setting: Setting) -> Block:
+    return KINDS[setting.architecture.linear_kind].block
+
+
 def _mixers(setting: Setting) -> _Mixers:
     """Mixers and layers for each feed-forward block."""
     model = setting.model
     one = ones(setting.plan.tokens)
-    if not setting.architecture.linear_attention:
+    if not setting.architecture.counted:
         return _Mixers(one, 0.0 * one, one)
-    blocks, hybrid = model.num_dense_layers + model.num_moe_layers, model.num_linear_layers > 0.0
+    blocks = model.num_dense_layers + model.num_moe_layers
+    blocks = np.where(blocks > 0.0, blocks, model.num_layers)  # of models without feed-forward blocks: layers
+    hybrid = (model.num_linear_layers > 0.0) | (model.uneven > 0.0)
     numbers = model.num_attention_layers, model.num_linear_layers, model.num_layers
     return _Mixers(*(np.where(hybrid, number / blocks, rest) for number, rest in zip(numbers, (1, 0, 1), strict=True)))
 
@@ -181,6 +189,9 @@ def _widths(setting: Setting) -> _Widths:
     shard = setting.shard
     scores = (1.0 - plan.flash_attention) * setting.heads * plan.tokens * plan.sequence_length
     output = shard.heads * model.v_head_size
+    if setting.architecture.shapes:
+        near = divide(model.num_local_layers, model.num_attention_layers)
+        output = near * shard.local.heads * model.local_v_head_size + (1.0 - near) * output
     expanded = shard.heads * (2.0 * model.qk_head_size + model.v_head_size)
     saved = attention_of(model, lambda block: saved_elements(block, shard))
     return _Widths(output, expanded, saved - output, scores)
@@ -237,7 +248,7 @@ def _saved_attention(setting: Setting, mixers: _Mixers, widths: _Widths) -> Arra
     if some(exchanged):  # the output is saved on both sides of the exchange
         attention = attention + np.where(exchanged, plan.tokens * widths.output * plan.element_size, 0.0)
     if setting.architecture.linear_attention:
-        linear = _block(setting, saved_elements(LINEAR, setting.shard))
+        linear = _block(setting, saved_elements(_linear_block(setting), setting.shard))
         attention = mixers.attention * attention + np.where(mixers.linear > 0.0, mixers.linear * linear, 0.0)
     return attention
 
@@ -311,7 +322,7 @@ def _after_recomputation(setting: Setting, mixers: _Mixers, widths: _Widths, sav
         inputs, outputs = mixers.attention * widths.projected, mixers.attention * widths.output * output_size
         if setting.architecture.linear_attention:
             shard = setting.shard
-            inputs = inputs + mixers.linear * (saved_elements(LINEAR, shard) - shard.linear_values)
+            inputs = inputs + mixers.linear * (saved_elements(_linear_block(setting), shard) - shard.linear_values)
             outputs = outputs + mixers.linear * shard.linear_values * element
         output = mixers.each * stream + plan.tokens * outputs
         products = plan.again("products") > 0
@@ -337,7 +348,10 @@ def layer_activations(setting: Setting) -> LayerActivations:
     unfused = 1.0 + setting.constants["training_memory"]["activation_share"][:, 0]
 
     def layers(blocks: _Saved) -> tuple[Array, Array]:
-        return unfused * (blocks.attention + blocks.dense), unfused * (blocks.attention + blocks.mixture)
+        dense = blocks.dense
+        if setting.architecture.uneven:
+            dense = np.where(setting.model.num_dense_layers > 0.0, dense, 0.0)
+        return unfused * (blocks.attention + dense), unfused * (blocks.attention + blocks.mixture)
 
     whole = layers(saved)
     if not some(plan.recompute > 0):

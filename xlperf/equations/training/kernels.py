@@ -14,12 +14,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from xlperf.base.arrays import Array, ceil_div, divide, ones, side_by_side, some, total
+from xlperf.base.arrays import Array, divide, ones, side_by_side, some, total
 from xlperf.equations.hardware.attention import attention_time
 from xlperf.equations.hardware.gemm import gemm_time, product_traffic
 from xlperf.equations.hardware.roofline import CORE, PLANNED, WIDE, linear_attention_time, transfer_time, vector_time
-from xlperf.equations.model.blocks import MTP, SHARED_EXPERT, Block, Gemms, Tokens, expanded, layer_blocks, products
-from xlperf.equations.model.cores import FULL, Core, Flash, Scores, Sequences, Trained, cores_of
+from xlperf.equations.model.blocks import MTP, SHARED_EXPERT, Block, Gemms, Tokens, expanded, products
+from xlperf.equations.model.cores import FULL, Core, Flash, Scores, Sequences, Stream, Trained, cores_of
+from xlperf.equations.model.layers import layer_blocks
 from xlperf.equations.model.linear_attention import Scan
 from xlperf.equations.model.operators import (
     Between,
@@ -34,16 +35,17 @@ from xlperf.equations.model.operators import (
     mtp_vectors,
 )
 from xlperf.equations.model.sparse_attention import stream_passes
-from xlperf.equations.plan.records import WORD, ContextMethod, CrossEntropy, Graphs, QuantizedCopies, TokenDispatch
+from xlperf.equations.plan.records import WORD, ContextMethod, Graphs, QuantizedCopies, TokenDispatch
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import PLACES as ADAPTED
 from xlperf.equations.training.adapters import adapter_gemms, adapter_vectors, frozen_products
+from xlperf.equations.training.outside import outside_layers, ring_merges
 from xlperf.equations.training.setting import MASK, Part, Setting
 
 LAYER_PLACES = ("attention", "core", "local core", "mlp", "moe", "linear")
 CORES = ("core", "local core")
 _FAMILY = {PLANNED: "gemm", WIDE: "gemm_wide"}
-_STANDALONE = ("attention output", "experts up")
+_STANDALONE = ("attention output", "local attention output", "experts up")
 """Products whose input comes from no norm or activation: a cast of it is a kernel of its own."""
 
 
@@ -192,17 +194,19 @@ def _score_parts(setting: Setting, core: Core, trained: Trained, calls: Array) -
 
 
 def _scan_parts(setting: Setting, core: Core, trained: Trained, calls: Array) -> list[Part]:
-    """Scan of a layer of linear attention: no state comes in or goes out."""
-    kernel, device = trained.kernel, setting.device
-    assert isinstance(kernel, Scan)
-    flop, traffic, chunks = (values[:, None] for values in kernel)
-    family = "linear_attention"
-    time = linear_attention_time(device, setting.constants[family], traffic, flop, chunks, device.rate(CORE))
-    return [Part(trained.phase, family, (trained.name,), core.place, calls, time, None, traffic, CORE, flop)]
+    """Scan of a layer of linear attention: no state comes in or goes out; of Mamba-1 on the vector units."""
+    device, kernel = setting.device, trained.kernel
+    flop, traffic, *chunks = (np.asarray(values)[:, None] for values in kernel)
+    family, precision = ("linear_attention", CORE) if chunks else ("vector", WIDE)
+    if chunks:
+        time = linear_attention_time(device, setting.constants[family], traffic, flop, chunks[0], device.rate(CORE))
+    else:
+        time = vector_time(device, setting.constants[family], traffic, flop)
+    return [Part(trained.phase, family, (trained.name,), core.place, calls, time, None, traffic, precision, flop)]
 
 
 _TIMED: Mapping[type, Callable[[Setting, Core, Trained, Array], list[Part]]] = {
-    Flash: _flash_parts, Scores: _score_parts, Scan: _scan_parts,
+    Flash: _flash_parts, Scores: _score_parts, Scan: _scan_parts, Stream: _scan_parts,
 }  # fmt: skip
 
 
@@ -272,11 +276,8 @@ def _accumulation_parts(setting: Setting, products_of_layers: list[Part]) -> lis
 
 def _layer_shares(setting: Setting, block: Block) -> Array | None:
     """Calls per attention block of the operators of a block that only some layers have, (rows, operators)."""
-    model = setting.model
-    shares = [operator.layers(model) for operator in block.operators if operator.layers is not None]
-    if not shares:
-        return None
-    return side_by_side(*shares) * divide(model.num_layers, model.num_attention_layers)[:, None]
+    shares = [operator.layers(setting.model) for operator in block.operators if operator.layers is not None]
+    return side_by_side(*shares) if shares else None
 
 
 def _adapter_parts(setting: Setting, place: str, gemms: Gemms) -> list[Part]:
@@ -310,8 +311,9 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
     trained = np.where(plan.frozen[:, None], 0.0, 1.0)  # frozen weights need no gradient
     layouts = np.where(plan.frozen, 1.0, plan.layouts)[:, None]
     gemms = concatenated(*(gemms for _, gemms in narrow.forward))
-    inputs, gradients = gemms.batch * gemms.m * gemms.k, gemms.batch * gemms.m * gemms.n
-    weights = np.where(once, 0.0, gemms.batch * gemms.k * gemms.n * (read + size))
+    batch = gemms.batch * _cast_shares(setting, narrow)
+    inputs, gradients = batch * gemms.m * gemms.k, batch * gemms.m * gemms.n
+    weights = np.where(once, 0.0, batch * gemms.k * gemms.n * (read + size))
     made_narrow, taken_narrow = ~_starting(gemms.names, *_STANDALONE), _ending(gemms.names, "up")
     shard, written = _cast_shards(plan)
     columns, rows = _gathered_products(gemms.names)
@@ -335,6 +337,14 @@ def _cast_parts(setting: Setting, narrow: _Collected) -> list[Part]:
         names = (f"{place} {name}",)
         parts.append(Part(phase, "vector", names, place, calls[:, cut], time[:, cut], None, moved[:, cut]))
     return parts
+
+
+def _cast_shares(setting: Setting, narrow: _Collected) -> Array | float:
+    """Calls per block of the products of layers whose heads differ, (rows, operators); 1 for models of one shape."""
+    if not setting.architecture.shapes:
+        return 1.0
+    pairs = zip(narrow.shares[::2], narrow.forward, strict=True)  # forward passes alone
+    return np.concatenate([ones(gemms.batch) if shares is None else shares for shares, (_, gemms) in pairs], axis=-1)
 
 
 def _cast_shards(plan: TrainingPlan) -> tuple[Array, Array]:
@@ -380,6 +390,10 @@ def _attention_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, 
     pairs = plan.sequence_length * plan.sequence_length / plan.context_parallel
     scores = np.asarray((1.0 - plan.flash_attention) * plan.micro_batch_size * setting.heads * pairs)
     vectors = attention_vectors(setting.shard, plan.tokens, scores, _between(setting), latent, backward)
+    if setting.architecture.shapes:
+        of_near = attention_vectors(setting.shard.local, plan.tokens, scores, _between(setting), latent, backward)
+        near = divide(setting.model.num_local_layers, setting.model.num_attention_layers)[:, None]
+        vectors = vectors._replace(traffic=near * of_near.traffic + (1.0 - near) * vectors.traffic)
     for place, names, columns in _attention_places(vectors.names):
         yield place, Vectors(names, vectors.traffic[:, columns])
 
@@ -412,39 +426,6 @@ def _other_kernels(setting: Setting, backward: bool) -> Iterator[tuple[str, Vect
         yield "mtp", mtp_vectors(setting.model, _between(setting), backward)
 
 
-def _ring_merges(setting: Setting) -> Iterator[tuple[str, str, Vectors]]:
-    """Merges of the partial results of a context ring, and sums of its partial gradients."""
-    plan = setting.plan
-    merged = np.where(plan.context_method == ContextMethod.RING, plan.context_parallel - 1.0, 0.0)
-    if some(merged):
-        output = plan.tokens * setting.heads * setting.model.v_head_size
-        traffic = (merged * output * (2.0 * WORD + plan.element_size))[:, None]
-        yield "forward", "attention", Vectors(("merge of partial attention",), traffic)
-        yield "backward", "attention", Vectors(("sum of partial gradients",), 3.0 * traffic)
-
-
-def _outside_layers(setting: Setting) -> Iterator[tuple[str, str, Vectors]]:
-    """Look-up of the embedding, and the loss over the vocabulary of a rank.
-
-    Split over the vocabulary each step of the loss is a kernel on FP32 logits (Megatron-Core, cross_entropy.py): copy,
-    maximum, subtraction, exponential, sum and division. A loss over chunks of the tokens moves as much as one over all:
-    as much as a fused one if it is compiled, else as a plain one.
-    """
-    model, plan, element = setting.model, setting.plan, setting.plan.element_size
-    vocab = plan.tokens * ceil_div(model.vocab_size, plan.loss_shards)
-    plain = plan.plain_loss
-    fused = (plan.cross_entropy == CrossEntropy.FUSED) | (plan.cross_entropy == CrossEntropy.CHUNKED) & ~plain
-    loss = np.where(fused, 3.0 * element, element + np.where(plain, 3.0, 9.0) * WORD)
-    gradient = np.where(fused, 2.0 * element, element + np.where(plain, 5.0, 3.0) * WORD)
-    if some(narrow := plan.narrow_loss):  # no copies: softmax of logits; its gradient is made, read beside it, replaced
-        loss = np.where(narrow, 2.0 * plan.loss_size, loss)
-        gradient = np.where(narrow, 4.0 * plan.loss_size, gradient)
-    looked_up = 2.0 * plan.tokens * model.hidden_size * element
-    yield "forward", "embedding", Vectors(("embedding",), looked_up[:, None])
-    yield "forward", "head", Vectors(("cross-entropy",), (vocab * loss)[:, None])
-    yield "backward", "head", Vectors(("cross-entropy gradient",), (vocab * gradient)[:, None])
-
-
 _LAYER_KERNELS = (_stream_mixing, _attention_kernels, _feed_forward_kernels, _other_kernels)
 """Memory-bound kernels of layers and MTP modules in one direction, with their place."""
 
@@ -457,7 +438,7 @@ def _vector_parts(setting: Setting) -> list[Part]:
         for kernels in _LAYER_KERNELS
         for place, vectors in kernels(setting, phase == "backward")
     ]
-    groups += [*_ring_merges(setting), *_outside_layers(setting)]
+    groups += [*ring_merges(setting), *outside_layers(setting)]
     traffic = np.concatenate([vectors.traffic for _, _, vectors in groups], axis=-1)
     time = vector_time(setting.device, setting.constants["vector"], traffic, 0.0)
     present = np.where(traffic > 0.0, 1.0, 0.0)

@@ -130,6 +130,7 @@ def _in_flight(plan: TrainingPlan, single: np.ndarray) -> Array:
 def _saved(plan: TrainingPlan, size: LayerActivations, contents: StageContents) -> tuple[Array, Array]:
     """Bytes that the layers of each stage save per micro-batch, and those of layers during recomputation, (rows, 3)."""
     layers, mixtures, plains = contents.layers, contents.mixtures, contents.dense
+    plains = np.where(plains + mixtures > 0.0, plains, layers)  # layers without feed-forward blocks save as dense ones
     dense, mixture, dense_whole, mixture_whole = (values[:, None] for values in size)
     saved = plains * dense + mixtures * mixture
     if not some(plan.recompute > 0):
@@ -269,7 +270,8 @@ def _regathered(setting: Setting, contents: StageContents, heads: Array) -> Arra
     split, experts_split = plan.zero_shards[:, None] > 1, plan.expert_zero_shards[:, None] > 1
     growth = _quantized_growth(setting)[:, None]
     experts = np.where(experts_split & (mixtures > 0), held.experts[:, None], 0.0)
-    block = np.where(mixtures > 0, held.shared[:, None], held.mlp[:, None])
+    mlp = np.where(setting.model.num_dense_layers > 0, held.mlp, 0.0)[:, None]
+    block = np.where(mixtures > 0, held.shared[:, None], mlp)
     block = block + np.maximum(held.attention, held.linear)[:, None]
     layer = np.where(split, block, 0.0) + experts
     reduced = np.maximum(layer, np.where(split, heads, 0.0)) * plan.gradient_size[:, None]

@@ -84,6 +84,17 @@ def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Ar
     return np.asarray(np.minimum(plan.recompute_layers / layers, 1.0) * repeated)
 
 
+def _scores_of_shapes(setting: Setting) -> Array:
+    """FLOP of attention per token if layers with a window have heads of their own, (rows,). [FLOP]"""
+    result = np.zeros_like(setting.plan.sequence_length)
+    for core in cores_of(setting.architecture):
+        if core.keys:
+            keys, model = core.keys(setting.model, setting.plan.sequence_length), core.shapes(setting.model)
+            head_size = 0.5 * (model.qk_head_size + model.v_head_size)
+            result = result + core.layers(model) * core_attention_flop(1.0, model.num_attention_heads, head_size, keys)
+    return result
+
+
 def _flop_per_token(setting: Setting) -> tuple[Array, Array, Array]:
     """FLOP of the model per trained token, recomputed ones, and the saving of a causal mask, (rows,) each. [FLOP]
 
@@ -94,6 +105,8 @@ def _flop_per_token(setting: Setting) -> tuple[Array, Array, Array]:
     keys = sum(core.layers(model) * core.keys(model, plan.sequence_length) for core in cores if core.keys)
     head_size = 0.5 * (model.qk_head_size + model.v_head_size)
     scores = core_attention_flop(1.0, model.num_attention_heads, head_size, keys)
+    if setting.architecture.shapes:
+        scores = _scores_of_shapes(setting)
     whole = model.num_global_layers * plan.sequence_length
     masked = 0.5 * core_attention_flop(1.0, model.num_attention_heads, head_size, whole)
     active = matrix_parameters(model, experts_per_token=True)

@@ -11,22 +11,13 @@ import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, distinct_rows, divide, ones, some, total
 from xlperf.equations.hardware.roofline import WIDE, Device
-from xlperf.equations.model.blocks import (
-    EXPERTS,
-    LATENT_SPACE,
-    LINEAR,
-    MLP,
-    ROUTER,
-    SHARED_EXPERT,
-    Gemms,
-    Shard,
-    weights,
-)
+from xlperf.equations.model.blocks import EXPERTS, LATENT_SPACE, MLP, ROUTER, SHARED_EXPERT, Gemms, Shard, weights
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.model.operators import (
     attention_matrix_parameters,
     index_parameters,
     layer_small_parameters,
+    linear_matrix_parameters,
     linear_vector_parameters,
     whole_model,
 )
@@ -63,6 +54,13 @@ class StageParameters(NamedTuple):
     trained_experts: Array  # routed experts with gradients and optimizer state
 
 
+def _layer_embeddings(model: Model, tensor_parallel: Array) -> Array | float:
+    """Embeddings of the layers on a rank, on the first stage beside the input embedding. [-]"""
+    if not some(model.per_layer_size):
+        return 0.0
+    return ceil_div(model.vocab_size, tensor_parallel) * model.num_layers * model.per_layer_size
+
+
 def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
     """Parameters of each block on one rank, before sharding over replicas.
 
@@ -74,12 +72,12 @@ def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
     small, router = layer_small_parameters(model), weights(ROUTER, shard)
     table, none = ceil_div(model.vocab_size, tensor) * hidden, np.zeros(tensor.shape)
     linear, linear_small, norm, experts, sparse = none, none, none, none, none
-    if some(model.num_linear_layers):  # a layer of one block has one norm
+    if some(model.num_linear_layers) or some(model.uneven):  # a layer of one block has one norm
         norm = (2.0 - model.num_blocks) * (1.0 + model.layer_norm) * hidden
         small = small - norm
         norms = model.num_blocks * (1.0 + model.layer_norm) * hidden
         linear_small = linear_vector_parameters(whole_model(model)) / tensor + norms
-        linear = weights(LINEAR, shard) + linear_small
+        linear = linear_matrix_parameters(shard) + linear_small
     router = router + norm
     if some(model.num_selected_layers):  # whole on every rank, averaged over the layers
         sparse = divide(index_parameters(model), model.num_attention_layers)
@@ -91,7 +89,7 @@ def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
         mlp=weights(MLP, shard) + norm,
         shared=weights(SHARED_EXPERT, shard) + router + weights(LATENT_SPACE, shard),
         experts=experts,
-        embedding=table + model.learned_positions * hidden,
+        embedding=table + model.learned_positions * hidden + _layer_embeddings(model, tensor),
         head=np.where((model.tied_embeddings > 0) & (plan.pipeline_parallel < 2), 0.0, table),
         mtp=2.0 * hidden**2 / tensor + 3.0 * (1.0 + model.layer_norm) * hidden,
         small=small,

@@ -165,8 +165,8 @@ def _mixture_layers(model: Model, layers: Array, stages: Array, first: bool) -> 
         return np.zeros(layers.shape)
     share = layers * model.num_moe_layers / model.num_layers
     leading = model.moe_layer_step <= 1
-    if some(model.num_bare_layers):
-        leading = leading & (model.num_bare_layers <= 0)
+    if some(model.num_bare_layers) or some(model.uneven):
+        leading = leading & (model.num_bare_layers <= 0) & (model.uneven <= 0)
     later = np.where(leading, np.minimum(layers, model.num_moe_layers), share)
     start = np.where(leading, layers - np.minimum(model.num_dense_layers, layers), share)
     alone = np.minimum(np.maximum(2.0 - stages, 0.0), 1.0)
@@ -202,11 +202,17 @@ def _layer_kinds(model: Model, layers: Array, mtp: Array, mixtures: Array) -> tu
     The kinds of layers of a hybrid model are split evenly over the stages.
     """
     whole = layers + mtp
-    if not some(model.num_linear_layers):
+    uneven = some(model.uneven)
+    if not some(model.num_linear_layers) and not uneven:
         return whole, np.zeros(whole.shape), np.asarray(whole - mixtures)
     linear, bare = (layers * kind / model.num_layers for kind in (model.num_linear_layers, model.num_bare_layers))
     dense = np.where(model.num_bare_layers > 0, bare + mtp, whole) - mixtures
-    return whole - linear - bare, np.asarray(linear), np.maximum(dense, 0.0)
+    attention = whole - linear - bare
+    if uneven:
+        attention = attention + layers * model.num_parallel_layers / model.num_layers
+        share = layers * model.num_dense_layers / model.num_layers + np.where(model.num_moe_layers > 0, 0.0, mtp)
+        dense = np.where(model.uneven > 0, share, dense)
+    return attention, np.asarray(linear), np.maximum(dense, 0.0)
 
 
 def pacing_contents(model: Model, plan: TrainingPlan, pipeline: Pipeline, contents: StageContents) -> StageContents:

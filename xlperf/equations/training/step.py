@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, ceil_div, side_by_side, some, total
+from xlperf.base.arrays import Array, ceil_div, divide, side_by_side, some, total
 from xlperf.equations.hardware.memory import exposed_offload_time, host_update_time
 from xlperf.equations.hardware.roofline import vector_time
 from xlperf.equations.plan.dimensions import MESSAGE_PARTS
@@ -170,7 +170,7 @@ def _block_times(setting: Setting, kernels: Array, communication: Communication)
 def _calls(setting: Setting, contents: StageContents) -> Array:
     """Calls of each place per micro-batch, (rows, 3, places); an MTP module has an embedding look-up and a head too."""
     model, attention, mtp = setting.model, contents.attention, contents.mtp
-    local = attention * (model.num_local_layers / model.num_layers)[:, None]
+    local = attention * divide(model.num_local_layers, model.num_attention_layers)[:, None]
     blocks = attention, attention - local, local, contents.dense, contents.mixtures
     linear = (contents.linear,) if setting.architecture.linear_attention else ()
     return side_by_side(*blocks, contents.head + mtp, contents.embedding + mtp, mtp, *linear)
@@ -189,7 +189,7 @@ def _host_times(setting: Setting, contents: StageContents) -> tuple[Array, Array
     layers, mixtures, software = contents.layers, contents.mixtures, constants["training_software"]
     several = plan.num_accelerators > setting.network.size[:, 0]
     ranks = np.where(several & (plan.tensor_parallel > 1), plan.tensor_parallel, 0.0)[:, None]
-    if setting.architecture.linear_attention:  # hybrid models count a one-block layer as half a transformer layer
+    if setting.architecture.counted:  # hybrid models count a one-block layer as half a transformer layer
         layers = 0.5 * setting.model.num_blocks[:, None] * layers
     host = contents.dense * software["layer_overhead_time"] + layers * software["rank_overhead_time"] * ranks
     host = np.where((plan.graphs != Graphs.NONE)[:, None], 0.0, host)
