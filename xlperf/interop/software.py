@@ -73,6 +73,23 @@ def _lines(kind: str) -> tuple[tuple[tuple[str, ...], Release, Release, Default]
 
 
 @lru_cache(maxsize=4096)
+def calibrated_release(software: str, release: str) -> str:
+    """Name of the releases that an engine's release was measured with; the software itself for the newest ones, and for
+    a release that cannot be compared.
+
+    >>> [calibrated_release("vllm", release) for release in ("0.5.4", "v0.6.3.post1", "0.12.0", "0.14", "")]
+    ['vllm-0', 'vllm-0.6', 'vllm-0.8', 'vllm', 'vllm']
+    """
+    try:
+        at = release_of(release)
+    except ValueError:
+        return software
+    name = software.strip().casefold()
+    known = (row for row in resources.stack_rows("releases") if row["software"] == name)
+    return next((row["name"] for row in known if at < release_of(row["until"])), software)
+
+
+@lru_cache(maxsize=4096)
 def software_defaults(kind: str, software: str, release: str = "") -> tuple[Default, ...]:
     """Defaults of a software at a release, in their order: the first that gives a setting counts. A blank release is
     the one in the software's name, else the newest. ValueError for a release that cannot be compared.

@@ -107,6 +107,8 @@ def _plan(
     _mode(plan, text, number, said)
     if plan["mode"] == "static":
         stated = {name: value for name, value in stated.items() if name not in _OF_A_STREAM}
+    if "software" in stated:  # releases that the calibration does not tell apart
+        plan["software_release"] = ""
     plan.update(stated)
     _narrow_weights(plan, said, narrow, models.text(model, "expert_precision"))
     plan.update(stated)
