@@ -93,12 +93,15 @@ def calibrated_release(software: str, release: str) -> str:
 @lru_cache(maxsize=4096)
 def software_defaults(kind: str, software: str, release: str = "") -> tuple[Default, ...]:
     """Defaults of a software at a release, in their order: the first that gives a setting counts. A blank release is
-    the one in the software's name, else the newest. ValueError for a release that cannot be compared.
+    the one in the software's name, else the newest that is no candidate. ValueError for a release that cannot be
+    compared.
 
     >>> [default.settings for default in software_defaults("inference", "sglang", "0.5.9")][1:3]
     [{'graph_tokens': '0'}, {'state_slots': '3'}]
     >>> [default.settings["tensor_overlap"] for default in software_defaults("training", "Megatron")]
     ['gradients']
+    >>> [len(software_defaults("training", "torchtitan", release)) for release in ("", "0.2.2", "0.3.0")]
+    [9, 9, 10]
     """
     name = software.strip().casefold()
     named = _NAMED.search(name)
@@ -107,6 +110,6 @@ def software_defaults(kind: str, software: str, release: str = "") -> tuple[Defa
         default
         for patterns, since, until, default in _lines(kind)
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-        and (at is None or at >= since)
+        and (at >= since if at is not None else since[-1:] != (-1,))
         and (not until or (at is not None and at < until))
     )
