@@ -1,0 +1,48 @@
+"""Bands of the first token widen near saturation, where a little less memory or speed makes requests wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+
+SERVED = {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "software": "vllm", "precision": "fp8",
+          "prompt_length": 4000, "output_length": 500}  # fmt: skip
+ONE = {**SERVED, "num_accelerators": 2, "tensor_parallel": 2, "mode": "continuous"}
+POOLS = {**SERVED, "num_accelerators": 8, "tensor_parallel": 2, "mode": "disaggregated", "prefill_accelerators": 2}
+
+
+def of_loads(catalog: Catalog, plan: dict[str, Any], *loads: float) -> Table:
+    rows = [[*plan.values(), load] for load in loads]
+    return evaluate(table_from_rows("inference", [*plan, "concurrency"], rows), catalog)
+
+
+def widths(result: Table) -> np.ndarray:
+    return np.asarray(result.number("ttft_high") / result.number("ttft"))
+
+
+def test_the_band_of_one_pool_is_wide_where_places_are_about_as_many_as_requests(catalog: Catalog) -> None:
+    loads = np.arange(20.0, 400.0, 20.0)
+    result = of_loads(catalog, ONE, *loads)
+    wide, waiting = widths(result), result.number("queue_time") > 0.0
+    assert not waiting[0] and waiting[-1]
+    first = int(np.argmax(waiting))
+    assert wide[first - 1 : first + 1].max() > 1.3 * wide[0] and wide[-1] < wide[first - 1 : first + 1].max()
+    assert (result.number("ttft_low") < result.number("ttft")).all()
+
+
+def test_the_band_of_separate_pools_is_wide_where_one_of_them_is_full(catalog: Catalog) -> None:
+    wide = widths(of_loads(catalog, POOLS, *2.0 ** np.arange(10)))
+    assert wide.max() > 1.3 * wide[0] and wide[-1] < wide.max()
+
+
+def test_open_arrivals_and_static_batches_have_the_calibrated_band(catalog: Catalog) -> None:
+    row = {**SERVED, "num_accelerators": 2, "tensor_parallel": 2, "mode": "static", "batch_size": 4}
+    result = evaluate(table_from_rows("inference", list(row), [list(row.values())]), catalog)
+    assert result.number("ttft_low")[0] < result.number("ttft")[0] < result.number("ttft_high")[0]
+    assert widths(result)[0] < 3.0
