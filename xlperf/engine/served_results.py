@@ -20,6 +20,7 @@ from xlperf.engine.notes import (
     limit_notes,
     unpriced_notes,
 )
+from xlperf.engine.remedies import serving_remedies
 from xlperf.engine.saturation import first_token_ends
 from xlperf.engine.served import Served, ServingSetting
 from xlperf.engine.trust import NOT_SHOWN, band_ends, ends_together
@@ -149,7 +150,9 @@ def _bands(
 def _lacking_memory(served: Served, results: Mapping[str, Array], illegal: np.ndarray) -> list[Remark]:
     """Legal plans that exceed the memory of replicas, of a prefill pool with one prompt, or of an expert pool."""
     usable, capacity = results["memory_usable"], results["memory_capacity"]
-    remarks = [_memory_note(~illegal & (results["fits"] < 1), "", results["memory"], usable, capacity)]
+    own = ~illegal & (results["fits"] < 1)
+    remarks = [_memory_note(own, "", results["memory"], usable, capacity)]
+    remarks += serving_remedies(served.setting.plan, results, own)
     if served.prefilling is not None:
         sizes, lacking = prompt_memory(served.prefilling)
         remarks.append(_memory_note(~illegal & lacking, "prefill pool: one prompt ", *sizes))
