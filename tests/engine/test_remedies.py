@@ -29,7 +29,7 @@ def of_plans(catalog: Catalog, kind: str, *rows: dict[str, Any]) -> Table:
         ({"model": "Meta-Llama-3.1-405B", "num_accelerators": 8, "tensor_parallel": 8, "precision": "bf16"},
          "weights take 94.5 GiB: 2 times as many ranks", {"num_accelerators": 16, "tensor_parallel": 16}),
         ({"model": "Meta-Llama-3.1-70B", "num_accelerators": 1, "precision": "bf16"},
-         "weights take 131.4 GiB: 4 times as many ranks", {"num_accelerators": 4, "tensor_parallel": 4}),
+         "weights take 131.4 GiB: 2 times as many ranks", {"num_accelerators": 2, "tensor_parallel": 2}),
         ({"model": "Meta-Llama-3.1-8B", "num_accelerators": 1, "precision": "bf16", "prompt_length": 500_000},
          "the cache takes 61.1 GiB: kv precision fp8", {"kv_precision": "fp8"}),
     ],
