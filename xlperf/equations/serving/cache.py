@@ -67,7 +67,7 @@ def rank_states_size(model: Model, plan: InferencePlan, architecture: Architectu
     return states
 
 
-def _element_size(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
+def _element_size(model: Model, plan: InferencePlan, architecture: Architecture, scaled: Array) -> Array:
     """Bytes of an element of the cache, mean over a vector, (rows,). [B]
 
     Latent vectors of sparse attention in FP8 have scales of groups, and their rotated part in 16 bits (FlashMLA:
@@ -78,7 +78,7 @@ def _element_size(model: Model, plan: InferencePlan, architecture: Architecture)
     width = np.where(model.shared_key_value > 0.0, model.head_size, model.kv_lora_rank + model.qk_rope_head_size)
     rotated = divide(model.qk_rope_head_size, width)
     narrow = (1.0 - rotated) * _SCALED + rotated * _WIDE
-    return np.where(plan.kv_size == _NARROW, narrow, plan.kv_size)
+    return np.where((plan.kv_size == _NARROW) & (scaled > 0.0), narrow, plan.kv_size)
 
 
 def tokens_in_flight(window: Numeric, batch_tokens: Numeric, context: Numeric) -> Array:
@@ -175,7 +175,7 @@ def cache_sizes(
     whole = engine["whole_history"]
     layers = np.ceil(model.num_layers / plan.pipeline_parallel) + plan.layers_drafted
     token_size = layers * cache_elements(model, plan.attention_parallel, architecture.one_vector)
-    element = _element_size(model, plan, architecture)
+    element = _element_size(model, plan, architecture, engine["scaled_latents"])
     own_context = plan.new_tokens + held * plan.running_output
     cache = token_size * _cache_tokens(model, plan, architecture, own_context, whole) * element
     prefix = token_size * _cache_tokens(model, plan, architecture, plan.prefix_tokens, whole) * element

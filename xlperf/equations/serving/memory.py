@@ -132,6 +132,7 @@ _OF_ENGINE = (
     "state_share",
     "state_slots",
     "in_flight_batches",
+    "scaled_latents",
 )
 
 
