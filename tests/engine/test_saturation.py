@@ -47,3 +47,17 @@ def test_open_arrivals_and_static_batches_have_the_calibrated_band(catalog: Cata
     result = evaluate(table_from_rows("inference", list(row), [list(row.values())]), catalog)
     assert result.number("ttft_low")[0] < result.number("ttft")[0] < result.number("ttft_high")[0]
     assert widths(result)[0] < 3.0
+
+
+def test_requests_of_separate_pools_pass_two_engines(catalog: Catalog) -> None:
+    """Llama 3 8B with one prefill and one decode instance of vLLM 0.11.2, eight H800 each: first tokens of single
+    requests after 46.1, 59.9, 85.3, 212 and 750 ms [Mooncake documentation, vLLM with RDMA, prompts of 128 to 32,768].
+    """
+    plan = {"model": "Meta-Llama-3.1-8B", "accelerator": "H800-SXM-80GB", "num_accelerators": 16, "tensor_parallel": 8,
+            "prefill_accelerators": 8, "mode": "disaggregated", "software": "vllm", "software_release": "0.11.2",
+            "precision": "bf16", "output_length": 128, "concurrency": 1}  # fmt: skip
+    measured = {128: 46.09, 512: 59.91, 2048: 85.31, 8192: 212.05, 32_768: 749.62}
+    rows = [[*plan.values(), prompt] for prompt in measured]
+    result = evaluate(table_from_rows("inference", [*plan, "prompt_length"], rows), catalog)
+    errors = result.number("ttft") * 1e3 / np.array(list(measured.values())) - 1.0
+    assert np.abs(errors).max() < 0.25 and np.median(np.abs(errors)) < 0.15
