@@ -123,3 +123,15 @@ def test_a_bandwidth_measured_with_a_run_changes_no_prediction(training: Publish
     for column in ("software", "network"):
         first, second = (training_plans(some, catalog).plans.text(column).tolist() for some in (runs, other))
         assert first == second
+
+
+def test_a_run_without_a_stated_number_of_requests_has_ten_times_those_in_flight(
+    inference: Published, catalog: Catalog
+) -> None:
+    plans = inference_plans(inference, catalog)
+    names, run = plans.plans.text("name").tolist(), plans.plans.number("run_requests")
+    requests, noted = plans.plans.number("concurrency"), plans.notes[plans.index]
+    chosen = np.array(["requests of the run not stated" in note for note in noted.tolist()])
+    assert 20 < chosen.sum() < 200
+    assert np.array_equal(run[chosen], 10.0 * requests[chosen])
+    assert np.isnan(run[names.index("I00081")])  # NIM: genai-perf measures windows of a steady state
