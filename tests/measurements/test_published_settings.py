@@ -125,13 +125,12 @@ def test_a_bandwidth_measured_with_a_run_changes_no_prediction(training: Publish
         assert first == second
 
 
+@pytest.mark.parametrize(("framework", "times"), [("SGLang 0.5.9", 10.0), ("NIM 1.8", np.nan)])
 def test_a_run_without_a_stated_number_of_requests_has_ten_times_those_in_flight(
-    inference: Published, catalog: Catalog
+    inference: Published, catalog: Catalog, framework: str, times: float
 ) -> None:
-    plans = inference_plans(inference, catalog)
-    names, run = plans.plans.text("name").tolist(), plans.plans.number("run_requests")
-    requests, noted = plans.plans.number("concurrency"), plans.notes[plans.index]
-    chosen = np.array(["requests of the run not stated" in note for note in noted.tolist()])
-    assert 20 < chosen.sum() < 200
-    assert np.array_equal(run[chosen], 10.0 * requests[chosen])
-    assert np.isnan(run[names.index("I00081")])  # NIM: genai-perf measures windows of a steady state
+    """NIM's runs are windows of a steady state [genai-perf --measurement-interval]."""
+    plans = inference_plans(edited(inference, "I00078", settings="", framework=framework), catalog)
+    requests = plans.plans["concurrency"][0]
+    np.testing.assert_equal(plans.plans["run_requests"][0], times * requests)
+    assert ("requests of the run not stated: 10 times" in plans.notes[0]) == (times > 0.0)
