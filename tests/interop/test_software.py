@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from xlperf.base import resources
+from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import aliases
@@ -20,7 +21,7 @@ LINES = resources.rows(f"interop/{FILE}")
 def test_the_table_is_short_and_each_line_has_a_reference() -> None:
     assert 20 < len(LINES) < MOST_LINES
     assert all(line["reference"] and line["settings"] and line["software"] for line in LINES)
-    assert {line["kind"] for line in LINES} == {"training", "inference", "launch"}
+    assert {line["kind"] for line in LINES} == {"training", "inference", "memory", "launch"}
 
 
 def test_no_line_names_a_model_a_source_or_an_accelerator(
@@ -46,12 +47,16 @@ def test_no_line_names_a_model_a_source_or_an_accelerator(
 
 def test_every_setting_and_condition_is_one_that_plans_know() -> None:
     for line in LINES:
-        kinds = [line["kind"]]
+        if line["kind"] == "memory":
+            constants = declared_constants()["serving_memory"]
+            for name, value in pairs(line["settings"]).items():
+                assert constants[name].low <= float(value) <= constants[name].high
+        kinds = ["inference" if line["kind"] == "memory" else line["kind"]]
         if line["kind"] == "launch":
             kinds = [kind_of_stack(stack) for stack in line["software"].split("|")]
         for kind in kinds:
             columns = {column.name: column for column in table_schema(kind).columns}
-            for name, value in pairs(line["settings"]).items():
+            for name, value in pairs(line["settings"] if line["kind"] != "memory" else "").items():
                 choices = columns[name].choices
                 assert not choices or value in choices, (name, value)
             for name, value in pairs(line["condition"]).items():

@@ -83,7 +83,8 @@ def test_parameters_are_those_published(name: str, total: float, active: float) 
 
 def test_cache_of_selected_tokens_holds_latent_vectors_and_keys_of_the_index() -> None:
     """61 layers of 512 + 64 elements and 128 index keys in FP8 with their scales."""
-    row = {"batch_size": 8, "prompt_length": 4095, "output_length": 1, "kv_precision": "fp8"}
+    row = {"batch_size": 8, "prompt_length": 4095, "output_length": 1, "kv_precision": "fp8",
+           "software": "tensorrt-llm"}  # fmt: skip
     result = evaluate(served(row), load_catalog())
     each = 61 * (576 * 1.0 + 128 * FP8) * 4096
     assert result.number("memory_kv_cache")[0] == pytest.approx(each, rel=1e-3)
@@ -91,7 +92,8 @@ def test_cache_of_selected_tokens_holds_latent_vectors_and_keys_of_the_index() -
 
 def test_cache_of_compressed_entries_by_hand() -> None:
     """V4-Flash at 64 Ki tokens: a window of 128 in 43 layers, an entry of 512 for 4 in 21 and for 128 in 20 of them."""
-    row = {"model": FLASH, "batch_size": 8, "prompt_length": 65535, "output_length": 1, "kv_precision": "fp8"}
+    row = {"model": FLASH, "batch_size": 8, "prompt_length": 65535, "output_length": 1, "kv_precision": "fp8",
+           "software": "tensorrt-llm"}  # fmt: skip
     result = evaluate(served(row), load_catalog())
     entries = 43 * 128 + 21 * 65536 / 4 + 20 * 65536 / 128
     expected = entries * 512 + 21 * 65536 / 4 * 128 * FP8

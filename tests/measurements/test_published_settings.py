@@ -123,3 +123,14 @@ def test_a_bandwidth_measured_with_a_run_changes_no_prediction(training: Publish
     for column in ("software", "network"):
         first, second = (training_plans(some, catalog).plans.text(column).tolist() for some in (runs, other))
         assert first == second
+
+
+@pytest.mark.parametrize(("framework", "times"), [("SGLang 0.5.9", 10.0), ("NIM 1.8", np.nan)])
+def test_a_run_without_a_stated_number_of_requests_has_ten_times_those_in_flight(
+    inference: Published, catalog: Catalog, framework: str, times: float
+) -> None:
+    """NIM's runs are windows of a steady state [genai-perf --measurement-interval]."""
+    plans = inference_plans(edited(inference, "I00078", settings="", framework=framework), catalog)
+    requests = plans.plans["concurrency"][0]
+    np.testing.assert_equal(plans.plans["run_requests"][0], times * requests)
+    assert ("requests of the run not stated: 10 times" in plans.notes[0]) == (times > 0.0)

@@ -41,6 +41,8 @@ software.
 """
 _RELEASES = {"vllm-0.6": "vllm", "vllm-0.8": "vllm", "sglang-0.4": "sglang"}
 """Unmeasured releases; constants and bands of the measured releases replace theirs."""
+_SAME_MEMORY = {"vllm-0": "vllm"}
+"""Releases with other kernels and the same accounting of memory."""
 _FLASH = ("attention", "attention_backward")
 """Families in which the constants of a library hold for the stacks that call it."""
 _FUSED = ("vector",)
@@ -281,7 +283,8 @@ def generation_line(generation: str) -> str:
 def _fall_backs(family: str, generation: str, precision: str, software: str) -> list[tuple[str, str, str]]:
     line = generation_line(generation)
     machines = (generation,) if line == generation else (generation, line)
-    called = same_kernels(software)
+    called = _SAME_MEMORY.get(software, software) if family == "serving_memory" else software
+    called = same_kernels(called)
     alike = (called,) if called != software and family not in _FUSED else ()
     if family in SOFTWARE_FAMILIES:
         own = [(machine, ANY, software) for machine in machines]

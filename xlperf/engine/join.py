@@ -46,6 +46,7 @@ from xlperf.equations.plan.records import (
     PlanColumns,
     Remark,
 )
+from xlperf.interop.software import calibrated_release
 
 Record = TypeVar("Record", bound=PlanColumns)
 # Calibration name of each library in the column attention
@@ -222,11 +223,16 @@ def architecture_codes(named: Named, catalog: Catalog) -> np.ndarray:
 
 
 def software_words(plans: Table) -> Words:
-    """Training stack or engine of each plan, by default the column's; compiled PyTorch FSDP is a stack of its own."""
+    """Training stack or engine of each plan at its release, by default the column's; compiled PyTorch FSDP is a stack
+    of its own.
+    """
     declared = plans.schema.by_name["software"].default
-    if "software" not in plans:
+    if "software" not in plans and "software_release" not in plans:
         return Words(np.zeros(len(plans), dtype=np.int64), (declared,))
-    names = plans["software"].tolist()
+    names = plans.filled("software").tolist()
+    if "software_release" in plans:
+        pairs = zip(names, plans.text("software_release").tolist(), strict=True)
+        names = [calibrated_release(name, release) if release else name for name, release in pairs]
     if "compiled" in plans:
         pairs = zip(names, plans.number("compiled").tolist(), strict=True)
         names = [_compiled(name, how) if name.strip().casefold() in (COMPILED, EAGER) else name for name, how in pairs]

@@ -318,7 +318,7 @@ def model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
         "latent_attention": latent.astype(float),
         "q_lora_rank": np.where(latent | shared, models.number("q_lora_rank", 0.0), 0.0),
         "kv_lora_rank": np.where(latent, models.number("kv_lora_rank", 0.0), 0.0),
-        "qk_rope_head_size": np.where(latent, rope, 0.0),
+        "qk_rope_head_size": np.where(latent | shared, rope, 0.0),
         "qk_head_size": qk_head,
         "v_head_size": np.where(latent, models.number("v_head_size"), columns["head_size"]),
         "num_local_layers": kinds.local,

@@ -13,6 +13,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.formats import with_formats, with_parts
 from xlperf.engine.join import POOLS, Joined, Named, constants_by_family, join, plan_columns, pool_rows
+from xlperf.engine.software import memory_constants
 from xlperf.equations.cost.tokens import Terms
 from xlperf.equations.hardware.power import PowerLimits
 from xlperf.equations.model.cores import own_families
@@ -138,6 +139,8 @@ def serving_setting(
     bands = {family: constants.pop(family) for family in _BANDS}
     power = constants.pop(_POWER)
     kernels, software = engine_constants(constants, architecture)
+    for name, values in memory_constants(plans, catalog, named.models).items():
+        software[name] = np.where(np.isnan(values), software[name], values)
     complete = with_defaults(plan)
     deployment = Deployment(
         model=with_copied_groups(joined.model, complete, software["ranks"][:, 0]),

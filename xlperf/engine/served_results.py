@@ -20,6 +20,8 @@ from xlperf.engine.notes import (
     limit_notes,
     unpriced_notes,
 )
+from xlperf.engine.remedies import serving_remedies
+from xlperf.engine.saturation import first_token_ends
 from xlperf.engine.served import Served, ServingSetting
 from xlperf.engine.trust import NOT_SHOWN, band_ends, ends_together
 from xlperf.equations.cost.tokens import (
@@ -46,7 +48,7 @@ _STATES = {
     "host": ("time_overhead",),
 }
 # Results that only remarks use
-_NOT_SHOWN = ("memory_usable", "request_cache", "expert_memory_usable", "needed_batches")
+_NOT_SHOWN = ("memory_usable", "request_cache", "places", "expert_memory_usable", "needed_batches")
 
 
 def prompt_memory(pool: ServingSetting) -> tuple[tuple[Array, Array, Array], np.ndarray]:
@@ -83,7 +85,7 @@ def reported(
     whole |= {"fits": _fits(lacking, results["fits"]), "tokens_per_second_per_user": 1.0 / results["tpot"]}
     whole |= _costs(served, whole, own)
     whole |= _shares(whole)
-    whole |= _bands(served, mode, whole, known, own)
+    whole |= _bands(served, mode, {**results, **whole}, known, own)
     if own is not None:
         add_notes(reason, own.notes(illegal))
     bound = np.full(len(illegal), "", dtype=object)
@@ -130,13 +132,14 @@ def _bands(
         np.where(given, 1.0, (results["ttft"] * first[end] + decoding * time[end]) / results["latency"])
         for end in (0, 1)
     ]
+    first_token = first_token_ends(served.stated, setting.plan, results, first, time)
     ends: dict[str, Array] = {}
     for index, end, sign in ((0, "low", -1.0), (1, "high", 1.0)):
         energy = ends_together(log(latency[index]), logs["accelerator_power"][index], sign)
         cost = results["cost_per_million_output_tokens"]
         ends |= {
             f"tpot_{end}": results["tpot"] * time[index],
-            f"ttft_{end}": results["ttft"] * first[index],
+            f"ttft_{end}": first_token[index],
             f"tokens_per_second_{end}": results["tokens_per_second"] / latency[1 - index],
             f"memory_{end}": results["memory"] * memory[index],
             f"energy_per_token_{end}": results["energy_per_token"] * energy,
@@ -148,7 +151,9 @@ def _bands(
 def _lacking_memory(served: Served, results: Mapping[str, Array], illegal: np.ndarray) -> list[Remark]:
     """Legal plans that exceed the memory of replicas, of a prefill pool with one prompt, or of an expert pool."""
     usable, capacity = results["memory_usable"], results["memory_capacity"]
-    remarks = [_memory_note(~illegal & (results["fits"] < 1), "", results["memory"], usable, capacity)]
+    own = ~illegal & (results["fits"] < 1)
+    remarks = [_memory_note(own, "", results["memory"], usable, capacity)]
+    remarks += serving_remedies(served.setting.plan, results, own)
     if served.prefilling is not None:
         sizes, lacking = prompt_memory(served.prefilling)
         remarks.append(_memory_note(~illegal & lacking, "prefill pool: one prompt ", *sizes))

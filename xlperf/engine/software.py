@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
+from xlperf.base.units import UNITS
+from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import shown
 from xlperf.catalog.schema import Column, unit_of
@@ -33,17 +35,21 @@ class _Plans:
         settings = {name: value for name, value in default.settings.items() if name not in self._searched}
         if not settings or not self._searched.isdisjoint(default.conditions):
             return
-        for name, words in default.conditions.items():
-            rows = rows & self._holds(name, words)
-            if not rows.any():
-                return
-        for name, value in settings.items():
+        rows = self.holding(default, rows)
+        for name, value in settings.items() if rows.any() else ():
             column = self.table.schema.by_name[name]
             values, blank = self._stated(column)
             filled = rows & blank
             if filled.any():
                 given = self._replica_batch() if value == REPLICA else _value(column, value)
                 self.table = self.table.with_columns({name: np.where(filled, given, values)})
+
+    def holding(self, default: Default, rows: np.ndarray) -> np.ndarray:
+        """Rows, of some, in which all conditions of a default hold."""
+        for name, words in default.conditions.items():
+            if rows.any():
+                rows = rows & self._holds(name, words)
+        return rows
 
     def _stated(self, column: Column) -> tuple[np.ndarray, np.ndarray]:
         """A column, and where it is blank."""
@@ -86,19 +92,24 @@ def _value(column: Column, word: str) -> float | str:
     return _FLAGS[word] if word in _FLAGS else float(word) * unit_of(column).factor
 
 
+def _by_release(plans: Table) -> Iterator[tuple[np.ndarray, str, str]]:
+    """Rows of each software and release of plans."""
+    names = plans.filled("software").tolist()
+    releases = plans.text(RELEASE).tolist() if RELEASE in plans else [""] * len(names)
+    codes: dict[tuple[str, str], int] = {}
+    of_row = np.array([codes.setdefault(pair, len(codes)) for pair in zip(names, releases, strict=True)])
+    for (name, release), code in codes.items():
+        yield of_row == code, name, release
+
+
 def with_software_defaults(plans: Table, catalog: Catalog, models: np.ndarray, searched: Collection[str] = ()) -> Table:
     """Plans with blanks filled by ``software_defaults.csv``; other blanks have the schema's default.
 
     ``models``: rows of the plans in the sheet models; ``searched``: columns that a search leaves open. InputError for a
     release that cannot be compared.
     """
-    names = plans.filled("software").tolist()
-    releases = plans.text(RELEASE).tolist() if RELEASE in plans else [""] * len(names)
-    codes: dict[tuple[str, str], int] = {}
-    of_row = np.array([codes.setdefault(pair, len(codes)) for pair in zip(names, releases, strict=True)])
     result, faults = _Plans(plans, catalog, models, frozenset(searched)), []
-    for (name, release), code in codes.items():
-        rows = of_row == code
+    for rows, name, release in _by_release(plans):
         try:
             defaults = software_defaults(plans.kind, name, release)
         except ValueError:
@@ -110,3 +121,17 @@ def with_software_defaults(plans: Table, catalog: Catalog, models: np.ndarray, s
     if faults:
         raise InputError(faults)
     return result.table
+
+
+def memory_constants(plans: Table, catalog: Catalog, models: np.ndarray) -> dict[str, Array]:
+    """Constants of the family serving_memory that hold at the releases of plans, NaN elsewhere, (rows, 1)."""
+    filled, constants = _Plans(plans, catalog, models, frozenset()), declared_constants()["serving_memory"]
+    result: dict[str, Array] = {}
+    for rows, name, release in _by_release(plans):
+        for default in software_defaults("memory", name, release):
+            held = filled.holding(default, rows)
+            for constant, value in default.settings.items():
+                factor = UNITS[constants[constant].unit].factor
+                column = result.setdefault(constant, np.full((len(plans), 1), np.nan))
+                column[held & np.isnan(column[:, 0])] = float(value) * factor
+    return result

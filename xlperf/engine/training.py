@@ -36,6 +36,7 @@ from xlperf.engine.notes import (
     name_notes,
     unpriced_notes,
 )
+from xlperf.engine.remedies import training_remedies
 from xlperf.engine.software import with_software_defaults
 from xlperf.engine.stack_rules import refusals
 from xlperf.engine.trust import NOT_SHOWN, band_ends, coordinates, ends_together, format_and_load, trust
@@ -320,11 +321,13 @@ def _evaluate(
         known = trust("training", catalog, named.models, named.accelerators, joined.software, conditions, at)
         results |= _bands(setting, results, known, own)
     sizes = gibibytes(results["memory_reserved"]), gibibytes(results["memory_capacity"])
+    lacking = ~illegal & (results["fits"] < 1)
     longer = ~illegal & (plan.sequence_length > joined.max_sequence_length)
     lengths = plan.sequence_length, joined.max_sequence_length
     notes = [
         *refusals("training", plan, joined.model, joined.software, illegal),
-        Remark(~illegal & (results["fits"] < 1), "needs {} GiB of {} GiB", sizes),
+        Remark(lacking, "needs {} GiB of {} GiB", sizes),
+        *training_remedies(plan, results, lacking),
         _open_gradients(plan, results, illegal),
         Remark(longer, "sequence length {} is beyond the model's {}", lengths),
         *unpriced_notes(illegal, catalog, {"": (joined.accelerators, joined.terms.cost_rate)}),

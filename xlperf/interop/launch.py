@@ -240,6 +240,8 @@ def read_launch(
     parted = [line.partition("=") for line in said]
     marked = {canonical(kind, split_header(key)[0]): value.strip() for key, equals, value in parted if equals}
     plan |= marked
+    if "software_release" in lines.facts:
+        plan.setdefault("software_release", lines.facts["software_release"])
     lacks = plan.pop(LACKS, "")
     own_values = [key for key in told.values if key not in _LAUNCHERS and not key.startswith("@sign ")]
     if not own_values and not marked:

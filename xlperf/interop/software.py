@@ -1,7 +1,8 @@
 """Defaults of training stacks and serving engines by release: ``software_defaults.csv``.
 
-A line of kind ``training`` or ``inference`` gives the meaning of blank columns of a plan with a software;
-a line of kind ``launch`` gives the effect of a command without a flag where a blank column means something else.
+A line of kind ``training`` or ``inference`` gives the meaning of blank columns of a plan with a software; a line of
+kind ``memory`` gives constants of the family serving_memory; a line of kind ``launch`` gives the effect of a command
+without a flag where a blank column means something else.
 """
 
 from __future__ import annotations
@@ -73,14 +74,34 @@ def _lines(kind: str) -> tuple[tuple[tuple[str, ...], Release, Release, Default]
 
 
 @lru_cache(maxsize=4096)
+def calibrated_release(software: str, release: str) -> str:
+    """Name of the releases that an engine's release was measured with; the software itself for the newest ones, and for
+    a release that cannot be compared.
+
+    >>> [calibrated_release("vllm", release) for release in ("0.5.4", "v0.6.3.post1", "0.12.0", "0.14", "")]
+    ['vllm-0', 'vllm-0.6', 'vllm-0.8', 'vllm', 'vllm']
+    """
+    try:
+        at = release_of(release)
+    except ValueError:
+        return software
+    name = software.strip().casefold()
+    known = (row for row in resources.stack_rows("releases") if row["software"] == name)
+    return next((row["name"] for row in known if at < release_of(row["until"])), software)
+
+
+@lru_cache(maxsize=4096)
 def software_defaults(kind: str, software: str, release: str = "") -> tuple[Default, ...]:
     """Defaults of a software at a release, in their order: the first that gives a setting counts. A blank release is
-    the one in the software's name, else the newest. ValueError for a release that cannot be compared.
+    the one in the software's name, else the newest that is no candidate. ValueError for a release that cannot be
+    compared.
 
     >>> [default.settings for default in software_defaults("inference", "sglang", "0.5.9")][1:3]
     [{'graph_tokens': '0'}, {'state_slots': '3'}]
     >>> [default.settings["tensor_overlap"] for default in software_defaults("training", "Megatron")]
     ['gradients']
+    >>> [len(software_defaults("training", "torchtitan", release)) for release in ("", "0.2.2", "0.3.0")]
+    [9, 9, 10]
     """
     name = software.strip().casefold()
     named = _NAMED.search(name)
@@ -89,6 +110,6 @@ def software_defaults(kind: str, software: str, release: str = "") -> tuple[Defa
         default
         for patterns, since, until, default in _lines(kind)
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-        and (at is None or at >= since)
+        and (at >= since if at is not None else since[-1:] != (-1,))
         and (not until or (at is not None and at < until))
     )

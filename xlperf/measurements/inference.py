@@ -25,6 +25,11 @@ _WEIGHTS_ONLY = "weights"
 _FIRST_XQA = re.compile(r"tensorrt-llm v?0\.[89](\.| |$)")
 _HEADS_OF_XQA = (128.0, 256.0)
 """Its first releases know no other heads: decoderXQARunner.h of TensorRT-LLM 0.8 and 0.9."""
+_RUN = 10.0
+"""Requests of a benchmark run over those in flight if a row does not state them: --num-prompts of the clients of
+InferenceX and of AMD's recipes. [-]"""
+_OF_WINDOWS = ("nim",)
+"""Engines whose published runs are measured in windows of a steady state (genai-perf --measurement-interval)."""
 _DOUBTFUL = "doubtful"
 """First words of the quality note of a row whose own figures contradict each other."""
 _INFERRED = "n_gpus inferred from parallel sizes"
@@ -107,10 +112,21 @@ def _plan(
     _mode(plan, text, number, said)
     if plan["mode"] == "static":
         stated = {name: value for name, value in stated.items() if name not in _OF_A_STREAM}
+    if "software" in stated:  # releases that the calibration does not tell apart
+        plan["software_release"] = ""
     plan.update(stated)
     _narrow_weights(plan, said, narrow, models.text(model, "expert_precision"))
     plan.update(stated)
+    if "run_requests" not in plan and text["group"] != "production":
+        _whole_run(plan, number["concurrency"], said)
     return plan, said
+
+
+def _whole_run(plan: dict[str, object], requests: float, said: list[str]) -> None:
+    """Requests of a run with stated requests in flight: the burst that begins it is a part of its means."""
+    if plan["mode"] != "static" and requests > 1.0 and plan["software"] not in _OF_WINDOWS:
+        plan["run_requests"] = _RUN * requests
+        said.append(f"requests of the run not stated: {_RUN:g} times those in flight")
 
 
 def _head_size(models: ModelNames, model: str) -> float:

@@ -13,7 +13,7 @@ from xlperf.base.units import factor
 from xlperf.catalog.cells import number_of
 from xlperf.catalog.schema import table_schema, unit_of
 from xlperf.equations.plan.records import PRECISIONS
-from xlperf.interop.software import release_of
+from xlperf.interop.software import calibrated_release, release_of
 from xlperf.measurements.published import PublishedPlans
 
 
@@ -52,16 +52,9 @@ def stated_settings(kind: str, printed: str) -> dict[str, object]:
 
 _ENGINES = {name: name for name in "nim nemo tensorrt-llm vllm sglang turbomind jax deepseek".split()}
 _ENGINES["trtllm"] = "tensorrt-llm"
-_FIRST_TENSORRT = re.compile(r"tensorrt-llm v?0\.[0-7](\.| |$)")
-"""Before XQA, whose warps share the keys of grouped queries: TensorRT-LLM blog of January 2024, release 0.8."""
-_FIRST_VLLM = re.compile(r"vllm 0\.[0-5](\.|$)")
-_VLLM_BEFORE_V1 = re.compile(r"vllm 0\.[67](\.| |$)")
-_VLLM_IN_TURN = re.compile(r"vllm 0\.([89]|1[0-3])(\.| |$)")
-"""One step at a time: asynchronous scheduling is the default from 0.14 on [vLLM release notes, v0.14.0]."""
-_FIRST_SGLANG = re.compile(r"sglang v?0\.([0-3]|4\.[0-4])(\.| |$)")
-"""Before FlashAttention-3 decodes latent attention by default: SGLang pull request 5571, since 0.4.5.post1."""
 _OF_AMD = "amd's build"
-_RELEASE = re.compile(r"(?<![\w.])v?(\d+\.\d+[\w.]*)")
+_RELEASE = re.compile(r"(?!vllm-|sglang-)[\w-]+ v?(\d+\.\d+[\w.]*)")
+"""Release behind the name of an engine, not behind what runs it; a port to another machine has releases of its own."""
 
 
 def engine_of(framework: str) -> str:
@@ -75,29 +68,19 @@ def engine_of(framework: str) -> str:
     ('tensorrt-llm', 'sglang-0.4', 'sglang')
     """
     words = framework.casefold()
-    if _FIRST_TENSORRT.match(words):
-        return "tensorrt-llm-0"  # the versions of 2023 have neither the kernels nor the runtime of later ones
-    if _FIRST_VLLM.match(words):
-        return "vllm-0"  # until 0.5 one process handled every token of every request between two steps
-    if _VLLM_BEFORE_V1.match(words) and _OF_AMD not in words:
-        return "vllm-0.6"  # its second scheduler is the default from 0.8 on; AMD's builds had what came to AMD later
-    if _VLLM_IN_TURN.match(words):
-        return "vllm-0.8"
-    if _FIRST_SGLANG.match(words):
-        return "sglang-0.4"
     for start, engine in _ENGINES.items():
         if words.startswith(start):
-            return engine
+            return calibrated_release(engine, release_in(framework))
     return words.split()[0] if words else ""
 
 
 def release_in(framework: str) -> str:
-    """Release in the printed name of an engine; "" for none.
+    """Release behind the printed name of an engine; "" for none, and for builds by AMD with later kernels.
 
     >>> release_in("SGLang v0.5.9 (ROCm)"), release_in("trtllm 1.0.0rc3"), release_in("vLLM (June 2026)")
     ('0.5.9', '1.0.0rc3', '')
     """
-    match = _RELEASE.search(framework)
+    match = None if _OF_AMD in framework.casefold() else _RELEASE.match(framework.casefold())
     try:
         release_of(match[1] if match else "")
     except ValueError:

@@ -48,6 +48,8 @@ _NEMO = (("22.11", "nemo-2022"), ("25.09", "nemo"))
 without the trainer of NeMo 2 with 25.09."""
 _NEWEST_NEMO = "nemo-bridge"
 _NAMED_NEMO = ("nemo", "megatron-bridge", "megatron bridge", _NEWEST_NEMO)
+_CHUNKED = re.compile(r"\bloss in (?:\w+ )?chunks\b")
+"""Words of notes on a loss whose settings do not state its kernels."""
 _ADAPTER_RANK = 16.0
 """Rank of adapters that a row of fine-tuning does not state (assumption). [-]"""
 _ROUNDED = 0.1
@@ -188,6 +190,8 @@ def _plan(
     stated = stated_settings("training", text["settings"])
     for column, known in (("precision", recipe_choice), ("recompute", _recompute)):
         plan[column] = stated[column] if column in stated else _choice(text, column, known(text[column]))
+    if _CHUNKED.search(text["notes"]):
+        plan["cross_entropy"] = "chunked"
     plan.update(stated)
     if plan["recompute"] != "selective":
         plan["recompute_modules"] = ""

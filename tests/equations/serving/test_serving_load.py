@@ -54,14 +54,14 @@ def test_cache_of_every_kind_of_attention_by_hand(
     catalog: Catalog, model: str, tensor: int, replicas: int, elements: int
 ) -> None:
     row = {"model": model, "tensor_parallel": tensor, "num_accelerators": tensor, "batch_size": 1,
-           "data_parallel_attention": replicas, "expert_parallel": replicas, "software": "vllm"}  # fmt: skip
+           "data_parallel_attention": replicas, "expert_parallel": replicas, "software": "sglang"}  # fmt: skip
     assert results(catalog, row).number("memory_kv_cache")[0] == elements * 2.0
 
 
 def test_long_contexts_keep_a_chunk(catalog: Catalog) -> None:
     """36 layers keep 8192 tokens, 12 keep all: 2 x 128 x 1 group a rank."""
     row = {"model": "Llama-4-Scout-17B-16E-Instruct", "prompt_length": 20_000, "output_length": 2_000, "batch_size": 1}
-    kept = {"vllm": 36 * 8192 + 12 * 22_000, "tensorrt-llm": 48 * 22_000}  # the second keeps all tokens by default
+    kept = {"sglang": 36 * 8192 + 12 * 22_000, "tensorrt-llm": 48 * 22_000}  # the second keeps all tokens by default
     for software, tokens in kept.items():
         cache = results(catalog, {**row, "software": software}).number("memory_kv_cache")[0]
         assert cache == 2 * 128 * 2.0 * tokens, software

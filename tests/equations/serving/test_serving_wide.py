@@ -57,7 +57,7 @@ def test_ranks_of_a_prompt_share_its_cache(catalog: Catalog, model: str, element
 
 def test_windows_are_shared_too(catalog: Catalog) -> None:
     """gpt-oss: 18 of 36 layers keep 128 tokens, on each of 4 ranks 32 of them."""
-    row = split(4, model="gpt-oss-120b", tensor_parallel=1, num_accelerators=4, software="vllm")
+    row = split(4, model="gpt-oss-120b", tensor_parallel=1, num_accelerators=4, software="sglang")
     tokens = 18 * (128 / 4 + (65_536 + 256) / 4)
     assert results(catalog, row).number("memory_kv_cache")[0] == 4 * 2 * 8 * 64 * tokens * 2.0
 
@@ -443,7 +443,7 @@ def test_fp4_weights_on_hopper_are_widened_as_int4_weights(catalog: Catalog, con
      ("gpt-oss-120b", 2 * 64 * 18 * (128 + 1500))],
 )  # fmt: skip
 def test_cache_in_every_precision(catalog: Catalog, model: str, elements: int, kv_precision: str, size: float) -> None:
-    row = {"model": model, "kv_precision": kv_precision, "batch_size": 2, "software": "vllm"}
+    row = {"model": model, "kv_precision": kv_precision, "batch_size": 2, "software": "sglang"}
     assert results(catalog, row).number("memory_kv_cache")[0] == 2 * elements * size
 
 

@@ -261,7 +261,8 @@ def _read(deployment: Deployment, call: Steps, kernel: Read) -> Work:
         read_heads, read_size = np.full_like(heads, 0.5), cache_elements(model, call.shard.ranks, True)[:, None]
         # A tile of the matrix units holds so many query rows, be they there or not.
         multiplied = np.maximum(multiplied, constants["tile_rows"])
-        computed = multiplied = multiplied * (1.0 - 0.5 * model.qk_rope_head_size[:, None] / read_size)
+        rotated = np.where(model.latent_attention > 0.0, model.qk_rope_head_size, 0.0)[:, None]
+        computed = multiplied = multiplied * (1.0 - 0.5 * rotated / read_size)
     shape = sequences, multiplied, read_heads, kernel.entries, read_size, size
     if latent or kernel.alone:
         time = decode_attention_time(device, constants, *shape, rate)

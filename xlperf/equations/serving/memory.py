@@ -10,13 +10,13 @@ import numpy as np
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, some
 from xlperf.equations.hardware.roofline import WIDE
 from xlperf.equations.model.blocks import EXPERTS, FEED_FORWARD, INDEX, Block, Operator, Shard, weights
-from xlperf.equations.model.cores import LOCAL, cores_of, keeps_states
 from xlperf.equations.model.layers import layer_blocks
 from xlperf.equations.model.model import Architecture, Model, linear_share
 from xlperf.equations.model.operators import embedding_parameters, layer_vector_parameters, linear_vector_parameters
-from xlperf.equations.model.serving import cache_elements, cache_ratio, layer_shares, part_of
+from xlperf.equations.model.serving import cache_elements, layer_shares, part_of
 from xlperf.equations.plan.records import WORD
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
+from xlperf.equations.serving.cache import cache_sizes
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.kernels import wide_attention
 
@@ -112,7 +112,6 @@ def rank_weights_size(model: Model, plan: InferencePlan, architecture: Architect
 
 
 _ROOT_OF_THREE = 1.7320508075688772
-_BUFFERED_LAYERS = 2.0
 _LEAST_MULTICAST = 2.0
 """Ranks up to which collectives do not add up in the switch. [-]"""
 
@@ -133,6 +132,8 @@ _OF_ENGINE = (
     "multicast_per_rank",
     "state_share",
     "state_slots",
+    "in_flight_batches",
+    "scaled_latents",
 )
 
 
@@ -154,23 +155,6 @@ def _cache_budget(
     weights, share = array(weights_size), array(memory_fraction)
     whole, free = share * array(shown_memory) - weights, share * (array(free_memory) - weights)
     return np.asarray(np.where(array(of_free_memory) > 0.0, free, whole) + 0.0 * (free + whole + array(of_free_memory)))
-
-
-def _cache_with_states(cache_size: Numeric, states_size: Numeric, state_slots: Numeric, state_share: Numeric) -> Array:
-    """Cache bytes per sequence of a hybrid model, including the memory that it leaves idle in the other pool.
-
-    An engine with one pool gives keys, values and states what they need. One that splits its memory beforehand, with
-    slots of states for each running request, has room for the smaller number of sequences of its two pools (SGLang,
-    kv_cache_configurator.py: mamba-full-memory-ratio).
-
-    One pool; keys of 60 in 0.6, five states of 20 in 0.4; keys of 180 in the same:
-
-    >>> _cache_with_states([60.0, 60.0, 180.0], 20.0, [1.0, 5.0, 5.0], [0.0, 0.4, 0.4]).round(9).tolist()
-    [80.0, 250.0, 300.0]
-    """
-    keys, states, share = array(cache_size), array(state_slots) * array(states_size), array(state_share)
-    pools = np.maximum(divide(keys, 1.0 - share), divide(states, share))
-    return np.asarray(np.where(share > 0.0, pools, keys + states) + 0.0 * (keys + states + share))
 
 
 def _sampling_peak(
@@ -321,22 +305,6 @@ def largest_batch(
     return np.asarray(np.maximum(np.maximum(capped, growing), 0.0))
 
 
-def _cache_tokens(model: Model, plan: InferencePlan, architecture: Architecture, context: Array, whole: Array) -> Array:
-    """Cached tokens of a context on one of the ranks that share it, mean over the layers, (rows,). [-]
-
-    ``whole``: 1 if the engine holds the whole history of windowed layers, which sparse attention never needs.
-    """
-    whole = 0.0 * whole if architecture.sparse_attention else whole
-    caching = ((core, core.entries) for core in cores_of(architecture))
-    far, near = cache_ratio(model, plan.attention_parallel, architecture)
-    entries = [
-        core.layers(model) * cached(model, context, whole, plan.context_parallel) * (near if core is LOCAL else far)
-        for core, cached in caching
-        if cached is not None
-    ]
-    return np.asarray(sum(entries[1:], entries[0]) / model.num_layers)
-
-
 class BatchMemory(NamedTuple):
     """Memory of the fullest rank of a replica with its batch, (rows,). [B]"""
 
@@ -363,6 +331,7 @@ class ReplicaMemory(NamedTuple):
     weights: Array  # of the rank [B]
     kv_cache_size: Array  # of one sequence at its longest, without the shared prefix, as in _cache_with_states [B]
     prefix_cache_size: Array  # of that prefix, once for each attention replica [B]
+    in_flight_size: Array  # cache of the tokens of a prefill in flight, likewise [B]
     keys_size: Array  # keys and values of a sequence at its longest, without states and set-aside memory [B]
     working_set_size: Array  # activations of one sequence in a prefill pass [B]
     max_prefill_sequences: Array  # largest number of sequences in one prefill pass [-]
@@ -373,6 +342,11 @@ class ReplicaMemory(NamedTuple):
     max_batch_size: Array  # largest batch that fits, whole; 0 if no sequence fits [-]
     admitted: Array  # requests of a stream that run together: as many as fit with the room reserved for each [-]
     max_concurrency: Array  # cache memory over the cache of one sequence at its longest, as engines log it [-]
+
+    @property
+    def once(self) -> Array:
+        """Cache that an attention replica holds once: of the shared prefix and of tokens in flight. [B]"""
+        return np.asarray(self.prefix_cache_size + self.in_flight_size)
 
     def places(self, plan: InferencePlan) -> Array:
         """Requests that a replica runs at once, (rows,): as many as fit, up to the limit of the plan. [-]"""
@@ -391,7 +365,7 @@ class ReplicaMemory(NamedTuple):
         usable = usable_memory(
             self.capacity, self.reserved, self.weights, activations, self.budget, self.activation_share
         )
-        return BatchMemory(self.weights, own * self.kv_cache_size + self.prefix_cache_size, activations, usable)
+        return BatchMemory(self.weights, own * self.kv_cache_size + self.once, activations, usable)
 
 
 def _held_output(reserved_output: Numeric, together: Numeric, output_variation: Numeric = 0.0) -> Array:
@@ -409,48 +383,6 @@ def _held_output(reserved_output: Numeric, together: Numeric, output_variation: 
     """
     grown = array(together) * (1.0 - np.minimum(_ROOT_OF_THREE * array(output_variation), 1.0))
     return np.asarray(0.5 * (1.0 + np.maximum(array(reserved_output), grown)))
-
-
-def rank_states_size(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
-    """States of a sequence on the fullest stage, (rows,), excluding those of drafts. [B]"""
-    layers = np.ceil(model.num_layers / plan.pipeline_parallel) + plan.layers_drafted
-    shard, states = Shard(model, plan.attention_parallel), np.zeros_like(layers)
-    for core in cores_of(architecture):
-        if core.state is not None:
-            states = states + layers * core.share(model) * core.state(shard, plan.activation_size)
-    return states
-
-
-def _cache_sizes(
-    model: Model, plan: InferencePlan, architecture: Architecture, engine: dict[str, Array], held: Array
-) -> tuple[Array, Array, Array]:
-    """Cache of one sequence, of the shared prefix, and keys and values of the sequence without states, (rows,). [B]
-
-    ``held``: share of the output in the cache.
-    """
-    whole = engine["whole_history"]
-    layers = np.ceil(model.num_layers / plan.pipeline_parallel) + plan.layers_drafted
-    token_size = layers * cache_elements(model, plan.attention_parallel, architecture.one_vector)
-    own_context = plan.new_tokens + held * plan.running_output
-    cache = token_size * _cache_tokens(model, plan, architecture, own_context, whole) * plan.kv_size
-    prefix = token_size * _cache_tokens(model, plan, architecture, plan.prefix_tokens, whole) * plan.kv_size
-    if some(plan.kv_offload > 0.0):  # two layers on their way stay
-        here = 1.0 - plan.kv_offload * np.maximum(1.0 - _BUFFERED_LAYERS / layers, 0.0)
-        cache, prefix = cache * here, prefix * here
-    for core in cores_of(architecture):
-        if core.index is not None:
-            keys = layers * core.share(model) * core.index(model)
-            cache, prefix = cache + keys * own_context, prefix + keys * plan.prefix_tokens
-    if not keeps_states(architecture):
-        return cache, prefix, cache
-    state = rank_states_size(model, plan, architecture)
-    slots = np.where(np.isnan(plan.state_slots), engine["state_slots"], plan.state_slots)
-    # States of a limited number of requests and of no prefix are counted; keys and values have the rest.
-    counted = (slots == 1.0) & ~np.isnan(plan.max_running_batch)
-    share = np.where((state > 0.0) & ~counted, engine["state_share"], 0.0)
-    first = np.where(plan.prefix_tokens > 0.0, state, 0.0)
-    whole_sequence = _cache_with_states(cache, state, slots + plan.draft_tokens, share)
-    return whole_sequence, _cache_with_states(prefix, first, 1.0, share), cache
 
 
 def _sequence_activations(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
@@ -477,6 +409,10 @@ def _sequence_activations(model: Model, plan: InferencePlan, architecture: Archi
         copies = model.top_k * model.expert_ffn_hidden_size * ranks / plan.expert_tensor_parallel
         copies = copies * plan.data_parallel_attention / plan.expert_parallel + model.shared_ffn_hidden_size
         widest = np.where(model.num_dense_layers > 0.0, np.maximum(widest, copies), copies)
+        # Outputs of experts before they are added up: a rank has those of all tokens unless tokens are dispatched.
+        dispatched = plan.data_parallel_attention / plan.expert_parallel
+        outputs = np.where(plan.data_parallel_attention > 1.0, dispatched, 1.0) * model.top_k * model.hidden_size
+        widest = widest + outputs * ranks / (2.0 + model.gated_mlp)
     widths = model.hidden_size, projected, attended, widest, model.gated_mlp, model.vocab_size
     tokens = plan.own_tokens, plan.prefill_tokens
     working_set = _prefill_working_set(*widths, *tokens, ranks, plan.activation_size, WORD)
@@ -512,7 +448,8 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     engine = {name: values[:, 0] for name, values in deployment.software.items() if name in _OF_ENGINE}
     capacity, reserved = deployment.device.memory_capacity[:, 0], deployment.reserved_memory
     weights = rank_weights_size(model, plan, architecture)
-    cache, prefix, keys = _cache_sizes(model, plan, architecture, engine, np.ones_like(capacity))
+    sizes = cache_sizes(model, plan, architecture, engine, np.ones_like(capacity))
+    once = sizes.prefix + sizes.in_flight
     working_set = _sequence_activations(model, plan, architecture)
     most = np.maximum(plan.prefill_tokens / plan.own_tokens, 1.0)
     outside = engine["reserve"] + engine["reserve_per_token"] * plan.prefill_tokens
@@ -532,22 +469,23 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
 
     def fitting(of_sequence: Array) -> Array:
         largest = [
-            largest_batch(free - prefix, of_sequence, activations * working_set, most, plan.pipeline_parallel)
+            largest_batch(free - once, of_sequence, activations * working_set, most, plan.pipeline_parallel)
             for free, activations in rooms
         ]
         return np.asarray(np.minimum(*largest) * plan.data_parallel_attention)
 
-    admitted = batch = fitting(cache)
+    admitted = batch = fitting(sizes.sequence)
     run = np.maximum(plan.run_requests, 1.0)
     together = np.where(np.isnan(plan.concurrency / run), 0.0, np.minimum(plan.concurrency / run, 1.0))
     held = _held_output(engine["reserved_output"], together, plan.output_variation)
     if some(held < 1.0):
-        mean, _, _ = _cache_sizes(model, plan, architecture, engine, held)
+        mean = cache_sizes(model, plan, architecture, engine, held).sequence
         # One whole request has to fit before any runs.
         admitted = np.where(batch >= 1.0, np.maximum(fitting(mean), batch), batch)
-    # In part, with the activations of a full prefill pass: at least the whole batch, and less than one more.
-    spare = np.minimum(*(free - prefix - activations * most * working_set for free, activations in rooms))
-    ratio = np.maximum(divide(spare, cache), 0.0) * plan.data_parallel_attention
-    concurrency = np.maximum(ratio, batch)
-    sequence = cache, prefix, keys, working_set, most
+    # In part, with the activations of a full prefill pass: at least the whole batch, and less than one more. An engine
+    # with pages of tokens in flight counts them for each request.
+    spare = np.minimum(*(free - sizes.prefix - activations * most * working_set for free, activations in rooms))
+    ratio = np.maximum(divide(spare, sizes.sequence + sizes.in_flight), 0.0) * plan.data_parallel_attention
+    concurrency = np.where(sizes.in_flight > 0.0, ratio, np.maximum(ratio, batch))
+    sequence = sizes.sequence, sizes.prefix, sizes.in_flight, sizes.keys, working_set, most
     return ReplicaMemory(weights, *sequence, capacity, reserved, budget, covered, batch, admitted, concurrency)

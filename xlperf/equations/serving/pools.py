@@ -12,6 +12,7 @@ import numpy as np
 from xlperf.base.arrays import Array, divide
 from xlperf.equations.model.cores import keeps_states
 from xlperf.equations.plan.serving_plan import InferencePlan
+from xlperf.equations.serving.cache import rank_states_size
 from xlperf.equations.serving.communication import pool_message_time
 from xlperf.equations.serving.deployment import Deployment, RequestLatency
 from xlperf.equations.serving.expert_pools import POOL_SHARES, expert_pool_memory, split_step
@@ -25,7 +26,7 @@ from xlperf.equations.serving.load import (
     request_load,
     whole_sizes,
 )
-from xlperf.equations.serving.memory import ReplicaMemory, memory_of, rank_states_size
+from xlperf.equations.serving.memory import ReplicaMemory, memory_of
 from xlperf.equations.serving.place_queue import PlaceWait, place_wait
 from xlperf.equations.serving.pool_queueing import Curve, PoolTimes, pooled_open_state, pooled_run_rate, pooled_state
 from xlperf.equations.serving.queueing import Service, Steady, step_line
@@ -131,9 +132,18 @@ def pools_of(pools: Deployment, requests: Array, split: np.ndarray) -> Pools:
         decode_plan.output_variation,
         decode_plan.arrival_variation,
         _wave_spread(decode_plan, requests),
-        *decoding.request_latency,
+        *_request_latency(decoding, prefilling),
     )
     return Pools(decoding, prefilling, memory, load, pools.take(slice(2 * number, None)), split)
+
+
+def _request_latency(decoding: Deployment, prefilling: Deployment) -> RequestLatency:
+    """Time of requests outside the loops of the engines of both pools, which each request passes one after the other.
+
+    Its first token leaves the engine that decodes (vLLM disaggregated prefill proxy; NVIDIA Dynamo, disagg_serving).
+    """
+    first, second = prefilling.request_latency, decoding.request_latency
+    return RequestLatency(first.alone + second.alone, second.crowd)
 
 
 def _wave_spread(plan: InferencePlan, requests: Array) -> Array:
@@ -344,7 +354,8 @@ def pooled_results(pools: Pools, requests: Array, detailed: bool = True) -> dict
     results = streamed(whole, service, steady, results, capacity, rate, replicas, np.zeros_like(replicas), wait)
     results["queue_time"] = steady.queue_time + steady.prefill_wait
     handled = steady._replace(running=steady.running * (load.decode_replicas / replicas))
-    results = with_request_latency(results, plan, arriving_latency(plan, handled, pools.decoding.request_latency))
+    outside = _request_latency(pools.decoding, pools.prefilling)
+    results = with_request_latency(results, plan, arriving_latency(plan, handled, outside))
     return {**results, "prefill_share": prefill_plan.num_accelerators / whole.num_accelerators}
 
 

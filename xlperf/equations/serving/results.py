@@ -105,6 +105,7 @@ def batch_memory(plan: InferencePlan, memory: ReplicaMemory) -> dict[str, Array]
         "kv_cache_tokens": memory.max_concurrency * plan.context_length,
         "memory_usable": usable,
         "request_cache": memory.kv_cache_size,
+        "places": memory.places(plan),
         "fits": np.where(np.isnan(used + usable), np.nan, used <= usable),
     }
 

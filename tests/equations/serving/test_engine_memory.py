@@ -1,0 +1,103 @@
+"""Memory as vLLM keeps it by release: tokens and requests that start-up logs state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+
+GIB = 2.0**30
+STARTED = {"software": "vllm", "mode": "continuous", "concurrency": 1, "output_length": 1, "kv_precision": "bf16",
+           "accelerator": "H100-SXM-80GB"}  # fmt: skip
+SHOWN = 79.65 * GIB - 5.37e8
+"""Memory of an H100 that an engine sees. [B]"""
+
+
+def started(catalog: Catalog, ranks: int = 1, **more: Any) -> Table:
+    row = {**STARTED, "num_accelerators": ranks, "tensor_parallel": ranks, **more}
+    return evaluate(table_from_rows("inference", list(row), [list(row.values())]), catalog)
+
+
+def beside(result: Table, token_size: float, share: float = 0.9) -> float:
+    """Memory beside weights and cache that the engine counts. [GiB]"""
+    cache = result.number("kv_cache_tokens")[0] * token_size
+    return float(share * SHOWN - result.number("memory_weights")[0] - cache) / GIB
+
+
+def test_experts_and_the_sort_of_logits_leave_half_of_the_cache(catalog: Catalog) -> None:
+    """Qwen3-235B-A22B in FP8 on four H100: 8.11 GiB hold 178,880 tokens [vllm issue 21348, July 2025, with a connector
+    that has buffers of its own]; the newest release samples without a sort.
+    """
+    plan = {"ranks": 4, "model": "Qwen3-235B-A22B", "precision": "fp8", "prompt_length": 15, "prefill_tokens": 8192}
+    early, late = (started(catalog, **plan, software_release=release) for release in ("0.9.2", ""))
+    assert 178_880 < early.number("kv_cache_tokens")[0] < 1.2 * 178_880
+    token = 94 * 2 * 128 * 2.0
+    assert late.number("kv_cache_tokens")[0] - early.number("kv_cache_tokens")[0] == pytest.approx(
+        1024 * 151_936 * (38.3 - 14.0) / token, rel=0.01
+    )
+
+
+def test_gpt_oss_on_one_h100_by_the_memory_beside_its_weights(catalog: Catalog) -> None:
+    """-2.14 GiB are left at 0.9 [vllm issue 23278, August 2025, weights of 65.97 GiB]; 1.71 GiB at 0.95 for a request
+    of 131,072 tokens, which needs 4.5 [issue 27508].
+    """
+    plan = {"model": "gpt-oss-120b", "precision": "fp4", "activation_precision": "bf16"}
+    first = started(catalog, **plan, prompt_length=8191, prefill_tokens=8192, software_release="0.10.1")
+    assert first.number("fits")[0] == 0.0 and first.number("max_concurrency")[0] == 0.0
+    second = started(
+        catalog, **plan, prompt_length=131_071, prefill_tokens=1024, memory_fraction=0.95, software_release="0.11.0"
+    )
+    assert second.number("fits")[0] == 0.0
+    needed = 18 * 2 * 8 * 64 * 2.0 * (131_072 + 127 + 1024)
+    assert second.number("memory_kv_cache")[0] == needed and needed / GIB == pytest.approx(4.5, rel=0.01)
+    assert beside(second, needed / 131_072, 0.95) == pytest.approx(0.95 * 79.15 - 65.97 - 1.71, rel=0.03)
+
+
+def test_vllm_of_2024_keeps_less_beside_a_dense_model(catalog: Catalog) -> None:
+    """Llama 3.1 405B in Meta's FP8 on eight H100, vLLM 0.5.3: 79,392 tokens beside 57.75 GiB [vllm issue 6746].
+
+    The checkpoint of July 2024 had each of eight heads of keys and values twice, in the weights and in the cache:
+    0.98 GiB and 129,024 B a token.
+    """
+    result = started(
+        catalog, 8, model="Llama-3.1-405B-Instruct-FP8", precision="auto", prompt_length=131_071, prefill_tokens=512,
+        software_release="0.5.3",
+    )  # fmt: skip
+    twice = 126 * 2 * 16_384 * 1024 * 2.0 / 8
+    assert result.number("memory_weights")[0] + twice == pytest.approx(57.752 * GIB, rel=0.001)
+    cache = 79_392 * 2 * 126 * 2 * 128 * 2.0
+    assert beside(result, 126 * 2 * 128 * 2.0) == pytest.approx(0.9 * SHOWN / GIB - 57.752 - cache / GIB, rel=0.2)
+
+
+@pytest.mark.parametrize(("ranks", "requests"), [(1, 20.43), (8, 156.9)])
+def test_pages_of_compressed_caches_hold_the_tokens_in_flight(catalog: Catalog, ranks: int, requests: float) -> None:
+    """DeepSeek-V4-Flash on eight B200 with vLLM 0.25: requests of 1,048,576 tokens [vllm recipes issue 762]."""
+    result = started(
+        catalog, 8, model="DeepSeek-V4-Flash", accelerator="B200-SXM-180GB", expert_parallel=8, precision="fp4",
+        data_parallel_attention=ranks, activation_precision="fp8", kv_precision="fp8", prompt_length=1_048_575,
+        prefill_tokens=8192, memory_fraction=0.95, software_release="0.25.0",
+    )  # fmt: skip
+    assert result.number("max_concurrency")[0] == pytest.approx(requests, rel=0.05)
+
+
+def test_asynchronous_scheduling_counts_two_passes_in_flight(catalog: Catalog) -> None:
+    """DeepSeek-V4-Pro on MI300X, 16,384 tokens a pass: 23.32 GiB for a request of 1,048,576 [vllm issue 53961]."""
+    plan = {"model": "DeepSeek-V4-Pro", "accelerator": "MI300X", "precision": "fp4", "activation_precision": "fp8",
+            "kv_precision": "fp8", "prompt_length": 1_048_575, "prefill_tokens": 16_384}  # fmt: skip
+    result = started(catalog, 8, **plan)
+    assert result.number("memory_kv_cache")[0] == pytest.approx(23.32 * GIB, rel=0.02)
+    # Engines without such pages need what the architecture needs, with keys in FP8 and their rotated part in 16 bits.
+    plain = started(catalog, 8, **plan, software="sglang")
+    assert plain.number("memory_kv_cache")[0] == pytest.approx(5.5 * GIB, rel=0.05)
+
+
+def test_latents_of_sparse_attention_in_fp8_have_scales(catalog: Catalog) -> None:
+    """656 B a token and layer of DeepSeek-V3.2 [FlashMLA README], and index keys of 132 B."""
+    plan = {"model": "DeepSeek-V3.2", "kv_precision": "fp8", "prompt_length": 4095, "precision": "fp8"}
+    result = started(catalog, 8, **plan, accelerator="H200-SXM-141GB")
+    assert result.number("memory_kv_cache")[0] == pytest.approx(4096 * 61 * (656 + 132), rel=1e-9)
