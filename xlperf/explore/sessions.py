@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from xlperf.base.arrays import Array
 from xlperf.base.resources import stack_rows
@@ -21,7 +22,7 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.equations.serving import sessions as equations
-from xlperf.explore.fleet_plans import COUNT, DEGREES, LOAD, ONE, Fleet, engine_title, with_columns
+from xlperf.explore.fleet_plans import COUNT, DEGREES, ONE, Fleet, engine_title, with_columns
 from xlperf.explore.money import MANY_USERS, Hours, cost_words, hours_of, lacking_words, with_prices
 from xlperf.explore.search import stacked
 from xlperf.explore.search_results import TABLES, Answer, dollars, short_name
@@ -34,8 +35,10 @@ COPY_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Accelerators of a copy that are tried besides the one that Serve chooses. [-]"""
 MONTH = YEAR / 12.0
 _GIGA = 1000.0 * MILLION
-_LOADS, _ROUNDS = 12, 6
-"""Loads of a copy that are evaluated together; rounds of the fixed point of hit rate and times. [-]"""
+_LOADS, _SHARES, _AGES = 16, 4, 400
+"""Loads of a copy, and shares of the prompt in its cache, that are evaluated together; ages of a table. [-]"""
+_SHORTEST, _LONGEST, _STEPS = 1e-4, 1e8, 45
+"""Bounds of the time of a turn [s], and bisection steps between them [-]."""
 _MOST_LOAD = 4096.0
 _SERVED = ("model", "accelerator", "software", "precision", "kv_precision", COUNT, *DEGREES, "speed_per_user",
            "ttft_target", "payment", "hour_price")  # fmt: skip
@@ -71,8 +74,8 @@ class Sessions:
     @property
     def prompt(self) -> tuple[float, float, float]:
         """Mean common, own and new tokens of a prompt."""
-        common, own, new = equations.prompt_tokens(self.turns, *self.tokens, self.common).tolist()
-        return common, own, new
+        own = float(equations.own_prompt_tokens(self.turns, *self.tokens))
+        return self.common, own, float(equations.new_prompt_tokens(self.turns, self.first, self.added))
 
     @property
     def waiting(self) -> float:
@@ -101,12 +104,14 @@ class Sessions:
         """Mean think time of a turn: none follows the last one. [s]"""
         return self.think_time * (self.turns - 1.0) / self.turns
 
-    def age(self, capacity: Array, rate: Array, time: Array) -> Array:
-        """Characteristic time of tiers of so many tokens, at a rate of turns that take a time. [s]"""
-        return equations.characteristic_time(
-            capacity, rate, time, self.turns, self.think_time, self.think_variation, self.running, self.waiting,
-            self.last, self.common,
-        )  # fmt: skip
+    def filled(self) -> tuple[Array, Array]:
+        """Ages, and the tokens that the sessions of one turn a second leave in a tier up to each age."""
+        share = np.linspace(0.0, 1.0, _AGES + 1)[:-1]
+        ages = (self.think_time + 1.0) * (share / (1.0 - share)) * (1.0 + share / (1.0 - share))
+        tokens = equations.cached_tokens(
+            ages, 1.0, 0.0, self.turns, self.think_time, self.think_variation, 0.0, self.waiting, self.last, 0.0
+        )
+        return ages, tokens
 
 
 class Tier(NamedTuple):
@@ -192,70 +197,94 @@ class State(NamedTuple):
     tpot: Array
     turn_time: Array
     sessions: Array
-    kept: Array  # whether the targets and the memory are kept
+    kept: npt.NDArray[np.bool_]  # whether the targets and the memory are kept
 
     def at(self, variant: int, place: int) -> State:
         """One load of one variant."""
-        return State(*(values[..., variant, place] for values in self))
+        return State._make(values[..., variant, place] for values in self)
 
 
-def states(
-    copy: Copy, sessions: Sessions, tiers: Sequence[Tier], sizes: Array, loads: Array, form: Table, catalog: Catalog
-) -> State:
-    """A copy under loads with tiers of several sizes: the fixed point of hit rates and times.
+class Surface(NamedTuple):
+    """Times of the mean turn on a copy, (shares of the prompt in the cache, loads); alone for each share."""
 
-    ``sizes``: bytes of each tier per accelerator, (tiers, variants). ``loads``: turns at once, (variants, loads).
+    loads: Array
+    shares: Array
+    ttft: Array
+    tpot: Array
+    alone: Array
+
+    @staticmethod
+    def of(copy: Copy, sessions: Sessions, loads: Array, catalog: Catalog) -> Surface:
+        """Evaluate the mean turn at some loads and shares."""
+        common, own, new = sessions.prompt
+        prompt = common + own + new
+        shares = np.linspace(common / prompt, min(sessions.reused, 1.0 - 1.0 / prompt), _SHARES)
+        load = np.concatenate([np.tile(loads, _SHARES), np.ones(_SHARES)])
+        plans = with_columns(
+            copy.plan.take(np.zeros(len(load), dtype=np.int64)), concurrency=load, prompt_length=prompt,
+            output_length=sessions.generated, shared_prefix=np.concatenate([np.repeat(shares, len(loads)), shares]),
+        )  # fmt: skip
+        results = evaluate(plans, catalog, results=_TIMES)
+        ttft, tpot = (results.number(name) for name in ("ttft", "tpot"))
+        grid = _SHARES, len(loads)
+        return Surface(loads, shares, ttft[:-_SHARES].reshape(grid), tpot[:-_SHARES].reshape(grid), ttft[-_SHARES:])
+
+    def at(self, share: Array) -> tuple[Array, Array]:
+        """Wait before the prefill and time per token at a share for each load, (..., loads)."""
+        step = max(float(self.shares[1] - self.shares[0]), 1e-12)
+        place = np.clip((share - self.shares[0]) / step, 0.0, _SHARES - 1.0)
+        low = np.minimum(place.astype(np.int64), _SHARES - 2)
+        part, columns = place - low, np.broadcast_to(np.arange(len(self.loads)), share.shape)
+        queued = np.maximum(self.ttft - self.alone[:, None], 0.0)
+        wait, step_time = (
+            values[low, columns] * (1.0 - part) + values[low + 1, columns] * part for values in (queued, self.tpot)
+        )
+        return wait, step_time
+
+
+def states(copy: Copy, sessions: Sessions, tiers: Sequence[Tier], sizes: Array, surface: Surface, form: Table) -> State:
+    """A copy under loads with tiers of several sizes: hit rates and times that agree.
+
+    The longer a turn takes, the fewer begin, the longer a tier keeps them and the shorter the turn: its time is the
+    root of a decreasing function, by bisection. ``sizes``: bytes of each tier per accelerator, (tiers, variants).
     """
     common, own, new = sessions.prompt
-    shape = loads.shape
-    capacity = np.concatenate([np.full((1, shape[0]), copy.tokens), sizes / copy.token_size])[..., None]
+    loads = np.broadcast_to(surface.loads, (sizes.shape[1], len(surface.loads)))
+    capacity = np.concatenate([np.full((1, sizes.shape[1]), copy.tokens), sizes / copy.token_size])[..., None]
     waiting = sessions.waiting * copy.token_size
-    hits, rate = np.zeros((len(tiers) + 1, *shape)), np.zeros(shape)
-    hits[0] = 1.0
-    for _ in range(_ROUNDS):
-        share = (common + own * hits.sum(axis=0)) / (common + own + new)
-        ttft, tpot, alone = _evaluated(copy, sessions, share, loads, catalog)
-        queued = np.maximum(ttft - alone, 0.0)
-        first = queued + copy.first
-        loading = np.zeros((len(tiers), *shape))
+    ages, filled = sessions.filled()
+
+    def turn(time: Array) -> tuple[Array, ...]:
+        # Tokens between turns that a tier has room for, per turn that begins in a second
+        room = np.maximum(capacity - common - loads * sessions.running, 0.0) * time / loads
+        kept = np.where(room < filled[-1], np.interp(room, filled, ages), np.inf)
+        kept = np.maximum.accumulate(np.where(capacity > 0.0, kept, 0.0), axis=0)
+        within = equations.within_time(kept, sessions.think_time, sessions.think_variation)
+        hits = np.diff(np.concatenate([np.zeros((1, *loads.shape)), within]), axis=0)
+        queued, tpot = surface.at((common + own * hits.sum(axis=0)) / (common + own + new))
+        loading = np.zeros((len(tiers), *loads.shape))
         for number, tier in enumerate(tiers):
-            loads_of_tier = rate * hits[number + 1]
-            loading[number] = equations.shared_load_time(waiting, tier.bandwidth, loads_of_tier, tier.latency)
+            rate = loads / time * hits[number + 1]
+            loading[number] = equations.shared_load_time(waiting, tier.bandwidth, rate, tier.latency)
         loaded = np.maximum(loading, copy.hit) if copy.overlap else loading + copy.hit
-        missed = np.maximum(1.0 - hits.sum(axis=0), 0.0)
         parts = hits[1:] * np.where(hits[1:] > 0.0, loaded, 0.0)
+        missed = np.maximum(1.0 - hits.sum(axis=0), 0.0)
         later = queued + hits[0] * copy.hit + parts.sum(axis=0) + missed * copy.miss
-        mean = (first + (sessions.turns - 1.0) * later) / sessions.turns
-        time = mean + (sessions.generated - 1.0) * tpot
-        rate = loads / time
-        ages = sessions.age(capacity, rate, time)
-        ages = np.maximum.accumulate(np.where(capacity > 0.0, ages, 0.0), axis=0)
-        within = equations.within_time(ages, sessions.think_time, sessions.think_variation)
-        hits = np.diff(np.concatenate([np.zeros((1, *shape)), within]), axis=0)
+        mean = (queued + copy.first + (sessions.turns - 1.0) * later) / sessions.turns
+        return mean + (sessions.generated - 1.0) * tpot, kept, hits, loading, queued + copy.first, later, tpot
+
+    low, high = np.full(loads.shape, _SHORTEST), np.full(loads.shape, _LONGEST)
+    for _ in range(_STEPS):
+        middle = np.sqrt(low * high)
+        longer = turn(middle)[0] > middle
+        low, high = np.where(longer, middle, low), np.where(longer, high, middle)
+    time, kept, hits, loading, first, later, tpot = turn(high)
     fits = loads * sessions.running + common <= copy.tokens
     fast = tpot * float(form.filled("speed_per_user")[0]) <= 1.0 + 1e-9
     target = float(form.number("ttft_target")[0])
-    soon = ~(later > (target if target == target else np.inf) * (1.0 + 1e-9)) & np.isfinite(later)
+    soon = ~(later > (target if target == target else np.inf) * (1.0 + 1e-9)) & (high < 0.5 * _LONGEST)
     alive = loads * (time + sessions.thinking) / time
-    return State(loads, ages, hits, loading, first, later, tpot, time, alive, fits & fast & soon)
-
-
-def _evaluated(
-    copy: Copy, sessions: Sessions, share: Array, loads: Array, catalog: Catalog
-) -> tuple[Array, Array, Array]:
-    """Times of the mean turn under loads and alone: to the first token, per token; a share of the prompt is cached."""
-    prompt = sum(sessions.prompt)
-    number = loads.size
-    plans = copy.plan.take(np.zeros(2 * number, dtype=np.int64))
-    load = np.concatenate([loads.ravel(), np.ones(number)])
-    plans = plans.with_columns({
-        LOAD: load, "prompt_length": np.full(2 * number, prompt),
-        "output_length": np.full(2 * number, sessions.generated),
-        "shared_prefix": np.tile(np.minimum(share, 1.0 - 1.0 / prompt).ravel(), 2),
-    })  # fmt: skip
-    results = evaluate(plans, catalog, results=_TIMES)
-    ttft = results.number("ttft").reshape(2, *loads.shape)
-    return ttft[0], results.number("tpot")[:number].reshape(loads.shape), ttft[1]
+    return State(loads, kept, hits, loading, first, later, tpot, time, alive, fits & fast & soon)
 
 
 class Choice(NamedTuple):
@@ -282,27 +311,30 @@ class Choice(NamedTuple):
 def best_states(
     copy: Copy, sessions: Sessions, tiers: Sequence[Tier], sizes: Array, form: Table, catalog: Catalog
 ) -> list[State | None]:
-    """The state of a copy with most sessions within the targets, for each column of sizes of the tiers.
-
-    With a number of sessions stated, the least load at which an even share of them is alive on each of the copies that
-    it takes.
-    """
-    variants = sizes.shape[1]
-    low, high = np.ones(variants), np.full(variants, _MOST_LOAD)
-    best: list[State | None] = [None] * variants
-    for _ in range(3):  # loads of equal ratio, then between the neighbours of the best
-        grid = np.geomspace(low, high, _LOADS, axis=-1)
-        loads = np.maximum(np.round(grid), 1.0)
-        found = states(copy, sessions, tiers, sizes, loads, form, catalog)
-        for variant in range(variants):
+    """The state of a copy with most sessions within the targets, for each column of sizes of the tiers."""
+    most = max(np.floor((copy.tokens - sessions.common) / sessions.running), 1.0)
+    loads: Array = np.unique(np.round(np.geomspace(1.0, min(most, _MOST_LOAD), _LOADS)))
+    best: list[State | None] = [None] * sizes.shape[1]
+    for _ in range(2):  # loads of equal ratio, then all between the neighbours of the best
+        found = states(copy, sessions, tiers, sizes, Surface.of(copy, sessions, loads, catalog), form)
+        near = []
+        for variant in range(sizes.shape[1]):
             alive = np.where(found.kept[variant], found.sessions[variant], -np.inf)
             place = int(np.argmax(alive))
-            known = best[variant]
-            if np.isfinite(alive[place]) and (known is None or alive[place] > known.sessions):
+            if np.isfinite(alive[place]):
                 best[variant] = found.at(variant, place)
-            at = place if np.isfinite(alive[place]) else 0
-            low[variant], high[variant] = loads[variant, max(at - 1, 0)], loads[variant, min(at + 1, _LOADS - 1)]
+                near.append(np.linspace(loads[max(place - 1, 0)], loads[min(place + 1, len(loads) - 1)], _LOADS))
+        if not near:
+            break
+        loads = np.unique(np.round(np.concatenate(near)))
     return best
+
+
+def shared_evenly(state: State, sessions: Sessions, alive: float) -> State:
+    """A state with fewer sessions at its times, which are then on the safe side."""
+    return state._replace(
+        sessions=np.array(alive), load=alive * state.turn_time / (state.turn_time + sessions.thinking)
+    )
 
 
 def sessions_answer(form: Table, catalog: Catalog) -> Answer:
@@ -388,6 +420,9 @@ def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array
     stated = float(form.number("sessions")[0])
     alive = float(state.sessions)
     copies = float(np.ceil(stated / alive - 1e-9)) if stated == stated else 1.0
+    if stated == stated:
+        state = shared_evenly(state, sessions, stated / copies)
+        best, alive = best._replace(states=[state, *best.states[1:]]), stated / copies
     shares = {"accelerator": (common + own * float(state.hits[0])) / prompt}
     shares |= {tier.place: own * float(hit) / prompt for tier, hit in zip(tiers, state.hits[1:], strict=True)}
     rate = best.rate(0)
