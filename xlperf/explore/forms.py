@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -115,7 +116,7 @@ def answers_of(forms: Table, catalog: Catalog) -> list[Answer]:
         part = part_of(catalog, form, (BESIDE,) if is_built else ())
         given = ((name, str(values[0])) for name, values in sorted(form.columns.items()))
         open_ = tuple(sorted(name for name, mask in form.auto.items() if mask[0]))
-        key = form.kind, open_, tuple((name, value) for name, value in given if value not in ("", "nan"))
+        key = form.kind, open_, _stamp(form), tuple((name, value) for name, value in given if value not in ("", "nan"))
         places.append((_known.setdefault(part, {}), key, form, part))
     lacking = [place for place in places if place[1] not in place[0]]
     if lacking and forms.kind == "chip":
@@ -131,6 +132,12 @@ def answers_of(forms: Table, catalog: Catalog) -> list[Answer]:
         answer = dict(cached[key])
         answers.append(answer | {"answer": " ".join([str(answer["answer"]), *notes])} if notes else answer)
     return answers
+
+
+def _stamp(form: Table) -> int:
+    """When the trace that a form names was written; 0 without one."""
+    path = str(form.text("trace")[0]) if "trace" in form.schema.by_name else ""
+    return os.stat(path).st_mtime_ns if path and os.path.exists(path) else 0
 
 
 def _chips(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, array
 from xlperf.base.resources import stack_rows
 from xlperf.base.units import MILLION, YEAR
 from xlperf.catalog.catalog import Catalog
@@ -27,6 +27,7 @@ from xlperf.explore.money import MANY_USERS, Hours, cost_words, hours_of, lackin
 from xlperf.explore.search import stacked
 from xlperf.explore.search_results import TABLES, Answer, dollars, short_name
 from xlperf.explore.serve import serve_answer, serving_ways
+from xlperf.interop.session_traces import Trace, read_trace
 
 TIERS = ("host", "drive", "remote")
 SIZES = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -60,7 +61,9 @@ class Sessions:
 
     @staticmethod
     def of(form: Table) -> Sessions:
-        """The sessions of a form."""
+        """The sessions of a form, or of the trace that it names."""
+        if path := str(form.text("trace")[0]):
+            return Traced.of_trace(read_trace(path))
         names = ("turns", "added_tokens", "generated_tokens", "common_tokens", "think_time", "think_variation")
         turns, added, generated, common, time, variation = (float(form.filled(name)[0]) for name in names)
         first = float(form.number("first_tokens")[0])
@@ -113,6 +116,65 @@ class Sessions:
         )
         return ages, tokens
 
+    def within(self, age: Array) -> Array:
+        """Share of the think times that are within an age."""
+        return equations.within_time(age, self.think_time, self.think_variation)
+
+    def stay(self, age: Array) -> Array:
+        """Mean time that a session which thinks stays in a tier of an age. [s]"""
+        return equations.mean_within_time(age, self.think_time, self.think_variation)
+
+
+@dataclass(frozen=True)
+class Traced(Sessions):
+    """Sessions of a trace: means of its requests, and its times instead of a distribution."""
+
+    trace: Trace
+
+    @staticmethod
+    def of_trace(trace: Trace) -> Traced:
+        """The mean session of a trace."""
+        turns = trace.requests / max(trace.sessions, 1)
+        later = max(trace.requests - trace.sessions, 1)
+        added = (trace.new * trace.requests - trace.first * trace.sessions) / later
+        weights = np.diff(trace.reused, prepend=0.0)
+        mean = float((weights * trace.intervals).sum() / max(weights.sum(), 1e-30))
+        first = trace.first if trace.sessions else added
+        return Traced(turns, first, max(added, 1.0), max(trace.generated, 1.0), 0.0, mean, 0.0, trace)
+
+    @property
+    def prompt(self) -> tuple[float, float, float]:
+        """Mean common, own and new tokens of a prompt: what all share comes again soon."""
+        return 0.0, self.trace.own, max(self.trace.new, 1.0)
+
+    @property
+    def waiting(self) -> float:
+        """Mean tokens that come again in a later turn."""
+        return self.trace.own * self.turns / max(self.turns - 1.0, 1e-9) if self.turns > 1.0 else self.last
+
+    def filled(self) -> tuple[Array, Array]:
+        """Ages, and the tokens that one request a second leaves in a tier up to each age."""
+        known = self.trace.intervals[self.trace.intervals > 0.0]
+        ages = np.concatenate([[0.0], np.geomspace(known[0], 1e3 * known[-1], _AGES)]) if len(known) else np.zeros(1)
+        short = np.searchsorted(self.trace.gaps, ages, side="right")
+        ended = np.isfinite(self.trace.gaps)
+        used = np.concatenate([[0.0], np.cumsum(np.where(ended, self.trace.gaps, 0.0) * self.trace.held)])
+        held = np.concatenate([[0.0], np.cumsum(self.trace.held)])
+        return ages, used[short] + ages * (held[-1] - held[short])
+
+    def within(self, age: Array) -> Array:
+        """Share of the tokens that come again which do so within an age."""
+        if not len(self.trace.intervals):
+            return np.zeros(age.shape)
+        reused = np.concatenate([[0.0], self.trace.reused])
+        return array(reused[np.searchsorted(self.trace.intervals, age, side="right")] / reused[-1])
+
+    def stay(self, age: Array) -> Array:
+        """Mean time that tokens which come again stay in a tier of an age. [s]"""
+        weights = np.diff(self.trace.reused, prepend=0.0)
+        stays = np.minimum(self.trace.intervals, np.expand_dims(age, -1)) * weights
+        return array(stays.sum(axis=-1) / max(float(weights.sum()), 1e-30))
+
 
 class Tier(NamedTuple):
     """A tier outside the accelerators: its place, its row, size and rate per accelerator, price of a B and second."""
@@ -140,6 +202,11 @@ def tiers_of(form: Table, catalog: Catalog) -> list[Tier]:
     return tiers
 
 
+def _whole(tokens: float) -> float:
+    """Tokens of a plan, whose lengths are whole."""
+    return max(float(np.round(tokens)), 1.0)
+
+
 @dataclass(frozen=True)
 class Copy:
     """A copy of the model: its plan at one request, tokens in its memory, bytes of a token on each accelerator."""
@@ -164,11 +231,11 @@ class Copy:
         later = sessions.turns / max(sessions.turns - 1.0, 1.0)
         own, added = (own * later, sessions.added) if sessions.turns > 1.0 else (own, new)
         replicas = float(plan.filled("data_parallel_attention")[0])
-        alone = with_columns(plan, output_length=sessions.generated)
+        alone = with_columns(plan, output_length=_whole(sessions.generated))
         rows = stacked([
-            with_columns(alone, concurrency=replicas, prompt_length=common + own + added, shared_prefix=0.0),
+            with_columns(alone, concurrency=replicas, prompt_length=_whole(common + own + added), shared_prefix=0.0),
             *(
-                with_columns(alone, concurrency=1.0, prompt_length=length, shared_prefix=kept / length)
+                with_columns(alone, concurrency=1.0, prompt_length=_whole(length), shared_prefix=kept / length)
                 for length, kept in (
                     (common + sessions.first, common), (common + own + added, common + own),
                     (common + own + added, common),
@@ -221,8 +288,9 @@ class Surface(NamedTuple):
         shares = np.linspace(common / prompt, min(sessions.reused, 1.0 - 1.0 / prompt), _SHARES)
         load = np.concatenate([np.tile(loads, _SHARES), np.ones(_SHARES)])
         plans = with_columns(
-            copy.plan.take(np.zeros(len(load), dtype=np.int64)), concurrency=load, prompt_length=prompt,
-            output_length=sessions.generated, shared_prefix=np.concatenate([np.repeat(shares, len(loads)), shares]),
+            copy.plan.take(np.zeros(len(load), dtype=np.int64)), concurrency=load, prompt_length=_whole(prompt),
+            output_length=_whole(sessions.generated),
+            shared_prefix=np.concatenate([np.repeat(shares, len(loads)), shares]),
         )  # fmt: skip
         results = evaluate(plans, catalog, results=_TIMES)
         ttft, tpot = (results.number(name) for name in ("ttft", "tpot"))
@@ -259,7 +327,7 @@ def states(copy: Copy, sessions: Sessions, tiers: Sequence[Tier], sizes: Array, 
         room = np.maximum(capacity - common - loads * sessions.running, 0.0) * time / loads
         kept = np.where(room < filled[-1], np.interp(room, filled, ages), np.inf)
         kept = np.maximum.accumulate(np.where(capacity > 0.0, kept, 0.0), axis=0)
-        within = equations.within_time(kept, sessions.think_time, sessions.think_variation)
+        within = sessions.within(kept)
         hits = np.diff(np.concatenate([np.zeros((1, *loads.shape)), within]), axis=0)
         queued, tpot = surface.at((common + own * hits.sum(axis=0)) / (common + own + new))
         loading = np.zeros((len(tiers), *loads.shape))
@@ -369,7 +437,7 @@ def _serving(form: Table, sessions: Sessions) -> Table:
     common, own, new = sessions.prompt
     asked = Table("serve", columns, form.place, {name: mask for name, mask in form.auto.items() if name in columns})
     return with_columns(
-        asked, users=MANY_USERS, prompt_length=common + own + new, output_length=sessions.generated,
+        asked, users=MANY_USERS, prompt_length=_whole(common + own + new), output_length=_whole(sessions.generated),
         shared_prefix=min(sessions.reused, 1.0 - 1.0 / (common + own + new)), mode=ONE,
     )  # fmt: skip
 
@@ -451,9 +519,10 @@ def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array
     answer["limit"] = _limit(form, sessions, copy, state)
     answer["price_basis"] = best.hours.basis
     order = "overlap" if copy.overlap else "precede"
+    traced = f"trace of {sessions.trace.requests:,} requests; " if isinstance(sessions, Traced) else ""
     answer["defaults_used"] = (
-        f"{answer['software']}, continuous batching in one pool; sessions stay with their copy; least recently used "
-        f"is evicted; each tier also holds what the faster ones do; loads {order} prefill"
+        f"{traced}{answer['software']}, continuous batching in one pool; sessions stay with their copy; least recently "
+        f"used is evicted; each tier also holds what the faster ones do; loads {order} prefill"
     )
     answer["tiers_used"] = "; ".join(_tier_words(tier) for tier in tiers) or "no tier outside the accelerators"
     answer["answer"] = _sentence(form, answer, best, sessions)
@@ -463,7 +532,7 @@ def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array
 
 def _resident(sessions: Sessions, state: State) -> float:
     """Sessions in the memory of the accelerators: in a turn, or thinking for less than its characteristic time."""
-    think = equations.mean_within_time(state.ages[0], sessions.think_time, sessions.think_variation)
+    think = sessions.stay(state.ages[0])
     share = (sessions.turns - 1.0) / sessions.turns
     return float(state.load * (1.0 + share * think / state.turn_time))
 
@@ -539,7 +608,7 @@ def _sentence(form: Table, answer: Answer, best: Choice, sessions: Sessions) -> 
     copy += f", {copies:,.0f} copies" if copies > 1.0 else ""
     inside = f"{answer['hit_rate_accelerator']:.0%} on the accelerators"
     hits = f"{answer['hit_rate']:.0%} of the prompts come from the cache ({inside})"
-    cost = cost_words(form, best.hours, answer["cost_per_session"] / best.hours.paid, " per session")
+    cost = cost_words(form, best.hours, 1000.0 * answer["cost_per_session"] / best.hours.paid, " per 1,000 sessions")
     worth = answer.get("host_worth", np.nan)
     more = f" The next GB of host memory saves {dollars(worth * _GIGA)} a month." if worth == worth else ""
     return (
