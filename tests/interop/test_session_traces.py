@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from xlperf.base.errors import InputError
-from xlperf.explore.sessions import Traced
+from xlperf.explore.session_states import Traced
 from xlperf.interop.session_traces import read_trace
 
 HEADER = "session,time (s),prompt tokens,output tokens\n"
