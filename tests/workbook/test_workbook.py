@@ -25,6 +25,7 @@ from xlperf.catalog.schema import (
     OPTIONAL_TABLES,
     OWN_TABLES,
     PLAN_TABLES,
+    QUESTION_TABLES,
     TECHNOLOGY_TABLES,
     results_of,
     schema,
@@ -397,7 +398,14 @@ def test_results_are_live_formulas_in_the_form_of_files(book: Any) -> None:
     assert book.defined_names["catalog"].attr_text == f"start!$C${CATALOG_CELL[1:]}"
     sent = (*CATALOG_TABLES, *TECHNOLOGY_TABLES, "process_nodes", "packages")
     servers = "servers[[#All],[server]:[fixed power (MW)]]"  # its results follow from the catalog
-    given = ",".join([*(f"{kind}[[#All]]" for kind in sent), servers, "api_prices[[#All]]", SCENARIO_CELL])
+    given = ",".join(
+        [
+            *(f"{kind}[[#All]]" for kind in sent),
+            servers,
+            *(f"{kind}[[#All]]" for kind in ("api_prices", *QUESTION_TABLES)),
+            SCENARIO_CELL,
+        ]
+    )
     assert book["start"][CATALOG_CELL].value == f"=XLPERF_CATALOG({given})"
 
 
