@@ -39,6 +39,8 @@ SIZES = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 COPY_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Accelerators of a copy that are tried besides the one that Serve chooses. [-]"""
 MONTH = YEAR / 12.0
+FLEET = "fleet"
+"""Key of the fleet of Serve whose copy answers, beside the results. Its plan has an endless cache."""
 _GIGA = 1000.0 * MILLION
 _SERVED = ("model", "accelerator", "software", "precision", "kv_precision", COUNT, *DEGREES, "speed_per_user",
            "ttft_target", "payment", "hour_price")  # fmt: skip
@@ -188,7 +190,7 @@ def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array
     answer["tiers_used"] = "; ".join(_tier_words(tier) for tier in tiers) or "no tier outside the accelerators"
     answer["answer"] = _sentence(form, answer, best, sessions)
     tables = {"memory": memory, "tiers": _tiers(sessions, copy, tiers, state, shares)}
-    return answer | {TABLES: tables}
+    return answer | {TABLES: tables, FLEET: best.fleet}
 
 
 def _resident(sessions: Sessions, state: State) -> float:
