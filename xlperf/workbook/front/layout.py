@@ -46,7 +46,7 @@ _HEIGHTS = {1: 4.0, 2: 26.0, 3: 15.0, 4: 6.0, 5: 23.0, 6: 23.0, 30: 17.0, 31: 17
 
 @dataclass(frozen=True)
 class _Look:
-    """Size, weight, colour, fill and place of the text of a cell."""
+    """Size, weight, colour, fill and place of the text of a cell; a shrunk one fits its cell."""
 
     size: float = 9
     bold: bool = False
@@ -55,6 +55,7 @@ class _Look:
     place: str = "left"
     wrapped: bool = False
     indent: int = 0
+    shrunk: bool = False
 
 
 _LOOKS: Mapping[str, _Look] = {
@@ -68,7 +69,7 @@ _LOOKS: Mapping[str, _Look] = {
     "label": _Look(fill=CARD, indent=1),
     "input": _Look(colour=INPUT_INK, fill=_INPUT_FILL, indent=1),
     "chosen": _Look(8, colour=MUTED, fill=CARD),
-    "tile label": _Look(8, colour=MUTED),
+    "tile label": _Look(8, colour=MUTED, shrunk=True),
     "tile": _Look(20, True, NAVY),
     "tile first": _Look(20, True, BLUE),
     "tile note": _Look(8, colour=MUTED),
@@ -162,7 +163,11 @@ class Page:
             for cell in row:
                 cell.font = Font(name=FONT, size=own.size, bold=own.bold, color=own.colour)
                 cell.alignment = Alignment(
-                    horizontal=own.place, vertical="center", wrap_text=own.wrapped, indent=own.indent
+                    horizontal=own.place,
+                    vertical="center",
+                    wrap_text=own.wrapped,
+                    indent=own.indent,
+                    shrink_to_fit=own.shrunk or None,
                 )
                 if own.fill:
                     cell.fill = PatternFill("solid", start_color=own.fill)
