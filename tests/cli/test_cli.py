@@ -25,7 +25,7 @@ from conftest import Outcome, csv_rows
 from xlperf import load_catalog, read_plans
 from xlperf.base.resources import table, workbook
 from xlperf.catalog import csv_files
-from xlperf.catalog.schema import results_of, table_schema, unit_of
+from xlperf.catalog.schema import FORMS, results_of, table_schema, unit_of
 from xlperf.cli.app import cli
 from xlperf.cli.output import json_key
 from xlperf.engine import evaluate
@@ -102,11 +102,11 @@ def test_options_of_another_task_are_named_with_it(command: Command, plans: Path
     assert "--points goes with xlperf search --frontier" in command("search", plans, "--points", 3).err
 
 
-def test_help_lists_twenty_commands_by_section(command: Command) -> None:
+def test_help_lists_the_questions_and_seventeen_commands_by_section(command: Command) -> None:
     shown = command("--help").out
     sections = re.findall(r"^(Ask|Plans|Judge|Hardware|Files|Setup):\n((?:  .*\n)+)", shown, re.MULTILINE)
     names = [name for _, lines in sections for name in re.findall(r"^  (\w+)", lines, re.MULTILINE)]
-    assert len(sections) == 6 and names == list(cli.commands) and len(names) == 20
+    assert len(sections) == 6 and names == list(cli.commands) and len(names) == len(FORMS) + 17
     assert "--frontier" in command("search", "--help").out
 
 

@@ -266,7 +266,11 @@ _BY_NAME = {
     "year": "0", "value": "General", "error": "0.0%", "mfu": "0.0%", "mfu_causal": "0.0%", "hfu": "0.0%",
     "goodput": "0.0%", "share": "0.0%", "memory_share": "0%", "compute_share": "0%", "devices.compute_share": "0.0##",
     "communication_share": "0%", "utilization": "0%", "opex_share": "0.0%", "power_usage_effectiveness": "0.00",
-    "oversubscription": "0.0#",
+    "oversubscription": "0.0#", "think_variation": "0.0#", "reused_share": "0.0%",
+    **dict.fromkeys(("hit_rate", *(f"hit_rate_{tier}" for tier in ("accelerator", "host", "drive", "remote"))), "0.0%"),
+    "sessions_memory.host_memory": "#,##0", "sessions_memory.cost_per_session": "0.0000",
+    "sessions_memory.worth_per_month": "0.00", "sessions_results.cost_per_session": "0.0000",
+    "sessions_results.host_worth": "0.00", "sessions_results.host_price": "0.00",
 }  # fmt: skip
 _SHARES = ("_used", "head_room", "_yield", "_share", "_ratio", "_coverage", "discount_rate", "dies_per_wafer")
 
@@ -280,10 +284,11 @@ def number_format(column: Column) -> str:
     """
     if column.is_text or column.kind in ("flag", "result-flag"):
         return "General"
+    if (own := _BY_NAME.get(f"{column.table}.{column.name}")) is not None:
+        return own
     if column.unit in ("", "-"):
         share = column.name.endswith(_SHARES) or column.name.startswith("share_")
-        usual = _BY_NAME.get(column.name, "0.0##" if share else _COUNT)
-        return _BY_NAME.get(f"{column.table}.{column.name}", usual)
+        return _BY_NAME.get(column.name, "0.0##" if share else _COUNT)
     return _FORMATS.get(column.unit, "[<10]0.00##;#,##0.0")
 
 
