@@ -32,7 +32,9 @@ OWN_TABLES = (OWN_RUNS,)
 """Catalog tables of the user alone: measured runs, which predictions are corrected by."""
 MARKET_TABLES = ("api_prices",)
 """Market prices for comparison with answers; no plan needs them."""
-OPTIONAL_TABLES = (*COST_TABLES, *MARKET_TABLES, *TECHNOLOGY_TABLES, *OWN_TABLES)
+FAILURE_TABLES = ("failures",)
+"""Failure rates of fleets; only the form spares needs them."""
+OPTIONAL_TABLES = (*COST_TABLES, *MARKET_TABLES, *FAILURE_TABLES, *TECHNOLOGY_TABLES, *OWN_TABLES)
 """Catalog tables that a workbook may lack."""
 EVERY_TABLE = (*CATALOG_TABLES, *OPTIONAL_TABLES)
 PLAN_TABLES = ("training", "inference")

@@ -182,8 +182,8 @@ def _sum_of(first: Array, second: Array) -> Array:
 
 def _times(shares: Array, number: Array) -> Array:
     """Probabilities of the sum of ``number`` independent draws, by repeated squaring."""
-    result = np.zeros(number.shape + shares.shape[-1:])
-    result[..., 0] = 1.0
+    shape = np.broadcast_shapes(number.shape, shares.shape[:-1])
+    result = np.broadcast_to(np.arange(shares.shape[-1]) == 0.0, shape + shares.shape[-1:]).astype(float)
     left = number.astype(np.int64)
     while np.any(left > 0):
         result = np.where((left & 1)[..., None] > 0, _sum_of(result, shares), result)
@@ -198,12 +198,13 @@ def down_shares(num_units: Numeric, unit_share: Numeric, domains: Sequence[WideD
     ``unit_share``: share of the time that a unit is down by itself. ``domains``: from the smallest to the largest, each
     filled one after the other; the last of a kind may be smaller. Without domains the shares are binomial.
     """
-    units, share = np.broadcast_arrays(array(num_units), array(unit_share))
+    units, share = array(num_units), array(unit_share)
     if not domains:
+        units, share = np.broadcast_arrays(units, share)
         return _binomial(units, share, most)
     wide = domains[-1]
     full = np.floor(units / wide.units)
-    whole = _with_outage(np.full(units.shape, wide.units), share, domains, most)
+    whole = _with_outage(np.full(share.shape, wide.units), share, domains, most)
     rest = _with_outage(units - full * wide.units, share, domains, most)
     return _sum_of(_times(whole, full), rest)
 
