@@ -8,6 +8,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, log, power, some
 from xlperf.equations.hardware.attention import core_attention_flop
+from xlperf.equations.hardware.failures import domain_failure_rate
 from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_power, traffic_from_memory
 from xlperf.equations.model.blocks import EXPERTS, MLP, SHARED_EXPERT, weights
 from xlperf.equations.model.cores import cores_of
@@ -163,6 +164,8 @@ def run_results(model: Model, plan: TrainingPlan, step_time: Array) -> dict[str,
     # weights and optimizer state, master weights included; any accelerator stops the run (Llama 3, table 5)
     size = np.where(np.isnan(steps), np.nan, parameters * (plan.element_size + plan.optimizer_size))
     write_time, failures = size / plan.checkpoint_bandwidth, plan.accelerator_mtbf / plan.num_accelerators
+    rate = domain_failure_rate(plan.num_accelerators, plan.failure_domain, plan.failure_domain_mtbf)
+    failures = np.where(np.isnan(rate), failures, failures / (1.0 + failures * rate))
     interval = checkpoint_interval(write_time, failures)
     share = goodput(interval, write_time, failures, plan.restart_time)
     return {
