@@ -23,9 +23,12 @@ if TYPE_CHECKING:
         diagnose,
         evaluate,
         explain,
+        quote,
         search,
         serve,
+        sessions,
         solve,
+        spares,
         sweep,
         train,
         uncertainty,
@@ -39,7 +42,8 @@ __version__ = "0.1.0"
 _PUBLIC = {
     **dict.fromkeys(
         (
-            "chip diagnose evaluate explain search serve solve sweep train uncertainty validate with_own_runs worth"
+            "chip diagnose evaluate explain quote search serve sessions solve spares sweep train uncertainty validate "
+            "with_own_runs worth"
         ).split(),
         "xlperf.notebook.functions",
     ),
@@ -62,10 +66,13 @@ __all__ = [
     "evaluate",
     "explain",
     "load_catalog",
+    "quote",
     "read_plans",
     "search",
     "serve",
+    "sessions",
     "solve",
+    "spares",
     "sweep",
     "train",
     "uncertainty",

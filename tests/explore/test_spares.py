@@ -15,7 +15,7 @@ from xlperf.base.errors import InputError
 from xlperf.base.units import DAY, HOUR
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.explore.forms import form_of
-from xlperf.explore.search_results import Answer
+from xlperf.explore.search_results import TABLES, Answer
 from xlperf.explore.spares import STEPS, spares_answer
 
 ROWS = Path(__file__).parents[2] / "workbooks/rows/xlperf/failures.csv"
@@ -66,7 +66,7 @@ def test_copies_of_a_service_are_binomial() -> None:
     rates = {"fleet": "Meta RSC-1", "repair_time": 50, "restart_time": 60}
     answer = ask(SERVICE, **rates)
     down = 51.0 / (51.0 + 24000 / 6.5)
-    table = answer[STEPS]
+    table = answer[TABLES][STEPS]
     for spares in range(8):
         exact = stats.binom.cdf(spares, 10 + spares, down)
         assert table["availability"][spares] == pytest.approx(exact, rel=1e-6)
@@ -81,11 +81,11 @@ def test_the_cheapest_number_of_spares_is_that_of_brute_force() -> None:
         costs = [ask(RUN, **changed, spares=int(answer["spares"]) + more)["useful_hour_cost"] for more in range(-3, 4)]
         assert np.argmin(costs) == 3
         assert costs[3] == pytest.approx(answer["useful_hour_cost"], rel=1e-12)
-        assert answer["useful_hour_cost"] == answer[STEPS]["useful_hour_cost"].min()
+        assert answer["useful_hour_cost"] == answer[TABLES][STEPS]["useful_hour_cost"].min()
 
 
 def test_more_spares_and_elastic_runs_and_better_machines_help() -> None:
-    table = ask(RUN)[STEPS]
+    table = ask(RUN)[TABLES][STEPS]
     assert (np.diff(table["availability"]) >= 0).all()
     few = ask(RUN, spares=40)
     assert few["elastic_share"] > few["wait_share"] == few["effective_share"]

@@ -26,11 +26,11 @@ from xlperf.equations.plan.serving_plan import accepted_tokens
 from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.limits import most_requests, output_limits
 from xlperf.explore.search import search
-from xlperf.explore.search_results import GOOD, Answer, Search, one_plan, short_name
+from xlperf.explore.search_results import GOOD, TABLES, Answer, Search, one_plan, short_name
 from xlperf.explore.train import SEARCHED, best_mapping
 
 CONDITIONS = "conditions"
-"""Key of the table of conditions in an answer."""
+"""Table of conditions beside an answer."""
 TERA = MILLION * MILLION
 _LESS_IS_BETTER = ("step-time", "price", "power")
 _UNITS = {
@@ -116,7 +116,7 @@ def quote_answer(form: Table, catalog: Catalog) -> Answer:
         "limit_share": beyond,
         "limited_by": predicted.bound,
         "reason": predicted.reason,
-        CONDITIONS: Table.of_lines("quote_conditions", [line._asdict() for line in conditions]),
+        TABLES: {CONDITIONS: Table.of_lines("quote_conditions", [line._asdict() for line in conditions])},
     }
     if predicted.efficiency == predicted.efficiency:
         group = "training" if _trains(form) else "user" if kind.endswith("user") else "serving"

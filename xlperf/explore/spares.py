@@ -32,11 +32,11 @@ from xlperf.equations.hardware.failures import (
 )
 from xlperf.equations.training.recovery import asynchronous_interval, checkpoint_interval, running_rate, tiered_goodput
 from xlperf.explore.mappings import server_sizes
-from xlperf.explore.search_results import Answer, dollars, one_plan, short_name
+from xlperf.explore.search_results import TABLES, Answer, dollars, one_plan, short_name
 
 SOFTWARE, SERVING = "software", "serving"
-STEPS = "by_spares"
-"""Key of the table by number of spares in an answer."""
+STEPS = "steps"
+"""Table by number of spares beside an answer."""
 _COLD_SWAP = 15.0 * 60.0
 """Time until a cold spare takes over; assumed. [s]"""
 _FIRST, _MOST = 16, 4096
@@ -381,7 +381,7 @@ def _common(form: Table, work: Work, steps: BySpares, rates: Array, price: float
     failures = work.rate(False) + work.rate(True)
     answer: Answer = {name: float(values[chosen]) for name, values in table.items()}
     return answer | {
-        STEPS: Table("spares_steps", {name: values[rows] for name, values in table.items()}),
+        TABLES: {STEPS: Table("spares_steps", {name: values[rows] for name, values in table.items()})},
         "units": work.units,
         "unit_size": work.unit_size,
         "spare_share": chosen / work.units,
