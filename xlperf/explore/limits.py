@@ -40,7 +40,7 @@ def _models(plans: Table, catalog: Catalog) -> Model:
     return Model(**{name: np.broadcast_to(values, (size,))[rows] for name, values in vars(models).items()})
 
 
-def _peaks(plans: Table, catalog: Catalog, rows: np.ndarray) -> Array:
+def product_peaks(plans: Table, catalog: Catalog, rows: np.ndarray) -> Array:
     """Dense peak of the narrowest products that the weights allow, as far as the accelerator has them. [FLOP/s]"""
     table = catalog.tables["accelerators"]
     peaks = np.array([known_or(table.number(f"peak_flop_rate_{name}")[rows], 0.0) for name in _PEAKS])
@@ -82,7 +82,7 @@ def output_limits(plans: Table, requests: Array, catalog: Catalog) -> Limits:
     active = matrix_parameters(models, experts_per_token=True)
     flop = output_token_flop(active, head, fresh, plans.filled("output_length"))
     traffic = output_token_traffic(weight_sizes(plans, models), cache_sizes(plans, models), requests, steps)
-    time, code = ideal_times(flop, traffic, count * _peaks(plans, catalog, rows), count * bandwidth)
+    time, code = ideal_times(flop, traffic, count * product_peaks(plans, catalog, rows), count * bandwidth)
     words = np.array([str(RESOURCES[int(one)]) for one in np.nan_to_num(code).tolist()], dtype=object)
     return Limits(1.0 / time, words)
 

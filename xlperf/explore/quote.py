@@ -24,7 +24,7 @@ from xlperf.engine.devices import evaluate_designs
 from xlperf.engine.ownership import evaluate_servers
 from xlperf.equations.plan.serving_plan import accepted_tokens
 from xlperf.explore.fleet_plans import with_columns
-from xlperf.explore.limits import most_requests, output_limits
+from xlperf.explore.limits import most_requests, output_limits, product_peaks
 from xlperf.explore.search import search
 from xlperf.explore.search_results import GOOD, TABLES, Answer, Search, one_plan, short_name
 from xlperf.explore.train import SEARCHED, best_mapping
@@ -46,6 +46,8 @@ _NARROWER = {"bf16": ("fp8", "fp4"), "fp16": ("fp8", "fp4"), "fp8": ("fp4",)}
 _DRAFTS, _ACCEPTANCE = 3.0, 0.8
 """Drafted tokens and their acceptance rate in the condition of speculative decoding; assumed. [-]"""
 _BLANK = (np.nan, "")
+_RARE, _COMMON = 0.99, 0.25
+"""Shares of the published runs: above the first a claim is rare, above the second it is not slow. [-]"""
 _WATTS = 0.1
 """Half of the band of power; assumed. [-]"""
 
@@ -118,15 +120,19 @@ def quote_answer(form: Table, catalog: Catalog) -> Answer:
         "reason": predicted.reason,
         TABLES: {CONDITIONS: Table.of_lines("quote_conditions", [line._asdict() for line in conditions])},
     }
-    if predicted.efficiency == predicted.efficiency:
+    efficiency = predicted.efficiency * ratio
+    if kind in ("tflops", "mfu") and efficiency != efficiency:
+        efficiency = beyond
+    if efficiency == efficiency:
         group = "training" if _trains(form) else "user" if kind.endswith("user") else "serving"
-        answer["efficiency"] = predicted.efficiency * ratio
+        answer["efficiency"] = efficiency
         answer["percentile"], answer["num_published"] = percentile_of(answer["efficiency"], group)
     if predicted.plan is not None and predicted.results is not None:
         for name in ("tensor_parallel", "pipeline_parallel", "expert_parallel", "concurrency"):
             answer[name] = float(predicted.plan.filled(name)[0]) if name in predicted.plan.schema.by_name else np.nan
-        answer["trust"] = str(predicted.results["trust"][0])
-    answer["verdict"], answer["needs"] = _verdict(kind, claim, predicted, conditions)
+        answer |= {name: str(predicted.results[name][0]) for name in ("trust", "trust_reason")}
+    place = answer.get("percentile", np.nan)
+    answer["verdict"], answer["needs"] = _verdict(kind, claim, predicted, place, conditions)
     answer["answer"] = _sentence(form, kind, answer)
     return answer
 
@@ -140,39 +146,56 @@ def _ratio(kind: str, claim: float, value: float) -> float:
     return value / claim if kind in _LESS_IS_BETTER else claim / value
 
 
-def _verdict(kind: str, claim: float, predicted: Prediction, conditions: list[Condition]) -> tuple[str, str]:
-    """The verdict, and the first conditions that reach the claim."""
+def _verdict(
+    kind: str, claim: float, predicted: Prediction, place: float, conditions: list[Condition]
+) -> tuple[str, str]:
+    """The verdict, and the first conditions that reach the claim.
+
+    ``place``: share of the published runs with a lower efficiency; NaN if unknown.
+    """
     reached = [line.condition for line in conditions if line.reached]
-    needs = " or ".join(reached[:3]) if reached else "more than any condition that xlperf knows" if conditions else ""
+    needs = " or ".join(reached[:3]) if reached else "more than any condition that xlperf knows"
     if _ratio(kind, claim, predicted.limit) > 1.0:
         return "impossible", needs
-    if predicted.value != predicted.value:
+    if predicted.value != predicted.value and place != place:
         return "possible", ""
     best, worst = (predicted.low, predicted.high) if kind in _LESS_IS_BETTER else (predicted.high, predicted.low)
     if _ratio(kind, claim, best) > 1.0:
         return "needs", needs
-    return ("below usual" if _ratio(kind, claim, worst) < 1.0 else "usual"), ""
+    if place > _RARE:
+        return "needs", f"a better run than {place:.1%} of the published ones"
+    slow = _ratio(kind, claim, worst) < 1.0 and not place > _COMMON
+    return ("below usual" if slow else "usual"), ""
 
 
 def _sentence(form: Table, kind: str, answer: Answer) -> str:
     verdict = {"needs": f"needs {answer['needs']}"}.get(answer["verdict"], f"is {answer['verdict']}")
-    if answer["verdict"] == "impossible" and answer["needs"]:
+    if answer["verdict"] == "impossible":
         verdict += f" as stated; it needs {answer['needs']}"
     count, named = float(form.filled("num_accelerators")[0]), short_name(str(form.text("accelerator")[0]))
     parts = [
-        f"{answer['claimed_value']:,.4g} {_UNITS[kind]} of {form.text('model')[0]} on {count:,.0f} {named} {verdict}"
+        f"{_short(answer['claimed_value'])} {_UNITS[kind]} of {form.text('model')[0]} on {count:,.0f} {named} {verdict}"
     ]
     if answer["predicted_value"] == answer["predicted_value"]:
-        ends = f"{answer['predicted_value_low']:,.4g} to {answer['predicted_value_high']:,.4g}"
-        parts.append(f"xlperf predicts {answer['predicted_value']:,.4g} (80 %: {ends})")
+        ends = f"{_short(answer['predicted_value_low'])} to {_short(answer['predicted_value_high'])}"
+        parts.append(f"xlperf predicts {_short(answer['predicted_value'])} (80 %: {ends})")
     if answer["limit_value"] == answer["limit_value"]:
-        parts.append(f"the limit is {answer['limit_value']:,.4g} by {answer['limited_by']}")
+        parts.append(f"the limit is {_short(answer['limit_value'])} by {answer['limited_by']}")
     if "percentile" in answer:
         parts.append(
             f"its efficiency of {answer['efficiency']:.0%} is above that of {answer['percentile']:.0%} of "
             f"{answer['num_published']:,.0f} published runs"
         )
     return "; ".join(parts) + "."
+
+
+def _short(value: float) -> str:
+    """A number with at least three digits.
+
+    >>> _short(30000.0), _short(0.552)
+    ('30,000', '0.552')
+    """
+    return f"{value:,.0f}" if value >= 1000.0 else f"{value:.4g}"
 
 
 def predict(form: Table, catalog: Catalog) -> Prediction:
@@ -236,7 +259,9 @@ def _trained(form: Table, kind: str, catalog: Catalog) -> Prediction:
     searches = [best_mapping(one, catalog) for one in plans]
     chosen = _best(searches, lambda results: -float(results.number("step_time")[0]))
     if chosen is None:
-        return _NONE._replace(reason=str(searches[0].results["reason"][0]))
+        rows = catalog.rows("accelerators", form.text("accelerator"), form, "accelerator")
+        limit = {"tflops": float(product_peaks(plans[0], catalog, rows)[0]) / TERA, "mfu": 1.0}.get(kind, np.nan)
+        return _NONE._replace(limit=limit, bound="compute", reason=str(searches[0].results["reason"][0]))
     plan, results = chosen.plans.take([0]), chosen.results.take([0])
     results = evaluate(plan, catalog)
     rate, step = float(results.number("tokens_per_second")[0]), float(results.number("step_time")[0])
@@ -314,7 +339,7 @@ def _priced(form: Table, catalog: Catalog) -> Prediction:
         float(evaluate_servers(tables["servers"], case, catalog).number("capex")[0]) * count
         for case in ("base", "low", "high")
     ]
-    return Prediction(*prices, limit, "its bill of materials", np.nan, None, None)
+    return Prediction(prices[0], prices[1], prices[2], limit, "its bill of materials", np.nan, None, None)
 
 
 def _rows_of(table: Table, accelerator: str) -> Table:

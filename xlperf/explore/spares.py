@@ -41,8 +41,8 @@ _COLD_SWAP = 15.0 * 60.0
 """Time until a cold spare takes over; assumed. [s]"""
 _FIRST, _MOST = 16, 4096
 """Numbers of spares of the first table, and of the largest. [-]"""
-_SHOWN = 40
-"""Rows of the table by number of spares beyond the chosen number. [-]"""
+_ROWS, _SURE = 11, 1.0 - 1e-6
+"""Rows of the table by number of spares, and availability of its last. [-]"""
 _ENOUGH, _NEVER = 1.0 - 1e-12, 0.001
 """Availability with which the table ends, and share of the time below which a run has no answer. [-]"""
 
@@ -368,7 +368,7 @@ def _run(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: floa
 def _common(form: Table, work: Work, steps: BySpares, rates: Array, price: float, chosen: int) -> Answer:
     """Results of both kinds of work, with the table by number of spares."""
     count = (work.units + steps.spares) * work.unit_size
-    hour = np.where(rates > 0.0, count * price / np.where(rates > 0.0, rates, 1.0) / work.accelerators, np.nan)
+    hour = np.where(rates > _NEVER, count * price / np.maximum(rates, _NEVER) / work.accelerators, np.nan)
     table = {
         "spares": steps.spares,
         "accelerators": count,
@@ -377,7 +377,7 @@ def _common(form: Table, work: Work, steps: BySpares, rates: Array, price: float
         "effective_share": rates,
         "useful_hour_cost": hour,
     }
-    rows = slice(0, chosen + _SHOWN)
+    rows = _shown_rows(rates, steps.availability, chosen)
     failures = work.rate(False) + work.rate(True)
     answer: Answer = {name: float(values[chosen]) for name, values in table.items()}
     return answer | {
@@ -390,6 +390,16 @@ def _common(form: Table, work: Work, steps: BySpares, rates: Array, price: float
         "interruption_interval": 1.0 / failures if failures > 0.0 else np.inf,
         "defaults_used": _defaults(form, work),
     }
+
+
+def _shown_rows(rates: Array, availability: Array, chosen: int) -> np.ndarray:
+    """Numbers of spares that a table shows: none, the chosen one, and evenly spaced ones from the first that work."""
+    last = max(int(np.searchsorted(availability, _SURE)), chosen)
+    first = min(int(np.argmax(rates > _NEVER)), chosen)
+    spread = np.linspace(first, min(last, len(rates) - 1), _ROWS - (0 if first == 0 else 1)).round()
+    nearest_row = int(np.argmin(np.abs(spread - chosen)))
+    spread[nearest_row] = chosen
+    return np.unique(np.concatenate([[0.0], spread])).astype(np.int64)
 
 
 def _defaults(form: Table, work: Work) -> str:

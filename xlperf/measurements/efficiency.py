@@ -62,9 +62,10 @@ def _measured(plans: PublishedPlans, results: Table, shares: Array) -> Array:
     names = plans.published.text["row_id"]
     factors = np.full(len(names), np.nan)
     for row, name in enumerate(names):
-        if (record := first.get(str(name))) is not None:
-            ratio = record.measured / record.predicted
-            factors[row] = ratio if record.metric in RATES else 1.0 / ratio
+        of_row = first.get(str(name))
+        if of_row is not None:
+            ratio = of_row.measured / of_row.predicted
+            factors[row] = ratio if of_row.metric in RATES else 1.0 / ratio
     return np.asarray(shares * factors[plans.index])
 
 
