@@ -107,7 +107,7 @@ def quote_answer(form: Table, catalog: Catalog) -> Answer:
     predicted = predict(form, catalog)
     ratio = _ratio(kind, claim, predicted.value)
     beyond = _ratio(kind, claim, predicted.limit)
-    conditions = list(_conditions(form, catalog, kind, claim)) if ratio > 1.0 or beyond > 1.0 else []
+    conditions = list(_conditions(form, catalog, kind, claim, predicted))
     answer: Answer = {
         "claimed_value": claim,
         "predicted_value": predicted.value,
@@ -206,9 +206,13 @@ def predict(form: Table, catalog: Catalog) -> Prediction:
     return _trained(form, kind, catalog) if _trains(form) else _served(form, kind, catalog)
 
 
-def _conditions(form: Table, catalog: Catalog, kind: str, claim: float) -> Iterator[Condition]:
+def _conditions(form: Table, catalog: Catalog, kind: str, claim: float, predicted: Prediction) -> Iterator[Condition]:
     """Conditions beside a claim that would raise what is predicted: words, prediction, ratio, and whether they do."""
     if kind == "price":
+        for case, value in (("low", predicted.low), ("high", predicted.high)):
+            yield _condition(
+                f"prices of the {case} case", kind, claim, _NONE._replace(value=value, low=value, high=value)
+            )
         return
     changes: list[tuple[str, dict[str, object]]] = [
         (f"weights in {word}", {"precision": word}) for word in _NARROWER.get(str(form.filled("precision")[0]), ())
@@ -226,8 +230,8 @@ def _conditions(form: Table, catalog: Catalog, kind: str, claim: float) -> Itera
         if prediction.value == prediction.value:
             yield _condition(words, kind, claim, prediction)
     if kind in ("tflops", "mfu"):
-        own = predict(form, catalog)
-        sparse = own._replace(value=2.0 * own.value, low=2.0 * own.low, high=2.0 * own.high)
+        ends = {name: 2.0 * getattr(predicted, name) for name in ("value", "low", "high")}
+        sparse = predicted._replace(**ends)
         yield _condition("a peak with 2:4 sparsity counted as if it were dense", kind, claim, sparse)
 
 

@@ -350,7 +350,7 @@ def _run(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: floa
         "checkpoint_interval": checkpoints.interval,
         "checkpoint_time": checkpoints.waits,
         "restore_time": checkpoints.restore,
-        "remote_interval": checkpoints.far_interval,
+        "remote_interval": checkpoints.far_interval if np.isfinite(checkpoints.far_interval) else np.nan,
         "lost_per_interruption": checkpoints.lost,
         "run_cost": (work.units + chosen) * each,
         "spare_cost": chosen * each,
@@ -387,15 +387,15 @@ def _common(form: Table, work: Work, steps: BySpares, rates: Array, price: float
         "spare_share": chosen / work.units,
         "unavailability_without_spares": 1.0 - float(steps.availability[0]),
         "unit_unavailability": work.unit_down,
-        "interruption_interval": 1.0 / failures if failures > 0.0 else np.inf,
+        "interruption_interval": 1.0 / failures,
         "defaults_used": _defaults(form, work),
     }
 
 
 def _shown_rows(rates: Array, availability: Array, chosen: int) -> np.ndarray:
-    """Numbers of spares that a table shows: none, the chosen one, and evenly spaced ones from the first that work."""
+    """Numbers of spares that a table shows: none, the chosen one, and evenly spaced ones from half its rate on."""
     last = max(int(np.searchsorted(availability, _SURE)), chosen)
-    first = min(int(np.argmax(rates > _NEVER)), chosen)
+    first = min(int(np.argmax(rates > 0.5 * rates[chosen])), chosen)
     spread = np.linspace(first, min(last, len(rates) - 1), _ROWS - (0 if first == 0 else 1)).round()
     nearest_row = int(np.argmin(np.abs(spread - chosen)))
     spread[nearest_row] = chosen

@@ -98,7 +98,7 @@ def _chart(page: Page, question: Question, columns: Mapping[str, tuple[str, Colu
     rows, up = (_FIRST - 1, _FIRST - 1 + _ROWS), own[0][1]
     if kind == "bars":
         letters = " ".join(letter for letter, _ in own)
-        chart: Any = page.bars(x, rows, letters, _COLOURS, number_format(up), lying=False, formats=False)
+        chart: Any = page.bars(x, rows, letters, _COLOURS[: len(own)], number_format(up), lying=False, formats=False)
     else:
         chart = scatter([page.points(x, y, rows, colour) for (y, _), colour in zip(own, _COLOURS, strict=False)])
     axes = Axis(across.header, number_format(across)), Axis(up.header if len(own) == 1 else "", "General", grid=True)
