@@ -316,7 +316,7 @@ def _service(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: 
     answer["answer"] = (
         f"{copies} with {_count(chosen, 'spare copy', 'spare copies')}: enough are up "
         f"{_percent(answer['availability'])} of the time, {answer['shortage_per_year'] / HOUR:,.1f} h a year too few; "
-        f"{_percent(target)} takes {_count(fewest, 'spare copy', 'spare copies')}."
+        f"{100.0 * target:g} % takes {_count(fewest, 'spare copy', 'spare copies')}."
     )
     return answer
 
