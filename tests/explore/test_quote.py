@@ -82,7 +82,8 @@ def test_a_limit_is_the_roofline_by_hand() -> None:
 def test_what_a_fast_claim_needs_is_in_the_table() -> None:
     """Training at 80 % of the peak of BF16 in BF16: the peak of FP8, or a peak with sparsity."""
     run = {"workload": "training", "model": "Meta-Llama-3.1-405B", "accelerator": "H100-SXM-80GB",
-           "num_accelerators": "8192", "precision": "bf16", "sequence_length": "8192", "global_batch_size": "2048"}  # fmt: skip
+           "num_accelerators": "8192", "precision": "bf16", "sequence_length": "8192",
+           "global_batch_size": "2048"}  # fmt: skip
     answer = ask(run, claim_kind="tflops", claimed_value=800)
     table = answer[TABLES][CONDITIONS]
     assert answer["verdict"] == "needs"

@@ -149,12 +149,12 @@ def sessions(*, catalog: GivenCatalog = None, inputs: bool = True, **entries: En
 
 
 def spares(*, catalog: GivenCatalog = None, inputs: bool = True, **entries: Entry) -> Result:
-    """How many spares a training run or a service takes, what they give, and what they cost."""
+    """Spares of a training run or a service: their number, availability, effective training time and cost."""
     return _answer("spares", entries, catalog, inputs)
 
 
 def quote(*, catalog: GivenCatalog = None, inputs: bool = True, **entries: Entry) -> Result:
-    """Whether a vendor's claim is possible, what it needs, and how usual it is."""
+    """Whether a vendor's claim is possible, its conditions, and its place among published runs."""
     return _answer("quote", entries, catalog, inputs)
 
 
