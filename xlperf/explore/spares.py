@@ -39,7 +39,7 @@ STEPS = "steps"
 """Table by number of spares beside an answer."""
 _COLD_SWAP = 15.0 * 60.0
 """Time until a cold spare takes over; assumed. [s]"""
-_FIRST, _MOST = 16, 4096
+_FIRST, _MOST = 16, 2048
 """Numbers of spares of the first table, and of the largest. [-]"""
 _ROWS, _SURE = 11, 1.0 - 1e-6
 """Rows of the table by number of spares, and availability of its last. [-]"""

@@ -73,6 +73,12 @@ def test_wide_domains_equal_every_outcome(units: int, domains: list[WideDomain])
     np.testing.assert_allclose(cut, expected[:3], rtol=1e-12)
 
 
+@pytest.mark.parametrize(("units", "most"), [(90, 90), (2048, 300), (16384, 900)])
+def test_domains_that_never_fail_leave_the_binomial(units: int, most: int) -> None:
+    found = down_shares(float(units), 0.02, [WideDomain(2, 0.0), WideDomain(9 * 2, 0.0)], most)
+    np.testing.assert_allclose(np.cumsum(found), stats.binom.cdf(np.arange(most + 1), units, 0.02), atol=1e-11)
+
+
 def test_a_wide_domain_needs_more_spares_than_as_many_single_failures() -> None:
     together = down_shares(90.0, 0.001, [WideDomain(9, 0.01)], 3).sum()
     alone = units_enough(90.0, 1.0 - 0.999 * 0.99, 3.0)

@@ -164,6 +164,10 @@ def units_enough(num_units: Numeric, unit_unavailability_share: Numeric, most_do
     return np.asarray(np.where(unknown, np.nan, np.minimum(result, 1.0)))
 
 
+_LARGE = 2.0**800
+"""Size of a term from which powers are scaled. [-]"""
+
+
 class WideDomain(NamedTuple):
     """A failure domain of several units: its whole units [-], and the share of the time that it is down [-]."""
 
@@ -171,32 +175,43 @@ class WideDomain(NamedTuple):
     unavailability: float
 
 
-def _sum_of(first: Array, second: Array) -> Array:
-    """Probabilities of the sum of two numbers of units, as far as the last axis goes."""
-    result = np.zeros(np.broadcast_shapes(first.shape, second.shape))
-    terms = result.shape[-1]
-    for down in range(terms):
-        result[..., down:] += first[..., down : down + 1] * second[..., : terms - down]
+def _sum_of(first: Array, second: Array, most: int) -> Array:
+    """Probabilities of the sum of two numbers of units, 0 to ``most``; the second has fewer terms."""
+    shape = np.broadcast_shapes(first.shape[:-1], second.shape[:-1])
+    result = np.zeros((*shape, most + 1))
+    for down in range(min(second.shape[-1], most + 1)):
+        length = min(first.shape[-1], most + 1 - down)
+        result[..., down : down + length] += first[..., :length] * second[..., down : down + 1]
     return result
 
 
-def _times(shares: Array, number: Array) -> Array:
-    """Probabilities of the sum of ``number`` independent draws, by repeated squaring."""
-    shape = np.broadcast_shapes(number.shape, shares.shape[:-1])
-    result = np.broadcast_to(np.arange(shares.shape[-1]) == 0.0, shape + shares.shape[-1:]).astype(float)
-    left = number.astype(np.int64)
-    while np.any(left > 0):
-        result = np.where((left & 1)[..., None] > 0, _sum_of(result, shares), result)
-        left = left >> 1
-        shares = _sum_of(shares, shares) if np.any(left > 0) else shares
-    return result
+def _times(shares: Array, number: Array, most: int) -> Array:
+    """Probabilities of the sum of ``number`` independent draws of ``shares``, 0 to ``most``.
+
+    Powers of a polynomial by the recurrence of Euler (Knuth, volume 2, section 4.7), relative to the first term and
+    scaled where they grow large.
+    """
+    ratio = shares[1:] / shares[0]
+    terms = np.arange(1.0, len(shares))
+    result = np.zeros((*number.shape, most + 1))
+    result[..., 0], offset = 1.0, number * log(shares[0])
+    for down in range(1, most + 1):
+        far = min(down, len(terms))
+        before = result[..., down - far : down][..., ::-1]
+        weights = (terms[:far] * (number[..., None] + 1.0) / down - 1.0) * ratio[:far]
+        result[..., down] = np.maximum(np.cumsum(weights * before, axis=-1)[..., -1], 0.0)
+        large = result[..., down] > _LARGE
+        if np.any(large):
+            result = np.where(large[..., None], result / _LARGE, result)
+            offset = np.where(large, offset + float(log(_LARGE)), offset)
+    return np.asarray(result * exp(offset)[..., None])
 
 
 def down_shares(num_units: Numeric, unit_share: Numeric, domains: Sequence[WideDomain], most: int) -> Array:
     """Share of the time that 0 to ``most`` units are down, on a new last axis; exact up to rounding.
 
-    ``unit_share``: share of the time that a unit is down by itself. ``domains``: from the smallest to the largest, each
-    filled one after the other; the last of a kind may be smaller. Without domains the shares are binomial.
+    ``unit_share``: share of the time that a unit is down by itself, one number. ``domains``: from the smallest to the
+    largest, each filled one after the other; the last of a kind may be smaller. Without domains it is binomial.
     """
     units, share = array(num_units), array(unit_share)
     if not domains:
@@ -204,9 +219,9 @@ def down_shares(num_units: Numeric, unit_share: Numeric, domains: Sequence[WideD
         return _binomial(units, share, most)
     wide = domains[-1]
     full = np.floor(units / wide.units)
-    whole = _with_outage(np.full(share.shape, wide.units), share, domains, most)
-    rest = _with_outage(units - full * wide.units, share, domains, most)
-    return _sum_of(_times(whole, full), rest)
+    whole = _with_outage(np.asarray(wide.units), share, domains, min(most, int(wide.units)))
+    rest = _with_outage(units - full * wide.units, share, domains, min(most, int(wide.units)))
+    return _sum_of(_times(whole, full, most), rest, most)
 
 
 def _with_outage(units: Array, share: Array, domains: Sequence[WideDomain], most: int) -> Array:
