@@ -112,6 +112,11 @@ def test_a_claim_that_no_plan_fits_keeps_its_limit() -> None:
     assert ask(pods, claim_kind="mfu", claimed_value=1.2)["verdict"] == "impossible"
 
 
+def test_a_model_that_does_not_fit_needs_a_plan_that_runs() -> None:
+    answer = ask({"model": "Llama2-70B", "accelerator": "L4", "precision": "bf16"}, claimed_value=1)
+    assert answer["verdict"] == "needs" and answer["needs"].startswith("a plan that runs: ")
+
+
 def test_percentiles_rise_and_have_ends() -> None:
     for kind in ("training", "serving", "user"):
         places = [percentile_of(share, kind)[0] for share in (0.0, 0.1, 0.3, 0.6, 2.0)]
@@ -122,5 +127,7 @@ def test_percentiles_rise_and_have_ends() -> None:
 def test_bad_claims_are_named() -> None:
     with pytest.raises(InputError, match="claimed value must be a number above 0, got -1"):
         ask(SERVED, claimed_value=-1)
+    with pytest.raises(InputError, match="mfu is a claim about training: choose workload training"):
+        ask(SERVED, claimed_value=1, claim_kind="mfu")
     with pytest.raises(InputError, match="unknown model"):
         ask(SERVED, claimed_value=1, model="Llama-9")

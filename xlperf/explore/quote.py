@@ -15,6 +15,7 @@ import numpy as np
 
 from xlperf.base import resources
 from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import MILLION
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
@@ -33,6 +34,8 @@ CONDITIONS = "conditions"
 """Table of conditions beside an answer."""
 TERA = MILLION * MILLION
 _LESS_IS_BETTER = ("step-time", "price", "power")
+_OF_ONE = {"tokens-per-second-per-user": "serving", "tflops": "training", "mfu": "training", "step-time": "training"}
+"""Kinds of claims about one workload alone."""
 _UNITS = {
     "tokens-per-second": "tokens/s", "tokens-per-second-per-accelerator": "tokens/s per accelerator",
     "tokens-per-second-per-user": "tokens/s per user", "tflops": "TFLOP/s per accelerator", "mfu": "MFU",
@@ -104,6 +107,10 @@ def quote_answer(form: Table, catalog: Catalog) -> Answer:
     ``form``: one row of kind ``quote``. Returns results of the kind ``quote_results``.
     """
     kind, claim = str(form.filled("claim_kind")[0]), float(form.number("claimed_value")[0])
+    workload = str(form.filled("workload")[0])
+    if _OF_ONE.get(kind, workload) != workload:
+        problem = f"{kind} is a claim about {_OF_ONE[kind]}: choose workload {_OF_ONE[kind]} or another claim kind"
+        raise InputError(Fault(form.place(0, "claim_kind"), problem))
     predicted = predict(form, catalog)
     ratio = _ratio(kind, claim, predicted.value)
     beyond = _ratio(kind, claim, predicted.limit)
@@ -158,7 +165,7 @@ def _verdict(
     if _ratio(kind, claim, predicted.limit) > 1.0:
         return "impossible", needs
     if predicted.value != predicted.value and place != place:
-        return "possible", ""
+        return ("needs", f"a plan that runs: {predicted.reason}") if predicted.reason else ("possible", "")
     best, worst = (predicted.low, predicted.high) if kind in _LESS_IS_BETTER else (predicted.high, predicted.low)
     if _ratio(kind, claim, best) > 1.0:
         return "needs", needs

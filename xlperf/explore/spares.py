@@ -312,7 +312,7 @@ def _service(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: 
         "interruptions": failures * YEAR,
         "spare_cost": chosen * work.unit_size * price * YEAR,
     }
-    copies = f"{work.units:,.0f} copies of {work.unit_size:,.0f} {short_name(str(form.text('accelerator')[0]))}"
+    copies = _units_in_words(form, work, "copy", "copies")
     answer["answer"] = (
         f"{copies} with {_count(chosen, 'spare copy', 'spare copies')}: enough are up "
         f"{_percent(answer['availability'])} of the time, {answer['shortage_per_year'] / HOUR:,.1f} h a year too few; "
@@ -355,10 +355,10 @@ def _run(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: floa
         "run_cost": (work.units + chosen) * each,
         "spare_cost": chosen * each,
     }
-    named = short_name(str(form.text("accelerator")[0]))
+    units = _units_in_words(form, work, "unit", "units")
     cost = f"; the run costs {dollars(answer['run_cost'])}" if price == price else ""
     answer["answer"] = (
-        f"{work.units:,.0f} units of {work.unit_size:,.0f} {named} with {_count(chosen, 'spare', 'spares')} train "
+        f"{units} with {_count(chosen, 'spare', 'spares')} train "
         f"{_percent(answer['effective_share'])} of the time: {answer['interruptions']:,.0f} interruptions in "
         f"{days / DAY:,.1f} days, one every {answer['interruption_interval'] / HOUR:,.1f} h{cost}."
     )
@@ -410,6 +410,11 @@ def _defaults(form: Table, work: Work) -> str:
         for one in work.domains
     ]
     return f"fleet {form.filled('fleet')[0]}: {'; '.join(parts)}"
+
+
+def _units_in_words(form: Table, work: Work, one: str, many: str) -> str:
+    accelerator = short_name(str(form.text("accelerator")[0]))
+    return f"{_count(work.units, one, many)} of {work.unit_size:,.0f} {accelerator}"
 
 
 def _count(number: float, one: str, many: str) -> str:
