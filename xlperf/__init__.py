@@ -23,10 +23,12 @@ if TYPE_CHECKING:
         diagnose,
         evaluate,
         explain,
+        quote,
         search,
         serve,
         sessions,
         solve,
+        spares,
         sweep,
         train,
         uncertainty,
@@ -40,8 +42,8 @@ __version__ = "0.1.0"
 _PUBLIC = {
     **dict.fromkeys(
         (
-            "chip diagnose evaluate explain search serve sessions solve sweep train uncertainty validate with_own_runs "
-            "worth"
+            "chip diagnose evaluate explain quote search serve sessions solve spares sweep train uncertainty validate "
+            "with_own_runs worth"
         ).split(),
         "xlperf.notebook.functions",
     ),
@@ -64,11 +66,13 @@ __all__ = [
     "evaluate",
     "explain",
     "load_catalog",
+    "quote",
     "read_plans",
     "search",
     "serve",
     "sessions",
     "solve",
+    "spares",
     "sweep",
     "train",
     "uncertainty",

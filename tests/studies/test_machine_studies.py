@@ -1,4 +1,4 @@
-"""Studies of machines side by side: pools of two kinds, break-even prices and rents."""
+"""Studies of machines side by side: pools of two kinds, break-even prices and rents; failures of growing runs."""
 
 from __future__ import annotations
 
@@ -114,3 +114,14 @@ def test_pairs_that_are_none_are_said() -> None:
     serving = {"inference": inputs.plans["inference"]}
     nothing = replace(inputs, plans=serving, settings={**inputs.settings, "tpot_target": 0.1})
     assert study("break-even").analyse(nothing).findings[0].tone == "warning"
+
+
+def test_a_larger_run_trains_less_of_its_time_and_needs_a_smaller_share_of_spares() -> None:
+    """The interval of RSC-1 is what Meta projects (arXiv:2410.21680): 1.8 h at 16,384, 0.23 h at 131,072."""
+    share, spares = sheet("failure-domains", "effective time"), sheet("failure-domains", "spare units")
+    for fleet in ("Llama 3 405B", "Meta RSC-1", "Meta RSC-2", "StepFun trace"):
+        assert (np.diff(share.numbers(fleet)) < 0.0).all() and (np.diff(spares.numbers(fleet)) < 0.0).all(), fleet
+    runs = sheet("failure-domains", "growing runs")
+    assert cell(runs, "16,384, Meta RSC-1", "interval") == pytest.approx(1.8, rel=0.03)
+    assert cell(runs, "131,072, Meta RSC-1", "interval") == pytest.approx(0.23, rel=0.03)
+    assert (runs.numbers("elastic_spares") <= runs.numbers("spares")).all()

@@ -10,7 +10,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import repeat
 from pathlib import Path
 from types import MappingProxyType
@@ -35,7 +35,7 @@ from xlperf.catalog.references import (
     without_orphans,
 )
 from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, OPTIONAL_TABLES, OWN_RUNS, table_schema
-from xlperf.catalog.table import NamedCells, SheetCells, Spellings, Table, aliases
+from xlperf.catalog.table import NamedCells, Place, SheetCells, Spellings, Table, aliases
 
 _WHOLE = ("calibration", OWN_RUNS)
 """Sheets whose rows belong together in any file."""
@@ -279,10 +279,12 @@ def laid_over(own: Table, shipped: Table) -> Table:
         free = [";".join(word for word in each if word.strip().casefold() not in new) for each in words]
         columns["aliases"][len(own) :] = free
 
-    def place(row: int, column: str) -> str:
-        return own.place(row, column) if row < len(own) else rest.place(row - len(own), column)
+    return Table(own.kind, columns, partial(_place_in_two, len(own), own.place, rest.place))
 
-    return Table(own.kind, columns, place)
+
+def _place_in_two(length: int, first: Place, second: Place, row: int, column: str) -> str:
+    """Place of a value in two tables one after the other, the first of so many rows."""
+    return first(row, column) if row < length else second(row - length, column)
 
 
 _installed: dict[str, object] = {}

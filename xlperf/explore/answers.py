@@ -29,7 +29,10 @@ from xlperf.explore.search import stacked
 
 _WITHOUT = {"request_rate": "users", "deadline": "num_accelerators"}
 """Entries that ask for what another one else states: the other one has no default beside them."""
-_SHARES = ("memory_used", "head_room", "mfu", "goodput")
+_SHARES = (
+    "memory_used", "head_room", "mfu", "goodput", "effective_share", "elastic_share", "wait_share", "spare_share",
+    "limit_share", "efficiency", "percentile",
+)  # fmt: skip
 """Results without a unit that are said in per cent."""
 _BANDS = {"fleet_cost_per_million_output_tokens": "cost"}
 """How the ends of the 80 % band of a result are named, where not as the result."""

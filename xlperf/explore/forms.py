@@ -28,11 +28,13 @@ from xlperf.equations.plan.dimensions import RANKS
 from xlperf.explore.chips import BESIDE, chip_answers
 from xlperf.explore.mappings import MOST_ACCELERATORS, server_sizes, sold_counts
 from xlperf.explore.money import cost_words, hours_of, lacking_words, most_fed, run_beyond_power, stated_prices
+from xlperf.explore.quote import quote_answer
 from xlperf.explore.search import stacked
 from xlperf.explore.search_results import GOOD, PLAN, TABLES, Answer, Search, one_plan, short_name, slower
 from xlperf.explore.serve import NOTHING, best_way, other_machines, serve_answer, serving_ways, way_answers
 from xlperf.explore.sessions import sessions_answer
 from xlperf.explore.space import divides, divisors, powers_of_two
+from xlperf.explore.spares import spares_answer
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
 from xlperf.interop.launch_stacks import flags
 from xlperf.interop.stack_rules import stack_of_software
@@ -415,7 +417,8 @@ def _refused(form: Table, search: Search | None) -> Answer:
     return {"reason": reason, "answer": f"No answer: {reason}."}
 
 
-_SOLVERS = {"serve": serve_answer, "train": train_answer, "sessions": sessions_answer}
+_SOLVERS = {"serve": serve_answer, "train": train_answer, "sessions": sessions_answer,
+            "spares": spares_answer, "quote": quote_answer}  # fmt: skip
 """What answers a form of a kind with the part of the catalog that it names: results, :data:`PLAN`, :data:`TABLES`."""
 
 

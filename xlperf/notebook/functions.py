@@ -148,6 +148,16 @@ def sessions(*, catalog: GivenCatalog = None, inputs: bool = True, **entries: En
     return _answer("sessions", entries, catalog, inputs)
 
 
+def spares(*, catalog: GivenCatalog = None, inputs: bool = True, **entries: Entry) -> Result:
+    """Spares of a training run or a service: their number, availability, effective training time and cost."""
+    return _answer("spares", entries, catalog, inputs)
+
+
+def quote(*, catalog: GivenCatalog = None, inputs: bool = True, **entries: Entry) -> Result:
+    """Whether a vendor's claim is possible, its conditions, and its place among published runs."""
+    return _answer("quote", entries, catalog, inputs)
+
+
 def sweep(
     plans: Plans, vary: Vary, catalog: GivenCatalog = None, *, samples: int | None = None,
     sampling: Literal["latin-hypercube", "random"] = "latin-hypercube", seed: int = 0, result: Texts = (),
@@ -435,6 +445,6 @@ for _kind in questions():
     _declare(globals()[_kind])
 
 __all__ = [
-    "chip", "diagnose", "evaluate", "explain", "search", "serve", "sessions", "solve", "sweep", "train", "uncertainty",
-    "validate", "worth",
+    "chip", "diagnose", "evaluate", "explain", "quote", "search", "serve", "sessions", "solve", "spares", "sweep",
+    "train", "uncertainty", "validate", "worth",
 ]  # fmt: skip

@@ -262,6 +262,7 @@ _FORMATS = {
     "1/cm2": "0.00#", "kg/cm2": "0.00#", "kg/kWh": "0.00#", "kWh/cm2": "0.00#", "USD/kW": _COUNT,
     "USD/Mtoken": "[<10]0.0000;#,##0.00", "mm2": "#,##0.0", "G": "#,##0.0##",
 }  # fmt: skip
+_CLAIM = "[<10]0.00##;[<1000]0.0#;#,##0"
 _BY_NAME = {
     "year": "0", "value": "General", "error": "0.0%", "mfu": "0.0%", "mfu_causal": "0.0%", "hfu": "0.0%",
     "goodput": "0.0%", "share": "0.0%", "memory_share": "0%", "compute_share": "0%", "devices.compute_share": "0.0##",
@@ -271,6 +272,11 @@ _BY_NAME = {
     "sessions_memory.host_memory": "#,##0", "sessions_memory.cost_per_session": "0.0000",
     "sessions_memory.worth_per_month": "0.00", "sessions_results.cost_per_session": "0.0000",
     "sessions_results.host_worth": "0.00", "sessions_results.host_price": "0.00",
+    "availability": "0.0##%", "unavailability_without_spares": "0.0##%", "unit_unavailability": "0.00#%",
+    "effective_share": "0.0#%", "elastic_share": "0.0#%", "wait_share": "0.0#%", "spare_share": "0.0#%",
+    "efficiency": "0.0%", "percentile": "0.0%", "limit_share": "0.0%", "claim_ratio": "0.00",
+    "claimed_value": _CLAIM, "predicted_value": _CLAIM, "predicted_value_low": _CLAIM,
+    "predicted_value_high": _CLAIM, "limit_value": _CLAIM,
 }  # fmt: skip
 _SHARES = ("_used", "head_room", "_yield", "_share", "_ratio", "_coverage", "discount_rate", "dies_per_wafer")
 

@@ -74,6 +74,20 @@ def test_better_machines_lose_less() -> None:
     assert (found[1:4] > found[0]).all() and found[4] < found[0]
 
 
+def test_a_failure_domain_interrupts_beside_single_accelerators() -> None:
+    """228 racks of 72 that fail every 2,280 h interrupt as often as single accelerators that fail every 163,840 h."""
+    alone, racks, twice = ({**PLAN, "accelerator_mtbf": mtbf} for mtbf in (1e9, 1e9, 163840))
+    found = results(
+        {**PLAN, "failure_domain": 72},
+        PLAN,
+        {**racks, "failure_domain": 72, "failure_domain_mtbf": 2280},
+        {**twice},
+        alone,
+    )["goodput"]
+    assert repr(found[0]) == repr(found[1])
+    assert found[2] == pytest.approx(found[3], rel=1e-5) and found[2] < found[4]
+
+
 @given(times, times, times, st.floats(0.0, 1e5))
 def test_the_share_lies_between_nothing_and_all(interval: float, write: float, failures: float, restart: float) -> None:
     assert 0.0 < rates.goodput(interval, write, failures, restart) < 1.0

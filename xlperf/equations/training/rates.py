@@ -8,6 +8,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, log, power, some
 from xlperf.equations.hardware.attention import core_attention_flop
+from xlperf.equations.hardware.failures import domain_failure_rate
 from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_power, traffic_from_memory
 from xlperf.equations.model.blocks import EXPERTS, MLP, SHARED_EXPERT, weights
 from xlperf.equations.model.cores import cores_of
@@ -23,6 +24,7 @@ from xlperf.equations.plan.dimensions import MESSAGE_PARTS
 from xlperf.equations.plan.records import Recompute
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import model_adapters
+from xlperf.equations.training.recovery import checkpoint_interval, goodput
 from xlperf.equations.training.setting import Setting
 
 UPPER_TAIL = 0.1
@@ -164,83 +166,6 @@ def causal_ratio(setting: Setting) -> Array:
     return np.asarray(1.0 - 1.5 * scores / _flop_per_token(setting)[0])
 
 
-def checkpoint_interval(checkpoint_time: Numeric, failure_interval: Numeric) -> Array:
-    r"""Time of useful work between checkpoints that loses least (Young, and Daly's first order).
-
-    .. math:: \tau = \sqrt{2 \delta M}
-
-    Checkpoints cost delta / tau of the time, interruptions tau / (2 M): half an interval each. The sum is least where
-    its derivative vanishes: delta / tau^2 = 1 / (2 M).
-
-    Parameters
-    ----------
-    checkpoint_time : numeric
-        Time delta in which a checkpoint is written and the run waits. [s]
-    failure_interval : numeric
-        Mean time M between interruptions of the run. [s]
-
-    Returns
-    -------
-    time : numeric
-        Interval. [s]
-
-    References
-    ----------
-    .. [1] J. W. Young, "A first order approximation to the optimum checkpoint interval", Communications of the ACM
-       17(9), 1974, doi:10.1145/361147.361115.
-    .. [2] J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation
-       Computer Systems 22(3), 2006, doi:10.1016/j.future.2004.11.016.
-
-    Examples
-    --------
-    >>> float(checkpoint_interval(50, 10_000))  # sqrt(2 x 50 x 10000) s
-    1000.0
-    """
-    return np.asarray(np.sqrt(2.0 * array(checkpoint_time) * array(failure_interval)))
-
-
-def goodput(interval: Numeric, checkpoint_time: Numeric, failure_interval: Numeric, restart_time: Numeric) -> Array:
-    r"""Share of the time of a run that trains: without checkpoints, restarts and work done twice.
-
-    .. math:: g = \frac{\tau}{(\tau + \delta) \left(1 + \frac{R + (\tau + \delta) / 2}{M}\right)}
-
-    Work tau takes tau + delta. In that time (tau + delta) / M interruptions happen, and each costs a restart R and, on
-    average, half of an interval (tau + delta) / 2 that is computed again: the time of the work grows by the factor
-    1 + (R + (tau + delta) / 2) / M.
-
-    Parameters
-    ----------
-    interval : numeric
-        Useful work tau between checkpoints. [s]
-    checkpoint_time : numeric
-        Time delta of a checkpoint. [s]
-    failure_interval : numeric
-        Mean time M between interruptions of the run. [s]
-    restart_time : numeric
-        Time R until the run trains again: detection, replacement, loading. [s]
-
-    Returns
-    -------
-    share : numeric
-        Between 0 and 1. [-]
-
-    References
-    ----------
-    .. [1] J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation
-       Computer Systems 22(3), 2006, doi:10.1016/j.future.2004.11.016.
-
-    Examples
-    --------
-    1,000 s of work and 50 s of a checkpoint, an interruption every 10,000 s that takes 600 s.
-
-    >>> float(goodput(1000, 50, 10_000, 600))  # 1000 / (1050 x (1 + 1125 / 10000))
-    0.8561
-    """
-    useful, spent = array(interval), array(interval) + array(checkpoint_time)
-    lost = (array(restart_time) + 0.5 * spent) / array(failure_interval)
-    return np.asarray(useful / (spent * (1.0 + lost)))
-
-
 def run_results(model: Model, plan: TrainingPlan, step_time: Array) -> dict[str, Array]:
     """Steps, checkpoint size and interval, goodput and time of a whole run, (rows,); NaN if the plan names no tokens.
 
@@ -252,6 +177,8 @@ def run_results(model: Model, plan: TrainingPlan, step_time: Array) -> dict[str,
     # weights and optimizer state, master weights included; any accelerator stops the run (Llama 3, table 5)
     size = np.where(np.isnan(steps), np.nan, parameters * (plan.element_size + plan.optimizer_size))
     write_time, failures = size / plan.checkpoint_bandwidth, plan.accelerator_mtbf / plan.num_accelerators
+    rate = domain_failure_rate(plan.num_accelerators, plan.failure_domain, plan.failure_domain_mtbf)
+    failures = np.where(np.isnan(rate), failures, failures / (1.0 + failures * rate))
     interval = checkpoint_interval(write_time, failures)
     share = goodput(interval, write_time, failures, plan.restart_time)
     return {

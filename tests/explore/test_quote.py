@@ -1,0 +1,133 @@
+"""Quotes: public claims beside the same doubled, limits, conditions, and the file of published efficiencies."""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from xlperf import load_catalog
+from xlperf.base.errors import InputError
+from xlperf.explore.forms import form_of
+from xlperf.explore.quote import CONDITIONS, percentile_of, quote_answer
+from xlperf.explore.search_results import TABLES, Answer
+
+CLAIMS = Path(__file__).parents[1] / "data/public_claims.csv"
+KINDS = {"TFLOP/s per accelerator": "tflops", "MFU": "mfu"}
+ENTRIES = (
+    "workload", "model", "accelerator", "num_accelerators", "precision", "prompt_length", "output_length",
+    "concurrency", "sequence_length", "global_batch_size",
+)  # fmt: skip
+SERVED = {"model": "Llama2-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": "8", "precision": "fp8",
+          "prompt_length": "294", "output_length": "294"}  # fmt: skip
+
+
+def ask(entries: dict[str, str], **changed: object) -> Answer:
+    given = entries | {name: str(value) for name, value in changed.items()}
+    return quote_answer(form_of("quote", given), load_catalog())
+
+
+@cache
+def judged(factor: float) -> tuple[Answer, ...]:
+    """Answers on the public claims times a factor."""
+    with CLAIMS.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    answers = []
+    for row in rows:
+        entries = {name: row[name] for name in ENTRIES if row[name]}
+        kind = KINDS.get(row["kind"], row["kind"].replace(" ", "-"))
+        answers.append(ask(entries, claim_kind=kind, claimed_value=float(row["value"]) * factor))
+    return tuple(answers)
+
+
+def test_public_claims_are_told_from_the_same_doubled() -> None:
+    """The area under the curve of the ratio of a claim to its prediction: a true one ranks below a doubled one."""
+    true, doubled = (np.array([answer["claim_ratio"] for answer in judged(factor)]) for factor in (1.0, 2.0))
+    true, doubled = true[~np.isnan(true)], doubled[~np.isnan(doubled)]
+    assert len(true) >= 30
+    area = np.mean([(one < other) + 0.5 * (one == other) for one in true for other in doubled])
+    assert area >= 0.85
+
+
+def test_no_public_claim_is_impossible_and_most_are_usual() -> None:
+    verdicts = [answer["verdict"] for answer in judged(1.0)]
+    assert "impossible" not in verdicts
+    assert verdicts.count("usual") >= 0.9 * len(verdicts)
+    doubled = [answer["verdict"] for answer in judged(2.0)]
+    assert doubled.count("usual") <= 0.4 * len(doubled)
+    assert {"impossible", "needs"} <= set(doubled)
+
+
+def test_ten_times_the_limit_is_impossible_and_needs_more() -> None:
+    limit = ask(SERVED, claimed_value=1000)["limit_value"]
+    answer = ask(SERVED, claimed_value=10 * limit)
+    assert answer["verdict"] == "impossible" and answer["limit_share"] == pytest.approx(10.0)
+    assert answer["answer"].startswith(f"{10 * limit:,.0f} tokens/s of Llama2-70B on 8 H100 is impossible as stated")
+
+
+def test_a_limit_is_the_roofline_by_hand() -> None:
+    """Llama 2 70B in FP8 for one user: 68.7 G parameters of products over 8 x 3.35 TB/s, and a cache of 80 KiB a token
+    in eight bits: 327,680 / 2 bytes.
+    """
+    answer = ask(SERVED, claim_kind="tokens-per-second-per-user", claimed_value=100, concurrency=1)
+    weights = 80 * (2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672) + 8192 * 32000
+    cache = 80 * 2 * 1024 * 294
+    assert answer["limit_value"] == pytest.approx(8 * 3.35e12 / (weights + cache), rel=0.01)
+    assert answer["limited_by"] == "memory"
+
+
+def test_what_a_fast_claim_needs_is_in_the_table() -> None:
+    """Training at 80 % of the peak of BF16 in BF16: the peak of FP8, or a peak with sparsity."""
+    run = {"workload": "training", "model": "Meta-Llama-3.1-405B", "accelerator": "H100-SXM-80GB",
+           "num_accelerators": "8192", "precision": "bf16", "sequence_length": "8192",
+           "global_batch_size": "2048"}  # fmt: skip
+    answer = ask(run, claim_kind="tflops", claimed_value=800)
+    table = answer[TABLES][CONDITIONS]
+    assert answer["verdict"] == "needs"
+    assert "weights in fp8" in answer["needs"] and "2:4 sparsity" in answer["needs"]
+    assert set(table["condition"][table["reached"] > 0.0]) <= set(answer["needs"].split(" or "))
+    step = ask(run, claim_kind="step-time", claimed_value=1.0)
+    assert step["claim_ratio"] > 1.0 and step["predicted_value_low"] < step["predicted_value"]
+
+
+def test_less_is_better_for_prices_and_watts() -> None:
+    price = {"model": "Llama2-70B", "accelerator": "H100-SXM-80GB", "claim_kind": "price", "num_accelerators": "8"}
+    usual = ask(price, claimed_value=1000)
+    assert usual["verdict"] == "impossible" and usual["limited_by"] == "its bill of materials"
+    fair = ask(price, claimed_value=usual["predicted_value"])
+    assert fair["verdict"] == "usual" and fair["claim_ratio"] == pytest.approx(1.0)
+    assert ask(price, claimed_value=10 * usual["predicted_value"])["verdict"] == "below usual"
+    watts = ask(SERVED, claim_kind="power", claimed_value=100)
+    assert watts["verdict"] == "needs" and 200 < watts["predicted_value"] < 700
+
+
+def test_a_claim_that_no_plan_fits_keeps_its_limit() -> None:
+    """6,144 accelerators on a network of 4,096."""
+    pods = {"workload": "training", "model": "PaLM-540B", "accelerator": "TPUv4", "num_accelerators": "6144"}
+    answer = ask(pods, claim_kind="mfu", claimed_value=0.462)
+    assert answer["verdict"] == "usual" and "4096" in answer["reason"] and np.isnan(answer["predicted_value"])
+    assert ask(pods, claim_kind="mfu", claimed_value=1.2)["verdict"] == "impossible"
+
+
+def test_a_model_that_does_not_fit_needs_a_plan_that_runs() -> None:
+    answer = ask({"model": "Llama2-70B", "accelerator": "L4", "precision": "bf16"}, claimed_value=1)
+    assert answer["verdict"] == "needs" and answer["needs"].startswith("a plan that runs: ")
+
+
+def test_percentiles_rise_and_have_ends() -> None:
+    for kind in ("training", "serving", "user"):
+        places = [percentile_of(share, kind)[0] for share in (0.0, 0.1, 0.3, 0.6, 2.0)]
+        assert places == sorted(places) and places[0] == 0.0 and places[-1] == 1.0
+        assert percentile_of(0.1, kind)[1] > 100
+
+
+def test_bad_claims_are_named() -> None:
+    with pytest.raises(InputError, match="claimed value must be a number above 0, got -1"):
+        ask(SERVED, claimed_value=-1)
+    with pytest.raises(InputError, match="mfu is a claim about training: choose workload training"):
+        ask(SERVED, claimed_value=1, claim_kind="mfu")
+    with pytest.raises(InputError, match="unknown model"):
+        ask(SERVED, claimed_value=1, model="Llama-9")

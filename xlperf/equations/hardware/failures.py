@@ -1,0 +1,231 @@
+"""Failure domains and spares: interruption rate, unavailability, and the number of units down at the same time.
+
+A failure takes its whole domain: one accelerator, a node, a rack, the accelerators behind a switch or a power feed.
+Units are what a spare replaces: a node, a rack, a copy of a service. Smaller domains fail inside a unit; larger ones
+take several units at once, so that the number of units down is no longer binomial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array, Numeric, array, ceil_div, exp, log, power
+
+
+def domain_failure_rate(num_accelerators: Numeric, domain_size: Numeric, domain_mtbf: Numeric) -> Array:
+    r"""Failures per second of all domains of one kind that a job touches; each interrupts it.
+
+    .. math:: \lambda = \frac{1}{M} \left\lceil \frac{n}{s} \right\rceil
+
+    By definition: independent domains with a constant rate each.
+
+    Parameters
+    ----------
+    num_accelerators : numeric
+        Accelerators n of the job. [-]
+    domain_size : numeric
+        Accelerators s that one failure takes. [-]
+    domain_mtbf : numeric
+        Mean time M between failures of one domain. [s]
+
+    Returns
+    -------
+    rate : numeric
+        Of all domains together. [1/s]
+
+    Examples
+    --------
+    2,000 accelerators touch 28 racks of 72; each fails every 1,000 s.
+
+    >>> float(domain_failure_rate(2000, 72, 1000.0))
+    0.028
+    """
+    return np.asarray(ceil_div(num_accelerators, domain_size) / array(domain_mtbf))
+
+
+def domain_unavailability(domain_mtbf: Numeric, repair_time: Numeric) -> Array:
+    r"""Share of the time that one failure domain is down.
+
+    .. math:: u = \frac{R}{M + R}
+
+    Parameters
+    ----------
+    domain_mtbf : numeric
+        Mean time M from a repair to the next failure. [s]
+    repair_time : numeric
+        Mean time R from a failure to the end of its repair. [s]
+
+    Returns
+    -------
+    share : numeric
+        0 to 1. [-]
+
+    References
+    ----------
+    .. [1] R. E. Barlow and F. Proschan, "Statistical theory of reliability and life testing", 1975, chapter 7.
+
+    Examples
+    --------
+    >>> float(domain_unavailability(99.0, 1.0))
+    0.01
+    """
+    repair = array(repair_time)
+    return np.asarray(repair / (array(domain_mtbf) + repair))
+
+
+def unit_unavailability(unit_size: Numeric, domain_size: Numeric, domain_unavailability_share: Numeric) -> Array:
+    r"""Share of the time that some domain of one kind inside a unit is down, which takes the unit.
+
+    .. math:: q = 1 - (1 - u)^{\lceil U / s \rceil}
+
+    By definition: independent domains.
+
+    Parameters
+    ----------
+    unit_size : numeric
+        Accelerators U of a unit. [-]
+    domain_size : numeric
+        Accelerators s of a domain, at most a unit. [-]
+    domain_unavailability_share : numeric
+        Share u of the time that one domain is down. [-]
+
+    Returns
+    -------
+    share : numeric
+        0 to 1. [-]
+
+    Examples
+    --------
+    A node of two accelerators, each down for a tenth of the time: 1 - 0.9^2.
+
+    >>> float(unit_unavailability(2, 1, 0.1).round(12))
+    0.19
+    """
+    return np.asarray(1.0 - power(1.0 - array(domain_unavailability_share), ceil_div(unit_size, domain_size)))
+
+
+def _binomial(num_units: Array, share: Array, most: int) -> Array:
+    """Probabilities of 0 to ``most`` units down of independent ones, on a new last axis.
+
+    Logarithms of the terms are summed one after the other, so that a million units do not underflow.
+    """
+    down = np.arange(1.0, most + 1.0)
+    units, quiet = num_units[..., None], share[..., None] <= 0.0
+    inside = np.where(quiet | (share[..., None] >= 1.0), 0.5, share[..., None])
+    left = units - down + 1.0
+    ratio = log(np.maximum(left, 1.0)) - log(down) + (log(inside) - log(1.0 - inside))
+    first = np.broadcast_to(units * log(1.0 - inside), np.broadcast_shapes(units.shape, inside.shape))
+    terms = np.cumsum(np.concatenate([first, np.broadcast_to(ratio, (*first.shape[:-1], most))], axis=-1), axis=-1)
+    every = np.concatenate([np.zeros(1), down])
+    result = np.where(every <= units, exp(terms), 0.0)
+    result = np.where(quiet, every == 0.0, result)
+    return np.asarray(np.where(share[..., None] >= 1.0, every == units, result) + 0.0 * (units + share[..., None]))
+
+
+def units_enough(num_units: Numeric, unit_unavailability_share: Numeric, most_down: Numeric) -> Array:
+    r"""Probability that at most k of N independent units are down: n of n + k are up.
+
+    .. math:: P = \sum_{j = 0}^{k} \binom{N}{j} q^j (1 - q)^{N - j}
+
+    Parameters
+    ----------
+    num_units : numeric
+        Units N with the spares. [-]
+    unit_unavailability_share : numeric
+        Share q of the time that a unit is down. [-]
+    most_down : numeric
+        Spares k; 0 or more. [-]
+
+    Returns
+    -------
+    share : numeric
+        Share of the time that enough units are up, 0 to 1. [-]
+
+    References
+    ----------
+    .. [1] R. E. Barlow and F. Proschan, "Statistical theory of reliability and life testing", 1975, chapter 2
+       (k-out-of-n systems).
+
+    Examples
+    --------
+    At most one of three units, each down for a tenth of the time: 0.9^3 + 3 x 0.1 x 0.9^2.
+
+    >>> float(units_enough(3, 0.1, 1).round(12))
+    0.972
+    """
+    units, share, spare = np.broadcast_arrays(array(num_units), array(unit_unavailability_share), array(most_down))
+    unknown = np.isnan(units) | np.isnan(spare)
+    last = np.where(unknown, 0.0, np.minimum(spare, units)).astype(np.int64)
+    sums = np.cumsum(_binomial(units, share, int(last.max(initial=0))), axis=-1)
+    result = np.take_along_axis(sums, last[..., None], axis=-1)[..., 0]
+    return np.asarray(np.where(unknown, np.nan, np.minimum(result, 1.0)))
+
+
+_LARGE = 2.0**800
+"""Size of a term from which powers are scaled. [-]"""
+
+
+class WideDomain(NamedTuple):
+    """A failure domain of several units: its whole units [-], and the share of the time that it is down [-]."""
+
+    units: float
+    unavailability: float
+
+
+def _sum_of(first: Array, second: Array, most: int) -> Array:
+    """Probabilities of the sum of two numbers of units, 0 to ``most``; the second has fewer terms."""
+    shape = np.broadcast_shapes(first.shape[:-1], second.shape[:-1])
+    result = np.zeros((*shape, most + 1))
+    for down in range(min(second.shape[-1], most + 1)):
+        length = min(first.shape[-1], most + 1 - down)
+        result[..., down : down + length] += first[..., :length] * second[..., down : down + 1]
+    return result
+
+
+def _times(shares: Array, number: Array, most: int) -> Array:
+    """Probabilities of the sum of ``number`` independent draws of ``shares``, 0 to ``most``.
+
+    Powers of a polynomial by the recurrence of Euler (Knuth, volume 2, section 4.7), relative to the first term and
+    scaled where they grow large.
+    """
+    ratio = shares[1:] / shares[0]
+    terms = np.arange(1.0, len(shares))
+    result = np.zeros((*number.shape, most + 1))
+    result[..., 0], offset = 1.0, number * log(shares[0])
+    for down in range(1, most + 1):
+        far = min(down, len(terms))
+        before = result[..., down - far : down][..., ::-1]
+        weights = (terms[:far] * (number[..., None] + 1.0) / down - 1.0) * ratio[:far]
+        result[..., down] = np.maximum(np.cumsum(weights * before, axis=-1)[..., -1], 0.0)
+        large = result[..., down] > _LARGE
+        if np.any(large):
+            result = np.where(large[..., None], result / _LARGE, result)
+            offset = np.where(large, offset + float(log(_LARGE)), offset)
+    return np.asarray(result * exp(offset)[..., None])
+
+
+def down_shares(num_units: Numeric, unit_share: Numeric, domains: Sequence[WideDomain], most: int) -> Array:
+    """Share of the time that 0 to ``most`` units are down, on a new last axis; exact up to rounding.
+
+    ``unit_share``: share of the time that a unit is down by itself, one number. ``domains``: from the smallest to the
+    largest, each filled one after the other; the last of a kind may be smaller. Without domains it is binomial.
+    """
+    units, share = array(num_units), array(unit_share)
+    if not domains:
+        units, share = np.broadcast_arrays(units, share)
+        return _binomial(units, share, most)
+    wide = domains[-1]
+    full = np.floor(units / wide.units)
+    whole = _with_outage(np.asarray(wide.units), share, domains, min(most, int(wide.units)))
+    rest = _with_outage(units - full * wide.units, share, domains, min(most, int(wide.units)))
+    return _sum_of(_times(whole, full, most), rest, most)
+
+
+def _with_outage(units: Array, share: Array, domains: Sequence[WideDomain], most: int) -> Array:
+    """Shares of the units down of one domain, the last of ``domains``, with ``units`` in it; none if it is empty."""
+    inside, outage = down_shares(units, share, domains[:-1], most), domains[-1].unavailability
+    every = np.arange(most + 1.0) == units[..., None]
+    return np.asarray(np.where(units[..., None] > 0.0, (1.0 - outage) * inside + outage * every, every))

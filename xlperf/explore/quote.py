@@ -1,0 +1,360 @@
+"""Whether a vendor's claim is possible, what it needs, and how usual it is among published runs.
+
+A claim is compared with three things: the ideal roofline of its accelerators, the best plan that the engine finds at
+its conditions, and the efficiencies of published runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xlperf.base import resources
+from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault, InputError
+from xlperf.base.units import MILLION
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import table_schema
+from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
+from xlperf.engine.devices import evaluate_designs
+from xlperf.engine.ownership import evaluate_servers
+from xlperf.equations.plan.serving_plan import accepted_tokens
+from xlperf.explore.fleet_plans import with_columns
+from xlperf.explore.limits import most_requests, output_limits, product_peaks
+from xlperf.explore.search import search
+from xlperf.explore.search_results import GOOD, TABLES, Answer, Search, one_plan, short_name
+from xlperf.explore.train import SEARCHED, best_mapping
+
+CONDITIONS = "conditions"
+"""Table of conditions beside an answer."""
+TERA = MILLION * MILLION
+_LESS_IS_BETTER = ("step-time", "price", "power")
+_OF_ONE = {"tokens-per-second-per-user": "serving", "tflops": "training", "mfu": "training", "step-time": "training"}
+"""Kinds of claims about one workload alone."""
+_UNITS = {
+    "tokens-per-second": "tokens/s", "tokens-per-second-per-accelerator": "tokens/s per accelerator",
+    "tokens-per-second-per-user": "tokens/s per user", "tflops": "TFLOP/s per accelerator", "mfu": "MFU",
+    "step-time": "s per step", "price": "USD", "power": "W per accelerator",
+}  # fmt: skip
+_BATCH_TOKENS = 4.0 * MILLION
+"""Tokens of a training step if no batch is given. [token]"""
+_TRAINED = {"fp8": ("fp8-current", "fp8-block", "mxfp8"), "int4": ("bf16",), "auto": ("bf16",)}
+"""Training precisions of a word of a claim; other words are their own."""
+_NARROWER = {"bf16": ("fp8", "fp4"), "fp16": ("fp8", "fp4"), "fp8": ("fp4",)}
+_DRAFTS, _ACCEPTANCE = 3.0, 0.8
+"""Drafted tokens and their acceptance rate in the condition of speculative decoding; assumed. [-]"""
+_BLANK = (np.nan, "")
+_RARE, _COMMON = 0.99, 0.25
+"""Shares of the published runs: above the first a claim is rare, above the second it is not slow. [-]"""
+_WATTS = 0.1
+"""Half of the band of power; assumed. [-]"""
+
+
+class Prediction(NamedTuple):
+    """Best plan at the conditions of a claim, in the unit of the claim: value, band, and physical limit.
+
+    ``efficiency``: MFU, or output rate over its limit [-]. ``results``: of the plan, one row.
+    """
+
+    value: float
+    low: float
+    high: float
+    limit: float
+    bound: str
+    efficiency: float
+    plan: Table | None
+    results: Table | None
+    reason: str = ""
+
+
+class Condition(NamedTuple):
+    """A condition beside a claim, the prediction with it, claim over that, and whether its band reaches the claim."""
+
+    condition: str
+    predicted_value: float
+    claim_ratio: float
+    reached: float
+
+
+_NONE = Prediction(*(np.nan,) * 4, "", np.nan, None, None)
+
+
+@cache
+def published_efficiencies() -> dict[str, Array]:
+    """Quantiles of the efficiencies of published runs by kind, and their numbers under ``number``."""
+    rows = resources.rows("explore/published_efficiencies.csv")
+    kinds = [name for name in rows[0] if name != "share_below"]
+    table = {kind: np.array([float(row[kind]) for row in rows[1:]]) for kind in kinds}
+    return table | {"number": np.array([float(rows[0][kind]) for kind in kinds])}
+
+
+def percentile_of(efficiency: float, kind: str) -> tuple[float, float]:
+    """Share of the published runs of a kind with a lower efficiency, and their number."""
+    table = published_efficiencies()
+    kinds = [name for name in table if name != "number"]
+    shares = np.linspace(0.0, 1.0, len(table[kind]))
+    return float(np.interp(efficiency, table[kind], shares)), float(table["number"][kinds.index(kind)])
+
+
+def quote_answer(form: Table, catalog: Catalog) -> Answer:
+    """The verdict on a claim, with the table of conditions that it would need.
+
+    ``form``: one row of kind ``quote``. Returns results of the kind ``quote_results``.
+    """
+    kind, claim = str(form.filled("claim_kind")[0]), float(form.number("claimed_value")[0])
+    workload = str(form.filled("workload")[0])
+    if _OF_ONE.get(kind, workload) != workload:
+        problem = f"{kind} is a claim about {_OF_ONE[kind]}: choose workload {_OF_ONE[kind]} or another claim kind"
+        raise InputError(Fault(form.place(0, "claim_kind"), problem))
+    predicted = predict(form, catalog)
+    ratio = _ratio(kind, claim, predicted.value)
+    beyond = _ratio(kind, claim, predicted.limit)
+    conditions = list(_conditions(form, catalog, kind, claim, predicted))
+    answer: Answer = {
+        "claimed_value": claim,
+        "predicted_value": predicted.value,
+        "predicted_value_low": predicted.low,
+        "predicted_value_high": predicted.high,
+        "claim_ratio": ratio,
+        "limit_value": predicted.limit,
+        "limit_share": beyond,
+        "limited_by": predicted.bound,
+        "reason": predicted.reason,
+        TABLES: {CONDITIONS: Table.of_lines("quote_conditions", [line._asdict() for line in conditions])},
+    }
+    efficiency = predicted.efficiency * ratio
+    if kind in ("tflops", "mfu") and efficiency != efficiency:
+        efficiency = beyond
+    if efficiency == efficiency:
+        group = "training" if _trains(form) else "user" if kind.endswith("user") else "serving"
+        answer["efficiency"] = efficiency
+        answer["percentile"], answer["num_published"] = percentile_of(answer["efficiency"], group)
+    if predicted.plan is not None and predicted.results is not None:
+        for name in ("tensor_parallel", "pipeline_parallel", "expert_parallel", "concurrency"):
+            answer[name] = float(predicted.plan.filled(name)[0]) if name in predicted.plan.schema.by_name else np.nan
+        answer |= {name: str(predicted.results[name][0]) for name in ("trust", "trust_reason")}
+    place = answer.get("percentile", np.nan)
+    answer["verdict"], answer["needs"] = _verdict(kind, claim, predicted, place, conditions)
+    answer["answer"] = _sentence(form, kind, answer)
+    return answer
+
+
+def _trains(form: Table) -> bool:
+    return str(form.filled("workload")[0]) == "training"
+
+
+def _ratio(kind: str, claim: float, value: float) -> float:
+    """Claim over a value as performance."""
+    return value / claim if kind in _LESS_IS_BETTER else claim / value
+
+
+def _verdict(
+    kind: str, claim: float, predicted: Prediction, place: float, conditions: list[Condition]
+) -> tuple[str, str]:
+    """The verdict, and the first conditions that reach the claim.
+
+    ``place``: share of the published runs with a lower efficiency; NaN if unknown.
+    """
+    reached = [line.condition for line in conditions if line.reached]
+    needs = " or ".join(reached[:3]) if reached else "more than any condition that xlperf knows"
+    if _ratio(kind, claim, predicted.limit) > 1.0:
+        return "impossible", needs
+    if predicted.value != predicted.value and place != place:
+        return ("needs", f"a plan that runs: {predicted.reason}") if predicted.reason else ("possible", "")
+    best, worst = (predicted.low, predicted.high) if kind in _LESS_IS_BETTER else (predicted.high, predicted.low)
+    if _ratio(kind, claim, best) > 1.0:
+        return "needs", needs
+    if place > _RARE:
+        return "needs", f"a better run than {place:.1%} of the published ones"
+    slow = _ratio(kind, claim, worst) < 1.0 and not place > _COMMON
+    return ("below usual" if slow else "usual"), ""
+
+
+def _sentence(form: Table, kind: str, answer: Answer) -> str:
+    verdict = {"needs": f"needs {answer['needs']}"}.get(answer["verdict"], f"is {answer['verdict']}")
+    if answer["verdict"] == "impossible":
+        verdict += f" as stated; it needs {answer['needs']}"
+    count, named = float(form.filled("num_accelerators")[0]), short_name(str(form.text("accelerator")[0]))
+    parts = [
+        f"{_short(answer['claimed_value'])} {_UNITS[kind]} of {form.text('model')[0]} on {count:,.0f} {named} {verdict}"
+    ]
+    if answer["predicted_value"] == answer["predicted_value"]:
+        ends = f"{_short(answer['predicted_value_low'])} to {_short(answer['predicted_value_high'])}"
+        parts.append(f"xlperf predicts {_short(answer['predicted_value'])} (80 %: {ends})")
+    if answer["limit_value"] == answer["limit_value"]:
+        parts.append(f"the limit is {_short(answer['limit_value'])} by {answer['limited_by']}")
+    if "percentile" in answer:
+        parts.append(
+            f"its efficiency of {answer['efficiency']:.0%} is above that of {answer['percentile']:.0%} of "
+            f"{answer['num_published']:,.0f} published runs"
+        )
+    return "; ".join(parts) + "."
+
+
+def _short(value: float) -> str:
+    """A number with at least three digits.
+
+    >>> _short(30000.0), _short(0.552)
+    ('30,000', '0.552')
+    """
+    return f"{value:,.0f}" if value >= 1000.0 else f"{value:.4g}"
+
+
+def predict(form: Table, catalog: Catalog) -> Prediction:
+    """The best plan at the conditions of a claim, and its limit."""
+    kind = str(form.filled("claim_kind")[0])
+    if kind == "price":
+        return _priced(form, catalog)
+    return _trained(form, kind, catalog) if _trains(form) else _served(form, kind, catalog)
+
+
+def _conditions(form: Table, catalog: Catalog, kind: str, claim: float, predicted: Prediction) -> Iterator[Condition]:
+    """Conditions beside a claim that would raise what is predicted: words, prediction, ratio, and whether they do."""
+    if kind == "price":
+        for case, value in (("low", predicted.low), ("high", predicted.high)):
+            yield _condition(
+                f"prices of the {case} case", kind, claim, _NONE._replace(value=value, low=value, high=value)
+            )
+        return
+    changes: list[tuple[str, dict[str, object]]] = [
+        (f"weights in {word}", {"precision": word}) for word in _NARROWER.get(str(form.filled("precision")[0]), ())
+    ]
+    if not _trains(form):
+        tokens = float(accepted_tokens(np.array(_DRAFTS), np.array(_ACCEPTANCE)))
+        drafts = f"speculative decoding that gives {tokens:.1f} tokens a step"
+        changes += [(drafts, {"draft_tokens": _DRAFTS, "acceptance_rate": _ACCEPTANCE})]
+        changes += [(f"{words}, and {drafts}", {**changed, **changes[-1][1]}) for words, changed in changes[:-1]]
+        if form.number("concurrency")[0] == form.number("concurrency")[0]:
+            changes += [("another number of requests in flight", {"concurrency": np.nan})]
+        changes += [("prompts that a cache holds", {"prompt_length": 1.0})]
+    for words, changed in changes:
+        prediction = predict(with_columns(form, **changed), catalog)
+        if prediction.value == prediction.value:
+            yield _condition(words, kind, claim, prediction)
+    if kind in ("tflops", "mfu"):
+        ends = {name: 2.0 * getattr(predicted, name) for name in ("value", "low", "high")}
+        sparse = predicted._replace(**ends)
+        yield _condition("a peak with 2:4 sparsity counted as if it were dense", kind, claim, sparse)
+
+
+def _condition(words: str, kind: str, claim: float, prediction: Prediction) -> Condition:
+    best = prediction.low if kind in _LESS_IS_BETTER else prediction.high
+    reached = _ratio(kind, claim, best) <= 1.0
+    return Condition(words, prediction.value, _ratio(kind, claim, prediction.value), float(reached))
+
+
+def _best(searches: list[Search], better: Callable[[Table], float]) -> Search | None:
+    """The best of the searches that have a plan."""
+    good = [one for one in searches if one.kind == GOOD]
+    return max(good, key=lambda one: better(one.results)) if good else None
+
+
+def _trained(form: Table, kind: str, catalog: Catalog) -> Prediction:
+    word = str(form.filled("precision")[0])
+    batch, length = float(form.number("global_batch_size")[0]), float(form.filled("sequence_length")[0])
+    batch = batch if batch == batch else max(round(_BATCH_TOKENS / length), 1)
+    count = float(form.filled("num_accelerators")[0])
+    numbers = {"global_batch_size": batch, "sequence_length": length, "num_accelerators": count}
+    columns: dict[str, Any] = {name: np.array([value]) for name, value in numbers.items()}
+    columns |= {name: form[name] for name in ("model", "accelerator")}
+    types = table_schema("training").by_name
+    columns |= {name: types[name].array([_BLANK[types[name].is_text]]) for name in SEARCHED}
+    plan = one_plan("training", columns, SEARCHED, form)
+    plans = [with_columns(plan, precision=one) for one in _TRAINED.get(word, (word,))]
+    plans = [replace(one, auto={name: plan.auto[name] for name in SEARCHED if name in plan.auto}) for one in plans]
+    searches = [best_mapping(one, catalog) for one in plans]
+    chosen = _best(searches, lambda results: -float(results.number("step_time")[0]))
+    if chosen is None:
+        rows = catalog.rows("accelerators", form.text("accelerator"), form, "accelerator")
+        limit = {"tflops": float(product_peaks(plans[0], catalog, rows)[0]) / TERA, "mfu": 1.0}.get(kind, np.nan)
+        return _NONE._replace(limit=limit, bound="compute", reason=str(searches[0].results["reason"][0]))
+    plan, results = chosen.plans.take([0]), chosen.results.take([0])
+    results = evaluate(plan, catalog)
+    rate, step = float(results.number("tokens_per_second")[0]), float(results.number("step_time")[0])
+    value = {
+        "tokens-per-second": rate,
+        "tokens-per-second-per-accelerator": rate / float(plan.number("num_accelerators")[0]),
+        "tokens-per-second-per-user": np.nan,
+        "tflops": float(results.number("model_flop_rate")[0]) / TERA,
+        "mfu": float(results.number("mfu")[0]),
+        "step-time": step,
+        "power": float(results.number("accelerator_power")[0]),
+    }[kind]
+    ends = [float(results.number(f"step_time_{end}")[0]) / step for end in ("low", "high")]
+    causal = float(results.number("mfu_causal")[0])
+    band = (ends[0], ends[1]) if kind in _LESS_IS_BETTER else (1.0 / ends[1], 1.0 / ends[0])
+    limit = np.nan if kind == "power" else value * causal if kind == "step-time" else value / causal
+    efficiency = np.nan if kind == "power" else float(results.number("mfu")[0])
+    return Prediction(value, value * band[0], value * band[1], limit, "compute", efficiency, plan, results)
+
+
+def _served(form: Table, kind: str, catalog: Catalog) -> Prediction:
+    user = kind.endswith("user")
+    given = float(form.number("concurrency")[0])
+    load = given if given == given else 1.0 if user else np.nan
+    one = {name: np.array([float(form.filled(name)[0])]) for name in
+           ("num_accelerators", "prompt_length", "output_length", "draft_tokens", "acceptance_rate")}  # fmt: skip
+    columns: dict[str, Any] = {**one, **{name: form[name] for name in ("model", "accelerator")}}
+    columns |= {"precision": form.filled("precision"), "mode": np.array(["continuous"], dtype=object)}
+    columns |= {"concurrency": np.array([load]), "pipeline_parallel": np.array([1.0])}
+    open_ = ("tensor_parallel", "expert_parallel", "data_parallel_attention")
+    columns |= {name: np.array([np.nan]) for name in open_}
+    plan = one_plan("inference", columns, (*open_, "concurrency"), form)
+    found = search(plan, catalog, "tpot" if user else "tokens_per_second_per_accelerator")
+    if found.kind != GOOD:
+        bound = output_limits(with_columns(plan, concurrency=1.0), most_requests(plan, catalog), catalog)
+        count = {"tokens-per-second": 1.0, "tokens-per-second-per-accelerator": one["num_accelerators"][0]}.get(
+            kind, np.nan
+        )
+        return _NONE._replace(
+            limit=float(bound.rate[0]) / count, bound=str(bound.bound[0]), reason=str(found.results["reason"][0])
+        )
+    plan, results = found.plans.take([0]), found.results.take([0])
+    rate, tpot = float(results.number("tokens_per_second")[0]), float(results.number("tpot")[0])
+    count = float(plan.number("num_accelerators")[0])
+    share = {
+        "tokens-per-second": 1.0,
+        "tokens-per-second-per-accelerator": count,
+        "tokens-per-second-per-user": rate * tpot,
+    }
+    if kind not in share:
+        value = float(results.number("accelerator_power")[0]) if kind == "power" else np.nan
+        return _NONE._replace(
+            value=value, low=value * (1.0 - _WATTS), high=value * (1.0 + _WATTS), plan=plan, results=results
+        )
+    here = output_limits(plan, np.array([rate * tpot]), catalog)
+    most = here if user else output_limits(plan, np.fmax(most_requests(plan, catalog), load), catalog)
+    most = output_limits(plan, np.ones(1), catalog) if user else most
+    value = 1.0 / tpot if user else rate / share[kind]
+    limit = float(most.rate[0]) / (1.0 if user else share[kind])
+    ends = [float(results.number(f"tpot_{end}")[0]) / tpot for end in ("low", "high")]
+    return Prediction(
+        value, value / ends[1], value / ends[0], limit, str(most.bound[0]), rate / float(here.rate[0]), plan, results
+    )
+
+
+def _priced(form: Table, catalog: Catalog) -> Prediction:
+    """Price of the accelerators by the sheet servers, and their bill of materials by the sheet chiplets."""
+    count, name = float(form.filled("num_accelerators")[0]), str(form.text("accelerator")[0]).casefold()
+    tables = {kind: _rows_of(catalog.tables[kind], name) for kind in ("servers", "chiplets")}
+    made = evaluate_designs(tables["chiplets"], catalog, "base") if len(tables["chiplets"]) else None
+    limit = float(made.number("bill_of_materials")[0]) * count if made is not None else np.nan
+    if not len(tables["servers"]):
+        return _NONE._replace(limit=limit, bound="its bill of materials", reason="the sheet servers has no such row")
+    prices = [
+        float(evaluate_servers(tables["servers"], case, catalog).number("capex")[0]) * count
+        for case in ("base", "low", "high")
+    ]
+    return Prediction(prices[0], prices[1], prices[2], limit, "its bill of materials", np.nan, None, None)
+
+
+def _rows_of(table: Table, accelerator: str) -> Table:
+    """Rows of a table of an accelerator."""
+    return table.take(
+        [row for row, one in enumerate(table.text("accelerator").tolist()) if one.casefold() == accelerator][:1]
+    )
