@@ -24,6 +24,7 @@ _SUMS, _BLOCK, _MANY = 8, 128, 512
 _ONE_ROW = {(), (1,)}
 _ONE_FOR_ALL = (0,)
 _FEW_ROWS = 64
+_SMALL = 2.0**20
 _Value: TypeAlias = Any
 """A float or an array; both round the operators of a kernel alike."""
 _SPAN = 4096
@@ -113,6 +114,49 @@ def some(values: npt.NDArray[Any]) -> bool:
     return bool(np.count_nonzero(values))
 
 
+def is_repeated(column: npt.NDArray[Any]) -> bool:
+    """Whether a column has one value for all of several rows, in a view of a single element.
+
+    >>> is_repeated(np.broadcast_to(1.0, 3)), is_repeated(np.ones(3))
+    (True, False)
+    """
+    return column.strides == _ONE_FOR_ALL and column.size > 1
+
+
+def repeated(value: Any, number: int, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
+    """A column of one value; a view of a single element if rows are many.
+
+    >>> repeated(1.0, 3).tolist()
+    [1.0, 1.0, 1.0]
+    """
+    if number < _FEW_ROWS:
+        return np.full(number, value, dtype=dtype)
+    return np.broadcast_to(np.array(value, dtype=dtype), number)
+
+
+def mapped(look_up: Callable[[Any], Any], column: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """A function of each value of a column, or of the only value of a repeated one.
+
+    >>> mapped({"a": 1.0, "b": 2.0}.__getitem__, np.array(["b", "a"], dtype=object), float).tolist()
+    [2.0, 1.0]
+    """
+    if is_repeated(column):
+        return repeated(look_up(column[0]), len(column), dtype)
+    return np.array(list(map(look_up, column.tolist())), dtype=dtype)
+
+
+def taken(column: npt.NDArray[Any], rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Rows of a column by number or mask; a repeated column stays one.
+
+    >>> taken(np.array([4.0]), np.zeros(2, dtype=int)).tolist()
+    [4.0, 4.0]
+    """
+    if not (is_repeated(column) or (len(column) == 1 and len(rows) >= _FEW_ROWS)):
+        return np.asarray(column[rows])
+    number = int(np.count_nonzero(rows)) if rows.dtype == np.bool_ else len(rows)
+    return np.broadcast_to(column[:1] if number else column[:0], number)
+
+
 def rows_of(values: npt.NDArray[Any], rows: npt.NDArray[np.int64], axis: int = 0) -> npt.NDArray[Any]:
     """Rows of a table of arrays; a view without memory of its own if all rows are the same.
 
@@ -120,7 +164,7 @@ def rows_of(values: npt.NDArray[Any], rows: npt.NDArray[np.int64], axis: int = 0
     [2.0, 1.0, 2.0]
     """
     index = rows.astype(np.intp, copy=False)  # of 32 bits in a browser
-    if len(rows) < _FEW_ROWS or (rows != rows[0]).any():
+    if len(rows) < _FEW_ROWS or (not is_repeated(rows) and (rows != rows[0]).any()):
         return values.take(index, axis=axis)
     first = values.take(index[:1], axis=axis)
     return np.broadcast_to(first, (*first.shape[:axis], len(rows), *first.shape[axis + 1 :]))
@@ -205,6 +249,38 @@ def beside(*values: Array) -> Array:
         return np.concatenate(values, axis=-1)
     out = np.empty((*values[0].shape[:-1], sum(each.shape[-1] for each in values)), order="F")
     return np.concatenate(values, axis=-1, out=out)
+
+
+def coded(column: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], int]:
+    """A number from 0 for each distinct value of a column, equal for all NaN; and how many there are.
+
+    >>> codes, number = coded(np.array([4.0, 2.0, 4.0, np.nan]))
+    >>> codes.tolist(), number
+    ([1, 0, 1, 2], 3)
+    """
+    if is_repeated(column):
+        return np.broadcast_to(np.int64(0), len(column)), 1
+    if column.dtype == np.object_:
+        seen = {value: code for code, value in enumerate(dict.fromkeys(column.tolist()))}
+        if len(seen) <= _FEW:  # comparisons with each of few words are the fastest
+            codes = np.zeros(len(column), dtype=np.int64)
+            for value, code in seen.items():
+                codes[column == value] = code
+            return codes, len(seen)
+        return np.array(list(map(seen.__getitem__, column.tolist())), dtype=np.int64), len(seen)
+    if column.dtype == np.float64:
+        whole = np.where(np.isnan(column), -1.0, column)
+        small = whole.size and whole.min() >= -1.0 and whole.max() < _SMALL
+        place = whole.astype(np.int64) + 1 if small else None
+        if place is not None and (place - 1.0 == whole).all():
+            present = np.zeros(int(place.max()) + 1, dtype=bool)
+            present[place] = True
+            known = np.cumsum(present) - 1
+            if present[0]:  # NaN comes last
+                known = np.where(np.arange(len(known)) == 0, known[-1], known - 1)
+            return known[place], int(np.count_nonzero(present))
+    known, codes = np.unique(column, return_inverse=True)
+    return codes, len(known)
 
 
 def distinct_rows(*columns: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, is_repeated, repeated
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import shown
@@ -92,10 +92,14 @@ def with_software_defaults(plans: Table, catalog: Catalog, models: np.ndarray, s
     ``models``: rows of the plans in the sheet models; ``searched``: columns that a search leaves open. InputError for a
     release that cannot be compared.
     """
-    names = plans.filled("software").tolist()
-    releases = plans.text(RELEASE).tolist() if RELEASE in plans else [""] * len(names)
+    pairs = plans.filled("software"), plans.text(RELEASE)
     codes: dict[tuple[str, str], int] = {}
-    of_row = np.array([codes.setdefault(pair, len(codes)) for pair in zip(names, releases, strict=True)])
+    if all(map(is_repeated, pairs)):
+        codes[(pairs[0][0], pairs[1][0])] = 0
+        of_row = repeated(0, len(plans))
+    else:
+        named = zip(*(words.tolist() for words in pairs), strict=True)
+        of_row = np.array([codes.setdefault(pair, len(codes)) for pair in named])
     result, faults = _Plans(plans, catalog, models, frozenset(searched)), []
     for (name, release), code in codes.items():
         rows = of_row == code

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, mapped
 from xlperf.catalog.schema import column
 from xlperf.catalog.table import Words
 from xlperf.engine.join import choice_codes
@@ -69,8 +69,7 @@ def _has_words(name: str, words: str, plan: _Plan) -> Mask:
     """Whether a text column has any of some words."""
     wanted = frozenset(words.split())
     stated = plan.words(name)
-    known = {text: bool(wanted & frozenset(str(text).split())) for text in set(stated.tolist())}
-    return np.asarray([known[text] for text in stated.tolist()], dtype=bool)
+    return mapped(lambda text: bool(wanted & frozenset(str(text).split())), stated, np.bool_)
 
 
 def _breaks(kind: str, rule: StackRule, plan: _Plan, model: Model, whole: bool) -> Mask:
