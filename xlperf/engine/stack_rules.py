@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
-from xlperf.base.arrays import Array, mapped
+from xlperf.base.arrays import Array, array, mapped, some
 from xlperf.catalog.schema import column
 from xlperf.catalog.table import Words
 from xlperf.engine.join import choice_codes
@@ -35,19 +36,22 @@ def _whole(values: Array) -> Mask:
     return np.asarray(values == np.floor(values))
 
 
-def _value(name: str, plan: _Plan, model: Model) -> Array:
+@cache
+def _read(name: str) -> Callable[[_Plan, Model], Any]:
+    """Function that reads a number, a column of plans, or one of their models."""
     if name.replace(".", "", 1).isdigit():
-        return np.asarray(float(name))
-    attribute = name.removeprefix("model.")
-    return np.asarray(getattr(plan if attribute == name else model, attribute), dtype=np.float64)
+        number = np.asarray(float(name))
+        return lambda plan, model: number
+    of_model = attrgetter(name.removeprefix("model."))
+    return (lambda plan, model: of_model(model)) if name.startswith("model.") else lambda plan, model: of_model(plan)
 
 
 def _evaluated(subject: Quantity, plan: _Plan, model: Model) -> Array:
     """A quantity of plans, evaluated from left to right, (rows,)."""
-    result = np.asarray(0.0)
-    for sign, name in subject:
-        result = _OPERATORS[sign](result, _value(name, plan, model))
-    return np.asarray(result)
+    result = array(_read(subject[0][1])(plan, model))
+    for sign, name in subject[1:]:
+        result = _OPERATORS[sign](result, array(_read(name)(plan, model)))
+    return result
 
 
 def _codes(kind: str, name: str, words: str) -> list[float]:
@@ -55,14 +59,22 @@ def _codes(kind: str, name: str, words: str) -> list[float]:
     return [codes[word] for word in words.split()]
 
 
-def _meets(kind: str, condition: Condition, plan: _Plan, model: Model) -> Mask:
+@cache
+def _operand(kind: str, condition: Condition) -> Quantity:
+    """What a condition compares with; a word of a choice as its code."""
     name = condition.subject[0][1]
     chosen = condition.sign in ("=", "!=") and not name.startswith("model.") and column(kind, name).kind == "choice"
-    if chosen:
-        operand = np.asarray(_codes(kind, name, condition.other)[0])
-    else:
-        operand = _evaluated(quantity(condition.other), plan, model)
-    return np.asarray(_SIGNS[condition.sign](_evaluated(condition.subject, plan, model), operand))
+    return (("+", str(_codes(kind, name, condition.other)[0])),) if chosen else quantity(condition.other)
+
+
+def _meets(kind: str, condition: Condition, plan: _Plan, model: Model) -> Mask:
+    """Plans that meet a condition, which several rules may share."""
+    known: dict[Condition, Mask] = plan.conditions
+    met = known.get(condition)
+    if met is None:
+        operand = _evaluated(_operand(kind, condition), plan, model)
+        met = known[condition] = _SIGNS[condition.sign](_evaluated(condition.subject, plan, model), operand)
+    return met
 
 
 def _has_words(name: str, words: str, plan: _Plan) -> Mask:
@@ -74,11 +86,11 @@ def _has_words(name: str, words: str, plan: _Plan) -> Mask:
 
 def _breaks(kind: str, rule: StackRule, plan: _Plan, model: Model, whole: bool) -> Mask:
     """Plans that break a rule, (rows,); ``whole`` reads every column even if the conditions exclude all plans."""
-    concerned = np.ones(len(plan), dtype=bool)
+    concerned: Mask = np.True_
     for condition in rule.when:
         concerned = concerned & _meets(kind, condition, plan, model)
-        if not (whole or concerned.any()):
-            return np.asarray(concerned)
+        if not (whole or some(concerned)):
+            return concerned
     name = rule.subject[0][1]
     if rule.rule == "blank":
         return np.asarray(concerned & np.isfinite(_evaluated(rule.subject, plan, model)))
