@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from xlperf.base.arrays import Array, array, mapped, some
+from xlperf.base.arrays import Array, array, is_repeated, mapped, some
 from xlperf.catalog.schema import column
 from xlperf.catalog.table import Words
 from xlperf.engine.join import choice_codes
@@ -79,18 +79,19 @@ def _meets(kind: str, condition: Condition, plan: _Plan, model: Model) -> Mask:
 
 def _has_words(name: str, words: str, plan: _Plan) -> Mask:
     """Whether a text column has any of some words."""
-    wanted = frozenset(words.split())
-    stated = plan.words(name)
-    return mapped(lambda text: bool(wanted & frozenset(str(text).split())), stated, np.bool_)
+    wanted, stated = frozenset(words.split()), plan.words(name)
+    texts = stated[:1].tolist() if is_repeated(stated) else set(stated.tolist())
+    known = {text: bool(wanted & frozenset(str(text).split())) for text in texts}
+    return mapped(known.__getitem__, stated, np.bool_)
 
 
 def _breaks(kind: str, rule: StackRule, plan: _Plan, model: Model, whole: bool) -> Mask:
     """Plans that break a rule, (rows,); ``whole`` reads every column even if the conditions exclude all plans."""
-    concerned: Mask = np.True_
+    concerned: Mask = np.asarray(True)
     for condition in rule.when:
         concerned = concerned & _meets(kind, condition, plan, model)
         if not (whole or some(concerned)):
-            return concerned
+            return np.asarray(concerned)
     name = rule.subject[0][1]
     if rule.rule == "blank":
         return np.asarray(concerned & np.isfinite(_evaluated(rule.subject, plan, model)))
