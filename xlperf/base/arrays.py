@@ -24,7 +24,7 @@ _SUMS, _BLOCK, _MANY = 8, 128, 512
 _ONE_ROW = {(), (1,)}
 _ONE_FOR_ALL = (0,)
 _FEW_ROWS = 64
-_SMALL = 2.0**20
+_PER_ROW, _MOST_CODES = 8, 2**62
 _Value: TypeAlias = Any
 """A float or an array; both round the operators of a kernel alike."""
 _SPAN = 4096
@@ -252,7 +252,7 @@ def beside(*values: Array) -> Array:
 
 
 def coded(column: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], int]:
-    """A number from 0 for each distinct value of a column, equal for all NaN; and how many there are.
+    """A number from 0 for each distinct value of a column, with equal bits for equal numbers; and how many there are.
 
     >>> codes, number = coded(np.array([4.0, 2.0, 4.0, np.nan]))
     >>> codes.tolist(), number
@@ -262,25 +262,57 @@ def coded(column: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], int]:
         return np.broadcast_to(np.int64(0), len(column)), 1
     if column.dtype == np.object_:
         seen = {value: code for code, value in enumerate(dict.fromkeys(column.tolist()))}
-        if len(seen) <= _FEW:  # comparisons with each of few words are the fastest
-            codes = np.zeros(len(column), dtype=np.int64)
-            for value, code in seen.items():
-                codes[column == value] = code
-            return codes, len(seen)
-        return np.array(list(map(seen.__getitem__, column.tolist())), dtype=np.int64), len(seen)
-    if column.dtype == np.float64:
-        whole = np.where(np.isnan(column), -1.0, column)
-        small = whole.size and whole.min() >= -1.0 and whole.max() < _SMALL
-        place = whole.astype(np.int64) + 1 if small else None
-        if place is not None and (place - 1.0 == whole).all():
-            present = np.zeros(int(place.max()) + 1, dtype=bool)
-            present[place] = True
-            known = np.cumsum(present) - 1
-            if present[0]:  # NaN comes last
-                known = np.where(np.arange(len(known)) == 0, known[-1], known - 1)
-            return known[place], int(np.count_nonzero(present))
-    known, codes = np.unique(column, return_inverse=True)
+        return mapped(seen.__getitem__, column, np.int64), len(seen)
+    bits = np.ascontiguousarray(column, dtype=None if column.dtype == _FLOAT64 else np.int64)
+    places = _places(bits) if bits.dtype == _FLOAT64 else bits
+    if places is not None and _is_dense(places):
+        return _ranked(places)
+    bits = bits.view(np.int64)
+    if not (bits != bits[:1]).any():
+        return np.zeros(len(bits), dtype=np.int64), 1
+    known, codes = np.unique(bits, return_inverse=True)
     return codes, len(known)
+
+
+def _places(column: Array) -> npt.NDArray[np.int64] | None:
+    """Whole numbers as integers, one more than the largest of them for NaN; None for other numbers."""
+    if not column.size or column.view(np.int64).min() < 0:  # negative, -0.0 included
+        return None
+    largest = np.fmax.reduce(column)
+    if not largest < _PER_ROW * column.size:
+        return None
+    whole = np.where(np.isnan(column), largest + 1.0, column)
+    places = whole.astype(np.int64)
+    return places if (places == whole).all() else None
+
+
+def _is_dense(codes: npt.NDArray[np.int64]) -> bool:
+    """Whether codes are so few that a mark for each is faster than sorting."""
+    return bool(codes.size and codes.min() >= 0 and codes.max() <= _PER_ROW * codes.size)
+
+
+def _ranked(codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
+    """Codes without gaps, in the same order; and how many there are."""
+    present = np.zeros(int(codes.max()) + 1, dtype=bool)
+    present[codes] = True
+    rank = np.cumsum(present)
+    return (rank - 1)[codes], int(rank[-1])
+
+
+def combined(columns: Iterable[npt.NDArray[Any]], number_of_rows: int) -> npt.NDArray[np.int64]:
+    """A number for each distinct combination of values of columns, (rows,).
+
+    >>> combined([np.array([4.0, 2.0, 4.0]), np.array(["a", "a", "b"], dtype=object)], 3).tolist()
+    [2, 0, 3]
+    """
+    codes, number = np.zeros(number_of_rows, dtype=np.int64), 1
+    for column in columns:
+        values, size = coded(column)
+        if size > 1:
+            if number * size > _MOST_CODES:
+                codes, number = coded(codes)
+            codes, number = codes * size + values, number * size
+    return codes
 
 
 def distinct_rows(*columns: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -290,17 +322,10 @@ def distinct_rows(*columns: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], np
     >>> first.tolist(), which.tolist()
     ([1, 0], [1, 0, 1])
     """
-    codes = np.zeros(len(columns[0]), dtype=np.int64)
-    for values in columns:
-        if values.strides == _ONE_FOR_ALL:
-            continue
-        bits = np.ascontiguousarray(array(values)).view(np.int64)
-        if (bits != bits[0]).any():
-            known, inverse = np.unique(bits, return_inverse=True)
-            codes = codes * len(known) + inverse
-            if len(known) > 2**20:  # no overflow of the codes
-                codes = np.unique(codes, return_inverse=True)[1]
-    _, first, which = np.unique(codes, return_index=True, return_inverse=True)
+    rows = len(columns[0])
+    which, number = coded(combined(columns, rows))
+    first = np.zeros(number, dtype=np.int64)
+    first[which[::-1]] = np.arange(rows - 1, -1, -1)
     return first, which
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from xlperf.base.arrays import Array, coded
+from xlperf.base.arrays import Array, combined
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import OWN_RUNS
 from xlperf.catalog.table import Table
@@ -19,19 +19,11 @@ ROUNDING = 1e-9
 _MICRO_BATCH = "micro_batch_size"
 _KERNELS = (_MICRO_BATCH, "tensor_parallel", "context_parallel", "expert_parallel", "expert_tensor_parallel",
             "sequence_parallel", "context_method", "recompute", "zero_stage")  # fmt: skip
-_MOST_CODES = 2**31
 
 
 def codes_of(plans: Table, names: Sequence[str]) -> np.ndarray:
     """One number for each combination of values in some columns, (rows,): equal for equal combinations."""
-    codes, number = np.zeros(len(plans), dtype=np.int64), 1
-    for name in names:
-        values, size = coded(plans[name])
-        if size > 1:
-            if number * size > _MOST_CODES:
-                codes, number = coded(codes)
-            codes, number = codes * size + values, number * size
-    return codes
+    return combined((plans[name] for name in names), len(plans))
 
 
 def by_kernels(plans: Table, rows: np.ndarray) -> np.ndarray:
