@@ -233,7 +233,7 @@ def side_by_side(*values: Numeric) -> Array:
     arrays = [array(value) for value in values]
     shapes = {value.shape for value in arrays}
     if shapes <= _ONE_ROW:
-        row = np.concatenate([value.reshape(1) for value in arrays] if () in shapes else arrays)
+        row = np.array([value.item() for value in arrays])
         return row[None] if (1,) in shapes else row
     shape = shapes.pop() if len(shapes) == 1 else np.broadcast(*arrays).shape
     # Column-major memory keeps a column of many plans contiguous.

@@ -121,6 +121,8 @@ def rules_of(kind: str, stack: str, whole: bool = False) -> tuple[Rule[Any], ...
         sentence = f"{STACKS[stack].title} refuses this: {rule.says}"
 
         def broken(plan: Any, model: Model) -> Mask:
+            if not whole:  # inside :func:`refusals`
+                return _breaks(kind, rule, plan, model, whole)
             with np.errstate(all="ignore"):
                 return _breaks(kind, rule, plan, model, whole)
 
@@ -135,6 +137,7 @@ def refusals(kind: str, plan: PlanColumns, model: Model, software: Words, illega
     for code, name in enumerate(software.words):
         stack = stack_of_software(str(name))
         if stack and (of_stack := (software.codes == code) & ~illegal).any():
-            broken = broken_rules(rules_of(kind, stack), plan, model)
+            with np.errstate(all="ignore"):
+                broken = broken_rules(rules_of(kind, stack), plan, model)
             remarks += [Remark(each.rows & of_stack, each.sentence, each.values) for each in broken]
     return remarks
