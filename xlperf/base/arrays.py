@@ -269,7 +269,7 @@ def coded(column: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], int]:
         return _ranked(places)
     bits = bits.view(np.int64)
     if not (bits != bits[:1]).any():
-        return np.zeros(len(bits), dtype=np.int64), 1
+        return np.zeros(len(bits), dtype=np.int64), min(len(bits), 1)
     known, codes = np.unique(bits, return_inverse=True)
     return codes, len(known)
 
