@@ -61,7 +61,7 @@ def _codes(kind: str, name: str, words: str) -> list[float]:
 
 @cache
 def _operand(kind: str, condition: Condition) -> Quantity:
-    """What a condition compares with; a word of a choice as its code."""
+    """Right side of a condition; a word of a choice as its code."""
     name = condition.subject[0][1]
     chosen = condition.sign in ("=", "!=") and not name.startswith("model.") and column(kind, name).kind == "choice"
     return (("+", str(_codes(kind, name, condition.other)[0])),) if chosen else quantity(condition.other)

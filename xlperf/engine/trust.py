@@ -171,13 +171,13 @@ class _Pair:
     software: frozenset[str] = frozenset()  # that ran this model there
     generation: str = ""  # of the accelerator, if measured
     layers: str = ""  # kind of the model's layers
-    # What was worked out about plans of this pair, by software and condition, and the words by axis outside the ranges
+    # Results for plans of this pair, computed once: by software and condition, and words by the axis outside the ranges
     stacks: dict[tuple[str, str], _OfStack] = field(default_factory=dict, init=False, compare=False)
     reasons: dict[int, str] = field(default_factory=dict, init=False, compare=False)
 
 
 class _OfStack(NamedTuple):
-    """What software adds to the distance of a pair in a condition."""
+    """Conditions that software lacks for plans of a pair, in one condition of them."""
 
     lacking: float  # conditions that it lacks [-]
     nobody: float  # conditions without any measurement [-]
@@ -373,7 +373,7 @@ def _of_software(
 
 
 def _of_stack(kind: str, pair: _Pair, software: str, condition: str) -> _OfStack:
-    """What software adds to the distance of a pair in a condition (format and load)."""
+    """Conditions that software lacks for plans of a pair; ``condition``: their format and load."""
     measured, stack = _conditions_of(kind), software.casefold()
     form, load = condition.split("/")
     asked = Condition(pair.generation, form, load, pair.layers)
