@@ -15,7 +15,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.engine import evaluate
 from xlperf.engine.tables import fitting
 from xlperf.explore import search as search_module
-from xlperf.explore.candidates import candidates
+from xlperf.explore.candidates import Bounds, candidates
 from xlperf.explore.memory_first import by_kernels, codes_of, fits_of
 from xlperf.explore.search import search
 
@@ -33,7 +33,7 @@ SPACES = st.fixed_dictionaries(
         "offload optimizer": st.sampled_from([0, 0, 1]),
     }
 )
-MOST = {"most": 200_000, "most_accelerators": 64}
+MOST: Bounds = {"most": 200_000, "most_accelerators": 64}
 
 
 @pytest.fixture(scope="module")
