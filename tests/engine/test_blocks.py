@@ -8,6 +8,7 @@ from benchmarks.plans import SERVING_MODES, plans_of
 
 from xlperf.base.arrays import total
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
 from xlperf.engine.join import BATCH
 from xlperf.equations.hardware.gemm import FEW_ROWS, TILES, gemm_time, tiled_product_time
@@ -86,3 +87,18 @@ def test_tiles_one_by_one_are_tiles_together(catalog: Catalog) -> None:
     few = m <= FEW_ROWS  # have instructions shorter than tiles
     np.testing.assert_allclose(found[~few], tiled[~few], rtol=1e-12)
     assert (found[few] <= tiled[few] * (1.0 + 1e-12)).all() and (found[few] < tiled[few]).any()
+
+
+def test_kernels_that_add_gradients_are_shared_by_plans_with_equal_shards_only(catalog: Catalog) -> None:
+    """Stages of ZeRO add to whole gradients or to a shard; a block of many plans times equal kernels once."""
+    header = ["model", "accelerator", "num accelerators", "tensor parallel", "global batch size", "sequence length",
+              "gradient accumulation", "zero stage", "pipeline parallel"]  # fmt: skip
+    rows = [
+        ["Llama3-70B", "A100-SXM4-80GB", 32, 4, 16 * batch, 2048, how, stage, stages]
+        for batch in range(1, 9) for how in ("separate", "whole") for stage in range(4) for stages in (1, 2)
+    ]  # fmt: skip
+    plans = table_from_rows("training", header, rows)
+    together = evaluate(plans, catalog)["step_time"]
+    alone = [evaluate(plans.take([row]), catalog)["step_time"][0] for row in range(len(plans))]
+    assert np.array_equal(together, alone, equal_nan=True)
+    assert np.isfinite(together).sum() > 64

@@ -24,6 +24,7 @@ _SUMS, _BLOCK, _MANY = 8, 128, 512
 _ONE_ROW = {(), (1,)}
 _ONE_FOR_ALL = (0,)
 _FEW_ROWS = 64
+_PER_ROW, _MOST_CODES = 8, 2**62
 _Value: TypeAlias = Any
 """A float or an array; both round the operators of a kernel alike."""
 _SPAN = 4096
@@ -113,6 +114,49 @@ def some(values: npt.NDArray[Any]) -> bool:
     return bool(np.count_nonzero(values))
 
 
+def is_repeated(column: npt.NDArray[Any]) -> bool:
+    """Whether a column has one value for all of several rows, in a view of a single element.
+
+    >>> is_repeated(np.broadcast_to(1.0, 3)), is_repeated(np.ones(3))
+    (True, False)
+    """
+    return column.strides == _ONE_FOR_ALL and column.size > 1
+
+
+def repeated(value: Any, number: int, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
+    """A column of one value; a view of a single element if rows are many.
+
+    >>> repeated(1.0, 3).tolist()
+    [1.0, 1.0, 1.0]
+    """
+    if number < _FEW_ROWS:
+        return np.full(number, value, dtype=dtype)
+    return np.broadcast_to(np.array(value, dtype=dtype), number)
+
+
+def mapped(look_up: Callable[[Any], Any], column: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """A function of each value of a column, or of the only value of a repeated one.
+
+    >>> mapped({"a": 1.0, "b": 2.0}.__getitem__, np.array(["b", "a"], dtype=object), float).tolist()
+    [2.0, 1.0]
+    """
+    if is_repeated(column):
+        return repeated(look_up(column[0]), len(column), dtype)
+    return np.array(list(map(look_up, column.tolist())), dtype=dtype)
+
+
+def taken(column: npt.NDArray[Any], rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Rows of a column by number or mask; a repeated column stays one.
+
+    >>> taken(np.array([4.0]), np.zeros(2, dtype=int)).tolist()
+    [4.0, 4.0]
+    """
+    if not (is_repeated(column) or (len(column) == 1 and len(rows) >= _FEW_ROWS)):
+        return np.asarray(column[rows])
+    number = int(np.count_nonzero(rows)) if rows.dtype == np.bool_ else len(rows)
+    return np.broadcast_to(column[:1] if number else column[:0], number)
+
+
 def rows_of(values: npt.NDArray[Any], rows: npt.NDArray[np.int64], axis: int = 0) -> npt.NDArray[Any]:
     """Rows of a table of arrays; a view without memory of its own if all rows are the same.
 
@@ -120,7 +164,7 @@ def rows_of(values: npt.NDArray[Any], rows: npt.NDArray[np.int64], axis: int = 0
     [2.0, 1.0, 2.0]
     """
     index = rows.astype(np.intp, copy=False)  # of 32 bits in a browser
-    if len(rows) < _FEW_ROWS or (rows != rows[0]).any():
+    if len(rows) < _FEW_ROWS or (not is_repeated(rows) and (rows != rows[0]).any()):
         return values.take(index, axis=axis)
     first = values.take(index[:1], axis=axis)
     return np.broadcast_to(first, (*first.shape[:axis], len(rows), *first.shape[axis + 1 :]))
@@ -189,7 +233,7 @@ def side_by_side(*values: Numeric) -> Array:
     arrays = [array(value) for value in values]
     shapes = {value.shape for value in arrays}
     if shapes <= _ONE_ROW:
-        row = np.concatenate([value.reshape(1) for value in arrays] if () in shapes else arrays)
+        row = np.array([value.item() for value in arrays])
         return row[None] if (1,) in shapes else row
     shape = shapes.pop() if len(shapes) == 1 else np.broadcast(*arrays).shape
     # Column-major memory keeps a column of many plans contiguous.
@@ -207,6 +251,70 @@ def beside(*values: Array) -> Array:
     return np.concatenate(values, axis=-1, out=out)
 
 
+def coded(column: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], int]:
+    """A number from 0 for each distinct value of a column, with equal bits for equal numbers; and how many there are.
+
+    >>> codes, number = coded(np.array([4.0, 2.0, 4.0, np.nan]))
+    >>> codes.tolist(), number
+    ([1, 0, 1, 2], 3)
+    """
+    if is_repeated(column):
+        return np.broadcast_to(np.int64(0), len(column)), 1
+    if column.dtype == np.object_:
+        seen = {value: code for code, value in enumerate(dict.fromkeys(column.tolist()))}
+        return mapped(seen.__getitem__, column, np.int64), len(seen)
+    bits = np.ascontiguousarray(column, dtype=None if column.dtype == _FLOAT64 else np.int64)
+    places = _places(bits) if bits.dtype == _FLOAT64 else bits
+    if places is not None and _is_dense(places):
+        return _ranked(places)
+    bits = bits.view(np.int64)
+    if not (bits != bits[:1]).any():
+        return np.zeros(len(bits), dtype=np.int64), min(len(bits), 1)
+    known, codes = np.unique(bits, return_inverse=True)
+    return codes, len(known)
+
+
+def _places(column: Array) -> npt.NDArray[np.int64] | None:
+    """Whole numbers as integers, one more than the largest of them for NaN; None for other numbers."""
+    if not column.size or column.view(np.int64).min() < 0:  # negative, -0.0 included
+        return None
+    largest = np.fmax.reduce(column)
+    if not largest < _PER_ROW * column.size:
+        return None
+    whole = np.where(np.isnan(column), largest + 1.0, column)
+    places = whole.astype(np.int64)
+    return places if (places == whole).all() else None
+
+
+def _is_dense(codes: npt.NDArray[np.int64]) -> bool:
+    """Whether codes are so few that a mark for each is faster than sorting."""
+    return bool(codes.size and codes.min() >= 0 and codes.max() <= _PER_ROW * codes.size)
+
+
+def _ranked(codes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
+    """Codes without gaps, in the same order; and how many there are."""
+    present = np.zeros(int(codes.max()) + 1, dtype=bool)
+    present[codes] = True
+    rank = np.cumsum(present)
+    return (rank - 1)[codes], int(rank[-1])
+
+
+def combined(columns: Iterable[npt.NDArray[Any]], number_of_rows: int) -> npt.NDArray[np.int64]:
+    """A number for each distinct combination of values of columns, (rows,).
+
+    >>> combined([np.array([4.0, 2.0, 4.0]), np.array(["a", "a", "b"], dtype=object)], 3).tolist()
+    [2, 0, 3]
+    """
+    codes, number = np.zeros(number_of_rows, dtype=np.int64), 1
+    for column in columns:
+        values, size = coded(column)
+        if size > 1:
+            if number * size > _MOST_CODES:
+                codes, number = coded(codes)
+            codes, number = codes * size + values, number * size
+    return codes
+
+
 def distinct_rows(*columns: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Index of the first row of each distinct combination, and the combination of each row.
 
@@ -214,17 +322,10 @@ def distinct_rows(*columns: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], np
     >>> first.tolist(), which.tolist()
     ([1, 0], [1, 0, 1])
     """
-    codes = np.zeros(len(columns[0]), dtype=np.int64)
-    for values in columns:
-        if values.strides == _ONE_FOR_ALL:
-            continue
-        bits = np.ascontiguousarray(array(values)).view(np.int64)
-        if (bits != bits[0]).any():
-            known, inverse = np.unique(bits, return_inverse=True)
-            codes = codes * len(known) + inverse
-            if len(known) > 2**20:  # no overflow of the codes
-                codes = np.unique(codes, return_inverse=True)[1]
-    _, first, which = np.unique(codes, return_index=True, return_inverse=True)
+    rows = len(columns[0])
+    which, number = coded(combined(columns, rows))
+    first = np.zeros(number, dtype=np.int64)
+    first[which[::-1]] = np.arange(rows - 1, -1, -1)
     return first, which
 
 

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from xlperf.base.arrays import is_repeated, repeated
 from xlperf.base.errors import Fault, Hint, InputError
 from xlperf.base.files import cache_folder, store, stored
 from xlperf.catalog.calibration import Calibration, calibration_rows
@@ -182,6 +183,8 @@ class Catalog:
         return self.known_rows("prices", self.tables["accelerators"].text("accelerator"))
 
     def _find(self, index: dict[str, int], kind: str, names: np.ndarray, plans: Table, column: str) -> np.ndarray:
+        if is_repeated(names):
+            return repeated(self._find(index, kind, names[:1], plans, column)[0], len(names), np.int64)
         result = list(map(index.get, names.tolist(), repeat(UNKNOWN)))
         if UNKNOWN in result:
             problems: dict[str, tuple[str, Hint | None]] = {}

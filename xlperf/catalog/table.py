@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Columns
+from xlperf.base.arrays import Columns, is_repeated, mapped, repeated, taken
 from xlperf.catalog.cells import shown
 from xlperf.catalog.schema import TableSchema, table_schema, unit_of
 
@@ -165,9 +165,11 @@ class Table:
         """A number column with blanks replaced, or the default if the table lacks the column."""
         values = self.columns.get(column)
         if values is None:
-            return np.full(len(self), default)
+            return repeated(default, len(self))
         if default != default:
             return values
+        if is_repeated(values):
+            return repeated(default, len(self)) if values[0] != values[0] else values
         blank = np.isnan(values)
         return np.where(blank, default, values) if np.count_nonzero(blank) else values
 
@@ -175,7 +177,9 @@ class Table:
         """A text column with blanks replaced, or the default if the table lacks the column."""
         values = self.columns.get(column)
         if values is None:
-            return np.full(len(self), default, dtype=object)
+            return repeated(default, len(self), object)
+        if is_repeated(values):
+            return values if values[0] else repeated(default, len(self), object)
         return np.where(values == "", default, values).astype(object) if default else values
 
     def filled(self, column: str) -> np.ndarray:
@@ -193,9 +197,9 @@ class Table:
         blank = str(default_value(self.kind, column))
         values = self.columns.get(column)
         if values is None:
-            return np.full(len(self), numbers[blank])
+            return repeated(numbers[blank], len(self), np.int64)
         known = {**numbers, "": numbers[blank]} if blank in numbers else numbers
-        return np.array(list(map(known.__getitem__, values.tolist())), dtype=np.int64)
+        return mapped(known.__getitem__, values, np.int64)
 
     @staticmethod
     def of_lines(kind: str, lines: Sequence[Mapping[str, object]]) -> Table:
@@ -218,7 +222,7 @@ class Table:
         index = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else np.arange(len(self))[rows]
         return Table(
             self.kind,
-            {name: values[index] for name, values in self.columns.items()},
+            {name: taken(values, index) for name, values in self.columns.items()},
             partial(place_of_row, self.place, index),
             {name: values[index] for name, values in self.auto.items()},
             {name: values[index] for name, values in self.own.items()},

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from xlperf.base.arrays import Array, rows_of, side_by_side, some
+from xlperf.base.arrays import Array, mapped, repeated, rows_of, side_by_side, some, taken
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.calibration import ANY, COMPILED, EAGER, FLASHATTENTION_2, Calibration, Found
 from xlperf.catalog.catalog import Catalog
@@ -105,7 +105,7 @@ def plan_columns(plans: Table, record: type[Record]) -> Record:
             continue
         if codes is not None:
             words[name] = stated[name]
-            columns[name] = np.array(list(map(codes.__getitem__, stated[name].tolist())), dtype=np.float64)
+            columns[name] = mapped(codes.__getitem__, stated[name], np.float64)
         elif dtype is float:
             columns[name] = plans.number(name, default)
         else:
@@ -171,7 +171,7 @@ class Named(NamedTuple):
 
     def take(self, rows: np.ndarray) -> Named:
         """Select rows."""
-        return Named(*(values[rows] for values in self))
+        return Named(*(taken(values, rows) for values in self))
 
 
 def named_rows(plans: Table, catalog: Catalog) -> Named:
@@ -228,7 +228,7 @@ def software_words(plans: Table) -> Words:
     """
     declared = plans.schema.by_name["software"].default
     if "software" not in plans and "software_release" not in plans:
-        return Words(np.zeros(len(plans), dtype=np.int64), (declared,))
+        return Words(repeated(0, len(plans), np.int64), (declared,))
     names = plans.filled("software").tolist()
     if "software_release" in plans:
         pairs = zip(names, plans.text("software_release").tolist(), strict=True)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, is_repeated, repeated
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import UNITS
 from xlperf.catalog.calibration import declared_constants
@@ -94,10 +94,14 @@ def _value(column: Column, word: str) -> float | str:
 
 def _by_release(plans: Table) -> Iterator[tuple[np.ndarray, str, str]]:
     """Rows of each software and release of plans."""
-    names = plans.filled("software").tolist()
-    releases = plans.text(RELEASE).tolist() if RELEASE in plans else [""] * len(names)
+    names = plans.filled("software")
+    releases = plans.text(RELEASE) if RELEASE in plans else repeated("", len(names), object)
+    if is_repeated(names) and is_repeated(releases):
+        yield np.ones(len(names), dtype=bool), str(names[0]), str(releases[0])
+        return
     codes: dict[tuple[str, str], int] = {}
-    of_row = np.array([codes.setdefault(pair, len(codes)) for pair in zip(names, releases, strict=True)])
+    pairs = zip(names.tolist(), releases.tolist(), strict=True)
+    of_row = np.array([codes.setdefault(pair, len(codes)) for pair in pairs])
     for (name, release), code in codes.items():
         yield of_row == code, name, release
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, array, is_repeated, mapped, some
 from xlperf.catalog.schema import column
 from xlperf.catalog.table import Words
 from xlperf.engine.join import choice_codes
@@ -35,19 +36,22 @@ def _whole(values: Array) -> Mask:
     return np.asarray(values == np.floor(values))
 
 
-def _value(name: str, plan: _Plan, model: Model) -> Array:
+@cache
+def _read(name: str) -> Callable[[_Plan, Model], Any]:
+    """Function that reads a number, a column of plans, or one of their models."""
     if name.replace(".", "", 1).isdigit():
-        return np.asarray(float(name))
-    attribute = name.removeprefix("model.")
-    return np.asarray(getattr(plan if attribute == name else model, attribute), dtype=np.float64)
+        number = np.asarray(float(name))
+        return lambda plan, model: number
+    of_model = attrgetter(name.removeprefix("model."))
+    return (lambda plan, model: of_model(model)) if name.startswith("model.") else lambda plan, model: of_model(plan)
 
 
 def _evaluated(subject: Quantity, plan: _Plan, model: Model) -> Array:
     """A quantity of plans, evaluated from left to right, (rows,)."""
-    result = np.asarray(0.0)
-    for sign, name in subject:
-        result = _OPERATORS[sign](result, _value(name, plan, model))
-    return np.asarray(result)
+    result = array(_read(subject[0][1])(plan, model))
+    for sign, name in subject[1:]:
+        result = _OPERATORS[sign](result, array(_read(name)(plan, model)))
+    return result
 
 
 def _codes(kind: str, name: str, words: str) -> list[float]:
@@ -55,30 +59,38 @@ def _codes(kind: str, name: str, words: str) -> list[float]:
     return [codes[word] for word in words.split()]
 
 
-def _meets(kind: str, condition: Condition, plan: _Plan, model: Model) -> Mask:
+@cache
+def _operand(kind: str, condition: Condition) -> Quantity:
+    """Right side of a condition; a word of a choice as its code."""
     name = condition.subject[0][1]
     chosen = condition.sign in ("=", "!=") and not name.startswith("model.") and column(kind, name).kind == "choice"
-    if chosen:
-        operand = np.asarray(_codes(kind, name, condition.other)[0])
-    else:
-        operand = _evaluated(quantity(condition.other), plan, model)
-    return np.asarray(_SIGNS[condition.sign](_evaluated(condition.subject, plan, model), operand))
+    return (("+", str(_codes(kind, name, condition.other)[0])),) if chosen else quantity(condition.other)
+
+
+def _meets(kind: str, condition: Condition, plan: _Plan, model: Model) -> Mask:
+    """Plans that meet a condition, which several rules may share."""
+    known: dict[Condition, Mask] = plan.conditions
+    met = known.get(condition)
+    if met is None:
+        operand = _evaluated(_operand(kind, condition), plan, model)
+        met = known[condition] = _SIGNS[condition.sign](_evaluated(condition.subject, plan, model), operand)
+    return met
 
 
 def _has_words(name: str, words: str, plan: _Plan) -> Mask:
     """Whether a text column has any of some words."""
-    wanted = frozenset(words.split())
-    stated = plan.words(name)
-    known = {text: bool(wanted & frozenset(str(text).split())) for text in set(stated.tolist())}
-    return np.asarray([known[text] for text in stated.tolist()], dtype=bool)
+    wanted, stated = frozenset(words.split()), plan.words(name)
+    texts = stated[:1].tolist() if is_repeated(stated) else set(stated.tolist())
+    known = {text: bool(wanted & frozenset(str(text).split())) for text in texts}
+    return mapped(known.__getitem__, stated, np.bool_)
 
 
 def _breaks(kind: str, rule: StackRule, plan: _Plan, model: Model, whole: bool) -> Mask:
     """Plans that break a rule, (rows,); ``whole`` reads every column even if the conditions exclude all plans."""
-    concerned = np.ones(len(plan), dtype=bool)
+    concerned: Mask = np.asarray(True)
     for condition in rule.when:
         concerned = concerned & _meets(kind, condition, plan, model)
-        if not (whole or concerned.any()):
+        if not (whole or some(concerned)):
             return np.asarray(concerned)
     name = rule.subject[0][1]
     if rule.rule == "blank":
@@ -109,6 +121,8 @@ def rules_of(kind: str, stack: str, whole: bool = False) -> tuple[Rule[Any], ...
         sentence = f"{STACKS[stack].title} refuses this: {rule.says}"
 
         def broken(plan: Any, model: Model) -> Mask:
+            if not whole:  # inside :func:`refusals`
+                return _breaks(kind, rule, plan, model, whole)
             with np.errstate(all="ignore"):
                 return _breaks(kind, rule, plan, model, whole)
 
@@ -123,6 +137,7 @@ def refusals(kind: str, plan: PlanColumns, model: Model, software: Words, illega
     for code, name in enumerate(software.words):
         stack = stack_of_software(str(name))
         if stack and (of_stack := (software.codes == code) & ~illegal).any():
-            broken = broken_rules(rules_of(kind, stack), plan, model)
+            with np.errstate(all="ignore"):
+                broken = broken_rules(rules_of(kind, stack), plan, model)
             remarks += [Remark(each.rows & of_stack, each.sentence, each.values) for each in broken]
     return remarks

@@ -87,15 +87,18 @@ def fitting(plans: Table, catalog: Catalog) -> dict[str, np.ndarray] | None:
     return serving_memory(plans, catalog)
 
 
-def numbers(plans: Table, catalog: Catalog) -> Table | None:
-    """Numeric results of training plans without bands, trust and reasons, fast; None for inference."""
+def numbers(plans: Table, catalog: Catalog, results: Collection[str] = ()) -> Table | None:
+    """Numeric results of training plans without bands, trust and reasons, fast: at least ``results``, by default all;
+    None for inference.
+    """
     if plans.kind != "training":
         return None
     from xlperf.engine.training import NUMBERS
 
-    results = _training(plans, catalog, NUMBERS)
-    del results["reason"]
-    return Table("training_results", results)
+    wanted = results if results and {*results} <= {*NUMBERS} else NUMBERS
+    columns = _training(plans, catalog, wanted)
+    del columns["reason"]
+    return Table("training_results", columns)
 
 
 def explain(plans: Table, catalog: Catalog, row: int = 0) -> Table:

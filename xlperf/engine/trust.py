@@ -27,14 +27,14 @@ left out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from xlperf.base.arrays import Array, added, exp, log2
+from xlperf.base.arrays import Array, added, coded, exp, log2
 from xlperf.base.resources import cells
 from xlperf.catalog.calibration import is_release, same_kernels
 from xlperf.catalog.catalog import Catalog
@@ -171,6 +171,18 @@ class _Pair:
     software: frozenset[str] = frozenset()  # that ran this model there
     generation: str = ""  # of the accelerator, if measured
     layers: str = ""  # kind of the model's layers
+    # Results for plans of this pair, computed once: by software and condition, and words by the axis outside the ranges
+    stacks: dict[tuple[str, str], _OfStack] = field(default_factory=dict, init=False, compare=False)
+    reasons: dict[int, str] = field(default_factory=dict, init=False, compare=False)
+
+
+class _OfStack(NamedTuple):
+    """Conditions that software lacks for plans of a pair, in one condition of them."""
+
+    lacking: float  # conditions that it lacks [-]
+    nobody: float  # conditions without any measurement [-]
+    unread: float  # 1: it has no published run of the model on the accelerator [-]
+    words: str
 
 
 @cache
@@ -309,7 +321,10 @@ def trust(
     words = np.full((1 + len(RANGES)) * len(pairs), "", dtype=object)
     for code in np.flatnonzero(np.bincount(reason.astype(np.intp), minlength=len(words))).tolist():
         which, pair = divmod(code, len(pairs))
-        words[code] = pairs[pair].words + (_beyond(pairs[pair], which - 1, kind) if which else "")
+        known_words = pairs[pair].reasons
+        if which not in known_words:
+            known_words[which] = pairs[pair].words + (_beyond(pairs[pair], which - 1, kind) if which else "")
+        words[code] = known_words[which]
     text = words[reason] if software_text is None else words[reason] + software_text
     for row in np.flatnonzero(never).tolist():
         text[row] += f"; no published run with {software.words[software.codes[row]]}{_others(kind)}"
@@ -340,27 +355,37 @@ def _of_software(
 ) -> tuple[Array, Array, Array, np.ndarray | None]:
     """Conditions that a plan's software lacks, conditions without any measurement, unread plans, and these in words."""
     combined = (codes * len(software.words) + software.codes) * len(conditions.words) + conditions.codes
-    distinct, place = np.unique(combined, return_inverse=True)
-    numbers, words = [], []
-    measured = _conditions_of(kind)
+    place, number = coded(combined)
+    distinct = np.empty(number, dtype=np.int64)
+    distinct[place] = combined
+    found = []
     for code in distinct.tolist():
         rest, condition = divmod(code, len(conditions.words))
         at, name = divmod(rest, len(software.words))
-        pair, stack = pairs[at], software.words[name].casefold()
-        form, load = conditions.words[condition].split("/")
-        asked = Condition(pair.generation, form, load, pair.layers)
-        nobody = lacked(measured[""], asked)
-        new = [name for name in lacked(measured.get(stack, measured[""]), asked) if name not in nobody]
-        unread = stack in measured and stack not in pair.software
-        numbers.append((len(new), len(nobody), unread))
-        words.append(
-            f"; none by {stack}" * (unread and bool(pair.software))
-            + (f"; {stack} was never measured {in_words(asked, new)}" if new else "")
-            + (f"; nothing was measured {in_words(asked, nobody)}" if nobody else "")
-        )
+        pair, key = pairs[at], (software.words[name], conditions.words[condition])
+        if key not in pair.stacks:
+            pair.stacks[key] = _of_stack(kind, pair, *key)
+        found.append(pair.stacks[key])
+    words = [each.words for each in found]
     texts = np.array(words, dtype=object)[place] if any(words) else None
-    lacking, nowhere, unread_cells = np.array(numbers, dtype=float).reshape(-1, 3).T[:, place]
-    return lacking, nowhere, unread_cells, texts
+    lacking, nowhere, unread = np.array([each[:3] for each in found], dtype=float).reshape(-1, 3).T[:, place]
+    return lacking, nowhere, unread, texts
+
+
+def _of_stack(kind: str, pair: _Pair, software: str, condition: str) -> _OfStack:
+    """Conditions that software lacks for plans of a pair; ``condition``: their format and load."""
+    measured, stack = _conditions_of(kind), software.casefold()
+    form, load = condition.split("/")
+    asked = Condition(pair.generation, form, load, pair.layers)
+    nobody = lacked(measured[""], asked)
+    new = [name for name in lacked(measured.get(stack, measured[""]), asked) if name not in nobody]
+    unread = stack in measured and stack not in pair.software
+    words = (
+        f"; none by {stack}" * (unread and bool(pair.software))
+        + (f"; {stack} was never measured {in_words(asked, new)}" if new else "")
+        + (f"; nothing was measured {in_words(asked, nobody)}" if nobody else "")
+    )
+    return _OfStack(len(new), len(nobody), float(unread), words)
 
 
 @cache

@@ -28,6 +28,7 @@ from xlperf.explore.candidates import (
 )
 from xlperf.explore.frontier import unbeaten_rows
 from xlperf.explore.mappings import MOST_ACCELERATORS, refused_reasons, stacks_of
+from xlperf.explore.memory_first import by_kernels, fits_of
 from xlperf.explore.objectives import (
     AT_TARGETS,
     COUNT,
@@ -41,7 +42,7 @@ from xlperf.explore.objectives import (
     tightest,
 )
 from xlperf.explore.search_results import BEYOND_LIMITS, GOOD, ILLEGAL, TOO_LARGE, Lead, Search, are_owned, evaluated
-from xlperf.explore.space import WHOLE, Part, TooMany
+from xlperf.explore.space import Part, TooMany
 from xlperf.explore.workers import worked
 
 SHOWN = {kind: shown_columns(f"{kind}_results", "search") for kind in PLAN_TABLES}
@@ -57,7 +58,7 @@ WIDTHS = (1.5, 1.03)
 COARSE = 0.02
 """Relative loss over the best plan up to which plans get a finer load. [-]"""
 _PREDICTED = Limit._field_defaults["probability"]
-PARTS = [smaller for part in WHOLE.smaller for smaller in part.smaller]
+PARTS = [Part(number, 16) for number in range(16)]
 """Parts of a large space that processes share."""
 
 
@@ -259,14 +260,17 @@ def ranked(
     keys: list[_Keys] = []
     parts: list[Table] = []
     counts = np.zeros(4, dtype=np.int64)
-    for start in range(0, len(plans), BLOCK):
-        rows = np.arange(start, min(start + BLOCK, len(plans)))
-        block = quiet.take(rows) if len(plans) > BLOCK else quiet
+    chosen_rows, memory = _fitting_rows(quiet, catalog, counts)
+    count = progress or (lambda number: None)
+    count(int(counts.sum()))
+    for start in range(0, len(chosen_rows), BLOCK):
+        rows = chosen_rows[start : start + BLOCK]
+        block = quiet if memory is None and len(rows) == len(plans) else quiet.take(rows)
         first = plans.number(lead[0])[rows] if lead else None
         wanted = needed if plain else set()
-        sort_keys, results = _evaluated(block, catalog, objective, limits, rows, first, lead, wanted, owned)
-        if progress is not None:
-            progress(len(rows))
+        known = None if memory is None else memory[rows]
+        sort_keys, results = _evaluated(block, catalog, objective, limits, rows, first, lead, wanted, owned, known)
+        count(len(rows))
         counts += np.bincount(sort_keys.kind, minlength=4)
         retained = sort_keys.best(top)
         if rivals and sort_keys.num_good:
@@ -301,6 +305,22 @@ def ranked(
         note=_EVEN if tried.even else "",
         rivals=tuple(rivals),
     )
+
+
+def _fitting_rows(plans: Table, catalog: Catalog, counts: np.ndarray) -> tuple[np.ndarray, Array | None]:
+    """Rows to evaluate and the reserved memory of all: of training plans those that fit, if any do, in a fast order;
+    the counts by kind then have the others. [B]
+    """
+    every = np.arange(len(plans))
+    if plans.kind != "training" or len(plans) < MEMORY_FIRST:
+        return every, None
+    fits, reserved = fits_of(plans, catalog)
+    rows = np.flatnonzero(fits == 1.0)
+    if not len(rows):
+        return every, None
+    counts[ILLEGAL] += np.count_nonzero(np.isnan(fits))
+    counts[TOO_LARGE] += np.count_nonzero(fits == 0.0)
+    return by_kernels(plans, rows), reserved
 
 
 def _losses(plans: Table, results: Table, objectives: Sequence[Objective]) -> Array:
@@ -349,14 +369,16 @@ def _evaluated(
     lead: Lead | None,
     needed: Collection[str],
     owned: bool,
+    reserved: Array | None = None,
 ) -> tuple[_Keys, Callable[[np.ndarray], Table]]:
     """Sort keys of plans, and a function that gives the results of some of them, or only the needed numbers.
 
-    Memory comes first, and the other results only for plans that fit: most plans of a search do not.
+    Memory comes first, and the other results only for plans that fit: most plans of a search do not. ``reserved``: the
+    reserved memory of plans that are known to fit. [B]
     """
-    memory = fitting(plans, catalog) if len(plans) >= MEMORY_FIRST else None
+    memory = fitting(plans, catalog) if reserved is None and len(plans) >= MEMORY_FIRST else None
     if memory is None:
-        results = evaluated(plans, catalog, owned)
+        results = _results(plans, catalog, () if reserved is None else needed, owned, reserved)
         return _keys(first, results, objective, limits, rows, lead), results.take
     fits = np.flatnonzero(memory["fits"] == 1.0)
     known = memory.get("memory_reserved")  # known for training plans that do not fit, but not for inference
@@ -364,7 +386,7 @@ def _evaluated(
     used = np.zeros(len(plans)) if known is None else np.nan_to_num(known)
     keys = _Keys(kind, np.zeros(len(plans)), np.where(kind == TOO_LARGE, used, 0.0), used, rows)
     if len(fits):
-        results = _results(plans.take(fits), catalog, needed, owned)
+        results = _results(plans.take(fits), catalog, needed, owned, None if known is None else known[fits])
         fit_keys = _keys(None if first is None else first[fits], results, objective, limits, rows[fits], lead)
         for values, result in zip(keys, fit_keys, strict=True):
             values[fits] = result
@@ -383,11 +405,13 @@ def _evaluated(
     return keys, results_of
 
 
-def _results(plans: Table, catalog: Catalog, needed: Collection[str], owned: bool) -> Table:
-    """Results of plans; only the numbers if they include all needed results."""
-    result = numbers(plans, catalog) if needed and not owned else None
-    whole = result is not None and all(name in result for name in needed)
-    return result if result is not None and whole else evaluated(plans, catalog, owned)
+def _results(plans: Table, catalog: Catalog, needed: Collection[str], owned: bool, reserved: Array | None) -> Table:
+    """Results of plans that fit; only the needed numbers beside their reserved memory if these are known fast. [B]"""
+    result = numbers(plans, catalog, needed) if needed and not owned and reserved is not None else None
+    if reserved is None or result is None or not all(name in result for name in needed):
+        return evaluated(plans, catalog, owned)
+    known = {"memory_reserved": reserved, "fits": np.ones(len(plans))}
+    return replace(result, columns={**known, **result.columns})
 
 
 def _keys(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, is_repeated, mapped, repeated, taken
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
@@ -128,9 +128,9 @@ class PartialPlan(PlanColumns):
             values = self.filled(name)
             if column.kind == "choice":
                 codes = choice_codes(column.table, name)
-                values = np.array(list(map(codes.__getitem__, values.tolist())), dtype=np.float64)
-            elif name in self.blanks and np.isnan(values).any():
-                follows = self.blanks[name](self, self._space.longest[self._base_rows])
+                values = mapped(codes.__getitem__, values, np.float64)
+            elif name in self.blanks and np.isnan(values[:1] if is_repeated(values) else values).any():
+                follows = self.blanks[name](self, taken(self._space.longest, self._base_rows))
                 values = np.where(np.isnan(values), follows, values)
             self.__dict__[name] = values
             return values
@@ -140,7 +140,7 @@ class PartialPlan(PlanColumns):
 
     @property
     def _base_rows(self) -> np.ndarray:
-        return self._space.rows if self._rows is None else self._space.rows[self._rows]
+        return self._space.rows if self._rows is None else taken(self._space.rows, self._rows)
 
     @property
     def concerned(self) -> Mask | None:
@@ -160,7 +160,7 @@ class PartialPlan(PlanColumns):
         space = self._space
         if name in space.asked:
             return self.filled(name)
-        return np.asarray(space.settled.text(name)[self._base_rows])
+        return taken(space.settled.text(name), self._base_rows)
 
     def filled(self, name: str) -> np.ndarray:
         """A column of the plans, with the default for blanks; NaN or "" if there is no default."""
@@ -170,7 +170,7 @@ class PartialPlan(PlanColumns):
             return self._space.found[name] if self._rows is None else self._space.found[name][self._rows]
         if name in self._space.asked:
             raise NotChosen(name)
-        return np.asarray(self._space.settled.filled(name)[self._base_rows])
+        return taken(self._space.settled.filled(name), self._base_rows)
 
     def known(self, name: str) -> Array:
         """A degree, 1 if it is blank or still open."""
@@ -196,7 +196,7 @@ class _ModelRows:
         self._model, self._rows = model, rows
 
     def __getattr__(self, name: str) -> Array:
-        values: Array = np.asarray(getattr(self._model, name))[self._rows]
+        values: Array = taken(np.asarray(getattr(self._model, name)), self._rows)
         self.__dict__[name] = values
         return values
 
@@ -243,7 +243,7 @@ class Space:
     _split: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        self.rows = np.arange(len(self.base))
+        self.rows = np.arange(len(self.base)) if len(self.base) > 1 else repeated(0, len(self.base), np.int64)
         self.record = self.rules[0][0]
         plans = {record: self.plan(record) for record, _ in self.rules}
         self.rules = [(record, rule) for record, rule in self.rules if _broken(rule, plans[record]) is None]
@@ -335,8 +335,8 @@ class Space:
 
     def keep(self, index: np.ndarray) -> None:
         """Retain some combinations, by mask or by number, in the order given."""
-        self.rows = self.rows[index]
-        self.found = {name: values[index] for name, values in self.found.items()}
+        self.rows = taken(self.rows, index)
+        self.found = {name: taken(values, index) for name, values in self.found.items()}
 
     def table(self) -> Table:
         """The combinations as plans, at the places of the original plan."""

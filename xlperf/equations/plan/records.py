@@ -305,6 +305,9 @@ class PlanColumns(Columns):
         """Columns of numbers by name, columns of words as in the sheet, and names of the columns of the sheet."""
         self.__dict__.update(columns, _columns=columns, _words=words or {}, _given=given)
 
+    # Masks of conditions on these plans that several rules share, by the condition as data
+    conditions: Derived[Any, dict[Any, np.ndarray]] = derived(lambda _: {})
+
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__}.{name} is read-only; replaced() makes a changed record")
 

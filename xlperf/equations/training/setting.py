@@ -162,7 +162,7 @@ NOT_OF_KERNELS = frozenset(
     "num_accelerators data_parallel pipeline_parallel virtual_pipeline pipeline_schedule"
     " global_batch_size recompute zero_stage reshard_after_forward".split()
 )
-"""Columns that the kernels of a micro-batch do not depend on, except for recomputation and regathering."""
+"""Columns that kernels of a micro-batch do not depend on, but for recomputation, regathering and sums of gradients."""
 _FEW_PLANS, _MOST_DISTINCT = 64, 0.5
 Constants = Mapping[str, Mapping[str, Array]]
 
@@ -227,6 +227,9 @@ class Setting:
         if self.alike is None or rows < _FEW_PLANS:
             return None
         columns = [values for name, values in plan.numbers.items() if name not in NOT_OF_KERNELS and values.ndim]
+        if some(plan.adds_separately):  # to the gradients of the rank or of its shard
+            shards = plan.zero_shards, plan.expert_zero_shards
+            columns += [np.where(plan.sums_shards, ranks, 1.0) for ranks in shards]
         first, which = distinct_rows(self.alike, plan.regathers, plan.recompute_codes, *columns)
         if len(first) > _MOST_DISTINCT * rows:
             return None
