@@ -30,8 +30,8 @@ TECHNOLOGY_TABLES = ("technology", "memories", "links", "cores", "devices")
 OWN_RUNS = "own_runs"
 OWN_TABLES = (OWN_RUNS,)
 """Catalog tables of the user alone: measured runs, which predictions are corrected by."""
-MARKET_TABLES = ("api_prices",)
-"""Market prices for comparison with answers; no plan needs them."""
+MARKET_TABLES = ("api_prices", "generations")
+"""Market prices for comparison with answers, and of generations over years; no plan needs them."""
 OPTIONAL_TABLES = (*COST_TABLES, *MARKET_TABLES, *TECHNOLOGY_TABLES, *OWN_TABLES)
 """Catalog tables that a workbook may lack."""
 EVERY_TABLE = (*CATALOG_TABLES, *OPTIONAL_TABLES)
