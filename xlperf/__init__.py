@@ -39,7 +39,8 @@ __version__ = "0.1.0"
 _PUBLIC = {
     **dict.fromkeys(
         (
-            "chip diagnose evaluate explain search serve solve sweep train uncertainty validate with_own_runs worth"
+            "chip diagnose evaluate explain search serve sessions solve sweep train uncertainty validate with_own_runs "
+            "worth"
         ).split(),
         "xlperf.notebook.functions",
     ),
@@ -65,6 +66,7 @@ __all__ = [
     "read_plans",
     "search",
     "serve",
+    "sessions",
     "solve",
     "sweep",
     "train",

@@ -38,7 +38,6 @@ from xlperf.workbook.checks import TOLERANCE, parameters_formula
 from xlperf.workbook.data_sheets import (
     DATA_SHEETS,
     LIVE_RESULTS,
-    SCENARIO_CELL,
     header_row,
     plan_formula,
     plan_names,
@@ -50,8 +49,8 @@ from xlperf.workbook.front.index import sheet_groups
 from xlperf.workbook.front.layout import NUMBERS, SHEETS
 from xlperf.workbook.front.plan_card import ALL_PLANS
 from xlperf.workbook.front.plan_card import NUMBERS as CARD_NUMBERS
-from xlperf.workbook.front.start import CATALOG_CELL
 from xlperf.workbook.package import Formulas, data_rows, with_values
+from xlperf.workbook.sheet_list import CATALOG_CELL, SCENARIO_CELL
 
 MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 

@@ -30,6 +30,7 @@ from xlperf.base.errors import InputError, nearest
 from xlperf.base.units import UNITS, YEAR
 from xlperf.catalog.catalog import part_of
 from xlperf.catalog.cells import parse_header, shown
+from xlperf.catalog.questions import questions
 from xlperf.catalog.schema import FORMS, Column, results_of
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ Given = Mapping[str, Any]
 def _quantity(session: Session, function: Function, given: Given) -> Block:
     outcome = session.outcome(given["rows"], given["catalog"])
     result = given.get("quantity", function.result)
+    if function.rows in FORMS and result in questions()[function.rows].tables:
+        return _as_block(session.engine.table(read_plans_of(given["rows"]), result, given["catalog"][1]))
     if result == "answer":
         cells = outcome.column(result)
         return _column([f"No answer: {_in_short(c.message)}" if isinstance(c, CellError) else c for c in cells])

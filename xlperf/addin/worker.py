@@ -56,6 +56,7 @@ from xlperf.addin.handles import (
 from xlperf.base.errors import InputError, nearest
 from xlperf.catalog.cards import find_card
 from xlperf.catalog.cells import is_blank, shown, table_kind
+from xlperf.catalog.questions import questions
 from xlperf.catalog.schema import EVERY_TABLE, FORMS, PLAN_TABLES, plan_names, results_of, split_header, table_schema
 from xlperf.catalog.table import CASES
 
@@ -108,6 +109,12 @@ class Engine:
         if rows.kind == "chiplets":
             return evaluate_designs(rows.in_case(catalog.case), catalog)
         return (evaluate_devices if rows.kind == "devices" else evaluate_operations)(rows, catalog)
+
+    def table(self, form: Table, name: str, catalog: Catalog) -> Table:
+        """A table beside the answer to a form of one row."""
+        from xlperf.explore.forms import tables_of
+
+        return tables_of(form, catalog)[name]
 
     def resolve(self, plans: Table, catalog: Catalog) -> Table:
         """Plans with the value that a search chooses in the place of every ``auto``."""
@@ -312,7 +319,8 @@ def _read_quantity(_: Session, function: Function, argument: Argument, cells: Ma
             problem = f"{argument.name} is missing; name one result of {function.rows}, as memory bandwidth"
             raise FunctionError("#VALUE!", problem)
         return function.result
-    known = results_of(function.rows).by_name
+    tables = questions()[function.rows].tables if function.rows in FORMS else ()
+    known = [*results_of(function.rows).by_name, *tables]
     name = split_header(str(block[0][0]))[0]
     if len(block) > 1 or len(block[0]) > 1 or name not in known:
         hint, what = nearest(name, known).replace("_", " "), function.rows.replace("chiplets", "designs")

@@ -18,6 +18,7 @@ from xlperf.catalog.csv_files import STANDARD, csv_blocks, read_csv
 from xlperf.catalog.ods import open_workbook
 from xlperf.catalog.parquet_files import parquet_blocks, parquet_place
 from xlperf.catalog.parse import Coded, parse_coded, parse_rows, raise_faults
+from xlperf.catalog.questions import questions
 from xlperf.catalog.schema import (
     CATALOG_TABLES,
     EVERY_TABLE,
@@ -49,7 +50,9 @@ _SAVED_OTHERWISE = {
 }
 """Suffixes of unread spreadsheet files, and their formats."""
 _TEXT_FILES = (".csv", ".txt", ".tsv")
-_FOR_READERS = frozenset({"start", "tco", "checks", "functions", "study", "serve", "train", "build a chip"})
+_FOR_READERS = frozenset(
+    ("start", "tco", "checks", "functions", "study", *(q.sheet.casefold() for q in questions().values()))
+)
 """Sheets that xlperf writes and does not read."""
 
 

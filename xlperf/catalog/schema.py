@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from xlperf.base import resources
 from xlperf.base.units import UNITS, Unit
+from xlperf.catalog.questions import questions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,9 +31,11 @@ TECHNOLOGY_TABLES = ("technology", "memories", "links", "cores", "devices")
 OWN_RUNS = "own_runs"
 OWN_TABLES = (OWN_RUNS,)
 """Catalog tables of the user alone: measured runs, which predictions are corrected by."""
-MARKET_TABLES = ("api_prices", "generations")
-"""Market prices for comparison with answers, and of generations over years; no plan needs them."""
-OPTIONAL_TABLES = (*COST_TABLES, *MARKET_TABLES, *TECHNOLOGY_TABLES, *OWN_TABLES)
+MARKET_TABLES = ("api_prices",)
+"""Market prices for comparison with answers; no plan needs them."""
+QUESTION_TABLES = tuple(dict.fromkeys(kind for one in questions().values() for kind in one.reads))
+"""Catalog tables that a question reads beside its form."""
+OPTIONAL_TABLES = (*COST_TABLES, *MARKET_TABLES, *QUESTION_TABLES, *TECHNOLOGY_TABLES, *OWN_TABLES)
 """Catalog tables that a workbook may lack."""
 EVERY_TABLE = (*CATALOG_TABLES, *OPTIONAL_TABLES)
 PLAN_TABLES = ("training", "inference")
@@ -40,8 +43,8 @@ MEASURED, ERROR = "measured_", "error_"
 """Prefixes of columns: measured results beside plans, and errors beside results."""
 OWN = "own"
 """Table of the user's own columns beside the schema's."""
-FORMS = ("serve", "train", "chip")
-"""Forms of the front sheets: a question, answered by a search over plans or devices."""
+FORMS = tuple(questions())
+"""Forms of the front sheets: a question, answered by a solver of :mod:`xlperf.explore.forms`."""
 _HEADER = re.compile(r"^(?P<name>.*?)\s*(?:\((?P<unit>[^()]*)\))?\s*$", re.DOTALL)
 
 

@@ -20,7 +20,7 @@ from xlperf.cli.hardware import cost, device, optimise, time
 from xlperf.cli.output import say
 from xlperf.cli.plans import evaluate, explain, frontier, report
 from xlperf.cli.published import calibrate, validate
-from xlperf.cli.questions import chip, serve, train
+from xlperf.cli.questions import ASK
 from xlperf.cli.rows import accelerator, add, launch, model, plan
 from xlperf.cli.search import search, solve
 from xlperf.cli.sheets import check, functions, guide, install, new, show, uninstall
@@ -31,7 +31,7 @@ DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
 
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
-    "Ask": (serve, train, chip),
+    "Ask": ASK,
     "Plans": (report, evaluate, search, explain, launch),
     "Judge": (diagnose, uncertainty, worth, validate, calibrate),
     "Hardware": (cost, add),

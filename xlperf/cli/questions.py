@@ -1,4 +1,4 @@
-"""Commands that answer a question as the front sheets do, in a line: ``serve``, ``train``, ``chip``."""
+"""Commands that answer a question as the front sheets do, in a line."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import click
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.parts import parts, rounded
+from xlperf.catalog.questions import questions
 from xlperf.catalog.schema import Column, first_words, table_schema
-from xlperf.cli.command import Sheets, command
+from xlperf.cli.command import Command, Sheets, command
 from xlperf.cli.options import catalog_of
 from xlperf.cli.output import (
     Front,
@@ -77,7 +78,7 @@ def _answered(kind: str, given: dict[str, str | None], output: str | None, catal
     answer = answered(kind, given, known)
     plan = answer.plan
     if output is None:
-        say(*answer_lines(answer, _ways(answer.nested["ways"]) if kind == "serve" else []))
+        say(*answer_lines(answer, _ways(answer.nested["ways"]) if kind == "serve" else _tables(answer)))
         took(1, "answer")
     elif plan is not None and not (is_json(output) or is_workbook(output) or is_page(output)):
         deliver(output, plan.kind, parts(plan, evaluate(plan, known)), "plan")
@@ -120,16 +121,23 @@ def _ways(ways: Table) -> list[str]:
     return aligned(list(zip(*lines, strict=True)), (True, False, False, True, True, True, True, False))
 
 
-@command(entries=partial(form_options, "serve"))
-def serve(output: str | None, catalog: Sheets, **given: str | None) -> int:
-    """The cheapest fleet that serves a model to so many users."""
-    return _answered("serve", given, output, catalog)
+def _tables(answer: Answered) -> list[str]:
+    """Lines of the tables beside an answer, each below its title."""
+    from xlperf.explore.answers import nested_parts
+
+    titles = questions()[answer.kind].tables
+    shown = [(titles[name], text_table(block)) for name, block in nested_parts(answer).items() if block]
+    return [line for title, lines in shown for line in (f"{title}:", *lines, "")][:-1]
 
 
-@command(entries=partial(form_options, "train"))
-def train(output: str | None, catalog: Sheets, **given: str | None) -> int:
-    """Time and cost of a training run, and its best mapping."""
-    return _answered("train", given, output, catalog)
+def _question(kind: str) -> Command:
+    """The command of a question."""
+
+    def asked(output: str | None, catalog: Sheets, **given: str | None) -> int:
+        return _answered(kind, given, output, catalog)
+
+    asked.__name__ = kind
+    return command(entries=partial(form_options, kind))(asked)
 
 
 @command(entries=partial(form_options, "chip"))
@@ -190,3 +198,7 @@ def _varied(form: Table, vary: tuple[str, ...], limits: list[Limit], output: str
         deliver(output, "chips", chips.whole, "chip", chips.shown, None, Front([RATE, "unit_cost"], [chips.words]))
     say(*(chips.none or [chips.words]), err=True)
     return 0 if chips.valid else 1
+
+
+ASK = tuple(chip if kind == "chip" else _question(kind) for kind in questions())
+"""The commands of the questions."""

@@ -1,4 +1,4 @@
-"""Answers to the three questions, serve, train and chip, for a terminal, a page and a notebook."""
+"""Answers to the questions, for a terminal, a page and a notebook."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from xlperf.explore.forms import (
     evaluate_forms,
     form_of,
     plan_of,
+    tables_of,
     ways_of,
     without_defaults,
 )  # fmt: skip
@@ -141,8 +142,8 @@ def answered(kind: str, given: Mapping[str, str | None], catalog: Catalog, limit
     if kind == "chip":
         return _chip(form, table, catalog, limits)
     results = evaluate_forms(table, catalog)
-    if kind == "train":
-        return Answered(form, table, results, plans=plan_of(table, catalog))
+    if kind != "serve":
+        return Answered(form, table, results, tables_of(table, catalog), plan_of(table, catalog))
     plans, ways = ways_of(table, catalog)
     return Answered(form, table, results, {"ways": ways}, plans)
 

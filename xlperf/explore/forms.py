@@ -19,6 +19,7 @@ from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.cells import number_of
 from xlperf.catalog.formats import states_format
 from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.questions import questions
 from xlperf.catalog.schema import FORMS, first_words, results_of, table_schema
 from xlperf.catalog.table import Place, Table, nowhere
 from xlperf.engine.software import with_software_defaults
@@ -27,8 +28,9 @@ from xlperf.explore.chips import BESIDE, chip_answers
 from xlperf.explore.mappings import MOST_ACCELERATORS, server_sizes, sold_counts
 from xlperf.explore.money import cost_words, hours_of, lacking_words, most_fed, run_beyond_power, stated_prices
 from xlperf.explore.search import stacked
-from xlperf.explore.search_results import GOOD, Answer, Search, one_plan, short_name, slower
+from xlperf.explore.search_results import GOOD, PLAN, TABLES, Answer, Search, one_plan, short_name, slower
 from xlperf.explore.serve import NOTHING, best_way, other_machines, serve_answer, serving_ways, way_answers
+from xlperf.explore.sessions import sessions_answer
 from xlperf.explore.space import divides, divisors, powers_of_two
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
 from xlperf.interop.launch_stacks import flags
@@ -37,8 +39,6 @@ from xlperf.interop.stack_rules import stack_of_software
 _known: WeakKeyDictionary[Catalog, dict[object, Answer]] = WeakKeyDictionary()
 
 
-PLAN = "plan"
-"""Key of the plan in an answer, beside its results."""
 OTHERS = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "GB200-NVL72", "MI300X", "MI355X")
 """Accelerators to compare an answer with, if the catalog has them."""
 
@@ -60,10 +60,14 @@ def first_forms(catalog: Catalog) -> Iterator[Table]:
                   and row["form"] == "train")  # fmt: skip
     known = catalog.tables["accelerators"].text("accelerator")
     beside = [{"accelerator": name} for name in OTHERS if name in known]
-    changes = {"serve": beside, "train": [{"num_accelerators": count} for count in counts.split(",")[1:6]]}
+    changes = {
+        "serve": beside,
+        "chip": beside[:4],
+        "train": [{"num_accelerators": count} for count in counts.split(",")[1:6]],
+    }
     for kind in FORMS:
         first = first_words(kind)
-        yield from (form_of(kind, first | changed) for changed in ({}, *changes.get(kind, beside[:4])))
+        yield from (form_of(kind, first | changed) for changed in ({}, *changes.get(kind, ())))
 
 
 def evaluate_forms(forms: Table, catalog: Catalog) -> Table:
@@ -147,12 +151,15 @@ def ways_of(form: Table, catalog: Catalog) -> tuple[Table, Table]:
 
 
 def plan_of(form: Table, catalog: Catalog) -> Table | None:
-    """The evaluated plan of a form's answer; None if there is no answer.
-
-    ``form``: one row of kind ``train``.
-    """
+    """The evaluated plan of a form's answer; None if it has none."""
     plan = answer_of(form, catalog).get(PLAN)
     return plan if isinstance(plan, Table) else None
+
+
+def tables_of(form: Table, catalog: Catalog) -> dict[str, Table]:
+    """The tables beside a form's answer, by the names that its question declares; empty without an answer."""
+    known, question = answer_of(form, catalog).get(TABLES, {}), questions()[form.kind]
+    return {name: known.get(name, Table(question.table(name), {})) for name in question.tables}
 
 
 def _with_exact_names(form: Table, catalog: Catalog) -> tuple[Table, list[str]]:
@@ -401,7 +408,8 @@ def _refused(form: Table, search: Search | None) -> Answer:
     return {"reason": reason, "answer": f"No answer: {reason}."}
 
 
-_SOLVERS = {"serve": serve_answer, "train": train_answer}
+_SOLVERS = {"serve": serve_answer, "train": train_answer, "sessions": sessions_answer}
+"""What answers a form of a kind with the part of the catalog that it names: results, :data:`PLAN`, :data:`TABLES`."""
 
 
 _WORDS = ("recompute", "pipeline_schedule", "mode")

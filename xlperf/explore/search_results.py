@@ -182,6 +182,8 @@ def _shown(column: Column, results: Table) -> str:
 
 Answer = dict[str, Any]
 """Results of one form by column, in internal units; a missing result is NaN or ""."""
+PLAN, TABLES = "plan", "tables"
+"""Keys of the plan and of the tables by name in an answer, beside its results."""
 
 
 def one_plan(kind: str, columns: Mapping[str, Any], searched: Collection[str], form: Table) -> Table:

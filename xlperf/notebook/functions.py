@@ -21,6 +21,7 @@ from xlperf.base.files import scratch_folder
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.measured_runs import as_runs, beside
 from xlperf.catalog.parts import Part, parts
+from xlperf.catalog.questions import questions
 from xlperf.catalog.schema import OWN_RUNS, first_words, own_column, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import explain as explained
@@ -140,6 +141,11 @@ def chip(
         chips = varied_answers(forms, names, required, known, done)
     words = " ".join(chips.none) or chips.words
     return Result.of(Content(chips.whole, chips.shown, words, notes, found=chips.valid), inputs)
+
+
+def sessions(*, catalog: GivenCatalog = None, inputs: bool = True, **entries: Entry) -> Result:
+    """How many sessions a copy of a model holds, the hit rates of its cache, and what more memory is worth."""
+    return _answer("sessions", entries, catalog, inputs)
 
 
 def sweep(
@@ -425,10 +431,10 @@ def _declare(function: Callable[..., Result]) -> None:
     function.__doc__ = "\n".join([function.__doc__ or "", "    Entries:", "", *meanings])
 
 
-for _function in (serve, train, chip):
-    _declare(_function)
+for _kind in questions():
+    _declare(globals()[_kind])
 
 __all__ = [
-    "chip", "diagnose", "evaluate", "explain", "search", "serve", "solve", "sweep", "train", "uncertainty", "validate",
-    "worth",
+    "chip", "diagnose", "evaluate", "explain", "search", "serve", "sessions", "solve", "sweep", "train", "uncertainty",
+    "validate", "worth",
 ]  # fmt: skip

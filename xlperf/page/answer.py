@@ -17,8 +17,9 @@ from xlperf.base import resources
 from xlperf.base.files import replaced
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of
-from xlperf.catalog.parts import Part, rounded
-from xlperf.catalog.schema import column, results_of, unit_of
+from xlperf.catalog.parts import Part, cells, rounded
+from xlperf.catalog.questions import questions
+from xlperf.catalog.schema import column, results_of, shown_columns, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
 from xlperf.explore.answers import Answered, Shown, asked_form, nested_parts
@@ -28,21 +29,8 @@ from xlperf.explore.workers import worked
 from xlperf.page.charts import Bar, bars, curve
 from xlperf.page.tables import card, row, table, text
 
-AXES = {
-    "serve": (("users", "request_rate"), ("speed_per_user",)),
-    "train": (("num_accelerators", "deadline"), ("training_tokens",)),
-    "chip": (("num_dies",), ("die_area",)),
-}
-"""Entries that a slider moves: the first of each that the question states as a number."""
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0), (0.5, 1.0, 2.0)
 """Values of the two sliders, as factors of the entry. [-]"""
-TILES = {
-    "serve": "accelerators fleet_cost_per_million_output_tokens monthly_cost power ttft tpot",
-    "train": "accelerators run_time run_cost power step_time mfu",
-    "chip": "unit_cost capex memory_bandwidth memory_capacity thermal_design_power tokens_per_second_per_accelerator",
-}
-"""Results with a tile."""
-TITLES = {"ways": "Ways to serve", "worth": "Worth of the next unit", "accelerator": "Row of the catalog"}
 _POINTS = 8
 """Points of the curve of a copy; the mark is on the one at full load. [-]"""
 
@@ -82,7 +70,7 @@ class Question(NamedTuple):
 def question_of(answer: Answered, catalog: Catalog) -> Question:
     """The questions that the sliders of an answer reach."""
     axes = []
-    for names, factors in zip(AXES[answer.kind], FACTORS, strict=True):
+    for names, factors in zip(questions()[answer.kind].sliders, FACTORS, strict=False):
         name = next((name for name in names if number_of(answer.form.get(name, "")) > 0.0), None)
         if name is not None:
             axes.append(_axis(answer, name, factors))
@@ -103,7 +91,10 @@ def _tiles(answer: Answered) -> list[Shown]:
     """The results with a tile; blank if there is no answer."""
     known = {one.name: one for one in answer.card}
     schema = results_of(answer.kind).by_name
-    return [known.get(name, Shown(name, schema[name].header, "")) for name in TILES[answer.kind].split()]
+    return [
+        known.get(name, Shown(name, schema[name].header, ""))
+        for name in shown_columns(f"{answer.kind}_results", "tile")
+    ]
 
 
 def write_page(output: str, answer: Answered, catalog: Catalog, processes: int, done: Progress) -> None:
@@ -120,7 +111,7 @@ def write_page(output: str, answer: Answered, catalog: Catalog, processes: int, 
 
 def _page(answer: Answered, asked: Question, points: list[tuple[str, list[Shown]]]) -> str:
     tiles, trust = _tiles(answer), str(answer.answer.get("trust", ""))
-    nested = nested_parts(answer)
+    nested, titles = nested_parts(answer), questions()[answer.kind].tables
     lines = [
         f'<div class="tile"><span>{text(one.header)}</span><b id="tile-{place}">{text(one.words)}</b>'
         f'<small id="band-{place}">{text(_band(one))}</small></div>'
@@ -140,7 +131,7 @@ def _page(answer: Answered, asked: Question, points: list[tuple[str, list[Shown]
         sliders="".join(_slider(answer.kind, place, axis) for place, axis in enumerate(asked.axes)),
         tiles="".join(lines),
         charts="".join(_charts(answer)),
-        tables="".join(map(_section, nested.items())),
+        tables="".join(_section(titles[name], block) for name, block in nested.items() if block),
         others=_others(asked, points),
         notes="".join(f"<li>{text(line)}</li>" for line in answer.notes),
         card=card(answer.card),
@@ -148,9 +139,8 @@ def _page(answer: Answered, asked: Question, points: list[tuple[str, list[Shown]
     )
 
 
-def _section(named: tuple[str, list[Part]]) -> str:
-    name, block = named
-    return f'<h2>{text(TITLES[name])}</h2><div class="wide">{table(block)}</div>'
+def _section(title: str, block: list[Part]) -> str:
+    return f'<h2>{text(title)}</h2><div class="wide">{table(block)}</div>'
 
 
 def _band(one: Shown) -> str:
@@ -190,14 +180,31 @@ def _charts(answer: Answered) -> Iterator[str]:
         yield curve("Throughput against speed; the mark is the full load", points, own, names)
         yield bars("Accelerators of each way to serve, with 80 % bands", list(map(_bar, _lines(answer.nested["ways"]))))
         return
+    drawn: list[Bar] = []
+    if questions()[answer.kind].chart:
+        yield _of_table(answer)
+        return
     start, title = ("share_", "Parts of a step") if answer.kind == "train" else ("cost_", "Cost of a unit (USD)")
-    drawn = []
     for name, value in values.items():
         if name.startswith(start) and value > 0.0:
             one = results_of(answer.kind).by_name[name]
             words = f"{100.0 * value:.1f} %" if start == "share_" else rounded(value / unit_of(one).factor)
             drawn.append(Bar(one.words.partition(" ")[2], float(value), words))
     yield bars(title, drawn)
+
+
+def _of_table(answer: Answered) -> str:
+    """The chart of the first table beside an answer, as on its sheet: of its first drawn column."""
+    question = questions()[answer.kind]
+    name, title = next(iter(question.tables.items()))
+    table, (kind, along, up) = answer.nested[name], question.chart[:3]
+    across, over = (table.schema.by_name[own] for own in (along, up))
+    if kind == "line":
+        values = (table.number(one.name) / unit_of(one).factor for one in (across, over))
+        points = zip(*(value.tolist() for value in values), strict=True)
+        return curve(title, list(points), None, (across.header, over.header))
+    labels, words = cells(across, table[along]), cells(over, table[up])
+    return bars(f"{title}: {over.header}", list(map(Bar, labels, table[up].tolist(), words)))
 
 
 def _lines(ways: Table) -> Iterator[dict[str, Any]]:

@@ -43,10 +43,12 @@ def bars(title: str, drawn: Sequence[Bar]) -> str:
     return _svg(title, _BAR * len(drawn), lines)
 
 
-def curve(title: str, points: Sequence[tuple[float, float]], marked: tuple[float, float], names: Sequence[str]) -> str:
-    """A line through points from zero, with a marked point and the names of the axes."""
+def curve(
+    title: str, points: Sequence[tuple[float, float]], marked: tuple[float, float] | None, names: Sequence[str]
+) -> str:
+    """A line through points from zero, with a marked point if there is one and the names of the axes."""
     points = [point for point in points if point[0] == point[0] and point[1] == point[1]]
-    most = [max(values) for values in zip(*points, marked, strict=True)]
+    most = [max(values) for values in zip(*points, *([marked] if marked else []), strict=True)]
     if not all(value > 0.0 for value in most):
         return ""
     width, height = _WIDTH - 2 * _MARGIN, _HEIGHT - 2 * _MARGIN
@@ -55,12 +57,12 @@ def curve(title: str, points: Sequence[tuple[float, float]], marked: tuple[float
         return _MARGIN + width * point[0] / most[0], _HEIGHT - _MARGIN - height * point[1] / most[1]
 
     drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(at, points))
-    x, y = at(marked)
+    mark = '<circle cx="{:.1f}" cy="{:.1f}" r="6"/>'.format(*at(marked)) if marked else ""
     bottom, right = _HEIGHT - _MARGIN, _WIDTH - _MARGIN
     lines = [
         f'<path d="M{_MARGIN} {_MARGIN}V{bottom}H{right}"/>',
         f'<polyline points="{drawn}"/>',
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6"/>',
+        mark,
         f'<text x="{_WIDTH / 2:.0f}" y="{_HEIGHT - 12}" text-anchor="middle">{text(names[0])}</text>',
         f'<text x="{_MARGIN}" y="{_MARGIN - 16}">{text(names[1])}</text>',
         f'<text x="{right}" y="{bottom + 18}" text-anchor="end">{rounded(most[0])}</text>',

@@ -37,9 +37,6 @@ SPARE_ROWS = 200
 BLANK_ROWS = 10
 """Blank rows that belong to a table: a row typed there is in it on every host; LibreOffice extends no table."""
 CATALOG_NAME = "catalog"
-SCENARIO_CELL = "C32"
-SCENARIO = "start!$C$32"
-"""Cell of the switch between the cases of prices and bands, on the sheet start and from others."""
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from openpyxl.worksheet.datavalidation import DataValidation
 from xlperf.base.units import HOUR, YEAR
 from xlperf.catalog.schema import PLAN_TABLES, grouped, results_of, table_schema
 from xlperf.catalog.table import CASES
-from xlperf.workbook.data_sheets import BLANK_ROWS, DATA_SHEETS, HEADER_ROW, SCENARIO, column_reference, sheet_columns
+from xlperf.workbook.data_sheets import BLANK_ROWS, DATA_SHEETS, HEADER_ROW, column_reference, sheet_columns
 from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, Axis, Page
+from xlperf.workbook.sheet_list import SCENARIO
 from xlperf.workbook.style import MUTED, NAVY, home, page_setup, put, title
 
 if TYPE_CHECKING:

@@ -1,50 +1,21 @@
-"""The order, groups and colours of the sheets, and their list on the sheet ``start``."""
+"""The order and colours of the sheets, and their list on the sheet ``start``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from openpyxl.styles import Alignment
 
-from xlperf.base import resources
 from xlperf.catalog.table import Table
 from xlperf.workbook.data_sheets import DATA_SHEETS
 from xlperf.workbook.front.formulas import Live
+from xlperf.workbook.sheet_list import SheetGroup, index_tops, sheet_groups
 from xlperf.workbook.style import NAVY, link, put
 from xlperf.workbook.tco import TITLE
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
-
-_INDEX_TOP = 4
-"""Row of the first heading of the list. [-]"""
-
-
-@dataclass(frozen=True)
-class SheetGroup:
-    """Sheets that belong together: the colour of their tabs, and where the sheet ``start`` lists them."""
-
-    words: str
-    colour: str
-    place: str
-    sheets: tuple[str, ...]
-    questions: tuple[str, ...]
-
-
-def sheet_groups() -> list[SheetGroup]:
-    """The groups in the order of the tabs.
-
-    >>> sheet_groups()[0].sheets
-    ('Serve', 'Train', 'Build a chip', 'Compare')
-    """
-    return [
-        SheetGroup(
-            row["group"], row["colour"], row["place"], tuple(row["sheets"].split("|")), tuple(row["words"].split("|"))
-        )
-        for row in resources.rows("workbook/sheet_groups.csv")
-    ]
 
 
 def arrange(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> None:
@@ -55,7 +26,7 @@ def arrange(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> None
     book: Any = workbook
     start = book["start"]
     start.sheet_properties.tabColor = NAVY
-    order, below = [start], {"top": _INDEX_TOP, "left": _INDEX_TOP + 5, "right": _INDEX_TOP + 5}
+    order, below = [start], index_tops()
     for group in sheet_groups():
         present = [name for name in group.sheets if name in book.sheetnames]
         if present:

@@ -15,27 +15,31 @@ from openpyxl.worksheet.properties import PageSetupProperties
 
 from xlperf.base import resources
 from xlperf.catalog.cells import number_of
+from xlperf.catalog.questions import questions
 from xlperf.catalog.schema import Column, results_of, table_schema
 from xlperf.interop.stack_rules import searched_engines
 from xlperf.workbook import charts
 from xlperf.workbook.charts import Cells, Points, Shares, line
 from xlperf.workbook.checks import VERDICT
-from xlperf.workbook.data_sheets import SCENARIO, SCENARIO_CELL, column_validation
+from xlperf.workbook.data_sheets import column_validation
 from xlperf.workbook.front.formulas import Live, worded
+from xlperf.workbook.sheet_list import SCENARIO, SCENARIO_CELL
 from xlperf.workbook.style import BAD_FILL, BAD_INK, FONT, INK, INPUT_INK, MUTED, NAVY, RULE, number_format
 
 CARD, TINT = "F4F6F8", "E8F1F8"
 BLUE, SKY, GREEN, AMBER, ORANGE, GREY = "0072B2", "56B4E9", "009E73", "E69F00", "D55E00", "C3CBD3"
-SHEETS = ("Serve", "Train", "Build a chip", "Compare")
-NUMBERS = ("calc serve", "calc train", "calc chip", "calc compare")
+SHEETS = (*(question.sheet for question in questions().values()), "Compare")
+NUMBERS = (*(f"calc {form}" for form in questions()), "calc compare")
 """Sheets that hold the numbers of the front sheets."""
+_TABS = ("start", "Serve", "Train", "Build a chip", "Compare")
+"""Sheets that a front sheet leads to; the list on ``start`` leads to all."""
 DASH = "\N{EN DASH}"
 _AS_TYPED = "[<1000]General;#,##0"
 """Number format of entries with a unit: as they are typed, thousands parted."""
 _INPUT_FILL, _INPUT_RULE = "FFF9DF", "E5D9A6"
 _WIDTHS = {"A": 1, "B": 24.5, "C": 19, "D": 14.5, "E": 1.5, "L": 1.5, "S": 0.5} | dict.fromkeys("FGHIJKMNOPQR", 8.75)
-_LAST_ROW = {"Serve": 41, "Train": 41}
-"""Last row of front sheets with money and power below; 33 for others. [-]"""
+_WITH_MONEY = ("Serve", "Train")
+"""Front sheets with money and power below the answer."""
 _HEIGHTS = {1: 4.0, 2: 26.0, 3: 15.0, 4: 6.0, 5: 23.0, 6: 23.0, 30: 17.0, 31: 17.0}
 """Heights of rows; with all others the sheet is as high as a window of 900 pixels shows. [pt]"""
 
@@ -80,8 +84,10 @@ _LOOKS: Mapping[str, _Look] = {
 
 
 def last_row(title: str) -> int:
-    """Row of the foot of a front sheet, its last row. [-]"""
-    return _LAST_ROW.get(title, 33)
+    """Row of the foot of a front sheet, its last row: below its form and the answer. [-]"""
+    forms = {question.sheet: form for form, question in questions().items()}
+    long = title in _WITH_MONEY
+    return max(41 if long else 33, 7 + len(form_rows(forms[title])) if title in forms else 0)
 
 
 @dataclass(frozen=True)
@@ -198,7 +204,7 @@ class Page:
         self.put("B2", question, "title")
         words = "Fill in the yellow cells; leave auto where xlperf shall choose: its choice stands beside it."
         self.put("B3", words, "subtitle")
-        for letter, name in zip("HJMOQ", ("start", *SHEETS), strict=True):
+        for letter, name in zip("HJMOQ", _TABS, strict=True):
             beside = chr(ord(letter) + 1)
             look = "tab here" if name == sheet.title else "tab"
             words, cell = ("All sheets", "B1") if name == "start" else (name, "C6")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,12 +16,14 @@ from openpyxl.worksheet.table import Table as NativeTable
 from xlperf.addin.functions import PREFIX, Argument, Function, example_ranges, functions
 from xlperf.base import resources
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.questions import questions
 from xlperf.catalog.schema import (
     CATALOG_TABLES,
     FORMS,
     MARKET_TABLES,
     OPTIONAL_TABLES,
     PLAN_TABLES,
+    QUESTION_TABLES,
     TECHNOLOGY_TABLES,
     results_of,
     schema,
@@ -33,7 +36,6 @@ from xlperf.workbook.data_sheets import (
     BLANK_ROWS,
     CATALOG_NAME,
     LIVE_RESULTS,
-    SCENARIO_CELL,
     alarm,
     choices_of,
     column_reference,
@@ -44,11 +46,13 @@ from xlperf.workbook.data_sheets import (
 )
 from xlperf.workbook.front.chip import SOLD, chip_sheet
 from xlperf.workbook.front.formulas import Live
-from xlperf.workbook.front.layout import NUMBERS, SHEETS, Page
+from xlperf.workbook.front.layout import Page
 from xlperf.workbook.front.number_pages import number_page, number_pages
 from xlperf.workbook.front.plan_card import compare_sheet
+from xlperf.workbook.front.question import question_sheet
 from xlperf.workbook.front.serve_train import serve_sheet, train_sheet
 from xlperf.workbook.package import FLAG_FORMAT, Formulas, data_rows
+from xlperf.workbook.sheet_list import CARD_TOP, CATALOG_CELL, CHOICES_TOP, LEGEND_TOP, SCENARIO_CELL, STEPS_TOP
 from xlperf.workbook.style import FONT, column_widths, home, number_format, page_setup, put, title
 
 if TYPE_CHECKING:
@@ -62,9 +66,6 @@ if TYPE_CHECKING:
     from openpyxl import Workbook
 
 
-CATALOG_CELL = "C31"
-CARD_TOP = 37
-_STEPS_TOP = 24
 DASH = "\N{EN DASH}"
 CARDS: dict[str, list[tuple[str, str | int]]] = {kind: [] for kind in PLAN_TABLES}
 for _row in resources.rows("workbook/start_cards.csv"):
@@ -73,7 +74,7 @@ CARD_RESULTS = {kind: shown_columns(f"{kind}_results", "card") for kind in CARDS
 """Results of a card; its reason is the line on top."""
 _STEPS = (
     "Install once: xlperf install libreoffice. Without the add-in the cells show the values of the last build.",
-    "Questions first: Serve, Train, Build a chip and Compare are forms; change a yellow cell and read the answer.",
+    "Questions first: their sheets are forms; change a yellow cell and read the answer.",
     "Plans: a row of training or inference is one; the card above shows the one that you choose, [+] all its settings.",
     "Change the hardware: edit a row of accelerators, networks or prices, or add one; low and high prices: scenario.",
     "Make a report of all plans: xlperf report WORKBOOK -o report.xlsx. Read the guide: xlperf guide start",
@@ -84,8 +85,6 @@ _STEPS_OF_EMPTY = (
     *_STEPS[2:],
 )
 """Words for a workbook without front sheets, which need models, accelerators and the tables of technology."""
-_LEGEND_TOP = 60
-_CHOICES_TOP = 68
 
 
 def catalog_kinds(tables: Iterable[str]) -> list[str]:
@@ -93,7 +92,7 @@ def catalog_kinds(tables: Iterable[str]) -> list[str]:
     present = set(tables)
     behind = TECHNOLOGY_TABLES if "devices" in present else ()
     made = ("process_nodes", "packages") if present & {"devices", "chiplets"} else ()
-    owned = ("servers", *MARKET_TABLES)
+    owned = ("servers", *MARKET_TABLES, *QUESTION_TABLES)
     return [*CATALOG_TABLES, *(kind for kind in (*behind, *made, *owned) if kind in present)]
 
 
@@ -105,9 +104,9 @@ def front_sheet(
     title(sheet, "xlperf", "Performance, memory and cost of training and serving large language models", "B1")
     column_widths(sheet, 2, 40, 36, 3, 40, 32, 28, 12, 12, 12)
     sheet.sheet_view.showRowColHeaders = False
-    put(sheet[f"B{_STEPS_TOP}"], "How to use it", "xlperf heading")
+    put(sheet[f"B{STEPS_TOP}"], "How to use it", "xlperf heading")
     for number, words in enumerate(_STEPS if examples else _STEPS_OF_EMPTY, start=1):
-        _wide(sheet, _STEPS_TOP + number, f"{number}.  {words}", 15)
+        _wide(sheet, STEPS_TOP + number, f"{number}.  {words}", 15)
     put(sheet[f"B{CATALOG_CELL[1:]}"], "catalog", "xlperf key")
     given = ",".join([*(_whole(kind) for kind in catalog_kinds(tables)), SCENARIO_CELL])
     catalog_cell: Any = sheet[CATALOG_CELL]
@@ -120,10 +119,10 @@ def front_sheet(
     sheet.merge_cells(f"E{CATALOG_CELL[1:]}:G{CATALOG_CELL[1:]}")
     for letters, kind in ((("B", "C"), "training"), (("E", "F"), "inference")):
         _card(sheet, letters, kind, live, examples)
-    _legend(sheet, _LEGEND_TOP)
-    _choices(workbook, sheet, tables, _CHOICES_TOP)
+    _legend(sheet, LEGEND_TOP)
+    _choices(workbook, sheet, tables, CHOICES_TOP)
     _names(workbook, tables)
-    page_setup(sheet, area=f"A1:G{_CHOICES_TOP - 2}", pages_high=1)
+    page_setup(sheet, area=f"A1:G{CHOICES_TOP - 2}", pages_high=1)
     return sheet
 
 
@@ -348,19 +347,21 @@ def question_sheets(workbook: Workbook, tables: Mapping[str, Table], live: Live)
     """
     known = set(tables["accelerators"].text("accelerator").tolist())
     others = [name for name in OTHERS if name in known]
-    numbers = [workbook.create_sheet(name) for name in NUMBERS]
-    fronts = [workbook.create_sheet(name) for name in SHEETS]
-    pages = [Page(front, data, live) for front, data in zip(fronts, numbers, strict=True)]
-    serve_sheet(pages[0], others)
-    train_sheet(pages[1])
-    chip_sheet(pages[2], [name for name in SOLD if name in known])
-    compare_sheet(pages[3])
-    for page, (form, own) in zip(pages, number_pages().items(), strict=False):
+    sold = [name for name in SOLD if name in known]
+    fills: dict[str, Callable[[Page], None]] = {
+        "serve": partial(serve_sheet, others=others), "train": train_sheet, "chip": partial(chip_sheet, others=sold)
+    }  # fmt: skip
+    for form, question in questions().items():
+        page = Page(workbook.create_sheet(question.sheet), workbook.create_sheet(f"calc {form}"), live)
+        fills.get(form, partial(question_sheet, question=question))(page)
+        own = number_pages()[form]
         page.foot(own.sheet)
-        number_page(workbook, form, page.sheet.title, page.entries, page.answers, live)
-    pages[3].foot("training")
-    for data in numbers:
-        numbers_look(data)
+        number_page(workbook, form, question.sheet, page.entries, page.answers, live)
+        numbers_look(page.data)
+    page = Page(workbook.create_sheet("Compare"), workbook.create_sheet("calc compare"), live)
+    compare_sheet(page)
+    page.foot("training")
+    numbers_look(page.data)
 
 
 _DIGITS = "[<1]0.0###;[<100]0.0##;#,##0"

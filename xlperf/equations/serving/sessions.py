@@ -1,0 +1,394 @@
+"""KV cache of sessions under least-recently-used eviction: reuse between turns, characteristic time, hit rate by tier.
+
+A session has turns. The prompt of a turn is a prefix that all sessions share, the session's tokens so far, and new
+tokens. Between turns the session thinks, and its cache ages; Che's approximation evicts it at one characteristic time,
+at which the tokens younger than it fill the tier.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from xlperf.base.arrays import Array, Numeric, array, divide, exp, log
+
+_UPPER = (3.52624965998911e-2, 0.700383064443688, 6.37396220353165, 33.912866078383, 112.079291497871,
+          221.213596169931, 220.206867912376)  # fmt: skip
+_LOWER = (8.83883476483184e-2, 1.75566716318264, 16.064177579207, 86.7807322029461, 296.564248779674,
+          637.333633378831, 793.826512519948, 440.413735824752)  # fmt: skip
+_FAR = 7.07106781186547
+"""Score beyond which the tail is below 1e-12 of the whole. [-]"""
+_SMALLEST = 1e-9
+"""Least spread of the logarithm, which makes a constant time a distribution. [-]"""
+_STEPS = 60
+"""Bisection steps: below the last bit of a characteristic time. [-]"""
+
+
+def normal_probability(score: Numeric) -> Array:
+    r"""Probability that a standard normal variable is below a score, to fourteen digits.
+
+    .. math:: \Phi(z) = \frac{1}{\sqrt{2 \pi}} \int_{-\infty}^z e^{-x^2 / 2} dx
+
+    Parameters
+    ----------
+    score : numeric
+        Standard score z. [-]
+
+    Returns
+    -------
+    probability : numeric
+        Probability; 0 and 1 beyond a score of 7. [-]
+
+    Examples
+    --------
+    >>> normal_probability([0.0, 1.0, -1.0]).round(6).tolist()
+    [0.5, 0.841345, 0.158655]
+
+    References
+    ----------
+    .. [1] G. West, "Better approximations to cumulative normal functions", Wilmott Magazine, May 2005, pp. 70-76; the
+       rational function of J. F. Hart et al., "Computer Approximations", Wiley, 1968.
+    """
+    z = array(score)
+    size = np.abs(z)
+    near = np.minimum(size, _FAR)
+    upper, lower = np.zeros(z.shape), np.zeros(z.shape)
+    for factor in _UPPER:
+        upper = upper * near + factor
+    for factor in _LOWER:
+        lower = lower * near + factor
+    tail = np.where(size < _FAR, exp(-0.5 * near * near) * upper / lower, 0.0)
+    return np.where(np.isnan(z), np.nan, np.where(z > 0.0, 1.0 - tail, tail))
+
+
+def within_time(time: Numeric, mean: Numeric, variation: Numeric) -> Array:
+    r"""Probability that a log-normal time is at most a given one.
+
+    .. math:: F(t) = \Phi\left(\frac{\ln (t / m)}{\sigma} + \frac{\sigma}{2}\right), \sigma^2 = \ln(1 + v^2)
+
+    Parameters
+    ----------
+    time : numeric
+        Time t. [s]
+    mean : numeric
+        Mean m of the distribution; 0: no time at all. [s]
+    variation : numeric
+        Coefficient of variation v; 0: always the mean. [-]
+
+    Returns
+    -------
+    probability : numeric
+        Share of the times that are at most t. [-]
+
+    Examples
+    --------
+    >>> within_time([0.0, 10.0, 1e9], 10.0, 1.0).round(4).tolist()
+    [0.0, 0.6615, 1.0]
+
+    References
+    ----------
+    .. [1] N. L. Johnson, S. Kotz and N. Balakrishnan, "Continuous Univariate Distributions", vol. 1, Wiley, 1994,
+       chapter 14.
+    """
+    spread = _spread(variation)
+    return np.where(array(mean) > 0.0, normal_probability(_score(time, mean, spread) + 0.5 * spread), 1.0)
+
+
+def mean_within_time(time: Numeric, mean: Numeric, variation: Numeric) -> Array:
+    r"""Mean of the smaller of a log-normal time and a given one.
+
+    .. math:: E[\min(Z, t)] = m \Phi\left(\frac{\ln (t / m)}{\sigma} - \frac{\sigma}{2}\right) + t (1 - F(t))
+
+    Parameters
+    ----------
+    time : numeric
+        Time t. [s]
+    mean : numeric
+        Mean m of the distribution. [s]
+    variation : numeric
+        Coefficient of variation v. [-]
+
+    Returns
+    -------
+    mean_time : numeric
+        Mean time up to t: t for small t and m for large t. [s]
+
+    Examples
+    --------
+    >>> mean_within_time([0.0, 10.0, 1e9], 10.0, 1.0).round(3).tolist()
+    [0.0, 6.769, 10.0]
+
+    References
+    ----------
+    .. [1] N. L. Johnson, S. Kotz and N. Balakrishnan, "Continuous Univariate Distributions", vol. 1, Wiley, 1994,
+       chapter 14.
+    """
+    t, m, spread = array(time), array(mean), _spread(variation)
+    below = normal_probability(_score(t, m, spread) - 0.5 * spread)
+    beyond = np.where(m > 0.0, 1.0 - within_time(t, m, variation), 0.0)
+    return np.where(beyond > 0.0, m * below + np.where(beyond > 0.0, t, 0.0) * beyond, m * below)
+
+
+def _spread(variation: Numeric) -> Array:
+    """Standard deviation of the logarithm of a log-normal time."""
+    v = array(variation)
+    return np.maximum(np.sqrt(log(1.0 + v * v)), _SMALLEST)
+
+
+def _score(time: Numeric, mean: Numeric, spread: Array) -> Array:
+    """Logarithm of a time over the mean in units of the spread."""
+    return log(divide(array(time), array(mean), np.inf)) / spread
+
+
+def tokens_after_turn(turn: Numeric, first: Numeric, added: Numeric, generated: Numeric) -> Array:
+    r"""Tokens of its own that a session has in the cache after a turn.
+
+    .. math:: n_k = f + (k - 1) a + k g
+
+    Parameters
+    ----------
+    turn : numeric
+        Number k of the turn, from 1; 0: before the first. [-]
+    first : numeric
+        New prompt tokens f of the first turn. [-]
+    added : numeric
+        New prompt tokens a of each later turn. [-]
+    generated : numeric
+        Tokens g generated in each turn. [-]
+
+    Returns
+    -------
+    tokens : numeric
+        Tokens besides the common prefix. [-]
+
+    Examples
+    --------
+    >>> tokens_after_turn([0, 1, 3], 1000, 200, 100).tolist()
+    [0.0, 1100.0, 1700.0]
+
+    References
+    ----------
+    .. [1] This work.
+    """
+    k = array(turn)
+    return np.where(k > 0.0, array(first) + (k - 1.0) * array(added) + k * array(generated), 0.0 * k)
+
+
+def prompt_tokens(turns: Numeric, first: Numeric, added: Numeric, generated: Numeric, common: Numeric) -> Array:
+    r"""Mean prompt of a turn in three parts: the common prefix, the session's tokens so far, new tokens.
+
+    .. math:: \left(c, \frac{1}{n} \sum_{k=1}^{n-1} n_k, \frac{f + (n - 1) a}{n}\right)
+
+    Parameters
+    ----------
+    turns : numeric
+        Turns n of a session. [-]
+    first : numeric
+        New prompt tokens f of the first turn. [-]
+    added : numeric
+        New prompt tokens a of each later turn. [-]
+    generated : numeric
+        Tokens g generated in each turn. [-]
+    common : numeric
+        Tokens c of the prefix that all prompts share. [-]
+
+    Returns
+    -------
+    parts : numeric
+        Common, own and new tokens on a new last axis. [-]
+
+    Examples
+    --------
+    >>> prompt_tokens(3, 1000, 200, 100, 500).round(3).tolist()
+    [500.0, 833.333, 466.667]
+
+    References
+    ----------
+    .. [1] This work.
+    """
+    n, f, a, g = array(turns), array(first), array(added), array(generated)
+    own = (n - 1.0) / n * idle_tokens(n, f, a, g)
+    new = (f + (n - 1.0) * a) / n
+    return np.stack(np.broadcast_arrays(array(common) + 0.0 * own, own, new), axis=-1)
+
+
+def idle_tokens(turns: Numeric, first: Numeric, added: Numeric, generated: Numeric) -> Array:
+    r"""Mean tokens of its own that a session leaves in the cache for its next turn.
+
+    .. math:: \frac{1}{n - 1} \sum_{k=1}^{n-1} n_k = f + \frac{n - 2}{2} a + \frac{n}{2} g
+
+    Parameters
+    ----------
+    turns : numeric
+        Turns n of a session, two at least; with one none are left for another. [-]
+    first : numeric
+        New prompt tokens f of the first turn. [-]
+    added : numeric
+        New prompt tokens a of each later turn. [-]
+    generated : numeric
+        Tokens g generated in each turn. [-]
+
+    Returns
+    -------
+    tokens : numeric
+        Mean over all turns but the last. [-]
+
+    Examples
+    --------
+    >>> idle_tokens(3, 1000, 200, 100).tolist()
+    1250.0
+
+    References
+    ----------
+    .. [1] This work.
+    """
+    n = array(turns)
+    return array(first) + 0.5 * (n - 2.0) * array(added) + 0.5 * n * array(generated)
+
+
+def cached_tokens(
+    age: Numeric, turn_rate: Numeric, turn_time: Numeric, turns: Numeric, think_time: Numeric, think_variation: Numeric,
+    running_tokens: Numeric, waiting_tokens: Numeric, last_tokens: Numeric, common: Numeric,
+) -> Array:  # fmt: skip
+    r"""Tokens of a tier that keeps every session up to an age since its last turn.
+
+    .. math:: c + X \left(r R + \frac{n - 1}{n} w E[\min(Z, T)] + \frac{l}{n} T\right)
+
+    A session that has ended ages like one that thinks: nobody knows that it is over.
+
+    Parameters
+    ----------
+    age : numeric
+        Characteristic time T. [s]
+    turn_rate : numeric
+        Turns X that start per second. [1/s]
+    turn_time : numeric
+        Time R from the prompt of a turn to its last token. [s]
+    turns : numeric
+        Turns n of a session. [-]
+    think_time : numeric
+        Mean of the time Z between turns. [s]
+    think_variation : numeric
+        Coefficient of variation of that time. [-]
+    running_tokens : numeric
+        Mean tokens r of a session during a turn, the common prefix left out. [-]
+    waiting_tokens : numeric
+        Mean tokens w of a session between turns. [-]
+    last_tokens : numeric
+        Tokens l of a session after its last turn. [-]
+    common : numeric
+        Tokens c of the common prefix, which is there once. [-]
+
+    Returns
+    -------
+    tokens : numeric
+        Tokens in the tier. [-]
+
+    Examples
+    --------
+    >>> cached_tokens(0.0, 2.0, 5.0, 10.0, 60.0, 1.0, 4000.0, 4000.0, 8000.0, 1000.0).tolist()
+    41000.0
+
+    References
+    ----------
+    .. [1] H. Che, Y. Tung and Z. Wang, "Hierarchical Web caching systems: modeling, design and experimental results",
+       IEEE J. Sel. Areas Commun. 20(7), 2002, doi:10.1109/JSAC.2002.801752.
+    """
+    n, t = array(turns), array(age)
+    thinking = (n - 1.0) / n * array(waiting_tokens) * mean_within_time(t, think_time, think_variation)
+    ended = array(last_tokens) / n * t
+    return array(common) + array(turn_rate) * (array(running_tokens) * array(turn_time) + thinking + ended)
+
+
+def characteristic_time(
+    capacity: Numeric, turn_rate: Numeric, turn_time: Numeric, turns: Numeric, think_time: Numeric,
+    think_variation: Numeric, running_tokens: Numeric, waiting_tokens: Numeric, last_tokens: Numeric, common: Numeric,
+) -> Array:  # fmt: skip
+    r"""Age at which a tier evicts a session: the tokens up to that age fill it.
+
+    Che's approximation: :func:`cached_tokens` of T is the capacity, by bisection.
+
+    Parameters
+    ----------
+    capacity : numeric
+        Tokens that the tier has room for. [-]
+    turn_rate : numeric
+        Turns that start per second. [1/s]
+    turn_time : numeric
+        Time from the prompt of a turn to its last token. [s]
+    turns : numeric
+        Turns of a session. [-]
+    think_time : numeric
+        Mean time between turns. [s]
+    think_variation : numeric
+        Coefficient of variation of that time. [-]
+    running_tokens : numeric
+        Mean tokens of a session during a turn, the common prefix left out. [-]
+    waiting_tokens : numeric
+        Mean tokens of a session between turns. [-]
+    last_tokens : numeric
+        Tokens of a session after its last turn. [-]
+    common : numeric
+        Tokens of the common prefix. [-]
+
+    Returns
+    -------
+    time : numeric
+        Characteristic time; 0 if the running turns alone fill the tier, infinite in an endless tier. [s]
+
+    Examples
+    --------
+    >>> given = 2.0, 5.0, 10.0, 60.0, 1.0, 4000.0, 4000.0, 8000.0, 1000.0
+    >>> time = characteristic_time(200e3, *given)
+    >>> bool(abs(cached_tokens(time, *given) - 200e3) < 1e-3)
+    True
+
+    References
+    ----------
+    .. [1] H. Che, Y. Tung and Z. Wang, "Hierarchical Web caching systems: modeling, design and experimental results",
+       IEEE J. Sel. Areas Commun. 20(7), 2002, doi:10.1109/JSAC.2002.801752.
+    """
+    size = array(capacity)
+    rest = turn_rate, turn_time, turns, think_time, think_variation, running_tokens, waiting_tokens, last_tokens, common
+    high = divide(size * array(turns), array(turn_rate) * array(last_tokens), np.inf)  # ended sessions alone fill it
+    endless = np.isinf(high)
+    high = np.where(endless, 1.0, high)
+    low = np.zeros(high.shape)
+    for _ in range(_STEPS):
+        middle = 0.5 * (low + high)
+        full = cached_tokens(middle, *rest) > size
+        low, high = np.where(full, low, middle), np.where(full, middle, high)
+    return np.where(np.isnan(size), np.nan, np.where(endless, np.inf, low))
+
+
+def shared_load_time(size: Numeric, bandwidth: Numeric, rate: Numeric, latency: Numeric = 0.0) -> Array:
+    r"""Time to load a cache over a link that all loads share fairly.
+
+    .. math:: t = l + \frac{S}{B - \lambda S}
+
+    Parameters
+    ----------
+    size : numeric
+        Bytes of one load S. [B]
+    bandwidth : numeric
+        Bandwidth of the link B. [B/s]
+    rate : numeric
+        Loads per second. [1/s]
+    latency : numeric, default 0.0
+        Time before the first byte l. [s]
+
+    Returns
+    -------
+    time : numeric
+        Mean time of a load; infinite if the loads are more than the link carries. [s]
+
+    Examples
+    --------
+    >>> shared_load_time(1e9, 50e9, [0.0, 25.0]).round(6).tolist()
+    [0.02, 0.04]
+
+    References
+    ----------
+    .. [1] L. Kleinrock, "Queueing Systems", vol. 2, Wiley, 1976, section 4.4 (processor sharing).
+    """
+    left = array(bandwidth) - array(rate) * array(size)
+    return array(latency) + np.where(left > 0.0, divide(size, np.maximum(left, 0.0), np.inf), np.inf)

@@ -1,0 +1,105 @@
+"""The sheet of any question: its form, its answer, and the first table beside the answer with a chart of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from openpyxl.utils import get_column_letter
+
+from xlperf.catalog.questions import Question
+from xlperf.catalog.schema import Column, results_of, shown_columns, table_schema
+from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, ORANGE, Axis, Page, scatter
+from xlperf.workbook.style import number_format
+
+_ROWS, _FIRST = 11, 3
+"""Rows of the table; row of the first among the numbers. [-]"""
+_SHOWN = 17
+"""Row of the first on the sheet, below a head of three lines. [-]"""
+_COLOURS = (BLUE, ORANGE, GREEN, AMBER)
+
+
+def question_sheet(page: Page, question: Question) -> None:
+    """Fill the sheet of a question, and the sheet that holds its numbers."""
+    page.fill(question.words)
+    area, _ = page.form(question.form)
+    r = page.results(question.form, area)
+    page.beside(question.form, r)
+    page.answer(f"={r['answer']}")
+    page.tiles(_tiles(question.form, r))
+    columns = _numbers(page, question, area)
+    _table(page, question, columns)
+    _chart(page, question, columns)
+    notes = [f'{r[name]}&""' for name in shown_columns(f"{question.form}_results", "note")]
+    reason = f'{r["trust_reason"]}&""' if "trust" in r else '""'
+    page.how_sure(r.get("trust", '"A FORECAST"'), (reason, *notes[3:]))
+    page.texts("Assumptions", notes[:3])
+
+
+def _tiles(form: str, r: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
+    """The six results of the view ``tile``: label, value, number format, 80 % band."""
+    tiles = []
+    for name in shown_columns(f"{form}_results", "tile"):
+        column = results_of(form).by_name[name]
+        code, band = number_format(column), '""'
+        if f"{name}_low" in r:
+            low, high = (f'TEXT({r[f"{name}_{end}"]},"#,##0.00")' for end in ("low", "high"))
+            band = f'"80 %: "&{low}&" \N{EN DASH} "&{high}'
+        tiles.append((_title(column.header), r[name], code, band))
+    return tiles
+
+
+def _title(words: str) -> str:
+    """Words with a capital, times to the first and per token in capitals."""
+    for own in ("ttft", "tpot"):
+        words = words.replace(own, own.upper())
+    return words[0].upper() + words[1:]
+
+
+def _numbers(page: Page, question: Question, area: str) -> dict[str, tuple[str, Column]]:
+    """The table among the numbers, from column D on: letter and column of the schema, by name."""
+    name = next(iter(question.tables))
+    places = {}
+    for number, column in enumerate(table_schema(question.table(name)).columns):
+        letter = get_column_letter(4 + number)
+        page.calc(f"{letter}{_FIRST - 1}", column.header)
+        places[column.name] = letter, column
+        for row in range(_ROWS):
+            asked = f'INDEX(XLPERF_{question.form.upper()}({area},"{name}",catalog),{row + 2},{number + 1})'
+            page.calc(
+                f"{letter}{_FIRST + row}", f"=IFERROR({asked}{'&' + chr(34) * 2 if column.is_text else '+0'},NA())"
+            )
+    return places
+
+
+def _table(page: Page, question: Question, columns: Mapping[str, tuple[str, Column]]) -> None:
+    """The columns of the view ``front``: the first at the left, the others side by side up to the right edge."""
+    name, words = next(iter(question.tables.items()))
+    page.heading("M13", words, "R")
+    shown = shown_columns(question.table(name), "front")
+    for number, (letter, own) in enumerate(zip(("M", *"NOPQR"[6 - len(shown) :]), shown, strict=True)):
+        place, column = columns[own]
+        head = page.put(f"{letter}14", column.header, "head", last=f"{letter}16")
+        head.alignment = head.alignment.copy(wrap_text=True, horizontal="left" if number == 0 else "right")
+        for row in range(_ROWS):
+            look = "cell left" if number == 0 else "cell"
+            code = "" if column.is_text else number_format(column)
+            page.put(f"{letter}{_SHOWN + row}", f'=IFERROR({page.source}{place}{_FIRST + row},"")', look, code)
+    for row in range(_SHOWN, _SHOWN + _ROWS):
+        page.rule(f"M{row}:R{row}")
+
+
+def _chart(page: Page, question: Question, columns: Mapping[str, tuple[str, Column]]) -> None:
+    """Lines or bars of columns of the table over another one."""
+    kind, along, *drawn = question.chart
+    (x, across), own = columns[along], [columns[name] for name in drawn]
+    words = f"{', '.join(column.words for _, column in own)} against {across.words}"
+    page.heading("F13", _title(words), "K")
+    rows, up = (_FIRST - 1, _FIRST - 1 + _ROWS), own[0][1]
+    if kind == "bars":
+        letters = " ".join(letter for letter, _ in own)
+        chart: Any = page.bars(x, rows, letters, _COLOURS, number_format(up), lying=False, formats=False)
+    else:
+        chart = scatter([page.points(x, y, rows, colour) for (y, _), colour in zip(own, _COLOURS, strict=False)])
+    axes = Axis(across.header, number_format(across)), Axis(up.header if len(own) == 1 else "", "General", grid=True)
+    page.place(chart, "F14:K27", *axes, (0.14, 0.03, 0.83, 0.78), (0.55, 0.03, 0.42, 0.2) if len(own) > 1 else "")
