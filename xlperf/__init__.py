@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         diagnose,
         evaluate,
         explain,
+        fleet,
         search,
         serve,
         solve,
@@ -39,8 +40,8 @@ __version__ = "0.1.0"
 _PUBLIC = {
     **dict.fromkeys(
         (
-            "chip diagnose evaluate explain search serve sessions solve sweep train uncertainty validate with_own_runs "
-            "worth"
+            "chip diagnose evaluate explain fleet search serve sessions solve sweep train uncertainty validate "
+            "with_own_runs worth"
         ).split(),
         "xlperf.notebook.functions",
     ),
@@ -62,6 +63,7 @@ __all__ = [
     "diagnose",
     "evaluate",
     "explain",
+    "fleet",
     "load_catalog",
     "read_plans",
     "search",

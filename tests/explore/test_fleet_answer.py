@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -11,8 +11,9 @@ from xlperf.base.errors import InputError
 from xlperf.base.units import MILLION, YEAR
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
-from xlperf.explore.fleet_answer import FleetAnswer, fleet_answer
+from xlperf.catalog.table import Table
 from xlperf.explore.forms import answer_of, form_of
+from xlperf.explore.search_results import TABLES
 
 MW = 1e6
 ASKED = {"model": "Meta-Llama-3.1-8B", "request_rate": "200", "prompt_length": "1000", "output_length": "200",
@@ -34,10 +35,20 @@ def priced(catalog: Catalog, rows: list[list[Any]] = ROWS) -> Catalog:
     return catalog.with_tables([table_from_rows("generations", HEADER, rows, place)])
 
 
-def asked(catalog: Catalog, rows: list[list[Any]] = ROWS, **more: str) -> FleetAnswer:
+class Asked(NamedTuple):
+    results: dict[str, Any]
+    years: Table
+    machines: Table
+
+
+def asked(catalog: Catalog, rows: list[list[Any]] = ROWS, **more: str) -> Asked:
     words = {name: text for name, text in {**ASKED, **more}.items() if text}
     form = form_of("fleet", words, lambda _, column: f"--{column.replace('_', '-')}")
-    return fleet_answer(form, priced(catalog, rows))
+    results = dict(answer_of(form, priced(catalog, rows)))
+    tables = results.pop(TABLES, {})
+    return Asked(
+        results, tables.get("years", Table("fleet_years", {})), tables.get("machines", Table("fleet_machines", {}))
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,7 +87,7 @@ def test_parts_add_up_and_all_demand_is_served(catalog: Catalog) -> None:
     owned = [sum(machines["bought"][rows] + machines["kept"][rows]) for rows in _rows_of_years(machines, years)]
     assert owned == pytest.approx(years["owned"].tolist())
     assert machines["accelerator"].tolist().count("GB200-NVL72") == sum(
-        machines["year"][machines["accelerator"] == "GB200-NVL72"] >= 2027.0
+        machines["year"][machines["accelerator"] == "GB200-NVL72"] >= "2027"
     )  # released in the middle of 2026
 
 

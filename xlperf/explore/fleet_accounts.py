@@ -13,7 +13,12 @@ PARTS = ("purchases", "rent", "upkeep", "building", "energy", "unmet_cost")
 """Payments of a year; with the resale they are its cash."""
 
 
-def year_accounts(programme: Programme, plan: Plan, first_year: int) -> dict[str, Array]:
+def year_names(first_year: int, years: int) -> np.ndarray:
+    """Names of the years."""
+    return np.array([str(first_year + year) for year in range(years)], dtype=object)
+
+
+def year_accounts(programme: Programme, plan: Plan, first_year: int) -> dict[str, np.ndarray]:
     """Columns of ``fleet_years``, (years,)."""
     generations, years, columns = programme.generations, programme.years, np.zeros(programme.years)
     money = {name: columns.copy() for name in (*PARTS, "resale", "depreciation")}
@@ -38,7 +43,7 @@ def year_accounts(programme: Programme, plan: Plan, first_year: int) -> dict[str
     discounts = programme.discounts
     later = sum((money[name] for name in PARTS[1:]), -money["resale"])
     return {
-        "year": first_year + np.arange(years, dtype=np.float64),
+        "year": year_names(first_year, years),
         "demand": programme.demand,
         "unmet": plan.unmet,
         "owned": owned,
@@ -84,7 +89,7 @@ def machine_accounts(programme: Programme, plan: Plan, first_year: int) -> Table
                 continue
             copies = sum(plan.copies[kind, year] for kind, of in enumerate(kinds) if of == place)
             lines.append({
-                "year": float(first_year + year), "accelerator": generation.name, "bought": bought,
+                "year": str(first_year + year), "accelerator": generation.name, "bought": bought,
                 "kept": owned - bought, "rented": rented, "sold": sold, "retired": retired, "copies": copies,
                 "power": owned * generation.power,
             })  # fmt: skip

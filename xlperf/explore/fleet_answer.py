@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from xlperf.base.arrays import Array
 from xlperf.base.units import MILLION, YEAR
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import results_of, table_schema
+from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.equations.cost.tco import capital_recovery_rate
 from xlperf.explore.fleet_accounts import machine_accounts, year_accounts
@@ -17,25 +14,18 @@ from xlperf.explore.fleet_draws import Waiting, futures_of, waiting_of
 from xlperf.explore.fleet_inputs import RENT, Horizon, horizon_of, programme_of
 from xlperf.explore.fleet_programme import ROUND, Plan, Programme, best_plan, least_unmet
 from xlperf.explore.money import OWN, megawatts
-from xlperf.explore.search_results import Answer, dollars, short_name
+from xlperf.explore.search_results import TABLES, Answer, dollars, short_name
 
 _TRUST = ("EXTRAPOLATED", "INTERPOLATED", "MEASURED")
 """Badges, the least trusted first."""
 
 
-class FleetAnswer(NamedTuple):
-    """An answer with its tables by year, and by year and accelerator; empty tables if there is none."""
-
-    results: Answer
-    years: Table
-    machines: Table
-
-
-def fleet_answer(form: Table, catalog: Catalog) -> FleetAnswer:
+def fleet_answer(form: Table, catalog: Catalog) -> Answer:
     """The cheapest fleet over the years of a form.
 
-    ``form``: one row of kind ``fleet``. Raises InputError if a name is unknown, a price is missing for a year, or the
-    demand is not stated or grows beyond all bounds.
+    ``form``: one row of kind ``fleet``. Returns results of the kind ``fleet_results`` with the tables ``years`` and
+    ``machines``. Raises InputError if a name is unknown, a price is missing for a year, or the demand is not stated or
+    grows beyond all bounds.
     """
     horizon = horizon_of(form, catalog)
     if not horizon.offers:
@@ -47,17 +37,41 @@ def fleet_answer(form: Table, catalog: Catalog) -> FleetAnswer:
     accounts = year_accounts(programme, plan, horizon.first_year)
     machines = machine_accounts(programme, plan, horizon.first_year)
     waiting = waiting_of(horizon, futures_of(horizon))
-    years = Table("fleet_years", {c.name: accounts[c.name] for c in table_schema("fleet_years").columns})
-    return FleetAnswer(_results(horizon, programme, plan, accounts, machines, waiting), years, machines)
+    by_generation, names = _by_generation(horizon, machines)
+    accounts |= by_generation
+    declared = [c.name for c in table_schema("fleet_years").columns if c.name in accounts]
+    years = Table("fleet_years", {name: accounts[name] for name in declared})
+    results = _results(horizon, programme, plan, accounts, machines, waiting)
+    return results | names | {TABLES: {"years": years, "machines": machines}}
 
 
-def _refused(reason: str) -> FleetAnswer:
-    results: Answer = {"reason": reason, "answer": f"No answer: {reason}."}
-    return FleetAnswer(results, Table.of_lines("fleet_years", []), Table.of_lines("fleet_machines", []))
+def _refused(reason: str) -> Answer:
+    return {"reason": reason, "answer": f"No answer: {reason}."}
+
+
+MOST_GENERATIONS = 6
+"""Columns of the table by year for accelerators of one generation; the last one has all further ones. [-]"""
+
+
+def _by_generation(horizon: Horizon, machines: Table) -> tuple[dict[str, np.ndarray], Answer]:
+    """Owned and rented accelerators of each year by generation in the order of release, and names of generations."""
+    used = set(machines["accelerator"].tolist())
+    offers = sorted(horizon.offers, key=lambda offer: offer.available)
+    names = [offer.generation.name for offer in offers if offer.generation.name in used]
+    columns = {f"generation_{place + 1}": np.zeros(horizon.years) for place in range(min(len(names), MOST_GENERATIONS))}
+    count = machines.number("bought") + machines.number("kept") + machines.number("rented")
+    for row, name in enumerate(machines["accelerator"].tolist()):
+        place = min(names.index(name) + 1, MOST_GENERATIONS)
+        columns[f"generation_{place}"][int(machines["year"][row]) - horizon.first_year] += count[row]
+    titles: Answer = {
+        f"generation_{place}_name": short_name(name) for place, name in enumerate(names[: MOST_GENERATIONS - 1], 1)
+    }
+    last = " and ".join(map(short_name, names[MOST_GENERATIONS - 1 :]))
+    return columns, titles | ({f"generation_{MOST_GENERATIONS}_name": last} if last else {})
 
 
 def _results(
-    horizon: Horizon, programme: Programme, plan: Plan, accounts: dict[str, Array], machines: Table,
+    horizon: Horizon, programme: Programme, plan: Plan, accounts: dict[str, np.ndarray], machines: Table,
     waiting: Waiting,
 ) -> Answer:  # fmt: skip
     discounts, rate = programme.discounts, horizon.discount_rate
@@ -129,7 +143,7 @@ def _sentence(horizon: Horizon, result: Answer, machines: Table) -> str:
 
 def _counted(machines: Table, year: int, column: str) -> str:
     """Accelerators of a column in a year in words: ``48 B200 and 72 GB300``."""
-    rows = np.flatnonzero((machines.number("year") == year) & (machines.number(column) > 0.0))
+    rows = np.flatnonzero((machines["year"] == str(year)) & (machines.number(column) > 0.0))
     return " and ".join(
         f"{machines.number(column)[row]:,.0f} {short_name(machines['accelerator'][row])}" for row in rows.tolist()
     )
@@ -215,13 +229,3 @@ def _defaults(horizon: Horizon) -> str:
         f"not used: {'; '.join(horizon.refused)}" if horizon.refused else "",
     ]
     return ", ".join(filter(None, words))
-
-
-def answers_of_fleets(forms: Table, catalog: Catalog) -> Table:
-    """Results of forms of the kind ``fleet``, a row for each."""
-    every = [fleet_answer(forms.take([row]), catalog).results for row in range(len(forms))]
-    columns = {
-        column.name: column.array([answer.get(column.name, "" if column.is_text else np.nan) for answer in every])
-        for column in results_of("fleet").columns
-    }
-    return Table("fleet_results", columns, forms.place)

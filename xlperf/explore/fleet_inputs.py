@@ -10,7 +10,7 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.units import YEAR
-from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.ownership import evaluate_ownership, owned_plans
@@ -307,9 +307,11 @@ def _offer(form: Table, name: str, demand: Array, first_year: int, catalog: Cata
     """
     years = len(demand)
     sizes = list(dict.fromkeys((float(demand.max()), float(demand.min()))))
-    fleets = [ways[0] for most in sizes if (ways := serving_ways(serve_form(form, name, most), catalog))]
+    asked = [serve_form(form, name, most) for most in sizes]
+    catalog = part_of(catalog, asked[0], (name,))  # equal content: ways of the same search
+    fleets = [ways[0] for one in asked if (ways := serving_ways(one, catalog))]
     if not fleets:
-        return f"{short_name(name)}: {serve_answer(serve_form(form, name, sizes[0]), catalog)['reason']}"
+        return f"{short_name(name)}: {serve_answer(asked[0], catalog)['reason']}"
     fleet, every = fleets[0], [sized(fleet, catalog) for fleet in fleets]
     is_rate = bool(np.isnan(form.number("users")[0]))
     copies = [

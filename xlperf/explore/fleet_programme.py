@@ -207,7 +207,7 @@ def best_plan(programme: Programme, first: Array | None = None, gap: float = GAP
     )  # fmt: skip
     if solved.x is None:
         return None
-    values = np.where(integral > 0.0, np.round(solved.x), solved.x)
+    values = np.where(integral > 0.0, np.round(solved.x), solved.x) + 0.0  # no -0
     owned, rented, copies, _ = np.split(values.reshape(-1, programme.years), [
         start // programme.years for start in (blocks.rented, blocks.copies, blocks.unmet)
     ])  # fmt: skip

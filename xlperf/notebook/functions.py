@@ -148,6 +148,11 @@ def sessions(*, catalog: GivenCatalog = None, inputs: bool = True, **entries: En
     return _answer("sessions", entries, catalog, inputs)
 
 
+def fleet(*, catalog: GivenCatalog = None, inputs: bool = True, **entries: Entry) -> Result:
+    """What to buy, rent and sell in each year to serve a demand that grows, its cost, and whether to wait."""
+    return _answer("fleet", entries, catalog, inputs)
+
+
 def sweep(
     plans: Plans, vary: Vary, catalog: GivenCatalog = None, *, samples: int | None = None,
     sampling: Literal["latin-hypercube", "random"] = "latin-hypercube", seed: int = 0, result: Texts = (),
@@ -435,6 +440,6 @@ for _kind in questions():
     _declare(globals()[_kind])
 
 __all__ = [
-    "chip", "diagnose", "evaluate", "explain", "search", "serve", "sessions", "solve", "sweep", "train", "uncertainty",
-    "validate", "worth",
+    "chip", "diagnose", "evaluate", "explain", "fleet", "search", "serve", "sessions", "solve", "sweep", "train",
+    "uncertainty", "validate", "worth",
 ]  # fmt: skip

@@ -27,7 +27,7 @@ def question_sheet(page: Page, question: Question) -> None:
     page.beside(question.form, r)
     page.answer(f"={r['answer']}")
     page.tiles(_tiles(question.form, r))
-    columns = _numbers(page, question, area)
+    columns = _numbers(page, question, area, r)
     _table(page, question, columns)
     _chart(page, question, columns)
     notes = [f'{r[name]}&""' for name in shown_columns(f"{question.form}_results", "note")]
@@ -56,13 +56,17 @@ def _title(words: str) -> str:
     return words[0].upper() + words[1:]
 
 
-def _numbers(page: Page, question: Question, area: str) -> dict[str, tuple[str, Column]]:
-    """The table among the numbers, from column D on: letter and column of the schema, by name."""
+def _numbers(page: Page, question: Question, area: str, r: Mapping[str, str]) -> dict[str, tuple[str, Column]]:
+    """The table among the numbers, from column D on: letter and column of the schema, by name.
+
+    A result of the name of a column and ``_name`` is its header.
+    """
     name = next(iter(question.tables))
     places = {}
     for number, column in enumerate(table_schema(question.table(name)).columns):
         letter = get_column_letter(4 + number)
-        page.calc(f"{letter}{_FIRST - 1}", column.header)
+        own = r.get(f"{column.name}_name")
+        page.calc(f"{letter}{_FIRST - 1}", f'={own}&""' if own else column.header)
         places[column.name] = letter, column
         for row in range(_ROWS):
             asked = f'INDEX(XLPERF_{question.form.upper()}({area},"{name}",catalog),{row + 2},{number + 1})'
@@ -94,11 +98,13 @@ def _chart(page: Page, question: Question, columns: Mapping[str, tuple[str, Colu
     kind, along, *drawn = question.chart
     (x, across), own = columns[along], [columns[name] for name in drawn]
     words = f"{', '.join(column.words for _, column in own)} against {across.words}"
-    page.heading("F13", _title(words), "K")
+    page.heading("F13", question.chart_words or _title(words), "K")
     rows, up = (_FIRST - 1, _FIRST - 1 + _ROWS), own[0][1]
-    if kind == "bars":
+    if kind != "line":
         letters = " ".join(letter for letter, _ in own)
-        chart: Any = page.bars(x, rows, letters, _COLOURS, number_format(up), lying=False, formats=False)
+        chart: Any = page.bars(
+            x, rows, letters, _COLOURS, number_format(up), lying=False, stacked=kind == "stacked", formats=False
+        )
     else:
         chart = scatter([page.points(x, y, rows, colour) for (y, _), colour in zip(own, _COLOURS, strict=False)])
     axes = Axis(across.header, number_format(across)), Axis(up.header if len(own) == 1 else "", "General", grid=True)
