@@ -61,9 +61,9 @@ def served_tokens(programme: Programme, plan: Plan) -> Array:
     capacity, tokens = (
         np.array([getattr(copy, name) for _, copy in programme.copies]) for name in ("capacity", "tokens")
     )
-    room = capacity @ plan.copies
+    room = (capacity[:, None] * plan.copies).sum(axis=0)
     load = (programme.demand - plan.unmet) / np.where(room > 0.0, room, np.inf)
-    return np.asarray(tokens @ plan.copies * load * YEAR)
+    return np.asarray((tokens[:, None] * plan.copies).sum(axis=0) * load * YEAR)
 
 
 def machine_accounts(programme: Programme, plan: Plan, first_year: int) -> Table:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, power
 from xlperf.base.errors import Fault, InputError, nearest
-from xlperf.base.units import YEAR
+from xlperf.base.units import MILLION, YEAR
 from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
@@ -22,7 +22,7 @@ from xlperf.explore.search_results import short_name
 from xlperf.explore.serve import serve_answer, serving_ways
 
 RENT = "rent"
-MOST_USERS, MOST_REQUESTS = 1e9, 1e7
+MOST_USERS, MOST_REQUESTS = 1000.0 * MILLION, 10.0 * MILLION
 """Largest demand of a year: requests in flight of a tenth of mankind [-], and a hundred requests of all a day
 [request/s].
 """
@@ -217,14 +217,14 @@ def _demand(form: Table) -> Array:
         raise InputError(Fault(form.place(0, "users"), problem))
     else:
         first = users if users == users else rate
-        demand = np.asarray(first * (1.0 + float(form.filled("growth")[0])) ** np.arange(years), dtype=np.float64)
+        demand = first * power(1.0 + float(form.filled("growth")[0]), np.arange(years))
     most = MOST_USERS if users == users else MOST_REQUESTS
     if not demand.max() <= most:
         year = int(np.argmax(demand > most))
         unit = "users" if users == users else "requests/s"
         when = int(form.filled("first_year")[0]) + year
         problem = f"demand must stay below {most:.0e} {unit}, and is {demand[year]:.3g} in {when}"
-        bound = (most / demand[0]) ** (1.0 / max(years - 1, 1)) - 1.0
+        bound = float(power(most / demand[0], 1.0 / max(years - 1, 1))) - 1.0
         hint = "" if text else f"; a growth of {bound:.3g} at most, or fewer years"
         raise InputError(Fault(form.place(0, "demand_by_year" if text else "growth"), problem + hint))
     return demand

@@ -211,11 +211,14 @@ def best_plan(programme: Programme, first: Array | None = None, gap: float = GAP
     owned, rented, copies, _ = np.split(values.reshape(-1, programme.years), [
         start // programme.years for start in (blocks.rented, blocks.copies, blocks.unmet)
     ])  # fmt: skip
-    room = np.array([copy.capacity for _, copy in programme.copies]) @ copies
+    room = sum(
+        (copy.capacity * number for (_, copy), number in zip(programme.copies, copies, strict=True)),
+        0.0 * programme.demand,
+    )
     lacking = np.maximum(programme.demand - room, 0.0)
     values.reshape(-1, programme.years)[-1] = np.where(lacking > ROUND * programme.demand, lacking, 0.0)
     left = float(getattr(solved, "mip_gap", None) or 0.0)
-    return Plan(owned, rented, copies, values[blocks.unmet :], float(costs @ values) - there, left)
+    return Plan(owned, rented, copies, values[blocks.unmet :], float((costs * values).sum()) - there, left)
 
 
 def _costs_and_bounds(programme: Programme, blocks: _Blocks) -> tuple[Array, Array]:
