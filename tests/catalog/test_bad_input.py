@@ -229,8 +229,8 @@ def test_workbook_without_any_of_the_sheets(tmp_path: Path, command: Command) ->
     assert (outcome.code, outcome.err) == (
         2,
         "other.xlsx: has none of the sheets that xlperf reads: accelerators, networks, models, prices, calibration, "
-        "process_nodes, packages, chiplets, servers, api_prices, kv_tiers, generations, technology, memories, links, cores, devices, "
-        "own_runs, training, inference\n",
+        "process_nodes, packages, chiplets, servers, api_prices, kv_tiers, generations, technology, memories, links, "
+        "cores, devices, own_runs, training, inference\n",
     )
 
 

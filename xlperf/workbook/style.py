@@ -266,9 +266,11 @@ _BY_NAME = {
     "year": "0", "value": "General", "error": "0.0%", "mfu": "0.0%", "mfu_causal": "0.0%", "hfu": "0.0%",
     "goodput": "0.0%", "share": "0.0%", "memory_share": "0%", "compute_share": "0%", "devices.compute_share": "0.0##",
     "communication_share": "0%", "utilization": "0%", "opex_share": "0.0%", "power_usage_effectiveness": "0.00",
-    "oversubscription": "0.0#",
+    "oversubscription": "0.0#", "first_year": "0", "owned_since": "0", "price_year": "0", "available": "0.0##",
+    "growth": "0.0##",
 }  # fmt: skip
-_SHARES = ("_used", "head_room", "_yield", "_share", "_ratio", "_coverage", "discount_rate", "dies_per_wafer")
+_SHARES = ("_used", "head_room", "_yield", "_share", "_ratio", "_coverage", "discount_rate", "dies_per_wafer", "_change",
+           "_spread", "_wins")  # fmt: skip
 
 
 def number_format(column: Column) -> str:

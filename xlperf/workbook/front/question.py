@@ -41,12 +41,20 @@ def _tiles(form: str, r: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
     tiles = []
     for name in shown_columns(f"{form}_results", "tile"):
         column = results_of(form).by_name[name]
-        code, band = number_format(column), '""'
+        code, band = _format(column), '""'
         if f"{name}_low" in r:
             low, high = (f'TEXT({r[f"{name}_{end}"]},"#,##0.00")' for end in ("low", "high"))
             band = f'"80 %: "&{low}&" \N{EN DASH} "&{high}'
         tiles.append((_title(column.header), r[name], code, band))
     return tiles
+
+
+def _format(column: Column) -> str:
+    """Number format of a column; large amounts of money in millions."""
+    code = number_format(column)
+    if column.unit != "USD":
+        return code
+    return f'[>=100000]#,##0.00,," M";[<=-100000]-#,##0.00,," M";{code.rpartition(";")[2]}'
 
 
 def _title(words: str) -> str:
@@ -68,11 +76,10 @@ def _numbers(page: Page, question: Question, area: str, r: Mapping[str, str]) ->
         own = r.get(f"{column.name}_name")
         page.calc(f"{letter}{_FIRST - 1}", f'={own}&""' if own else column.header)
         places[column.name] = letter, column
+        more, blank = ('&""', '""') if column.is_text else ("+0", "NA()")
         for row in range(_ROWS):
             asked = f'INDEX(XLPERF_{question.form.upper()}({area},"{name}",catalog),{row + 2},{number + 1})'
-            page.calc(
-                f"{letter}{_FIRST + row}", f"=IFERROR({asked}{'&' + chr(34) * 2 if column.is_text else '+0'},NA())"
-            )
+            page.calc(f"{letter}{_FIRST + row}", f"=IFERROR({asked}{more},{blank})")
     return places
 
 
@@ -87,7 +94,7 @@ def _table(page: Page, question: Question, columns: Mapping[str, tuple[str, Colu
         head.alignment = head.alignment.copy(wrap_text=True, horizontal="left" if number == 0 else "right")
         for row in range(_ROWS):
             look = "cell left" if number == 0 else "cell"
-            code = "" if column.is_text else number_format(column)
+            code = "" if column.is_text else _format(column)
             page.put(f"{letter}{_SHOWN + row}", f'=IFERROR({page.source}{place}{_FIRST + row},"")', look, code)
     for row in range(_SHOWN, _SHOWN + _ROWS):
         page.rule(f"M{row}:R{row}")
