@@ -115,9 +115,9 @@ def test_draws_are_seeded_and_spread(catalog: Catalog) -> None:
     assert first == same
     other = asked(catalog, **more, **spread, seed="2").results
     assert other["best_first_cost"] != first["best_first_cost"]
-    assert first["present_cost_low"] < first["present_cost_high"]
+    assert first["present_cost_p10"] < first["present_cost_p90"]
     steady = asked(catalog, **more).results
-    assert steady["present_cost_low"] == pytest.approx(steady["present_cost_high"], rel=1e-9)
+    assert steady["present_cost_p10"] == pytest.approx(steady["present_cost_p90"], rel=1e-9)
     assert 0.0 <= first["waiting_wins"] <= 1.0
 
 

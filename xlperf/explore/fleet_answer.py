@@ -110,7 +110,7 @@ def _waiting_results(horizon: Horizon, waiting: Waiting) -> Answer:
     draws = int(horizon.form.filled("draws")[0])
     if waiting.best is not None and draws:
         low, high = np.percentile(waiting.best.costs, [10.0, 90.0])
-        answer |= {"present_cost_low": float(low), "present_cost_high": float(high)}
+        answer |= {"present_cost_p10": float(low), "present_cost_p90": float(high)}
     if waiting.value != waiting.value:
         buys = waiting.buy_now is None
         lacks = "purchases alone cannot serve the first year" if buys else "nothing serves the first year without them"

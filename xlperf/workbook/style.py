@@ -269,8 +269,10 @@ _BY_NAME = {
     "oversubscription": "0.0#", "first_year": "0", "owned_since": "0", "price_year": "0", "available": "0.0##",
     "growth": "0.0##",
 }  # fmt: skip
-_SHARES = ("_used", "head_room", "_yield", "_share", "_ratio", "_coverage", "discount_rate", "dies_per_wafer", "_change",
-           "_spread", "_wins")  # fmt: skip
+_SHARES = (
+    "_used", "head_room", "_yield", "_share", "_ratio", "_coverage", "discount_rate", "dies_per_wafer", "_change",
+    "_spread", "_wins",
+)  # fmt: skip
 
 
 def number_format(column: Column) -> str:
