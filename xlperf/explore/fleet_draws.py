@@ -79,12 +79,12 @@ def waiting_of(horizon: Horizon, futures: Sequence[Future]) -> Waiting:
     """Buying at once, waiting a year, and the best purchases of the first year, over draws of the future."""
     programmes = [programme_of(horizon, future) for future in futures]
     bought = np.array([vintage.start == 0 and vintage.there != vintage.there for vintage in programmes[0].vintages])
-    free = np.full(len(bought), np.nan)
+    free, nothing = np.full(len(bought), np.nan), np.where(bought, 0.0, np.nan)
+    if len(programmes) == 1:
+        plans = [best_plan(programmes[0], *policy) for policy in ((free, True), (free, False), (nothing, True))]
+        return Waiting(*(plan and Commitment(plan.owned[:, 0], np.array([plan.present_cost])) for plan in plans))
     costed: dict[tuple[float, ...], Array] = {}
-    both = [
-        committed(programmes, free, False, costed),
-        committed(programmes, np.where(bought, 0.0, np.nan), True, costed),
-    ]
+    both = [committed(programmes, free, False, costed), committed(programmes, nothing, True, costed)]
     every = [policy for policy in (committed(programmes, free, True, costed), *both) if policy is not None]
     return Waiting(min(every, key=lambda policy: policy.mean, default=None), *both)
 

@@ -190,14 +190,14 @@ def assembled(programme: Programme, first: Array | None = None, may_rent: bool =
     return Assembled(blocks, costs, lower, upper, *_constraints(programme, blocks), float(there))
 
 
-def best_plan(programme: Programme, first: Array | None = None, gap: float = GAP) -> Plan | None:
+def best_plan(programme: Programme, first: Array | None = None, may_rent: bool = True, gap: float = GAP) -> Plan | None:
     """The plan of least present cost; None if no plan serves the demand.
 
-    ``first``: as :func:`assembled`. ``gap``: relative optimality gap at which HiGHS stops [-].
+    ``first``, ``may_rent``: as :func:`assembled`. ``gap``: relative optimality gap at which HiGHS stops [-].
     """
     from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import
 
-    blocks, costs, lower, upper, matrix, least, most, there = assembled(programme, first)
+    blocks, costs, lower, upper, matrix, least, most, there = assembled(programme, first, may_rent)
     integral = np.ones(blocks.end)
     integral[blocks.unmet :] = 0.0
     scale = max(float(np.abs(costs).max()), 1.0)
