@@ -2,8 +2,8 @@
 
 A *plan* is a row: a model on accelerators with its parallel degrees, batch and precision.
 :func:`evaluate` turns plans into results, :func:`explain` shows the operators of one, :func:`search` finds the best
-that ``auto`` stands for; :func:`serve`, :func:`train` and :func:`chip` answer a question. Each function asks as the
-command of its name, takes DataFrames or dicts and gives a DataFrame. :func:`load_catalog` and
+that ``auto`` stands for; :func:`serve`, :func:`train`, :func:`chip` and :func:`sessions` answer a question. Each
+function asks as the command of its name, takes DataFrames or dicts and gives a DataFrame. :func:`load_catalog` and
 :func:`read_plans` read the sheets into tables, which :func:`xlperf.engine.evaluate` takes.
 Names are imported when they are first used, so that ``import xlperf`` costs nothing.
 """
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         fleet,
         search,
         serve,
+        sessions,
         solve,
         sweep,
         train,

@@ -42,7 +42,7 @@ def test_every_entry_of_a_form_is_an_option_with_its_value(command: Command) -> 
 
 
 def test_the_walks_of_the_readme_are_single_commands(command: Command) -> None:
-    """Each of the three lines in the README gives the answer that stands beside it; numbers within 3 %."""
+    """Each of the lines in the README gives the answer that stands beside it; numbers within 3 %."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for kind in FORMS:
         line = re.search(rf"^xlperf {kind} (.+)$", text, re.MULTILINE)

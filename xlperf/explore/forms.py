@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -117,7 +118,7 @@ def answers_of(forms: Table, catalog: Catalog) -> list[Answer]:
         part = catalog if _names_accelerators(form.kind) else part_of(catalog, form, (BESIDE,) if is_built else ())
         given = ((name, str(values[0])) for name, values in sorted(form.columns.items()))
         open_ = tuple(sorted(name for name, mask in form.auto.items() if mask[0]))
-        key = form.kind, open_, tuple((name, value) for name, value in given if value not in ("", "nan"))
+        key = form.kind, open_, _stamp(form), tuple((name, value) for name, value in given if value not in ("", "nan"))
         places.append((_known.setdefault(part, {}), key, form, part))
     lacking = [place for place in places if place[1] not in place[0]]
     if lacking and forms.kind == "chip":
@@ -139,6 +140,12 @@ def _names_accelerators(kind: str) -> bool:
     """Whether a question reads a sheet whose rows name accelerators."""
     read = (table_schema(name).columns for name in questions()[kind].reads)
     return any(column.reference == "accelerators" for columns in read for column in columns)
+
+
+def _stamp(form: Table) -> int:
+    """When the trace that a form names was written; 0 without one."""
+    path = str(form.text("trace")[0]) if "trace" in form.schema.by_name else ""
+    return os.stat(path).st_mtime_ns if path and os.path.exists(path) else 0
 
 
 def _chips(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:

@@ -1,4 +1,4 @@
-"""Sessions on a copy of a model: hit rate of each tier of the KV cache, times, sessions within the targets, their cost.
+"""The question Sessions: how many a copy holds within the targets, at which cost, and what more memory is worth.
 
 A form (a row of the table ``sessions``) states the sessions. Mappings are those that :mod:`xlperf.explore.serve` finds
 for their mean turn; on each the load of a copy grows until a target is missed, and the mapping whose sessions are
@@ -8,254 +8,43 @@ cheapest answers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.base.resources import stack_rows
 from xlperf.base.units import MILLION, YEAR
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
-from xlperf.engine import evaluate
-from xlperf.equations.serving import sessions as equations
-from xlperf.explore.fleet_plans import COUNT, DEGREES, LOAD, ONE, Fleet, engine_title, with_columns
+from xlperf.explore.fleet_plans import COUNT, DEGREES, ONE, Fleet, engine_title, with_columns
 from xlperf.explore.money import MANY_USERS, Hours, cost_words, hours_of, lacking_words, with_prices
-from xlperf.explore.search import stacked
 from xlperf.explore.search_results import TABLES, Answer, dollars, short_name
 from xlperf.explore.serve import serve_answer, serving_ways
+from xlperf.explore.session_states import (
+    TIERS,
+    Copy,
+    Sessions,
+    State,
+    Tier,
+    Traced,
+    best_states,
+    shared_evenly,
+    tiers_of,
+    whole,
+)
 
-TIERS = ("host", "drive", "remote")
 SIZES = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Sizes of the host's memory in the table, over the one of the form; the first without. [-]"""
 COPY_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Accelerators of a copy that are tried besides the one that Serve chooses. [-]"""
 MONTH = YEAR / 12.0
+FLEET = "fleet"
+"""Key of the fleet of Serve whose copy answers, beside the results. Its plan has an endless cache."""
 _GIGA = 1000.0 * MILLION
-_LOADS, _ROUNDS = 12, 6
-"""Loads of a copy that are evaluated together; rounds of the fixed point of hit rate and times. [-]"""
-_MOST_LOAD = 4096.0
 _SERVED = ("model", "accelerator", "software", "precision", "kv_precision", COUNT, *DEGREES, "speed_per_user",
            "ttft_target", "payment", "hour_price")  # fmt: skip
 """Entries that the form Serve has too."""
-_TIMES = ("ttft", "tpot", "fits", "trust", "trust_reason")
-
-
-@dataclass(frozen=True)
-class Sessions:
-    """Sessions of a form in internal units; tokens of a turn by part."""
-
-    turns: float
-    first: float
-    added: float
-    generated: float
-    common: float
-    think_time: float
-    think_variation: float
-
-    @staticmethod
-    def of(form: Table) -> Sessions:
-        """The sessions of a form."""
-        names = ("turns", "added_tokens", "generated_tokens", "common_tokens", "think_time", "think_variation")
-        turns, added, generated, common, time, variation = (float(form.filled(name)[0]) for name in names)
-        first = float(form.number("first_tokens")[0])
-        return Sessions(turns, first if first == first else added, added, generated, common, time, variation)
-
-    @property
-    def tokens(self) -> tuple[float, float, float]:
-        """Turns of a session that bring tokens, as equations take them: first, added, generated."""
-        return self.first, self.added, self.generated
-
-    @property
-    def prompt(self) -> tuple[float, float, float]:
-        """Mean common, own and new tokens of a prompt."""
-        common, own, new = equations.prompt_tokens(self.turns, *self.tokens, self.common).tolist()
-        return common, own, new
-
-    @property
-    def waiting(self) -> float:
-        """Mean tokens of its own that a session leaves for its next turn; of one turn what it leaves at all."""
-        return float(equations.idle_tokens(max(self.turns, 2.0), *self.tokens)) if self.turns > 1.0 else self.last
-
-    @property
-    def last(self) -> float:
-        """Tokens of its own after the last turn."""
-        return float(equations.tokens_after_turn(self.turns, *self.tokens))
-
-    @property
-    def running(self) -> float:
-        """Mean tokens of its own during a turn: half of its output is there."""
-        _, own, new = self.prompt
-        return own + new + 0.5 * self.generated
-
-    @property
-    def reused(self) -> float:
-        """Share of the prompt tokens that an endless cache holds. [-]"""
-        common, own, new = self.prompt
-        return (common + own) / (common + own + new)
-
-    @property
-    def thinking(self) -> float:
-        """Mean think time of a turn: none follows the last one. [s]"""
-        return self.think_time * (self.turns - 1.0) / self.turns
-
-    def age(self, capacity: Array, rate: Array, time: Array) -> Array:
-        """Characteristic time of tiers of so many tokens, at a rate of turns that take a time. [s]"""
-        return equations.characteristic_time(
-            capacity, rate, time, self.turns, self.think_time, self.think_variation, self.running, self.waiting,
-            self.last, self.common,
-        )  # fmt: skip
-
-
-class Tier(NamedTuple):
-    """A tier outside the accelerators: its place, its row, size and rate per accelerator, price of a B and second."""
-
-    place: str
-    name: str
-    size: float
-    bandwidth: float
-    latency: float
-    price: float
-
-
-def tiers_of(form: Table, catalog: Catalog) -> list[Tier]:
-    """The tiers that a form names, the fastest first."""
-    table, tiers = catalog.tables["kv_tiers"], []
-    for place in TIERS:
-        row = int(catalog.rows("kv_tiers", form.text(f"{place}_tier"), form, f"{place}_tier")[0])
-        if row < 0:
-            continue
-        stated = float(form.number(f"{place}_memory")[0])
-        size, bandwidth, price = (float(table.number(name)[row]) for name in ("size", "bandwidth", "price"))
-        latency, life = (float(table.filled(name)[row]) for name in ("latency", "life"))
-        size = stated if stated == stated else size
-        tiers.append(Tier(place, str(table["kv_tier"][row]), size, bandwidth, latency, price / life))
-    return tiers
-
-
-@dataclass(frozen=True)
-class Copy:
-    """A copy of the model: its plan at one request, tokens in its memory, bytes of a token on each accelerator."""
-
-    plan: Table
-    tokens: float
-    token_size: float
-    overlap: bool
-    first: float  # prefill of the first turn alone [s]
-    hit: float  # of a later turn whose tokens are cached
-    miss: float  # of one whose own tokens are not
-
-    @property
-    def size(self) -> float:
-        """Accelerators."""
-        return float(self.plan.number(COUNT)[0])
-
-    @staticmethod
-    def of(plan: Table, sessions: Sessions, overlap: str, catalog: Catalog) -> Copy | None:
-        """The copy of a plan; None if its memory cannot hold one turn."""
-        common, own, new = sessions.prompt
-        later = sessions.turns / max(sessions.turns - 1.0, 1.0)
-        own, added = (own * later, sessions.added) if sessions.turns > 1.0 else (own, new)
-        replicas = float(plan.filled("data_parallel_attention")[0])
-        alone = with_columns(plan, output_length=sessions.generated)
-        rows = stacked([
-            with_columns(alone, concurrency=replicas, prompt_length=common + own + added, shared_prefix=0.0),
-            *(
-                with_columns(alone, concurrency=1.0, prompt_length=length, shared_prefix=kept / length)
-                for length, kept in (
-                    (common + sessions.first, common), (common + own + added, common + own),
-                    (common + own + added, common),
-                )
-            ),
-        ])  # fmt: skip
-        results = evaluate(rows, catalog, results=(*_TIMES, "kv_cache_tokens", "memory_kv_cache"))
-        tokens, fits = float(results.number("kv_cache_tokens")[0]), results.number("fits")[1] == 1.0
-        if not tokens > 0.0 or not fits:
-            return None
-        size = float(results.number("memory_kv_cache")[0]) / (replicas * (common + own + added + sessions.generated))
-        engine = str(plan.filled("software")[0])
-        stated = {row["engine"]: row["overlap"] for row in stack_rows("kv_loads")}.get(engine.partition(" ")[0], "no")
-        return Copy(plan, tokens, size, (overlap or stated) == "yes", *results.number("ttft")[1:].tolist())
-
-
-class State(NamedTuple):
-    """A copy at loads, (variants of the tiers, loads); ages and hits have the tiers first, the accelerators before."""
-
-    load: Array
-    ages: Array
-    hits: Array  # share of the turns that a tier holds the session of and no faster one
-    loading: Array  # time to load a mean session from each outer tier [s]
-    ttft_first: Array
-    ttft_later: Array
-    tpot: Array
-    turn_time: Array
-    sessions: Array
-    kept: Array  # whether the targets and the memory are kept
-
-    def at(self, variant: int, place: int) -> State:
-        """One load of one variant."""
-        return State(*(values[..., variant, place] for values in self))
-
-
-def states(
-    copy: Copy, sessions: Sessions, tiers: Sequence[Tier], sizes: Array, loads: Array, form: Table, catalog: Catalog
-) -> State:
-    """A copy under loads with tiers of several sizes: the fixed point of hit rates and times.
-
-    ``sizes``: bytes of each tier per accelerator, (tiers, variants). ``loads``: turns at once, (variants, loads).
-    """
-    common, own, new = sessions.prompt
-    shape = loads.shape
-    capacity = np.concatenate([np.full((1, shape[0]), copy.tokens), sizes / copy.token_size])[..., None]
-    waiting = sessions.waiting * copy.token_size
-    hits, rate = np.zeros((len(tiers) + 1, *shape)), np.zeros(shape)
-    hits[0] = 1.0
-    for _ in range(_ROUNDS):
-        share = (common + own * hits.sum(axis=0)) / (common + own + new)
-        ttft, tpot, alone = _evaluated(copy, sessions, share, loads, catalog)
-        queued = np.maximum(ttft - alone, 0.0)
-        first = queued + copy.first
-        loading = np.zeros((len(tiers), *shape))
-        for number, tier in enumerate(tiers):
-            loads_of_tier = rate * hits[number + 1]
-            loading[number] = equations.shared_load_time(waiting, tier.bandwidth, loads_of_tier, tier.latency)
-        loaded = np.maximum(loading, copy.hit) if copy.overlap else loading + copy.hit
-        missed = np.maximum(1.0 - hits.sum(axis=0), 0.0)
-        parts = hits[1:] * np.where(hits[1:] > 0.0, loaded, 0.0)
-        later = queued + hits[0] * copy.hit + parts.sum(axis=0) + missed * copy.miss
-        mean = (first + (sessions.turns - 1.0) * later) / sessions.turns
-        time = mean + (sessions.generated - 1.0) * tpot
-        rate = loads / time
-        ages = sessions.age(capacity, rate, time)
-        ages = np.maximum.accumulate(np.where(capacity > 0.0, ages, 0.0), axis=0)
-        within = equations.within_time(ages, sessions.think_time, sessions.think_variation)
-        hits = np.diff(np.concatenate([np.zeros((1, *shape)), within]), axis=0)
-    fits = loads * sessions.running + common <= copy.tokens
-    fast = tpot * float(form.filled("speed_per_user")[0]) <= 1.0 + 1e-9
-    target = float(form.number("ttft_target")[0])
-    soon = ~(later > (target if target == target else np.inf) * (1.0 + 1e-9)) & np.isfinite(later)
-    alive = loads * (time + sessions.thinking) / time
-    return State(loads, ages, hits, loading, first, later, tpot, time, alive, fits & fast & soon)
-
-
-def _evaluated(
-    copy: Copy, sessions: Sessions, share: Array, loads: Array, catalog: Catalog
-) -> tuple[Array, Array, Array]:
-    """Times of the mean turn under loads and alone: to the first token, per token; a share of the prompt is cached."""
-    prompt = sum(sessions.prompt)
-    number = loads.size
-    plans = copy.plan.take(np.zeros(2 * number, dtype=np.int64))
-    load = np.concatenate([loads.ravel(), np.ones(number)])
-    plans = plans.with_columns({
-        LOAD: load, "prompt_length": np.full(2 * number, prompt),
-        "output_length": np.full(2 * number, sessions.generated),
-        "shared_prefix": np.tile(np.minimum(share, 1.0 - 1.0 / prompt).ravel(), 2),
-    })  # fmt: skip
-    results = evaluate(plans, catalog, results=_TIMES)
-    ttft = results.number("ttft").reshape(2, *loads.shape)
-    return ttft[0], results.number("tpot")[:number].reshape(loads.shape), ttft[1]
 
 
 class Choice(NamedTuple):
@@ -277,32 +66,6 @@ class Choice(NamedTuple):
         """Turns that a copy begins within the targets. [1/s]"""
         state = self.states[variant]
         return 0.0 if state is None else float(state.load / state.turn_time)
-
-
-def best_states(
-    copy: Copy, sessions: Sessions, tiers: Sequence[Tier], sizes: Array, form: Table, catalog: Catalog
-) -> list[State | None]:
-    """The state of a copy with most sessions within the targets, for each column of sizes of the tiers.
-
-    With a number of sessions stated, the least load at which an even share of them is alive on each of the copies that
-    it takes.
-    """
-    variants = sizes.shape[1]
-    low, high = np.ones(variants), np.full(variants, _MOST_LOAD)
-    best: list[State | None] = [None] * variants
-    for _ in range(3):  # loads of equal ratio, then between the neighbours of the best
-        grid = np.geomspace(low, high, _LOADS, axis=-1)
-        loads = np.maximum(np.round(grid), 1.0)
-        found = states(copy, sessions, tiers, sizes, loads, form, catalog)
-        for variant in range(variants):
-            alive = np.where(found.kept[variant], found.sessions[variant], -np.inf)
-            place = int(np.argmax(alive))
-            known = best[variant]
-            if np.isfinite(alive[place]) and (known is None or alive[place] > known.sessions):
-                best[variant] = found.at(variant, place)
-            at = place if np.isfinite(alive[place]) else 0
-            low[variant], high[variant] = loads[variant, max(at - 1, 0)], loads[variant, min(at + 1, _LOADS - 1)]
-    return best
 
 
 def sessions_answer(form: Table, catalog: Catalog) -> Answer:
@@ -337,7 +100,7 @@ def _serving(form: Table, sessions: Sessions) -> Table:
     common, own, new = sessions.prompt
     asked = Table("serve", columns, form.place, {name: mask for name, mask in form.auto.items() if name in columns})
     return with_columns(
-        asked, users=MANY_USERS, prompt_length=common + own + new, output_length=sessions.generated,
+        asked, users=MANY_USERS, prompt_length=whole(common + own + new), output_length=whole(sessions.generated),
         shared_prefix=min(sessions.reused, 1.0 - 1.0 / (common + own + new)), mode=ONE,
     )  # fmt: skip
 
@@ -388,6 +151,9 @@ def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array
     stated = float(form.number("sessions")[0])
     alive = float(state.sessions)
     copies = float(np.ceil(stated / alive - 1e-9)) if stated == stated else 1.0
+    if stated == stated:
+        state = shared_evenly(state, sessions, stated / copies)
+        best, alive = best._replace(states=[state, *best.states[1:]]), stated / copies
     shares = {"accelerator": (common + own * float(state.hits[0])) / prompt}
     shares |= {tier.place: own * float(hit) / prompt for tier, hit in zip(tiers, state.hits[1:], strict=True)}
     rate = best.rate(0)
@@ -416,19 +182,20 @@ def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array
     answer["limit"] = _limit(form, sessions, copy, state)
     answer["price_basis"] = best.hours.basis
     order = "overlap" if copy.overlap else "precede"
+    traced = f"trace of {sessions.trace.requests:,} requests; " if isinstance(sessions, Traced) else ""
     answer["defaults_used"] = (
-        f"{answer['software']}, continuous batching in one pool; sessions stay with their copy; least recently used "
-        f"is evicted; each tier also holds what the faster ones do; loads {order} prefill"
+        f"{traced}{answer['software']}, continuous batching in one pool; sessions stay with their copy; least recently "
+        f"used is evicted; each tier also holds what the faster ones do; loads {order} prefill"
     )
     answer["tiers_used"] = "; ".join(_tier_words(tier) for tier in tiers) or "no tier outside the accelerators"
     answer["answer"] = _sentence(form, answer, best, sessions)
     tables = {"memory": memory, "tiers": _tiers(sessions, copy, tiers, state, shares)}
-    return answer | {TABLES: tables}
+    return answer | {TABLES: tables, FLEET: best.fleet}
 
 
 def _resident(sessions: Sessions, state: State) -> float:
     """Sessions in the memory of the accelerators: in a turn, or thinking for less than its characteristic time."""
-    think = equations.mean_within_time(state.ages[0], sessions.think_time, sessions.think_variation)
+    think = sessions.stay(state.ages[0])
     share = (sessions.turns - 1.0) / sessions.turns
     return float(state.load * (1.0 + share * think / state.turn_time))
 
@@ -504,7 +271,7 @@ def _sentence(form: Table, answer: Answer, best: Choice, sessions: Sessions) -> 
     copy += f", {copies:,.0f} copies" if copies > 1.0 else ""
     inside = f"{answer['hit_rate_accelerator']:.0%} on the accelerators"
     hits = f"{answer['hit_rate']:.0%} of the prompts come from the cache ({inside})"
-    cost = cost_words(form, best.hours, answer["cost_per_session"] / best.hours.paid, " per session")
+    cost = cost_words(form, best.hours, 1000.0 * answer["cost_per_session"] / best.hours.paid, " per 1,000 sessions")
     worth = answer.get("host_worth", np.nan)
     more = f" The next GB of host memory saves {dollars(worth * _GIGA)} a month." if worth == worth else ""
     return (

@@ -24,8 +24,8 @@ class SheetGroup:
 def sheet_groups() -> list[SheetGroup]:
     """The groups in the order of the tabs.
 
-    >>> sheet_groups()[0].sheets[:4]
-    ('Serve', 'Train', 'Build a chip', 'Compare')
+    >>> sheet_groups()[0].sheets[:3]
+    ('Serve', 'Train', 'Build a chip')
     """
     return [
         SheetGroup(

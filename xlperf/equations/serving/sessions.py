@@ -19,8 +19,10 @@ _FAR = 7.07106781186547
 """Score beyond which the tail is below 1e-12 of the whole. [-]"""
 _SMALLEST = 1e-9
 """Least spread of the logarithm, which makes a constant time a distribution. [-]"""
-_STEPS = 60
-"""Bisection steps: below the last bit of a characteristic time. [-]"""
+_LEAST_LEFT = 1e-9
+"""Least share of a link that is left for a load: enough for no load at all. [-]"""
+_STEPS = 44
+"""Bisection steps, to twelve digits of a characteristic time. [-]"""
 
 
 def normal_probability(score: Numeric) -> Array:
@@ -90,7 +92,8 @@ def within_time(time: Numeric, mean: Numeric, variation: Numeric) -> Array:
        chapter 14.
     """
     spread = _spread(variation)
-    return np.where(array(mean) > 0.0, normal_probability(_score(time, mean, spread) + 0.5 * spread), 1.0)
+    within = normal_probability(_score(time, mean, spread) + 0.5 * spread)
+    return np.where(array(mean) == 0.0, np.where(np.isnan(within), within, 1.0), within)
 
 
 def mean_within_time(time: Numeric, mean: Numeric, variation: Numeric) -> Array:
@@ -115,7 +118,7 @@ def mean_within_time(time: Numeric, mean: Numeric, variation: Numeric) -> Array:
     Examples
     --------
     >>> mean_within_time([0.0, 10.0, 1e9], 10.0, 1.0).round(3).tolist()
-    [0.0, 6.769, 10.0]
+    [0.0, 6.772, 10.0]
 
     References
     ----------
@@ -173,10 +176,10 @@ def tokens_after_turn(turn: Numeric, first: Numeric, added: Numeric, generated: 
     return np.where(k > 0.0, array(first) + (k - 1.0) * array(added) + k * array(generated), 0.0 * k)
 
 
-def prompt_tokens(turns: Numeric, first: Numeric, added: Numeric, generated: Numeric, common: Numeric) -> Array:
-    r"""Mean prompt of a turn in three parts: the common prefix, the session's tokens so far, new tokens.
+def own_prompt_tokens(turns: Numeric, first: Numeric, added: Numeric, generated: Numeric) -> Array:
+    r"""Mean tokens of a prompt that its session brought or got in earlier turns.
 
-    .. math:: \left(c, \frac{1}{n} \sum_{k=1}^{n-1} n_k, \frac{f + (n - 1) a}{n}\right)
+    .. math:: \frac{1}{n} \sum_{k=1}^{n-1} n_k = \frac{n - 1}{n} \left(f + \frac{n - 2}{2} a + \frac{n}{2} g\right)
 
     Parameters
     ----------
@@ -188,27 +191,55 @@ def prompt_tokens(turns: Numeric, first: Numeric, added: Numeric, generated: Num
         New prompt tokens a of each later turn. [-]
     generated : numeric
         Tokens g generated in each turn. [-]
-    common : numeric
-        Tokens c of the prefix that all prompts share. [-]
 
     Returns
     -------
-    parts : numeric
-        Common, own and new tokens on a new last axis. [-]
+    tokens : numeric
+        Mean over the turns of a session, the common prefix left out. [-]
 
     Examples
     --------
-    >>> prompt_tokens(3, 1000, 200, 100, 500).round(3).tolist()
-    [500.0, 833.333, 466.667]
+    >>> own_prompt_tokens(3, 1000, 200, 100).round(3).tolist()
+    833.333
 
     References
     ----------
     .. [1] This work.
     """
-    n, f, a, g = array(turns), array(first), array(added), array(generated)
-    own = (n - 1.0) / n * idle_tokens(n, f, a, g)
-    new = (f + (n - 1.0) * a) / n
-    return np.stack(np.broadcast_arrays(array(common) + 0.0 * own, own, new), axis=-1)
+    n = array(turns)
+    return (n - 1.0) / n * idle_tokens(n, first, added, generated)
+
+
+def new_prompt_tokens(turns: Numeric, first: Numeric, added: Numeric) -> Array:
+    r"""Mean tokens of a prompt that no cache can hold.
+
+    .. math:: \frac{f + (n - 1) a}{n}
+
+    Parameters
+    ----------
+    turns : numeric
+        Turns n of a session. [-]
+    first : numeric
+        New prompt tokens f of the first turn. [-]
+    added : numeric
+        New prompt tokens a of each later turn. [-]
+
+    Returns
+    -------
+    tokens : numeric
+        Mean over the turns of a session. [-]
+
+    Examples
+    --------
+    >>> new_prompt_tokens(3, 1000, 200).round(3).tolist()
+    466.667
+
+    References
+    ----------
+    .. [1] This work.
+    """
+    n = array(turns)
+    return (array(first) + (n - 1.0) * array(added)) / n
 
 
 def idle_tokens(turns: Numeric, first: Numeric, added: Numeric, generated: Numeric) -> Array:
@@ -305,7 +336,8 @@ def characteristic_time(
 ) -> Array:  # fmt: skip
     r"""Age at which a tier evicts a session: the tokens up to that age fill it.
 
-    Che's approximation: :func:`cached_tokens` of T is the capacity, by bisection.
+    Che's approximation: :func:`cached_tokens` of T is the capacity, by bisection. It takes T as constant, which is too
+    sharp for few sessions that all think equally long.
 
     Parameters
     ----------
@@ -349,15 +381,16 @@ def characteristic_time(
     """
     size = array(capacity)
     rest = turn_rate, turn_time, turns, think_time, think_variation, running_tokens, waiting_tokens, last_tokens, common
-    high = divide(size * array(turns), array(turn_rate) * array(last_tokens), np.inf)  # ended sessions alone fill it
-    endless = np.isinf(high)
-    high = np.where(endless, 1.0, high)
-    low = np.zeros(high.shape)
+    scale = array(turn_time) + array(think_time)
+    # The age is scale x u / (1 - u), so that u from 0 to 1 covers every age
+    low = np.zeros(np.broadcast(size, *map(array, rest)).shape)
+    high = np.ones(low.shape)
     for _ in range(_STEPS):
         middle = 0.5 * (low + high)
-        full = cached_tokens(middle, *rest) > size
+        full = cached_tokens(scale * middle / (1.0 - middle), *rest) > size
         low, high = np.where(full, low, middle), np.where(full, middle, high)
-    return np.where(np.isnan(size), np.nan, np.where(endless, np.inf, low))
+    age = np.where(high == 1.0, np.inf, scale * low / (1.0 - low))
+    return np.where(np.isnan(size + cached_tokens(scale, *rest)), np.nan, age)
 
 
 def shared_load_time(size: Numeric, bandwidth: Numeric, rate: Numeric, latency: Numeric = 0.0) -> Array:
@@ -379,7 +412,7 @@ def shared_load_time(size: Numeric, bandwidth: Numeric, rate: Numeric, latency: 
     Returns
     -------
     time : numeric
-        Mean time of a load; infinite if the loads are more than the link carries. [s]
+        Mean time of a load; a billion times that of a free link if the loads are more than it carries. [s]
 
     Examples
     --------
@@ -390,5 +423,5 @@ def shared_load_time(size: Numeric, bandwidth: Numeric, rate: Numeric, latency: 
     ----------
     .. [1] L. Kleinrock, "Queueing Systems", vol. 2, Wiley, 1976, section 4.4 (processor sharing).
     """
-    left = array(bandwidth) - array(rate) * array(size)
-    return array(latency) + np.where(left > 0.0, divide(size, np.maximum(left, 0.0), np.inf), np.inf)
+    left = np.maximum(array(bandwidth) - array(rate) * array(size), _LEAST_LEFT * array(bandwidth))
+    return array(latency) + array(size) / left

@@ -74,6 +74,7 @@ _LOOKS: Mapping[str, _Look] = {
     "tile note": _Look(8, colour=MUTED),
     "heading": _Look(10, True, NAVY),
     "head": _Look(8, True, MUTED, place="right"),
+    "tall head": _Look(8, True, MUTED, place="right", wrapped=True),
     "cell": _Look(place="right"),
     "cell left": _Look(),
     "text": _Look(8, wrapped=True, indent=1),

@@ -90,8 +90,7 @@ def _table(page: Page, question: Question, columns: Mapping[str, tuple[str, Colu
     shown = shown_columns(question.table(name), "front")
     for number, (letter, own) in enumerate(zip(("M", *"NOPQR"[6 - len(shown) :]), shown, strict=True)):
         place, column = columns[own]
-        head = page.put(f"{letter}14", column.header, "head", last=f"{letter}16")
-        head.alignment = head.alignment.copy(wrap_text=True, horizontal="left" if number == 0 else "right")
+        page.put(f"{letter}14", column.header, "tall head", last=f"{letter}16")
         for row in range(_ROWS):
             look = "cell left" if number == 0 else "cell"
             code = "" if column.is_text else _format(column)

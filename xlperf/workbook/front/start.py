@@ -47,7 +47,7 @@ from xlperf.workbook.data_sheets import (
 )
 from xlperf.workbook.front.chip import SOLD, chip_sheet
 from xlperf.workbook.front.formulas import Live
-from xlperf.workbook.front.layout import Page
+from xlperf.workbook.front.layout import NUMBERS, SHEETS, Page
 from xlperf.workbook.front.number_pages import number_page, number_pages
 from xlperf.workbook.front.plan_card import compare_sheet
 from xlperf.workbook.front.question import question_sheet
@@ -352,17 +352,16 @@ def question_sheets(workbook: Workbook, tables: Mapping[str, Table], live: Live)
     fills: dict[str, Callable[[Page], None]] = {
         "serve": partial(serve_sheet, others=others), "train": train_sheet, "chip": partial(chip_sheet, others=sold)
     }  # fmt: skip
-    for form, question in questions().items():
-        page = Page(workbook.create_sheet(question.sheet), workbook.create_sheet(f"calc {form}"), live)
-        fills.get(form, partial(question_sheet, question=question))(page)
-        own = number_pages()[form]
-        page.foot(own.sheet)
-        number_page(workbook, form, question.sheet, page.entries, page.answers, live)
+    for form, sheet, numbers in zip((*questions(), "compare"), SHEETS, NUMBERS, strict=True):
+        page = Page(workbook.create_sheet(sheet), workbook.create_sheet(numbers), live)
+        if form == "compare":
+            compare_sheet(page)
+            page.foot("training")
+        else:
+            fills.get(form, partial(question_sheet, question=questions()[form]))(page)
+            page.foot(number_pages()[form].sheet)
+            number_page(workbook, form, sheet, page.entries, page.answers, live)
         numbers_look(page.data)
-    page = Page(workbook.create_sheet("Compare"), workbook.create_sheet("calc compare"), live)
-    compare_sheet(page)
-    page.foot("training")
-    numbers_look(page.data)
 
 
 _DIGITS = "[<1]0.0###;[<100]0.0##;#,##0"
