@@ -13,7 +13,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.explore.forms import answer_of, form_of
-from xlperf.explore.search_results import TABLES
+from xlperf.explore.search_results import PLAN, TABLES
 
 MW = 1e6
 ASKED = {"model": "Meta-Llama-3.1-8B", "request_rate": "200", "prompt_length": "1000", "output_length": "200",
@@ -46,6 +46,8 @@ def asked(catalog: Catalog, rows: list[list[Any]] = ROWS, **more: str) -> Asked:
     form = form_of("fleet", words, lambda _, column: f"--{column.replace('_', '-')}")
     results = dict(answer_of(form, priced(catalog, rows)))
     tables = results.pop(TABLES, {})
+    assert (PLAN in results) == bool(tables)
+    results.pop(PLAN, None)
     return Asked(
         results, tables.get("years", Table("fleet_years", {})), tables.get("machines", Table("fleet_machines", {}))
     )

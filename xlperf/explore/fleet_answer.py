@@ -14,7 +14,8 @@ from xlperf.explore.fleet_draws import Waiting, futures_of, waiting_of
 from xlperf.explore.fleet_inputs import RENT, Horizon, horizon_of, programme_of
 from xlperf.explore.fleet_programme import ROUND, Plan, Programme, best_plan, least_unmet
 from xlperf.explore.money import OWN, megawatts
-from xlperf.explore.search_results import TABLES, Answer, dollars, short_name
+from xlperf.explore.search import stacked
+from xlperf.explore.search_results import PLAN, TABLES, Answer, dollars, short_name
 
 _TRUST = ("EXTRAPOLATED", "INTERPOLATED", "MEASURED")
 """Badges, the least trusted first."""
@@ -42,7 +43,9 @@ def fleet_answer(form: Table, catalog: Catalog) -> Answer:
     declared = [c.name for c in table_schema("fleet_years").columns if c.name in accounts]
     years = Table("fleet_years", {name: accounts[name] for name in declared})
     results = _results(horizon, programme, plan, accounts, machines, waiting)
-    return results | names | {TABLES: {"years": years, "machines": machines}}
+    used = set(machines["accelerator"].tolist())
+    plans = [offer.plan for offer in horizon.offers if offer.generation.name in used]
+    return results | names | {PLAN: stacked(plans), TABLES: {"years": years, "machines": machines}}
 
 
 def _refused(reason: str) -> Answer:

@@ -59,6 +59,7 @@ class Offer(NamedTuple):
       of the server in each year [USD], NaN if nobody sells it.
     - ``available``: date of its release, ``spread``: standard deviation of its delay [years].
     - ``resale_share``: share of its value kept in a year; NaN: by the annuity.
+    - ``plan``: the copy for the largest demand, one row.
     """
 
     generation: Generation
@@ -67,6 +68,7 @@ class Offer(NamedTuple):
     spread: float
     resale_share: float
     owning: Owning | None
+    plan: Table
     trust: str
     trust_reason: str
 
@@ -336,7 +338,7 @@ def _offer(form: Table, name: str, demand: Array, first_year: int, catalog: Cata
     power = max(size.each for size in every)
     generation = Generation(name, list(dict.fromkeys(copies)), every[0].server, power, rent)
     trust = (str(fleet.results[column][0]) for column in ("trust", "trust_reason"))
-    return Offer(generation, price, paths.available, paths.spread, paths.resale_share, owning, *trust)
+    return Offer(generation, price, paths.available, paths.spread, paths.resale_share, owning, fleet.plan, *trust)
 
 
 def _owning(plan: Table, results: Table, catalog: Catalog) -> Owning | None:

@@ -8,10 +8,11 @@ from itertools import product
 import numpy as np
 
 from xlperf.catalog.schema import Column, first_words
+from xlperf.engine import evaluate
 from xlperf.explore.answers import asked_form
 from xlperf.explore.forms import answers_of, answers_table
 from xlperf.explore.search import stacked
-from xlperf.explore.search_results import dollars
+from xlperf.explore.search_results import PLAN, dollars
 from xlperf.studies.outcome import Finding, Inputs, Outcome, charts_of, in_short, result_columns, sheet_of
 
 
@@ -22,7 +23,8 @@ def buy_or_wait(inputs: Inputs) -> Outcome:
     forms = [
         asked_form("fleet", first | {"request_rate": f"{rate:g}", "growth": f"{growth:g}"})[1] for rate, growth in cases
     ]
-    results = answers_table(stacked(forms), [answers_of(form, inputs.catalog)[0] for form in forms])
+    answers = [answers_of(form, inputs.catalog)[0] for form in forms]
+    results = answers_table(stacked(forms), answers)
     names = [f"{rate:,g} requests/s, growth {growth:.0%}" for rate, growth in cases]
     shown = ("first_purchase", "present_cost", "cost_per_million_output_tokens", "buy_now_cost", "wait_cost",
              "value_of_waiting", "peak_power")  # fmt: skip
@@ -36,7 +38,8 @@ def buy_or_wait(inputs: Inputs) -> Outcome:
     ]
     sheet = sheet_of("buy or wait", columns, charts_of("buy or wait"))
     findings = _findings(names, worth, results.number("value_of_waiting"), results["first_purchase"])
-    return Outcome(findings, [sheet], inputs.catalog, [])
+    plans = [answer[PLAN] for answer in answers if PLAN in answer]
+    return Outcome(findings, [sheet], inputs.catalog, [(each, evaluate(each, inputs.catalog)) for each in plans])
 
 
 def _findings(names: list[str], worth: np.ndarray, value: np.ndarray, bought: np.ndarray) -> list[Finding]:
