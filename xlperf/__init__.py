@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         diagnose,
         evaluate,
         explain,
+        fleet,
         quote,
         search,
         serve,
@@ -42,7 +43,8 @@ __version__ = "0.1.0"
 _PUBLIC = {
     **dict.fromkeys(
         (
-            "chip diagnose evaluate explain quote search serve sessions solve spares sweep train uncertainty validate "
+            "chip diagnose evaluate explain fleet quote search serve sessions solve spares sweep train uncertainty "
+            "validate "
             "with_own_runs worth"
         ).split(),
         "xlperf.notebook.functions",
@@ -65,6 +67,7 @@ __all__ = [
     "diagnose",
     "evaluate",
     "explain",
+    "fleet",
     "load_catalog",
     "quote",
     "read_plans",

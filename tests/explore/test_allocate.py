@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -108,12 +107,6 @@ def test_what_cannot_be_optimised_is_refused() -> None:
         optimal_allocation(
             training(DERIVED, num_accelerators=1, sequence_length=1e6), catalog(), "cost", population=4, generations=1
         )
-
-
-def test_without_scipy_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with pytest.raises(InputError, match=r"scipy: is not installed, an optimum of shares needs it: pip install scipy"):
-        optimal_allocation(training(DERIVED), catalog(), "step-time")
 
 
 def test_command(tmp_path: Path, command: Callable[..., Any]) -> None:

@@ -15,7 +15,7 @@ from xlperf.base.resources import workbook
 def test_answers_below_the_commands_are_what_the_commands_print() -> None:
     text = readme.README.read_text(encoding="utf-8")
     asked = readme.commands(text)
-    assert set(asked) == {"serve", "train", "chip"}
+    assert set(asked) == {"serve", "train", "chip", "fleet"}
     assert readme.with_answers(text, {kind: readme.answer(kind, words) for kind, words in asked.items()}) == text
 
 

@@ -27,9 +27,9 @@ PICTURES = {"serve": 2, "train": 3, "compare": 5}
 _SCALE = 1.62
 """Pixels of a point, so that a front sheet is some 1,250 pixels wide."""
 _BORDER = 12
-_ENDS = {"serve": " with (?=SGLang|vLLM|TensorRT)", "train": ";", "chip": ", "}
+_ENDS = {"serve": " with (?=SGLang|vLLM|TensorRT)", "train": ";", "chip": ", ", "fleet": ", "}
 """Where the README ends an answer, as a pattern."""
-_LINE = re.compile(r"^(xlperf (serve|train|chip) (.+))\n# \2: .*$", re.MULTILINE)
+_LINE = re.compile(r"^(xlperf (serve|train|chip|fleet) (.+))\n# \2: .*$", re.MULTILINE)
 
 
 def answer(kind: str, words: str) -> str:
@@ -42,13 +42,13 @@ def answer(kind: str, words: str) -> str:
 def with_answers(text: str, answers: Mapping[str, str]) -> str:
     """The text of the README with other answers below its commands.
 
-    ``answers``: by command, ``serve``, ``train`` and ``chip``.
+    ``answers``: by command.
     """
     return _LINE.sub(lambda found: f"{found[1]}\n# {found[2]}: {answers[found[2]]}", text)
 
 
 def commands(text: str) -> dict[str, str]:
-    """Arguments of the three commands of the README by command."""
+    """Arguments of the commands of the README by command."""
     return {found[2]: found[3] for found in _LINE.finditer(text)}
 
 

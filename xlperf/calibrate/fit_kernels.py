@@ -89,7 +89,7 @@ def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[Fitted
     """Fit the constants of all kernel families.
 
     ``rows`` are columns of the sheet ``kernels`` of ``validation.xlsx``; the calibration of ``catalog`` is not used.
-    The same rows give the same constants in the same order. Raises InputError if scipy is not installed.
+    The same rows give the same constants in the same order.
     """
     result = measurements(rows, catalog)
     products = result.families.get("gemm")

@@ -22,7 +22,6 @@ from itertools import groupby
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import factor
 from xlperf.catalog.calibration import ANY, Constant, declared_constants
 from xlperf.catalog.schema import table_schema
@@ -252,10 +251,8 @@ def _weighted_loss(weights: Array, spread: float, pooled: int) -> Callable[[Arra
 
 def _optimised(scaled: _Scaled, start: Array, spread: float) -> Array:
     """Unknowns at the local minimum of the cost near a start."""
-    try:
-        from scipy.optimize import least_squares
-    except ImportError:
-        raise InputError(Fault("calibrate", "a fit needs scipy: pip install scipy")) from None
+    from scipy.optimize import least_squares  # slow to import
+
     pooled = scaled.pooled[scaled.free]
     seen: dict[bytes, Array] = {}
 
@@ -299,7 +296,7 @@ def solve(
 
     The best of several ``starts`` wins (default: the parameters' own). ``spreads`` are the residuals at which the loss
     turns linear, one search after the other; the last alone suffices from a good start. The same rows and parameters
-    give the same values. Raises InputError if scipy is not installed.
+    give the same values.
     """
     fixed = np.array([one.fixed for one in parameters], dtype=bool)
     scaled = _Scaled(problem, parameters, fixed)

@@ -21,8 +21,8 @@ class Question:
 
     ``sheet``: its front sheet. ``words``: the title there. ``sliders``: entries that a slider of a page may move: the
     first with a number. ``tables``: titles of the tables beside the answer; sheets show the first. ``chart``:
-    ``line`` or ``bars`` and the columns of that table, the abscissa first. ``reads``: catalog sheets of this question
-    alone.
+    ``line``, ``bars`` or ``stacked`` bars and the columns of that table, the abscissa first. ``chart_words``: its
+    title, "" by its columns. ``reads``: catalog sheets of this question alone.
     """
 
     form: str
@@ -31,6 +31,7 @@ class Question:
     sliders: tuple[tuple[str, ...], ...]
     tables: Mapping[str, str]
     chart: tuple[str, ...]
+    chart_words: str
     reads: tuple[str, ...]
 
     def table(self, name: str) -> str:
@@ -51,10 +52,11 @@ def questions() -> dict[str, Question]:
     """
     known = {}
     for row in resources.rows("catalog/questions.csv"):
+        chart, _, chart_words = row["chart"].partition(" = ")
         tables = [part.split(" = ") for part in row["tables: name = words"].split("; ") if part]
         known[row["form"]] = Question(
             row["form"], row["sheet"], row["question"],
             tuple(tuple(names.split("|")) for names in row["sliders"].split()),
-            dict(tables), tuple(row["chart"].split()), tuple(row["reads"].split()),
+            dict(tables), tuple(chart.split()), chart_words, tuple(row["reads"].split()),
         )  # fmt: skip
     return known

@@ -180,10 +180,8 @@ def optimal_allocation(
     technologies and the area of other logic stay fixed. The objective of a candidate is its best plan of
     :func:`plan_grid`. ``progress`` is called with 1 after each generation.
     """
-    try:
-        from scipy.optimize import differential_evolution
-    except ImportError:
-        raise InputError(Fault("scipy", "is not installed, an optimum of shares needs it: pip install scipy")) from None
+    from scipy.optimize import differential_evolution  # slow to import
+
     names = OBJECTIVES[plan.kind]
     if objective not in names:
         known = ", ".join(names)

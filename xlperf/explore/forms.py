@@ -26,6 +26,7 @@ from xlperf.catalog.table import Place, Table, nowhere
 from xlperf.engine.software import with_software_defaults
 from xlperf.equations.plan.dimensions import RANKS
 from xlperf.explore.chips import BESIDE, chip_answers
+from xlperf.explore.fleet_answer import fleet_answer
 from xlperf.explore.mappings import MOST_ACCELERATORS, server_sizes, sold_counts
 from xlperf.explore.money import cost_words, hours_of, lacking_words, most_fed, run_beyond_power, stated_prices
 from xlperf.explore.quote import quote_answer
@@ -115,7 +116,8 @@ def answers_of(forms: Table, catalog: Catalog) -> list[Answer]:
     places = []
     for form, _ in exact:
         is_built = form.kind == "chip" and not form.text("accelerator")[0]
-        part = part_of(catalog, form, (BESIDE,) if is_built else ())
+        # A form whose sheets name accelerators may need any row of the catalog.
+        part = catalog if _names_accelerators(form.kind) else part_of(catalog, form, (BESIDE,) if is_built else ())
         given = ((name, str(values[0])) for name, values in sorted(form.columns.items()))
         open_ = tuple(sorted(name for name, mask in form.auto.items() if mask[0]))
         key = form.kind, open_, _stamp(form), tuple((name, value) for name, value in given if value not in ("", "nan"))
@@ -134,6 +136,12 @@ def answers_of(forms: Table, catalog: Catalog) -> list[Answer]:
         answer = dict(cached[key])
         answers.append(answer | {"answer": " ".join([str(answer["answer"]), *notes])} if notes else answer)
     return answers
+
+
+def _names_accelerators(kind: str) -> bool:
+    """Whether a question reads a sheet whose rows name accelerators."""
+    read = (table_schema(name).columns for name in questions()[kind].reads)
+    return any(column.reference == "accelerators" for columns in read for column in columns)
 
 
 def _stamp(form: Table) -> int:
@@ -417,7 +425,7 @@ def _refused(form: Table, search: Search | None) -> Answer:
     return {"reason": reason, "answer": f"No answer: {reason}."}
 
 
-_SOLVERS = {"serve": serve_answer, "train": train_answer, "sessions": sessions_answer,
+_SOLVERS = {"serve": serve_answer, "train": train_answer, "sessions": sessions_answer, "fleet": fleet_answer,
             "spares": spares_answer, "quote": quote_answer}  # fmt: skip
 """What answers a form of a kind with the part of the catalog that it names: results, :data:`PLAN`, :data:`TABLES`."""
 

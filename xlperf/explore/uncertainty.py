@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import factorise
 from xlperf.catalog.schema import Column, shown_columns, table_schema, unit_of
@@ -255,10 +255,8 @@ class Uncertainty:
 
     def _sobol(self, number: int) -> tuple[Array, Array]:
         """First-order and total Sobol indices, (plans, inputs)."""
-        try:
-            from scipy.stats import sobol_indices
-        except ImportError:
-            raise InputError(Fault("--sobol", 'needs scipy: pip install "xlperf[fit]"')) from None
+        from scipy.stats import sobol_indices  # slow to import
+
         count = len(self.inputs)
         sampling = Sampling(number, RANDOM, self.sampling.seed)
         index = np.arange(number)

@@ -148,6 +148,11 @@ def sessions(*, catalog: GivenCatalog = None, inputs: bool = True, **entries: En
     return _answer("sessions", entries, catalog, inputs)
 
 
+def fleet(*, catalog: GivenCatalog = None, inputs: bool = True, **entries: Entry) -> Result:
+    """What to buy, rent and sell in each year to serve a demand that grows, its cost, and whether to wait."""
+    return _answer("fleet", entries, catalog, inputs)
+
+
 def spares(*, catalog: GivenCatalog = None, inputs: bool = True, **entries: Entry) -> Result:
     """Spares of a training run or a service: their number, availability, effective training time and cost."""
     return _answer("spares", entries, catalog, inputs)
@@ -445,6 +450,6 @@ for _kind in questions():
     _declare(globals()[_kind])
 
 __all__ = [
-    "chip", "diagnose", "evaluate", "explain", "quote", "search", "serve", "sessions", "solve", "spares", "sweep",
-    "train", "uncertainty", "validate", "worth",
+    "chip", "diagnose", "evaluate", "explain", "fleet", "quote", "search", "serve", "sessions", "solve", "spares",
+    "sweep", "train", "uncertainty", "validate", "worth",
 ]  # fmt: skip

@@ -277,8 +277,13 @@ _BY_NAME = {
     "efficiency": "0.0%", "percentile": "0.0%", "limit_share": "0.0%", "claim_ratio": "0.00",
     "claimed_value": _CLAIM, "predicted_value": _CLAIM, "predicted_value_low": _CLAIM,
     "predicted_value_high": _CLAIM, "limit_value": _CLAIM,
+    "first_year": "0", "owned_since": "0", "price_year": "0", "available": "0.0##",
+    "growth": "0.0##",
 }  # fmt: skip
-_SHARES = ("_used", "head_room", "_yield", "_share", "_ratio", "_coverage", "discount_rate", "dies_per_wafer")
+_SHARES = (
+    "_used", "head_room", "_yield", "_share", "_ratio", "_coverage", "discount_rate", "dies_per_wafer", "_change",
+    "_spread", "_wins",
+)  # fmt: skip
 
 
 def number_format(column: Column) -> str:

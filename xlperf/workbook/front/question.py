@@ -27,7 +27,7 @@ def question_sheet(page: Page, question: Question) -> None:
     page.beside(question.form, r)
     page.answer(f"={r['answer']}")
     page.tiles(_tiles(question.form, r))
-    columns = _numbers(page, question, area)
+    columns = _numbers(page, question, area, r)
     _table(page, question, columns)
     _chart(page, question, columns)
     notes = [f'{r[name]}&""' for name in shown_columns(f"{question.form}_results", "note")]
@@ -41,12 +41,20 @@ def _tiles(form: str, r: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
     tiles = []
     for name in shown_columns(f"{form}_results", "tile"):
         column = results_of(form).by_name[name]
-        code, band = number_format(column), '""'
+        code, band = _format(column), '""'
         if f"{name}_low" in r:
             low, high = (f'TEXT({r[f"{name}_{end}"]},"#,##0.00")' for end in ("low", "high"))
             band = f'"80 %: "&{low}&" \N{EN DASH} "&{high}'
         tiles.append((_title(column.header), r[name], code, band))
     return tiles
+
+
+def _format(column: Column) -> str:
+    """Number format of a column; large amounts of money in millions."""
+    code = number_format(column)
+    if column.unit != "USD":
+        return code
+    return f'[>=100000]#,##0.00,," M";[<=-100000]-#,##0.00,," M";{code.rpartition(";")[2]}'
 
 
 def _title(words: str) -> str:
@@ -56,19 +64,22 @@ def _title(words: str) -> str:
     return words[0].upper() + words[1:]
 
 
-def _numbers(page: Page, question: Question, area: str) -> dict[str, tuple[str, Column]]:
-    """The table among the numbers, from column D on: letter and column of the schema, by name."""
+def _numbers(page: Page, question: Question, area: str, r: Mapping[str, str]) -> dict[str, tuple[str, Column]]:
+    """The table among the numbers, from column D on: letter and column of the schema, by name.
+
+    A result of the name of a column and ``_name`` is its header.
+    """
     name = next(iter(question.tables))
     places = {}
     for number, column in enumerate(table_schema(question.table(name)).columns):
         letter = get_column_letter(4 + number)
-        page.calc(f"{letter}{_FIRST - 1}", column.header)
+        own = r.get(f"{column.name}_name")
+        page.calc(f"{letter}{_FIRST - 1}", f'={own}&""' if own else column.header)
         places[column.name] = letter, column
+        more, blank = ('&""', '""') if column.is_text else ("+0", "NA()")
         for row in range(_ROWS):
             asked = f'INDEX(XLPERF_{question.form.upper()}({area},"{name}",catalog),{row + 2},{number + 1})'
-            page.calc(
-                f"{letter}{_FIRST + row}", f"=IFERROR({asked}{'&' + chr(34) * 2 if column.is_text else '+0'},NA())"
-            )
+            page.calc(f"{letter}{_FIRST + row}", f"=IFERROR({asked}{more},{blank})")
     return places
 
 
@@ -82,7 +93,7 @@ def _table(page: Page, question: Question, columns: Mapping[str, tuple[str, Colu
         page.put(f"{letter}14", column.header, "tall head", last=f"{letter}16")
         for row in range(_ROWS):
             look = "cell left" if number == 0 else "cell"
-            code = "" if column.is_text else number_format(column)
+            code = "" if column.is_text else _format(column)
             page.put(f"{letter}{_SHOWN + row}", f'=IFERROR({page.source}{place}{_FIRST + row},"")', look, code)
     for row in range(_SHOWN, _SHOWN + _ROWS):
         page.rule(f"M{row}:R{row}")
@@ -93,11 +104,13 @@ def _chart(page: Page, question: Question, columns: Mapping[str, tuple[str, Colu
     kind, along, *drawn = question.chart
     (x, across), own = columns[along], [columns[name] for name in drawn]
     words = f"{', '.join(column.words for _, column in own)} against {across.words}"
-    page.heading("F13", _title(words), "K")
+    page.heading("F13", question.chart_words or _title(words), "K")
     rows, up = (_FIRST - 1, _FIRST - 1 + _ROWS), own[0][1]
-    if kind == "bars":
+    if kind != "line":
         letters = " ".join(letter for letter, _ in own)
-        chart: Any = page.bars(x, rows, letters, _COLOURS[: len(own)], number_format(up), lying=False, formats=False)
+        stacked, colours = kind == "stacked", _COLOURS[: len(own)]
+        form = number_format(up)
+        chart: Any = page.bars(x, rows, letters, colours, form, lying=False, stacked=stacked, formats=False)
     else:
         chart = scatter([page.points(x, y, rows, colour) for (y, _), colour in zip(own, _COLOURS, strict=False)])
     axes = Axis(across.header, number_format(across)), Axis(up.header if len(own) == 1 else "", "General", grid=True)

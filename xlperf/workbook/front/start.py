@@ -25,6 +25,7 @@ from xlperf.catalog.schema import (
     PLAN_TABLES,
     QUESTION_TABLES,
     TECHNOLOGY_TABLES,
+    first_words,
     results_of,
     schema,
     shown_columns,
@@ -391,14 +392,15 @@ def example_tables(tables: Mapping[str, Table]) -> dict[str, Table]:
     """One plan of each kind with the rows that they and the front sheets need; technology and calibration whole.
 
     ``tables``: every sheet of the shipped workbook. Returns training: dense, with experts, mapped by search. Serving:
-    each mode, and mapped by search. One design, one server.
+    each mode, and mapped by search. One design, one server beside those of the form Fleet.
     """
     catalog = Catalog.from_tables([table for kind, table in tables.items() if kind not in PLAN_TABLES], "examples")
     chosen = {}
     for kind in PLAN_TABLES:
         kinds = _kinds(tables[kind], catalog)
         chosen[kind] = tables[kind].take(np.array(sorted({kinds.index(own) for own in kinds})))
-    models, accelerators, networks = set(MODELS), set(OTHERS), set()
+    fleet = {name.strip() for name in first_words("fleet")["generations"].split(";")}
+    models, accelerators, networks = set(MODELS), {*OTHERS, *fleet}, set()
     for plans in chosen.values():
         models |= set(catalog.tables["models"].text("model")[catalog.rows("models", plans["model"], plans, "model")])
         for column in ("accelerator", "prefill_accelerator", "expert_accelerator"):
@@ -416,9 +418,11 @@ def example_tables(tables: Mapping[str, Table]) -> dict[str, Table]:
     }
     if "api_prices" in tables:
         by_name["api_prices"] = _rows_named(tables["api_prices"], "model", models)
-    for kind in ("chiplets", "servers"):
+    for kind, names in (("chiplets", set()), ("servers", fleet)):
         if kind in tables:
-            by_name[kind] = _rows_named(tables[kind], "accelerator", accelerators).take(np.array([0]))
+            rows = _rows_named(tables[kind], "accelerator", accelerators)
+            every = rows.text("accelerator").tolist()
+            by_name[kind] = rows.take(sorted({0, *(every.index(name) for name in names if name in every)}))
     return by_name
 
 

@@ -1,0 +1,181 @@
+"""The question of a fleet over years: one year is Serve's owned answer, the value of waiting, and bad input."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from xlperf.base.errors import InputError
+from xlperf.base.units import MILLION, YEAR
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.table import Table
+from xlperf.explore.forms import answer_of, form_of
+from xlperf.explore.search_results import PLAN, TABLES
+
+MW = 1e6
+ASKED = {"model": "Meta-Llama-3.1-8B", "request_rate": "200", "prompt_length": "1000", "output_length": "200",
+         "ttft_target": "2000", "software": "vllm", "first_year": "2025"}  # fmt: skip
+SERVED = {name: ASKED[name] for name in ASKED if name != "first_year"}
+HEADER = ["generation", "accelerator", "available", "price year", "price (USD)", "price change", "rental price (USD/h)",
+          "rental change", "resale share"]  # fmt: skip
+ROWS = [
+    ["H100 2025", "H100-SXM-80GB", 2022.8, 2025, None, 0.0, 2.2, -0.1, None],
+    ["B200 2025", "B200-SXM-180GB", 2024.9, 2025, None, -0.1, 3.0, -0.1, 0.65],
+    ["GB200 2025", "GB200-NVL72", 2026.5, 2025, None, -0.1, None, -0.1, 0.65],
+]
+
+
+def priced(catalog: Catalog, rows: list[list[Any]] = ROWS) -> Catalog:
+    def place(row: int, column: str) -> str:
+        return f"generations row {row + 1}, {column}"
+
+    return catalog.with_tables([table_from_rows("generations", HEADER, rows, place)])
+
+
+class Asked(NamedTuple):
+    results: dict[str, Any]
+    years: Table
+    machines: Table
+
+
+def asked(catalog: Catalog, rows: list[list[Any]] = ROWS, **more: str) -> Asked:
+    words = {name: text for name, text in {**ASKED, **more}.items() if text}
+    form = form_of("fleet", words, lambda _, column: f"--{column.replace('_', '-')}")
+    results = dict(answer_of(form, priced(catalog, rows)))
+    tables = results.pop(TABLES, {})
+    assert (PLAN in results) == bool(tables)
+    results.pop(PLAN, None)
+    return Asked(
+        results, tables.get("years", Table("fleet_years", {})), tables.get("machines", Table("fleet_machines", {}))
+    )
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "demand"),
+    [
+        ("H100-SXM-80GB", {"request_rate": "200"}),
+        ("H100-SXM-80GB", {"request_rate": "", "users": "3000"}),
+        ("B200-SXM-180GB", {"request_rate": "700", "energy_price": "0.2", "power_usage_effectiveness": "1.4"}),
+    ],
+)
+def test_one_year_is_the_owned_answer_of_serve(accelerator: str, demand: dict[str, str], catalog: Catalog) -> None:
+    """One year at the annuity's book value costs what Serve says of an owner, in tokens, money and power."""
+    rows = [[*row[:5], 0.0, *row[6:8], None] for row in ROWS]
+    result = asked(catalog, rows, years="1", payment="own", generations=accelerator, **demand)
+    words = {name: text for name, text in {**SERVED, **demand}.items() if text}
+    served = answer_of(form_of("serve", {**words, "accelerator": accelerator, "payment": "own"}), catalog)
+    answer = result.results
+    per_token = served["owned_fleet_cost_per_million_output_tokens"]
+    assert answer["cost_per_million_output_tokens"] == pytest.approx(per_token, rel=1e-9)
+    year = served["owned_hour_cost"] * served["accelerators"] * YEAR
+    assert answer["yearly_cost"] == pytest.approx(year, rel=1e-9)
+    assert answer["peak_power"] == pytest.approx(served["power"], rel=1e-9)
+    assert result.years["owned"].tolist() == [served["accelerators"]]
+    assert result.years["tokens"][0] == pytest.approx(served["tokens_per_second"] * YEAR, rel=1e-9)
+
+
+def test_parts_add_up_and_all_demand_is_served(catalog: Catalog) -> None:
+    result = asked(catalog, growth="0.6", years="4")
+    answer, years, machines = result
+    parts = [answer[f"present_{name}"] for name in ("purchases", "rent", "upkeep", "building", "energy", "unmet")]
+    assert answer["present_cost"] == pytest.approx(sum(parts) - answer["present_resale"], rel=1e-9)
+    assert answer["present_cost"] == pytest.approx(years["present_cost"].sum(), rel=1e-9)
+    assert years["demand"].tolist() == pytest.approx([200.0 * 1.6**year for year in range(4)])
+    np.testing.assert_allclose(years["tokens"], years["demand"] * 200.0 * YEAR, rtol=0.02)
+    assert (years["unmet"] == 0.0).all() and answer["unmet_share"] == 0.0
+    owned = [sum(machines["bought"][rows] + machines["kept"][rows]) for rows in _rows_of_years(machines, years)]
+    assert owned == pytest.approx(years["owned"].tolist())
+    assert machines["accelerator"].tolist().count("GB200-NVL72") == sum(
+        machines["year"][machines["accelerator"] == "GB200-NVL72"] >= "2027"
+    )  # released in the middle of 2026
+
+
+def _rows_of_years(machines: Any, years: Any) -> list[np.ndarray]:
+    return [np.flatnonzero(machines["year"] == year) for year in years["year"]]
+
+
+def test_cheap_machines_to_come_are_worth_waiting_for(catalog: Catalog) -> None:
+    """Purchases that lose their value at once are put off; rents that rise are not worth waiting for."""
+    more = {"generations": "H100; B200", "years": "3", "growth": "0.3"}
+    cheap = [[*row[:5], -0.9, 2.0, 0.0, 0.3] for row in ROWS[:2]]
+    wait = asked(catalog, cheap, **more).results
+    assert wait["value_of_waiting"] > 0.0 and str(wait["waiting"]).startswith("Rent for a year and wait")
+    dear = [[*row[:5], 0.0, 20.0, 0.5, 0.9] for row in ROWS[:2]]
+    buy = asked(catalog, dear, **more).results
+    assert buy["value_of_waiting"] < 0.0 and str(buy["waiting"]).startswith("Buy now")
+    for answer in (wait, buy):
+        assert answer["best_first_cost"] <= min(answer["buy_now_cost"], answer["wait_cost"]) * (1.0 + 1e-9)
+
+
+def test_draws_are_seeded_and_spread(catalog: Catalog) -> None:
+    more = {"generations": "H100; B200", "years": "3", "growth": "0.3", "draws": "4"}
+    spread = {"demand_spread": "0.3", "price_spread": "0.2"}
+    first, same = (asked(catalog, **more, **spread).results for _ in range(2))
+    assert first == same
+    other = asked(catalog, **more, **spread, seed="2").results
+    assert other["best_first_cost"] != first["best_first_cost"]
+    assert first["present_cost_p10"] < first["present_cost_p90"]
+    steady = asked(catalog, **more).results
+    assert steady["present_cost_p10"] == pytest.approx(steady["present_cost_p90"], rel=1e-9)
+    assert 0.0 <= first["waiting_wins"] <= 1.0
+
+
+def test_a_limit_of_power_without_rent_is_refused_with_what_would_do(catalog: Catalog) -> None:
+    more = {"generations": "H100; B200", "years": "3", "growth": "2", "payment": "own"}
+    free = asked(catalog, **more).results["peak_power"]
+    result = asked(catalog, **more, facility_power_limit=str(0.6 * free / MW)).results
+    assert "requests/s in 2027 cannot be served" in result["reason"] and "MW would serve all" in result["reason"]
+    assert "payment both" in result["reason"] and "unmet price" in result["reason"]
+    needed = float(result["reason"].split(" MW would")[0].split()[-1])
+    assert "present_cost" in asked(catalog, **more, facility_power_limit=str(needed * 1.001)).results
+    priced_unmet = asked(catalog, **more, facility_power_limit=str(0.6 * free / MW), unmet_price="5")
+    assert priced_unmet.results["unmet_share"] > 0.0 and "Not served" in priced_unmet.results["answer"]
+    lost = priced_unmet.years["unmet"].sum() * 200.0 * YEAR * 5.0 / MILLION
+    assert priced_unmet.years["unmet_cost"].sum() == pytest.approx(lost, rel=1e-9)
+
+
+def test_what_is_owned_is_used(catalog: Catalog) -> None:
+    more = {"generations": "B200", "years": "2", "owned_accelerator": "H100", "owned_since": "2023"}
+    without = asked(catalog, generations="B200; H100", years="2").results["present_cost"]
+    has = asked(catalog, **more, owned_number="64").results
+    assert has["present_cost"] < without
+    assert "H100" in " ".join(asked(catalog, **more, owned_number="640").machines["accelerator"])
+
+
+@pytest.mark.parametrize(
+    ("more", "rows", "words"),
+    [
+        ({"request_rate": "auto", "users": "auto"}, ROWS, r"--users: users or request rate of the first year"),
+        ({"growth": "900", "years": "4"}, ROWS, r"--growth: demand must stay below 1e\+07 requests/s.* in 2027"),
+        ({"demand_by_year": "1 2 x", "years": "3"}, ROWS, r'--demand-by-year: must be numbers above 0 .*"1 2 x"'),
+        ({"demand_by_year": "1 2", "years": "3"}, ROWS, r"--demand-by-year: has 2 numbers for 3 years; give one"),
+        ({"generations": "H100; B210"}, ROWS, r'--generations: unknown accelerator "B210"'),
+        ({"generations": "A100-SXM4-80GB"}, ROWS, r"--generations: A100-SXM4-80GB has no row in the sheet generations"),
+        ({"owned_accelerator": "H100"}, ROWS, r"--owned-accelerator: needs owned number beside it"),
+        ({"owned_accelerator": "H100", "owned_number": "8", "owned_since": "2026"}, ROWS, r"--owned-since: .*2025"),
+        ({"years": "2"}, [[*ROWS[0][:5], None, *ROWS[0][6:]]],
+         r"row 1, price_change: price of H100-SXM-80GB is missing for 2026: the last .* enter price change"),
+        ({"years": "2"}, [[*ROWS[0][:7], None, None]],
+         r"row 1, rental_change: rental price of H100-SXM-80GB is missing for 2026"),
+        ({"first_year": "2024"}, [[*ROWS[0][:4], 20000.0, 0.0, *ROWS[0][6:]]],
+         r"row 1, price_year: price of H100-SXM-80GB is missing for 2024: its first one is of 2025; add a row of 2024"),
+    ],
+)  # fmt: skip
+def test_bad_input_names_the_cell(more: dict[str, str], rows: list[list[Any]], words: str, catalog: Catalog) -> None:
+    with pytest.raises(InputError, match=words):
+        asked(catalog, rows, **more)
+
+
+def test_prices_of_later_rows_take_over(catalog: Catalog) -> None:
+    """A row of a later year replaces the trend of the row before it."""
+    rows = [
+        [*ROWS[0][:4], 20000.0, -0.1, 2.2, -0.1, None],
+        ["H100 2026", "H100-SXM-80GB", None, 2026, 50000.0, 0.0, 9.0, 0.0, None],
+    ]
+    result = asked(catalog, rows, years="2", payment="own", demand_by_year="200 800")
+    first, second = result.years["purchases"]
+    bought = [float(number) for number in result.machines["bought"]]
+    assert second / bought[1] - first / bought[0] > 30000.0

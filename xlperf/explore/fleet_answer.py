@@ -1,0 +1,234 @@
+"""The question ``fleet``: what to buy, rent, keep and sell in each year to serve a demand that grows, and its cost."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from xlperf.base.units import MILLION, YEAR
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import table_schema
+from xlperf.catalog.table import Table
+from xlperf.equations.cost.tco import capital_recovery_rate
+from xlperf.explore.fleet_accounts import machine_accounts, year_accounts
+from xlperf.explore.fleet_draws import Waiting, futures_of, waiting_of
+from xlperf.explore.fleet_inputs import RENT, Horizon, horizon_of, programme_of
+from xlperf.explore.fleet_programme import ROUND, Plan, Programme, best_plan, least_unmet
+from xlperf.explore.money import OWN, megawatts
+from xlperf.explore.search import stacked
+from xlperf.explore.search_results import PLAN, TABLES, Answer, dollars, short_name
+
+_TRUST = ("EXTRAPOLATED", "INTERPOLATED", "MEASURED")
+"""Badges, the least trusted first."""
+
+
+def fleet_answer(form: Table, catalog: Catalog) -> Answer:
+    """The cheapest fleet over the years of a form.
+
+    ``form``: one row of kind ``fleet``. Returns results of the kind ``fleet_results`` with the tables ``years`` and
+    ``machines``. Raises InputError if a name is unknown, a price is missing for a year, or the demand is not stated or
+    grows beyond all bounds.
+    """
+    horizon = horizon_of(form, catalog)
+    if not horizon.offers:
+        return _refused("; ".join(horizon.refused))
+    programme = programme_of(horizon)
+    plan = best_plan(programme)
+    if plan is None:
+        return _refused(_lacking(horizon, programme))
+    accounts = year_accounts(programme, plan, horizon.first_year)
+    machines = machine_accounts(programme, plan, horizon.first_year)
+    waiting = waiting_of(horizon, futures_of(horizon))
+    by_generation, names = _by_generation(horizon, machines)
+    accounts |= by_generation
+    declared = [c.name for c in table_schema("fleet_years").columns if c.name in accounts]
+    years = Table("fleet_years", {name: accounts[name] for name in declared})
+    results = _results(horizon, programme, plan, accounts, machines, waiting)
+    used = set(machines["accelerator"].tolist())
+    plans = [offer.plan for offer in horizon.offers if offer.generation.name in used]
+    return results | names | {PLAN: stacked(plans), TABLES: {"years": years, "machines": machines}}
+
+
+def _refused(reason: str) -> Answer:
+    return {"reason": reason, "answer": f"No answer: {reason}."}
+
+
+MOST_GENERATIONS = 6
+"""Columns of the table by year for accelerators of one generation; the last one has all further ones. [-]"""
+
+
+def _by_generation(horizon: Horizon, machines: Table) -> tuple[dict[str, np.ndarray], Answer]:
+    """Owned and rented accelerators of each year by generation in the order of release, and names of generations."""
+    used = set(machines["accelerator"].tolist())
+    offers = sorted(horizon.offers, key=lambda offer: offer.available)
+    names = [offer.generation.name for offer in offers if offer.generation.name in used]
+    columns = {f"generation_{place + 1}": np.zeros(horizon.years) for place in range(min(len(names), MOST_GENERATIONS))}
+    count = machines.number("bought") + machines.number("kept") + machines.number("rented")
+    for row, name in enumerate(machines["accelerator"].tolist()):
+        place = min(names.index(name) + 1, MOST_GENERATIONS)
+        columns[f"generation_{place}"][int(machines["year"][row]) - horizon.first_year] += count[row]
+    titles: Answer = {
+        f"generation_{place}_name": short_name(name) for place, name in enumerate(names[: MOST_GENERATIONS - 1], 1)
+    }
+    last = " and ".join(map(short_name, names[MOST_GENERATIONS - 1 :]))
+    return columns, titles | ({f"generation_{MOST_GENERATIONS}_name": last} if last else {})
+
+
+def _results(
+    horizon: Horizon, programme: Programme, plan: Plan, accounts: dict[str, np.ndarray], machines: Table,
+    waiting: Waiting,
+) -> Answer:  # fmt: skip
+    discounts, rate = programme.discounts, horizon.discount_rate
+    cost = float(accounts["present_cost"].sum())
+    tokens = float((accounts["tokens"] * discounts[1:]).sum())
+    later = {"rent", "upkeep", "building", "energy", "resale"}
+    parts = {f"present_{name}": float((accounts[name] * discounts[1:]).sum()) for name in later}
+    unserved = _unserved(horizon, programme, plan)
+    result: Answer = {
+        "present_cost": cost,
+        "yearly_cost": cost * float(capital_recovery_rate(rate, horizon.years * YEAR)) * YEAR,
+        "cost_per_million_output_tokens": cost / tokens if tokens > 0.0 else np.nan,
+        "present_purchases": float((accounts["purchases"] * discounts[:-1]).sum()),
+        **parts,
+        "present_unmet": float((accounts["unmet_cost"] * discounts[1:]).sum()),
+        "peak_power": float(accounts["power"].max()),
+        "unmet_share": float(plan.unmet.sum() / programme.demand.sum()),
+        "discount_rate": rate,
+        "optimality_gap": plan.gap,
+        "first_purchase": _counted(machines, horizon.first_year, "bought") or "nothing",
+        "price_basis": _basis(horizon),
+        "defaults_used": _defaults(horizon),
+    }
+    result |= _trust(horizon, machines)
+    result |= _waiting_results(horizon, waiting)
+    words = _sentence(horizon, result, machines)
+    result["answer"] = " ".join(filter(None, [words, unserved, str(result.get("waiting", ""))]))
+    return result
+
+
+def _waiting_results(horizon: Horizon, waiting: Waiting) -> Answer:
+    """Costs of the policies for the first year, and the value of waiting in a sentence."""
+    policies = {"buy_now_cost": waiting.buy_now, "wait_cost": waiting.wait, "best_first_cost": waiting.best}
+    answer: Answer = {name: np.nan if policy is None else policy.mean for name, policy in policies.items()}
+    answer |= {"value_of_waiting": waiting.value, "waiting_wins": waiting.wins}
+    draws = int(horizon.form.filled("draws")[0])
+    if waiting.best is not None and draws:
+        low, high = np.percentile(waiting.best.costs, [10.0, 90.0])
+        answer |= {"present_cost_p10": float(low), "present_cost_p90": float(high)}
+    if waiting.value != waiting.value:
+        buys = waiting.buy_now is None
+        lacks = "purchases alone cannot serve the first year" if buys else "nothing serves the first year without them"
+        return answer | {"waiting": f"Buying now and waiting cannot be compared: {lacks}."}
+    waits = waiting.value > 0.0
+    ways = ("Rent for a year and wait", "Buy now")
+    words = f"{ways[not waits]}: {dollars(abs(waiting.value))} less present cost than {_OTHER[waits]}"
+    wins = waiting.wins if waits else 1.0 - waiting.wins
+    words += f" in the mean of {draws:,} draws, and less in {wins:.0%} of them" if draws else ""
+    return answer | {"waiting": f"{words}."}
+
+
+_OTHER = {True: "buying now", False: "renting for a year and waiting"}
+"""What the better policy is compared with, by whether waiting is better."""
+
+
+def _sentence(horizon: Horizon, result: Answer, machines: Table) -> str:
+    """What happens in the years that decide something, and what it costs."""
+    steps = []
+    for year in range(horizon.first_year, horizon.first_year + horizon.years):
+        for verb, column in (("buy", "bought"), ("rent", "rented"), ("sell", "sold"), ("retire", "retired")):
+            words = _counted(machines, year, column)
+            if words:
+                steps.append(f"{year}{' (end)' if column in ('sold', 'retired') else ''} {verb} {words}")
+    cost = f"{dollars(result['present_cost'])} present cost"
+    per = result["cost_per_million_output_tokens"] * MILLION
+    last = horizon.first_year + horizon.years - 1
+    return f"{'; '.join(steps)}. {horizon.first_year} to {last}: {cost}, {dollars(per)} per million output tokens."
+
+
+def _counted(machines: Table, year: int, column: str) -> str:
+    """Accelerators of a column in a year in words: ``48 B200 and 72 GB300``."""
+    rows = np.flatnonzero((machines["year"] == str(year)) & (machines.number(column) > 0.0))
+    return " and ".join(
+        f"{machines.number(column)[row]:,.0f} {short_name(machines['accelerator'][row])}" for row in rows.tolist()
+    )
+
+
+def _unit(horizon: Horizon) -> str:
+    return "requests/s" if horizon.is_rate else "users"
+
+
+def _unserved(horizon: Horizon, programme: Programme, plan: Plan) -> str:
+    """A sentence on demand that is not served; "" if all is."""
+    rows = np.flatnonzero(plan.unmet > ROUND * programme.demand)
+    if not len(rows):
+        return ""
+    listed = ", ".join(
+        f"{plan.unmet[row]:,.4g} of {programme.demand[row]:,.4g} {_unit(horizon)} in {horizon.first_year + row}"
+        for row in rows.tolist()
+    )
+    return f"Not served at the price of unmet demand: {listed}."
+
+
+def _lacking(horizon: Horizon, programme: Programme) -> str:
+    """Why no fleet serves the demand: the first year that lacks machines, by how much, and what would do."""
+    plan = least_unmet(programme)
+    rows = np.flatnonzero(plan.unmet > ROUND * programme.demand)
+    year = int(rows[0])
+    when = horizon.first_year + year
+    missing = f"{plan.unmet[year]:,.4g} of {programme.demand[year]:,.4g} {_unit(horizon)} in {when} cannot be served"
+    payment = str(horizon.form.filled("payment")[0])
+    others = [] if payment == RENT else ["give an unmet price"]
+    others = others if payment != OWN else ["payment both, which rents", *others]
+    limit = programme.power_limit[year]
+    sold = [each.generation for each in programme.vintages if each.start <= year and each.price == each.price]
+    if not sold and not any(each.rent[year] == each.rent[year] for each in programme.generations):
+        first = min(horizon.offers, key=lambda offer: offer.available)
+        name = short_name(first.generation.name)
+        words = f"none of these accelerators can be bought or rented by then; the first, {name}, is available in"
+        return f"{missing}: {words} {first.available:g}; start later or add an accelerator"
+    need = min((_power_for(programme, place, year) for place in set(sold)), default=np.inf)
+    if np.isfinite(limit) and np.isfinite(need):
+        words = f"within {megawatts(float(limit))} MW {missing}"
+        return f"{words}; {megawatts(need)} MW would serve all, or {' or '.join(['less demand', *others])}"
+    return f"{missing}; {' or '.join(['ask for less', *others])}"
+
+
+def _power_for(programme: Programme, place: int, year: int) -> float:
+    """Least power that serves the demand of a year on one accelerator alone. [W]"""
+    generation, demand = programme.generations[place], float(programme.demand[year])
+    servers = min(
+        np.ceil(np.ceil(demand / copy.capacity * (1.0 - ROUND)) * copy.size / generation.server * (1.0 - ROUND))
+        for copy in generation.copies
+    )
+    return float(servers) * generation.server * generation.power
+
+
+def _trust(horizon: Horizon, machines: Table) -> Answer:
+    """The least trust of the plans of the accelerators that are used."""
+    used = set(machines["accelerator"].tolist())
+    offers = [offer for offer in horizon.offers if offer.generation.name in used and offer.trust in _TRUST]
+    if not offers:
+        return {}
+    least = min(offers, key=lambda offer: _TRUST.index(offer.trust))
+    return {"trust": least.trust, "trust_reason": f"{short_name(least.generation.name)}: {least.trust_reason}"}
+
+
+def _basis(horizon: Horizon) -> str:
+    """Where prices are from."""
+    owners = ", ".join(dict.fromkeys(offer.owning.words for offer in horizon.offers if offer.owning))
+    return f"sheet generations; owned by the sheet servers: {owners or 'none'}"
+
+
+def _defaults(horizon: Horizon) -> str:
+    """Assumptions in words."""
+    form = horizon.form
+    unsold = [short_name(offer.generation.name) for offer in horizon.offers if offer.owning is None]
+    paths = "years start with purchases and end with rent, upkeep, energy and sales"
+    words = [
+        f"cost of capital {horizon.discount_rate:.1%}",
+        f"servers serve {form.filled('service_life')[0] / YEAR:g} years",
+        paths,
+        "all demand is served" if np.isnan(form.number("unmet_price")[0]) else "",
+        f"no row of servers, rented only: {', '.join(unsold)}" if unsold else "",
+        f"not used: {'; '.join(horizon.refused)}" if horizon.refused else "",
+    ]
+    return ", ".join(filter(None, words))

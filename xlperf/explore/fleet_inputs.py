@@ -1,0 +1,365 @@
+"""Demand, machines and prices of a plan over years, from a form of the kind ``fleet`` and the sheet ``generations``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array, power
+from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.units import MILLION, YEAR
+from xlperf.catalog.catalog import Catalog, part_of
+from xlperf.catalog.schema import table_schema
+from xlperf.catalog.table import Table
+from xlperf.engine.ownership import evaluate_ownership, owned_plans
+from xlperf.equations.cost.years import annuity_book_value, compounded_price, straight_line_depreciation
+from xlperf.explore.fleet_prices import SHEET, PricePaths
+from xlperf.explore.fleet_programme import Copy, Generation, Programme, Vintage
+from xlperf.explore.money import OWN, sized
+from xlperf.explore.search_results import short_name
+from xlperf.explore.serve import serve_answer, serving_ways
+
+RENT = "rent"
+MOST_USERS, MOST_REQUESTS = 1000.0 * MILLION, 10.0 * MILLION
+"""Largest demand of a year: requests in flight of a tenth of mankind [-], and a hundred requests of all a day
+[request/s].
+"""
+_NOT_ASKED = ("payment", "facility_power_limit", "users", "request_rate")
+"""Entries that a fleet over years and ``serve`` share by name, but that the plan over years decides."""
+
+
+class Owning(NamedTuple):
+    """Cost of owning one accelerator for a year at the prices of the sheet ``servers``.
+
+    - ``capex``: purchase price with server and network; ``accelerator``: its part for the accelerator [USD].
+    - ``share``: capex per USD of the accelerator's price, storage included [-].
+    - ``upkeep``, ``building``, ``energy``: paid in a year [USD]; ``maintenance``: part of upkeep as a share of capex.
+    - ``life``: years that write it off; ``residual``: share of the price that is left then [-].
+    """
+
+    capex: float
+    accelerator: float
+    share: float
+    upkeep: float
+    building: float
+    energy: float
+    maintenance: float
+    life: float
+    residual: float
+    discount_rate: float
+    words: str
+
+
+class Offer(NamedTuple):
+    """One accelerator with the copy that it runs and its prices over the years of the plan.
+
+    - ``generation``: the copy, with the rent of each year; ``price``: purchase price of one accelerator with its share
+      of the server in each year [USD], NaN if nobody sells it.
+    - ``available``: date of its release, ``spread``: standard deviation of its delay [years].
+    - ``resale_share``: share of its value kept in a year; NaN: by the annuity.
+    - ``plan``: the copy for the largest demand, one row.
+    """
+
+    generation: Generation
+    price: Array
+    available: float
+    spread: float
+    resale_share: float
+    owning: Owning | None
+    plan: Table
+    trust: str
+    trust_reason: str
+
+
+class Horizon(NamedTuple):
+    """A form's years, demand, limits and offers."""
+
+    form: Table
+    offers: Sequence[Offer]
+    refused: Sequence[str]
+    first_year: int
+    demand: Array
+    discount_rate: float
+    tokens_of_demand: float  # output tokens per second that a unit of demand is promised
+
+    @property
+    def years(self) -> int:
+        """Number of years."""
+        return len(self.demand)
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether demand is in requests per second."""
+        return bool(np.isnan(self.form.number("users")[0]))
+
+
+class Future(NamedTuple):
+    """One course of the future: demand of each year, factors on prices and rents, delays of releases [years]."""
+
+    demand: Array
+    price: Array
+    rent: Array
+    delays: Array
+
+
+def horizon_of(form: Table, catalog: Catalog) -> Horizon:
+    """Machines and demand of a form.
+
+    ``form``: one row of kind ``fleet``. Raises InputError if a name is unknown, a price is missing for a year, or the
+    demand is not stated or grows beyond all bounds.
+    """
+    demand = _demand(form)
+    first_year = int(form.filled("first_year")[0])
+    form, names = _accelerators(form, catalog)
+    offers, refused = [], []
+    for name in names:
+        offer = _offer(form, name, demand, first_year, catalog)
+        if isinstance(offer, str):
+            refused.append(offer)
+        else:
+            offers.append(offer)
+    stated = float(form.number("discount_rate")[0])
+    known = [offer.owning.discount_rate for offer in offers if offer.owning]
+    if stated != stated and offers and not known:
+        problem = "discount rate is not given, and no accelerator has a row of servers that states it; enter one"
+        raise InputError(Fault(form.place(0, "discount_rate"), problem))
+    each = "output_length" if np.isnan(form.number("users")[0]) else "speed_per_user"
+    rate = stated if stated == stated else known[0] if known else np.nan
+    return Horizon(form, offers, refused, first_year, demand, rate, float(form.filled(each)[0]))
+
+
+def steady(horizon: Horizon) -> Future:
+    """The expected course: demand, prices and releases as the sheets have them."""
+    one = np.ones(horizon.years)
+    return Future(horizon.demand, one, one, np.zeros(len(horizon.offers)))
+
+
+def programme_of(horizon: Horizon, future: Future | None = None) -> Programme:
+    """The programme of a horizon, by its sheets or in one course of the future."""
+    years = horizon.years
+    course = steady(horizon) if future is None else future
+    form, generations, vintages = horizon.form, [], []
+    for place, offer in enumerate(horizon.offers):
+        start = first_whole_year(offer.available, course.delays[place], horizon.first_year)
+        late = np.arange(years) < start - horizon.first_year
+        rent = np.where(late, np.nan, offer.generation.rent * course.rent)
+        price = np.where(late, np.nan, offer.price * course.price)
+        generations.append(offer.generation._replace(rent=rent))
+        if offer.owning is not None:
+            vintages += _vintages(horizon, place, price)
+    limit = float(np.nan_to_num(form.number("facility_power_limit")[0], nan=np.inf))
+    unmet = float(form.number("unmet_price")[0]) * horizon.tokens_of_demand * YEAR
+    return Programme(
+        generations, vintages, course.demand, np.full(years, limit), np.full(years, unmet), horizon.discount_rate
+    )
+
+
+def first_whole_year(available: float, delay: float, first_year: int) -> float:
+    """First year at whose start an accelerator can be bought; releases before the first year are not late."""
+    return float(np.ceil(available + (delay if available > first_year else 0.0)))
+
+
+def _vintages(horizon: Horizon, place: int, price: Array) -> list[Vintage]:
+    """Purchases of one accelerator in each year, and the servers of it that are there already."""
+    form, offer = horizon.form, horizon.offers[place]
+    result = [_vintage(horizon, place, start, float(amount), 0.0) for start, amount in enumerate(price)]
+    there = float(form.number("owned_number")[0])
+    if str(form.text("owned_accelerator")[0]).casefold() != offer.generation.name.casefold() or not there > 0.0:
+        return result
+    age = horizon.first_year - float(form.number("owned_since")[0])
+    paid = float(offer.owning.capex) if offer.owning else np.nan
+    value = _resale(horizon, offer, paid, np.array([age]))[0]
+    servers = float(np.floor(there / offer.generation.server))
+    old = _vintage(horizon, place, 0, paid, age)
+    return [*result, old._replace(price=float(value), there=servers)]
+
+
+def _vintage(horizon: Horizon, place: int, start: int, paid: float, age: float) -> Vintage:
+    """Servers bought for a price at the start of a year, at an age at that time [years]."""
+    offer, form = horizon.offers[place], horizon.form
+    owning = offer.owning
+    assert owning is not None  # only owned accelerators have vintages
+    years = np.arange(horizon.years)
+    ages = age + years - start + 1.0
+    life = float(form.filled("service_life")[0]) / YEAR
+    out = (ages > life * (1.0 + 1e-9)) | (years < start)
+    value = np.where(out, np.nan, _resale(horizon, offer, paid, np.maximum(ages, 0.0)))
+    one = np.ones(horizon.years)
+    energy = compounded_price(owning.energy, float(form.filled("energy_price_change")[0]), years * YEAR)
+    spent = straight_line_depreciation(
+        paid, owning.life * YEAR, np.maximum(ages - 1.0, 0.0) * YEAR, YEAR, owning.residual
+    )
+    upkeep = owning.upkeep + owning.maintenance * (paid - owning.capex)
+    return Vintage(place, start, paid, value, upkeep * one, owning.building * one, energy, np.where(out, 0.0, spent))
+
+
+def _resale(horizon: Horizon, offer: Offer, paid: float, ages: Array) -> Array:
+    """Resale values of one accelerator at some ages [years]. [USD]"""
+    owning = offer.owning
+    assert owning is not None
+    if offer.resale_share == offer.resale_share:
+        return compounded_price(paid, offer.resale_share - 1.0, ages * YEAR)
+    return annuity_book_value(paid, horizon.discount_rate, owning.life * YEAR, ages * YEAR, owning.residual)
+
+
+# --- demand
+
+
+def _demand(form: Table) -> Array:
+    """Demand of each year."""
+    years = int(form.filled("years")[0])
+    text = str(form.text("demand_by_year")[0]).replace(",", " ").split()
+    users, rate = float(form.number("users")[0]), float(form.number("request_rate")[0])
+    if text:
+        demand = _listed(form, text, years)
+    elif users != users and rate != rate:
+        problem = "users or request rate of the first year must be given, or the demand by year"
+        raise InputError(Fault(form.place(0, "users"), problem))
+    else:
+        first = users if users == users else rate
+        demand = first * power(1.0 + float(form.filled("growth")[0]), np.arange(years))
+    most = MOST_USERS if users == users else MOST_REQUESTS
+    if not demand.max() <= most:
+        year = int(np.argmax(demand > most))
+        unit = "users" if users == users else "requests/s"
+        when = int(form.filled("first_year")[0]) + year
+        problem = f"demand must stay below {most:.0e} {unit}, and is {demand[year]:.3g} in {when}"
+        bound = float(power(most / demand[0], 1.0 / max(years - 1, 1))) - 1.0
+        hint = "" if text else f"; a growth of {bound:.3g} at most, or fewer years"
+        raise InputError(Fault(form.place(0, "demand_by_year" if text else "growth"), problem + hint))
+    return demand
+
+
+def _listed(form: Table, words: Sequence[str], years: int) -> Array:
+    """Demand of each year from the words of a cell."""
+    place = form.place(0, "demand_by_year")
+    try:
+        values = np.array([float(word) for word in words])
+    except ValueError:
+        values = np.array([np.nan])
+    if not (values > 0.0).all() or not np.isfinite(values).all():
+        raise InputError(Fault(place, f'must be numbers above 0 separated by spaces, got "{" ".join(words)}"'))
+    if len(values) != years:
+        problem = f"has {len(values)} numbers for {years} years; give one for each year, or change the years"
+        raise InputError(Fault(place, problem))
+    return values
+
+
+# --- machines
+
+
+def _accelerators(form: Table, catalog: Catalog) -> tuple[Table, list[str]]:
+    """Accelerators to choose from, as the sheet ``accelerators`` spells them, and the form with such a name."""
+    listed = list(dict.fromkeys(catalog.tables[SHEET].text("accelerator").tolist()))
+    asked = [word.strip() for word in str(form.text("generations")[0]).split(";") if word.strip()]
+    there = [name for name in form.text("owned_accelerator").tolist() if name]
+    if there:
+        _check_owned(form)
+        (exact,) = _exact(there, form, "owned_accelerator", catalog)
+        form = form.with_columns({"owned_accelerator": np.array([exact], dtype=object)})
+        there = [exact]
+    place = form.place(0, "generations")
+    if not listed:
+        raise InputError(Fault(place, f"the sheet {SHEET} has no row with prices; add one for each accelerator"))
+    names = [*(_exact(asked, form, "generations", catalog) or listed), *there]
+    for name in names:
+        if name not in listed:
+            problem = f"{name} has no row in the sheet {SHEET}, which prices it by year; {nearest(name, listed)}"
+            raise InputError(Fault(place, problem))
+    return form, list(dict.fromkeys(names))
+
+
+def _exact(names: Sequence[str], form: Table, column: str, catalog: Catalog) -> list[str]:
+    """Names of accelerators in one cell of a form, as their sheet spells them."""
+    cell = Table("fleet", {column: np.array(names, dtype=object)}, lambda _, name: form.place(0, name))
+    every = catalog.tables["accelerators"].text("accelerator")
+    return [str(every[row]) for row in catalog.rows("accelerators", cell[column], cell, column)]
+
+
+def _check_owned(form: Table) -> None:
+    place, first = form.place(0, "owned_accelerator"), float(form.filled("first_year")[0])
+    for name in ("owned_number", "owned_since"):
+        if np.isnan(form.number(name)[0]):
+            words = name.replace("_", " ")
+            raise InputError(
+                Fault(place, f"needs {words} beside it, which is blank; enter {words} or leave both blank")
+            )
+    since = float(form.number("owned_since")[0])
+    if since > first:
+        raise InputError(
+            Fault(form.place(0, "owned_since"), f"must be the first year {first:.0f} or before, got {since:.0f}")
+        )
+
+
+def serve_form(form: Table, accelerator: str, most: float) -> Table:
+    """The question of ``serve`` for the largest demand of a plan on one accelerator."""
+    known = table_schema("serve").by_name
+    columns = {name: values for name, values in form.columns.items() if name in known and name not in _NOT_ASKED}
+    demand = "request_rate" if np.isnan(form.number("users")[0]) else "users"
+    columns |= {"accelerator": np.array([accelerator], dtype=object), demand: np.array([most])}
+    return Table("serve", columns, form.place)
+
+
+def _offer(form: Table, name: str, demand: Array, first_year: int, catalog: Catalog) -> Offer | str:
+    """One accelerator with its copies and prices; the reason in words if it cannot serve.
+
+    The best copies for the largest and for the smallest demand are both at hand in every year.
+    """
+    years = len(demand)
+    sizes = list(dict.fromkeys((float(demand.max()), float(demand.min()))))
+    asked = [serve_form(form, name, most) for most in sizes]
+    catalog = part_of(catalog, asked[0], (name,))  # equal content: ways of the same search
+    fleets = [ways[0] for one in asked if (ways := serving_ways(one, catalog))]
+    if not fleets:
+        return f"{short_name(name)}: {serve_answer(asked[0], catalog)['reason']}"
+    fleet, every = fleets[0], [sized(fleet, catalog) for fleet in fleets]
+    is_rate = bool(np.isnan(form.number("users")[0]))
+    copies = [
+        Copy(
+            size.size,
+            size.load / (float(one.results.number("latency")[0]) if is_rate else 1.0),
+            float(one.results.number("tokens_per_second")[0]) / size.longer,
+        )
+        for one, size in zip(fleets, every, strict=True)
+    ]
+    owning = _owning(fleet.plan, fleet.results, catalog)
+    payment = str(form.filled("payment")[0])
+    paths = PricePaths(name, catalog, first_year, years)
+    price, rent = np.full(years, np.nan), np.full(years, np.nan)
+    if payment != RENT and owning is not None:
+        bought = paths.prices("price", owning.accelerator, paths.servers_year())
+        price = owning.capex + (bought - owning.accelerator) * owning.share
+    if payment != OWN:
+        basis = str(fleet.results["cost_basis"][0])
+        listed = float(fleet.results.number("accelerator_hour_cost")[0]) if basis == "rent" else np.nan
+        rent = paths.prices("rental_price", listed, paths.prices_year()) * YEAR
+    power = max(size.each for size in every)
+    generation = Generation(name, list(dict.fromkeys(copies)), every[0].server, power, rent)
+    trust = (str(fleet.results[column][0]) for column in ("trust", "trust_reason"))
+    return Offer(generation, price, paths.available, paths.spread, paths.resale_share, owning, fleet.plan, *trust)
+
+
+def _owning(plan: Table, results: Table, catalog: Catalog) -> Owning | None:
+    """Cost of owning the accelerators of a copy; None if no row of servers has them."""
+    ownership = evaluate_ownership(plan, catalog, results=results)
+    if np.isnan(ownership.number("hour_cost")[0]):
+        return None
+    pool = owned_plans(plan, results, catalog).pools[0]
+    server, used = pool.server, float(pool.terms().utilization[0])
+    hour = {name: float(ownership.number(f"hour_{name}")[0]) for name in ("running", "facility", "energy")}
+    storage = 1.0 + float(server.storage_share[0])
+    return Owning(
+        capex=float((ownership.number("capex") / plan.number("num_accelerators"))[0]) / used,
+        accelerator=float(server.accelerator_price[0]),
+        share=storage / used,
+        upkeep=hour["running"] * YEAR,
+        building=hour["facility"] * YEAR,
+        energy=hour["energy"] * YEAR,
+        maintenance=float(server.maintenance_share[0]),
+        life=float(server.life[0]) / YEAR,
+        residual=float(server.residual_share[0]),
+        discount_rate=float(server.discount_rate[0]),
+        words=str(ownership["server"][0]),
+    )

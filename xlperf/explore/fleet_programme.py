@@ -1,0 +1,302 @@
+"""The cheapest fleet over years as an integer linear programme: what to buy, rent, keep and sell in each year.
+
+A purchase is a vintage: servers of one generation bought at the start of one year. Whole servers hold whole copies of
+a model, copies serve the demand, and the servers of an owner stay within a power limit. Purchases are paid at the
+start of a year; rent, upkeep and energy are paid at its end, when servers are sold too. HiGHS solves the programme.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xlperf.base.arrays import Array
+from xlperf.base.units import YEAR
+from xlperf.equations.cost.years import present_value
+
+GAP = 1e-6
+"""Relative optimality gap at which HiGHS stops; an answer states the one that is left. [-]"""
+ROUND = 1e-9
+"""Rounding of demand and power, relative. [-]"""
+MOST_SECONDS = 30.0
+"""Time limit of one programme; an answer that reaches it states its gap. [s]"""
+_WHOLE = 1e-6
+
+
+class Copy(NamedTuple):
+    """A copy of the model: its accelerators, the demand that it serves, and its output tokens per second at that."""
+
+    size: float
+    capacity: float
+    tokens: float
+
+
+class Generation(NamedTuple):
+    """One kind of accelerator and the copies of the model that run on it.
+
+    - ``server``: accelerators of one purchase [-].
+    - ``power``: power from the grid of one accelerator [W].
+    - ``rent``: rent of one accelerator for each year [USD], NaN if nobody offers it.
+    """
+
+    name: str
+    copies: Sequence[Copy]
+    server: float
+    power: float
+    rent: Array
+
+
+class Vintage(NamedTuple):
+    """Servers of one generation bought at the start of one year, amounts per accelerator.
+
+    - ``generation``: position of the generation; ``start``: year of purchase, 0 for servers that are there already.
+    - ``price``: paid at the start [USD]; servers that are there already: their resale value.
+    - ``value``: resale value at the end of each year [USD]; NaN from the year on in which it is out of service.
+    - ``upkeep``, ``building``, ``energy``: paid at the end of each year [USD].
+    - ``depreciation``: in each year, straight line [USD].
+    - ``there``: servers that are there at the start, NaN for a purchase [-].
+    """
+
+    generation: int
+    start: int
+    price: float
+    value: Array
+    upkeep: Array
+    building: Array
+    energy: Array
+    depreciation: Array
+    there: float = np.nan
+
+    @property
+    def running(self) -> Array:
+        """Paid at the end of each year. [USD]"""
+        return self.upkeep + self.building + self.energy
+
+
+class Programme(NamedTuple):
+    """Demand, machines and limits over years.
+
+    - ``demand``: demand of each year; ``power_limit``: power from the grid of owned servers in each year [W].
+    - ``unmet_price``: price of one unit of demand that is not served for a year [USD]; NaN: all must be served.
+    """
+
+    generations: Sequence[Generation]
+    vintages: Sequence[Vintage]
+    demand: Array
+    power_limit: Array
+    unmet_price: Array
+    discount_rate: float
+
+    @property
+    def years(self) -> int:
+        """Number of years."""
+        return len(self.demand)
+
+    @property
+    def copies(self) -> list[tuple[int, Copy]]:
+        """Kinds of copies, each with the position of its generation."""
+        return [(place, copy) for place, generation in enumerate(self.generations) for copy in generation.copies]
+
+    @property
+    def discounts(self) -> Array:
+        """Present value of one USD at the start of each year and at the end of the last one, (years + 1,)."""
+        return present_value(1.0, self.discount_rate, np.arange(self.years + 1) * YEAR)
+
+
+class Plan(NamedTuple):
+    """Decisions of each year.
+
+    - ``owned``: servers of each vintage, (vintages, years); ``rented``: servers of each generation,
+      (generations, years); ``copies``: working copies of each kind, (kinds, years) [-].
+    - ``unmet``: demand that is not served, (years,).
+    - ``present_cost``: present value of all costs less resale [USD]; ``gap``: relative optimality gap [-].
+    """
+
+    owned: Array
+    rented: Array
+    copies: Array
+    unmet: Array
+    present_cost: float
+    gap: float
+
+
+class _Blocks(NamedTuple):
+    """First column of each block of variables; all blocks have one column per year."""
+
+    owned: int
+    rented: int
+    copies: int
+    unmet: int
+    end: int
+
+    @staticmethod
+    def of(programme: Programme) -> _Blocks:
+        sizes = len(programme.vintages), len(programme.generations), len(programme.copies), 1
+        return _Blocks(0, *(int(each) * programme.years for each in np.cumsum(sizes)))
+
+
+def holding_costs(vintage: Vintage, discounts: Array) -> Array:
+    """Present cost of one accelerator of a vintage for each year: fall in value, upkeep and energy; infinite if none.
+
+    The value falls from the price or the last year's resale value to the resale value at the end of the year.
+    """
+    years = len(discounts) - 1
+    known = np.nan_to_num(vintage.value)
+    before = np.concatenate([[0.0], known[:-1]])
+    before[vintage.start] = vintage.price
+    costs = before * discounts[:-1] + (vintage.running - known) * discounts[1:]
+    out = np.isnan(vintage.value) | (np.arange(years) < vintage.start)
+    return np.where(out, np.inf, costs)
+
+
+class Assembled(NamedTuple):
+    """A programme as arrays: minimise costs times values within bounds, and rows of a sparse matrix within limits.
+
+    ``there``: value of servers that are there at the start, a constant of the cost [USD].
+    """
+
+    blocks: _Blocks
+    costs: Array
+    lower: Array
+    upper: Array
+    matrix: Any
+    least: Array
+    most: Array
+    there: float
+
+
+def assembled(programme: Programme, first: Array | None = None, may_rent: bool = True) -> Assembled:
+    """Arrays of a programme.
+
+    ``first``: servers of each vintage to own in its first year, NaN: free. ``may_rent``: whether the first year may be
+    served by rented servers.
+    """
+    blocks = _Blocks.of(programme)
+    costs, upper = _costs_and_bounds(programme, blocks)
+    lower = np.zeros(blocks.end)
+    for row, number in enumerate([] if first is None else first.tolist()):
+        column = row * programme.years + programme.vintages[row].start
+        if number == number:
+            lower[column] = upper[column] = number
+    if not may_rent:
+        upper[blocks.rented : blocks.copies : programme.years] = 0.0
+    there = sum(
+        each.there * programme.generations[each.generation].server * each.price
+        for each in programme.vintages
+        if each.there == each.there
+    )
+    return Assembled(blocks, costs, lower, upper, *_constraints(programme, blocks), float(there))
+
+
+def best_plan(programme: Programme, first: Array | None = None, may_rent: bool = True, gap: float = GAP) -> Plan | None:
+    """The plan of least present cost; None if no plan serves the demand.
+
+    ``first``, ``may_rent``: as :func:`assembled`. ``gap``: relative optimality gap at which HiGHS stops [-].
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import
+
+    blocks, costs, lower, upper, matrix, least, most, there = assembled(programme, first, may_rent)
+    integral = np.ones(blocks.end)
+    integral[blocks.unmet :] = 0.0
+    scale = max(float(np.abs(costs).max()), 1.0)
+    solved = milp(
+        costs / scale, integrality=integral, bounds=Bounds(lower, upper),
+        constraints=LinearConstraint(matrix, least, most), options={"mip_rel_gap": gap, "time_limit": MOST_SECONDS},
+    )  # fmt: skip
+    if solved.x is None:
+        return None
+    values = np.where(integral > 0.0, np.round(solved.x), solved.x) + 0.0  # no -0
+    owned, rented, copies, _ = np.split(values.reshape(-1, programme.years), [
+        start // programme.years for start in (blocks.rented, blocks.copies, blocks.unmet)
+    ])  # fmt: skip
+    room = sum(
+        (copy.capacity * number for (_, copy), number in zip(programme.copies, copies, strict=True)),
+        0.0 * programme.demand,
+    )
+    lacking = np.maximum(programme.demand - room, 0.0)
+    values.reshape(-1, programme.years)[-1] = np.where(lacking > ROUND * programme.demand, lacking, 0.0)
+    left = float(getattr(solved, "mip_gap", None) or 0.0)
+    return Plan(owned, rented, copies, values[blocks.unmet :], float((costs * values).sum()) - there, left)
+
+
+def _costs_and_bounds(programme: Programme, blocks: _Blocks) -> tuple[Array, Array]:
+    """Present cost of a unit of each variable [USD], and its upper bound."""
+    discounts, years = programme.discounts, programme.years
+    costs, upper = np.zeros(blocks.end), np.full(blocks.end, np.inf)
+    held = [
+        holding_costs(each, discounts) * programme.generations[each.generation].server for each in programme.vintages
+    ]
+    rents = [each.rent * each.server * discounts[1:] for each in programme.generations]
+    costs[: blocks.rented] = np.concatenate([*held, []])
+    costs[blocks.rented : blocks.copies] = np.concatenate(rents)
+    costs[blocks.unmet :] = programme.unmet_price * discounts[1:]
+    upper[blocks.unmet :] = programme.demand
+    for row, each in enumerate(programme.vintages):
+        if each.there == each.there:
+            upper[row * years : (row + 1) * years] = each.there
+    closed = ~np.isfinite(costs)
+    costs[closed], upper[closed] = 0.0, 0.0
+    return costs, upper
+
+
+def _constraints(programme: Programme, blocks: _Blocks) -> tuple[Any, Array, Array]:
+    """Rows of the programme as a sparse matrix with their lower and upper bounds."""
+    from scipy.sparse import csr_array
+
+    years, every = programme.years, range(programme.years)
+    rows: list[dict[int, float]] = []
+    least: list[float] = []
+    most: list[float] = []
+
+    def add(row: dict[int, float], low: float, high: float) -> None:
+        rows.append(row)
+        least.append(low)
+        most.append(high)
+
+    for place, vintage in enumerate(programme.vintages):
+        for year in every[vintage.start + 1 :]:
+            column = blocks.owned + place * years + year
+            add({column: 1.0, column - 1: -1.0}, -np.inf, 0.0)
+    for place, generation in enumerate(programme.generations):
+        own = [row for row, vintage in enumerate(programme.vintages) if vintage.generation == place]
+        for year in every:
+            room = {blocks.owned + row * years + year: -generation.server for row in own}
+            room[blocks.rented + place * years + year] = -generation.server
+            used = {blocks.copies + kind * years + year: copy.size
+                    for kind, (of, copy) in enumerate(programme.copies) if of == place}  # fmt: skip
+            add({**room, **used}, -np.inf, _WHOLE)
+    for year in every:
+        served = {blocks.copies + kind * years + year: copy.capacity
+                  for kind, (_, copy) in enumerate(programme.copies)}  # fmt: skip
+        add({**served, blocks.unmet + year: 1.0}, float(programme.demand[year]) * (1.0 - ROUND), np.inf)
+        if np.isfinite(programme.power_limit[year]):
+            drawn = {
+                blocks.owned + row * years + year: _drawn(programme.generations[vintage.generation])
+                for row, vintage in enumerate(programme.vintages)
+            }
+            add(drawn, -np.inf, float(programme.power_limit[year]) * (1.0 + ROUND))
+    indices = [column for row in rows for column in row]
+    values = [value for row in rows for value in row.values()]
+    starts = np.cumsum([0, *map(len, rows)])
+    return csr_array((values, indices, starts), shape=(len(rows), blocks.end)), np.array(least), np.array(most)
+
+
+def _drawn(generation: Generation) -> float:
+    """Power of one server from the grid. [W]"""
+    return generation.power * generation.server
+
+
+def least_unmet(programme: Programme) -> Plan:
+    """The plan that leaves the least demand unmet over the years, regardless of its cost."""
+    one = programme._replace(unmet_price=np.ones(programme.years), discount_rate=0.0)
+    free = [each._replace(rent=0.0 * each.rent) for each in one.generations]
+    unpaid = [
+        each._replace(price=0.0, value=0.0 * each.value, upkeep=0.0 * each.upkeep, building=0.0 * each.building,
+                      energy=0.0 * each.energy)
+        for each in one.vintages
+    ]  # fmt: skip
+    plan = best_plan(one._replace(generations=free, vintages=unpaid))
+    assert plan is not None  # all demand may stay unmet
+    return plan
