@@ -20,11 +20,11 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.calibrate.cross_validation import Step, cross_validated
-from xlperf.calibrate.fit import Measured, fit_all, read_measured
+from xlperf.calibrate.fit import Measured, fit_all
 from xlperf.calibrate.fit_machines import machine_constants
 from xlperf.calibrate.fit_unmeasured import and_constants
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables, rounded
-from xlperf.calibrate.levels import without_equal_levels
+from xlperf.calibrate.levels import without_equal_levels, without_weak_rows
 from xlperf.calibrate.published_errors import QUANTITIES
 from xlperf.calibrate.readings import NAMES, Readings, readings_of
 from xlperf.catalog.calibration import ANY, declared_constants
@@ -45,13 +45,11 @@ _RIDGE = 1e-4
 _HELD_OUT = "error: median of rows whose model was left out, kernels as they are"
 
 
-def fitted_calibration(
-    catalog: Catalog, date: str, published: Sequence[Published], measured: Measured, step: Step, values_only: bool
-) -> Table:
-    """Refit the calibration sheet, with cross-validation errors and bands.
+def fitted_calibration(catalog: Catalog, date: str, measured: Measured, step: Step, values_only: bool) -> Table:
+    """Refit the calibration sheet, with cross-validation errors, without bands.
 
-    ``published`` has the readings, ``measured`` the rows of the fit; ``step`` receives the name of each fit before it
-    starts; ``values_only`` is passed to :func:`xlperf.calibrate.fit.fit_all`.
+    ``step`` receives the name of each fit before it starts; ``values_only`` is passed to
+    :func:`xlperf.calibrate.fit.fit_all`.
     """
     done = fit_all(measured, catalog, date, step, values_only)
     step("errors")
@@ -81,8 +79,9 @@ def refitted_machines(measured: Measured, catalog: Catalog, date: str) -> Catalo
 def refitted_bands(published: Sequence[Published], catalog: Catalog, date: str) -> Table:
     """Calibration sheet with bands fitted anew on the readings, without rows that equal a more general level."""
     bands = fitted_bands(readings_of(published, catalog), date)
-    table = joined_tables(catalog.tables["calibration"], calibration_table(bands))
-    return without_equal_levels(table, catalog)
+    table = without_equal_levels(catalog.tables["calibration"], catalog)
+    table = without_weak_rows(table, catalog, published)
+    return joined_tables(table, calibration_table(bands))
 
 
 def fitted_bands(readings: Readings, date: str) -> list[FittedConstant]:

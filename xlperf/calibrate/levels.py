@@ -47,7 +47,8 @@ def without_equal_levels(table: Table, catalog: Catalog) -> Table:
     """Calibration without rows that equal a more general level, the most specific first.
 
     Rows of a machine in a family with a parent are tried together: the parent holds where the family has none. The last
-    row of a generation in a family without one stays, and of a stack in a family of software: it marks them as measured.
+    row of a generation in a family without one stays, and of a stack in a family of software: it marks them as
+    measured.
     """
     columns = [[str(word).casefold() for word in table.text(name, ANY).tolist()] for name in _KEYS]
     keys: list[Key] = list(zip(*columns, strict=True))
@@ -104,9 +105,7 @@ def _moves(table: Table, keys: Sequence[Key], gone: set[int], kept: set[int], ch
     return False
 
 
-def _contexts(
-    family: str, key: Key, known: Sequence[Key], chips: Collection[str]
-) -> Iterator[tuple[str, str, str]]:
+def _contexts(family: str, key: Key, known: Sequence[Key], chips: Collection[str]) -> Iterator[tuple[str, str, str]]:
     """Keys of look-ups in a family that a row may answer."""
     generation = key[2]
     machines = {one for one in chips if generation in (ANY, one, generation_line(one))} | {generation}

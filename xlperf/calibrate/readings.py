@@ -2,7 +2,8 @@
 
 The sheet ``first_predictions`` of ``validation.xlsx`` has a line per row and metric, written once, with the commit that
 predicted it. The first predictions are an unbiased test of what a new user sees; today's predictions of the same rows
-are biased if a later change responded to them. Bands are fitted on the first predictions (:mod:`xlperf.calibrate.bands`).
+are biased if a later change responded to them. Bands are fitted on the first predictions
+(:mod:`xlperf.calibrate.bands`).
 """
 
 from __future__ import annotations
@@ -18,22 +19,13 @@ from xlperf.base.arrays import Array
 from xlperf.base.resources import workbook
 from xlperf.calibrate.baselines import Baselines
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
-from xlperf.calibrate.published_errors import Errors, errors_of, plans_of
+from xlperf.calibrate.published_errors import UNSEEN, Errors, errors_of, plans_of
 from xlperf.catalog.calibration import ANY, declared_constants
 from xlperf.catalog.catalog import Catalog
-from xlperf.measurements.comparison import (
-    FIRST_TOKEN,
-    MEMORY,
-    RATES,
-    STEP_TIME,
-    TIME_PER_TOKEN,
-    metrics_of,
-    predicted,
-)
+from xlperf.measurements.comparison import FIRST_TOKEN, MEMORY, RATES, STEP_TIME, TIME_PER_TOKEN, metrics_of, predicted
 from xlperf.measurements.kernels import machine_lines
 from xlperf.measurements.published import POWER, Published, PublishedPlans, sheet_rows
 
-UNSEEN = "unseen-"
 SHEET = "first_predictions"
 NAMES = {STEP_TIME: "step", TIME_PER_TOKEN: "token", FIRST_TOKEN: "first", MEMORY: "memory"}
 """Constants of the band of each quantity."""
@@ -57,8 +49,8 @@ class Readings:
     - ``first``, ``today``, ``few``: log of predicted over measured time or size, as first predicted, as predicted
       today, and by the baseline of a few constants (NaN without one) [-].
     - ``experts``, ``unread``, ``distance``: kind of the model, and the plan's distance from published runs.
-    - ``quantity``, ``source``, ``reading``, ``line``, ``software``, ``row_ids``: what was measured, publisher, reading (first
-      to sixth), line of accelerators, software, published row.
+    - ``quantity``, ``source``, ``reading``, ``line``, ``software``, ``row_ids``: what was measured, publisher, reading
+      (first to sixth), line of accelerators, software, published row.
     """
 
     row_ids: np.ndarray
@@ -94,8 +86,8 @@ def first_predictions(path: Path | None = None) -> dict[tuple[str, str, str], Fi
     header, lines, _ = sheet if sheet is not None else ([], [], None)
     for line in lines:
         row = dict(zip(header, line, strict=True))
-        values = [float(row[name]) if row[name] else math.nan for name in ("predicted", "low", "high")]
-        result[row["kind"], row["row_id"], row["metric"]] = First(*values, row["group"])
+        value, low, high = (float(row[name]) if row[name] else math.nan for name in ("predicted", "low", "high"))
+        result[row["kind"], row["row_id"], row["metric"]] = First(value, low, high, row["group"])
     return result
 
 
@@ -163,13 +155,14 @@ def distances(plans: PublishedPlans) -> tuple[Array, Array]:
 
 def _probed(plans: PublishedPlans, part: str) -> Array:
     ends = [f"{name}_{part}" for name in NAMES.values()]
-    probe = with_bands(plans.catalog, {
-        name: float(name in ends or name.endswith("_mixture")) for name in declared_constants()["band"]
-    })
+    probe = with_bands(
+        plans.catalog, {name: float(name in ends or name.endswith("_mixture")) for name in declared_constants()["band"]}
+    )
     results = predicted(replace(plans, catalog=probe))
     names = [name for name in ("step_time", "tpot", "ttft") if name in results]
     widths = [np.log(results.number(f"{name}_high") / results.number(name)) for name in names]
-    return np.nan_to_num(np.asarray(widths[0] if len(widths) == 1 else np.where(np.isnan(widths[0]), *widths[::-1])))
+    width = widths[0] if len(widths) == 1 else np.where(np.isnan(widths[0]), widths[1], widths[0])
+    return np.asarray(np.nan_to_num(width), dtype=np.float64)
 
 
 def with_bands(catalog: Catalog, values: dict[str, float]) -> Catalog:

@@ -30,9 +30,7 @@ _PRECISIONS = {
 }  # fmt: skip
 _MOVED = {("serving_software", "memory_fraction"): "serving_memory"}
 """Constants that older sheets have in another family. [-]"""
-_GONE = frozenset(
-    "training_band serving_band capacity_band slow_machines slow_messages power_low power_high".split()
-)
+_GONE = frozenset("training_band serving_band capacity_band slow_machines slow_messages power_low power_high".split())
 """Families and constants of older sheets that no equation reads any more."""
 _BROADER = {"mxfp8": "fp8", "fp8_block": "fp8"}
 """Fallback precisions of constants without a row of their own. [-]"""
@@ -212,6 +210,9 @@ class Calibration:
             if name != _ENERGY:  # whether a power limit binds says nothing of how well a kernel is known
                 self._generations.setdefault(family, set()).update(key[0] for key in result)
             self._softwares.setdefault(family, set()).update(key[2] for key in result)
+        for family, (parent, _) in parent_families().items():  # machines of the parent are measured for its children
+            if family in self._generations:
+                self._generations[family] |= self._generations.get(parent, set())
         self._cache: dict[tuple[str, str, str, str], tuple[tuple[float, ...], bool]] = {}
         self.single = _Single(self._values)
 

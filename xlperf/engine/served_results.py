@@ -108,7 +108,8 @@ def _bands(
     load = np.where(given, served.stated.request_rate / results["max_request_rate"], 0.0)
     queue = np.where(given, results["queue_time"] / results["ttft"], 0.0)
     waiting = time * waiting_sensitivity(queue, load)
-    widths = {"tpot": time, "ttft": np.sqrt(first * first + waiting * waiting), "accelerator_power": band["power"][:, 0]}
+    first = np.sqrt(first * first + waiting * waiting)
+    widths = {"tpot": time, "ttft": first, "accelerator_power": band["power"][:, 0]}
     logs = {name: np.stack([-width, width]) for name, width in widths.items()}
     if own is not None:
         logs = {name: own.ends(name, ends) for name, ends in logs.items()}

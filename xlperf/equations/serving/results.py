@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, divide, total
+from xlperf.base.arrays import Array, divide, total
 from xlperf.equations.model.serving import DECODING, PREFILL
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.deployment import Deployment, RequestLatency

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ceil_div, log, power, some
+from xlperf.base.arrays import Array, Numeric, array, ceil_div, some
 from xlperf.equations.hardware.attention import core_attention_flop
 from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_power, traffic_from_memory
 from xlperf.equations.model.blocks import EXPERTS, MLP, SHARED_EXPERT, weights
