@@ -38,7 +38,7 @@ from xlperf.calibrate.fit_unmeasured import (
     of_other_software,
     slowdowns_of_other_generations,
 )
-from xlperf.calibrate.fitter import FEWEST_ROWS, SPREADS, calibration_table, joined_tables, solve
+from xlperf.calibrate.fitter import FEWEST_ROWS, SPREADS, FittedConstant, calibration_table, joined_tables, solve
 from xlperf.calibrate.published_errors import (
     QUANTITIES,
     Errors,
@@ -50,7 +50,7 @@ from xlperf.calibrate.published_errors import (
     plans_to_fit,
     taken,
 )
-from xlperf.catalog.calibration import ANY
+from xlperf.catalog.calibration import ANY, declared_constants, documented_rows
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.measurements.comparison import MEMORY
@@ -230,7 +230,9 @@ def left_out(catalog: Catalog, name: str, path: str | Path | None = None) -> Cat
         return and_constants(shared, constants)
     table = catalog.tables["calibration"]
     kernels = not_published(table)
-    base = calibration_table(fit_kernels(kept.kernels, catalog, "")) if own else table.take(kernels)
+    base = table.take(kernels)
+    if own:
+        base = calibration_table([*fit_kernels(kept.kernels, catalog, ""), *lost_ratios(kept, catalog)])
     others = [row for row in range(len(table)) if row not in set(kernels)]
     remaining = [row for row in others if not _concerns(table, row, wanted, not own)]
     known = catalog.with_tables([joined_tables(base, table.take(remaining))])
@@ -246,10 +248,25 @@ def _machines_of(measured: Measured, catalog: Catalog, name: str) -> set[str]:
     return {gpu.casefold() for rows in sheets for gpu in rows.text["gpu"]}
 
 
+def lost_ratios(kept: Measured, catalog: Catalog) -> list[FittedConstant]:
+    """Declared defaults of documented ratios to measured products of a generation of which no kernel is left.
+
+    The ratio of gradient products to the forward product stays: both times are predicted.
+    """
+    measured = {str(row["gpu"]).casefold() for row in kept.kernels}
+    return [
+        FittedConstant(family, *key, name, declared_constants()[family][name].default, "", 0, math.nan, "", "")
+        for (family, name), rows in documented_rows().items()
+        for key in rows
+        if family in ("gemm", "serving_experts") and name != "gradient_slowdown" and key[0] != ANY
+        if not accelerators_of(key[0], catalog) & measured
+    ]
+
+
 def not_published(table: Table) -> list[int]:
-    """Rows of a calibration sheet that do not come from published runs: kernels and documented settings."""
-    source = table.text("source")
-    return [row for row in range(len(table)) if not str(source[row]).startswith(tuple(SOURCES.values()))]
+    """Rows of a calibration sheet that come neither from published runs nor from readings: kernels."""
+    rows = enumerate(zip(table.text("source").tolist(), table.text("family").tolist(), strict=True))
+    return [at for at, (source, family) in rows if not source.startswith(tuple(SOURCES.values())) and family != "band"]
 
 
 def _concerns(table: Table, row: int, name: str, software: bool) -> bool:
