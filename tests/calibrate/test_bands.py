@@ -79,7 +79,7 @@ def test_readings_know_distance_and_kind_of_their_plans() -> None:
 
 
 def test_a_band_of_a_catalog_is_that_of_its_constants() -> None:
-    known = with_bands(shipped(), {name: 0.0 for name in ("step_source", "step_far")} | {"step": math.log(2.0)})
+    known = with_bands(shipped(), dict.fromkeys(("step_source", "step_far"), 0.0) | {"step": math.log(2.0)})
     plans = runs(known, number=8)
     from xlperf.calibrate.published_errors import errors_of, plans_of
 

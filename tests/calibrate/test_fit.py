@@ -15,7 +15,9 @@ from places import DATA
 from published_samples import rows_of_fit_set
 from shipped import shipped_measured
 
+from xlperf.base import resources
 from xlperf.base.errors import InputError
+from xlperf.base.units import UNITS
 from xlperf.calibrate.bands import with_errors
 from xlperf.calibrate.cross_validation import rows_of
 from xlperf.calibrate.fit import SOURCES, Measured, as_parameters, fit_all

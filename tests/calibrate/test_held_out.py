@@ -14,7 +14,6 @@ from published_samples import edited
 from published_samples import one as row_of
 from shipped import shipped_kernels
 
-from xlperf.base import resources
 from xlperf.base.errors import InputError
 from xlperf.calibrate.accuracy import KernelError, cross_validation_table, kernel_errors, kernel_table
 from xlperf.calibrate.cross_validation import (

@@ -15,13 +15,11 @@ from shipped import shipped_measured
 from xlperf.calibrate.fit import Measured
 from xlperf.calibrate.fit_machine_kernels import fit_machine_kernels
 from xlperf.calibrate.fit_machines import SOURCE, fit_machines
-from xlperf.calibrate.fit_unmeasured import and_constants
 from xlperf.calibrate.fitter import FittedConstant
 from xlperf.calibrate.published_errors import errors_of, plans_of, plans_to_fit, rows_of_machines
 from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_columns
-from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.measurements.comparison import predicted
 from xlperf.measurements.kernels import machine_lines, measurements, predicted_time
@@ -176,68 +174,6 @@ def test_no_clock_follows_from_watts_that_were_estimated(line: str, precision: s
 def test_cores_of_a_chip_keep_copies_of_what_tensor_parallelism_does_not_split() -> None:
     """Llama 3.1 on 16 Trainium1: 32 ranks keep a whole group each and compute all norms, 16 ranks half of that."""
     assert [one.value for one in documented("ranks") if one.generation == "trainium1"] == [2.0]
-    served = measured().machines[1]
-    gaudi = served.take([row for row, gpu in enumerate(served.text["gpu"]) if gpu.startswith("Gaudi")])
-    result = fit_machines([gaudi], catalog(), DATE)
-    fitted = [one for one in result if one.kind == "measured"]
-    assert fitted and {one.generation for one in fitted} <= {"gaudi", "gaudi2", "gaudi3"}
-    assert all(one.source == SOURCE for one in result)
-
-
-def test_fit_sets_are_neighbours_of_one_sheet() -> None:
-    """A constant names the rows of its own sheet, and no run goes over a row that was not fitted."""
-    sheets = [
-        rows.take([row for row, gpu in enumerate(rows.text["gpu"]) if gpu.startswith("Gaudi") or row % 100 == 0])
-        for rows in (measured().training, measured().inference)
-    ]
-    machines = {name for rows in sheets for name in rows_of_machines(rows).text["row_id"]}
-    sheets_named = set()
-    for one in fit_machines(sheets, catalog(), DATE):
-        named = [rows_of_fit_set(one.fit_set, rows.text["row_id"]) for rows in sheets]
-        assert sum(map(len, named)) == one.num_rows, one.fit_set
-        assert machines.issuperset(named[0] + named[1])
-        assert not all(named), one.fit_set
-        sheets_named.update(number for number, names in enumerate(named) if names)
-    assert sheets_named == {0, 1}
-
-
-def test_decode_attention_of_amd_reaches_what_its_paged_kernel_was_measured_at() -> None:
-    """AITER's paged attention reads 2.7 of 8 TB/s on MI350X, under half of what the kernels of Hopper reach."""
-    rows = [row for row in measured().kernels if row["source_id"] == "tlx_paged_decode"]
-    held = measurements(rows, catalog()).families["attention_decode"]
-    own = catalog().calibration.constants(
-        "attention_decode", *(np.array(part, dtype=object) for part in (held.generation, held.precision, held.software))
-    )[0]
-    error = predicted_time(held, own)[:, 0] / held.time - 1.0
-    assert len(held) == 25 and np.median(np.abs(error)) < 0.1
-    assert 0.3 < own["memory_efficiency"][0, 0] < 0.45
-
-
-def test_collectives_of_neuron_are_a_ring_over_one_link() -> None:
-    """nccom-test: 51 GB/s over 64 ranks of two trn1.32xlarge, though a chip has four links of 51 GB/s each way."""
-    rows = [row for row in measured().kernels if row["source_id"] == "neuron_nccom" and row["op"] == "all_reduce"]
-    held = measurements(rows, catalog()).families["all_reduce"]
-    own = catalog().calibration.constants(
-        "all_reduce", *(np.array(part, dtype=object) for part in (held.generation, held.precision, held.software))
-    )[0]
-    error = predicted_time(held, own)[:, 0] / held.time - 1.0
-    large = (held.arguments["group_size"] == 32.0) & (held.arguments["message_size"] > 6e7)
-    assert large.sum() == 5 and (np.abs(error[large]) < 0.3).all()
-    within = (held.arguments["group_size"] == 2.0) & (held.arguments["message_size"] > 2e6)
-    assert not within.any()  # the two cores of a chip
-
-
-@pytest.mark.parametrize("line", ["tpu6", "gaudi3", "trainium1"])
-@pytest.mark.parametrize("precision", ["bf16", "fp8", "int8"])
-def test_no_clock_follows_from_watts_that_were_estimated(line: str, precision: str) -> None:
-    key = (np.array([part], dtype=object) for part in (line, precision, ANY))
-    assert catalog().calibration.constants("gemm", *key)[0]["energy_per_flop"][0, 0] == 0.0
-
-
-def test_cores_of_a_chip_keep_copies_of_what_tensor_parallelism_does_not_split() -> None:
-    """Llama 3.1 on 16 Trainium1: 32 ranks keep a whole group each and compute all norms, 16 ranks half of that."""
-    documented = [one for one in documented_constants(DATE) if (one.constant, one.generation) == ("ranks", "trainium1")]
-    assert [one.value for one in documented] == [2.0]
     served = measured().machines[1]
     rows = served.take([row for row, name in enumerate(served.text["row_id"]) if name in ("UI0144", "UI0145")])
     whole = without_documented(catalog(), "ranks")

@@ -12,14 +12,7 @@ from published_samples import INFERENCE, TRAINING, edited, one
 
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
-from xlperf.calibrate.validate import (
-    CSV_COLUMNS,
-    Tolerance,
-    ValidationReport,
-    records_of,
-    summary,
-    validate,
-)
+from xlperf.calibrate.validate import CSV_COLUMNS, Tolerance, ValidationReport, records_of, summary, validate
 from xlperf.catalog.catalog import Catalog
 from xlperf.measurements.comparison import Record, hardware_share, metrics_of, relative_error
 from xlperf.measurements.published import Published, published_columns

@@ -26,7 +26,5 @@ def documented(*names: str) -> list[FittedConstant]:
 def without_documented(catalog: Catalog, *names: str) -> Catalog:
     """Catalog in which documented constants of some names have the declared default."""
     declared = declared_constants()
-    rows = [
-        replace(one, value=declared[one.family][one.constant].default) for one in documented(*names)
-    ]
+    rows = [replace(one, value=declared[one.family][one.constant].default) for one in documented(*names)]
     return and_constants(catalog, rows)

@@ -305,6 +305,7 @@ def test_sglang_replays_short_prefills_of_dense_latent_attention_only(
     catalog: Catalog, accelerator: str, most: int
 ) -> None:
     """What SGLang documents: 2,048 tokens; none on Blackwell. A stated limit counts, other models are not concerned."""
+
     def time(prompt: int, **more: Any) -> float:
         return one(catalog, "prefill_time", **DEEPSEEK, accelerator=accelerator, prompt_length=prompt, **more)
 
