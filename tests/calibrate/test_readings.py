@@ -124,5 +124,5 @@ def test_tables_go_between_their_markers(tmp_path: Path) -> None:
     assert text.startswith("before\n<!-- readings: begin -->\n| reading |") and text.endswith("end -->\nafter\n")
     assert "old" not in text and "| sixth |" in text
     path.write_text("nothing", encoding="utf-8")
-    with pytest.raises(InputError, match="page.md: has no lines <!-- expected: begin --> and <!-- expected: end -->"):
+    with pytest.raises(InputError, match=r"page\.md: has no lines <!-- expected: begin --> and <!-- expected: end -->"):
         write_tables(path, page())
