@@ -140,13 +140,14 @@ def test_unknown_software_takes_what_a_fit_says_of_it() -> None:
         return dict(zip(zip(*(table.text(name) for name in names), strict=True), table.number("value"), strict=True))
 
     before, slowdown = values(shipped()), ("training_software", ANY, ANY, ANY, "kernel_slowdown")
-    assert values(of_what_was_not_measured(shipped(), measured().training)) == before
+    again = values(of_what_was_not_measured(shipped(), measured().training))
+    assert before.items() <= again.items(), "but for rows near a more general level, which the sheet leaves out"
     table = shipped().tables["calibration"]
     others = table.take([row for row in range(len(table)) if table.text("software")[row] != "torchtitan"])
     kept = measured().without("torchtitan", shipped()).training
     after = values(of_what_was_not_measured(shipped().with_tables([others]), kept))
-    assert {key for key, value in after.items() if value != before[key]} == {slowdown}, "no shared value is a mean"
-    assert after[slowdown] < before[slowdown], "the slowest stack is gone"
+    assert {key for key, value in after.items() if value != again[key]} == {slowdown}, "no shared value is a mean"
+    assert after[slowdown] < again[slowdown], "the slowest stack is gone"
 
 
 def test_without_its_reference_a_factor_is_held_on_the_machines_of_most_rows() -> None:
