@@ -29,8 +29,10 @@ def made_up(number: int, seed: int = 7) -> Readings:
     width = half_width(TRUTH["step"], unread, TRUTH["step_source"], distance, TRUTH["step_far"])
     logs = np.where(experts, 2.0, 1.0) * width / DECILE * random.standard_normal(number)
     names = np.array([f"source {row // 3}" for row in range(number)], dtype=object)
-    words = [np.full(number, word, dtype=object) for word in (STEP_TIME, "first", "nvidia", STACK)]
-    return Readings(names, words[0], names, *words[1:], logs, logs, logs, experts, unread, distance)
+    quantity, reading, line, software = (
+        np.full(number, word, dtype=object) for word in (STEP_TIME, "first", "nvidia", STACK)
+    )
+    return Readings(names, quantity, names, reading, line, software, logs, logs, logs, experts, unread, distance)
 
 
 def test_the_rule_that_made_errors_comes_back() -> None:

@@ -11,13 +11,23 @@ from xlperf.calibrate.fitter import FittedConstant
 from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
 
-KEYS = ("family", "generation", "precision", "software", "constant")
-
 
 def documented(*names: str) -> list[FittedConstant]:
     """Documented constants of some names, in declared units."""
     return [
-        FittedConstant(*(row[key] for key in KEYS), float(row["value"]), "", 0, math.nan, "", row["source"])
+        FittedConstant(
+            family=row["family"],
+            generation=row["generation"],
+            precision=row["precision"],
+            software=row["software"],
+            constant=row["constant"],
+            value=float(row["value"]),
+            fit_set="",
+            num_rows=0,
+            error=math.nan,
+            date="",
+            source=row["source"],
+        )
         for row in resources.rows("catalog/documented_constants.csv")
         if row["constant"] in names
     ]
