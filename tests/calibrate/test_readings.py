@@ -16,7 +16,7 @@ from xlperf.base.errors import InputError
 from xlperf.calibrate.baselines import Baselines
 from xlperf.calibrate.fit import read_measured
 from xlperf.calibrate.page import Page, markdown, write_tables
-from xlperf.calibrate.published_errors import OTHER_MACHINES, READ_LATER, UNSEEN, plans_to_fit, seen_rows
+from xlperf.calibrate.published_errors import OTHER_MACHINES, UNSEEN, plans_to_fit, seen_rows
 from xlperf.calibrate.readings import first_predictions
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.measurements.comparison import FIRST_TOKEN, MEMORY, STEP_TIME, TIME_PER_TOKEN
@@ -35,7 +35,7 @@ def unseen_of(rows: Published) -> Published:
 
 def is_later(group: str) -> bool:
     """Whether rows were read later, as unseen ones, and are in the fit of their machines since."""
-    return group.startswith(OTHER_MACHINES) and group.endswith(READ_LATER)
+    return group.startswith(OTHER_MACHINES) and group.endswith("-later")
 
 
 def test_unseen_rows_are_in_no_fit(catalog: Catalog) -> None:

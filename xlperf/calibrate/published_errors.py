@@ -39,8 +39,6 @@ bands, rules, choices and the table of measured configurations.
 """
 OTHER_MACHINES = "other-"
 """Prefix of groups of rows on machines beyond NVIDIA, which are fitted by vendor line (``fit_machines``)."""
-READ_LATER = "-later"
-"""Suffix of groups read after the model was made: first predicted as unseen rows, then fitted."""
 NEVER_FITTED_SOURCES = ("deepseek_infersim", "deepseek_infra")
 """Sources that are predicted and never fitted, beside the group of the papers."""
 NEVER_FITTED_ATTENTION = ("hybrid", "sparse")

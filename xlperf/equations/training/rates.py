@@ -25,9 +25,6 @@ from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import model_adapters
 from xlperf.equations.training.setting import Setting
 
-UPPER_TAIL = 0.1
-"""Share of the runs that lie above an 80 % band. [-]"""
-
 
 def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Array) -> Array:
     """Recomputed FLOP per token, averaged over the layers of a full stage, (rows,). [FLOP]"""
