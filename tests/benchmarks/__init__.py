@@ -1,1 +1,1 @@
-"""Speed, measured: ``python tests/benchmarks`` prints the figures of workbooks/accuracy.md."""
+"""Speed, measured: ``python tests/benchmarks`` prints the figures of the guide (questions)."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from fit_samples import differing, with_other_last_digits
 from places import DATA
 from shipped import shipped_kernels
 
-from xlperf.calibrate.accuracy import calibrated_time, kernel_errors_left_out
+from xlperf.calibrate.accuracy import calibrated_time
 from xlperf.calibrate.fit_kernels import KernelFit, fit_kernels, fitted_groups
 from xlperf.calibrate.fit_machine_kernels import as_measured
 from xlperf.calibrate.fitter import FEWEST_ROWS, FittedConstant, calibration_table
@@ -237,32 +235,6 @@ def test_products_read_from_a_cache_are_left_out() -> None:
     read = given["element_size"] * given["batch"] * given["k"] * (given["m"] + given["n"])
     assert (read / kept.time <= bandwidth).all()
     assert 50 < len(cached) < 0.6 * sum(gpu == "L40S" for gpu in machine.values())
-
-
-@pytest.mark.slow
-def test_machines_by_line_are_left_out_by_line() -> None:
-    """MI355X without its own rows has what MI300X taught its line, not what NVIDIA's machines reach."""
-    kept = [row for row in shipped_kernels() if row["kind"] == "gemm"]
-    kept = [row for row in kept if row["gpu"].startswith("MI3")] + kept[::50]
-    blocks = [row for row in kept if row["gpu"] != "MI355X" or row["dtype"] == "fp8_block"]
-    error = kernel_errors_left_out(blocks, catalog(), ["MI355X"])[0]
-    assert error.operation == "matrix product over 50 us"
-    assert error.median < 0.2
-
-
-def test_leaving_out_an_accelerator_that_nobody_measured(command: Callable[..., Any]) -> None:
-    done = command("validate", "--kernels", "--leave-out", "nonsense")
-    assert done.code == 2
-    assert 'no kernel of "nonsense" was measured' in done.err
-
-
-def test_shared_constants_predict_a_generation_that_was_left_out() -> None:
-    """Products of Hopper from those of other generations: 6.6 % on the whole sheet, of which these are a few rows."""
-    kept = [row for row in rows() if row["kind"] == "gemm"]
-    error = kernel_errors_left_out(kept, catalog(), ["hopper"])[0]
-    assert error.operation == "matrix product over 50 us"
-    assert error.median < 0.15
-    assert error.p90 < 0.35
 
 
 def test_libraries_with_one_tile_are_known_without_measurements() -> None:

@@ -10,7 +10,6 @@ from shipped import shipped_measured
 
 from xlperf import load_catalog
 from xlperf.base.units import factor
-from xlperf.calibrate.fit import documented_constants
 from xlperf.calibrate.fit_published import FEWEST_MEMORY_ROWS, fit_memory
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
 from xlperf.measurements.comparison import predicted
@@ -39,7 +38,7 @@ def constants(values: dict[str, float]) -> list[FittedConstant]:
 
 
 def test_known_constants_of_an_allocator_are_found_again() -> None:
-    catalog = load_catalog().with_tables([calibration_table(documented_constants(""))])
+    catalog = load_catalog().with_tables([calibration_table([])])
     rows = stack_rows(120)
     known = joined_tables(catalog.tables["calibration"], calibration_table(constants(KNOWN)))
     plans = training_plans(rows, catalog.with_tables([known]))
@@ -74,9 +73,7 @@ def test_too_few_rows_and_papers_are_not_fitted() -> None:
 def test_the_shipped_constants_of_allocators_are_what_a_fit_gives() -> None:
     """The same bits: the part of ``calibrate --fit`` that takes seconds and stands on no other."""
     catalog = load_catalog()
-    result = fit_memory(
-        shipped_measured().training, catalog.with_tables([calibration_table(documented_constants(""))]), ""
-    )
+    result = fit_memory(shipped_measured().training, catalog.with_tables([calibration_table([])]), "")
     table = catalog.tables["calibration"]
     names = ("family", "generation", "precision", "software", "constant")
     keys = zip(*(table.text(name).tolist() for name in names), strict=True)

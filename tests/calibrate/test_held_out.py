@@ -14,17 +14,8 @@ from published_samples import edited
 from published_samples import one as row_of
 from shipped import shipped_kernels
 
-from xlperf.base import resources
 from xlperf.base.errors import InputError
-from xlperf.calibrate.accuracy import (
-    MARKERS,
-    KernelError,
-    cross_validation_table,
-    kernel_errors,
-    kernel_table,
-    markdown,
-    short_table,
-)
+from xlperf.calibrate.accuracy import KernelError, cross_validation_table, kernel_errors, kernel_table
 from xlperf.calibrate.cross_validation import (
     cross_validated,
     left_out_together,
@@ -149,13 +140,14 @@ def test_unknown_software_takes_what_a_fit_says_of_it() -> None:
         return dict(zip(zip(*(table.text(name) for name in names), strict=True), table.number("value"), strict=True))
 
     before, slowdown = values(shipped()), ("training_software", ANY, ANY, ANY, "kernel_slowdown")
-    assert values(of_what_was_not_measured(shipped(), measured().training)) == before
+    again = values(of_what_was_not_measured(shipped(), measured().training))
+    assert before.items() <= again.items(), "but for rows near a more general level, which the sheet leaves out"
     table = shipped().tables["calibration"]
     others = table.take([row for row in range(len(table)) if table.text("software")[row] != "torchtitan"])
     kept = measured().without("torchtitan", shipped()).training
     after = values(of_what_was_not_measured(shipped().with_tables([others]), kept))
-    assert {key for key, value in after.items() if value != before[key]} == {slowdown}, "no shared value is a mean"
-    assert after[slowdown] < before[slowdown], "the slowest stack is gone"
+    assert {key for key, value in after.items() if value != again[key]} == {slowdown}, "no shared value is a mean"
+    assert after[slowdown] < again[slowdown], "the slowest stack is gone"
 
 
 def test_without_its_reference_a_factor_is_held_on_the_machines_of_most_rows() -> None:
@@ -261,14 +253,10 @@ def test_rows_of_a_software_and_of_a_generation() -> None:
 def test_published_constants_are_told_from_kernels() -> None:
     table = shipped().tables["calibration"]
     kernels = set(not_published(table))
-    names = ("family", "generation", "precision", "software", "constant")
-    documented = {tuple(row[name] for name in names) for row in resources.rows("calibrate/documented_constants.csv")}
-    keys = list(zip(*(table.text(name).tolist() for name in names), strict=True))
     of_machines = [str(source).startswith(OF_MACHINES) for source in table.text("source").tolist()]
     for row, family in enumerate(table.text("family").tolist()):
-        if family.endswith("_band") or family in ("training_software", "serving_software"):
-            # those of machines by line are fitted apart, and what is documented is read
-            assert (row in kernels) == (of_machines[row] or keys[row] in documented)
+        if family in ("band", "training_software", "serving_software"):
+            assert (row in kernels) == of_machines[row], "those of machines by line are fitted apart"
         if family in ("gemm", "all_gather") and table.text("software", ANY)[row] == ANY:
             assert row in kernels
 
@@ -315,27 +303,15 @@ def test_tables_as_text() -> None:
     assert lines[0][:6] == ("training: dense", STEP_TIME, "4", "2", "10.0 %", "20.0 %")
     assert lines[0][-2:] == ("75 %", "1.20")
     assert TIME_PER_TOKEN not in lines[0]
-    shown = short_table((header, [lines[0], (*lines[0][:3], "5", *lines[0][4:])]))
-    assert shown[1] == [("training: dense", STEP_TIME, "5", "10.0 %", "20.0 %", lines[0][8], "75 %", "1.20")]
-    text = markdown("cross-validation", (header, lines))
-    assert text.startswith(MARKERS["cross-validation"][0]) and text.endswith(MARKERS["cross-validation"][1] + "\n")
     one = KernelError("all-reduce", "", "", 30, 0.04, 0.2, 0.08)
-    assert kernel_table([one], whole=True)[1] == [("all-reduce", "30", "4.0 %", "20.0 %", "8 %")]
+    assert kernel_table([one])[1] == [("all-reduce", "all", "", "30", "4.0 %", "20.0 %", "8 %")]
     assert not one.missed and replace(one, median=0.09).missed
 
 
-def test_the_command_shows_kernels_and_replaces_their_table(tmp_path: object) -> None:
-    from pathlib import Path
-
-    readme = Path(str(tmp_path)) / "README.md"
-    begin, end = MARKERS["kernels"]
-    readme.write_text(f"before\n{begin}\nold\n{end}\nafter\n", encoding="utf-8")
-    done = CliRunner().invoke(cli, ["validate", "--kernels", "--readme", str(readme)])
+def test_the_command_shows_kernels() -> None:
+    done = CliRunner().invoke(cli, ["validate", "--kernels"])
     assert done.exit_code == 0, done.output
     assert "matrix product over 50 us" in done.output and "H100-SXM-80GB" in done.output
-    text = readme.read_text(encoding="utf-8")
-    assert text.startswith(f"before\n{begin}\n| operation |") and text.endswith(f"{end}\nafter\n")
-    assert "old" not in text
 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
@@ -349,11 +325,10 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     ("arguments", "words"),
     [
         (["--kernels", "--cross-validate"], "no other option"),
-        (["--kernels", "--baseline"], "no other option"),
-        (["--conditions", "--leave-out", "vllm"], "no other option"),
-        (["--conditions", "--choice"], "--choice goes with"),
-        (["--cross-validate", "-o", "x.csv"], "no other option"),
-        (["--leave-out", "ada", "--leave-out", "vllm", "-o", "x.csv"], "-o goes with one --leave-out"),
+        (["--kernels", "--leave-out", "vllm"], "no other option"),
+        (["--own", "--choice"], "--own goes with"),
+        (["--cross-validate", "-o", "x.csv"], "-o goes with"),
+        (["--kernels", "x.csv"], "--kernels takes the shipped"),
     ],
 )
 def test_what_does_not_go_together_is_refused(arguments: list[str], words: str) -> None:

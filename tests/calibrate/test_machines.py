@@ -7,21 +7,19 @@ from functools import cache
 
 import numpy as np
 import pytest
+from documented import documented, without_documented
 from fit_samples import differing, with_other_last_digits
 from published_samples import rows_of_fit_set
 from shipped import shipped_measured
 
-from xlperf.calibrate.bands import POOLING, bands_of_machines, by_line
-from xlperf.calibrate.fit import Measured, documented_constants
+from xlperf.calibrate.fit import Measured
 from xlperf.calibrate.fit_machine_kernels import fit_machine_kernels
-from xlperf.calibrate.fit_machines import SOURCE, _halves, _of_kernels, fit_machines
-from xlperf.calibrate.fit_unmeasured import and_constants
+from xlperf.calibrate.fit_machines import SOURCE, fit_machines
 from xlperf.calibrate.fitter import FittedConstant
 from xlperf.calibrate.published_errors import errors_of, plans_of, plans_to_fit, rows_of_machines
 from xlperf.catalog.calibration import ANY
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_columns
-from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.measurements.comparison import predicted
 from xlperf.measurements.kernels import machine_lines, measurements, predicted_time
@@ -140,28 +138,6 @@ def test_fit_sets_are_neighbours_of_one_sheet() -> None:
     assert sheets_named == {0, 1}
 
 
-@pytest.mark.parametrize("count", [2, 3, 7, 8])
-def test_each_source_is_left_out_as_often_as_it_is_kept(count: int) -> None:
-    names = [f"source {number}" for number in range(count)]
-    halves = _halves(names)
-    for name in names:
-        assert 2 * sum(name in half for half in halves) == len(halves)
-
-
-def test_bands_of_a_line_are_pooled_and_one_without_rows_has_that_of_all() -> None:
-    training = measured().machines[0]
-    errors = errors_of(plans_of(training, catalog()))
-    own = by_line(errors, catalog())
-    assert set(own.generation.tolist()) == LINES and set(own.software.tolist()) == {ANY}
-    bands = {one.calibration: one.value for one in bands_of_machines(errors, training.text["row_id"], catalog(), DATE)}
-    mixture = [bands[f"training_band/{line}/any/any/mixture_high"] for line in ("gaudi", "trainium")]
-    assert mixture[0] == mixture[1] > 1.0
-    for line in LINES:
-        low, high = (bands[f"training_band/{line}/any/any/step_{end}"] for end in ("low", "high"))
-        assert low * high == pytest.approx(1.0, rel=0.01)
-    assert POOLING > 0.0
-
-
 def test_decode_attention_of_amd_reaches_what_its_paged_kernel_was_measured_at() -> None:
     """AITER's paged attention reads 2.7 of 8 TB/s on MI350X, under half of what the kernels of Hopper reach."""
     rows = [row for row in measured().kernels if row["source_id"] == "tlx_paged_decode"]
@@ -195,32 +171,13 @@ def test_no_clock_follows_from_watts_that_were_estimated(line: str, precision: s
     assert catalog().calibration.constants("gemm", *key)[0]["energy_per_flop"][0, 0] == 0.0
 
 
-def test_what_rows_of_a_line_moved_goes_back_to_what_kernels_say_without_them() -> None:
-    key = [np.array([part], dtype=object) for part in ("trainium1", "bf16", ANY)]
-    table = catalog().tables["calibration"]
-    own = np.array([name == "gemm/trainium/bf16/any/compute_efficiency" for name in table.text("calibration")])
-    assert own.sum() == 1
-    rates = []
-    for value in (0.5, 0.6):
-        values = np.where(own, value, table["value"])
-        moved = catalog().with_tables([Table("calibration", {**table.columns, "value": values}, table.place)])
-        kept = _of_kernels(moved, measured().kernels)
-        for known in (moved, kept):
-            rates.append(float(known.calibration.constants("gemm", *key)[0]["compute_efficiency"][0, 0]))
-    assert rates[::2] == [0.5, 0.6] and 0.6 < rates[1] == rates[3] < 0.8
-
-
 def test_cores_of_a_chip_keep_copies_of_what_tensor_parallelism_does_not_split() -> None:
     """Llama 3.1 on 16 Trainium1: 32 ranks keep a whole group each and compute all norms, 16 ranks half of that."""
-    documented = [one for one in documented_constants(DATE) if (one.constant, one.generation) == ("ranks", "trainium1")]
-    assert [one.value for one in documented] == [2.0]
+    assert [one.value for one in documented("ranks") if one.generation == "trainium1"] == [2.0]
     served = measured().machines[1]
     rows = served.take([row for row, name in enumerate(served.text["row_id"]) if name in ("UI0144", "UI0145")])
-    key = {"family": "serving_host", "constant": "ranks", "generation": "trainium1"}
-    table = catalog().tables["calibration"]
-    others = [row for row in range(len(table)) if any(table.text(name, ANY)[row] != key[name] for name in key)]
-    whole = catalog().with_tables([table.take(others)])
-    one, two = (predicted(plans_of(rows, known)) for known in (whole, and_constants(whole, documented)))
+    whole = without_documented(catalog(), "ranks")
+    one, two = (predicted(plans_of(rows, known)) for known in (whole, catalog()))
     assert two.number("memory_kv_cache").tolist() == (2.0 * one.number("memory_kv_cache")).tolist()
     longer = two.number("ttft") / one.number("ttft")
     assert (longer > 1.02).all() and (longer < 1.2).all()

@@ -12,16 +12,7 @@ from published_samples import INFERENCE, TRAINING, edited, one
 
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
-from xlperf.calibrate.validate import (
-    CSV_COLUMNS,
-    MARKERS,
-    Tolerance,
-    ValidationReport,
-    against_constant_mfu,
-    records_of,
-    summary,
-    validate,
-)
+from xlperf.calibrate.validate import CSV_COLUMNS, Tolerance, ValidationReport, records_of, summary, validate
 from xlperf.catalog.catalog import Catalog
 from xlperf.measurements.comparison import Record, hardware_share, metrics_of, relative_error
 from xlperf.measurements.published import Published, published_columns
@@ -162,13 +153,6 @@ def test_tolerances_of_a_workbook_are_checked(tmp_path: Path, catalog: Catalog) 
     ]
 
 
-def test_readme_table(report: ValidationReport) -> None:
-    lines = report.readme_table().splitlines()
-    assert (lines[0], lines[-1]) == MARKERS
-    assert lines[3].startswith("| training: papers | step time | 11 | 100.0 % |")
-    assert all(line.count("|") == lines[1].count("|") for line in lines[1:-1])
-
-
 def test_file_without_any_plan_is_a_report_of_reasons(training: Published, catalog: Catalog) -> None:
     (record,) = records_of([one(training, "T02798")], catalog)
     assert not record.covered and record.reason.startswith("time to train depends on")
@@ -193,18 +177,3 @@ def test_shipped_rows_meet_their_tolerances(catalog: Catalog) -> None:
     assert workbook("validation.xlsx").exists()
     assert len({record.row_id for record in shipped.records}) > 4000
     assert shipped.tolerances and shipped.missed() == []
-
-
-def test_predictions_beat_one_constant_mfu(catalog: Catalog, training: Published) -> None:
-    result = {one.key: one for one in against_constant_mfu([training], catalog)}
-    assert "papers" not in result
-    assert all(one.count > 0 and one.constant_mfu >= 0.0 for one in result.values())
-    assert result["nanotron"].behind < -0.2, "bad mappings are what a constant cannot know"
-
-
-def test_the_baseline_is_exact_for_one_row(catalog: Catalog, training: Published) -> None:
-    row = next(at for at, group in enumerate(training.text["group"]) if group == "dense-megatron")
-    (alone,) = against_constant_mfu([training.take([row])], catalog, "source_id")
-    assert alone.key == training.text["source_id"][row]
-    assert alone.constant_mfu == pytest.approx(0.0, abs=1e-12)
-    assert alone.behind == pytest.approx(alone.predicted, abs=1e-12)

@@ -330,14 +330,6 @@ def test_validate_compares_published_rows(command: Command, published: Path, tmp
     assert command("validate", published, "-o", "-").out == output.read_text(encoding="utf-8")
 
 
-def test_validate_shows_the_baseline(command: Command, published: Path, tmp_path: Path) -> None:
-    others = tmp_path / "others.csv"
-    others.write_text(published.read_text(encoding="utf-8").replace(",papers,", ",others,"), encoding="utf-8")
-    shown = command("validate", others, "--baseline").out.partition("Median error beside one constant MFU")[2]
-    assert any(line.split()[:2] == ["others", "11"] for line in shown.splitlines())
-    assert command("validate", published, "--baseline", "-o", "-").code == 2
-
-
 def test_validate_says_no_where_a_tolerance_is_missed(command: Command, published: Path, tmp_path: Path) -> None:
     with published.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
@@ -355,23 +347,14 @@ def test_validate_says_no_where_a_tolerance_is_missed(command: Command, publishe
     assert done.err.startswith("missed: papers, ")
 
 
-def test_validate_replaces_the_table_of_a_readme(command: Command, published: Path, tmp_path: Path) -> None:
+def test_validate_writes_tables_of_shipped_rows_alone(command: Command, published: Path, tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text("before\n", encoding="utf-8")
+    refused = command("validate", "--readme", readme)
+    assert refused.code == 2
+    assert refused.err.startswith(f"{readme}: has no lines <!-- expected: begin --> and <!-- expected: end --> or ")
     refused = command("validate", published, "--readme", readme)
-    assert (refused.code, refused.err) == (
-        2,
-        f"{readme}: has no lines <!-- accuracy: begin --> and <!-- accuracy: end --> or <!-- refused: begin --> and "
-        "<!-- refused: end --> or <!-- unseen: begin --> and <!-- unseen: end -->, where the table goes\n",
-    )
-    readme.write_text("before\n<!-- accuracy: begin -->\nold\n<!-- accuracy: end -->\nafter\n", encoding="utf-8")
-    command("validate", published, "--readme", readme)
-    first = readme.read_text(encoding="utf-8")
-    assert first.startswith("before\n<!-- accuracy: begin -->\n| ")
-    assert first.endswith("|\n<!-- accuracy: end -->\nafter\n")
-    assert "old" not in first
-    command("validate", published, "--readme", readme)
-    assert readme.read_text(encoding="utf-8") == first
+    assert refused.code == 2 and "--readme takes the shipped measurements" in refused.err
 
 
 def test_calibrate_shows_the_constants_in_use(command: Command, tmp_path: Path) -> None:

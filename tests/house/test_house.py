@@ -18,13 +18,11 @@ from pathlib import Path
 import pytest
 from places import ROOT, TESTS
 
-from xlperf.calibrate.accuracy import MARKERS, short_table
 from xlperf.cli.app import cli
 
 TOP_LEVEL = {"pyproject.toml", "README.md", "xlperf", "workbooks", "tests", "templates"}
 HEAVY = ("numpy", "pandas", "openpyxl", "xlwings", "pyarrow", "scipy")
 COMMANDS = tuple(cli.commands)
-LEDGER = "unseen_first.csv"
 WORDS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
 SKIPS = re.compile(r"mark\.(skip|skipif|xfail)\b|pytest\.(skip|xfail|importorskip)\(|unittest\.skip")
 
@@ -322,22 +320,6 @@ def test_readme_names_every_command() -> None:
     assert not missing
 
 
-def test_readme_repeats_the_accuracy_page() -> None:
-    """Its table holds columns of that of models left out in workbooks/accuracy.md; one command renews either."""
-    page = (ROOT / "workbooks" / "accuracy.md").read_text(encoding="utf-8")
-
-    def table(text: str, name: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        inside = text.partition(MARKERS[name][0])[2].partition(MARKERS[name][1])[0]
-        rows = inside.split("\n")[1:-1]
-        header, _, *lines = (tuple(cell.strip() for cell in row.strip("|").split("|")) for row in rows)
-        return header, lines
-
-    result = table(_readme(), "models-left-out")
-    assert len(result[1]) > 5
-    assert result == short_table(table(page, "cross-validation"))
-    assert result == table((ROOT / "xlperf" / "guide" / "accuracy.md").read_text(encoding="utf-8"), "models-left-out")
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
@@ -358,10 +340,10 @@ def test_wheel_carries_workbooks_templates_and_data(wheel: Path) -> None:
         "xlperf/guide/start.md",
     }
     data = {f"xlperf/{path.relative_to(ROOT / 'xlperf')}" for path in _tracked() if (ROOT / "xlperf") in path.parents}
-    assert wanted | {name for name in data if not name.endswith(LEDGER)} <= names
-    left_out = (".png", "accuracy.md", LEDGER)
+    assert wanted | data <= names
+    left_out = (".png", "accuracy.md")
     carried = [name for name in names if name.endswith(left_out) and name != "xlperf/guide/accuracy.md"]
-    assert not carried, "pictures, the long page of accuracy, the ledger of first predictions"
+    assert not carried, "pictures, the page of accuracy"
     assert not [name for name in names if name.startswith("xlperf/workbooks/") and not name.endswith(".xlsx")]
     metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
     assert "License-Expression: Apache-2.0" in zipfile.ZipFile(wheel).read(metadata).decode().splitlines()

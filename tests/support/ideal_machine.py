@@ -115,7 +115,7 @@ def deployment(shapes: Model | None = None, plan: InferencePlan | None = None, *
     ``plan``: plans with their defaults, in place of what ``columns`` say of one.
     """
     shapes = shapes or model()
-    outside = ("training_", "power", "capacity_band", "serving_band")
+    outside = ("training_", "power", "band")
     families = [name for name in declared_constants() if not name.startswith(outside)]
     own, architecture = device(), _architecture(shapes)
     found = {family: constants(family) for family in (*families, "gemm_wide")}

@@ -90,7 +90,6 @@ def errors_of(logs: np.ndarray, software: str = STACK) -> Errors:
         plan=np.arange(count),
         fitted=logs,
         by_models=logs,
-        band=np.full(count, "step", dtype=object),
         low=np.full(count, math.nan),
         high=np.full(count, math.nan),
     )

@@ -12,63 +12,30 @@ from dataclasses import dataclass
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.units import factor
-from xlperf.calibrate.bands import bands_left_out
-from xlperf.calibrate.cross_validation import cross_validated, left_out, rows_of
-from xlperf.calibrate.fit_kernels import fit_kernels
-from xlperf.calibrate.fit_machine_kernels import as_measured, fit_machine_kernels
-from xlperf.calibrate.fit_machines import accelerators_by_line
-from xlperf.calibrate.fit_unmeasured import and_constants
-from xlperf.calibrate.fitter import calibration_table, rounded
+from xlperf.calibrate.cross_validation import cross_validated
+from xlperf.calibrate.fit_machine_kernels import as_measured
+from xlperf.calibrate.fitter import rounded
 from xlperf.calibrate.published_errors import (
     QUANTITIES,
     Errors,
     configuration_weights,
     log_errors,
     plans_of,
-    seen_rows,
     weighted_quantile,
 )
-from xlperf.calibrate.validate import records_of, summary
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine.join import software_words
 from xlperf.engine.trust import RANGES, coordinates, format_and_load, model_traits
-from xlperf.measurements.comparison import FIRST_TOKEN, MEMORY, RATES, Record, predicted
-from xlperf.measurements.kernels import KernelRows, Row, machine_lines, measurements, predicted_time
+from xlperf.measurements.comparison import FIRST_TOKEN, MEMORY, predicted
+from xlperf.measurements.kernels import KernelRows, Row, measurements, predicted_time
 from xlperf.measurements.published import Published, PublishedPlans
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 """Header and rows as text."""
-MARKERS = {
-    name: (f"<!-- {name}: begin -->", f"<!-- {name}: end -->")
-    for name in (
-        "cross-validation",
-        "models-left-out",
-        "machines",
-        "left-out",
-        "kernels",
-        "conditions",
-        "choice",
-        "pairs",
-        "deployments",
-        "own-runs",
-        "unseen",
-    )
-}
-FEWEST_SHOWN = 10
 _CROSS = (
     "rows", "quantity", "number", "configurations", "median error", "p90", "as a factor", "p90 as a factor", "bias",
     "by row: median", "by row: p90", "in the fit: median", "in the fit: p90", "in the 80 % band", "width of the band",
-)  # fmt: skip
-_SHORT = (
-    "rows", "quantity", "configurations", "median error", "p90", "bias", "in the 80 % band", "width of the band",
-)  # fmt: skip
-FEWEST_CONFIGURATIONS = 5
-"""Groups with fewer configurations appear in the long table alone: their quantiles are uncertain."""
-_LEFT_OUT = (
-    "left out", "rows", "quantity", "number", "median error", "p90", "bias", "in the 80 % band",
-    "median with them in the fit", "p90",
 )  # fmt: skip
 _KERNELS = ("operation", "accelerator", "precision", "held-out shapes", "median error", "p90", "target")
 LONG = 50.0
@@ -163,14 +130,14 @@ def calibrated_time(rows: KernelRows, catalog: Catalog) -> Array:
 def cross_validated_errors(
     published: Sequence[Published], catalog: Catalog, step: Callable[[str], None] | None = None
 ) -> list[Errors]:
-    """Leave-one-model-out errors and bands of each kind of row: times first, then memory.
+    """Leave-one-model-out errors of each kind of row, beside today's bands: times first, then memory.
 
     ``catalog`` has the calibration that was fitted on ``published``; ``step`` receives a word before each evaluation of
     all rows. A kind without predictions is left out.
     """
     compared = (QUANTITIES, (MEMORY,))
     results = [cross_validated(rows, catalog, step, some).errors for rows in published for some in compared]
-    return [bands_left_out(errors) for errors in results if len(errors)]
+    return [errors for errors in results if len(errors)]
 
 
 def cross_validation_table(errors: Sequence[Errors]) -> Table:
@@ -200,14 +167,6 @@ def cross_validation_table(errors: Sequence[Errors]) -> Table:
     return _CROSS, lines
 
 
-def short_table(table: Table) -> Table:
-    """Short form of :func:`cross_validation_table`: few columns, and groups of at least ``FEWEST_CONFIGURATIONS``."""
-    header, lines = table
-    kept, count = [header.index(name) for name in _SHORT], header.index("configurations")
-    shown = [line for line in lines if int(line[count]) >= FEWEST_CONFIGURATIONS]
-    return _SHORT, [tuple(line[at] for at in kept) for line in shown]
-
-
 def _statistics(errors: Array) -> tuple[str, str]:
     sizes = np.abs(np.expm1(errors[~np.isnan(errors)]))
     if not len(sizes):
@@ -228,137 +187,14 @@ def _factor(log: float) -> str:
     return "-" if math.isnan(log) else f"{math.exp(log):.2f}"
 
 
-def _left_out_lines(
-    published: Sequence[Published], catalog: Catalog, name: str, without: Sequence[Record]
-) -> list[tuple[str, ...]]:
-    """Table lines for one generation, software or source left out.
-
-    ``without`` has its rows, predicted by a calibration that excludes their measurements.
-    """
-    known = records_of([rows_of(rows, catalog, name) for rows in published], catalog)
-    lines = []
-    for key in sorted({(one.kind, one.group, one.quantity) for one in without if one.primary}):
-        if key[2] == MEMORY:
-            continue
-        own = [one for one in without if one.primary and (one.kind, one.group, one.quantity) == key]
-        parts = [
-            summary(key, own),
-            summary(key, [one for one in known if one.primary and (one.kind, one.group, one.quantity) == key]),
-        ]
-        if parts[0].count * parts[0].coverage < FEWEST_SHOWN:
-            continue
-        cells = [[_percent(value) for value in (part.median, part.p90)] for part in parts]
-        bias = f"{100.0 * _bias(own):+.1f} %"
-        lines.append(
-            (name, f"{key[0]}: {key[1]}", key[2], f"{parts[0].count}", *cells[0], bias,
-             _percent(parts[0].in_band).replace(".0", ""), *cells[1])
-        )  # fmt: skip
-    return lines
-
-
-def _bias(records: Sequence[Record]) -> float:
-    """Bias: median of predicted over measured time, less 1, over the records with a prediction."""
-    ratio = [
-        one.measured / one.predicted if one.metric in RATES else one.predicted / one.measured
-        for one in records
-        if one.covered
-    ]
-    return float(np.median(ratio)) - 1.0
-
-
-def left_out_table(
-    published: Sequence[Published], catalog: Catalog, names: Sequence[str]
-) -> tuple[Table, dict[str, list[Record]]]:
-    """Table of generations, accelerators, software and sources left out one by one, and the records of each.
-
-    ``catalog`` has the calibration that was fitted on all rows.
-    """
-    lines, records = [], {}
-    published = [seen_rows(rows) for rows in published]
-    for name in names:
-        fitted = left_out(catalog, name)
-        records[name] = records_of([rows_of(rows, catalog, name) for rows in published], fitted)
-        lines += _left_out_lines(published, catalog, name, records[name])
-    return (_LEFT_OUT, lines), records
-
-
-def kernel_table(errors: Sequence[KernelError], whole: bool = False) -> Table:
-    """One line per operation, then by accelerator and precision unless ``whole``."""
-    lines = []
+def kernel_table(errors: Sequence[KernelError]) -> Table:
+    """One line per operation, then by accelerator and precision."""
+    lines: list[tuple[str, ...]] = []
     for one in errors:
-        if whole and one.accelerator:
-            continue
         bar = "-" if math.isnan(one.bar) else f"{100.0 * one.bar:.0f} %"
         cells = (f"{one.count}", _percent(one.median), _percent(one.p90), bar)
-        named = (one.operation,) if whole else (one.operation, one.accelerator or "all", one.precision)
-        lines.append((*named, *cells))
-    return ((_KERNELS[0], *_KERNELS[3:]) if whole else _KERNELS), lines
-
-
-def markdown(name: str, table: Table) -> str:
-    """Markdown table between the markers of a key of :data:`MARKERS`."""
-    header, lines = table
-    numbers = [all(line[at][:1].isdigit() or line[at] == "-" for line in lines) for at in range(len(header))]
-    rule = "|" + "|".join("---:" if number else "---" for number in numbers) + "|"
-    rows = ["| " + " | ".join(cells) + " |" for cells in (header, *lines)]
-    begin, end = MARKERS[name]
-    return "\n".join([begin, rows[0], rule, *rows[1:], end]) + "\n"
-
-
-_SUMMED_UP = {"gemm": "matrix product over 50 us", "attention": "flash attention"}
-_KINDS = ("gemm", "gemm_max", "attention")
-
-
-def kernel_errors_left_out(rows: Sequence[Row], catalog: Catalog, names: Sequence[str]) -> list[KernelError]:
-    """Errors of GEMM and attention kernels on accelerators left out of the fit, one name at a time.
-
-    The left-out accelerator uses the constants of its generation if other members were measured, else the constants
-    shared by all accelerators; a machine fitted by vendor line uses its line's. Results: each operation over all names,
-    then name by name in ``accelerator``. Raises InputError if a name has no measured kernel.
-    """
-    kernels = [row for row in rows if row.get("kind") in _KINDS]
-    by_name: dict[str, dict[str, Array]] = {operation: {} for operation in _SUMMED_UP.values()}
-    for name in names:
-        gone = _accelerators(catalog, name)
-        mine = [row for row in kernels if str(row.get("gpu")).casefold() in gone]
-        if not mine:
-            known = sorted({str(row.get("gpu")) for row in kernels} | set(catalog.tables["accelerators"]["generation"]))
-            raise InputError(Fault("--leave-out", f'no kernel of "{name}" was measured; {nearest(name, known)}'))
-        refitted = _refitted([row for row in kernels if str(row.get("gpu")).casefold() not in gone], catalog, gone)
-        for family, measured in measurements(mine, refitted).families.items():
-            if family in _SUMMED_UP:
-                chosen = (measured.time > LONG * factor("us")) | (family != "gemm")
-                error = np.abs(calibrated_time(measured, refitted) / measured.time - 1.0)
-                by_name[_SUMMED_UP[family]][name] = error[chosen]
-    errors = []
-    for operation, sizes in by_name.items():
-        if sizes:
-            errors.append(_error_left_out(operation, "", np.concatenate(list(sizes.values()))))
-            errors += [_error_left_out(operation, name, own) for name, own in sizes.items()] if len(sizes) > 1 else []
-    return errors
-
-
-def _refitted(kept: Sequence[Row], catalog: Catalog, gone: set[str]) -> Catalog:
-    """Catalog with kernels fitted on the remaining rows; accelerators ``gone`` fall back on shared constants."""
-    lines = machine_lines(catalog)
-    fitted = [one for one in fit_kernels(kept, catalog, "") if one.generation not in lines]
-    refitted = catalog.with_tables([calibration_table(fitted)])
-    if gone & accelerators_by_line(catalog):
-        refitted = and_constants(refitted, fit_machine_kernels(kept, refitted, ""))
-    return refitted
-
-
-def _accelerators(catalog: Catalog, name: str) -> set[str]:
-    """Accelerators of a generation, or the single accelerator of that name, casefolded."""
-    table = catalog.tables["accelerators"]
-    pairs = zip(table.text("accelerator").tolist(), table.text("generation").tolist(), strict=True)
-    wanted = name.casefold()
-    return {own.casefold() for own, kind in pairs if wanted in (own.casefold(), kind.casefold())}
-
-
-def _error_left_out(operation: str, name: str, sizes: Array) -> KernelError:
-    median, p90 = float(np.median(sizes)), float(np.quantile(sizes, 0.9))
-    return KernelError(operation, name, "", len(sizes), median, p90, math.nan)
+        lines.append((one.operation, one.accelerator or "all", one.precision, *cells))
+    return _KERNELS, lines
 
 
 _AS_PUBLISHED = " as published"

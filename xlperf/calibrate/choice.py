@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
 from xlperf.calibrate.published_errors import plans_of, seen_rows
-from xlperf.catalog.calibration import ANY, declared_constants
+from xlperf.calibrate.readings import with_bands
+from xlperf.catalog.calibration import declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.explore.objectives import most_robust
 from xlperf.measurements.comparison import RATES, STEP_TIME, Record, compare, predicted
@@ -104,14 +104,7 @@ def alternatives_of(
 
 def _of_read_sources(catalog: Catalog) -> Catalog:
     """Catalog whose bands are not widened for an unknown source."""
-    added = [
-        FittedConstant(family, ANY, ANY, ANY, name, 0.0, "", 0, math.nan, "", "", kind="assumption")
-        for family, constants in declared_constants().items()
-        if family.endswith("_band")
-        for name in constants
-        if name.endswith("source")
-    ]
-    return catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table(added))])
+    return with_bands(catalog, {name: 0.0 for name in declared_constants()["band"] if name.endswith("_source")})
 
 
 def _alternative(rows: Published, row: int, record: Record, fits: bool) -> Alternative:

@@ -10,7 +10,6 @@ is not selected again.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,7 +38,7 @@ from xlperf.calibrate.fit_unmeasured import (
     of_other_software,
     slowdowns_of_other_generations,
 )
-from xlperf.calibrate.fitter import FEWEST_ROWS, SPREADS, calibration_table, joined_tables, solve
+from xlperf.calibrate.fitter import FEWEST_ROWS, SPREADS, FittedConstant, calibration_table, joined_tables, solve
 from xlperf.calibrate.published_errors import (
     QUANTITIES,
     Errors,
@@ -51,7 +50,7 @@ from xlperf.calibrate.published_errors import (
     plans_to_fit,
     taken,
 )
-from xlperf.catalog.calibration import ANY
+from xlperf.catalog.calibration import ANY, declared_constants, documented_rows
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.measurements.comparison import MEMORY
@@ -219,8 +218,8 @@ def left_out(catalog: Catalog, name: str, path: str | Path | None = None) -> Cat
     """Catalog refitted without any measurement of an accelerator, a generation, a software or a source.
 
     Kernels are refitted without the accelerators (machines fitted by vendor line lose all kernel rows of their line).
-    Software constants and bands of the left-out name are dropped, also if a source leaves too few rows for them; the
-    remaining constants are refitted. Software without constants uses the values for all software and the slowdown of
+    Software constants of the left-out name are dropped, also if a source leaves too few rows for them; the remaining
+    constants are refitted. Software without constants uses the values for all software and the slowdown of
     unmeasured software. Raises InputError if ``name`` matches no accelerator, generation, used software or source_id.
     """
     measured, wanted = read_measured(path), name.casefold()
@@ -231,20 +230,16 @@ def left_out(catalog: Catalog, name: str, path: str | Path | None = None) -> Cat
         return and_constants(shared, constants)
     table = catalog.tables["calibration"]
     kernels = not_published(table)
+    base = table.take(kernels)
     if own:
-        stated = [row for row in kernels if table.text("kind")[row] == "datasheet"]
-        documented = table.take([row for row in stated if _beside_measured(table, row, kept, catalog)])
-        base = joined_tables(documented, calibration_table(fit_kernels(kept.kernels, catalog, "")))
-    else:
-        base = table.take(kernels)
+        base = calibration_table([*fit_kernels(kept.kernels, catalog, ""), *lost_ratios(kept, catalog)])
     others = [row for row in range(len(table)) if row not in set(kernels)]
     remaining = [row for row in others if not _concerns(table, row, wanted, not own)]
     known = catalog.with_tables([joined_tables(base, table.take(remaining))])
     for before, rows in ((measured.training, kept.training), (measured.inference, kept.inference)):
         if own or len(rows) < len(before):
             known = refitted(rows, known, unknown=True)
-    known = of_what_was_not_measured(known, kept.training)
-    return known.with_tables([_bands_of_others(known.tables["calibration"], kept, catalog)])
+    return of_what_was_not_measured(known, kept.training)
 
 
 def _machines_of(measured: Measured, catalog: Catalog, name: str) -> set[str]:
@@ -253,36 +248,25 @@ def _machines_of(measured: Measured, catalog: Catalog, name: str) -> set[str]:
     return {gpu.casefold() for rows in sheets for gpu in rows.text["gpu"]}
 
 
-def _bands_of_others(table: Table, kept: Measured, catalog: Catalog) -> Table:
-    """Calibration without the bands of software that has fewer than eight rows left."""
-    used = Counter(software for rows in (kept.training, kept.inference) for software in software_of(rows, catalog))
-    pairs = zip(table.text("family").tolist(), table.text("software", ANY).tolist(), strict=True)
-    rows = [
-        row
-        for row, (family, software) in enumerate(pairs)
-        if not str(family).endswith("_band") or software == ANY or used[str(software).casefold()] >= FEWEST_ROWS
-    ]
-    return table.take(rows)
+def lost_ratios(kept: Measured, catalog: Catalog) -> list[FittedConstant]:
+    """Declared defaults of documented ratios to measured products of a generation of which no kernel is left.
 
-
-def _beside_measured(table: Table, row: int, kept: Measured, catalog: Catalog) -> bool:
-    """Whether measured products of the generation remain, which a documented GEMM constant is relative to.
-
-    The ratio of gradient products to the forward product does not depend on measurements: both times are predicted.
+    The ratio of gradient products to the forward product stays: both times are predicted.
     """
-    family, generation = table.text("family")[row], str(table.text("generation", ANY)[row])
-    if table.text("constant")[row] == "gradient_slowdown":
-        return True
-    if family != "gemm" and (family != "serving_experts" or generation == ANY):
-        return True
-    own = accelerators_of(generation, catalog)
-    return any(str(one["gpu"]).casefold() in own for one in kept.kernels)
+    measured = {str(row["gpu"]).casefold() for row in kept.kernels}
+    return [
+        FittedConstant(family, *key, name, declared_constants()[family][name].default, "", 0, math.nan, "", "")
+        for (family, name), rows in documented_rows().items()
+        for key in rows
+        if family in ("gemm", "serving_experts") and name != "gradient_slowdown" and key[0] != ANY
+        if not accelerators_of(key[0], catalog) & measured
+    ]
 
 
 def not_published(table: Table) -> list[int]:
-    """Rows of a calibration sheet that do not come from published runs: kernels and documented settings."""
-    source = table.text("source")
-    return [row for row in range(len(table)) if not str(source[row]).startswith(tuple(SOURCES.values()))]
+    """Rows of a calibration sheet that come neither from published runs nor from readings: kernels."""
+    rows = enumerate(zip(table.text("source").tolist(), table.text("family").tolist(), strict=True))
+    return [at for at, (source, family) in rows if not source.startswith(tuple(SOURCES.values())) and family != "band"]
 
 
 def _concerns(table: Table, row: int, name: str, software: bool) -> bool:

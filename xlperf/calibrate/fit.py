@@ -6,12 +6,10 @@ sheet. Rows of ``group`` papers and of unseen groups are in no fit.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import workbook
 from xlperf.calibrate.fit_kernels import fit_kernels
@@ -141,17 +139,15 @@ def read_measured(path: str | Path | None = None) -> Measured:
 def fit_all(
     measured: Measured, catalog: Catalog, date: str, step: Step | None = None, values_only: bool = False
 ) -> list[FittedConstant]:
-    """Fit every constant of the calibration sheet: documented settings, kernels, training stacks, serving engines.
+    """Fit every constant of the calibration sheet: kernels, training stacks, serving engines.
 
     ``step`` receives the name of each fit before it starts: kernels, memory, training, serving. With ``values_only``
     the training stacks have the constants of the catalog's calibration, and the search starts from their values;
     otherwise that calibration is not used.
     """
     say = step if step is not None else _nothing
-    done = documented_constants(date)
     say("kernels")
-    done += fit_kernels(measured.kernels, _with(catalog, done), date)
-    done += kernels_of_stacks(done)
+    done = fit_kernels(measured.kernels, _with(catalog, []), date)
     say("memory")
     memory = fit_memory(measured.training, _with(catalog, done), date)
     say("training")  # a step may wait for an allocator without room
@@ -162,21 +158,8 @@ def fit_all(
     return without_repeats(done)
 
 
-def kernels_of_stacks(fitted: Sequence[FittedConstant]) -> list[FittedConstant]:
-    """Copies of attention-library constants for the training stacks that call the library.
-
-    ``attention_libraries.csv`` names the library of each stack, and its documentation.
-    """
-    return [
-        replace(row, software=use["software"], notes=f"kernels of {row.software}: {use['reference']}")
-        for use in resources.rows("calibrate/attention_libraries.csv")
-        for row in fitted
-        if (row.family, row.generation, row.software) == (use["family"], use["generation"], use["kernels"])
-    ]
-
-
 def training_constants(table: Table, date: str, kind: str = "training") -> list[FittedConstant]:
-    """Constants of a calibration sheet that were fitted on published runs of a kind, excluding memory and bands."""
+    """Constants of a calibration sheet that were fitted on published runs of a kind, excluding memory."""
 
     def text(name: str, row: int) -> str:
         return str(table.text(name)[row])
@@ -202,14 +185,14 @@ def training_constants(table: Table, date: str, kind: str = "training") -> list[
         for row in range(len(table))
         if text("source", row).startswith(SOURCES[kind])
         and count[row] > 0.0
-        and not text("family", row).endswith(("_band", "_memory"))
+        and not text("family", row).endswith("_memory")
     ]
 
 
 def as_parameters(table: Table, kind: str, memory: bool = False) -> tuple[list[Parameter], list[int]]:
     """Constants fitted on published rows of a kind as parameters for a refit, and their rows in the sheet.
 
-    ``memory`` selects constants of memory instead of times; bands are no parameters.
+    ``memory`` selects constants of memory instead of times.
     """
     source, family, count = table.text("source"), table.text("family"), table.number("num_rows")
     rows = [
@@ -217,7 +200,6 @@ def as_parameters(table: Table, kind: str, memory: bool = False) -> tuple[list[P
         for row in range(len(table))
         if str(source[row]).startswith(SOURCES[kind])
         and count[row] > 0.0
-        and not str(family[row]).endswith("_band")
         and str(family[row]).endswith("_memory") == memory
     ]
     names = ("family", "constant", "generation", "precision", "software")
@@ -246,26 +228,3 @@ def _nothing(_: str) -> None:
 
 def _with(catalog: Catalog, constants: Sequence[FittedConstant]) -> Catalog:
     return catalog.with_tables([calibration_table(constants)])
-
-
-def documented_constants(date: str) -> list[FittedConstant]:
-    """Documented settings of stacks, which are not fitted."""
-    return [
-        FittedConstant(
-            family=row["family"],
-            generation=row["generation"],
-            precision=row["precision"],
-            software=row["software"],
-            constant=row["constant"],
-            value=float(row["value"]),
-            fit_set="",
-            num_rows=0,
-            error=math.nan,
-            date=date,
-            source=row["source"],
-            year=float(row["year"]),
-            kind=row["kind"],
-            notes=row["notes"],
-        )
-        for row in resources.rows("calibrate/documented_constants.csv")
-    ]

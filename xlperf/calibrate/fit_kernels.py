@@ -96,7 +96,7 @@ def fit_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> list[Fitted
     shared = [] if products is None else shared_products(products, fitted_weights(products), catalog, date)
     fits = fitted_groups(result, catalog, shared)
     constants = [constant for fit in fits.values() for constant in _fitted(fit, date)]
-    constants += _derived_backward(fits, date) + _early_conversion(constants)
+    constants += _early_conversion(constants)
     constants += best_products(rows, catalog, {one.generation for one in constants if one.family == "gemm"}, date)
     constants += _fall_backs(constants, date)
     constants += shared + library_tiles(date)
@@ -397,22 +397,6 @@ def _fitted(fit: KernelFit, date: str) -> list[FittedConstant]:
     if fit.key[0] == "vector":
         # The runs were launched one by one from Python: their fixed time is the host's, not the kernel's.
         return [one for one in results if one.constant != "launch_time"]
-    return results
-
-
-def _derived_backward(fits: Mapping[Key, KernelFit], date: str) -> list[FittedConstant]:
-    """Backward pass of generations with a measured forward pass alone: the forward efficiency times the usual ratio."""
-    ratio = _backward_ratio(fits)
-    results = []
-    for key, fit in fits.items():
-        family, generation, precision, software = key
-        target = ("attention_backward", generation, precision, software)
-        if family != "attention" or software != ANY or precision != "bf16" or target in fits:
-            continue
-        for name, value in backward_constants(fit.constants, ratio).items():
-            one = _row_of(target, name, rounded(value), fit, date)
-            note = f"forward pass of this generation, efficiency times {ratio:.2f} as FlashAttention-2 on hopper"
-            results.append(replace(one, kind="assumption", error=math.nan, notes=note))
     return results
 
 

@@ -17,9 +17,9 @@ import numpy as np
 from xlperf.base import resources
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
-from xlperf.calibrate.fit_kernels import backward_constants, best_products, fitted_weights
+from xlperf.calibrate.fit_kernels import best_products, fitted_weights
 from xlperf.calibrate.fitter import FEWEST_ROWS, FittedConstant, Parameter, Problem, Solution, rounded, solve
-from xlperf.catalog.calibration import ANY, Calibration, declared_constants, generation_line
+from xlperf.catalog.calibration import ANY, Calibration, declared_constants
 from xlperf.catalog.catalog import Catalog
 from xlperf.measurements.kernels import KernelRows, Row, machine_lines, measurements, predicted_time, take_rows
 
@@ -48,9 +48,6 @@ _FEW = 20
 """Groups with fewer rows hold none out."""
 _CROWDING = 0.5
 """Exponent of the crowding weight: a source of n rows weighs as much as the root of n, which limits long tables. [-]"""
-_BACKWARD_RATIO = 0.87
-"""Ratio of backward to forward rate: medians of 188 rows of AITER with 16-bit sums of dq."""
-_BACKWARD = ("compute_efficiency", "softmax_flop", "tile_time", "energy_per_flop")
 
 
 @dataclass(frozen=True)
@@ -82,15 +79,12 @@ def fit_machine_kernels(rows: Sequence[Row], catalog: Catalog, date: str) -> lis
     for group in _groups(rows, catalog):
         parameters, base = _parameters(group, catalog.calibration)
         solution = solve(_problem(group, parameters, base), parameters, _starts(parameters))
-        own = _sheet_rows(group, parameters, solution, date)
-        results += own
-        if group.family == "attention":
-            results += _backward(group, own, base, date)
+        results += _sheet_rows(group, parameters, solution, date)
     if results:
         results += _not_limited([*machine_lines(catalog).values()], date)
     results += _attention_of_others(catalog, results, date)
     swept = {(one.precision, one.generation) for one in results if (one.family, one.constant) == _RATE}
-    return results + products_of_others(rows, catalog, swept, date) + _as_all_reduce(results)
+    return results + products_of_others(rows, catalog, swept, date)
 
 
 def _starts(parameters: Sequence[Parameter]) -> list[Array]:
@@ -260,10 +254,9 @@ def _attention_of_others(catalog: Catalog, constants: Sequence[FittedConstant], 
     others = set(machine_lines(catalog).values()) - measured if constants else set()
     return [
         FittedConstant(
-            family, line, ANY, ANY, "energy_per_flop", 0.0, "", 0, math.nan, date, SOURCE,
+            "attention", line, ANY, ANY, "energy_per_flop", 0.0, "", 0, math.nan, date, SOURCE,
             kind="assumption", notes="power limits are estimates: no clock is derived from them",
         )
-        for family in ("attention", "attention_backward")
         for line in sorted(others)
     ]  # fmt: skip
 
@@ -312,52 +305,3 @@ def _reached(rows: Sequence[Row], catalog: Catalog) -> dict[tuple[str, str], flo
         kind = products.generation[at]
         groups.setdefault((lines.get(kind, kind), products.precision[at]), []).append(float(share[at]))
     return {group: float(np.median(values)) for group, values in groups.items() if len(values) >= FEWEST_ROWS}
-
-
-def _backward(
-    group: _Group, forward: Sequence[FittedConstant], base: Mapping[str, float], date: str
-) -> list[FittedConstant]:
-    """Attention backward pass, from the forward pass and the measured ratio of their efficiencies."""
-    results = []
-    for kind in dict.fromkeys(one.generation for one in forward):
-        own = {one.constant: one.value * factor(one.unit) for one in forward if one.generation == kind}
-        for name, value in backward_constants({**base, **own}, _BACKWARD_RATIO).items():
-            if name in own or (name in _BACKWARD and kind == generation_line(kind)):
-                results.append(
-                    FittedConstant(
-                        "attention_backward",
-                        kind,
-                        group.precision,
-                        ANY,
-                        name,
-                        rounded(value / factor(declared_constants()["attention_backward"][name].unit)),
-                        "",
-                        0,
-                        math.nan,
-                        date,
-                        SOURCE,
-                        kind="assumption",
-                        notes=f"forward pass, efficiency times {_BACKWARD_RATIO} as of AITER on MI300X and MI355X",
-                    )
-                )
-    return results
-
-
-def _as_all_reduce(constants: Sequence[FittedConstant]) -> list[FittedConstant]:
-    """Other collectives of lines with a measured all-reduce alone."""
-    names = ("launch_time", "low_latency_efficiency", "bandwidth_efficiency", "outer_efficiency")
-    known = {(one.family, one.generation) for one in constants}
-    return [
-        replace(
-            one,
-            family=family,
-            fit_set="",
-            kind="assumption",
-            error=math.nan,
-            num_rows=0,
-            notes="as all_reduce of the machine",
-        )
-        for family in ("all_gather", "reduce_scatter", "all_to_all")
-        for one in constants
-        if one.family == "all_reduce" and one.constant in names and (family, one.generation) not in known
-    ]

@@ -18,8 +18,8 @@ import numpy as np
 from xlperf.base import resources
 from xlperf.base.arrays import Array
 from xlperf.base.units import factor
-from xlperf.calibrate.fit import Measured, accelerators_of, documented_constants
-from xlperf.calibrate.fit_machine_kernels import fit_machine_kernels, products_of_others
+from xlperf.calibrate.fit import Measured, accelerators_of
+from xlperf.calibrate.fit_machine_kernels import fit_machine_kernels
 from xlperf.calibrate.fit_unmeasured import and_constants
 from xlperf.calibrate.fitter import (
     FEWEST_ROWS,
@@ -27,19 +27,15 @@ from xlperf.calibrate.fitter import (
     Parameter,
     Problem,
     Solution,
-    calibration_table,
     fit_set,
-    joined_tables,
     rounded,
     solve,
     without_repeats,
 )
 from xlperf.calibrate.published_errors import (
     Errors,
-    aligned,
     colours_of,
     errors_of,
-    log_errors,
     plans_of,
     published_problem,
     rows_of_machines,
@@ -48,15 +44,11 @@ from xlperf.calibrate.published_errors import (
 )
 from xlperf.catalog.calibration import ANY, SOFTWARE_FAMILIES, declared_constants
 from xlperf.catalog.catalog import Catalog
-from xlperf.measurements.kernels import Row, machine_lines
+from xlperf.measurements.kernels import machine_lines
 from xlperf.measurements.published import Published, PublishedPlans
 
 SOURCE = "published rows of other machines in validation.xlsx"
 """Prefix of the source of a constant fitted on published rows of machines by line."""
-
-
-_DIGITS = 3
-"""Number of half-splits of the sources by binary digits, beside the split by parity. [-]"""
 
 
 @dataclass(frozen=True)
@@ -77,8 +69,7 @@ def machine_constants(measured: Measured, catalog: Catalog, date: str) -> tuple[
     generation = table.text("generation", ANY)
     kept = [row for row in range(len(table)) if str(generation[row]).casefold() not in names]
     shared = catalog.with_tables([table.take(kept)])
-    done = [one for one in documented_constants(date) if one.generation in names]
-    done += fit_machine_kernels(measured.kernels, and_constants(shared, done), date)
+    done = fit_machine_kernels(measured.kernels, shared, date)
     done += fit_machines((measured.training, measured.inference), and_constants(shared, done), date)
     return shared, without_repeats(done)
 
@@ -99,76 +90,6 @@ def fit_machines(published: Sequence[Published], catalog: Catalog, date: str) ->
     for line in sorted(set(machine_lines(catalog).values())):
         results += _line_constants(rows, line, catalog, date)
     return _completed(results, catalog, date)
-
-
-def errors_left_out(published: Sequence[Published], catalog: Catalog, kernels: Sequence[Row]) -> list[Errors]:
-    """Errors of rows whose source, with half of all sources, was left out of the fit of stacks and engines.
-
-    Balanced half-splits leave each source out in half of the fits; ``by_models`` is the mean over the fits without the
-    row's source. Kernels keep their constants, except for efficiencies that published rows adjusted, which are refitted
-    on ``kernels`` (columns of that sheet of ``validation.xlsx``). Returns one result per kind with rows.
-    """
-    before = _of_kernels(catalog, kernels)
-    names = sorted({name for one in published for name in one.text["source_id"]})
-    known: dict[tuple[str, tuple[str, ...]], list[FittedConstant]] = {}
-    errors = [errors_of(plans_of(one, catalog)) for one in published if len(one)]
-    logs: list[list[Array]] = [[] for _ in errors]
-    for half in _halves(names):
-        kept = [_rows(_without(one, half), before) for one in published if len(_without(one, half))]
-        results: list[FittedConstant] = []
-        for line in sorted(set(machine_lines(catalog).values())):
-            key = line, tuple(sorted({name for one in kept for name in _sources(one, line)}))
-            if key not in known:
-                known[key] = _line_constants(kept, line, before, "")
-            results += known[key]
-        sheet = joined_tables(before.tables["calibration"], calibration_table(_completed(results, before, "")))
-        for one, entries, seen in zip([one for one in published if len(one)], errors, logs, strict=True):
-            plans = plans_of(one, catalog)
-            source = np.array(one.text["source_id"], dtype=object)[plans.index[entries.plan]]
-            tried = replace(plans, catalog=plans.catalog.with_tables([sheet]))
-            seen.append(np.where(np.isin(source, half), aligned(log_errors(tried)[0], entries), math.nan))
-    return [
-        replace(entries, by_models=np.nanmean(np.array(seen), axis=0))
-        for entries, seen in zip(errors, logs, strict=True)
-        if len(entries)
-    ]
-
-
-def _of_kernels(catalog: Catalog, kernels: Sequence[Row]) -> Catalog:
-    """Calibration without the constants that published rows of machines by line adjusted."""
-    table = catalog.tables["calibration"]
-    fitted = [str(source).startswith(SOURCE) for source in table.text("source").tolist()]
-    table = table.take([row for row, own in enumerate(fitted) if not own])
-    columns = ("family", "constant", "precision", "generation")
-    known = set(zip(*(table.text(name, ANY).tolist() for name in columns), strict=True))
-    swept = [key[2:] for key in known if key[:2] == ("gemm", "compute_efficiency")]
-    lost = [
-        one
-        for one in products_of_others(kernels, catalog, swept, "")
-        if (one.family, one.constant, one.precision, one.generation) not in known
-    ]
-    return catalog.with_tables([joined_tables(table, calibration_table(lost))])
-
-
-def _halves(names: Sequence[str]) -> list[list[str]]:
-    """Balanced half-splits for cross-validation, by index bits and parity."""
-    digits = min(max(len(names) - 1, 1).bit_length(), _DIGITS)
-    parity = [[at >> digit & 1 for at in range(len(names))] for digit in range(digits)]
-    parity.append([at.bit_count() & 1 for at in range(len(names))])
-    return [
-        [name for name, own in zip(names, side, strict=True) if own == chosen] for side in parity for chosen in (0, 1)
-    ]
-
-
-def _without(published: Published, sources: Sequence[str]) -> Published:
-    return published.take([row for row, name in enumerate(published.text["source_id"]) if name not in sources])
-
-
-def _sources(rows: _Rows, line: str) -> set[str]:
-    """Sources of the rows of a line, with their kind."""
-    names = rows.published.text["source_id"]
-    own = rows.plans.index[rows.entries.plan][rows.line == line]
-    return {f"{rows.entries.kind} {names[row]}" for row in own.tolist()}
 
 
 def _line_constants(rows: Sequence[_Rows], line: str, catalog: Catalog, date: str) -> list[FittedConstant]:

@@ -296,7 +296,7 @@ def family_parameters(fit: str, plans: PublishedPlans, entries: Errors, chosen: 
     parameters: list[Parameter] = []
     for row in resources.rows("calibrate/fitted_families.csv"):
         own = chosen & _named_software(entries.software, row["software"])
-        own &= np.array([row["rows"] in ("", band) for band in entries.band.tolist()], dtype=bool)
+        own &= entries.experts | (row["rows"] == "")
         if row["fit"] != fit or entries.num_rows(own) < FEWEST_ROWS:
             continue
         known: dict[tuple[tuple[str, str], ...], int] = {}

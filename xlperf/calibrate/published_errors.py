@@ -17,7 +17,6 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.join import software_words
 from xlperf.engine.trust import layer_size, model_traits
-from xlperf.equations.serving.results import band_of_mode, full_cache
 from xlperf.measurements.comparison import (
     FIRST_TOKEN,
     MEMORY,
@@ -40,8 +39,6 @@ bands, rules, choices and the table of measured configurations.
 """
 OTHER_MACHINES = "other-"
 """Prefix of groups of rows on machines beyond NVIDIA, which are fitted by vendor line (``fit_machines``)."""
-READ_LATER = "-later"
-"""Suffix of groups read after the model was made: first predicted as unseen rows, then fitted."""
 NEVER_FITTED_SOURCES = ("deepseek_infersim", "deepseek_infra")
 """Sources that are predicted and never fitted, beside the group of the papers."""
 NEVER_FITTED_ATTENTION = ("hybrid", "sparse")
@@ -66,8 +63,7 @@ class Errors:
     - ``plan``: position of its plan [-].
     - ``fitted``, ``by_models``: logarithm of predicted over measured time: with all rows in the fit; with its model
       left out [-].
-    - ``band``: constants of its band in the calibration, without ``_low`` and ``_high``.
-    - ``low``, ``high``: ends of that band over the prediction, as times; NaN if there is none [-].
+    - ``low``, ``high``: ends of its band over the prediction, as times; NaN if there is none [-].
     """
 
     kind: str
@@ -81,7 +77,6 @@ class Errors:
     plan: np.ndarray
     fitted: Array
     by_models: Array
-    band: np.ndarray
     low: Array
     high: Array
 
@@ -92,6 +87,11 @@ class Errors:
     def configuration(self) -> np.ndarray:
         """Configuration, which counts once: software, model and accelerator."""
         return np.array([f"{a}/{b}" for a, b in zip(self.software, self.family, strict=True)], dtype=object)
+
+    @property
+    def experts(self) -> np.ndarray:
+        """Whether the model of each entry has experts."""
+        return np.array([not shape.endswith("/nan") for shape in self.model.tolist()], dtype=bool)
 
     def weights(self, chosen: np.ndarray) -> Array:
         """Weights of selected entries in a fit: a configuration of n rows weighs as much as the root of n. [-]"""
@@ -209,7 +209,6 @@ def errors_of(plans: PublishedPlans, quantities: Sequence[str] = QUANTITIES) -> 
     gpus = [str(name).casefold() for name in plans.plans.text("accelerator")]
     quantity = np.array([quantity for _, quantity in keys], dtype=object)
     stacks = software_words(plans.plans)
-    bands = np.array(_bands(plans, results), dtype=object)[plan] if keys else np.zeros(0, dtype=object)
     fitted = np.array([errors[key] for key in keys])
     return Errors(
         kind=plans.published.kind,
@@ -223,14 +222,9 @@ def errors_of(plans: PublishedPlans, quantities: Sequence[str] = QUANTITIES) -> 
         plan=plan,
         fitted=fitted,
         by_models=fitted,
-        band=np.array([_band_of(kind, band) for kind, band in zip(quantity, bands, strict=True)], dtype=object),
         low=_end_of_band(results, "low", quantity, plan),
         high=_end_of_band(results, "high", quantity, plan),
     )
-
-
-def _band_of(quantity: str, band: str) -> str:
-    return {FIRST_TOKEN: f"first_{band}", MEMORY: "memory"}.get(quantity, band)
 
 
 def _end_of_band(results: Table, end: str, quantity: np.ndarray, plan: np.ndarray) -> Array:
@@ -248,18 +242,6 @@ def _shapes(plans: PublishedPlans) -> np.ndarray:
     models = plans.catalog.rows("models", plans.plans.text("model"), plans.plans, "model")
     shapes, _ = model_traits(plans.catalog)
     return np.array([layer_size(shapes[row]) for row in models.tolist()], dtype=object)
-
-
-def _bands(plans: PublishedPlans, results: Table) -> list[str]:
-    """Name of the band that applies to each plan."""
-    table, catalog = plans.plans, plans.catalog
-    if plans.published.kind == "training":
-        models = catalog.rows("models", table.text("model"), table, "model")
-        dense = np.isnan(catalog.tables["models"].number("num_experts")[models])
-        return ["step" if one else "mixture" for one in dense.tolist()]
-    modes = [str(mode) for mode in table.filled("mode")]
-    full = full_cache(results.number("running_batch"), results.number("max_batch_size"))
-    return [band_of_mode(mode, bool(one)) for mode, one in zip(modes, full.tolist(), strict=True)]
 
 
 def aligned(errors: Mapping[tuple[str, str], float], entries: Errors) -> Array:

@@ -16,14 +16,13 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook
 from xlperf.base.units import factor
 from xlperf.calibrate.own_runs import has_measured_plans, records_of_plans
-from xlperf.calibrate.published_errors import NEVER_FITTED, plans_of, seen_rows
+from xlperf.calibrate.published_errors import plans_of
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.csv_files import harmless
 from xlperf.catalog.read import read_plans
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.operators import parameter_count
-from xlperf.measurements.comparison import QUANTITIES as POWER_QUANTITIES
-from xlperf.measurements.comparison import RATES, STEP_TIME, Record, compare, power_records, predicted
+from xlperf.measurements.comparison import Record, compare, power_records, predicted
 from xlperf.measurements.published import POWER, Published, read_power, read_published, sheet_rows
 
 CSV_COLUMNS = (
@@ -38,17 +37,8 @@ CSV_COLUMNS = (
     "reason",
 )
 STATISTICS = ("count", "coverage", "mean", "median", "p90", "max", "in_band")
-MARKERS = ("<!-- accuracy: begin -->", "<!-- accuracy: end -->")
 TOLERANCE = 0.01
 """Largest relative difference of a computed parameter count from the stated one. [-]"""
-_ORDER = {
-    "step time": 0,
-    "layer time": 0,
-    "memory": 1,
-    "time per token": 2,
-    "time to first token": 3,
-    **{quantity: number for number, quantity in enumerate(POWER_QUANTITIES)},
-}
 
 
 @dataclass(frozen=True)
@@ -168,29 +158,6 @@ class ValidationReport:
         reasons: list[tuple[str, ...]] = [(source, str(rows), why) for source, why, rows in self.refusals()]
         names.append(("Not predicted", ("source", "rows", "reason"), reasons))
         return names
-
-    def refused_table(self) -> str:
-        """Markdown table of the reasons for missing predictions, by count, with its markers."""
-        lines = ["<!-- refused: begin -->", "| rows | source | why |", "|---:|---|---|"]
-        lines += [f"| {number} | {source} | {reason} |" for source, reason, number in self.refusals()]
-        return "\n".join([*lines, "<!-- refused: end -->"]) + "\n"
-
-    def readme_table(self) -> str:
-        """Markdown table of the accuracy by group and quantity, with its markers."""
-        lines = [
-            MARKERS[0],
-            "| rows | quantity | number | predicted | median error | p90 | mean | max |",
-            "|---|---|---:|---:|---:|---:|---:|---:|",
-        ]
-        order = sorted(
-            self.summaries("kind", "group", "quantity"),
-            key=lambda one: (one.key[0] != "training", one.key[1] != "papers", one.key[1], _ORDER[one.key[2]]),
-        )
-        for one in order:
-            cells = [_shown(name, getattr(one, name)) for name in ("coverage", "median", "p90", "mean", "max")]
-            words = [f"{one.key[0]}: {one.key[1]}", one.key[2], f"{one.count}", *cells]
-            lines.append("| " + " | ".join(words) + " |")
-        return "\n".join([*lines, MARKERS[1]]) + "\n"
 
 
 def _concerns(tolerance: Tolerance, record: Record) -> bool:
@@ -328,60 +295,6 @@ def _check_names(published: Sequence[Published], paths: Sequence[Path]) -> None:
             seen[rows.kind, row_id] = where
     if faults:
         raise InputError(faults)
-
-
-# --- a constant MFU as baseline --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Median absolute relative errors of the step time, as fractions: by prediction, and by constant MFU."""
-
-    key: str
-    count: int
-    predicted: float
-    constant_mfu: float
-
-    @property
-    def behind(self) -> float:
-        """Error of the prediction less the error of the baseline; negative if the prediction is better."""
-        return self.predicted - self.constant_mfu
-
-
-def against_constant_mfu(published: Sequence[Published], catalog: Catalog, by: str = "group") -> list[Compared]:
-    """Predictions beside a constant-MFU baseline per accelerator and precision, fitted on the very rows it predicts.
-
-    The constant is the median MFU of the rows of a group (or source, by ``by``), accelerator and precision, with the
-    operation count of the predictions. Rows of ``group`` papers and of unseen groups are excluded, as in fits. Returns
-    one result per group or source with a prediction, in alphabetical order.
-    """
-    names: dict[str, dict[tuple[str, str], list[tuple[float, float]]]] = {}
-    for rows in published:
-        if rows.kind != "training":
-            continue
-        rows = seen_rows(rows)
-        rows = rows.take([row for row, group in enumerate(rows.text["group"]) if group.casefold() != NEVER_FITTED])
-        plans = plans_of(rows, catalog)
-        results = predicted(plans)
-        mfu = dict(zip(plans.index.tolist(), results.number("mfu").tolist(), strict=True))
-        precision = dict(zip(plans.index.tolist(), plans.plans.filled("precision").tolist(), strict=True))
-        at = {name: row for row, name in enumerate(rows.text["row_id"])}
-        for record in compare(plans, results):
-            if not record.covered or record.quantity != STEP_TIME:
-                continue
-            row = at[record.row_id]
-            ratio = record.measured / record.predicted if record.metric in RATES else record.predicted / record.measured
-            key = (rows.text["gpu"][row].casefold(), str(precision[row]))
-            names.setdefault(rows.text[by][row], {}).setdefault(key, []).append((ratio, mfu[row] * ratio))
-    compared = []
-    for name, kinds in sorted(names.items()):
-        errors, baseline = [], []
-        for pairs in kinds.values():
-            constant = float(np.median([reached for _, reached in pairs]))
-            errors += [abs(ratio - 1.0) for ratio, _ in pairs]
-            baseline += [abs(reached / constant - 1.0) if constant > 0.0 else math.nan for _, reached in pairs]
-        compared.append(Compared(name, len(errors), float(np.median(errors)), float(np.median(baseline))))
-    return compared
 
 
 # --- parameters of models --------------------------------------------------------------------------------------------

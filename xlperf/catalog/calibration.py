@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from xlperf.base import resources
-from xlperf.base.arrays import Array, log
+from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, Hint, InputError, nearest
 from xlperf.base.units import UNITS
 from xlperf.catalog.cells import shown
@@ -20,8 +20,8 @@ from xlperf.catalog.table import Keys, Table, coded_words, combined_keys
 ANY = "any"
 SOFTWARE_FAMILIES = tuple(
     (
-        "training_software training_memory training_calls training_band serving_software serving_memory serving_band "
-        "capacity_band serving_load engine_all_reduce"
+        "training_software training_memory training_calls serving_software serving_memory serving_load "
+        "engine_all_reduce band"
     ).split()
 )
 _PRECISIONS = {
@@ -30,6 +30,8 @@ _PRECISIONS = {
 }  # fmt: skip
 _MOVED = {("serving_software", "memory_fraction"): "serving_memory"}
 """Constants that older sheets have in another family. [-]"""
+_GONE = frozenset("training_band serving_band capacity_band slow_machines slow_messages power_low power_high".split())
+"""Families and constants of older sheets that no equation reads any more."""
 _BROADER = {"mxfp8": "fp8", "fp8_block": "fp8"}
 """Fallback precisions of constants without a row of their own. [-]"""
 _ENERGY = "energy_per_flop"
@@ -79,10 +81,26 @@ def declared_constants() -> dict[str, dict[str, Constant]]:
 
 
 @cache
-def _columns(family: str) -> dict[str, str]:
-    """Columns of the arrays of a family, and the constant of each: ends of bands are there as logarithms."""
-    ends = ("_low", "_high")
-    return {f"log_{name}" if name.endswith(ends) else name: name for name in declared_constants()[family]}
+def documented_rows() -> CalibrationRows:
+    """Documented constants of stacks, engines and libraries, which rows of a sheet replace; row -1 of the sheet."""
+    rows: CalibrationRows = {}
+    for row in resources.rows("catalog/documented_constants.csv"):
+        constant = declared_constants()[row["family"]][row["constant"]]
+        key = row["generation"], row["precision"], row["software"]
+        value = float(row["value"]) * UNITS[constant.unit].factor
+        rows.setdefault((constant.family, constant.name), {})[key] = (-1, value)
+    return rows
+
+
+@cache
+def parent_families() -> dict[str, tuple[str, dict[str, float]]]:
+    """Family whose constants of a machine hold for another family, and their ratios by constant."""
+    parents: dict[str, tuple[str, dict[str, float]]] = {}
+    for row in resources.rows("catalog/parent_families.csv"):
+        ratios = parents.setdefault(row["family"], (row["parent"], {}))[1]
+        if row["constant"]:
+            ratios[row["constant"]] = float(row["ratio"])
+    return parents
 
 
 def calibration_keys(generation: Sequence[str], precision: Sequence[str], software: Sequence[str]) -> Keys:
@@ -163,7 +181,7 @@ class _Single(dict[tuple[str, str, str, str], Found]):
     def __missing__(self, key: tuple[str, str, str, str]) -> Found:
         family, generation, precision, software = key
         values, far = self._values(family, (generation, precision, software))
-        names = _columns(family)
+        names = declared_constants()[family]
         columns = {name: np.full((1, 1), value) for name, value in zip(names, values, strict=True)}
         result = self[key] = (columns, np.array([far]))
         for column in (*columns.values(), result[1]):
@@ -181,13 +199,22 @@ class Calibration:
         rows, faults = calibration_rows(table)
         if faults:
             raise InputError([Fault(table.place(row, column), problem, hint) for row, column, problem, hint in faults])
-        self._rows = rows
+        self._rows = {**rows, **{at: {**known, **rows.get(at, {})} for at, known in documented_rows().items()}}
         self._generations: dict[str, set[str]] = {}
         self._softwares: dict[str, set[str]] = {}
-        for (family, name), result in rows.items():
+        self._machines: dict[str, set[str]] = {family: set() for family in parent_families()}
+        measured = {family for family, _ in rows}
+        for (family, name), result in self._rows.items():
+            if family in self._machines:
+                self._machines[family].update(key[0] for key in result if key[2] == ANY)
+            if family not in measured:
+                continue
             if name != _ENERGY:  # whether a power limit binds says nothing of how well a kernel is known
                 self._generations.setdefault(family, set()).update(key[0] for key in result)
             self._softwares.setdefault(family, set()).update(key[2] for key in result)
+        for family, (parent, _) in parent_families().items():  # machines of the parent are measured for its children
+            if family in self._generations:
+                self._generations[family] |= self._generations.get(parent, set())
         self._cache: dict[tuple[str, str, str, str], tuple[tuple[float, ...], bool]] = {}
         self.single = _Single(self._values)
 
@@ -196,15 +223,16 @@ class Calibration:
         return _key(name) in self._softwares.get(family, set())
 
     def constants(self, family: str, generation: np.ndarray, precision: np.ndarray, software: np.ndarray) -> Found:
-        """Constants of a family, (rows, 1), band ends as natural logarithms, and the extrapolated rows: rows whose
-        generation or software has no row of its own in a family that was measured elsewhere.
+        """Constants of a family, (rows, 1), and the extrapolated rows: rows whose generation or software has no row of
+        its own in a family that was measured elsewhere.
 
         Each constant is looked up by (generation, precision, software), then with any software, any precision, and
         both, then likewise by the line of the generation (cdna of cdna3) and by any generation; last comes the declared
-        default. FP8 formats without a row use FP8's after each step of their own precision. Families of software look
-        up the software before other software, and bands a generation or line before any. A stack that calls the kernels
-        of another (torchtitan calls torch-fsdp's) uses its constants before any software's, except for vector kernels
-        and bands.
+        default. A family of ``parent_families.csv`` takes the constants of its parent on a machine, and on any, where
+        it has none (collectives those of the all-reduce, the backward pass of attention the forward pass's times a
+        ratio). FP8 formats without a row use FP8's after each step of their own precision. Families of software look up
+        the software before other software. A stack that calls the kernels of another (torchtitan calls torch-fsdp's)
+        uses its constants before any software's, except for vector kernels.
         """
         return self.constants_of(family, calibration_keys(generation.tolist(), precision.tolist(), software.tolist()))
 
@@ -216,7 +244,7 @@ class Calibration:
             columns, far = self.single[(family, *keys.distinct[0])]
             shape = len(keys.codes), 1
             return {name: np.broadcast_to(v, shape) for name, v in columns.items()}, np.broadcast_to(far, shape[:1])
-        names = tuple(_columns(family))
+        names = tuple(declared_constants()[family])
         results = [self._values(family, key) for key in keys.distinct]
         values = np.array([row for row, _ in results], dtype=np.float64).reshape(len(results), len(names))
         extrapolated = np.array([far for _, far in results], dtype=bool)
@@ -225,7 +253,7 @@ class Calibration:
         return columns, extrapolated[keys.codes]
 
     def is_measured(self, family: str) -> bool:
-        """Whether the sheet has any constant of a family; else all are the declared defaults."""
+        """Whether the sheet has any constant of a family; else all are documented or the declared defaults."""
         return bool(self._generations.get(family))
 
     def used(self, family: str, generation: str, precision: str, software: str) -> dict[str, int]:
@@ -233,13 +261,18 @@ class Calibration:
         candidates = _candidates(family, *_keys(generation, precision, software))
         return {name: self._lookup(family, name, candidates)[0] for name in declared_constants()[family]}
 
+    def values_of(self, family: str, names: Sequence[str], keys: Sequence[tuple[str, str, str]]) -> Array:
+        """Some constants of a family under keys of generation, precision and software, (keys, names)."""
+        candidates = [_candidates(family, *_keys(*key)) for key in keys]
+        values = [[self._lookup(family, name, known)[1] for name in names] for known in candidates]
+        return np.array(values).reshape(len(keys), len(names))
+
     def _values(self, family: str, key: tuple[str, str, str]) -> tuple[tuple[float, ...], bool]:
         cached = self._cache.get((family, *key))
         if cached is None:
             stated, key = key, _keys(*key)
             candidates = _candidates(family, *key)
-            by_name = {column: self._lookup(family, name, candidates)[1] for column, name in _columns(family).items()}
-            values = tuple(float(log(value)) if name.startswith("log_") else value for name, value in by_name.items())
+            values = tuple([self._lookup(family, name, candidates)[1] for name in declared_constants()[family]])
             if family in SOFTWARE_FAMILIES:
                 own, measured = {key[2]}, self._softwares.get(family, set())
             else:
@@ -249,12 +282,24 @@ class Calibration:
         return cached
 
     def _lookup(self, family: str, name: str, candidates: Sequence[tuple[str, str, str]]) -> tuple[int, float]:
-        result = self._rows.get((family, name))
-        if result:
-            for candidate in candidates:
-                if candidate in result:
-                    return result[candidate]
+        levels = [candidates]
+        if family in parent_families():
+            levels = [[one for one in candidates if (one[0] == ANY) == of_any] for of_any in (False, True)]
+        for level in levels:
+            for source, ratio in ((family, 1.0), *self._parent(family, name, level)):
+                result = self._rows.get((source, name), {})
+                for candidate in level:
+                    if candidate in result:
+                        row, value = result[candidate]
+                        return row, ratio * value
         return -1, declared_constants()[family][name].default
+
+    def _parent(self, family: str, name: str, level: Sequence[tuple[str, str, str]]) -> Sequence[tuple[str, float]]:
+        """Parent of a family and its ratio, unless the family has constants of the same machine for any software."""
+        if family not in parent_families() or not self._machines[family].isdisjoint({one[0] for one in level}):
+            return ()
+        parent, ratios = parent_families()[family]
+        return ((parent, ratios.get(name, 1.0)),)
 
 
 def _candidates(family: str, generation: str, precision: str, software: str) -> list[tuple[str, str, str]]:
@@ -290,13 +335,10 @@ def _fall_backs(family: str, generation: str, precision: str, software: str) -> 
         own = [(machine, ANY, software) for machine in machines]
         shared = [(machine, ANY, ANY) for machine in machines]
         elsewhere = [(ANY, ANY, software)]
-        if family.endswith("_band"):  # how well a machine is known says more than how well a stack is known on others
-            of_others = (called,) if is_release(software) else ()
-            own += [(machine, ANY, name) for name in of_others for machine in machines]
-            return [*own, *shared, *elsewhere, *((ANY, ANY, name) for name in of_others), (ANY, ANY, ANY)]
         others = [(machine, ANY, name) for name in alike for machine in (*machines, ANY)]
         return [*own, *elsewhere, *others, *shared, (ANY, ANY, ANY)]
-    library = _stack_kernels("attention").get(software) if family in _FLASH else None
+    libraries = _stack_kernels("attention") if family in _FLASH else {}
+    library = libraries.get(software) or libraries.get(called)
     names = (software, *alike, library) if library else (software, *alike)
     own = [
         key
@@ -332,12 +374,12 @@ def calibration_rows(table: Table) -> tuple[CalibrationRows, list[tuple[int, str
         family, name, value = _key(family), _key(name), values[row]
         family = _MOVED.get((family, name), family)
         if family not in declared:
-            if family != ANY:
+            if family != ANY and family not in _GONE:
                 hint = partial(nearest, family, tuple(declared))
                 faults.append((row, "family", f"unknown family {shown(family)}", hint))
             continue
         if name not in declared[family]:
-            if name != ANY:
+            if name != ANY and name not in _GONE:
                 hint = partial(nearest, name, tuple(declared[family]))
                 faults.append((row, "constant", f'unknown constant {shown(name)} of family "{family}"', hint))
             continue

@@ -7,14 +7,13 @@ import datetime
 import io
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import click
 
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import InputError
 from xlperf.catalog.parts import parts, viewed_columns
 from xlperf.cli.command import command
 from xlperf.cli.options import catalog_of
@@ -40,72 +39,62 @@ Lines = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 @command()
 def validate(
-    files: tuple[str, ...], output: str | None, leave_out: tuple[str, ...], cross_validate: bool, kernels: bool,
-    machines: bool, conditions: bool, own_runs: bool, choice: bool, pairs: bool, deployments: bool, baseline: bool,
-    readme: str | None, catalog: str | None,
+    files: tuple[str, ...], output: str | None, leave_out: str | None, cross_validate: bool, kernels: bool,
+    own_runs: bool, choice: bool, pairs: bool, readme: str | None, catalog: str | None,
 ) -> int:  # fmt: skip
     """Compare predictions with published measurements."""
-    if baseline and (leave_out or output == STANDARD):
-        raise click.UsageError("--baseline goes with neither --leave-out nor -o -")
-    own = (cross_validate, kernels, machines, conditions, deployments).count(True)
-    refused = files or baseline or output or own > 1 or (leave_out and (own > kernels or readme))
-    if own and refused:
-        raise click.UsageError(
-            "--cross-validate, --kernels, --machines, --conditions and --deployments take the shipped measurements "
-            "and no other option but --readme and --catalog, or --kernels --leave-out"
-        )
-    if choice + pairs > 1 or ((choice or pairs) and (leave_out or baseline or own)):
-        raise click.UsageError(f"--{'pairs' if pairs else 'choice'} goes with files, -o, --readme and --catalog only")
-    if len(leave_out) > 1 and output is not None:
-        raise click.UsageError("-o goes with one --leave-out")
-    if own_runs and (own or leave_out or baseline or output or choice or pairs):
-        raise click.UsageError("--own goes with files, --readme and --catalog only")
+    only = {
+        "--cross-validate": cross_validate, "--kernels": kernels, "--own": own_runs, "--choice": choice,
+        "--pairs": pairs,
+        "--readme": readme is not None,
+    }  # fmt: skip
+    named = [name for name, chosen in only.items() if chosen]
+    if len(named) > 1 or (named and leave_out is not None):
+        raise click.UsageError(f"{named[0]} goes with no other option but --catalog, and files where it takes them")
+    if files and named and named[0] not in ("--own", "--choice", "--pairs"):
+        raise click.UsageError(f"{named[0]} takes the shipped measurements")
+    if output is not None and named and named[0] not in ("--choice", "--pairs"):
+        raise click.UsageError("-o goes with errors, --choice and --pairs")
     known = catalog_of(catalog, None)
-    if own_runs:
-        return _own_accuracy(files, known, readme)
-    if kernels:
-        return _kernels_left_out(known, leave_out) if leave_out else _kernels(known, readme)
-    if choice or pairs:
-        return _compared(pairs, files, known, output, readme)
-    if cross_validate:
-        _cross_validate(known, readme)
-    elif machines or conditions or deployments:
-        name = "machines" if machines else "conditions" if conditions else "deployments"
-        title, table = _left_out(name, known)
-        _show(title, name, table, readme)
-    elif len(leave_out) > 1 or (leave_out and readme is not None):
-        from xlperf.calibrate.accuracy import left_out_table
-
-        table, _ = left_out_table(_published(files), known, leave_out)
-        _show("Generations, software and sources left out of the fit", "left-out", table, readme)
+    if readme is not None:
+        _write_page(Path(readme), known)
+    elif own_runs:
+        _own_accuracy(files, known)
+    elif kernels:
+        return _kernels(known)
+    elif choice or pairs:
+        _compared(pairs, files, known, output)
+    elif cross_validate:
+        _cross_validate(known)
     else:
-        return _validated(files, output, leave_out, baseline, readme, known)
+        return _validated(files, output, leave_out, known)
     return 0
 
 
-def _validated(
-    files: tuple[str, ...], output: str | None, leave_out: Sequence[str], baseline: bool, readme: str | None,
-    known: Catalog,
-) -> int:  # fmt: skip
+def _write_page(path: Path, known: Catalog) -> None:
+    """Write the tables of the accuracy page or of the README between their markers."""
+    from xlperf.calibrate.page import Page, write_tables
+
+    placed = write_tables(path, Page(_measured_rows(()), known, _announced))
+    wrote(str(path), len(placed), "table")
+
+
+def _validated(files: tuple[str, ...], output: str | None, leave_out: str | None, known: Catalog) -> int:
     """Show and write the errors of published rows; 1 if a tolerance is missed."""
-    from xlperf.calibrate.unseen import unseen_table
     from xlperf.calibrate.validate import validate as validated
 
     with progress(0, "published runs") as done:
-        report = validated(files or None, known, leave_out[0] if leave_out else None, done)
+        report = validated(files or None, known, leave_out, done)
     _write(output, report.csv_text(), len(report.records), "error")
-    unseen = unseen_table(report.records)
-    if readme is not None:
-        texts = {"accuracy": report.readme_table(), "refused": report.refused_table()}
-        _replace_tables(Path(readme), {"unseen": unseen}, texts)
     if output != STANDARD:
         for title, header, rows in report.tables():
             if rows:
                 say(title, *_aligned(header, rows), "")
-        if unseen[1]:
-            say("Rows read after the model was made, as first predicted and today", *_aligned(*unseen), "")
-    if baseline:
-        _show_baseline(files, known)
+    if not files and leave_out is None and output is None:
+        from xlperf.calibrate.page import Page
+
+        table = Page(_measured_rows(()), known, _announced).expected()
+        say("What to expect: publishers that no fit has read, as first predicted", *_aligned(*table), "")
     for line in report.missed():
         say(f"missed: {line}", err=True)
     return report.exit_code
@@ -134,14 +123,16 @@ def calibrate(
         return
     table = known.tables["calibration"]
     if fit:
-        from xlperf.calibrate.bands import fitted_calibration, refit_machines
+        from xlperf.calibrate.bands import fitted_calibration, refitted_bands, refitted_machines
         from xlperf.calibrate.fit import read_measured
 
-        day = f"{date or datetime.datetime.now():%Y-%m-%d}"
+        day, measured = f"{date or datetime.datetime.now():%Y-%m-%d}", read_measured(measurements)
         if not machines:
-            table = fitted_calibration(known, day, measurements, _announced, values_only)
+            known = known.with_tables([fitted_calibration(known, day, measured, _announced, values_only)])
         _announced("machines")
-        table = refit_machines(read_measured(measurements), known.with_tables([table]), day)
+        known = refitted_machines(measured, known, day)
+        _announced("bands")
+        table = refitted_bands(_published([measurements] if measurements else []), known, day)
     if output is None:
         shown = [part for part in parts(table) if part[0].name in viewed_columns("calibration")]
         say(*text_table(shown))
@@ -196,19 +187,13 @@ def _measured_rows(files: Sequence[str]) -> list[Published]:
     return [*_published(files), *(rows for path in paths for rows in read_power(path))]
 
 
-def _own_accuracy(files: Sequence[str], known: Catalog, readme: str | None) -> int:
+def _own_accuracy(files: Sequence[str], known: Catalog) -> None:
     """Show errors of rows of left-out sources after own runs of them."""
     from xlperf.calibrate.own_fit import accuracies, accuracy_table, sources_as_they_are, sources_left_out
 
     rows = _measured_rows(files)
     sources = sources_as_they_are(rows, known) if files else sources_left_out(rows, known, _announced)
-    _show(
-        "Other rows of sources left out of the fit, after own runs",
-        "own-runs",
-        accuracy_table(accuracies(sources)),
-        readme,
-    )
-    return 0
+    _show("Other rows of sources left out of the fit, after own runs", accuracy_table(accuracies(sources)))
 
 
 def _fit_own_runs(known: Catalog, measurements: str | None, output: str | None) -> None:
@@ -244,57 +229,17 @@ def _write(output: str | None, text: str, number: int, noun: str) -> None:
         wrote(output, number, noun)
 
 
-def _show_baseline(files: Sequence[str], catalog: Catalog) -> None:
-    """Median errors of the step time beside one constant MFU, by group and by source."""
-    from xlperf.calibrate.validate import against_constant_mfu
-
-    published = _published(files)
-    for by in ("group", "source_id"):
-        header = (by.removesuffix("_id"), "count", "predicted", "constant mfu")
-        lines = [
-            (one.key, f"{one.count}", f"{100.0 * one.predicted:.1f} %", f"{100.0 * one.constant_mfu:.1f} %")
-            for one in against_constant_mfu(published, catalog, by)
-        ]
-        if lines:
-            say("Median error beside one constant MFU", *_aligned(header, lines), "")
-
-
-def _cross_validate(catalog: Catalog, readme: str | None) -> None:
-    from xlperf.calibrate.accuracy import cross_validated_errors, cross_validation_table, short_table
+def _cross_validate(catalog: Catalog) -> None:
+    from xlperf.calibrate.accuracy import cross_validated_errors, cross_validation_table
     from xlperf.calibrate.fit import read_measured
 
     measured = read_measured()
     with progress(0, "evaluations of all rows") as done:
         errors = cross_validated_errors((measured.training, measured.inference), catalog, lambda _: done(1))
-    table = cross_validation_table(errors)
-    if readme is not None:
-        _replace_tables(Path(readme), {"cross-validation": table, "models-left-out": short_table(table)})
-    _show("Models left out of the fit", "cross-validation", table, None)
+    _show("Models left out of the fit", cross_validation_table(errors))
 
 
-def _left_out(name: str, catalog: Catalog) -> tuple[str, Lines]:
-    """Title and errors of machines or conditions left out of the fit, or of published deployments."""
-    from xlperf.calibrate.fit import read_measured
-
-    if name == "conditions":
-        from xlperf.calibrate.conditions import conditions_table
-
-        title = "Conditions left out of the fit beside the model of each row"
-        return title, conditions_table(read_measured().inference, catalog)
-    if name == "machines":
-        from xlperf.calibrate.bands import machines_table
-        from xlperf.calibrate.fit_machines import errors_left_out
-
-        measured = read_measured()
-        errors = errors_left_out(measured.machines, catalog, measured.kernels)
-        return "Machines beyond NVIDIA, sources left out of the fit", machines_table(errors, measured, catalog)
-    from xlperf.calibrate.deployments import deployment_table, deployments
-
-    with progress(0, "published deployments") as done:
-        return "Published deployments", deployment_table(deployments(catalog, done))
-
-
-def _compared(pairs: bool, files: Sequence[str], catalog: Catalog, output: str | None, readme: str | None) -> int:
+def _compared(pairs: bool, files: Sequence[str], catalog: Catalog, output: str | None) -> None:
     """Show how good the choice among measured alternatives is, or how well ratios of pairs of runs are predicted; with
     an output, also write a line per choice or pair.
     """
@@ -317,69 +262,30 @@ def _compared(pairs: bool, files: Sequence[str], catalog: Catalog, output: str |
         csv.writer(stream, lineterminator="\n").writerows([harmless(word) for word in line] for line in lines)
         _write(output, stream.getvalue(), len(lines) - 1, name)
     if output != STANDARD:
-        _show(title, "pairs" if pairs else "choice", table, readme)
-    return 0
+        _show(title, table)
 
 
-def _kernels(catalog: Catalog, readme: str | None) -> int:
+def _kernels(catalog: Catalog) -> int:
     from xlperf.base.resources import workbook
     from xlperf.calibrate.accuracy import kernel_errors, kernel_table
     from xlperf.measurements.kernels import read_kernels
 
     errors = kernel_errors(read_kernels(workbook("validation.xlsx")), catalog)
-    if readme is not None:
-        _replace_tables(Path(readme), {"kernels": kernel_table(errors, whole=True)})
-    _show("Held-out kernel shapes", "kernels", kernel_table(errors), None)
+    _show("Held-out kernel shapes", kernel_table(errors))
     missed = [one for one in errors if one.missed and not one.accelerator]
     for one in missed:
         say(f"missed: {one.operation}: median {100.0 * one.median:.1f} %, asked for {100.0 * one.bar:.0f} %", err=True)
     return 1 if missed else 0
 
 
-def _kernels_left_out(catalog: Catalog, names: Sequence[str]) -> int:
-    from xlperf.base.resources import workbook
-    from xlperf.calibrate.accuracy import kernel_errors_left_out, kernel_table
-    from xlperf.measurements.kernels import read_kernels
-
-    errors = kernel_errors_left_out(read_kernels(workbook("validation.xlsx")), catalog, names)
-    header, lines = kernel_table(errors)
-    header = ("operation", "left out", "", "shapes", *header[4:])
-    shown = [at for at in range(len(header)) if at not in (2, len(header) - 1)]
-    table = tuple(header[at] for at in shown), [tuple(line[at] for at in shown) for line in lines]
-    _show("Kernels left out of the fit", "kernels", table, None)
-    return 0
-
-
-def _show(title: str, name: str, table: Lines, readme: str | None) -> None:
-    """Print a table, and put it between its markers in a text file."""
-    header, lines = table
-    if readme is not None:
-        _replace_tables(Path(readme), {name: table})
-    say(title, *_aligned(header, lines))
+def _show(title: str, table: Lines) -> None:
+    """Print a table."""
+    say(title, *_aligned(*table))
 
 
 def _announced(name: str) -> None:
     if sys.stderr.isatty():
         say(f"fitting {name}", err=True)
-
-
-def _replace_tables(path: Path, tables: Mapping[str, Lines], texts: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Replace tables and texts between their markers in a text file, which must have at least one pair."""
-    from xlperf.base.files import replaced
-    from xlperf.calibrate.accuracy import markdown
-
-    text, placed = path.read_text(encoding="utf-8"), False
-    written = {**texts, **{name: markdown(name, table) for name, table in tables.items()}}
-    for name, table in written.items():
-        begin, end = (f"<!-- {name}: {part} -->" for part in ("begin", "end"))
-        first, last = text.find(begin), text.find(end)
-        if 0 <= first < last:
-            text, placed = text[:first] + table + text[last + len(end) :].removeprefix("\n"), True
-    if not placed:
-        wanted = " or ".join(f"<!-- {name}: begin --> and <!-- {name}: end -->" for name in written)
-        raise InputError(Fault(str(path), f"has no lines {wanted}, where the table goes"))
-    with replaced(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="")
 
 
 def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -37,7 +37,7 @@ def extrapolation_notes(extrapolated: list[tuple[str, np.ndarray]], illegal: np.
     shown = [
         (family, mask)
         for family, mask in extrapolated
-        if some(mask) and not family.endswith(("_band", "_memory", "_calls"))
+        if some(mask) and family != "band" and not family.endswith(("_memory", "_calls"))
     ]
     if not shown:
         return []

@@ -32,10 +32,10 @@ _ATTENTION = {False: ("attention", "attention_decode"), True: ("attention", "att
 _BESIDE_OTHERS = ("gemm_wide", "serving_eager", "serving_memory", "engine_all_reduce", "serving_load", "serving_host",
                   "serving_attention", "serving_experts", "attention_latent", "linear_attention", "power")  # fmt: skip
 _IN_TABLE = np.array([PRECISION_CODES[name] for name in SERVED_PRECISIONS])
-_BANDS = ("serving_band", "capacity_band")
+_BAND = "band"
 _POWER = "power"
 _OF_FORMATS = ("precision", "activation_precision", "kv_precision", "wide_attention")
-_SOFTWARE = ("serving_software", "serving_memory", "serving_load", "serving_host", "serving_attention", *_BANDS)
+_SOFTWARE = ("serving_software", "serving_memory", "serving_load", "serving_host", "serving_attention", _BAND)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ServingSetting:
     """A block of served plans with their model, accelerators, calibration, prices and limits, (rows,)."""
 
     deployment: Deployment
-    bands: Mapping[str, Mapping[str, Array]]  # calibrated bands by family
+    band: Mapping[str, Array]  # calibrated half-widths of bands
     power: Mapping[str, Array]  # calibrated power constants
     extrapolated: list[tuple[str, np.ndarray]]  # family, and rows without constants of their own
     remarks: list[Remark]  # rules that need the catalog
@@ -62,8 +62,7 @@ class ServingSetting:
         """Select rows; of plan columns the numbers alone."""
         return ServingSetting(
             self.deployment.take(rows),
-            {family: {name: v[rows] for name, v in constants.items()} for family, constants in self.bands.items()},
-            {name: values[rows] for name, values in self.power.items()},
+            *({name: values[rows] for name, values in each.items()} for each in (self.band, self.power)),
             [(family, far[rows]) for family, far in self.extrapolated],
             [remark.take(rows) for remark in self.remarks],
             self.max_sequence_length[rows],
@@ -136,8 +135,7 @@ def serving_setting(
         plans = replace(plans, columns={**plans.columns, "precision": plan.product_precision})
     joined = join(plans, catalog, named)
     constants, extrapolated = _constants(catalog.calibration, joined, plan, architecture)
-    bands = {family: constants.pop(family) for family in _BANDS}
-    power = constants.pop(_POWER)
+    band, power = constants.pop(_BAND), constants.pop(_POWER)
     kernels, software = engine_constants(constants, architecture)
     for name, values in memory_constants(plans, catalog, named.models).items():
         software[name] = np.where(np.isnan(values), software[name], values)
@@ -153,7 +151,7 @@ def serving_setting(
         architecture=architecture,
     )
     facts = joined.max_sequence_length, joined.accelerators, joined.terms, joined.rented, joined.power
-    return ServingSetting(deployment, bands, power, extrapolated, joined.rules, *facts)
+    return ServingSetting(deployment, band, power, extrapolated, joined.rules, *facts)
 
 
 def served_plans(plans: Table, catalog: Catalog, named: Named, architecture: Architecture, mode: str) -> Served:

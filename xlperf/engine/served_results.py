@@ -23,7 +23,7 @@ from xlperf.engine.notes import (
 from xlperf.engine.remedies import serving_remedies
 from xlperf.engine.saturation import first_token_ends
 from xlperf.engine.served import Served, ServingSetting
-from xlperf.engine.trust import NOT_SHOWN, band_ends, ends_together
+from xlperf.engine.trust import NOT_SHOWN, band_width, ends_together
 from xlperf.equations.cost.tokens import (
     ALL_IN,
     drawn_terms,
@@ -35,11 +35,10 @@ from xlperf.equations.cost.tokens import (
 )
 from xlperf.equations.hardware.power import Machine
 from xlperf.equations.model.serving import cache_ratio
-from xlperf.equations.plan.records import Remark, broken_rules
+from xlperf.equations.plan.records import Remark, broken_rules, waiting_sensitivity
 from xlperf.equations.plan.serving_plan import WARNINGS, InferencePlan
 from xlperf.equations.serving import BOUNDS, memory_of
 from xlperf.equations.serving.energy import ServedWork, expert_pool_power, results_at_rate, serving_power
-from xlperf.equations.serving.results import band_of_time, full_cache
 
 # Parts of a decode step by the state of the accelerator
 _STATES = {
@@ -85,7 +84,7 @@ def reported(
     whole |= {"fits": _fits(lacking, results["fits"]), "tokens_per_second_per_user": 1.0 / results["tpot"]}
     whole |= _costs(served, whole, own)
     whole |= _shares(whole)
-    whole |= _bands(served, mode, {**results, **whole}, known, own)
+    whole |= _bands(served, {**results, **whole}, known, own)
     if own is not None:
         add_notes(reason, own.notes(illegal))
     bound = np.full(len(illegal), "", dtype=object)
@@ -100,39 +99,32 @@ def reported(
 
 
 def _bands(
-    served: Served, mode: str, results: Mapping[str, Array], known: Mapping[str, np.ndarray], own: Corrections | None
+    served: Served, results: Mapping[str, Array], known: Mapping[str, np.ndarray], own: Corrections | None
 ) -> dict[str, Array]:
     """Ends of the 80 % bands; rates, cost and energy combine the bands of their parts.
 
     A request rate fixes the output of a plan. ``known``: distances of :func:`xlperf.engine.trust.trust`.
     """
-    setting = served.setting
-    full = full_cache(results["running_batch"], results["max_batch_size"])
-    constants = {name: values[:, 0] for name, values in setting.bands["serving_band"].items()}
-    # Width by distance, and the half-width of the source, for the time per token and for the first token.
-    width = 1.0 + constants["widening"] * known["distance"]
-    layers = "mixture_source" if setting.deployment.architecture.experts else "source"
-    new, read = constants[layers], constants[f"read_{layers}"]
-    source = np.where(known["unread"] > 0.0, new, read)
-    new, read = np.maximum(new, constants["first_source"]), np.maximum(read, constants["first_read_source"])
-    first_source = np.where(known["unread"] > 0.0, new, read)
-    logs = {
-        "tpot": band_of_time(mode, full, setting.bands, width, "", source),
-        "ttft": band_of_time(mode, full, setting.bands, width, "first_", first_source),
-        "accelerator_power": np.stack([setting.power[f"log_power_{end}"][:, 0] for end in ("low", "high")]),
-    }
+    band, experts = served.setting.band, served.setting.deployment.architecture.experts
+    time, first = (band_width(band, name, known, experts) for name in ("token", "first"))
+    given = ~np.isnan(served.stated.request_rate)
+    load = np.where(given, served.stated.request_rate / results["max_request_rate"], 0.0)
+    queue = np.where(given, results["queue_time"] / results["ttft"], 0.0)
+    waiting = time * waiting_sensitivity(queue, load)
+    first = np.sqrt(first * first + waiting * waiting)
+    widths = {"tpot": time, "ttft": first, "accelerator_power": band["power"][:, 0]}
+    logs = {name: np.stack([-width, width]) for name, width in widths.items()}
     if own is not None:
         logs = {name: own.ends(name, ends) for name, ends in logs.items()}
     time, first = exp(logs["tpot"]), exp(logs["ttft"])
-    memory = exp(band_ends(setting.bands["serving_band"], "memory", width))
+    memory = exp(np.array([[-1.0], [1.0]]) * band["serving_memory"][:, 0])
     # Latency combines both; costs follow it unless the rate is given.
-    given = ~np.isnan(served.stated.request_rate)
     decoding = results["latency"] - results["ttft"]
     latency = [
         np.where(given, 1.0, (results["ttft"] * first[end] + decoding * time[end]) / results["latency"])
         for end in (0, 1)
     ]
-    first_token = first_token_ends(served.stated, setting.plan, results, first, time)
+    first_token = first_token_ends(served.stated, served.setting.plan, results, first, time)
     ends: dict[str, Array] = {}
     for index, end, sign in ((0, "low", -1.0), (1, "high", 1.0)):
         energy = ends_together(log(latency[index]), logs["accelerator_power"][index], sign)

@@ -39,7 +39,7 @@ from xlperf.engine.notes import (
 from xlperf.engine.remedies import training_remedies
 from xlperf.engine.software import with_software_defaults
 from xlperf.engine.stack_rules import refusals
-from xlperf.engine.trust import NOT_SHOWN, band_ends, coordinates, ends_together, format_and_load, trust
+from xlperf.engine.trust import NOT_SHOWN, band_width, coordinates, ends_together, format_and_load, trust
 from xlperf.equations.cost.tco import carbon_of_energy
 from xlperf.equations.cost.tokens import ALL_IN, Terms, drawn_terms, energy_per_token, run_cost, token_costs
 from xlperf.equations.hardware.power import Machine
@@ -60,7 +60,7 @@ from xlperf.equations.plan.training_plan import (
 )
 from xlperf.equations.training import Setting, step
 from xlperf.equations.training.memory import memory_of
-from xlperf.equations.training.rates import causal_ratio, run_results, slow_run_ratio, training_power, training_rates
+from xlperf.equations.training.rates import causal_ratio, run_results, training_power, training_rates
 from xlperf.equations.training.step import COMPUTE_PARTS, STEP_PARTS
 
 _KERNELS, _FUSED_KERNELS = ("gemm", "experts", *OPERATIONS), ("vector",)
@@ -89,7 +89,7 @@ _GROUPS = {
 NUMBERS = tuple(_GROUPS)  # numeric results without bands
 _MEMORY_FAMILY = "training_memory"
 _POWER = "power"
-_SOFTWARE = ("training_software", _MEMORY_FAMILY, "training_calls", "training_band")
+_SOFTWARE = ("training_software", _MEMORY_FAMILY, "training_calls", "band")
 
 
 def training_plan(plans: Table, joined: Joined, memory: Mapping[str, Array]) -> TrainingPlan:
@@ -249,30 +249,13 @@ def _costs(setting: Setting, joined: Joined, results: Mapping[str, Array], own: 
     }
 
 
-def _slow_run(setting: Setting, results: Mapping[str, Array]) -> Array | float:
-    """Logarithm of the step time with slow machines, where large runs have some, over the predicted step time."""
-    calls = setting.constants["training_calls"]
-    if not some(calls["slow_machines"]):
-        return 0.0
-    messages = total(np.stack([results[name] for name in (*MESSAGE_PARTS, "hidden_communication_time")], axis=-1))
-    machines = setting.plan.num_accelerators / setting.network.size[:, 0]
-    share, slowdown = calls["slow_machines"][:, 0], calls["slow_messages"][:, 0]
-    return slow_run_ratio(machines, share, slowdown, messages / results["step_time"])
-
-
 def _bands(
     setting: Setting, results: Mapping[str, Array], known: Mapping[str, np.ndarray], own: Corrections | None
 ) -> dict[str, Array]:
     """Ends of the 80 % bands by trust and own runs; rates, cost and energy combine the bands of their parts."""
-    band, power = setting.constants["training_band"], setting.constants[_POWER]
-    width = 1.0 + band["widening"][:, 0] * known["distance"]
-    new, read = ("mixture_source",) * 2 if setting.architecture.experts else ("source", "read_source")
-    source = np.where(known["unread"] > 0.0, band[new][:, 0], band[read][:, 0])
-    log_time = band_ends(band, "mixture" if setting.architecture.experts else "step", width, source)
-    log_time[1] = np.maximum(log_time[1], _slow_run(setting, results))
-    memory_source = np.where(known["unread"] > 0.0, band["memory_source"][:, 0], 0.0)
-    log_memory = band_ends(band, "memory", width, memory_source)
-    log_power = np.stack([power["log_power_low"][:, 0], power["log_power_high"][:, 0]])
+    band, experts = setting.constants["band"], setting.architecture.experts
+    widths = band_width(band, "step", known, experts), band_width(band, "memory", known, experts), band["power"][:, 0]
+    log_time, log_memory, log_power = (np.stack([-width, width]) for width in widths)
     if own is not None:
         log_time, log_memory = own.ends("step_time", log_time), own.ends("memory", log_memory)
         log_power = own.ends("accelerator_power", log_power)

@@ -42,7 +42,7 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table, Words, copied_name
 from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.equations.model.operators import parameter_count
-from xlperf.equations.plan.records import band_end
+from xlperf.equations.plan.records import half_width
 
 BADGES = ("MEASURED", "INTERPOLATED", "EXTRAPOLATED")
 # Axes of published runs: accelerators, tokens in work per accelerator (of a training step or decode step), length
@@ -422,9 +422,14 @@ def _others(kind: str) -> str:
     return f", but with {', '.join(known)}" if known else ""
 
 
-def band_ends(constants: Mapping[str, Array], name: str, width: Array, source: Array | float = 0.0) -> Array:
-    """Logarithms of both ends of a band (2, rows), widened by distance and source as in :func:`band_end`."""
-    return np.stack([band_end(constants[f"log_{name}_{end}"][:, 0], width, source) for end in ("low", "high")])
+def band_width(band: Mapping[str, Array], quantity: str, known: Mapping[str, np.ndarray], experts: bool) -> Array:
+    """Half-width of the 80 % band of a quantity, as a logarithm, (rows,).
+
+    ``band``: constants of the calibration; ``known``: distances of :func:`trust`.
+    """
+    base, mixture, source, far = (band[quantity + end][:, 0] for end in ("", "_mixture", "_source", "_far"))
+    wide = half_width(base, known["unread"], source, known["distance"], far)
+    return mixture * wide if experts else wide
 
 
 def ends_together(first: Array, second: Array, sign: float) -> Array:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
+from documented import without_documented
 from laws.random_plans import table_of
 from shipped import shipped_measured
 
-from xlperf.calibrate.cross_validation import _beside_measured
-from xlperf.calibrate.fit import documented_constants
-from xlperf.calibrate.fit_unmeasured import and_constants
+from xlperf.calibrate.cross_validation import lost_ratios
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
@@ -19,11 +18,7 @@ from xlperf.engine import evaluate, explain
 @cache
 def _catalogs() -> tuple[Catalog, Catalog]:
     """Without what the library of training stacks takes longer, and with it."""
-    known, table = load_catalog(), load_catalog().tables["calibration"]
-    constant = table.text("constant")
-    plain = known.with_tables([table.take([row for row in range(len(table)) if constant[row] != "training_slowdown"])])
-    own = [one for one in documented_constants("2026-11-23") if one.constant == "training_slowdown"]
-    return plain, and_constants(plain, own)
+    return without_documented(load_catalog(), "training_slowdown"), load_catalog()
 
 
 def _plan(precision: str, accelerator: str = "B300-SXM") -> dict[str, object]:
@@ -64,11 +59,8 @@ def test_other_generations_and_engines_keep_their_products() -> None:
 
 def test_products_of_gradients_add_up_in_more_bits_where_machines_have_a_faster_way() -> None:
     """Hopper's FP8 products: fast sums in the forward pass alone; engines have no others."""
-    known, own = _catalogs()[0], [one for one in documented_constants("2026-11-23") if one.constant == _GRADIENTS]
-    table = known.tables["calibration"]
-    others = [row for row in range(len(table)) if table.text("constant")[row] != _GRADIENTS]
-    plain = known.with_tables([table.take(others)])
-    slower = and_constants(plain, own)
+    slower = _catalogs()[0]
+    plain = without_documented(slower, _GRADIENTS)
     for precision, accelerator, slowdown in (("fp8", "H100-SXM-80GB", 1.15), ("bf16", "H100-SXM-80GB", 1.0),
                                              ("fp8", "B300-SXM", 1.0)):  # fmt: skip
         one, two = (
@@ -96,19 +88,14 @@ def test_a_slow_machine_is_not_what_its_stack_does_elsewhere() -> None:
 
 
 def test_a_ratio_to_measured_products_is_unknown_without_them() -> None:
-    """With Blackwell left out of a fit nothing that was measured on it may help to predict it."""
-    known, measured = _catalogs()[1], shipped_measured()
-    table = known.tables["calibration"]
-    row = table.text("constant").tolist().index("training_slowdown")
-    assert _beside_measured(table, row, measured, known)
-    assert _beside_measured(table, row, measured.without("B300-SXM", known), known)
-    assert not _beside_measured(table, row, measured.without("blackwell", known), known)
-
-
-def test_what_gradients_take_over_the_same_forward_is_known_without_measured_products() -> None:
-    """Partial sums in more bits: both products are predicted, and neither was measured for the other."""
+    """With Blackwell left out of a fit nothing that was measured on it may help to predict it; partial sums in more
+    bits are known all the same: both products are predicted, and neither was measured for the other.
+    """
     known, measured = load_catalog(), shipped_measured()
-    table = known.tables["calibration"]
-    row = table.text("constant").tolist().index("gradient_slowdown")
-    assert table.text("generation")[row] == "hopper"
-    assert _beside_measured(table, row, measured.without("hopper", known), known)
+
+    def lost(name: str) -> set[tuple[str, str]]:
+        return {(one.generation, one.constant) for one in lost_ratios(measured.without(name, known), known)}
+
+    assert ("blackwell", "training_slowdown") in lost("blackwell")
+    assert ("blackwell", "training_slowdown") not in lost("B300-SXM")
+    assert ("hopper", "gradient_slowdown") not in lost("hopper")

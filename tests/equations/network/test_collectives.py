@@ -213,7 +213,7 @@ def test_messages_between_two_machines_take_what_nccl_tests_shows() -> None:
     measured = np.array([32.1e-6, 48.7e-6, 71.9e-6, 185e-6])
     documented = {
         row["constant"]: float(row["value"])
-        for row in resources.rows("calibrate/documented_constants.csv")
+        for row in resources.rows("catalog/documented_constants.csv")
         if (row["family"], row["generation"]) == ("all_reduce", "hopper")
     }
     times = timed("all_reduce", np.array([2.0**13, 2.0**18, 2.0**20, 2.0**24]), 16.0, **documented)[0]

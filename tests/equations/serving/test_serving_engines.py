@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xlperf.calibrate.fit import documented_constants
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_columns
@@ -306,11 +305,9 @@ def test_sglang_replays_short_prefills_of_dense_latent_attention_only(
     catalog: Catalog, accelerator: str, most: int
 ) -> None:
     """What SGLang documents: 2,048 tokens; none on Blackwell. A stated limit counts, other models are not concerned."""
-    own = [one for one in documented_constants("") if one.constant == "latent_graph_tokens"]
-    told = catalog.with_tables([joined_tables(catalog.tables["calibration"], calibration_table(own))])
 
     def time(prompt: int, **more: Any) -> float:
-        return one(told, "prefill_time", **DEEPSEEK, accelerator=accelerator, prompt_length=prompt, **more)
+        return one(catalog, "prefill_time", **DEEPSEEK, accelerator=accelerator, prompt_length=prompt, **more)
 
     for prompt in (1, 2048, 2049):
         limits = time(prompt, graph_tokens=0), time(prompt, graph_tokens=8192)
@@ -318,5 +315,5 @@ def test_sglang_replays_short_prefills_of_dense_latent_attention_only(
         assert time(prompt) == pytest.approx(limits[1 if prompt <= most else 0])
     for other in ({"model": "Meta-Llama-3.1-70B"}, {"software": "vllm"}):
         row = {**DEEPSEEK, "accelerator": accelerator, "prompt_length": 500, **other}
-        shipped, stated = (one(told, "prefill_time", **row, **more) for more in ({}, {"graph_tokens": 8192}))
+        shipped, stated = (one(catalog, "prefill_time", **row, **more) for more in ({}, {"graph_tokens": 8192}))
         assert shipped == pytest.approx(stated)

@@ -11,8 +11,8 @@ from shipped import shipped_published
 from training_samples import plans
 from training_samples import result as time
 
-from xlperf.calibrate.fit import kernels_of_stacks
 from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_tables
+from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.engine import evaluate, explain
 from xlperf.measurements.published import published_columns, published_rows
@@ -309,9 +309,10 @@ def test_kernels_of_a_stack_are_those_of_its_attention_library() -> None:
         FittedConstant("attention", "hopper", "bf16", name, "compute_efficiency", value, "a", 3, 0.1, "d", "s")
         for name, value in (("any", 0.8), ("flashattention-2", 0.5))
     ]
-    result = {row.software: row for row in kernels_of_stacks(fitted)}
-    assert {"nanotron", "torch-fsdp"} <= set(result)
-    assert all(row.value == 0.5 and row.notes for row in result.values())
+    known = Calibration(calibration_table(fitted))
+    stacks = ("nanotron", "torch-fsdp", "torchtitan", "megatron")
+    values = known.values_of("attention", ["compute_efficiency"], [("hopper", "bf16", name) for name in stacks])
+    assert values[:, 0].tolist() == [0.5, 0.5, 0.5, 0.8]
 
 
 def test_pytorch_fsdp_is_one_stack_compiled_and_another_eager(catalog: Catalog) -> None:

@@ -139,17 +139,17 @@ def test_a_ring_runs_the_attention_in_batches(catalog: Catalog) -> None:
     assert 0.9 < cores["ring"] / cores["all-gather"] < 1.4, "the same work in smaller pieces, more even ones"
 
 
-def test_models_with_experts_have_a_band_of_their_own(catalog: Catalog) -> None:
-    declared = {name: one.default for name, one in declared_constants()["training_band"].items()}
+def test_models_with_experts_have_a_wider_band(catalog: Catalog) -> None:
+    declared = {name: one.default for name, one in declared_constants()["band"].items()}
     bare = catalog.with_tables([calibration_table([])])
-    # A pair that this stack has published runs of, by another source than the user's: others have wider bands.
+    # A pair that this stack has published runs of: elsewhere a source and a distance are added.
     known = {"software": "torch-fsdp2", "num_accelerators": 8, "pipeline_parallel": 1}
     mixture = {**MIXTURE, "model": "Qwen3-30B-A3B", **known}
-    for row, band, source in ((DENSE, "step", "read_source"), (mixture, "mixture", "mixture_source")):
+    for row, factor in ((DENSE, 1.0), (mixture, declared["step_mixture"])):
         results = evaluate(plans(row), bare)
         step = results.number("step_time")
         for end in ("low", "high"):
-            width = np.hypot(np.log(declared[f"{band}_{end}"]), declared[source])
+            width = factor * declared["step"]
             assert np.abs(np.log(results.number(f"step_time_{end}") / step)) == pytest.approx(width, rel=1e-4)
 
 
@@ -161,22 +161,6 @@ def test_the_host_pays_per_tensor_parallel_rank(catalog: Catalog) -> None:
     assert time(held, alone) == time(bare, alone)
     inside = {**DENSE, "software": "x", "num_accelerators": 8, "tensor_parallel": 8, "pipeline_parallel": 1}
     assert time(held, inside) == time(bare, inside), "only runs over several machines"
-
-
-def test_slow_machines_move_the_upper_end_alone_and_the_more_the_more_there_are(catalog: Catalog) -> None:
-    """Of 2 machines few meet one that is slow, of 16 more than one run in ten does."""
-    bare, known = (
-        catalog.with_tables([calibration_table(rows)])
-        for rows in ([], [_calls("slow_machines", 0.01), _calls("slow_messages", 7.0)])
-    )
-    ends = []
-    for number in (16, 128):
-        row = {**DENSE, "num_accelerators": number, "tensor_parallel": 8, "pipeline_parallel": 1}
-        usual, held = (evaluate(plans(row), some) for some in (bare, known))
-        for name in ("step_time", "step_time_low", "memory_high"):
-            assert held.number(name) == usual.number(name)
-        ends.append(float((held.number("step_time_high") / usual.number("step_time_high"))[0]))
-    assert ends[0] == 1.0 and ends[1] > 1.1
 
 
 def test_experts_inputs_are_cast_one_by_one(catalog: Catalog) -> None:
@@ -193,10 +177,6 @@ def test_experts_inputs_are_cast_one_by_one(catalog: Catalog) -> None:
         after, before = (evaluate(table, constants)["time_overhead"][0] for constants in (slow, quick))
         added.append(after - before)
     assert [added[1] / added[0], added[2] / added[0]] == pytest.approx([2.0, 3.0])
-
-
-def _calls(name: str, value: float) -> FittedConstant:
-    return FittedConstant("training_calls", "any", "any", "any", name, value, "", 0, 0.0, "", "")
 
 
 def _waits(catalog: Catalog, name: str, value: float, **row: object) -> float:

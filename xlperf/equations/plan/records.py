@@ -449,37 +449,64 @@ def _plain(value: object) -> str:
     return str(value)
 
 
-def band_end(end: Array, width: Array, source: Numeric = 0.0) -> Array:
-    r"""End of a band over the prediction, as a logarithm.
+def half_width(base: Numeric, unread: Numeric, source: Numeric, distance: Numeric, far: Numeric) -> Array:
+    r"""Half-width of an 80 % band around a prediction, as a logarithm.
 
-    Distance from measured plans widens the band of the constants. The machines, releases and unstated settings of a new
-    source err independently: the two add as squares.
+    .. math:: h = \sqrt{b^2 + u\,s^2 + (d f)^2}
 
-    .. math:: \ln b = \operatorname{sgn}(\ln c)\,\sqrt{w^2 \ln^2 c + s^2}
-
-    Heuristic, this work.
+    Errors of the publisher, of a model that its software never ran on the accelerator, and of the distance from
+    published runs are independent: they add as squares. Heuristic, this work.
 
     Parameters
     ----------
-    end : Array
-        Logarithm of the end c that the constants give, (rows,). [-]
-    width : Array
-        Width w over the width of the constants, (rows,): above 1 far from measured plans. [-]
-    source : numeric, default 0.0
-        Half-width s that a source outside the fit adds, (rows,). [-]
+    base : numeric
+        Half-width b where the software has published runs of the model on the accelerator. [-]
+    unread : numeric
+        Whether it has none, u: 0 or 1. [-]
+    source : numeric
+        Half-width s that this adds. [-]
+    distance : numeric
+        Distance d from published runs. [-]
+    far : numeric
+        Half-width f for each unit of distance. [-]
 
     Returns
     -------
-    Array
-        (rows,). [-]
+    half_width : numeric
+        The ends of the band are the prediction over and times its exponential. [-]
 
     Examples
     --------
-    Half as wide again; a new source, whose 0.4 and the band's 0.3 make 0.5:
-
-    >>> band_end([-0.2, 0.3], [1.5, 1.0], [0.0, 0.4]).tolist()
-    [-0.3, 0.5]
+    >>> half_width([0.3, 0.3], [0.0, 1.0], 0.4, 0.0, 0.1).tolist()
+    [0.3, 0.5]
     """
-    widened, added = array(end) * array(width), array(source)
-    size = np.sqrt(widened * widened + added * added)
-    return np.asarray(np.where(widened < 0.0, -size, size))
+    wide, apart = array(base), array(distance) * array(far)
+    return np.asarray(np.sqrt(wide * wide + array(unread) * array(source) * array(source) + apart * apart))
+
+
+def waiting_sensitivity(queue_share: Numeric, load: Numeric) -> Array:
+    r"""Relative change of the time to first token over that of the service times, by requests that wait for a place.
+
+    .. math:: q\,/\,\max(1 - \rho,\; 0.1)
+
+    The wait of a queue at load rho grows as rho / (1 - rho): near saturation a small error of the rate that the machine
+    can serve is a large one of the wait. Heuristic, this work.
+
+    Parameters
+    ----------
+    queue_share : numeric
+        Share q of the time to first token in which a request waits for a place. [-]
+    load : numeric
+        Request rate over the largest one, rho. [-]
+
+    Returns
+    -------
+    sensitivity : numeric
+        At most 10. [-]
+
+    Examples
+    --------
+    >>> waiting_sensitivity(0.5, [0.0, 0.8, 0.99]).round(2).tolist()
+    [0.5, 2.5, 5.0]
+    """
+    return np.asarray(array(queue_share) / np.maximum(1.0 - array(load), 0.1))

@@ -1,14 +1,11 @@
-"""Inference result columns: of a static batch, and under a stream of requests; the band of the time per token."""
+"""Inference result columns: of a static batch, and under a stream of requests."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, divide, total
+from xlperf.base.arrays import Array, divide, total
 from xlperf.equations.model.serving import DECODING, PREFILL
-from xlperf.equations.plan.records import band_end
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.deployment import Deployment, RequestLatency
 from xlperf.equations.serving.memory import ReplicaMemory, memory_of
@@ -27,10 +24,6 @@ from xlperf.equations.serving.place_queue import PlaceWait
 from xlperf.equations.serving.queueing import Service, Steady, spread_quantiles
 
 QUANTILE_NAMES = ("median", "ninetieth", "ninety_ninth")
-# Calibration family of the two ends of each band
-BAND_FAMILIES = {"step": "serving_band", "loaded": "serving_band", "full": "capacity_band", "pooled": "capacity_band"}
-NEARLY_FULL = 0.85  # share of the largest batch from which memory is the limit, as some places await a request [-]
-_BAND_OF_MODE = {"static": "step", "continuous": "loaded", "disaggregated": "pooled"}
 
 
 def serving_times(deployment: Deployment) -> dict[str, Array]:
@@ -183,50 +176,3 @@ def with_request_latency(results: dict[str, Array], plan: InferencePlan, outside
     for name in ("ttft", *(f"ttft_{quantile}" for quantile in QUANTILE_NAMES)):
         changed[name] = results[name] + outside
     return {**results, **changed, "latency": latency, "tpot_itl": latency / plan.output_length}
-
-
-def full_cache(running_batch: np.ndarray, max_batch_size: np.ndarray) -> np.ndarray:
-    """Whether memory limits the running batch (heuristic, this work).
-
-    >>> full_cache(np.array([50.0, 90.0]), np.array([100.0, 100.0])).tolist()
-    [False, True]
-    """
-    return np.asarray(running_batch >= NEARLY_FULL * max_batch_size)
-
-
-def band_of_mode(mode: str, full: bool) -> str:
-    """Band of a plan, a key of :data:`BAND_FAMILIES`.
-
-    >>> band_of_mode("continuous", True), band_of_mode("static", True)
-    ('full', 'step')
-    """
-    return "full" if mode == "continuous" and full else _BAND_OF_MODE[mode]
-
-
-def band_of_time(
-    mode: str,
-    full: np.ndarray,
-    constants: Mapping[str, Mapping[str, Array]],
-    width: Array,
-    prefix: str = "",
-    source: Numeric = 0.0,
-) -> Array:
-    r"""Logarithms of both ends of the band of a time, relative to the prediction, (2, rows). [-]
-
-    Calibrated ends c, widened by w and by the half-width s of an unread source
-    (:func:`xlperf.equations.plan.records.band_end`); prefix "first_" for the time to first token. Heuristic, this work.
-
-    .. math:: |\ln b| = \max\left(w\,|\ln c|,\; \sqrt{\ln^2 c + s^2}\right)
-
-    One and a half times as wide as the constants of a static batch:
-
-    >>> ends = {"log_step_low": np.array([[-0.2]]), "log_step_high": np.array([[0.4]])}
-    >>> band_of_time("static", np.array([False]), {"serving_band": ends}, np.array([1.5])).tolist()
-    [[-0.3], [0.6]]
-    """
-    bands = _BAND_OF_MODE[mode], band_of_mode(mode, True)
-    ends = []
-    for end in ("low", "high"):
-        usual, capped = (constants[BAND_FAMILIES[band]][f"log_{prefix}{band}_{end}"][:, 0] for band in bands)
-        ends.append(band_end(np.where(full, capped, usual), width, source))
-    return np.stack(ends)

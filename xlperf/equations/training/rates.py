@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ceil_div, log, power, some
+from xlperf.base.arrays import Array, ceil_div, some
 from xlperf.equations.hardware.attention import core_attention_flop
 from xlperf.equations.hardware.failures import domain_failure_rate
 from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_power, traffic_from_memory
@@ -26,46 +26,6 @@ from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import model_adapters
 from xlperf.equations.training.recovery import checkpoint_interval, goodput
 from xlperf.equations.training.setting import Setting
-
-UPPER_TAIL = 0.1
-"""Share of the runs that lie above an 80 % band. [-]"""
-
-
-def slow_run_ratio(num_machines: Numeric, slow_share: Numeric, slowdown: Numeric, message_share: Numeric) -> Array:
-    r"""Logarithm of the step time of a run with a slow machine over that of other runs; 0 if such runs are rare.
-
-    .. math:: 1 - (1 - q)^n > 0.1: \quad \ln\left(1 + (f - 1)\,c\right)
-
-    One slow machine slows the whole run. If fewer than one run in ten is slow, an 80 % band excludes them. Hidden
-    messages count too, since slower ones become exposed. Heuristic, this work.
-
-    Parameters
-    ----------
-    num_machines : numeric
-        Machines n of the run; the messages of a single one stay inside. [-]
-    slow_share : numeric
-        Share q of the machines whose messages are slow. [-]
-    slowdown : numeric
-        Time f of messages of a slow run over that of another run. [-]
-    message_share : numeric
-        Time of messages, hidden or not, over the step time of a usual run. [-]
-
-    Returns
-    -------
-    log_ratio : numeric
-        0 or more. [-]
-
-    Examples
-    --------
-    64 machines of which 0.5 % are slow: 27 % of the runs, of which messages take 6 times a sixth more.
-
-    >>> round(float(slow_run_ratio(64.0, 0.005, 7.0, 1.0 / 6.0)), 3), float(slow_run_ratio(8.0, 0.005, 7.0, 0.2))
-    (0.693, 0.0)
-    """
-    machines, slow = array(num_machines), array(slow_share)
-    share = np.where(machines > 1.0, 1.0 - power(1.0 - slow, machines), 0.0 * machines * slow)
-    ratio = log(1.0 + (array(slowdown) - 1.0) * array(message_share))
-    return np.asarray(np.where(share > UPPER_TAIL, ratio, 0.0 * ratio * share))
 
 
 def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Array) -> Array:
