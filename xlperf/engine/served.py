@@ -62,7 +62,8 @@ class ServingSetting:
         """Select rows; of plan columns the numbers alone."""
         return ServingSetting(
             self.deployment.take(rows),
-            *({name: values[rows] for name, values in each.items()} for each in (self.band, self.power)),
+            {name: values[rows] for name, values in self.band.items()},
+            {name: values[rows] for name, values in self.power.items()},
             [(family, far[rows]) for family, far in self.extrapolated],
             [remark.take(rows) for remark in self.remarks],
             self.max_sequence_length[rows],
