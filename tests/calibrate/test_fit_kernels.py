@@ -204,16 +204,6 @@ def test_every_group_has_rows_enough_and_a_finite_error() -> None:
         assert np.isfinite(fit.error).all()
 
 
-def test_backward_pass_of_a_generation_without_one_is_an_assumption() -> None:
-    forward = {
-        one.constant: one.value for one in constants() if one.calibration.startswith("attention/hopper/bf16/any")
-    }
-    backward = [one for one in constants() if one.calibration.startswith("attention_backward/hopper/bf16/any")]
-    assert {one.kind for one in backward} == {"assumption"}
-    efficiency = next(one.value for one in backward if one.constant == "compute_efficiency")
-    assert 0.5 * forward["compute_efficiency"] < efficiency <= forward["compute_efficiency"]
-
-
 def test_the_shipped_measurements_are_read() -> None:
 
     shipped = {row["row_id"]: row for row in shipped_kernels()}
