@@ -7,7 +7,6 @@ schema: the same rows give the same bytes.
 
 from __future__ import annotations
 
-import datetime
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -250,32 +249,27 @@ def build_template(path: str | Path | None = None) -> Path:
 
 
 def build_checked(path: str | Path | None = None) -> list[Path]:
-    """Check the calibration on models left out of its fit: new bands and errors in its sheet, and the measured runs.
+    """Write the table of measured runs, which badges go by, with errors of models left out of the fit.
 
-    ``path``: workbook with the calibration; default: the shipped one. Returns the workbook, and the table of measured
-    runs that badges and the width of bands go by.
+    ``path``: workbook with the calibration; default: the shipped one.
     """
-    from xlperf.calibrate.accuracy import measured_csv
-    from xlperf.calibrate.bands import with_checks
+    from xlperf.calibrate.accuracy import cross_validated_errors, measured_csv
     from xlperf.calibrate.fit import read_measured
-    from xlperf.calibrate.fit_machines import errors_left_out
 
     measured = read_measured()
     published = (measured.training, measured.inference)
     catalog = _catalog(read_tables(path if path is not None else resources.workbook()))
-    date = datetime.date.today().isoformat()
-    calibration, errors = with_checks(catalog.tables["calibration"], published, catalog, date)
-    errors = [*errors, *errors_left_out(measured.machines, catalog, measured.kernels)]
     table = resources.table("catalog/measured.csv")
+    errors = cross_validated_errors(published, catalog)
     table.write_text(measured_csv(published, catalog, errors), encoding="utf-8")
-    return [build(path, {"calibration": calibration}), table]
+    return [table]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Rebuild ``xlperf.xlsx`` and ``templates/study.xlsx``, or the files that an option names.
 
     ``--validation``: validation.xlsx. ``--template``: the template of reports. ``--studies``: workbooks of studies.
-    ``--checked``: cross-validated bands of the calibration. ``--rows``: the CSV files, from an edited workbook.
+    ``--checked``: the table of measured runs. ``--rows``: the CSV files, from an edited workbook.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = {word for word in given if word.startswith("-")}

@@ -74,9 +74,10 @@ def _numbers(page: Page, question: Question, area: str, r: Mapping[str, str]) ->
     for number, column in enumerate(table_schema(question.table(name)).columns):
         letter = get_column_letter(4 + number)
         own = r.get(f"{column.name}_name")
-        page.calc(f"{letter}{_FIRST - 1}", f'={own}&""' if own else column.header)
+        page.calc(f"{letter}{_FIRST - 1}", f'=IFERROR({own}&"","")' if own else column.header)
         places[column.name] = letter, column
-        more, blank = ('&""', '""') if column.is_text else ("+0", "NA()")
+        is_label = question.chart[0] != "line" and column.name == question.chart[1]  # of a bar
+        more, blank = '&""' if column.is_text else "+0", '""' if column.is_text or is_label else "NA()"
         for row in range(_ROWS):
             asked = f'INDEX(XLPERF_{question.form.upper()}({area},"{name}",catalog),{row + 2},{number + 1})'
             page.calc(f"{letter}{_FIRST + row}", f"=IFERROR({asked}{more},{blank})")
@@ -110,8 +111,10 @@ def _chart(page: Page, question: Question, columns: Mapping[str, tuple[str, Colu
         letters = " ".join(letter for letter, _ in own)
         stacked, colours = kind == "stacked", _COLOURS[: len(own)]
         form = number_format(up)
-        chart: Any = page.bars(x, rows, letters, colours, form, lying=False, stacked=stacked, formats=False)
+        lying = across.is_text
+        chart: Any = page.bars(x, rows, letters, colours, form, lying=lying, stacked=stacked, formats=False)
     else:
         chart = scatter([page.points(x, y, rows, colour) for (y, _), colour in zip(own, _COLOURS, strict=False)])
     axes = Axis(across.header, number_format(across)), Axis(up.header if len(own) == 1 else "", "General", grid=True)
-    page.place(chart, "F14:K27", *axes, (0.14, 0.03, 0.83, 0.78), (0.55, 0.03, 0.42, 0.2) if len(own) > 1 else "")
+    plot = (0.5, 0.03, 0.46, 0.82) if kind != "line" and across.is_text else (0.14, 0.03, 0.83, 0.78)
+    page.place(chart, "F14:K27", *axes, plot, (0.55, 0.03, 0.42, 0.2) if len(own) > 1 else "")
