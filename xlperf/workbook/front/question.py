@@ -58,7 +58,8 @@ def _format(column: Column) -> str:
 
 
 def _title(words: str) -> str:
-    """Words with a capital, times to the first and per token in capitals."""
+    """Words with a capital, times to the first and per token in capitals, and long ones as they fit."""
+    words = words.replace("cost per million output tokens (USD/Mtoken)", "USD per M output tokens")
     for own in ("ttft", "tpot"):
         words = words.replace(own, own.upper())
     return words[0].upper() + words[1:]
@@ -74,7 +75,7 @@ def _numbers(page: Page, question: Question, area: str, r: Mapping[str, str]) ->
     for number, column in enumerate(table_schema(question.table(name)).columns):
         letter = get_column_letter(4 + number)
         own = r.get(f"{column.name}_name")
-        page.calc(f"{letter}{_FIRST - 1}", f'=IFERROR({own}&"","")' if own else column.header)
+        page.calc(f"{letter}{_FIRST - 1}", f'=IFERROR(IF({own}&""=""," ",{own}&"")," ")' if own else column.header)
         places[column.name] = letter, column
         is_label = question.chart[0] != "line" and column.name == question.chart[1]  # of a bar
         more, blank = '&""' if column.is_text else "+0", '""' if column.is_text or is_label else "NA()"
@@ -111,10 +112,12 @@ def _chart(page: Page, question: Question, columns: Mapping[str, tuple[str, Colu
         letters = " ".join(letter for letter, _ in own)
         stacked, colours = kind == "stacked", _COLOURS[: len(own)]
         form = number_format(up)
-        lying = across.is_text
+        lying = kind == "lying"
         chart: Any = page.bars(x, rows, letters, colours, form, lying=lying, stacked=stacked, formats=False)
     else:
         chart = scatter([page.points(x, y, rows, colour) for (y, _), colour in zip(own, _COLOURS, strict=False)])
     axes = Axis(across.header, number_format(across)), Axis(up.header if len(own) == 1 else "", "General", grid=True)
-    plot = (0.5, 0.03, 0.46, 0.82) if kind != "line" and across.is_text else (0.14, 0.03, 0.83, 0.78)
+    plot = (0.14, 0.03, 0.83, 0.78)
+    if kind == "lying":
+        axes, plot = (Axis(size=8), Axis(number="#,##0", hidden=True)), (0.5, 0.02, 0.46, 0.94)
     page.place(chart, "F14:K27", *axes, plot, (0.55, 0.03, 0.42, 0.2) if len(own) > 1 else "")
