@@ -21,8 +21,8 @@ class Question:
 
     ``sheet``: its front sheet. ``words``: the title there. ``sliders``: entries that a slider of a page may move: the
     first with a number. ``tables``: titles of the tables beside the answer; sheets show the first. ``chart``:
-    ``line``, ``bars``, ``stacked`` or ``lying`` bars and columns of that table, the abscissa first. ``chart_words``: its
-    title, "" by its columns. ``reads``: catalog sheets of this question alone.
+    ``line``, ``bars``, ``stacked`` or ``lying`` bars and columns of that table, the abscissa first. ``chart_words``:
+    its title, "" by its columns. ``reads``: catalog sheets of this question alone.
     """
 
     form: str
