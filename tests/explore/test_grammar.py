@@ -206,7 +206,7 @@ def test_a_search_says_what_limits_each_plan_and_is_read_again(small: Path, tmp_
     again = command("evaluate", out, "-o", "-")  # columns of the search are left out
     assert (again.code, len(csv_rows(again.out))) == (0, len(rows))
     told = json.loads(command("search", small, *options, "--json").out)
-    assert len(told) == len(rows) and told[0]["limited by"].startswith("compute ")
+    assert len(told) == len(rows) and told[0]["limited_by"].startswith("compute ")
 
 
 def test_the_best_rows_of_a_sweep_are_those_of_all_rows(

@@ -113,7 +113,7 @@ def test_changes_list_the_new_spelling_of_every_old_name() -> None:
 
 def test_files_that_the_guide_tells_to_touch_exist() -> None:
     """A path with a folder is one below the package or the project; a name alone is anywhere."""
-    names = re.findall(r"`([\w./]+\.(?:csv|py))`", page("extend"))
+    names = [name for name in re.findall(r"`([\w./]+\.(?:csv|py))`", page("extend")) if "NAME" not in name]
     assert len(names) > 20
     missing = [
         name

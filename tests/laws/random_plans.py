@@ -212,6 +212,8 @@ def _training_row(draw: Draw, number: int) -> Row:
         row["cross_entropy"] = "chunked"
     if draw.later.random() < 0.1:
         row["software"] = "torchtune"
+    if number % 9 == 2:
+        row |= {"failure_domain": (8, 72)[number % 2], "failure_domain_mtbf": (8_760, 50_000)[number % 2]}
     if draw.predicting[row["model"]] and draw.later.random() < 0.5:
         row["train_mtp"] = "yes"
     return row

@@ -10,6 +10,7 @@ from laws.samples import SERVING, hold, plans_of, results_of, shipped, tokens_pe
 from xlperf.base.arrays import Array
 from xlperf.catalog.table import Table
 from xlperf.engine import explain
+from xlperf.engine.join import software_words
 
 pytestmark = pytest.mark.slow
 
@@ -67,6 +68,12 @@ def test_rates_and_costs_of_a_step_are_those_of_its_time() -> None:
     hold("a run is its steps over its goodput", good, plans, run_time=results["run_time"])
 
 
+def _engines(plans: Table) -> np.ndarray:
+    """Engines at their releases, as calibration names them."""
+    words = software_words(plans)
+    return np.array([words.words[code] for code in words.codes.tolist()], dtype=object)
+
+
 def outside_the_engine(plans: Table) -> Array:
     """Time that a request which is alone spends outside the engine, from the constants of the sheet. [s]"""
     accelerators, calibration = shipped().tables["accelerators"], shipped().calibration
@@ -74,7 +81,7 @@ def outside_the_engine(plans: Table) -> Array:
     generation = np.array([own.get(name, "any") for name in plans["accelerator"].tolist()], dtype=object)
     everything = np.full(len(plans), "any", dtype=object)
     software, host = (
-        calibration.constants(family, generation, everything, plans["software"])[0]
+        calibration.constants(family, generation, everything, _engines(plans))[0]
         for family in ("serving_software", "serving_host")
     )
     fresh = np.maximum(plans["prompt_length"] * (1.0 - plans.filled("shared_prefix")), 1.0)

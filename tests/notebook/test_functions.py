@@ -19,6 +19,7 @@ from conftest import Outcome
 import xlperf
 from xlperf.catalog.schema import FORMS, first_words
 from xlperf.cli.app import cli
+from xlperf.cli.output import json_key
 from xlperf.notebook import frames
 
 Command = Callable[..., Outcome]
@@ -44,14 +45,16 @@ def written(tmp_path: Path) -> Callable[..., Path]:
 
 
 def as_json(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """A frame as the rows that --json prints: blanks are null."""
+    """A frame as the rows that --json prints: plain keys, whole numbers as such, blanks are null."""
 
     def value(cell: Any) -> Any:
         if cell is pd.NA or cell == "" or (isinstance(cell, float) and not math.isfinite(cell)):
             return None
+        if isinstance(cell, float) and cell.is_integer():
+            return int(cell)
         return bool(cell) if isinstance(cell, (bool, np.bool_)) else cell
 
-    return [{name: value(row[name]) for name in frame.columns} for _, row in frame.astype(object).iterrows()]
+    return [{json_key(name): value(row[name]) for name in frame.columns} for _, row in frame.astype(object).iterrows()]
 
 
 def printed(done: Outcome) -> list[dict[str, Any]]:

@@ -308,7 +308,8 @@ def computed_parameters(row: dict[str, Any]) -> float:
 
 def dense_rows(tables: dict[str, Table]) -> Iterator[dict[str, Any]]:
     for row in cells_of(tables, "models"):
-        if row["num_experts"] is None and row["attention_type"] in ("MHA", "MQA", "GQA"):
+        alike = row["num_experts"] is None and row["attention_type"] in ("MHA", "MQA", "GQA")
+        if alike and not row["attention_pattern"]:  # of layers of one kind
             yield row
 
 

@@ -220,8 +220,9 @@ def _model_warnings(catalog: Catalog) -> Iterator[Fault]:
     table = catalog.tables["models"]
     heads, hidden = table["num_attention_heads"], table["hidden_size"]
     groups, head = table.number("num_query_groups"), table.number("head_size")
+    follows = np.isnan(head) & np.isnan(table.number("kv_lora_rank"))  # latent attention has head sizes of its own
     for row, name in enumerate(table["model"].tolist()):
-        if np.isnan(head[row]) and hidden[row] % heads[row]:
+        if follows[row] and hidden[row] % heads[row]:
             problem = f'hidden size of "{name}" is no multiple of its attention heads; give the head size'
             yield Fault(table.place(row, "head_size"), problem)
         if heads[row] % groups[row] > 0:

@@ -12,7 +12,7 @@ from xlperf.equations.plan.records import CrossEntropy, Recompute, Remark
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.plan.training_plan import TrainingPlan
 
-_MOST_RANKS = 64.0
+_RANKS = (64.0, 32.0, 16.0, 8.0, 4.0, 2.0)
 _HALF = 0.5
 
 
@@ -33,7 +33,7 @@ def serving_remedies(plan: InferencePlan, results: Mapping[str, Array], lacking:
     heavy = lacking & (weights + np.minimum(beside, _HALF * (room - weights)) > room)
     # Ranks that the weights need, in doublings.
     ranks = np.full_like(room, np.nan)
-    for times in 2.0 ** np.arange(np.log2(_MOST_RANKS), 0.0, -1.0):
+    for times in _RANKS:
         ranks = np.where(weights / times + beside <= room, times, ranks)
     known = ~np.isnan(ranks)
     sizes = gibibytes(weights), ranks

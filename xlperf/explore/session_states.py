@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from xlperf.base.arrays import Array, array
+from xlperf.base.arrays import Array, array, exp, log
 from xlperf.base.resources import stack_rows
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
@@ -148,7 +148,7 @@ class Traced(Sessions):
     def filled(self) -> tuple[Array, Array]:
         """Ages, and the tokens that one request a second leaves in a tier up to each age."""
         known = self.trace.intervals[self.trace.intervals > 0.0]
-        ages = np.concatenate([[0.0], np.geomspace(known[0], 1e3 * known[-1], _AGES)]) if len(known) else np.zeros(1)
+        ages = np.concatenate([[0.0], _equal_ratios(known[0], 1e3 * known[-1], _AGES)]) if len(known) else np.zeros(1)
         short = np.searchsorted(self.trace.gaps, ages, side="right")
         ended = np.isfinite(self.trace.gaps)
         used = np.concatenate([[0.0], np.cumsum(np.where(ended, self.trace.gaps, 0.0) * self.trace.held)])
@@ -355,7 +355,7 @@ def best_states(
 ) -> list[State | None]:
     """The state of a copy with most sessions within the targets, for each column of sizes of the tiers."""
     most = max(np.floor((copy.tokens - sessions.common) / sessions.running), 1.0)
-    loads: Array = np.unique(np.round(np.geomspace(1.0, min(most, _MOST_LOAD), _LOADS)))
+    loads: Array = np.unique(np.round(_equal_ratios(1.0, min(most, _MOST_LOAD), _LOADS)))
     best: list[State | None] = [None] * sizes.shape[1]
     for _ in range(2):  # loads of equal ratio, then all between the neighbours of the best
         found = states(copy, sessions, tiers, sizes, Surface.of(copy, sessions, loads, catalog), form)
@@ -377,3 +377,8 @@ def shared_evenly(state: State, sessions: Sessions, alive: float) -> State:
     return state._replace(
         sessions=np.array(alive), load=alive * state.turn_time / (state.turn_time + sessions.thinking)
     )
+
+
+def _equal_ratios(first: float, last: float, number: int) -> Array:
+    """Values of equal ratio from the first to the last."""
+    return exp(np.linspace(float(log(first)), float(log(last)), number))

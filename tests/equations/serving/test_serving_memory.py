@@ -191,12 +191,13 @@ def test_the_ranks_of_tensorrt_llm_hold_memory_of_one_accelerator() -> None:
     plan = {**ONE_H100, **LOADED, "software": "tensorrt-llm", "accelerator": "B200-SXM-180GB", "precision": "bf16"}
     rows = [{**plan, "num accelerators": ranks, "tensor parallel": ranks} for ranks in (1, 2, 4, 8)]
     catalog = load_catalog()
-    table = catalog.tables["calibration"]
-    counted = table.text("constant") == "runtime_per_rank"
-    assert table.number("value")[counted & (table.text("software") == "tensorrt-llm")].tolist() == [6.19e8]
+    key = ("serving_memory", "any", "any", "tensorrt-llm")
+    words = (np.array([word], dtype=object) for word in key[1:])
+    assert catalog.calibration.constants(key[0], *words)[0]["runtime_per_rank"].tolist() == [[6.19e8]]
     header = list(rows[0])
     plans = table_from_rows("inference", header, [[row[name] for name in header] for row in rows])
-    without = catalog.with_tables([table.take(np.flatnonzero(~counted))])
+    none = calibration_table([FittedConstant(*key, "runtime_per_rank", 0.0, "", 0, math.nan, "", "")])
+    without = catalog.with_tables([joined_tables(catalog.tables["calibration"], none)])
     more = evaluate(plans, without).number("max_batch_size") - places(*rows)
     assert (more * 100.0 * TOKEN * 2.0).tolist() == pytest.approx(
         (0.9 * 6.19e8 * np.array([1.0, 4.0, 16.0, 64.0])).tolist(), rel=0.1
@@ -268,7 +269,7 @@ def test_pools_send_one_state_of_a_prompt_whatever_the_slots() -> None:
 
 
 def _history(value: float) -> Table:
-    key = ("serving_memory", "any", "any", "any", "whole_history")
+    key = ("serving_memory", "any", "any", "tensorrt-llm", "whole_history")
     return calibration_table([FittedConstant(*key, value, "", 0, math.nan, "", "")])
 
 

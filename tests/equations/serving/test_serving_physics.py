@@ -315,10 +315,8 @@ def test_large_products_of_one_sequence_are_bound_by_memory(catalog: Catalog, ac
     assert products.sum() >= 5
     machines = catalog.tables["accelerators"]
     at = machines["accelerator"].tolist().index(accelerator)
-    known = catalog.tables["calibration"]
-    of_machine = np.array([machines["generation"][at].startswith(name) for name in known["generation"].tolist()])
-    products_in_bf16 = (known["family"] == "gemm") & (known["precision"] == "bf16")
-    (streams,) = known["value"][of_machine & products_in_bf16 & (known["constant"] == "memory_efficiency")]
+    words = (np.array([word], dtype=object) for word in (machines["generation"][at], "bf16", "any"))
+    streams = float(catalog.calibration.constants("gemm", *words)[0]["memory_efficiency"][0, 0])
     reached = table.number("traffic") / (machines["memory_bandwidth"][at] * table.number("time"))
     near = products & (reached > 0.9 * streams)
     assert near.any()

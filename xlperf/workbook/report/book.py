@@ -114,7 +114,7 @@ def report_workbook(
     ``uncertain``: whether a sheet has newly drawn percentiles. Raises InputError without plans.
     """
     groups = tuple(Plans(plan, result, catalog) for plan, result in zip(plans, results, strict=True) if len(plan))
-    if not groups:
+    if not groups and not findings:
         raise InputError(Fault(catalog.origin, "holds no plans; fill the sheets training or inference"))
     operators = () if findings else _operators(catalog, groups, explain)
     report = Report(catalog, groups, operators, date, study, xlperf.__version__, tuple(findings))
