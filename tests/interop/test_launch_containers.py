@@ -137,6 +137,12 @@ def test_a_file_of_options_that_is_not_there_is_named(tmp_path: Path, models: Ta
     assert read(script, models).plan["draft_tokens"][0] == 3.0
 
 
+def test_a_file_of_options_that_is_no_text_is_named(tmp_path: Path, models: Table) -> None:
+    (tmp_path / "extra.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match=r"extra\.yaml, which is no text that can be read"):
+        read(SERVED.format("extra.yaml"), models, tmp_path)
+
+
 def test_a_server_without_a_load_is_noted(models: Table) -> None:
     notes = read("vllm serve Qwen/Qwen3-8B", models).notes
     assert any("no load is stated" in note for note in notes)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, added, ceil_div, exp, total
+from xlperf.base.arrays import Array, added, ceil_div, divide, exp, total
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.units import DAY, HOUR, YEAR
 from xlperf.catalog.catalog import Catalog
@@ -232,8 +232,8 @@ def checkpoints_of(form: Table, work: Work, state: float) -> Checkpoints:
         intervals.append(float(interval))
         lost.append(restart + swap + write + 0.5 * (float(interval) + wait) if rate > 0.0 else 0.0)
     share = tiered_goodput(*(value for pair in (intervals, waits, rates, lost) for value in pair))
-    mean = float(added(rate * time for rate, time in zip(rates, lost, strict=True)) / added(rates))
-    return Checkpoints(state, float(share), intervals[0], waits[0], near, intervals[1], mean)
+    mean = divide(added(rate * time for rate, time in zip(rates, lost, strict=True)), added(rates))
+    return Checkpoints(state, float(share), intervals[0], waits[0], near, intervals[1], float(mean))
 
 
 def swap_time(form: Table) -> float:

@@ -354,8 +354,12 @@ def _options(values: Stated, text: str, stack: str, beside: Path | None, notes: 
             notes.append(f"what {_last(path)} sets is not read: it is not beside the file")
             return []
         return [f"{path}, which is not beside it"]
+    try:
+        config = config_of(inside.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return [f"{path}, which is no text that can be read"]
     values.pop("@config", "")
-    result = told_by([[config_of(inside.read_text(encoding="utf-8", errors="replace")).settings]], stack)
+    result = told_by([[config.settings]], stack)
     values |= {**result.values, **values}
     return [f"{words} ({inside.name})" for words in result.unknown if moves(words)]
 
