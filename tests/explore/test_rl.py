@@ -14,7 +14,7 @@ from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
 from xlperf.explore.forms import form_of
-from xlperf.explore.rl import SPLITS, Lengths, rl_answer, rollout_engines
+from xlperf.explore.rl import SPLITS, Engine, Lengths, rl_answer, rollout_engines
 from xlperf.explore.search_results import PLAN, TABLES, Answer
 
 PLAIN = {"rollout_slowdown": "1", "training_slowdown": "1", "sync_overhead": "0"}
@@ -35,7 +35,8 @@ def published() -> list[dict[str, str]]:
 def predicted(row: dict[str, str]) -> float:
     """Step time of a published run. [s]"""
     names = {
-        "model": "model", "accelerator": "gpu", "num_accelerators": "n_gpus", "samples_per_prompt": "samples_per_prompt",
+        "model": "model", "accelerator": "gpu", "num_accelerators": "n_gpus",
+        "samples_per_prompt": "samples_per_prompt",
         "prompt_length": "prompt_tokens", "output_length": "output_tokens", "longest_output": "max_output_tokens",
         "rollouts": "mode", "staleness": "staleness", "rollout_tensor_parallel": "rollout_tp",
         "rollout_precision": "rollout_precision", "precision": "train_precision", "train_batch": "train_batch",
@@ -62,7 +63,9 @@ def test_published_steps() -> None:
 
 
 def test_rollouts_of_one_length_are_a_served_batch() -> None:
-    form = form_of("rl", SMALL | PLAIN | {"output_length": "2047", "longest_output": "2048", "length_variation": "0.01"})
+    form = form_of(
+        "rl", SMALL | PLAIN | {"output_length": "2047", "longest_output": "2048", "length_variation": "0.01"}
+    )
     lengths = Lengths.of(form)
     engine = next(one for one in rollout_engines(form, lengths, load_catalog()) if one.degree == 2.0)
     time, _ = engine.batch_times(64.0, 500.0, lengths)
@@ -108,15 +111,15 @@ def test_times_of_a_batch_are_those_of_a_simulation() -> None:
         assert small.batch_times(float(count), 500.0, lengths)[0] == pytest.approx(simulated, rel=0.1)
 
 
-def _simulated(tokens: np.ndarray, places: float, engine: object) -> float:
+def _simulated(tokens: np.ndarray, places: float, engine: Engine) -> float:
     """Time of a queue of rollouts on an engine, in steps of 32 tokens. [s]"""
-    waiting, live, done, time = list(tokens), [], 0.0, 0.0
+    waiting, time = list(tokens), 0.0
+    live: list[tuple[float, float]] = []
     while waiting or live:
         while waiting and len(live) < places:
             live.append((waiting.pop(), 0.0))
         context = 500.0 + float(np.mean([age for _, age in live]))
         time += 32.0 * float(engine.token_time(np.array([float(len(live))]), np.array([context]))[0])
-        done += 32.0
         live = [(length, age + 32.0) for length, age in live if age + 32.0 < length]
     return time
 

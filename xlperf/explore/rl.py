@@ -101,8 +101,8 @@ class Engine(NamedTuple):
 
     def steady_time(self, count: float, in_flight: float, prompt: float, lengths: Lengths) -> float:
         """Time in which an engine makes so many rollouts while others follow at once. [s]"""
-        live = np.array([min(self.places, in_flight)])
-        return float(count * lengths.mean / live[0] * self.token_time(live, np.array([prompt + lengths.mean_position]))[0])
+        live, context = np.array([min(self.places, in_flight)]), np.array([prompt + lengths.mean_position])
+        return float(count * lengths.mean / live[0] * self.token_time(live, context)[0])
 
     def batch_times(self, count: float, prompt: float, lengths: Lengths) -> tuple[float, float]:
         """Time until so many rollouts that start together are there, and the part with half of the places empty. [s]"""
