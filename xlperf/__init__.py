@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         explain,
         fleet,
         quote,
+        rl,
         search,
         serve,
         sessions,
@@ -43,7 +44,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     **dict.fromkeys(
         (
-            "chip diagnose evaluate explain fleet quote search serve sessions solve spares sweep train uncertainty "
+            "chip diagnose evaluate explain fleet quote rl search serve sessions solve spares sweep train uncertainty "
             "validate "
             "with_own_runs worth"
         ).split(),
@@ -71,6 +72,7 @@ __all__ = [
     "load_catalog",
     "quote",
     "read_plans",
+    "rl",
     "search",
     "serve",
     "sessions",

@@ -163,6 +163,11 @@ def quote(*, catalog: GivenCatalog = None, inputs: bool = True, **entries: Entry
     return _answer("quote", entries, catalog, inputs)
 
 
+def rl(*, catalog: GivenCatalog = None, inputs: bool = True, **entries: Entry) -> Result:
+    """A step of reinforcement learning: its time, the best split of the accelerators, idle shares and cost."""
+    return _answer("rl", entries, catalog, inputs)
+
+
 def sweep(
     plans: Plans, vary: Vary, catalog: GivenCatalog = None, *, samples: int | None = None,
     sampling: Literal["latin-hypercube", "random"] = "latin-hypercube", seed: int = 0, result: Texts = (),
@@ -450,6 +455,6 @@ for _kind in questions():
     _declare(globals()[_kind])
 
 __all__ = [
-    "chip", "diagnose", "evaluate", "explain", "fleet", "quote", "search", "serve", "sessions", "solve", "spares",
+    "chip", "diagnose", "evaluate", "explain", "fleet", "quote", "rl", "search", "serve", "sessions", "solve", "spares",
     "sweep", "train", "uncertainty", "validate", "worth",
 ]  # fmt: skip
