@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from xlperf.catalog.table import Table
     from xlperf.notebook.functions import (
         chip,
+        day,
         diagnose,
         evaluate,
         explain,
@@ -44,8 +45,8 @@ __version__ = "0.1.0"
 _PUBLIC = {
     **dict.fromkeys(
         (
-            "chip diagnose evaluate explain fleet quote rl search serve sessions solve spares sweep train uncertainty "
-            "validate "
+            "chip day diagnose evaluate explain fleet quote rl search serve sessions solve spares sweep train "
+            "uncertainty validate "
             "with_own_runs worth"
         ).split(),
         "xlperf.notebook.functions",
@@ -65,6 +66,7 @@ __all__ = [
     "XlperfError",
     "__version__",
     "chip",
+    "day",
     "diagnose",
     "evaluate",
     "explain",
