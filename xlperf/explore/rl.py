@@ -18,6 +18,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
+from xlperf.engine.trust import BADGES
 from xlperf.equations.serving.rollouts import (
     any_unfinished_share,
     mean_rollout_length,
@@ -86,6 +87,7 @@ class Engine(NamedTuple):
     prefill: float  # of one prompt [s]
     weights: float  # of all accelerators [B]
     reason: str
+    trust: tuple[str, str]  # badge and its reason
 
     def token_time(self, live: Array, context: Array) -> Array:
         """Time of a token with so many live rollouts of a mean context, between the evaluated ones. [s]"""
@@ -186,7 +188,8 @@ def rollout_engines(form: Table, lengths: Lengths, catalog: Catalog) -> list[Eng
         places = float(first.number("max_batch_size")[0])
         reason = str(first.text("reason")[0]) if not places >= 1.0 or np.isnan(rest).any() else ""
         prefill, weights = (float(first.number(name)[0]) for name in ("prefill_time", "memory_weights"))
-        engines.append(Engine(degree, min(places, 1024.0), contexts, rest, prefill, weights * degree, reason))
+        trust = str(first["trust"][0]), str(first["trust_reason"][0])
+        engines.append(Engine(degree, min(places, 1024.0), contexts, rest, prefill, weights * degree, reason, trust))
     return engines
 
 
@@ -217,7 +220,7 @@ def _splits(form: Table, lengths: Lengths, engines: list[Engine], catalog: Catal
         best = min((one for one in tried.values() if one), key=_step)
         for rollouts in (best.rollouts - step, best.rollouts + step):
             split(rollouts)
-    return [one for _, one in sorted(tried.items()) if one is not None]
+    return sorted((one for one in tried.values() if one is not None), key=lambda one: one.rollouts)
 
 
 def _training_plan(form: Table, count: float, lengths: Lengths) -> Table:
@@ -333,6 +336,8 @@ def _answer(form: Table, lengths: Lengths, best: Split, splits: list[Split]) -> 
         f"{form.filled('training_slowdown')[0]:g} times as long as in pre-training",
     }  # fmt: skip
     answer |= {name: float(plan.filled(name)[0]) for name in TRAINER}
+    both = best.engine.trust, (str(results["trust"][0]), str(results["trust_reason"][0]))
+    answer["trust"], answer["trust_reason"] = max(both, key=lambda trust: BADGES.index(trust[0]))
     answer[TABLES] = {SPLITS: Table("rl_splits", dict(_columns(splits, count, price)))}
     answer["answer"] = _sentence(form, best, answer, count)
     return answer
@@ -341,7 +346,7 @@ def _answer(form: Table, lengths: Lengths, best: Split, splits: list[Split]) -> 
 def _columns(splits: list[Split], count: float, price: float) -> Iterator[tuple[str, Array]]:
     """Columns of the table of splits."""
     names = ("rollouts", "training", "rollout", "work", "step")
-    words = ("rollout_accelerators", "training_accelerators", "rollout_time", "training_time", "step_time")
+    words = ("rollouts", "trainer", "rollout_time", "training_time", "step_time")
     for name, word in zip(names, words, strict=True):
         yield word, np.array([getattr(split, name) for split in splits])
     yield "step_cost", np.array([split.step * count * price for split in splits])
