@@ -95,7 +95,10 @@ def test_every_value_of_a_plan_column_is_legal_somewhere() -> None:
     for kind in ("training", "inference"):
         alive: set[str] = set()
         plans = shipped(kind)
+        asked = {change.cause for change in changes(kind)} - NOT_SHIPPED
         for row in range(len(plans)):
+            if asked <= alive:
+                break
             variants = Variants.of(plans.take([row]))
             table, changed = variants.evaluated_on(catalog)
             few = np.arange(1 + len(variants.tried))
@@ -106,7 +109,7 @@ def test_every_value_of_a_plan_column_is_legal_somewhere() -> None:
             for number, change in enumerate(variants.tried, 1):
                 if change.sheet == "results" or moved[number]:
                     alive.add(change.cause)
-        assert {change.cause for change in changes(kind)} - alive <= NOT_SHIPPED
+        assert asked <= alive
 
 
 # --- faults that are known -------------------------------------------------------------------------------------------
@@ -185,6 +188,23 @@ def synthetic(kind: str, count: int, seed: int, path: Path) -> Score:
     return score
 
 
+@pytest.fixture
+def once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variants of a plan on the shipped catalog are evaluated once: logs of equal plans, and their diagnoses."""
+    known: dict[tuple[object, ...], Table] = {}
+
+    def evaluated(table: Table, catalog: Catalog, progress: object = None) -> Table:
+        key = (table.kind, *((name, tuple(values.tolist())) for name, values in sorted(table.columns.items())))
+        at = hash(str(key))
+        if at not in known:
+            known[at] = evaluate(table, catalog)
+        return known[at]
+
+    monkeypatch.setattr("xlperf.explore.diagnose.evaluate", evaluated)
+    monkeypatch.setitem(globals(), "evaluated_once", evaluated)
+
+
+@pytest.mark.usefixtures("once")
 def test_known_faults_are_found_again_from_logs(tmp_path: Path) -> None:
     """60 logs in the formats of ten stacks.
 

@@ -9,7 +9,9 @@ from device_samples import without_technology
 
 from xlperf.base.resources import workbook
 from xlperf.calibrate.fit import Measured
+from xlperf.calibrate.page import Page
 from xlperf.calibrate.published_errors import seen_rows
+from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.table import Table
 from xlperf.measurements.kernels import read_kernels
 from xlperf.measurements.published import Published, read_published
@@ -49,6 +51,12 @@ def shipped_measured() -> Measured:
     """Published rows and kernels that a fit sees: as ``read_measured`` has them."""
     training, inference = (seen_rows(rows) for rows in shipped_published())
     return Measured(shipped_kernels(), training, inference)
+
+
+@cache
+def shipped_page() -> Page:
+    """The accuracy page of the published rows."""
+    return Page(shipped_published(), load_catalog(), lambda _: None)
 
 
 @cache
