@@ -119,6 +119,9 @@ def options() -> list[tuple[str, click.Option]]:
     ]
 
 
+OPTIONS = options()
+
+
 @pytest.fixture
 def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
     """Arguments that a command can start with, in an empty folder."""
@@ -137,12 +140,12 @@ def sound(outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", range(len(options())), ids=lambda place: " ".join([options()[place][0], options()[place][1].opts[0]])
+    "place", range(len(OPTIONS)), ids=lambda place: " ".join([OPTIONS[place][0], OPTIONS[place][1].opts[0]])
 )
 def test_anything_after_an_option(
     place: int, command: Callable[..., Outcome], given: Callable[[str], list[str]]
 ) -> None:
-    name, option = options()[place]
+    name, option = OPTIONS[place]
     for word in WORDS[place % 6 :: 6]:
         sound(command(*given(name), option.opts[0], word))
 

@@ -62,7 +62,7 @@ def top(number: int = 1) -> str:
     return row(number, "".join(cell(f"{'ABC'[place]}{number}", name) for place, name in enumerate(HEADER)))
 
 
-def workbook(path: Path, rows: Iterator[bytes], reference: str = "", text: str = "", level: int = 9) -> Path:
+def workbook(path: Path, rows: Iterator[bytes], reference: str = "", text: str = "", level: int = 4) -> Path:
     """A workbook with one sheet ``training`` whose rows come as bytes, and a table over a reference."""
     table = bool(reference)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=level) as package:

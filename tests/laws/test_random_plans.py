@@ -34,7 +34,7 @@ def test_every_option_is_drawn(kind: str) -> None:
     seen: dict[str, Counter[object]] = {}
     for mode in MODES:
         if kind_of(mode) == kind:
-            plans = legal_plans(mode, 200 if kind == "training" else 50)
+            plans = legal_plans(mode, 200 if kind == "training" else 100)
             for name, values in plans.columns.items():
                 seen.setdefault(name, Counter()).update(value for value in values.tolist() if value == value)
     for column in table_schema(kind).columns:
