@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import openpyxl
 from device_samples import without_technology
+from openpyxl import Workbook
 
 from xlperf.base.resources import workbook
 from xlperf.calibrate.fit import Measured
@@ -23,6 +25,12 @@ from xlperf.workbook.front.start import example_tables
 def shipped_tables() -> dict[str, Table]:
     """Sheets of the shipped workbook."""
     return read_tables(workbook())
+
+
+@cache
+def shipped_book(data_only: bool = False) -> Workbook:
+    """The shipped workbook as openpyxl reads it, which takes more than a second: with formulas, or with values."""
+    return openpyxl.load_workbook(workbook(), data_only=data_only)
 
 
 @cache
