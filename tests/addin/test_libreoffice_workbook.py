@@ -120,7 +120,7 @@ def handle_cell(path):
 
 
 def every_cell_equals_the_engine_after_an_edit_of_a_bandwidth(office, shipped):
-    """Cells that depend on the bandwidth move, and no others; then it is as before."""
+    """Cells that depend on the bandwidth move, and no others; the edit stays."""
     book = opened(shipped)
     area = book["accelerators"].tables["accelerators"].ref
     top, left = re.match(r"([A-Z]+)(\d+)", area).group(2, 1)
@@ -147,8 +147,6 @@ def every_cell_equals_the_engine_after_an_edit_of_a_bandwidth(office, shipped):
     rows[place][position] *= 2
     edited = load_catalog(shipped).with_tables([table_from_rows("accelerators", rows[0], rows[1:])])
     compare_plans(office, shipped, edited)
-    office("enter", sheet="accelerators", area=f"{column}{int(top) + place}", value=cells[place][position])
-    assert office.value(*handle_cell(shipped)) == handle
 
 
 def stretches(flags):
