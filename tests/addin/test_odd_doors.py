@@ -99,8 +99,9 @@ def test_anything_in_a_cell_of_a_plan(door: str, kind: str) -> None:
 @pytest.mark.parametrize("door", DOORS)
 def test_anything_in_place_of_options(door: str) -> None:
     names = [name for name in inspect.signature(DOORS[door]).parameters if name not in ("plan", "plans")]
-    for name in names:
-        for value in [*NUMBERS, *WORDS, *ODD.values()]:
+    values = [*NUMBERS, *WORDS, *ODD.values()]
+    for place, name in enumerate(names):
+        for value in values[place % 3 :: 3] if door == "search" else values:  # of many options
             if value is None or (name == "catalog" and value == ""):
                 continue
             answer(door, PLANS["training"], **{name: value})

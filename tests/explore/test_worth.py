@@ -103,12 +103,12 @@ def test_area_has_rates_and_cache_in_proportion_and_power_has_a_worth(catalog: C
 @pytest.mark.slow
 def test_a_limit_is_worth_nothing_where_there_is_slack_and_something_where_it_binds(catalog: Catalog) -> None:
     plan = with_mapping(table({**TRAIN, "tensor parallel": "", "num accelerators": "auto"}))
-    free = search(plan, catalog, "cost", most_accelerators=64)
+    free = search(plan, catalog, "cost", most_accelerators=32)
     power = float(free.results["grid_power"][0])
     for factor, binds in ((1.5, False), (0.6, True)):
         limits = targets("training", f"grid power <= {factor * power / 1e6} MW")
         changes = usual_changes(plan, catalog, limits)
-        result = worth(plan, catalog, changes[-1:], limits, most_accelerators=64)
+        result = worth(plan, catalog, changes[-1:], limits, most_accelerators=32)
         assert result["sheet"].tolist() == ["limit"] and result["input"].tolist() == ["grid power (MW)"]
         assert (result["worth"] >= 0.0).all()
         if not binds:
