@@ -209,7 +209,7 @@ def _least_cost(plan: Any, catalog: Catalog) -> tuple[float, float]:
     """Least cost of a token over all request rates that keep the targets, by trying rates; cost of an hour."""
     low, high = 0.0, 1e3
     while high - low > 1e-8 * high:
-        rates = np.linspace(low, high, 400)
+        rates = np.linspace(low, high, 40)
         many = plan.take(np.zeros(len(rates), dtype=int))
         many = replace(many, columns={**many.columns, "request_rate": np.maximum(rates, 1e-6)})
         asked = ("ttft", "tpot", "fits", "accelerator_hour_cost", "cost_per_million_output_tokens_all_in")
