@@ -31,8 +31,6 @@ from xlperf.workbook.package import Formulas, data_rows
 
 ASKED = {"model": "Meta-Llama-3.1-70B", "accelerator": "H200-SXM-141GB", "users": 1000.0, "prompt length": 2000.0,
          "output length": 500.0, "speed per user": 20.0, "ttft target": 2000.0}  # fmt: skip
-NAMED = {**ASKED, "software": "vllm"}
-"""With an engine, which is answered several times as fast as the best of all."""
 
 
 @pytest.fixture(scope="module")
@@ -114,33 +112,33 @@ def test_the_copy_that_was_chosen_is_what_the_engine_says_of_it(catalog: Catalog
 
 
 def test_no_mapping_of_another_size_needs_a_smaller_fleet(catalog: Catalog) -> None:
-    best = answered(catalog, "serve", **NAMED)
+    best = answered(catalog, "serve", **ASKED)
     for size in (1.0, 4.0, 16.0):
-        fixed = answered(catalog, "serve", **NAMED, **{"num accelerators": size})
+        fixed = answered(catalog, "serve", **ASKED, **{"num accelerators": size})
         if fixed["copies"] == fixed["copies"]:
             assert fixed["copies"] * size >= 0.99 * best["copies"] * best["copy_size"]
 
 
 def test_more_users_and_faster_ones_never_need_fewer_accelerators(catalog: Catalog) -> None:
-    fleets = [answered(catalog, "serve", **{**NAMED, "users": users})["accelerators"] for users in (500, 1000, 4000)]
+    fleets = [answered(catalog, "serve", **{**ASKED, "users": users})["accelerators"] for users in (500, 1000, 4000)]
     assert fleets == sorted(fleets)
-    fleets = [answered(catalog, "serve", **{**NAMED, "speed per user": s})["accelerators"] for s in (10, 20, 40)]
+    fleets = [answered(catalog, "serve", **{**ASKED, "speed per user": s})["accelerators"] for s in (10, 20, 40)]
     assert fleets == sorted(fleets)
 
 
 def test_a_request_rate_is_users_by_littles_law(catalog: Catalog) -> None:
-    result = answered(catalog, "serve", **{**NAMED, "users": None, "request rate": 40.0})
+    result = answered(catalog, "serve", **{**ASKED, "users": None, "request rate": 40.0})
     assert result["users"] / 40.0 == pytest.approx(result["ttft"] + 499.0 * result["tpot"], rel=0.01)
     assert result["request_rate"] == pytest.approx(40.0)
     with pytest.raises(InputError, match="users or request rate must be given"):
-        answered(catalog, "serve", **{**NAMED, "users": None})
+        answered(catalog, "serve", **{**ASKED, "users": None})
 
 
 def test_what_cannot_be_served_says_why(catalog: Catalog) -> None:
-    fast = answered(catalog, "serve", **{**NAMED, "speed per user": 5000.0})
+    fast = answered(catalog, "serve", **{**ASKED, "speed per user": 5000.0})
     assert np.isnan(fast["accelerators"])
     assert "tokens/s at most" in fast["reason"]
-    large = answered(catalog, "serve", **{**NAMED, "model": "DeepSeek-V4-Pro", "num accelerators": 1.0})
+    large = answered(catalog, "serve", **{**ASKED, "model": "DeepSeek-V4-Pro", "num accelerators": 1.0})
     assert np.isnan(large["accelerators"]) and large["answer"].startswith("No answer: needs ")
 
 
@@ -186,9 +184,7 @@ MORE_CHECKPOINTS = [
 def test_a_form_without_a_precision_tries_the_published_checkpoint(
     catalog: Catalog, model: str, accelerator: str, precision: str, words: str, copy: float, gib: tuple[float, float]
 ) -> None:
-    software = None if model == "Kimi-K2.5" else "vllm"  # the engine is stated where the answer does not turn on it
-    asked = {**FEW, "model": model, "accelerator": accelerator, "software": software}
-    result = answered(catalog, "serve", **asked)
+    result = answered(catalog, "serve", **{**FEW, "model": model, "accelerator": accelerator})
     assert (result["precision"], result["copy_size"]) == (precision, copy)
     assert (words in result["answer"]) if words else ("weights" not in result["answer"])
     activation = "bf16" if precision != "auto" else ""
@@ -198,7 +194,8 @@ def test_a_form_without_a_precision_tries_the_published_checkpoint(
     assert results.number("tpot")[0] == result["tpot"] and results.number("memory")[0] == result["memory"]
     assert gib[0] <= results.number("memory_weights")[0] / 2.0**30 <= gib[1]
     if accelerator.startswith(("H100", "RTX")):
-        assert answered(catalog, "serve", **asked, precision="fp4")["answer"] == result["answer"]
+        asked = {**FEW, "model": model, "accelerator": accelerator, "precision": "fp4"}
+        assert answered(catalog, "serve", **asked)["answer"] == result["answer"]
 
 
 @pytest.mark.slow
@@ -211,7 +208,7 @@ def test_weights_that_are_not_as_published_are_named(catalog: Catalog) -> None:
 
 
 def test_a_precision_without_a_peak_is_of_the_weights_alone(catalog: Catalog) -> None:
-    old = {**NAMED, "accelerator": "A100-SXM4-80GB"}
+    old = {**ASKED, "accelerator": "A100-SXM4-80GB"}
     narrow, wide = (answered(catalog, "serve", **{**old, "precision": word}) for word in ("fp8", "bf16"))
     assert "FP8 weights, products in bf16." in narrow["answer"] and "weights" not in wide["answer"]
     assert narrow["kv_precision"] == "bf16" and narrow["memory"] <= narrow["memory_capacity"]
@@ -238,7 +235,7 @@ def test_a_form_takes_the_precision_and_the_engine_that_its_accelerator_has(
 @pytest.mark.parametrize(
     ("kind", "asked", "result"),
     [
-        ("serve", NAMED | {"accelerator": "H100-SXM-80GB"}, "fleet_cost_per_million_output_tokens"),
+        ("serve", ASKED | {"accelerator": "H100-SXM-80GB"}, "fleet_cost_per_million_output_tokens"),
         ("train", {"model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num accelerators": 256.0,
                    "training tokens": 2.0, "sequence length": 8192.0, "global batch size": 1024.0}, "run_cost"),
         ("chip", {"technology": "3 nm", "core": "Blackwell SM", "memory": "HBM4", "link": "NVLink 5",
@@ -389,7 +386,7 @@ def test_a_wrong_name_is_one_line_on_top(session: Session, kind: str) -> None:
 
 
 def test_blank_and_auto_are_the_same(session: Session) -> None:
-    card = [["SERVE", None], *([name, value] for name, value in NAMED.items())]
+    card = [["SERVE", None], *([name, value] for name, value in ASKED.items())]
     plain = session.call("XLPERF_SERVE", [card, "monthly cost"])
     auto = session.call("XLPERF_SERVE", [[*card, ["tensor parallel", "auto"], ["hour price", "auto"]], "monthly cost"])
     assert plain == auto
