@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from fit_samples import sample_coarsely
 from hypothesis import given
 from hypothesis import strategies as st
 from places import DATA
@@ -54,6 +55,13 @@ from xlperf.measurements.training import training_plans
 TRAINING, INFERENCE = DATA / "training_published.csv", DATA / "inference_published.csv"
 KERNELS = ("gemm", "attention", "attention_backward", "attention_decode", "vector")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def coarse() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        sample_coarsely(patch)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -206,7 +206,7 @@ def once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("once")
 def test_known_faults_are_found_again_from_logs(tmp_path: Path) -> None:
-    """60 logs in the formats of ten stacks.
+    """40 logs in the formats of ten stacks.
 
     The ranking was developed on seeds 1 to 9 and 2026. Of 360 runs of six seeds drawn afterwards (72001 to 72006) the
     first cause is right in 93 %, all causes are among the first three in 97 %, the remainder is under 5 % in 96 %; of
@@ -214,9 +214,9 @@ def test_known_faults_are_found_again_from_logs(tmp_path: Path) -> None:
     calls for a second cause, chosen on 2026 and 93001 to 93006: 94, 98 and 97 % of six drawn afterwards (95001 to
     95006). With bands by one rule, which draw other runs: 96, 97 and 97 % of 180 (95001 to 95003).
     """
-    result = [synthetic(kind, count, 95001, tmp_path / "log") for kind, count in (("training", 36), ("inference", 24))]
+    result = [synthetic(kind, count, 95001, tmp_path / "log") for kind, count in (("training", 24), ("inference", 16))]
     total = sum(one.count for one in result)
-    assert total == 60
+    assert total == 40
     assert sum(one.first for one in result) >= 0.85 * total
     assert sum(one.three for one in result) >= 0.95 * total
     assert sum(one.close for one in result) >= 0.95 * total
