@@ -32,11 +32,13 @@ settings.register_profile("reproducible", deadline=None, derandomize=True, max_e
 settings.load_profile("reproducible")
 
 
-ROOMS = ("tests/calibrate", "tests/laws")
-"""Folders whose files share what takes long to make: published rows, and random plans that are legal."""
+ROOMS = ("tests/calibrate", "tests/laws", "tests/studies", "tests/workbook")
+"""Folders whose files share what takes long to make: published rows, random plans that are legal, outcomes of studies,
+the shipped workbook.
+"""
 
 
-LONG = (*(f"{room}/" for room in ROOMS), "tests/addin/", "tests/house/", "tests/studies/", "tests/workbook/")
+LONG = (*(f"{room}/" for room in ROOMS), "tests/addin/", "tests/house/")
 """Folders with files that take a minute or more: they go first, so that processes end together."""
 
 
@@ -164,11 +166,12 @@ def soffice() -> str:
 
 
 @pytest.fixture(scope="session")
-def converted(soffice: str) -> Callable[..., Path]:
-    """Files as LibreOffice saves them in another format, in the folder ``out`` of a folder."""
+def converted(soffice: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Files as LibreOffice saves them in another format, in the folder ``out`` of a folder; one profile serves all."""
+    profile = tmp_path_factory.mktemp("converting") / "profile"
 
     def convert(folder: Path, kind: str, *files: Path) -> Path:
-        command = [soffice, f"-env:UserInstallation={(folder / 'profile').as_uri()}", "--headless", "--norestore"]
+        command = [soffice, f"-env:UserInstallation={profile.as_uri()}", "--headless", "--norestore"]
         written = {"xlsx": "xlsx:Calc MS Excel 2007 XML"}.get(kind, kind)
         command += ["--convert-to", written, "--outdir", str(folder / "out"), *map(str, files)]
         subprocess.run(command, check=True, capture_output=True, timeout=1100)

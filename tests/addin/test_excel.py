@@ -18,6 +18,7 @@ from pathlib import Path
 import openpyxl
 import pytest
 from antlr4 import CommonTokenStream, InputStream
+from antlr4.atn.PredictionMode import PredictionMode
 from antlr4.error.ErrorListener import ErrorListener
 from antlr4_vba.vbaLexer import vbaLexer
 from antlr4_vba.vbaParser import vbaParser
@@ -132,7 +133,11 @@ def test_code_beside_a_workbook_does_not_run(tmp_path):
 
 
 def faults_of(source: str) -> list[str]:
-    """What a parser of VBA finds wrong."""
+    """What a parser of VBA finds wrong: a fast one, and where it stops, one that looks at all of the source."""
+    return parsed(source, PredictionMode.SLL) and parsed(source, PredictionMode.LL)
+
+
+def parsed(source: str, mode: PredictionMode) -> list[str]:
     result: list[str] = []
 
     class Listener(ErrorListener):
@@ -144,6 +149,7 @@ def faults_of(source: str) -> list[str]:
     for part in (lexer, parser):
         part.removeErrorListeners()
         part.addErrorListener(Listener())
+    parser._interp.predictionMode = mode
     parser.startRule()
     return result
 

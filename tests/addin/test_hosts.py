@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from functools import cache
 
 import openpyxl
 import pandas as pd
@@ -34,7 +35,7 @@ def answers():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
+def folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -53,9 +54,15 @@ def cells(values):
     return [["" if pd.isna(value) else value for value in row] for row in values]
 
 
+@cache
+def answered_example(name):
+    """What the example of a function gives."""
+    return plain(Session().call(*example(name)))
+
+
 @pytest.mark.parametrize("name", functions())
 def test_every_function_has_an_example_that_works(name):
-    cells = [cell for row in plain(Session().call(*example(name))) for cell in row]
+    cells = [cell for row in answered_example(name) for cell in row]
     assert cells
     assert not [cell for cell in cells if isinstance(cell, str) and cell.startswith("#")]
 
@@ -125,8 +132,7 @@ def test_xlwings(answers):
 
 
 def test_libreoffice(driven, answers, tmp_path):
-    session = Session()
-    wanted = answers | {name: plain(session.call(*example(name))) for name in functions()}
+    wanted = answers | {name: answered_example(name) for name in functions()}
     given = calls() | {name: example(name) for name in functions()}
     book = openpyxl.Workbook()
     for number, (call, (name, arguments)) in enumerate(given.items()):

@@ -119,10 +119,8 @@ def handle_cell(path):
     return sheet.strip("'"), cell
 
 
-def test_every_cell_equals_the_engine_to_the_last_bit_before_and_after_an_edit_of_a_bandwidth(office, shipped):
-    """Cells that depend on the bandwidth move, and no others."""
-    office.open(shipped)
-    every_cell_equals_the_engine(office, shipped)
+def every_cell_equals_the_engine_after_an_edit_of_a_bandwidth(office, shipped):
+    """Cells that depend on the bandwidth move, and no others; the edit stays."""
     book = opened(shipped)
     area = book["accelerators"].tables["accelerators"].ref
     top, left = re.match(r"([A-Z]+)(\d+)", area).group(2, 1)
@@ -158,17 +156,17 @@ def stretches(flags):
     return [(first, after - 1) for first, after in zip(ends[::2], ends[1::2], strict=True)]
 
 
-@pytest.mark.slow
 def test_a_workbook_in_a_window_computes_its_front_sheets_and_takes_rows_typed_under_its_tables(
     office, shipped, tmp_path
 ):
-    """The opening of a workbook takes most of the time: one test of what is in it.
+    """The opening of a workbook takes most of the time: one test of what is in it and of edits.
 
     Rows are typed on the next blank row of a sheet: hardware of one's own, and a plan that names it as people do.
     """
     office.open(shipped, hidden=False)
     every_cell_equals_the_engine(office, shipped)
     front_sheets_compute_what_the_file_shows(office, shipped)
+    every_cell_equals_the_engine_after_an_edit_of_a_bandwidth(office, shipped)
     book, letter = opened(shipped), openpyxl.utils.get_column_letter
 
     def typed(kind, like, changes):

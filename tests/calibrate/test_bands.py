@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import numpy as np
 import pytest
 from made_up_runs import STACK, constant, runs, shipped
-from shipped import shipped_published
+from shipped import shipped_page
 
 from xlperf.calibrate.bands import SHARE, fitted_bands, widths_left_out, with_errors
 from xlperf.calibrate.fitter import calibration_table
-from xlperf.calibrate.readings import NAMES, Readings, readings_of, with_bands
-from xlperf.catalog.catalog import load_catalog
+from xlperf.calibrate.readings import NAMES, Readings, with_bands
 from xlperf.equations.plan.records import half_width
 from xlperf.measurements.comparison import STEP_TIME
 
@@ -58,15 +56,14 @@ def test_a_band_is_judged_without_its_publisher() -> None:
     assert (widths_left_out(far, "step")[own] == widths_left_out(rows, "step")[own]).all()
 
 
-@cache
 def readings() -> Readings:
-    return readings_of(shipped_published(), load_catalog())
+    return shipped_page().readings
 
 
 def test_shipped_bands_hold_four_fifths_of_each_quantity_on_publishers_left_out() -> None:
-    for quantity, name in NAMES.items():
-        own = readings().take(readings().quantity == quantity)
-        inside = np.abs(own.first) <= widths_left_out(own, name)
+    for quantity in NAMES:
+        own = readings().quantity == quantity
+        inside = np.abs(readings().first[own]) <= shipped_page().widths[own]
         assert len(inside) > 80 and 0.76 <= inside.mean() <= 0.86, (quantity, inside.mean())
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from fit_samples import sample_coarsely
 from published_samples import rows_of_fit_set
 from shipped import shipped_published
 
@@ -24,6 +25,13 @@ from xlperf.measurements.published import Published, published_rows
 
 PUBLISHED = ["row_id", "source_id", "group", "model", "gpu", "n_gpus", "tp", "mode", "batch", "isl", "osl"]
 PUBLISHED += ["precision", "framework", "latency_s"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def coarse() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        sample_coarsely(patch)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -88,7 +88,7 @@ def constants() -> list[FittedConstant]:
 
 @pytest.mark.slow
 def test_the_same_rows_give_the_same_constants() -> None:
-    some = [row for row in rows() if row["kind"] == "gemm"]
+    some = [row for row in rows() if row["kind"] == "gemm" and row["gpu"].startswith("H100")]
     first, again = (fit_kernels(some, catalog(), DATE) for _ in range(2))
     assert [repr(one) for one in first] == [repr(one) for one in again]  # an error may be NaN
     names = [one.calibration for one in first]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from published_samples import INFERENCE, TRAINING, edited, one
+from shipped import shipped_measured
 
 from xlperf.base.errors import InputError
 from xlperf.base.resources import workbook
@@ -164,7 +165,8 @@ def test_refusals_are_listed_by_source(report: ValidationReport) -> None:
     assert titles == ["By group", "By source", "By accelerator", "By metric", "Not predicted"]
 
 
-def test_unknown_generation_is_refused(catalog: Catalog) -> None:
+def test_unknown_generation_is_refused(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xlperf.calibrate.cross_validation.read_measured", lambda _: shipped_measured())
     with pytest.raises(
         InputError,
         match='--leave-out: unknown generation, accelerator, software or source "blackwel"; did you mean blackwell',

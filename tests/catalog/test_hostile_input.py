@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import csv
 import os
 import random
 import re
@@ -16,8 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Outcome
-from places import ROOT
-from shipped import shipped_kernels
+from places import DATA, ROOT
 from work import calls
 from workbook_samples import HEADER, PLAN, csv_of, refused, set_cell, sheets, write
 
@@ -75,7 +75,7 @@ def test_work_of_a_bad_file_grows_with_its_rows(
         return count
 
     refusal(100)  # what the first command of a process loads
-    assert refusal(5000) < MOST * refusal(500)
+    assert refusal(2000) < MOST * refusal(200)
 
 
 def test_a_header_of_thousands_of_unknown_columns(tmp_path: Path, command: Command) -> None:
@@ -88,13 +88,13 @@ def test_a_header_of_thousands_of_unknown_columns(tmp_path: Path, command: Comma
         return count
 
     refusal(100)
-    assert refusal(10_000) < MOST * refusal(1000)
+    assert refusal(4000) < MOST * refusal(400)
     header = ",".join(f"c{i}" for i in range(20_000))
     done = command("evaluate", csv_of(tmp_path / "wide.csv", header=header))
     assert (done.code, done.err) == (2, "wide.csv [line 1]: has 20,000 columns; 16,384 are the most\n")
 
 
-def test_forty_thousand_bad_cells_of_an_equation() -> None:
+def test_ten_thousand_bad_cells_of_an_equation() -> None:
     def refusal(number: int) -> int:
         cells = [[f"x{i}"] for i in range(number)]
         count, column = calls(lambda: Session().call("XLPERF_DIE_YIELD", [cells, 0.1]))
@@ -104,10 +104,10 @@ def test_forty_thousand_bad_cells_of_an_equation() -> None:
         return count
 
     refusal(100)
-    assert refusal(40_000) < MOST * refusal(4000)
+    assert refusal(10_000) < MOST * refusal(1000)
 
 
-def test_two_thousand_unknown_models_in_one_call() -> None:
+def test_a_thousand_unknown_models_in_one_call() -> None:
     def refusal(number: int) -> int:
         rows = [[f"p{i}", f"Llama3-70B-instruct-v{i}", "H100-SXM-80GB", 64] for i in range(number)]
         count, column = calls(lambda: Session().call("XLPERF_STEP_TIME", [[HEADER.split(","), *rows]]))
@@ -117,14 +117,15 @@ def test_two_thousand_unknown_models_in_one_call() -> None:
         return count
 
     refusal(100)
-    assert refusal(2000) < MOST * refusal(200)
+    assert refusal(1000) < MOST * refusal(100)
 
 
 def test_measurements_that_are_no_numbers() -> None:
     from xlperf.catalog.catalog import load_catalog
     from xlperf.measurements.kernels import measurements
 
-    row = next(row for row in shipped_kernels() if row["kind"] == "gemm")
+    with (DATA / "kernels.csv").open(encoding="utf-8", newline="") as stream:
+        row = next(row for row in csv.DictReader(stream) if row["kind"] == "gemm")
     for text in ("1_000", "nan", "x"):
         with pytest.raises(
             InputError, match=f'row "{row["row_id"]}" of the sheet kernels: m must be a number, got "{text}"'
@@ -313,11 +314,16 @@ def test_names_of_plans_in_tables_and_messages(tmp_path: Path, command: Command)
 def test_commands_print_through_one_function() -> None:
     folder = ROOT / "xlperf"
     for path in folder.rglob("*.py"):
-        printing = [
-            node.lineno
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("click.echo", "click.secho", "print")
-        ]
+        text = path.read_text(encoding="utf-8")
+        printing = (
+            []
+            if not re.search(r"echo|print", text)
+            else [
+                node.lineno
+                for node in ast.walk(ast.parse(text))
+                if isinstance(node, ast.Call) and ast.unparse(node.func) in ("click.echo", "click.secho", "print")
+            ]
+        )
         allowed = {"output.py": 1, "app.py": 1}  # say itself, and the help that click writes
         assert len(printing) <= (allowed.get(path.name, 0) if path.parent.name == "cli" else 0), path
 
@@ -342,11 +348,13 @@ def test_standard_output_that_is_not_utf8(variables: dict[str, str], tmp_path: P
     done = run("evaluate")
     assert (done.returncode, done.stderr) == (0, b"")
     assert f"\n{name},Llama3-70B,".encode() in done.stdout  # data are UTF-8, as files are
-    done = run("evaluate", "--vary", "tensor parallel=4,8")
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert len(done.stdout.splitlines()) == 5
-    done = run("explain", "--name", "none")
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    if len(variables) > 1:
+        done = run("evaluate", "--vary", "tensor parallel=4,8")
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert len(done.stdout.splitlines()) == 5
+    if len(variables) > 1 or "ascii" in variables.values():
+        done = run("explain", "--name", "none")
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
 
 
 # --- CSV that a spreadsheet opens ------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import openpyxl
 import pytest
+import readme
 from conftest import Outcome, csv_rows
 from places import ROOT
 
@@ -43,9 +44,14 @@ def test_every_entry_of_a_form_is_an_option_with_its_value(command: Command) -> 
 
 
 def test_the_walks_of_the_readme_are_single_commands(command: Command) -> None:
-    """Each of the lines in the README gives the answer that stands beside it; numbers within 3 %."""
+    """Each of the lines in the README gives the answer that stands beside it; numbers within 3 %.
+
+    Those that ``tests/house/test_readme.py`` holds to the letter are not computed again.
+    """
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for kind in FORMS:
+    kinds = [kind for kind in FORMS if kind not in readme.commands(text)]
+    assert len(kinds) > 2
+    for kind in kinds:
         line = re.search(rf"^xlperf {kind} (.+)$", text, re.MULTILINE)
         assert line is not None, kind
         told = re.search(rf"^# {kind}: (.+)$", text, re.MULTILINE)

@@ -9,8 +9,7 @@ from benchmarks.plans import SERVING_MODES, plans_of
 from xlperf.base.arrays import total
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
-from xlperf.engine import evaluate
-from xlperf.engine.join import BATCH
+from xlperf.engine import evaluate, join
 from xlperf.equations.hardware.gemm import FEW_ROWS, TILES, gemm_time, tiled_product_time
 
 MODES = ("training", *SERVING_MODES)
@@ -21,8 +20,12 @@ def _same(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_mixed_plans_are_the_same_alone_and_in_a_block(catalog: Catalog, mode: str) -> None:
-    plans = plans_of(catalog, 2 * BATCH, mode, seed=41)
+def test_mixed_plans_are_the_same_alone_and_in_a_block(
+    catalog: Catalog, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a table that goes through the equations in two batches."""
+    monkeypatch.setattr(join, "BATCH", 250)
+    plans = plans_of(catalog, 500, mode, seed=41)
     block = evaluate(plans, catalog)
     for row in range(0, len(plans), len(plans) // 16):
         alone = evaluate(plans.take([row]), catalog)

@@ -17,7 +17,7 @@ import pytest
 from conftest import Outcome
 
 PLAN = "name,model,accelerator,num accelerators,tensor parallel\nmine,Llama3-70B,H100-SXM-80GB,64,8\n"
-VARY = ("--vary", "accelerators.memory bandwidth=2..4", "--samples", "160000", "--result", "step time", "--seed", "3")
+VARY = ("--vary", "accelerators.memory bandwidth=2..4", "--samples", "80000", "--result", "step time", "--seed", "3")
 
 
 class Cluster(NamedTuple):
@@ -30,16 +30,18 @@ def _ended(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    stated = tmp_path / "scheduler.json"
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two workers, of which the last test that uses them kills one."""
+    folder = tmp_path_factory.mktemp("cluster")
+    stated = folder / "scheduler.json"
     environment = os.environ | {"DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE": "False"}
     with ExitStack() as stack:
 
         def started(*arguments: str) -> subprocess.Popen[bytes]:
             result = subprocess.Popen(
                 [sys.executable, "-m", "dask", *arguments],
-                cwd=tmp_path,
+                cwd=folder,
                 env=environment,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -60,6 +62,15 @@ def _wait(ready: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+def test_evaluate_on_a_cluster(tmp_path: Path, cluster: Cluster, command: Callable[..., Outcome]) -> None:
+    plans = tmp_path / "plans.csv"
+    row = PLAN.splitlines()[1]
+    plans.write_text("\n".join([PLAN.splitlines()[0], *[row] * 40_000]))
+    for name, options in (("alone", ("--processes", "1")), ("together", ("--scheduler", cluster.address))):
+        assert command("evaluate", plans, "-o", tmp_path / f"{name}.csv", *options).code == 0
+    assert (tmp_path / "alone.csv").read_bytes() == (tmp_path / "together.csv").read_bytes()
+
+
 @pytest.mark.slow
 def test_a_sweep_on_a_cluster_whose_worker_is_killed(tmp_path: Path, cluster: Cluster) -> None:
     plans = tmp_path / "plans.csv"
@@ -77,16 +88,7 @@ def test_a_sweep_on_a_cluster_whose_worker_is_killed(tmp_path: Path, cluster: Cl
     _, said = running.communicate(timeout=1100)
     assert running.returncode == 0, said
     assert together.read_bytes() == alone.read_bytes()
-    assert alone.read_text().count("\n") == 160_001
-
-
-def test_evaluate_on_a_cluster(tmp_path: Path, cluster: Cluster, command: Callable[..., Outcome]) -> None:
-    plans = tmp_path / "plans.csv"
-    row = PLAN.splitlines()[1]
-    plans.write_text("\n".join([PLAN.splitlines()[0], *[row] * 40_000]))
-    for name, options in (("alone", ("--processes", "1")), ("together", ("--scheduler", cluster.address))):
-        assert command("evaluate", plans, "-o", tmp_path / f"{name}.csv", *options).code == 0
-    assert (tmp_path / "alone.csv").read_bytes() == (tmp_path / "together.csv").read_bytes()
+    assert alone.read_text().count("\n") == 80_001
 
 
 def test_no_scheduler_is_one_line(tmp_path: Path, command: Callable[..., Outcome], monkeypatch) -> None:

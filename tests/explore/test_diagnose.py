@@ -95,7 +95,10 @@ def test_every_value_of_a_plan_column_is_legal_somewhere() -> None:
     for kind in ("training", "inference"):
         alive: set[str] = set()
         plans = shipped(kind)
+        asked = {change.cause for change in changes(kind)} - NOT_SHIPPED
         for row in range(len(plans)):
+            if asked <= alive:
+                break
             variants = Variants.of(plans.take([row]))
             table, changed = variants.evaluated_on(catalog)
             few = np.arange(1 + len(variants.tried))
@@ -106,7 +109,7 @@ def test_every_value_of_a_plan_column_is_legal_somewhere() -> None:
             for number, change in enumerate(variants.tried, 1):
                 if change.sheet == "results" or moved[number]:
                     alive.add(change.cause)
-        assert {change.cause for change in changes(kind)} - alive <= NOT_SHIPPED
+        assert asked <= alive
 
 
 # --- faults that are known -------------------------------------------------------------------------------------------
@@ -185,8 +188,25 @@ def synthetic(kind: str, count: int, seed: int, path: Path) -> Score:
     return score
 
 
+@pytest.fixture
+def once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variants of a plan on the shipped catalog are evaluated once: logs of equal plans, and their diagnoses."""
+    known: dict[str, Table] = {}
+    computed = evaluate
+
+    def evaluated(table: Table, catalog: Catalog, progress: object = None) -> Table:
+        key = str([table.kind, *((name, values.tolist()) for name, values in sorted(table.columns.items()))])
+        if key not in known:
+            known[key] = computed(table, catalog)
+        return known[key]
+
+    monkeypatch.setattr("xlperf.explore.diagnose.evaluate", evaluated)
+    monkeypatch.setitem(globals(), "evaluate", evaluated)
+
+
+@pytest.mark.usefixtures("once")
 def test_known_faults_are_found_again_from_logs(tmp_path: Path) -> None:
-    """60 logs in the formats of ten stacks.
+    """40 logs in the formats of ten stacks.
 
     The ranking was developed on seeds 1 to 9 and 2026. Of 360 runs of six seeds drawn afterwards (72001 to 72006) the
     first cause is right in 93 %, all causes are among the first three in 97 %, the remainder is under 5 % in 96 %; of
@@ -194,9 +214,9 @@ def test_known_faults_are_found_again_from_logs(tmp_path: Path) -> None:
     calls for a second cause, chosen on 2026 and 93001 to 93006: 94, 98 and 97 % of six drawn afterwards (95001 to
     95006). With bands by one rule, which draw other runs: 96, 97 and 97 % of 180 (95001 to 95003).
     """
-    result = [synthetic(kind, count, 95001, tmp_path / "log") for kind, count in (("training", 36), ("inference", 24))]
+    result = [synthetic(kind, count, 95001, tmp_path / "log") for kind, count in (("training", 24), ("inference", 16))]
     total = sum(one.count for one in result)
-    assert total == 60
+    assert total == 40
     assert sum(one.first for one in result) >= 0.85 * total
     assert sum(one.three for one in result) >= 0.95 * total
     assert sum(one.close for one in result) >= 0.95 * total

@@ -99,7 +99,7 @@ def _rows_of_years(machines: Any, years: Any) -> list[np.ndarray]:
 
 def test_cheap_machines_to_come_are_worth_waiting_for(catalog: Catalog) -> None:
     """Purchases that lose their value at once are put off; rents that rise are not worth waiting for."""
-    more = {"generations": "H100; B200", "years": "3", "growth": "0.3"}
+    more = {"generations": "H100; B200", "years": "2", "growth": "0.3"}
     cheap = [[*row[:5], -0.9, 2.0, 0.0, 0.3] for row in ROWS[:2]]
     wait = asked(catalog, cheap, **more).results
     assert wait["value_of_waiting"] > 0.0 and str(wait["waiting"]).startswith("Rent for a year and wait")

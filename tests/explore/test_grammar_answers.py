@@ -37,7 +37,7 @@ def test_a_robust_choice_keeps_the_limits_in_nine_draws_of_ten(catalog: Catalog)
     high = every.results["step_time"] * band_factor(every.results, "step_time", DECILE)
     bound = float(np.median(high))
     result = search(plan, catalog, "memory", targets("training", f"step time<={bound} s"), top=None)
-    chosen = robust(result, catalog, "average", draws=2000, seed=4)
+    chosen = robust(result, catalog, "average", draws=1000, seed=4)
     columns = {column.name: values for column, values in chosen.columns}
     own = chosen.found.results["step_time"] * band_factor(chosen.found.results, "step_time", DECILE)
     sure = columns["probability_fits"] >= 0.9

@@ -11,6 +11,9 @@ import pytest
 
 from xlperf import load_catalog
 from xlperf.base.errors import InputError
+from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.table import Table
+from xlperf.explore import quote
 from xlperf.explore.forms import form_of
 from xlperf.explore.quote import CONDITIONS, percentile_of, quote_answer
 from xlperf.explore.search_results import TABLES, Answer
@@ -30,9 +33,41 @@ def ask(entries: dict[str, str], **changed: object) -> Answer:
     return quote_answer(form_of("quote", given), load_catalog())
 
 
+def cell_words(form: Table) -> tuple[tuple[str, str], ...]:
+    """The cells of a form but for the claimed value, as text."""
+    return tuple((name, str(values[0])) for name, values in form.columns.items() if name != "claimed_value")
+
+
 @cache
 def judged(factor: float) -> tuple[Answer, ...]:
-    """Answers on the public claims times a factor."""
+    """Answers on the public claims times a factor; what the engine predicts does not depend on the claimed value."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quote, "predict", predicted_once)
+        return answers_times(factor)
+
+
+PREDICTIONS: dict[tuple[tuple[str, str], ...], quote.Prediction] = {}
+PREDICT = quote.predict
+
+
+def predicted_once(form: Table, catalog: Catalog) -> quote.Prediction:
+    """What the engine predicts at the conditions of a form, computed once."""
+    key = cell_words(form)
+    if key not in PREDICTIONS:
+        PREDICTIONS[key] = PREDICT(form, catalog)
+    return PREDICTIONS[key]
+
+
+def test_the_claimed_value_does_not_move_the_prediction() -> None:
+    """To the last bit, of a served and of a trained model."""
+    run = {"workload": "training", "model": "Meta-Llama-3.1-8B", "accelerator": "H100-SXM-80GB",
+           "num_accelerators": "64"}  # fmt: skip
+    for entries, kind in ((SERVED, "tokens-per-second"), (run, "mfu")):
+        values = [ask(entries, claim_kind=kind, claimed_value=value)["predicted_value"] for value in (0.3, 0.6)]
+        assert values[0] == values[1] > 0.0
+
+
+def answers_times(factor: float) -> tuple[Answer, ...]:
     with CLAIMS.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     answers = []

@@ -168,15 +168,15 @@ def _parts(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_a_sweep_killed_six_times_goes_on_and_ends_the_same(plans: Path, tmp_path: Path) -> None:
+def test_a_sweep_killed_three_times_goes_on_and_ends_the_same(plans: Path, tmp_path: Path) -> None:
     moments = random.Random(17)
     output, folder = tmp_path / "grid.parquet", tmp_path / "grid.parquet.parts"
     command = [sys.executable, "-m", "xlperf", "evaluate", str(plans), *LONG, "--processes", "2", "-o"]
     before: dict[str, int] = {}
-    for _ in range(6):
+    for more in (0, 1, 1):
         with subprocess.Popen([*command, str(output)], stderr=subprocess.DEVNULL) as running:
             # on a loaded machine up to five blocks are written together: from the fifth on it is killed as it starts
-            wanted = len(before) + (moments.randint(0, 1) if len(before) < 5 else 0)
+            wanted = len(before) + (more if len(before) < 5 else 0)
             while running.poll() is None and len(_parts(folder)) < wanted:
                 time.sleep(0.01)
             time.sleep(moments.uniform(0.0, 0.5))

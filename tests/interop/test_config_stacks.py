@@ -485,7 +485,7 @@ def test_accelerators_of_the_file_and_of_the_user_are_told_apart(catalog: Catalo
     "text",
     ["- " * 99_999, "a:\n" * 9000, "".join(" " * depth + "a:\n" for depth in range(900)),
      "a: ${b}\nb: " + "${a}" * 99_999,
-     '{"a":' * 9000, "import a\n" + "cfg." + "a." * 99_999 + "=1", "x: {" + "b: 1, " * 99_999 + "}", "k: \"" * 9999],
+     '{"a":' * 9000, "import a\n" + "cfg." + "a." * 99_999 + "=1", "x: {" + "b: 1, " * 33_333 + "}", "k: \"" * 9999],
 )  # fmt: skip
 def test_hostile_configurations_get_a_line(catalog: Catalog, text: str) -> None:
     with pytest.raises(InputError) as caught:

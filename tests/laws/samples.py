@@ -95,6 +95,7 @@ def results_of(mode: str, number: int = NUMBER) -> Table:
     return evaluate(plans_of(mode, number), shipped())
 
 
+@cache
 def all_of(kind: str) -> tuple[Table, dict[str, slice]]:
     """Plans of all modes of a kind in one table, and the rows of each mode."""
     modes = ("training",) if kind == "training" else SERVING
@@ -103,6 +104,12 @@ def all_of(kind: str) -> tuple[Table, dict[str, slice]]:
     ends = np.cumsum([len(table) for table in tables]).tolist()
     rows = {mode: slice(end - len(table), end) for mode, table, end in zip(modes, tables, ends, strict=True)}
     return Table(kind, columns), rows
+
+
+@cache
+def results_of_all(kind: str) -> Table:
+    """Results of the plans of all modes of a kind, on the shipped catalog."""
+    return evaluate(all_of(kind)[0], shipped())
 
 
 def changed(plans: Table, change: Mapping[str, Any]) -> Table:

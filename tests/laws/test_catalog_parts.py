@@ -38,7 +38,7 @@ def differing(result: Table, whole: Table, rows: np.ndarray) -> list[str]:
 def test_plans_of_every_mode_have_the_results_of_the_whole_catalog_in_its_part(mode: str) -> None:
     plans, whole = plans_of(mode), results_of(mode)
     names = plans.text("accelerator")
-    for name in dict.fromkeys(names[:4].tolist()):
+    for name in dict.fromkeys(names[:2].tolist()):
         rows = np.flatnonzero(names == name)[:6]
         part = part_of(shipped(), plans.take(rows))
         assert len(part.tables["accelerators"]) < len(shipped().tables["accelerators"])

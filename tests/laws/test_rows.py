@@ -66,13 +66,12 @@ def together(plans: dict[str, Table], catalog: Catalog) -> dict[str, Table]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("order", ["shuffled", "four times over"])
 def test_any_order_gives_the_same_bits(
-    kind: str, order: str, plans: dict[str, Table], alone: dict[str, list[tuple[object, ...]]], catalog: Catalog
+    kind: str, plans: dict[str, Table], alone: dict[str, list[tuple[object, ...]]], catalog: Catalog
 ) -> None:
+    """Each row four times, all of them shuffled."""
     table = plans[kind]
-    rows = np.arange(len(table))
-    rows = {"shuffled": np.random.default_rng(5).permutation(rows), "four times over": np.tile(rows, 4)}[order]
+    rows = np.random.default_rng(5).permutation(np.tile(np.arange(len(table)), 4))
     result = evaluate(table.take(rows), catalog)
     unlike = differences(bits(result), [alone[kind][row] for row in rows.tolist()], list(result.columns))
     assert not unlike, f"{len(unlike)} of {len(rows)} rows differ from the same row alone, such as {_some(unlike)}"
@@ -122,7 +121,7 @@ def test_results_asked_for_alone_are_those_of_all(
 ) -> None:
     table = plans[kind]
     if "batch_at_targets" in names:  # those without a target have none, and notes say why
-        table = table.take(np.flatnonzero(table.text("mode") != "static"))
+        table = table.take(np.flatnonzero(table.text("mode") != "static")[::2])
         targets = dict.fromkeys(("ttft_target", "tpot_target"), np.full(len(table), 3.0))
         table = replace(table, columns={**table.columns, **targets})
     whole = evaluate(table, catalog) if "batch_at_targets" in names else together[kind]

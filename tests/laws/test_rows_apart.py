@@ -50,23 +50,23 @@ def differing(evaluated: Evaluate, table: Table, whole: Table, rows: np.ndarray)
 
 
 def check_apart(evaluated: Evaluate, table: Table, sizes: tuple[int, ...], whole: Table | None = None) -> None:
-    """Backwards, in two other orders, and in up to 6 companies of some sizes drawn from each."""
+    """Backwards, in another order, and in up to 5 companies of some sizes drawn from each."""
     random, number = np.random.default_rng(4), len(table)
     whole = evaluated(table) if whole is None else whole
-    orders = np.arange(number)[::-1], random.permutation(number), random.permutation(number)
+    orders = np.arange(number)[::-1], random.permutation(number)
     for order in orders:
         assert differing(evaluated, table, whole, order) == {}
-    for size, order in zip(sizes, np.resize(np.arange(3), len(sizes)), strict=True):
-        for rows in groups_of(orders[order][: 6 * size], size):
+    for size, order in zip(sizes, np.resize(np.arange(2), len(sizes)), strict=True):
+        for rows in groups_of(orders[order][: 5 * size], size):
             assert differing(evaluated, table, whole, rows) == {}
 
 
 def test_serving_plans_of_all_modes(catalog: Catalog) -> None:
-    plans = plans_of(72)
+    plans = plans_of(48)
     whole = evaluate(plans, catalog)
     for mode in ("static", "continuous", "disaggregated"):
-        assert (~np.isnan(whole["latency"][plans.text("mode") == mode])).sum() > 10
-    check_apart(partial(evaluate, catalog=catalog), plans, (1, 7, 61), whole)
+        assert (~np.isnan(whole["latency"][plans.text("mode") == mode])).sum() > 7
+    check_apart(partial(evaluate, catalog=catalog), plans, (1, 7, 41), whole)
 
 
 def test_four_disaggregated_plans_that_once_took_each_others_times(catalog: Catalog) -> None:
@@ -90,7 +90,7 @@ def test_four_disaggregated_plans_that_once_took_each_others_times(catalog: Cata
 def test_plans_with_any_cell_of_the_sheet_changed(catalog: Catalog, kind: str) -> None:
     columns = training_columns(catalog, 160) if kind == "training" else columns_of(40, seed=7)
     plans = table_from_columns(kind, spiced(columns, kind, catalog), nowhere)
-    check_apart(partial(evaluate, catalog=catalog), plans, (9, 120))
+    check_apart(partial(evaluate, catalog=catalog), plans, (9, 120) if kind == "training" else (9,))
 
 
 def test_more_plans_than_go_through_the_equations_together(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:

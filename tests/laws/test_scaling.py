@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from laws.random_plans import MODES, kind_of
-from laws.samples import all_of, changed, hold, plans_of, results_of, shipped, with_columns
+from laws.samples import all_of, changed, hold, plans_of, results_of, results_of_all, shipped, with_columns
 
 from xlperf.base.units import UNITS
 from xlperf.catalog.calibration import declared_constants, documented_rows
@@ -100,7 +100,7 @@ def test_a_clock_that_ticks_half_as_fast(kind: str, monkeypatch: pytest.MonkeyPa
             if one.unit == "s":
                 monkeypatch.setitem(constants, name, replace(one, low=0.5 * one.low))
     priced = ~_derived(plans)  # derived accelerators take defaults of the sheet prices, which are stated per year
-    before, after = evaluate(plans, shipped()), evaluate(timed(plans, 0.5), timed_catalog(shipped(), 0.5))
+    before, after = results_of_all(kind), evaluate(timed(plans, 0.5), timed_catalog(shipped(), 0.5))
     for name, values in before.columns.items():
         if values.dtype != np.float64:
             continue
@@ -222,7 +222,7 @@ def test_names_do_not_matter(kind: str) -> None:
     """Upper case, and what a plan is called."""
     plans, _ = all_of(kind)
     loud = {name: np.array([word.upper() for word in plans[name]], dtype=object) for name in ("model", "accelerator")}
-    _same_bits(plans, evaluate(plans, shipped()), evaluate(changed(plans, {**loud, "name": "another"}), shipped()))
+    _same_bits(plans, results_of_all(kind), evaluate(changed(plans, {**loud, "name": "another"}), shipped()))
 
 
 @pytest.mark.parametrize("kind", ["training", "inference"])
@@ -236,7 +236,7 @@ def test_a_stated_default_is_a_blank(kind: str) -> None:
         for column in plans.schema.columns
         if column.default and column.name not in refused
     }
-    _same_bits(plans, evaluate(plans, shipped()), evaluate(changed(plans, stated), shipped()))
+    _same_bits(plans, results_of_all(kind), evaluate(changed(plans, stated), shipped()))
 
 
 def _same_bits(plans: Table, one: Table, other: Table) -> None:
@@ -285,7 +285,7 @@ def test_a_price_does_not_change_a_time() -> None:
         plans, _ = all_of(kind)
         own = {name: 2.0 * plans[name] for name in ("hour_price", "energy_price")}
         dearer = replace(plans, columns={**plans.columns, **own})
-        before, after = evaluate(plans, shipped()), evaluate(dearer, doubled)
+        before, after = results_of_all(kind), evaluate(dearer, doubled)
         for name, values in before.columns.items():
             if name.startswith(("time_", "memory", "ttft", "tpot", "latency", "energy")):
                 same = (values == after[name]) | np.isnan(values)

@@ -6,12 +6,13 @@ sheets as LibreOffice prints them.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import shlex
 import shutil
 import struct
 import subprocess
-import sys
 import tempfile
 import zlib
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ from pathlib import Path
 import numpy as np
 import pypdfium2
 from places import ROOT
+
+from xlperf.cli import run
 
 README = ROOT / "README.md"
 PICTURES = {"serve": 2, "train": 3, "compare": 5}
@@ -34,9 +37,11 @@ _LINE = re.compile(r"^(xlperf (serve|train|chip|fleet) (.+))\n# \2: .*$", re.MUL
 
 def answer(kind: str, words: str) -> str:
     """What a command answers, as far as the README repeats it: its first clauses."""
-    command = [sys.executable, "-m", "xlperf", kind, *shlex.split(words, comments=True)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, timeout=1100)
-    return re.split(_ENDS[kind], done.stdout.split("\n")[0])[0]
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        code = run([kind, *shlex.split(words, comments=True)])
+    assert code == 0, shown.getvalue()
+    return re.split(_ENDS[kind], shown.getvalue().split("\n")[0])[0]
 
 
 def with_answers(text: str, answers: Mapping[str, str]) -> str:

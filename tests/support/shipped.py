@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import zipfile
+from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import openpyxl
 from device_samples import without_technology
+from openpyxl import Workbook
 
 from xlperf.base.resources import workbook
 from xlperf.calibrate.fit import Measured
+from xlperf.calibrate.page import Page
 from xlperf.calibrate.published_errors import seen_rows
+from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.table import Table
 from xlperf.measurements.kernels import read_kernels
 from xlperf.measurements.published import Published, read_published
@@ -21,6 +29,12 @@ from xlperf.workbook.front.start import example_tables
 def shipped_tables() -> dict[str, Table]:
     """Sheets of the shipped workbook."""
     return read_tables(workbook())
+
+
+@cache
+def shipped_book(data_only: bool = False) -> Workbook:
+    """The shipped workbook as openpyxl reads it, which takes more than a second: with formulas, or with values."""
+    return openpyxl.load_workbook(workbook(), data_only=data_only)
 
 
 @cache
@@ -52,6 +66,27 @@ def shipped_measured() -> Measured:
 
 
 @cache
+def shipped_page() -> Page:
+    """The accuracy page of the published rows."""
+    return Page(shipped_published(), load_catalog(), lambda _: None)
+
+
+@cache
 def shipped_parts() -> dict[str, list[list[Any]]]:
     """Cells of the sheets of the shipped validation workbook."""
     return read_parts(workbook("validation.xlsx"))
+
+
+def with_cells(path: Path, sheet: str, cells: Mapping[str, float]) -> Path:
+    """The shipped workbook with other numbers in some cells, written without openpyxl, which takes seconds."""
+    names = openpyxl.load_workbook(workbook(), read_only=True).sheetnames
+    part = f"xl/worksheets/sheet{names.index(sheet) + 1}.xml"
+    with zipfile.ZipFile(workbook()) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
+        for name in source.namelist():
+            text = source.read(name)
+            for cell, value in cells.items() if name == part else ():
+                number = re.compile(rb'(?<=<c r="%b")([^>]*>)<v>[^<]*</v>' % cell.encode())
+                text, count = number.subn(rb"\g<1><v>%b</v>" % repr(value).encode(), text)
+                assert count == 1, cell
+            target.writestr(name, text)
+    return path

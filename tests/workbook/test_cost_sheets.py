@@ -14,12 +14,11 @@ import openpyxl
 import pytest
 from conftest import Outcome
 from cost_samples import DESIGN, NODE, SERVER
-from shipped import few_rows
+from shipped import few_rows, shipped_book
 
 from xlperf.addin.cells import CellError
 from xlperf.addin.handles import CatalogStore
 from xlperf.addin.worker import Session
-from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import PLAN_TABLES, grouped, results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
@@ -162,7 +161,7 @@ def test_a_cell_gives_what_stands_beside_it(tables: dict[str, Table], built: byt
 
 
 def test_rows_of_the_cost_sheets_are_one_line_high() -> None:
-    book = openpyxl.load_workbook(workbook())
+    book = shipped_book()
     for kind in ("process_nodes", "packages", *KINDS):
         sheet = book[kind]
         assert {sheet.row_dimensions[row].height for row in range(5, _last_row(book, kind) + 1)} == {16.0}

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import openpyxl
 import pytest
-from shipped import few_rows, shipped_tables
+from shipped import few_rows, shipped_book, shipped_tables
 
 from xlperf.addin.cells import CellError
 from xlperf.addin.worker import Session
 from xlperf.base.errors import InputError
-from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of
 from xlperf.catalog.parse import table_from_rows
@@ -41,12 +40,12 @@ def session() -> Session:
 
 @pytest.fixture(scope="module")
 def book() -> Any:
-    return openpyxl.load_workbook(workbook())
+    return shipped_book()
 
 
 @pytest.fixture(scope="module")
 def values() -> Any:
-    return openpyxl.load_workbook(workbook(), data_only=True)
+    return shipped_book(data_only=True)
 
 
 ANSWERS: dict[tuple[Any, ...], tuple[Catalog, dict[str, Any]]] = {}  # several tests look at the same answers

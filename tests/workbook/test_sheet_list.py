@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import openpyxl
 import pytest
+from shipped import shipped_book
 
-from xlperf.base.resources import workbook
 from xlperf.catalog.schema import results_of
 from xlperf.workbook.front.layout import NUMBERS, SHEETS, form_rows
 from xlperf.workbook.front.number_pages import TOP, number_pages
@@ -16,7 +15,7 @@ from xlperf.workbook.front.plan_card import NUMBERS as CARD_NUMBERS
 
 @pytest.fixture(scope="module")
 def book() -> Any:
-    return openpyxl.load_workbook(workbook())
+    return shipped_book()
 
 
 def test_every_visible_sheet_leads_to_the_list_of_all_sheets_which_leads_to_each(book: Any) -> None:
@@ -35,7 +34,7 @@ def test_every_visible_sheet_leads_to_the_list_of_all_sheets_which_leads_to_each
 
 
 def test_a_page_of_numbers_has_every_entry_and_result_once(book: Any) -> None:
-    values = openpyxl.load_workbook(workbook(), data_only=True)
+    values = shipped_book(data_only=True)
     for (form, page), calc in zip(number_pages().items(), NUMBERS, strict=False):
         lines = [row for row in values[page.sheet].iter_rows(min_row=TOP + 1, values_only=True) if row[4]]
         entries = [row for row in form_rows(form) if not isinstance(row, str)]

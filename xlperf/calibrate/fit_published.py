@@ -113,7 +113,7 @@ def trial_values(family: str, name: str, value: float) -> Array:
         points = [value + step for step in _STEPS]
     elif value == 0.0:
         unit = declared.default or 0.1 * declared.high
-        points = [0.0, *(unit * factor for factor in _FACTORS[:4])]
+        points = [0.0, *(unit * factor for factor in _FACTORS[:-1])]
     else:
         points = [value * factor for factor in _FACTORS]
     return np.asarray(np.clip(np.array(points), declared.low, declared.high))
