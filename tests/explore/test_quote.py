@@ -12,8 +12,8 @@ import pytest
 from xlperf import load_catalog
 from xlperf.base.errors import InputError
 from xlperf.explore.forms import form_of
+from xlperf.explore.objectives import TABLES, Answer
 from xlperf.explore.quote import CONDITIONS, percentile_of, quote_answer
-from xlperf.explore.search_results import TABLES, Answer
 
 CLAIMS = Path(__file__).parents[1] / "data/public_claims.csv"
 KINDS = {"TFLOP/s per accelerator": "tflops", "MFU": "mfu"}

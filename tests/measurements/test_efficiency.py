@@ -8,7 +8,7 @@ import numpy as np
 
 from xlperf import load_catalog
 from xlperf.base.resources import workbook
-from xlperf.explore.limits import output_limits
+from xlperf.explore.quote import output_limits
 from xlperf.measurements.comparison import predicted
 from xlperf.measurements.efficiency import FILE, published_efficiencies, quantiles
 from xlperf.measurements.inference import inference_plans

@@ -209,9 +209,9 @@ def frontier(
     """Show throughput against speed per user, over loads and a grid of plans."""
     from xlperf.catalog.read import read_plans
     from xlperf.explore.asked_search import varied
-    from xlperf.explore.frontier import SHOWN, Frontier, distinguishing_columns
-    from xlperf.explore.frontier import frontier as unbeaten_points
-    from xlperf.explore.frontier import points as every_point
+    from xlperf.explore.sweep import SHOWN, Frontier, distinguishing_columns
+    from xlperf.explore.sweep import frontier as unbeaten_points
+    from xlperf.explore.sweep import points as every_point
     from xlperf.explore.vary import vary_line
 
     tables = [table for table in read_plans(plans, sheet=sheet) if table.kind == "inference"]

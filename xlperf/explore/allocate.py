@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -9,12 +11,12 @@ from itertools import product
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.catalog import Catalog, laid_over
-from xlperf.catalog.schema import column, unit_of
-from xlperf.catalog.table import Table, place_of_row
+from xlperf.catalog.schema import Column, column, results_of, unit_of
+from xlperf.catalog.table import CASES, Table, place_of_row, uncertain_columns, values_in_case
 from xlperf.engine import evaluate
-from xlperf.engine.devices import evaluate_devices
+from xlperf.engine.devices import designs_with_devices, evaluate_devices
 from xlperf.engine.tables import Progress
 from xlperf.equations.hardware.derived_device import PEAKS
 
@@ -309,3 +311,75 @@ def device_faults(catalog: Catalog) -> list[Fault]:
         place = devices.place(position[compared["device"][line]], "compared_with")
         faults.append(Fault(place, f"{problem} ({compared['difference'][line]:+.1%})"))
     return faults
+
+
+MAIN_RESULT = {"chiplets": "bill_of_materials", "servers": "cost_rate"}
+
+
+def cost_sensitivity(table: Table, catalog: Catalog, result: str = "") -> Table:
+    """``cost_sensitivity`` of chiplet designs or servers, for a tornado chart: one result ("" for the bill of materials
+    or the hour) at the low and the high value of each uncertain input, the largest swing first, in display units.
+    """
+    kind = table.kind
+    known = results_of(kind).by_name
+    name = result.strip().casefold().replace(" ", "_") or MAIN_RESULT[kind]
+    if name not in known or known[name].is_text:
+        numbers = [column.name.replace("_", " ") for column in known.values() if not column.is_text]
+        elsewhere = [sheet for sheet in MAIN_RESULT if name in results_of(sheet).by_name]
+        hint = f"it is one of the sheet {elsewhere[0]}" if elsewhere else nearest(name, numbers)
+        raise InputError(Fault("--tornado", f'"{result}" is no result of {kind}; {hint}'))
+    shown = known[name]
+
+    table = designs_with_devices(table, catalog) if kind == "chiplets" else table
+    base = _result(table, catalog, shown)
+    lines: list[dict[str, object]] = []
+    swings: list[tuple[int, float]] = []
+    for source, used in _sources(table, catalog):
+        for cell_column in uncertain_columns(source):
+            header, unit = source.schema.by_name[cell_column].header, unit_of(source.schema.by_name[cell_column]).factor
+            inputs = {case: values_in_case(source, cell_column, case) for case in CASES}
+            results = {"base": base}
+            for case in ("low", "high"):
+                other = Table(source.kind, {**source.columns, cell_column: inputs[case]}, source.place)
+                tables = (other, catalog) if source is table else (table, catalog.with_tables([other]))
+                results[case] = _result(*tables, shown)
+            for row in np.flatnonzero(used >= 0).tolist():
+                outcome = {case: float(results[case][row]) for case in CASES}
+                swing = max(outcome.values()) - min(outcome.values())
+                if swing > 0.0:
+                    swings.append((row, -swing))
+                    line = {"input": header, "sheet": source.kind, "swing": swing}
+                    line |= {f"value_{case}": _plain(inputs[case][used[row]] / unit) for case in CASES}
+                    lines.append(line | {f"result_{case}": outcome[case] for case in CASES})
+    names, ranks = table.text(table.schema.key.name), Counter[int]()
+    order = sorted(range(len(lines)), key=swings.__getitem__)
+    for place in order:
+        row = swings[place][0]
+        ranks[row] += 1
+        lines[place] |= {"subject": str(names[row]), "result": shown.header, "rank": float(ranks[row])}
+    return Table.of_lines("cost_sensitivity", [lines[place] for place in order])
+
+
+def _result(table: Table, catalog: Catalog, shown: Column) -> np.ndarray:
+    """One result of designs or servers, in its display unit."""
+    if table.kind == "servers":
+        from xlperf.engine.ownership import evaluate_servers
+
+        result = evaluate_servers(table, catalog=catalog)
+    else:
+        from xlperf.engine.devices import evaluate_designs
+
+        result = evaluate_designs(table, catalog)
+    return np.asarray(result[shown.name] / unit_of(shown).factor)
+
+
+def _sources(table: Table, catalog: Catalog) -> Iterator[tuple[Table, np.ndarray]]:
+    """Tables with inputs, and the row that each design or server uses; -1 if it uses none."""
+    yield table, np.arange(len(table))
+    for kind, cell_column in (("packages", "package"), ("process_nodes", "node")) if table.kind == "chiplets" else ():
+        yield catalog.tables[kind], catalog.rows(kind, table.text(cell_column), table, cell_column)
+
+
+def _plain(value: float) -> float:
+    """A number in the precision of a sheet, without rounding residue of unit factors."""
+    return float(f"{value:.12g}")

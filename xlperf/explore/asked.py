@@ -28,10 +28,9 @@ from xlperf.explore.causes import (
     too_slow,
 )  # fmt: skip
 from xlperf.explore.diagnose import Diagnosis, diagnose, measured_of, read_measured
-from xlperf.explore.objectives import Objective, default_objective, limits_of, objective_of
+from xlperf.explore.objectives import Objective, are_owned, default_objective, limits_of, objective_of
 from xlperf.explore.remedy import Remedy, remedy
 from xlperf.explore.search import SHOWN, stacked
-from xlperf.explore.search_results import are_owned
 from xlperf.explore.sweep import Best, Sweep, Swept, unmoved_words
 from xlperf.explore.uncertainty import Uncertainty, sheet_ranges
 from xlperf.explore.vary import LATIN_HYPERCUBE, Sampling, read_variation

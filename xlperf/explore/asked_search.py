@@ -20,9 +20,8 @@ from xlperf.engine.tables import Progress
 from xlperf.explore.auto import with_notes
 from xlperf.explore.candidates import Bounds, searched_column, with_auto, with_mapping
 from xlperf.explore.changed_catalogs import changed_catalog, with_value
-from xlperf.explore.objectives import TARGETS, limits_of, rival_of
+from xlperf.explore.objectives import LIMITED_BY, TARGETS, Search, are_owned, limits_of, rival_of
 from xlperf.explore.search import SHOWN, own_targets, search, stacked
-from xlperf.explore.search_results import LIMITED_BY, Search, are_owned
 from xlperf.explore.solve import Solution, solve_number, solve_plan
 from xlperf.explore.space import grid
 from xlperf.explore.sweep import Sweep, unmoved_words

@@ -16,8 +16,8 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress
 from xlperf.explore.candidates import Bounds, auto_faults
+from xlperf.explore.objectives import ILLEGAL, Search
 from xlperf.explore.search import search
-from xlperf.explore.search_results import ILLEGAL, Search
 
 
 class Resolved(NamedTuple):

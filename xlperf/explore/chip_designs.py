@@ -17,8 +17,8 @@ from xlperf.engine.devices import evaluate_devices
 from xlperf.equations.cost.designs import fits_reticle
 from xlperf.equations.hardware import budgets
 from xlperf.explore.fleet_plans import with_columns
+from xlperf.explore.objectives import dollars
 from xlperf.explore.search import stacked
-from xlperf.explore.search_results import dollars
 
 CHIP = "My chip"
 MARGIN = 0.02

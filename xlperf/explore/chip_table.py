@@ -17,7 +17,7 @@ from xlperf.catalog.schema import auto_columns, first_words, table_schema
 from xlperf.catalog.table import Table
 from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.forms import answers_of, form_of
-from xlperf.explore.search_results import Answer
+from xlperf.explore.objectives import Answer
 from xlperf.explore.vary import read_variation
 
 MOST_CHIPS = 2_000

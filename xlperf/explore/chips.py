@@ -19,8 +19,8 @@ from xlperf.explore.chip_designs import CHIP, Designs, counted, designs_of
 from xlperf.explore.fleet_plans import CHUNK, COUNT, DPA, EP, NEVER, TP, Demand, Machines, crossed, with_columns
 from xlperf.explore.fleets import CHUNKS, WHOLE, FleetSearch
 from xlperf.explore.mappings import refused_reasons
+from xlperf.explore.objectives import Answer, dollars, slower
 from xlperf.explore.search import stacked
-from xlperf.explore.search_results import Answer, dollars, slower
 from xlperf.explore.serve import replicas_of
 
 ENGINE = str(table_schema("inference").by_name["software"].default)

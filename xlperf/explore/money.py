@@ -17,7 +17,7 @@ from xlperf.engine.stated_prices import PLAN_PRICES
 from xlperf.equations.cost.servers import accelerators_for_power
 from xlperf.equations.cost.tokens import break_even_load
 from xlperf.explore.fleet_plans import COUNT, LOAD, TWO, Demand, Fleet, Machines, in_slices, with_columns
-from xlperf.explore.search_results import GOOD, ILLEGAL, Answer, Search, dollars, price_words, short_name, slower
+from xlperf.explore.objectives import GOOD, ILLEGAL, Answer, Search, dollars, price_words, short_name, slower
 
 OWN, BOTH = "own", "both"
 

@@ -18,9 +18,8 @@ from xlperf.explore.causes import with_exact_names
 from xlperf.explore.diagnose import Measured, ratio_band
 from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.mappings import refused_reasons, shape_of
-from xlperf.explore.objectives import LARGER
+from xlperf.explore.objectives import GOOD, LARGER, Search, short_name
 from xlperf.explore.search import search
-from xlperf.explore.search_results import GOOD, Search, short_name
 from xlperf.explore.space import TooMany
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
 from xlperf.interop.launch import launch_lines

@@ -19,29 +19,37 @@ from xlperf.explore.candidates import (
     MOST_CANDIDATES,
     Bounds,
     Candidates,
+    by_kernels,
     candidate_parts,
     candidates,
     finer_loads,
     first_of_each,
+    fits_of,
     open_load,
     uneven_chunks,
 )
-from xlperf.explore.frontier import unbeaten_rows
 from xlperf.explore.mappings import MOST_ACCELERATORS, refused_reasons, stacks_of
-from xlperf.explore.memory_first import by_kernels, fits_of
 from xlperf.explore.objectives import (
     AT_TARGETS,
+    BEYOND_LIMITS,
     COUNT,
+    GOOD,
+    ILLEGAL,
     TARGETS,
+    TOO_LARGE,
+    Lead,
     Limit,
     Objective,
+    Search,
+    are_owned,
     default_objective,
+    evaluated,
     is_number_of_accelerators,
     objective_of,
     rival_of,
     tightest,
+    unbeaten_rows,
 )
-from xlperf.explore.search_results import BEYOND_LIMITS, GOOD, ILLEGAL, TOO_LARGE, Lead, Search, are_owned, evaluated
 from xlperf.explore.space import Part, TooMany
 from xlperf.explore.workers import worked
 

@@ -56,9 +56,8 @@ from xlperf.explore.money import (
     sized,
     with_prices,
 )
-from xlperf.explore.objectives import DECILE, band_factor
+from xlperf.explore.objectives import DECILE, Answer, band_factor, short_name
 from xlperf.explore.search import stacked
-from xlperf.explore.search_results import Answer, short_name
 from xlperf.explore.vary import normal_scores
 
 _FLEET_COST = "fleet_cost_per_million_output_tokens"

@@ -19,7 +19,7 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.explore.fleet_plans import COUNT, DEGREES, ONE, Fleet, engine_title, with_columns
 from xlperf.explore.money import MANY_USERS, Hours, cost_words, hours_of, lacking_words, with_prices
-from xlperf.explore.search_results import TABLES, Answer, dollars, short_name
+from xlperf.explore.objectives import TABLES, Answer, dollars, short_name
 from xlperf.explore.serve import serve_answer, serving_ways
 from xlperf.explore.session_states import (
     TIERS,

@@ -20,9 +20,8 @@ from xlperf.engine.tables import Progress
 from xlperf.explore.candidates import Bounds, Candidates, candidate_parts, candidates
 from xlperf.explore.changed_catalogs import with_value
 from xlperf.explore.mappings import MOST_ACCELERATORS
-from xlperf.explore.objectives import COUNT, TARGETS, Limit, Objective, is_number_of_accelerators, objective_of
+from xlperf.explore.objectives import COUNT, TARGETS, Limit, Objective, Search, is_number_of_accelerators, objective_of
 from xlperf.explore.search import own_targets, ranked, search, without_targets
-from xlperf.explore.search_results import Search
 from xlperf.explore.space import TooMany
 from xlperf.explore.vary import Varied
 

@@ -32,7 +32,7 @@ from xlperf.equations.hardware.failures import (
 )
 from xlperf.equations.training.recovery import asynchronous_interval, checkpoint_interval, running_rate, tiered_goodput
 from xlperf.explore.mappings import server_sizes
-from xlperf.explore.search_results import TABLES, Answer, dollars, one_plan, short_name
+from xlperf.explore.objectives import TABLES, Answer, dollars, one_plan, short_name
 
 SOFTWARE, SERVING = "software", "serving"
 STEPS = "steps"

@@ -6,27 +6,24 @@ does not depend on the machine.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from time import monotonic
 from typing import NamedTuple, Unpack
 
 import numpy as np
 
-from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import YEAR
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import Column, results_of, table_schema, unit_of
-from xlperf.catalog.table import CASES, Table, uncertain_columns, values_in_case
-from xlperf.engine.devices import designs_with_devices
+from xlperf.catalog.schema import table_schema, unit_of
+from xlperf.catalog.table import Table
 from xlperf.engine.formats import peak_names
 from xlperf.engine.tables import Progress
 from xlperf.equations.cost.tokens import break_even_cost_rate
 from xlperf.equations.hardware.derived_device import PEAKS
 from xlperf.explore.candidates import Bounds
 from xlperf.explore.changed_catalogs import changed_catalog, sheet_rows, with_value
-from xlperf.explore.objectives import TARGETS, Limit, Objective, objective_of
-from xlperf.explore.search_results import Search
+from xlperf.explore.objectives import TARGETS, Limit, Objective, Search, objective_of
 from xlperf.explore.solve import EXACT, best_plan, is_open
 from xlperf.explore.vary import Varied, read_variation
 from xlperf.explore.workers import worked
@@ -281,75 +278,3 @@ def changed(
     names = [name for name in (AREA, *_WITH_AREA) if not np.isnan(table.number(name)[rows]).any()]
     changes = [(Varied("accelerators", name, np.array([ratio]), True), ratio) for name in names]
     return plan, changed_catalog(catalog, plan, changes), limits
-
-
-MAIN_RESULT = {"chiplets": "bill_of_materials", "servers": "cost_rate"}
-
-
-def cost_sensitivity(table: Table, catalog: Catalog, result: str = "") -> Table:
-    """``cost_sensitivity`` of chiplet designs or servers, for a tornado chart: one result ("" for the bill of materials
-    or the hour) at the low and the high value of each uncertain input, the largest swing first, in display units.
-    """
-    kind = table.kind
-    known = results_of(kind).by_name
-    name = result.strip().casefold().replace(" ", "_") or MAIN_RESULT[kind]
-    if name not in known or known[name].is_text:
-        numbers = [column.name.replace("_", " ") for column in known.values() if not column.is_text]
-        elsewhere = [sheet for sheet in MAIN_RESULT if name in results_of(sheet).by_name]
-        hint = f"it is one of the sheet {elsewhere[0]}" if elsewhere else nearest(name, numbers)
-        raise InputError(Fault("--tornado", f'"{result}" is no result of {kind}; {hint}'))
-    shown = known[name]
-
-    table = designs_with_devices(table, catalog) if kind == "chiplets" else table
-    base = _result(table, catalog, shown)
-    lines: list[dict[str, object]] = []
-    swings: list[tuple[int, float]] = []
-    for source, used in _sources(table, catalog):
-        for cell_column in uncertain_columns(source):
-            header, unit = source.schema.by_name[cell_column].header, unit_of(source.schema.by_name[cell_column]).factor
-            inputs = {case: values_in_case(source, cell_column, case) for case in CASES}
-            results = {"base": base}
-            for case in ("low", "high"):
-                other = Table(source.kind, {**source.columns, cell_column: inputs[case]}, source.place)
-                tables = (other, catalog) if source is table else (table, catalog.with_tables([other]))
-                results[case] = _result(*tables, shown)
-            for row in np.flatnonzero(used >= 0).tolist():
-                outcome = {case: float(results[case][row]) for case in CASES}
-                swing = max(outcome.values()) - min(outcome.values())
-                if swing > 0.0:
-                    swings.append((row, -swing))
-                    line = {"input": header, "sheet": source.kind, "swing": swing}
-                    line |= {f"value_{case}": _plain(inputs[case][used[row]] / unit) for case in CASES}
-                    lines.append(line | {f"result_{case}": outcome[case] for case in CASES})
-    names, ranks = table.text(table.schema.key.name), Counter[int]()
-    order = sorted(range(len(lines)), key=swings.__getitem__)
-    for place in order:
-        row = swings[place][0]
-        ranks[row] += 1
-        lines[place] |= {"subject": str(names[row]), "result": shown.header, "rank": float(ranks[row])}
-    return Table.of_lines("cost_sensitivity", [lines[place] for place in order])
-
-
-def _result(table: Table, catalog: Catalog, shown: Column) -> np.ndarray:
-    """One result of designs or servers, in its display unit."""
-    if table.kind == "servers":
-        from xlperf.engine.ownership import evaluate_servers
-
-        result = evaluate_servers(table, catalog=catalog)
-    else:
-        from xlperf.engine.devices import evaluate_designs
-
-        result = evaluate_designs(table, catalog)
-    return np.asarray(result[shown.name] / unit_of(shown).factor)
-
-
-def _sources(table: Table, catalog: Catalog) -> Iterator[tuple[Table, np.ndarray]]:
-    """Tables with inputs, and the row that each design or server uses; -1 if it uses none."""
-    yield table, np.arange(len(table))
-    for kind, cell_column in (("packages", "package"), ("process_nodes", "node")) if table.kind == "chiplets" else ():
-        yield catalog.tables[kind], catalog.rows(kind, table.text(cell_column), table, cell_column)
-
-
-def _plain(value: float) -> float:
-    """A number in the precision of a sheet, without rounding residue of unit factors."""
-    return float(f"{value:.12g}")

@@ -16,7 +16,7 @@ from xlperf.base.arrays import Array
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.table import Table
-from xlperf.explore.limits import output_limits
+from xlperf.explore.quote import output_limits
 from xlperf.measurements.comparison import RATES, Record, compare, predicted
 from xlperf.measurements.inference import inference_plans
 from xlperf.measurements.published import PublishedPlans, read_published

@@ -16,7 +16,7 @@ from xlperf.catalog.schema import Column, column, split_header
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import evaluate, explain
 from xlperf.explore.chip_table import RATE
-from xlperf.explore.frontier import pareto_rows
+from xlperf.explore.objectives import pareto_rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parts import FLAGS, Part, shown
 from xlperf.catalog.table import Table
 from xlperf.explore.answers import Shown
-from xlperf.page.tables import MOST_ROWS, card, table, text
+from xlperf.page.answer import MOST_ROWS, card, table, text
 
 if TYPE_CHECKING:
     from xlperf.notebook.plots import Plots
