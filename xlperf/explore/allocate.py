@@ -81,13 +81,11 @@ OBJECTIVES = {
     },
 }
 """Objective names and the result that each minimises, by kind of plan."""
-POPULATION, GENERATIONS = 24, 16
-"""Candidates of a generation, and generations after the first. [-]"""
+POPULATION, GENERATIONS = 24, 16  # candidates of a generation, and generations after the first [-]
 _COMPUTE, _CACHE, _EDGE, _LINKS = (0.1, 0.9), (0.02, 0.95), (0.05, 0.95), (0.02, 0.98)
 _SHARES = ("compute_share", "cache_share", "memory_shoreline_share", "link_shoreline_share")
 _ROUNDING = 1e-6
-_UNBUILT = 1e3
-"""Penalty of a device that cannot be built, over the objective of the given device."""
+_UNBUILT = 1e3  # penalty of a device that cannot be built, over the objective of the given device
 
 
 @dataclass(frozen=True)
@@ -248,8 +246,7 @@ def optimal_allocation(
     )
 
 
-TOLERANCE = 0.20
-"""Relative difference between derived and stated numbers up to which budgets agree. [-]"""
+TOLERANCE = 0.20  # relative difference between derived and stated numbers up to which budgets agree [-]
 COMPARED = (
     *(f"peak_flop_rate_{name}" for name in PEAKS if name != "fp32"),
     "memory_bandwidth",
@@ -361,7 +358,6 @@ def cost_sensitivity(table: Table, catalog: Catalog, result: str = "") -> Table:
 
 
 def _result(table: Table, catalog: Catalog, shown: Column) -> np.ndarray:
-    """One result of designs or servers, in its display unit."""
     if table.kind == "servers":
         from xlperf.engine.ownership import evaluate_servers
 

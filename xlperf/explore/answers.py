@@ -225,7 +225,6 @@ def _blocks(forms: Table, catalog: Catalog, done: Progress) -> Iterator[Table]:
 
 
 def _entry(part: Part, results: Table) -> Part:
-    """A varied entry, with the chosen value for ``auto``."""
     declared, values = part
     if declared.name not in results:
         return part

@@ -37,8 +37,7 @@ from xlperf.explore.vary import LATIN_HYPERCUBE, Sampling, read_variation
 from xlperf.explore.worth import break_even, read_changes, usual_changes, worth
 from xlperf.interop.logs import read_log, read_logged, read_profile
 
-TOP = 10
-"""Plans of a sweep that an objective or a limit keeps by default. [-]"""
+TOP = 10  # plans of a sweep that an objective or a limit keeps by default [-]
 NOTHING_NEAR = "no change that is tried comes near what was measured"
 
 
@@ -121,10 +120,7 @@ def asked_uncertainty(
     table: Table, catalog: Catalog, resolved: Callable[[Table], Table], result: str, vary: Lines, limits: Sequence[str],
     band: bool, ranges: bool, draws: int, seed: int, sobol: int, processes: int,
 ) -> tuple[Table, Table]:  # fmt: skip
-    """How sure a result of plans is, and the effect of each uncertain input.
-
-    ``resolved``: replaces ``auto`` in the plans.
-    """
+    """How sure a result of plans is, and the effect of each uncertain input."""
     asked = read_variation(table.kind, vary, "--vary")
     if asked.auto:
         raise InputError(Fault("--vary", f"{asked.auto[0]} is auto: write a range, or auto in the plans"))

@@ -29,10 +29,8 @@ from xlperf.explore.uncertainty import MOST_DRAWN, Robust, robust
 from xlperf.explore.uncertainty import SHOWN as DRAWN
 from xlperf.explore.vary import NAMING, Varied, read_variation, vary_line
 
-Point = Sequence[tuple[Varied, float | str]]
-"""Numbers that are searched one by one, each with a value."""
-Lines = Sequence[tuple[str, Sequence[str]]]
-"""Columns with the texts of their values."""
+Point = Sequence[tuple[Varied, float | str]]  # numbers that are searched one by one, each with a value
+Lines = Sequence[tuple[str, Sequence[str]]]  # columns with the texts of their values
 
 
 def plan_name(plans: Table, row: int = 0) -> str:

@@ -38,9 +38,6 @@ def resolve(plans: Table, catalog: Catalog, progress: Progress | None = None, **
     :func:`xlperf.explore.search.search` runs on each row without an objective; rows that differ only in name share one
     search. If no plan fits, the plan with the least memory replaces the row; if none satisfies its targets, the nearest
     one; if none is legal, the plan with its defaults.
-
-    ``progress``: called with 1 after each searched row. Raises InputError as
-    :func:`xlperf.explore.candidates.candidates`, with the faults of all rows.
     """
     if not has_auto(plans):
         return Resolved(plans, {})
@@ -92,11 +89,7 @@ def _best(plan: Table, catalog: Catalog, **bounds: Unpack[Bounds]) -> Search:
 def evaluate_resolved(
     plans: Table, catalog: Catalog, progress: Progress | None = None, **bounds: Unpack[Bounds]
 ) -> tuple[Table, Table]:
-    """Plans with every ``auto`` chosen, and their results; the reasons state the choice and the number of candidates.
-
-    ``progress``: called with the number of rows of each finished block. Raises InputError as :func:`resolve` and
-    :func:`xlperf.engine.evaluate`.
-    """
+    """Plans with every ``auto`` chosen, and their results, whose reasons state the choice."""
     resolved = resolve(plans, catalog, **bounds)
     results = evaluate(resolved.plans, catalog, progress)
     return resolved.plans, with_notes(results, resolved.notes)

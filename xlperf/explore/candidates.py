@@ -39,10 +39,8 @@ from xlperf.explore.mappings import (
 from xlperf.explore.objectives import TARGETS, Limit
 from xlperf.explore.space import MOST_PLANS, SPLIT, WHOLE, Part, Rules, Space, TooMany, grid, space_of
 
-MOST_CANDIDATES = MOST_PLANS
-"""Most candidates of one plan by default. [-]"""
-PART = 2**19
-"""Candidates that one block holds if there are more than :data:`MOST_CANDIDATES`. [-]"""
+MOST_CANDIDATES = MOST_PLANS  # most candidates of one plan by default [-]
+PART = 2**19  # candidates that one block holds if there are more than MOST_CANDIDATES [-]
 COUNTS_SHARE = 16
 """The search thins the numbers of accelerators if all of them make more than 1/16 of the allowed plans. [-]"""
 _LOADS = ("batch_size", "concurrency")
@@ -108,8 +106,6 @@ def with_auto(plans: Table, headers: Sequence[str], place: str) -> Table:
 def with_mapping(plans: Table, fixed: Collection[str] = ()) -> Table:
     """Plans with ``auto`` in each blank mapping column (:func:`mapping_columns`); a given load of an inference plan
     stays.
-
-    ``fixed``: columns that stay as they are.
     """
     columns, auto = dict(plans.columns), dict(plans.auto)
     none = np.zeros(len(plans), dtype=bool)
@@ -157,15 +153,6 @@ def candidates(
     thinned if there are too many plans; every word of a choice; requests in flight in up to 24 geometric steps up to
     the memory's and the targets' limit. Candidates exclude duplicates, combinations that the rules of plans forbid, and
     mappings that the plan's software does not start, unless it starts none.
-
-    - ``plan``: one training or inference plan.
-    - ``values``: values of columns in internal units; they replace ``auto`` or a stated value.
-    - ``counts``: the only numbers of accelerators tried for ``auto`` [-].
-    - ``num_points``: loads that each plan gets afterwards [-].
-    - ``most``: largest number of plans [-].
-    - ``most_accelerators``: largest number of accelerators tried for ``auto`` [-].
-    - ``part``: the part of the space to make, if it is too large for one block.
-    - ``limits``: limits on results; limits on times bound the loads tried for ``auto``.
 
     If no candidate is legal, the result is the plan with its defaults, whose evaluation gives the reason. Raises
     InputError if there are too many plans, a name is unknown, or ``auto`` is in a column that cannot be searched.
@@ -218,12 +205,7 @@ def candidates(
 
 
 def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Table:
-    """Training plans with uneven virtual-pipeline chunks: every number of chunks that equal chunks do not cover.
-
-    ``plans``: training plans from a search over equal chunks; of plans that differ only in this number the first
-    counts. ``searched``: the searched columns. Returns one row for each plan and number of chunks, without mappings
-    that the plan's software does not start.
-    """
+    """Training plans with uneven virtual-pipeline chunks: every number of chunks that equal chunks do not cover."""
     rows = first_of_each(plans, searched, "virtual_pipeline")
     models = catalog.rows("models", plans.text("model"), plans, "model")
     layers, stages = catalog.tables["models"]["num_layers"][models][rows], plans.filled("pipeline_parallel")[rows]
@@ -262,10 +244,7 @@ def candidate_parts(
     most_accelerators: float = MOST_ACCELERATORS,
     limits: Sequence[Limit] = (),
 ) -> Iterator[Candidates]:
-    """Candidates of a part of a space, at least one block; splits parts that would need too much memory.
-
-    The parameters are the same as for :func:`candidates`.
-    """
+    """Candidates of a part of a space, at least one block; splits parts that would need too much memory."""
     try:
         result = candidates(
             plan, catalog, values, counts, most=PART, most_accelerators=most_accelerators, part=part, limits=limits
@@ -312,12 +291,7 @@ def _loaded(plans: Table, catalog: Catalog, load: str, space: Space, limits: Seq
 def expanded(
     plans: Table, catalog: Catalog, without: Collection[str] = (), num_points: int = 1, **bounds: Unpack[Bounds]
 ) -> Table:
-    """Plans in which all candidates of a row replace the row, if any cell of it is ``auto``.
-
-    ``without``: columns whose ``auto`` is left blank. ``num_points``: loads that each plan gets afterwards. The order
-    of the plans holds, and candidates have the place of their plan. Raises InputError as :func:`candidates`, with the
-    faults of all rows.
-    """
+    """Plans in which all candidates of a row replace the row, if any cell of it is ``auto``."""
     auto = {name: mask for name, mask in plans.auto.items() if name not in without}
     plain = replace(plans, auto=auto)
     if not any(mask.any() for mask in auto.values()):
@@ -338,8 +312,7 @@ def expanded(
 
 NUM_POINTS = 24
 LOADS = ("concurrency", "batch_size", "request_rate")
-FINER = 64
-"""Loads to try around the load of a good plan. [-]"""
+FINER = 64  # loads to try around the load of a good plan [-]
 RISING = ("ttft", "tpot", "latency", "queue_time")
 """Prefixes of results that rise with the load: a limit on such a result bounds the load."""
 
@@ -410,11 +383,7 @@ def replicas(plans: Table) -> np.ndarray:
 
 
 def finer_loads(plans: Table, load: str, width: float, most: Array) -> Table:
-    """Plans at further whole numbers of requests per replica around their load, evenly spaced if there are many.
-
-    ``load``: concurrency or batch_size. ``width``: ratio of the ends to the load. ``most``: requests that a replica's
-    memory holds. At most :data:`FINER` rows per plan, without the plan's own load.
-    """
+    """Plans at further whole numbers of requests per replica around their load, evenly spaced if there are many."""
     copies = replicas(plans) if load == "concurrency" else np.ones(len(plans))
     center = np.maximum(np.round(plans.number(load) / copies), 1.0)
     low, high = np.maximum(np.floor(center / width), 1.0), np.maximum(np.minimum(np.ceil(center * width), most), center)
@@ -426,10 +395,8 @@ def finer_loads(plans: Table, load: str, width: float, most: Array) -> Table:
     return replace(finer_plans, columns={**finer_plans.columns, load: loads})
 
 
-MEMORY_LEAST, MEMORY_BLOCK = 4096, 65_536
-"""Plans whose memory is evaluated together. [-]"""
-ROUNDING = 1e-9
-"""Relative excess over the capacity below which rounding could hide a smaller sum. [-]"""
+MEMORY_LEAST, MEMORY_BLOCK = 4096, 65_536  # plans whose memory is evaluated together [-]
+ROUNDING = 1e-9  # relative excess over the capacity below which rounding could hide a smaller sum [-]
 _MICRO_BATCH = "micro_batch_size"
 _KERNELS = (_MICRO_BATCH, "tensor_parallel", "context_parallel", "expert_parallel", "expert_tensor_parallel",
             "sequence_parallel", "context_method", "recompute", "zero_stage")  # fmt: skip

@@ -24,8 +24,7 @@ from xlperf.interop.logs import COMMUNICATION, SETTING, Log, Logged, Profile
 from xlperf.interop.stack_rules import STACKS, stack_of_software
 
 NONE = -1
-EVEN = "even"
-"""Prefix of a number of layers relative to a stage's even share."""
+EVEN = "even"  # prefix of a number of layers relative to a stage's even share
 PLAN, ACCELERATORS, INNERMOST, OUTER, RESULTS = "plan", "accelerators", "innermost tier", "outer tiers", "results"
 """Targets of a change: the plan, the catalog rows that it names, or the measured times."""
 
@@ -205,8 +204,6 @@ class Variants:
 def with_exact_names(plan: Table, catalog: Catalog) -> dict[str, np.ndarray]:
     """Columns of one plan with names spelled as in the catalog, so that copies of a row share its prefix; the name of a
     checkpoint that states its format stays.
-
-    Raises InputError if a name is unknown.
     """
     columns = dict(plan.columns)
     for column in plan.schema.columns:
@@ -277,10 +274,8 @@ counts attention in full or by half. [-]
 """
 MOST_MFU = 0.75
 """Share of a peak rate that no training run reaches (heuristic, this work: published runs stay below 0.65). [-]"""
-_OF_TENSOR = ("sequence_parallel", "tensor_overlap")
-"""Columns that have an effect with tensor parallelism only."""
-_ALIKE = ({"megatron", "nemo"},)
-"""Software that writes logs of one format."""
+_OF_TENSOR = ("sequence_parallel", "tensor_overlap")  # columns that have an effect with tensor parallelism only
+_ALIKE = ({"megatron", "nemo"},)  # software that writes logs of one format
 
 
 def ruled_out(kind: str, logged: Logged) -> frozenset[Change]:

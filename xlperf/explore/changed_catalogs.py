@@ -18,8 +18,7 @@ from xlperf.engine.join import POOLS, pool_rows
 from xlperf.engine.server_prices import rows_by_device
 from xlperf.explore.vary import CALIBRATION, REACHED, Varied
 
-_OF_ACCELERATORS = ("servers", "chiplets")
-"""Sheets whose rows name the accelerator."""
+_OF_ACCELERATORS = ("servers", "chiplets")  # sheets whose rows name the accelerator
 _BY_DEVICE = ("package", "node", "base_node")
 _NAMED = {
     "chiplets": {"device": "devices", "package": "packages", "node": "process_nodes", "base_node": "process_nodes"},
@@ -121,7 +120,6 @@ def _appended(table: Table, copies: Mapping[str, np.ndarray]) -> dict[str, np.nd
 
 
 def _with_codes(names: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Names with codes as suffixes."""
     pairs = zip(names.tolist(), codes.tolist(), strict=True)
     return np.array([f"{name}{MARK}{code}" for name, code in pairs], dtype=object)
 
@@ -180,11 +178,7 @@ def blanked_prices(catalog: Catalog, plans: Table, sheets: set[str]) -> dict[str
 
 
 def changed_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, float | str]]) -> Catalog:
-    """The catalog with other values or factors of columns in the rows that plans name.
-
-    Raises InputError if a factor applies to a blank cell, the number of an accelerator follows from a device, or a plan
-    names no row of the sheet.
-    """
+    """The catalog with other values or factors of columns in the rows that plans name."""
     sheets = {varied.sheet for varied, _ in changes}
     catalog = with_rows_by_device(catalog, plans, sheets)
     tables = {

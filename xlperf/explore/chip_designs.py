@@ -21,13 +21,11 @@ from xlperf.explore.objectives import dollars
 from xlperf.explore.search import stacked
 
 CHIP = "My chip"
-MARGIN = 0.02
-"""Spare edge in stacks beyond the requested number, so that rounding loses none. [-]"""
+MARGIN = 0.02  # spare edge in stacks beyond the requested number, so that rounding loses none [-]
 _ROUND = 1e-9
 _NAMED = ("technology", "core", "memory", "link", "die_link", "package")
 _STATED = ("power_budget", "margin_share", "volume")
-_SMALLER = np.arange(0.96, 0.19, -0.04)
-"""Trial die areas for a cost budget, over the requested area. [-]"""
+_SMALLER = np.arange(0.96, 0.19, -0.04)  # trial die areas for a cost budget, over the requested area [-]
 _MB, _TB = UNITS["MB"].factor, UNITS["TB"].factor
 
 

@@ -20,10 +20,8 @@ from xlperf.explore.forms import answers_of, form_of
 from xlperf.explore.objectives import Answer
 from xlperf.explore.vary import read_variation
 
-MOST_CHIPS = 2_000
-"""Largest number of chips in one table. [-]"""
-ALIKE = 1e-4
-"""Relative difference within which rates and costs of chips count as equal. [-]"""
+MOST_CHIPS = 2_000  # largest number of chips in one table [-]
+ALIKE = 1e-4  # relative difference within which rates and costs of chips count as equal [-]
 RATE, COST, PRICE = "tokens_per_second_per_accelerator", "unit_cost", "capex"
 AREA_STEP, POWER_STEP, CACHE_STEP = 0.05, 0.05, 0.25
 """Finite-difference steps of die area, power and cache, over the chip's own. [-]"""
@@ -44,11 +42,7 @@ class _Column(NamedTuple):
 
 
 def varied_chips(form: Table, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> tuple[Table, list[str]]:
-    """A form with every combination of values of some entries; the last entry changes fastest.
-
-    ``form``: one row of kind ``chip``. ``lines``: header of an entry, and its values: numbers, factors as ``x2``,
-    ``auto`` and names. Returns the forms and the varied entries. Raises InputError, at ``place``, with every fault.
-    """
+    """A form with every combination of values of some entries; the last entry changes fastest."""
     columns: dict[str, _Column] = {}
     faults: list[Fault] = []
     for header, words in lines:
@@ -85,7 +79,6 @@ def first_chips() -> Iterator[Table]:
 
 
 def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[str, _Column]:
-    """An entry and its values."""
     stated = [word for word in words if word.casefold() != "auto"]
     if not stated:
         field = next(iter(parse_header("chip", [header]).fields), None)
@@ -122,10 +115,7 @@ def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[s
 
 
 def frontier_of(results: Table) -> Array:
-    """Pareto frontier of tokens per second against unit cost: 1 on it, 0 for a dominated chip, NaN without an answer.
-
-    ``results``: of kind ``chip_results``. Differences within :data:`ALIKE` do not count.
-    """
+    """Pareto frontier of tokens per second against unit cost: 1 on it, 0 dominated, NaN without an answer."""
     rate, cost = results.number(RATE), results.number(COST)
     more, less = 1.0 + ALIKE, 1.0 - ALIKE
     better = (rate[None, :] > more * rate[:, None]) & (cost[None, :] <= more * cost[:, None])
@@ -150,8 +140,6 @@ def chip_worth(form: Table, answer: Answer, catalog: Catalog) -> Table:
 
     Finite differences of the form's answer: every other choice stays, and the area and cost budgets are lifted. If more
     has no room, the result is the worth of the last unit.
-
-    ``form``: one row of kind ``chip``. ``answer``: of the form, with a price. Returns ``chip_worth``.
     """
     fixed = {"num_dies": answer["num_dies"], "die_area": answer["die_area"], "cache": answer["cache"],
             "memory_stacks": answer["memory_stacks"], "area_budget": np.nan, "cost_budget": np.nan}  # fmt: skip

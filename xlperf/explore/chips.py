@@ -25,10 +25,8 @@ from xlperf.explore.serve import replicas_of
 
 ENGINE = str(table_schema("inference").by_name["software"].default)
 """Serving engine for the comparison of accelerators."""
-BEST = 2
-"""Mappings per accelerator that the search refines. [-]"""
-_COARSE = CHUNKS[:2]
-"""Prefill token budgets of the first round. [-]"""
+BEST = 2  # mappings per accelerator that the search refines [-]
+_COARSE = CHUNKS[:2]  # prefill token budgets of the first round [-]
 
 
 class Copies(NamedTuple):
@@ -45,11 +43,7 @@ class Copies(NamedTuple):
 
 
 def fastest_copies(asked: Sequence[Table], catalog: Catalog) -> Copies:
-    """The copy with the most output tokens per second and accelerator at the requested speed per user.
-
-    ``asked``: one-row tables of kind ``serve``: model, precision, accelerator, lengths and speed per user. The copy of
-    a row does not depend on the other rows. Raises InputError if a name is unknown.
-    """
+    """The copy with the most output tokens per second and accelerator at the requested speed per user."""
     formats = [replicas_of(form, catalog) for form in asked]
     speeds = [float(form.filled("speed_per_user")[0]) for form in asked]
     groups: dict[object, list[int]] = {}
@@ -120,10 +114,7 @@ class _Search:
         return plans.take(np.flatnonzero([not words for words in refused_reasons(plans, self.catalog)]))
 
     def tried(self, plans: Table, chips: np.ndarray) -> tuple[Table, Array, Array]:
-        """Plans on accelerators, their tokens per second and accelerator at the speed target, and their largest loads.
-
-        ``chips``: position of the accelerator of each plan.
-        """
+        """Plans on accelerators, tokens per second and accelerator at the speed target, and largest loads."""
         names = np.array(self.names, dtype=object)[chips]
         every = with_columns(plans, accelerator=names, ttft_target=NEVER, tpot_target=self.tpot)
         results = evaluate(every, self.catalog)
@@ -162,8 +153,7 @@ def _reason(copies: Copies, row: int, speed: float) -> str:
     )
 
 
-BESIDE = "B200-SXM-180GB"
-"""Reference accelerator for a chip."""
+BESIDE = "B200-SXM-180GB"  # reference accelerator for a chip
 _RATES = (
     "peak_flop_rate_bf16", "peak_flop_rate_fp8", "memory_capacity", "memory_bandwidth", "thermal_design_power",
 )  # fmt: skip
@@ -177,12 +167,7 @@ _TOKENS, _WORTH = "tokens_per_second_per_accelerator", "tokens_per_thousand_doll
 
 
 def chip_answers(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:
-    """Cost and serving throughput of the chips of forms, or of the accelerators that they name.
-
-    ``forms``: one-row tables of kind ``chip``. ``catalog``: technology, models and reference accelerators. Returns
-    results of the kind ``chip_results``; the result of a form does not depend on the others. Raises InputError if a
-    name is unknown.
-    """
+    """Cost and serving throughput of the chips of forms, or of the accelerators that they name."""
     named = [str(form.text("accelerator")[0]) for form in forms]
     custom = [row for row, name in enumerate(named) if not name]
     designs = designs_of([forms[row] for row in custom], catalog) if custom else None
@@ -241,12 +226,10 @@ def _noted(row: Table, words: dict[str, str]) -> Table:
 
 
 def _without(table: Table, name: str) -> Table:
-    """A table without the row of a name."""
     return table.take(np.flatnonzero(table.text(table.schema.key.name) != name))
 
 
 def _free_name(catalog: Catalog, number: int) -> str:
-    """A name that no accelerator and no device of a catalog has."""
     name = f"{CHIP} {number + 1}"
     while any(catalog.known_rows(kind, np.array([name], dtype=object))[0] >= 0 for kind in ("accelerators", "devices")):
         name += "'"
@@ -295,7 +278,6 @@ def _of_devices(designs: Designs, rows: Sequence[int], catalog: Catalog) -> list
 
 
 def _asked(form: Table, accelerator: str) -> Table:
-    """The serving question for an accelerator, of kind ``serve``."""
     names = ("model", "precision", "prompt_length", "output_length", "speed_per_user")
     columns: dict[str, Any] = {name: form.filled(name) for name in names}
     return Table("serve", columns | {"accelerator": np.array([accelerator], dtype=object)}, form.place)

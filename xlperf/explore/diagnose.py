@@ -29,12 +29,9 @@ of validation; time_: heuristic, this work), and the factor of repeated measurem
 """
 OF_CHANGE, REPEATED = 1.25, 1.02
 """The same factors for other results: a change of the whole time follows from a change of one part. [-]"""
-SMALL_PART = 0.01
-"""Share of the whole time below which the size of a part carries no evidence. [-]"""
-LARGE = 0.25
-"""Relative likelihood of a change after which a plan exceeds the memory that it fitted in. [-]"""
-RIVAL = 1.0 / 3.0
-"""Share of the first explanation's probability from which another explanation is its rival. [-]"""
+SMALL_PART = 0.01  # share of the whole time below which the size of a part carries no evidence [-]
+LARGE = 0.25  # relative likelihood of a change after which a plan exceeds the memory that it fitted in [-]
+RIVAL = 1.0 / 3.0  # share of the first explanation's probability from which another explanation is its rival [-]
 TELLING = {
     "training": ("memory", "accelerator_power", "time_forward", "time_backward", "time_recompute", "time_optimizer",
                  "time_tensor_parallel", "time_pipeline_communication", "time_expert_parallel", "time_data_parallel",
@@ -43,10 +40,8 @@ TELLING = {
                   "time_communication", "running_batch", "tpot"),
 }  # fmt: skip
 """Results that logs, timers and profiles have, by kind of plan."""
-REST = 0.05
-"""Share of a measurement that an explanation may leave unexplained. [-]"""
-WIDE = 1.5
-"""Ratio of an end of the band to the prediction beyond which the band explains nothing. [-]"""
+REST = 0.05  # share of a measurement that an explanation may leave unexplained [-]
+WIDE = 1.5  # ratio of an end of the band to the prediction beyond which the band explains nothing [-]
 UNKNOWN, UNKNOWN_WIDTH = 0.03, 4.0
 """Probability of an unlisted cause, as of every fault, and the factor within which 80 % of its effects lie (heuristic,
 this work). [-]
@@ -309,7 +304,6 @@ def _nearer(variants: Variants, predicted: Array, widths: Array, measured: Seque
 
 
 def _factors(name: str) -> tuple[float, float]:
-    """Factors of ``SPREADS`` of a result."""
     known = ((predicted, repeated) for pattern, predicted, repeated in SPREADS if re.match(pattern, name))
     return next(known, (OF_CHANGE, REPEATED))
 
@@ -368,10 +362,7 @@ def _weights(
 
 
 def _unlisted(predicted: Array, widths: Array, floors: Array, measured: Sequence[Measured], outside: bool) -> float:
-    """Prior times likelihood of an unlisted cause, and of no cause if no measurement is outside its band.
-
-    ``predicted``, ``widths``: of the plan as it is, (measured,) and (measured, 2).
-    """
+    """Prior times likelihood of an unlisted cause, and of no cause if no measurement is outside its band."""
     none, unlisted = 0.0 if outside else 1.0, UNKNOWN
     for number, reading in enumerate(measured):
         floor = float(floors[number, 0])
@@ -416,7 +407,6 @@ def _completed(variants: Variants, result: list[tuple[int, float]], rests: Array
 
 
 def _unexplained(row: int, predicted: Array, widths: Array, measured: Sequence[Measured]) -> str:
-    """Measurements outside the band of an explanation."""
     gaps = [float(log(reading.value / predicted[number, row])) for number, reading in enumerate(measured)]
     left = [
         f"{reading.words(reading.value)} ({expm1(gap):+.1%} from it)"

@@ -29,10 +29,8 @@ from xlperf.explore.objectives import PLAN, TABLES, Answer, dollars, short_name
 from xlperf.explore.search import stacked
 from xlperf.explore.vary import normal_scores
 
-MOST_SECONDS = 30.0
-"""Time limit of one programme over all draws. [s]"""
-DRAW_GAP = 1e-3
-"""Relative optimality gap of programmes over draws. [-]"""
+MOST_SECONDS = 30.0  # time limit of one programme over all draws [s]
+DRAW_GAP = 1e-3  # relative optimality gap of programmes over draws [-]
 
 
 class Commitment(NamedTuple):
@@ -142,17 +140,11 @@ def committed(
     return Commitment(owned, costed[key]) if np.isfinite(costed[key]).all() else None
 
 
-_TRUST = ("EXTRAPOLATED", "INTERPOLATED", "MEASURED")
-"""Badges, the least trusted first."""
+_TRUST = ("EXTRAPOLATED", "INTERPOLATED", "MEASURED")  # badges, the least trusted first
 
 
 def fleet_answer(form: Table, catalog: Catalog) -> Answer:
-    """The cheapest fleet over the years of a form.
-
-    ``form``: one row of kind ``fleet``. Returns results of the kind ``fleet_results`` with the tables ``years`` and
-    ``machines``. Raises InputError if a name is unknown, a price is missing for a year, or the demand is not stated or
-    grows beyond all bounds.
-    """
+    """The cheapest fleet over the years of a form."""
     horizon = horizon_of(form, catalog)
     if not horizon.offers:
         return _refused("; ".join(horizon.refused))
@@ -282,7 +274,6 @@ def _unit(horizon: Horizon) -> str:
 
 
 def _unserved(horizon: Horizon, programme: Programme, plan: Plan) -> str:
-    """A sentence on demand that is not served; "" if all is."""
     rows = np.flatnonzero(plan.unmet > ROUND * programme.demand)
     if not len(rows):
         return ""
@@ -328,7 +319,6 @@ def _power_for(programme: Programme, place: int, year: int) -> float:
 
 
 def _trust(horizon: Horizon, machines: Table) -> Answer:
-    """The least trust of the plans of the accelerators that are used."""
     used = set(machines["accelerator"].tolist())
     offers = [offer for offer in horizon.offers if offer.generation.name in used and offer.trust in _TRUST]
     if not offers:
@@ -338,13 +328,11 @@ def _trust(horizon: Horizon, machines: Table) -> Answer:
 
 
 def _basis(horizon: Horizon) -> str:
-    """Where prices are from."""
     owners = ", ".join(dict.fromkeys(offer.owning.words for offer in horizon.offers if offer.owning))
     return f"sheet generations; owned by the sheet servers: {owners or 'none'}"
 
 
 def _defaults(horizon: Horizon) -> str:
-    """Assumptions in words."""
     form = horizon.form
     unsold = [short_name(offer.generation.name) for offer in horizon.offers if offer.owning is None]
     paths = "years start with purchases and end with rent, upkeep, energy and sales"

@@ -22,8 +22,7 @@ from xlperf.explore.objectives import short_name
 from xlperf.explore.serve import serve_answer, serving_ways
 
 SHEET = "generations"
-_CHANGES = {"price": "price_change", "rental_price": "rental_change"}
-"""Columns of prices and their yearly changes."""
+_CHANGES = {"price": "price_change", "rental_price": "rental_change"}  # columns of prices and their yearly changes
 
 
 class PricePaths:
@@ -53,10 +52,7 @@ class PricePaths:
         return float(table.number("year")[rows[0]]) if rows else np.nan
 
     def prices(self, column: str, listed: float, listed_year: float) -> Array:
-        """Prices of one accelerator in each year; ``listed``: of another sheet where a first row is blank.
-
-        Raises InputError if a year from the release on has no price.
-        """
+        """Prices of one accelerator in each year; ``listed``: of another sheet where a first row is blank."""
         values, at = self.table.number(column), self.table.number("price_year")
         changes = self.table.number(_CHANGES[column])
         points = [(float(at[row]), float(values[row]), float(changes[row]), row) for row in self.rows]
@@ -172,11 +168,7 @@ class Future(NamedTuple):
 
 
 def horizon_of(form: Table, catalog: Catalog) -> Horizon:
-    """Machines and demand of a form.
-
-    ``form``: one row of kind ``fleet``. Raises InputError if a name is unknown, a price is missing for a year, or the
-    demand is not stated or grows beyond all bounds.
-    """
+    """Machines and demand of a form."""
     demand = _demand(form)
     first_year = int(form.filled("first_year")[0])
     form, names = _accelerators(form, catalog)
@@ -275,7 +267,6 @@ def _resale(horizon: Horizon, offer: Offer, paid: float, ages: Array) -> Array:
 
 
 def _demand(form: Table) -> Array:
-    """Demand of each year."""
     years = int(form.filled("years")[0])
     text = str(form.text("demand_by_year")[0]).replace(",", " ").split()
     users, rate = float(form.number("users")[0]), float(form.number("request_rate")[0])

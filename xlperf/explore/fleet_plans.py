@@ -27,12 +27,9 @@ COUNT, LOAD = "num_accelerators", "concurrency"
 CHUNK = "prefill_tokens"
 OPTIONS = DISPATCH, _ = ("expert_dispatch", "two_batch_overlap")
 """Dispatch of tokens to experts, for attention replicas."""
-EQUAL = 0.005
-"""Relative excess over the smallest fleet up to which fleets count as equal. [-]"""
-FAR = 2.5
-"""Ratio to the least need beyond which no engine and no option makes a mapping the best. [-]"""
-NEVER = 3e8
-"""A latency that every request satisfies: ten years. [s]"""
+EQUAL = 0.005  # relative excess over the smallest fleet up to which fleets count as equal [-]
+FAR = 2.5  # ratio to the least need beyond which no engine and no option makes a mapping the best [-]
+NEVER = 3e8  # A latency that every request satisfies: ten years [s]
 ROUND = 1e-9
 DISTINCT = (
     "software", "precision", "kv_precision", COUNT, "prefill_accelerators", *DEGREES,
@@ -40,8 +37,7 @@ DISTINCT = (
 )  # fmt: skip
 """Columns that distinguish the plans of a fleet search."""
 
-COPY_SIZES = tuple(2.0**power for power in range(9))
-"""Replica sizes of the first round, in accelerators. [-]"""
+COPY_SIZES = tuple(2.0**power for power in range(9))  # replica sizes of the first round, in accelerators [-]
 WIDE, PARTS = 32.0, 8.0
 """From this number of ranks on, attention replicas and expert groups below 1/8 of it are skipped. [-]"""
 _COUNTS, _MORE = 9, 1.05
@@ -326,8 +322,7 @@ def _price(decode: Table, prefill: Table, catalog: Catalog) -> float:
     return float(ratio) if np.isfinite(ratio) and ratio > 0.0 else 1.0
 
 
-_OWN = "nvidia"
-"""Vendor whose engines and kernels apply to an accelerator without a vendor: a custom chip."""
+_OWN = "nvidia"  # vendor whose engines and kernels apply to an accelerator without a vendor: a custom chip
 
 
 def engine_title(engine: str) -> str:
@@ -341,11 +336,7 @@ def engine_title(engine: str) -> str:
 
 
 def engines_of(form: Table, catalog: Catalog) -> list[str]:
-    """Serving engines to compare on the accelerator of a form: the form's engine, else all that run there.
-
-    ``form``: one row with a column ``accelerator``, and ``software``, blank for all. Raises InputError if the engine is
-    unknown or does not run on the accelerator. An engine that only the calibration names runs anywhere.
-    """
+    """Serving engines to compare on the accelerator of a form: the form's engine, else all that run there."""
     table = catalog.tables["accelerators"]
     row = catalog.rows("accelerators", form.text("accelerator"), form, "accelerator")[0]
     vendor = str(table.text("vendor")[row]).casefold() or _OWN

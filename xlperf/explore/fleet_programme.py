@@ -17,12 +17,9 @@ from xlperf.base.units import YEAR
 from xlperf.catalog.table import Table
 from xlperf.equations.cost.years import present_value
 
-GAP = 1e-6
-"""Relative optimality gap at which HiGHS stops; an answer states the one that is left. [-]"""
-ROUND = 1e-9
-"""Rounding of demand and power, relative. [-]"""
-MOST_SECONDS = 30.0
-"""Time limit of one programme; an answer that reaches it states its gap. [s]"""
+GAP = 1e-6  # relative optimality gap at which HiGHS stops; an answer states the one that is left [-]
+ROUND = 1e-9  # rounding of demand and power, relative [-]
+MOST_SECONDS = 30.0  # time limit of one programme; an answer that reaches it states its gap [s]
 _WHOLE = 1e-6
 
 
@@ -192,10 +189,7 @@ def assembled(programme: Programme, first: Array | None = None, may_rent: bool =
 
 
 def best_plan(programme: Programme, first: Array | None = None, may_rent: bool = True, gap: float = GAP) -> Plan | None:
-    """The plan of least present cost; None if no plan serves the demand.
-
-    ``first``, ``may_rent``: as :func:`assembled`. ``gap``: relative optimality gap at which HiGHS stops [-].
-    """
+    """The plan of least present cost; None if no plan serves the demand."""
     from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import
 
     blocks, costs, lower, upper, matrix, least, most, there = assembled(programme, first, may_rent)

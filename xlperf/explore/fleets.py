@@ -55,18 +55,14 @@ WHOLE, DECODE, PREFILL = "copy", "decode", "prefill"
 """Parts of a fleet with a mapping: a copy with one pool, and a replica of each of two pools."""
 MOST_DENSE, MOST_RANKS = 64.0, 320.0
 """Largest replicas: of dense models and of prefill pools, and of others (EP 320 of DeepSeek-V3). [-]"""
-CHUNKS = (8192.0, 2048.0, 4096.0, 16384.0, 32768.0)
-"""Trial prefill token budgets, the default of plans first. [-]"""
-AROUND, MOST_AROUND = 2.0, 6
-"""Trial sizes around the best replica, as sold: largest ratio, and number. [-]"""
-OF_SIZE, EACH = 2, 4
-"""Mappings to refine: of each size, and of each engine. [-]"""
+CHUNKS = (8192.0, 2048.0, 4096.0, 16384.0, 32768.0)  # trial prefill token budgets, the default of plans first [-]
+AROUND, MOST_AROUND = 2.0, 6  # trial sizes around the best replica, as sold: largest ratio, and number [-]
+OF_SIZE, EACH = 2, 4  # mappings to refine: of each size, and of each engine [-]
 PAIRS, SMALL, SAME = 6, 2, 2
 """Pairs of a prefill and a decode mapping per engine whose pools are sized: the cheapest, the cheapest with replicas
 inside a server, and the number with replicas of equal sizes. [-]
 """
-LARGEST = 1024.0
-"""Most accelerators of one deployment with separate pools: larger fleets consist of several. [-]"""
+LARGEST = 1024.0  # most accelerators of one deployment with separate pools: larger fleets consist of several [-]
 SPREAD = 6.0
 """Largest ratio to the least need at which all engines run the best mapping of a number of attention replicas. [-]"""
 _FACTORS = {DPA: (0.5, 2.0), EP: (0.25, 0.5, 2.0, 4.0)}
@@ -77,10 +73,8 @@ requests of each need not be a whole number. [-]
 """
 _FEW = 16.0
 """Requests of a copy below which copies of several replicas are tried, so that requests need not divide evenly. [-]"""
-_ROOMY = CHUNKS[:2]
-"""Prefill token budgets of the first round; the first that fits counts. [-]"""
-_NEXT = (-2.0, -1.0, 0.0, 1.0)
-"""Trial changes to the best number of replicas of a pool. [-]"""
+_ROOMY = CHUNKS[:2]  # prefill token budgets of the first round; the first that fits counts [-]
+_NEXT = (-2.0, -1.0, 0.0, 1.0)  # trial changes to the best number of replicas of a pool [-]
 _QUEUED = (0.1, 0.4, 1.0)
 """Trial times to the first token over their target, from which requests in flight follow for a rate. [-]"""
 _LOADS, _FILLED, _SIZED, _SEVERAL = 12, (1.0, 1.15), (0.5, 1.3), (1.0, 2.0)
@@ -103,11 +97,7 @@ class FleetSearch:
         catalog: Catalog,
         wide_cache: str = "",
     ) -> None:
-        """``formats``: plans of one replica, a row for each weight format. ``engines``: to compare.
-
-        ``machines``: of the formats and of a prefill pool. ``wide_cache``: alternative precision of the KV cache, if
-        any.
-        """
+        """``formats``: plans of one replica, a row for each weight format. ``engines``: to compare."""
         self.formats, self.engines, self.demand, self.catalog = formats, engines, demand, catalog
         self.machines = machines
         rows = catalog.rows("models", formats.text("model"), formats, "model")
@@ -176,10 +166,7 @@ class FleetSearch:
         return self.machines.prefill if part == PREFILL else self.machines.own
 
     def mapped(self, part: str, sizes: Sequence[float], every: bool = False, **fixed: float) -> Table:
-        """Mappings of replicas of some sizes, for every weight format; multi-node mappings dispatch tokens by node.
-
-        ``every``: all divisors instead of repeated halves. ``fixed``: degrees.
-        """
+        """Mappings of replicas of some sizes, for every weight format; multi-node mappings dispatch tokens by node."""
         given = fixed if part == PREFILL else self.given | fixed
         rows: list[tuple[float, float, float]] = []
         for size in sizes:
@@ -282,10 +269,7 @@ class FleetSearch:
         return [own for own in results if len(own)]
 
     def refined(self, parts: Sequence[str]) -> dict[str, Probed]:
-        """Mappings of copies and pools, coarse to fine: one budget on every engine, then options, then neighbours.
-
-        ``parts``: copies with one pool, decode and prefill replicas. Returns the accelerators that each mapping needs.
-        """
+        """Mappings of copies and pools, coarse to fine: one budget on every engine, then options, then neighbours."""
         named = {part: crossed(self.mapped(part, self.sizes(part)), "software", self.engines) for part in parts}
         result = self.probed(self.roomy(named, len(self.engines)))
         tried = {part: self.on_engines(part, own) for part, own in result.items() if len(own.plans)}
@@ -586,10 +570,7 @@ class FleetSearch:
         return Probed.of(plans, used, used)
 
     def filled(self, plans: Table, loads: Array, ends: tuple[float, float]) -> Table:
-        """Plans at the largest load within the targets, in a range around given loads.
-
-        Plans without such a load are left out.
-        """
+        """Plans at the largest load within the targets, in a range around given loads."""
         if self.demand.load == self.demand.load:
             loads, ends = np.full(len(plans), self.demand.load), (1.0, 1.0)
         low, high = ends[0] * loads, ends[1] * loads

@@ -36,10 +36,7 @@ OTHERS = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "GB200-NVL72", "M
 
 
 def form_of(kind: str, words: Mapping[str, str], place: Place = nowhere) -> Table:
-    """A form as a table of one row, from the texts of its entries.
-
-    ``words``: texts by column. ``place``: names an entry in a message. Raises InputError if an entry is illegal.
-    """
+    """A form as a table of one row, from the texts of its entries."""
     known = table_schema(kind).by_name
     cells = [number_of(text) if known[name].kind == "number" else text for name, text in words.items()]
     cells = [text if cell != cell else cell for cell, text in zip(cells, words.values(), strict=True)]
@@ -63,12 +60,7 @@ def first_forms(catalog: Catalog) -> Iterator[Table]:
 
 
 def evaluate_forms(forms: Table, catalog: Catalog) -> Table:
-    """Answers of forms, each from a search.
-
-    ``forms``: rows of a kind of :data:`xlperf.catalog.schema.FORMS`; the search chooses blank or ``auto`` columns of
-    the mapping. Returns the results of the kind, row by row; without an answer, numbers are NaN and ``reason`` is
-    filled. Raises InputError if a name is unknown or the form lacks a necessary entry.
-    """
+    """Answers of forms, each from a search."""
     rows = [forms.take([row]) for row in range(len(forms))]
     beside = [_beside(form, catalog) for form in rows]
     return answers_table(
@@ -139,15 +131,11 @@ def _stamp(form: Table) -> int:
 
 
 def _chips(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:
-    """Answers of forms of chips, with the part of the catalog that they name."""
     return chip_answers(forms, part_of(catalog, stacked(forms), (BESIDE,)))
 
 
 def ways_of(form: Table, catalog: Catalog) -> tuple[Table, Table]:
-    """All ways to serve the demand of a form: evaluated plans of their copies, and their answers.
-
-    ``form``: one row of kind ``serve``. Returns one row for each way, the cheapest first.
-    """
+    """All ways to serve the demand of a form: evaluated plans of their copies, and their answers."""
     form, _ = _with_exact_names(form, catalog)
     part = part_of(catalog, form)
     fleets = serving_ways(form, part)
@@ -199,15 +187,11 @@ _SOLVERS = {"serve": serve_answer, "train": train_answer, "sessions": sessions_a
 """What answers a form of a kind with the part of the catalog that it names: results, :data:`PLAN`, :data:`TABLES`."""
 
 
-_WORDS = ("recompute", "pipeline_schedule", "mode")
-"""Columns of words whose default an answer always states."""
+_WORDS = ("recompute", "pipeline_schedule", "mode")  # columns of words whose default an answer always states
 
 
 def without_defaults(plans: Table) -> Table:
-    """Plans with blanks for the counts and words that equal the default of their column.
-
-    ``plans``: training or inference plans. Recompute modules that are ``none`` are blank too.
-    """
+    """Plans with blanks for the counts and words that equal the default of their column."""
     columns = dict(plans.columns)
     for column in table_schema(plans.kind).columns:
         values, default = columns.get(column.name), column.default

@@ -45,10 +45,8 @@ from xlperf.explore.space import (
 from xlperf.interop.launch_start import Shape
 from xlperf.interop.stack_rules import STACKS, stack_of_software
 
-MOST_MICRO_BATCH = 64.0
-"""Largest trial micro batch if the global batch is blank. [-]"""
-POOL_PARTS = 16.0
-"""Least number of steps in which the size of a separate pool varies. [-]"""
+MOST_MICRO_BATCH = 64.0  # largest trial micro batch if the global batch is blank [-]
+POOL_PARTS = 16.0  # least number of steps in which the size of a separate pool varies [-]
 
 
 class PartialTraining(PartialPlan, TrainingPlan):
@@ -87,7 +85,6 @@ def equal_chunks(chunks: Array, stages: Array, layers: Array) -> Mask:
 
 
 def _known_ranks(plan: PartialPlan, dimensions: Sequence[Dimension]) -> Array:
-    """Product of the degrees chosen so far."""
     return np.asarray(np.prod([plan.known(each.size) for each in dimensions], axis=0))
 
 
@@ -345,8 +342,7 @@ def _cross_pools(space: Space) -> None:
     space.cross("ping_pong_batches", _PING_PONG)
 
 
-_PING_PONG = (1.0, 2.0, 3.0, 4.0)
-"""Trial micro-batches of an attention and an expert pool. [-]"""
+_PING_PONG = (1.0, 2.0, 3.0, 4.0)  # trial micro-batches of an attention and an expert pool [-]
 
 
 def _pool_sizes(total: float) -> list[float]:
@@ -355,8 +351,7 @@ def _pool_sizes(total: float) -> list[float]:
     return [float(number) for number in np.arange(step, total, step)]
 
 
-MOST_ACCELERATORS = 16_384
-"""Largest number of accelerators tried for ``auto`` by default. [-]"""
+MOST_ACCELERATORS = 16_384  # largest number of accelerators tried for ``auto`` by default [-]
 STEPS = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)
 """Ratios of neighbouring trial numbers of accelerators, from every number sold to powers of two. [-]"""
 _CUBES = re.compile(r"\s*(\d+)\s*d\s*of\s*(\d+)\s*", re.IGNORECASE)

@@ -23,10 +23,7 @@ OWN, BOTH = "own", "both"
 
 
 def stated_prices(form: Table) -> dict[str, float]:
-    """The hour price, energy price, PUE and grid carbon that a form states, as columns of its plan.
-
-    ``form``: one row of kind ``serve`` or ``train``. Raises InputError if it states a rent and asks for ownership only.
-    """
+    """The hour price, energy price, PUE and grid carbon that a form states, as columns of its plan."""
     stated = {name: float(form.number(name)[0]) for name in PLAN_PRICES}
     stated = {name: value for name, value in stated.items() if value == value}
     if "hour_price" in stated and form.filled("payment")[0] == OWN:
@@ -67,10 +64,7 @@ class Hours(NamedTuple):
 
 
 def hours_of(form: Table, plans: Table, results: Table, catalog: Catalog) -> list[Hours]:
-    """Hourly cost of the accelerators of each plan, by the payment of a form.
-
-    ``plans``: with the prices of the form.
-    """
+    """Hourly cost of the accelerators of each plan, by the payment of a form."""
     ownership = evaluate_ownership(plans, catalog, results=results)
     return [_hours(form, results.take([row]), ownership.take([row])) for row in range(len(plans))]
 
@@ -111,11 +105,7 @@ def lacking_words(hours: Hours) -> str:
 
 
 def against_api(form: Table, catalog: Catalog, result: Answer) -> Answer:
-    """The cheapest API that sells the model of a form, and the load from which the fleet of an answer is cheaper.
-
-    ``form``: one row of kind ``serve``. ``result``: its answer: price of an hour, copies, servers, tokens per second.
-    Returns nothing if the sheet ``api_prices`` lacks the model.
-    """
+    """The cheapest API that sells the model of a form, and the load from which the fleet of an answer is cheaper."""
     table = catalog.tables["api_prices"]
     model = str(form.text("model")[0]).casefold()
     rows = np.flatnonzero([str(name).casefold() == model for name in table.text("model").tolist()])
@@ -164,10 +154,8 @@ def against_api(form: Table, catalog: Catalog, result: Answer) -> Answer:
 
 MANY_USERS = 100_000.0
 """Requests in flight of a fleet so large that fractions of servers do not affect the choice of its copy. [-]"""
-_FIRST_FED = 256.0
-"""Accelerators of the first mapping, which gives the power of one. [-]"""
-FEW_COPIES = 20.0
-"""Fleets of at most so many copies are chosen anew for the users that fit in a limit. [-]"""
+_FIRST_FED = 256.0  # accelerators of the first mapping, which gives the power of one [-]
+FEW_COPIES = 20.0  # fleets of at most so many copies are chosen anew for the users that fit in a limit [-]
 
 
 class FleetSize(NamedTuple):
@@ -292,10 +280,7 @@ def first_ways(fleets: Sequence[Fleet]) -> list[Fleet]:
 
 
 def in_power(form: Table, size: FleetSize, request_rate: float) -> Answer:
-    """Accelerators, requests in flight and requests per second within the facility power limit of a form.
-
-    ``request_rate``: of the users of the fleet [request/s]. Returns nothing without a limit.
-    """
+    """Accelerators, requests in flight and requests per second within the facility power limit of a form."""
     limit = float(form.number("facility_power_limit")[0])
     if limit != limit:
         return {}
@@ -317,10 +302,7 @@ def power_words(form: Table, answer: Answer) -> str:
 
 
 def beyond_power(form: Table, ways: Sequence[Answer]) -> Answer:
-    """An answer beyond the facility power limit: the reason with the excess, the size within the limit, and a remedy.
-
-    ``ways``: answers of all ways, each beyond the limit; at least one.
-    """
+    """An answer beyond the facility power limit: the reason, the size within the limit, and a remedy."""
     limit = float(form.number("facility_power_limit")[0])
     least = min(ways, key=lambda way: float(way["power"]))
     most = max(ways, key=lambda way: float(way["users_in_power"]))
@@ -337,8 +319,7 @@ def beyond_power(form: Table, ways: Sequence[Answer]) -> Answer:
     return {"reason": reason, "answer": f"No answer: {reason}."} | {name: most[name] for name in names}
 
 
-MOST_FED = 6
-"""Most numbers of accelerators to map for a facility power limit. [-]"""
+MOST_FED = 6  # most numbers of accelerators to map for a facility power limit [-]
 
 
 def most_fed(limit: float, counts: Array, mapped: Callable[[float], Search]) -> Search:
@@ -364,10 +345,7 @@ def most_fed(limit: float, counts: Array, mapped: Callable[[float], Search]) -> 
 
 
 def run_beyond_power(form: Table, answer: Answer, fed: Answer) -> Answer:
-    """A run beyond the facility power limit: the reason with the excess, the size within the limit, and a remedy.
-
-    ``answer``: of the run. ``fed``: the run on as many accelerators as the limit feeds, empty if there is none.
-    """
+    """A run beyond the facility power limit: the reason with the excess, the size within the limit, and a remedy."""
     limit, power = float(form.number("facility_power_limit")[0]), float(answer["power"])
     name = short_name(str(form.text("accelerator")[0]))
     inside = bool(fed) and float(fed["power"]) <= limit

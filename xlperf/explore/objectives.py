@@ -46,8 +46,7 @@ TOLD_APART = 0.05
 predicted times are nearer, half have the measured order (three quarters if 5 to 10 % apart, four fifths if 10 to 25
 %). [-]
 """
-BANDED = {"training": "step_time", "inference": "tpot"}
-"""Result whose band measures the uncertainty of a plan."""
+BANDED = {"training": "step_time", "inference": "tpot"}  # result whose band measures the uncertainty of a plan
 _LIMIT = re.compile(r"\s*(.+?)\s*(<=|>=|<|>)\s*([-+.\deE]+)\s*(\S*)\s*")
 _WORDS = {"at most": "<=", "within": "<=", "up to": "<=", "at least": ">=", "below": "<", "above": ">"}
 """Words of limits and their signs."""
@@ -163,8 +162,7 @@ def objective_of(kind: str, name: str, place: str = "objective", owned: bool = F
     return Objective(column, column.name in LARGER)
 
 
-COUNT = "num_accelerators"
-"""Column of plans that may be an objective: the fewest accelerators."""
+COUNT = "num_accelerators"  # column of plans that may be an objective: the fewest accelerators
 
 
 def is_number_of_accelerators(objective: str) -> bool:
@@ -290,8 +288,7 @@ def default_objective(plan: Table, searched: Sequence[str]) -> Objective:
     return objective_of("inference", "latency")
 
 
-DECILE = 1.2815515655446004
-"""Standard deviations from the median to the end of an 80 % band. [-]"""
+DECILE = 1.2815515655446004  # standard deviations from the median to the end of an 80 % band [-]
 
 
 TIMES = {"training_results": "step_time", "inference_results": "tpot"}
@@ -333,10 +330,8 @@ def band_factor(results: Table, name: str, score: Array | float) -> Array:
     return exp(turned * np.nan_to_num(np.where(share < 0.0, -low * share, high * share)))
 
 
-GOOD, BEYOND_LIMITS, TOO_LARGE, ILLEGAL = range(4)
-"""Feasibility of a plan: a worse kind never precedes a better one."""
-Lead = tuple[str, bool]
-"""A number column of plans that precedes the objective: less is better, or more if True."""
+GOOD, BEYOND_LIMITS, TOO_LARGE, ILLEGAL = range(4)  # feasibility of a plan: a worse kind never precedes a better one
+Lead = tuple[str, bool]  # A number column of plans that precedes the objective: less is better, or more if True
 
 
 @dataclass
@@ -495,10 +490,8 @@ def _shown(column: Column, results: Table) -> str:
     return f"{column.words} {column.amount(results.number(column.name)[0])}"
 
 
-Answer = dict[str, Any]
-"""Results of one form by column, in internal units; a missing result is NaN or ""."""
-PLAN, TABLES = "plan", "tables"
-"""Keys of the plan and of the tables by name in an answer, beside its results."""
+Answer = dict[str, Any]  # results of one form by column, in internal units; a missing result is NaN or ""
+PLAN, TABLES = "plan", "tables"  # keys of the plan and of the tables by name in an answer, beside its results
 
 
 def one_plan(kind: str, columns: Mapping[str, Any], searched: Collection[str], form: Table) -> Table:

@@ -114,8 +114,7 @@ def most_requests(plans: Table, catalog: Catalog) -> Array:
     return np.asarray(np.maximum(left, 1.0))
 
 
-CONDITIONS = "conditions"
-"""Table of conditions beside an answer."""
+CONDITIONS = "conditions"  # table of conditions beside an answer
 TERA = MILLION * MILLION
 _LESS_IS_BETTER = ("step-time", "price", "power")
 _OF_ONE = {"tokens-per-second-per-user": "serving", "tflops": "training", "mfu": "training", "step-time": "training"}
@@ -125,8 +124,7 @@ _UNITS = {
     "tokens-per-second-per-user": "tokens/s per user", "tflops": "TFLOP/s per accelerator", "mfu": "MFU",
     "step-time": "s per step", "price": "USD", "power": "W per accelerator",
 }  # fmt: skip
-_BATCH_TOKENS = 4.0 * MILLION
-"""Tokens of a training step if no batch is given. [token]"""
+_BATCH_TOKENS = 4.0 * MILLION  # tokens of a training step if no batch is given [token]
 _TRAINED = {"fp8": ("fp8-current", "fp8-block", "mxfp8"), "int4": ("bf16",), "auto": ("bf16",)}
 """Training precisions of a word of a claim; other words are their own."""
 _NARROWER = {"bf16": ("fp8", "fp4"), "fp16": ("fp8", "fp4"), "fp8": ("fp4",)}
@@ -135,8 +133,7 @@ _DRAFTS, _ACCEPTANCE = 3.0, 0.8
 _BLANK = (np.nan, "")
 _RARE, _COMMON = 0.99, 0.25
 """Shares of the published runs: above the first a claim is rare, above the second it is not slow. [-]"""
-_WATTS = 0.1
-"""Half of the band of power; assumed. [-]"""
+_WATTS = 0.1  # half of the band of power; assumed [-]
 
 
 class Prediction(NamedTuple):
@@ -186,10 +183,7 @@ def percentile_of(efficiency: float, kind: str) -> tuple[float, float]:
 
 
 def quote_answer(form: Table, catalog: Catalog) -> Answer:
-    """The verdict on a claim, with the table of conditions that it would need.
-
-    ``form``: one row of kind ``quote``. Returns results of the kind ``quote_results``.
-    """
+    """The verdict on a claim, with the table of conditions that it would need."""
     kind, claim = str(form.filled("claim_kind")[0]), float(form.number("claimed_value")[0])
     workload = str(form.filled("workload")[0])
     if _OF_ONE.get(kind, workload) != workload:
@@ -240,10 +234,7 @@ def _ratio(kind: str, claim: float, value: float) -> float:
 def _verdict(
     kind: str, claim: float, predicted: Prediction, place: float, conditions: list[Condition]
 ) -> tuple[str, str]:
-    """The verdict, and the first conditions that reach the claim.
-
-    ``place``: share of the published runs with a lower efficiency; NaN if unknown.
-    """
+    """The verdict, and the first conditions that reach the claim."""
     reached = [line.condition for line in conditions if line.reached]
     needs = " or ".join(reached[:3]) if reached else "more than any condition that xlperf knows"
     if _ratio(kind, claim, predicted.limit) > 1.0:
@@ -333,7 +324,6 @@ def _condition(words: str, kind: str, claim: float, prediction: Prediction) -> C
 
 
 def _best(searches: list[Search], better: Callable[[Table], float]) -> Search | None:
-    """The best of the searches that have a plan."""
     good = [one for one in searches if one.kind == GOOD]
     return max(good, key=lambda one: better(one.results)) if good else None
 
@@ -438,7 +428,6 @@ def _priced(form: Table, catalog: Catalog) -> Prediction:
 
 
 def _rows_of(table: Table, accelerator: str) -> Table:
-    """Rows of a table of an accelerator."""
     return table.take(
         [row for row, one in enumerate(table.text("accelerator").tolist()) if one.casefold() == accelerator][:1]
     )

@@ -26,8 +26,7 @@ from xlperf.interop.launch import launch_lines
 from xlperf.interop.launch_stacks import stacks
 from xlperf.interop.stack_rules import STACKS, stack_of_software
 
-LEAST = 0.03
-"""Least relative speedup of a remedy. [-]"""
+LEAST = 0.03  # least relative speedup of a remedy [-]
 OBJECTIVE = {"training": "step_time", "inference": "latency"}
 """Result that a remedy minimises, by kind of plan: at fixed requests in flight, latency determines throughput."""
 DEPENDENT = {
@@ -50,13 +49,11 @@ SWITCHES: Mapping[str, Mapping[str, float | str]] = {
     "inference": {"graphs": 1.0},
 }  # fmt: skip
 """Optional settings of the software, switched on."""
-WORTH = 0.005
-"""Least relative speedup for which a setting is switched on. [-]"""
+WORTH = 0.005  # least relative speedup for which a setting is switched on [-]
 POOLED = "disaggregated"
 _ARGUMENT = re.compile(r"-|[\w.+]{1,200}(?:=|: )")
 """An argument among the lines of a launch script: ``--flag``, ``key=value`` or ``key: value``."""
-MOST = 400_000
-"""Most mappings of a serving plan: a few seconds of work. [-]"""
+MOST = 400_000  # most mappings of a serving plan: a few seconds of work [-]
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,6 @@ def stack_of(plan: Table) -> str:
 
 
 def _best(plan: Table, catalog: Catalog) -> Search:
-    """The fastest mapping of a plan, with all mapping columns open."""
     if plan.kind == "training":
         return best_mapping(_opened(plan, SEARCHED), catalog)
     pooled = str(plan.filled("mode")[0]) == POOLED
@@ -165,7 +161,6 @@ def _as_stated(plan: Table, like: Table) -> Table:
 
 
 def _blank(plan: Table, name: str) -> bool:
-    """Whether a plan leaves a column blank."""
     return name not in plan or bool(plan[name][0] == "" or plan[name][0] != plan[name][0])
 
 

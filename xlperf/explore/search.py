@@ -56,18 +56,13 @@ from xlperf.explore.workers import worked
 SHOWN = {kind: shown_columns(f"{kind}_results", "search") for kind in PLAN_TABLES}
 """Results in a table of a search, beside its objective and limits."""
 BLOCK = 65_536
-MEMORY_FIRST = 1024
-"""Number of plans from which the search evaluates memory before the other results. [-]"""
-REFINED = 256
-"""Best plans that get uneven virtual-pipeline chunks after a search over equal chunks. [-]"""
+MEMORY_FIRST = 1024  # number of plans from which the search evaluates memory before the other results [-]
+REFINED = 256  # best plans that get uneven virtual-pipeline chunks after a search over equal chunks [-]
 _EVEN = f"virtual pipeline: chunks of equal size, and all that are legal for the best {REFINED} plans"
-WIDTHS = (1.5, 1.03)
-"""Ratios of successive refinements around the load of a good plan. [-]"""
-COARSE = 0.02
-"""Relative loss over the best plan up to which plans get a finer load. [-]"""
+WIDTHS = (1.5, 1.03)  # ratios of successive refinements around the load of a good plan [-]
+COARSE = 0.02  # relative loss over the best plan up to which plans get a finer load [-]
 _PREDICTED = Limit._field_defaults["probability"]
-PARTS = [Part(number, 16) for number in range(16)]
-"""Parts of a large space that processes share."""
+PARTS = [Part(number, 16) for number in range(16)]  # parts of a large space that processes share
 
 
 class _Keys(NamedTuple):

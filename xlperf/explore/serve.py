@@ -75,19 +75,14 @@ _LIMITS = {
 }
 NOTHING = "none"
 """Word of a result without one: a cell with a blank text shows an error if the functions are not installed."""
-SURE = 0.8
-"""Probability with which a fleet should be large enough. [-]"""
+SURE = 0.8  # probability with which a fleet should be large enough [-]
 _FAR = "EXTRAPOLATED"
 _found: WeakKeyDictionary[Catalog, dict[object, list[Fleet]]] = WeakKeyDictionary()
 """Cached ways to serve a demand, by the part of the catalog that the form names."""
 
 
 def serve_answer(form: Table, catalog: Catalog) -> Answer:
-    """The cheapest fleet for the demand of a form, or the way that the form names.
-
-    ``form``: one row of kind ``serve``. Returns results of the kind ``serve_results``. Raises InputError if a name is
-    unknown, an engine does not run on the accelerator, or the form gives neither users nor a request rate.
-    """
+    """The cheapest fleet for the demand of a form, or the way that the form names."""
     fleets = serving_ways(form, catalog)
     if not fleets:
         asked = with_columns(form, users=1.0) if _is_open(form) else form
@@ -112,10 +107,7 @@ def way_answers(form: Table, fleets: list[Fleet], catalog: Catalog) -> list[Answ
 
 
 def serving_ways(form: Table, catalog: Catalog) -> list[Fleet]:
-    """Ways to serve the demand of a form within its facility power limit, the cheapest first.
-
-    ``form``: one row of kind ``serve``. Raises InputError as :func:`serve_answer`.
-    """
+    """Ways to serve the demand of a form within its facility power limit, the cheapest first."""
     limit = float(form.number("facility_power_limit")[0])
     every = _every_way(form, catalog)
     within = [fleet for fleet in every if not sized(fleet, catalog).power > limit]
@@ -214,11 +206,7 @@ _SET = ("software", "mode", "num_accelerators", *DEGREES, "concurrency")
 
 
 def best_way(form: Table, catalog: Catalog) -> Answer:
-    """The best way to serve the demand of a form with its fixed entries open, for comparison with the fixed way.
-
-    ``form``: one row of kind ``serve``. Returns ``best_way`` and ``best_accelerators``; nothing if the form fixes
-    nothing.
-    """
+    """The best way to serve the demand of a form with its fixed entries open, for comparison with the fixed way."""
     stated = [name for name in _SET if name in form and (form[name] == form[name]).any() and form[name][0] != ""]
     if not stated:
         return {}
@@ -238,10 +226,7 @@ def best_way(form: Table, catalog: Catalog) -> Answer:
 
 
 def other_machines(form: Table, names: Sequence[str], catalog: Catalog) -> Answer:
-    """Accelerators that would serve a demand that the form's own cannot, as ``best_way``.
-
-    ``form``: one row of kind ``serve``. ``names``: accelerators to try.
-    """
+    """Accelerators that would serve a demand that the form's own cannot, as ``best_way``."""
     result, named = [], str(form.text("accelerator")[0])
     columns = {name: values for name, values in form.columns.items() if name not in _SET}
     for name in names:
@@ -263,12 +248,10 @@ def _demand(form: Table) -> Demand:
     return Demand(float(users), float(rate), tpot, ttft, size, load)
 
 
-_PRECISIONS = ("fp8", "bf16", "fp16")
-"""Default precisions of a form: the first with a peak rate on the accelerator."""
+_PRECISIONS = ("fp8", "bf16", "fp16")  # default precisions of a form: the first with a peak rate on the accelerator
 _CACHES = ("fp8", "bf16")
 """Trial precisions of the KV cache if a form states none and the accelerator has both, the first one first."""
-_WIDE = "bf16"
-"""Precision of matrix products for weights in a precision without a peak rate on the accelerator."""
+_WIDE = "bf16"  # precision of matrix products for weights in a precision without a peak rate on the accelerator
 
 
 def _computes_in(form: Table, catalog: Catalog) -> Callable[[str], bool]:
@@ -405,8 +388,7 @@ _CHOSEN = (
 """Numbers of a plan that a way chooses beside its degrees."""
 
 
-_MANY = 1.5
-"""Ratio of accelerators of whole servers to accelerators in use from which an answer states both. [-]"""
+_MANY = 1.5  # ratio of accelerators of whole servers to accelerators in use from which an answer states both [-]
 
 
 def _sentence(answer: Answer, count: float, accelerator: str, slices: bool, cost: str) -> str:
@@ -444,8 +426,7 @@ def _nearer(fleets: list[Fleet], way: int, accelerator: str) -> str:
 _SIZES = {"copy_size": "num_accelerators", "prefill_accelerators": "prefill_accelerators"}
 
 
-_LABELS = {"fp4": "NVFP4"}
-"""Names of formats in answers; others as their first word in capitals."""
+_LABELS = {"fp4": "NVFP4"}  # names of formats in answers; others as their first word in capitals
 
 
 def _format_words(published: CheckpointFormats, is_own: bool, weights: str, products: str) -> str:
@@ -474,7 +455,6 @@ def _defaults(plan: Table) -> str:
 
 
 def _refused(form: Table, catalog: Catalog) -> Answer:
-    """Reason why no way satisfies the targets: the missed limit, by how much, and a remedy."""
     search = _search(form, catalog)
     plans, demand = search.formats, search.demand
     tried = search.single_users()

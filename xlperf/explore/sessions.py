@@ -36,11 +36,9 @@ from xlperf.explore.session_states import (
 
 SIZES = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Sizes of the host's memory in the table, over the one of the form; the first without. [-]"""
-COPY_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0)
-"""Accelerators of a copy that are tried besides the one that Serve chooses. [-]"""
+COPY_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0)  # accelerators of a copy that are tried besides the one that Serve chooses [-]
 MONTH = YEAR / 12.0
-FLEET = "fleet"
-"""Key of the fleet of Serve whose copy answers, beside the results. Its plan has an endless cache."""
+FLEET = "fleet"  # key of the fleet of Serve whose copy answers, beside the results. Its plan has an endless cache
 _GIGA = 1000.0 * MILLION
 _SERVED = ("model", "accelerator", "software", "precision", "kv_precision", COUNT, *DEGREES, "speed_per_user",
            "ttft_target", "payment", "hour_price")  # fmt: skip
@@ -69,11 +67,7 @@ class Choice(NamedTuple):
 
 
 def sessions_answer(form: Table, catalog: Catalog) -> Answer:
-    """How many sessions a copy holds, the hit rates and times then, their cost, and more or less memory of the host.
-
-    ``form``: one row of kind ``sessions``. Returns results of the kind ``sessions_results`` with the tables ``memory``
-    and ``tiers``.
-    """
+    """How many sessions a copy holds, the hit rates and times then, their cost, and more or less memory of the host."""
     sessions, tiers = Sessions.of(form), tiers_of(form, catalog)
     asked = _serving(form, sessions)
     own = np.array([[tier.size] for tier in tiers]).reshape(len(tiers), 1)
@@ -133,7 +127,6 @@ def _choice(
 
 
 def _refused(asked: Table, is_missed: bool, catalog: Catalog) -> Answer:
-    """The reason why no copy holds a session."""
     served = serve_answer(asked, catalog)
     reason = str(served.get("reason", "")) or (
         "no load keeps the targets with these hits: allow a later first token or give the cache more memory"
@@ -232,7 +225,6 @@ def _memory(sessions: Sessions, tiers: Sequence[Tier], sizes: Array, best: Choic
 
 
 def _tiers(sessions: Sessions, copy: Copy, tiers: Sequence[Tier], state: State, shares: Mapping[str, float]) -> Table:
-    """The tiers with their size, rate, eviction time and hit rate."""
     sizes = [copy.tokens * copy.token_size, *(tier.size for tier in tiers)]
     columns = {
         "tier": np.array(["accelerators", *(tier.name for tier in tiers)], dtype=object),
@@ -246,7 +238,6 @@ def _tiers(sessions: Sessions, copy: Copy, tiers: Sequence[Tier], state: State, 
 
 
 def _limit(form: Table, sessions: Sessions, copy: Copy, state: State) -> str:
-    """The resource that is nearest to its target."""
     used = {
         "the speed of a session is the limit": float(state.tpot * form.filled("speed_per_user")[0]),
         "the time to the first token is the limit": float(

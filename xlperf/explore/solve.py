@@ -25,8 +25,7 @@ from xlperf.explore.search import own_targets, ranked, search, without_targets
 from xlperf.explore.space import TooMany
 from xlperf.explore.vary import Varied
 
-PRECISION = 1e-3
-"""Relative width of the final bracket between a feasible and an infeasible value. [-]"""
+PRECISION = 1e-3  # relative width of the final bracket between a feasible and an infeasible value [-]
 
 
 @dataclass(frozen=True)
@@ -63,19 +62,6 @@ def solve_plan(
 
     An exhaustive search over all values and all choices for ``auto``, without an assumption of monotonicity; only too
     many numbers of accelerators are thinned as in :func:`xlperf.explore.search.search`.
-
-    - ``plan``: one training or inference plan.
-    - ``name``: a number column.
-    - ``values``: values to try, in the internal unit; None: the values of ``auto``, which the cell must contain.
-    - ``targets``: limits on results beside the plan's own targets.
-    - ``largest``: find the largest value instead.
-    - ``objective``: decides among plans of this value.
-    - ``progress``: called with the number of plans of each finished block.
-    - ``processes``: processes that share a large search; the answer is the same [-].
-    - ``probability``: of meeting the plan's own targets, by the bands of the calibration [-].
-    - ``**bounds``: most candidates of a plan, and most accelerators tried for ``auto``.
-
-    The answer is exact for the trial values. Raises InputError as :func:`xlperf.explore.search.search`.
     """
     if values is not None and name in TARGETS.values():  # each plan keeps its own
         varied = Varied(plan.kind, name, values, False)
@@ -110,10 +96,6 @@ def solve_number(
 
     Stated values are tried in ascending order. Between two ends, bisection of the logarithm finds the number, on the
     assumption that more of it (less if ``largest``) never hurts.
-
-    ``varied``: the column, with values or the two ends; counts are whole. The other parameters are the same as for
-    :func:`solve_plan`. The result is exact for counts, else within :data:`PRECISION`, on the feasible side. Raises
-    InputError as :func:`solve_plan` and :func:`xlperf.explore.changed_catalogs.changed_catalog`.
     """
 
     def best_at(value: float) -> Search:
@@ -148,18 +130,13 @@ def solve_number(
     return Solution(easy, reached)
 
 
-IDLE = 1e-9
-"""Request rate of a plan without load. [request/s]"""
+IDLE = 1e-9  # request rate of a plan without load [request/s]
 FULL = 1.0 - 1e-9
 """Share of the capacity that counts as full: at the capacity itself the queue grows without bound. [-]"""
-RATES = 64
-"""Request rates of a plan in one evaluation. [-]"""
-LEAST = 1e-4
-"""Smallest trial rate, as a share of the capacity. [-]"""
-EXACT = 1e-9
-"""Relative error of the largest rate. [-]"""
-CHUNK = 4
-"""Candidates in one search for the largest rates. [-]"""
+RATES = 64  # request rates of a plan in one evaluation [-]
+LEAST = 1e-4  # smallest trial rate, as a share of the capacity [-]
+EXACT = 1e-9  # relative error of the largest rate [-]
+CHUNK = 4  # candidates in one search for the largest rates [-]
 
 
 def is_open(plan: Table) -> bool:
@@ -188,10 +165,7 @@ def best_plan(
 
 
 def at_largest_rates(plans: Table, catalog: Catalog, limits: Sequence[Limit] = ()) -> Table:
-    """Plans at the largest request rate at which each satisfies its own targets and the limits.
-
-    A plan without a request rate is unchanged, and so is a plan without a feasible rate.
-    """
+    """Plans at the largest request rate at which each satisfies its own targets and the limits."""
     if not is_open(plans):
         return plans
     rates = plans.number("request_rate").copy()

@@ -19,8 +19,7 @@ from xlperf.engine.software import with_software_defaults
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.records import PlanColumns, Rule
 
-MOST_PLANS = 1_000_000
-"""Most rows of a grid: more is usually a mistake, and does not fit in memory."""
+MOST_PLANS = 1_000_000  # most rows of a grid: more is usually a mistake, and does not fit in memory
 
 
 def grid(plans: Table, values: Mapping[str, np.ndarray], most: int = MOST_PLANS) -> Table:
@@ -202,8 +201,7 @@ class _ModelRows:
 
 
 Where = Callable[[Any], Mask]
-SPLIT = 256
-"""Combinations of the first columns from which on the space is split into parts. [-]"""
+SPLIT = 256  # combinations of the first columns from which on the space is split into parts [-]
 
 
 class Part(NamedTuple):

@@ -35,14 +35,10 @@ from xlperf.explore.mappings import server_sizes
 from xlperf.explore.objectives import TABLES, Answer, dollars, one_plan, short_name
 
 SOFTWARE, SERVING = "software", "serving"
-STEPS = "steps"
-"""Table by number of spares beside an answer."""
-_COLD_SWAP = 15.0 * 60.0
-"""Time until a cold spare takes over; assumed. [s]"""
-_FIRST, _MOST = 16, 2048
-"""Numbers of spares of the first table, and of the largest. [-]"""
-_ROWS, _SURE = 11, 1.0 - 1e-6
-"""Rows of the table by number of spares, and availability of its last. [-]"""
+STEPS = "steps"  # table by number of spares beside an answer
+_COLD_SWAP = 15.0 * 60.0  # time until a cold spare takes over; assumed [s]
+_FIRST, _MOST = 16, 2048  # numbers of spares of the first table, and of the largest [-]
+_ROWS, _SURE = 11, 1.0 - 1e-6  # rows of the table by number of spares, and availability of its last [-]
 _ENOUGH, _NEVER = 1.0 - 1e-12, 0.001
 """Availability with which the table ends, and share of the time below which a run has no answer. [-]"""
 
@@ -57,10 +53,7 @@ class Domain(NamedTuple):
 
 
 def fleet_domains(form: Table, catalog: Catalog) -> list[Domain]:
-    """Failure domains of a form, from the smallest: rows of its fleet, with the numbers that the form states.
-
-    Raises InputError for an unknown fleet, and for a rate without a size.
-    """
+    """Failure domains of a form, from the smallest: rows of its fleet, with the numbers that the form states."""
     table, name = catalog.tables["failures"], str(form.filled("fleet")[0])
     fleets = table.text("fleet").tolist()
     rows = [row for row, fleet in enumerate(fleets) if fleet.casefold() == name.casefold()]
@@ -245,10 +238,7 @@ def swap_time(form: Table) -> float:
 
 
 def spares_answer(form: Table, catalog: Catalog) -> Answer:
-    """The spares of a form, with what they give and cost, and the table by number of spares.
-
-    ``form``: one row of kind ``spares``. Returns results of the kind ``spares_results``.
-    """
+    """The spares of a form, with what they give and cost, and the table by number of spares."""
     serving = str(form.filled("workload")[0]) == SERVING
     needed, unit, copy = (float(form.number(name)[0]) for name in ("num_accelerators", "unit_size", "copy_size"))
     server = min(float(server_sizes(_plan(form), catalog)[0][0]), needed)
@@ -403,7 +393,6 @@ def _shown_rows(rates: Array, availability: Array, chosen: int) -> np.ndarray:
 
 
 def _defaults(form: Table, work: Work) -> str:
-    """Failure rates and repair times in words."""
     parts = [
         f"{one.kind} of {one.size:,.0f} every {one.mtbf / HOUR:,.0f} h"
         + (f", back in {one.repair / HOUR:,.0f} h" if one.repair else "")

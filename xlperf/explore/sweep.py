@@ -28,8 +28,7 @@ from xlperf.explore.space import MOST_PLANS, grid
 from xlperf.explore.vary import CALIBRATION, NAMING, Sampling, Varied, picked, uniforms
 from xlperf.explore.workers import worked
 
-SHOWN = shown_columns("inference_results", "frontier")
-"""Default results in a table of a frontier."""
+SHOWN = shown_columns("inference_results", "frontier")  # default results in a table of a frontier
 
 
 class Frontier(NamedTuple):
@@ -130,8 +129,7 @@ def unbeaten(results: Table) -> np.ndarray:
     return pareto_rows(-user, -accelerator)[::-1]
 
 
-BLOCK = 32_768
-"""Plans of a block. [-]"""
+BLOCK = 32_768  # plans of a block [-]
 
 
 class Swept(NamedTuple):
@@ -322,12 +320,9 @@ def best_rows(
     return result
 
 
-_ROWS = 64
-"""Trial rows of a sweep, from end to end. [-]"""
-_AUTO_ROWS = 2
-"""Trial rows whose mappings are chosen anew. [-]"""
-_FAR = 1e3
-"""Factor of the change beyond the values of a number, both ways. [-]"""
+_ROWS = 64  # trial rows of a sweep, from end to end [-]
+_AUTO_ROWS = 2  # trial rows whose mappings are chosen anew [-]
+_FAR = 1e3  # factor of the change beyond the values of a number, both ways [-]
 Changes = list[tuple[Varied, Array]]
 
 

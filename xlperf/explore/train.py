@@ -42,16 +42,11 @@ FOLLOWING = ("recompute_modules", "recompute_layers", "expert_overlap")
 DEGREES = SEARCHED[:7]
 PRECISIONS = ("bf16", "fp8-current", "fp8-block", "mxfp8", "fp4")
 """Precisions of products for ``auto``, as far as a machine has a peak rate."""
-MOST = 200_000
-"""Most choices of degrees of a form: a few seconds of work. [-]"""
-BLOCK = 192
-"""Choices of degrees in one block, each with every way to save memory. [-]"""
-MOST_BLOCKS = 24
-"""Most blocks: if memory is short in all of them, the answer is the best plan tried. [-]"""
-KEPT = 32
-"""Best plans that a block returns. [-]"""
-FIRST = 4096
-"""Fastest choices of degrees of one precision that the other precisions try. [-]"""
+MOST = 200_000  # most choices of degrees of a form: a few seconds of work [-]
+BLOCK = 192  # choices of degrees in one block, each with every way to save memory [-]
+MOST_BLOCKS = 24  # most blocks: if memory is short in all of them, the answer is the best plan tried [-]
+KEPT = 32  # best plans that a block returns [-]
+FIRST = 4096  # fastest choices of degrees of one precision that the other precisions try [-]
 _MODULES = (
     "core_attention", "norm", "mlp", "norm mlp", "activation", "norm activation", "latent", "norm latent activation",
     "moe", "norm latent moe", "norm mlp latent activation",
@@ -70,10 +65,7 @@ class Way(NamedTuple):
 
 
 def ways(plan: Table, catalog: Catalog) -> list[Way]:
-    """Ways to save memory that a form leaves open; ways without recomputation come first.
-
-    ``plan``: one row with ``auto`` in its open columns. The result excludes modules that the model lacks.
-    """
+    """Ways to save memory that a form leaves open; ways without recomputation come first."""
     row = catalog.rows("models", plan.text("model"), plan, "model")
     models = catalog.tables["models"]
     lacking = {"activation", "moe"} if np.isnan(models.number("num_experts")[row][0]) else set()
@@ -102,11 +94,7 @@ def _least_sharding(plan: Table) -> float:
 
 
 def best_mapping(plan: Table, catalog: Catalog) -> Search:
-    """The fastest mapping of a training plan that fits and that its software starts; offload if nothing else fits.
-
-    ``plan``: one row; its columns of :data:`SEARCHED` and its precision may be ``auto``. Returns one plan; one that
-    does not fit if none does.
-    """
+    """The fastest mapping of a training plan that fits and that its software starts; offload if nothing else fits."""
     open_precision = bool("precision" in plan.auto and plan.auto["precision"][0])
     precisions = PRECISIONS if open_precision else (str(plan.filled("precision")[0]),)
     result: Search | None = None
@@ -128,7 +116,6 @@ def best_mapping(plan: Table, catalog: Catalog) -> Search:
 
 
 def _better(first: Search, second: Search) -> bool:
-    """Whether a search has a better kind of plan, or a faster one of the same kind."""
     times = [search.results.number("step_time")[0] for search in (first, second)]
     return first.kind < second.kind or (first.kind == second.kind and bool(times[0] < times[1]))
 
@@ -178,14 +165,12 @@ def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[S
 
 
 def _times(plans: Table, catalog: Catalog) -> Array:
-    """Step time of plans, NaN if a plan is illegal. [s]"""
     result = numbers(plans, catalog)
     assert result is not None
     return result.number("step_time")
 
 
 def _fitting(plans: Table, catalog: Catalog) -> np.ndarray:
-    """Rows that fit."""
     result = fitting(plans, catalog)
     assert result is not None
     return np.flatnonzero(result["fits"] == 1.0)
@@ -202,10 +187,7 @@ def _overlapped(plans: Table, catalog: Catalog) -> Table:
 
 
 def _crossed(plans: Table, choices: Sequence[Way], num_layers: float) -> Table:
-    """Plans with every way to save memory: ZeRO-2 and 3 without a pipeline, shares of layers if a stage is a chunk.
-
-    ``num_layers``: of the model [-].
-    """
+    """Plans with every way to save memory: ZeRO-2 and 3 without a pipeline, shares of layers if a stage is a chunk."""
     taken = plans.take(np.repeat(np.arange(len(plans)), len(choices)))
     which = np.tile(np.arange(len(choices)), len(plans))
     share, zero = (np.array([way[place] for way in choices], dtype=np.float64)[which] for place in (2, 3))
@@ -224,8 +206,7 @@ def _crossed(plans: Table, choices: Sequence[Way], num_layers: float) -> Table:
     return with_columns(taken, **columns).take(np.flatnonzero(legal))
 
 
-FIRST_COUNT = 256.0
-"""Accelerators of the first trial for a deadline. [-]"""
+FIRST_COUNT = 256.0  # accelerators of the first trial for a deadline [-]
 
 
 MOST_TURNS, EFFICIENT = 24, 0.85
@@ -251,11 +232,7 @@ _UNMEASURED = "a training stack of which no run is published"
 
 
 def train_answer(form: Table, catalog: Catalog) -> Answer:
-    """The fastest mapping of a form's training run, with its time, cost and memory.
-
-    ``form``: one row of kind ``train``. Returns results of the kind ``train_results``. Raises InputError if a name is
-    unknown, or the form lacks a number of accelerators, a deadline and a facility power limit.
-    """
+    """The fastest mapping of a form's training run, with its time, cost and memory."""
     count, deadline, limit = (
         float(form.number(name)[0]) for name in ("num_accelerators", "deadline", "facility_power_limit")
     )
@@ -444,7 +421,6 @@ def _training_sentence(form: Table, answer: Answer, cost: str) -> str:
 
 
 def _refused(form: Table, search: Search | None) -> Answer:
-    """The reason why no mapping satisfies the targets, from the nearest one."""
     words = ""
     if search is not None:
         count = float(search.plans.number("num_accelerators")[0])

@@ -35,15 +35,13 @@ from xlperf.explore.vary import (
 from xlperf.explore.workers import worked
 
 BAND = "calibration band"
-DRAWS = 10_000
-"""Default draws of each plan. [-]"""
+DRAWS = 10_000  # default draws of each plan [-]
 PERCENTILES = (5.0, 50.0, 95.0)
 SHARED = {"training": 0.08, "inference": 0.27}
 """Intraclass correlation of prediction errors within a model, accelerator and software, by kind of plan: of the
 logarithms of predicted over published step times (1,301 rows) and times per token (2,222 rows). [-]
 """
-CLASSES = 20
-"""Classes of an input's values, each with its own best plan. [-]"""
+CLASSES = 20  # classes of an input's values, each with its own best plan [-]
 _SURE = 0.9
 _BAND_INPUT, _PLAN_INPUT = 1 << 12, 1 << 13
 
@@ -317,17 +315,13 @@ def sheet_ranges(plans: Table, catalog: Catalog, without: Sequence[Varied] = ())
 
 
 def _names(plans: Table) -> np.ndarray:
-    """Names of plans, or their numbers."""
     names = plans.text("name").tolist()
     return np.array([name or f"plan {row}" for row, name in enumerate(names, start=1)], dtype=object)
 
 
-MOST_DRAWN = 5_000
-"""Most plans of a search that are drawn, the best by the prediction. [-]"""
-FUTURES = 1_000
-"""Default draws of each plan. [-]"""
-APART = 0.8
-"""Probability of one plan to be better than another from which the two are distinguishable. [-]"""
+MOST_DRAWN = 5_000  # most plans of a search that are drawn, the best by the prediction [-]
+FUTURES = 1_000  # default draws of each plan [-]
+APART = 0.8  # probability of one plan to be better than another from which the two are distinguishable [-]
 SHOWN = shown_columns("uncertainty", "robust")
 
 

@@ -28,19 +28,14 @@ from xlperf.explore.solve import EXACT, best_plan, is_open
 from xlperf.explore.vary import Varied, read_variation
 from xlperf.explore.workers import worked
 
-STEP = 1.01
-"""Default factor of the change. [-]"""
+STEP = 1.01  # default factor of the change [-]
 AREA = "die_area"
-LONG = 3.0
-"""Total time of the searches from which on processes share them: as long as the processes take to start. [s]"""
-ROUNDING = 1e-12
-"""Relative difference of equal costs through the rounding of sums. [-]"""
-SMALL = 0.1
-"""Relative size of a small change, for which the last unit is evaluated as well. [-]"""
+LONG = 3.0  # total time of the searches from which on processes share them: as long as the processes take to start [s]
+ROUNDING = 1e-12  # relative difference of equal costs through the rounding of sums [-]
+SMALL = 0.1  # relative size of a small change, for which the last unit is evaluated as well [-]
 _WITH_AREA = (*(f"peak_flop_rate_{name}" for name in PEAKS), "l2_capacity", "l2_bandwidth")
 RATE = "tokens_per_second_per_accelerator"
-MONTH = YEAR / 12.0
-"""[s]"""
+MONTH = YEAR / 12.0  # [s]
 
 
 Change = Varied | Limit
@@ -149,7 +144,6 @@ class _Searches(NamedTuple):
 
 
 def _values(change: Change, first: float) -> list[float]:
-    """New values of a number."""
     if isinstance(change, Limit):
         return [first * (STEP if change.sign in ("<", "<=") else 2.0 - STEP)]
     return [first * value if change.factors else value for value in change.values.tolist()]
@@ -248,7 +242,6 @@ def _gain(cheaper: Search, dear: float, cheap: float, alike: float) -> float:
 
 
 def _stated(plan: Table, catalog: Catalog, change: Varied) -> np.ndarray:
-    """Value of the plan, or of the catalog row that it names."""
     if change.sheet == plan.kind:
         return plan.number(change.name)
     return np.asarray(catalog.tables[change.sheet].number(change.stored)[sheet_rows(catalog, plan, change)])

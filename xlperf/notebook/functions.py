@@ -58,8 +58,7 @@ from xlperf.notebook.frames import (
 )  # fmt: skip
 from xlperf.notebook.result import Content, Result
 
-Entry: TypeAlias = str | float | None
-"""Value of an entry of a form; None for its default."""
+Entry: TypeAlias = str | float | None  # value of an entry of a form; None for its default
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 _QUESTION = ("catalog", "inputs", "vary", "limit")
 
@@ -394,7 +393,6 @@ def validate(files: Paths | pd.DataFrame = (), leave_out: str | None = None, cat
 def _answer(
     kind: str, entries: Mapping[str, Entry], catalog: GivenCatalog, inputs: bool, limits: Sequence[str] = ()
 ) -> Result:
-    """The answer to a form."""
     given = _entries(kind, entries)
     required = limits_of(kind, limits, "--limit") if limits else []
     known, notes = catalog_of(catalog)

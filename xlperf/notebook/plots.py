@@ -151,7 +151,6 @@ class Plots(PlotAccessor):
         return self._block[wanted]
 
     def _plan(self, row: int) -> tuple[Table, Catalog]:
-        """The plan of a row, and its catalog."""
         plans, catalog = self._result.content.plans, self._result.content.catalog
         if plans is None or catalog is None:
             problem = "this result has no plan of one catalog; evaluate, explain, serve, train and search have"
@@ -192,7 +191,6 @@ def _title(plan: Table) -> str:
 
 
 def _axes(given: Axes | None) -> Axes:
-    """The axes to draw on, new ones by default."""
     if given is not None:
         return given
     try:

@@ -29,8 +29,7 @@ from xlperf.explore.fleet_plans import engine_title
 from xlperf.explore.forms import answers_of, answers_table
 from xlperf.explore.workers import worked
 
-MOST_ROWS = 30
-"""Rows that are shown of a table. [-]"""
+MOST_ROWS = 30  # rows that are shown of a table [-]
 
 
 def text(words: str) -> str:
@@ -138,10 +137,8 @@ def _svg(title: str, height: int, lines: Sequence[str]) -> str:
     )
 
 
-FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0), (0.5, 1.0, 2.0)
-"""Values of the two sliders, as factors of the entry. [-]"""
-_POINTS = 8
-"""Points of the curve of a copy; the mark is on the one at full load. [-]"""
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0), (0.5, 1.0, 2.0)  # values of the two sliders, as factors of the entry [-]
+_POINTS = 8  # points of the curve of a copy; the mark is on the one at full load [-]
 
 
 class Axis(NamedTuple):
@@ -265,7 +262,6 @@ def _slider(kind: str, place: int, axis: Axis) -> str:
 
 
 def _others(asked: Question, points: list[tuple[str, list[Shown]]]) -> str:
-    """A row for each point of the sliders."""
     heads = [column(asked.kind, axis.name).header for axis in asked.axes]
     heads += [one.header for one in points[0][1]]
     numbers = [True] * len(heads)
