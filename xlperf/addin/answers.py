@@ -254,7 +254,7 @@ def _as_block(table: Table) -> Block:
 def _worth(session: Session, _: Function, given: Given) -> Block:
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.search import stacked
-    from xlperf.explore.worth import read_changes, usual_changes, worth
+    from xlperf.explore.solve import read_changes, usual_changes, worth
 
     catalog, plans = given["catalog"][1], read_plans_of(given["rows"])
     changes = read_changes(plans.kind, _lines(given), "changes")

@@ -100,7 +100,7 @@ def without_auto(plans: Table, catalog: Catalog, bounds: Bounds) -> Table:
     if not plans.auto:
         return plans
     from xlperf.explore.asked_search import plan_name
-    from xlperf.explore.auto import resolve
+    from xlperf.explore.search import resolve
 
     resolved = resolve(plans, catalog, **bounds)
     for row, words in resolved.notes.items():

@@ -185,7 +185,7 @@ def _one(answer: Answered, output: str | None, catalog: Catalog) -> int:
 def _varied(form: Table, vary: tuple[str, ...], limits: list[Limit], output: str | None, catalog: Sheets) -> int:
     """Say or write a table of chips; 1 if none has an answer and keeps the limits."""
     from xlperf.explore.answers import varied_answers
-    from xlperf.explore.chip_table import RATE, varied_chips
+    from xlperf.explore.forms import RATE, varied_chips
     from xlperf.explore.vary import vary_line
 
     if output is not None and is_page(output):

@@ -165,14 +165,9 @@ class _Judge:
 
 
 def optimal_allocation(
-    plan: Table,
-    catalog: Catalog,
-    objective: str,
-    seed: int = 1,
-    population: int = POPULATION,
-    generations: int = GENERATIONS,
-    progress: Progress | None = None,
-) -> Allocation:
+    plan: Table, catalog: Catalog, objective: str, seed: int = 1, population: int = POPULATION,
+    generations: int = GENERATIONS, progress: Progress | None = None,
+) -> Allocation:  # fmt: skip
     """Minimise an objective of :data:`OBJECTIVES` over the area and shoreline shares of a plan's device by differential
     evolution; the result is never worse than the given shares.
 
@@ -212,19 +207,10 @@ def optimal_allocation(
             progress(1)
 
     optimum = differential_evolution(
-        cost,
-        judge.bounds(),
-        x0=judge.start(),
-        popsize=max(1, population // len(judge.bounds())),
-        maxiter=generations,
-        tol=1e-4,
-        rng=seed,
-        polish=False,
-        init="sobol",
-        updating="deferred",
-        vectorized=True,
+        cost, judge.bounds(), x0=judge.start(), popsize=max(1, population // len(judge.bounds())),
+        maxiter=generations, tol=1e-4, rng=seed, polish=False, init="sobol", updating="deferred", vectorized=True,
         callback=done,
-    )
+    )  # fmt: skip
     best = judge.devices(np.asarray(optimum.x)[:, None])
     values = judge.values(best)[0]
     if values.min() >= start:
@@ -236,25 +222,16 @@ def optimal_allocation(
     final = catalog.with_tables([laid_over(named, catalog.tables["devices"])])
     shown = judge.grid.take([chosen])
     return Allocation(
-        device=named,
-        derived=evaluate_devices(named, final),
-        plan=shown,
-        outcome=evaluate(shown, final),
-        value=float(values[chosen]),
-        start=start if np.isfinite(start) else float("nan"),
-        num_evaluations=judge.count,
-    )
+        device=named, derived=evaluate_devices(named, final), plan=shown, outcome=evaluate(shown, final),
+        value=float(values[chosen]), start=start if np.isfinite(start) else float("nan"), num_evaluations=judge.count,
+    )  # fmt: skip
 
 
 TOLERANCE = 0.20  # relative difference between derived and stated numbers up to which budgets agree [-]
 COMPARED = (
-    *(f"peak_flop_rate_{name}" for name in PEAKS if name != "fp32"),
-    "memory_bandwidth",
-    "memory_capacity",
-    "l2_capacity",
-    "link_bandwidth",
-    "thermal_design_power",
-)
+    *(f"peak_flop_rate_{name}" for name in PEAKS if name != "fp32"), "memory_bandwidth", "memory_capacity",
+    "l2_capacity", "link_bandwidth", "thermal_design_power",
+)  # fmt: skip
 """Results of devices that accelerators state as well; vector rates are quoted at another clock than matrix rates."""
 
 

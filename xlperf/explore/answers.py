@@ -12,13 +12,15 @@ from xlperf.catalog.parts import Part, parts, rounded, viewed_columns
 from xlperf.catalog.schema import column, first_words, results_of, shown_columns, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
-from xlperf.explore.chip_table import RATE, chip_worth, frontier_of
 from xlperf.explore.chips import chip_row
 from xlperf.explore.forms import (
+    RATE,
     answers_of,
     answers_table,
+    chip_worth,
     evaluate_forms,
     form_of,
+    frontier_of,
     plan_of,
     tables_of,
     ways_of,

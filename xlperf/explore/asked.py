@@ -30,11 +30,11 @@ from xlperf.explore.causes import (
 from xlperf.explore.diagnose import Diagnosis, diagnose, measured_of, read_measured
 from xlperf.explore.objectives import Objective, are_owned, default_objective, limits_of, objective_of
 from xlperf.explore.remedy import Remedy, remedy
-from xlperf.explore.search import SHOWN, stacked
+from xlperf.explore.search import SHOWN, Effort, stacked
+from xlperf.explore.solve import break_even, read_changes, usual_changes, worth
 from xlperf.explore.sweep import Best, Sweep, Swept, unmoved_words
 from xlperf.explore.uncertainty import Uncertainty, sheet_ranges
 from xlperf.explore.vary import LATIN_HYPERCUBE, Sampling, read_variation
-from xlperf.explore.worth import break_even, read_changes, usual_changes, worth
 from xlperf.interop.logs import read_log, read_logged, read_profile
 
 TOP = 10  # plans of a sweep that an objective or a limit keeps by default [-]
@@ -148,15 +148,16 @@ def asked_worth(
         raise OptionError("give --vary or --against, not both")
     wanted = read_changes(table.kind, vary, "--vary")
     required = limits_of(table.kind, limits, "--limit")
+    effort: Effort = {**bounds, "progress": done, "processes": processes}
     tables = []
     for index in range(len(table)):
         plan = table.take([index])
         plan = with_mapping(plan) if mapping else plan
         if against:
-            tables.append(break_even(plan, against, catalog, required, done, processes, **bounds))
+            tables.append(break_even(plan, against, catalog, required, **effort))
         else:
             asked = wanted or usual_changes(plan, catalog, required)
-            tables.append(worth(plan, catalog, asked, required, done, processes, **bounds))
+            tables.append(worth(plan, catalog, asked, required, **effort))
     return stacked(tables)
 
 

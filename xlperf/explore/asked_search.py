@@ -17,11 +17,10 @@ from xlperf.catalog.parts import Part, parts
 from xlperf.catalog.schema import PLAN_TABLES, Column
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
-from xlperf.explore.auto import with_notes
 from xlperf.explore.candidates import Bounds, searched_column, with_auto, with_mapping
 from xlperf.explore.changed_catalogs import changed_catalog, with_value
 from xlperf.explore.objectives import LIMITED_BY, TARGETS, Search, are_owned, limits_of, rival_of
-from xlperf.explore.search import SHOWN, own_targets, search, stacked
+from xlperf.explore.search import SHOWN, Effort, own_targets, search, stacked, with_notes
 from xlperf.explore.solve import Solution, solve_number, solve_plan
 from xlperf.explore.space import grid
 from xlperf.explore.sweep import Sweep, unmoved_words
@@ -331,14 +330,15 @@ def solved_plans(
 ) -> Solved:
     """Solve for each of the plans."""
     required = limits_of(goal.plans.kind, goal.targets, "--target", goal.probability, owned=True)
-    settings = (required, goal.largest, objective, done, processes, goal.probability)
+    settings = (required, goal.largest, objective, goal.probability)
+    effort: Effort = {**bounds, "progress": done, "processes": processes}
     solutions, lines = [], []
     for index in range(len(goal.plans)):
         plan = goal.plans.take([index])
         if goal.number is not None:
-            answer = solve_number(plan, catalog, goal.number, *settings, **bounds)
+            answer = solve_number(plan, catalog, goal.number, *settings, **effort)
         else:
-            answer = solve_plan(plan, catalog, goal.column, goal.tried, *settings, **bounds)
+            answer = solve_plan(plan, catalog, goal.column, goal.tried, *settings, **effort)
         solutions.append(answer)
         lines.append(f"{plan_name(plan)}: {_summary(answer, goal)}")
     return Solved(goal, solutions, lines)

@@ -65,18 +65,12 @@ class Bounds(TypedDict, total=False):
 
 
 class Candidates(NamedTuple):
-    """Candidates of a plan with ``auto`` cells.
+    """Candidates of a plan with ``auto`` cells."""
 
-    - ``plans``: one row per candidate, at least one; a tie goes to the earlier row.
-    - ``searched``: the columns with more than one value, in sheet order.
-    - ``counts``: numbers of accelerators, if the plan leaves them to the search.
-    - ``even``: whether the search skips uneven virtual-pipeline chunks to limit the number of plans.
-    """
-
-    plans: Table
-    searched: tuple[str, ...]
-    counts: Counts | None = None
-    even: bool = False
+    plans: Table  # one row per candidate, at least one; a tie goes to the earlier row
+    searched: tuple[str, ...]  # the columns with more than one value, in sheet order
+    counts: Counts | None = None  # numbers of accelerators, if the plan leaves them to the search
+    even: bool = False  # whether the search skips uneven virtual-pipeline chunks to limit the number of plans
 
 
 def searched_column(kind: str, header: str, place: str) -> str:
@@ -135,16 +129,10 @@ def auto_faults(plans: Table) -> list[Fault]:
 
 
 def candidates(
-    plan: Table,
-    catalog: Catalog,
-    values: Mapping[str, np.ndarray] | None = None,
-    counts: Array | None = None,
-    num_points: int = 1,
-    most: int = MOST_CANDIDATES,
-    most_accelerators: float = MOST_ACCELERATORS,
-    part: Part | None = None,
-    limits: Sequence[Limit] = (),
-) -> Candidates:
+    plan: Table, catalog: Catalog, values: Mapping[str, np.ndarray] | None = None, counts: Array | None = None,
+    num_points: int = 1, most: int = MOST_CANDIDATES, most_accelerators: float = MOST_ACCELERATORS,
+    part: Part | None = None, limits: Sequence[Limit] = (),
+) -> Candidates:  # fmt: skip
     """All legal combinations of the values of ``auto`` cells and of columns with stated values.
 
     Values of ``auto``: degrees that divide the accelerators and their dimension (heads, experts, expert widths,
@@ -236,14 +224,9 @@ def open_load(plan: Table, values: Mapping[str, np.ndarray]) -> str:
 
 
 def candidate_parts(
-    plan: Table,
-    catalog: Catalog,
-    values: Mapping[str, np.ndarray] | None = None,
-    counts: Array | None = None,
-    part: Part = WHOLE,
-    most_accelerators: float = MOST_ACCELERATORS,
-    limits: Sequence[Limit] = (),
-) -> Iterator[Candidates]:
+    plan: Table, catalog: Catalog, values: Mapping[str, np.ndarray] | None = None, counts: Array | None = None,
+    part: Part = WHOLE, most_accelerators: float = MOST_ACCELERATORS, limits: Sequence[Limit] = (),
+) -> Iterator[Candidates]:  # fmt: skip
     """Candidates of a part of a space, at least one block; splits parts that would need too much memory."""
     try:
         result = candidates(

@@ -31,17 +31,12 @@ _MB, _TB = UNITS["MB"].factor, UNITS["TB"].factor
 
 @dataclass
 class Designs:
-    """Chips of forms, row by row.
+    """Chips of forms, row by row."""
 
-    - ``devices``, ``results``: rows of the sheet ``devices``, and their results from :func:`evaluate_devices`.
-    - ``reasons``: the broken limit of a chip, its excess and a remedy; "" for a chip that can be built.
-    - ``chosen``: the choices for ``auto``, in words.
-    """
-
-    devices: Table
-    results: Table
-    reasons: list[str]
-    chosen: list[str]
+    devices: Table  # rows of the sheet ``devices``
+    results: Table  # of :func:`evaluate_devices`
+    reasons: list[str]  # the broken limit of a chip, its excess and a remedy; "" for a chip that can be built
+    chosen: list[str]  # the choices for ``auto``, in words
 
 
 class _Forms:

@@ -19,7 +19,7 @@ from xlperf.explore.chip_designs import CHIP, Designs, counted, designs_of
 from xlperf.explore.fleet_plans import CHUNK, COUNT, DPA, EP, NEVER, TP, Demand, Machines, crossed, with_columns
 from xlperf.explore.fleets import CHUNKS, WHOLE, FleetSearch
 from xlperf.explore.mappings import refused_reasons
-from xlperf.explore.objectives import Answer, dollars, slower
+from xlperf.explore.objectives import Answer, dollars, no_answer, slower
 from xlperf.explore.search import stacked
 from xlperf.explore.serve import replicas_of
 
@@ -30,16 +30,12 @@ _COARSE = CHUNKS[:2]  # prefill token budgets of the first round [-]
 
 
 class Copies(NamedTuple):
-    """The fastest copy on each of several accelerators, row by row.
+    """The fastest copy on each of several accelerators, row by row."""
 
-    ``reasons``: why no copy reaches the speed, or ""; the row then holds the nearest plan. ``slower``:
-    factor on its times in the case of the catalog.
-    """
-
-    plans: Table
+    plans: Table  # the nearest one if no copy reaches the speed
     results: Table
-    reasons: list[str]
-    slower: list[float]
+    reasons: list[str]  # why no copy reaches the speed, or ""
+    slower: list[float]  # factor on its times in the case of the catalog
 
 
 def fastest_copies(asked: Sequence[Table], catalog: Catalog) -> Copies:
@@ -178,7 +174,7 @@ def chip_answers(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:
         for number, row in enumerate(custom):
             names[row] = _free_name(catalog, number)
             if reason := designs.reasons[number]:
-                answers[row] = {"reason": reason, "answer": f"No answer: {reason}."}
+                answers[row] = no_answer(reason)
         catalog = _with_chips(designs, built, [names[custom[number]] for number in built], catalog)
         for number, answer in zip(built, _of_devices(designs, built, catalog), strict=True):
             cache = float(forms[custom[number]].number("cache")[0])

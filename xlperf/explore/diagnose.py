@@ -50,15 +50,12 @@ _MEASURED = re.compile(r"\s*(.+?)\s*=\s*([-+.\deE]+)\s*(\S*)\s*")
 
 
 class Measured(NamedTuple):
-    """A measured result in the internal unit; ``before``: its value in the run before the change, or NaN.
-
-    ``others``: results that the same measurement includes: a timer around several parts of a step.
-    """
+    """A measured result in the internal unit."""
 
     objective: Objective
     value: float
-    before: float = float("nan")
-    others: tuple[str, ...] = ()
+    before: float = float("nan")  # in the run before the change, or NaN
+    others: tuple[str, ...] = ()  # results that the same measurement includes: a timer around several parts of a step
 
     @property
     def column(self) -> Column:
@@ -179,14 +176,9 @@ class Diagnosis:
 
 
 def diagnose(
-    plan: Table,
-    catalog: Catalog,
-    measured: Sequence[Measured],
-    top: int = 10,
-    progress: Progress | None = None,
-    ranked: bool = False,
-    without: Collection[Change] = (),
-) -> Diagnosis:
+    plan: Table, catalog: Catalog, measured: Sequence[Measured], top: int = 10, progress: Progress | None = None,
+    ranked: bool = False, without: Collection[Change] = (),
+) -> Diagnosis:  # fmt: skip
     """Rank the changes that would explain the measurements of one plan without ``auto``, by Bayes' theorem; InputError
     if the plan is illegal, or lacks a measured result.
 

@@ -25,7 +25,7 @@ from xlperf.explore.fleet_programme import (
     year_accounts,
 )
 from xlperf.explore.money import OWN, megawatts
-from xlperf.explore.objectives import PLAN, TABLES, Answer, dollars, short_name
+from xlperf.explore.objectives import PLAN, TABLES, Answer, dollars, no_answer, short_name
 from xlperf.explore.search import stacked
 from xlperf.explore.vary import normal_scores
 
@@ -147,11 +147,11 @@ def fleet_answer(form: Table, catalog: Catalog) -> Answer:
     """The cheapest fleet over the years of a form."""
     horizon = horizon_of(form, catalog)
     if not horizon.offers:
-        return _refused("; ".join(horizon.refused))
+        return no_answer("; ".join(horizon.refused))
     programme = programme_of(horizon)
     plan = best_plan(programme)
     if plan is None:
-        return _refused(_lacking(horizon, programme))
+        return no_answer(_lacking(horizon, programme))
     accounts = year_accounts(programme, plan, horizon.first_year)
     machines = machine_accounts(programme, plan, horizon.first_year)
     waiting = waiting_of(horizon, futures_of(horizon))
@@ -163,10 +163,6 @@ def fleet_answer(form: Table, catalog: Catalog) -> Answer:
     used = set(machines["accelerator"].tolist())
     plans = [offer.plan for offer in horizon.offers if offer.generation.name in used]
     return results | names | {PLAN: stacked(plans), TABLES: {"years": years, "machines": machines}}
-
-
-def _refused(reason: str) -> Answer:
-    return {"reason": reason, "answer": f"No answer: {reason}."}
 
 
 MOST_GENERATIONS = 6
@@ -201,20 +197,15 @@ def _results(
     parts = {f"present_{name}": float((accounts[name] * discounts[1:]).sum()) for name in later}
     unserved = _unserved(horizon, programme, plan)
     result: Answer = {
-        "present_cost": cost,
-        "yearly_cost": cost * float(capital_recovery_rate(rate, horizon.years * YEAR)) * YEAR,
+        "present_cost": cost, "yearly_cost": cost * float(capital_recovery_rate(rate, horizon.years * YEAR)) * YEAR,
         "cost_per_million_output_tokens": cost / tokens if tokens > 0.0 else np.nan,
-        "present_purchases": float((accounts["purchases"] * discounts[:-1]).sum()),
-        **parts,
+        "present_purchases": float((accounts["purchases"] * discounts[:-1]).sum()), **parts,
         "present_unmet": float((accounts["unmet_cost"] * discounts[1:]).sum()),
-        "peak_power": float(accounts["power"].max()),
-        "unmet_share": float(plan.unmet.sum() / programme.demand.sum()),
-        "discount_rate": rate,
-        "optimality_gap": plan.gap,
+        "peak_power": float(accounts["power"].max()), "unmet_share": float(plan.unmet.sum() / programme.demand.sum()),
+        "discount_rate": rate, "optimality_gap": plan.gap,
         "first_purchase": _counted(machines, horizon.first_year, "bought") or "nothing",
-        "price_basis": _basis(horizon),
-        "defaults_used": _defaults(horizon),
-    }
+        "price_basis": _basis(horizon), "defaults_used": _defaults(horizon),
+    }  # fmt: skip
     result |= _trust(horizon, machines)
     result |= _waiting_results(horizon, waiting)
     words = _sentence(horizon, result, machines)

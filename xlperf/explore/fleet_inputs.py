@@ -94,44 +94,31 @@ _NOT_ASKED = ("payment", "facility_power_limit", "users", "request_rate")
 
 
 class Owning(NamedTuple):
-    """Cost of owning one accelerator for a year at the prices of the sheet ``servers``.
+    """Cost of owning one accelerator for a year at the prices of the sheet ``servers``. [USD]"""
 
-    - ``capex``: purchase price with server and network; ``accelerator``: its part for the accelerator [USD].
-    - ``share``: capex per USD of the accelerator's price, storage included [-].
-    - ``upkeep``, ``building``, ``energy``: paid in a year [USD]; ``maintenance``: part of upkeep as a share of capex.
-    - ``life``: years that write it off; ``residual``: share of the price that is left then [-].
-    """
-
-    capex: float
-    accelerator: float
-    share: float
+    capex: float  # purchase price with server and network
+    accelerator: float  # part of it for the accelerator
+    share: float  # capex per USD of the accelerator's price, storage included [-]
     upkeep: float
     building: float
     energy: float
-    maintenance: float
-    life: float
-    residual: float
+    maintenance: float  # part of upkeep as a share of capex [-]
+    life: float  # years that write it off
+    residual: float  # share of the price that is left then [-]
     discount_rate: float
     words: str
 
 
 class Offer(NamedTuple):
-    """One accelerator with the copy that it runs and its prices over the years of the plan.
+    """One accelerator with the copy that it runs and its prices over the years of the plan."""
 
-    - ``generation``: the copy, with the rent of each year; ``price``: purchase price of one accelerator with its share
-      of the server in each year [USD], NaN if nobody sells it.
-    - ``available``: date of its release, ``spread``: standard deviation of its delay [years].
-    - ``resale_share``: share of its value kept in a year; NaN: by the annuity.
-    - ``plan``: the copy for the largest demand, one row.
-    """
-
-    generation: Generation
-    price: Array
-    available: float
-    spread: float
-    resale_share: float
+    generation: Generation  # the copy, with the rent of each year
+    price: Array  # of one accelerator with its share of the server in each year [USD], NaN if nobody sells it
+    available: float  # date of its release
+    spread: float  # standard deviation of the delay of its release [years]
+    resale_share: float  # share of its value kept in a year; NaN: by the annuity
     owning: Owning | None
-    plan: Table
+    plan: Table  # the copy for the largest demand, one row
     trust: str
     trust_reason: str
 
@@ -410,14 +397,9 @@ def _owning(plan: Table, results: Table, catalog: Catalog) -> Owning | None:
     storage = 1.0 + float(server.storage_share[0])
     return Owning(
         capex=float((ownership.number("capex") / plan.number("num_accelerators"))[0]) / used,
-        accelerator=float(server.accelerator_price[0]),
-        share=storage / used,
-        upkeep=hour["running"] * YEAR,
-        building=hour["facility"] * YEAR,
-        energy=hour["energy"] * YEAR,
-        maintenance=float(server.maintenance_share[0]),
-        life=float(server.life[0]) / YEAR,
-        residual=float(server.residual_share[0]),
-        discount_rate=float(server.discount_rate[0]),
+        accelerator=float(server.accelerator_price[0]), share=storage / used, upkeep=hour["running"] * YEAR,
+        building=hour["facility"] * YEAR, energy=hour["energy"] * YEAR,
+        maintenance=float(server.maintenance_share[0]), life=float(server.life[0]) / YEAR,
+        residual=float(server.residual_share[0]), discount_rate=float(server.discount_rate[0]),
         words=str(ownership["server"][0]),
-    )
+    )  # fmt: skip

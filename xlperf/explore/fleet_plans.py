@@ -46,18 +46,14 @@ _COUNTS, _MORE = 9, 1.05
 
 @dataclass(frozen=True)
 class Demand:
-    """Demand on a fleet in internal units; NaN for an unstated number.
+    """Demand on a fleet in internal units; NaN for an unstated number."""
 
-    ``users``: requests in flight; NaN: ``rate`` x latency. ``tpot``, ``ttft``: targets. ``size``, ``load``:
-    accelerators and users of one copy if given.
-    """
-
-    users: float
+    users: float  # requests in flight; NaN: rate x latency
     rate: float
-    tpot: float
-    ttft: float
-    size: float = float("nan")
-    load: float = float("nan")
+    tpot: float  # target
+    ttft: float  # target
+    size: float = float("nan")  # accelerators of one copy if given
+    load: float = float("nan")  # users of one copy if given
 
     @property
     def is_rate(self) -> bool:
@@ -71,27 +67,26 @@ class Demand:
 
     def kept(self, results: Table) -> np.ndarray:
         """Rows that fit and are within the targets."""
-        fast = ~(results.number("tpot") > self.tpot * (1.0 + ROUND))
-        return np.asarray(
-            (results.number("fits") == 1.0) & fast & ~(results.number("ttft") > self.ttft * (1.0 + ROUND))
-        )
+        slow = results.number("tpot") > self.tpot * (1.0 + ROUND)
+        late = results.number("ttft") > self.ttft * (1.0 + ROUND)
+        return np.asarray((results.number("fits") == 1.0) & ~slow & ~late)
 
 
 class Fleet(NamedTuple):
-    """A way to serve a demand: the plan of a copy at its largest load, its results, users in flight, accelerators.
-
-    ``used``: accelerators of whole copies; ``accelerators``: of whole servers; ``price``: of whole servers, with other
-    prefill accelerators counted at their price ratio [-]. ``curve``: output tokens per second per user and per
-    accelerator at several loads of a copy, (2, loads), on request.
-    """
+    """A way to serve a demand: the plan of a copy at its largest load, its results, users in flight, accelerators."""
 
     plan: Table
     results: Table
     users: float
-    used: float
-    accelerators: float
-    price: float
-    curve: Array = np.zeros((2, 0))
+    used: float  # accelerators of whole copies
+    accelerators: float  # of whole servers
+    price: float  # of whole servers, with other prefill accelerators counted at their price ratio [-]
+    curve: Array = np.zeros((2, 0))  # output tokens per second per user and per accelerator, (2, loads), on request
+
+    @property
+    def way(self) -> tuple[str, str]:
+        """Engine and mode."""
+        return str(self.plan["software"][0]), str(self.plan["mode"][0])
 
     @property
     def order(self) -> tuple[float, float, float, float, float]:
@@ -99,6 +94,14 @@ class Fleet(NamedTuple):
         each = float(self.results.number("tokens_per_second_per_accelerator")[0])
         badge = BADGES.index(str(self.results["trust"][0])) if self.results["trust"][0] else len(BADGES)
         return self.price, badge, self.used, float(self.plan.number(COUNT)[0]), -each
+
+
+def first_ways(fleets: Sequence[Fleet]) -> list[Fleet]:
+    """The first fleet of each engine and mode."""
+    best: dict[tuple[str, str], Fleet] = {}
+    for fleet in fleets:
+        best.setdefault(fleet.way, fleet)
+    return list(best.values())
 
 
 class Probed(NamedTuple):
@@ -202,15 +205,12 @@ def in_slices(plans: Table, catalog: Catalog) -> bool:
 
 
 class Pairs(NamedTuple):
-    """Plans with a decoding and a prefill mapping, and the rate of a replica of each, (rows,).
-
-    ``prefill``, ``decode``: request rates [request/s]. ``batch``: decode batch of a replica [-].
-    """
+    """Plans with a decoding and a prefill mapping, and the rate of a replica of each, (rows,)."""
 
     plans: Table
-    prefill: Array
-    decode: Array
-    batch: Array
+    prefill: Array  # [request/s]
+    decode: Array  # [request/s]
+    batch: Array  # decode batch of a replica [-]
 
 
 def degrees_of(size: float, every: bool) -> list[float]:
@@ -250,17 +250,13 @@ PREFILL_COUNT = "prefill_accelerators"
 
 
 class Machine(NamedTuple):
-    """An accelerator, its unit of sale and its network.
-
-    ``unit``: accelerators of a server or pod. ``server``: accelerators of one purchase, 1 in slices. ``most``:
-    accelerators of the network, ``inner``: of its innermost tier. [-]
-    """
+    """An accelerator, its unit of sale and its network. [-]"""
 
     accelerator: str
-    unit: float
-    server: float
-    most: float
-    inner: float
+    unit: float  # accelerators of a server or pod
+    server: float  # accelerators of one purchase, 1 in slices
+    most: float  # accelerators of the network
+    inner: float  # of its innermost tier
 
     @staticmethod
     def of(plans: Table, catalog: Catalog) -> Machine:

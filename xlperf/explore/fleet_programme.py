@@ -32,40 +32,27 @@ class Copy(NamedTuple):
 
 
 class Generation(NamedTuple):
-    """One kind of accelerator and the copies of the model that run on it.
-
-    - ``server``: accelerators of one purchase [-].
-    - ``power``: power from the grid of one accelerator [W].
-    - ``rent``: rent of one accelerator for each year [USD], NaN if nobody offers it.
-    """
+    """One kind of accelerator and the copies of the model that run on it."""
 
     name: str
     copies: Sequence[Copy]
-    server: float
-    power: float
-    rent: Array
+    server: float  # accelerators of one purchase [-]
+    power: float  # from the grid, of one accelerator [W]
+    rent: Array  # of one accelerator for each year [USD], NaN if nobody offers it
 
 
 class Vintage(NamedTuple):
-    """Servers of one generation bought at the start of one year, amounts per accelerator.
+    """Servers of one generation bought at the start of one year, amounts per accelerator. [USD]"""
 
-    - ``generation``: position of the generation; ``start``: year of purchase, 0 for servers that are there already.
-    - ``price``: paid at the start [USD]; servers that are there already: their resale value.
-    - ``value``: resale value at the end of each year [USD]; NaN from the year on in which it is out of service.
-    - ``upkeep``, ``building``, ``energy``: paid at the end of each year [USD].
-    - ``depreciation``: in each year, straight line [USD].
-    - ``there``: servers that are there at the start, NaN for a purchase [-].
-    """
-
-    generation: int
-    start: int
-    price: float
-    value: Array
-    upkeep: Array
+    generation: int  # position of the generation
+    start: int  # year of purchase, 0 for servers that are there already
+    price: float  # paid at the start; servers that are there already: their resale value
+    value: Array  # resale value at the end of each year; NaN from the year on in which it is out of service
+    upkeep: Array  # paid at the end of each year, as building and energy
     building: Array
     energy: Array
-    depreciation: Array
-    there: float = np.nan
+    depreciation: Array  # in each year, straight line
+    there: float = np.nan  # servers that are there at the start, NaN for a purchase [-]
 
     @property
     def running(self) -> Array:
@@ -74,17 +61,13 @@ class Vintage(NamedTuple):
 
 
 class Programme(NamedTuple):
-    """Demand, machines and limits over years.
-
-    - ``demand``: demand of each year; ``power_limit``: power from the grid of owned servers in each year [W].
-    - ``unmet_price``: price of one unit of demand that is not served for a year [USD]; NaN: all must be served.
-    """
+    """Demand, machines and limits over years."""
 
     generations: Sequence[Generation]
     vintages: Sequence[Vintage]
-    demand: Array
-    power_limit: Array
-    unmet_price: Array
+    demand: Array  # of each year
+    power_limit: Array  # power from the grid of owned servers in each year [W]
+    unmet_price: Array  # price of one unit of demand that is not served for a year [USD]; NaN: all must be served
     discount_rate: float
 
     @property
@@ -104,20 +87,14 @@ class Programme(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Decisions of each year.
+    """Decisions of each year."""
 
-    - ``owned``: servers of each vintage, (vintages, years); ``rented``: servers of each generation,
-      (generations, years); ``copies``: working copies of each kind, (kinds, years) [-].
-    - ``unmet``: demand that is not served, (years,).
-    - ``present_cost``: present value of all costs less resale [USD]; ``gap``: relative optimality gap [-].
-    """
-
-    owned: Array
-    rented: Array
-    copies: Array
-    unmet: Array
-    present_cost: float
-    gap: float
+    owned: Array  # servers of each vintage, (vintages, years) [-]
+    rented: Array  # servers of each generation, (generations, years) [-]
+    copies: Array  # working copies of each kind, (kinds, years) [-]
+    unmet: Array  # demand that is not served, (years,)
+    present_cost: float  # present value of all costs less resale [USD]
+    gap: float  # relative optimality gap [-]
 
 
 class _Blocks(NamedTuple):
@@ -150,10 +127,7 @@ def holding_costs(vintage: Vintage, discounts: Array) -> Array:
 
 
 class Assembled(NamedTuple):
-    """A programme as arrays: minimise costs times values within bounds, and rows of a sparse matrix within limits.
-
-    ``there``: value of servers that are there at the start, a constant of the cost [USD].
-    """
+    """A programme as arrays: minimise costs times values within bounds, and rows of a sparse matrix within limits."""
 
     blocks: _Blocks
     costs: Array
@@ -162,7 +136,7 @@ class Assembled(NamedTuple):
     matrix: Any
     least: Array
     most: Array
-    there: float
+    there: float  # value of servers that are there at the start, a constant of the cost [USD]
 
 
 def assembled(programme: Programme, first: Array | None = None, may_rent: bool = True) -> Assembled:
@@ -331,17 +305,11 @@ def year_accounts(programme: Programme, plan: Plan, first_year: int) -> dict[str
     discounts = programme.discounts
     later = sum((money[name] for name in PARTS[1:]), -money["resale"])
     return {
-        "year": year_names(first_year, years),
-        "demand": programme.demand,
-        "unmet": plan.unmet,
-        "owned": owned,
-        "rented": rented.sum(axis=0),
-        "power": power,
-        **money,
-        "cash": money["purchases"] + later,
+        "year": year_names(first_year, years), "demand": programme.demand, "unmet": plan.unmet, "owned": owned,
+        "rented": rented.sum(axis=0), "power": power, **money, "cash": money["purchases"] + later,
         "present_cost": money["purchases"] * discounts[:-1] + later * discounts[1:],
         "tokens": served_tokens(programme, plan),
-    }
+    }  # fmt: skip
 
 
 def served_tokens(programme: Programme, plan: Plan) -> Array:

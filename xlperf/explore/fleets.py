@@ -42,6 +42,7 @@ from xlperf.explore.fleet_plans import (
     degrees_of,
     distinct_keys,
     first_of_keys,
+    first_ways,
     replicas_around,
     same_values,
     with_columns,
@@ -89,14 +90,9 @@ class FleetSearch:
     """The search for fleets of one demand; degrees that the form gives are fixed."""
 
     def __init__(
-        self,
-        formats: Table,
-        engines: Sequence[str],
-        demand: Demand,
-        machines: Machines,
-        catalog: Catalog,
+        self, formats: Table, engines: Sequence[str], demand: Demand, machines: Machines, catalog: Catalog,
         wide_cache: str = "",
-    ) -> None:
+    ) -> None:  # fmt: skip
         """``formats``: plans of one replica, a row for each weight format. ``engines``: to compare."""
         self.formats, self.engines, self.demand, self.catalog = formats, engines, demand, catalog
         self.machines = machines
@@ -123,12 +119,8 @@ class FleetSearch:
         plans = stacked(items)
         results = evaluate(plans, self.catalog)
         feasible = np.flatnonzero(self.demand.kept(results)).tolist()
-        best: dict[tuple[str, str], Fleet] = {}
-        for fleet in sorted(
-            (self.fleet(plans.take([row]), results.take([row])) for row in feasible), key=lambda fleet: fleet.order
-        ):
-            best.setdefault((str(fleet.plan["software"][0]), str(fleet.plan["mode"][0])), fleet)
-        return list(best.values())
+        every = [self.fleet(plans.take([row]), results.take([row])) for row in feasible]
+        return first_ways(sorted(every, key=lambda fleet: fleet.order))
 
     def fleet(self, plan: Table, results: Table) -> Fleet:
         """The fleet of copies of a plan."""
@@ -177,13 +169,8 @@ class FleetSearch:
         index = np.repeat(np.arange(len(self.formats)), len(rows))
         size, replicas, group = np.tile(np.array(rows, dtype=np.float64).reshape(-1, 3).T, len(self.formats))
         columns: dict[str, object] = {
-            TP: size,
-            DPA: replicas,
-            EP: group,
-            COUNT: size,
-            "pipeline_parallel": 1.0,
-            CHUNK: CHUNKS[0],
-        }
+            TP: size, DPA: replicas, EP: group, COUNT: size, "pipeline_parallel": 1.0, CHUNK: CHUNKS[0],
+        }  # fmt: skip
         columns["accelerator"] = self.machine(part).accelerator
         plans = with_columns(self.formats.take(index), software=self.engines[0], **columns)
         if not self.experts:

@@ -5,21 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import product
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from xlperf.base import resources
+from xlperf.base.arrays import Array
+from xlperf.base.errors import Fault, InputError
+from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog, part_of
-from xlperf.catalog.cells import number_of
+from xlperf.catalog.cells import number_of, parse_header
 from xlperf.catalog.formats import states_format
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.questions import questions
-from xlperf.catalog.schema import FORMS, first_words, results_of, table_schema
+from xlperf.catalog.schema import FORMS, auto_columns, first_words, results_of, table_schema
 from xlperf.catalog.table import Place, Table, nowhere
 from xlperf.explore.chips import BESIDE, chip_answers
 from xlperf.explore.fleet_answer import fleet_answer
+from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.objectives import PLAN, TABLES, Answer
 from xlperf.explore.quote import quote_answer
 from xlperf.explore.search import stacked
@@ -27,6 +32,7 @@ from xlperf.explore.serve import NOTHING, best_way, other_machines, serve_answer
 from xlperf.explore.sessions import sessions_answer
 from xlperf.explore.spares import spares_answer
 from xlperf.explore.train import train_answer
+from xlperf.explore.vary import read_variation
 
 _known: WeakKeyDictionary[Catalog, dict[object, Answer]] = WeakKeyDictionary()
 
@@ -174,12 +180,8 @@ def _with_exact_names(form: Table, catalog: Catalog) -> tuple[Table, list[str]]:
 def answers_table(forms: Table, answers: Sequence[Answer]) -> Table:
     """Answers as the table of results of their kind."""
     schema = results_of(forms.kind)
-    columns: dict[str, np.ndarray] = {}
-    for column in schema.columns:
-        blank: Any = "" if column.is_text else np.nan
-        results = [answer.get(column.name, blank) for answer in answers]
-        columns[column.name] = np.array(results, dtype=object if column.is_text else np.float64)
-    return Table(schema.name, columns, forms.place)
+    blank = {column.name: "" if column.is_text else np.nan for column in schema.columns}
+    return replace(Table.of_lines(schema.name, [blank | answer for answer in answers]), place=forms.place)
 
 
 _SOLVERS = {"serve": serve_answer, "train": train_answer, "sessions": sessions_answer, "fleet": fleet_answer,
@@ -203,3 +205,179 @@ def without_defaults(plans: Table) -> Table:
         elif column.kind == "number" and column.unit == "-" and default:
             columns[column.name] = np.where(values == float(default), np.nan, values)
     return Table(plans.kind, columns, plans.place)
+
+
+MOST_CHIPS = 2_000  # largest number of chips in one table [-]
+ALIKE = 1e-4  # relative difference within which rates and costs of chips count as equal [-]
+RATE, COST, PRICE = "tokens_per_second_per_accelerator", "unit_cost", "capex"
+AREA_STEP, POWER_STEP, CACHE_STEP = 0.05, 0.05, 0.25
+"""Finite-difference steps of die area, power and cache, over the chip's own. [-]"""
+
+
+AXES: dict[str, tuple[str, ...]] = {
+    "technology": ("4 nm", "3 nm", "2 nm"), "memory_stacks": ("4", "6"), "cache": ("32", "128", "320"),
+    "num_dies": ("1", "2"),
+}  # fmt: skip
+"""Varied entries in the table of the front sheet, with their first values."""
+
+
+class _Column(NamedTuple):
+    """Values of an entry of a form, and which of them are ``auto``."""
+
+    values: list[float | str]
+    auto: list[bool]
+
+
+def varied_chips(form: Table, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> tuple[Table, list[str]]:
+    """A form with every combination of values of some entries; the last entry changes fastest."""
+    columns: dict[str, _Column] = {}
+    faults: list[Fault] = []
+    for header, words in lines:
+        try:
+            name, column = _read(form, header, [word.strip() for word in words], place)
+            if name in columns:
+                raise InputError(Fault(place, f"{name.replace('_', ' ')} is given twice"))
+            columns[name] = column
+        except InputError as error:
+            faults += error.faults
+    if faults:
+        raise InputError(faults)
+    number = int(np.prod([len(column.values) for column in columns.values()], dtype=np.int64))
+    if number > MOST_CHIPS:
+        raise InputError(Fault(place, f"these are {number:,} chips; a table has {MOST_CHIPS:,} at the most"))
+    rows = list(product(*(range(len(column.values)) for column in columns.values())))
+    varied = {name: np.repeat(values, number) for name, values in form.columns.items()}
+    auto = {name: np.repeat(mask, number) for name, mask in form.auto.items()}
+    for (name, column), index in zip(columns.items(), zip(*rows, strict=True), strict=True):
+        kind = object if table_schema("chip").by_name[name].is_text else np.float64
+        varied[name] = np.array(column.values, dtype=kind)[list(index)]
+        auto[name] = np.array(column.auto, dtype=bool)[list(index)]
+    known = [name for name in table_schema("chip").by_name if name in varied]
+    return Table("chip", {name: varied[name] for name in known}, lambda _, column: form.place(0, column), auto), [
+        *columns
+    ]
+
+
+def first_chips() -> Iterator[Table]:
+    """Forms of the table of chips in the shipped workbook, in blocks."""
+    lines = [(name.replace("_", " "), values) for name, values in AXES.items()]
+    forms, _ = varied_chips(form_of("chip", first_words("chip")), lines, "")
+    return (forms.take(slice(start, start + 6)) for start in range(0, len(forms), 6))
+
+
+def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[str, _Column]:
+    stated = [word for word in words if word.casefold() != "auto"]
+    if not stated:
+        field = next(iter(parse_header("chip", [header]).fields), None)
+        if field is None:
+            read_variation("chip", [(header, ["1"])], place)  # says which entries there are
+            raise InputError(Fault(place, f"unknown entry {header}"))
+        name, values = field.column.name, []
+    else:
+        asked = read_variation("chip", [(header, stated)], place)
+        for variation in asked.varied:
+            if variation.sheet != "chip" or variation.shape:
+                problem = (
+                    f"{variation.column.name}: write values of an entry of the chip, as cache=64,128; xlperf evaluate "
+                )
+                raise InputError(Fault(place, f"{problem}varies the sheets"))
+        if asked.varied:
+            name = asked.varied[0].name
+            first = float(form.filled(name)[0])
+            if np.isnan(first):
+                raise InputError(Fault(place, f"{name.replace('_', ' ')} is auto: write values, no factors"))
+            values = (first * asked.varied[0].values).tolist()
+        else:
+            name, numbers = next(iter(asked.values.items()))
+            values = numbers.tolist()
+    blank: float | str = "" if table_schema("chip").by_name[name].is_text else np.nan
+    if len(stated) < len(words) and name not in auto_columns("chip"):
+        raise InputError(Fault(place, f"{name.replace('_', ' ')} cannot be auto: write values"))
+    auto = [False] * len(values)
+    if len(stated) < len(words):
+        place_of_auto = [word.casefold() for word in words].index("auto")
+        values.insert(place_of_auto, blank)
+        auto.insert(place_of_auto, True)
+    return name, _Column(values, auto)
+
+
+def frontier_of(results: Table) -> Array:
+    """Pareto frontier of tokens per second against unit cost: 1 on it, 0 dominated, NaN without an answer."""
+    rate, cost = results.number(RATE), results.number(COST)
+    more, less = 1.0 + ALIKE, 1.0 - ALIKE
+    better = (rate[None, :] > more * rate[:, None]) & (cost[None, :] <= more * cost[:, None])
+    cheaper = (rate[None, :] >= less * rate[:, None]) & (cost[None, :] < less * cost[:, None])
+    beaten = (better | cheaper).any(axis=1)
+    return np.where(np.isnan(rate + cost), np.nan, np.where(beaten, 0.0, 1.0))
+
+
+class _Step(NamedTuple):
+    """A change of one entry: its words, unit and number of units; the column, its value before, and the change."""
+
+    words: str
+    unit: str
+    size: float
+    column: str
+    before: float
+    change: float
+
+
+def chip_worth(form: Table, answer: Answer, catalog: Catalog) -> Table:
+    """Worth of the next mm2, stack, W and MB of cache: added tokens at equal tokens per dollar of the price.
+
+    Finite differences of the form's answer: every other choice stays, and the area and cost budgets are lifted. If more
+    has no room, the result is the worth of the last unit.
+    """
+    fixed = {name: answer[name] for name in ("num_dies", "die_area", "cache", "memory_stacks")}
+    fixed |= {"area_budget": np.nan, "cost_budget": np.nan}
+    limit = float(form.number("power_budget")[0])
+    limit = limit if limit == limit else float(answer["thermal_design_power"])
+    dies, area, cache = (float(answer[name]) for name in ("num_dies", "die_area", "cache"))
+    steps = (
+        _Step("silicon", "mm2", AREA_STEP * dies * area, "die_area", area, AREA_STEP * area),
+        _Step("memory", "stack", 1.0, "memory_stacks", float(answer["memory_stacks"]), 1.0),
+        _Step("power", "W", POWER_STEP * limit, "power_budget", limit, POWER_STEP * limit),
+        _Step("cache", "MB", CACHE_STEP * cache / UNITS["MB"].factor, "cache", cache, CACHE_STEP * cache),
+    )
+    changes: list[dict[str, float]] = [{}]
+    for step in steps:
+        changes += [{step.column: step.before + step.change}, {step.column: step.before - step.change}]
+    stated = {step.column: form.number(step.column)[0] for step in steps} | fixed
+    columns = {name: [change.get(name, value) for change in changes] for name, value in stated.items()}
+    base, *others = answers_of(with_columns(form.take([0] * len(changes)), **columns), catalog)
+    lines = [
+        _line(step, base, *pair) for step, pair in zip(steps, zip(others[::2], others[1::2], strict=True), strict=True)
+    ]
+    return Table.of_lines("chip_worth", lines)
+
+
+def _line(step: _Step, base: Answer, more: Answer, less: Answer) -> dict[str, object]:
+    """Tokens and price of one more unit, or of the last unit if more has no room."""
+
+    def rate(answer: Answer) -> float:
+        return float(answer.get(RATE, np.nan))
+
+    up = rate(more) == rate(more)
+    changed, sign = (more, 1.0) if up else (less, -1.0)
+    added = sign * (rate(changed) - rate(base)) / step.size
+    price = sign * (float(changed.get(PRICE, np.nan)) - float(base[PRICE])) / step.size
+    price = price if abs(price * step.size) > ALIKE * float(base[PRICE]) else 0.0
+    worth = added / rate(base) * float(base[PRICE])
+    return {
+        "change": step.words, "step": sign * step.size, "unit": step.unit, "rate": added, "worth": worth,
+        "price": price, "verdict": verdict_of(worth, price, up),
+    }  # fmt: skip
+
+
+def verdict_of(worth: float, price: float, has_room: bool) -> str:
+    """Whether one more unit pays, in words.
+
+    >>> verdict_of(12.0, 3.0, True), verdict_of(-2.0, 0.0, True), verdict_of(1.0, 3.0, False)
+    ('pays', 'less of it pays', 'does not pay; more has no room')
+    """
+    if worth != worth:
+        return "no room for more or less"
+    words = (
+        "pays" if worth > price else "no use" if worth == 0.0 else "less of it pays" if worth < 0.0 else "does not pay"
+    )
+    return words if has_room else f"{words}; more has no room"

@@ -17,7 +17,7 @@ from xlperf.engine.stated_prices import PLAN_PRICES
 from xlperf.equations.cost.servers import accelerators_for_power
 from xlperf.equations.cost.tokens import break_even_load
 from xlperf.explore.fleet_plans import COUNT, LOAD, TWO, Demand, Fleet, Machines, in_slices, with_columns
-from xlperf.explore.objectives import GOOD, ILLEGAL, Answer, Search, dollars, price_words, short_name, slower
+from xlperf.explore.objectives import GOOD, ILLEGAL, Answer, Search, dollars, no_answer, price_words, short_name, slower
 
 OWN, BOTH = "own", "both"
 
@@ -39,18 +39,14 @@ def with_prices(plans: Table, form: Table) -> Table:
 
 
 class Hours(NamedTuple):
-    """Cost of one accelerator, [USD/s]: as paid, rented and owned; NaN if unknown.
-
-    ``basis``: the kind of payment. ``lacking``: why a requested cost is unknown, or "". ``ownership``: ownership
-    results of the plan, one row.
-    """
+    """Cost of one accelerator, [USD/s]: as paid, rented and owned; NaN if unknown."""
 
     paid: float
     rented: float
     owned: float
-    basis: str
-    lacking: str
-    ownership: Table
+    basis: str  # the kind of payment
+    lacking: str  # why a requested cost is unknown, or ""
+    ownership: Table  # ownership results of the plan, one row
 
     @property
     def results(self) -> Answer:
@@ -159,25 +155,17 @@ FEW_COPIES = 20.0  # fleets of at most so many copies are chosen anew for the us
 
 
 class FleetSize(NamedTuple):
-    """A fleet in whole copies and servers.
+    """A fleet in whole copies and servers."""
 
-    - ``users``: requests in flight of the fleet; ``load``: largest number of one copy [-].
-    - ``size``: accelerators of a copy; ``server``: accelerators of one purchase [-].
-    - ``prefill``: accelerators of another kind in a copy; ``prefill_server``: as ``server`` [-].
-    - ``each``: power from the grid of one accelerator with its share of server and building [W].
-    - ``pooled``: whether pools are separate: they grow by replicas, not by copies.
-    - ``longer``: factor on the time per token in the case of the catalog [-].
-    """
-
-    users: float
-    load: float
-    size: float
-    server: float
-    prefill: float
-    prefill_server: float
-    each: float
-    pooled: bool
-    longer: float
+    users: float  # requests in flight of the fleet [-]
+    load: float  # largest number of one copy [-]
+    size: float  # accelerators of a copy [-]
+    server: float  # accelerators of one purchase [-]
+    prefill: float  # accelerators of another kind in a copy [-]
+    prefill_server: float  # as ``server`` [-]
+    each: float  # power from the grid of one accelerator with its share of server and building [W]
+    pooled: bool  # whether pools are separate: they grow by replicas, not by copies
+    longer: float  # factor on the time per token in the case of the catalog [-]
 
     def whole(self, further: float = 1.0) -> tuple[float, tuple[float, float]]:
         """Copies, and accelerators of both kinds in whole servers, if a copy takes ``further`` times as long."""
@@ -271,14 +259,6 @@ def _with_users(fleet: Fleet, users: float, catalog: Catalog) -> Fleet:
     return result._replace(used=size.whole()[0] * size.size, accelerators=count, price=price)
 
 
-def first_ways(fleets: Sequence[Fleet]) -> list[Fleet]:
-    """The first fleet of each engine and mode."""
-    best: dict[tuple[str, str], Fleet] = {}
-    for fleet in fleets:
-        best.setdefault((str(fleet.plan["software"][0]), str(fleet.plan["mode"][0])), fleet)
-    return list(best.values())
-
-
 def in_power(form: Table, size: FleetSize, request_rate: float) -> Answer:
     """Accelerators, requests in flight and requests per second within the facility power limit of a form."""
     limit = float(form.number("facility_power_limit")[0])
@@ -316,7 +296,7 @@ def beyond_power(form: Table, ways: Sequence[Answer]) -> Answer:
         f"{megawatts(power)} MW, fewer users, less speed per user or another accelerator"
     )
     names = ("accelerators_in_power", "users_in_power", "request_rate_in_power")
-    return {"reason": reason, "answer": f"No answer: {reason}."} | {name: most[name] for name in names}
+    return no_answer(reason) | {name: most[name] for name in names}
 
 
 MOST_FED = 6  # most numbers of accelerators to map for a facility power limit [-]
@@ -359,7 +339,7 @@ def run_beyond_power(form: Table, answer: Answer, fed: Answer) -> Answer:
         f"power limit of {megawatts(limit)} MW; {fits}; or give {megawatts(power)} MW, more days or another accelerator"
     )
     numbers = {"accelerators_in_power": fed["accelerators"], "run_time_in_power": fed["run_time"]} if inside else {}
-    return {"reason": reason, "answer": f"No answer: {reason}."} | numbers
+    return no_answer(reason) | numbers
 
 
 def megawatts(power: float) -> str:

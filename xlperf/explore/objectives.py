@@ -52,14 +52,8 @@ _WORDS = {"at most": "<=", "within": "<=", "up to": "<=", "at least": ">=", "bel
 """Words of limits and their signs."""
 _IN_WORDS = re.compile(rf"\s(?:is\s+)?({'|'.join(_WORDS)})\s", re.IGNORECASE)
 _SPELLED = {
-    "hour": "h",
-    "hours": "h",
-    "minute": "min",
-    "minutes": "min",
-    "seconds": "s",
-    "days": "day",
-    "years": "year",
-}
+    "hour": "h", "hours": "h", "minute": "min", "minutes": "min", "seconds": "s", "days": "day", "years": "year",
+}  # fmt: skip
 
 
 class Objective(NamedTuple):
@@ -492,6 +486,11 @@ def _shown(column: Column, results: Table) -> str:
 
 Answer = dict[str, Any]  # results of one form by column, in internal units; a missing result is NaN or ""
 PLAN, TABLES = "plan", "tables"  # keys of the plan and of the tables by name in an answer, beside its results
+
+
+def no_answer(reason: str) -> Answer:
+    """An answer without results: its reason, in a sentence too."""
+    return {"reason": reason, "answer": f"No answer: {reason}."}
 
 
 def one_plan(kind: str, columns: Mapping[str, Any], searched: Collection[str], form: Table) -> Table:

@@ -137,19 +137,16 @@ _WATTS = 0.1  # half of the band of power; assumed [-]
 
 
 class Prediction(NamedTuple):
-    """Best plan at the conditions of a claim, in the unit of the claim: value, band, and physical limit.
-
-    ``efficiency``: MFU, or output rate over its limit [-]. ``results``: of the plan, one row.
-    """
+    """Best plan at the conditions of a claim, in the unit of the claim: value, band, and physical limit."""
 
     value: float
     low: float
     high: float
     limit: float
     bound: str
-    efficiency: float
+    efficiency: float  # MFU, or output rate over its limit [-]
     plan: Table | None
-    results: Table | None
+    results: Table | None  # of the plan, one row
     reason: str = ""
 
 
@@ -194,17 +191,11 @@ def quote_answer(form: Table, catalog: Catalog) -> Answer:
     beyond = _ratio(kind, claim, predicted.limit)
     conditions = list(_conditions(form, catalog, kind, claim, predicted))
     answer: Answer = {
-        "claimed_value": claim,
-        "predicted_value": predicted.value,
-        "predicted_value_low": predicted.low,
-        "predicted_value_high": predicted.high,
-        "claim_ratio": ratio,
-        "limit_value": predicted.limit,
-        "limit_share": beyond,
-        "limited_by": predicted.bound,
-        "reason": predicted.reason,
+        "claimed_value": claim, "predicted_value": predicted.value, "predicted_value_low": predicted.low,
+        "predicted_value_high": predicted.high, "claim_ratio": ratio, "limit_value": predicted.limit,
+        "limit_share": beyond, "limited_by": predicted.bound, "reason": predicted.reason,
         TABLES: {CONDITIONS: Table.of_lines("quote_conditions", [line._asdict() for line in conditions])},
-    }
+    }  # fmt: skip
     efficiency = predicted.efficiency * ratio
     if kind in ("tflops", "mfu") and efficiency != efficiency:
         efficiency = beyond

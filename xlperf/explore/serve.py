@@ -34,6 +34,7 @@ from xlperf.explore.fleet_plans import (
     crossed,
     engine_title,
     engines_of,
+    first_ways,
     in_slices,
     with_columns,
 )
@@ -46,7 +47,6 @@ from xlperf.explore.money import (
     beyond_power,
     cost_words,
     filling,
-    first_ways,
     hours_of,
     in_power,
     is_pooled,
@@ -56,7 +56,7 @@ from xlperf.explore.money import (
     sized,
     with_prices,
 )
-from xlperf.explore.objectives import DECILE, Answer, band_factor, short_name
+from xlperf.explore.objectives import DECILE, Answer, band_factor, no_answer, short_name
 from xlperf.explore.search import stacked
 from xlperf.explore.vary import normal_scores
 
@@ -92,7 +92,7 @@ def serve_answer(form: Table, catalog: Catalog) -> Answer:
     if way != int(way) or way > len(fleets):
         each = "s are" if len(fleets) > 1 else " is"
         reason = f"way {way:g} is asked for, and {len(fleets)} way{each} known"
-        return {"reason": reason, "answer": f"No answer: {reason}."}
+        return no_answer(reason)
     fleet = fleets[int(way) - 1]
     return _answer(form, fleets, int(way), hours_of(form, fleet.plan, fleet.results, catalog)[0], catalog)
 
@@ -467,7 +467,7 @@ def _refused(form: Table, catalog: Catalog) -> Answer:
         row = int(np.flatnonzero(lacks)[-1]) if lacks.any() else -1
         reason = str(results["reason"][row]).split(";")[0] or f"no mapping of {model} fits on {accelerator}"
         remedy = "; larger copies or weights of fewer bits need less" if lacks.any() else ""
-        return {"reason": reason + remedy, "answer": f"No answer: {reason}{remedy}."}
+        return no_answer(reason + remedy)
     fastest = float(np.nanmax(results.number("tokens_per_second_per_user")[good]))
     soonest = float(np.nanmin(results.number("ttft")[good]))
     reason = (
@@ -483,4 +483,4 @@ def _refused(form: Table, catalog: Catalog) -> Answer:
         beyond.append(f"{demand.load:,.0f} users of one copy are too many")
     beyond = beyond or ["both together, or with all prompts, they are not reached"]
     reason += f"; {' and '.join(beyond)}: ask for less, or take a faster accelerator"
-    return {"reason": reason, "answer": f"No answer: {reason}."}
+    return no_answer(reason)

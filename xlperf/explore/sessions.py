@@ -19,7 +19,7 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.explore.fleet_plans import COUNT, DEGREES, ONE, Fleet, engine_title, with_columns
 from xlperf.explore.money import MANY_USERS, Hours, cost_words, hours_of, lacking_words, with_prices
-from xlperf.explore.objectives import TABLES, Answer, dollars, short_name
+from xlperf.explore.objectives import TABLES, Answer, dollars, no_answer, short_name
 from xlperf.explore.serve import serve_answer, serving_ways
 from xlperf.explore.session_states import (
     TIERS,
@@ -133,7 +133,7 @@ def _refused(asked: Table, is_missed: bool, catalog: Catalog) -> Answer:
         if is_missed
         else "no copy has memory for the cache of one turn: give it more accelerators"
     )
-    return {"reason": reason, "answer": f"No answer: {reason}."}
+    return no_answer(reason)
 
 
 def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array, best: Choice) -> Answer:
@@ -227,13 +227,10 @@ def _memory(sessions: Sessions, tiers: Sequence[Tier], sizes: Array, best: Choic
 def _tiers(sessions: Sessions, copy: Copy, tiers: Sequence[Tier], state: State, shares: Mapping[str, float]) -> Table:
     sizes = [copy.tokens * copy.token_size, *(tier.size for tier in tiers)]
     columns = {
-        "tier": np.array(["accelerators", *(tier.name for tier in tiers)], dtype=object),
-        "size": np.array(sizes),
-        "bandwidth": np.array([np.nan, *(tier.bandwidth for tier in tiers)]),
-        "eviction_time": state.ages,
-        "hit_rate": np.array(list(shares.values())),
-        "load_time": np.array([np.nan, *state.loading]),
-    }
+        "tier": np.array(["accelerators", *(tier.name for tier in tiers)], dtype=object), "size": np.array(sizes),
+        "bandwidth": np.array([np.nan, *(tier.bandwidth for tier in tiers)]), "eviction_time": state.ages,
+        "hit_rate": np.array(list(shares.values())), "load_time": np.array([np.nan, *state.loading]),
+    }  # fmt: skip
     return Table("sessions_tiers", columns)
 
 

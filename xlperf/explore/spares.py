@@ -7,7 +7,7 @@ use do.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -32,7 +32,7 @@ from xlperf.equations.hardware.failures import (
 )
 from xlperf.equations.training.recovery import asynchronous_interval, checkpoint_interval, running_rate, tiered_goodput
 from xlperf.explore.mappings import server_sizes
-from xlperf.explore.objectives import TABLES, Answer, dollars, one_plan, short_name
+from xlperf.explore.objectives import TABLES, Answer, dollars, no_answer, one_plan, short_name
 
 SOFTWARE, SERVING = "software", "serving"
 STEPS = "steps"  # table by number of spares beside an answer
@@ -94,17 +94,13 @@ def _stated(form: Table, kind: str, fleet: Domain | None) -> Domain | None:
 
 @dataclass(frozen=True)
 class Work:
-    """What runs: units that must be up, accelerators of one, and the domains that fail.
-
-    ``slack``: accelerators of a unit that may be down [-]. ``restart``: time until a copy of a service serves again, 0
-    for a training run [s].
-    """
+    """What runs: units that must be up, accelerators of one, and the domains that fail."""
 
     units: float
     unit_size: float
-    slack: float
+    slack: float  # accelerators of a unit that may be down [-]
     domains: list[Domain]
-    restart: float
+    restart: float  # time until a copy of a service serves again, 0 for a training run [s]
 
     @property
     def accelerators(self) -> float:
@@ -113,22 +109,21 @@ class Work:
 
     def rate(self, wide: bool) -> float:
         """Failures per second, of domains of several units or of domains within one. [1/s]"""
-        rates = [
-            float(domain_failure_rate(self.accelerators, one.size, one.mtbf))
-            for one in self.domains
-            if (one.size > self.unit_size) == wide
-        ]
-        return float(np.add.reduce(rates)) if rates else 0.0
+        return self._rate([one for one in self.domains if (one.size > self.unit_size) == wide])
+
+    @property
+    def failures(self) -> float:
+        """Failures per second. [1/s]"""
+        return self.rate(False) + self.rate(True)
 
     @property
     def replaced_share(self) -> float:
         """Share of the failures after which a spare takes over. [-]"""
-        lost = [
-            float(domain_failure_rate(self.accelerators, one.size, one.mtbf))
-            for one in self.domains
-            if one.kind != SOFTWARE
-        ]
-        return float(np.add.reduce(lost)) / (self.rate(False) + self.rate(True)) if lost else 0.0
+        return self._rate([one for one in self.domains if one.kind != SOFTWARE]) / self.failures
+
+    def _rate(self, domains: Sequence[Domain]) -> float:
+        rates = [float(domain_failure_rate(self.accelerators, one.size, one.mtbf)) for one in domains]
+        return float(np.add.reduce(rates))
 
     def _down(self, one: Domain) -> float:
         return float(domain_unavailability(one.mtbf, one.repair + self.restart))
@@ -285,28 +280,25 @@ def _enough(steps: BySpares, target: float) -> float:
 
 def _service(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: float) -> Answer:
     """Spare copies of a service: the time in which a copy swaps in counts as down."""
-    failures = work.rate(False) + work.rate(True)
-    ready = float(exp(-failures * swap_time(form)))
+    ready = float(exp(-work.failures * swap_time(form)))
     steps = steps._replace(availability=steps.availability * ready)
     target = float(form.filled("availability")[0])
     fewest = _enough(steps, target)
     given = float(form.number("spares")[0])
     chosen = given if given == given else fewest
     if chosen != chosen:
-        return _refused(
+        return no_answer(
             f"no number of spares up to {_MOST:,} gives {target:.5%}: the swap or a domain of many units is down longer"
         )
     answer = _common(form, work, steps, steps.elastic, price, int(chosen))
     answer |= {
-        "spares_for_availability": fewest,
-        "interruptions": failures * YEAR,
+        "spares_for_availability": fewest, "interruptions": work.failures * YEAR,
         "spare_cost": chosen * work.unit_size * price * YEAR,
-    }
-    copies = _units_in_words(form, work, "copy", "copies")
+    }  # fmt: skip
     answer["answer"] = (
-        f"{copies} with {_count(chosen, 'spare copy', 'spare copies')}: enough are up "
-        f"{_percent(answer['availability'])} of the time, {answer['shortage_per_year'] / HOUR:,.1f} h a year too few; "
-        f"{100.0 * target:g} % takes {_count(fewest, 'spare copy', 'spare copies')}."
+        f"{_units_in_words(form, work, 'copy', 'copies')} with {_count(chosen, 'spare copy', 'spare copies')}: enough "
+        f"are up {_percent(answer['availability'])} of the time, {answer['shortage_per_year'] / HOUR:,.1f} h a year "
+        f"too few; {100.0 * target:g} % takes {_count(fewest, 'spare copy', 'spare copies')}."
     )
     return answer
 
@@ -320,35 +312,27 @@ def _run(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: floa
     given = float(form.number("spares")[0])
     chosen = int(given) if given == given else cheapest
     if not rates[chosen] > _NEVER:
-        return _refused(
+        return no_answer(
             f"with {_count(chosen, 'spare', 'spares')} a run on {work.units:,.0f} units that waits for repairs hardly "
             f"ever trains; give it about {cheapest:,} spares, or shortage elastic"
         )
     answer = _common(form, work, steps, rates, price, chosen)
-    failures, useful = work.rate(False) + work.rate(True), float(form.filled("run_time")[0])
-    days = useful / answer["effective_share"]
+    days = float(form.filled("run_time")[0]) / answer["effective_share"]
     each = work.unit_size * price * days
     answer |= {
         "spares_for_availability": _enough(steps, float(form.filled("availability")[0])),
-        "spares_of_least_cost": float(cheapest),
-        "goodput": checkpoints.goodput,
+        "spares_of_least_cost": float(cheapest), "goodput": checkpoints.goodput,
         "elastic_share": float(checkpoints.goodput * steps.elastic[chosen]),
-        "wait_share": float(checkpoints.goodput * steps.waiting[chosen]),
-        "interruptions": failures * days,
-        "run_time": days,
-        "checkpoint_size": checkpoints.state,
-        "checkpoint_interval": checkpoints.interval,
-        "checkpoint_time": checkpoints.waits,
-        "restore_time": checkpoints.restore,
+        "wait_share": float(checkpoints.goodput * steps.waiting[chosen]), "interruptions": work.failures * days,
+        "run_time": days, "checkpoint_size": checkpoints.state, "checkpoint_interval": checkpoints.interval,
+        "checkpoint_time": checkpoints.waits, "restore_time": checkpoints.restore,
         "remote_interval": checkpoints.far_interval if np.isfinite(checkpoints.far_interval) else np.nan,
-        "lost_per_interruption": checkpoints.lost,
-        "run_cost": (work.units + chosen) * each,
+        "lost_per_interruption": checkpoints.lost, "run_cost": (work.units + chosen) * each,
         "spare_cost": chosen * each,
-    }
-    units = _units_in_words(form, work, "unit", "units")
+    }  # fmt: skip
     cost = f"; the run costs {dollars(answer['run_cost'])}" if price == price else ""
     answer["answer"] = (
-        f"{units} with {_count(chosen, 'spare', 'spares')} train "
+        f"{_units_in_words(form, work, 'unit', 'units')} with {_count(chosen, 'spare', 'spares')} train "
         f"{_percent(answer['effective_share'])} of the time: {answer['interruptions']:,.0f} interruptions in "
         f"{days / DAY:,.1f} days, one every {answer['interruption_interval'] / HOUR:,.1f} h{cost}."
     )
@@ -360,26 +344,23 @@ def _common(form: Table, work: Work, steps: BySpares, rates: Array, price: float
     count = (work.units + steps.spares) * work.unit_size
     hour = np.where(rates > _NEVER, count * price / np.maximum(rates, _NEVER) / work.accelerators, np.nan)
     table = {
-        "spares": steps.spares,
-        "accelerators": count,
-        "availability": steps.availability,
-        "shortage_per_year": (1.0 - steps.availability) * YEAR,
-        "effective_share": rates,
-        "useful_hour_cost": hour,
-    }
+        "spares": steps.spares, "accelerators": count, "availability": steps.availability,
+        "shortage_per_year": (1.0 - steps.availability) * YEAR, "effective_share": rates, "useful_hour_cost": hour,
+    }  # fmt: skip
     rows = _shown_rows(rates, steps.availability, chosen)
-    failures = work.rate(False) + work.rate(True)
+    domains = "; ".join(
+        f"{one.kind} of {one.size:,.0f} every {one.mtbf / HOUR:,.0f} h"
+        + (f", back in {one.repair / HOUR:,.0f} h" if one.repair else "")
+        for one in work.domains
+    )
     answer: Answer = {name: float(values[chosen]) for name, values in table.items()}
     return answer | {
         TABLES: {STEPS: Table("spares_steps", {name: values[rows] for name, values in table.items()})},
-        "units": work.units,
-        "unit_size": work.unit_size,
-        "spare_share": chosen / work.units,
-        "unavailability_without_spares": 1.0 - float(steps.availability[0]),
-        "unit_unavailability": work.unit_down,
-        "interruption_interval": 1.0 / failures,
-        "defaults_used": _defaults(form, work),
-    }
+        "units": work.units, "unit_size": work.unit_size, "spare_share": chosen / work.units,
+        "unavailability_without_spares": 1.0 - float(steps.availability[0]), "unit_unavailability": work.unit_down,
+        "interruption_interval": 1.0 / work.failures,
+        "defaults_used": f"fleet {form.filled('fleet')[0]}: {domains}",
+    }  # fmt: skip
 
 
 def _shown_rows(rates: Array, availability: Array, chosen: int) -> np.ndarray:
@@ -390,15 +371,6 @@ def _shown_rows(rates: Array, availability: Array, chosen: int) -> np.ndarray:
     nearest_row = int(np.argmin(np.abs(spread - chosen)))
     spread[nearest_row] = chosen
     return np.unique(np.concatenate([[0.0], spread])).astype(np.int64)
-
-
-def _defaults(form: Table, work: Work) -> str:
-    parts = [
-        f"{one.kind} of {one.size:,.0f} every {one.mtbf / HOUR:,.0f} h"
-        + (f", back in {one.repair / HOUR:,.0f} h" if one.repair else "")
-        for one in work.domains
-    ]
-    return f"fleet {form.filled('fleet')[0]}: {'; '.join(parts)}"
 
 
 def _units_in_words(form: Table, work: Work, one: str, many: str) -> str:
@@ -418,7 +390,3 @@ def _percent(share: float) -> str:
     """
     digits = 1 + sum(share > 1.0 - bound for bound in (0.01, 0.001, 0.0001))
     return f"{100.0 * share:.{digits}f} %"
-
-
-def _refused(reason: str) -> Answer:
-    return {"reason": reason, "answer": f"No answer: {reason}."}

@@ -19,11 +19,10 @@ from xlperf.catalog.schema import Column, shown_columns, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress
-from xlperf.explore.auto import evaluate_resolved, has_auto, resolve
 from xlperf.explore.candidates import LOADS, NUM_POINTS, Bounds, expanded, load_steps
 from xlperf.explore.changed_catalogs import changed_catalog, multiplied, row_catalog, unmarked
 from xlperf.explore.objectives import TARGETS, Limit, Objective, names_of_owners, pareto_rows, with_owned
-from xlperf.explore.search import stacked
+from xlperf.explore.search import evaluate_resolved, has_auto, resolve, stacked
 from xlperf.explore.space import MOST_PLANS, grid
 from xlperf.explore.vary import CALIBRATION, NAMING, Sampling, Varied, picked, uniforms
 from xlperf.explore.workers import worked
@@ -55,13 +54,9 @@ def _without_load(plans: Table) -> Table:
 
 
 def points(
-    plans: Table,
-    catalog: Catalog,
-    values: Mapping[str, np.ndarray] | None = None,
-    num_points: int = NUM_POINTS,
-    progress: Progress | None = None,
-    **bounds: Unpack[Bounds],
-) -> Frontier:
+    plans: Table, catalog: Catalog, values: Mapping[str, np.ndarray] | None = None, num_points: int = NUM_POINTS,
+    progress: Progress | None = None, **bounds: Unpack[Bounds],
+) -> Frontier:  # fmt: skip
     """Every inference plan of a grid at every load that is legal, fits and satisfies its targets, in the order of the
     grid; ``auto`` means every legal value.
 
@@ -87,13 +82,9 @@ def points(
 
 
 def frontier(
-    plans: Table,
-    catalog: Catalog,
-    values: Mapping[str, np.ndarray] | None = None,
-    num_points: int = NUM_POINTS,
-    progress: Progress | None = None,
-    **bounds: Unpack[Bounds],
-) -> Frontier:
+    plans: Table, catalog: Catalog, values: Mapping[str, np.ndarray] | None = None, num_points: int = NUM_POINTS,
+    progress: Progress | None = None, **bounds: Unpack[Bounds],
+) -> Frontier:  # fmt: skip
     """Pareto frontier of :func:`points`: tokens per second of each accelerator against tokens per second of each user.
 
     Plans compete if they serve one model with equal prompt and output lengths. Each group is ordered from the most
@@ -237,12 +228,9 @@ class Sweep:
         return Swept(resolved, results, [(varied.column, values) for varied, values in changes])
 
     def _apart(
-        self,
-        table: Table,
-        changes: list[tuple[Varied, Array]],
-        separate: list[tuple[Varied, Array]],
+        self, table: Table, changes: list[tuple[Varied, Array]], separate: list[tuple[Varied, Array]],
         progress: Progress | None,
-    ) -> Swept:
+    ) -> Swept:  # fmt: skip
         """As :meth:`evaluated` if calibration constants or words of sheets vary: one catalog for all rows with equal
         values.
         """

@@ -27,7 +27,7 @@ from xlperf.explore.candidates import Candidates, candidates
 from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.mappings import MOST_ACCELERATORS, refused_reasons, server_sizes, sold_counts, stacks_of
 from xlperf.explore.money import cost_words, hours_of, lacking_words, most_fed, run_beyond_power, stated_prices
-from xlperf.explore.objectives import GOOD, PLAN, Answer, Search, objective_of, one_plan, short_name, slower
+from xlperf.explore.objectives import GOOD, PLAN, Answer, Search, no_answer, objective_of, one_plan, short_name, slower
 from xlperf.explore.search import ranked, stacked
 from xlperf.explore.space import divides, divisors, powers_of_two
 from xlperf.interop.launch_stacks import flags
@@ -253,7 +253,7 @@ def train_answer(form: Table, catalog: Catalog) -> Answer:
     count = float(result.plans.number("num_accelerators")[0])
     days, words = result.results.number("run_time")[0] / DAY, short_name(str(form.text("accelerator")[0]))
     reason = f"{count:,.0f} {words} still take {days:,.0f} days; give them more days or a larger batch"
-    return {"reason": reason, "answer": f"No answer: {reason}."}
+    return no_answer(reason)
 
 
 def _powered(form: Table, searched: Search, catalog: Catalog) -> Answer:
@@ -426,4 +426,4 @@ def _refused(form: Table, search: Search | None) -> Answer:
         count = float(search.plans.number("num_accelerators")[0])
         words = f"on {count:,.0f} accelerators: {str(search.results['reason'][0]).split(';')[0]}"
     reason = words or f"no mapping of {form.text('model')[0]} on these accelerators is legal"
-    return {"reason": reason, "answer": f"No answer: {reason}."}
+    return no_answer(reason)

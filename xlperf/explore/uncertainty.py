@@ -334,15 +334,9 @@ class Robust(NamedTuple):
 
 
 def robust(
-    searched: Search,
-    catalog: Catalog,
-    measure: str,
-    varied: Sequence[Varied] = (),
-    draws: int = FUTURES,
-    seed: int = 0,
-    top: int | None = None,
-    processes: int = 1,
-) -> Robust:
+    searched: Search, catalog: Catalog, measure: str, varied: Sequence[Varied] = (), draws: int = FUTURES,
+    seed: int = 0, top: int | None = None, processes: int = 1,
+) -> Robust:  # fmt: skip
     """Order the plans of a search by their results under uncertainty, with the same draws of inputs for all.
 
     Plans that do not fit or miss a limit in more than a tenth of the draws come last; other plans skip such draws. A

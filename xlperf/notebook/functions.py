@@ -29,12 +29,11 @@ from xlperf.engine.tables import refuse_auto
 from xlperf.explore.answers import answered, asked_form, nested_parts, varied_answers
 from xlperf.explore.asked import Evidence, asked_diagnosis, asked_sweep, asked_uncertainty, asked_worth
 from xlperf.explore.asked_search import Choice, doubts, found_plans, solve_goal, solved_plans, wanted_plans
-from xlperf.explore.auto import evaluate_resolved, resolve
 from xlperf.explore.candidates import Bounds
-from xlperf.explore.chip_table import varied_chips
+from xlperf.explore.forms import varied_chips
 from xlperf.explore.mappings import MOST_ACCELERATORS
 from xlperf.explore.objectives import limits_of
-from xlperf.explore.search import SHOWN
+from xlperf.explore.search import SHOWN, evaluate_resolved, resolve
 from xlperf.explore.space import MOST_PLANS
 from xlperf.explore.sweep import best_rows
 from xlperf.explore.sweep import sweep as swept

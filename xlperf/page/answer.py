@@ -231,18 +231,14 @@ def _page(answer: Answered, asked: Question, points: list[tuple[str, list[Shown]
     }
     template = Template(resources.table("page/answer.html").read_text(encoding="utf-8"))
     return template.substitute(
-        title=text(f"xlperf {__version__}: {answer.kind}"),
-        answer=text(answer.words),
+        title=text(f"xlperf {__version__}: {answer.kind}"), answer=text(answer.words),
         beside="".join(f"<p>{text(line)}</p>" for line in (*answer.beside, *answer.missed)),
         sliders="".join(_slider(answer.kind, place, axis) for place, axis in enumerate(asked.axes)),
-        tiles="".join(lines),
-        charts="".join(_charts(answer)),
+        tiles="".join(lines), charts="".join(_charts(answer)),
         tables="".join(_section(titles[name], block) for name, block in nested.items() if block),
-        others=_others(asked, points),
-        notes="".join(f"<li>{text(line)}</li>" for line in answer.notes),
-        card=card(answer.card),
-        grid=json.dumps(grid).replace("<", "\\u003c"),
-    )
+        others=_others(asked, points), notes="".join(f"<li>{text(line)}</li>" for line in answer.notes),
+        card=card(answer.card), grid=json.dumps(grid).replace("<", "\\u003c"),
+    )  # fmt: skip
 
 
 def _section(title: str, block: list[Part]) -> str:
