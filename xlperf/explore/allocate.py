@@ -28,10 +28,7 @@ BATCHES = tuple(2.0**power for power in range(10))
 
 
 def plan_grid(plan: Table, catalog: Catalog) -> Table:
-    """Grid of mappings around one plan, legal or not: degrees in powers of two (pipelines also of any length up to 16
-    that divides the layers); of training plans micro batches, recomputation and virtual pipelines; of inference plans
-    with an open load batches of 1 to 512. Every other column stays as in the plan.
-    """
+    """Mappings around one plan, legal or not: degrees in powers of two, micro batches, recomputation, or batches."""
     row = int(catalog.rows("models", plan.text("model"), plan, "model")[0])
     models = catalog.tables["models"]
     layers, experts = models["num_layers"][row], models.number("num_experts", 0.0)[row]
@@ -236,9 +233,7 @@ COMPARED = (
 
 
 def reverse_check(devices: Table, catalog: Catalog) -> Table:
-    """``device_comparison`` of derived devices with the accelerators in their column ``compared_with``: a row for each
-    quantity that the accelerator states, in display units. Its link bandwidth defaults to its innermost network tier.
-    """
+    """``device_comparison`` of derived devices with the numbers that their accelerators in ``compared_with`` state."""
     named = np.flatnonzero(devices.text("compared_with") != "")
     compared = devices.take(named)
     results = evaluate_devices(compared, catalog, costs=False)

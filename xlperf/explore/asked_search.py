@@ -40,11 +40,7 @@ def plan_name(plans: Table, row: int = 0) -> str:
 def varied(
     table: Table, vary: Lines, of_catalog: bool = False
 ) -> tuple[Table, dict[str, np.ndarray], tuple[Varied, ...]]:
-    """Plans with ``auto`` from ``--vary COLUMN=auto``, values of other columns, and numbers that are searched one by
-    one.
-
-    With ``of_catalog`` these numbers are values of the catalog, factors of columns of the plans, and targets.
-    """
+    """Plans with ``auto``, values of columns, and numbers searched one by one (``of_catalog``: of sheets too)."""
     asked = read_variation(table.kind, vary, "--vary")
     for number in asked.varied:
         if number.shape:

@@ -84,9 +84,7 @@ def searched_column(kind: str, header: str, place: str) -> str:
 
 
 def with_auto(plans: Table, headers: Sequence[str], place: str) -> Table:
-    """Plans with ``auto`` in every cell of some columns. Raises InputError, with ``place``, if a column is not
-    searchable.
-    """
+    """Plans with ``auto`` in every cell of some columns; InputError, with ``place``, if one is not searchable."""
     columns, auto = dict(plans.columns), dict(plans.auto)
     for header in headers:
         name = searched_column(plans.kind, header, place)
@@ -98,9 +96,7 @@ def with_auto(plans: Table, headers: Sequence[str], place: str) -> Table:
 
 
 def with_mapping(plans: Table, fixed: Collection[str] = ()) -> Table:
-    """Plans with ``auto`` in each blank mapping column (:func:`mapping_columns`); a given load of an inference plan
-    stays.
-    """
+    """Plans with ``auto`` in each blank mapping column; a given load of an inference plan stays."""
     columns, auto = dict(plans.columns), dict(plans.auto)
     none = np.zeros(len(plans), dtype=bool)
     loaded = none
@@ -426,9 +422,7 @@ def fits_of(plans: Table, catalog: Catalog) -> tuple[Array, Array]:
 
 
 def _memory(plans: Table, catalog: Catalog, rows: np.ndarray) -> Array:
-    """Whether some plans fit, their reserved memory [B], and over the capacity the memory of the first or last stage,
-    and that of weights and optimizer state, (4, rows).
-    """
+    """Whether plans fit, their reserved memory [B], shares of the capacity of the end stages and of the state."""
     blocks = []
     for start in range(0, len(rows), MEMORY_BLOCK):
         memory = fitting(plans.take(rows[start : start + MEMORY_BLOCK]), catalog)

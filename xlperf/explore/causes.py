@@ -176,9 +176,7 @@ class Variants:
     def _renamed(
         self, table: Table, column: str, rows_of: np.ndarray, sheets: Sequence[str]
     ) -> tuple[np.ndarray, Table]:
-        """Name of the changed row that each variant uses ("" for the original row), and the table with the changed
-        rows.
-        """
+        """Name of the changed row that each variant uses ("" for the original), and the table with such rows."""
         concerned = np.array([change.sheet in sheets for change in self.tried])
         pairs = [
             tuple(number for number in pair if number != NONE and concerned[number])
@@ -202,9 +200,7 @@ class Variants:
 
 
 def with_exact_names(plan: Table, catalog: Catalog) -> dict[str, np.ndarray]:
-    """Columns of one plan with names spelled as in the catalog, so that copies of a row share its prefix; the name of a
-    checkpoint that states its format stays.
-    """
+    """Columns of one plan with names as in the catalog, except a checkpoint's that states its format."""
     columns = dict(plan.columns)
     for column in plan.schema.columns:
         if column.kind != "reference" or column.name not in columns:
@@ -331,9 +327,7 @@ def _same(one: float | str, other: float | str) -> bool:
 
 
 def contradictions(plan: Table, catalog: Catalog, name: str, log: Log, logged: Logged) -> list[str]:
-    """Lines with the settings, model or FLOP per token in which a log, with its name, numbers and settings, differs
-    from its plan; none if all agree.
-    """
+    """Lines with the settings, model or FLOP per token in which a log differs from its plan; none if all agree."""
     results = []
     planned = stack_of_software(str(plan.filled("software")[0]))
     if logged.stack and planned and planned != logged.stack and {planned, logged.stack} not in _ALIKE:

@@ -43,9 +43,7 @@ def _rows_named(catalog: Catalog, kind: str, names: np.ndarray) -> np.ndarray:
 
 
 def reached_rows(catalog: Catalog, accelerators: np.ndarray) -> dict[str, np.ndarray]:
-    """Rows of each sheet of :data:`REACHED` that rows of accelerators derive from, ascending; unreached sheets are
-    absent. The process node at which a core is stated is not the accelerator's own.
-    """
+    """Rows of each sheet of :data:`REACHED` that rows of accelerators derive from, ascending."""
     by_name: dict[str, np.ndarray] = {"accelerators": np.unique(accelerators)}
     for sheet in _OF_ACCELERATORS:
         made_for = catalog.known_rows("accelerators", catalog.tables[sheet].text("accelerator"))
@@ -140,9 +138,7 @@ def _marked(
 
 
 def with_rows_by_device(catalog: Catalog, plans: Table, sheets: set[str]) -> Catalog:
-    """The catalog with rows of the varied ones of prices and servers for plans' accelerators that derive from a device
-    and lack such rows; derived numbers are blank in them, so that each can be varied.
-    """
+    """The catalog with rows of varied prices and servers for accelerators that derive from a device."""
     wanted = [sheet for sheet in ("prices", "servers") if sheet in sheets]
     if not wanted:
         return catalog
@@ -153,9 +149,7 @@ def with_rows_by_device(catalog: Catalog, plans: Table, sheets: set[str]) -> Cat
 
 
 def blanked_prices(catalog: Catalog, plans: Table, sheets: set[str]) -> dict[str, tuple[str, ...]]:
-    """Price columns to leave blank, by sheet, so that varied servers determine the hourly rate, and varied chiplets the
-    price in the server. Raises InputError if an accelerator lacks the row that its cost follows from.
-    """
+    """Price columns to leave blank, by sheet, so that varied servers and chiplets determine the cost."""
     accelerators = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
     designed = sheets & {"chiplets", "packages", "process_nodes"}
     if not designed and "servers" not in sheets:

@@ -198,11 +198,7 @@ def chip_answers(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:
 
 
 def chip_row(form: Table, catalog: Catalog, derived: bool = False) -> tuple[Table, Table]:
-    """The chip of a form as a row of the sheet ``accelerators``, and as a row of the sheet ``devices``.
-
-    ``form``: one row of kind ``chip`` whose chip can be built. ``derived``: whether the accelerator references the
-    device, which then gives its numbers and cost; otherwise the row states every number and no cost.
-    """
+    """The chip of a form as rows of ``accelerators`` (``derived``: that only references the device) and ``devices``."""
     designs, known = designs_of([form], catalog), catalog.tables
     extended = catalog.with_tables([_without(known[kind], CHIP) for kind in ("devices", "accelerators")])
     extended = _with_chips(designs, [0], [CHIP], extended)

@@ -75,9 +75,7 @@ class Measured(NamedTuple):
 
 
 def read_measured(kind: str, texts: Sequence[str], before: Sequence[str] = ()) -> list[Measured]:
-    """Measurements from texts like ``step time=38 s``, of a result or of a measured sum of several with ``+`` between;
-    ``before``: of a run before the change. Raises InputError with every fault.
-    """
+    """Measurements from texts like ``step time=38 s``, of results or of measured sums; InputError with every fault."""
     faults: list[Fault] = []
     words: dict[str, dict[tuple[str, ...], tuple[Objective, float]]] = {"--measured": {}, "--before": {}}
     for place, given in (("--measured", texts), ("--before", before)):
@@ -248,9 +246,7 @@ def diagnose(
 
 
 def as_it_ran(plan: Table, diagnosis: Diagnosis) -> Table:
-    """A plan with its measurements and the settings of the first explanation, a row of measured runs (``--measured``):
-    the remaining difference belongs to the cluster. Changes of the machine are faults to mend and stay out.
-    """
+    """A plan with its measurements and the settings of the first explanation: a row of measured runs."""
     columns = dict(plan.columns)
     for change in diagnosis.likeliest:
         if change.sheet == PLAN:

@@ -348,10 +348,7 @@ def serve_form(form: Table, accelerator: str, most: float) -> Table:
 
 
 def _offer(form: Table, name: str, demand: Array, first_year: int, catalog: Catalog) -> Offer | str:
-    """One accelerator with its copies and prices; the reason in words if it cannot serve.
-
-    The best copies for the largest and for the smallest demand are both at hand in every year.
-    """
+    """One accelerator with copies for the largest and least demand, and prices; or why it cannot serve, in words."""
     years = len(demand)
     sizes = list(dict.fromkeys((float(demand.max()), float(demand.min()))))
     asked = [serve_form(form, name, most) for most in sizes]

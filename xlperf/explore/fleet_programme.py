@@ -140,11 +140,7 @@ class Assembled(NamedTuple):
 
 
 def assembled(programme: Programme, first: Array | None = None, may_rent: bool = True) -> Assembled:
-    """Arrays of a programme.
-
-    ``first``: servers of each vintage to own in its first year, NaN: free. ``may_rent``: whether the first year may be
-    served by rented servers.
-    """
+    """Arrays of a programme; ``first``: servers of each vintage to own in its first year, NaN: free."""
     blocks = _Blocks.of(programme)
     costs, upper = _costs_and_bounds(programme, blocks)
     lower = np.zeros(blocks.end)

@@ -219,9 +219,7 @@ class FleetSearch:
         return {part: plans.take(chosen[part]) for part, plans in every.items()}
 
     def on_engines(self, part: str, known: Probed) -> Table:
-        """Mappings with each engine that starts them: the best of each size with options, and of each number of
-        replicas.
-        """
+        """Mappings with each engine that starts them: the best of each size, and of each number of replicas."""
         plans = []
         named = self.stated(part, crossed(known.plans, "software", self.engines))
         for engine, starts in zip(self.engines, self.starting(named).reshape(-1, len(self.engines)).T, strict=True):
@@ -240,9 +238,7 @@ class FleetSearch:
         return stacked(plans)
 
     def other_options(self, plans: Table) -> list[Table]:
-        """Plans with one option changed: KV-cache precision and, for MoE dispatch, two-batch overlap and dispatch by
-        rank.
-        """
+        """Plans with one option changed: KV-cache precision and, of MoE models, overlap and dispatch."""
         results = []
         if self.wide_cache:
             narrow = str(self.formats["kv_precision"][0])
@@ -288,9 +284,7 @@ class FleetSearch:
         return self.with_copies(part, plans) if self.experts else plans
 
     def with_copies(self, part: str, plans: Table) -> Table:
-        """Plans with redundant experts for groups beyond the number of experts, and without options that have no
-        effect.
-        """
+        """Plans with redundant experts for large groups, and without options that have no effect."""
         copied, alone = np.maximum(plans.number(EP) - self.experts, 0.0), plans.number(DPA) == 1.0
         overlapped = np.where(alone, 0.0, plans.number("two_batch_overlap"))
         sent = np.where(alone | (plans.number(TP) <= self.machine(part).inner), "ranks", plans.text(DISPATCH))
@@ -314,10 +308,7 @@ class FleetSearch:
         return with_columns(self.mapped(part, between.tolist(), every=True), **options)
 
     def probed(self, tried: Mapping[str, Table]) -> dict[str, Probed]:
-        """Accelerators that plans of each part need, from one evaluation at their largest loads within targets.
-
-        Plans that were probed before are left out.
-        """
+        """Accelerators that plans of each part need at their largest loads within targets; known plans are left out."""
         plans = {}
         for part, own in tried.items():
             stated = with_columns(self.stated(part, own), concurrency=np.nan)
@@ -354,9 +345,7 @@ class FleetSearch:
         return with_columns(plans, ttft_target=first, tpot_target=NEVER if part == PREFILL else self.demand.tpot)
 
     def scored(self, part: str, plans: Table, results: Table) -> Probed:
-        """Accelerators that plans of a part need. Each plan gets its largest load within targets: of a copy, or the
-        batch of a decode replica.
-        """
+        """Accelerators that plans of a part need, each at its largest load within the targets."""
         demand, size = self.demand, plans.number(COUNT if part == WHOLE else TP)
         batch = np.nan_to_num(results.number("batch_at_targets"))
         rate = np.nan_to_num(results.number("tokens_per_second_at_targets")) / self.output
@@ -451,9 +440,7 @@ class FleetSearch:
         return np.asarray((plans.number(DPA) == 1.0) | inside)
 
     def rates(self, pairs: Pairs) -> tuple[Array, Array]:
-        """Request rate of the demand for instant first tokens [request/s], and its share for first tokens at the target
-        [-].
-        """
+        """Request rate of the demand for instant first tokens [request/s], and its share for timely ones [-]."""
         if self.demand.is_rate:
             return np.full(len(pairs.batch), self.demand.rate), np.ones(len(pairs.batch))
         decode_time = np.minimum(pairs.batch / pairs.decode, (self.output - 1.0) * self.demand.tpot)

@@ -94,10 +94,7 @@ def answer_of(form: Table, catalog: Catalog) -> Answer:
 
 
 def answers_of(forms: Table, catalog: Catalog) -> list[Answer]:
-    """Answers of forms, from a cache that holds while the referenced catalog rows are unchanged.
-
-    Chips that are not in the cache are evaluated together.
-    """
+    """Answers of forms, from a cache that holds while the referenced catalog rows are unchanged."""
     exact = [_with_exact_names(forms.take([row]), catalog) for row in range(len(forms))]
     places = []
     for form, _ in exact:

@@ -239,9 +239,7 @@ class PartialPrefill(PartialInference):
 
 
 def cross_inference(space: Space) -> None:
-    """Cross a space of inference plans, which is changed, with every searched column except the load; of values that
-    make the same plan only the first counts. InputError if there are too many.
-    """
+    """Cross a space of inference plans, which is changed, with every searched column except the load."""
     space.cross("mode", column("inference", "mode").choices)
     space.cross_accelerators()
     _cross_degrees(space, PartialInference)
@@ -477,9 +475,7 @@ def rules_of_stacks(plans: Table, stacks: Collection[str]) -> Rules:
 
 
 def refused_reasons(plans: Table, catalog: Catalog, stack: str = "") -> list[str]:
-    """Reason why the software of each plan (or ``stack`` instead of it) does not start it, "" if it does or its rules
-    are unknown.
-    """
+    """Why the software of each plan (or ``stack`` instead) does not start it, "" if it does or has no rules."""
     if stack:
         named = np.full(len(plans), STACKS[stack].software, dtype=object)
         plans = replace(plans.with_columns({"software": named}), auto={})

@@ -79,10 +79,7 @@ def _hours(form: Table, results: Table, ownership: Table) -> Hours:
 
 
 def cost_words(form: Table, hours: Hours, amount: float, per: str = "") -> str:
-    """A cost in words, as paid or both ways side by side: `` for $0.41 per token rented, $0.35 owned``.
-
-    ``amount``: hours of one accelerator [s]. ``per``: words behind the first amount.
-    """
+    """A cost in words, as paid or both ways side by side: `` for $0.41 per token rented, $0.35 owned``."""
     payment = str(form.filled("payment")[0])
     paid, owned = hours.paid * amount, hours.owned * amount
     if payment == OWN:

@@ -506,9 +506,7 @@ def one_plan(kind: str, columns: Mapping[str, Any], searched: Collection[str], f
 
 
 def slower(results: Table, name: str, catalog: Catalog) -> float:
-    """Factor on a time of one plan in the case of a catalog: the end of its 80 % band over the prediction; ``low`` is
-    fast and cheap, ``high`` slow and dear.
-    """
+    """Factor on a time of one plan in the case of a catalog: ``low`` is fast and cheap, ``high`` slow and dear."""
     if catalog.case == "base":
         return 1.0
     return float(results.number(f"{name}_{catalog.case}")[0] / results.number(name)[0])

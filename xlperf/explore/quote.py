@@ -86,11 +86,7 @@ def weight_sizes(plans: Table, models: Model) -> Array:
 
 
 def output_limits(plans: Table, requests: Array, catalog: Catalog) -> Limits:
-    """Largest rates of inference plans at some requests in flight on all their accelerators, (rows,).
-
-    One decode step serves all requests, reads active weights once, and overlaps products with memory; communication
-    and attention FLOP are free.
-    """
+    """Largest rates at some requests in flight: active weights are read once a step, communication is free."""
     models = _models(plans, catalog)
     rows = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
     count, bandwidth = plans.number("num_accelerators"), catalog.tables["accelerators"].number("memory_bandwidth")[rows]

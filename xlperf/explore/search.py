@@ -333,9 +333,7 @@ def ranked(
 
 
 def _fitting_rows(plans: Table, catalog: Catalog, counts: np.ndarray) -> tuple[np.ndarray, Array | None]:
-    """Rows to evaluate and the reserved memory of all: of training plans those that fit, if any do, in a fast order;
-    the counts by kind then have the others. [B]
-    """
+    """Rows to evaluate, of training plans those that fit in a fast order, and the reserved memory of all. [B]"""
     every = np.arange(len(plans))
     if plans.kind != "training" or len(plans) < MEMORY_FIRST:
         return every, None
@@ -377,11 +375,7 @@ def _evaluated(
     plans: Table, catalog: Catalog, aim: _Aim, rows: np.ndarray, needed: Collection[str], owned: bool,
     reserved: Array | None,
 ) -> tuple[_Keys, Callable[[np.ndarray], Table]]:  # fmt: skip
-    """Sort keys of plans, and a function that gives the results of some of them, or only the needed numbers.
-
-    Memory comes first, and the other results only for plans that fit: most plans of a search do not. ``reserved``: the
-    reserved memory of plans that are known to fit. [B]
-    """
+    """Sort keys of plans, and a function that gives the results of some; memory comes first, as most do not fit."""
     memory = fitting(plans, catalog) if reserved is None and len(plans) >= MEMORY_FIRST else None
     if memory is None:
         results = _results(plans, catalog, () if reserved is None else needed, owned, reserved)

@@ -130,20 +130,14 @@ def is_open(plan: Table) -> bool:
 def best_plan(
     plan: Table, catalog: Catalog, objective: str, limits: Sequence[Limit] = (), **effort: Unpack[Effort]
 ) -> Search:
-    """The best candidate of a plan: as :func:`xlperf.explore.search.search`, with open loads at their largest.
-
-    Candidates whose capacity is below the stated request rate come after all that can serve it.
-    """
+    """The best candidate of a plan as of :func:`search`, with open loads at their largest."""
     goal = objective_of(plan.kind, objective)
     loaded = _best_loaded(plan, catalog, goal, limits, **effort) if is_open(plan) else None
     return loaded or search(plan, catalog, objective, limits, **effort)
 
 
 def at_largest_rates(plans: Table, catalog: Catalog, limits: Sequence[Limit] = ()) -> Table:
-    """Plans at the largest request rate at which each satisfies its own targets and the limits.
-
-    A plan without a request rate is unchanged, and so is a plan without a feasible rate.
-    """
+    """Plans with a request rate at the largest one at which each satisfies its own targets and the limits."""
     if not is_open(plans):
         return plans
     rates = plans.number("request_rate").copy()
@@ -323,9 +317,7 @@ def _is_stated(plan: Table, catalog: Catalog, change: Varied) -> bool:
 
 
 def read_changes(kind: str, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> list[Varied]:
-    """Changes of numbers of the plans or of catalog sheets, from lines of a column and its values; InputError, at
-    ``place``, if a line is no list of numbers.
-    """
+    """Changes of numbers of plans or sheets, from lines of a column and its values; InputError for other lines."""
     asked = read_variation(kind, lines, place)
     known = table_schema(kind).by_name
     texts = [name for name in asked.values if known[name].kind != "number"]

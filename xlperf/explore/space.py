@@ -23,9 +23,7 @@ MOST_PLANS = 1_000_000  # most rows of a grid: more is usually a mistake, and do
 
 
 def grid(plans: Table, values: Mapping[str, np.ndarray], most: int = MOST_PLANS) -> Table:
-    """Every plan with every combination of the values, which replace the plan's own in these columns: plan by plan, the
-    last column fastest. InputError for more than ``most`` rows.
-    """
+    """Every plan with every combination of values, the last column fastest; InputError for more than ``most``."""
     sizes = [len(column) for column in values.values()]
     count = int(np.prod(sizes, dtype=np.float64))
     if count * len(plans) > most:

@@ -38,10 +38,7 @@ class Frontier(NamedTuple):
 
 
 def loads(plans: Table, catalog: Catalog, num_points: int = NUM_POINTS, most: int = MOST_PLANS) -> Table:
-    """Every inference plan at up to ``num_points`` numbers of requests in flight, in equal ratios from one per replica
-    to the memory's limit; the last load of a plan with targets and one pool is the largest within the targets. Illegal
-    plans, and plans that do not fit with a single request, are left out.
-    """
+    """Every inference plan at up to ``num_points`` loads, in equal ratios up to the memory's or targets' limit."""
     index, batches, copies = load_steps(plans, catalog, num_points)
     if len(index) > most:
         problem = f"the grid has {len(index):,} plans with its loads, more than {most:,} (--most of the commands)"
@@ -113,9 +110,7 @@ def distinguishing_columns(result: Frontier, values: Mapping[str, np.ndarray], n
 
 
 def unbeaten(results: Table) -> np.ndarray:
-    """Pareto-optimal rows of inference results, from the most tokens per second and accelerator to the most per user;
-    the first of equal points counts.
-    """
+    """Pareto-optimal rows of inference results, from the most tokens/s per accelerator to the most per user."""
     user, accelerator = (results.number(f"tokens_per_second_per_{word}") for word in ("user", "accelerator"))
     return pareto_rows(-user, -accelerator)[::-1]
 
@@ -231,9 +226,7 @@ class Sweep:
         self, table: Table, changes: list[tuple[Varied, Array]], separate: list[tuple[Varied, Array]],
         progress: Progress | None,
     ) -> Swept:  # fmt: skip
-        """As :meth:`evaluated` if calibration constants or words of sheets vary: one catalog for all rows with equal
-        values.
-        """
+        """As :meth:`evaluated` if constants or words of sheets vary: one catalog for rows with equal values."""
         each = [np.unique(v.astype(str) if varied.is_text else v, return_inverse=True)[1] for varied, v in separate]
         _, first, codes = np.unique(np.array(each), axis=1, return_index=True, return_inverse=True)
         codes = codes.reshape(-1)
@@ -295,9 +288,7 @@ class Best(NamedTuple):
 def best_rows(
     wanted: Best, processes: int = 1, scheduler: str | None = None, progress: Progress | None = None
 ) -> Swept:
-    """The best rows of a sweep of any length, in the memory of a few blocks; processes, or the workers of a Dask
-    scheduler, share the work.
-    """
+    """The best rows of a sweep of any length, by processes or the workers of a Dask scheduler."""
     result: Swept | None = None
     blocks = worked(wanted.of_block, range(wanted.sweep.num_blocks), processes, scheduler)
     for number, block in enumerate(blocks):
@@ -383,9 +374,7 @@ def _changed(table: Table, changes: Changes, varied: str | Varied, value: float 
 
 
 def _probes(wanted: Sweep, varied: str | Varied) -> Iterator[float | str]:
-    """The ends of the values of a column and numbers far beyond both, within its bounds unless they are factors or
-    constants; all its choices; none for names of rows of sheets and free text.
-    """
+    """Values of a column that show whether it moves a result: its ends and numbers far beyond, or its choices."""
     values = wanted.values[varied] if isinstance(varied, str) else varied.values
     column = wanted.plans.schema.by_name[varied] if isinstance(varied, str) else varied.declared
     if column.kind in ("choice", "flag"):

@@ -121,10 +121,7 @@ def _better(first: Search, second: Search) -> bool:
 
 
 def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[Search, Table]:
-    """The fastest mapping with the precision of a plan, and its fastest choices of degrees.
-
-    ``known``: fastest choices of degrees of another precision; None: all are tried.
-    """
+    """The fastest mapping with the precision of a plan, and its fastest degrees, among ``known`` ones if given."""
     shapes = [name for name, mask in plan.auto.items() if mask[0] and name not in DEGREES]
     blank = {"recompute": "none", "zero_stage": _least_sharding(plan)}
     fixed = {name: blank.get(name, float("nan")) for name in shapes}

@@ -286,9 +286,7 @@ def usual_ranges(plans: Table, catalog: Catalog) -> tuple[Varied, ...]:
 
 
 def sheet_ranges(plans: Table, catalog: Catalog, without: Sequence[Varied] = ()) -> tuple[Varied, ...]:
-    """Triangular factors of numbers with low and high values in the sheets, in rows that plans name, without the ones
-    that vary otherwise. If rows differ in their factors, the widest range counts.
-    """
+    """Triangular factors of numbers with low and high values in the sheets, the widest of the named rows."""
     excluded = {(varied.sheet, varied.name) for varied in without}
     for sheet, names in blanked_prices(catalog, plans, {varied.sheet for varied in without}).items():
         excluded |= {(sheet, name) for name in names}

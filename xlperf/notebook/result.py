@@ -46,10 +46,7 @@ class Content:
 
 
 class Result(pd.DataFrame):
-    """Rows of a result, in the units of their headers, and the answer in words.
-
-    A selection of rows or columns is a plain DataFrame.
-    """
+    """Rows of a result, in the units of their headers, and the answer in words; selections are plain DataFrames."""
 
     _metadata: ClassVar[list[str]] = ["content"]
     content: Content
