@@ -208,7 +208,7 @@ def frontier(
 ) -> None:  # fmt: skip
     """Show throughput against speed per user, over loads and a grid of plans."""
     from xlperf.catalog.read import read_plans
-    from xlperf.explore.asked_search import varied
+    from xlperf.explore.asked import varied
     from xlperf.explore.sweep import SHOWN, Frontier, distinguishing_columns
     from xlperf.explore.sweep import frontier as unbeaten_points
     from xlperf.explore.sweep import points as every_point

@@ -1,4 +1,4 @@
-"""Optimal allocation: the split of a device's area and shoreline with the best objective under its power budget."""
+"""Design of hardware: the best split of a device's area and shoreline, checks of devices, sensitivity of their cost."""
 
 from __future__ import annotations
 

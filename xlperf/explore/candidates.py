@@ -1,4 +1,4 @@
-"""Candidates of a search: the legal plans that a plan with ``auto`` cells expands to."""
+"""Candidates of a search: the legal plans that a plan with ``auto`` cells expands to, and which of them fit."""
 
 from __future__ import annotations
 
@@ -87,12 +87,10 @@ def with_auto(plans: Table, headers: Sequence[str], place: str) -> Table:
     """Plans with ``auto`` in every cell of some columns; InputError, with ``place``, if one is not searchable."""
     columns, auto = dict(plans.columns), dict(plans.auto)
     for header in headers:
-        name = searched_column(plans.kind, header, place)
-        text = plans.schema.by_name[name].is_text
-        columns[name] = np.full(len(plans), "" if text else np.nan, dtype=object if text else np.float64)
-        auto[name] = np.ones(len(plans), dtype=bool)
-    order = [column.name for column in plans.schema.columns if column.name in columns]
-    return replace(plans, columns={name: columns[name] for name in order}, auto=auto)
+        column = plans.schema.by_name[searched_column(plans.kind, header, place)]
+        columns[column.name] = column.array(["" if column.is_text else np.nan] * len(plans))
+        auto[column.name] = np.ones(len(plans), dtype=bool)
+    return replace(plans, columns=columns, auto=auto).in_order()
 
 
 def with_mapping(plans: Table, fixed: Collection[str] = ()) -> Table:
@@ -107,10 +105,8 @@ def with_mapping(plans: Table, fixed: Collection[str] = ()) -> Table:
         values = plans.text(name) if text else plans.number(name)
         blank = (values == "" if text else np.isnan(values)) & ~(loaded & (name in _LOADS))
         if name not in fixed and blank.any():
-            columns[name] = values
-            auto[name] = auto.get(name, none) | blank
-    order = [column.name for column in plans.schema.columns if column.name in columns]
-    return replace(plans, columns={name: columns[name] for name in order}, auto=auto)
+            columns[name], auto[name] = values, auto.get(name, none) | blank
+    return replace(plans, columns=columns, auto=auto).in_order()
 
 
 def auto_faults(plans: Table) -> list[Fault]:
@@ -206,11 +202,7 @@ def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Ta
 def first_of_each(plans: Table, searched: Sequence[str], without: str) -> np.ndarray:
     """First row of each group of plans that differ only in the searched column ``without``, in order."""
     names = [name for name in searched if name != without and name in plans]
-    keys = zip(*(plans[name].tolist() for name in names), strict=True) if names else [()] * len(plans)
-    first: dict[object, int] = {}
-    for row, key in enumerate(keys):
-        first.setdefault(tuple(None if value != value else value for value in key), row)
-    return np.array(list(first.values()), dtype=np.int64)
+    return np.sort(np.unique(codes_of(plans, names), return_index=True)[1])
 
 
 def open_load(plan: Table, values: Mapping[str, np.ndarray]) -> str:

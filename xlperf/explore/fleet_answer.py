@@ -1,4 +1,4 @@
-"""The question ``fleet``: what to buy, rent, keep and sell in each year to serve a demand that grows, and its cost."""
+"""The question ``fleet``: what to buy, rent and sell in each year, its cost over draws of the future, and waiting."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, coded
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import stack_rows
 from xlperf.catalog.catalog import Catalog
@@ -186,8 +186,8 @@ def first_of_keys(order: np.ndarray, keys: Sequence[object], each: int) -> np.nd
 
 def least_of_keys(values: Array, keys: np.ndarray) -> Array:
     """For each row the smallest value among the rows with its key."""
-    names, index = np.unique(keys.astype(str), return_inverse=True)
-    least = np.full(len(names), np.inf)
+    index, number = coded(keys)
+    least = np.full(number, np.inf)
     np.minimum.at(least, index, values)
     return np.asarray(least[index])
 
@@ -238,12 +238,8 @@ def with_pools(plans: Table, decoders: Array, prefillers: Array) -> Table:
 
 def same_values(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Whether each of some values equals each of others, or both are blank, (first, second)."""
-    number: dict[object, int] = {}
-    codes = [
-        np.array([number.setdefault(value if value == value else None, len(number)) for value in values.tolist()])
-        for values in (first, second)
-    ]
-    return np.asarray(codes[0][:, None] == codes[1])
+    codes, _ = coded(np.concatenate([first, second]))
+    return np.asarray(codes[: len(first), None] == codes[len(first) :])
 
 
 PREFILL_COUNT = "prefill_accelerators"

@@ -1,4 +1,4 @@
-"""The cheapest fleet over years as an integer linear programme: what to buy, rent, keep and sell in each year.
+"""The cheapest fleet over years as an integer linear programme: decisions of each year, and its accounts.
 
 A purchase is a vintage: servers of one generation bought at the start of one year. Whole servers hold whole copies of
 a model, copies serve the demand, and the servers of an owner stay within a power limit. Purchases are paid at the

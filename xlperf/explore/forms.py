@@ -1,11 +1,11 @@
-"""Forms and their answers as tables: machines to serve a model, a training run, and a custom chip."""
+"""Forms and their answers as tables, one or many; tables of chips and the worth of their budgets."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from math import prod
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -30,6 +30,7 @@ from xlperf.explore.quote import quote_answer
 from xlperf.explore.search import stacked
 from xlperf.explore.serve import NOTHING, best_way, other_machines, serve_answer, serving_ways, way_answers
 from xlperf.explore.sessions import sessions_answer
+from xlperf.explore.space import grid
 from xlperf.explore.spares import spares_answer
 from xlperf.explore.train import train_answer
 from xlperf.explore.vary import read_variation
@@ -218,41 +219,30 @@ AXES: dict[str, tuple[str, ...]] = {
 """Varied entries in the table of the front sheet, with their first values."""
 
 
-class _Column(NamedTuple):
-    """Values of an entry of a form, and which of them are ``auto``."""
-
-    values: list[float | str]
-    auto: list[bool]
-
-
 def varied_chips(form: Table, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> tuple[Table, list[str]]:
-    """A form with every combination of values of some entries; the last entry changes fastest."""
-    columns: dict[str, _Column] = {}
+    """A form with every combination of values of some entries, the last one fastest, and the varied entries.
+
+    ``lines``: header of an entry, and its values: numbers, factors as ``x2``, ``auto`` and names. InputError, at
+    ``place``, has every fault.
+    """
+    columns: dict[str, np.ndarray] = {}
     faults: list[Fault] = []
     for header, words in lines:
         try:
-            name, column = _read(form, header, [word.strip() for word in words], place)
+            name, values = _read(form, header, [word.strip() for word in words], place)
             if name in columns:
                 raise InputError(Fault(place, f"{name.replace('_', ' ')} is given twice"))
-            columns[name] = column
+            columns[name] = values
         except InputError as error:
             faults += error.faults
     if faults:
         raise InputError(faults)
-    number = int(np.prod([len(column.values) for column in columns.values()], dtype=np.int64))
+    number = prod(map(len, columns.values()))
     if number > MOST_CHIPS:
         raise InputError(Fault(place, f"these are {number:,} chips; a table has {MOST_CHIPS:,} at the most"))
-    rows = list(product(*(range(len(column.values)) for column in columns.values())))
-    varied = {name: np.repeat(values, number) for name, values in form.columns.items()}
-    auto = {name: np.repeat(mask, number) for name, mask in form.auto.items()}
-    for (name, column), index in zip(columns.items(), zip(*rows, strict=True), strict=True):
-        kind = object if table_schema("chip").by_name[name].is_text else np.float64
-        varied[name] = np.array(column.values, dtype=kind)[list(index)]
-        auto[name] = np.array(column.auto, dtype=bool)[list(index)]
-    known = [name for name in table_schema("chip").by_name if name in varied]
-    return Table("chip", {name: varied[name] for name in known}, lambda _, column: form.place(0, column), auto), [
-        *columns
-    ]
+    forms, known = grid(form, columns), table_schema("chip").by_name
+    auto = {name: forms[name] == "" if known[name].is_text else np.isnan(forms[name]) for name in columns}
+    return replace(forms, auto={**forms.auto, **auto}), [*columns]
 
 
 def first_chips() -> Iterator[Table]:
@@ -262,22 +252,22 @@ def first_chips() -> Iterator[Table]:
     return (forms.take(slice(start, start + 6)) for start in range(0, len(forms), 6))
 
 
-def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[str, _Column]:
+def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[str, np.ndarray]:
+    """An entry and its values, blank for ``auto``."""
     stated = [word for word in words if word.casefold() != "auto"]
+    values: list[float | str] = []
     if not stated:
         field = next(iter(parse_header("chip", [header]).fields), None)
         if field is None:
             read_variation("chip", [(header, ["1"])], place)  # says which entries there are
             raise InputError(Fault(place, f"unknown entry {header}"))
-        name, values = field.column.name, []
+        name = field.column.name
     else:
         asked = read_variation("chip", [(header, stated)], place)
         for variation in asked.varied:
             if variation.sheet != "chip" or variation.shape:
-                problem = (
-                    f"{variation.column.name}: write values of an entry of the chip, as cache=64,128; xlperf evaluate "
-                )
-                raise InputError(Fault(place, f"{problem}varies the sheets"))
+                problem = "write values of an entry of the chip, as cache=64,128; xlperf evaluate varies the sheets"
+                raise InputError(Fault(place, f"{variation.column.name}: {problem}"))
         if asked.varied:
             name = asked.varied[0].name
             first = float(form.filled(name)[0])
@@ -287,15 +277,12 @@ def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[s
         else:
             name, numbers = next(iter(asked.values.items()))
             values = numbers.tolist()
-    blank: float | str = "" if table_schema("chip").by_name[name].is_text else np.nan
-    if len(stated) < len(words) and name not in auto_columns("chip"):
-        raise InputError(Fault(place, f"{name.replace('_', ' ')} cannot be auto: write values"))
-    auto = [False] * len(values)
+    column = table_schema("chip").by_name[name]
     if len(stated) < len(words):
-        place_of_auto = [word.casefold() for word in words].index("auto")
-        values.insert(place_of_auto, blank)
-        auto.insert(place_of_auto, True)
-    return name, _Column(values, auto)
+        if name not in auto_columns("chip"):
+            raise InputError(Fault(place, f"{name.replace('_', ' ')} cannot be auto: write values"))
+        values.insert([word.casefold() for word in words].index("auto"), "" if column.is_text else np.nan)
+    return name, column.array(values)
 
 
 def frontier_of(results: Table) -> Array:

@@ -1,4 +1,4 @@
-"""Objectives and limits: a result to minimise or maximise, and bounds on results."""
+"""Objectives, limits and Pareto sets; the result of a search in words; answers to forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a vendor's claim is possible, what it needs, and how usual it is among published runs.
+"""Whether a claim is possible by the roofline, what it needs, and how usual it is among published runs.
 
 A claim is compared with three things: the ideal roofline of its accelerators, the best plan that the engine finds at
 its conditions, and the efficiencies of published runs.

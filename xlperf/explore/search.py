@@ -1,4 +1,4 @@
-"""Exhaustive search: evaluates every candidate of a plan and returns the best."""
+"""Exhaustive search: evaluates every candidate of a plan and returns the best; plans without ``auto``."""
 
 from __future__ import annotations
 

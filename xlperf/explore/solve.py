@@ -1,4 +1,4 @@
-"""Inverse questions: the least value of a quantity that satisfies the targets, and the largest load of a plan.
+"""Inverse questions: the least value that satisfies the targets, the largest load, and the worth of more.
 
 The cost of a token at a stated request rate is the cost of an hour over the tokens that arrive in it. The worth of a
 machine shows at the largest rate at which a plan satisfies its targets and limits, or at its capacity without any.

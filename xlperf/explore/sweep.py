@@ -1,4 +1,4 @@
-"""Sweeps: every plan with every combination of values or with random samples, in blocks; and columns without effect."""
+"""Sweeps and frontiers: plans with all combinations of values, samples or loads; columns without effect."""
 
 from __future__ import annotations
 

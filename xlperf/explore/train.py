@@ -1,4 +1,4 @@
-"""The mapping of a training run: degrees, schedule, precision, recomputation, sharding and offload, chosen together.
+"""The question ``train``: the mapping of a training run, chosen together, with its time, cost and memory.
 
 A branch-and-bound search. The step time without recomputation is a lower bound for each choice of degrees; in its order
 the search tries every way to save memory, and ends if no remaining bound is below the best plan that fits.

@@ -27,12 +27,22 @@ from xlperf.catalog.table import Table
 from xlperf.engine.tables import explain as explained
 from xlperf.engine.tables import refuse_auto
 from xlperf.explore.answers import answered, asked_form, nested_parts, varied_answers
-from xlperf.explore.asked import Evidence, asked_diagnosis, asked_sweep, asked_uncertainty, asked_worth
-from xlperf.explore.asked_search import Choice, doubts, found_plans, solve_goal, solved_plans, wanted_plans
+from xlperf.explore.asked import (
+    Choice,
+    asked_sweep,
+    asked_uncertainty,
+    asked_worth,
+    doubts,
+    found_plans,
+    solve_goal,
+    solved_plans,
+    wanted_plans,
+)
 from xlperf.explore.candidates import Bounds
 from xlperf.explore.forms import varied_chips
 from xlperf.explore.mappings import MOST_ACCELERATORS
 from xlperf.explore.objectives import limits_of
+from xlperf.explore.remedy import Evidence, asked_diagnosis
 from xlperf.explore.search import SHOWN, evaluate_resolved, resolve
 from xlperf.explore.space import MOST_PLANS
 from xlperf.explore.sweep import best_rows
