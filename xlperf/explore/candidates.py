@@ -29,7 +29,7 @@ from xlperf.explore.mappings import (
     cross_inference,
     cross_training,
     equal_chunks,
-    refused_reasons,
+    started,
     rules_of_stacks,
     server_sizes,
     sold_counts,
@@ -195,8 +195,7 @@ def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Ta
     uneven = ~equal_chunks(chunks, stages[index], layers[index])
     chunked = plans.take(rows[index[uneven]])
     result = replace(chunked, columns={**chunked.columns, "virtual_pipeline": chunks[uneven]})
-    started = [not why for why in refused_reasons(result, catalog)]
-    return result.take(np.flatnonzero(started))
+    return result.take(started(result, catalog))
 
 
 def first_of_each(plans: Table, searched: Sequence[str], without: str) -> np.ndarray:

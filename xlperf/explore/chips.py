@@ -18,7 +18,7 @@ from xlperf.engine.devices import accelerators_of, device_cost_parts
 from xlperf.explore.chip_designs import CHIP, Designs, counted, designs_of
 from xlperf.explore.fleet_plans import CHUNK, COUNT, DPA, EP, NEVER, TP, Demand, Machines, crossed, with_columns
 from xlperf.explore.fleets import CHUNKS, WHOLE, FleetSearch
-from xlperf.explore.mappings import refused_reasons
+from xlperf.explore.mappings import started
 from xlperf.explore.objectives import Answer, dollars, no_answer, slower
 from xlperf.explore.search import stacked
 from xlperf.explore.serve import replicas_of
@@ -107,7 +107,7 @@ class _Search:
     def started(self, plans: Table) -> Table:
         """One-pool plans that are legal and that the engine starts."""
         plans = self.space.stated(WHOLE, plans)
-        return plans.take(np.flatnonzero([not words for words in refused_reasons(plans, self.catalog)]))
+        return plans.take(started(plans, self.catalog))
 
     def tried(self, plans: Table, chips: np.ndarray) -> tuple[Table, Array, Array]:
         """Plans on accelerators, tokens per second and accelerator at the speed target, and largest loads."""

@@ -498,6 +498,11 @@ def refused_reasons(plans: Table, catalog: Catalog, stack: str = "") -> list[str
     return result
 
 
+def started(plans: Table, catalog: Catalog) -> np.ndarray:
+    """Rows of the plans that their software starts."""
+    return np.flatnonzero([not reason for reason in refused_reasons(plans, catalog)])
+
+
 def shape_of(plan: Table, catalog: Catalog) -> Shape:
     """Facts of the model and servers of one plan that a launch line needs."""
     models = catalog.tables["models"]

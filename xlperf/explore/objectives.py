@@ -494,15 +494,14 @@ def no_answer(reason: str) -> Answer:
 
 
 def one_plan(kind: str, columns: Mapping[str, Any], searched: Collection[str], form: Table) -> Table:
-    """A plan of one row with ``auto`` in the ``searched`` columns that its form leaves blank."""
-    order = table_schema(kind).by_name
-    blank = {
-        name: np.array([value[0] == "" if order[name].is_text else np.isnan(value[0])])
-        for name, value in columns.items()
-        if name in searched
-    }
-    given = {name: columns[name] for name in order if name in columns}
-    return Table(kind, given, form.place, {name: mask for name, mask in blank.items() if mask.any()})
+    """A plan of one row from values or columns, with ``auto`` in the ``searched`` columns that are blank."""
+    given: dict[str, np.ndarray] = {}
+    for name, declared in table_schema(kind).by_name.items():
+        if name in columns:
+            value = columns[name]
+            given[name] = value if isinstance(value, np.ndarray) else declared.array([value])
+    blank = {name: given[name] == "" if given[name].dtype == object else np.isnan(given[name]) for name in searched}
+    return Table(kind, given, form.place, {name: np.asarray(mask) for name, mask in blank.items() if mask[0]})
 
 
 def slower(results: Table, name: str, catalog: Catalog) -> float:

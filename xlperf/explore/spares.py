@@ -185,24 +185,10 @@ def by_spares(work: Work, copy_size: float, target: float, least: int) -> BySpar
     return BySpares(spares, enough, enough, np.minimum(total(shares * rates[1]), 1.0))
 
 
-class Checkpoints(NamedTuple):
-    """Checkpoints of a run: state [B], share of the time that trains [-], intervals, and times. [s]"""
-
-    state: float
-    goodput: float
-    interval: float
-    waits: float
-    restore: float
-    far_interval: float
-    lost: float
-
-
-def checkpoints_of(form: Table, work: Work, state: float) -> Checkpoints:
-    """Checkpoints at the best intervals of both tiers, for a state in bytes."""
-    host, drives, storage, restart = (
-        float(form.filled(name)[0])
-        for name in ("host_bandwidth", "drive_bandwidth", "storage_bandwidth", "restart_time")
-    )
+def checkpoints_of(form: Table, work: Work, state: float) -> Answer:
+    """Results of checkpoints at the best intervals of both tiers, for a state in bytes."""
+    names = ("host_bandwidth", "drive_bandwidth", "storage_bandwidth", "restart_time")
+    host, drives, storage, restart = (float(form.filled(name)[0]) for name in names)
     tier, at_once = str(form.filled("checkpoint_tier")[0]), form.filled("asynchronous")[0] == 0.0
     snapshot = state / (work.accelerators * host)
     stored = state / storage
@@ -221,7 +207,11 @@ def checkpoints_of(form: Table, work: Work, state: float) -> Checkpoints:
         lost.append(restart + swap + write + 0.5 * (float(interval) + wait) if rate > 0.0 else 0.0)
     share = tiered_goodput(*(value for pair in (intervals, waits, rates, lost) for value in pair))
     mean = divide(added(rate * time for rate, time in zip(rates, lost, strict=True)), added(rates))
-    return Checkpoints(state, float(share), intervals[0], waits[0], near, intervals[1], float(mean))
+    return {
+        "checkpoint_size": state, "goodput": float(share), "checkpoint_interval": intervals[0],
+        "checkpoint_time": waits[0], "restore_time": near, "lost_per_interruption": float(mean),
+        "remote_interval": intervals[1] if np.isfinite(intervals[1]) else np.nan,
+    }  # fmt: skip
 
 
 def swap_time(form: Table) -> float:
@@ -250,9 +240,8 @@ def spares_answer(form: Table, catalog: Catalog) -> Answer:
 
 def _plan(form: Table) -> Table:
     """A training plan of one accelerator of a form, which gives the state of a checkpoint."""
-    one = np.array([1.0])
     columns = {name: form.text(name) for name in ("model", "accelerator")}
-    return one_plan("training", {**columns, "num_accelerators": one, "training_tokens": one}, (), form)
+    return one_plan("training", {**columns, "num_accelerators": 1.0, "training_tokens": 1.0}, (), form)
 
 
 def _hour_price(form: Table, catalog: Catalog) -> float:
@@ -307,7 +296,7 @@ def _run(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: floa
     """Spares of a training run: the share of the time that trains, and the cost of an hour that does."""
     checkpoints = checkpoints_of(form, work, _state(form, catalog))
     copes = str(form.filled("shortage")[0]) == "elastic"
-    rates = checkpoints.goodput * (steps.elastic if copes else steps.waiting)
+    rates = checkpoints["goodput"] * (steps.elastic if copes else steps.waiting)
     cheapest = int(np.argmin((work.units + steps.spares) / np.maximum(rates, 1e-12)))
     given = float(form.number("spares")[0])
     chosen = int(given) if given == given else cheapest
@@ -316,19 +305,15 @@ def _run(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: floa
             f"with {_count(chosen, 'spare', 'spares')} a run on {work.units:,.0f} units that waits for repairs hardly "
             f"ever trains; give it about {cheapest:,} spares, or shortage elastic"
         )
-    answer = _common(form, work, steps, rates, price, chosen)
+    answer = _common(form, work, steps, rates, price, chosen) | checkpoints
     days = float(form.filled("run_time")[0]) / answer["effective_share"]
     each = work.unit_size * price * days
     answer |= {
         "spares_for_availability": _enough(steps, float(form.filled("availability")[0])),
-        "spares_of_least_cost": float(cheapest), "goodput": checkpoints.goodput,
-        "elastic_share": float(checkpoints.goodput * steps.elastic[chosen]),
-        "wait_share": float(checkpoints.goodput * steps.waiting[chosen]), "interruptions": work.failures * days,
-        "run_time": days, "checkpoint_size": checkpoints.state, "checkpoint_interval": checkpoints.interval,
-        "checkpoint_time": checkpoints.waits, "restore_time": checkpoints.restore,
-        "remote_interval": checkpoints.far_interval if np.isfinite(checkpoints.far_interval) else np.nan,
-        "lost_per_interruption": checkpoints.lost, "run_cost": (work.units + chosen) * each,
-        "spare_cost": chosen * each,
+        "spares_of_least_cost": float(cheapest), "run_time": days, "interruptions": work.failures * days,
+        "elastic_share": float(checkpoints["goodput"] * steps.elastic[chosen]),
+        "wait_share": float(checkpoints["goodput"] * steps.waiting[chosen]),
+        "run_cost": (work.units + chosen) * each, "spare_cost": chosen * each,
     }  # fmt: skip
     cost = f"; the run costs {dollars(answer['run_cost'])}" if price == price else ""
     answer["answer"] = (

@@ -25,7 +25,7 @@ from xlperf.engine.tables import fitting, numbers
 from xlperf.equations.plan.dimensions import RANKS
 from xlperf.explore.candidates import Candidates, candidates
 from xlperf.explore.fleet_plans import with_columns
-from xlperf.explore.mappings import MOST_ACCELERATORS, refused_reasons, server_sizes, sold_counts, stacks_of
+from xlperf.explore.mappings import MOST_ACCELERATORS, server_sizes, sold_counts, stacks_of, started
 from xlperf.explore.money import cost_words, hours_of, lacking_words, most_fed, run_beyond_power, stated_prices
 from xlperf.explore.objectives import GOOD, PLAN, Answer, Search, no_answer, objective_of, one_plan, short_name, slower
 from xlperf.explore.search import ranked, stacked
@@ -147,7 +147,7 @@ def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[S
             break
         rows = _crossed(degrees.take(block), choices, layers)
         rows = rows.take(_fitting(rows, catalog))
-        rows = rows.take(np.flatnonzero([not why for why in refused_reasons(rows, catalog)])) if len(rows) else rows
+        rows = rows.take(started(rows, catalog))
         number += len(rows)
         if len(rows):
             times = _times(rows, catalog)
@@ -179,8 +179,8 @@ def _overlapped(plans: Table, catalog: Catalog) -> Table:
     if not len(several) or not np.isnan(plans.number("expert_overlap")).all():
         return plans
     with_overlap = with_columns(plans.take(several), expert_overlap=1.0)
-    started = np.flatnonzero([not why for why in refused_reasons(with_overlap, catalog)])
-    return stacked([plans, with_overlap.take(started)]) if len(started) else plans
+    starting = with_overlap.take(started(with_overlap, catalog))
+    return stacked([plans, starting]) if len(starting) else plans
 
 
 def _crossed(plans: Table, choices: Sequence[Way], num_layers: float) -> Table:
@@ -323,7 +323,7 @@ def _stack(form: Table, catalog: Catalog) -> str:
     return default if default in names else (*names, ANY)[0]
 
 
-def _started(form: Table, software: str, catalog: Catalog) -> dict[str, np.ndarray]:
+def _started(form: Table, software: str, catalog: Catalog) -> dict[str, str]:
     """Faster ways than its default that a stack has a flag for: overlap of both passes, and tokens sent once."""
     stack = stack_of_software(software)
     row = catalog.rows("models", form.text("model"), form, "model")
@@ -331,20 +331,17 @@ def _started(form: Table, software: str, catalog: Catalog) -> dict[str, np.ndarr
     if catalog.tables["models"].number("num_experts")[row][0] > 0.0:
         wanted |= {"token_dispatch": "once"}
     known = {(flag.column, flag.value) for flag in flags(stack)} if stack else set()
-    return {name: np.array([word], dtype=object) for name, word in wanted.items() if (name, word) in known}
+    return {name: word for name, word in wanted.items() if (name, word) in known}
 
 
 def _plan(form: Table, count: float, catalog: Catalog) -> Table:
-    columns: dict[str, Any] = {
-        name: form[name] for name in ("model", "accelerator", "training_tokens", "sequence_length", "global_batch_size")
-    }
+    names = ("model", "accelerator", "training_tokens", "sequence_length", "global_batch_size")
+    columns: dict[str, Any] = {name: form[name] for name in names}
     open_precision = bool("precision" in form.auto and form.auto["precision"][0])
-    columns |= {"precision": form.text("precision") if open_precision else form.filled("precision")}
-    columns |= {"num_accelerators": np.array([count])}
     software = _stack(form, catalog)
-    columns["software"] = np.array([software], dtype=object)
-    columns |= _started(form, software, catalog)
-    columns |= {name: np.array([value]) for name, value in stated_prices(form).items()}
+    columns |= {"precision": form.text("precision") if open_precision else form.filled("precision")}
+    columns |= {"num_accelerators": count, "software": software}
+    columns |= {**_started(form, software, catalog), **stated_prices(form)}
     known = form.schema.by_name
     columns |= {name: form.text(name) if known[name].is_text else form.number(name) for name in SEARCHED}
     return one_plan("training", columns, (*SEARCHED, "precision"), form)
