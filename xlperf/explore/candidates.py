@@ -29,11 +29,11 @@ from xlperf.explore.mappings import (
     cross_inference,
     cross_training,
     equal_chunks,
-    started,
     rules_of_stacks,
     server_sizes,
     sold_counts,
     stacks_of,
+    started,
     thinned,
 )
 from xlperf.explore.objectives import TARGETS, Limit
@@ -46,14 +46,11 @@ COUNTS_SHARE = 16
 _LOADS = ("batch_size", "concurrency")
 KINDS: dict[str, tuple[Callable[[Space], None], Rules]] = {
     "training": (cross_training, [(PartialTraining, rule) for rule in TRAINING_RULES]),
-    "inference": (
-        cross_inference,
-        [
-            *((PartialInference, rule) for rule in (*MODE_RULES, *REQUEST_RULES, *SERVING_RULES)),
-            *((PartialPrefill, rule) for rule in SERVING_RULES),
-        ],
-    ),
-}
+    "inference": (cross_inference, [
+        *((PartialInference, rule) for rule in (*MODE_RULES, *REQUEST_RULES, *SERVING_RULES)),
+        *((PartialPrefill, rule) for rule in SERVING_RULES),
+    ]),
+}  # fmt: skip
 """By kind of plan: the function that crosses the searched columns, and the rules that candidates must satisfy."""
 
 
@@ -157,7 +154,7 @@ def candidates(
     def crossed(rules: Rules) -> Space:
         """The space at the finest thinning that does not exceed the limit on plans."""
         for step, uneven in attempts:
-            steps[:] = [thinned(ladder, step) for ladder in ladders.each] if ladders else []
+            steps[:] = [thinned(ladder, step) for ladder in ladders[0]] if ladders else []
             last = (step, uneven) == attempts[-1]
             space = space_of(base, asked, catalog, rules, most if last else few, steps, part or WHOLE)
             space.uneven = uneven
@@ -175,7 +172,7 @@ def candidates(
     if stacks and not len(space) and part is None:  # every candidate is refused
         space = crossed(legal)
     space.most = most
-    tried = ladders.all._replace(tried=np.unique(np.concatenate(steps))) if ladders else None
+    tried = ladders[1]._replace(tried=np.unique(np.concatenate(steps))) if ladders else None
     result = space.table() if len(space) else plain
     if load and len(space):
         result = _loaded(result, catalog, load, space, limits)
@@ -228,21 +225,15 @@ def candidate_parts(
         yield result
 
 
-class _Ladders(NamedTuple):
+def _ladders(base: Table, catalog: Catalog, most: float, only: Array | None) -> tuple[list[Array], Counts]:
     """Numbers of accelerators to try: for each row of the base plans, and for all rows together."""
-
-    each: list[Array]
-    all: Counts
-
-
-def _ladders(base: Table, catalog: Catalog, most: float, only: Array | None) -> _Ladders:
     units, totals = server_sizes(base, catalog)
     known = {pair: sold_counts(*pair, most) for pair in zip(units.tolist(), totals.tolist(), strict=True)}
     if only is not None:
         known = {pair: counts[np.isin(counts, only)] for pair, counts in known.items()}
     each = [known[pair] for pair in zip(units.tolist(), totals.tolist(), strict=True)]
     sold = np.unique(np.concatenate(list(known.values())))
-    return _Ladders(each, Counts(sold, sold, float(units[0]) if len(set(units.tolist())) == 1 else float("nan")))
+    return each, Counts(sold, sold, float(units[0]) if len(set(units.tolist())) == 1 else float("nan"))
 
 
 def _loaded(plans: Table, catalog: Catalog, load: str, space: Space, limits: Sequence[Limit]) -> Table:

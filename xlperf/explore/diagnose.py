@@ -233,16 +233,13 @@ def diagnose(
     ]
     steps = _steps(variants, result[0][0], predicted[lead], measured[lead]) if result else []
     first = variants.made(result[0][0]) if result else ()
-    return Diagnosis(
-        readings,
-        Table.of_lines("diagnosis", lines),
-        Table.of_lines("diagnosis_steps", steps),
-        first,
-        _telling(variants, results, result, measured),
-        _unexplained(result[0][0], predicted, widths, measured) if result else "",
-        readings[whole].inside
-        or (bool(result) and _near(result[0][0], predicted[whole], widths[whole], measured[whole])),
-    )
+    near, unexplained = readings[whole].inside, ""
+    if result:
+        likeliest = result[0][0]
+        near = near or _near(likeliest, predicted[whole], widths[whole], measured[whole])
+        unexplained = _unexplained(likeliest, predicted, widths, measured)
+    tables = Table.of_lines("diagnosis", lines), Table.of_lines("diagnosis_steps", steps)
+    return Diagnosis(readings, *tables, first, _telling(variants, results, result, measured), unexplained, near)
 
 
 def as_it_ran(plan: Table, diagnosis: Diagnosis) -> Table:
@@ -434,14 +431,11 @@ def _line(
     row, probability = result
     made = variants.made(row)
     return {
-        "rank": float(rank),
-        "cause": " + ".join(change.cause for change in made),
-        "change": "; ".join(change.words for change in made),
+        "rank": float(rank), "probability": probability, "cause": " + ".join(change.cause for change in made),
+        "change": "; ".join(change.words for change in made), "advice": "; ".join(change.advice for change in made),
         "predicted": ", ".join(reading.words(float(predicted[n, row])) for n, reading in enumerate(measured)),
         "remainder": measured[lead].value / float(predicted[lead, row]) - 1.0,
-        "probability": probability,
-        "advice": "; ".join(change.advice for change in made),
-    }
+    }  # fmt: skip
 
 
 def _steps(variants: Variants, row: int, predicted: Array, reading: Measured) -> list[dict[str, object]]:

@@ -29,7 +29,7 @@ class PricePaths:
     """Prices of one accelerator over the years of a plan, from its rows of the sheet ``generations``."""
 
     def __init__(self, name: str, catalog: Catalog, first_year: int, years: int) -> None:
-        table, self.catalog, self.name = catalog.tables[SHEET], catalog, name
+        table, self.name = catalog.tables[SHEET], name
         named = [row for row, other in enumerate(table.text("accelerator").tolist()) if other == name]
         at = table.number("price_year")
         self.rows = sorted(named, key=lambda row: float(at[row]))
@@ -39,15 +39,8 @@ class PricePaths:
         self.spread = float(np.fmax.reduce(np.nan_to_num(table.number("release_spread")[self.rows]))) / YEAR
         self.resale_share = float(table.number("resale_share")[self.rows[-1]])
 
-    def servers_year(self) -> float:
-        """Year of the prices of the accelerator in the sheet ``servers``; NaN if unknown."""
-        return self._year_of(servers_of(self.catalog), "accelerator")
-
-    def prices_year(self) -> float:
-        """Year of the rent of the accelerator in the sheet ``prices``; NaN if unknown."""
-        return self._year_of(self.catalog.tables["prices"], "price")
-
-    def _year_of(self, table: Table, column: str) -> float:
+    def year_in(self, table: Table, column: str) -> float:
+        """Year of the prices of the accelerator in another sheet; NaN if unknown."""
         rows = [row for row, name in enumerate(table.text(column).tolist()) if name.casefold() == self.name.casefold()]
         return float(table.number("year")[rows[0]]) if rows else np.nan
 
@@ -188,7 +181,8 @@ def programme_of(horizon: Horizon, future: Future | None = None) -> Programme:
     course = steady(horizon) if future is None else future
     form, generations, vintages = horizon.form, [], []
     for place, offer in enumerate(horizon.offers):
-        start = first_whole_year(offer.available, course.delays[place], horizon.first_year)
+        delay = course.delays[place] if offer.available > horizon.first_year else 0.0
+        start = np.ceil(offer.available + delay)  # the first year at whose start it can be bought
         late = np.arange(years) < start - horizon.first_year
         rent = np.where(late, np.nan, offer.generation.rent * course.rent)
         price = np.where(late, np.nan, offer.price * course.price)
@@ -200,11 +194,6 @@ def programme_of(horizon: Horizon, future: Future | None = None) -> Programme:
     return Programme(
         generations, vintages, course.demand, np.full(years, limit), np.full(years, unmet), horizon.discount_rate
     )
-
-
-def first_whole_year(available: float, delay: float, first_year: int) -> float:
-    """First year at whose start an accelerator can be bought; releases before the first year are not late."""
-    return float(np.ceil(available + (delay if available > first_year else 0.0)))
 
 
 def _vintages(horizon: Horizon, place: int, price: Array) -> list[Vintage]:
@@ -371,12 +360,12 @@ def _offer(form: Table, name: str, demand: Array, first_year: int, catalog: Cata
     paths = PricePaths(name, catalog, first_year, years)
     price, rent = np.full(years, np.nan), np.full(years, np.nan)
     if payment != RENT and owning is not None:
-        bought = paths.prices("price", owning.accelerator, paths.servers_year())
+        bought = paths.prices("price", owning.accelerator, paths.year_in(servers_of(catalog), "accelerator"))
         price = owning.capex + (bought - owning.accelerator) * owning.share
     if payment != OWN:
         basis = str(fleet.results["cost_basis"][0])
         listed = float(fleet.results.number("accelerator_hour_cost")[0]) if basis == "rent" else np.nan
-        rent = paths.prices("rental_price", listed, paths.prices_year()) * YEAR
+        rent = paths.prices("rental_price", listed, paths.year_in(catalog.tables["prices"], "price")) * YEAR
     power = max(size.each for size in every)
     generation = Generation(name, list(dict.fromkeys(copies)), every[0].server, power, rent)
     trust = (str(fleet.results[column][0]) for column in ("trust", "trust_reason"))

@@ -238,19 +238,14 @@ def _constraints(programme: Programme, blocks: _Blocks) -> tuple[Any, Array, Arr
         add({**served, blocks.unmet + year: 1.0}, float(programme.demand[year]) * (1.0 - ROUND), np.inf)
         if np.isfinite(programme.power_limit[year]):
             drawn = {
-                blocks.owned + row * years + year: _drawn(programme.generations[vintage.generation])
-                for row, vintage in enumerate(programme.vintages)
+                blocks.owned + row * years + year: generation.power * generation.server
+                for row, generation in enumerate(programme.generations[each.generation] for each in programme.vintages)
             }
             add(drawn, -np.inf, float(programme.power_limit[year]) * (1.0 + ROUND))
     indices = [column for row in rows for column in row]
     values = [value for row in rows for value in row.values()]
     starts = np.cumsum([0, *map(len, rows)])
     return csr_array((values, indices, starts), shape=(len(rows), blocks.end)), np.array(least), np.array(most)
-
-
-def _drawn(generation: Generation) -> float:
-    """Power of one server from the grid. [W]"""
-    return generation.power * generation.server
 
 
 def least_unmet(programme: Programme) -> Plan:
@@ -269,11 +264,6 @@ def least_unmet(programme: Programme) -> Plan:
 
 PARTS = ("purchases", "rent", "upkeep", "building", "energy", "unmet_cost")
 """Payments of a year; with the resale they are its cash."""
-
-
-def year_names(first_year: int, years: int) -> np.ndarray:
-    """Names of the years."""
-    return np.array([str(first_year + year) for year in range(years)], dtype=object)
 
 
 def year_accounts(programme: Programme, plan: Plan, first_year: int) -> dict[str, np.ndarray]:
@@ -301,7 +291,8 @@ def year_accounts(programme: Programme, plan: Plan, first_year: int) -> dict[str
     discounts = programme.discounts
     later = sum((money[name] for name in PARTS[1:]), -money["resale"])
     return {
-        "year": year_names(first_year, years), "demand": programme.demand, "unmet": plan.unmet, "owned": owned,
+        "year": np.array([str(first_year + year) for year in range(years)], dtype=object),
+        "demand": programme.demand, "unmet": plan.unmet, "owned": owned,
         "rented": rented.sum(axis=0), "power": power, **money, "cash": money["purchases"] + later,
         "present_cost": money["purchases"] * discounts[:-1] + later * discounts[1:],
         "tokens": served_tokens(programme, plan),

@@ -66,12 +66,8 @@ def cross_training(space: Space) -> None:
     for dimension in EXPERT_STAGE:
         plan = space.plan()
         space.cross(dimension.size, divisors, _divided(plan.stage_ranks, dimension, plan.model))
-    space.cross(
-        "sequence_parallel",
-        (0.0, 1.0),
-        distinct=lambda plan: (plan.sequence_parallel == 0.0) | (plan.known("tensor_parallel") > 1.0),
-    )
-    _cross_context_method(space)
+    _cross_with(space, "sequence_parallel", (0.0, 1.0), "tensor_parallel")
+    _cross_with(space, "context_method", column("training", "context_method").choices, "context_parallel")
     _cross_schedules(space)
     for name in ("recompute", "precision"):
         space.cross(name, column("training", name).choices)
@@ -110,14 +106,9 @@ def _cross_ranks(space: Space) -> None:
         space.keep(np.isnan(batch) | divides(plan.data_parallel, np.nan_to_num(batch)))
 
 
-def _cross_context_method(space: Space) -> None:
-    """Method of context parallelism; all are the same with one rank."""
-    methods = column(space.base.kind, "context_method").choices
-    space.cross(
-        "context_method",
-        methods,
-        distinct=lambda plan: (plan.filled("context_method") == methods[0]) | (plan.known("context_parallel") > 1.0),
-    )
+def _cross_with(space: Space, name: str, values: Sequence[float | str], degree: str) -> None:
+    """A column whose values make the same plan while a degree is 1."""
+    space.cross(name, values, distinct=lambda plan: (plan.filled(name) == values[0]) | (plan.known(degree) > 1.0))
 
 
 def _cross_schedules(space: Space) -> None:
@@ -243,25 +234,20 @@ def cross_inference(space: Space) -> None:
     space.cross("mode", column("inference", "mode").choices)
     space.cross_accelerators()
     _cross_degrees(space, PartialInference)
-    _cross_context_method(space)
+    _cross_with(space, "context_method", column("inference", "context_method").choices, "context_parallel")
     ways = column("inference", "expert_dispatch").choices
-    space.cross(
-        "expert_dispatch", ways, legal=lambda plan: (plan.filled("expert_dispatch") != "nodes") | _dispatched(plan)
-    )
-    space.cross(
-        "two_batch_overlap",
-        (0.0, 1.0),
-        legal=lambda plan: (plan.filled("two_batch_overlap") == 0.0) | _dispatched(plan),
-    )
+    for name, values, alone in (("expert_dispatch", ways, ways[0]), ("two_batch_overlap", (0.0, 1.0), 0.0)):
+
+        def legal(plan: PartialPlan, name: str = name, alone: float | str = alone) -> Mask:
+            """Whether attention ranks dispatch tokens to experts, or the option is off."""
+            sent = (plan.model.num_experts > 0.0) & (plan.known("data_parallel_attention") > 1.0)
+            return np.asarray((plan.filled(name) == alone) | sent)
+
+        space.cross(name, values, legal=legal)
     _cross_degrees(space, PartialPrefill)
     _cross_pools(space)
     for name in ("precision", "kv_precision"):
         space.cross(name, column("inference", name).choices)
-
-
-def _dispatched(plan: PartialPlan) -> Mask:
-    """Whether attention ranks dispatch tokens to experts."""
-    return np.asarray((plan.model.num_experts > 0.0) & (plan.known("data_parallel_attention") > 1.0))
 
 
 def _cross_degrees(space: Space, record: type[PartialInference]) -> None:
@@ -330,13 +316,9 @@ def _cross_pools(space: Space) -> None:
     plan = space.plan()
     total = plan.filled("num_accelerators")
     space.cross("prefill_accelerators", _pool_sizes, total, shared, blank=~plan.separate)
-    space.cross(
-        "expert_accelerators",
-        _pool_sizes,
-        space.plan().filled("num_accelerators"),
-        with_experts,
-        blank=~space.plan().separate,
-    )
+    plan = space.plan()
+    total = plan.filled("num_accelerators")
+    space.cross("expert_accelerators", _pool_sizes, total, with_experts, blank=~plan.separate)
     space.cross("ping_pong_batches", _PING_PONG)
 
 

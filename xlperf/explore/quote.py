@@ -356,8 +356,8 @@ def _served(form: Table, kind: str, catalog: Catalog) -> Prediction:
     made, tpot = float(results.number("tokens_per_second")[0]), float(results.number("tpot")[0])
     if not user and kind not in share:
         value = float(results.number("accelerator_power")[0]) if kind == "power" else np.nan
-        ends = {"low": value * (1.0 - _WATTS), "high": value * (1.0 + _WATTS)}
-        return _NONE._replace(value=value, plan=plan, results=results, **ends)
+        low, high = value * (1.0 - _WATTS), value * (1.0 + _WATTS)
+        return _NONE._replace(value=value, low=low, high=high, plan=plan, results=results)
     here, _ = output_limits(plan, np.array([made * tpot]), catalog)
     requests = np.ones(1) if user else np.fmax(most_requests(plan, catalog), load)
     most, bound = output_limits(plan, requests, catalog)

@@ -196,32 +196,28 @@ def _resident(sessions: Sessions, state: State) -> float:
 def _memory(sessions: Sessions, tiers: Sequence[Tier], sizes: Array, best: Choice) -> tuple[Table, float, float]:
     """The table of sizes of the host's memory, the worth of a GB of the form's own, and the best size."""
     common, own, new = sessions.prompt
+    blank = {column.name: "" if column.is_text else np.nan for column in table_schema("sessions_memory").columns}
     lines: list[dict[str, object]] = []
     price = tiers[0].price if tiers else np.nan
     spent = []
     for variant in range(1, sizes.shape[1]):
         state = best.states[variant]
         size = float(sizes[0, variant])
-        line: dict[str, object] = {"host_memory": size}
+        line: dict[str, object] = {**blank, "host_memory": size}
         if state is not None:
             cost = best.cost(variant, sessions.turns)
-            line |= {
-                "hit_rate": (common + own * float(state.hits.sum())) / (common + own + new),
-                "sessions_per_copy": float(state.sessions), "ttft_later": float(state.ttft_later),
-                "cost_per_session": cost,
-            }  # fmt: skip
+            hits = (common + own * float(state.hits.sum())) / (common + own + new)
+            line |= {"hit_rate": hits, "cost_per_session": cost}
+            line |= {"sessions_per_copy": float(state.sessions), "ttft_later": float(state.ttft_later)}
             spent.append((cost * (1.0 + price * size / best.hours.paid), size))
         if variant > 1 and best.rate(variant - 1) > 0.0:
             gain = best.rate(variant) / best.rate(variant - 1) - 1.0
             worth = best.hours.paid * MONTH * gain / (size - float(sizes[0, variant - 1]))
             line |= {"worth_per_month": worth, "pays": "pays" if worth > price * MONTH else "does not"}
         lines.append(line)
-    columns = {
-        column.name: column.array([line.get(column.name, "" if column.is_text else np.nan) for line in lines])
-        for column in table_schema("sessions_memory").columns
-    }
-    own = float(columns["worth_per_month"][SIZES.index(1.0) + 1]) if lines else np.nan  # of the next larger size
-    return Table("sessions_memory", columns), own, min(spent, default=(0.0, np.nan))[1]
+    table = Table.of_lines("sessions_memory", lines)
+    of_next = float(table["worth_per_month"][SIZES.index(1.0) + 1]) if lines else np.nan  # of the next larger size
+    return table, of_next, min(spent, default=(0.0, np.nan))[1]
 
 
 def _tiers(sessions: Sessions, copy: Copy, tiers: Sequence[Tier], state: State, shares: Mapping[str, float]) -> Table:
@@ -235,16 +231,13 @@ def _tiers(sessions: Sessions, copy: Copy, tiers: Sequence[Tier], state: State, 
 
 
 def _limit(form: Table, sessions: Sessions, copy: Copy, state: State) -> str:
+    """The resource that is nearest to its target."""
     used = {
-        "the speed of a session is the limit": float(state.tpot * form.filled("speed_per_user")[0]),
-        "the time to the first token is the limit": float(
-            np.nan_to_num(state.ttft_later / form.number("ttft_target")[0])
-        ),
-        "memory for the turns at once is the limit": float(
-            (state.load * sessions.running + sessions.common) / copy.tokens
-        ),
+        "the speed of a session": float(state.tpot * form.filled("speed_per_user")[0]),
+        "the time to the first token": float(np.nan_to_num(state.ttft_later / form.number("ttft_target")[0])),
+        "memory for the turns at once": float((state.load * sessions.running + sessions.common) / copy.tokens),
     }
-    return max(used, key=lambda words: used[words])
+    return f"{max(used, key=lambda words: used[words])} is the limit"
 
 
 def _tier_words(tier: Tier) -> str:
