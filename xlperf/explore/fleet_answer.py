@@ -13,7 +13,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.equations.cost.tco import capital_recovery_rate
-from xlperf.explore.fleet_inputs import RENT, Future, Horizon, horizon_of, programme_of, steady
+from xlperf.explore.fleet_inputs import Future, Horizon, horizon_of, programme_of, steady
 from xlperf.explore.fleet_programme import (
     ROUND,
     Plan,
@@ -24,7 +24,7 @@ from xlperf.explore.fleet_programme import (
     machine_accounts,
     year_accounts,
 )
-from xlperf.explore.money import OWN, megawatts
+from xlperf.explore.money import OWN, RENT, megawatts
 from xlperf.explore.objectives import PLAN, TABLES, Answer, dollars, no_answer, short_name
 from xlperf.explore.search import stacked
 from xlperf.explore.vary import normal_scores

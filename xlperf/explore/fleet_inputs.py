@@ -17,7 +17,7 @@ from xlperf.engine.ownership import evaluate_ownership, owned_plans
 from xlperf.engine.server_prices import servers_of
 from xlperf.equations.cost.years import annuity_book_value, compounded_price, straight_line_depreciation
 from xlperf.explore.fleet_programme import Copy, Generation, Programme, Vintage
-from xlperf.explore.money import OWN, sized
+from xlperf.explore.money import OWN, RENT, sized
 from xlperf.explore.objectives import short_name
 from xlperf.explore.serve import serve_answer, serving_ways
 
@@ -77,7 +77,6 @@ class PricePaths:
         return float(compounded_price(value, change, (year - at) * YEAR))
 
 
-RENT = "rent"
 MOST_USERS, MOST_REQUESTS = 1000.0 * MILLION, 10.0 * MILLION
 """Largest demand of a year: requests in flight of a tenth of mankind [-], and a hundred requests of all a day
 [request/s].

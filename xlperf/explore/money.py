@@ -19,7 +19,7 @@ from xlperf.equations.cost.tokens import break_even_load
 from xlperf.explore.fleet_plans import COUNT, LOAD, TWO, Demand, Fleet, Machines, in_slices, with_columns
 from xlperf.explore.objectives import GOOD, ILLEGAL, Answer, Search, dollars, no_answer, price_words, short_name, slower
 
-OWN, BOTH = "own", "both"
+OWN, RENT, BOTH = "own", "rent", "both"
 
 
 def stated_prices(form: Table) -> dict[str, float]:
@@ -82,14 +82,11 @@ def cost_words(form: Table, hours: Hours, amount: float, per: str = "") -> str:
     """A cost in words, as paid or both ways side by side: `` for $0.41 per token rented, $0.35 owned``."""
     payment = str(form.filled("payment")[0])
     paid, owned = hours.paid * amount, hours.owned * amount
-    if payment == OWN:
-        return f" for {dollars(owned)}{per} owned" if owned == owned else ""
-    if paid != paid:
-        return f" for {dollars(owned)}{per} owned" if payment == BOTH and owned == owned else ""
+    if payment == OWN or paid != paid:
+        return f" for {dollars(owned)}{per} owned" if payment != RENT and owned == owned else ""
+    both = payment == BOTH and owned == owned
     beside = "rented" if hours.rented == hours.rented else "by the sheet prices"
-    return f" for {dollars(paid)}{per}" + (
-        f" {beside}, {dollars(owned)} owned" if payment == BOTH and owned == owned else ""
-    )
+    return f" for {dollars(paid)}{per}" + (f" {beside}, {dollars(owned)} owned" if both else "")
 
 
 def lacking_words(hours: Hours) -> str:
@@ -108,41 +105,30 @@ def against_api(form: Table, catalog: Catalog, result: Answer) -> Answer:
     paid, sold = table.number("input_price")[rows], table.number("output_price")[rows]
     each = sold + paid * lengths[0] / lengths[1]
     best = int(np.argmin(each))
-    price, provider = float(each[best]), str(table.text("provider")[rows[best]])
+    price, row = float(each[best]), rows[best]
+    hour, size, load = (result[name] for name in ("hour_price", "copy_size", "concurrency"))
     per_user = result["tokens_per_second"] / result["users"]
-    users = float(
-        break_even_load(
-            result["hour_price"], result["copy_size"], result["server_size"], result["concurrency"], per_user * price
-        )
-    )
+    users = float(break_even_load(hour, size, result["server_size"], load, per_user * price))
     users = users if np.isfinite(users) else np.nan
     tokens = users * per_user * DAY
-    answer: Answer = {
-        "api_price": str(table.text("api_price")[rows[best]]),
-        "api_provider": provider,
-        "api_cost_per_million_output_tokens_all_in": price,
-        "api_monthly_cost": price * result["tokens_per_second"] * float(form.filled("hours_per_month")[0]),
-        "break_even_users": users,
-        "break_even_tokens_per_day": tokens,
-    }
-    asked = " and ".join(
-        f"{dollars(float(prices[best]) * MILLION)} {way}" for prices, way in ((paid, "in"), (sold, "out"))
-    )
-    api = f"{provider}'s API of {table.text('model')[rows[best]]} at {asked} per million tokens"
-    if result["hour_price"] != result["hour_price"]:
-        answer["api_answer"] = f"{api} costs {dollars(price * MILLION)} per million output tokens with their prompts."
+    provider = str(table.text("provider")[row])
+    asked = f"{dollars(float(paid[best]) * MILLION)} in and {dollars(float(sold[best]) * MILLION)} out"
+    api = f"{provider}'s API of {table.text('model')[row]} at {asked} per million tokens"
+    cost, output = dollars(price * MILLION), "per million output tokens with their prompts"
+    if hour != hour:
+        words = f"{api} costs {cost} {output}."
     elif users != users:
-        least = result["hour_price"] * result["copy_size"] / (per_user * result["concurrency"])
-        answer["api_answer"] = (
-            f"At no load is this cheaper than {api}: {dollars(least * MILLION)} against {dollars(price * MILLION)} per "
-            f"million output tokens with their prompts at best."
-        )
+        least = dollars(hour * size / (per_user * load) * MILLION)
+        words = f"At no load is this cheaper than {api}: {least} against {cost} {output} at best."
     else:
-        answer["api_answer"] = (
-            f"From {users:,.0f} users in flight or {tokens / MILLION:,.0f} M output tokens a day on, this is cheaper "
-            f"than {api}."
-        )
-    return answer
+        many = f"{users:,.0f} users in flight or {tokens / MILLION:,.0f} M output tokens a day"
+        words = f"From {many} on, this is cheaper than {api}."
+    return {
+        "api_price": str(table.text("api_price")[row]), "api_provider": provider, "api_answer": words,
+        "api_cost_per_million_output_tokens_all_in": price, "break_even_users": users,
+        "api_monthly_cost": price * result["tokens_per_second"] * float(form.filled("hours_per_month")[0]),
+        "break_even_tokens_per_day": tokens,
+    }  # fmt: skip
 
 
 MANY_USERS = 100_000.0
@@ -257,16 +243,14 @@ def _with_users(fleet: Fleet, users: float, catalog: Catalog) -> Fleet:
 
 
 def in_power(form: Table, size: FleetSize, request_rate: float) -> Answer:
-    """Accelerators, requests in flight and requests per second within the facility power limit of a form."""
+    """Accelerators, requests in flight and requests per second within the facility power limit of a form, if any."""
     limit = float(form.number("facility_power_limit")[0])
     if limit != limit:
         return {}
     users = size.users_within(limit)
-    return {
-        "accelerators_in_power": size.accelerators_within(limit),
-        "users_in_power": users,
-        "request_rate_in_power": request_rate * users / size.users,
-    }
+    rate = request_rate * users / size.users
+    most = size.accelerators_within(limit)
+    return {"accelerators_in_power": most, "users_in_power": users, "request_rate_in_power": rate}
 
 
 def power_words(form: Table, answer: Answer) -> str:
@@ -322,21 +306,17 @@ def most_fed(limit: float, counts: Array, mapped: Callable[[float], Search]) -> 
 
 
 def run_beyond_power(form: Table, answer: Answer, fed: Answer) -> Answer:
-    """A run beyond the facility power limit: the reason with the excess, the size within the limit, and a remedy."""
+    """A run beyond the facility power limit: the reason, the run ``fed`` that is within the limit, and a remedy."""
     limit, power = float(form.number("facility_power_limit")[0]), float(answer["power"])
     name = short_name(str(form.text("accelerator")[0]))
-    inside = bool(fed) and float(fed["power"]) <= limit
-    fits = (
-        f"{fed['accelerators']:,.0f} {name} fit in it and take {fed['run_time'] / DAY:,.1f} days"
-        if inside
-        else ("no number of them fits in it")
-    )
-    reason = (
+    fits, numbers = "no number of them fits in it", {}
+    if fed and float(fed["power"]) <= limit:
+        fits = f"{fed['accelerators']:,.0f} {name} fit in it and take {fed['run_time'] / DAY:,.1f} days"
+        numbers = {"accelerators_in_power": fed["accelerators"], "run_time_in_power": fed["run_time"]}
+    return numbers | no_answer(
         f"{answer['accelerators']:,.0f} {name} draw {megawatts(power)} MW, {power / limit:,.3g} times the facility "
         f"power limit of {megawatts(limit)} MW; {fits}; or give {megawatts(power)} MW, more days or another accelerator"
     )
-    numbers = {"accelerators_in_power": fed["accelerators"], "run_time_in_power": fed["run_time"]} if inside else {}
-    return no_answer(reason) | numbers
 
 
 def megawatts(power: float) -> str:

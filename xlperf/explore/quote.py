@@ -117,7 +117,6 @@ _TRAINED = {"fp8": ("fp8-current", "fp8-block", "mxfp8"), "int4": ("bf16",), "au
 _NARROWER = {"bf16": ("fp8", "fp4"), "fp16": ("fp8", "fp4"), "fp8": ("fp4",)}
 _DRAFTS, _ACCEPTANCE = 3.0, 0.8
 """Drafted tokens and their acceptance rate in the condition of speculative decoding; assumed. [-]"""
-_BLANK = (np.nan, "")
 _RARE, _COMMON = 0.99, 0.25
 """Shares of the published runs: above the first a claim is rare, above the second it is not slow. [-]"""
 _WATTS = 0.1  # half of the band of power; assumed [-]

@@ -163,17 +163,14 @@ class Uncertainty:
         with np.errstate(all="ignore"):
             known = [row[~np.isnan(row)] for row in result]
             percentiles = [np.percentile(row, PERCENTILES) if len(row) else np.full(3, np.nan) for row in known]
-            columns = {
-                "plan": _names(self.sweep.plans),
-                "result": np.full(len(result), self.column.header, dtype=object),
+            return Table("uncertainty", {
+                "plan": _names(self.sweep.plans), "result": np.full(len(result), self.column.header, dtype=object),
                 "median_inputs": base[:, 0],
                 "mean": np.array([fsum(row) / len(row) if len(row) else np.nan for row in known]),
                 **dict(zip(("p5", "p50", "p95"), np.transpose(percentiles), strict=True)),
-                "probability_fits": (fits == 1.0).mean(axis=1),
-                "probability_best": (best / np.maximum(best.sum(axis=0), 1)).mean(axis=1),
+                "probability_fits": (fits == 1.0).mean(axis=1), "probability_best": _probability_best(best),
                 "probability_beats_first": (usable < usable[:1]).mean(axis=1),
-            }
-        return Table("uncertainty", columns)
+            })  # fmt: skip
 
     def _losses(self, values: Array, fits: Array) -> Array:
         """Losses to be minimised, (plans, draws); infinite if a plan does not fit."""
@@ -263,13 +260,10 @@ class Uncertainty:
         mixed = [np.where(np.arange(count)[:, None] == place, second_shares, first_shares) for place in range(count)]
         values, _ = self._inputs_at(np.concatenate([first_shares, second_shares, *mixed], axis=1))
         parts = values.reshape(len(values), count + 2, number)
-        results = [
-            sobol_indices(
-                func={"f_A": row[:1] - row.mean(), "f_B": row[1:2] - row.mean(), "f_AB": row[2:, None] - row.mean()},
-                n=number,
-            )
-            for row in parts
-        ]
+        results = []
+        for row in parts:
+            row = row - row.mean()
+            results.append(sobol_indices(func={"f_A": row[:1], "f_B": row[1:2], "f_AB": row[2:, None]}, n=number))
         first, total = (
             np.array([np.ravel(getattr(index, name)) for index in results]) for name in ("first_order", "total_order")
         )
@@ -360,15 +354,12 @@ def robust(
     if searched.lead is not None:
         lead = plans.number(searched.lead[0]) * (-1.0 if searched.lead[1] else 1.0)
     order = np.lexsort((np.arange(len(score)), score, lead, np.isinf(score)))[:top]
-    first, winners, factor = loss[order[0]], loss == best, unit_of(searched.objective.column).factor
+    first, factor = loss[order[0]], unit_of(searched.objective.column).factor
     table = {
-        "mean": _mean(usable) * factor,
-        "p90": np.where(np.isfinite(p90), -p90 if larger else p90, np.nan) * factor,
-        "mean_regret": measures["regret"],
-        "probability_fits": probable,
-        "probability_best": (winners / np.maximum(winners.sum(axis=0), 1)).mean(axis=1),
-        "probability_beats_first": (loss < first).mean(axis=1),
-    }
+        "mean": _mean(usable) * factor, "p90": np.where(np.isfinite(p90), -p90 if larger else p90, np.nan) * factor,
+        "mean_regret": measures["regret"], "probability_fits": probable,
+        "probability_best": _probability_best(loss == best), "probability_beats_first": (loss < first).mean(axis=1),
+    }  # fmt: skip
     declared = table_schema("uncertainty").by_name
     of_objective = {key: replace(declared[key], unit=searched.objective.column.unit) for key in ("mean", "p90")}
     columns = [(of_objective.get(key, declared[key]), values[order]) for key, values in table.items()]
@@ -382,6 +373,11 @@ def robust(
     if alike > 1:
         words += f"; the first {alike} cannot be told apart: the first leads in less than {APART:.0%} of draws"
     return Robust(chosen, columns, words)
+
+
+def _probability_best(best: np.ndarray) -> Array:
+    """Share of the draws in which each plan is among the best, which share a draw, (plans, draws)."""
+    return np.asarray((best / np.maximum(best.sum(axis=0), 1)).mean(axis=1))
 
 
 def _mean(values: Array) -> Array:
