@@ -70,13 +70,10 @@ def plan_grid(plan: Table, catalog: Catalog) -> Table:
 OBJECTIVES = {
     "training": {"step-time": "step_time", "cost": "cost_per_million_tokens", "energy": "energy_per_token"},
     "inference": {
-        "latency": "latency",
-        "ttft": "ttft",
-        "tpot": "tpot",
-        "cost": "cost_per_million_output_tokens_all_in",
+        "latency": "latency", "ttft": "ttft", "tpot": "tpot", "cost": "cost_per_million_output_tokens_all_in",
         "energy": "energy_per_token",
     },
-}
+}  # fmt: skip
 """Objective names and the result that each minimises, by kind of plan."""
 POPULATION, GENERATIONS = 24, 16  # candidates of a generation, and generations after the first [-]
 _COMPUTE, _CACHE, _EDGE, _LINKS = (0.1, 0.9), (0.02, 0.95), (0.05, 0.95), (0.02, 0.98)
@@ -264,12 +261,10 @@ def device_faults(catalog: Catalog) -> list[Fault]:
         return []
     results = evaluate_devices(devices, catalog, costs=False, strict=False)
     built = ~np.isnan(results["thermal_design_power"])
-    faults = [
-        Fault(
-            devices.place(row, "device"), f"device {devices['device'][row]} cannot be built: {results['reason'][row]}"
-        )
-        for row in np.flatnonzero(~built).tolist()
-    ]
+    faults = []
+    for row in np.flatnonzero(~built).tolist():
+        problem = f"device {devices['device'][row]} cannot be built: {results['reason'][row]}"
+        faults.append(Fault(devices.place(row, "device"), problem))
     known = catalog.known_rows("accelerators", devices.text("compared_with")) >= 0
     rows = np.flatnonzero(built & known)
     compared = reverse_check(devices.take(rows), catalog)

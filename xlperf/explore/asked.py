@@ -344,7 +344,7 @@ def found_plans(rows: Sequence[Wanted], catalog: Catalog, choice: Choice, done: 
     probability, top = choice.probability, choice.top
     required = {kind: limits_of(kind, choice.limits, "--limit", probability, owned=True) for kind in kinds}
     for kind in kinds:
-        goals = [rival_of(kind, name, "--objective", owned=True).column.name for name in choice.objectives]
+        goals = [rival_of(kind, name, "--objective").column.name for name in choice.objectives]
         if len(set(goals)) < len(goals):
             raise InputError(Fault("--objective", "the same result twice: give each once"))
     first, rivals = (*choice.objectives, "")[0], tuple(choice.objectives[1:])

@@ -326,11 +326,9 @@ def _basis(horizon: Horizon) -> str:
 def _defaults(horizon: Horizon) -> str:
     form = horizon.form
     unsold = [short_name(offer.generation.name) for offer in horizon.offers if offer.owning is None]
-    paths = "years start with purchases and end with rent, upkeep, energy and sales"
     words = [
-        f"cost of capital {horizon.discount_rate:.1%}",
-        f"servers serve {form.filled('service_life')[0] / YEAR:g} years",
-        paths,
+        f"cost of capital {horizon.discount_rate:.1%}, servers serve {form.filled('service_life')[0] / YEAR:g} years",
+        "years start with purchases and end with rent, upkeep, energy and sales",
         "all demand is served" if np.isnan(form.number("unmet_price")[0]) else "",
         f"no row of servers, rented only: {', '.join(unsold)}" if unsold else "",
         f"not used: {'; '.join(horizon.refused)}" if horizon.refused else "",

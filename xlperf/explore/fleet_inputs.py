@@ -346,14 +346,10 @@ def _offer(form: Table, name: str, demand: Array, first_year: int, catalog: Cata
         return f"{short_name(name)}: {serve_answer(asked[0], catalog)['reason']}"
     fleet, every = fleets[0], [sized(fleet, catalog) for fleet in fleets]
     is_rate = bool(np.isnan(form.number("users")[0]))
-    copies = [
-        Copy(
-            size.size,
-            size.load / (float(one.results.number("latency")[0]) if is_rate else 1.0),
-            float(one.results.number("tokens_per_second")[0]) / size.longer,
-        )
-        for one, size in zip(fleets, every, strict=True)
-    ]
+    copies = []
+    for one, size in zip(fleets, every, strict=True):
+        latency, tokens = (float(one.results.number(column)[0]) for column in ("latency", "tokens_per_second"))
+        copies.append(Copy(size.size, size.load / (latency if is_rate else 1.0), tokens / size.longer))
     owning = _owning(fleet.plan, fleet.results, catalog)
     payment = str(form.filled("payment")[0])
     paths = PricePaths(name, catalog, first_year, years)

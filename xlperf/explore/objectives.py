@@ -23,20 +23,21 @@ from xlperf.explore.vary import normal_scores
 from xlperf.interop.stack_rules import STACKS
 
 LARGER = frozenset(
-    column.name
-    for table in ("training_results", "inference_results", "ownership")
-    for column in schema()[table].columns
-    if column.is_larger_better
-)
+    one.name for kind in ("training_results", "inference_results", "ownership") for one in schema()[kind].columns
+    if one.is_larger_better
+)  # fmt: skip
 """Results to maximise; all others are minimised."""
+
+
+_KINDS = ("training", "inference")
 SHORT = {
-    "cost": {"training": "cost_per_million_tokens", "inference": "cost_per_million_output_tokens_all_in"},
-    "owned_cost": {
-        "training": "owned_cost_per_million_tokens",
-        "inference": "owned_cost_per_million_output_tokens_all_in",
-    },
-    "energy": dict.fromkeys(("training", "inference"), "energy_per_token"),
-    "throughput": dict.fromkeys(("training", "inference"), "tokens_per_second_per_accelerator"),
+    name: dict(zip(_KINDS, results, strict=True))
+    for name, *results in (
+        ("cost", "cost_per_million_tokens", "cost_per_million_output_tokens_all_in"),
+        ("owned_cost", "owned_cost_per_million_tokens", "owned_cost_per_million_output_tokens_all_in"),
+        ("energy", "energy_per_token", "energy_per_token"),
+        ("throughput", "tokens_per_second_per_accelerator", "tokens_per_second_per_accelerator"),
+    )
 }
 """Short names of objectives, by kind of plan."""
 TARGETS = {"ttft": "ttft_target", "tpot": "tpot_target"}
@@ -164,15 +165,15 @@ def is_number_of_accelerators(objective: str) -> bool:
     return split_header(objective)[0] == COUNT
 
 
-def rival_of(kind: str, name: str, place: str = "objective", owned: bool = False) -> Objective:
-    """As :func:`objective_of`, or the number of accelerators.
+def rival_of(kind: str, name: str, place: str = "objective") -> Objective:
+    """As :func:`objective_of`, with ownership results, or the number of accelerators.
 
     >>> rival_of("training", "num accelerators").words
     'least num accelerators'
     """
     if is_number_of_accelerators(name):
         return Objective(table_schema(kind).by_name[COUNT], False)
-    return objective_of(kind, name, place, owned)
+    return objective_of(kind, name, place, owned=True)
 
 
 def limit_of(kind: str, text: str, place: str = "limit", owned: bool = False) -> Limit:

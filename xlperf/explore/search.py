@@ -120,11 +120,11 @@ def search(
     refused = [name for name in values or {} if name in TARGETS.values()]
     if refused:
         raise InputError(Fault("", f"{refused[0].replace('_', ' ')} is no choice of a search: search once with each"))
-    further = tuple(rival_of(plan.kind, name, owned=True) for name in rivals)
+    further = tuple(rival_of(plan.kind, name) for name in rivals)
     if is_number_of_accelerators(objective):
         first = next((rival for rival in further if rival.is_result), None)  # orders plans of equal numbers
         if further:
-            further = (rival_of(plan.kind, objective, owned=True), *(rival for rival in further if rival is not first))
+            further = (rival_of(plan.kind, objective), *(rival for rival in further if rival is not first))
         objective, lead = "" if first is None else first.column.name, (COUNT, False)
     goal = None if not objective else objective_of(plan.kind, objective, owned=True)
     targets = (*limits, *own_targets(plan))

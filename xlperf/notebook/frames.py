@@ -113,14 +113,14 @@ def text_of(value: object) -> str:
     return f"{value:.15g}" if isinstance(value, (float, np.floating)) else str(value)
 
 
-def texts_of(option: str, given: Texts | Mapping[str, object], sign: str = "=") -> list[str]:
+def texts_of(option: str, given: Texts | Mapping[str, object]) -> list[str]:
     """The texts of an option that may be repeated; a mapping gives a text for each entry.
 
     >>> texts_of("--measured", {"step time": 38.0})
     ['step time=38']
     """
     if isinstance(given, Mapping):
-        return [f"{name}{sign}{text_of(value)}" for name, value in given.items()]
+        return [f"{name}={text_of(value)}" for name, value in given.items()]
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, Iterable) or not all(isinstance(text, (str, os.PathLike)) for text in texts):
         raise OptionError(f"{option} takes a text or a list of texts, got {given!r}")
