@@ -19,7 +19,8 @@ from xlperf.catalog.schema import first_words
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.chip_designs import designs_of
-from xlperf.explore.forms import ALIKE, answers_of, chip_worth, evaluate_forms, form_of, frontier_of, varied_chips
+from xlperf.explore.chips import ALIKE, chip_worth, frontier_of
+from xlperf.explore.forms import answers_of, evaluate_forms, form_of, varied_chips
 
 RATE = "tokens_per_second_per_accelerator"
 Command = Callable[..., Any]

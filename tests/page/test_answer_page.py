@@ -16,7 +16,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parts import parts
 from xlperf.cli.table_files import written_block
 from xlperf.explore import workers
-from xlperf.explore.answers import Answered, asked_form
+from xlperf.explore.forms import Answered, asked_form
 from xlperf.page import answer as charts
 from xlperf.page.answer import question_of
 

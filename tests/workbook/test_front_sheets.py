@@ -20,7 +20,8 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import FORMS, PLAN_TABLES, first_words, results_of, table_schema
 from xlperf.engine import evaluate
 from xlperf.engine.devices import evaluate_devices
-from xlperf.explore.forms import answers_of, chip_worth, evaluate_forms, form_of
+from xlperf.explore.chips import chip_worth
+from xlperf.explore.forms import answers_of, evaluate_forms, form_of
 from xlperf.explore.search import evaluate_resolved
 from xlperf.explore.train import FOLLOWING, SEARCHED
 from xlperf.workbook.build import workbook_package

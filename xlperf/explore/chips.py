@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -322,3 +322,95 @@ def _chip_sentence(form: Table, answer: Answer, other: Answer | None) -> str:
 def _times(ratio: float) -> str:
     """A ratio in words: one decimal, two digits of a small one."""
     return f"{ratio:.1f}×" if ratio >= 0.1 else f"{ratio:.2g}×"
+
+
+ALIKE = 1e-4  # relative difference within which rates and costs of chips count as equal [-]
+
+
+RATE, COST, PRICE = "tokens_per_second_per_accelerator", "unit_cost", "capex"
+
+
+AREA_STEP, POWER_STEP, CACHE_STEP = 0.05, 0.05, 0.25
+"""Finite-difference steps of die area, power and cache, over the chip's own. [-]"""
+
+
+def frontier_of(results: Table) -> Array:
+    """Pareto frontier of tokens per second against unit cost: 1 on it, 0 dominated, NaN without an answer."""
+    rate, cost = results.number(RATE), results.number(COST)
+    more, less = 1.0 + ALIKE, 1.0 - ALIKE
+    better = (rate[None, :] > more * rate[:, None]) & (cost[None, :] <= more * cost[:, None])
+    cheaper = (rate[None, :] >= less * rate[:, None]) & (cost[None, :] < less * cost[:, None])
+    beaten = (better | cheaper).any(axis=1)
+    return np.where(np.isnan(rate + cost), np.nan, np.where(beaten, 0.0, 1.0))
+
+
+class _Step(NamedTuple):
+    """A change of one entry: its words, unit and number of units; the column, its value before, and the change."""
+
+    words: str
+    unit: str
+    size: float
+    column: str
+    before: float
+    change: float
+
+
+def chip_worth(form: Table, answer: Answer, answers_of: Callable[[Table], list[Answer]]) -> Table:
+    """Worth of the next mm2, stack, W and MB of cache: added tokens at equal tokens per dollar of the price.
+
+    Finite differences of the form's answer: every other choice stays, and the area and cost budgets are lifted. If more
+    has no room, the result is the worth of the last unit.
+    """
+    fixed = {name: answer[name] for name in ("num_dies", "die_area", "cache", "memory_stacks")}
+    fixed |= {"area_budget": np.nan, "cost_budget": np.nan}
+    limit = float(form.number("power_budget")[0])
+    limit = limit if limit == limit else float(answer["thermal_design_power"])
+    dies, area, cache = (float(answer[name]) for name in ("num_dies", "die_area", "cache"))
+    steps = (
+        _Step("silicon", "mm2", AREA_STEP * dies * area, "die_area", area, AREA_STEP * area),
+        _Step("memory", "stack", 1.0, "memory_stacks", float(answer["memory_stacks"]), 1.0),
+        _Step("power", "W", POWER_STEP * limit, "power_budget", limit, POWER_STEP * limit),
+        _Step("cache", "MB", CACHE_STEP * cache / UNITS["MB"].factor, "cache", cache, CACHE_STEP * cache),
+    )
+    changes: list[dict[str, float]] = [{}]
+    for step in steps:
+        changes += [{step.column: step.before + step.change}, {step.column: step.before - step.change}]
+    stated = {step.column: form.number(step.column)[0] for step in steps} | fixed
+    columns = {name: [change.get(name, value) for change in changes] for name, value in stated.items()}
+    base, *others = answers_of(with_columns(form.take([0] * len(changes)), **columns))
+    lines = [
+        _line(step, base, *pair) for step, pair in zip(steps, zip(others[::2], others[1::2], strict=True), strict=True)
+    ]
+    return Table.of_lines("chip_worth", lines)
+
+
+def _line(step: _Step, base: Answer, more: Answer, less: Answer) -> dict[str, object]:
+    """Tokens and price of one more unit, or of the last unit if more has no room."""
+
+    def rate(answer: Answer) -> float:
+        return float(answer.get(RATE, np.nan))
+
+    up = rate(more) == rate(more)
+    changed, sign = (more, 1.0) if up else (less, -1.0)
+    added = sign * (rate(changed) - rate(base)) / step.size
+    price = sign * (float(changed.get(PRICE, np.nan)) - float(base[PRICE])) / step.size
+    price = price if abs(price * step.size) > ALIKE * float(base[PRICE]) else 0.0
+    worth = added / rate(base) * float(base[PRICE])
+    return {
+        "change": step.words, "step": sign * step.size, "unit": step.unit, "rate": added, "worth": worth,
+        "price": price, "verdict": verdict_of(worth, price, up),
+    }  # fmt: skip
+
+
+def verdict_of(worth: float, price: float, has_room: bool) -> str:
+    """Whether one more unit pays, in words.
+
+    >>> verdict_of(12.0, 3.0, True), verdict_of(-2.0, 0.0, True), verdict_of(1.0, 3.0, False)
+    ('pays', 'less of it pays', 'does not pay; more has no room')
+    """
+    if worth != worth:
+        return "no room for more or less"
+    words = (
+        "pays" if worth > price else "no use" if worth == 0.0 else "less of it pays" if worth < 0.0 else "does not pay"
+    )
+    return words if has_room else f"{words}; more has no room"

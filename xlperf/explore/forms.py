@@ -1,31 +1,40 @@
-"""Forms and their answers as tables, one or many; tables of chips and the worth of their budgets."""
+"""Forms and their answers, as tables and for a terminal, a page and a notebook; tables of chips."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from xlperf.base import resources
-from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
-from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.cells import number_of, parse_header
 from xlperf.catalog.formats import states_format
 from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.parts import Part, parts, rounded, viewed_columns
 from xlperf.catalog.questions import questions
-from xlperf.catalog.schema import FORMS, auto_columns, first_words, results_of, table_schema
+from xlperf.catalog.schema import (
+    FORMS,
+    auto_columns,
+    column,
+    first_words,
+    results_of,
+    shown_columns,
+    table_schema,
+    unit_of,
+)
 from xlperf.catalog.table import Place, Table, nowhere
-from xlperf.explore.chips import BESIDE, chip_answers
+from xlperf.engine.tables import Progress
+from xlperf.explore.chips import BESIDE, RATE, chip_answers, chip_row, chip_worth, frontier_of
 from xlperf.explore.fleet_answer import fleet_answer
-from xlperf.explore.fleet_plans import with_columns
-from xlperf.explore.objectives import PLAN, TABLES, Answer
+from xlperf.explore.objectives import PLAN, TABLES, Answer, Limit
 from xlperf.explore.quote import quote_answer
 from xlperf.explore.search import stacked
 from xlperf.explore.serve import NOTHING, best_way, other_machines, serve_answer, serving_ways, way_answers
@@ -125,7 +134,7 @@ def answers_of(forms: Table, catalog: Catalog) -> list[Answer]:
 def _names_accelerators(kind: str) -> bool:
     """Whether a question reads a sheet whose rows name accelerators."""
     read = (table_schema(name).columns for name in questions()[kind].reads)
-    return any(column.reference == "accelerators" for columns in read for column in columns)
+    return any(declared.reference == "accelerators" for columns in read for declared in columns)
 
 
 def _stamp(form: Table) -> int:
@@ -162,23 +171,23 @@ def tables_of(form: Table, catalog: Catalog) -> dict[str, Table]:
 def _with_exact_names(form: Table, catalog: Catalog) -> tuple[Table, list[str]]:
     """A form with the catalog's spelling of names, and a sentence for each changed name."""
     columns, notes = dict(form.columns), []
-    for column in form.schema.columns:
-        if column.kind != "reference" or column.name not in form:
+    for declared in form.schema.columns:
+        if declared.kind != "reference" or declared.name not in form:
             continue
-        catalog.rows(column.reference, form[column.name], form, column.name)
-        name = str(form[column.name][0])
-        exact = catalog.taken(column.reference).get(name)
+        catalog.rows(declared.reference, form[declared.name], form, declared.name)
+        name = str(form[declared.name][0])
+        exact = catalog.taken(declared.reference).get(name)
         if exact is not None:
-            if column.reference != "models" or not states_format(form[column.name][:1])[0]:
-                columns[column.name] = np.array([exact], dtype=object)
-            notes.append(f"{column.name.replace('_', ' ').capitalize()} {name} taken as {exact}.")
+            if declared.reference != "models" or not states_format(form[declared.name][:1])[0]:
+                columns[declared.name] = np.array([exact], dtype=object)
+            notes.append(f"{declared.name.replace('_', ' ').capitalize()} {name} taken as {exact}.")
     return replace(form, columns=columns), notes
 
 
 def answers_table(forms: Table, answers: Sequence[Answer]) -> Table:
     """Answers as the table of results of their kind."""
     schema = results_of(forms.kind)
-    blank = {column.name: "" if column.is_text else np.nan for column in schema.columns}
+    blank = {declared.name: "" if declared.is_text else np.nan for declared in schema.columns}
     return replace(Table.of_lines(schema.name, [blank | answer for answer in answers]), place=forms.place)
 
 
@@ -193,23 +202,19 @@ _WORDS = ("recompute", "pipeline_schedule", "mode")  # columns of words whose de
 def without_defaults(plans: Table) -> Table:
     """Plans with blanks for the counts and words that equal the default of their column."""
     columns = dict(plans.columns)
-    for column in table_schema(plans.kind).columns:
-        values, default = columns.get(column.name), column.default
+    for declared in table_schema(plans.kind).columns:
+        values, default = columns.get(declared.name), declared.default
         if values is None:
             continue
-        if column.name in _WORDS or column.name == "recompute_modules":
-            default = "none" if column.name == "recompute_modules" else default
-            columns[column.name] = np.where(values.astype(str) == default, "", values).astype(object)
-        elif column.kind == "number" and column.unit == "-" and default:
-            columns[column.name] = np.where(values == float(default), np.nan, values)
+        if declared.name in _WORDS or declared.name == "recompute_modules":
+            default = "none" if declared.name == "recompute_modules" else default
+            columns[declared.name] = np.where(values.astype(str) == default, "", values).astype(object)
+        elif declared.kind == "number" and declared.unit == "-" and default:
+            columns[declared.name] = np.where(values == float(default), np.nan, values)
     return Table(plans.kind, columns, plans.place)
 
 
 MOST_CHIPS = 2_000  # largest number of chips in one table [-]
-ALIKE = 1e-4  # relative difference within which rates and costs of chips count as equal [-]
-RATE, COST, PRICE = "tokens_per_second_per_accelerator", "unit_cost", "capex"
-AREA_STEP, POWER_STEP, CACHE_STEP = 0.05, 0.05, 0.25
-"""Finite-difference steps of die area, power and cache, over the chip's own. [-]"""
 
 
 AXES: dict[str, tuple[str, ...]] = {
@@ -277,91 +282,230 @@ def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[s
         else:
             name, numbers = next(iter(asked.values.items()))
             values = numbers.tolist()
-    column = table_schema("chip").by_name[name]
+    declared = table_schema("chip").by_name[name]
     if len(stated) < len(words):
         if name not in auto_columns("chip"):
             raise InputError(Fault(place, f"{name.replace('_', ' ')} cannot be auto: write values"))
-        values.insert([word.casefold() for word in words].index("auto"), "" if column.is_text else np.nan)
-    return name, column.array(values)
+        values.insert([word.casefold() for word in words].index("auto"), "" if declared.is_text else np.nan)
+    return name, declared.array(values)
 
 
-def frontier_of(results: Table) -> Array:
-    """Pareto frontier of tokens per second against unit cost: 1 on it, 0 dominated, NaN without an answer."""
-    rate, cost = results.number(RATE), results.number(COST)
-    more, less = 1.0 + ALIKE, 1.0 - ALIKE
-    better = (rate[None, :] > more * rate[:, None]) & (cost[None, :] <= more * cost[:, None])
-    cheaper = (rate[None, :] >= less * rate[:, None]) & (cost[None, :] < less * cost[:, None])
-    beaten = (better | cheaper).any(axis=1)
-    return np.where(np.isnan(rate + cost), np.nan, np.where(beaten, 0.0, 1.0))
+_WITHOUT = {"request_rate": "users", "deadline": "num_accelerators"}
+"""Entries that ask for what another one else states: the other one has no default beside them."""
+_SHARES = (
+    "memory_used", "head_room", "mfu", "goodput", "effective_share", "elastic_share", "wait_share", "spare_share",
+    "limit_share", "efficiency", "percentile",
+)  # fmt: skip
+"""Results without a unit that are said in per cent."""
+_BANDS = {"fleet_cost_per_million_output_tokens": "cost"}
+"""How the ends of the 80 % band of a result are named, where not as the result."""
 
 
-class _Step(NamedTuple):
-    """A change of one entry: its words, unit and number of units; the column, its value before, and the change."""
+class Shown(NamedTuple):
+    """A result of an answer as people read it."""
 
+    name: str
+    header: str
     words: str
-    unit: str
-    size: float
-    column: str
-    before: float
-    change: float
+    band: str = ""
 
 
-def chip_worth(form: Table, answer: Answer, catalog: Catalog) -> Table:
-    """Worth of the next mm2, stack, W and MB of cache: added tokens at equal tokens per dollar of the price.
+class Answered(NamedTuple):
+    """A question and its answer."""
 
-    Finite differences of the form's answer: every other choice stays, and the area and cost budgets are lifted. If more
-    has no room, the result is the worth of the last unit.
-    """
-    fixed = {name: answer[name] for name in ("num_dies", "die_area", "cache", "memory_stacks")}
-    fixed |= {"area_budget": np.nan, "cost_budget": np.nan}
-    limit = float(form.number("power_budget")[0])
-    limit = limit if limit == limit else float(answer["thermal_design_power"])
-    dies, area, cache = (float(answer[name]) for name in ("num_dies", "die_area", "cache"))
-    steps = (
-        _Step("silicon", "mm2", AREA_STEP * dies * area, "die_area", area, AREA_STEP * area),
-        _Step("memory", "stack", 1.0, "memory_stacks", float(answer["memory_stacks"]), 1.0),
-        _Step("power", "W", POWER_STEP * limit, "power_budget", limit, POWER_STEP * limit),
-        _Step("cache", "MB", CACHE_STEP * cache / UNITS["MB"].factor, "cache", cache, CACHE_STEP * cache),
-    )
-    changes: list[dict[str, float]] = [{}]
-    for step in steps:
-        changes += [{step.column: step.before + step.change}, {step.column: step.before - step.change}]
-    stated = {step.column: form.number(step.column)[0] for step in steps} | fixed
-    columns = {name: [change.get(name, value) for change in changes] for name, value in stated.items()}
-    base, *others = answers_of(with_columns(form.take([0] * len(changes)), **columns), catalog)
-    lines = [
-        _line(step, base, *pair) for step, pair in zip(steps, zip(others[::2], others[1::2], strict=True), strict=True)
-    ]
-    return Table.of_lines("chip_worth", lines)
+    form: Mapping[str, str]  # entries, with the defaults that were used
+    table: Table
+    results: Table
+    nested: Mapping[str, Table] = {}  # tables beside the answer: ways to serve, worth of more, row of a chip
+    plans: Table | None = None  # plans of the ways to serve, or the plan of a run
+    missed: Sequence[str] = ()  # limits that a chip misses
+
+    @property
+    def kind(self) -> str:
+        """The question."""
+        return self.table.kind
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """Results by name."""
+        return {name: values[0] for name, values in self.results.columns.items()}
+
+    @property
+    def words(self) -> str:
+        """The answer in a sentence."""
+        return str(self.results["answer"][0])
+
+    @property
+    def refused(self) -> bool:
+        """Whether there is no answer."""
+        return self.words.startswith("No ")
+
+    @property
+    def whole(self) -> list[Part]:
+        """Entries of the form and results."""
+        return [part for part in parts(self.table) if part[0].name not in self.results] + parts(self.results)
+
+    @property
+    def plan(self) -> Table | None:
+        """The plan of the answer, in columns without defaults."""
+        if self.plans is None or not len(self.plans):
+            return None
+        way = float(np.nan_to_num(self.answer.get("way", 1.0), nan=1.0))
+        return without_defaults(self.plans.take([int(way) - 1]))
+
+    def says(self, name: str) -> bool:
+        """Whether the answer has a text."""
+        return self.answer.get(name, "") not in ("", "none")
+
+    @property
+    def card(self) -> list[Shown]:
+        """The results that are shown first, with their 80 % bands."""
+        lines, answer = [], self.answer
+        for declared in map(results_of(self.kind).by_name.__getitem__, shown_columns(f"{self.kind}_results", "answer")):
+            value = answer[declared.name]
+            if declared.is_text or value != value:
+                lines += [Shown(declared.name, declared.header, str(value))] * (
+                    declared.is_text and self.says(declared.name)
+                )
+                continue
+            factor, name = unit_of(declared).factor, _BANDS.get(declared.name, declared.name)
+            ends = [answer.get(f"{name}_{end}", float("nan")) / factor for end in ("low", "high")]
+            band = f"{rounded(ends[0])} to {rounded(ends[1])}" if ends[0] == ends[0] else ""
+            words = f"{rounded(100.0 * value)} %" if declared.name in _SHARES else rounded(value / factor)
+            lines.append(Shown(declared.name, declared.header, words, band))
+        return lines
+
+    @property
+    def beside(self) -> list[str]:
+        """Sentences beside the answer: the best way, prices of APIs."""
+        return [f"{self.answer[name]}".rstrip(".") + "." for name in ("best_way", "api_answer") if self.says(name)]
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes below an answer: its trust, the defaults used, and the question."""
+        answer = self.answer
+        sure = f"{answer['trust']}: {answer['trust_reason']}" if answer.get("trust") else ""
+        asked = ", ".join(
+            f"{name.replace('_', ' ')} {value}" for name, value in self.form.items() if value not in ("", "auto")
+        )
+        basis = str(answer.get("price_basis", ""))
+        taken = "; ".join(filter(None, [answer.get("defaults_used", ""), basis and f"price: {basis}"]))
+        lines = (("", sure), ("assumptions: ", taken), ("asked: ", asked))
+        return [f"{words}{text}" for words, text in lines if text]
 
 
-def _line(step: _Step, base: Answer, more: Answer, less: Answer) -> dict[str, object]:
-    """Tokens and price of one more unit, or of the last unit if more has no room."""
-
-    def rate(answer: Answer) -> float:
-        return float(answer.get(RATE, np.nan))
-
-    up = rate(more) == rate(more)
-    changed, sign = (more, 1.0) if up else (less, -1.0)
-    added = sign * (rate(changed) - rate(base)) / step.size
-    price = sign * (float(changed.get(PRICE, np.nan)) - float(base[PRICE])) / step.size
-    price = price if abs(price * step.size) > ALIKE * float(base[PRICE]) else 0.0
-    worth = added / rate(base) * float(base[PRICE])
-    return {
-        "change": step.words, "step": sign * step.size, "unit": step.unit, "rate": added, "worth": worth,
-        "price": price, "verdict": verdict_of(worth, price, up),
-    }  # fmt: skip
+def asked_form(kind: str, given: Mapping[str, str | None]) -> tuple[dict[str, str], Table]:
+    """Entries of a form, the given ones with the others' defaults, and the form."""
+    values = {name: words for name, words in given.items() if words is not None}
+    dropped = {other for name, other in _WITHOUT.items() if name in values}
+    form = {name: value for name, value in first_words(kind).items() if name not in dropped} | values
+    return form, form_of(kind, form, lambda _, entry: f"--{entry.replace('_', '-')}")
 
 
-def verdict_of(worth: float, price: float, has_room: bool) -> str:
-    """Whether one more unit pays, in words.
+def answered(kind: str, given: Mapping[str, str | None], catalog: Catalog, limits: Sequence[Limit] = ()) -> Answered:
+    """The answer to a question."""
+    form, table = asked_form(kind, given)
+    if kind == "chip":
+        return _chip(form, table, catalog, limits)
+    results = evaluate_forms(table, catalog)
+    if kind != "serve":
+        return Answered(form, table, results, tables_of(table, catalog), plan_of(table, catalog))
+    plans, ways = ways_of(table, catalog)
+    return Answered(form, table, results, {"ways": ways}, plans)
 
-    >>> verdict_of(12.0, 3.0, True), verdict_of(-2.0, 0.0, True), verdict_of(1.0, 3.0, False)
-    ('pays', 'less of it pays', 'does not pay; more has no room')
-    """
-    if worth != worth:
-        return "no room for more or less"
+
+def _chip(form: Mapping[str, str], table: Table, catalog: Catalog, limits: Sequence[Limit]) -> Answered:
+    answer = answers_of(table, catalog)[0]
+    results = answers_table(table, [answer])
+    missed = [words for limit in limits if (words := _missed(limit, results))]
+    refused = str(answer["answer"]).startswith("No ")
+    priced = not refused and answer["capex"] == answer["capex"]
+    nested = {"worth": chip_worth(table, answer, partial(answers_of, catalog=catalog))} if priced else {}
+    nested |= {} if refused else {"accelerator": chip_row(table, catalog)[0]}
+    return Answered(form, table, results, nested, missed=missed)
+
+
+def nested_parts(answer: Answered) -> dict[str, list[Part]]:
+    """Tables beside an answer; of ways to serve the columns that a terminal shows."""
+    tables = {name: parts(table) for name, table in answer.nested.items()}
+    if "ways" in tables:
+        known = {part[0].name: part for part in tables["ways"]}
+        tables["ways"] = [known[name] for name in viewed_columns("ways") if name in known]
+    return tables
+
+
+def _missed(limit: Limit, results: Table) -> str:
+    """By how much a chip misses a limit, in words; "" if it keeps it or has no answer."""
+    value = float(limit.sure(results)[0])
+    if value != value or limit.kept(results)[0]:
+        return ""
+    factor, unit = unit_of(limit.column).factor, limit.column.unit if limit.column.unit != "-" else ""
+    beyond = rounded(abs(value - limit.bound) / factor)
+    side = "more" if value > limit.bound else "less"
+    words = f"{limit.column.name.replace('_', ' ')} is {rounded(value / factor)} {unit}".rstrip()
+    return f"Limit missed: {words}, {beyond} {side} than {rounded(limit.bound / factor)}."
+
+
+class Chips(NamedTuple):
+    """A table of chips; without a chip that keeps the limits only lines that say so."""
+
+    whole: list[Part]
+    shown: list[Part]
+    words: str
+    valid: bool  # whether any chip has an answer and keeps the limits
+    none: Sequence[str] = ()
+
+
+def varied_answers(
+    forms: Table, names: Sequence[str], limits: Sequence[Limit], catalog: Catalog, done: Progress
+) -> Chips:
+    """Answers of the forms of chips that keep the limits, with a mark on each chip that no other beats."""
+    results = stacked(list(_blocks(forms, catalog, done)))
+    entries = [_entry(part, results) for part in parts(forms) if part[0].name in names]
+    valid = np.logical_and.reduce([~np.isnan(results.number(RATE)), *(limit.kept(results) for limit in limits)])
+    if limits and not valid.any():
+        return Chips([], [], "", False, _none_keeps(entries, results, limits))
+    rows = np.flatnonzero(valid) if limits else np.arange(len(forms))
+    results = results.take(rows)
+    entries = [(one, values[rows]) for one, values in entries]
+    marked: Part = (column("chip_variants", "frontier"), frontier_of(results))
+    given = [part for part in parts(forms.take(rows)) if part[0].name not in (*names, *results.columns)]
+    reached = [part for part in parts(results) if part[0].name not in names]
+    by_name = {part[0].name: part for part in reached}
+    shown = [by_name[name] for name in shown_columns("chip_results", "table") if name in by_name]
+    reason = [part for part in reached if part[0].name == "reason"]
     words = (
-        "pays" if worth > price else "no use" if worth == 0.0 else "less of it pays" if worth < 0.0 else "does not pay"
+        f"{int(np.nansum(marked[1])):,} of {len(rows):,} chips are beaten by no other in tokens/s and cost of a unit"
     )
-    return words if has_room else f"{words}; more has no room"
+    return Chips([*entries, *given, *reached, marked], [*entries, *shown, marked, *reason], words, bool(valid.any()))
+
+
+def _blocks(forms: Table, catalog: Catalog, done: Progress) -> Iterator[Table]:
+    for start in range(0, len(forms), 100):
+        block = evaluate_forms(forms.take(slice(start, start + 100)), catalog)
+        done(len(block))
+        yield block
+
+
+def _entry(part: Part, results: Table) -> Part:
+    declared, values = part
+    if declared.name not in results:
+        return part
+    chosen = results.number(declared.name)
+    return declared, np.where(np.isnan(chosen), values, chosen)
+
+
+def _none_keeps(entries: Sequence[Part], results: Table, limits: Sequence[Limit]) -> list[str]:
+    """Lines that say which chip comes nearest to the limits, and by how much it misses them."""
+    beyond = np.nan_to_num(np.array([limit.excess(results) for limit in limits]), nan=np.inf).max(axis=0)
+    words = f"No chip of {len(results):,} keeps {' and '.join(limit.words for limit in limits)}."
+    row = int(np.argmin(beyond))
+    if not np.isfinite(beyond[row]):
+        return [words, f"None has an answer; the first: {results['reason'][0]}."]
+    chip = ", ".join(
+        f"{one.name.replace('_', ' ')} "
+        f"{values[row] if one.is_text else f'{rounded(values[row] / unit_of(one).factor)} {one.unit}'.rstrip(' -')}"
+        for one, values in entries
+    )
+    missed = [_missed(limit, results.take([row])) for limit in limits]
+    return [words, f"Nearest: {chip}. {' '.join(filter(None, missed))}"]

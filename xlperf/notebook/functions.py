@@ -26,7 +26,6 @@ from xlperf.catalog.schema import OWN_RUNS, first_words, own_column, table_schem
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import explain as explained
 from xlperf.engine.tables import refuse_auto
-from xlperf.explore.answers import answered, asked_form, nested_parts, varied_answers
 from xlperf.explore.asked import (
     Choice,
     asked_sweep,
@@ -39,7 +38,7 @@ from xlperf.explore.asked import (
     wanted_plans,
 )
 from xlperf.explore.candidates import Bounds
-from xlperf.explore.forms import varied_chips
+from xlperf.explore.forms import answered, asked_form, nested_parts, varied_answers, varied_chips
 from xlperf.explore.mappings import MOST_ACCELERATORS
 from xlperf.explore.objectives import limits_of
 from xlperf.explore.remedy import Evidence, asked_diagnosis

@@ -17,8 +17,8 @@ from xlperf.catalog.parts import FLAGS, Part, rounded, shown
 from xlperf.catalog.schema import Column, column, split_header
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import evaluate, explain
-from xlperf.explore.answers import Shown
-from xlperf.explore.forms import RATE
+from xlperf.explore.chips import RATE
+from xlperf.explore.forms import Shown
 from xlperf.explore.objectives import pareto_rows
 from xlperf.page.answer import MOST_ROWS, card, table, text
 

@@ -24,9 +24,8 @@ from xlperf.catalog.questions import questions
 from xlperf.catalog.schema import column, results_of, shown_columns, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
-from xlperf.explore.answers import Answered, Shown, asked_form, nested_parts
 from xlperf.explore.fleet_plans import engine_title
-from xlperf.explore.forms import answers_of, answers_table
+from xlperf.explore.forms import Answered, Shown, answers_of, answers_table, asked_form, nested_parts
 from xlperf.explore.workers import worked
 
 MOST_ROWS = 30  # rows that are shown of a table [-]
