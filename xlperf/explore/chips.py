@@ -159,7 +159,7 @@ CHIP_PARTS = {
     "cost_dies": "raw_dies", "cost_defects": "die_defects", "cost_package": "raw_package", "cost_memory": "memory",
     "cost_test": "test", "cost_board": "board_cost", "cost_design": "nre_per_unit",
 }  # fmt: skip
-_TOKENS, _WORTH = "tokens_per_second_per_accelerator", "tokens_per_thousand_dollars"
+_WORTH = "tokens_per_thousand_dollars"
 
 
 def chip_answers(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:
@@ -186,10 +186,10 @@ def chip_answers(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:
     served = _served([*asked.values(), *references.values()], catalog)
     for row, table in asked.items():
         result = served[_key(table)]
-        answers[row] |= result if named[row] else {name: result[name] for name in (*_RATES, _TOKENS, _WORTH)}
+        answers[row] |= result if named[row] else {name: result[name] for name in (*_RATES, RATE, _WORTH)}
         answers[row]["reason"] = "; ".join(filter(None, (result["reason"], str(answers[row].get("unmade", "")))))
         if named[row]:
-            tokens, words = answers[row][_TOKENS], f"No answer: {answers[row]['reason']}."
+            tokens, words = answers[row][RATE], f"No answer: {answers[row]['reason']}."
             answers[row]["answer"] = f"{named[row]}: {tokens:,.0f} tokens/s" if tokens == tokens else words
         else:
             reference = served[_key(references[row])] if row in references else None
@@ -297,8 +297,8 @@ def _rates(copies: Copies, number: int, catalog: Catalog) -> Answer:
     capex = float(every.capex[row])
     answer["capex"] = capex if capex == capex else listed
     good = not copies.reasons[number]
-    tokens = float(copies.results.number(_TOKENS)[number]) / copies.slower[number] if good else np.nan
-    answer |= {_TOKENS: tokens, _WORTH: 1000.0 * tokens / answer["capex"], "reason": copies.reasons[number]}
+    tokens = float(copies.results.number(RATE)[number]) / copies.slower[number] if good else np.nan
+    answer |= {RATE: tokens, _WORTH: 1000.0 * tokens / answer["capex"], "reason": copies.reasons[number]}
     return answer
 
 
@@ -308,12 +308,12 @@ def _chip_sentence(form: Table, answer: Answer, other: Answer | None) -> str:
     rate = f"{answer['memory_bandwidth'] / UNITS['TB/s'].factor:.1f} TB/s"
     memory = f"{counted(answer['memory_stacks'], 'stack')} of {form.text('memory')[0]} ({rate})"
     made = f"{size} with {memory}{cost}"
-    tokens = answer[_TOKENS]
+    tokens = answer[RATE]
     if tokens != tokens:
         return f"No answer: {made}, and {answer['reason']}."
-    if other is None or not other[_TOKENS] > 0.0:
+    if other is None or not other[RATE] > 0.0:
         return f"{made}; one serves {tokens:,.0f} tokens/s."
-    ratio, worth = tokens / other[_TOKENS], answer[_WORTH] / other[_WORTH]
+    ratio, worth = tokens / other[RATE], answer[_WORTH] / other[_WORTH]
     per_dollar = f", {_times(worth)} per dollar of its price" if worth == worth else ""
     unpriced = "" if per_dollar else f" ({answer['reason'] or 'its price is not known'})"
     return f"{made}; one serves {_times(ratio)} the tokens of a B200{per_dollar}{unpriced}."
