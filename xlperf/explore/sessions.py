@@ -180,7 +180,8 @@ def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array
         f"{traced}{answer['software']}, continuous batching in one pool; sessions stay with their copy; least recently "
         f"used is evicted; each tier also holds what the faster ones do; loads {order} prefill"
     )
-    answer["tiers_used"] = "; ".join(_tier_words(tier) for tier in tiers) or "no tier outside the accelerators"
+    words = [f"{one.name}: {one.size / _GIGA:,.0f} GB at {one.bandwidth / _GIGA:,.0f} GB/s each" for one in tiers]
+    answer["tiers_used"] = "; ".join(words) or "no tier outside the accelerators"
     answer["answer"] = _sentence(form, answer, best, sessions)
     tables = {"memory": memory, "tiers": _tiers(sessions, copy, tiers, state, shares)}
     return answer | {TABLES: tables, FLEET: best.fleet}
@@ -238,10 +239,6 @@ def _limit(form: Table, sessions: Sessions, copy: Copy, state: State) -> str:
         "memory for the turns at once": float((state.load * sessions.running + sessions.common) / copy.tokens),
     }
     return f"{max(used, key=lambda words: used[words])} is the limit"
-
-
-def _tier_words(tier: Tier) -> str:
-    return f"{tier.name}: {tier.size / _GIGA:,.0f} GB at {tier.bandwidth / _GIGA:,.0f} GB/s each"
 
 
 def _sentence(form: Table, answer: Answer, best: Choice, sessions: Sessions) -> str:

@@ -230,27 +230,23 @@ _UNMEASURED = "a training stack of which no run is published"
 
 def train_answer(form: Table, catalog: Catalog) -> Answer:
     """The fastest mapping of a form's training run, with its time, cost and memory."""
-    count, deadline, limit = (
-        float(form.number(name)[0]) for name in ("num_accelerators", "deadline", "facility_power_limit")
-    )
+    names = ("num_accelerators", "deadline", "facility_power_limit")
+    count, deadline, limit = (float(form.number(name)[0]) for name in names)
     if count == count:
         return _powered(form, _mapped(form, count, catalog), catalog)
     if deadline != deadline and limit == limit:
-        return _powered(
-            form, most_fed(limit, _promising(form, catalog), partial(_mapped, form, catalog=catalog)), catalog
-        )
+        return _powered(form, _fed(form, catalog), catalog)
     if deadline != deadline:
         problem = "num accelerators, a deadline or a facility power limit must be given"
         raise InputError(Fault(form.place(0, "num_accelerators"), problem))
     result = _fewest(form, deadline, catalog)
-    if result is None or result.kind != GOOD:
-        return _refused(form, result)
+    if result.kind != GOOD:
+        return _refused(result)
     if _keeps(result, deadline):
         return _powered(form, result, catalog)
     count = float(result.plans.number("num_accelerators")[0])
     days, words = result.results.number("run_time")[0] / DAY, short_name(str(form.text("accelerator")[0]))
-    reason = f"{count:,.0f} {words} still take {days:,.0f} days; give them more days or a larger batch"
-    return no_answer(reason)
+    return no_answer(f"{count:,.0f} {words} still take {days:,.0f} days; give them more days or a larger batch")
 
 
 def _powered(form: Table, searched: Search, catalog: Catalog) -> Answer:
@@ -262,25 +258,34 @@ def _powered(form: Table, searched: Search, catalog: Catalog) -> Answer:
     if answer["power"] <= limit:
         each = answer["power"] / answer["accelerators"]
         return answer | {"accelerators_in_power": float(np.floor(limit / each * (1.0 + 1e-9)))}
-    fed = most_fed(limit, _promising(form, catalog), partial(_mapped, form, catalog=catalog))
+    fed = _fed(form, catalog)
     return run_beyond_power(form, answer, _run(form, fed, catalog) if fed.kind == GOOD else {})
+
+
+def _fed(form: Table, catalog: Catalog) -> Search:
+    """The run on the most accelerators that the facility power limit feeds."""
+    limit = float(form.number("facility_power_limit")[0])
+    return most_fed(limit, _promising(form, catalog), partial(_mapped, form, catalog=catalog))
 
 
 def _keeps(searched: Search, deadline: float) -> bool:
     return searched.kind == GOOD and bool(searched.results.number("run_time")[0] <= deadline)
 
 
-def _fewest(form: Table, deadline: float, catalog: Catalog) -> Search | None:
+def _fewest(form: Table, deadline: float, catalog: Catalog) -> Search:
     """The run on the fewest accelerators, in whole servers, that satisfies a deadline; else the fastest run tried.
 
     Upward from the first number that fits, the trials start at the number that satisfies the deadline at 85 % of its
     accelerator time.
     """
     counts = _promising(form, catalog)
-    result, place = None, int(np.searchsorted(counts, FIRST_COUNT))
-    while result is None or (result.kind != GOOD and place < len(counts)):
-        result = _mapped(form, float(counts[min(place, len(counts) - 1)]), catalog)
-        place = int(np.searchsorted(counts, 4.0 * counts[min(place, len(counts) - 1)]))
+    last = len(counts) - 1
+    place = int(np.searchsorted(counts, FIRST_COUNT))
+    while True:
+        result = _mapped(form, float(counts[min(place, last)]), catalog)
+        place = int(np.searchsorted(counts, 4.0 * counts[min(place, last)]))
+        if result.kind == GOOD or place > last:
+            break
     best = result
     if result.kind != GOOD:
         return result
@@ -353,7 +358,7 @@ def _mapped(form: Table, count: float, catalog: Catalog) -> Search:
 
 def _run(form: Table, searched: Search, catalog: Catalog) -> Answer:
     if searched.kind != GOOD:
-        return _refused(form, searched)
+        return _refused(searched)
     plan, results = searched.plans, searched.results
     names = (
         "run_time", "run_energy", "run_carbon", "mfu", "goodput", "step_time", "step_time_low", "step_time_high",
@@ -414,10 +419,7 @@ def _training_sentence(form: Table, answer: Answer, cost: str) -> str:
     )
 
 
-def _refused(form: Table, search: Search | None) -> Answer:
-    words = ""
-    if search is not None:
-        count = float(search.plans.number("num_accelerators")[0])
-        words = f"on {count:,.0f} accelerators: {str(search.results['reason'][0]).split(';')[0]}"
-    reason = words or f"no mapping of {form.text('model')[0]} on these accelerators is legal"
-    return no_answer(reason)
+def _refused(search: Search) -> Answer:
+    """The reason why no mapping satisfies the targets, from the nearest one."""
+    count, reason = float(search.plans.number("num_accelerators")[0]), str(search.results["reason"][0]).split(";")[0]
+    return no_answer(f"on {count:,.0f} accelerators: {reason}")
