@@ -140,7 +140,7 @@ def test_no_chip_of_the_frontier_is_beaten(catalog: Catalog) -> None:
 def test_the_next_unit_is_worth_the_finite_difference_of_the_answer(catalog: Catalog) -> None:
     base = form(cache="64", memory_stacks="6", power_budget="1600")
     (answer,) = answers_of(base, catalog)
-    worth = chip_worth(base, answer, catalog)
+    worth = chip_worth(base, answer, lambda forms: answers_of(forms, catalog))
     more = answers_of(form(cache="64", memory_stacks="7", power_budget="1600"), catalog)[0]
     row = worth["change"].tolist().index("memory")
     assert worth.number("rate")[row] == pytest.approx(more[RATE] - answer[RATE])
