@@ -14,7 +14,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import nowhere
 from xlperf.engine import evaluate
-from xlperf.explore.frontier import points, unbeaten
+from xlperf.explore.sweep import points, unbeaten
 
 FRONTIER_MODEL, FRONTIER_ACCELERATOR = "Meta-Llama-3.1-70B", "H100-SXM-80GB"
 

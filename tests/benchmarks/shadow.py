@@ -17,8 +17,8 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import column, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
+from xlperf.explore.solve import MONTH, changed, usual_changes, worth
 from xlperf.explore.vary import Varied
-from xlperf.explore.worth import MONTH, changed, usual_changes, worth
 
 NEAR = 0.05
 ACCELERATORS = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "A100-SXM4-80GB")

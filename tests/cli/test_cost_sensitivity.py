@@ -15,7 +15,7 @@ from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.table import uncertain_columns
 from xlperf.engine import evaluate_designs, evaluate_servers
-from xlperf.explore.worth import cost_sensitivity
+from xlperf.explore.allocate import cost_sensitivity
 from xlperf.workbook.build import workbook_package
 from xlperf.workbook.data_sheets import table_of
 

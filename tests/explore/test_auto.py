@@ -22,11 +22,10 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.read import read_plans
 from xlperf.catalog.schema import mapping_columns
 from xlperf.engine import evaluate
-from xlperf.explore import auto as resolving
+from xlperf.explore import search as resolving
 from xlperf.explore.allocate import plan_grid
-from xlperf.explore.auto import evaluate_resolved, resolve
 from xlperf.explore.candidates import candidates
-from xlperf.explore.search import search
+from xlperf.explore.search import evaluate_resolved, resolve, search
 
 H100 = "H100-SXM-80GB"
 TRAIN = ["name", "model", "accelerator", "num_accelerators", "global_batch_size", "tensor_parallel", "recompute"]

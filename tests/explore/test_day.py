@@ -15,7 +15,7 @@ from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.schema import first_words
 from xlperf.explore.day import HOURS, best_units, copies_by_hour, day_answer
 from xlperf.explore.forms import form_of
-from xlperf.explore.search_results import TABLES, Answer
+from xlperf.explore.objectives import TABLES, Answer
 from xlperf.explore.serve import serve_answer
 
 SMALL = {"model": "Meta-Llama-3.1-8B", "accelerator": "H100-SXM-80GB", "request_rate": "80", "hour_price": "2"}

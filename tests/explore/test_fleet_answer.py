@@ -13,7 +13,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.explore.forms import answer_of, form_of
-from xlperf.explore.search_results import PLAN, TABLES
+from xlperf.explore.objectives import PLAN, TABLES
 
 MW = 1e6
 ASKED = {"model": "Meta-Llama-3.1-8B", "request_rate": "200", "prompt_length": "1000", "output_length": "200",

@@ -10,9 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xlperf.explore.fleet_accounts import machine_accounts, year_accounts
-from xlperf.explore.fleet_draws import committed
-from xlperf.explore.fleet_programme import Copy, Generation, Programme, Vintage, best_plan, holding_costs, least_unmet
+from xlperf.explore.fleet_answer import committed
+from xlperf.explore.fleet_programme import (
+    Copy,
+    Generation,
+    Programme,
+    Vintage,
+    best_plan,
+    holding_costs,
+    least_unmet,
+    machine_accounts,
+    year_accounts,
+)
 
 YEARS = 6
 

@@ -18,8 +18,8 @@ from xlperf.catalog.schema import results_of
 from xlperf.catalog.table import Table
 from xlperf.cli.app import run
 from xlperf.engine import evaluate
-from xlperf.explore.frontier import SHOWN, frontier, loads, points, unbeaten
 from xlperf.explore.space import grid
+from xlperf.explore.sweep import SHOWN, frontier, loads, points, unbeaten
 from xlperf.explore.vary import read_values
 
 CARD: dict[str, Any] = {

@@ -18,11 +18,10 @@ from xlperf.explore.candidates import with_mapping
 from xlperf.explore.changed_catalogs import changed_catalog, with_value
 from xlperf.explore.objectives import DECILE, band_factor
 from xlperf.explore.search import search
-from xlperf.explore.solve import PRECISION, solve_number, solve_plan
+from xlperf.explore.solve import PRECISION, break_even, solve_number, solve_plan, usual_changes, worth
 from xlperf.explore.sweep import Sweep
 from xlperf.explore.uncertainty import robust
 from xlperf.explore.vary import Varied
-from xlperf.explore.worth import break_even, usual_changes, worth
 
 Command = Callable[..., Outcome]
 DERIVED = {**TRAIN, "accelerator": "3 nm HBM4 (derived)", "network": "NVL72-GB200"}

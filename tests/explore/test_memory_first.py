@@ -15,8 +15,7 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.engine import evaluate
 from xlperf.engine.tables import fitting
 from xlperf.explore import search as search_module
-from xlperf.explore.candidates import Bounds, candidates
-from xlperf.explore.memory_first import by_kernels, codes_of, fits_of
+from xlperf.explore.candidates import Bounds, by_kernels, candidates, codes_of, fits_of
 from xlperf.explore.search import search
 
 AUTO = ("tensor parallel", "pipeline parallel", "context parallel", "virtual pipeline", "micro batch size",

@@ -15,8 +15,8 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.explore import quote
 from xlperf.explore.forms import form_of
+from xlperf.explore.objectives import TABLES, Answer
 from xlperf.explore.quote import CONDITIONS, percentile_of, quote_answer
-from xlperf.explore.search_results import TABLES, Answer
 
 CLAIMS = Path(__file__).parents[1] / "data/public_claims.csv"
 KINDS = {"TFLOP/s per accelerator": "tflops", "MFU": "mfu"}

@@ -14,8 +14,8 @@ from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.engine import evaluate
 from xlperf.explore.forms import form_of
+from xlperf.explore.objectives import PLAN, TABLES, Answer
 from xlperf.explore.rl import SPLITS, Engine, Lengths, rl_answer, rollout_engines
-from xlperf.explore.search_results import PLAN, TABLES, Answer
 
 PLAIN = {"rollout_slowdown": "1", "training_slowdown": "1", "sync_overhead": "0"}
 SMALL = {"model": "Qwen3-8B", "accelerator": "H100-SXM-80GB", "num_accelerators": "32", "samples_per_prompt": "32",

@@ -15,10 +15,8 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.candidates import candidates, with_mapping
-from xlperf.explore.frontier import unbeaten_rows
-from xlperf.explore.objectives import DECILE, band_factor, limit_of, objective_of
+from xlperf.explore.objectives import DECILE, Search, band_factor, limit_of, objective_of, unbeaten_rows
 from xlperf.explore.search import search
-from xlperf.explore.search_results import Search
 from xlperf.explore.solve import solve_plan
 from xlperf.explore.uncertainty import robust
 from xlperf.explore.vary import read_variation

@@ -22,9 +22,17 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.tables import numbers
 from xlperf.explore.candidates import candidates, expanded, with_mapping
-from xlperf.explore.objectives import default_objective, limit_of, objective_of
+from xlperf.explore.objectives import (
+    BEYOND_LIMITS,
+    GOOD,
+    ILLEGAL,
+    TOO_LARGE,
+    Search,
+    default_objective,
+    limit_of,
+    objective_of,
+)
 from xlperf.explore.search import MEMORY_FIRST, search, stacked
-from xlperf.explore.search_results import BEYOND_LIMITS, GOOD, ILLEGAL, TOO_LARGE, Search
 from xlperf.explore.space import WHOLE, Part, divisors
 from xlperf.measurements.published import read_published
 from xlperf.measurements.training import training_plans

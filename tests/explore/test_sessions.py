@@ -12,7 +12,7 @@ from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import first_words
 from xlperf.explore.forms import answer_of, form_of, tables_of
-from xlperf.explore.search_results import TABLES
+from xlperf.explore.objectives import TABLES
 
 ASKED = {**first_words("sessions"), "software": "sglang", "num_accelerators": "2"}
 KNOWN: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}

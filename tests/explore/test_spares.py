@@ -15,7 +15,7 @@ from xlperf.base.errors import InputError
 from xlperf.base.units import DAY, HOUR
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.explore.forms import form_of
-from xlperf.explore.search_results import TABLES, Answer
+from xlperf.explore.objectives import TABLES, Answer
 from xlperf.explore.spares import STEPS, spares_answer
 
 ROWS = Path(__file__).parents[2] / "workbooks/rows/xlperf/failures.csv"

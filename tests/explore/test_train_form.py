@@ -14,7 +14,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.explore.forms import evaluate_forms, form_of
 from xlperf.explore.mappings import refused_reasons, shape_of
-from xlperf.explore.search_results import one_plan
+from xlperf.explore.objectives import one_plan
 from xlperf.explore.train import SEARCHED, best_mapping, ways
 from xlperf.interop.launch import launch_lines
 

@@ -21,9 +21,8 @@ from xlperf.engine import evaluate
 from xlperf.explore.candidates import with_mapping
 from xlperf.explore.changed_catalogs import changed_catalog, sheet_rows
 from xlperf.explore.search import search
-from xlperf.explore.solve import best_plan
+from xlperf.explore.solve import MONTH, STEP, best_plan, break_even, changed, usual_changes, worth
 from xlperf.explore.vary import Varied
-from xlperf.explore.worth import MONTH, STEP, break_even, changed, usual_changes, worth
 
 COST = "cost_per_million_output_tokens_all_in"
 RENT = "prices.rental price=x1"
@@ -283,7 +282,7 @@ def test_the_break_even_price_under_an_open_load_is_that_of_the_work_done(catalo
 
 
 def test_processes_share_searches_and_the_answer_is_the_same(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xlperf.explore.worth.LONG", 0.0)
+    monkeypatch.setattr("xlperf.explore.solve.LONG", 0.0)
     plan = table({**TRAIN, "tensor parallel": "auto", "micro batch size": "auto"})
     limits = targets("training", "step time <= 20 s")
     changes = usual_changes(plan, catalog, limits)

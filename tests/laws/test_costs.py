@@ -26,10 +26,9 @@ from xlperf.engine import cost_bridge, evaluate, evaluate_designs, evaluate_owne
 from xlperf.engine.devices import device_cost_parts, evaluate_devices
 from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS
 from xlperf.equations.cost.tokens import Terms, mean_terms
-from xlperf.explore.frontier import points
 from xlperf.explore.objectives import SHORT
 from xlperf.explore.search import search
-from xlperf.explore.sweep import Sweep, sweep
+from xlperf.explore.sweep import Sweep, points, sweep
 from xlperf.workbook.data_sheets import table_of
 from xlperf.workbook.package import data_rows
 from xlperf.workbook.report.book import report_workbook

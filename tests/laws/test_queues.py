@@ -20,7 +20,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.explore.frontier import points
+from xlperf.explore.sweep import points
 
 pytestmark = pytest.mark.slow
 

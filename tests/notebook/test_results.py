@@ -14,7 +14,7 @@ from matplotlib import pyplot as plt
 
 import xlperf
 from xlperf.notebook.result import Result
-from xlperf.page.tables import MOST_ROWS
+from xlperf.page.answer import MOST_ROWS
 
 mpl.use("Agg")
 EVIL = "<script>alert('a')</script>&\"\u202e"

@@ -16,9 +16,8 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parts import parts
 from xlperf.cli.table_files import written_block
 from xlperf.explore import workers
-from xlperf.explore.answers import Answered, asked_form
-from xlperf.page import answer as page_answer
-from xlperf.page import charts
+from xlperf.explore.forms import Answered, asked_form
+from xlperf.page import answer as charts
 from xlperf.page.answer import question_of
 
 Command = Callable[..., Outcome]
@@ -93,7 +92,7 @@ def test_a_page_says_what_the_terminal_says(
     kind: str, command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if kind == "serve":  # each of its answers takes long: sliders of few steps
-        monkeypatch.setattr(page_answer, "FACTORS", ((0.5, 1.0, 2.0), (1.0, 1.5)))
+        monkeypatch.setattr(charts, "FACTORS", ((0.5, 1.0, 2.0), (1.0, 1.5)))
     path = folder / f"{kind}.html"
     done, shown = command(kind, *ASKED[kind], "-o", path), command(kind, *ASKED[kind])
     assert done.code == shown.code and f"{path}: 1 answer\n" in done.err

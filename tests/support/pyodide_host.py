@@ -65,7 +65,7 @@ def shipped():
     from xlperf.base.resources import workbook
     from xlperf.catalog.catalog import load_catalog
     from xlperf.catalog.read import read_plans
-    from xlperf.explore.auto import evaluate_resolved
+    from xlperf.explore.search import evaluate_resolved
 
     found = {}
     for plans in read_plans(workbook()):

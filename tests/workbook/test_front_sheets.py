@@ -19,9 +19,9 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import FORMS, PLAN_TABLES, first_words, results_of, table_schema
 from xlperf.engine import evaluate
 from xlperf.engine.devices import evaluate_devices
-from xlperf.explore.auto import evaluate_resolved
-from xlperf.explore.chip_table import chip_worth
+from xlperf.explore.chips import chip_worth
 from xlperf.explore.forms import answers_of, evaluate_forms, form_of
+from xlperf.explore.search import evaluate_resolved
 from xlperf.explore.train import FOLLOWING, SEARCHED
 from xlperf.workbook.build import workbook_package
 from xlperf.workbook.front import plan_card
@@ -423,7 +423,7 @@ def test_tables_and_curves_beside_the_answers_have_numbers(values: Any) -> None:
 
 def test_the_sheet_says_what_the_next_unit_is_worth_as_the_command_does(values: Any, catalog: Catalog) -> None:
     asked = form_of("chip", first_words("chip"))
-    worth = chip_worth(asked, answers_of(asked, catalog)[0], catalog)
+    worth = chip_worth(asked, answers_of(asked, catalog)[0], lambda forms: answers_of(forms, catalog))
     for letter, name in (("O", "rate"), ("P", "worth"), ("Q", "price")):
         shown = [values["Build a chip"][f"{letter}{row}"].value for row in range(25, 29)]
         assert shown == pytest.approx(worth.number(name).tolist(), rel=1e-9), name

@@ -21,7 +21,7 @@ from xlperf.catalog.read import read_plans
 from xlperf.catalog.schema import CATALOG_TABLES, Column, TableSchema, column, schema, table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.explore.auto import resolve
+from xlperf.explore.search import resolve
 from xlperf.workbook import style
 from xlperf.workbook.data_sheets import DATA_SHEETS
 from xlperf.workbook.package import cell_value

@@ -19,7 +19,7 @@ from xlperf.base.units import YEAR, factor
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import PLAN_TABLES
 from xlperf.catalog.table import Table
-from xlperf.explore.auto import evaluate_resolved
+from xlperf.explore.search import evaluate_resolved
 from xlperf.workbook import build
 from xlperf.workbook.build import read_tables, workbook_package
 from xlperf.workbook.data_sheets import table_of

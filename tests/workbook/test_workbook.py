@@ -354,7 +354,7 @@ def test_the_papers_training_runs_are_plans(tables: dict[str, Table]) -> None:
 
 @pytest.mark.slow
 def test_no_plan_is_refused_and_all_fit(tables: dict[str, Table], values: Any) -> None:
-    from xlperf.explore.auto import evaluate_resolved
+    from xlperf.explore.search import evaluate_resolved
 
     assert sum(len(tables[kind]) for kind in PLAN_TABLES) >= 40
     catalog = Catalog.from_tables([tables[kind] for kind in tables if kind not in PLAN_TABLES], "xlperf.xlsx")

@@ -131,9 +131,8 @@ def _operators(session: Session, _: Function, given: Given) -> Block:
 
 def _search(session: Session, _: Function, given: Given) -> Block:
     from xlperf.explore.candidates import with_auto, with_mapping
-    from xlperf.explore.objectives import limits_of
+    from xlperf.explore.objectives import LIMITED_BY, limits_of
     from xlperf.explore.search import SHOWN, search
-    from xlperf.explore.search_results import LIMITED_BY
 
     plan = read_plans_of(given["rows"])
     asked = _columns_of_plans(plan.kind, given)
@@ -201,7 +200,7 @@ def _frontier(session: Session, _: Function, given: Given) -> Block:
 
 def _points(plans: Plans, catalog: Catalog, given: Given) -> Block:
     from xlperf.explore.candidates import with_auto
-    from xlperf.explore.frontier import SHOWN, distinguishing_columns, frontier
+    from xlperf.explore.sweep import SHOWN, distinguishing_columns, frontier
 
     asked = _columns_of_plans(plans.kind, given)
     values = asked.values
@@ -255,7 +254,7 @@ def _as_block(table: Table) -> Block:
 def _worth(session: Session, _: Function, given: Given) -> Block:
     from xlperf.explore.objectives import limits_of
     from xlperf.explore.search import stacked
-    from xlperf.explore.worth import read_changes, usual_changes, worth
+    from xlperf.explore.solve import read_changes, usual_changes, worth
 
     catalog, plans = given["catalog"][1], read_plans_of(given["rows"])
     changes = read_changes(plans.kind, _lines(given), "changes")

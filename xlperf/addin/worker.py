@@ -89,7 +89,7 @@ class Engine:
         and the reason names the choices.
         """
         if rows.kind in PLAN_TABLES and rows.auto:
-            from xlperf.explore.auto import evaluate_resolved
+            from xlperf.explore.search import evaluate_resolved
 
             return evaluate_resolved(rows, catalog, most=MOST_IN_CELLS)[1]
         if rows.kind in PLAN_TABLES:
@@ -118,7 +118,7 @@ class Engine:
 
     def resolve(self, plans: Table, catalog: Catalog) -> Table:
         """Plans with the value that a search chooses in the place of every ``auto``."""
-        from xlperf.explore.auto import resolve
+        from xlperf.explore.search import resolve
 
         return resolve(plans, catalog, most=MOST_IN_CELLS).plans if plans.auto else plans
 
@@ -443,8 +443,7 @@ def serve(
 
 def _ahead(session: Session, questions: Questions) -> Iterator[object]:
     """Answers to questions of earlier sessions, one at a time, then to questions of the shipped workbook."""
-    from xlperf.explore.chip_table import first_chips
-    from xlperf.explore.forms import first_forms
+    from xlperf.explore.forms import first_chips, first_forms
 
     yield from (answer(session, line) for line in [*questions])
     _, catalog = session.catalog(None)

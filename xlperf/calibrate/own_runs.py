@@ -19,8 +19,8 @@ from xlperf.catalog.schema import MEASURED, OWN_RUNS, results_of, split_header, 
 from xlperf.catalog.table import Table
 from xlperf.engine.learning import OF_QUANTITY, without_own_runs
 from xlperf.engine.lessons import own_runs as runs_of
-from xlperf.explore.auto import evaluate_resolved
 from xlperf.explore.objectives import LARGER
+from xlperf.explore.search import evaluate_resolved
 from xlperf.measurements.comparison import STEP_TIME, Record
 
 

@@ -59,7 +59,7 @@ class _Evaluation(NamedTuple):
 
     def done(self, task: tuple[PlanRows, bool]) -> _Block:
         from xlperf.catalog.check import name_faults, taken_names
-        from xlperf.explore.auto import evaluate_resolved
+        from xlperf.explore.search import evaluate_resolved
 
         rows, check_only = task
         plans, faults = rows.table()

@@ -192,7 +192,7 @@ def cost(
     known = catalog_of(catalog, designs)
     noun = _WORDS[table.kind]
     if tornado is not None:
-        from xlperf.explore.worth import cost_sensitivity
+        from xlperf.explore.allocate import cost_sensitivity
 
         deliver(output, "tornado", parts(cost_sensitivity(table, known, tornado)), noun, number=len(table))
         return

@@ -99,8 +99,8 @@ def without_auto(plans: Table, catalog: Catalog, bounds: Bounds) -> Table:
     """Plans with every ``auto`` resolved; standard error lists the choices."""
     if not plans.auto:
         return plans
-    from xlperf.explore.asked_search import plan_name
-    from xlperf.explore.auto import resolve
+    from xlperf.explore.asked import plan_name
+    from xlperf.explore.search import resolve
 
     resolved = resolve(plans, catalog, **bounds)
     for row, words in resolved.notes.items():

@@ -208,10 +208,10 @@ def frontier(
 ) -> None:  # fmt: skip
     """Show throughput against speed per user, over loads and a grid of plans."""
     from xlperf.catalog.read import read_plans
-    from xlperf.explore.asked_search import varied
-    from xlperf.explore.frontier import SHOWN, Frontier, distinguishing_columns
-    from xlperf.explore.frontier import frontier as unbeaten_points
-    from xlperf.explore.frontier import points as every_point
+    from xlperf.explore.asked import varied
+    from xlperf.explore.sweep import SHOWN, Frontier, distinguishing_columns
+    from xlperf.explore.sweep import frontier as unbeaten_points
+    from xlperf.explore.sweep import points as every_point
     from xlperf.explore.vary import vary_line
 
     tables = [table for table in read_plans(plans, sheet=sheet) if table.kind == "inference"]
@@ -250,7 +250,7 @@ def _evaluated(table: Table, catalog: Catalog, block: int, bounds: Bounds) -> It
 
     notes: dict[int, str] = {}
     if table.auto:
-        from xlperf.explore.auto import resolve
+        from xlperf.explore.search import resolve
 
         number = sum(bool(any(row)) for row in zip(*table.auto.values(), strict=True))
         with progress(number, f"{number:,} plans with auto searched") as done:
@@ -260,7 +260,7 @@ def _evaluated(table: Table, catalog: Catalog, block: int, bounds: Bounds) -> It
             rows = table.take(slice(start, start + block)) if len(table) > block else table
             results = evaluate(rows, catalog, done)
             if notes:
-                from xlperf.explore.auto import with_notes
+                from xlperf.explore.search import with_notes
 
                 results = with_notes(
                     results, {row - start: note for row, note in notes.items() if 0 <= row - start < len(rows)}

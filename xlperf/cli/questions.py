@@ -31,7 +31,7 @@ from xlperf.cli.output import (
 if TYPE_CHECKING:
     from xlperf.catalog.catalog import Catalog
     from xlperf.catalog.table import Table
-    from xlperf.explore.answers import Answered
+    from xlperf.explore.forms import Answered
     from xlperf.explore.objectives import Limit
 
 
@@ -72,7 +72,7 @@ def answer_lines(answer: Answered, shown: list[str]) -> list[str]:
 def _answered(kind: str, given: dict[str, str | None], output: str | None, catalog: Sheets) -> int:
     """Answer a form and print or write it; 1 without an answer."""
     from xlperf.engine import evaluate
-    from xlperf.explore.answers import answered, nested_parts
+    from xlperf.explore.forms import answered, nested_parts
 
     known = catalog_of(catalog, None)
     answer = answered(kind, given, known)
@@ -123,7 +123,7 @@ def _ways(ways: Table) -> list[str]:
 
 def _tables(answer: Answered) -> list[str]:
     """Lines of the tables beside an answer, each below its title."""
-    from xlperf.explore.answers import nested_parts
+    from xlperf.explore.forms import nested_parts
 
     titles = questions()[answer.kind].tables
     shown = [(titles[name], text_table(block)) for name, block in nested_parts(answer).items() if block]
@@ -143,7 +143,7 @@ def _question(kind: str) -> Command:
 @command(entries=partial(form_options, "chip"))
 def chip(output: str | None, catalog: Sheets, vary: tuple[str, ...], limits: tuple[str, ...], **given: Any) -> int:
     """Cost and worth of an accelerator of your own."""
-    from xlperf.explore.answers import answered, asked_form
+    from xlperf.explore.forms import answered, asked_form
     from xlperf.explore.objectives import limits_of
 
     required = limits_of("chip", limits, "--limit")
@@ -155,7 +155,7 @@ def chip(output: str | None, catalog: Sheets, vary: tuple[str, ...], limits: tup
 
 def _one(answer: Answered, output: str | None, catalog: Catalog) -> int:
     """Say or write the answer of one chip; 1 if it has none or misses a limit."""
-    from xlperf.explore.answers import nested_parts
+    from xlperf.explore.forms import nested_parts
 
     worth, missed = answer.nested.get("worth"), answer.missed
     if output is None:
@@ -184,8 +184,8 @@ def _one(answer: Answered, output: str | None, catalog: Catalog) -> int:
 
 def _varied(form: Table, vary: tuple[str, ...], limits: list[Limit], output: str | None, catalog: Sheets) -> int:
     """Say or write a table of chips; 1 if none has an answer and keeps the limits."""
-    from xlperf.explore.answers import varied_answers
-    from xlperf.explore.chip_table import RATE, varied_chips
+    from xlperf.explore.chips import RATE
+    from xlperf.explore.forms import varied_answers, varied_chips
     from xlperf.explore.vary import vary_line
 
     if output is not None and is_page(output):

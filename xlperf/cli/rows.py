@@ -193,7 +193,7 @@ def launch(plans: str, stack: str | None, chosen: Chosen, catalog: str | None) -
     plan = read_one(plans, chosen)
     known = catalog_for(catalog, plans, [plan])
     if any(mask.any() for mask in plan.auto.values()):
-        from xlperf.explore.auto import resolve
+        from xlperf.explore.search import resolve
 
         plan = resolve(plan, known).plans
     stack = stack or _stack_of(plan)

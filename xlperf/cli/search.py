@@ -12,12 +12,12 @@ from xlperf.cli.options import catalog_for, read_chosen, read_one_kind
 from xlperf.cli.output import Front, deliver, is_workbook, progress, say, text_table, write_sheets, wrote
 
 if TYPE_CHECKING:
-    from xlperf.explore.asked_search import Doubts
+    from xlperf.explore.asked import Doubts
     from xlperf.explore.candidates import Bounds
 
 
 def _doubts(robust: str | None, uncertain: tuple[str, ...], draws: int, seed: int) -> Doubts:
-    from xlperf.explore.asked_search import doubts
+    from xlperf.explore.asked import doubts
 
     return doubts(robust, uncertain, draws, seed)
 
@@ -29,7 +29,7 @@ def search(
     bounds: Bounds, catalog: Sheets,
 ) -> None:  # fmt: skip
     """Find the best of all plans that cells with auto stand for."""
-    from xlperf.explore.asked_search import Choice, found_plans, wanted_plans
+    from xlperf.explore.asked import Choice, found_plans, wanted_plans
     from xlperf.explore.vary import vary_line
 
     rows = wanted_plans(read_chosen(plans, chosen), [vary_line(text) for text in vary], mapping, plans)
@@ -60,7 +60,7 @@ def solve(
     catalog: Sheets,
 ) -> None:  # fmt: skip
     """Find the fewest accelerators, or the least of a number, that reach a target."""
-    from xlperf.explore.asked_search import solve_goal, solved_plans
+    from xlperf.explore.asked import solve_goal, solved_plans
     from xlperf.explore.vary import vary_line
 
     table = read_one_kind(plans, chosen)

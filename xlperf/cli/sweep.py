@@ -123,7 +123,7 @@ def diagnose(
     every: bool, chosen: Chosen, output: str | None, bounds: Bounds, catalog: str | None,
 ) -> None:  # fmt: skip
     """Rank what would explain that a run is slower or faster than its plan."""
-    from xlperf.explore.asked import Evidence, asked_diagnosis
+    from xlperf.explore.remedy import Evidence, asked_diagnosis
 
     plan = read_one(plans, chosen)
     files = tuple(text for text in measured if "=" not in text and Path(text).suffix)

@@ -1,7 +1,9 @@
-"""Optimal allocation: the split of a device's area and shoreline with the best objective under its power budget."""
+"""Design of hardware: the best split of a device's area and shoreline, checks of devices, sensitivity of their cost."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -9,12 +11,12 @@ from itertools import product
 import numpy as np
 
 from xlperf.base.arrays import Array
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.catalog import Catalog, laid_over
-from xlperf.catalog.schema import column, unit_of
-from xlperf.catalog.table import Table, place_of_row
+from xlperf.catalog.schema import Column, column, results_of, unit_of
+from xlperf.catalog.table import CASES, Table, place_of_row, uncertain_columns, values_in_case
 from xlperf.engine import evaluate
-from xlperf.engine.devices import evaluate_devices
+from xlperf.engine.devices import designs_with_devices, evaluate_devices
 from xlperf.engine.tables import Progress
 from xlperf.equations.hardware.derived_device import PEAKS
 
@@ -26,10 +28,7 @@ BATCHES = tuple(2.0**power for power in range(10))
 
 
 def plan_grid(plan: Table, catalog: Catalog) -> Table:
-    """Grid of mappings around one plan, legal or not: degrees in powers of two (pipelines also of any length up to 16
-    that divides the layers); of training plans micro batches, recomputation and virtual pipelines; of inference plans
-    with an open load batches of 1 to 512. Every other column stays as in the plan.
-    """
+    """Mappings around one plan, legal or not: degrees in powers of two, micro batches, recomputation, or batches."""
     row = int(catalog.rows("models", plan.text("model"), plan, "model")[0])
     models = catalog.tables["models"]
     layers, experts = models["num_layers"][row], models.number("num_experts", 0.0)[row]
@@ -71,21 +70,16 @@ def plan_grid(plan: Table, catalog: Catalog) -> Table:
 OBJECTIVES = {
     "training": {"step-time": "step_time", "cost": "cost_per_million_tokens", "energy": "energy_per_token"},
     "inference": {
-        "latency": "latency",
-        "ttft": "ttft",
-        "tpot": "tpot",
-        "cost": "cost_per_million_output_tokens_all_in",
+        "latency": "latency", "ttft": "ttft", "tpot": "tpot", "cost": "cost_per_million_output_tokens_all_in",
         "energy": "energy_per_token",
     },
-}
+}  # fmt: skip
 """Objective names and the result that each minimises, by kind of plan."""
-POPULATION, GENERATIONS = 24, 16
-"""Candidates of a generation, and generations after the first. [-]"""
+POPULATION, GENERATIONS = 24, 16  # candidates of a generation, and generations after the first [-]
 _COMPUTE, _CACHE, _EDGE, _LINKS = (0.1, 0.9), (0.02, 0.95), (0.05, 0.95), (0.02, 0.98)
 _SHARES = ("compute_share", "cache_share", "memory_shoreline_share", "link_shoreline_share")
 _ROUNDING = 1e-6
-_UNBUILT = 1e3
-"""Penalty of a device that cannot be built, over the objective of the given device."""
+_UNBUILT = 1e3  # penalty of a device that cannot be built, over the objective of the given device
 
 
 @dataclass(frozen=True)
@@ -165,14 +159,9 @@ class _Judge:
 
 
 def optimal_allocation(
-    plan: Table,
-    catalog: Catalog,
-    objective: str,
-    seed: int = 1,
-    population: int = POPULATION,
-    generations: int = GENERATIONS,
-    progress: Progress | None = None,
-) -> Allocation:
+    plan: Table, catalog: Catalog, objective: str, seed: int = 1, population: int = POPULATION,
+    generations: int = GENERATIONS, progress: Progress | None = None,
+) -> Allocation:  # fmt: skip
     """Minimise an objective of :data:`OBJECTIVES` over the area and shoreline shares of a plan's device by differential
     evolution; the result is never worse than the given shares.
 
@@ -212,19 +201,10 @@ def optimal_allocation(
             progress(1)
 
     optimum = differential_evolution(
-        cost,
-        judge.bounds(),
-        x0=judge.start(),
-        popsize=max(1, population // len(judge.bounds())),
-        maxiter=generations,
-        tol=1e-4,
-        rng=seed,
-        polish=False,
-        init="sobol",
-        updating="deferred",
-        vectorized=True,
+        cost, judge.bounds(), x0=judge.start(), popsize=max(1, population // len(judge.bounds())),
+        maxiter=generations, tol=1e-4, rng=seed, polish=False, init="sobol", updating="deferred", vectorized=True,
         callback=done,
-    )
+    )  # fmt: skip
     best = judge.devices(np.asarray(optimum.x)[:, None])
     values = judge.values(best)[0]
     if values.min() >= start:
@@ -236,33 +216,21 @@ def optimal_allocation(
     final = catalog.with_tables([laid_over(named, catalog.tables["devices"])])
     shown = judge.grid.take([chosen])
     return Allocation(
-        device=named,
-        derived=evaluate_devices(named, final),
-        plan=shown,
-        outcome=evaluate(shown, final),
-        value=float(values[chosen]),
-        start=start if np.isfinite(start) else float("nan"),
-        num_evaluations=judge.count,
-    )
+        device=named, derived=evaluate_devices(named, final), plan=shown, outcome=evaluate(shown, final),
+        value=float(values[chosen]), start=start if np.isfinite(start) else float("nan"), num_evaluations=judge.count,
+    )  # fmt: skip
 
 
-TOLERANCE = 0.20
-"""Relative difference between derived and stated numbers up to which budgets agree. [-]"""
+TOLERANCE = 0.20  # relative difference between derived and stated numbers up to which budgets agree [-]
 COMPARED = (
-    *(f"peak_flop_rate_{name}" for name in PEAKS if name != "fp32"),
-    "memory_bandwidth",
-    "memory_capacity",
-    "l2_capacity",
-    "link_bandwidth",
-    "thermal_design_power",
-)
+    *(f"peak_flop_rate_{name}" for name in PEAKS if name != "fp32"), "memory_bandwidth", "memory_capacity",
+    "l2_capacity", "link_bandwidth", "thermal_design_power",
+)  # fmt: skip
 """Results of devices that accelerators state as well; vector rates are quoted at another clock than matrix rates."""
 
 
 def reverse_check(devices: Table, catalog: Catalog) -> Table:
-    """``device_comparison`` of derived devices with the accelerators in their column ``compared_with``: a row for each
-    quantity that the accelerator states, in display units. Its link bandwidth defaults to its innermost network tier.
-    """
+    """``device_comparison`` of derived devices with the numbers that their accelerators in ``compared_with`` state."""
     named = np.flatnonzero(devices.text("compared_with") != "")
     compared = devices.take(named)
     results = evaluate_devices(compared, catalog, costs=False)
@@ -293,12 +261,10 @@ def device_faults(catalog: Catalog) -> list[Fault]:
         return []
     results = evaluate_devices(devices, catalog, costs=False, strict=False)
     built = ~np.isnan(results["thermal_design_power"])
-    faults = [
-        Fault(
-            devices.place(row, "device"), f"device {devices['device'][row]} cannot be built: {results['reason'][row]}"
-        )
-        for row in np.flatnonzero(~built).tolist()
-    ]
+    faults = []
+    for row in np.flatnonzero(~built).tolist():
+        problem = f"device {devices['device'][row]} cannot be built: {results['reason'][row]}"
+        faults.append(Fault(devices.place(row, "device"), problem))
     known = catalog.known_rows("accelerators", devices.text("compared_with")) >= 0
     rows = np.flatnonzero(built & known)
     compared = reverse_check(devices.take(rows), catalog)
@@ -309,3 +275,74 @@ def device_faults(catalog: Catalog) -> list[Fault]:
         place = devices.place(position[compared["device"][line]], "compared_with")
         faults.append(Fault(place, f"{problem} ({compared['difference'][line]:+.1%})"))
     return faults
+
+
+MAIN_RESULT = {"chiplets": "bill_of_materials", "servers": "cost_rate"}
+
+
+def cost_sensitivity(table: Table, catalog: Catalog, result: str = "") -> Table:
+    """``cost_sensitivity`` of chiplet designs or servers, for a tornado chart: one result ("" for the bill of materials
+    or the hour) at the low and the high value of each uncertain input, the largest swing first, in display units.
+    """
+    kind = table.kind
+    known = results_of(kind).by_name
+    name = result.strip().casefold().replace(" ", "_") or MAIN_RESULT[kind]
+    if name not in known or known[name].is_text:
+        numbers = [column.name.replace("_", " ") for column in known.values() if not column.is_text]
+        elsewhere = [sheet for sheet in MAIN_RESULT if name in results_of(sheet).by_name]
+        hint = f"it is one of the sheet {elsewhere[0]}" if elsewhere else nearest(name, numbers)
+        raise InputError(Fault("--tornado", f'"{result}" is no result of {kind}; {hint}'))
+    shown = known[name]
+
+    table = designs_with_devices(table, catalog) if kind == "chiplets" else table
+    base = _result(table, catalog, shown)
+    lines: list[dict[str, object]] = []
+    swings: list[tuple[int, float]] = []
+    for source, used in _sources(table, catalog):
+        for cell_column in uncertain_columns(source):
+            header, unit = source.schema.by_name[cell_column].header, unit_of(source.schema.by_name[cell_column]).factor
+            inputs = {case: values_in_case(source, cell_column, case) for case in CASES}
+            results = {"base": base}
+            for case in ("low", "high"):
+                other = Table(source.kind, {**source.columns, cell_column: inputs[case]}, source.place)
+                tables = (other, catalog) if source is table else (table, catalog.with_tables([other]))
+                results[case] = _result(*tables, shown)
+            for row in np.flatnonzero(used >= 0).tolist():
+                outcome = {case: float(results[case][row]) for case in CASES}
+                swing = max(outcome.values()) - min(outcome.values())
+                if swing > 0.0:
+                    swings.append((row, -swing))
+                    line = {"input": header, "sheet": source.kind, "swing": swing}
+                    line |= {f"value_{case}": _plain(inputs[case][used[row]] / unit) for case in CASES}
+                    lines.append(line | {f"result_{case}": outcome[case] for case in CASES})
+    names, ranks = table.text(table.schema.key.name), Counter[int]()
+    order = sorted(range(len(lines)), key=swings.__getitem__)
+    for place in order:
+        row = swings[place][0]
+        ranks[row] += 1
+        lines[place] |= {"subject": str(names[row]), "result": shown.header, "rank": float(ranks[row])}
+    return Table.of_lines("cost_sensitivity", [lines[place] for place in order])
+
+
+def _result(table: Table, catalog: Catalog, shown: Column) -> np.ndarray:
+    if table.kind == "servers":
+        from xlperf.engine.ownership import evaluate_servers
+
+        result = evaluate_servers(table, catalog=catalog)
+    else:
+        from xlperf.engine.devices import evaluate_designs
+
+        result = evaluate_designs(table, catalog)
+    return np.asarray(result[shown.name] / unit_of(shown).factor)
+
+
+def _sources(table: Table, catalog: Catalog) -> Iterator[tuple[Table, np.ndarray]]:
+    """Tables with inputs, and the row that each design or server uses; -1 if it uses none."""
+    yield table, np.arange(len(table))
+    for kind, cell_column in (("packages", "package"), ("process_nodes", "node")) if table.kind == "chiplets" else ():
+        yield catalog.tables[kind], catalog.rows(kind, table.text(cell_column), table, cell_column)
+
+
+def _plain(value: float) -> float:
+    """A number in the precision of a sheet, without rounding residue of unit factors."""
+    return float(f"{value:.12g}")

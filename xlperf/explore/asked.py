@@ -1,11 +1,9 @@
-"""Sweeps, uncertainty, worth and diagnoses as people ask for them: the commands and the functions for notebooks read
-their options here, and take the tables that they show from here.
-"""
+"""Searches, sweeps, uncertainty and worth as commands and notebooks ask for them: options in, tables to show out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -13,34 +11,31 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError, OptionError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parts import Part, parts
-from xlperf.catalog.schema import results_of, split_header
+from xlperf.catalog.schema import PLAN_TABLES, Column, results_of, split_header
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
-from xlperf.explore.asked_search import Lines
-from xlperf.explore.candidates import Bounds, with_auto, with_mapping
-from xlperf.explore.causes import (
-    Change,
-    by_class,
-    changes,
-    contradictions,
-    measured_texts,
-    ruled_out,
-    too_slow,
-)  # fmt: skip
-from xlperf.explore.diagnose import Diagnosis, diagnose, measured_of, read_measured
-from xlperf.explore.objectives import Objective, default_objective, limits_of, objective_of
-from xlperf.explore.remedy import Remedy, remedy
-from xlperf.explore.search import SHOWN, stacked
-from xlperf.explore.search_results import are_owned
+from xlperf.explore.candidates import Bounds, searched_column, with_auto, with_mapping
+from xlperf.explore.changed_catalogs import changed_catalog, with_value
+from xlperf.explore.objectives import (
+    LIMITED_BY,
+    TARGETS,
+    Objective,
+    Search,
+    are_owned,
+    default_objective,
+    limits_of,
+    objective_of,
+    rival_of,
+)
+from xlperf.explore.search import SHOWN, Effort, own_targets, search, stacked, with_notes
+from xlperf.explore.solve import Solution, break_even, read_changes, solve_number, solve_plan, usual_changes, worth
+from xlperf.explore.space import grid
 from xlperf.explore.sweep import Best, Sweep, Swept, unmoved_words
-from xlperf.explore.uncertainty import Uncertainty, sheet_ranges
-from xlperf.explore.vary import LATIN_HYPERCUBE, Sampling, read_variation
-from xlperf.explore.worth import break_even, read_changes, usual_changes, worth
-from xlperf.interop.logs import read_log, read_logged, read_profile
+from xlperf.explore.uncertainty import MOST_DRAWN, Robust, Uncertainty, robust, sheet_ranges
+from xlperf.explore.uncertainty import SHOWN as DRAWN
+from xlperf.explore.vary import LATIN_HYPERCUBE, NAMING, Sampling, Varied, read_variation, vary_line
 
-TOP = 10
-"""Plans of a sweep that an objective or a limit keeps by default. [-]"""
-NOTHING_NEAR = "no change that is tried comes near what was measured"
+TOP = 10  # plans of a sweep that an objective or a limit keeps by default [-]
 
 
 class AskedSweep(NamedTuple):
@@ -122,10 +117,7 @@ def asked_uncertainty(
     table: Table, catalog: Catalog, resolved: Callable[[Table], Table], result: str, vary: Lines, limits: Sequence[str],
     band: bool, ranges: bool, draws: int, seed: int, sobol: int, processes: int,
 ) -> tuple[Table, Table]:  # fmt: skip
-    """How sure a result of plans is, and the effect of each uncertain input.
-
-    ``resolved``: replaces ``auto`` in the plans.
-    """
+    """How sure a result of plans is, and the effect of each uncertain input."""
     asked = read_variation(table.kind, vary, "--vary")
     if asked.auto:
         raise InputError(Fault("--vary", f"{asked.auto[0]} is auto: write a range, or auto in the plans"))
@@ -153,83 +145,338 @@ def asked_worth(
         raise OptionError("give --vary or --against, not both")
     wanted = read_changes(table.kind, vary, "--vary")
     required = limits_of(table.kind, limits, "--limit")
+    effort: Effort = {**bounds, "progress": done, "processes": processes}
     tables = []
     for index in range(len(table)):
         plan = table.take([index])
         plan = with_mapping(plan) if mapping else plan
         if against:
-            tables.append(break_even(plan, against, catalog, required, done, processes, **bounds))
+            tables.append(break_even(plan, against, catalog, required, **effort))
         else:
             asked = wanted or usual_changes(plan, catalog, required)
-            tables.append(worth(plan, catalog, asked, required, done, processes, **bounds))
+            tables.append(worth(plan, catalog, asked, required, **effort))
     return stacked(tables)
 
 
-class Evidence(NamedTuple):
-    """Measurements of a run, from numbers, logs and profiles."""
-
-    measured: Sequence[str] = ()
-    logs: Sequence[str] = ()
-    profile: str | None = None
-
-    def texts(self, kind: str, steps: int | None, note: Callable[[str], None]) -> list[str]:
-        """The measured results, as ``--measured`` takes them; ``note`` gets a line for each one from a log."""
-        values = [value for path in self.logs for value in read_log(path).results]
-        for value in values:
-            note(value.words)
-        profiled = measured_texts(kind, read_profile(self.profile, steps)) if self.profile is not None else []
-        return [*self.measured, *(value.text for value in values), *profiled]
+Point = Sequence[tuple[Varied, float | str]]  # numbers that are searched one by one, each with a value
+Lines = Sequence[tuple[str, Sequence[str]]]  # columns with the texts of their values
 
 
-class Diagnosed(NamedTuple):
-    """Explanations of a run and the remedy."""
+def plan_name(plans: Table, row: int = 0) -> str:
+    """Name of a plan, or its place if it has none."""
+    return str(plans.text("name")[row]) or plans.place(row, "name")
 
-    diagnosis: Diagnosis
-    cure: Remedy
-    notes: list[str]  # contradictions between logs and the plan; times of kernels
+
+def varied(
+    table: Table, vary: Lines, of_catalog: bool = False
+) -> tuple[Table, dict[str, np.ndarray], tuple[Varied, ...]]:
+    """Plans with ``auto``, values of columns, and numbers searched one by one (``of_catalog``: of sheets too)."""
+    asked = read_variation(table.kind, vary, "--vary")
+    for number in asked.varied:
+        if number.shape:
+            raise InputError(Fault("--vary", f"{number.column.name}: a search needs values, not a range"))
+        if not of_catalog:
+            factor = f"factor of {number.name.replace('_', ' ')}"
+            refused = factor if number.sheet == table.kind else f"{number.column.name}, of the catalog"
+            problem = f"a frontier takes no {refused}; xlperf evaluate --vary and a search without --frontier do"
+            raise InputError(Fault("--vary", problem))
+    targets = [name for name in asked.values if of_catalog and name in TARGETS.values()]
+    alone = [Varied(table.kind, name, asked.values[name], False) for name in targets]
+    values = {name: tried for name, tried in asked.values.items() if name not in targets}
+    return with_auto(table, asked.auto, "--vary"), values, (*alone, *asked.varied)
+
+
+class Doubts(NamedTuple):
+    """How plans are ordered under uncertainty: by which measure, with which uncertain inputs, in how many draws."""
+
+    measure: str | None
+    uncertain: Sequence[str]
+    draws: int
+    seed: int
+
+    def ordered(self, searched: Search, catalog: Catalog, top: int | None, processes: int) -> Robust:
+        """The plans of a search in robust order if it is asked for."""
+        if self.measure is None or not searched.found:
+            return Robust(searched, [], searched.words)
+        asked = read_variation(searched.plans.kind, [vary_line(text) for text in self.uncertain], "--uncertain")
+        if asked.auto or asked.values:
+            name = (*asked.auto, *asked.values)[0].replace("_", " ")
+            raise InputError(Fault("--uncertain", f"{name}: write a range, as x0.8..x1.2"))
+        choice = robust(searched, catalog, self.measure, asked.varied, self.draws, self.seed, top, processes)
+        return choice._replace(words=f"{choice.words}; {searched.words}")
+
+
+def doubts(robust: str | None, uncertain: Sequence[str], draws: int, seed: int) -> Doubts:
+    """The options of a robust choice in one."""
+    if uncertain and robust is None:
+        raise OptionError("--uncertain goes with --robust average, p90 or regret")
+    return Doubts(robust, uncertain, draws, seed)
+
+
+class Wanted(NamedTuple):
+    """A plan that is searched, the values of its columns, and the numbers that are searched one by one."""
+
+    plan: Table
+    values: dict[str, np.ndarray]
+    point: Point
+
+    def changed_for(self, catalog: Catalog) -> tuple[Table, Catalog]:
+        """The plan with other targets, and the catalog with other values in the rows that the plan or a value names."""
+        plan = self.plan
+        of_catalog = [(number, value) for number, value in self.point if number.sheet != plan.kind]
+        if of_catalog:
+            names = {name: column for name, column in self.values.items() if name in (*NAMING, "mode")}
+            catalog = changed_catalog(catalog, grid(plan, names), of_catalog)
+        for number, value in self.point:
+            if number.sheet == plan.kind:
+                plan, _ = with_value(plan, catalog, number, value)
+        return plan, catalog
+
+
+def wanted_plans(tables: Sequence[Table], vary: Lines, mapping: bool, source: str) -> list[Wanted]:
+    """The rows of plans that leave something to choose. Raises InputError, at ``source``, if there are none."""
+    wanted = [varied(table, vary, of_catalog=True) for table in tables]
+    if mapping:
+        wanted = [(with_mapping(table, values), values, numbers) for table, values, numbers in wanted]
+    rows = [
+        Wanted(table.take([index]), values, point)
+        for table, values, numbers in wanted
+        for index in _searched(table, values)
+        for point in _points(numbers)
+    ]
+    if not rows:
+        problem = "no cell says auto: write it where a value is to be chosen, or give --mapping or --vary"
+        raise InputError(Fault(source, problem))
+    return rows
+
+
+def _points(numbers: Sequence[Varied]) -> Iterator[Point]:
+    """Every combination of the values that are searched one by one; one empty combination if none vary."""
+    for values in product(*(one.values.tolist() for one in numbers)):
+        yield list(zip(numbers, values, strict=True))
+
+
+def _searched(table: Table, values: dict[str, np.ndarray]) -> list[int]:
+    """Rows that there is something to choose in."""
+    if values:
+        return list(range(len(table)))
+    masks = [np.asarray(mask) for mask in table.auto.values()]
+    rows: list[int] = np.flatnonzero(np.logical_or.reduce(masks)).tolist() if masks else []
+    return rows
+
+
+class Found(NamedTuple):
+    """Answers of searches and a line for each."""
+
+    answers: list[Robust]
+    lines: list[str]
 
     @property
-    def nothing_near(self) -> str:
-        """That no explanation is near the measurements; "" if one is."""
-        if self.diagnosis.near:
-            return ""
-        rest = f": the first leaves {self.diagnosis.remainder:+.1%}" if len(self.diagnosis.explanations) else ""
-        return f"{NOTHING_NEAR}{rest}"
+    def complete(self) -> bool:
+        """Whether every search has a feasible plan."""
+        return all(answer.found.found for answer in self.answers)
 
     @property
-    def lines(self) -> list[str]:
-        """Advice for each explanation, then the unexplained measurements, and the one that decides."""
-        advice = self.diagnosis.explanations.text("advice").tolist()
-        more = (self.diagnosis.unexplained, self.diagnosis.telling)
-        return [*(f"{rank}: {words}" for rank, words in enumerate(advice, 1)), *filter(None, more)]
+    def sheets(self) -> list[FoundSheet]:
+        """The feasible plans of each kind."""
+        legal = [answer for answer in self.answers if answer.found.found]
+        kinds = dict.fromkeys(answer.found.plans.kind for answer in legal)
+        return [FoundSheet.of([one for one in legal if one.found.plans.kind == kind]) for kind in kinds]
 
 
-def asked_diagnosis(
-    plan: Table, catalog: Catalog, run: Evidence, before: Evidence, steps: int | None, top: int, every: bool,
-    done: Progress, note: Callable[[str], None],
-) -> Diagnosed:  # fmt: skip
-    """Explain a run of one plan without ``auto``; ``note`` gets lines on the files at once."""
-    texts, texts_before = (one.texts(plan.kind, steps, note) for one in (run, before))
-    notes, excluded = _stated(run.logs, plan, catalog)
-    for line in by_class(plan, catalog, read_profile(run.profile, steps)) if run.profile is not None else ():
-        note(line)
-    readings = read_measured(plan.kind, texts, texts_before) or measured_of(plan)
-    if not readings:
-        raise OptionError("give --measured 'step time=38', or a column measured step time in the plan")
-    diagnosis = diagnose(plan, catalog, readings, top, done, every, excluded)
-    return Diagnosed(diagnosis, remedy(plan, catalog, readings if diagnosis.near else ()), notes)
+class FoundSheet(NamedTuple):
+    """Feasible plans of one kind, of all searches."""
+
+    first: Search
+    plans: Table
+    drawn: list[Part]  # statistics of draws, and what limits each plan
+    results: Table
+
+    @classmethod
+    def of(cls, answers: Sequence[Robust]) -> FoundSheet:
+        """The plans of several searches below each other."""
+        noted = stacked([with_notes(answer.found.results, {0: answer.words}) for answer in answers])
+        drawn: list[Part] = [
+            (column, np.concatenate([answer.columns[place][1] for answer in answers]))
+            for place, (column, _) in enumerate(answers[0].columns)
+        ]
+        drawn.append((LIMITED_BY, np.concatenate([answer.found.limited_by for answer in answers])))
+        return cls(answers[0].found, stacked([answer.found.plans for answer in answers]), drawn, noted)
+
+    @property
+    def goals(self) -> list[str]:
+        """The objectives."""
+        return [goal.column.name for goal in (self.first.objective, *self.first.rivals)]
+
+    @property
+    def whole(self) -> list[Part]:
+        """All columns."""
+        return [*parts(self.plans), *self.drawn, *parts(self.results)]
+
+    @property
+    def shown(self) -> list[Part]:
+        """The columns that were searched, and the columns that decide."""
+        plans, first = self.plans, self.first
+        names = {"name", *first.searched, *(rival.column.name for rival in first.rivals)}
+        names |= {target for target in TARGETS.values() if target in plans and len(set(plans[target].tolist())) > 1}
+        inputs = [part for part in parts(plans) if part[0].name in names]
+        draws = [part for part in self.drawn if part[0].name in DRAWN or "." in part[0].name]
+        reached = {part[0].name: part for part in parts(self.results)}
+        order = dict.fromkeys([*self.goals, *(limit.column.name for limit in first.limits), *SHOWN[plans.kind]])
+        return [*inputs, *draws, *(reached[name] for name in order if name in reached), self.drawn[-1]]
 
 
-def _stated(paths: Sequence[str], plan: Table, catalog: Catalog) -> tuple[list[str], frozenset[Change]]:
-    """How logs contradict a plan and which causes they exclude, in lines, and the changes that they exclude."""
-    lines: list[str] = []
-    excluded: set[Change] = set()
-    for path in paths:
-        name, log, logged = Path(path).name, read_log(path), read_logged(path)
-        lines += contradictions(plan, catalog, name, log, logged)
-        out = ruled_out(plan.kind, logged) | too_slow(plan, catalog, log)
-        left = {change.cause for change in changes(plan.kind) if change not in out}
-        causes = [cause for cause in dict.fromkeys(change.cause for change in changes(plan.kind)) if cause not in left]
-        lines += [f"{name}: excludes {', '.join(causes)}"] if causes else []
-        excluded |= out
-    return lines, frozenset(excluded)
+class Choice(NamedTuple):
+    """How the plans of a search are chosen and how many are returned."""
+
+    objectives: Sequence[str]
+    limits: Sequence[str]
+    top: int | None  # None for all
+    probability: float
+    doubts: Doubts
+    processes: int
+    bounds: Bounds
+
+
+def found_plans(rows: Sequence[Wanted], catalog: Catalog, choice: Choice, done: Progress) -> Found:
+    """Search each of the rows."""
+    kinds = list(dict.fromkeys(row.plan.kind for row in rows))
+    probability, top = choice.probability, choice.top
+    required = {kind: limits_of(kind, choice.limits, "--limit", probability, owned=True) for kind in kinds}
+    for kind in kinds:
+        goals = [rival_of(kind, name, "--objective").column.name for name in choice.objectives]
+        if len(set(goals)) < len(goals):
+            raise InputError(Fault("--objective", "the same result twice: give each once"))
+    first, rivals = (*choice.objectives, "")[0], tuple(choice.objectives[1:])
+    number = MOST_DRAWN if choice.doubts.measure else top
+    answers, lines = [], []
+    for row in rows:
+        plan, changed = row.changed_for(catalog)
+        needed = [*required[plan.kind], *own_targets(plan, probability)]
+        tried = search(
+            plan, changed, first, needed, row.values, number, done, None, choice.processes, rivals, **choice.bounds
+        )
+        answer = choice.doubts.ordered(tried, changed, None if rivals else top, choice.processes)
+        count = len(answer.found.plans)
+        searched: list[tuple[Column, np.ndarray]] = [
+            (one.column, np.full(count, value, dtype=object if one.is_text else np.float64))
+            for one, value in row.point
+            if one.sheet not in PLAN_TABLES
+        ]
+        answers.append(answer._replace(columns=[*searched, *answer.columns]))
+        label = ", ".join([plan_name(row.plan), *(one.words(value) for one, value in row.point)])
+        lines.append(f"{label}: {answer.words}")
+    return Found(answers, lines)
+
+
+class Goal(NamedTuple):
+    """The value to solve for: a column of plans, or a number with two ends, and the targets."""
+
+    plans: Table
+    column: str  # of the plans; "" with a number
+    number: Varied | None
+    tried: np.ndarray | None  # values of the column, None for all
+    targets: Sequence[str]
+    probability: float
+    largest: bool
+
+    @property
+    def declared(self) -> Column:
+        """The column that is solved for."""
+        return self.number.column if self.number is not None else self.plans.schema.by_name[self.column]
+
+    def unmoved(self, catalog: Catalog) -> list[str]:
+        """A line if the value cannot move the targets."""
+        required = limits_of(self.plans.kind, self.targets, "--target", self.probability, owned=True)
+        names = [limit.column.name for limit in required]
+        if not names or self.plans.auto:
+            return []
+        values = {} if self.tried is None else {self.column: self.tried}
+        numbers = () if self.number is None else (self.number,)
+        tried = Sweep(self.plans, catalog, values, numbers, owned=are_owned(self.plans.kind, names))
+        return unmoved_words(tried, names)
+
+
+def solve_goal(
+    table: Table, vary: Lines, targets: Sequence[str], autos: Sequence[str], mapping: bool, largest: bool,
+    probability: float,
+) -> Goal:  # fmt: skip
+    """Read the value to solve for and its targets."""
+    if len(vary) > 1:
+        raise OptionError("--target takes one --vary; give columns to choose with it as --with-auto")
+    asked = read_variation(table.kind, vary, "--vary")
+    if not targets and not any(target in table for target in ("ttft_target", "tpot_target")):
+        raise OptionError("give --target, as --target 'tpot<=20', or a ttft target or tpot target in the plans")
+    limits_of(table.kind, targets, "--target", probability, owned=True)
+    table = with_auto(table, [*autos, *asked.auto], "--with-auto" if autos else "--vary")
+    table = with_mapping(table, asked.values) if mapping else table
+    number = asked.varied[0] if asked.varied else None
+    if number is not None and number.shape not in ("", "uniform"):
+        raise InputError(Fault("--vary", f"{number.column.name}: give values, whole numbers or two ends"))
+    column = "" if number else next(iter(asked.values), "") or searched_column(table.kind, asked.auto[0], "--vary")
+    goal = Goal(table, column, number, asked.values.get(column), targets, probability, largest)
+    if goal.declared.kind != "number":
+        name = goal.declared.name.replace("_", " ")
+        raise InputError(Fault("--vary", f"{name} is no number: there is no least of it"))
+    return goal
+
+
+class Solved(NamedTuple):
+    """The solution of each plan and a line for each."""
+
+    goal: Goal
+    solutions: list[Solution]
+    lines: list[str]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every plan has a solution."""
+        return all(answer.found for answer in self.solutions)
+
+    @property
+    def blocks(self) -> tuple[list[Part], list[Part]]:
+        """All columns of the solved plans, and the columns that decide; empty if none is solved."""
+        solved, goal, kind = [one for one in self.solutions if one.found], self.goal, self.goal.plans.kind
+        if not solved:
+            return [], []
+        number = goal.number
+        best, reached = stacked([a.best.plans for a in solved]), stacked([a.best.results for a in solved])
+        extra: list[Part] = []
+        if number is not None and (number.factors or number.sheet != kind):
+            extra = [(number.column, np.array([a.value for a in solved]))]
+        named = {"name", goal.column, number.name if number else "", *solved[0].best.searched}
+        results = {limit.column.name for limit in solved[0].best.limits} | set(SHOWN[kind])
+        shown = [part for part in parts(best) if part[0].name in named] + extra
+        shown += [part for part in parts(reached) if part[0].name in results]
+        return [*parts(best), *extra, *parts(reached)], shown
+
+
+def solved_plans(
+    goal: Goal, catalog: Catalog, objective: str, processes: int, bounds: Bounds, done: Progress
+) -> Solved:
+    """Solve for each of the plans."""
+    required = limits_of(goal.plans.kind, goal.targets, "--target", goal.probability, owned=True)
+    settings = (required, goal.largest, objective, goal.probability)
+    effort: Effort = {**bounds, "progress": done, "processes": processes}
+    solutions, lines = [], []
+    for index in range(len(goal.plans)):
+        plan = goal.plans.take([index])
+        if goal.number is not None:
+            answer = solve_number(plan, catalog, goal.number, *settings, **effort)
+        else:
+            answer = solve_plan(plan, catalog, goal.column, goal.tried, *settings, **effort)
+        solutions.append(answer)
+        lines.append(f"{plan_name(plan)}: {_summary(answer, goal)}")
+    return Solved(goal, solutions, lines)
+
+
+def _summary(answer: Solution, goal: Goal) -> str:
+    best, column = answer.best, goal.column
+    if not answer.found:
+        return best.words
+    value = goal.number.words(answer.value) if goal.number is not None else (
+        f"{column.replace('_', ' ')} {answer.value:g}"
+    )  # fmt: skip
+    keep = f" with {best.kept_words}" if best.limits else ""
+    tried = [best.chosen(without=column), best.counts.words if best.counts is not None else "", best.note]
+    return "; ".join(filter(None, [f"{value} is the {'largest' if goal.largest else 'least'}{keep}", *tried]))

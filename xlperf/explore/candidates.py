@@ -1,4 +1,4 @@
-"""Candidates of a search: the legal plans that a plan with ``auto`` cells expands to."""
+"""Candidates of a search: the legal plans that a plan with ``auto`` cells expands to, and which of them fit."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
-from xlperf.base.arrays import Array, power
+from xlperf.base.arrays import Array, combined, power
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import auto_columns, canonical, mapping_columns, split_header
+from xlperf.catalog.schema import OWN_RUNS, auto_columns, canonical, mapping_columns, split_header
 from xlperf.catalog.table import Table, place_of_row
 from xlperf.engine import evaluate
 from xlperf.engine.tables import fitting
@@ -29,33 +29,28 @@ from xlperf.explore.mappings import (
     cross_inference,
     cross_training,
     equal_chunks,
-    refused_reasons,
     rules_of_stacks,
     server_sizes,
     sold_counts,
     stacks_of,
+    started,
     thinned,
 )
 from xlperf.explore.objectives import TARGETS, Limit
 from xlperf.explore.space import MOST_PLANS, SPLIT, WHOLE, Part, Rules, Space, TooMany, grid, space_of
 
-MOST_CANDIDATES = MOST_PLANS
-"""Most candidates of one plan by default. [-]"""
-PART = 2**19
-"""Candidates that one block holds if there are more than :data:`MOST_CANDIDATES`. [-]"""
+MOST_CANDIDATES = MOST_PLANS  # most candidates of one plan by default [-]
+PART = 2**19  # candidates that one block holds if there are more than MOST_CANDIDATES [-]
 COUNTS_SHARE = 16
 """The search thins the numbers of accelerators if all of them make more than 1/16 of the allowed plans. [-]"""
 _LOADS = ("batch_size", "concurrency")
 KINDS: dict[str, tuple[Callable[[Space], None], Rules]] = {
     "training": (cross_training, [(PartialTraining, rule) for rule in TRAINING_RULES]),
-    "inference": (
-        cross_inference,
-        [
-            *((PartialInference, rule) for rule in (*MODE_RULES, *REQUEST_RULES, *SERVING_RULES)),
-            *((PartialPrefill, rule) for rule in SERVING_RULES),
-        ],
-    ),
-}
+    "inference": (cross_inference, [
+        *((PartialInference, rule) for rule in (*MODE_RULES, *REQUEST_RULES, *SERVING_RULES)),
+        *((PartialPrefill, rule) for rule in SERVING_RULES),
+    ]),
+}  # fmt: skip
 """By kind of plan: the function that crosses the searched columns, and the rules that candidates must satisfy."""
 
 
@@ -67,18 +62,12 @@ class Bounds(TypedDict, total=False):
 
 
 class Candidates(NamedTuple):
-    """Candidates of a plan with ``auto`` cells.
+    """Candidates of a plan with ``auto`` cells."""
 
-    - ``plans``: one row per candidate, at least one; a tie goes to the earlier row.
-    - ``searched``: the columns with more than one value, in sheet order.
-    - ``counts``: numbers of accelerators, if the plan leaves them to the search.
-    - ``even``: whether the search skips uneven virtual-pipeline chunks to limit the number of plans.
-    """
-
-    plans: Table
-    searched: tuple[str, ...]
-    counts: Counts | None = None
-    even: bool = False
+    plans: Table  # one row per candidate, at least one; a tie goes to the earlier row
+    searched: tuple[str, ...]  # the columns with more than one value, in sheet order
+    counts: Counts | None = None  # numbers of accelerators, if the plan leaves them to the search
+    even: bool = False  # whether the search skips uneven virtual-pipeline chunks to limit the number of plans
 
 
 def searched_column(kind: str, header: str, place: str) -> str:
@@ -92,25 +81,17 @@ def searched_column(kind: str, header: str, place: str) -> str:
 
 
 def with_auto(plans: Table, headers: Sequence[str], place: str) -> Table:
-    """Plans with ``auto`` in every cell of some columns. Raises InputError, with ``place``, if a column is not
-    searchable.
-    """
+    """Plans with ``auto`` in every cell of some columns; InputError, with ``place``, if one is not searchable."""
     columns, auto = dict(plans.columns), dict(plans.auto)
     for header in headers:
-        name = searched_column(plans.kind, header, place)
-        text = plans.schema.by_name[name].is_text
-        columns[name] = np.full(len(plans), "" if text else np.nan, dtype=object if text else np.float64)
-        auto[name] = np.ones(len(plans), dtype=bool)
-    order = [column.name for column in plans.schema.columns if column.name in columns]
-    return replace(plans, columns={name: columns[name] for name in order}, auto=auto)
+        column = plans.schema.by_name[searched_column(plans.kind, header, place)]
+        columns[column.name] = column.array(["" if column.is_text else np.nan] * len(plans))
+        auto[column.name] = np.ones(len(plans), dtype=bool)
+    return replace(plans, columns=columns, auto=auto).in_order()
 
 
 def with_mapping(plans: Table, fixed: Collection[str] = ()) -> Table:
-    """Plans with ``auto`` in each blank mapping column (:func:`mapping_columns`); a given load of an inference plan
-    stays.
-
-    ``fixed``: columns that stay as they are.
-    """
+    """Plans with ``auto`` in each blank mapping column; a given load of an inference plan stays."""
     columns, auto = dict(plans.columns), dict(plans.auto)
     none = np.zeros(len(plans), dtype=bool)
     loaded = none
@@ -121,10 +102,8 @@ def with_mapping(plans: Table, fixed: Collection[str] = ()) -> Table:
         values = plans.text(name) if text else plans.number(name)
         blank = (values == "" if text else np.isnan(values)) & ~(loaded & (name in _LOADS))
         if name not in fixed and blank.any():
-            columns[name] = values
-            auto[name] = auto.get(name, none) | blank
-    order = [column.name for column in plans.schema.columns if column.name in columns]
-    return replace(plans, columns={name: columns[name] for name in order}, auto=auto)
+            columns[name], auto[name] = values, auto.get(name, none) | blank
+    return replace(plans, columns=columns, auto=auto).in_order()
 
 
 def auto_faults(plans: Table) -> list[Fault]:
@@ -139,16 +118,10 @@ def auto_faults(plans: Table) -> list[Fault]:
 
 
 def candidates(
-    plan: Table,
-    catalog: Catalog,
-    values: Mapping[str, np.ndarray] | None = None,
-    counts: Array | None = None,
-    num_points: int = 1,
-    most: int = MOST_CANDIDATES,
-    most_accelerators: float = MOST_ACCELERATORS,
-    part: Part | None = None,
-    limits: Sequence[Limit] = (),
-) -> Candidates:
+    plan: Table, catalog: Catalog, values: Mapping[str, np.ndarray] | None = None, counts: Array | None = None,
+    num_points: int = 1, most: int = MOST_CANDIDATES, most_accelerators: float = MOST_ACCELERATORS,
+    part: Part | None = None, limits: Sequence[Limit] = (),
+) -> Candidates:  # fmt: skip
     """All legal combinations of the values of ``auto`` cells and of columns with stated values.
 
     Values of ``auto``: degrees that divide the accelerators and their dimension (heads, experts, expert widths,
@@ -157,15 +130,6 @@ def candidates(
     thinned if there are too many plans; every word of a choice; requests in flight in up to 24 geometric steps up to
     the memory's and the targets' limit. Candidates exclude duplicates, combinations that the rules of plans forbid, and
     mappings that the plan's software does not start, unless it starts none.
-
-    - ``plan``: one training or inference plan.
-    - ``values``: values of columns in internal units; they replace ``auto`` or a stated value.
-    - ``counts``: the only numbers of accelerators tried for ``auto`` [-].
-    - ``num_points``: loads that each plan gets afterwards [-].
-    - ``most``: largest number of plans [-].
-    - ``most_accelerators``: largest number of accelerators tried for ``auto`` [-].
-    - ``part``: the part of the space to make, if it is too large for one block.
-    - ``limits``: limits on results; limits on times bound the loads tried for ``auto``.
 
     If no candidate is legal, the result is the plan with its defaults, whose evaluation gives the reason. Raises
     InputError if there are too many plans, a name is unknown, or ``auto`` is in a column that cannot be searched.
@@ -190,7 +154,7 @@ def candidates(
     def crossed(rules: Rules) -> Space:
         """The space at the finest thinning that does not exceed the limit on plans."""
         for step, uneven in attempts:
-            steps[:] = [thinned(ladder, step) for ladder in ladders.each] if ladders else []
+            steps[:] = [thinned(ladder, step) for ladder in ladders[0]] if ladders else []
             last = (step, uneven) == attempts[-1]
             space = space_of(base, asked, catalog, rules, most if last else few, steps, part or WHOLE)
             space.uneven = uneven
@@ -208,7 +172,7 @@ def candidates(
     if stacks and not len(space) and part is None:  # every candidate is refused
         space = crossed(legal)
     space.most = most
-    tried = ladders.all._replace(tried=np.unique(np.concatenate(steps))) if ladders else None
+    tried = ladders[1]._replace(tried=np.unique(np.concatenate(steps))) if ladders else None
     result = space.table() if len(space) else plain
     if load and len(space):
         result = _loaded(result, catalog, load, space, limits)
@@ -218,12 +182,7 @@ def candidates(
 
 
 def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Table:
-    """Training plans with uneven virtual-pipeline chunks: every number of chunks that equal chunks do not cover.
-
-    ``plans``: training plans from a search over equal chunks; of plans that differ only in this number the first
-    counts. ``searched``: the searched columns. Returns one row for each plan and number of chunks, without mappings
-    that the plan's software does not start.
-    """
+    """Training plans with uneven virtual-pipeline chunks: every number of chunks that equal chunks do not cover."""
     rows = first_of_each(plans, searched, "virtual_pipeline")
     models = catalog.rows("models", plans.text("model"), plans, "model")
     layers, stages = catalog.tables["models"]["num_layers"][models][rows], plans.filled("pipeline_parallel")[rows]
@@ -233,18 +192,13 @@ def uneven_chunks(plans: Table, catalog: Catalog, searched: Sequence[str]) -> Ta
     uneven = ~equal_chunks(chunks, stages[index], layers[index])
     chunked = plans.take(rows[index[uneven]])
     result = replace(chunked, columns={**chunked.columns, "virtual_pipeline": chunks[uneven]})
-    started = [not why for why in refused_reasons(result, catalog)]
-    return result.take(np.flatnonzero(started))
+    return result.take(started(result, catalog))
 
 
 def first_of_each(plans: Table, searched: Sequence[str], without: str) -> np.ndarray:
     """First row of each group of plans that differ only in the searched column ``without``, in order."""
     names = [name for name in searched if name != without and name in plans]
-    keys = zip(*(plans[name].tolist() for name in names), strict=True) if names else [()] * len(plans)
-    first: dict[object, int] = {}
-    for row, key in enumerate(keys):
-        first.setdefault(tuple(None if value != value else value for value in key), row)
-    return np.array(list(first.values()), dtype=np.int64)
+    return np.sort(np.unique(codes_of(plans, names), return_index=True)[1])
 
 
 def open_load(plan: Table, values: Mapping[str, np.ndarray]) -> str:
@@ -254,18 +208,10 @@ def open_load(plan: Table, values: Mapping[str, np.ndarray]) -> str:
 
 
 def candidate_parts(
-    plan: Table,
-    catalog: Catalog,
-    values: Mapping[str, np.ndarray] | None = None,
-    counts: Array | None = None,
-    part: Part = WHOLE,
-    most_accelerators: float = MOST_ACCELERATORS,
-    limits: Sequence[Limit] = (),
-) -> Iterator[Candidates]:
-    """Candidates of a part of a space, at least one block; splits parts that would need too much memory.
-
-    The parameters are the same as for :func:`candidates`.
-    """
+    plan: Table, catalog: Catalog, values: Mapping[str, np.ndarray] | None = None, counts: Array | None = None,
+    part: Part = WHOLE, most_accelerators: float = MOST_ACCELERATORS, limits: Sequence[Limit] = (),
+) -> Iterator[Candidates]:  # fmt: skip
+    """Candidates of a part of a space, at least one block; splits parts that would need too much memory."""
     try:
         result = candidates(
             plan, catalog, values, counts, most=PART, most_accelerators=most_accelerators, part=part, limits=limits
@@ -279,21 +225,15 @@ def candidate_parts(
         yield result
 
 
-class _Ladders(NamedTuple):
+def _ladders(base: Table, catalog: Catalog, most: float, only: Array | None) -> tuple[list[Array], Counts]:
     """Numbers of accelerators to try: for each row of the base plans, and for all rows together."""
-
-    each: list[Array]
-    all: Counts
-
-
-def _ladders(base: Table, catalog: Catalog, most: float, only: Array | None) -> _Ladders:
     units, totals = server_sizes(base, catalog)
     known = {pair: sold_counts(*pair, most) for pair in zip(units.tolist(), totals.tolist(), strict=True)}
     if only is not None:
         known = {pair: counts[np.isin(counts, only)] for pair, counts in known.items()}
     each = [known[pair] for pair in zip(units.tolist(), totals.tolist(), strict=True)]
     sold = np.unique(np.concatenate(list(known.values())))
-    return _Ladders(each, Counts(sold, sold, float(units[0]) if len(set(units.tolist())) == 1 else float("nan")))
+    return each, Counts(sold, sold, float(units[0]) if len(set(units.tolist())) == 1 else float("nan"))
 
 
 def _loaded(plans: Table, catalog: Catalog, load: str, space: Space, limits: Sequence[Limit]) -> Table:
@@ -312,12 +252,7 @@ def _loaded(plans: Table, catalog: Catalog, load: str, space: Space, limits: Seq
 def expanded(
     plans: Table, catalog: Catalog, without: Collection[str] = (), num_points: int = 1, **bounds: Unpack[Bounds]
 ) -> Table:
-    """Plans in which all candidates of a row replace the row, if any cell of it is ``auto``.
-
-    ``without``: columns whose ``auto`` is left blank. ``num_points``: loads that each plan gets afterwards. The order
-    of the plans holds, and candidates have the place of their plan. Raises InputError as :func:`candidates`, with the
-    faults of all rows.
-    """
+    """Plans in which all candidates of a row replace the row, if any cell of it is ``auto``."""
     auto = {name: mask for name, mask in plans.auto.items() if name not in without}
     plain = replace(plans, auto=auto)
     if not any(mask.any() for mask in auto.values()):
@@ -338,8 +273,7 @@ def expanded(
 
 NUM_POINTS = 24
 LOADS = ("concurrency", "batch_size", "request_rate")
-FINER = 64
-"""Loads to try around the load of a good plan. [-]"""
+FINER = 64  # loads to try around the load of a good plan [-]
 RISING = ("ttft", "tpot", "latency", "queue_time")
 """Prefixes of results that rise with the load: a limit on such a result bounds the load."""
 
@@ -410,11 +344,7 @@ def replicas(plans: Table) -> np.ndarray:
 
 
 def finer_loads(plans: Table, load: str, width: float, most: Array) -> Table:
-    """Plans at further whole numbers of requests per replica around their load, evenly spaced if there are many.
-
-    ``load``: concurrency or batch_size. ``width``: ratio of the ends to the load. ``most``: requests that a replica's
-    memory holds. At most :data:`FINER` rows per plan, without the plan's own load.
-    """
+    """Plans at further whole numbers of requests per replica around their load, evenly spaced if there are many."""
     copies = replicas(plans) if load == "concurrency" else np.ones(len(plans))
     center = np.maximum(np.round(plans.number(load) / copies), 1.0)
     low, high = np.maximum(np.floor(center / width), 1.0), np.maximum(np.minimum(np.ceil(center * width), most), center)
@@ -424,3 +354,63 @@ def finer_loads(plans: Table, load: str, width: float, most: Array) -> Table:
     finer_plans = plans.take(index)
     loads = np.concatenate([*finer, np.zeros(0)]) * copies[index]
     return replace(finer_plans, columns={**finer_plans.columns, load: loads})
+
+
+MEMORY_LEAST, MEMORY_BLOCK = 4096, 65_536  # plans whose memory is evaluated together [-]
+ROUNDING = 1e-9  # relative excess over the capacity below which rounding could hide a smaller sum [-]
+_MICRO_BATCH = "micro_batch_size"
+_KERNELS = (_MICRO_BATCH, "tensor_parallel", "context_parallel", "expert_parallel", "expert_tensor_parallel",
+            "sequence_parallel", "context_method", "recompute", "zero_stage")  # fmt: skip
+
+
+def codes_of(plans: Table, names: Sequence[str]) -> np.ndarray:
+    """One number for each combination of values in some columns, (rows,): equal for equal combinations."""
+    return combined((plans[name] for name in names), len(plans))
+
+
+def by_kernels(plans: Table, rows: np.ndarray) -> np.ndarray:
+    """Rows in an order that puts plans with equal kernels side by side, so that a batch of plans times few."""
+    names = [name for name in _KERNELS if name in plans]
+    return np.asarray(rows[np.argsort(codes_of(plans.take(rows), names), kind="stable")])
+
+
+def fits_of(plans: Table, catalog: Catalog) -> tuple[Array, Array]:
+    """Whether training plans fit: 1 or 0, NaN if illegal; and the reserved memory of those that fit, (rows,). [-, B]
+
+    Plans that differ only in the micro batch form a group, evaluated from the smallest one up until the first or the
+    last stage is beyond the memory: neither needs less for a larger micro batch, since the activations in flight are
+    those of a number of micro-batches up to all of them, which have the same tokens together. Stages in between have
+    one micro-batch less in flight, and may need less. The largest micro batch may be the only one of a step, whose
+    gradients are freed or sharded: of it only weights and optimizer state show that it does not fit.
+    """
+    fits, reserved = np.zeros((2, len(plans)))
+    if len(catalog.tables[OWN_RUNS]):  # which correct the memory of each plan in its own way
+        group = np.arange(len(plans))
+    else:
+        group = codes_of(plans, [name for name in plans.columns if name != _MICRO_BATCH])
+    order = np.lexsort((plans.filled(_MICRO_BATCH), group))
+    ends = np.flatnonzero(np.append(group[order[1:]] != group[order[:-1]], True))
+    place = np.append(0, ends[:-1] + 1)
+    while len(place):
+        number = np.minimum(max(MEMORY_LEAST // len(place), 1), ends - place + 1)  # of micro batches of each group
+        first = np.cumsum(number) - number
+        rows = order[np.repeat(place - first, number) + np.arange(number.sum())]
+        fits[rows], reserved[rows], ends_of, rests = _memory(plans, catalog, rows)
+        beyond, never = (np.logical_or.reduceat(each > 1.0 + ROUNDING, first) for each in (ends_of, rests))
+        place = np.maximum(place + number, np.where(beyond, ends, 0))
+        more = (place <= ends) & ~never
+        place, ends = place[more], ends[more]
+    return fits, reserved
+
+
+def _memory(plans: Table, catalog: Catalog, rows: np.ndarray) -> Array:
+    """Whether plans fit, their reserved memory [B], shares of the capacity of the end stages and of the state."""
+    blocks = []
+    for start in range(0, len(rows), MEMORY_BLOCK):
+        memory = fitting(plans.take(rows[start : start + MEMORY_BLOCK]), catalog)
+        assert memory is not None
+        ends = np.fmax(memory["memory_first_stage"], memory["memory_last_stage"])
+        state = memory["memory_weights"] + memory["memory_optimizer"]
+        shares = ends / memory["memory_capacity"], state / memory["memory_capacity"]
+        blocks.append(np.stack([memory["fits"], memory["memory_reserved"], *shares]))
+    return np.concatenate(blocks, axis=1)

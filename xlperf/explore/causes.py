@@ -24,8 +24,7 @@ from xlperf.interop.logs import COMMUNICATION, SETTING, Log, Logged, Profile
 from xlperf.interop.stack_rules import STACKS, stack_of_software
 
 NONE = -1
-EVEN = "even"
-"""Prefix of a number of layers relative to a stage's even share."""
+EVEN = "even"  # prefix of a number of layers relative to a stage's even share
 PLAN, ACCELERATORS, INNERMOST, OUTER, RESULTS = "plan", "accelerators", "innermost tier", "outer tiers", "results"
 """Targets of a change: the plan, the catalog rows that it names, or the measured times."""
 
@@ -177,9 +176,7 @@ class Variants:
     def _renamed(
         self, table: Table, column: str, rows_of: np.ndarray, sheets: Sequence[str]
     ) -> tuple[np.ndarray, Table]:
-        """Name of the changed row that each variant uses ("" for the original row), and the table with the changed
-        rows.
-        """
+        """Name of the changed row that each variant uses ("" for the original), and the table with such rows."""
         concerned = np.array([change.sheet in sheets for change in self.tried])
         pairs = [
             tuple(number for number in pair if number != NONE and concerned[number])
@@ -203,11 +200,7 @@ class Variants:
 
 
 def with_exact_names(plan: Table, catalog: Catalog) -> dict[str, np.ndarray]:
-    """Columns of one plan with names spelled as in the catalog, so that copies of a row share its prefix; the name of a
-    checkpoint that states its format stays.
-
-    Raises InputError if a name is unknown.
-    """
+    """Columns of one plan with names as in the catalog, except a checkpoint's that states its format."""
     columns = dict(plan.columns)
     for column in plan.schema.columns:
         if column.kind != "reference" or column.name not in columns:
@@ -277,10 +270,8 @@ counts attention in full or by half. [-]
 """
 MOST_MFU = 0.75
 """Share of a peak rate that no training run reaches (heuristic, this work: published runs stay below 0.65). [-]"""
-_OF_TENSOR = ("sequence_parallel", "tensor_overlap")
-"""Columns that have an effect with tensor parallelism only."""
-_ALIKE = ({"megatron", "nemo"},)
-"""Software that writes logs of one format."""
+_OF_TENSOR = ("sequence_parallel", "tensor_overlap")  # columns that have an effect with tensor parallelism only
+_ALIKE = ({"megatron", "nemo"},)  # software that writes logs of one format
 
 
 def ruled_out(kind: str, logged: Logged) -> frozenset[Change]:
@@ -336,9 +327,7 @@ def _same(one: float | str, other: float | str) -> bool:
 
 
 def contradictions(plan: Table, catalog: Catalog, name: str, log: Log, logged: Logged) -> list[str]:
-    """Lines with the settings, model or FLOP per token in which a log, with its name, numbers and settings, differs
-    from its plan; none if all agree.
-    """
+    """Lines with the settings, model or FLOP per token in which a log differs from its plan; none if all agree."""
     results = []
     planned = stack_of_software(str(plan.filled("software")[0]))
     if logged.stack and planned and planned != logged.stack and {planned, logged.stack} not in _ALIKE:

@@ -18,8 +18,7 @@ from xlperf.engine.join import POOLS, pool_rows
 from xlperf.engine.server_prices import rows_by_device
 from xlperf.explore.vary import CALIBRATION, REACHED, Varied
 
-_OF_ACCELERATORS = ("servers", "chiplets")
-"""Sheets whose rows name the accelerator."""
+_OF_ACCELERATORS = ("servers", "chiplets")  # sheets whose rows name the accelerator
 _BY_DEVICE = ("package", "node", "base_node")
 _NAMED = {
     "chiplets": {"device": "devices", "package": "packages", "node": "process_nodes", "base_node": "process_nodes"},
@@ -44,9 +43,7 @@ def _rows_named(catalog: Catalog, kind: str, names: np.ndarray) -> np.ndarray:
 
 
 def reached_rows(catalog: Catalog, accelerators: np.ndarray) -> dict[str, np.ndarray]:
-    """Rows of each sheet of :data:`REACHED` that rows of accelerators derive from, ascending; unreached sheets are
-    absent. The process node at which a core is stated is not the accelerator's own.
-    """
+    """Rows of each sheet of :data:`REACHED` that rows of accelerators derive from, ascending."""
     by_name: dict[str, np.ndarray] = {"accelerators": np.unique(accelerators)}
     for sheet in _OF_ACCELERATORS:
         made_for = catalog.known_rows("accelerators", catalog.tables[sheet].text("accelerator"))
@@ -70,12 +67,9 @@ def reached_rows(catalog: Catalog, accelerators: np.ndarray) -> dict[str, np.nda
 
 
 def copied_rows(
-    catalog: Catalog,
-    accelerators: Table,
-    pairs: Pairs,
-    changes: Mapping[tuple[str, str], tuple[Array, bool]],
+    catalog: Catalog, accelerators: Table, pairs: Pairs, changes: Mapping[tuple[str, str], tuple[Array, bool]],
     blanks: Mapping[str, Sequence[str]],
-) -> list[Table]:
+) -> list[Table]:  # fmt: skip
     """Duplicate every catalog row that copies of accelerators derive from, with the varied values, under suffixed
     names; returns the sheets with the copies, accelerators included.
 
@@ -121,7 +115,6 @@ def _appended(table: Table, copies: Mapping[str, np.ndarray]) -> dict[str, np.nd
 
 
 def _with_codes(names: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Names with codes as suffixes."""
     pairs = zip(names.tolist(), codes.tolist(), strict=True)
     return np.array([f"{name}{MARK}{code}" for name, code in pairs], dtype=object)
 
@@ -145,9 +138,7 @@ def _marked(
 
 
 def with_rows_by_device(catalog: Catalog, plans: Table, sheets: set[str]) -> Catalog:
-    """The catalog with rows of the varied ones of prices and servers for plans' accelerators that derive from a device
-    and lack such rows; derived numbers are blank in them, so that each can be varied.
-    """
+    """The catalog with rows of varied prices and servers for accelerators that derive from a device."""
     wanted = [sheet for sheet in ("prices", "servers") if sheet in sheets]
     if not wanted:
         return catalog
@@ -158,9 +149,7 @@ def with_rows_by_device(catalog: Catalog, plans: Table, sheets: set[str]) -> Cat
 
 
 def blanked_prices(catalog: Catalog, plans: Table, sheets: set[str]) -> dict[str, tuple[str, ...]]:
-    """Price columns to leave blank, by sheet, so that varied servers determine the hourly rate, and varied chiplets the
-    price in the server. Raises InputError if an accelerator lacks the row that its cost follows from.
-    """
+    """Price columns to leave blank, by sheet, so that varied servers and chiplets determine the cost."""
     accelerators = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
     designed = sheets & {"chiplets", "packages", "process_nodes"}
     if not designed and "servers" not in sheets:
@@ -180,11 +169,7 @@ def blanked_prices(catalog: Catalog, plans: Table, sheets: set[str]) -> dict[str
 
 
 def changed_catalog(catalog: Catalog, plans: Table, changes: Sequence[tuple[Varied, float | str]]) -> Catalog:
-    """The catalog with other values or factors of columns in the rows that plans name.
-
-    Raises InputError if a factor applies to a blank cell, the number of an accelerator follows from a device, or a plan
-    names no row of the sheet.
-    """
+    """The catalog with other values or factors of columns in the rows that plans name."""
     sheets = {varied.sheet for varied, _ in changes}
     catalog = with_rows_by_device(catalog, plans, sheets)
     tables = {

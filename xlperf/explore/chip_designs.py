@@ -17,33 +17,26 @@ from xlperf.engine.devices import evaluate_devices
 from xlperf.equations.cost.designs import fits_reticle
 from xlperf.equations.hardware import budgets
 from xlperf.explore.fleet_plans import with_columns
+from xlperf.explore.objectives import dollars
 from xlperf.explore.search import stacked
-from xlperf.explore.search_results import dollars
 
 CHIP = "My chip"
-MARGIN = 0.02
-"""Spare edge in stacks beyond the requested number, so that rounding loses none. [-]"""
+MARGIN = 0.02  # spare edge in stacks beyond the requested number, so that rounding loses none [-]
 _ROUND = 1e-9
 _NAMED = ("technology", "core", "memory", "link", "die_link", "package")
 _STATED = ("power_budget", "margin_share", "volume")
-_SMALLER = np.arange(0.96, 0.19, -0.04)
-"""Trial die areas for a cost budget, over the requested area. [-]"""
+_SMALLER = np.arange(0.96, 0.19, -0.04)  # trial die areas for a cost budget, over the requested area [-]
 _MB, _TB = UNITS["MB"].factor, UNITS["TB"].factor
 
 
 @dataclass
 class Designs:
-    """Chips of forms, row by row.
+    """Chips of forms, row by row."""
 
-    - ``devices``, ``results``: rows of the sheet ``devices``, and their results from :func:`evaluate_devices`.
-    - ``reasons``: the broken limit of a chip, its excess and a remedy; "" for a chip that can be built.
-    - ``chosen``: the choices for ``auto``, in words.
-    """
-
-    devices: Table
-    results: Table
-    reasons: list[str]
-    chosen: list[str]
+    devices: Table  # rows of the sheet ``devices``
+    results: Table  # of :func:`evaluate_devices`
+    reasons: list[str]  # the broken limit of a chip, its excess and a remedy; "" for a chip that can be built
+    chosen: list[str]  # the choices for ``auto``, in words
 
 
 class _Forms:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,38 +18,28 @@ from xlperf.engine.devices import accelerators_of, device_cost_parts
 from xlperf.explore.chip_designs import CHIP, Designs, counted, designs_of
 from xlperf.explore.fleet_plans import CHUNK, COUNT, DPA, EP, NEVER, TP, Demand, Machines, crossed, with_columns
 from xlperf.explore.fleets import CHUNKS, WHOLE, FleetSearch
-from xlperf.explore.mappings import refused_reasons
+from xlperf.explore.mappings import started
+from xlperf.explore.objectives import Answer, dollars, no_answer, slower
 from xlperf.explore.search import stacked
-from xlperf.explore.search_results import Answer, dollars, slower
 from xlperf.explore.serve import replicas_of
 
 ENGINE = str(table_schema("inference").by_name["software"].default)
 """Serving engine for the comparison of accelerators."""
-BEST = 2
-"""Mappings per accelerator that the search refines. [-]"""
-_COARSE = CHUNKS[:2]
-"""Prefill token budgets of the first round. [-]"""
+BEST = 2  # mappings per accelerator that the search refines [-]
+_COARSE = CHUNKS[:2]  # prefill token budgets of the first round [-]
 
 
 class Copies(NamedTuple):
-    """The fastest copy on each of several accelerators, row by row.
+    """The fastest copy on each of several accelerators, row by row."""
 
-    ``reasons``: why no copy reaches the speed, or ""; the row then holds the nearest plan. ``slower``:
-    factor on its times in the case of the catalog.
-    """
-
-    plans: Table
+    plans: Table  # the nearest one if no copy reaches the speed
     results: Table
-    reasons: list[str]
-    slower: list[float]
+    reasons: list[str]  # why no copy reaches the speed, or ""
+    slower: list[float]  # factor on its times in the case of the catalog
 
 
 def fastest_copies(asked: Sequence[Table], catalog: Catalog) -> Copies:
-    """The copy with the most output tokens per second and accelerator at the requested speed per user.
-
-    ``asked``: one-row tables of kind ``serve``: model, precision, accelerator, lengths and speed per user. The copy of
-    a row does not depend on the other rows. Raises InputError if a name is unknown.
-    """
+    """The copy with the most output tokens per second and accelerator at the requested speed per user."""
     formats = [replicas_of(form, catalog) for form in asked]
     speeds = [float(form.filled("speed_per_user")[0]) for form in asked]
     groups: dict[object, list[int]] = {}
@@ -117,13 +107,10 @@ class _Search:
     def started(self, plans: Table) -> Table:
         """One-pool plans that are legal and that the engine starts."""
         plans = self.space.stated(WHOLE, plans)
-        return plans.take(np.flatnonzero([not words for words in refused_reasons(plans, self.catalog)]))
+        return plans.take(started(plans, self.catalog))
 
     def tried(self, plans: Table, chips: np.ndarray) -> tuple[Table, Array, Array]:
-        """Plans on accelerators, their tokens per second and accelerator at the speed target, and their largest loads.
-
-        ``chips``: position of the accelerator of each plan.
-        """
+        """Plans on accelerators, tokens per second and accelerator at the speed target, and largest loads."""
         names = np.array(self.names, dtype=object)[chips]
         every = with_columns(plans, accelerator=names, ttft_target=NEVER, tpot_target=self.tpot)
         results = evaluate(every, self.catalog)
@@ -162,8 +149,7 @@ def _reason(copies: Copies, row: int, speed: float) -> str:
     )
 
 
-BESIDE = "B200-SXM-180GB"
-"""Reference accelerator for a chip."""
+BESIDE = "B200-SXM-180GB"  # reference accelerator for a chip
 _RATES = (
     "peak_flop_rate_bf16", "peak_flop_rate_fp8", "memory_capacity", "memory_bandwidth", "thermal_design_power",
 )  # fmt: skip
@@ -173,16 +159,11 @@ CHIP_PARTS = {
     "cost_dies": "raw_dies", "cost_defects": "die_defects", "cost_package": "raw_package", "cost_memory": "memory",
     "cost_test": "test", "cost_board": "board_cost", "cost_design": "nre_per_unit",
 }  # fmt: skip
-_TOKENS, _WORTH = "tokens_per_second_per_accelerator", "tokens_per_thousand_dollars"
+_WORTH = "tokens_per_thousand_dollars"
 
 
 def chip_answers(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:
-    """Cost and serving throughput of the chips of forms, or of the accelerators that they name.
-
-    ``forms``: one-row tables of kind ``chip``. ``catalog``: technology, models and reference accelerators. Returns
-    results of the kind ``chip_results``; the result of a form does not depend on the others. Raises InputError if a
-    name is unknown.
-    """
+    """Cost and serving throughput of the chips of forms, or of the accelerators that they name."""
     named = [str(form.text("accelerator")[0]) for form in forms]
     custom = [row for row, name in enumerate(named) if not name]
     designs = designs_of([forms[row] for row in custom], catalog) if custom else None
@@ -193,7 +174,7 @@ def chip_answers(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:
         for number, row in enumerate(custom):
             names[row] = _free_name(catalog, number)
             if reason := designs.reasons[number]:
-                answers[row] = {"reason": reason, "answer": f"No answer: {reason}."}
+                answers[row] = no_answer(reason)
         catalog = _with_chips(designs, built, [names[custom[number]] for number in built], catalog)
         for number, answer in zip(built, _of_devices(designs, built, catalog), strict=True):
             cache = float(forms[custom[number]].number("cache")[0])
@@ -205,10 +186,10 @@ def chip_answers(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:
     served = _served([*asked.values(), *references.values()], catalog)
     for row, table in asked.items():
         result = served[_key(table)]
-        answers[row] |= result if named[row] else {name: result[name] for name in (*_RATES, _TOKENS, _WORTH)}
+        answers[row] |= result if named[row] else {name: result[name] for name in (*_RATES, RATE, _WORTH)}
         answers[row]["reason"] = "; ".join(filter(None, (result["reason"], str(answers[row].get("unmade", "")))))
         if named[row]:
-            tokens, words = answers[row][_TOKENS], f"No answer: {answers[row]['reason']}."
+            tokens, words = answers[row][RATE], f"No answer: {answers[row]['reason']}."
             answers[row]["answer"] = f"{named[row]}: {tokens:,.0f} tokens/s" if tokens == tokens else words
         else:
             reference = served[_key(references[row])] if row in references else None
@@ -217,11 +198,7 @@ def chip_answers(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:
 
 
 def chip_row(form: Table, catalog: Catalog, derived: bool = False) -> tuple[Table, Table]:
-    """The chip of a form as a row of the sheet ``accelerators``, and as a row of the sheet ``devices``.
-
-    ``form``: one row of kind ``chip`` whose chip can be built. ``derived``: whether the accelerator references the
-    device, which then gives its numbers and cost; otherwise the row states every number and no cost.
-    """
+    """The chip of a form as rows of ``accelerators`` (``derived``: that only references the device) and ``devices``."""
     designs, known = designs_of([form], catalog), catalog.tables
     extended = catalog.with_tables([_without(known[kind], CHIP) for kind in ("devices", "accelerators")])
     extended = _with_chips(designs, [0], [CHIP], extended)
@@ -241,12 +218,10 @@ def _noted(row: Table, words: dict[str, str]) -> Table:
 
 
 def _without(table: Table, name: str) -> Table:
-    """A table without the row of a name."""
     return table.take(np.flatnonzero(table.text(table.schema.key.name) != name))
 
 
 def _free_name(catalog: Catalog, number: int) -> str:
-    """A name that no accelerator and no device of a catalog has."""
     name = f"{CHIP} {number + 1}"
     while any(catalog.known_rows(kind, np.array([name], dtype=object))[0] >= 0 for kind in ("accelerators", "devices")):
         name += "'"
@@ -295,7 +270,6 @@ def _of_devices(designs: Designs, rows: Sequence[int], catalog: Catalog) -> list
 
 
 def _asked(form: Table, accelerator: str) -> Table:
-    """The serving question for an accelerator, of kind ``serve``."""
     names = ("model", "precision", "prompt_length", "output_length", "speed_per_user")
     columns: dict[str, Any] = {name: form.filled(name) for name in names}
     return Table("serve", columns | {"accelerator": np.array([accelerator], dtype=object)}, form.place)
@@ -323,8 +297,8 @@ def _rates(copies: Copies, number: int, catalog: Catalog) -> Answer:
     capex = float(every.capex[row])
     answer["capex"] = capex if capex == capex else listed
     good = not copies.reasons[number]
-    tokens = float(copies.results.number(_TOKENS)[number]) / copies.slower[number] if good else np.nan
-    answer |= {_TOKENS: tokens, _WORTH: 1000.0 * tokens / answer["capex"], "reason": copies.reasons[number]}
+    tokens = float(copies.results.number(RATE)[number]) / copies.slower[number] if good else np.nan
+    answer |= {RATE: tokens, _WORTH: 1000.0 * tokens / answer["capex"], "reason": copies.reasons[number]}
     return answer
 
 
@@ -334,12 +308,12 @@ def _chip_sentence(form: Table, answer: Answer, other: Answer | None) -> str:
     rate = f"{answer['memory_bandwidth'] / UNITS['TB/s'].factor:.1f} TB/s"
     memory = f"{counted(answer['memory_stacks'], 'stack')} of {form.text('memory')[0]} ({rate})"
     made = f"{size} with {memory}{cost}"
-    tokens = answer[_TOKENS]
+    tokens = answer[RATE]
     if tokens != tokens:
         return f"No answer: {made}, and {answer['reason']}."
-    if other is None or not other[_TOKENS] > 0.0:
+    if other is None or not other[RATE] > 0.0:
         return f"{made}; one serves {tokens:,.0f} tokens/s."
-    ratio, worth = tokens / other[_TOKENS], answer[_WORTH] / other[_WORTH]
+    ratio, worth = tokens / other[RATE], answer[_WORTH] / other[_WORTH]
     per_dollar = f", {_times(worth)} per dollar of its price" if worth == worth else ""
     unpriced = "" if per_dollar else f" ({answer['reason'] or 'its price is not known'})"
     return f"{made}; one serves {_times(ratio)} the tokens of a B200{per_dollar}{unpriced}."
@@ -348,3 +322,95 @@ def _chip_sentence(form: Table, answer: Answer, other: Answer | None) -> str:
 def _times(ratio: float) -> str:
     """A ratio in words: one decimal, two digits of a small one."""
     return f"{ratio:.1f}×" if ratio >= 0.1 else f"{ratio:.2g}×"
+
+
+ALIKE = 1e-4  # relative difference within which rates and costs of chips count as equal [-]
+
+
+RATE, COST, PRICE = "tokens_per_second_per_accelerator", "unit_cost", "capex"
+
+
+AREA_STEP, POWER_STEP, CACHE_STEP = 0.05, 0.05, 0.25
+"""Finite-difference steps of die area, power and cache, over the chip's own. [-]"""
+
+
+def frontier_of(results: Table) -> Array:
+    """Pareto frontier of tokens per second against unit cost: 1 on it, 0 dominated, NaN without an answer."""
+    rate, cost = results.number(RATE), results.number(COST)
+    more, less = 1.0 + ALIKE, 1.0 - ALIKE
+    better = (rate[None, :] > more * rate[:, None]) & (cost[None, :] <= more * cost[:, None])
+    cheaper = (rate[None, :] >= less * rate[:, None]) & (cost[None, :] < less * cost[:, None])
+    beaten = (better | cheaper).any(axis=1)
+    return np.where(np.isnan(rate + cost), np.nan, np.where(beaten, 0.0, 1.0))
+
+
+class _Step(NamedTuple):
+    """A change of one entry: its words, unit and number of units; the column, its value before, and the change."""
+
+    words: str
+    unit: str
+    size: float
+    column: str
+    before: float
+    change: float
+
+
+def chip_worth(form: Table, answer: Answer, answers_of: Callable[[Table], list[Answer]]) -> Table:
+    """Worth of the next mm2, stack, W and MB of cache: added tokens at equal tokens per dollar of the price.
+
+    Finite differences of the form's answer: every other choice stays, and the area and cost budgets are lifted. If more
+    has no room, the result is the worth of the last unit.
+    """
+    fixed = {name: answer[name] for name in ("num_dies", "die_area", "cache", "memory_stacks")}
+    fixed |= {"area_budget": np.nan, "cost_budget": np.nan}
+    limit = float(form.number("power_budget")[0])
+    limit = limit if limit == limit else float(answer["thermal_design_power"])
+    dies, area, cache = (float(answer[name]) for name in ("num_dies", "die_area", "cache"))
+    steps = (
+        _Step("silicon", "mm2", AREA_STEP * dies * area, "die_area", area, AREA_STEP * area),
+        _Step("memory", "stack", 1.0, "memory_stacks", float(answer["memory_stacks"]), 1.0),
+        _Step("power", "W", POWER_STEP * limit, "power_budget", limit, POWER_STEP * limit),
+        _Step("cache", "MB", CACHE_STEP * cache / UNITS["MB"].factor, "cache", cache, CACHE_STEP * cache),
+    )
+    changes: list[dict[str, float]] = [{}]
+    for step in steps:
+        changes += [{step.column: step.before + step.change}, {step.column: step.before - step.change}]
+    stated = {step.column: form.number(step.column)[0] for step in steps} | fixed
+    columns = {name: [change.get(name, value) for change in changes] for name, value in stated.items()}
+    base, *others = answers_of(with_columns(form.take([0] * len(changes)), **columns))
+    lines = [
+        _line(step, base, *pair) for step, pair in zip(steps, zip(others[::2], others[1::2], strict=True), strict=True)
+    ]
+    return Table.of_lines("chip_worth", lines)
+
+
+def _line(step: _Step, base: Answer, more: Answer, less: Answer) -> dict[str, object]:
+    """Tokens and price of one more unit, or of the last unit if more has no room."""
+
+    def rate(answer: Answer) -> float:
+        return float(answer.get(RATE, np.nan))
+
+    up = rate(more) == rate(more)
+    changed, sign = (more, 1.0) if up else (less, -1.0)
+    added = sign * (rate(changed) - rate(base)) / step.size
+    price = sign * (float(changed.get(PRICE, np.nan)) - float(base[PRICE])) / step.size
+    price = price if abs(price * step.size) > ALIKE * float(base[PRICE]) else 0.0
+    worth = added / rate(base) * float(base[PRICE])
+    return {
+        "change": step.words, "step": sign * step.size, "unit": step.unit, "rate": added, "worth": worth,
+        "price": price, "verdict": verdict_of(worth, price, up),
+    }  # fmt: skip
+
+
+def verdict_of(worth: float, price: float, has_room: bool) -> str:
+    """Whether one more unit pays, in words.
+
+    >>> verdict_of(12.0, 3.0, True), verdict_of(-2.0, 0.0, True), verdict_of(1.0, 3.0, False)
+    ('pays', 'less of it pays', 'does not pay; more has no room')
+    """
+    if worth != worth:
+        return "no room for more or less"
+    words = (
+        "pays" if worth > price else "no use" if worth == 0.0 else "less of it pays" if worth < 0.0 else "does not pay"
+    )
+    return words if has_room else f"{words}; more has no room"

@@ -16,8 +16,8 @@ from xlperf.engine import evaluate
 from xlperf.explore.fleet_plans import COUNT, LOAD, Demand, Fleet, with_columns
 from xlperf.explore.mappings import server_sizes
 from xlperf.explore.money import hours_of, serving, sized
+from xlperf.explore.objectives import GOOD, PLAN, TABLES, Answer, dollars, no_answer, one_plan, short_name
 from xlperf.explore.search import stacked
-from xlperf.explore.search_results import GOOD, PLAN, TABLES, Answer, dollars, one_plan, short_name
 from xlperf.explore.serve import serve_answer, serving_ways
 from xlperf.explore.train import SEARCHED, best_mapping
 
@@ -82,7 +82,7 @@ def day_answer(form: Table, catalog: Catalog) -> Answer:
     fleets = serving_ways(asked, catalog)
     if not fleets:
         reason = str(serve_answer(asked, catalog).get("reason", "")) or "no way to serve keeps the targets"
-        return {"reason": reason, "answer": f"No answer: {reason}."}
+        return no_answer(reason)
     return _answer(form, rates, fleets[0], asked, catalog)
 
 
@@ -184,8 +184,8 @@ def _training(form: Table, most: float, catalog: Catalog) -> Trained | None:
     columns: dict[str, Any] = {"model": form.text("training_model"), "accelerator": form.text("accelerator")}
     columns |= {name: form.filled(name) for name in ("sequence_length", "global_batch_size", "precision")}
     known = table_schema("training").by_name
-    columns |= {name: np.array([""], dtype=object) if known[name].is_text else np.array([np.nan]) for name in SEARCHED}
-    plan = one_plan("training", columns | {COUNT: np.array([most])}, SEARCHED, form)
+    columns |= {name: "" if known[name].is_text else np.nan for name in SEARCHED} | {COUNT: most}
+    plan = one_plan("training", columns, SEARCHED, form)
     server = float(server_sizes(plan, catalog)[0][0])
     unit = float(form.number("training_unit")[0])
     start = unit if unit == unit else server

@@ -29,12 +29,9 @@ of validation; time_: heuristic, this work), and the factor of repeated measurem
 """
 OF_CHANGE, REPEATED = 1.25, 1.02
 """The same factors for other results: a change of the whole time follows from a change of one part. [-]"""
-SMALL_PART = 0.01
-"""Share of the whole time below which the size of a part carries no evidence. [-]"""
-LARGE = 0.25
-"""Relative likelihood of a change after which a plan exceeds the memory that it fitted in. [-]"""
-RIVAL = 1.0 / 3.0
-"""Share of the first explanation's probability from which another explanation is its rival. [-]"""
+SMALL_PART = 0.01  # share of the whole time below which the size of a part carries no evidence [-]
+LARGE = 0.25  # relative likelihood of a change after which a plan exceeds the memory that it fitted in [-]
+RIVAL = 1.0 / 3.0  # share of the first explanation's probability from which another explanation is its rival [-]
 TELLING = {
     "training": ("memory", "accelerator_power", "time_forward", "time_backward", "time_recompute", "time_optimizer",
                  "time_tensor_parallel", "time_pipeline_communication", "time_expert_parallel", "time_data_parallel",
@@ -43,10 +40,8 @@ TELLING = {
                   "time_communication", "running_batch", "tpot"),
 }  # fmt: skip
 """Results that logs, timers and profiles have, by kind of plan."""
-REST = 0.05
-"""Share of a measurement that an explanation may leave unexplained. [-]"""
-WIDE = 1.5
-"""Ratio of an end of the band to the prediction beyond which the band explains nothing. [-]"""
+REST = 0.05  # share of a measurement that an explanation may leave unexplained [-]
+WIDE = 1.5  # ratio of an end of the band to the prediction beyond which the band explains nothing [-]
 UNKNOWN, UNKNOWN_WIDTH = 0.03, 4.0
 """Probability of an unlisted cause, as of every fault, and the factor within which 80 % of its effects lie (heuristic,
 this work). [-]
@@ -55,15 +50,12 @@ _MEASURED = re.compile(r"\s*(.+?)\s*=\s*([-+.\deE]+)\s*(\S*)\s*")
 
 
 class Measured(NamedTuple):
-    """A measured result in the internal unit; ``before``: its value in the run before the change, or NaN.
-
-    ``others``: results that the same measurement includes: a timer around several parts of a step.
-    """
+    """A measured result in the internal unit."""
 
     objective: Objective
     value: float
-    before: float = float("nan")
-    others: tuple[str, ...] = ()
+    before: float = float("nan")  # in the run before the change, or NaN
+    others: tuple[str, ...] = ()  # results that the same measurement includes: a timer around several parts of a step
 
     @property
     def column(self) -> Column:
@@ -83,9 +75,7 @@ class Measured(NamedTuple):
 
 
 def read_measured(kind: str, texts: Sequence[str], before: Sequence[str] = ()) -> list[Measured]:
-    """Measurements from texts like ``step time=38 s``, of a result or of a measured sum of several with ``+`` between;
-    ``before``: of a run before the change. Raises InputError with every fault.
-    """
+    """Measurements from texts like ``step time=38 s``, of results or of measured sums; InputError with every fault."""
     faults: list[Fault] = []
     words: dict[str, dict[tuple[str, ...], tuple[Objective, float]]] = {"--measured": {}, "--before": {}}
     for place, given in (("--measured", texts), ("--before", before)):
@@ -184,14 +174,9 @@ class Diagnosis:
 
 
 def diagnose(
-    plan: Table,
-    catalog: Catalog,
-    measured: Sequence[Measured],
-    top: int = 10,
-    progress: Progress | None = None,
-    ranked: bool = False,
-    without: Collection[Change] = (),
-) -> Diagnosis:
+    plan: Table, catalog: Catalog, measured: Sequence[Measured], top: int = 10, progress: Progress | None = None,
+    ranked: bool = False, without: Collection[Change] = (),
+) -> Diagnosis:  # fmt: skip
     """Rank the changes that would explain the measurements of one plan without ``auto``, by Bayes' theorem; InputError
     if the plan is illegal, or lacks a measured result.
 
@@ -248,22 +233,17 @@ def diagnose(
     ]
     steps = _steps(variants, result[0][0], predicted[lead], measured[lead]) if result else []
     first = variants.made(result[0][0]) if result else ()
-    return Diagnosis(
-        readings,
-        Table.of_lines("diagnosis", lines),
-        Table.of_lines("diagnosis_steps", steps),
-        first,
-        _telling(variants, results, result, measured),
-        _unexplained(result[0][0], predicted, widths, measured) if result else "",
-        readings[whole].inside
-        or (bool(result) and _near(result[0][0], predicted[whole], widths[whole], measured[whole])),
-    )
+    near, unexplained = readings[whole].inside, ""
+    if result:
+        likeliest = result[0][0]
+        near = near or _near(likeliest, predicted[whole], widths[whole], measured[whole])
+        unexplained = _unexplained(likeliest, predicted, widths, measured)
+    tables = Table.of_lines("diagnosis", lines), Table.of_lines("diagnosis_steps", steps)
+    return Diagnosis(readings, *tables, first, _telling(variants, results, result, measured), unexplained, near)
 
 
 def as_it_ran(plan: Table, diagnosis: Diagnosis) -> Table:
-    """A plan with its measurements and the settings of the first explanation, a row of measured runs (``--measured``):
-    the remaining difference belongs to the cluster. Changes of the machine are faults to mend and stay out.
-    """
+    """A plan with its measurements and the settings of the first explanation: a row of measured runs."""
     columns = dict(plan.columns)
     for change in diagnosis.likeliest:
         if change.sheet == PLAN:
@@ -309,7 +289,6 @@ def _nearer(variants: Variants, predicted: Array, widths: Array, measured: Seque
 
 
 def _factors(name: str) -> tuple[float, float]:
-    """Factors of ``SPREADS`` of a result."""
     known = ((predicted, repeated) for pattern, predicted, repeated in SPREADS if re.match(pattern, name))
     return next(known, (OF_CHANGE, REPEATED))
 
@@ -368,10 +347,7 @@ def _weights(
 
 
 def _unlisted(predicted: Array, widths: Array, floors: Array, measured: Sequence[Measured], outside: bool) -> float:
-    """Prior times likelihood of an unlisted cause, and of no cause if no measurement is outside its band.
-
-    ``predicted``, ``widths``: of the plan as it is, (measured,) and (measured, 2).
-    """
+    """Prior times likelihood of an unlisted cause, and of no cause if no measurement is outside its band."""
     none, unlisted = 0.0 if outside else 1.0, UNKNOWN
     for number, reading in enumerate(measured):
         floor = float(floors[number, 0])
@@ -416,7 +392,6 @@ def _completed(variants: Variants, result: list[tuple[int, float]], rests: Array
 
 
 def _unexplained(row: int, predicted: Array, widths: Array, measured: Sequence[Measured]) -> str:
-    """Measurements outside the band of an explanation."""
     gaps = [float(log(reading.value / predicted[number, row])) for number, reading in enumerate(measured)]
     left = [
         f"{reading.words(reading.value)} ({expm1(gap):+.1%} from it)"
@@ -456,14 +431,11 @@ def _line(
     row, probability = result
     made = variants.made(row)
     return {
-        "rank": float(rank),
-        "cause": " + ".join(change.cause for change in made),
-        "change": "; ".join(change.words for change in made),
+        "rank": float(rank), "probability": probability, "cause": " + ".join(change.cause for change in made),
+        "change": "; ".join(change.words for change in made), "advice": "; ".join(change.advice for change in made),
         "predicted": ", ".join(reading.words(float(predicted[n, row])) for n, reading in enumerate(measured)),
         "remainder": measured[lead].value / float(predicted[lead, row]) - 1.0,
-        "probability": probability,
-        "advice": "; ".join(change.advice for change in made),
-    }
+    }  # fmt: skip
 
 
 def _steps(variants: Variants, row: int, predicted: Array, reading: Measured) -> list[dict[str, object]]:

@@ -1,40 +1,157 @@
-"""The question ``fleet``: what to buy, rent, keep and sell in each year to serve a demand that grows, and its cost."""
+"""The question ``fleet``: what to buy, rent and sell in each year, its cost over draws of the future, and waiting."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
 import numpy as np
 
+from xlperf.base.arrays import Array, exp
 from xlperf.base.units import MILLION, YEAR
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.equations.cost.tco import capital_recovery_rate
-from xlperf.explore.fleet_accounts import machine_accounts, year_accounts
-from xlperf.explore.fleet_draws import Waiting, futures_of, waiting_of
-from xlperf.explore.fleet_inputs import RENT, Horizon, horizon_of, programme_of
-from xlperf.explore.fleet_programme import ROUND, Plan, Programme, best_plan, least_unmet
-from xlperf.explore.money import OWN, megawatts
+from xlperf.explore.fleet_inputs import Future, Horizon, horizon_of, programme_of, steady
+from xlperf.explore.fleet_programme import (
+    ROUND,
+    Plan,
+    Programme,
+    assembled,
+    best_plan,
+    least_unmet,
+    machine_accounts,
+    year_accounts,
+)
+from xlperf.explore.money import OWN, RENT, megawatts
+from xlperf.explore.objectives import PLAN, TABLES, Answer, dollars, no_answer, short_name
 from xlperf.explore.search import stacked
-from xlperf.explore.search_results import PLAN, TABLES, Answer, dollars, short_name
+from xlperf.explore.vary import normal_scores
 
-_TRUST = ("EXTRAPOLATED", "INTERPOLATED", "MEASURED")
-"""Badges, the least trusted first."""
+MOST_SECONDS = 30.0  # time limit of one programme over all draws [s]
+DRAW_GAP = 1e-3  # relative optimality gap of programmes over draws [-]
+
+
+class Commitment(NamedTuple):
+    """The best purchases of the first year over all draws: servers of each vintage, and the cost of each draw [USD]"""
+
+    first: Array
+    costs: Array
+
+    @property
+    def mean(self) -> float:
+        """Mean present cost over the draws. [USD]"""
+        return float(self.costs.mean())
+
+
+class Waiting(NamedTuple):
+    """Policies for the first year over the same draws; None if a policy cannot serve the demand."""
+
+    best: Commitment | None
+    buy_now: Commitment | None
+    wait: Commitment | None
+
+    @property
+    def value(self) -> float:
+        """Mean cost of buying now less that of waiting a year; NaN if one of them cannot serve. [USD]"""
+        if self.buy_now is None or self.wait is None:
+            return float("nan")
+        return self.buy_now.mean - self.wait.mean
+
+    @property
+    def wins(self) -> float:
+        """Share of the draws in which waiting costs less. [-]"""
+        if self.buy_now is None or self.wait is None:
+            return float("nan")
+        return float((self.wait.costs < self.buy_now.costs).mean())
+
+
+def futures_of(horizon: Horizon) -> list[Future]:
+    """Draws of demand, prices and releases of a form; the first year is known. Without draws: the expected course."""
+    form, years = horizon.form, horizon.years
+    count, seed = int(form.filled("draws")[0]), int(form.filled("seed")[0])
+    random = np.random.default_rng(seed)
+    scores = normal_scores(np.clip(random.random((count, 3, years)), ROUND, 1.0 - ROUND))
+    late = np.abs(normal_scores(np.clip(random.random((count, len(horizon.offers))), ROUND, 1.0 - ROUND)))
+    scores[:, :, 0] = 0.0
+    spreads = [float(form.filled(name)[0]) for name in ("demand_spread", "price_spread", "price_spread")]
+    walks = [exp(np.cumsum(spread * scores[:, kind], axis=-1)) for kind, spread in enumerate(spreads)]
+    delays = late * np.array([offer.spread for offer in horizon.offers])
+    if not count:
+        return [steady(horizon)]
+    return [
+        Future(horizon.demand * walks[0][draw], walks[1][draw], walks[2][draw], delays[draw]) for draw in range(count)
+    ]
+
+
+def waiting_of(horizon: Horizon, futures: Sequence[Future]) -> Waiting:
+    """Buying at once, waiting a year, and the best purchases of the first year, over draws of the future."""
+    programmes = [programme_of(horizon, future) for future in futures]
+    bought = np.array([vintage.start == 0 and vintage.there != vintage.there for vintage in programmes[0].vintages])
+    free, nothing = np.full(len(bought), np.nan), np.where(bought, 0.0, np.nan)
+    if len(programmes) == 1:
+        plans = [best_plan(programmes[0], *policy) for policy in ((free, True), (free, False), (nothing, True))]
+        return Waiting(*(plan and Commitment(plan.owned[:, 0], np.array([plan.present_cost])) for plan in plans))
+    costed: dict[tuple[float, ...], Array] = {}
+    both = [committed(programmes, free, False, costed), committed(programmes, nothing, True, costed)]
+    every = [policy for policy in (committed(programmes, free, True, costed), *both) if policy is not None]
+    return Waiting(min(every, key=lambda policy: policy.mean, default=None), *both)
+
+
+def committed(
+    programmes: Sequence[Programme], first: Array, may_rent: bool, costed: dict[tuple[float, ...], Array]
+) -> Commitment | None:
+    """The best fleet of the first year that all programmes share; None if one of them cannot be served.
+
+    ``first``: servers of each vintage in its first year, NaN: free. ``may_rent``: whether the first year may be served
+    by rented servers. ``costed``: cache of the costs of all draws by the fleet of the first year.
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import
+    from scipy.sparse import block_diag, csr_array, vstack
+
+    parts = [assembled(programme, first, may_rent) for programme in programmes]
+    width, number = len(parts[0].costs), len(parts)
+    columns = np.arange(0, width, programmes[0].years)  # the first year, which is known
+    pairs = [(draw, column) for draw in range(1, number) for column in columns.tolist()]
+    rows = np.repeat(np.arange(len(pairs)), 2)
+    at = np.array([place for draw, column in pairs for place in (column, draw * width + column)], dtype=np.int64)
+    same = csr_array((np.tile([1.0, -1.0], len(pairs)), (rows, at)), shape=(len(pairs), number * width))
+    matrix: Any = vstack([block_diag([part.matrix for part in parts]), same]).tocsr()
+    nothing = np.zeros(len(pairs))
+    least, most = (np.concatenate([*(getattr(part, end) for part in parts), nothing]) for end in ("least", "most"))
+    integral = np.zeros(number * width)
+    integral[columns[:-1]] = 1.0  # all but unmet demand
+    costs = np.concatenate([part.costs for part in parts])
+    bounds = Bounds(*(np.concatenate([getattr(part, end) for part in parts]) for end in ("lower", "upper")))
+    scale = max(float(np.abs(costs).max()), 1.0)
+    solved = milp(
+        costs / scale, integrality=integral, bounds=bounds, constraints=LinearConstraint(matrix, least, most),
+        options={"mip_rel_gap": DRAW_GAP, "time_limit": MOST_SECONDS},
+    )  # fmt: skip
+    if solved.x is None:
+        return None
+    started = np.array([vintage.start == 0 for vintage in programmes[0].vintages])
+    owned = np.where(started, np.round(solved.x[columns[: len(started)]]), np.nan)
+    key = tuple(np.nan_to_num(owned, nan=-1.0).tolist())
+    if key not in costed:
+        plans = [best_plan(programme, owned, gap=DRAW_GAP) for programme in programmes]
+        costed[key] = np.array([np.nan if plan is None else plan.present_cost for plan in plans])
+    return Commitment(owned, costed[key]) if np.isfinite(costed[key]).all() else None
+
+
+_TRUST = ("EXTRAPOLATED", "INTERPOLATED", "MEASURED")  # badges, the least trusted first
 
 
 def fleet_answer(form: Table, catalog: Catalog) -> Answer:
-    """The cheapest fleet over the years of a form.
-
-    ``form``: one row of kind ``fleet``. Returns results of the kind ``fleet_results`` with the tables ``years`` and
-    ``machines``. Raises InputError if a name is unknown, a price is missing for a year, or the demand is not stated or
-    grows beyond all bounds.
-    """
+    """The cheapest fleet over the years of a form."""
     horizon = horizon_of(form, catalog)
     if not horizon.offers:
-        return _refused("; ".join(horizon.refused))
+        return no_answer("; ".join(horizon.refused))
     programme = programme_of(horizon)
     plan = best_plan(programme)
     if plan is None:
-        return _refused(_lacking(horizon, programme))
+        return no_answer(_lacking(horizon, programme))
     accounts = year_accounts(programme, plan, horizon.first_year)
     machines = machine_accounts(programme, plan, horizon.first_year)
     waiting = waiting_of(horizon, futures_of(horizon))
@@ -46,10 +163,6 @@ def fleet_answer(form: Table, catalog: Catalog) -> Answer:
     used = set(machines["accelerator"].tolist())
     plans = [offer.plan for offer in horizon.offers if offer.generation.name in used]
     return results | names | {PLAN: stacked(plans), TABLES: {"years": years, "machines": machines}}
-
-
-def _refused(reason: str) -> Answer:
-    return {"reason": reason, "answer": f"No answer: {reason}."}
 
 
 MOST_GENERATIONS = 6
@@ -84,20 +197,15 @@ def _results(
     parts = {f"present_{name}": float((accounts[name] * discounts[1:]).sum()) for name in later}
     unserved = _unserved(horizon, programme, plan)
     result: Answer = {
-        "present_cost": cost,
-        "yearly_cost": cost * float(capital_recovery_rate(rate, horizon.years * YEAR)) * YEAR,
+        "present_cost": cost, "yearly_cost": cost * float(capital_recovery_rate(rate, horizon.years * YEAR)) * YEAR,
         "cost_per_million_output_tokens": cost / tokens if tokens > 0.0 else np.nan,
-        "present_purchases": float((accounts["purchases"] * discounts[:-1]).sum()),
-        **parts,
+        "present_purchases": float((accounts["purchases"] * discounts[:-1]).sum()), **parts,
         "present_unmet": float((accounts["unmet_cost"] * discounts[1:]).sum()),
-        "peak_power": float(accounts["power"].max()),
-        "unmet_share": float(plan.unmet.sum() / programme.demand.sum()),
-        "discount_rate": rate,
-        "optimality_gap": plan.gap,
+        "peak_power": float(accounts["power"].max()), "unmet_share": float(plan.unmet.sum() / programme.demand.sum()),
+        "discount_rate": rate, "optimality_gap": plan.gap,
         "first_purchase": _counted(machines, horizon.first_year, "bought") or "nothing",
-        "price_basis": _basis(horizon),
-        "defaults_used": _defaults(horizon),
-    }
+        "price_basis": _basis(horizon), "defaults_used": _defaults(horizon),
+    }  # fmt: skip
     result |= _trust(horizon, machines)
     result |= _waiting_results(horizon, waiting)
     words = _sentence(horizon, result, machines)
@@ -157,7 +265,6 @@ def _unit(horizon: Horizon) -> str:
 
 
 def _unserved(horizon: Horizon, programme: Programme, plan: Plan) -> str:
-    """A sentence on demand that is not served; "" if all is."""
     rows = np.flatnonzero(plan.unmet > ROUND * programme.demand)
     if not len(rows):
         return ""
@@ -203,7 +310,6 @@ def _power_for(programme: Programme, place: int, year: int) -> float:
 
 
 def _trust(horizon: Horizon, machines: Table) -> Answer:
-    """The least trust of the plans of the accelerators that are used."""
     used = set(machines["accelerator"].tolist())
     offers = [offer for offer in horizon.offers if offer.generation.name in used and offer.trust in _TRUST]
     if not offers:
@@ -213,20 +319,16 @@ def _trust(horizon: Horizon, machines: Table) -> Answer:
 
 
 def _basis(horizon: Horizon) -> str:
-    """Where prices are from."""
     owners = ", ".join(dict.fromkeys(offer.owning.words for offer in horizon.offers if offer.owning))
     return f"sheet generations; owned by the sheet servers: {owners or 'none'}"
 
 
 def _defaults(horizon: Horizon) -> str:
-    """Assumptions in words."""
     form = horizon.form
     unsold = [short_name(offer.generation.name) for offer in horizon.offers if offer.owning is None]
-    paths = "years start with purchases and end with rent, upkeep, energy and sales"
     words = [
-        f"cost of capital {horizon.discount_rate:.1%}",
-        f"servers serve {form.filled('service_life')[0] / YEAR:g} years",
-        paths,
+        f"cost of capital {horizon.discount_rate:.1%}, servers serve {form.filled('service_life')[0] / YEAR:g} years",
+        "years start with purchases and end with rent, upkeep, energy and sales",
         "all demand is served" if np.isnan(form.number("unmet_price")[0]) else "",
         f"no row of servers, rented only: {', '.join(unsold)}" if unsold else "",
         f"not used: {'; '.join(horizon.refused)}" if horizon.refused else "",

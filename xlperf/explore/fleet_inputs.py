@@ -14,14 +14,69 @@ from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.ownership import evaluate_ownership, owned_plans
+from xlperf.engine.server_prices import servers_of
 from xlperf.equations.cost.years import annuity_book_value, compounded_price, straight_line_depreciation
-from xlperf.explore.fleet_prices import SHEET, PricePaths
 from xlperf.explore.fleet_programme import Copy, Generation, Programme, Vintage
-from xlperf.explore.money import OWN, sized
-from xlperf.explore.search_results import short_name
+from xlperf.explore.money import OWN, RENT, sized
+from xlperf.explore.objectives import short_name
 from xlperf.explore.serve import serve_answer, serving_ways
 
-RENT = "rent"
+SHEET = "generations"
+_CHANGES = {"price": "price_change", "rental_price": "rental_change"}  # columns of prices and their yearly changes
+
+
+class PricePaths:
+    """Prices of one accelerator over the years of a plan, from its rows of the sheet ``generations``."""
+
+    def __init__(self, name: str, catalog: Catalog, first_year: int, years: int) -> None:
+        table, self.name = catalog.tables[SHEET], name
+        named = [row for row, other in enumerate(table.text("accelerator").tolist()) if other == name]
+        at = table.number("price_year")
+        self.rows = sorted(named, key=lambda row: float(at[row]))
+        self.table, self.years = table, first_year + np.arange(years)
+        self.available = float(np.fmin.reduce(table.number("available")[self.rows]))
+        self.available = self.available if self.available == self.available else float(at[self.rows[0]])
+        self.spread = float(np.fmax.reduce(np.nan_to_num(table.number("release_spread")[self.rows]))) / YEAR
+        self.resale_share = float(table.number("resale_share")[self.rows[-1]])
+
+    def year_in(self, table: Table, column: str) -> float:
+        """Year of the prices of the accelerator in another sheet; NaN if unknown."""
+        rows = [row for row, name in enumerate(table.text(column).tolist()) if name.casefold() == self.name.casefold()]
+        return float(table.number("year")[rows[0]]) if rows else np.nan
+
+    def prices(self, column: str, listed: float, listed_year: float) -> Array:
+        """Prices of one accelerator in each year; ``listed``: of another sheet where a first row is blank."""
+        values, at = self.table.number(column), self.table.number("price_year")
+        changes = self.table.number(_CHANGES[column])
+        points = [(float(at[row]), float(values[row]), float(changes[row]), row) for row in self.rows]
+        if points[0][1] != points[0][1]:
+            year = listed_year if listed_year == listed_year else points[0][0]
+            points[0] = (year, listed, points[0][2], points[0][3])
+        points = [point for point in points if point[1] == point[1]]
+        if not points:
+            return np.full(len(self.years), np.nan)
+        return np.array([self._price(points, column, int(year)) for year in self.years.tolist()])
+
+    def _price(self, points: Sequence[tuple[float, float, float, int]], column: str, year: int) -> float:
+        before = [point for point in points if point[0] <= year]
+        if not before:
+            if year < np.ceil(self.available):
+                return np.nan
+            first, words = points[0], column.replace("_", " ")
+            problem = f"{words} of {self.name} is missing for {year}: its first one is of {first[0]:.0f}"
+            hint = f"add a row of {year}, or start the plan in {first[0]:.0f}"
+            raise InputError(Fault(self.table.place(first[3], "price_year"), f"{problem}; {hint}"))
+        at, value, change, row = before[-1]
+        if at == year:
+            return value
+        if change != change:
+            name = _CHANGES[column]
+            problem = f"{column.replace('_', ' ')} of {self.name} is missing for {year}: the last one is of {at:.0f}"
+            hint = f"enter {name.replace('_', ' ')}, or add a row of {year}"
+            raise InputError(Fault(self.table.place(row, name), f"{problem}; {hint}"))
+        return float(compounded_price(value, change, (year - at) * YEAR))
+
+
 MOST_USERS, MOST_REQUESTS = 1000.0 * MILLION, 10.0 * MILLION
 """Largest demand of a year: requests in flight of a tenth of mankind [-], and a hundred requests of all a day
 [request/s].
@@ -31,44 +86,31 @@ _NOT_ASKED = ("payment", "facility_power_limit", "users", "request_rate")
 
 
 class Owning(NamedTuple):
-    """Cost of owning one accelerator for a year at the prices of the sheet ``servers``.
+    """Cost of owning one accelerator for a year at the prices of the sheet ``servers``. [USD]"""
 
-    - ``capex``: purchase price with server and network; ``accelerator``: its part for the accelerator [USD].
-    - ``share``: capex per USD of the accelerator's price, storage included [-].
-    - ``upkeep``, ``building``, ``energy``: paid in a year [USD]; ``maintenance``: part of upkeep as a share of capex.
-    - ``life``: years that write it off; ``residual``: share of the price that is left then [-].
-    """
-
-    capex: float
-    accelerator: float
-    share: float
+    capex: float  # purchase price with server and network
+    accelerator: float  # part of it for the accelerator
+    share: float  # capex per USD of the accelerator's price, storage included [-]
     upkeep: float
     building: float
     energy: float
-    maintenance: float
-    life: float
-    residual: float
+    maintenance: float  # part of upkeep as a share of capex [-]
+    life: float  # years that write it off
+    residual: float  # share of the price that is left then [-]
     discount_rate: float
     words: str
 
 
 class Offer(NamedTuple):
-    """One accelerator with the copy that it runs and its prices over the years of the plan.
+    """One accelerator with the copy that it runs and its prices over the years of the plan."""
 
-    - ``generation``: the copy, with the rent of each year; ``price``: purchase price of one accelerator with its share
-      of the server in each year [USD], NaN if nobody sells it.
-    - ``available``: date of its release, ``spread``: standard deviation of its delay [years].
-    - ``resale_share``: share of its value kept in a year; NaN: by the annuity.
-    - ``plan``: the copy for the largest demand, one row.
-    """
-
-    generation: Generation
-    price: Array
-    available: float
-    spread: float
-    resale_share: float
+    generation: Generation  # the copy, with the rent of each year
+    price: Array  # of one accelerator with its share of the server in each year [USD], NaN if nobody sells it
+    available: float  # date of its release
+    spread: float  # standard deviation of the delay of its release [years]
+    resale_share: float  # share of its value kept in a year; NaN: by the annuity
     owning: Owning | None
-    plan: Table
+    plan: Table  # the copy for the largest demand, one row
     trust: str
     trust_reason: str
 
@@ -105,11 +147,7 @@ class Future(NamedTuple):
 
 
 def horizon_of(form: Table, catalog: Catalog) -> Horizon:
-    """Machines and demand of a form.
-
-    ``form``: one row of kind ``fleet``. Raises InputError if a name is unknown, a price is missing for a year, or the
-    demand is not stated or grows beyond all bounds.
-    """
+    """Machines and demand of a form."""
     demand = _demand(form)
     first_year = int(form.filled("first_year")[0])
     form, names = _accelerators(form, catalog)
@@ -142,7 +180,8 @@ def programme_of(horizon: Horizon, future: Future | None = None) -> Programme:
     course = steady(horizon) if future is None else future
     form, generations, vintages = horizon.form, [], []
     for place, offer in enumerate(horizon.offers):
-        start = first_whole_year(offer.available, course.delays[place], horizon.first_year)
+        delay = course.delays[place] if offer.available > horizon.first_year else 0.0
+        start = np.ceil(offer.available + delay)  # the first year at whose start it can be bought
         late = np.arange(years) < start - horizon.first_year
         rent = np.where(late, np.nan, offer.generation.rent * course.rent)
         price = np.where(late, np.nan, offer.price * course.price)
@@ -154,11 +193,6 @@ def programme_of(horizon: Horizon, future: Future | None = None) -> Programme:
     return Programme(
         generations, vintages, course.demand, np.full(years, limit), np.full(years, unmet), horizon.discount_rate
     )
-
-
-def first_whole_year(available: float, delay: float, first_year: int) -> float:
-    """First year at whose start an accelerator can be bought; releases before the first year are not late."""
-    return float(np.ceil(available + (delay if available > first_year else 0.0)))
 
 
 def _vintages(horizon: Horizon, place: int, price: Array) -> list[Vintage]:
@@ -208,7 +242,6 @@ def _resale(horizon: Horizon, offer: Offer, paid: float, ages: Array) -> Array:
 
 
 def _demand(form: Table) -> Array:
-    """Demand of each year."""
     years = int(form.filled("years")[0])
     text = str(form.text("demand_by_year")[0]).replace(",", " ").split()
     users, rate = float(form.number("users")[0]), float(form.number("request_rate")[0])
@@ -303,10 +336,7 @@ def serve_form(form: Table, accelerator: str, most: float) -> Table:
 
 
 def _offer(form: Table, name: str, demand: Array, first_year: int, catalog: Catalog) -> Offer | str:
-    """One accelerator with its copies and prices; the reason in words if it cannot serve.
-
-    The best copies for the largest and for the smallest demand are both at hand in every year.
-    """
+    """One accelerator with copies for the largest and least demand, and prices; or why it cannot serve, in words."""
     years = len(demand)
     sizes = list(dict.fromkeys((float(demand.max()), float(demand.min()))))
     asked = [serve_form(form, name, most) for most in sizes]
@@ -316,25 +346,21 @@ def _offer(form: Table, name: str, demand: Array, first_year: int, catalog: Cata
         return f"{short_name(name)}: {serve_answer(asked[0], catalog)['reason']}"
     fleet, every = fleets[0], [sized(fleet, catalog) for fleet in fleets]
     is_rate = bool(np.isnan(form.number("users")[0]))
-    copies = [
-        Copy(
-            size.size,
-            size.load / (float(one.results.number("latency")[0]) if is_rate else 1.0),
-            float(one.results.number("tokens_per_second")[0]) / size.longer,
-        )
-        for one, size in zip(fleets, every, strict=True)
-    ]
+    copies = []
+    for one, size in zip(fleets, every, strict=True):
+        latency, tokens = (float(one.results.number(column)[0]) for column in ("latency", "tokens_per_second"))
+        copies.append(Copy(size.size, size.load / (latency if is_rate else 1.0), tokens / size.longer))
     owning = _owning(fleet.plan, fleet.results, catalog)
     payment = str(form.filled("payment")[0])
     paths = PricePaths(name, catalog, first_year, years)
     price, rent = np.full(years, np.nan), np.full(years, np.nan)
     if payment != RENT and owning is not None:
-        bought = paths.prices("price", owning.accelerator, paths.servers_year())
+        bought = paths.prices("price", owning.accelerator, paths.year_in(servers_of(catalog), "accelerator"))
         price = owning.capex + (bought - owning.accelerator) * owning.share
     if payment != OWN:
         basis = str(fleet.results["cost_basis"][0])
         listed = float(fleet.results.number("accelerator_hour_cost")[0]) if basis == "rent" else np.nan
-        rent = paths.prices("rental_price", listed, paths.prices_year()) * YEAR
+        rent = paths.prices("rental_price", listed, paths.year_in(catalog.tables["prices"], "price")) * YEAR
     power = max(size.each for size in every)
     generation = Generation(name, list(dict.fromkeys(copies)), every[0].server, power, rent)
     trust = (str(fleet.results[column][0]) for column in ("trust", "trust_reason"))
@@ -352,14 +378,9 @@ def _owning(plan: Table, results: Table, catalog: Catalog) -> Owning | None:
     storage = 1.0 + float(server.storage_share[0])
     return Owning(
         capex=float((ownership.number("capex") / plan.number("num_accelerators"))[0]) / used,
-        accelerator=float(server.accelerator_price[0]),
-        share=storage / used,
-        upkeep=hour["running"] * YEAR,
-        building=hour["facility"] * YEAR,
-        energy=hour["energy"] * YEAR,
-        maintenance=float(server.maintenance_share[0]),
-        life=float(server.life[0]) / YEAR,
-        residual=float(server.residual_share[0]),
-        discount_rate=float(server.discount_rate[0]),
+        accelerator=float(server.accelerator_price[0]), share=storage / used, upkeep=hour["running"] * YEAR,
+        building=hour["facility"] * YEAR, energy=hour["energy"] * YEAR,
+        maintenance=float(server.maintenance_share[0]), life=float(server.life[0]) / YEAR,
+        residual=float(server.residual_share[0]), discount_rate=float(server.discount_rate[0]),
         words=str(ownership["server"][0]),
-    )
+    )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, coded
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import stack_rows
 from xlperf.catalog.catalog import Catalog
@@ -27,12 +27,9 @@ COUNT, LOAD = "num_accelerators", "concurrency"
 CHUNK = "prefill_tokens"
 OPTIONS = DISPATCH, _ = ("expert_dispatch", "two_batch_overlap")
 """Dispatch of tokens to experts, for attention replicas."""
-EQUAL = 0.005
-"""Relative excess over the smallest fleet up to which fleets count as equal. [-]"""
-FAR = 2.5
-"""Ratio to the least need beyond which no engine and no option makes a mapping the best. [-]"""
-NEVER = 3e8
-"""A latency that every request satisfies: ten years. [s]"""
+EQUAL = 0.005  # relative excess over the smallest fleet up to which fleets count as equal [-]
+FAR = 2.5  # ratio to the least need beyond which no engine and no option makes a mapping the best [-]
+NEVER = 3e8  # A latency that every request satisfies: ten years [s]
 ROUND = 1e-9
 DISTINCT = (
     "software", "precision", "kv_precision", COUNT, "prefill_accelerators", *DEGREES,
@@ -40,8 +37,7 @@ DISTINCT = (
 )  # fmt: skip
 """Columns that distinguish the plans of a fleet search."""
 
-COPY_SIZES = tuple(2.0**power for power in range(9))
-"""Replica sizes of the first round, in accelerators. [-]"""
+COPY_SIZES = tuple(2.0**power for power in range(9))  # replica sizes of the first round, in accelerators [-]
 WIDE, PARTS = 32.0, 8.0
 """From this number of ranks on, attention replicas and expert groups below 1/8 of it are skipped. [-]"""
 _COUNTS, _MORE = 9, 1.05
@@ -50,18 +46,14 @@ _COUNTS, _MORE = 9, 1.05
 
 @dataclass(frozen=True)
 class Demand:
-    """Demand on a fleet in internal units; NaN for an unstated number.
+    """Demand on a fleet in internal units; NaN for an unstated number."""
 
-    ``users``: requests in flight; NaN: ``rate`` x latency. ``tpot``, ``ttft``: targets. ``size``, ``load``:
-    accelerators and users of one copy if given.
-    """
-
-    users: float
+    users: float  # requests in flight; NaN: rate x latency
     rate: float
-    tpot: float
-    ttft: float
-    size: float = float("nan")
-    load: float = float("nan")
+    tpot: float  # target
+    ttft: float  # target
+    size: float = float("nan")  # accelerators of one copy if given
+    load: float = float("nan")  # users of one copy if given
 
     @property
     def is_rate(self) -> bool:
@@ -75,27 +67,26 @@ class Demand:
 
     def kept(self, results: Table) -> np.ndarray:
         """Rows that fit and are within the targets."""
-        fast = ~(results.number("tpot") > self.tpot * (1.0 + ROUND))
-        return np.asarray(
-            (results.number("fits") == 1.0) & fast & ~(results.number("ttft") > self.ttft * (1.0 + ROUND))
-        )
+        slow = results.number("tpot") > self.tpot * (1.0 + ROUND)
+        late = results.number("ttft") > self.ttft * (1.0 + ROUND)
+        return np.asarray((results.number("fits") == 1.0) & ~slow & ~late)
 
 
 class Fleet(NamedTuple):
-    """A way to serve a demand: the plan of a copy at its largest load, its results, users in flight, accelerators.
-
-    ``used``: accelerators of whole copies; ``accelerators``: of whole servers; ``price``: of whole servers, with other
-    prefill accelerators counted at their price ratio [-]. ``curve``: output tokens per second per user and per
-    accelerator at several loads of a copy, (2, loads), on request.
-    """
+    """A way to serve a demand: the plan of a copy at its largest load, its results, users in flight, accelerators."""
 
     plan: Table
     results: Table
     users: float
-    used: float
-    accelerators: float
-    price: float
-    curve: Array = np.zeros((2, 0))
+    used: float  # accelerators of whole copies
+    accelerators: float  # of whole servers
+    price: float  # of whole servers, with other prefill accelerators counted at their price ratio [-]
+    curve: Array = np.zeros((2, 0))  # output tokens per second per user and per accelerator, (2, loads), on request
+
+    @property
+    def way(self) -> tuple[str, str]:
+        """Engine and mode."""
+        return str(self.plan["software"][0]), str(self.plan["mode"][0])
 
     @property
     def order(self) -> tuple[float, float, float, float, float]:
@@ -103,6 +94,14 @@ class Fleet(NamedTuple):
         each = float(self.results.number("tokens_per_second_per_accelerator")[0])
         badge = BADGES.index(str(self.results["trust"][0])) if self.results["trust"][0] else len(BADGES)
         return self.price, badge, self.used, float(self.plan.number(COUNT)[0]), -each
+
+
+def first_ways(fleets: Sequence[Fleet]) -> list[Fleet]:
+    """The first fleet of each engine and mode."""
+    best: dict[tuple[str, str], Fleet] = {}
+    for fleet in fleets:
+        best.setdefault(fleet.way, fleet)
+    return list(best.values())
 
 
 class Probed(NamedTuple):
@@ -187,8 +186,8 @@ def first_of_keys(order: np.ndarray, keys: Sequence[object], each: int) -> np.nd
 
 def least_of_keys(values: Array, keys: np.ndarray) -> Array:
     """For each row the smallest value among the rows with its key."""
-    names, index = np.unique(keys.astype(str), return_inverse=True)
-    least = np.full(len(names), np.inf)
+    index, number = coded(keys)
+    least = np.full(number, np.inf)
     np.minimum.at(least, index, values)
     return np.asarray(least[index])
 
@@ -206,15 +205,12 @@ def in_slices(plans: Table, catalog: Catalog) -> bool:
 
 
 class Pairs(NamedTuple):
-    """Plans with a decoding and a prefill mapping, and the rate of a replica of each, (rows,).
-
-    ``prefill``, ``decode``: request rates [request/s]. ``batch``: decode batch of a replica [-].
-    """
+    """Plans with a decoding and a prefill mapping, and the rate of a replica of each, (rows,)."""
 
     plans: Table
-    prefill: Array
-    decode: Array
-    batch: Array
+    prefill: Array  # [request/s]
+    decode: Array  # [request/s]
+    batch: Array  # decode batch of a replica [-]
 
 
 def degrees_of(size: float, every: bool) -> list[float]:
@@ -242,29 +238,21 @@ def with_pools(plans: Table, decoders: Array, prefillers: Array) -> Table:
 
 def same_values(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Whether each of some values equals each of others, or both are blank, (first, second)."""
-    number: dict[object, int] = {}
-    codes = [
-        np.array([number.setdefault(value if value == value else None, len(number)) for value in values.tolist()])
-        for values in (first, second)
-    ]
-    return np.asarray(codes[0][:, None] == codes[1])
+    codes, _ = coded(np.concatenate([first, second]))
+    return np.asarray(codes[: len(first), None] == codes[len(first) :])
 
 
 PREFILL_COUNT = "prefill_accelerators"
 
 
 class Machine(NamedTuple):
-    """An accelerator, its unit of sale and its network.
-
-    ``unit``: accelerators of a server or pod. ``server``: accelerators of one purchase, 1 in slices. ``most``:
-    accelerators of the network, ``inner``: of its innermost tier. [-]
-    """
+    """An accelerator, its unit of sale and its network. [-]"""
 
     accelerator: str
-    unit: float
-    server: float
-    most: float
-    inner: float
+    unit: float  # accelerators of a server or pod
+    server: float  # accelerators of one purchase, 1 in slices
+    most: float  # accelerators of the network
+    inner: float  # of its innermost tier
 
     @staticmethod
     def of(plans: Table, catalog: Catalog) -> Machine:
@@ -326,8 +314,7 @@ def _price(decode: Table, prefill: Table, catalog: Catalog) -> float:
     return float(ratio) if np.isfinite(ratio) and ratio > 0.0 else 1.0
 
 
-_OWN = "nvidia"
-"""Vendor whose engines and kernels apply to an accelerator without a vendor: a custom chip."""
+_OWN = "nvidia"  # vendor whose engines and kernels apply to an accelerator without a vendor: a custom chip
 
 
 def engine_title(engine: str) -> str:
@@ -341,11 +328,7 @@ def engine_title(engine: str) -> str:
 
 
 def engines_of(form: Table, catalog: Catalog) -> list[str]:
-    """Serving engines to compare on the accelerator of a form: the form's engine, else all that run there.
-
-    ``form``: one row with a column ``accelerator``, and ``software``, blank for all. Raises InputError if the engine is
-    unknown or does not run on the accelerator. An engine that only the calibration names runs anywhere.
-    """
+    """Serving engines to compare on the accelerator of a form: the form's engine, else all that run there."""
     table = catalog.tables["accelerators"]
     row = catalog.rows("accelerators", form.text("accelerator"), form, "accelerator")[0]
     vendor = str(table.text("vendor")[row]).casefold() or _OWN

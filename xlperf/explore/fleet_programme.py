@@ -1,4 +1,4 @@
-"""The cheapest fleet over years as an integer linear programme: what to buy, rent, keep and sell in each year.
+"""The cheapest fleet over years as an integer linear programme: decisions of each year, and its accounts.
 
 A purchase is a vintage: servers of one generation bought at the start of one year. Whole servers hold whole copies of
 a model, copies serve the demand, and the servers of an owner stay within a power limit. Purchases are paid at the
@@ -14,14 +14,12 @@ import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.units import YEAR
+from xlperf.catalog.table import Table
 from xlperf.equations.cost.years import present_value
 
-GAP = 1e-6
-"""Relative optimality gap at which HiGHS stops; an answer states the one that is left. [-]"""
-ROUND = 1e-9
-"""Rounding of demand and power, relative. [-]"""
-MOST_SECONDS = 30.0
-"""Time limit of one programme; an answer that reaches it states its gap. [s]"""
+GAP = 1e-6  # relative optimality gap at which HiGHS stops; an answer states the one that is left [-]
+ROUND = 1e-9  # rounding of demand and power, relative [-]
+MOST_SECONDS = 30.0  # time limit of one programme; an answer that reaches it states its gap [s]
 _WHOLE = 1e-6
 
 
@@ -34,40 +32,27 @@ class Copy(NamedTuple):
 
 
 class Generation(NamedTuple):
-    """One kind of accelerator and the copies of the model that run on it.
-
-    - ``server``: accelerators of one purchase [-].
-    - ``power``: power from the grid of one accelerator [W].
-    - ``rent``: rent of one accelerator for each year [USD], NaN if nobody offers it.
-    """
+    """One kind of accelerator and the copies of the model that run on it."""
 
     name: str
     copies: Sequence[Copy]
-    server: float
-    power: float
-    rent: Array
+    server: float  # accelerators of one purchase [-]
+    power: float  # from the grid, of one accelerator [W]
+    rent: Array  # of one accelerator for each year [USD], NaN if nobody offers it
 
 
 class Vintage(NamedTuple):
-    """Servers of one generation bought at the start of one year, amounts per accelerator.
+    """Servers of one generation bought at the start of one year, amounts per accelerator. [USD]"""
 
-    - ``generation``: position of the generation; ``start``: year of purchase, 0 for servers that are there already.
-    - ``price``: paid at the start [USD]; servers that are there already: their resale value.
-    - ``value``: resale value at the end of each year [USD]; NaN from the year on in which it is out of service.
-    - ``upkeep``, ``building``, ``energy``: paid at the end of each year [USD].
-    - ``depreciation``: in each year, straight line [USD].
-    - ``there``: servers that are there at the start, NaN for a purchase [-].
-    """
-
-    generation: int
-    start: int
-    price: float
-    value: Array
-    upkeep: Array
+    generation: int  # position of the generation
+    start: int  # year of purchase, 0 for servers that are there already
+    price: float  # paid at the start; servers that are there already: their resale value
+    value: Array  # resale value at the end of each year; NaN from the year on in which it is out of service
+    upkeep: Array  # paid at the end of each year, as building and energy
     building: Array
     energy: Array
-    depreciation: Array
-    there: float = np.nan
+    depreciation: Array  # in each year, straight line
+    there: float = np.nan  # servers that are there at the start, NaN for a purchase [-]
 
     @property
     def running(self) -> Array:
@@ -76,17 +61,13 @@ class Vintage(NamedTuple):
 
 
 class Programme(NamedTuple):
-    """Demand, machines and limits over years.
-
-    - ``demand``: demand of each year; ``power_limit``: power from the grid of owned servers in each year [W].
-    - ``unmet_price``: price of one unit of demand that is not served for a year [USD]; NaN: all must be served.
-    """
+    """Demand, machines and limits over years."""
 
     generations: Sequence[Generation]
     vintages: Sequence[Vintage]
-    demand: Array
-    power_limit: Array
-    unmet_price: Array
+    demand: Array  # of each year
+    power_limit: Array  # power from the grid of owned servers in each year [W]
+    unmet_price: Array  # price of one unit of demand that is not served for a year [USD]; NaN: all must be served
     discount_rate: float
 
     @property
@@ -106,20 +87,14 @@ class Programme(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Decisions of each year.
+    """Decisions of each year."""
 
-    - ``owned``: servers of each vintage, (vintages, years); ``rented``: servers of each generation,
-      (generations, years); ``copies``: working copies of each kind, (kinds, years) [-].
-    - ``unmet``: demand that is not served, (years,).
-    - ``present_cost``: present value of all costs less resale [USD]; ``gap``: relative optimality gap [-].
-    """
-
-    owned: Array
-    rented: Array
-    copies: Array
-    unmet: Array
-    present_cost: float
-    gap: float
+    owned: Array  # servers of each vintage, (vintages, years) [-]
+    rented: Array  # servers of each generation, (generations, years) [-]
+    copies: Array  # working copies of each kind, (kinds, years) [-]
+    unmet: Array  # demand that is not served, (years,)
+    present_cost: float  # present value of all costs less resale [USD]
+    gap: float  # relative optimality gap [-]
 
 
 class _Blocks(NamedTuple):
@@ -152,10 +127,7 @@ def holding_costs(vintage: Vintage, discounts: Array) -> Array:
 
 
 class Assembled(NamedTuple):
-    """A programme as arrays: minimise costs times values within bounds, and rows of a sparse matrix within limits.
-
-    ``there``: value of servers that are there at the start, a constant of the cost [USD].
-    """
+    """A programme as arrays: minimise costs times values within bounds, and rows of a sparse matrix within limits."""
 
     blocks: _Blocks
     costs: Array
@@ -164,15 +136,11 @@ class Assembled(NamedTuple):
     matrix: Any
     least: Array
     most: Array
-    there: float
+    there: float  # value of servers that are there at the start, a constant of the cost [USD]
 
 
 def assembled(programme: Programme, first: Array | None = None, may_rent: bool = True) -> Assembled:
-    """Arrays of a programme.
-
-    ``first``: servers of each vintage to own in its first year, NaN: free. ``may_rent``: whether the first year may be
-    served by rented servers.
-    """
+    """Arrays of a programme; ``first``: servers of each vintage to own in its first year, NaN: free."""
     blocks = _Blocks.of(programme)
     costs, upper = _costs_and_bounds(programme, blocks)
     lower = np.zeros(blocks.end)
@@ -191,10 +159,7 @@ def assembled(programme: Programme, first: Array | None = None, may_rent: bool =
 
 
 def best_plan(programme: Programme, first: Array | None = None, may_rent: bool = True, gap: float = GAP) -> Plan | None:
-    """The plan of least present cost; None if no plan serves the demand.
-
-    ``first``, ``may_rent``: as :func:`assembled`. ``gap``: relative optimality gap at which HiGHS stops [-].
-    """
+    """The plan of least present cost; None if no plan serves the demand."""
     from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import
 
     blocks, costs, lower, upper, matrix, least, most, there = assembled(programme, first, may_rent)
@@ -273,19 +238,14 @@ def _constraints(programme: Programme, blocks: _Blocks) -> tuple[Any, Array, Arr
         add({**served, blocks.unmet + year: 1.0}, float(programme.demand[year]) * (1.0 - ROUND), np.inf)
         if np.isfinite(programme.power_limit[year]):
             drawn = {
-                blocks.owned + row * years + year: _drawn(programme.generations[vintage.generation])
-                for row, vintage in enumerate(programme.vintages)
+                blocks.owned + row * years + year: generation.power * generation.server
+                for row, generation in enumerate(programme.generations[each.generation] for each in programme.vintages)
             }
             add(drawn, -np.inf, float(programme.power_limit[year]) * (1.0 + ROUND))
     indices = [column for row in rows for column in row]
     values = [value for row in rows for value in row.values()]
     starts = np.cumsum([0, *map(len, rows)])
     return csr_array((values, indices, starts), shape=(len(rows), blocks.end)), np.array(least), np.array(most)
-
-
-def _drawn(generation: Generation) -> float:
-    """Power of one server from the grid. [W]"""
-    return generation.power * generation.server
 
 
 def least_unmet(programme: Programme) -> Plan:
@@ -300,3 +260,80 @@ def least_unmet(programme: Programme) -> Plan:
     plan = best_plan(one._replace(generations=free, vintages=unpaid))
     assert plan is not None  # all demand may stay unmet
     return plan
+
+
+PARTS = ("purchases", "rent", "upkeep", "building", "energy", "unmet_cost")
+"""Payments of a year; with the resale they are its cash."""
+
+
+def year_accounts(programme: Programme, plan: Plan, first_year: int) -> dict[str, np.ndarray]:
+    """Columns of ``fleet_years``, (years,)."""
+    generations, years, columns = programme.generations, programme.years, np.zeros(programme.years)
+    money = {name: columns.copy() for name in (*PARTS, "resale", "depreciation")}
+    owned, power = columns.copy(), columns.copy()
+    for vintage, servers in zip(programme.vintages, plan.owned, strict=True):
+        generation = generations[vintage.generation]
+        count = servers * generation.server
+        there = np.nan_to_num(vintage.there) * generation.server
+        if there:  # servers of the owner that are sold at once are a resale before the first year ends
+            money["purchases"][0] -= (there - count[0]) * vintage.price
+        else:
+            money["purchases"][vintage.start] += count[vintage.start] * np.nan_to_num(vintage.price)
+        value = np.nan_to_num(vintage.value)
+        money["resale"] += (count - np.append(count[1:], 0.0)) * value
+        for name in ("upkeep", "building", "energy", "depreciation"):
+            money[name] += count * np.where(count > 0.0, getattr(vintage, name), 0.0)
+        owned, power = owned + count, power + count * generation.power
+    rented = plan.rented * np.array([each.server for each in generations])[:, None]
+    rents = np.array([np.nan_to_num(each.rent) for each in generations])
+    money["rent"] = (rented * rents).sum(axis=0)
+    money["unmet_cost"] = plan.unmet * np.nan_to_num(programme.unmet_price)
+    discounts = programme.discounts
+    later = sum((money[name] for name in PARTS[1:]), -money["resale"])
+    return {
+        "year": np.array([str(first_year + year) for year in range(years)], dtype=object),
+        "demand": programme.demand, "unmet": plan.unmet, "owned": owned,
+        "rented": rented.sum(axis=0), "power": power, **money, "cash": money["purchases"] + later,
+        "present_cost": money["purchases"] * discounts[:-1] + later * discounts[1:],
+        "tokens": served_tokens(programme, plan),
+    }  # fmt: skip
+
+
+def served_tokens(programme: Programme, plan: Plan) -> Array:
+    """Output tokens of each year; copies of all kinds are loaded alike."""
+    capacity, tokens = (
+        np.array([getattr(copy, name) for _, copy in programme.copies]) for name in ("capacity", "tokens")
+    )
+    room = (capacity[:, None] * plan.copies).sum(axis=0)
+    load = (programme.demand - plan.unmet) / np.where(room > 0.0, room, np.inf)
+    return np.asarray((tokens[:, None] * plan.copies).sum(axis=0) * load * YEAR)
+
+
+def machine_accounts(programme: Programme, plan: Plan, first_year: int) -> Table:
+    """The table ``fleet_machines``: a row per year and accelerator that is owned or rented in it."""
+    lines = []
+    kinds = [place for place, _ in programme.copies]
+    for year in range(programme.years):
+        for place, generation in enumerate(programme.generations):
+            own = [
+                (vintage, servers * generation.server)
+                for vintage, servers in zip(programme.vintages, plan.owned, strict=True)
+                if vintage.generation == place
+            ]
+            owned = sum(count[year] for _, count in own)
+            bought = sum(count[year] for each, count in own if each.start == year and each.there != each.there)
+            rented = plan.rented[place, year] * generation.server
+            sold = retired = 0.0
+            for vintage, count in own:
+                gone = max(count[year] - count[year + 1], 0.0) if year + 1 < programme.years else 0.0
+                worth = np.nan_to_num(vintage.value[year]) > 0.0
+                sold, retired = sold + gone * worth, retired + gone * (not worth)
+            if not (owned or rented):
+                continue
+            copies = sum(plan.copies[kind, year] for kind, of in enumerate(kinds) if of == place)
+            lines.append({
+                "year": str(first_year + year), "accelerator": generation.name, "bought": bought,
+                "kept": owned - bought, "rented": rented, "sold": sold, "retired": retired, "copies": copies,
+                "power": owned * generation.power,
+            })  # fmt: skip
+    return Table.of_lines("fleet_machines", lines)

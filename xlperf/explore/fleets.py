@@ -42,6 +42,7 @@ from xlperf.explore.fleet_plans import (
     degrees_of,
     distinct_keys,
     first_of_keys,
+    first_ways,
     replicas_around,
     same_values,
     with_columns,
@@ -55,18 +56,14 @@ WHOLE, DECODE, PREFILL = "copy", "decode", "prefill"
 """Parts of a fleet with a mapping: a copy with one pool, and a replica of each of two pools."""
 MOST_DENSE, MOST_RANKS = 64.0, 320.0
 """Largest replicas: of dense models and of prefill pools, and of others (EP 320 of DeepSeek-V3). [-]"""
-CHUNKS = (8192.0, 2048.0, 4096.0, 16384.0, 32768.0)
-"""Trial prefill token budgets, the default of plans first. [-]"""
-AROUND, MOST_AROUND = 2.0, 6
-"""Trial sizes around the best replica, as sold: largest ratio, and number. [-]"""
-OF_SIZE, EACH = 2, 4
-"""Mappings to refine: of each size, and of each engine. [-]"""
+CHUNKS = (8192.0, 2048.0, 4096.0, 16384.0, 32768.0)  # trial prefill token budgets, the default of plans first [-]
+AROUND, MOST_AROUND = 2.0, 6  # trial sizes around the best replica, as sold: largest ratio, and number [-]
+OF_SIZE, EACH = 2, 4  # mappings to refine: of each size, and of each engine [-]
 PAIRS, SMALL, SAME = 6, 2, 2
 """Pairs of a prefill and a decode mapping per engine whose pools are sized: the cheapest, the cheapest with replicas
 inside a server, and the number with replicas of equal sizes. [-]
 """
-LARGEST = 1024.0
-"""Most accelerators of one deployment with separate pools: larger fleets consist of several. [-]"""
+LARGEST = 1024.0  # most accelerators of one deployment with separate pools: larger fleets consist of several [-]
 SPREAD = 6.0
 """Largest ratio to the least need at which all engines run the best mapping of a number of attention replicas. [-]"""
 _FACTORS = {DPA: (0.5, 2.0), EP: (0.25, 0.5, 2.0, 4.0)}
@@ -77,10 +74,8 @@ requests of each need not be a whole number. [-]
 """
 _FEW = 16.0
 """Requests of a copy below which copies of several replicas are tried, so that requests need not divide evenly. [-]"""
-_ROOMY = CHUNKS[:2]
-"""Prefill token budgets of the first round; the first that fits counts. [-]"""
-_NEXT = (-2.0, -1.0, 0.0, 1.0)
-"""Trial changes to the best number of replicas of a pool. [-]"""
+_ROOMY = CHUNKS[:2]  # prefill token budgets of the first round; the first that fits counts [-]
+_NEXT = (-2.0, -1.0, 0.0, 1.0)  # trial changes to the best number of replicas of a pool [-]
 _QUEUED = (0.1, 0.4, 1.0)
 """Trial times to the first token over their target, from which requests in flight follow for a rate. [-]"""
 _LOADS, _FILLED, _SIZED, _SEVERAL = 12, (1.0, 1.15), (0.5, 1.3), (1.0, 2.0)
@@ -95,19 +90,10 @@ class FleetSearch:
     """The search for fleets of one demand; degrees that the form gives are fixed."""
 
     def __init__(
-        self,
-        formats: Table,
-        engines: Sequence[str],
-        demand: Demand,
-        machines: Machines,
-        catalog: Catalog,
+        self, formats: Table, engines: Sequence[str], demand: Demand, machines: Machines, catalog: Catalog,
         wide_cache: str = "",
-    ) -> None:
-        """``formats``: plans of one replica, a row for each weight format. ``engines``: to compare.
-
-        ``machines``: of the formats and of a prefill pool. ``wide_cache``: alternative precision of the KV cache, if
-        any.
-        """
+    ) -> None:  # fmt: skip
+        """``formats``: plans of one replica, a row for each weight format. ``engines``: to compare."""
         self.formats, self.engines, self.demand, self.catalog = formats, engines, demand, catalog
         self.machines = machines
         rows = catalog.rows("models", formats.text("model"), formats, "model")
@@ -133,12 +119,8 @@ class FleetSearch:
         plans = stacked(items)
         results = evaluate(plans, self.catalog)
         feasible = np.flatnonzero(self.demand.kept(results)).tolist()
-        best: dict[tuple[str, str], Fleet] = {}
-        for fleet in sorted(
-            (self.fleet(plans.take([row]), results.take([row])) for row in feasible), key=lambda fleet: fleet.order
-        ):
-            best.setdefault((str(fleet.plan["software"][0]), str(fleet.plan["mode"][0])), fleet)
-        return list(best.values())
+        every = [self.fleet(plans.take([row]), results.take([row])) for row in feasible]
+        return first_ways(sorted(every, key=lambda fleet: fleet.order))
 
     def fleet(self, plan: Table, results: Table) -> Fleet:
         """The fleet of copies of a plan."""
@@ -176,10 +158,7 @@ class FleetSearch:
         return self.machines.prefill if part == PREFILL else self.machines.own
 
     def mapped(self, part: str, sizes: Sequence[float], every: bool = False, **fixed: float) -> Table:
-        """Mappings of replicas of some sizes, for every weight format; multi-node mappings dispatch tokens by node.
-
-        ``every``: all divisors instead of repeated halves. ``fixed``: degrees.
-        """
+        """Mappings of replicas of some sizes, for every weight format; multi-node mappings dispatch tokens by node."""
         given = fixed if part == PREFILL else self.given | fixed
         rows: list[tuple[float, float, float]] = []
         for size in sizes:
@@ -190,13 +169,8 @@ class FleetSearch:
         index = np.repeat(np.arange(len(self.formats)), len(rows))
         size, replicas, group = np.tile(np.array(rows, dtype=np.float64).reshape(-1, 3).T, len(self.formats))
         columns: dict[str, object] = {
-            TP: size,
-            DPA: replicas,
-            EP: group,
-            COUNT: size,
-            "pipeline_parallel": 1.0,
-            CHUNK: CHUNKS[0],
-        }
+            TP: size, DPA: replicas, EP: group, COUNT: size, "pipeline_parallel": 1.0, CHUNK: CHUNKS[0],
+        }  # fmt: skip
         columns["accelerator"] = self.machine(part).accelerator
         plans = with_columns(self.formats.take(index), software=self.engines[0], **columns)
         if not self.experts:
@@ -245,9 +219,7 @@ class FleetSearch:
         return {part: plans.take(chosen[part]) for part, plans in every.items()}
 
     def on_engines(self, part: str, known: Probed) -> Table:
-        """Mappings with each engine that starts them: the best of each size with options, and of each number of
-        replicas.
-        """
+        """Mappings with each engine that starts them: the best of each size, and of each number of replicas."""
         plans = []
         named = self.stated(part, crossed(known.plans, "software", self.engines))
         for engine, starts in zip(self.engines, self.starting(named).reshape(-1, len(self.engines)).T, strict=True):
@@ -266,9 +238,7 @@ class FleetSearch:
         return stacked(plans)
 
     def other_options(self, plans: Table) -> list[Table]:
-        """Plans with one option changed: KV-cache precision and, for MoE dispatch, two-batch overlap and dispatch by
-        rank.
-        """
+        """Plans with one option changed: KV-cache precision and, of MoE models, overlap and dispatch."""
         results = []
         if self.wide_cache:
             narrow = str(self.formats["kv_precision"][0])
@@ -282,10 +252,7 @@ class FleetSearch:
         return [own for own in results if len(own)]
 
     def refined(self, parts: Sequence[str]) -> dict[str, Probed]:
-        """Mappings of copies and pools, coarse to fine: one budget on every engine, then options, then neighbours.
-
-        ``parts``: copies with one pool, decode and prefill replicas. Returns the accelerators that each mapping needs.
-        """
+        """Mappings of copies and pools, coarse to fine: one budget on every engine, then options, then neighbours."""
         named = {part: crossed(self.mapped(part, self.sizes(part)), "software", self.engines) for part in parts}
         result = self.probed(self.roomy(named, len(self.engines)))
         tried = {part: self.on_engines(part, own) for part, own in result.items() if len(own.plans)}
@@ -317,9 +284,7 @@ class FleetSearch:
         return self.with_copies(part, plans) if self.experts else plans
 
     def with_copies(self, part: str, plans: Table) -> Table:
-        """Plans with redundant experts for groups beyond the number of experts, and without options that have no
-        effect.
-        """
+        """Plans with redundant experts for large groups, and without options that have no effect."""
         copied, alone = np.maximum(plans.number(EP) - self.experts, 0.0), plans.number(DPA) == 1.0
         overlapped = np.where(alone, 0.0, plans.number("two_batch_overlap"))
         sent = np.where(alone | (plans.number(TP) <= self.machine(part).inner), "ranks", plans.text(DISPATCH))
@@ -343,10 +308,7 @@ class FleetSearch:
         return with_columns(self.mapped(part, between.tolist(), every=True), **options)
 
     def probed(self, tried: Mapping[str, Table]) -> dict[str, Probed]:
-        """Accelerators that plans of each part need, from one evaluation at their largest loads within targets.
-
-        Plans that were probed before are left out.
-        """
+        """Accelerators that plans of each part need at their largest loads within targets; known plans are left out."""
         plans = {}
         for part, own in tried.items():
             stated = with_columns(self.stated(part, own), concurrency=np.nan)
@@ -383,9 +345,7 @@ class FleetSearch:
         return with_columns(plans, ttft_target=first, tpot_target=NEVER if part == PREFILL else self.demand.tpot)
 
     def scored(self, part: str, plans: Table, results: Table) -> Probed:
-        """Accelerators that plans of a part need. Each plan gets its largest load within targets: of a copy, or the
-        batch of a decode replica.
-        """
+        """Accelerators that plans of a part need, each at its largest load within the targets."""
         demand, size = self.demand, plans.number(COUNT if part == WHOLE else TP)
         batch = np.nan_to_num(results.number("batch_at_targets"))
         rate = np.nan_to_num(results.number("tokens_per_second_at_targets")) / self.output
@@ -480,9 +440,7 @@ class FleetSearch:
         return np.asarray((plans.number(DPA) == 1.0) | inside)
 
     def rates(self, pairs: Pairs) -> tuple[Array, Array]:
-        """Request rate of the demand for instant first tokens [request/s], and its share for first tokens at the target
-        [-].
-        """
+        """Request rate of the demand for instant first tokens [request/s], and its share for timely ones [-]."""
         if self.demand.is_rate:
             return np.full(len(pairs.batch), self.demand.rate), np.ones(len(pairs.batch))
         decode_time = np.minimum(pairs.batch / pairs.decode, (self.output - 1.0) * self.demand.tpot)
@@ -586,10 +544,7 @@ class FleetSearch:
         return Probed.of(plans, used, used)
 
     def filled(self, plans: Table, loads: Array, ends: tuple[float, float]) -> Table:
-        """Plans at the largest load within the targets, in a range around given loads.
-
-        Plans without such a load are left out.
-        """
+        """Plans at the largest load within the targets, in a range around given loads."""
         if self.demand.load == self.demand.load:
             loads, ends = np.full(len(plans), self.demand.load), (1.0, 1.0)
         low, high = ends[0] * loads, ends[1] * loads

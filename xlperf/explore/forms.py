@@ -1,4 +1,4 @@
-"""Forms and their answers as tables: machines to serve a model, a training run, and a custom chip."""
+"""Forms and their answers, as tables and for a terminal, a page and a notebook; tables of chips."""
 
 from __future__ import annotations
 
@@ -6,41 +6,45 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from xlperf.base import resources
-from xlperf.base.arrays import Array, added
 from xlperf.base.errors import Fault, InputError
-from xlperf.base.units import DAY, HOUR, MILLION
-from xlperf.catalog.calibration import ANY, generation_line
 from xlperf.catalog.catalog import Catalog, part_of
-from xlperf.catalog.cells import number_of
+from xlperf.catalog.cells import number_of, parse_header
 from xlperf.catalog.formats import states_format
 from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.parts import Part, parts, rounded, viewed_columns
 from xlperf.catalog.questions import questions
-from xlperf.catalog.schema import FORMS, first_words, results_of, table_schema
+from xlperf.catalog.schema import (
+    FORMS,
+    auto_columns,
+    column,
+    first_words,
+    results_of,
+    shown_columns,
+    table_schema,
+    unit_of,
+)
 from xlperf.catalog.table import Place, Table, nowhere
-from xlperf.engine.software import with_software_defaults
-from xlperf.equations.plan.dimensions import RANKS
-from xlperf.explore.chips import BESIDE, chip_answers
+from xlperf.engine.tables import Progress
+from xlperf.explore.chips import BESIDE, RATE, chip_answers, chip_row, chip_worth, frontier_of
 from xlperf.explore.day import day_answer
 from xlperf.explore.fleet_answer import fleet_answer
-from xlperf.explore.mappings import MOST_ACCELERATORS, server_sizes, sold_counts
-from xlperf.explore.money import cost_words, hours_of, lacking_words, most_fed, run_beyond_power, stated_prices
+from xlperf.explore.objectives import PLAN, TABLES, Answer, Limit
 from xlperf.explore.quote import quote_answer
 from xlperf.explore.rl import rl_answer
 from xlperf.explore.search import stacked
-from xlperf.explore.search_results import GOOD, PLAN, TABLES, Answer, Search, one_plan, short_name, slower
 from xlperf.explore.serve import NOTHING, best_way, other_machines, serve_answer, serving_ways, way_answers
 from xlperf.explore.sessions import sessions_answer
-from xlperf.explore.space import divides, divisors, powers_of_two
+from xlperf.explore.space import grid
 from xlperf.explore.spares import spares_answer
-from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
-from xlperf.interop.launch_stacks import flags
-from xlperf.interop.stack_rules import stack_of_software
+from xlperf.explore.train import train_answer
+from xlperf.explore.vary import read_variation
 
 _known: WeakKeyDictionary[Catalog, dict[object, Answer]] = WeakKeyDictionary()
 
@@ -50,10 +54,7 @@ OTHERS = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "GB200-NVL72", "M
 
 
 def form_of(kind: str, words: Mapping[str, str], place: Place = nowhere) -> Table:
-    """A form as a table of one row, from the texts of its entries.
-
-    ``words``: texts by column. ``place``: names an entry in a message. Raises InputError if an entry is illegal.
-    """
+    """A form as a table of one row, from the texts of its entries."""
     known = table_schema(kind).by_name
     cells = [number_of(text) if known[name].kind == "number" else text for name, text in words.items()]
     cells = [text if cell != cell else cell for cell, text in zip(cells, words.values(), strict=True)]
@@ -77,12 +78,7 @@ def first_forms(catalog: Catalog) -> Iterator[Table]:
 
 
 def evaluate_forms(forms: Table, catalog: Catalog) -> Table:
-    """Answers of forms, each from a search.
-
-    ``forms``: rows of a kind of :data:`xlperf.catalog.schema.FORMS`; the search chooses blank or ``auto`` columns of
-    the mapping. Returns the results of the kind, row by row; without an answer, numbers are NaN and ``reason`` is
-    filled. Raises InputError if a name is unknown or the form lacks a necessary entry.
-    """
+    """Answers of forms, each from a search."""
     rows = [forms.take([row]) for row in range(len(forms))]
     beside = [_beside(form, catalog) for form in rows]
     return answers_table(
@@ -110,10 +106,7 @@ def answer_of(form: Table, catalog: Catalog) -> Answer:
 
 
 def answers_of(forms: Table, catalog: Catalog) -> list[Answer]:
-    """Answers of forms, from a cache that holds while the referenced catalog rows are unchanged.
-
-    Chips that are not in the cache are evaluated together.
-    """
+    """Answers of forms, from a cache that holds while the referenced catalog rows are unchanged."""
     exact = [_with_exact_names(forms.take([row]), catalog) for row in range(len(forms))]
     places = []
     for form, _ in exact:
@@ -143,7 +136,7 @@ def answers_of(forms: Table, catalog: Catalog) -> list[Answer]:
 def _names_accelerators(kind: str) -> bool:
     """Whether a question reads a sheet whose rows name accelerators."""
     read = (table_schema(name).columns for name in questions()[kind].reads)
-    return any(column.reference == "accelerators" for columns in read for column in columns)
+    return any(declared.reference == "accelerators" for columns in read for declared in columns)
 
 
 def _stamp(form: Table) -> int:
@@ -153,15 +146,11 @@ def _stamp(form: Table) -> int:
 
 
 def _chips(forms: Sequence[Table], catalog: Catalog) -> list[Answer]:
-    """Answers of forms of chips, with the part of the catalog that they name."""
     return chip_answers(forms, part_of(catalog, stacked(forms), (BESIDE,)))
 
 
 def ways_of(form: Table, catalog: Catalog) -> tuple[Table, Table]:
-    """All ways to serve the demand of a form: evaluated plans of their copies, and their answers.
-
-    ``form``: one row of kind ``serve``. Returns one row for each way, the cheapest first.
-    """
+    """All ways to serve the demand of a form: evaluated plans of their copies, and their answers."""
     form, _ = _with_exact_names(form, catalog)
     part = part_of(catalog, form)
     fleets = serving_ways(form, part)
@@ -184,247 +173,24 @@ def tables_of(form: Table, catalog: Catalog) -> dict[str, Table]:
 def _with_exact_names(form: Table, catalog: Catalog) -> tuple[Table, list[str]]:
     """A form with the catalog's spelling of names, and a sentence for each changed name."""
     columns, notes = dict(form.columns), []
-    for column in form.schema.columns:
-        if column.kind != "reference" or column.name not in form:
+    for declared in form.schema.columns:
+        if declared.kind != "reference" or declared.name not in form:
             continue
-        catalog.rows(column.reference, form[column.name], form, column.name)
-        name = str(form[column.name][0])
-        exact = catalog.taken(column.reference).get(name)
+        catalog.rows(declared.reference, form[declared.name], form, declared.name)
+        name = str(form[declared.name][0])
+        exact = catalog.taken(declared.reference).get(name)
         if exact is not None:
-            if column.reference != "models" or not states_format(form[column.name][:1])[0]:
-                columns[column.name] = np.array([exact], dtype=object)
-            notes.append(f"{column.name.replace('_', ' ').capitalize()} {name} taken as {exact}.")
+            if declared.reference != "models" or not states_format(form[declared.name][:1])[0]:
+                columns[declared.name] = np.array([exact], dtype=object)
+            notes.append(f"{declared.name.replace('_', ' ').capitalize()} {name} taken as {exact}.")
     return replace(form, columns=columns), notes
 
 
 def answers_table(forms: Table, answers: Sequence[Answer]) -> Table:
     """Answers as the table of results of their kind."""
     schema = results_of(forms.kind)
-    columns: dict[str, np.ndarray] = {}
-    for column in schema.columns:
-        blank: Any = "" if column.is_text else np.nan
-        results = [answer.get(column.name, blank) for answer in answers]
-        columns[column.name] = np.array(results, dtype=object if column.is_text else np.float64)
-    return Table(schema.name, columns, forms.place)
-
-
-FIRST_COUNT = 256.0
-"""Accelerators of the first trial for a deadline. [-]"""
-MOST_TURNS, EFFICIENT = 24, 0.85
-"""Trial numbers of accelerators for a deadline; least ratio of a run's accelerator time to the first trial's. [-]"""
-TERA = MILLION * MILLION
-TRAINING_PARTS = {
-    "forward": "forward", "backward": "backward", "recompute": "recomputation", "tensor_parallel": "tensor parallel",
-    "context_parallel": "context parallel", "expert_parallel": "expert parallel",
-    "pipeline_communication": "between stages", "pipeline_bubble": "pipeline bubble",
-    "data_parallel": "data parallel", "optimizer": "optimizer", "overhead": "overhead",
-}  # fmt: skip
-"""Parts of a step by result name, and in words; the first two train, the others are losses."""
-_MEMORY = ("weights", "gradients", "optimizer", "activations")
-_UNMEASURED = "a training stack of which no run is published"
-
-
-def train_answer(form: Table, catalog: Catalog) -> Answer:
-    """The fastest mapping of a form's training run, with its time, cost and memory.
-
-    ``form``: one row of kind ``train``. Returns results of the kind ``train_results``. Raises InputError if a name is
-    unknown, or the form lacks a number of accelerators, a deadline and a facility power limit.
-    """
-    count, deadline, limit = (
-        float(form.number(name)[0]) for name in ("num_accelerators", "deadline", "facility_power_limit")
-    )
-    if count == count:
-        return _powered(form, _mapped(form, count, catalog), catalog)
-    if deadline != deadline and limit == limit:
-        return _powered(
-            form, most_fed(limit, _promising(form, catalog), partial(_mapped, form, catalog=catalog)), catalog
-        )
-    if deadline != deadline:
-        problem = "num accelerators, a deadline or a facility power limit must be given"
-        raise InputError(Fault(form.place(0, "num_accelerators"), problem))
-    result = _fewest(form, deadline, catalog)
-    if result is None or result.kind != GOOD:
-        return _refused(form, result)
-    if _keeps(result, deadline):
-        return _powered(form, result, catalog)
-    count = float(result.plans.number("num_accelerators")[0])
-    days, words = result.results.number("run_time")[0] / DAY, short_name(str(form.text("accelerator")[0]))
-    reason = f"{count:,.0f} {words} still take {days:,.0f} days; give them more days or a larger batch"
-    return {"reason": reason, "answer": f"No answer: {reason}."}
-
-
-def _powered(form: Table, searched: Search, catalog: Catalog) -> Answer:
-    """The answer of a mapping within the facility power limit; else the reason, and the run that the limit feeds."""
-    limit = float(form.number("facility_power_limit")[0])
-    answer = _run(form, searched, catalog)
-    if searched.kind != GOOD or limit != limit:
-        return answer
-    if answer["power"] <= limit:
-        each = answer["power"] / answer["accelerators"]
-        return answer | {"accelerators_in_power": float(np.floor(limit / each * (1.0 + 1e-9)))}
-    fed = most_fed(limit, _promising(form, catalog), partial(_mapped, form, catalog=catalog))
-    return run_beyond_power(form, answer, _run(form, fed, catalog) if fed.kind == GOOD else {})
-
-
-def _keeps(searched: Search, deadline: float) -> bool:
-    return searched.kind == GOOD and bool(searched.results.number("run_time")[0] <= deadline)
-
-
-def _fewest(form: Table, deadline: float, catalog: Catalog) -> Search | None:
-    """The run on the fewest accelerators, in whole servers, that satisfies a deadline; else the fastest run tried.
-
-    Upward from the first number that fits, the trials start at the number that satisfies the deadline at 85 % of its
-    accelerator time.
-    """
-    counts = _promising(form, catalog)
-    result, place = None, int(np.searchsorted(counts, FIRST_COUNT))
-    while result is None or (result.kind != GOOD and place < len(counts)):
-        result = _mapped(form, float(counts[min(place, len(counts) - 1)]), catalog)
-        place = int(np.searchsorted(counts, 4.0 * counts[min(place, len(counts) - 1)]))
-    best = result
-    if result.kind != GOOD:
-        return result
-    work = float(result.plans.number("num_accelerators")[0] * result.results.number("run_time")[0])
-    larger = [count for count in counts.tolist() if count >= EFFICIENT * work / deadline]
-    for count in larger[:MOST_TURNS]:
-        result = _mapped(form, count, catalog)
-        if _keeps(result, deadline):
-            return result
-        faster = result.kind == GOOD and result.results.number("run_time")[0] < best.results.number("run_time")[0]
-        best = result if faster else best
-    return best
-
-
-def _promising(form: Table, catalog: Catalog) -> Array:
-    """Numbers of accelerators in whole servers with replicas that divide the batch and stages that divide the layers.
-
-    Stages are divisors of the layers, with the embedding and the output projection or without, or powers of two.
-    """
-    unit, total = (float(value[0]) for value in server_sizes(_plan(form, 1.0, catalog), catalog))
-    counts = sold_counts(unit, total, MOST_ACCELERATORS)
-    row = catalog.rows("models", form.text("model"), form, "model")
-    heads, layers = (catalog.tables["models"].number(name)[row][0] for name in ("num_attention_heads", "num_layers"))
-    stages = {*divisors(layers, layers + 1.0, layers + 2.0), *powers_of_two(layers)}
-    shared = float(form.number("global_batch_size")[0]) * float(heads)
-    good = np.logical_or.reduce([divides(counts / number, shared) & divides(number, counts) for number in stages])
-    return np.asarray(counts[good & (counts >= min(unit, counts[-1]))])
-
-
-def _stack(form: Table, catalog: Catalog) -> str:
-    """Training software of a form's accelerator: the default, or the software measured on its generation."""
-    default = str(table_schema("training").by_name["software"].default)
-    row = catalog.rows("accelerators", form.text("accelerator"), form, "accelerator")
-    accelerators, measured = catalog.tables["accelerators"], catalog.tables["calibration"]
-    if str(accelerators.text("vendor")[row][0]).casefold() in ("", "nvidia"):
-        return default
-    line = generation_line(str(accelerators.text("generation")[row][0]))
-    keys = zip(*(measured.text(name) for name in ("family", "generation", "software")), strict=True)
-    names = sorted({stack for family, of, stack in keys if family == "training_software" and of == line} - {ANY})
-    return default if default in names else (*names, ANY)[0]
-
-
-def _started(form: Table, software: str, catalog: Catalog) -> dict[str, np.ndarray]:
-    """Faster ways than its default that a stack has a flag for: overlap of both passes, and tokens sent once."""
-    stack = stack_of_software(software)
-    row = catalog.rows("models", form.text("model"), form, "model")
-    wanted = {"tensor_overlap": "all"}
-    if catalog.tables["models"].number("num_experts")[row][0] > 0.0:
-        wanted |= {"token_dispatch": "once"}
-    known = {(flag.column, flag.value) for flag in flags(stack)} if stack else set()
-    return {name: np.array([word], dtype=object) for name, word in wanted.items() if (name, word) in known}
-
-
-def _plan(form: Table, count: float, catalog: Catalog) -> Table:
-    columns: dict[str, Any] = {
-        name: form[name] for name in ("model", "accelerator", "training_tokens", "sequence_length", "global_batch_size")
-    }
-    open_precision = bool("precision" in form.auto and form.auto["precision"][0])
-    columns |= {"precision": form.text("precision") if open_precision else form.filled("precision")}
-    columns |= {"num_accelerators": np.array([count])}
-    software = _stack(form, catalog)
-    columns["software"] = np.array([software], dtype=object)
-    columns |= _started(form, software, catalog)
-    columns |= {name: np.array([value]) for name, value in stated_prices(form).items()}
-    known = form.schema.by_name
-    columns |= {name: form.text(name) if known[name].is_text else form.number(name) for name in SEARCHED}
-    return one_plan("training", columns, (*SEARCHED, "precision"), form)
-
-
-def _mapped(form: Table, count: float, catalog: Catalog) -> Search:
-    return best_mapping(_plan(form, count, catalog), catalog)
-
-
-def _run(form: Table, searched: Search, catalog: Catalog) -> Answer:
-    if searched.kind != GOOD:
-        return _refused(form, searched)
-    plan, results = searched.plans, searched.results
-    names = (
-        "run_time", "run_energy", "run_carbon", "mfu", "goodput", "step_time", "step_time_low", "step_time_high",
-        "memory_reserved", "memory_capacity", "cost_per_million_tokens", "energy_per_token",
-        "carbon_per_million_tokens",
-    )  # fmt: skip
-    answer: Answer = {name: float(results.number(name)[0]) for name in names}
-    answer |= {"power": float(results.number("grid_power")[0]), PLAN: plan}
-    longer = slower(results, "step_time", catalog)
-    answer |= {name: answer[name] * longer for name in ("run_time", "run_energy", "run_carbon", "step_time")}
-    answer["mfu"] /= longer
-    chosen = results_of("train").by_name
-    for name in (*SEARCHED, *FOLLOWING, "precision"):
-        answer[name] = str(plan.filled(name)[0]) if chosen[name].is_text else float(plan.filled(name)[0])
-    rows = catalog.rows("models", plan.text("model"), plan, "model")
-    run = with_software_defaults(plan, catalog, rows)
-    answer["tensor_overlap"] = str(run.filled("tensor_overlap")[0])
-    experts = catalog.tables["models"].number("num_experts")[rows][0] > 0.0
-    answer["token_dispatch"] = str(run.filled("token_dispatch")[0]) if experts else ""
-    answer["recompute_modules"] = answer["recompute_modules"] if answer["recompute"] == "selective" else "none"
-    count = float(plan.number("num_accelerators")[0])
-    pieces = np.prod([plan.filled(each.size)[0] for each in RANKS if not each.remainder])
-    answer |= {"accelerators": count, "data_parallel": count / float(pieces)}
-    hours = hours_of(form, plan, results, catalog)[0]
-    answer |= hours.results | hours.costs("run_cost", answer["run_time"] * count)
-    answer |= {"paid_run_cost": answer["run_cost"], "run_cost": float(results.number("run_cost")[0]) * longer}
-    for end in ("low", "high"):
-        share = answer[f"step_time_{end}"] / answer["step_time"]
-        answer[f"run_time_{end}"] = answer["run_time"] * share
-        answer[f"run_cost_{end}"] = answer["run_cost"] * share
-    answer |= {f"memory_{part}": float(results.number(f"memory_{part}")[0]) for part in _MEMORY}
-    answer["memory_reserve"] = answer["memory_reserved"] - added(answer[f"memory_{part}"] for part in _MEMORY)
-    answer["memory_free"] = answer["memory_capacity"] - answer["memory_reserved"]
-    step = float(results.number("step_time")[0])
-    shares = {part: float(results.number(f"time_{part}")[0]) / step for part in TRAINING_PARTS}
-    answer |= {f"share_{part}": share for part, share in shares.items()}
-    answer["largest_loss"] = TRAINING_PARTS[max(list(TRAINING_PARTS)[2:], key=lambda part: np.nan_to_num(shares[part]))]
-    answer["price_basis"] = hours.basis
-    answer |= {name: str(results[name][0]) for name in ("trust", "trust_reason")}
-    stack = str(plan.filled("software")[0])
-    answer["defaults_used"] = (_UNMEASURED if stack == ANY else stack) + (
-        f", {plan.filled('optimizer')[0]}, "
-        f"{plan.filled('attention')[0]} attention; an accelerator fails every "
-        f"{plan.filled('accelerator_mtbf')[0] / HOUR:,.0f} h, {plan.filled('restart_time')[0] / 60.0:.0f} min lost"
-    )
-    cost = cost_words(form, hours, answer["run_time"] * count)
-    answer["answer"] = _training_sentence(form, answer, cost) + lacking_words(hours)
-    return answer
-
-
-def _training_sentence(form: Table, answer: Answer, cost: str) -> str:
-    accelerator, model = short_name(str(form.text("accelerator")[0])), str(form.text("model")[0])
-    tokens = form.number("training_tokens")[0] / TERA
-    return (
-        f"{answer['accelerators']:,.0f} {accelerator} train {model} on {tokens:,.3g} T "
-        f"tokens in {answer['run_time'] / DAY:,.1f} days{cost} at {answer['mfu']:.0%} MFU; largest loss: "
-        f"{answer['largest_loss']}."
-    )
-
-
-def _refused(form: Table, search: Search | None) -> Answer:
-    """The reason why no mapping satisfies the targets, from the nearest one."""
-    words = ""
-    if search is not None:
-        count = float(search.plans.number("num_accelerators")[0])
-        words = f"on {count:,.0f} accelerators: {str(search.results['reason'][0]).split(';')[0]}"
-    reason = words or f"no mapping of {form.text('model')[0]} on these accelerators is legal"
-    return {"reason": reason, "answer": f"No answer: {reason}."}
+    blank = {declared.name: "" if declared.is_text else np.nan for declared in schema.columns}
+    return replace(Table.of_lines(schema.name, [blank | answer for answer in answers]), place=forms.place)
 
 
 _SOLVERS = {"serve": serve_answer, "train": train_answer, "sessions": sessions_answer, "fleet": fleet_answer,
@@ -432,23 +198,316 @@ _SOLVERS = {"serve": serve_answer, "train": train_answer, "sessions": sessions_a
 """What answers a form of a kind with the part of the catalog that it names: results, :data:`PLAN`, :data:`TABLES`."""
 
 
-_WORDS = ("recompute", "pipeline_schedule", "mode")
-"""Columns of words whose default an answer always states."""
+_WORDS = ("recompute", "pipeline_schedule", "mode")  # columns of words whose default an answer always states
 
 
 def without_defaults(plans: Table) -> Table:
-    """Plans with blanks for the counts and words that equal the default of their column.
-
-    ``plans``: training or inference plans. Recompute modules that are ``none`` are blank too.
-    """
+    """Plans with blanks for the counts and words that equal the default of their column."""
     columns = dict(plans.columns)
-    for column in table_schema(plans.kind).columns:
-        values, default = columns.get(column.name), column.default
+    for declared in table_schema(plans.kind).columns:
+        values, default = columns.get(declared.name), declared.default
         if values is None:
             continue
-        if column.name in _WORDS or column.name == "recompute_modules":
-            default = "none" if column.name == "recompute_modules" else default
-            columns[column.name] = np.where(values.astype(str) == default, "", values).astype(object)
-        elif column.kind == "number" and column.unit == "-" and default:
-            columns[column.name] = np.where(values == float(default), np.nan, values)
+        if declared.name in _WORDS or declared.name == "recompute_modules":
+            default = "none" if declared.name == "recompute_modules" else default
+            columns[declared.name] = np.where(values.astype(str) == default, "", values).astype(object)
+        elif declared.kind == "number" and declared.unit == "-" and default:
+            columns[declared.name] = np.where(values == float(default), np.nan, values)
     return Table(plans.kind, columns, plans.place)
+
+
+MOST_CHIPS = 2_000  # largest number of chips in one table [-]
+
+
+AXES: dict[str, tuple[str, ...]] = {
+    "technology": ("4 nm", "3 nm", "2 nm"), "memory_stacks": ("4", "6"), "cache": ("32", "128", "320"),
+    "num_dies": ("1", "2"),
+}  # fmt: skip
+"""Varied entries in the table of the front sheet, with their first values."""
+
+
+def varied_chips(form: Table, lines: Sequence[tuple[str, Sequence[str]]], place: str) -> tuple[Table, list[str]]:
+    """A form with every combination of values of some entries, the last one fastest, and the varied entries.
+
+    ``lines``: header of an entry, and its values: numbers, factors as ``x2``, ``auto`` and names. InputError, at
+    ``place``, has every fault.
+    """
+    columns: dict[str, np.ndarray] = {}
+    faults: list[Fault] = []
+    for header, words in lines:
+        try:
+            name, values = _read(form, header, [word.strip() for word in words], place)
+            if name in columns:
+                raise InputError(Fault(place, f"{name.replace('_', ' ')} is given twice"))
+            columns[name] = values
+        except InputError as error:
+            faults += error.faults
+    if faults:
+        raise InputError(faults)
+    number = prod(map(len, columns.values()))
+    if number > MOST_CHIPS:
+        raise InputError(Fault(place, f"these are {number:,} chips; a table has {MOST_CHIPS:,} at the most"))
+    forms, known = grid(form, columns), table_schema("chip").by_name
+    auto = {name: forms[name] == "" if known[name].is_text else np.isnan(forms[name]) for name in columns}
+    return replace(forms, auto={**forms.auto, **auto}), [*columns]
+
+
+def first_chips() -> Iterator[Table]:
+    """Forms of the table of chips in the shipped workbook, in blocks."""
+    lines = [(name.replace("_", " "), values) for name, values in AXES.items()]
+    forms, _ = varied_chips(form_of("chip", first_words("chip")), lines, "")
+    return (forms.take(slice(start, start + 6)) for start in range(0, len(forms), 6))
+
+
+def _read(form: Table, header: str, words: Sequence[str], place: str) -> tuple[str, np.ndarray]:
+    """An entry and its values, blank for ``auto``."""
+    stated = [word for word in words if word.casefold() != "auto"]
+    values: list[float | str] = []
+    if not stated:
+        field = next(iter(parse_header("chip", [header]).fields), None)
+        if field is None:
+            read_variation("chip", [(header, ["1"])], place)  # says which entries there are
+            raise InputError(Fault(place, f"unknown entry {header}"))
+        name = field.column.name
+    else:
+        asked = read_variation("chip", [(header, stated)], place)
+        for variation in asked.varied:
+            if variation.sheet != "chip" or variation.shape:
+                problem = "write values of an entry of the chip, as cache=64,128; xlperf evaluate varies the sheets"
+                raise InputError(Fault(place, f"{variation.column.name}: {problem}"))
+        if asked.varied:
+            name = asked.varied[0].name
+            first = float(form.filled(name)[0])
+            if np.isnan(first):
+                raise InputError(Fault(place, f"{name.replace('_', ' ')} is auto: write values, no factors"))
+            values = (first * asked.varied[0].values).tolist()
+        else:
+            name, numbers = next(iter(asked.values.items()))
+            values = numbers.tolist()
+    declared = table_schema("chip").by_name[name]
+    if len(stated) < len(words):
+        if name not in auto_columns("chip"):
+            raise InputError(Fault(place, f"{name.replace('_', ' ')} cannot be auto: write values"))
+        values.insert([word.casefold() for word in words].index("auto"), "" if declared.is_text else np.nan)
+    return name, declared.array(values)
+
+
+_WITHOUT = {"request_rate": "users", "deadline": "num_accelerators"}
+"""Entries that ask for what another one else states: the other one has no default beside them."""
+_SHARES = (
+    "memory_used", "head_room", "mfu", "goodput", "effective_share", "elastic_share", "wait_share", "spare_share",
+    "limit_share", "efficiency", "percentile",
+)  # fmt: skip
+"""Results without a unit that are said in per cent."""
+_BANDS = {"fleet_cost_per_million_output_tokens": "cost"}
+"""How the ends of the 80 % band of a result are named, where not as the result."""
+
+
+class Shown(NamedTuple):
+    """A result of an answer as people read it."""
+
+    name: str
+    header: str
+    words: str
+    band: str = ""
+
+
+class Answered(NamedTuple):
+    """A question and its answer."""
+
+    form: Mapping[str, str]  # entries, with the defaults that were used
+    table: Table
+    results: Table
+    nested: Mapping[str, Table] = {}  # tables beside the answer: ways to serve, worth of more, row of a chip
+    plans: Table | None = None  # plans of the ways to serve, or the plan of a run
+    missed: Sequence[str] = ()  # limits that a chip misses
+
+    @property
+    def kind(self) -> str:
+        """The question."""
+        return self.table.kind
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """Results by name."""
+        return {name: values[0] for name, values in self.results.columns.items()}
+
+    @property
+    def words(self) -> str:
+        """The answer in a sentence."""
+        return str(self.results["answer"][0])
+
+    @property
+    def refused(self) -> bool:
+        """Whether there is no answer."""
+        return self.words.startswith("No ")
+
+    @property
+    def whole(self) -> list[Part]:
+        """Entries of the form and results."""
+        return [part for part in parts(self.table) if part[0].name not in self.results] + parts(self.results)
+
+    @property
+    def plan(self) -> Table | None:
+        """The plan of the answer, in columns without defaults."""
+        if self.plans is None or not len(self.plans):
+            return None
+        way = float(np.nan_to_num(self.answer.get("way", 1.0), nan=1.0))
+        return without_defaults(self.plans.take([int(way) - 1]))
+
+    def says(self, name: str) -> bool:
+        """Whether the answer has a text."""
+        return self.answer.get(name, "") not in ("", "none")
+
+    @property
+    def card(self) -> list[Shown]:
+        """The results that are shown first, with their 80 % bands."""
+        lines, answer = [], self.answer
+        for declared in map(results_of(self.kind).by_name.__getitem__, shown_columns(f"{self.kind}_results", "answer")):
+            value = answer[declared.name]
+            if declared.is_text or value != value:
+                lines += [Shown(declared.name, declared.header, str(value))] * (
+                    declared.is_text and self.says(declared.name)
+                )
+                continue
+            factor, name = unit_of(declared).factor, _BANDS.get(declared.name, declared.name)
+            ends = [answer.get(f"{name}_{end}", float("nan")) / factor for end in ("low", "high")]
+            band = f"{rounded(ends[0])} to {rounded(ends[1])}" if ends[0] == ends[0] else ""
+            words = f"{rounded(100.0 * value)} %" if declared.name in _SHARES else rounded(value / factor)
+            lines.append(Shown(declared.name, declared.header, words, band))
+        return lines
+
+    @property
+    def beside(self) -> list[str]:
+        """Sentences beside the answer: the best way, prices of APIs."""
+        return [f"{self.answer[name]}".rstrip(".") + "." for name in ("best_way", "api_answer") if self.says(name)]
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes below an answer: its trust, the defaults used, and the question."""
+        answer = self.answer
+        sure = f"{answer['trust']}: {answer['trust_reason']}" if answer.get("trust") else ""
+        asked = ", ".join(
+            f"{name.replace('_', ' ')} {value}" for name, value in self.form.items() if value not in ("", "auto")
+        )
+        basis = str(answer.get("price_basis", ""))
+        taken = "; ".join(filter(None, [answer.get("defaults_used", ""), basis and f"price: {basis}"]))
+        lines = (("", sure), ("assumptions: ", taken), ("asked: ", asked))
+        return [f"{words}{text}" for words, text in lines if text]
+
+
+def asked_form(kind: str, given: Mapping[str, str | None]) -> tuple[dict[str, str], Table]:
+    """Entries of a form, the given ones with the others' defaults, and the form."""
+    values = {name: words for name, words in given.items() if words is not None}
+    dropped = {other for name, other in _WITHOUT.items() if name in values}
+    form = {name: value for name, value in first_words(kind).items() if name not in dropped} | values
+    return form, form_of(kind, form, lambda _, entry: f"--{entry.replace('_', '-')}")
+
+
+def answered(kind: str, given: Mapping[str, str | None], catalog: Catalog, limits: Sequence[Limit] = ()) -> Answered:
+    """The answer to a question."""
+    form, table = asked_form(kind, given)
+    if kind == "chip":
+        return _chip(form, table, catalog, limits)
+    results = evaluate_forms(table, catalog)
+    if kind != "serve":
+        return Answered(form, table, results, tables_of(table, catalog), plan_of(table, catalog))
+    plans, ways = ways_of(table, catalog)
+    return Answered(form, table, results, {"ways": ways}, plans)
+
+
+def _chip(form: Mapping[str, str], table: Table, catalog: Catalog, limits: Sequence[Limit]) -> Answered:
+    answer = answers_of(table, catalog)[0]
+    results = answers_table(table, [answer])
+    missed = [words for limit in limits if (words := _missed(limit, results))]
+    refused = str(answer["answer"]).startswith("No ")
+    priced = not refused and answer["capex"] == answer["capex"]
+    nested = {"worth": chip_worth(table, answer, partial(answers_of, catalog=catalog))} if priced else {}
+    nested |= {} if refused else {"accelerator": chip_row(table, catalog)[0]}
+    return Answered(form, table, results, nested, missed=missed)
+
+
+def nested_parts(answer: Answered) -> dict[str, list[Part]]:
+    """Tables beside an answer; of ways to serve the columns that a terminal shows."""
+    tables = {name: parts(table) for name, table in answer.nested.items()}
+    if "ways" in tables:
+        known = {part[0].name: part for part in tables["ways"]}
+        tables["ways"] = [known[name] for name in viewed_columns("ways") if name in known]
+    return tables
+
+
+def _missed(limit: Limit, results: Table) -> str:
+    """By how much a chip misses a limit, in words; "" if it keeps it or has no answer."""
+    value = float(limit.sure(results)[0])
+    if value != value or limit.kept(results)[0]:
+        return ""
+    factor, unit = unit_of(limit.column).factor, limit.column.unit if limit.column.unit != "-" else ""
+    beyond = rounded(abs(value - limit.bound) / factor)
+    side = "more" if value > limit.bound else "less"
+    words = f"{limit.column.name.replace('_', ' ')} is {rounded(value / factor)} {unit}".rstrip()
+    return f"Limit missed: {words}, {beyond} {side} than {rounded(limit.bound / factor)}."
+
+
+class Chips(NamedTuple):
+    """A table of chips; without a chip that keeps the limits only lines that say so."""
+
+    whole: list[Part]
+    shown: list[Part]
+    words: str
+    valid: bool  # whether any chip has an answer and keeps the limits
+    none: Sequence[str] = ()
+
+
+def varied_answers(
+    forms: Table, names: Sequence[str], limits: Sequence[Limit], catalog: Catalog, done: Progress
+) -> Chips:
+    """Answers of the forms of chips that keep the limits, with a mark on each chip that no other beats."""
+    results = stacked(list(_blocks(forms, catalog, done)))
+    entries = [_entry(part, results) for part in parts(forms) if part[0].name in names]
+    valid = np.logical_and.reduce([~np.isnan(results.number(RATE)), *(limit.kept(results) for limit in limits)])
+    if limits and not valid.any():
+        return Chips([], [], "", False, _none_keeps(entries, results, limits))
+    rows = np.flatnonzero(valid) if limits else np.arange(len(forms))
+    results = results.take(rows)
+    entries = [(one, values[rows]) for one, values in entries]
+    marked: Part = (column("chip_variants", "frontier"), frontier_of(results))
+    given = [part for part in parts(forms.take(rows)) if part[0].name not in (*names, *results.columns)]
+    reached = [part for part in parts(results) if part[0].name not in names]
+    by_name = {part[0].name: part for part in reached}
+    shown = [by_name[name] for name in shown_columns("chip_results", "table") if name in by_name]
+    reason = [part for part in reached if part[0].name == "reason"]
+    words = (
+        f"{int(np.nansum(marked[1])):,} of {len(rows):,} chips are beaten by no other in tokens/s and cost of a unit"
+    )
+    return Chips([*entries, *given, *reached, marked], [*entries, *shown, marked, *reason], words, bool(valid.any()))
+
+
+def _blocks(forms: Table, catalog: Catalog, done: Progress) -> Iterator[Table]:
+    for start in range(0, len(forms), 100):
+        block = evaluate_forms(forms.take(slice(start, start + 100)), catalog)
+        done(len(block))
+        yield block
+
+
+def _entry(part: Part, results: Table) -> Part:
+    declared, values = part
+    if declared.name not in results:
+        return part
+    chosen = results.number(declared.name)
+    return declared, np.where(np.isnan(chosen), values, chosen)
+
+
+def _none_keeps(entries: Sequence[Part], results: Table, limits: Sequence[Limit]) -> list[str]:
+    """Lines that say which chip comes nearest to the limits, and by how much it misses them."""
+    beyond = np.nan_to_num(np.array([limit.excess(results) for limit in limits]), nan=np.inf).max(axis=0)
+    words = f"No chip of {len(results):,} keeps {' and '.join(limit.words for limit in limits)}."
+    row = int(np.argmin(beyond))
+    if not np.isfinite(beyond[row]):
+        return [words, f"None has an answer; the first: {results['reason'][0]}."]
+    chip = ", ".join(
+        f"{one.name.replace('_', ' ')} "
+        f"{values[row] if one.is_text else f'{rounded(values[row] / unit_of(one).factor)} {one.unit}'.rstrip(' -')}"
+        for one, values in entries
+    )
+    missed = [_missed(limit, results.take([row])) for limit in limits]
+    return [words, f"Nearest: {chip}. {' '.join(filter(None, missed))}"]

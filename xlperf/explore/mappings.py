@@ -45,10 +45,8 @@ from xlperf.explore.space import (
 from xlperf.interop.launch_start import Shape
 from xlperf.interop.stack_rules import STACKS, stack_of_software
 
-MOST_MICRO_BATCH = 64.0
-"""Largest trial micro batch if the global batch is blank. [-]"""
-POOL_PARTS = 16.0
-"""Least number of steps in which the size of a separate pool varies. [-]"""
+MOST_MICRO_BATCH = 64.0  # largest trial micro batch if the global batch is blank [-]
+POOL_PARTS = 16.0  # least number of steps in which the size of a separate pool varies [-]
 
 
 class PartialTraining(PartialPlan, TrainingPlan):
@@ -68,12 +66,8 @@ def cross_training(space: Space) -> None:
     for dimension in EXPERT_STAGE:
         plan = space.plan()
         space.cross(dimension.size, divisors, _divided(plan.stage_ranks, dimension, plan.model))
-    space.cross(
-        "sequence_parallel",
-        (0.0, 1.0),
-        distinct=lambda plan: (plan.sequence_parallel == 0.0) | (plan.known("tensor_parallel") > 1.0),
-    )
-    _cross_context_method(space)
+    _cross_with(space, "sequence_parallel", (0.0, 1.0), "tensor_parallel")
+    _cross_with(space, "context_method", column("training", "context_method").choices, "context_parallel")
     _cross_schedules(space)
     for name in ("recompute", "precision"):
         space.cross(name, column("training", name).choices)
@@ -87,7 +81,6 @@ def equal_chunks(chunks: Array, stages: Array, layers: Array) -> Mask:
 
 
 def _known_ranks(plan: PartialPlan, dimensions: Sequence[Dimension]) -> Array:
-    """Product of the degrees chosen so far."""
     return np.asarray(np.prod([plan.known(each.size) for each in dimensions], axis=0))
 
 
@@ -113,14 +106,9 @@ def _cross_ranks(space: Space) -> None:
         space.keep(np.isnan(batch) | divides(plan.data_parallel, np.nan_to_num(batch)))
 
 
-def _cross_context_method(space: Space) -> None:
-    """Method of context parallelism; all are the same with one rank."""
-    methods = column(space.base.kind, "context_method").choices
-    space.cross(
-        "context_method",
-        methods,
-        distinct=lambda plan: (plan.filled("context_method") == methods[0]) | (plan.known("context_parallel") > 1.0),
-    )
+def _cross_with(space: Space, name: str, values: Sequence[float | str], degree: str) -> None:
+    """A column whose values make the same plan while a degree is 1."""
+    space.cross(name, values, distinct=lambda plan: (plan.filled(name) == values[0]) | (plan.known(degree) > 1.0))
 
 
 def _cross_schedules(space: Space) -> None:
@@ -242,31 +230,24 @@ class PartialPrefill(PartialInference):
 
 
 def cross_inference(space: Space) -> None:
-    """Cross a space of inference plans, which is changed, with every searched column except the load; of values that
-    make the same plan only the first counts. InputError if there are too many.
-    """
+    """Cross a space of inference plans, which is changed, with every searched column except the load."""
     space.cross("mode", column("inference", "mode").choices)
     space.cross_accelerators()
     _cross_degrees(space, PartialInference)
-    _cross_context_method(space)
+    _cross_with(space, "context_method", column("inference", "context_method").choices, "context_parallel")
     ways = column("inference", "expert_dispatch").choices
-    space.cross(
-        "expert_dispatch", ways, legal=lambda plan: (plan.filled("expert_dispatch") != "nodes") | _dispatched(plan)
-    )
-    space.cross(
-        "two_batch_overlap",
-        (0.0, 1.0),
-        legal=lambda plan: (plan.filled("two_batch_overlap") == 0.0) | _dispatched(plan),
-    )
+    for name, values, alone in (("expert_dispatch", ways, ways[0]), ("two_batch_overlap", (0.0, 1.0), 0.0)):
+
+        def legal(plan: PartialPlan, name: str = name, alone: float | str = alone) -> Mask:
+            """Whether attention ranks dispatch tokens to experts, or the option is off."""
+            sent = (plan.model.num_experts > 0.0) & (plan.known("data_parallel_attention") > 1.0)
+            return np.asarray((plan.filled(name) == alone) | sent)
+
+        space.cross(name, values, legal=legal)
     _cross_degrees(space, PartialPrefill)
     _cross_pools(space)
     for name in ("precision", "kv_precision"):
         space.cross(name, column("inference", name).choices)
-
-
-def _dispatched(plan: PartialPlan) -> Mask:
-    """Whether attention ranks dispatch tokens to experts."""
-    return np.asarray((plan.model.num_experts > 0.0) & (plan.known("data_parallel_attention") > 1.0))
 
 
 def _cross_degrees(space: Space, record: type[PartialInference]) -> None:
@@ -335,18 +316,13 @@ def _cross_pools(space: Space) -> None:
     plan = space.plan()
     total = plan.filled("num_accelerators")
     space.cross("prefill_accelerators", _pool_sizes, total, shared, blank=~plan.separate)
-    space.cross(
-        "expert_accelerators",
-        _pool_sizes,
-        space.plan().filled("num_accelerators"),
-        with_experts,
-        blank=~space.plan().separate,
-    )
+    plan = space.plan()
+    total = plan.filled("num_accelerators")
+    space.cross("expert_accelerators", _pool_sizes, total, with_experts, blank=~plan.separate)
     space.cross("ping_pong_batches", _PING_PONG)
 
 
-_PING_PONG = (1.0, 2.0, 3.0, 4.0)
-"""Trial micro-batches of an attention and an expert pool. [-]"""
+_PING_PONG = (1.0, 2.0, 3.0, 4.0)  # trial micro-batches of an attention and an expert pool [-]
 
 
 def _pool_sizes(total: float) -> list[float]:
@@ -355,8 +331,7 @@ def _pool_sizes(total: float) -> list[float]:
     return [float(number) for number in np.arange(step, total, step)]
 
 
-MOST_ACCELERATORS = 16_384
-"""Largest number of accelerators tried for ``auto`` by default. [-]"""
+MOST_ACCELERATORS = 16_384  # largest number of accelerators tried for ``auto`` by default [-]
 STEPS = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)
 """Ratios of neighbouring trial numbers of accelerators, from every number sold to powers of two. [-]"""
 _CUBES = re.compile(r"\s*(\d+)\s*d\s*of\s*(\d+)\s*", re.IGNORECASE)
@@ -482,9 +457,7 @@ def rules_of_stacks(plans: Table, stacks: Collection[str]) -> Rules:
 
 
 def refused_reasons(plans: Table, catalog: Catalog, stack: str = "") -> list[str]:
-    """Reason why the software of each plan (or ``stack`` instead of it) does not start it, "" if it does or its rules
-    are unknown.
-    """
+    """Why the software of each plan (or ``stack`` instead) does not start it, "" if it does or has no rules."""
     if stack:
         named = np.full(len(plans), STACKS[stack].software, dtype=object)
         plans = replace(plans.with_columns({"software": named}), auto={})
@@ -505,6 +478,11 @@ def refused_reasons(plans: Table, catalog: Catalog, stack: str = "") -> list[str
             for row in np.flatnonzero(each.rows & concerned).tolist():
                 result[row] = result[row] or str(words[row])
     return result
+
+
+def started(plans: Table, catalog: Catalog) -> np.ndarray:
+    """Rows of the plans that their software starts."""
+    return np.flatnonzero([not reason for reason in refused_reasons(plans, catalog)])
 
 
 def shape_of(plan: Table, catalog: Catalog) -> Shape:

@@ -17,16 +17,13 @@ from xlperf.engine.stated_prices import PLAN_PRICES
 from xlperf.equations.cost.servers import accelerators_for_power
 from xlperf.equations.cost.tokens import break_even_load
 from xlperf.explore.fleet_plans import COUNT, LOAD, TWO, Demand, Fleet, Machines, in_slices, with_columns
-from xlperf.explore.search_results import GOOD, ILLEGAL, Answer, Search, dollars, price_words, short_name, slower
+from xlperf.explore.objectives import GOOD, ILLEGAL, Answer, Search, dollars, no_answer, price_words, short_name, slower
 
-OWN, BOTH = "own", "both"
+OWN, RENT, BOTH = "own", "rent", "both"
 
 
 def stated_prices(form: Table) -> dict[str, float]:
-    """The hour price, energy price, PUE and grid carbon that a form states, as columns of its plan.
-
-    ``form``: one row of kind ``serve`` or ``train``. Raises InputError if it states a rent and asks for ownership only.
-    """
+    """The hour price, energy price, PUE and grid carbon that a form states, as columns of its plan."""
     stated = {name: float(form.number(name)[0]) for name in PLAN_PRICES}
     stated = {name: value for name, value in stated.items() if value == value}
     if "hour_price" in stated and form.filled("payment")[0] == OWN:
@@ -42,18 +39,14 @@ def with_prices(plans: Table, form: Table) -> Table:
 
 
 class Hours(NamedTuple):
-    """Cost of one accelerator, [USD/s]: as paid, rented and owned; NaN if unknown.
-
-    ``basis``: the kind of payment. ``lacking``: why a requested cost is unknown, or "". ``ownership``: ownership
-    results of the plan, one row.
-    """
+    """Cost of one accelerator, [USD/s]: as paid, rented and owned; NaN if unknown."""
 
     paid: float
     rented: float
     owned: float
-    basis: str
-    lacking: str
-    ownership: Table
+    basis: str  # the kind of payment
+    lacking: str  # why a requested cost is unknown, or ""
+    ownership: Table  # ownership results of the plan, one row
 
     @property
     def results(self) -> Answer:
@@ -67,10 +60,7 @@ class Hours(NamedTuple):
 
 
 def hours_of(form: Table, plans: Table, results: Table, catalog: Catalog) -> list[Hours]:
-    """Hourly cost of the accelerators of each plan, by the payment of a form.
-
-    ``plans``: with the prices of the form.
-    """
+    """Hourly cost of the accelerators of each plan, by the payment of a form."""
     ownership = evaluate_ownership(plans, catalog, results=results)
     return [_hours(form, results.take([row]), ownership.take([row])) for row in range(len(plans))]
 
@@ -89,20 +79,14 @@ def _hours(form: Table, results: Table, ownership: Table) -> Hours:
 
 
 def cost_words(form: Table, hours: Hours, amount: float, per: str = "") -> str:
-    """A cost in words, as paid or both ways side by side: `` for $0.41 per token rented, $0.35 owned``.
-
-    ``amount``: hours of one accelerator [s]. ``per``: words behind the first amount.
-    """
+    """A cost in words, as paid or both ways side by side: `` for $0.41 per token rented, $0.35 owned``."""
     payment = str(form.filled("payment")[0])
     paid, owned = hours.paid * amount, hours.owned * amount
-    if payment == OWN:
-        return f" for {dollars(owned)}{per} owned" if owned == owned else ""
-    if paid != paid:
-        return f" for {dollars(owned)}{per} owned" if payment == BOTH and owned == owned else ""
+    if payment == OWN or paid != paid:
+        return f" for {dollars(owned)}{per} owned" if payment != RENT and owned == owned else ""
+    both = payment == BOTH and owned == owned
     beside = "rented" if hours.rented == hours.rented else "by the sheet prices"
-    return f" for {dollars(paid)}{per}" + (
-        f" {beside}, {dollars(owned)} owned" if payment == BOTH and owned == owned else ""
-    )
+    return f" for {dollars(paid)}{per}" + (f" {beside}, {dollars(owned)} owned" if both else "")
 
 
 def lacking_words(hours: Hours) -> str:
@@ -111,11 +95,7 @@ def lacking_words(hours: Hours) -> str:
 
 
 def against_api(form: Table, catalog: Catalog, result: Answer) -> Answer:
-    """The cheapest API that sells the model of a form, and the load from which the fleet of an answer is cheaper.
-
-    ``form``: one row of kind ``serve``. ``result``: its answer: price of an hour, copies, servers, tokens per second.
-    Returns nothing if the sheet ``api_prices`` lacks the model.
-    """
+    """The cheapest API that sells the model of a form, and the load from which the fleet of an answer is cheaper."""
     table = catalog.tables["api_prices"]
     model = str(form.text("model")[0]).casefold()
     rows = np.flatnonzero([str(name).casefold() == model for name in table.text("model").tolist()])
@@ -125,71 +105,50 @@ def against_api(form: Table, catalog: Catalog, result: Answer) -> Answer:
     paid, sold = table.number("input_price")[rows], table.number("output_price")[rows]
     each = sold + paid * lengths[0] / lengths[1]
     best = int(np.argmin(each))
-    price, provider = float(each[best]), str(table.text("provider")[rows[best]])
+    price, row = float(each[best]), rows[best]
+    hour, size, load = (result[name] for name in ("hour_price", "copy_size", "concurrency"))
     per_user = result["tokens_per_second"] / result["users"]
-    users = float(
-        break_even_load(
-            result["hour_price"], result["copy_size"], result["server_size"], result["concurrency"], per_user * price
-        )
-    )
+    users = float(break_even_load(hour, size, result["server_size"], load, per_user * price))
     users = users if np.isfinite(users) else np.nan
     tokens = users * per_user * DAY
-    answer: Answer = {
-        "api_price": str(table.text("api_price")[rows[best]]),
-        "api_provider": provider,
-        "api_cost_per_million_output_tokens_all_in": price,
-        "api_monthly_cost": price * result["tokens_per_second"] * float(form.filled("hours_per_month")[0]),
-        "break_even_users": users,
-        "break_even_tokens_per_day": tokens,
-    }
-    asked = " and ".join(
-        f"{dollars(float(prices[best]) * MILLION)} {way}" for prices, way in ((paid, "in"), (sold, "out"))
-    )
-    api = f"{provider}'s API of {table.text('model')[rows[best]]} at {asked} per million tokens"
-    if result["hour_price"] != result["hour_price"]:
-        answer["api_answer"] = f"{api} costs {dollars(price * MILLION)} per million output tokens with their prompts."
+    provider = str(table.text("provider")[row])
+    asked = f"{dollars(float(paid[best]) * MILLION)} in and {dollars(float(sold[best]) * MILLION)} out"
+    api = f"{provider}'s API of {table.text('model')[row]} at {asked} per million tokens"
+    cost, output = dollars(price * MILLION), "per million output tokens with their prompts"
+    if hour != hour:
+        words = f"{api} costs {cost} {output}."
     elif users != users:
-        least = result["hour_price"] * result["copy_size"] / (per_user * result["concurrency"])
-        answer["api_answer"] = (
-            f"At no load is this cheaper than {api}: {dollars(least * MILLION)} against {dollars(price * MILLION)} per "
-            f"million output tokens with their prompts at best."
-        )
+        least = dollars(hour * size / (per_user * load) * MILLION)
+        words = f"At no load is this cheaper than {api}: {least} against {cost} {output} at best."
     else:
-        answer["api_answer"] = (
-            f"From {users:,.0f} users in flight or {tokens / MILLION:,.0f} M output tokens a day on, this is cheaper "
-            f"than {api}."
-        )
-    return answer
+        many = f"{users:,.0f} users in flight or {tokens / MILLION:,.0f} M output tokens a day"
+        words = f"From {many} on, this is cheaper than {api}."
+    return {
+        "api_price": str(table.text("api_price")[row]), "api_provider": provider, "api_answer": words,
+        "api_cost_per_million_output_tokens_all_in": price, "break_even_users": users,
+        "api_monthly_cost": price * result["tokens_per_second"] * float(form.filled("hours_per_month")[0]),
+        "break_even_tokens_per_day": tokens,
+    }  # fmt: skip
 
 
 MANY_USERS = 100_000.0
 """Requests in flight of a fleet so large that fractions of servers do not affect the choice of its copy. [-]"""
-_FIRST_FED = 256.0
-"""Accelerators of the first mapping, which gives the power of one. [-]"""
-FEW_COPIES = 20.0
-"""Fleets of at most so many copies are chosen anew for the users that fit in a limit. [-]"""
+_FIRST_FED = 256.0  # accelerators of the first mapping, which gives the power of one [-]
+FEW_COPIES = 20.0  # fleets of at most so many copies are chosen anew for the users that fit in a limit [-]
 
 
 class FleetSize(NamedTuple):
-    """A fleet in whole copies and servers.
+    """A fleet in whole copies and servers."""
 
-    - ``users``: requests in flight of the fleet; ``load``: largest number of one copy [-].
-    - ``size``: accelerators of a copy; ``server``: accelerators of one purchase [-].
-    - ``prefill``: accelerators of another kind in a copy; ``prefill_server``: as ``server`` [-].
-    - ``each``: power from the grid of one accelerator with its share of server and building [W].
-    - ``pooled``: whether pools are separate: they grow by replicas, not by copies.
-    - ``longer``: factor on the time per token in the case of the catalog [-].
-    """
-
-    users: float
-    load: float
-    size: float
-    server: float
-    prefill: float
-    prefill_server: float
-    each: float
-    pooled: bool
-    longer: float
+    users: float  # requests in flight of the fleet [-]
+    load: float  # largest number of one copy [-]
+    size: float  # accelerators of a copy [-]
+    server: float  # accelerators of one purchase [-]
+    prefill: float  # accelerators of another kind in a copy [-]
+    prefill_server: float  # as ``server`` [-]
+    each: float  # power from the grid of one accelerator with its share of server and building [W]
+    pooled: bool  # whether pools are separate: they grow by replicas, not by copies
+    longer: float  # factor on the time per token in the case of the catalog [-]
 
     def whole(self, further: float = 1.0) -> tuple[float, tuple[float, float]]:
         """Copies, and accelerators of both kinds in whole servers, if a copy takes ``further`` times as long."""
@@ -283,28 +242,15 @@ def _with_users(fleet: Fleet, users: float, catalog: Catalog) -> Fleet:
     return result._replace(used=size.whole()[0] * size.size, accelerators=count, price=price)
 
 
-def first_ways(fleets: Sequence[Fleet]) -> list[Fleet]:
-    """The first fleet of each engine and mode."""
-    best: dict[tuple[str, str], Fleet] = {}
-    for fleet in fleets:
-        best.setdefault((str(fleet.plan["software"][0]), str(fleet.plan["mode"][0])), fleet)
-    return list(best.values())
-
-
 def in_power(form: Table, size: FleetSize, request_rate: float) -> Answer:
-    """Accelerators, requests in flight and requests per second within the facility power limit of a form.
-
-    ``request_rate``: of the users of the fleet [request/s]. Returns nothing without a limit.
-    """
+    """Accelerators, requests in flight and requests per second within the facility power limit of a form, if any."""
     limit = float(form.number("facility_power_limit")[0])
     if limit != limit:
         return {}
     users = size.users_within(limit)
-    return {
-        "accelerators_in_power": size.accelerators_within(limit),
-        "users_in_power": users,
-        "request_rate_in_power": request_rate * users / size.users,
-    }
+    rate = request_rate * users / size.users
+    most = size.accelerators_within(limit)
+    return {"accelerators_in_power": most, "users_in_power": users, "request_rate_in_power": rate}
 
 
 def power_words(form: Table, answer: Answer) -> str:
@@ -317,10 +263,7 @@ def power_words(form: Table, answer: Answer) -> str:
 
 
 def beyond_power(form: Table, ways: Sequence[Answer]) -> Answer:
-    """An answer beyond the facility power limit: the reason with the excess, the size within the limit, and a remedy.
-
-    ``ways``: answers of all ways, each beyond the limit; at least one.
-    """
+    """An answer beyond the facility power limit: the reason, the size within the limit, and a remedy."""
     limit = float(form.number("facility_power_limit")[0])
     least = min(ways, key=lambda way: float(way["power"]))
     most = max(ways, key=lambda way: float(way["users_in_power"]))
@@ -334,11 +277,10 @@ def beyond_power(form: Table, ways: Sequence[Answer]) -> Answer:
         f"{megawatts(power)} MW, fewer users, less speed per user or another accelerator"
     )
     names = ("accelerators_in_power", "users_in_power", "request_rate_in_power")
-    return {"reason": reason, "answer": f"No answer: {reason}."} | {name: most[name] for name in names}
+    return no_answer(reason) | {name: most[name] for name in names}
 
 
-MOST_FED = 6
-"""Most numbers of accelerators to map for a facility power limit. [-]"""
+MOST_FED = 6  # most numbers of accelerators to map for a facility power limit [-]
 
 
 def most_fed(limit: float, counts: Array, mapped: Callable[[float], Search]) -> Search:
@@ -364,24 +306,17 @@ def most_fed(limit: float, counts: Array, mapped: Callable[[float], Search]) -> 
 
 
 def run_beyond_power(form: Table, answer: Answer, fed: Answer) -> Answer:
-    """A run beyond the facility power limit: the reason with the excess, the size within the limit, and a remedy.
-
-    ``answer``: of the run. ``fed``: the run on as many accelerators as the limit feeds, empty if there is none.
-    """
+    """A run beyond the facility power limit: the reason, the run ``fed`` that is within the limit, and a remedy."""
     limit, power = float(form.number("facility_power_limit")[0]), float(answer["power"])
     name = short_name(str(form.text("accelerator")[0]))
-    inside = bool(fed) and float(fed["power"]) <= limit
-    fits = (
-        f"{fed['accelerators']:,.0f} {name} fit in it and take {fed['run_time'] / DAY:,.1f} days"
-        if inside
-        else ("no number of them fits in it")
-    )
-    reason = (
+    fits, numbers = "no number of them fits in it", {}
+    if fed and float(fed["power"]) <= limit:
+        fits = f"{fed['accelerators']:,.0f} {name} fit in it and take {fed['run_time'] / DAY:,.1f} days"
+        numbers = {"accelerators_in_power": fed["accelerators"], "run_time_in_power": fed["run_time"]}
+    return numbers | no_answer(
         f"{answer['accelerators']:,.0f} {name} draw {megawatts(power)} MW, {power / limit:,.3g} times the facility "
         f"power limit of {megawatts(limit)} MW; {fits}; or give {megawatts(power)} MW, more days or another accelerator"
     )
-    numbers = {"accelerators_in_power": fed["accelerators"], "run_time_in_power": fed["run_time"]} if inside else {}
-    return {"reason": reason, "answer": f"No answer: {reason}."} | numbers
 
 
 def megawatts(power: float) -> str:

@@ -1,4 +1,4 @@
-"""Whether a vendor's claim is possible, what it needs, and how usual it is among published runs.
+"""Whether a claim is possible by the roofline, what it needs, and how usual it is among published runs.
 
 A claim is compared with three things: the ideal roofline of its accelerators, the best plan that the engine finds at
 its conditions, and the efficiencies of published runs.
@@ -6,32 +6,102 @@ its conditions, and the efficiencies of published runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from xlperf.base import resources
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, known_or
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import MILLION
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
+from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.engine.devices import evaluate_designs
 from xlperf.engine.ownership import evaluate_servers
+from xlperf.equations.hardware.roofline import RESOURCES, ideal_times
+from xlperf.equations.model.model import Model
+from xlperf.equations.model.operators import matrix_parameters
 from xlperf.equations.plan.serving_plan import accepted_tokens
+from xlperf.equations.serving.floors import output_token_flop, output_token_traffic
 from xlperf.explore.fleet_plans import with_columns
-from xlperf.explore.limits import most_requests, output_limits, product_peaks
+from xlperf.explore.objectives import GOOD, TABLES, Answer, one_plan, short_name
 from xlperf.explore.search import search
-from xlperf.explore.search_results import GOOD, TABLES, Answer, Search, one_plan, short_name
 from xlperf.explore.train import SEARCHED, best_mapping
 
-CONDITIONS = "conditions"
-"""Table of conditions beside an answer."""
+_WIDTHS = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}
+"""Bytes of a weight by the first word of its precision; half a byte otherwise, the least of a checkpoint's formats."""
+_PEAKS = ("bf16", "fp8", "int8", "fp4")
+_WIDE = ("fp32", "fp16", "bf16", "int4")
+
+
+def _first_words(plans: Table) -> list[str]:
+    return [str(word).split("-")[0] for word in plans.filled("precision").tolist()]
+
+
+def _models(plans: Table, catalog: Catalog) -> Model:
+    models, _ = catalog_models(catalog)
+    rows = catalog.rows("models", plans.text("model"), plans, "model")
+    size = len(catalog.tables["models"])
+    return Model(**{name: np.broadcast_to(values, (size,))[rows] for name, values in vars(models).items()})
+
+
+def product_peaks(plans: Table, catalog: Catalog, rows: np.ndarray) -> Array:
+    """Dense peak of the narrowest products that the weights allow, as far as the accelerator has them. [FLOP/s]"""
+    table = catalog.tables["accelerators"]
+    peaks = np.array([known_or(table.number(f"peak_flop_rate_{name}")[rows], 0.0) for name in _PEAKS])
+    wide = np.isin(_first_words(plans), _WIDE) & (plans.text("activation_precision") == "")
+    return np.asarray(np.where(wide, peaks[0], peaks.max(axis=0)))
+
+
+def cache_sizes(plans: Table, models: Model) -> Array:
+    """Least bytes of keys and values that a decode step of one request reads: at the end of its prompt. [B]"""
+    narrow = ~np.isin(_first_words(plans), _WIDE)
+    given = np.array([str(word).split("-")[0] for word in plans.text("kv_precision").tolist()])
+    width = np.array([_WIDTHS.get(word, 0.5) if word else np.nan for word in given.tolist()])
+    width = np.where(np.isnan(width), np.where(narrow, 1.0, 2.0), width)
+    own = models.num_query_groups * (models.qk_head_size + models.v_head_size)
+    elements = np.where(models.latent_attention > 0.0, models.kv_lora_rank + models.qk_rope_head_size, own)
+    prompt = plans.filled("prompt_length")
+    near = models.num_local_layers * np.minimum(models.window, prompt)
+    return np.asarray(elements * (near + models.num_global_layers * prompt) * width)
+
+
+def weight_sizes(plans: Table, models: Model) -> Array:
+    """Least bytes of the weights that a token uses. [B]"""
+    width = np.array([_WIDTHS.get(word, 0.5) for word in _first_words(plans)])
+    return np.asarray(matrix_parameters(models, experts_per_token=True) * width)
+
+
+def output_limits(plans: Table, requests: Array, catalog: Catalog) -> tuple[Array, np.ndarray]:
+    """Largest rates at some requests in flight [token/s], and their bound: active weights are read once a step."""
+    models = _models(plans, catalog)
+    rows = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
+    count, bandwidth = plans.number("num_accelerators"), catalog.tables["accelerators"].number("memory_bandwidth")[rows]
+    steps = accepted_tokens(plans.filled("draft_tokens"), plans.filled("acceptance_rate"))
+    fresh = plans.filled("prompt_length") * (1.0 - plans.filled("shared_prefix"))
+    head = models.hidden_size * models.vocab_size
+    active = matrix_parameters(models, experts_per_token=True)
+    flop = output_token_flop(active, head, fresh, plans.filled("output_length"))
+    traffic = output_token_traffic(weight_sizes(plans, models), cache_sizes(plans, models), requests, steps)
+    time, code = ideal_times(flop, traffic, count * product_peaks(plans, catalog, rows), count * bandwidth)
+    return 1.0 / time, np.array([str(RESOURCES[int(one)]) for one in np.nan_to_num(code).tolist()], dtype=object)
+
+
+def most_requests(plans: Table, catalog: Catalog) -> Array:
+    """Most requests whose keys and values fit beside the active weights on all accelerators, at least 1, (rows,)."""
+    models = _models(plans, catalog)
+    rows = catalog.rows("accelerators", plans.text("accelerator"), plans, "accelerator")
+    room = plans.number("num_accelerators") * catalog.tables["accelerators"].number("memory_capacity")[rows]
+    left = (room - weight_sizes(plans, models)) / np.maximum(cache_sizes(plans, models), 1.0)
+    return np.asarray(np.maximum(left, 1.0))
+
+
+CONDITIONS = "conditions"  # table of conditions beside an answer
 TERA = MILLION * MILLION
 _LESS_IS_BETTER = ("step-time", "price", "power")
 _OF_ONE = {"tokens-per-second-per-user": "serving", "tflops": "training", "mfu": "training", "step-time": "training"}
@@ -41,34 +111,28 @@ _UNITS = {
     "tokens-per-second-per-user": "tokens/s per user", "tflops": "TFLOP/s per accelerator", "mfu": "MFU",
     "step-time": "s per step", "price": "USD", "power": "W per accelerator",
 }  # fmt: skip
-_BATCH_TOKENS = 4.0 * MILLION
-"""Tokens of a training step if no batch is given. [token]"""
+_BATCH_TOKENS = 4.0 * MILLION  # tokens of a training step if no batch is given [token]
 _TRAINED = {"fp8": ("fp8-current", "fp8-block", "mxfp8"), "int4": ("bf16",), "auto": ("bf16",)}
 """Training precisions of a word of a claim; other words are their own."""
 _NARROWER = {"bf16": ("fp8", "fp4"), "fp16": ("fp8", "fp4"), "fp8": ("fp4",)}
 _DRAFTS, _ACCEPTANCE = 3.0, 0.8
 """Drafted tokens and their acceptance rate in the condition of speculative decoding; assumed. [-]"""
-_BLANK = (np.nan, "")
 _RARE, _COMMON = 0.99, 0.25
 """Shares of the published runs: above the first a claim is rare, above the second it is not slow. [-]"""
-_WATTS = 0.1
-"""Half of the band of power; assumed. [-]"""
+_WATTS = 0.1  # half of the band of power; assumed [-]
 
 
 class Prediction(NamedTuple):
-    """Best plan at the conditions of a claim, in the unit of the claim: value, band, and physical limit.
-
-    ``efficiency``: MFU, or output rate over its limit [-]. ``results``: of the plan, one row.
-    """
+    """Best plan at the conditions of a claim, in the unit of the claim: value, band, and physical limit."""
 
     value: float
     low: float
     high: float
     limit: float
     bound: str
-    efficiency: float
+    efficiency: float  # MFU, or output rate over its limit [-]
     plan: Table | None
-    results: Table | None
+    results: Table | None  # of the plan, one row
     reason: str = ""
 
 
@@ -102,10 +166,7 @@ def percentile_of(efficiency: float, kind: str) -> tuple[float, float]:
 
 
 def quote_answer(form: Table, catalog: Catalog) -> Answer:
-    """The verdict on a claim, with the table of conditions that it would need.
-
-    ``form``: one row of kind ``quote``. Returns results of the kind ``quote_results``.
-    """
+    """The verdict on a claim, with the table of conditions that it would need."""
     kind, claim = str(form.filled("claim_kind")[0]), float(form.number("claimed_value")[0])
     workload = str(form.filled("workload")[0])
     if _OF_ONE.get(kind, workload) != workload:
@@ -116,17 +177,11 @@ def quote_answer(form: Table, catalog: Catalog) -> Answer:
     beyond = _ratio(kind, claim, predicted.limit)
     conditions = list(_conditions(form, catalog, kind, claim, predicted))
     answer: Answer = {
-        "claimed_value": claim,
-        "predicted_value": predicted.value,
-        "predicted_value_low": predicted.low,
-        "predicted_value_high": predicted.high,
-        "claim_ratio": ratio,
-        "limit_value": predicted.limit,
-        "limit_share": beyond,
-        "limited_by": predicted.bound,
-        "reason": predicted.reason,
+        "claimed_value": claim, "predicted_value": predicted.value, "predicted_value_low": predicted.low,
+        "predicted_value_high": predicted.high, "claim_ratio": ratio, "limit_value": predicted.limit,
+        "limit_share": beyond, "limited_by": predicted.bound, "reason": predicted.reason,
         TABLES: {CONDITIONS: Table.of_lines("quote_conditions", [line._asdict() for line in conditions])},
-    }
+    }  # fmt: skip
     efficiency = predicted.efficiency * ratio
     if kind in ("tflops", "mfu") and efficiency != efficiency:
         efficiency = beyond
@@ -156,10 +211,7 @@ def _ratio(kind: str, claim: float, value: float) -> float:
 def _verdict(
     kind: str, claim: float, predicted: Prediction, place: float, conditions: list[Condition]
 ) -> tuple[str, str]:
-    """The verdict, and the first conditions that reach the claim.
-
-    ``place``: share of the published runs with a lower efficiency; NaN if unknown.
-    """
+    """The verdict, and the first conditions that reach the claim."""
     reached = [line.condition for line in conditions if line.reached]
     needs = " or ".join(reached[:3]) if reached else "more than any condition that xlperf knows"
     if _ratio(kind, claim, predicted.limit) > 1.0:
@@ -248,94 +300,70 @@ def _condition(words: str, kind: str, claim: float, prediction: Prediction) -> C
     return Condition(words, prediction.value, _ratio(kind, claim, prediction.value), float(reached))
 
 
-def _best(searches: list[Search], better: Callable[[Table], float]) -> Search | None:
-    """The best of the searches that have a plan."""
-    good = [one for one in searches if one.kind == GOOD]
-    return max(good, key=lambda one: better(one.results)) if good else None
-
-
 def _trained(form: Table, kind: str, catalog: Catalog) -> Prediction:
     word = str(form.filled("precision")[0])
     batch, length = float(form.number("global_batch_size")[0]), float(form.filled("sequence_length")[0])
     batch = batch if batch == batch else max(round(_BATCH_TOKENS / length), 1)
-    count = float(form.filled("num_accelerators")[0])
-    numbers = {"global_batch_size": batch, "sequence_length": length, "num_accelerators": count}
-    columns: dict[str, Any] = {name: np.array([value]) for name, value in numbers.items()}
-    columns |= {name: form[name] for name in ("model", "accelerator")}
     types = table_schema("training").by_name
-    columns |= {name: types[name].array([_BLANK[types[name].is_text]]) for name in SEARCHED}
+    columns: dict[str, Any] = {name: "" if types[name].is_text else np.nan for name in SEARCHED}
+    columns |= {name: form[name] for name in ("model", "accelerator")} | {"global_batch_size": batch}
+    columns |= {"sequence_length": length, "num_accelerators": form.filled("num_accelerators")}
     plan = one_plan("training", columns, SEARCHED, form)
-    plans = [with_columns(plan, precision=one) for one in _TRAINED.get(word, (word,))]
-    plans = [replace(one, auto={name: plan.auto[name] for name in SEARCHED if name in plan.auto}) for one in plans]
-    searches = [best_mapping(one, catalog) for one in plans]
-    chosen = _best(searches, lambda results: -float(results.number("step_time")[0]))
-    if chosen is None:
+    plans = [plan.with_columns({"precision": types["precision"].array([one])}) for one in _TRAINED.get(word, (word,))]
+    searches = [best_mapping(one.in_order(), catalog) for one in plans]
+    good = [one for one in searches if one.kind == GOOD]
+    if not good:
         rows = catalog.rows("accelerators", form.text("accelerator"), form, "accelerator")
         limit = {"tflops": float(product_peaks(plans[0], catalog, rows)[0]) / TERA, "mfu": 1.0}.get(kind, np.nan)
         return _NONE._replace(limit=limit, bound="compute", reason=str(searches[0].results["reason"][0]))
-    plan, results = chosen.plans.take([0]), chosen.results.take([0])
+    plan = min(good, key=lambda one: float(one.results.number("step_time")[0])).plans.take([0])
     results = evaluate(plan, catalog)
-    rate, step = float(results.number("tokens_per_second")[0]), float(results.number("step_time")[0])
+    rate, step, mfu, causal = (
+        float(results.number(name)[0]) for name in ("tokens_per_second", "step_time", "mfu", "mfu_causal")
+    )
     value = {
-        "tokens-per-second": rate,
+        "tokens-per-second": rate, "tokens-per-second-per-user": np.nan, "mfu": mfu, "step-time": step,
         "tokens-per-second-per-accelerator": rate / float(plan.number("num_accelerators")[0]),
-        "tokens-per-second-per-user": np.nan,
         "tflops": float(results.number("model_flop_rate")[0]) / TERA,
-        "mfu": float(results.number("mfu")[0]),
-        "step-time": step,
         "power": float(results.number("accelerator_power")[0]),
-    }[kind]
-    ends = [float(results.number(f"step_time_{end}")[0]) / step for end in ("low", "high")]
-    causal = float(results.number("mfu_causal")[0])
-    band = (ends[0], ends[1]) if kind in _LESS_IS_BETTER else (1.0 / ends[1], 1.0 / ends[0])
+    }[kind]  # fmt: skip
+    low, high = (float(results.number(f"step_time_{end}")[0]) / step for end in ("low", "high"))
+    low, high = (low, high) if kind in _LESS_IS_BETTER else (1.0 / high, 1.0 / low)
     limit = np.nan if kind == "power" else value * causal if kind == "step-time" else value / causal
-    efficiency = np.nan if kind == "power" else float(results.number("mfu")[0])
-    return Prediction(value, value * band[0], value * band[1], limit, "compute", efficiency, plan, results)
+    efficiency = np.nan if kind == "power" else mfu
+    return Prediction(value, value * low, value * high, limit, "compute", efficiency, plan, results)
 
 
 def _served(form: Table, kind: str, catalog: Catalog) -> Prediction:
     user = kind.endswith("user")
     given = float(form.number("concurrency")[0])
     load = given if given == given else 1.0 if user else np.nan
-    one = {name: np.array([float(form.filled(name)[0])]) for name in
-           ("num_accelerators", "prompt_length", "output_length", "draft_tokens", "acceptance_rate")}  # fmt: skip
-    columns: dict[str, Any] = {**one, **{name: form[name] for name in ("model", "accelerator")}}
-    columns |= {"precision": form.filled("precision"), "mode": np.array(["continuous"], dtype=object)}
-    columns |= {"concurrency": np.array([load]), "pipeline_parallel": np.array([1.0])}
-    open_ = ("tensor_parallel", "expert_parallel", "data_parallel_attention")
-    columns |= {name: np.array([np.nan]) for name in open_}
-    plan = one_plan("inference", columns, (*open_, "concurrency"), form)
-    found = search(plan, catalog, "tpot" if user else "tokens_per_second_per_accelerator")
-    if found.kind != GOOD:
-        bound = output_limits(with_columns(plan, concurrency=1.0), most_requests(plan, catalog), catalog)
-        count = {"tokens-per-second": 1.0, "tokens-per-second-per-accelerator": one["num_accelerators"][0]}.get(
-            kind, np.nan
-        )
-        return _NONE._replace(
-            limit=float(bound.rate[0]) / count, bound=str(bound.bound[0]), reason=str(found.results["reason"][0])
-        )
-    plan, results = found.plans.take([0]), found.results.take([0])
-    rate, tpot = float(results.number("tokens_per_second")[0]), float(results.number("tpot")[0])
+    stated = ("num_accelerators", "prompt_length", "output_length", "draft_tokens", "acceptance_rate", "precision")
+    columns: dict[str, Any] = {name: form.filled(name) for name in stated}
+    columns |= {name: form[name] for name in ("model", "accelerator")}
+    columns |= {"mode": "continuous", "concurrency": load, "pipeline_parallel": 1.0}
+    degrees = ("tensor_parallel", "expert_parallel", "data_parallel_attention")
+    plan = one_plan("inference", columns | dict.fromkeys(degrees, np.nan), (*degrees, "concurrency"), form)
     count = float(plan.number("num_accelerators")[0])
-    share = {
-        "tokens-per-second": 1.0,
-        "tokens-per-second-per-accelerator": count,
-        "tokens-per-second-per-user": rate * tpot,
-    }
-    if kind not in share:
+    share = {"tokens-per-second": 1.0, "tokens-per-second-per-accelerator": count}
+    searched = search(plan, catalog, "tpot" if user else "tokens_per_second_per_accelerator")
+    if searched.kind != GOOD:
+        rate, bound = output_limits(with_columns(plan, concurrency=1.0), most_requests(plan, catalog), catalog)
+        limit, reason = float(rate[0]) / share.get(kind, np.nan), str(searched.results["reason"][0])
+        return _NONE._replace(limit=limit, bound=str(bound[0]), reason=reason)
+    plan, results = searched.plans.take([0]), searched.results.take([0])
+    made, tpot = float(results.number("tokens_per_second")[0]), float(results.number("tpot")[0])
+    if not user and kind not in share:
         value = float(results.number("accelerator_power")[0]) if kind == "power" else np.nan
-        return _NONE._replace(
-            value=value, low=value * (1.0 - _WATTS), high=value * (1.0 + _WATTS), plan=plan, results=results
-        )
-    here = output_limits(plan, np.array([rate * tpot]), catalog)
-    most = here if user else output_limits(plan, np.fmax(most_requests(plan, catalog), load), catalog)
-    most = output_limits(plan, np.ones(1), catalog) if user else most
-    value = 1.0 / tpot if user else rate / share[kind]
-    limit = float(most.rate[0]) / (1.0 if user else share[kind])
-    ends = [float(results.number(f"tpot_{end}")[0]) / tpot for end in ("low", "high")]
-    return Prediction(
-        value, value / ends[1], value / ends[0], limit, str(most.bound[0]), rate / float(here.rate[0]), plan, results
-    )
+        low, high = value * (1.0 - _WATTS), value * (1.0 + _WATTS)
+        return _NONE._replace(value=value, low=low, high=high, plan=plan, results=results)
+    here, _ = output_limits(plan, np.array([made * tpot]), catalog)
+    requests = np.ones(1) if user else np.fmax(most_requests(plan, catalog), load)
+    most, bound = output_limits(plan, requests, catalog)
+    value = 1.0 / tpot if user else made / share[kind]
+    limit = float(most[0]) / (1.0 if user else share[kind])
+    low, high = (value / (float(results.number(f"tpot_{end}")[0]) / tpot) for end in ("high", "low"))
+    return Prediction(value, low, high, limit, str(bound[0]), made / float(here[0]), plan, results)
 
 
 def _priced(form: Table, catalog: Catalog) -> Prediction:
@@ -354,7 +382,6 @@ def _priced(form: Table, catalog: Catalog) -> Prediction:
 
 
 def _rows_of(table: Table, accelerator: str) -> Table:
-    """Rows of a table of an accelerator."""
     return table.take(
         [row for row, one in enumerate(table.text("accelerator").tolist()) if one.casefold() == accelerator][:1]
     )

@@ -1,34 +1,45 @@
-"""The remedy of a run: the best mapping on the same machine that its software starts, and its launch flags."""
+"""Diagnoses as people ask for them, and the remedy: the best mapping that the software starts, and its flags."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.errors import InputError
+from xlperf.base.errors import InputError, OptionError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import MEASURED, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
+from xlperf.engine.tables import Progress
 from xlperf.equations.plan.dimensions import REPLICA
-from xlperf.explore.causes import with_exact_names
-from xlperf.explore.diagnose import Measured, ratio_band
+from xlperf.explore.causes import (
+    Change,
+    by_class,
+    changes,
+    contradictions,
+    measured_texts,
+    ruled_out,
+    too_slow,
+    with_exact_names,
+)
+from xlperf.explore.diagnose import Diagnosis, Measured, diagnose, measured_of, ratio_band, read_measured
 from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.mappings import refused_reasons, shape_of
-from xlperf.explore.objectives import LARGER
+from xlperf.explore.objectives import GOOD, LARGER, Search, short_name
 from xlperf.explore.search import search
-from xlperf.explore.search_results import GOOD, Search, short_name
 from xlperf.explore.space import TooMany
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
 from xlperf.interop.launch import launch_lines
 from xlperf.interop.launch_stacks import stacks
+from xlperf.interop.logs import read_log, read_logged, read_profile
 from xlperf.interop.stack_rules import STACKS, stack_of_software
 
-LEAST = 0.03
-"""Least relative speedup of a remedy. [-]"""
+LEAST = 0.03  # least relative speedup of a remedy [-]
 OBJECTIVE = {"training": "step_time", "inference": "latency"}
 """Result that a remedy minimises, by kind of plan: at fixed requests in flight, latency determines throughput."""
 DEPENDENT = {
@@ -51,13 +62,11 @@ SWITCHES: Mapping[str, Mapping[str, float | str]] = {
     "inference": {"graphs": 1.0},
 }  # fmt: skip
 """Optional settings of the software, switched on."""
-WORTH = 0.005
-"""Least relative speedup for which a setting is switched on. [-]"""
+WORTH = 0.005  # least relative speedup for which a setting is switched on [-]
 POOLED = "disaggregated"
 _ARGUMENT = re.compile(r"-|[\w.+]{1,200}(?:=|: )")
 """An argument among the lines of a launch script: ``--flag``, ``key=value`` or ``key: value``."""
-MOST = 400_000
-"""Most mappings of a serving plan: a few seconds of work. [-]"""
+MOST = 400_000  # most mappings of a serving plan: a few seconds of work [-]
 
 
 @dataclass(frozen=True)
@@ -117,7 +126,6 @@ def stack_of(plan: Table) -> str:
 
 
 def _best(plan: Table, catalog: Catalog) -> Search:
-    """The fastest mapping of a plan, with all mapping columns open."""
     if plan.kind == "training":
         return best_mapping(_opened(plan, SEARCHED), catalog)
     pooled = str(plan.filled("mode")[0]) == POOLED
@@ -166,7 +174,6 @@ def _as_stated(plan: Table, like: Table) -> Table:
 
 
 def _blank(plan: Table, name: str) -> bool:
-    """Whether a plan leaves a column blank."""
     return name not in plan or bool(plan[name][0] == "" or plan[name][0] != plan[name][0])
 
 
@@ -257,3 +264,76 @@ def _arguments(plan: Table, catalog: Catalog, stack: str) -> list[str]:
         lines = launch_lines(plan, stack)
     results = [line.strip().removesuffix("\\").strip() for line in lines]
     return [line for line in results if _ARGUMENT.match(line)]
+
+
+NOTHING_NEAR = "no change that is tried comes near what was measured"
+
+
+class Evidence(NamedTuple):
+    """Measurements of a run, from numbers, logs and profiles."""
+
+    measured: Sequence[str] = ()
+    logs: Sequence[str] = ()
+    profile: str | None = None
+
+    def texts(self, kind: str, steps: int | None, note: Callable[[str], None]) -> list[str]:
+        """The measured results, as ``--measured`` takes them; ``note`` gets a line for each one from a log."""
+        values = [value for path in self.logs for value in read_log(path).results]
+        for value in values:
+            note(value.words)
+        profiled = measured_texts(kind, read_profile(self.profile, steps)) if self.profile is not None else []
+        return [*self.measured, *(value.text for value in values), *profiled]
+
+
+class Diagnosed(NamedTuple):
+    """Explanations of a run and the remedy."""
+
+    diagnosis: Diagnosis
+    cure: Remedy
+    notes: list[str]  # contradictions between logs and the plan; times of kernels
+
+    @property
+    def nothing_near(self) -> str:
+        """That no explanation is near the measurements; "" if one is."""
+        if self.diagnosis.near:
+            return ""
+        rest = f": the first leaves {self.diagnosis.remainder:+.1%}" if len(self.diagnosis.explanations) else ""
+        return f"{NOTHING_NEAR}{rest}"
+
+    @property
+    def lines(self) -> list[str]:
+        """Advice for each explanation, then the unexplained measurements, and the one that decides."""
+        advice = self.diagnosis.explanations.text("advice").tolist()
+        more = (self.diagnosis.unexplained, self.diagnosis.telling)
+        return [*(f"{rank}: {words}" for rank, words in enumerate(advice, 1)), *filter(None, more)]
+
+
+def asked_diagnosis(
+    plan: Table, catalog: Catalog, run: Evidence, before: Evidence, steps: int | None, top: int, every: bool,
+    done: Progress, note: Callable[[str], None],
+) -> Diagnosed:  # fmt: skip
+    """Explain a run of one plan without ``auto``; ``note`` gets lines on the files at once."""
+    texts, texts_before = (one.texts(plan.kind, steps, note) for one in (run, before))
+    notes, excluded = _stated(run.logs, plan, catalog)
+    for line in by_class(plan, catalog, read_profile(run.profile, steps)) if run.profile is not None else ():
+        note(line)
+    readings = read_measured(plan.kind, texts, texts_before) or measured_of(plan)
+    if not readings:
+        raise OptionError("give --measured 'step time=38', or a column measured step time in the plan")
+    diagnosis = diagnose(plan, catalog, readings, top, done, every, excluded)
+    return Diagnosed(diagnosis, remedy(plan, catalog, readings if diagnosis.near else ()), notes)
+
+
+def _stated(paths: Sequence[str], plan: Table, catalog: Catalog) -> tuple[list[str], frozenset[Change]]:
+    """How logs contradict a plan and which causes they exclude, in lines, and the changes that they exclude."""
+    lines: list[str] = []
+    excluded: set[Change] = set()
+    for path in paths:
+        name, log, logged = Path(path).name, read_log(path), read_logged(path)
+        lines += contradictions(plan, catalog, name, log, logged)
+        out = ruled_out(plan.kind, logged) | too_slow(plan, catalog, log)
+        left = {change.cause for change in changes(plan.kind) if change not in out}
+        causes = [cause for cause in dict.fromkeys(change.cause for change in changes(plan.kind)) if cause not in left]
+        lines += [f"{name}: excludes {', '.join(causes)}"] if causes else []
+        excluded |= out
+    return lines, frozenset(excluded)

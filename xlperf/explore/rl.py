@@ -28,8 +28,8 @@ from xlperf.equations.serving.rollouts import (
 )
 from xlperf.explore.fleet_plans import COUNT, with_columns
 from xlperf.explore.mappings import server_sizes
+from xlperf.explore.objectives import GOOD, PLAN, TABLES, Answer, dollars, no_answer, one_plan, short_name
 from xlperf.explore.search import stacked
-from xlperf.explore.search_results import GOOD, PLAN, TABLES, Answer, dollars, one_plan, short_name
 from xlperf.explore.train import SEARCHED, best_mapping
 
 SPLITS = "splits"
@@ -151,10 +151,10 @@ def rl_answer(form: Table, catalog: Catalog) -> Answer:
     engines = rollout_engines(form, lengths, catalog)
     usable = [engine for engine in engines if not engine.reason]
     if not usable:
-        return _refused(f"no rollout engine: {engines[0].reason}")
+        return no_answer(f"no rollout engine: {engines[0].reason}")
     splits = _splits(form, lengths, usable, catalog)
     if not splits:
-        return _refused("no mapping of the trainer fits on a part of these accelerators")
+        return no_answer("no mapping of the trainer fits on a part of these accelerators")
     best = min(splits, key=lambda split: split.step)
     return _answer(form, lengths, best, splits)
 
@@ -229,13 +229,13 @@ def _training_plan(form: Table, count: float, lengths: Lengths) -> Table:
     batch = float(form.number("train_batch")[0])
     sequence = float(ceil_div(float(form.filled("prompt_length")[0]) + lengths.mean, _TILE)) * _TILE
     columns: dict[str, Any] = {name: form.text(name) for name in ("model", "accelerator")}
-    schema = table_schema("training").by_name
-    for name in SEARCHED:
-        blank = np.array([""], dtype=object) if schema[name].is_text else np.array([np.nan])
-        columns[name] = form.number(name) if name in TRAINER else blank
+    known = table_schema("training").by_name
+    columns |= {name: "" if known[name].is_text else np.nan for name in SEARCHED} | {
+        name: form.number(name) for name in TRAINER
+    }
     columns["precision"] = form.filled("precision")
-    columns |= {COUNT: np.array([count]), "sequence_length": np.array([sequence])}
-    columns["global_batch_size"] = np.array([min(batch, samples) if batch == batch else samples])
+    columns |= {COUNT: count, "sequence_length": sequence}
+    columns["global_batch_size"] = min(batch, samples) if batch == batch else samples
     given = form.number("hour_price")
     columns |= {"hour_price": given} if given[0] == given[0] else {}
     return one_plan("training", columns, SEARCHED, form)
@@ -366,7 +366,3 @@ def _sentence(form: Table, best: Split, answer: Answer, count: float) -> str:
         f"{count:,.0f} {accelerator} make {_samples(form):,.0f} rollouts of {model} and train on them in "
         f"{best.step:,.0f} s: {where}, the weights move in {best.sync:,.0f} s{price}."
     )
-
-
-def _refused(reason: str) -> Answer:
-    return {"reason": reason, "answer": f"No answer: {reason}."}

@@ -1,65 +1,79 @@
-"""Exhaustive search: evaluates every candidate of a plan and returns the best."""
+"""Exhaustive search: evaluates every candidate of a plan and returns the best; plans without ``auto``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from typing import NamedTuple, Unpack
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
-from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.schema import PLAN_TABLES, shown_columns
 from xlperf.catalog.table import Table, place_of_row
+from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress, fitting, numbers
 from xlperf.explore.candidates import (
     MOST_CANDIDATES,
     Bounds,
     Candidates,
+    auto_faults,
+    by_kernels,
     candidate_parts,
     candidates,
     finer_loads,
     first_of_each,
+    fits_of,
     open_load,
     uneven_chunks,
 )
-from xlperf.explore.frontier import unbeaten_rows
 from xlperf.explore.mappings import MOST_ACCELERATORS, refused_reasons, stacks_of
-from xlperf.explore.memory_first import by_kernels, fits_of
 from xlperf.explore.objectives import (
     AT_TARGETS,
+    BEYOND_LIMITS,
     COUNT,
+    GOOD,
+    ILLEGAL,
     TARGETS,
+    TOO_LARGE,
+    Lead,
     Limit,
     Objective,
+    Search,
+    are_owned,
     default_objective,
+    evaluated,
     is_number_of_accelerators,
     objective_of,
     rival_of,
     tightest,
+    unbeaten_rows,
 )
-from xlperf.explore.search_results import BEYOND_LIMITS, GOOD, ILLEGAL, TOO_LARGE, Lead, Search, are_owned, evaluated
 from xlperf.explore.space import Part, TooMany
 from xlperf.explore.workers import worked
 
 SHOWN = {kind: shown_columns(f"{kind}_results", "search") for kind in PLAN_TABLES}
 """Results in a table of a search, beside its objective and limits."""
 BLOCK = 65_536
-MEMORY_FIRST = 1024
-"""Number of plans from which the search evaluates memory before the other results. [-]"""
-REFINED = 256
-"""Best plans that get uneven virtual-pipeline chunks after a search over equal chunks. [-]"""
+MEMORY_FIRST = 1024  # number of plans from which the search evaluates memory before the other results [-]
+REFINED = 256  # best plans that get uneven virtual-pipeline chunks after a search over equal chunks [-]
 _EVEN = f"virtual pipeline: chunks of equal size, and all that are legal for the best {REFINED} plans"
-WIDTHS = (1.5, 1.03)
-"""Ratios of successive refinements around the load of a good plan. [-]"""
-COARSE = 0.02
-"""Relative loss over the best plan up to which plans get a finer load. [-]"""
+WIDTHS = (1.5, 1.03)  # ratios of successive refinements around the load of a good plan [-]
+COARSE = 0.02  # relative loss over the best plan up to which plans get a finer load [-]
 _PREDICTED = Limit._field_defaults["probability"]
-PARTS = [Part(number, 16) for number in range(16)]
-"""Parts of a large space that processes share."""
+PARTS = [Part(number, 16) for number in range(16)]  # parts of a large space that processes share
+
+
+class Effort(Bounds, total=False):
+    """Bounds of a search, the processes that share a large space, and what counts the plans of finished blocks."""
+
+    progress: Progress | None
+    processes: int
 
 
 class _Keys(NamedTuple):
@@ -85,18 +99,10 @@ class _Keys(NamedTuple):
 
 
 def search(
-    plan: Table,
-    catalog: Catalog,
-    objective: str = "",
-    limits: Sequence[Limit] = (),
-    values: Mapping[str, np.ndarray] | None = None,
-    top: int | None = 1,
-    progress: Progress | None = None,
-    lead: Lead | None = None,
-    processes: int = 1,
-    rivals: Sequence[str] = (),
-    **bounds: Unpack[Bounds],
-) -> Search:
+    plan: Table, catalog: Catalog, objective: str = "", limits: Sequence[Limit] = (),
+    values: Mapping[str, np.ndarray] | None = None, top: int | None = 1, progress: Progress | None = None,
+    lead: Lead | None = None, processes: int = 1, rivals: Sequence[str] = (), **bounds: Unpack[Bounds],
+) -> Search:  # fmt: skip
     """The best of all candidates of one plan, whose ``auto`` cells the search chooses.
 
     A plan that fits and satisfies the limits and its own targets (of ttft and tpot) comes before all others; then
@@ -114,11 +120,11 @@ def search(
     refused = [name for name in values or {} if name in TARGETS.values()]
     if refused:
         raise InputError(Fault("", f"{refused[0].replace('_', ' ')} is no choice of a search: search once with each"))
-    further = tuple(rival_of(plan.kind, name, owned=True) for name in rivals)
+    further = tuple(rival_of(plan.kind, name) for name in rivals)
     if is_number_of_accelerators(objective):
         first = next((rival for rival in further if rival.is_result), None)  # orders plans of equal numbers
         if further:
-            further = (rival_of(plan.kind, objective, owned=True), *(rival for rival in further if rival is not first))
+            further = (rival_of(plan.kind, objective), *(rival for rival in further if rival is not first))
         objective, lead = "" if first is None else first.column.name, (COUNT, False)
     goal = None if not objective else objective_of(plan.kind, objective, owned=True)
     targets = (*limits, *own_targets(plan))
@@ -133,8 +139,8 @@ def search(
         except TooMany:
             if "most" in bounds:
                 raise
-            return space.finished(worked(space.best, PARTS, processes), progress)
-        return space.finished([space.best_of([whole], progress)])
+            return space.finished(space.joined(_counted(worked(space.best, PARTS, processes), progress)))
+        return space.finished(space.best_of([whole], progress))
 
     result = best()
     while result.counts is not None:
@@ -148,6 +154,46 @@ def search(
     place = partial(place_of_row, plan.place, np.zeros(len(result.plans), dtype=np.int64))
     result.plans, result.results = replace(result.plans, place=place), replace(result.results, place=place)
     return result
+
+
+def _counted(parts: Iterable[Search], progress: Progress | None) -> Iterator[Search]:
+    for part in parts:
+        if progress is not None:
+            progress(part.num_tried)
+        yield part
+
+
+class _Aim(NamedTuple):
+    """The criteria that order plans."""
+
+    objective: Objective
+    limits: tuple[Limit, ...] = ()
+    lead: Lead | None = None
+    rivals: tuple[Objective, ...] = ()
+
+    @property
+    def goals(self) -> tuple[Objective, ...]:
+        """The objective and its rivals."""
+        return self.objective, *self.rivals
+
+    def keys(self, plans: Table, results: Table, rows: np.ndarray) -> _Keys:
+        """Sort keys of plans with these numbers."""
+        loss = self.objective.loss(results)
+        memory = results.number("memory_reserved" if "memory_reserved" in results else "memory")
+        excess = np.zeros(len(results))
+        for limit in self.limits:
+            excess = np.maximum(excess, limit.excess(results))
+        bad = np.where(np.isnan(loss), np.inf, excess)
+        unfit = [np.isnan(memory), results.number("fits") != 1.0, bad > 0.0]
+        kind = np.select(unfit, [ILLEGAL, TOO_LARGE, BEYOND_LIMITS], GOOD)
+        measure = np.select([kind == GOOD, kind == BEYOND_LIMITS, kind == TOO_LARGE], [loss, bad, memory], 0.0)
+        ahead = plans.number(self.lead[0]) if self.lead else np.zeros(len(results))
+        ahead = -ahead if self.lead and self.lead[1] else ahead
+        return _Keys(kind, np.where(kind == GOOD, ahead, 0.0), measure, np.nan_to_num(memory), rows)
+
+    def unbeaten(self, plans: Table, results: Table) -> np.ndarray:
+        """Rows of the Pareto set of the objective and its rivals."""
+        return unbeaten_rows(np.stack([goal.loss(results, plans) for goal in self.goals], axis=-1))
 
 
 class _Space(NamedTuple):
@@ -172,16 +218,24 @@ class _Space(NamedTuple):
 
     def best_of(self, parts: Iterable[Candidates], progress: Progress | None = None) -> Search:
         """The best of some candidates."""
-        result: Search | None = None
-        for tried in parts:
-            wanted = self.goal or default_objective(self.plan, tried.searched)
-            number = self._num_retained(tried.even)
-            best = ranked(tried, self.catalog, wanted, self.targets, number, progress, self.lead, self.rivals)
-            result = best if result is None else _joined(result, best, number)
-        assert result is not None
-        return result
+        return self.joined(
+            self.ranked(
+                tried, self.goal or default_objective(self.plan, tried.searched), self._retained(tried.even), progress
+            )
+            for tried in parts
+        )
 
-    def _num_retained(self, refined: bool) -> int | None:
+    def ranked(
+        self, tried: Candidates, objective: Objective, top: int | None, progress: Progress | None = None
+    ) -> Search:
+        """Candidates by the criteria."""
+        return ranked(tried, self.catalog, objective, self.targets, top, progress, self.lead, self.rivals)
+
+    def joined(self, parts: Iterable[Search]) -> Search:
+        """The best of all parts, at least one."""
+        return reduce(lambda known, more: _joined(known, more, self._retained(bool(more.note))), parts)
+
+    def _retained(self, refined: bool) -> int | None:
         """Plans that a part returns: more than ``top`` before a refinement."""
         return self.top and (max(self.top, REFINED) if refined or self.load else self.top)
 
@@ -190,15 +244,8 @@ class _Space(NamedTuple):
         """The searched load column, "" if the load is given."""
         return open_load(self.plan, self.values or {})
 
-    def finished(self, parts: Iterable[Search], progress: Progress | None = None) -> Search:
+    def finished(self, result: Search) -> Search:
         """The best of all parts, after the refinement of uneven chunks or of the load."""
-        result: Search | None = None
-        for best in parts:
-            if progress is not None:
-                progress(best.num_tried)
-            number = self._num_retained(bool(best.note))
-            result = best if result is None else _joined(result, best, number)
-        assert result is not None
         if self.load and self.top is not None and not self.rivals:
             return self._finer(result)
         if not result.note:
@@ -206,9 +253,8 @@ class _Space(NamedTuple):
         more = uneven_chunks(result.plans.take(slice(REFINED)), self.catalog, result.searched)
         if not len(more) or result.kind == ILLEGAL:
             return result.taken(np.arange(min(len(result.plans), self.top or len(result.plans))))
-        uneven = Candidates(more, result.searched)
-        best = ranked(uneven, self.catalog, result.objective, self.targets, self.top, None, self.lead, self.rivals)
-        return _joined(result, best, self.top)
+        uneven = self.ranked(Candidates(more, result.searched), result.objective, self.top)
+        return _joined(result, uneven, self.top)
 
     def _finer(self, searched: Search) -> Search:
         """Refine the load of the mappings that are near the best."""
@@ -216,16 +262,14 @@ class _Space(NamedTuple):
             loss = np.abs(searched.objective.loss(searched.results))
             rows = first_of_each(searched.plans, searched.searched, self.load)
             rows = rows[np.abs(loss[rows] / loss[0] - 1.0) <= COARSE] if searched.found else rows[:0]
-            more = finer_loads(
-                searched.plans.take(rows), self.load, width, searched.results.number("max_batch_size")[rows]
-            )
+            most = searched.results.number("max_batch_size")[rows]
+            more = finer_loads(searched.plans.take(rows), self.load, width, most)
             if not len(more):
                 break
-            tried = Candidates(more, searched.searched, searched.counts)
-            finer = ranked(tried, self.catalog, searched.objective, self.targets, len(more), None, self.lead)
+            finer = self.ranked(Candidates(more, searched.searched, searched.counts), searched.objective, len(more))
             if finer.found:
                 finer = finer.taken(first_of_each(finer.plans, searched.searched, self.load))
-            searched = _joined(searched, finer, self._num_retained(False))
+            searched = _joined(searched, finer, self._retained(False))
         return searched if len(searched.plans) <= (self.top or 0) else searched.taken(np.arange(self.top or 0))
 
 
@@ -240,23 +284,16 @@ def own_targets(plan: Table, probability: float = _PREDICTED) -> list[Limit]:
 
 
 def ranked(
-    tried: Candidates,
-    catalog: Catalog,
-    objective: Objective,
-    limits: Sequence[Limit] = (),
-    top: int | None = 1,
-    progress: Progress | None = None,
-    lead: Lead | None = None,
-    rivals: Sequence[Objective] = (),
-) -> Search:
+    tried: Candidates, catalog: Catalog, objective: Objective, limits: Sequence[Limit] = (), top: int | None = 1,
+    progress: Progress | None = None, lead: Lead | None = None, rivals: Sequence[Objective] = (),
+) -> Search:  # fmt: skip
     """Evaluate candidates and return the best of them; arguments as of :func:`search`."""
-    plans, limits = tried.plans, tightest(limits)
-    goals = objective, *rivals
-    names = {goal.column.name for goal in goals if goal.is_result}
-    needed = names | {limit.column.name for limit in limits}
+    plans, aim = tried.plans, _Aim(objective, tightest(limits), lead, tuple(rivals))
+    names = {goal.column.name for goal in aim.goals if goal.is_result}
+    needed = names | {limit.column.name for limit in aim.limits}
     quiet = without_targets(plans, needed)
     owned = are_owned(plans.kind, needed)
-    plain = all(limit.probability == _PREDICTED for limit in limits) and (top is not None or bool(rivals))
+    plain = all(limit.probability == _PREDICTED for limit in aim.limits) and (top is not None or bool(rivals))
     keys: list[_Keys] = []
     parts: list[Table] = []
     counts = np.zeros(4, dtype=np.int64)
@@ -266,51 +303,37 @@ def ranked(
     for start in range(0, len(chosen_rows), BLOCK):
         rows = chosen_rows[start : start + BLOCK]
         block = quiet if memory is None and len(rows) == len(plans) else quiet.take(rows)
-        first = plans.number(lead[0])[rows] if lead else None
-        wanted = needed if plain else set()
         known = None if memory is None else memory[rows]
-        sort_keys, results = _evaluated(block, catalog, objective, limits, rows, first, lead, wanted, owned, known)
+        sort_keys, results = _evaluated(block, catalog, aim, rows, needed if plain else set(), owned, known)
         count(len(rows))
         counts += np.bincount(sort_keys.kind, minlength=4)
         retained = sort_keys.best(top)
         if rivals and sort_keys.num_good:
-            retained = retained[unbeaten_rows(_losses(plans.take(rows[retained]), results(retained), goals))]
+            retained = retained[aim.unbeaten(plans.take(rows[retained]), results(retained))]
         keys.append(sort_keys.take(retained))
         parts.append(results(retained))
     every = _Keys(*(np.concatenate(columns) for columns in zip(*keys, strict=True)))
     best = every.best(top)
     if rivals and every.num_good:
         columns = {name: np.concatenate([part[name] for part in parts])[best] for name in names}
-        losses = _losses(plans.take(every.number[best]), replace(parts[0], columns=columns), goals)
-        best = best[unbeaten_rows(losses)]
+        best = best[aim.unbeaten(plans.take(every.number[best]), replace(parts[0], columns=columns))]
     chosen = plans.take(every.number[best])
     if quiet is plans and all("reason" in part for part in parts):
         columns = {name: np.concatenate([part[name] for part in parts])[best] for name in parts[0].columns}
         results_of_best = replace(parts[0], columns=columns, place=chosen.place)
     else:
         results_of_best = evaluated(chosen, catalog, owned)
+    num_good, beyond, _, illegal = counts.tolist()
     return Search(
-        plans=chosen,
-        results=results_of_best,
-        kind=int(every.kind[best[0]]),
-        num_tried=len(plans),
-        num_legal=len(plans) - int(counts[ILLEGAL]),
-        num_fit=int(counts[GOOD] + counts[BEYOND_LIMITS]),
-        num_good=int(counts[GOOD]),
-        searched=tried.searched,
-        objective=objective,
-        limits=limits,
-        counts=tried.counts,
-        lead=lead,
-        note=_EVEN if tried.even else "",
-        rivals=tuple(rivals),
-    )
+        plans=chosen, results=results_of_best, kind=int(every.kind[best[0]]), num_tried=len(plans),
+        num_legal=len(plans) - illegal, num_fit=num_good + beyond, num_good=num_good, searched=tried.searched,
+        objective=objective, limits=aim.limits, counts=tried.counts, lead=lead, note=_EVEN if tried.even else "",
+        rivals=aim.rivals,
+    )  # fmt: skip
 
 
 def _fitting_rows(plans: Table, catalog: Catalog, counts: np.ndarray) -> tuple[np.ndarray, Array | None]:
-    """Rows to evaluate and the reserved memory of all: of training plans those that fit, if any do, in a fast order;
-    the counts by kind then have the others. [B]
-    """
+    """Rows to evaluate, of training plans those that fit in a fast order, and the reserved memory of all. [B]"""
     every = np.arange(len(plans))
     if plans.kind != "training" or len(plans) < MEMORY_FIRST:
         return every, None
@@ -323,32 +346,21 @@ def _fitting_rows(plans: Table, catalog: Catalog, counts: np.ndarray) -> tuple[n
     return by_kernels(plans, rows), reserved
 
 
-def _losses(plans: Table, results: Table, objectives: Sequence[Objective]) -> Array:
-    """Losses to be minimised, (rows, objectives)."""
-    return np.stack([goal.loss(results, plans) for goal in objectives], axis=-1)
-
-
 def _joined(known: Search, more: Search, top: int | None) -> Search:
     """The best of two searches with one objective; the second may have further numbers of accelerators."""
     plans, results = stacked([known.plans, more.plans]), stacked([known.results, more.results])
-    first = plans.number(known.lead[0]) if known.lead else None
-    keys = _keys(first, results, known.objective, known.limits, np.arange(len(plans)), known.lead)
+    aim = _Aim(known.objective, known.limits, known.lead, known.rivals)
+    keys = aim.keys(plans, results, np.arange(len(plans)))
     best = keys.best(top)
     if known.rivals and keys.num_good:
-        best = best[unbeaten_rows(_losses(plans.take(best), results.take(best), (known.objective, *known.rivals)))]
-    counts = known.counts.also(more.counts.tried) if known.counts and more.counts else known.counts
+        best = best[aim.unbeaten(plans.take(best), results.take(best))]
     return replace(
-        known,
-        plans=plans.take(best),
-        results=results.take(best),
-        kind=int(keys.kind[best[0]]),
-        num_tried=known.num_tried + more.num_tried,
-        num_legal=known.num_legal + more.num_legal,
-        num_fit=known.num_fit + more.num_fit,
-        num_good=known.num_good + more.num_good,
-        counts=counts,
+        known, plans=plans.take(best), results=results.take(best), kind=int(keys.kind[best[0]]),
+        num_tried=known.num_tried + more.num_tried, num_legal=known.num_legal + more.num_legal,
+        num_fit=known.num_fit + more.num_fit, num_good=known.num_good + more.num_good,
+        counts=known.counts.also(more.counts.tried) if known.counts and more.counts else known.counts,
         note=known.note or more.note,
-    )
+    )  # fmt: skip
 
 
 def without_targets(plans: Table, needed: set[str]) -> Table:
@@ -360,39 +372,27 @@ def without_targets(plans: Table, needed: set[str]) -> Table:
 
 
 def _evaluated(
-    plans: Table,
-    catalog: Catalog,
-    objective: Objective,
-    limits: Sequence[Limit],
-    rows: np.ndarray,
-    first: Array | None,
-    lead: Lead | None,
-    needed: Collection[str],
-    owned: bool,
-    reserved: Array | None = None,
-) -> tuple[_Keys, Callable[[np.ndarray], Table]]:
-    """Sort keys of plans, and a function that gives the results of some of them, or only the needed numbers.
-
-    Memory comes first, and the other results only for plans that fit: most plans of a search do not. ``reserved``: the
-    reserved memory of plans that are known to fit. [B]
-    """
+    plans: Table, catalog: Catalog, aim: _Aim, rows: np.ndarray, needed: Collection[str], owned: bool,
+    reserved: Array | None,
+) -> tuple[_Keys, Callable[[np.ndarray], Table]]:  # fmt: skip
+    """Sort keys of plans, and a function that gives the results of some; memory comes first, as most do not fit."""
     memory = fitting(plans, catalog) if reserved is None and len(plans) >= MEMORY_FIRST else None
     if memory is None:
         results = _results(plans, catalog, () if reserved is None else needed, owned, reserved)
-        return _keys(first, results, objective, limits, rows, lead), results.take
+        return aim.keys(plans, results, rows), results.take
     fits = np.flatnonzero(memory["fits"] == 1.0)
     known = memory.get("memory_reserved")  # known for training plans that do not fit, but not for inference
     kind = np.where(np.isnan(memory["fits"]), ILLEGAL, TOO_LARGE)
     used = np.zeros(len(plans)) if known is None else np.nan_to_num(known)
     keys = _Keys(kind, np.zeros(len(plans)), np.where(kind == TOO_LARGE, used, 0.0), used, rows)
     if len(fits):
-        results = _results(plans.take(fits), catalog, needed, owned, None if known is None else known[fits])
-        fit_keys = _keys(None if first is None else first[fits], results, objective, limits, rows[fits], lead)
-        for values, result in zip(keys, fit_keys, strict=True):
+        plans_that_fit = plans.take(fits)
+        results = _results(plans_that_fit, catalog, needed, owned, None if known is None else known[fits])
+        for values, result in zip(keys, aim.keys(plans_that_fit, results, rows[fits]), strict=True):
             values[fits] = result
     if known is None and (keys.kind == TOO_LARGE).any() and not (keys.kind < TOO_LARGE).any():
         results = evaluated(plans, catalog, owned)  # to find the nearest plan
-        return _keys(first, results, objective, limits, rows, lead), results.take
+        return aim.keys(plans, results, rows), results.take
     if not len(fits):
         return keys, lambda chosen: evaluated(plans.take(chosen), catalog, owned)
     position = np.full(len(plans), -1)
@@ -414,29 +414,6 @@ def _results(plans: Table, catalog: Catalog, needed: Collection[str], owned: boo
     return replace(result, columns={**known, **result.columns})
 
 
-def _keys(
-    first: Array | None,
-    results: Table,
-    objective: Objective,
-    limits: Sequence[Limit],
-    rows: np.ndarray,
-    lead: Lead | None,
-) -> _Keys:
-    """Sort keys of rows, from their numbers and the leading column."""
-    loss = objective.loss(results)
-    memory = results.number("memory_reserved" if "memory_reserved" in results else "memory")
-    legal = ~np.isnan(memory)
-    fits = results.number("fits") == 1.0
-    excess = np.zeros(len(results))
-    for limit in limits:
-        excess = np.maximum(excess, limit.excess(results))
-    bad = np.where(np.isnan(loss), np.inf, excess)
-    kind = np.select([~legal, ~fits, bad > 0.0], [ILLEGAL, TOO_LARGE, BEYOND_LIMITS], GOOD)
-    measure = np.select([kind == GOOD, kind == BEYOND_LIMITS, kind == TOO_LARGE], [loss, bad, memory], 0.0)
-    ahead = np.zeros(len(results)) if first is None or lead is None else np.where(lead[1], -first, first)
-    return _Keys(kind, np.where(kind == GOOD, ahead, 0.0), measure, np.nan_to_num(memory), rows)
-
-
 def stacked(tables: Sequence[Table]) -> Table:
     """Tables of one kind below each other, with columns in the order of the schema and blank where a table has none."""
     columns = {}
@@ -445,3 +422,88 @@ def stacked(tables: Sequence[Table]) -> Table:
             read = Table.text if column.is_text else Table.number
             columns[column.name] = np.concatenate([read(table, column.name) for table in tables])
     return Table(tables[0].kind, columns)
+
+
+class Resolved(NamedTuple):
+    """Plans without ``auto``, with the same rows and places, and for each searched row a note on the choice."""
+
+    plans: Table
+    notes: dict[int, str]
+
+
+def has_auto(plans: Table) -> bool:
+    """Whether any cell is ``auto``."""
+    return any(mask.any() for mask in plans.auto.values())
+
+
+def resolve(plans: Table, catalog: Catalog, progress: Progress | None = None, **bounds: Unpack[Bounds]) -> Resolved:
+    """Replace every ``auto`` by the best value.
+
+    :func:`xlperf.explore.search.search` runs on each row without an objective; rows that differ only in name share one
+    search. If no plan fits, the plan with the least memory replaces the row; if none satisfies its targets, the nearest
+    one; if none is legal, the plan with its defaults.
+    """
+    if not has_auto(plans):
+        return Resolved(plans, {})
+    faults = auto_faults(plans)
+    if faults:
+        raise InputError(faults)
+    rows = np.flatnonzero(np.logical_or.reduce(list(plans.auto.values()))).tolist()
+    columns = dict(plans.columns)
+    notes: dict[int, str] = {}
+    for row in rows:
+        plan = plans.take([row])
+        try:
+            result = _best(plan, catalog, **bounds)
+        except InputError as error:
+            faults += error.faults
+            continue
+        words = result.words if result.kind == ILLEGAL else f"{result.chosen_words}: {result.words}"
+        notes[row] = f"auto: {words}"
+        for name in result.searched:
+            values = result.plans.columns.get(name)
+            if values is not None:
+                columns[name] = columns[name].copy()
+                columns[name][row] = values[0]
+        if progress is not None:
+            progress(1)
+    if faults:
+        raise InputError(faults)
+    return Resolved(replace(plans, columns=columns, auto={}), notes)
+
+
+_CACHE_SIZE = 1024
+_known: WeakKeyDictionary[Catalog, OrderedDict[object, Search]] = WeakKeyDictionary()
+
+
+def _best(plan: Table, catalog: Catalog, **bounds: Unpack[Bounds]) -> Search:
+    """Cached search of one plan, by its values except the name and by the catalog rows that it references."""
+    part = part_of(catalog, plan)
+    values = tuple((name, str(column[0])) for name, column in plan.columns.items() if name != "name")
+    key = plan.kind, values, tuple(name for name, mask in plan.auto.items() if mask[0]), tuple(sorted(bounds.items()))
+    cached = _known.setdefault(part, OrderedDict())
+    if key not in cached:
+        cached[key] = search(plan, part, **bounds)
+    cached.move_to_end(key)
+    while len(cached) > _CACHE_SIZE:
+        cached.popitem(last=False)
+    return cached[key]
+
+
+def evaluate_resolved(
+    plans: Table, catalog: Catalog, progress: Progress | None = None, **bounds: Unpack[Bounds]
+) -> tuple[Table, Table]:
+    """Plans with every ``auto`` chosen, and their results, whose reasons state the choice."""
+    resolved = resolve(plans, catalog, **bounds)
+    results = evaluate(resolved.plans, catalog, progress)
+    return resolved.plans, with_notes(results, resolved.notes)
+
+
+def with_notes(results: Table, notes: Mapping[int, str]) -> Table:
+    """Results whose reasons begin with the notes of :class:`Resolved`."""
+    if not notes:
+        return results
+    reason = results["reason"].copy()
+    for row, note in notes.items():
+        reason[row] = f"{note}; {reason[row]}" if reason[row] else note
+    return replace(results, columns={**results.columns, "reason": reason})

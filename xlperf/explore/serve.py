@@ -34,6 +34,7 @@ from xlperf.explore.fleet_plans import (
     crossed,
     engine_title,
     engines_of,
+    first_ways,
     in_slices,
     with_columns,
 )
@@ -46,7 +47,6 @@ from xlperf.explore.money import (
     beyond_power,
     cost_words,
     filling,
-    first_ways,
     hours_of,
     in_power,
     is_pooled,
@@ -56,15 +56,19 @@ from xlperf.explore.money import (
     sized,
     with_prices,
 )
-from xlperf.explore.objectives import DECILE, band_factor
+from xlperf.explore.objectives import DECILE, Answer, band_factor, no_answer, short_name
 from xlperf.explore.search import stacked
-from xlperf.explore.search_results import Answer, short_name
 from xlperf.explore.vary import normal_scores
 
 _FLEET_COST = "fleet_cost_per_million_output_tokens"
 _COPY_COSTS = ("cost_per_million_output_tokens", "cost_per_million_output_tokens_all_in")
 _OF_COPY = (*_COPY_COSTS, "energy_per_token", "carbon_per_million_tokens")
 """Engine results of a copy at full load; the fleet also pays for head room and whole servers."""
+_OF_STATE = (
+    "tokens_per_second_per_accelerator", "tokens_per_second_per_user", "ttft", "tpot", "tpot_low", "tpot_high",
+    "memory", "memory_capacity",
+)  # fmt: skip
+"""Engine results of a copy and of its users."""
 _OWNED_OF_COPY = tuple(f"owned_{name}" for name in _COPY_COSTS)
 _ENDS = ("_low", "_high")
 _AFTERWARDS = ("way", "payment", *PLAN_PRICES, "facility_power_limit", "hours_per_month")
@@ -76,19 +80,14 @@ _LIMITS = {
 }
 NOTHING = "none"
 """Word of a result without one: a cell with a blank text shows an error if the functions are not installed."""
-SURE = 0.8
-"""Probability with which a fleet should be large enough. [-]"""
+SURE = 0.8  # probability with which a fleet should be large enough [-]
 _FAR = "EXTRAPOLATED"
 _found: WeakKeyDictionary[Catalog, dict[object, list[Fleet]]] = WeakKeyDictionary()
 """Cached ways to serve a demand, by the part of the catalog that the form names."""
 
 
 def serve_answer(form: Table, catalog: Catalog) -> Answer:
-    """The cheapest fleet for the demand of a form, or the way that the form names.
-
-    ``form``: one row of kind ``serve``. Returns results of the kind ``serve_results``. Raises InputError if a name is
-    unknown, an engine does not run on the accelerator, or the form gives neither users nor a request rate.
-    """
+    """The cheapest fleet for the demand of a form, or the way that the form names."""
     fleets = serving_ways(form, catalog)
     if not fleets:
         asked = with_columns(form, users=1.0) if _is_open(form) else form
@@ -98,7 +97,7 @@ def serve_answer(form: Table, catalog: Catalog) -> Answer:
     if way != int(way) or way > len(fleets):
         each = "s are" if len(fleets) > 1 else " is"
         reason = f"way {way:g} is asked for, and {len(fleets)} way{each} known"
-        return {"reason": reason, "answer": f"No answer: {reason}."}
+        return no_answer(reason)
     fleet = fleets[int(way) - 1]
     return _answer(form, fleets, int(way), hours_of(form, fleet.plan, fleet.results, catalog)[0], catalog)
 
@@ -113,10 +112,7 @@ def way_answers(form: Table, fleets: list[Fleet], catalog: Catalog) -> list[Answ
 
 
 def serving_ways(form: Table, catalog: Catalog) -> list[Fleet]:
-    """Ways to serve the demand of a form within its facility power limit, the cheapest first.
-
-    ``form``: one row of kind ``serve``. Raises InputError as :func:`serve_answer`.
-    """
+    """Ways to serve the demand of a form within its facility power limit, the cheapest first."""
     limit = float(form.number("facility_power_limit")[0])
     every = _every_way(form, catalog)
     within = [fleet for fleet in every if not sized(fleet, catalog).power > limit]
@@ -215,34 +211,23 @@ _SET = ("software", "mode", "num_accelerators", *DEGREES, "concurrency")
 
 
 def best_way(form: Table, catalog: Catalog) -> Answer:
-    """The best way to serve the demand of a form with its fixed entries open, for comparison with the fixed way.
-
-    ``form``: one row of kind ``serve``. Returns ``best_way`` and ``best_accelerators``; nothing if the form fixes
-    nothing.
-    """
-    stated = [name for name in _SET if name in form and (form[name] == form[name]).any() and form[name][0] != ""]
-    if not stated:
+    """The best way to serve the demand of a form with its fixed entries open, for comparison with the fixed way."""
+    if not any(name in form and form[name][0] != "" and form[name][0] == form[name][0] for name in _SET):
         return {}
     columns = {name: values for name, values in form.columns.items() if name not in (*_SET, "way")}
-    left_open = replace(form, columns=columns)
-    answers = serve_answer(form, catalog), serve_answer(left_open, catalog)
-    fixed, best = (answer.get("accelerators", np.nan) for answer in answers)
+    fixed = serve_answer(form, catalog).get("accelerators", np.nan)
+    answer = serve_answer(replace(form, columns=columns), catalog)
+    best = answer.get("accelerators", np.nan)
     if best != best:
         return {}
-    words = way_words(answers[1]["software"], answers[1]["mode"], answers[1])
-    words = f"he best way takes {best:,.0f} accelerators with {words}"
-    if fixed <= best:
-        words = "As you set it, no more are taken than by the best way"
-    else:
-        words = f"As you set it: {fixed:,.0f}; t{words}" if fixed == fixed else f"T{words}"
+    takes = f"he best way takes {best:,.0f} accelerators with {way_words(answer['software'], answer['mode'], answer)}"
+    words = f"As you set it: {fixed:,.0f}; t{takes}" if fixed == fixed else f"T{takes}"
+    words = "As you set it, no more are taken than by the best way" if fixed <= best else words
     return {"best_way": words, "best_accelerators": best}
 
 
 def other_machines(form: Table, names: Sequence[str], catalog: Catalog) -> Answer:
-    """Accelerators that would serve a demand that the form's own cannot, as ``best_way``.
-
-    ``form``: one row of kind ``serve``. ``names``: accelerators to try.
-    """
+    """Accelerators that would serve a demand that the form's own cannot, as ``best_way``."""
     result, named = [], str(form.text("accelerator")[0])
     columns = {name: values for name, values in form.columns.items() if name not in _SET}
     for name in names:
@@ -264,12 +249,10 @@ def _demand(form: Table) -> Demand:
     return Demand(float(users), float(rate), tpot, ttft, size, load)
 
 
-_PRECISIONS = ("fp8", "bf16", "fp16")
-"""Default precisions of a form: the first with a peak rate on the accelerator."""
+_PRECISIONS = ("fp8", "bf16", "fp16")  # default precisions of a form: the first with a peak rate on the accelerator
 _CACHES = ("fp8", "bf16")
 """Trial precisions of the KV cache if a form states none and the accelerator has both, the first one first."""
-_WIDE = "bf16"
-"""Precision of matrix products for weights in a precision without a peak rate on the accelerator."""
+_WIDE = "bf16"  # precision of matrix products for weights in a precision without a peak rate on the accelerator
 
 
 def _computes_in(form: Table, catalog: Catalog) -> Callable[[str], bool]:
@@ -323,25 +306,17 @@ def replicas_of(form: Table, catalog: Catalog) -> Table:
 def _answer(form: Table, fleets: list[Fleet], way: int, hours: Hours, catalog: Catalog) -> Answer:
     fleet = fleets[way - 1]
     plan, results = fleet.plan, fleet.results
-    by_name: Answer = {
-        name: float(results.number(name)[0])
-        for name in (
-            "tokens_per_second_per_accelerator", "tokens_per_second_per_user", "ttft", "tpot", "tpot_low", "tpot_high",
-            "memory", "memory_capacity",
-        )
-    }  # fmt: skip
+    answer: Answer = {name: float(results.number(name)[0]) for name in (*_OF_STATE, *_OF_COPY)}
     fleet_size = sized(fleet, catalog)
     users, load, size, server, *_, longer = fleet_size
-    by_name["tokens_per_second_per_accelerator"] /= longer
-    slices = in_slices(plan, catalog)
+    answer["tokens_per_second_per_accelerator"] /= longer
     copies, kinds = fleet_size.whole()
-    servers = fleet_size.servers
-    by_name |= {name: float(plan.number(name)[0]) for name in DEGREES}
-    by_name |= {"copies": float(np.ceil(copies)), "copy_size": size, "concurrency": load, "users": users}
-    by_name |= {"server_size": server, "servers": servers, "way": float(way), "num_ways": float(len(fleets))}
+    answer |= {name: float(plan.number(name)[0]) for name in (*DEGREES, *_CHOSEN) if name in plan}
+    answer |= {"copies": float(np.ceil(copies)), "copy_size": size, "concurrency": load, "users": users}
+    answer |= {"server_size": server, "servers": fleet_size.servers, "way": float(way), "num_ways": float(len(fleets))}
     for number, (speed, rate) in enumerate(fleet.curve.T.tolist(), start=1):
-        by_name |= {f"curve_speed_{number}": speed, f"curve_throughput_{number}": rate / longer}
-    by_name["request_rate"] = users / float(results.number("latency")[0])
+        answer |= {f"curve_speed_{number}": speed, f"curve_throughput_{number}": rate / longer}
+    answer["request_rate"] = users / float(results.number("latency")[0])
     rate = users / load * float(results.number("tokens_per_second")[0]) / longer
     fleet_sizes = {"": sum(kinds)}
     scores = {"low": -DECILE, "high": DECILE, "sure": float(normal_scores(np.array([SURE]))[0])}
@@ -349,54 +324,43 @@ def _answer(form: Table, fleets: list[Fleet], way: int, hours: Hours, catalog: C
         further = float(band_factor(results, "tpot", score)[0]) / longer
         fleet_sizes[f"_{end}"] = sum(fleet_size.whole(further)[1])
     count = fleet_sizes[""]
-    by_name |= {f"accelerators{end}": number for end, number in fleet_sizes.items()}
-    by_name |= hours.results | hours.costs(_FLEET_COST, count / rate)
-    by_name |= {f"cost{end}": number * hours.paid / rate for end, number in fleet_sizes.items() if end in _ENDS}
-    by_name |= {name: float(results.number(name)[0]) for name in _OF_COPY}
-    by_name |= {name: float(hours.ownership.number(name)[0]) for name in _OWNED_OF_COPY}
-    month = float(form.filled("hours_per_month")[0])
-    by_name |= {"tokens_per_second": rate} | hours.costs("monthly_cost", count * month)
-    by_name |= {
-        "power_per_accelerator": fleet_size.each,
-        "power": fleet_size.power,
-        "monthly_energy": fleet_size.power * month,
-    }
-    by_name["monthly_carbon"] = (
-        by_name["monthly_energy"] * by_name["carbon_per_million_tokens"] / by_name["energy_per_token"]
-    )
-    by_name |= in_power(form, fleet_size, by_name["request_rate"])
-    by_name["users_that_fit"] = fleet_size.copies_in(kinds) * load
-    by_name["head_room"] = by_name["users_that_fit"] / users - 1.0
-    by_name["memory_used"] = by_name["memory"] / by_name["memory_capacity"]
-    by_name["speed_used"] = by_name["tpot"] * float(form.filled("speed_per_user")[0])
-    by_name["ttft_used"] = float(np.nan_to_num(by_name["ttft"] / form.number("ttft_target")[0]))
-    by_name["users_used"] = users / by_name["users_that_fit"]
-    by_name["limit"] = _LIMITS[max(_LIMITS, key=lambda name: float(by_name[name]))]
-    by_name["price_basis"] = hours.basis
-    by_name |= {name: str(plan.filled(name)[0]) for name in ("software", "mode")}
-    by_name |= {name: float(plan.number(name)[0]) for name in _CHOSEN if name in plan}
-    by_name["expert_dispatch"] = str(plan.text("expert_dispatch")[0])
-    by_name |= {name: str(results[name][0]) for name in ("trust", "trust_reason")}
-    accelerator = short_name(plan.text("accelerator")[0])
-    other = str(plan.text("prefill_accelerator")[0])
-    by_name["prefill_accelerator"] = other if fleet_size.prefill else NOTHING
+    answer |= {f"accelerators{end}": number for end, number in fleet_sizes.items()}
+    answer |= hours.results | hours.costs(_FLEET_COST, count / rate)
+    answer |= {f"cost{end}": number * hours.paid / rate for end, number in fleet_sizes.items() if end in _ENDS}
+    answer |= {name: float(hours.ownership.number(name)[0]) for name in _OWNED_OF_COPY}
+    month, power = float(form.filled("hours_per_month")[0]), fleet_size.power
+    answer |= {"tokens_per_second": rate} | hours.costs("monthly_cost", count * month)
+    answer |= {"power_per_accelerator": fleet_size.each, "power": power, "monthly_energy": power * month}
+    answer["monthly_carbon"] = power * month * answer["carbon_per_million_tokens"] / answer["energy_per_token"]
+    answer |= in_power(form, fleet_size, answer["request_rate"])
+    answer["users_that_fit"] = fleet_size.copies_in(kinds) * load
+    answer["head_room"] = answer["users_that_fit"] / users - 1.0
+    answer["memory_used"] = answer["memory"] / answer["memory_capacity"]
+    answer["speed_used"] = answer["tpot"] * float(form.filled("speed_per_user")[0])
+    answer["ttft_used"] = float(np.nan_to_num(answer["ttft"] / form.number("ttft_target")[0]))
+    answer["users_used"] = users / answer["users_that_fit"]
+    answer["limit"] = _LIMITS[max(_LIMITS, key=lambda name: float(answer[name]))]
+    answer["price_basis"] = hours.basis
+    answer |= {name: str(plan.filled(name)[0]) for name in ("software", "mode")}
+    answer["expert_dispatch"] = str(plan.text("expert_dispatch")[0])
+    answer |= {name: str(results[name][0]) for name in ("trust", "trust_reason")}
+    accelerator, other = short_name(plan.text("accelerator")[0]), str(plan.text("prefill_accelerator")[0])
+    answer["prefill_accelerator"] = other if fleet_size.prefill else NOTHING
     names = f"{accelerator} and {kinds[1]:,.0f} {short_name(other)}" if fleet_size.prefill else accelerator
     cost = cost_words(form, hours, count / rate * MILLION, " per million output tokens")
-    by_name["answer"] = _sentence(by_name, kinds[0], names, slices, cost) + _nearer(fleets, way, accelerator)
+    words = _sentence(answer, kinds[0], names, in_slices(plan, catalog), cost) + _nearer(fleets, way, accelerator)
     stored = computed_formats(plan, catalog)
     weights = str(stored.text("precision")[0])
     products = str(stored.text("activation_precision")[0]) or weights
     is_own = str(plan.text("precision")[0]) == AUTO
     # A precision that a plan of the same copy takes: one word if all parts have it
-    by_name["precision"] = AUTO if has_parts(stored) else weights.removesuffix("-block") if is_own else weights
-    by_name["answer"] += _format_words(_published(plan, catalog), is_own, weights, products)
+    answer["precision"] = AUTO if has_parts(stored) else weights.removesuffix("-block") if is_own else weights
+    words += _format_words(_published(plan, catalog), is_own, weights, products)
     usual = PRECISIONS[products].cache
-    by_name["kv_precision"] = str(plan.text("kv_precision")[0]) or usual
-    by_name["answer"] += "" if by_name["kv_precision"] == usual else f" Cache in {by_name['kv_precision'].upper()}."
-    by_name["answer"] += power_words(form, by_name) + lacking_words(hours)
-    by_name |= against_api(form, catalog, by_name)
-    by_name["defaults_used"] = _defaults(plan)
-    return by_name
+    answer["kv_precision"] = str(plan.text("kv_precision")[0]) or usual
+    words += "" if answer["kv_precision"] == usual else f" Cache in {answer['kv_precision'].upper()}."
+    answer["answer"] = words + power_words(form, answer) + lacking_words(hours)
+    return answer | against_api(form, catalog, answer) | {"defaults_used": _defaults(plan)}
 
 
 _CHOSEN = (
@@ -406,8 +370,7 @@ _CHOSEN = (
 """Numbers of a plan that a way chooses beside its degrees."""
 
 
-_MANY = 1.5
-"""Ratio of accelerators of whole servers to accelerators in use from which an answer states both. [-]"""
+_MANY = 1.5  # ratio of accelerators of whole servers to accelerators in use from which an answer states both [-]
 
 
 def _sentence(answer: Answer, count: float, accelerator: str, slices: bool, cost: str) -> str:
@@ -430,23 +393,22 @@ def way_words(software: str, mode: str, answer: Answer) -> str:
 
 def _nearer(fleets: list[Fleet], way: int, accelerator: str) -> str:
     """The cheapest way that is not extrapolated, if the shown way is."""
-    shown = fleets[way - 1]
-    if str(shown.results["trust"][0]) != _FAR:
+    badges = [str(fleet.results["trust"][0]) for fleet in fleets]
+    if badges[way - 1] != _FAR:
         return ""
-    near = next((candidate for candidate in fleets if str(candidate.results["trust"][0]) != _FAR), None)
+    near = next((place for place, badge in enumerate(badges) if badge != _FAR), None)
     if near is None:
         return " It is extrapolated, as is every other way."
-    sizes = {name: float(near.plan.number(column)[0]) for name, column in _SIZES.items()}
-    words = way_words(str(near.plan["software"][0]), str(near.plan["mode"][0]), sizes)
-    trust = str(near.results["trust"][0]).lower()
-    return f" It is extrapolated; {near.accelerators:,.0f} {accelerator} with {words} are {trust}."
+    plan, count = fleets[near].plan, fleets[near].accelerators
+    sizes = {name: float(plan.number(column)[0]) for name, column in _SIZES.items()}
+    words = way_words(*fleets[near].way, sizes)
+    return f" It is extrapolated; {count:,.0f} {accelerator} with {words} are {badges[near].lower()}."
 
 
 _SIZES = {"copy_size": "num_accelerators", "prefill_accelerators": "prefill_accelerators"}
 
 
-_LABELS = {"fp4": "NVFP4"}
-"""Names of formats in answers; others as their first word in capitals."""
+_LABELS = {"fp4": "NVFP4"}  # names of formats in answers; others as their first word in capitals
 
 
 def _format_words(published: CheckpointFormats, is_own: bool, weights: str, products: str) -> str:
@@ -475,26 +437,19 @@ def _defaults(plan: Table) -> str:
 
 
 def _refused(form: Table, catalog: Catalog) -> Answer:
-    """Reason why no way satisfies the targets: the missed limit, by how much, and a remedy."""
     search = _search(form, catalog)
     plans, demand = search.formats, search.demand
     tried = search.single_users()
     accelerator, model = short_name(plans.text("accelerator")[0]), str(plans.text("model")[0])
     results = evaluate(tried, catalog)
     good = results.number("fits") == 1.0
-    size = tried.number("num_accelerators").max()
     if not good.any():
-        lacks = ~np.isnan(results.number("memory"))
-        row = int(np.flatnonzero(lacks)[-1]) if lacks.any() else -1
+        lacks = np.flatnonzero(~np.isnan(results.number("memory")))
+        row = int(lacks[-1]) if len(lacks) else -1
         reason = str(results["reason"][row]).split(";")[0] or f"no mapping of {model} fits on {accelerator}"
-        remedy = "; larger copies or weights of fewer bits need less" if lacks.any() else ""
-        return {"reason": reason + remedy, "answer": f"No answer: {reason}{remedy}."}
+        return no_answer(reason + ("; larger copies or weights of fewer bits need less" if len(lacks) else ""))
     fastest = float(np.nanmax(results.number("tokens_per_second_per_user")[good]))
     soonest = float(np.nanmin(results.number("ttft")[good]))
-    reason = (
-        f"no copy of {model} on up to {size:,.0f} {accelerator} keeps these targets: alone, a user gets "
-        f"{fastest:,.0f} tokens/s at most and the first token after {soonest:,.2f} s"
-    )
     beyond = []
     if 1.0 / demand.tpot > fastest:
         beyond.append(f"{1.0 / demand.tpot:,.0f} tokens/s are {1.0 / demand.tpot / fastest:,.1f} times as many")
@@ -503,5 +458,8 @@ def _refused(form: Table, catalog: Catalog) -> Answer:
     if not beyond and demand.load == demand.load:
         beyond.append(f"{demand.load:,.0f} users of one copy are too many")
     beyond = beyond or ["both together, or with all prompts, they are not reached"]
-    reason += f"; {' and '.join(beyond)}: ask for less, or take a faster accelerator"
-    return {"reason": reason, "answer": f"No answer: {reason}."}
+    return no_answer(
+        f"no copy of {model} on up to {tried.number('num_accelerators').max():,.0f} {accelerator} keeps these targets: "
+        f"alone, a user gets {fastest:,.0f} tokens/s at most and the first token after {soonest:,.2f} s; "
+        f"{' and '.join(beyond)}: ask for less, or take a faster accelerator"
+    )

@@ -22,8 +22,7 @@ from xlperf.interop.session_traces import Trace, read_trace
 TIERS = ("host", "drive", "remote")
 _LOADS, _SHARES, _AGES = 16, 4, 400
 """Loads of a copy, and shares of the prompt in its cache, that are evaluated together; ages of a table. [-]"""
-_SHORTEST, _LONGEST, _STEPS = 1e-4, 1e8, 45
-"""Bounds of the time of a turn [s], and bisection steps between them [-]."""
+_SHORTEST, _LONGEST, _STEPS = 1e-4, 1e8, 45  # bounds of the time of a turn [s], and bisection steps between them [-]
 _MOST_LOAD = 4096.0
 _TIMES = ("ttft", "tpot", "fits", "trust", "trust_reason")
 

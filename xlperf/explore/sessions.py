@@ -19,7 +19,7 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.explore.fleet_plans import COUNT, DEGREES, ONE, Fleet, engine_title, with_columns
 from xlperf.explore.money import MANY_USERS, Hours, cost_words, hours_of, lacking_words, with_prices
-from xlperf.explore.search_results import TABLES, Answer, dollars, short_name
+from xlperf.explore.objectives import TABLES, Answer, dollars, no_answer, short_name
 from xlperf.explore.serve import serve_answer, serving_ways
 from xlperf.explore.session_states import (
     TIERS,
@@ -36,11 +36,9 @@ from xlperf.explore.session_states import (
 
 SIZES = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Sizes of the host's memory in the table, over the one of the form; the first without. [-]"""
-COPY_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0)
-"""Accelerators of a copy that are tried besides the one that Serve chooses. [-]"""
+COPY_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0)  # accelerators of a copy that are tried besides the one that Serve chooses [-]
 MONTH = YEAR / 12.0
-FLEET = "fleet"
-"""Key of the fleet of Serve whose copy answers, beside the results. Its plan has an endless cache."""
+FLEET = "fleet"  # key of the fleet of Serve whose copy answers, beside the results. Its plan has an endless cache
 _GIGA = 1000.0 * MILLION
 _SERVED = ("model", "accelerator", "software", "precision", "kv_precision", COUNT, *DEGREES, "speed_per_user",
            "ttft_target", "payment", "hour_price")  # fmt: skip
@@ -69,11 +67,7 @@ class Choice(NamedTuple):
 
 
 def sessions_answer(form: Table, catalog: Catalog) -> Answer:
-    """How many sessions a copy holds, the hit rates and times then, their cost, and more or less memory of the host.
-
-    ``form``: one row of kind ``sessions``. Returns results of the kind ``sessions_results`` with the tables ``memory``
-    and ``tiers``.
-    """
+    """How many sessions a copy holds, the hit rates and times then, their cost, and more or less memory of the host."""
     sessions, tiers = Sessions.of(form), tiers_of(form, catalog)
     asked = _serving(form, sessions)
     own = np.array([[tier.size] for tier in tiers]).reshape(len(tiers), 1)
@@ -133,14 +127,13 @@ def _choice(
 
 
 def _refused(asked: Table, is_missed: bool, catalog: Catalog) -> Answer:
-    """The reason why no copy holds a session."""
     served = serve_answer(asked, catalog)
     reason = str(served.get("reason", "")) or (
         "no load keeps the targets with these hits: allow a later first token or give the cache more memory"
         if is_missed
         else "no copy has memory for the cache of one turn: give it more accelerators"
     )
-    return {"reason": reason, "answer": f"No answer: {reason}."}
+    return no_answer(reason)
 
 
 def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array, best: Choice) -> Answer:
@@ -187,7 +180,8 @@ def _answer(form: Table, sessions: Sessions, tiers: Sequence[Tier], sizes: Array
         f"{traced}{answer['software']}, continuous batching in one pool; sessions stay with their copy; least recently "
         f"used is evicted; each tier also holds what the faster ones do; loads {order} prefill"
     )
-    answer["tiers_used"] = "; ".join(_tier_words(tier) for tier in tiers) or "no tier outside the accelerators"
+    words = [f"{one.name}: {one.size / _GIGA:,.0f} GB at {one.bandwidth / _GIGA:,.0f} GB/s each" for one in tiers]
+    answer["tiers_used"] = "; ".join(words) or "no tier outside the accelerators"
     answer["answer"] = _sentence(form, answer, best, sessions)
     tables = {"memory": memory, "tiers": _tiers(sessions, copy, tiers, state, shares)}
     return answer | {TABLES: tables, FLEET: best.fleet}
@@ -203,64 +197,48 @@ def _resident(sessions: Sessions, state: State) -> float:
 def _memory(sessions: Sessions, tiers: Sequence[Tier], sizes: Array, best: Choice) -> tuple[Table, float, float]:
     """The table of sizes of the host's memory, the worth of a GB of the form's own, and the best size."""
     common, own, new = sessions.prompt
+    blank = {column.name: "" if column.is_text else np.nan for column in table_schema("sessions_memory").columns}
     lines: list[dict[str, object]] = []
     price = tiers[0].price if tiers else np.nan
     spent = []
     for variant in range(1, sizes.shape[1]):
         state = best.states[variant]
         size = float(sizes[0, variant])
-        line: dict[str, object] = {"host_memory": size}
+        line: dict[str, object] = {**blank, "host_memory": size}
         if state is not None:
             cost = best.cost(variant, sessions.turns)
-            line |= {
-                "hit_rate": (common + own * float(state.hits.sum())) / (common + own + new),
-                "sessions_per_copy": float(state.sessions), "ttft_later": float(state.ttft_later),
-                "cost_per_session": cost,
-            }  # fmt: skip
+            hits = (common + own * float(state.hits.sum())) / (common + own + new)
+            line |= {"hit_rate": hits, "cost_per_session": cost}
+            line |= {"sessions_per_copy": float(state.sessions), "ttft_later": float(state.ttft_later)}
             spent.append((cost * (1.0 + price * size / best.hours.paid), size))
         if variant > 1 and best.rate(variant - 1) > 0.0:
             gain = best.rate(variant) / best.rate(variant - 1) - 1.0
             worth = best.hours.paid * MONTH * gain / (size - float(sizes[0, variant - 1]))
             line |= {"worth_per_month": worth, "pays": "pays" if worth > price * MONTH else "does not"}
         lines.append(line)
-    columns = {
-        column.name: column.array([line.get(column.name, "" if column.is_text else np.nan) for line in lines])
-        for column in table_schema("sessions_memory").columns
-    }
-    own = float(columns["worth_per_month"][SIZES.index(1.0) + 1]) if lines else np.nan  # of the next larger size
-    return Table("sessions_memory", columns), own, min(spent, default=(0.0, np.nan))[1]
+    table = Table.of_lines("sessions_memory", lines)
+    of_next = float(table["worth_per_month"][SIZES.index(1.0) + 1]) if lines else np.nan  # of the next larger size
+    return table, of_next, min(spent, default=(0.0, np.nan))[1]
 
 
 def _tiers(sessions: Sessions, copy: Copy, tiers: Sequence[Tier], state: State, shares: Mapping[str, float]) -> Table:
-    """The tiers with their size, rate, eviction time and hit rate."""
     sizes = [copy.tokens * copy.token_size, *(tier.size for tier in tiers)]
     columns = {
-        "tier": np.array(["accelerators", *(tier.name for tier in tiers)], dtype=object),
-        "size": np.array(sizes),
-        "bandwidth": np.array([np.nan, *(tier.bandwidth for tier in tiers)]),
-        "eviction_time": state.ages,
-        "hit_rate": np.array(list(shares.values())),
-        "load_time": np.array([np.nan, *state.loading]),
-    }
+        "tier": np.array(["accelerators", *(tier.name for tier in tiers)], dtype=object), "size": np.array(sizes),
+        "bandwidth": np.array([np.nan, *(tier.bandwidth for tier in tiers)]), "eviction_time": state.ages,
+        "hit_rate": np.array(list(shares.values())), "load_time": np.array([np.nan, *state.loading]),
+    }  # fmt: skip
     return Table("sessions_tiers", columns)
 
 
 def _limit(form: Table, sessions: Sessions, copy: Copy, state: State) -> str:
     """The resource that is nearest to its target."""
     used = {
-        "the speed of a session is the limit": float(state.tpot * form.filled("speed_per_user")[0]),
-        "the time to the first token is the limit": float(
-            np.nan_to_num(state.ttft_later / form.number("ttft_target")[0])
-        ),
-        "memory for the turns at once is the limit": float(
-            (state.load * sessions.running + sessions.common) / copy.tokens
-        ),
+        "the speed of a session": float(state.tpot * form.filled("speed_per_user")[0]),
+        "the time to the first token": float(np.nan_to_num(state.ttft_later / form.number("ttft_target")[0])),
+        "memory for the turns at once": float((state.load * sessions.running + sessions.common) / copy.tokens),
     }
-    return max(used, key=lambda words: used[words])
-
-
-def _tier_words(tier: Tier) -> str:
-    return f"{tier.name}: {tier.size / _GIGA:,.0f} GB at {tier.bandwidth / _GIGA:,.0f} GB/s each"
+    return f"{max(used, key=lambda words: used[words])} is the limit"
 
 
 def _sentence(form: Table, answer: Answer, best: Choice, sessions: Sessions) -> str:

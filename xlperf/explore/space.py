@@ -19,14 +19,11 @@ from xlperf.engine.software import with_software_defaults
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.records import PlanColumns, Rule
 
-MOST_PLANS = 1_000_000
-"""Most rows of a grid: more is usually a mistake, and does not fit in memory."""
+MOST_PLANS = 1_000_000  # most rows of a grid: more is usually a mistake, and does not fit in memory
 
 
 def grid(plans: Table, values: Mapping[str, np.ndarray], most: int = MOST_PLANS) -> Table:
-    """Every plan with every combination of the values, which replace the plan's own in these columns: plan by plan, the
-    last column fastest. InputError for more than ``most`` rows.
-    """
+    """Every plan with every combination of values, the last column fastest; InputError for more than ``most``."""
     sizes = [len(column) for column in values.values()]
     count = int(np.prod(sizes, dtype=np.float64))
     if count * len(plans) > most:
@@ -202,8 +199,7 @@ class _ModelRows:
 
 
 Where = Callable[[Any], Mask]
-SPLIT = 256
-"""Combinations of the first columns from which on the space is split into parts. [-]"""
+SPLIT = 256  # combinations of the first columns from which on the space is split into parts [-]
 
 
 class Part(NamedTuple):
@@ -256,14 +252,10 @@ class Space:
         return (record or self.record)(self)
 
     def cross(
-        self,
-        name: str,
-        values: Sequence[float | str] | Callable[[float], Sequence[float]],
-        number: Array | None = None,
-        legal: Where | None = None,
-        distinct: Where | None = None,
+        self, name: str, values: Sequence[float | str] | Callable[[float], Sequence[float]],
+        number: Array | None = None, legal: Where | None = None, distinct: Where | None = None,
         blank: Mask | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Cross the combinations with the values of a searched column, and drop combinations that break a rule.
 
         ``values``: to try if none are stated, the preferred of equal plans first; or a function of ``number`` of each
@@ -355,14 +347,9 @@ def _broken(rule: Rule[Any], plan: PartialPlan) -> np.ndarray | None:
 
 
 def space_of(
-    base: Table,
-    asked: Mapping[str, np.ndarray | None],
-    catalog: Catalog,
-    rules: Rules,
-    most: int,
-    counts: Sequence[Array] = (),
-    part: Part = WHOLE,
-) -> Space:
+    base: Table, asked: Mapping[str, np.ndarray | None], catalog: Catalog, rules: Rules, most: int,
+    counts: Sequence[Array] = (), part: Part = WHOLE,
+) -> Space:  # fmt: skip
     """Search space of the base rows alone, before the searched columns."""
     rows = catalog.rows("models", base.text("model"), base, "model")
     arrays = catalog_arrays(catalog, np.zeros(0, dtype=np.int64))

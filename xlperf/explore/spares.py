@@ -7,7 +7,7 @@ use do.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -32,17 +32,13 @@ from xlperf.equations.hardware.failures import (
 )
 from xlperf.equations.training.recovery import asynchronous_interval, checkpoint_interval, running_rate, tiered_goodput
 from xlperf.explore.mappings import server_sizes
-from xlperf.explore.search_results import TABLES, Answer, dollars, one_plan, short_name
+from xlperf.explore.objectives import TABLES, Answer, dollars, no_answer, one_plan, short_name
 
 SOFTWARE, SERVING = "software", "serving"
-STEPS = "steps"
-"""Table by number of spares beside an answer."""
-_COLD_SWAP = 15.0 * 60.0
-"""Time until a cold spare takes over; assumed. [s]"""
-_FIRST, _MOST = 16, 2048
-"""Numbers of spares of the first table, and of the largest. [-]"""
-_ROWS, _SURE = 11, 1.0 - 1e-6
-"""Rows of the table by number of spares, and availability of its last. [-]"""
+STEPS = "steps"  # table by number of spares beside an answer
+_COLD_SWAP = 15.0 * 60.0  # time until a cold spare takes over; assumed [s]
+_FIRST, _MOST = 16, 2048  # numbers of spares of the first table, and of the largest [-]
+_ROWS, _SURE = 11, 1.0 - 1e-6  # rows of the table by number of spares, and availability of its last [-]
 _ENOUGH, _NEVER = 1.0 - 1e-12, 0.001
 """Availability with which the table ends, and share of the time below which a run has no answer. [-]"""
 
@@ -57,10 +53,7 @@ class Domain(NamedTuple):
 
 
 def fleet_domains(form: Table, catalog: Catalog) -> list[Domain]:
-    """Failure domains of a form, from the smallest: rows of its fleet, with the numbers that the form states.
-
-    Raises InputError for an unknown fleet, and for a rate without a size.
-    """
+    """Failure domains of a form, from the smallest: rows of its fleet, with the numbers that the form states."""
     table, name = catalog.tables["failures"], str(form.filled("fleet")[0])
     fleets = table.text("fleet").tolist()
     rows = [row for row, fleet in enumerate(fleets) if fleet.casefold() == name.casefold()]
@@ -101,17 +94,13 @@ def _stated(form: Table, kind: str, fleet: Domain | None) -> Domain | None:
 
 @dataclass(frozen=True)
 class Work:
-    """What runs: units that must be up, accelerators of one, and the domains that fail.
-
-    ``slack``: accelerators of a unit that may be down [-]. ``restart``: time until a copy of a service serves again, 0
-    for a training run [s].
-    """
+    """What runs: units that must be up, accelerators of one, and the domains that fail."""
 
     units: float
     unit_size: float
-    slack: float
+    slack: float  # accelerators of a unit that may be down [-]
     domains: list[Domain]
-    restart: float
+    restart: float  # time until a copy of a service serves again, 0 for a training run [s]
 
     @property
     def accelerators(self) -> float:
@@ -120,22 +109,21 @@ class Work:
 
     def rate(self, wide: bool) -> float:
         """Failures per second, of domains of several units or of domains within one. [1/s]"""
-        rates = [
-            float(domain_failure_rate(self.accelerators, one.size, one.mtbf))
-            for one in self.domains
-            if (one.size > self.unit_size) == wide
-        ]
-        return float(np.add.reduce(rates)) if rates else 0.0
+        return self._rate([one for one in self.domains if (one.size > self.unit_size) == wide])
+
+    @property
+    def failures(self) -> float:
+        """Failures per second. [1/s]"""
+        return self.rate(False) + self.rate(True)
 
     @property
     def replaced_share(self) -> float:
         """Share of the failures after which a spare takes over. [-]"""
-        lost = [
-            float(domain_failure_rate(self.accelerators, one.size, one.mtbf))
-            for one in self.domains
-            if one.kind != SOFTWARE
-        ]
-        return float(np.add.reduce(lost)) / (self.rate(False) + self.rate(True)) if lost else 0.0
+        return self._rate([one for one in self.domains if one.kind != SOFTWARE]) / self.failures
+
+    def _rate(self, domains: Sequence[Domain]) -> float:
+        rates = [float(domain_failure_rate(self.accelerators, one.size, one.mtbf)) for one in domains]
+        return float(np.add.reduce(rates))
 
     def _down(self, one: Domain) -> float:
         return float(domain_unavailability(one.mtbf, one.repair + self.restart))
@@ -197,24 +185,10 @@ def by_spares(work: Work, copy_size: float, target: float, least: int) -> BySpar
     return BySpares(spares, enough, enough, np.minimum(total(shares * rates[1]), 1.0))
 
 
-class Checkpoints(NamedTuple):
-    """Checkpoints of a run: state [B], share of the time that trains [-], intervals, and times. [s]"""
-
-    state: float
-    goodput: float
-    interval: float
-    waits: float
-    restore: float
-    far_interval: float
-    lost: float
-
-
-def checkpoints_of(form: Table, work: Work, state: float) -> Checkpoints:
-    """Checkpoints at the best intervals of both tiers, for a state in bytes."""
-    host, drives, storage, restart = (
-        float(form.filled(name)[0])
-        for name in ("host_bandwidth", "drive_bandwidth", "storage_bandwidth", "restart_time")
-    )
+def checkpoints_of(form: Table, work: Work, state: float) -> Answer:
+    """Results of checkpoints at the best intervals of both tiers, for a state in bytes."""
+    names = ("host_bandwidth", "drive_bandwidth", "storage_bandwidth", "restart_time")
+    host, drives, storage, restart = (float(form.filled(name)[0]) for name in names)
     tier, at_once = str(form.filled("checkpoint_tier")[0]), form.filled("asynchronous")[0] == 0.0
     snapshot = state / (work.accelerators * host)
     stored = state / storage
@@ -233,7 +207,11 @@ def checkpoints_of(form: Table, work: Work, state: float) -> Checkpoints:
         lost.append(restart + swap + write + 0.5 * (float(interval) + wait) if rate > 0.0 else 0.0)
     share = tiered_goodput(*(value for pair in (intervals, waits, rates, lost) for value in pair))
     mean = divide(added(rate * time for rate, time in zip(rates, lost, strict=True)), added(rates))
-    return Checkpoints(state, float(share), intervals[0], waits[0], near, intervals[1], float(mean))
+    return {
+        "checkpoint_size": state, "goodput": float(share), "checkpoint_interval": intervals[0],
+        "checkpoint_time": waits[0], "restore_time": near, "lost_per_interruption": float(mean),
+        "remote_interval": intervals[1] if np.isfinite(intervals[1]) else np.nan,
+    }  # fmt: skip
 
 
 def swap_time(form: Table) -> float:
@@ -245,10 +223,7 @@ def swap_time(form: Table) -> float:
 
 
 def spares_answer(form: Table, catalog: Catalog) -> Answer:
-    """The spares of a form, with what they give and cost, and the table by number of spares.
-
-    ``form``: one row of kind ``spares``. Returns results of the kind ``spares_results``.
-    """
+    """The spares of a form, with what they give and cost, and the table by number of spares."""
     serving = str(form.filled("workload")[0]) == SERVING
     needed, unit, copy = (float(form.number(name)[0]) for name in ("num_accelerators", "unit_size", "copy_size"))
     server = min(float(server_sizes(_plan(form), catalog)[0][0]), needed)
@@ -265,9 +240,8 @@ def spares_answer(form: Table, catalog: Catalog) -> Answer:
 
 def _plan(form: Table) -> Table:
     """A training plan of one accelerator of a form, which gives the state of a checkpoint."""
-    one = np.array([1.0])
     columns = {name: form.text(name) for name in ("model", "accelerator")}
-    return one_plan("training", {**columns, "num_accelerators": one, "training_tokens": one}, (), form)
+    return one_plan("training", {**columns, "num_accelerators": 1.0, "training_tokens": 1.0}, (), form)
 
 
 def _hour_price(form: Table, catalog: Catalog) -> float:
@@ -295,28 +269,25 @@ def _enough(steps: BySpares, target: float) -> float:
 
 def _service(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: float) -> Answer:
     """Spare copies of a service: the time in which a copy swaps in counts as down."""
-    failures = work.rate(False) + work.rate(True)
-    ready = float(exp(-failures * swap_time(form)))
+    ready = float(exp(-work.failures * swap_time(form)))
     steps = steps._replace(availability=steps.availability * ready)
     target = float(form.filled("availability")[0])
     fewest = _enough(steps, target)
     given = float(form.number("spares")[0])
     chosen = given if given == given else fewest
     if chosen != chosen:
-        return _refused(
+        return no_answer(
             f"no number of spares up to {_MOST:,} gives {target:.5%}: the swap or a domain of many units is down longer"
         )
     answer = _common(form, work, steps, steps.elastic, price, int(chosen))
     answer |= {
-        "spares_for_availability": fewest,
-        "interruptions": failures * YEAR,
+        "spares_for_availability": fewest, "interruptions": work.failures * YEAR,
         "spare_cost": chosen * work.unit_size * price * YEAR,
-    }
-    copies = _units_in_words(form, work, "copy", "copies")
+    }  # fmt: skip
     answer["answer"] = (
-        f"{copies} with {_count(chosen, 'spare copy', 'spare copies')}: enough are up "
-        f"{_percent(answer['availability'])} of the time, {answer['shortage_per_year'] / HOUR:,.1f} h a year too few; "
-        f"{100.0 * target:g} % takes {_count(fewest, 'spare copy', 'spare copies')}."
+        f"{_units_in_words(form, work, 'copy', 'copies')} with {_count(chosen, 'spare copy', 'spare copies')}: enough "
+        f"are up {_percent(answer['availability'])} of the time, {answer['shortage_per_year'] / HOUR:,.1f} h a year "
+        f"too few; {100.0 * target:g} % takes {_count(fewest, 'spare copy', 'spare copies')}."
     )
     return answer
 
@@ -325,40 +296,28 @@ def _run(form: Table, catalog: Catalog, work: Work, steps: BySpares, price: floa
     """Spares of a training run: the share of the time that trains, and the cost of an hour that does."""
     checkpoints = checkpoints_of(form, work, _state(form, catalog))
     copes = str(form.filled("shortage")[0]) == "elastic"
-    rates = checkpoints.goodput * (steps.elastic if copes else steps.waiting)
+    rates = checkpoints["goodput"] * (steps.elastic if copes else steps.waiting)
     cheapest = int(np.argmin((work.units + steps.spares) / np.maximum(rates, 1e-12)))
     given = float(form.number("spares")[0])
     chosen = int(given) if given == given else cheapest
     if not rates[chosen] > _NEVER:
-        return _refused(
+        return no_answer(
             f"with {_count(chosen, 'spare', 'spares')} a run on {work.units:,.0f} units that waits for repairs hardly "
             f"ever trains; give it about {cheapest:,} spares, or shortage elastic"
         )
-    answer = _common(form, work, steps, rates, price, chosen)
-    failures, useful = work.rate(False) + work.rate(True), float(form.filled("run_time")[0])
-    days = useful / answer["effective_share"]
+    answer = _common(form, work, steps, rates, price, chosen) | checkpoints
+    days = float(form.filled("run_time")[0]) / answer["effective_share"]
     each = work.unit_size * price * days
     answer |= {
         "spares_for_availability": _enough(steps, float(form.filled("availability")[0])),
-        "spares_of_least_cost": float(cheapest),
-        "goodput": checkpoints.goodput,
-        "elastic_share": float(checkpoints.goodput * steps.elastic[chosen]),
-        "wait_share": float(checkpoints.goodput * steps.waiting[chosen]),
-        "interruptions": failures * days,
-        "run_time": days,
-        "checkpoint_size": checkpoints.state,
-        "checkpoint_interval": checkpoints.interval,
-        "checkpoint_time": checkpoints.waits,
-        "restore_time": checkpoints.restore,
-        "remote_interval": checkpoints.far_interval if np.isfinite(checkpoints.far_interval) else np.nan,
-        "lost_per_interruption": checkpoints.lost,
-        "run_cost": (work.units + chosen) * each,
-        "spare_cost": chosen * each,
-    }
-    units = _units_in_words(form, work, "unit", "units")
+        "spares_of_least_cost": float(cheapest), "run_time": days, "interruptions": work.failures * days,
+        "elastic_share": float(checkpoints["goodput"] * steps.elastic[chosen]),
+        "wait_share": float(checkpoints["goodput"] * steps.waiting[chosen]),
+        "run_cost": (work.units + chosen) * each, "spare_cost": chosen * each,
+    }  # fmt: skip
     cost = f"; the run costs {dollars(answer['run_cost'])}" if price == price else ""
     answer["answer"] = (
-        f"{units} with {_count(chosen, 'spare', 'spares')} train "
+        f"{_units_in_words(form, work, 'unit', 'units')} with {_count(chosen, 'spare', 'spares')} train "
         f"{_percent(answer['effective_share'])} of the time: {answer['interruptions']:,.0f} interruptions in "
         f"{days / DAY:,.1f} days, one every {answer['interruption_interval'] / HOUR:,.1f} h{cost}."
     )
@@ -370,26 +329,23 @@ def _common(form: Table, work: Work, steps: BySpares, rates: Array, price: float
     count = (work.units + steps.spares) * work.unit_size
     hour = np.where(rates > _NEVER, count * price / np.maximum(rates, _NEVER) / work.accelerators, np.nan)
     table = {
-        "spares": steps.spares,
-        "accelerators": count,
-        "availability": steps.availability,
-        "shortage_per_year": (1.0 - steps.availability) * YEAR,
-        "effective_share": rates,
-        "useful_hour_cost": hour,
-    }
+        "spares": steps.spares, "accelerators": count, "availability": steps.availability,
+        "shortage_per_year": (1.0 - steps.availability) * YEAR, "effective_share": rates, "useful_hour_cost": hour,
+    }  # fmt: skip
     rows = _shown_rows(rates, steps.availability, chosen)
-    failures = work.rate(False) + work.rate(True)
+    domains = "; ".join(
+        f"{one.kind} of {one.size:,.0f} every {one.mtbf / HOUR:,.0f} h"
+        + (f", back in {one.repair / HOUR:,.0f} h" if one.repair else "")
+        for one in work.domains
+    )
     answer: Answer = {name: float(values[chosen]) for name, values in table.items()}
     return answer | {
         TABLES: {STEPS: Table("spares_steps", {name: values[rows] for name, values in table.items()})},
-        "units": work.units,
-        "unit_size": work.unit_size,
-        "spare_share": chosen / work.units,
-        "unavailability_without_spares": 1.0 - float(steps.availability[0]),
-        "unit_unavailability": work.unit_down,
-        "interruption_interval": 1.0 / failures,
-        "defaults_used": _defaults(form, work),
-    }
+        "units": work.units, "unit_size": work.unit_size, "spare_share": chosen / work.units,
+        "unavailability_without_spares": 1.0 - float(steps.availability[0]), "unit_unavailability": work.unit_down,
+        "interruption_interval": 1.0 / work.failures,
+        "defaults_used": f"fleet {form.filled('fleet')[0]}: {domains}",
+    }  # fmt: skip
 
 
 def _shown_rows(rates: Array, availability: Array, chosen: int) -> np.ndarray:
@@ -400,16 +356,6 @@ def _shown_rows(rates: Array, availability: Array, chosen: int) -> np.ndarray:
     nearest_row = int(np.argmin(np.abs(spread - chosen)))
     spread[nearest_row] = chosen
     return np.unique(np.concatenate([[0.0], spread])).astype(np.int64)
-
-
-def _defaults(form: Table, work: Work) -> str:
-    """Failure rates and repair times in words."""
-    parts = [
-        f"{one.kind} of {one.size:,.0f} every {one.mtbf / HOUR:,.0f} h"
-        + (f", back in {one.repair / HOUR:,.0f} h" if one.repair else "")
-        for one in work.domains
-    ]
-    return f"fleet {form.filled('fleet')[0]}: {'; '.join(parts)}"
 
 
 def _units_in_words(form: Table, work: Work, one: str, many: str) -> str:
@@ -429,7 +375,3 @@ def _percent(share: float) -> str:
     """
     digits = 1 + sum(share > 1.0 - bound for bound in (0.01, 0.001, 0.0001))
     return f"{100.0 * share:.{digits}f} %"
-
-
-def _refused(reason: str) -> Answer:
-    return {"reason": reason, "answer": f"No answer: {reason}."}

@@ -1,4 +1,4 @@
-"""Sweeps: every plan with every combination of values or with random samples, in blocks; and columns without effect."""
+"""Sweeps and frontiers: plans with all combinations of values, samples or loads; columns without effect."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import numpy as np
 
@@ -15,21 +15,107 @@ from xlperf import __version__
 from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.schema import Column, unit_of
+from xlperf.catalog.schema import Column, shown_columns, unit_of
 from xlperf.catalog.table import Table
+from xlperf.engine import evaluate
 from xlperf.engine.tables import Progress
-from xlperf.explore.auto import evaluate_resolved, has_auto, resolve
-from xlperf.explore.candidates import Bounds
+from xlperf.explore.candidates import LOADS, NUM_POINTS, Bounds, expanded, load_steps
 from xlperf.explore.changed_catalogs import changed_catalog, multiplied, row_catalog, unmarked
-from xlperf.explore.objectives import Limit, Objective
-from xlperf.explore.search import stacked
-from xlperf.explore.search_results import names_of_owners, with_owned
-from xlperf.explore.space import MOST_PLANS
+from xlperf.explore.objectives import TARGETS, Limit, Objective, names_of_owners, pareto_rows, with_owned
+from xlperf.explore.search import evaluate_resolved, has_auto, resolve, stacked
+from xlperf.explore.space import MOST_PLANS, grid
 from xlperf.explore.vary import CALIBRATION, NAMING, Sampling, Varied, picked, uniforms
 from xlperf.explore.workers import worked
 
-BLOCK = 32_768
-"""Plans of a block. [-]"""
+SHOWN = shown_columns("inference_results", "frontier")  # default results in a table of a frontier
+
+
+class Frontier(NamedTuple):
+    """Points and their plans, row by row; from the most tokens per accelerator to the most per user."""
+
+    plans: Table
+    results: Table
+
+
+def loads(plans: Table, catalog: Catalog, num_points: int = NUM_POINTS, most: int = MOST_PLANS) -> Table:
+    """Every inference plan at up to ``num_points`` loads, in equal ratios up to the memory's or targets' limit."""
+    index, batches, copies = load_steps(plans, catalog, num_points)
+    if len(index) > most:
+        problem = f"the grid has {len(index):,} plans with its loads, more than {most:,} (--most of the commands)"
+        raise InputError(Fault("", problem))
+    return _without_load(plans).take(index).with_columns({"concurrency": batches * copies})
+
+
+def _without_load(plans: Table) -> Table:
+    return plans.with_columns(dict.fromkeys(LOADS, np.full(len(plans), np.nan)))
+
+
+def points(
+    plans: Table, catalog: Catalog, values: Mapping[str, np.ndarray] | None = None, num_points: int = NUM_POINTS,
+    progress: Progress | None = None, **bounds: Unpack[Bounds],
+) -> Frontier:  # fmt: skip
+    """Every inference plan of a grid at every load that is legal, fits and satisfies its targets, in the order of the
+    grid; ``auto`` means every legal value.
+
+    ``values``: columns of the grid. A ``concurrency``, ``batch_size`` or ``request_rate`` among them is the load; else
+    :func:`loads` chooses ``num_points`` of each plan.
+    """
+    if plans.kind != "inference":
+        raise InputError(Fault("", f"these are {plans.kind} plans; a frontier needs inference plans"))
+    values = values or {}
+    given = [name for name in LOADS if name in values]
+    table = expanded(plans, catalog, {*LOADS, *values}, 1 if given else num_points, **bounds)
+    most = bounds.get("most", MOST_PLANS)
+    table = grid(_without_load(table) if given else table, values, most)  # a load of the grid replaces the plan's own
+    if not given:
+        table = loads(table, catalog, num_points, most)
+    quiet = table.with_columns(dict.fromkeys(TARGETS.values(), np.full(len(table), np.nan)))
+    results = evaluate(quiet, catalog, progress)
+    good = (results.number("fits") == 1.0) & np.isfinite(results.number("tokens_per_second_per_user"))
+    for result, target in TARGETS.items():
+        good &= ~(results.number(result) > table.number(target))
+    rows = np.flatnonzero(good)
+    return Frontier(table.take(rows), results.take(rows))
+
+
+def frontier(
+    plans: Table, catalog: Catalog, values: Mapping[str, np.ndarray] | None = None, num_points: int = NUM_POINTS,
+    progress: Progress | None = None, **bounds: Unpack[Bounds],
+) -> Frontier:  # fmt: skip
+    """Pareto frontier of :func:`points`: tokens per second of each accelerator against tokens per second of each user.
+
+    Plans compete if they serve one model with equal prompt and output lengths. Each group is ordered from the most
+    tokens per second and accelerator to the most per user; its first point is the largest throughput under the targets.
+    """
+    every = points(plans, catalog, values, num_points, progress, **bounds)
+    models = catalog.rows("models", every.plans.text("model"), every.plans, "model")
+    lengths = (every.plans.number(name) for name in ("prompt_length", "output_length"))
+    groups: dict[object, list[int]] = {}
+    for row, work in enumerate(zip(*(values.tolist() for values in (models, *lengths)), strict=True)):
+        groups.setdefault(work, []).append(row)
+    rows = [np.array(group)[unbeaten(every.results.take(group))] for group in groups.values()]
+    index = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
+    return Frontier(every.plans.take(index), every.results.take(index))
+
+
+def distinguishing_columns(result: Frontier, values: Mapping[str, np.ndarray], named: bool) -> list[str]:
+    """Columns of the plans that distinguish the points of a frontier, among them ``values`` of the grid."""
+    several = [
+        name
+        for name in ("model", "prompt_length", "output_length")
+        if name in result.plans and len(set(result.plans[name].tolist())) > 1
+    ]
+    wanted = {*several, *values, "concurrency", *(("name",) if named else ())}
+    return [name for name in result.plans.columns if name in wanted]
+
+
+def unbeaten(results: Table) -> np.ndarray:
+    """Pareto-optimal rows of inference results, from the most tokens/s per accelerator to the most per user."""
+    user, accelerator = (results.number(f"tokens_per_second_per_{word}") for word in ("user", "accelerator"))
+    return pareto_rows(-user, -accelerator)[::-1]
+
+
+BLOCK = 32_768  # plans of a block [-]
 
 
 class Swept(NamedTuple):
@@ -137,15 +223,10 @@ class Sweep:
         return Swept(resolved, results, [(varied.column, values) for varied, values in changes])
 
     def _apart(
-        self,
-        table: Table,
-        changes: list[tuple[Varied, Array]],
-        separate: list[tuple[Varied, Array]],
+        self, table: Table, changes: list[tuple[Varied, Array]], separate: list[tuple[Varied, Array]],
         progress: Progress | None,
-    ) -> Swept:
-        """As :meth:`evaluated` if calibration constants or words of sheets vary: one catalog for all rows with equal
-        values.
-        """
+    ) -> Swept:  # fmt: skip
+        """As :meth:`evaluated` if constants or words of sheets vary: one catalog for rows with equal values."""
         each = [np.unique(v.astype(str) if varied.is_text else v, return_inverse=True)[1] for varied, v in separate]
         _, first, codes = np.unique(np.array(each), axis=1, return_index=True, return_inverse=True)
         codes = codes.reshape(-1)
@@ -207,9 +288,7 @@ class Best(NamedTuple):
 def best_rows(
     wanted: Best, processes: int = 1, scheduler: str | None = None, progress: Progress | None = None
 ) -> Swept:
-    """The best rows of a sweep of any length, in the memory of a few blocks; processes, or the workers of a Dask
-    scheduler, share the work.
-    """
+    """The best rows of a sweep of any length, by processes or the workers of a Dask scheduler."""
     result: Swept | None = None
     blocks = worked(wanted.of_block, range(wanted.sweep.num_blocks), processes, scheduler)
     for number, block in enumerate(blocks):
@@ -220,12 +299,9 @@ def best_rows(
     return result
 
 
-_ROWS = 64
-"""Trial rows of a sweep, from end to end. [-]"""
-_AUTO_ROWS = 2
-"""Trial rows whose mappings are chosen anew. [-]"""
-_FAR = 1e3
-"""Factor of the change beyond the values of a number, both ways. [-]"""
+_ROWS = 64  # trial rows of a sweep, from end to end [-]
+_AUTO_ROWS = 2  # trial rows whose mappings are chosen anew [-]
+_FAR = 1e3  # factor of the change beyond the values of a number, both ways [-]
 Changes = list[tuple[Varied, Array]]
 
 
@@ -298,9 +374,7 @@ def _changed(table: Table, changes: Changes, varied: str | Varied, value: float 
 
 
 def _probes(wanted: Sweep, varied: str | Varied) -> Iterator[float | str]:
-    """The ends of the values of a column and numbers far beyond both, within its bounds unless they are factors or
-    constants; all its choices; none for names of rows of sheets and free text.
-    """
+    """Values of a column that show whether it moves a result: its ends and numbers far beyond, or its choices."""
     values = wanted.values[varied] if isinstance(varied, str) else varied.values
     column = wanted.plans.schema.by_name[varied] if isinstance(varied, str) else varied.declared
     if column.kind in ("choice", "flag"):

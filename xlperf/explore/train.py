@@ -1,4 +1,4 @@
-"""The mapping of a training run: degrees, schedule, precision, recomputation, sharding and offload, chosen together.
+"""The question ``train``: the mapping of a training run, chosen together, with its time, cost and memory.
 
 A branch-and-bound search. The step time without recomputation is a lower bound for each choice of degrees; in its order
 the search tries every way to save memory, and ends if no remaining bound is below the best plan that fits.
@@ -8,20 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, added
+from xlperf.base.errors import Fault, InputError
+from xlperf.base.units import DAY, HOUR, MILLION
+from xlperf.catalog.calibration import ANY, generation_line
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import results_of, table_schema
 from xlperf.catalog.table import Table
+from xlperf.engine.software import with_software_defaults
 from xlperf.engine.tables import fitting, numbers
+from xlperf.equations.plan.dimensions import RANKS
 from xlperf.explore.candidates import Candidates, candidates
 from xlperf.explore.fleet_plans import with_columns
-from xlperf.explore.mappings import refused_reasons, stacks_of
-from xlperf.explore.objectives import objective_of
+from xlperf.explore.mappings import MOST_ACCELERATORS, server_sizes, sold_counts, stacks_of, started
+from xlperf.explore.money import cost_words, hours_of, lacking_words, most_fed, run_beyond_power, stated_prices
+from xlperf.explore.objectives import GOOD, PLAN, Answer, Search, no_answer, objective_of, one_plan, short_name, slower
 from xlperf.explore.search import ranked, stacked
-from xlperf.explore.search_results import Search
+from xlperf.explore.space import divides, divisors, powers_of_two
+from xlperf.interop.launch_stacks import flags
+from xlperf.interop.stack_rules import stack_of_software
 
 SEARCHED = (
     "tensor_parallel", "pipeline_parallel", "virtual_pipeline", "context_parallel", "expert_parallel",
@@ -32,16 +42,11 @@ FOLLOWING = ("recompute_modules", "recompute_layers", "expert_overlap")
 DEGREES = SEARCHED[:7]
 PRECISIONS = ("bf16", "fp8-current", "fp8-block", "mxfp8", "fp4")
 """Precisions of products for ``auto``, as far as a machine has a peak rate."""
-MOST = 200_000
-"""Most choices of degrees of a form: a few seconds of work. [-]"""
-BLOCK = 192
-"""Choices of degrees in one block, each with every way to save memory. [-]"""
-MOST_BLOCKS = 24
-"""Most blocks: if memory is short in all of them, the answer is the best plan tried. [-]"""
-KEPT = 32
-"""Best plans that a block returns. [-]"""
-FIRST = 4096
-"""Fastest choices of degrees of one precision that the other precisions try. [-]"""
+MOST = 200_000  # most choices of degrees of a form: a few seconds of work [-]
+BLOCK = 192  # choices of degrees in one block, each with every way to save memory [-]
+MOST_BLOCKS = 24  # most blocks: if memory is short in all of them, the answer is the best plan tried [-]
+KEPT = 32  # best plans that a block returns [-]
+FIRST = 4096  # fastest choices of degrees of one precision that the other precisions try [-]
 _MODULES = (
     "core_attention", "norm", "mlp", "norm mlp", "activation", "norm activation", "latent", "norm latent activation",
     "moe", "norm latent moe", "norm mlp latent activation",
@@ -60,10 +65,7 @@ class Way(NamedTuple):
 
 
 def ways(plan: Table, catalog: Catalog) -> list[Way]:
-    """Ways to save memory that a form leaves open; ways without recomputation come first.
-
-    ``plan``: one row with ``auto`` in its open columns. The result excludes modules that the model lacks.
-    """
+    """Ways to save memory that a form leaves open; ways without recomputation come first."""
     row = catalog.rows("models", plan.text("model"), plan, "model")
     models = catalog.tables["models"]
     lacking = {"activation", "moe"} if np.isnan(models.number("num_experts")[row][0]) else set()
@@ -92,11 +94,7 @@ def _least_sharding(plan: Table) -> float:
 
 
 def best_mapping(plan: Table, catalog: Catalog) -> Search:
-    """The fastest mapping of a training plan that fits and that its software starts; offload if nothing else fits.
-
-    ``plan``: one row; its columns of :data:`SEARCHED` and its precision may be ``auto``. Returns one plan; one that
-    does not fit if none does.
-    """
+    """The fastest mapping of a training plan that fits and that its software starts; offload if nothing else fits."""
     open_precision = bool("precision" in plan.auto and plan.auto["precision"][0])
     precisions = PRECISIONS if open_precision else (str(plan.filled("precision")[0]),)
     result: Search | None = None
@@ -118,16 +116,12 @@ def best_mapping(plan: Table, catalog: Catalog) -> Search:
 
 
 def _better(first: Search, second: Search) -> bool:
-    """Whether a search has a better kind of plan, or a faster one of the same kind."""
     times = [search.results.number("step_time")[0] for search in (first, second)]
     return first.kind < second.kind or (first.kind == second.kind and bool(times[0] < times[1]))
 
 
 def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[Search, Table]:
-    """The fastest mapping with the precision of a plan, and its fastest choices of degrees.
-
-    ``known``: fastest choices of degrees of another precision; None: all are tried.
-    """
+    """The fastest mapping with the precision of a plan, and its fastest degrees, among ``known`` ones if given."""
     shapes = [name for name, mask in plan.auto.items() if mask[0] and name not in DEGREES]
     blank = {"recompute": "none", "zero_stage": _least_sharding(plan)}
     fixed = {name: blank.get(name, float("nan")) for name in shapes}
@@ -153,7 +147,7 @@ def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[S
             break
         rows = _crossed(degrees.take(block), choices, layers)
         rows = rows.take(_fitting(rows, catalog))
-        rows = rows.take(np.flatnonzero([not why for why in refused_reasons(rows, catalog)])) if len(rows) else rows
+        rows = rows.take(started(rows, catalog))
         number += len(rows)
         if len(rows):
             times = _times(rows, catalog)
@@ -168,14 +162,12 @@ def _of_precision(plan: Table, catalog: Catalog, known: Table | None) -> tuple[S
 
 
 def _times(plans: Table, catalog: Catalog) -> Array:
-    """Step time of plans, NaN if a plan is illegal. [s]"""
     result = numbers(plans, catalog)
     assert result is not None
     return result.number("step_time")
 
 
 def _fitting(plans: Table, catalog: Catalog) -> np.ndarray:
-    """Rows that fit."""
     result = fitting(plans, catalog)
     assert result is not None
     return np.flatnonzero(result["fits"] == 1.0)
@@ -187,15 +179,12 @@ def _overlapped(plans: Table, catalog: Catalog) -> Table:
     if not len(several) or not np.isnan(plans.number("expert_overlap")).all():
         return plans
     with_overlap = with_columns(plans.take(several), expert_overlap=1.0)
-    started = np.flatnonzero([not why for why in refused_reasons(with_overlap, catalog)])
-    return stacked([plans, with_overlap.take(started)]) if len(started) else plans
+    starting = with_overlap.take(started(with_overlap, catalog))
+    return stacked([plans, starting]) if len(starting) else plans
 
 
 def _crossed(plans: Table, choices: Sequence[Way], num_layers: float) -> Table:
-    """Plans with every way to save memory: ZeRO-2 and 3 without a pipeline, shares of layers if a stage is a chunk.
-
-    ``num_layers``: of the model [-].
-    """
+    """Plans with every way to save memory: ZeRO-2 and 3 without a pipeline, shares of layers if a stage is a chunk."""
     taken = plans.take(np.repeat(np.arange(len(plans)), len(choices)))
     which = np.tile(np.arange(len(choices)), len(plans))
     share, zero = (np.array([way[place] for way in choices], dtype=np.float64)[which] for place in (2, 3))
@@ -212,3 +201,225 @@ def _crossed(plans: Table, choices: Sequence[Way], num_layers: float) -> Table:
     deep = (stages == 1.0) & ~(taken.number("expert_overlap") > 0.0)
     legal = (~deeper | deep) & (np.isnan(share) | (taken.filled("virtual_pipeline") == 1.0))
     return with_columns(taken, **columns).take(np.flatnonzero(legal))
+
+
+FIRST_COUNT = 256.0  # accelerators of the first trial for a deadline [-]
+
+
+MOST_TURNS, EFFICIENT = 24, 0.85
+"""Trial numbers of accelerators for a deadline; least ratio of a run's accelerator time to the first trial's. [-]"""
+
+
+TERA = MILLION * MILLION
+
+
+TRAINING_PARTS = {
+    "forward": "forward", "backward": "backward", "recompute": "recomputation", "tensor_parallel": "tensor parallel",
+    "context_parallel": "context parallel", "expert_parallel": "expert parallel",
+    "pipeline_communication": "between stages", "pipeline_bubble": "pipeline bubble",
+    "data_parallel": "data parallel", "optimizer": "optimizer", "overhead": "overhead",
+}  # fmt: skip
+"""Parts of a step by result name, and in words; the first two train, the others are losses."""
+
+
+_MEMORY = ("weights", "gradients", "optimizer", "activations")
+
+
+_UNMEASURED = "a training stack of which no run is published"
+
+
+def train_answer(form: Table, catalog: Catalog) -> Answer:
+    """The fastest mapping of a form's training run, with its time, cost and memory."""
+    names = ("num_accelerators", "deadline", "facility_power_limit")
+    count, deadline, limit = (float(form.number(name)[0]) for name in names)
+    if count == count:
+        return _powered(form, _mapped(form, count, catalog), catalog)
+    if deadline != deadline and limit == limit:
+        return _powered(form, _fed(form, catalog), catalog)
+    if deadline != deadline:
+        problem = "num accelerators, a deadline or a facility power limit must be given"
+        raise InputError(Fault(form.place(0, "num_accelerators"), problem))
+    result = _fewest(form, deadline, catalog)
+    if result.kind != GOOD:
+        return _refused(result)
+    if _keeps(result, deadline):
+        return _powered(form, result, catalog)
+    count = float(result.plans.number("num_accelerators")[0])
+    days, words = result.results.number("run_time")[0] / DAY, short_name(str(form.text("accelerator")[0]))
+    return no_answer(f"{count:,.0f} {words} still take {days:,.0f} days; give them more days or a larger batch")
+
+
+def _powered(form: Table, searched: Search, catalog: Catalog) -> Answer:
+    """The answer of a mapping within the facility power limit; else the reason, and the run that the limit feeds."""
+    limit = float(form.number("facility_power_limit")[0])
+    answer = _run(form, searched, catalog)
+    if searched.kind != GOOD or limit != limit:
+        return answer
+    if answer["power"] <= limit:
+        each = answer["power"] / answer["accelerators"]
+        return answer | {"accelerators_in_power": float(np.floor(limit / each * (1.0 + 1e-9)))}
+    fed = _fed(form, catalog)
+    return run_beyond_power(form, answer, _run(form, fed, catalog) if fed.kind == GOOD else {})
+
+
+def _fed(form: Table, catalog: Catalog) -> Search:
+    """The run on the most accelerators that the facility power limit feeds."""
+    limit = float(form.number("facility_power_limit")[0])
+    return most_fed(limit, _promising(form, catalog), partial(_mapped, form, catalog=catalog))
+
+
+def _keeps(searched: Search, deadline: float) -> bool:
+    return searched.kind == GOOD and bool(searched.results.number("run_time")[0] <= deadline)
+
+
+def _fewest(form: Table, deadline: float, catalog: Catalog) -> Search:
+    """The run on the fewest accelerators, in whole servers, that satisfies a deadline; else the fastest run tried.
+
+    Upward from the first number that fits, the trials start at the number that satisfies the deadline at 85 % of its
+    accelerator time.
+    """
+    counts = _promising(form, catalog)
+    last = len(counts) - 1
+    place = int(np.searchsorted(counts, FIRST_COUNT))
+    while True:
+        result = _mapped(form, float(counts[min(place, last)]), catalog)
+        place = int(np.searchsorted(counts, 4.0 * counts[min(place, last)]))
+        if result.kind == GOOD or place > last:
+            break
+    best = result
+    if result.kind != GOOD:
+        return result
+    work = float(result.plans.number("num_accelerators")[0] * result.results.number("run_time")[0])
+    larger = [count for count in counts.tolist() if count >= EFFICIENT * work / deadline]
+    for count in larger[:MOST_TURNS]:
+        result = _mapped(form, count, catalog)
+        if _keeps(result, deadline):
+            return result
+        faster = result.kind == GOOD and result.results.number("run_time")[0] < best.results.number("run_time")[0]
+        best = result if faster else best
+    return best
+
+
+def _promising(form: Table, catalog: Catalog) -> Array:
+    """Numbers of accelerators in whole servers with replicas that divide the batch and stages that divide the layers.
+
+    Stages are divisors of the layers, with the embedding and the output projection or without, or powers of two.
+    """
+    unit, total = (float(value[0]) for value in server_sizes(_plan(form, 1.0, catalog), catalog))
+    counts = sold_counts(unit, total, MOST_ACCELERATORS)
+    row = catalog.rows("models", form.text("model"), form, "model")
+    heads, layers = (catalog.tables["models"].number(name)[row][0] for name in ("num_attention_heads", "num_layers"))
+    stages = {*divisors(layers, layers + 1.0, layers + 2.0), *powers_of_two(layers)}
+    shared = float(form.number("global_batch_size")[0]) * float(heads)
+    good = np.logical_or.reduce([divides(counts / number, shared) & divides(number, counts) for number in stages])
+    return np.asarray(counts[good & (counts >= min(unit, counts[-1]))])
+
+
+def _stack(form: Table, catalog: Catalog) -> str:
+    """Training software of a form's accelerator: the default, or the software measured on its generation."""
+    default = str(table_schema("training").by_name["software"].default)
+    row = catalog.rows("accelerators", form.text("accelerator"), form, "accelerator")
+    accelerators, measured = catalog.tables["accelerators"], catalog.tables["calibration"]
+    if str(accelerators.text("vendor")[row][0]).casefold() in ("", "nvidia"):
+        return default
+    line = generation_line(str(accelerators.text("generation")[row][0]))
+    keys = zip(*(measured.text(name) for name in ("family", "generation", "software")), strict=True)
+    names = sorted({stack for family, of, stack in keys if family == "training_software" and of == line} - {ANY})
+    return default if default in names else (*names, ANY)[0]
+
+
+def _started(form: Table, software: str, catalog: Catalog) -> dict[str, str]:
+    """Faster ways than its default that a stack has a flag for: overlap of both passes, and tokens sent once."""
+    stack = stack_of_software(software)
+    row = catalog.rows("models", form.text("model"), form, "model")
+    wanted = {"tensor_overlap": "all"}
+    if catalog.tables["models"].number("num_experts")[row][0] > 0.0:
+        wanted |= {"token_dispatch": "once"}
+    known = {(flag.column, flag.value) for flag in flags(stack)} if stack else set()
+    return {name: word for name, word in wanted.items() if (name, word) in known}
+
+
+def _plan(form: Table, count: float, catalog: Catalog) -> Table:
+    names = ("model", "accelerator", "training_tokens", "sequence_length", "global_batch_size")
+    columns: dict[str, Any] = {name: form[name] for name in names}
+    open_precision = bool("precision" in form.auto and form.auto["precision"][0])
+    software = _stack(form, catalog)
+    columns |= {"precision": form.text("precision") if open_precision else form.filled("precision")}
+    columns |= {"num_accelerators": count, "software": software}
+    columns |= {**_started(form, software, catalog), **stated_prices(form)}
+    known = form.schema.by_name
+    columns |= {name: form.text(name) if known[name].is_text else form.number(name) for name in SEARCHED}
+    return one_plan("training", columns, (*SEARCHED, "precision"), form)
+
+
+def _mapped(form: Table, count: float, catalog: Catalog) -> Search:
+    return best_mapping(_plan(form, count, catalog), catalog)
+
+
+def _run(form: Table, searched: Search, catalog: Catalog) -> Answer:
+    if searched.kind != GOOD:
+        return _refused(searched)
+    plan, results = searched.plans, searched.results
+    names = (
+        "run_time", "run_energy", "run_carbon", "mfu", "goodput", "step_time", "step_time_low", "step_time_high",
+        "memory_reserved", "memory_capacity", "cost_per_million_tokens", "energy_per_token",
+        "carbon_per_million_tokens",
+    )  # fmt: skip
+    answer: Answer = {name: float(results.number(name)[0]) for name in names}
+    answer |= {"power": float(results.number("grid_power")[0]), PLAN: plan}
+    longer = slower(results, "step_time", catalog)
+    answer |= {name: answer[name] * longer for name in ("run_time", "run_energy", "run_carbon", "step_time")}
+    answer["mfu"] /= longer
+    chosen = results_of("train").by_name
+    for name in (*SEARCHED, *FOLLOWING, "precision"):
+        answer[name] = str(plan.filled(name)[0]) if chosen[name].is_text else float(plan.filled(name)[0])
+    rows = catalog.rows("models", plan.text("model"), plan, "model")
+    run = with_software_defaults(plan, catalog, rows)
+    answer["tensor_overlap"] = str(run.filled("tensor_overlap")[0])
+    experts = catalog.tables["models"].number("num_experts")[rows][0] > 0.0
+    answer["token_dispatch"] = str(run.filled("token_dispatch")[0]) if experts else ""
+    answer["recompute_modules"] = answer["recompute_modules"] if answer["recompute"] == "selective" else "none"
+    count = float(plan.number("num_accelerators")[0])
+    pieces = np.prod([plan.filled(each.size)[0] for each in RANKS if not each.remainder])
+    answer |= {"accelerators": count, "data_parallel": count / float(pieces)}
+    hours = hours_of(form, plan, results, catalog)[0]
+    answer |= hours.results | hours.costs("run_cost", answer["run_time"] * count)
+    answer |= {"paid_run_cost": answer["run_cost"], "run_cost": float(results.number("run_cost")[0]) * longer}
+    for end in ("low", "high"):
+        share = answer[f"step_time_{end}"] / answer["step_time"]
+        answer[f"run_time_{end}"] = answer["run_time"] * share
+        answer[f"run_cost_{end}"] = answer["run_cost"] * share
+    answer |= {f"memory_{part}": float(results.number(f"memory_{part}")[0]) for part in _MEMORY}
+    answer["memory_reserve"] = answer["memory_reserved"] - added(answer[f"memory_{part}"] for part in _MEMORY)
+    answer["memory_free"] = answer["memory_capacity"] - answer["memory_reserved"]
+    step = float(results.number("step_time")[0])
+    shares = {part: float(results.number(f"time_{part}")[0]) / step for part in TRAINING_PARTS}
+    answer |= {f"share_{part}": share for part, share in shares.items()}
+    answer["largest_loss"] = TRAINING_PARTS[max(list(TRAINING_PARTS)[2:], key=lambda part: np.nan_to_num(shares[part]))]
+    answer["price_basis"] = hours.basis
+    answer |= {name: str(results[name][0]) for name in ("trust", "trust_reason")}
+    stack = str(plan.filled("software")[0])
+    answer["defaults_used"] = (_UNMEASURED if stack == ANY else stack) + (
+        f", {plan.filled('optimizer')[0]}, "
+        f"{plan.filled('attention')[0]} attention; an accelerator fails every "
+        f"{plan.filled('accelerator_mtbf')[0] / HOUR:,.0f} h, {plan.filled('restart_time')[0] / 60.0:.0f} min lost"
+    )
+    cost = cost_words(form, hours, answer["run_time"] * count)
+    answer["answer"] = _training_sentence(form, answer, cost) + lacking_words(hours)
+    return answer
+
+
+def _training_sentence(form: Table, answer: Answer, cost: str) -> str:
+    accelerator, model = short_name(str(form.text("accelerator")[0])), str(form.text("model")[0])
+    tokens = form.number("training_tokens")[0] / TERA
+    return (
+        f"{answer['accelerators']:,.0f} {accelerator} train {model} on {tokens:,.3g} T "
+        f"tokens in {answer['run_time'] / DAY:,.1f} days{cost} at {answer['mfu']:.0%} MFU; largest loss: "
+        f"{answer['largest_loss']}."
+    )
+
+
+def _refused(search: Search) -> Answer:
+    """The reason why no mapping satisfies the targets, from the nearest one."""
+    count, reason = float(search.plans.number("num_accelerators")[0]), str(search.results["reason"][0]).split(";")[0]
+    return no_answer(f"on {count:,.0f} accelerators: {reason}")

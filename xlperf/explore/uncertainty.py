@@ -18,8 +18,7 @@ from xlperf.catalog.schema import Column, shown_columns, table_schema, unit_of
 from xlperf.catalog.table import Table, uncertain_columns, values_in_case
 from xlperf.engine.formats import peak_names
 from xlperf.explore.changed_catalogs import blanked_prices, sheet_rows
-from xlperf.explore.objectives import TIMES, Limit, band_factor, is_rate, objective_of
-from xlperf.explore.search_results import Search
+from xlperf.explore.objectives import TIMES, Limit, Search, band_factor, is_rate, objective_of
 from xlperf.explore.sweep import BLOCK, Sweep
 from xlperf.explore.vary import (
     LATIN_HYPERCUBE,
@@ -36,15 +35,13 @@ from xlperf.explore.vary import (
 from xlperf.explore.workers import worked
 
 BAND = "calibration band"
-DRAWS = 10_000
-"""Default draws of each plan. [-]"""
+DRAWS = 10_000  # default draws of each plan [-]
 PERCENTILES = (5.0, 50.0, 95.0)
 SHARED = {"training": 0.08, "inference": 0.27}
 """Intraclass correlation of prediction errors within a model, accelerator and software, by kind of plan: of the
 logarithms of predicted over published step times (1,301 rows) and times per token (2,222 rows). [-]
 """
-CLASSES = 20
-"""Classes of an input's values, each with its own best plan. [-]"""
+CLASSES = 20  # classes of an input's values, each with its own best plan [-]
 _SURE = 0.9
 _BAND_INPUT, _PLAN_INPUT = 1 << 12, 1 << 13
 
@@ -166,17 +163,14 @@ class Uncertainty:
         with np.errstate(all="ignore"):
             known = [row[~np.isnan(row)] for row in result]
             percentiles = [np.percentile(row, PERCENTILES) if len(row) else np.full(3, np.nan) for row in known]
-            columns = {
-                "plan": _names(self.sweep.plans),
-                "result": np.full(len(result), self.column.header, dtype=object),
+            return Table("uncertainty", {
+                "plan": _names(self.sweep.plans), "result": np.full(len(result), self.column.header, dtype=object),
                 "median_inputs": base[:, 0],
                 "mean": np.array([fsum(row) / len(row) if len(row) else np.nan for row in known]),
                 **dict(zip(("p5", "p50", "p95"), np.transpose(percentiles), strict=True)),
-                "probability_fits": (fits == 1.0).mean(axis=1),
-                "probability_best": (best / np.maximum(best.sum(axis=0), 1)).mean(axis=1),
+                "probability_fits": (fits == 1.0).mean(axis=1), "probability_best": _probability_best(best),
                 "probability_beats_first": (usable < usable[:1]).mean(axis=1),
-            }
-        return Table("uncertainty", columns)
+            })  # fmt: skip
 
     def _losses(self, values: Array, fits: Array) -> Array:
         """Losses to be minimised, (plans, draws); infinite if a plan does not fit."""
@@ -266,13 +260,10 @@ class Uncertainty:
         mixed = [np.where(np.arange(count)[:, None] == place, second_shares, first_shares) for place in range(count)]
         values, _ = self._inputs_at(np.concatenate([first_shares, second_shares, *mixed], axis=1))
         parts = values.reshape(len(values), count + 2, number)
-        results = [
-            sobol_indices(
-                func={"f_A": row[:1] - row.mean(), "f_B": row[1:2] - row.mean(), "f_AB": row[2:, None] - row.mean()},
-                n=number,
-            )
-            for row in parts
-        ]
+        results = []
+        for row in parts:
+            row = row - row.mean()
+            results.append(sobol_indices(func={"f_A": row[:1], "f_B": row[1:2], "f_AB": row[2:, None]}, n=number))
         first, total = (
             np.array([np.ravel(getattr(index, name)) for index in results]) for name in ("first_order", "total_order")
         )
@@ -289,9 +280,7 @@ def usual_ranges(plans: Table, catalog: Catalog) -> tuple[Varied, ...]:
 
 
 def sheet_ranges(plans: Table, catalog: Catalog, without: Sequence[Varied] = ()) -> tuple[Varied, ...]:
-    """Triangular factors of numbers with low and high values in the sheets, in rows that plans name, without the ones
-    that vary otherwise. If rows differ in their factors, the widest range counts.
-    """
+    """Triangular factors of numbers with low and high values in the sheets, the widest of the named rows."""
     excluded = {(varied.sheet, varied.name) for varied in without}
     for sheet, names in blanked_prices(catalog, plans, {varied.sheet for varied in without}).items():
         excluded |= {(sheet, name) for name in names}
@@ -318,17 +307,13 @@ def sheet_ranges(plans: Table, catalog: Catalog, without: Sequence[Varied] = ())
 
 
 def _names(plans: Table) -> np.ndarray:
-    """Names of plans, or their numbers."""
     names = plans.text("name").tolist()
     return np.array([name or f"plan {row}" for row, name in enumerate(names, start=1)], dtype=object)
 
 
-MOST_DRAWN = 5_000
-"""Most plans of a search that are drawn, the best by the prediction. [-]"""
-FUTURES = 1_000
-"""Default draws of each plan. [-]"""
-APART = 0.8
-"""Probability of one plan to be better than another from which the two are distinguishable. [-]"""
+MOST_DRAWN = 5_000  # most plans of a search that are drawn, the best by the prediction [-]
+FUTURES = 1_000  # default draws of each plan [-]
+APART = 0.8  # probability of one plan to be better than another from which the two are distinguishable [-]
 SHOWN = shown_columns("uncertainty", "robust")
 
 
@@ -341,15 +326,9 @@ class Robust(NamedTuple):
 
 
 def robust(
-    searched: Search,
-    catalog: Catalog,
-    measure: str,
-    varied: Sequence[Varied] = (),
-    draws: int = FUTURES,
-    seed: int = 0,
-    top: int | None = None,
-    processes: int = 1,
-) -> Robust:
+    searched: Search, catalog: Catalog, measure: str, varied: Sequence[Varied] = (), draws: int = FUTURES,
+    seed: int = 0, top: int | None = None, processes: int = 1,
+) -> Robust:  # fmt: skip
     """Order the plans of a search by their results under uncertainty, with the same draws of inputs for all.
 
     Plans that do not fit or miss a limit in more than a tenth of the draws come last; other plans skip such draws. A
@@ -375,15 +354,12 @@ def robust(
     if searched.lead is not None:
         lead = plans.number(searched.lead[0]) * (-1.0 if searched.lead[1] else 1.0)
     order = np.lexsort((np.arange(len(score)), score, lead, np.isinf(score)))[:top]
-    first, winners, factor = loss[order[0]], loss == best, unit_of(searched.objective.column).factor
+    first, factor = loss[order[0]], unit_of(searched.objective.column).factor
     table = {
-        "mean": _mean(usable) * factor,
-        "p90": np.where(np.isfinite(p90), -p90 if larger else p90, np.nan) * factor,
-        "mean_regret": measures["regret"],
-        "probability_fits": probable,
-        "probability_best": (winners / np.maximum(winners.sum(axis=0), 1)).mean(axis=1),
-        "probability_beats_first": (loss < first).mean(axis=1),
-    }
+        "mean": _mean(usable) * factor, "p90": np.where(np.isfinite(p90), -p90 if larger else p90, np.nan) * factor,
+        "mean_regret": measures["regret"], "probability_fits": probable,
+        "probability_best": _probability_best(loss == best), "probability_beats_first": (loss < first).mean(axis=1),
+    }  # fmt: skip
     declared = table_schema("uncertainty").by_name
     of_objective = {key: replace(declared[key], unit=searched.objective.column.unit) for key in ("mean", "p90")}
     columns = [(of_objective.get(key, declared[key]), values[order]) for key, values in table.items()]
@@ -397,6 +373,11 @@ def robust(
     if alike > 1:
         words += f"; the first {alike} cannot be told apart: the first leads in less than {APART:.0%} of draws"
     return Robust(chosen, columns, words)
+
+
+def _probability_best(best: np.ndarray) -> Array:
+    """Share of the draws in which each plan is among the best, which share a draw, (plans, draws)."""
+    return np.asarray((best / np.maximum(best.sum(axis=0), 1)).mean(axis=1))
 
 
 def _mean(values: Array) -> Array:

@@ -126,9 +126,7 @@ class Variation(NamedTuple):
 
 
 def read_values(kind: str, lines: Sequence[tuple[object, Sequence[object]]], place: str = "") -> dict[str, np.ndarray]:
-    """Trial values of plan columns by canonical column in internal units, from lines of a header and its values, as
-    text or as numbers; blanks are left out. InputError, at ``place``, with every fault.
-    """
+    """Trial values of plan columns in internal units, from headers with their cells; InputError has every fault."""
     faults: list[Fault] = []
     values: dict[str, np.ndarray] = {}
     for header, cells in lines:

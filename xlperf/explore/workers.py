@@ -20,8 +20,7 @@ from xlperf import __version__
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.files import scratch_folder
 
-SERIAL_BLOCKS = 3
-"""Blocks that one process computes before others have started. [-]"""
+SERIAL_BLOCKS = 3  # blocks that one process computes before others have started [-]
 LARGE = 2**16
 """Size of results from which on processes exchange them as files, since reading a pipe delays this process. [B]"""
 _AHEAD = 2
@@ -40,12 +39,7 @@ def all_processes() -> int:
 def worked(
     work: Callable[[Task], Done], tasks: Iterable[Task], processes: int, scheduler: str | None = None
 ) -> Iterator[Done]:
-    """Results of tasks, in their order, by several processes if there are enough tasks.
-
-    ``work``: sent to each process once. ``tasks``: consumed on demand: a few are under way at a time. ``processes``:
-    processes that work, this one included [-]. ``scheduler``: address of a Dask scheduler whose workers work instead.
-    Raises InputError if a process ends before its task is done, there is no such cluster, or it has another xlperf.
-    """
+    """Results of tasks, in their order, by several processes if there are enough tasks."""
     if scheduler is not None:
         yield from _by_cluster(work, iter(tasks), scheduler)
         return
@@ -90,7 +84,6 @@ def _start_here(work: Callable[[Any], Any], folder: Path) -> None:
 
 
 def _start(work: Callable[[Any], Any], folder: Path) -> None:
-    """Prepare a worker process, which ends when its parent is killed."""
     _start_here(work, folder)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -137,7 +130,6 @@ def _written(content: bytes, folder: Path) -> Path:
 
 
 def _taken(result: Any) -> Any:
-    """A result with its content, read from its file if there is one."""
     written = getattr(result, "content", result)
     if not isinstance(written, Path):
         return result

@@ -16,7 +16,7 @@ from xlperf.base.arrays import Array
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.table import Table
-from xlperf.explore.limits import output_limits
+from xlperf.explore.quote import output_limits
 from xlperf.measurements.comparison import RATES, Record, compare, predicted
 from xlperf.measurements.inference import inference_plans
 from xlperf.measurements.published import PublishedPlans, read_published
@@ -33,7 +33,7 @@ def published_efficiencies(catalog: Catalog) -> Mapping[str, Array]:
     training, inference = read_published(workbook("validation.xlsx"))
     runs, served = training_plans(training, catalog), inference_plans(inference, catalog)
     results, rates = predicted(runs), predicted(served)
-    limits = output_limits(served.plans, _in_flight(served.plans, rates), served.catalog).rate
+    limits, _ = output_limits(served.plans, _in_flight(served.plans, rates), served.catalog)
     shares = rates.number("tokens_per_second") / limits
     alone = served.plans.filled("batch_size") == 1.0
     measured = _measured(served, rates, shares)

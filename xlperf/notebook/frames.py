@@ -28,12 +28,10 @@ Plans: TypeAlias = pd.DataFrame | Mapping[str, object] | Iterable[Mapping[str, o
 """A DataFrame, a mapping (one plan) or mappings; plans with a ``prompt length`` serve, all others train."""
 GivenCatalog: TypeAlias = Catalog | str | os.PathLike[str] | None
 """A Catalog, or the path of a file as of ``--catalog``; None for the catalog of xlperf."""
-Texts: TypeAlias = str | Sequence[str]
-"""One text, or several as of an option that may be repeated."""
+Texts: TypeAlias = str | Sequence[str]  # one text, or several as of an option that may be repeated
 Vary: TypeAlias = Mapping[str, object] | Texts
 """Values by column, ``{"tensor parallel": [1, 2], "networks.link bandwidth": "x0.5..x2"}``, or texts as of --vary."""
-DELAY = 1.0
-"""Time after which a notebook draws a bar. [s]"""
+DELAY = 1.0  # time after which a notebook draws a bar [s]
 
 
 def frame_of(plans: Plans) -> pd.DataFrame:
@@ -115,14 +113,14 @@ def text_of(value: object) -> str:
     return f"{value:.15g}" if isinstance(value, (float, np.floating)) else str(value)
 
 
-def texts_of(option: str, given: Texts | Mapping[str, object], sign: str = "=") -> list[str]:
+def texts_of(option: str, given: Texts | Mapping[str, object]) -> list[str]:
     """The texts of an option that may be repeated; a mapping gives a text for each entry.
 
     >>> texts_of("--measured", {"step time": 38.0})
     ['step time=38']
     """
     if isinstance(given, Mapping):
-        return [f"{name}{sign}{text_of(value)}" for name, value in given.items()]
+        return [f"{name}={text_of(value)}" for name, value in given.items()]
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, Iterable) or not all(isinstance(text, (str, os.PathLike)) for text in texts):
         raise OptionError(f"{option} takes a text or a list of texts, got {given!r}")
@@ -156,10 +154,7 @@ def whole_number(option: str, value: object, least: int = 1) -> int:
 
 @contextmanager
 def progress(length: int, label: str) -> Iterator[Callable[[int], None]]:
-    """A bar in a notebook, if tqdm is installed; yields a function that adds the number of items done.
-
-    Short work draws no bar. A ``length`` of 0 is unknown.
-    """
+    """A bar in a notebook, if tqdm is installed; yields a function that adds the number of items done."""
     bar: Any = None
     if "ipykernel" in sys.modules:
         with warnings.catch_warnings():

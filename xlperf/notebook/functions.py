@@ -26,15 +26,23 @@ from xlperf.catalog.schema import OWN_RUNS, first_words, own_column, table_schem
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import explain as explained
 from xlperf.engine.tables import refuse_auto
-from xlperf.explore.answers import answered, asked_form, nested_parts, varied_answers
-from xlperf.explore.asked import Evidence, asked_diagnosis, asked_sweep, asked_uncertainty, asked_worth
-from xlperf.explore.asked_search import Choice, doubts, found_plans, solve_goal, solved_plans, wanted_plans
-from xlperf.explore.auto import evaluate_resolved, resolve
+from xlperf.explore.asked import (
+    Choice,
+    asked_sweep,
+    asked_uncertainty,
+    asked_worth,
+    doubts,
+    found_plans,
+    solve_goal,
+    solved_plans,
+    wanted_plans,
+)
 from xlperf.explore.candidates import Bounds
-from xlperf.explore.chip_table import varied_chips
+from xlperf.explore.forms import answered, asked_form, nested_parts, varied_answers, varied_chips
 from xlperf.explore.mappings import MOST_ACCELERATORS
 from xlperf.explore.objectives import limits_of
-from xlperf.explore.search import SHOWN
+from xlperf.explore.remedy import Evidence, asked_diagnosis
+from xlperf.explore.search import SHOWN, evaluate_resolved, resolve
 from xlperf.explore.space import MOST_PLANS
 from xlperf.explore.sweep import best_rows
 from xlperf.explore.sweep import sweep as swept
@@ -58,8 +66,7 @@ from xlperf.notebook.frames import (
 )  # fmt: skip
 from xlperf.notebook.result import Content, Result
 
-Entry: TypeAlias = str | float | None
-"""Value of an entry of a form; None for its default."""
+Entry: TypeAlias = str | float | None  # value of an entry of a form; None for its default
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 _QUESTION = ("catalog", "inputs", "vary", "limit")
 
@@ -404,7 +411,6 @@ def validate(files: Paths | pd.DataFrame = (), leave_out: str | None = None, cat
 def _answer(
     kind: str, entries: Mapping[str, Entry], catalog: GivenCatalog, inputs: bool, limits: Sequence[str] = ()
 ) -> Result:
-    """The answer to a form."""
     given = _entries(kind, entries)
     required = limits_of(kind, limits, "--limit") if limits else []
     known, notes = catalog_of(catalog)

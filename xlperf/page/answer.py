@@ -6,7 +6,8 @@ The sliders move over answers to similar questions, which are computed when the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
 from itertools import product
 from math import prod
 from string import Template
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 from xlperf import __version__
 from xlperf.base import resources
+from xlperf.base.errors import printable
 from xlperf.base.files import replaced
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of
@@ -22,17 +24,120 @@ from xlperf.catalog.questions import questions
 from xlperf.catalog.schema import column, results_of, shown_columns, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
-from xlperf.explore.answers import Answered, Shown, asked_form, nested_parts
 from xlperf.explore.fleet_plans import engine_title
-from xlperf.explore.forms import answers_of, answers_table
+from xlperf.explore.forms import Answered, Shown, answers_of, answers_table, asked_form, nested_parts
 from xlperf.explore.workers import worked
-from xlperf.page.charts import Bar, bars, curve
-from xlperf.page.tables import card, row, table, text
 
-FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0), (0.5, 1.0, 2.0)
-"""Values of the two sliders, as factors of the entry. [-]"""
-_POINTS = 8
-"""Points of the curve of a copy; the mark is on the one at full load. [-]"""
+MOST_ROWS = 30  # rows that are shown of a table [-]
+
+
+def text(words: str) -> str:
+    """A text for HTML: markup is escaped, and characters that hide text are written out."""
+    return escape(printable(words))
+
+
+def row(words: Sequence[str], numbers: Sequence[bool], tag: str = "td") -> str:
+    """A row of cells; numbers have a class of their own."""
+    marks = [' class="number"' if number else "" for number in numbers]
+    inside = [f"<{tag}{mark}>{text(word)}</{tag}>" for word, mark in zip(words, marks, strict=True)]
+    return f"<tr>{''.join(inside)}</tr>"
+
+
+def card(results: Sequence[Shown]) -> str:
+    """Results below each other, with their bands."""
+    lines = [(one.header, one.words, one.band and f"80 %: {one.band}") for one in results]
+    return f"<table>{''.join(row(line, (False, True, False)) for line in lines)}</table>"
+
+
+def table(block: Sequence[Part]) -> str:
+    """Columns with any value, below their names and units."""
+    filled = [(column, words) for column, values in block if any(words := cells(column, values[:MOST_ROWS]))]
+    if not filled:
+        return ""
+    numbers = [not column.is_text for column, _ in filled]
+    units = [column.unit if column.unit not in ("", "-") else "" for column, _ in filled]
+    head = row([column.words for column, _ in filled], numbers, "th")
+    head += row(units, numbers, "th") if any(units) else ""
+    lines = [row(words, numbers) for words in zip(*(words for _, words in filled), strict=True)]
+    count = len(block[0][1])
+    more = f"<p>{count - MOST_ROWS:,} more rows</p>" if count > MOST_ROWS else ""
+    return f"<table><thead>{head}</thead><tbody>{''.join(lines)}</tbody></table>{more}"
+
+
+_WIDTH, _BAR, _LABELS, _WORDS = 640, 24, 190, 90
+"""Width of a chart, height of a bar, widths of the labels and of the words behind a bar. [pixel]"""
+_HEIGHT, _MARGIN = 260, 52
+
+
+class Bar(NamedTuple):
+    """A bar of a chart; ``low`` and ``high`` are the ends of its band, NaN without one."""
+
+    label: str
+    value: float
+    words: str
+    low: float = float("nan")
+    high: float = float("nan")
+
+
+def bars(title: str, drawn: Sequence[Bar]) -> str:
+    """Bars below each other from zero, each with its words, and with its band as a line."""
+    most = max((max(bar.value, bar.high if bar.high == bar.high else 0.0) for bar in drawn), default=0.0)
+    if not most > 0.0:
+        return ""
+    scale = (_WIDTH - _LABELS - _WORDS) / most
+    lines = []
+    for place, bar in enumerate(drawn):
+        top = place * _BAR
+        end = _LABELS + scale * bar.value
+        lines.append(f'<text x="{_LABELS - 8}" y="{top + 16}" text-anchor="end">{text(bar.label)}</text>')
+        lines.append(f'<rect x="{_LABELS}" y="{top + 3}" width="{end - _LABELS:.1f}" height="{_BAR - 6}"/>')
+        if bar.low == bar.low:
+            ends = [_LABELS + scale * value for value in (bar.low, bar.high)]
+            lines.append(f'<path d="M{ends[0]:.1f} {top + 12}H{ends[1]:.1f}"/>')
+            end = max(end, ends[1])
+        lines.append(f'<text x="{end + 6:.1f}" y="{top + 16}">{text(bar.words)}</text>')
+    return _svg(title, _BAR * len(drawn), lines)
+
+
+def curve(
+    title: str, points: Sequence[tuple[float, float]], marked: tuple[float, float] | None, names: Sequence[str]
+) -> str:
+    """A line through points from zero, with a marked point if there is one and the names of the axes."""
+    points = [point for point in points if point[0] == point[0] and point[1] == point[1]]
+    most = [max(values) for values in zip(*points, *([marked] if marked else []), strict=True)]
+    if not all(value > 0.0 for value in most):
+        return ""
+    width, height = _WIDTH - 2 * _MARGIN, _HEIGHT - 2 * _MARGIN
+
+    def at(point: tuple[float, float]) -> tuple[float, float]:
+        return _MARGIN + width * point[0] / most[0], _HEIGHT - _MARGIN - height * point[1] / most[1]
+
+    drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(at, points))
+    mark = '<circle cx="{:.1f}" cy="{:.1f}" r="6"/>'.format(*at(marked)) if marked else ""
+    bottom, right = _HEIGHT - _MARGIN, _WIDTH - _MARGIN
+    lines = [
+        f'<path d="M{_MARGIN} {_MARGIN}V{bottom}H{right}"/>',
+        f'<polyline points="{drawn}"/>',
+        mark,
+        f'<text x="{_WIDTH / 2:.0f}" y="{_HEIGHT - 12}" text-anchor="middle">{text(names[0])}</text>',
+        f'<text x="{_MARGIN}" y="{_MARGIN - 16}">{text(names[1])}</text>',
+        f'<text x="{right}" y="{bottom + 18}" text-anchor="end">{rounded(most[0])}</text>',
+        f'<text x="{_MARGIN - 6}" y="{_MARGIN + 4}" text-anchor="end">{rounded(most[1])}</text>',
+    ]
+    return _svg(title, _HEIGHT, lines)
+
+
+def _svg(title: str, height: int, lines: Sequence[str]) -> str:
+    label = text(title)
+    inside = "".join(lines)
+    return (
+        f'<figure><figcaption>{label}</figcaption><svg role="img" aria-label="{label}" '
+        f'viewBox="0 0 {_WIDTH} {height}">{inside}</svg></figure>'
+    )
+
+
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0), (0.5, 1.0, 2.0)  # values of the two sliders, as factors of the entry [-]
+_POINTS = 8  # points of the curve of a copy; the mark is on the one at full load [-]
 
 
 class Axis(NamedTuple):
@@ -125,18 +230,14 @@ def _page(answer: Answered, asked: Question, points: list[tuple[str, list[Shown]
     }
     template = Template(resources.table("page/answer.html").read_text(encoding="utf-8"))
     return template.substitute(
-        title=text(f"xlperf {__version__}: {answer.kind}"),
-        answer=text(answer.words),
+        title=text(f"xlperf {__version__}: {answer.kind}"), answer=text(answer.words),
         beside="".join(f"<p>{text(line)}</p>" for line in (*answer.beside, *answer.missed)),
         sliders="".join(_slider(answer.kind, place, axis) for place, axis in enumerate(asked.axes)),
-        tiles="".join(lines),
-        charts="".join(_charts(answer)),
+        tiles="".join(lines), charts="".join(_charts(answer)),
         tables="".join(_section(titles[name], block) for name, block in nested.items() if block),
-        others=_others(asked, points),
-        notes="".join(f"<li>{text(line)}</li>" for line in answer.notes),
-        card=card(answer.card),
-        grid=json.dumps(grid).replace("<", "\\u003c"),
-    )
+        others=_others(asked, points), notes="".join(f"<li>{text(line)}</li>" for line in answer.notes),
+        card=card(answer.card), grid=json.dumps(grid).replace("<", "\\u003c"),
+    )  # fmt: skip
 
 
 def _section(title: str, block: list[Part]) -> str:
@@ -156,7 +257,6 @@ def _slider(kind: str, place: int, axis: Axis) -> str:
 
 
 def _others(asked: Question, points: list[tuple[str, list[Shown]]]) -> str:
-    """A row for each point of the sliders."""
     heads = [column(asked.kind, axis.name).header for axis in asked.axes]
     heads += [one.header for one in points[0][1]]
     numbers = [True] * len(heads)

@@ -16,8 +16,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import evaluate_designs
 from xlperf.equations.hardware.derived_device import PEAKS
-from xlperf.explore.frontier import pareto_rows
-from xlperf.explore.objectives import TOLD_APART
+from xlperf.explore.objectives import TOLD_APART, pareto_rows
 from xlperf.studies.outcome import (
     Finding,
     Inputs,

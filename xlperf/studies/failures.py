@@ -7,7 +7,7 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.units import HOUR
 from xlperf.explore.forms import form_of
-from xlperf.explore.search_results import Answer
+from xlperf.explore.objectives import Answer
 from xlperf.explore.spares import spares_answer
 from xlperf.studies.outcome import Finding, Inputs, Outcome, in_short, pivot_of, sheet_of
 

@@ -9,10 +9,9 @@ import numpy as np
 
 from xlperf.catalog.schema import Column, first_words
 from xlperf.engine import evaluate
-from xlperf.explore.answers import asked_form
-from xlperf.explore.forms import answers_of, answers_table
+from xlperf.explore.forms import answers_of, answers_table, asked_form
+from xlperf.explore.objectives import PLAN, dollars
 from xlperf.explore.search import stacked
-from xlperf.explore.search_results import PLAN, dollars
 from xlperf.studies.outcome import Finding, Inputs, Outcome, charts_of, in_short, result_columns, sheet_of
 
 

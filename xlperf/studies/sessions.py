@@ -9,8 +9,8 @@ import numpy as np
 from xlperf.catalog.schema import first_words
 from xlperf.catalog.table import Table
 from xlperf.explore.forms import answer_of, form_of
+from xlperf.explore.objectives import TABLES
 from xlperf.explore.search import stacked
-from xlperf.explore.search_results import TABLES
 from xlperf.explore.sessions import FLEET
 from xlperf.studies.outcome import Finding, Inputs, Outcome, charts_of, in_short, result_columns, sheet_of, shown
 

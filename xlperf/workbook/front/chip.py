@@ -10,7 +10,8 @@ from typing import Any
 from openpyxl.utils import get_column_letter
 
 from xlperf.catalog.schema import table_schema
-from xlperf.explore.chip_table import ALIKE, AREA_STEP, AXES, CACHE_STEP, POWER_STEP
+from xlperf.explore.chips import ALIKE, AREA_STEP, CACHE_STEP, POWER_STEP
+from xlperf.explore.forms import AXES
 from xlperf.workbook.data_sheets import column_validation
 from xlperf.workbook.front.layout import AMBER, BLUE, DASH, GREY, ORANGE, SKY, Axis, Page, scatter
 from xlperf.workbook.style import NAVY

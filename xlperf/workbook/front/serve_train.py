@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xlperf.catalog.schema import Column, results_of, table_schema
-from xlperf.explore.forms import TRAINING_PARTS
+from xlperf.explore.train import TRAINING_PARTS
 from xlperf.interop.stack_rules import STACKS, searched_engines
 from xlperf.workbook.charts import label_values
 from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, ORANGE, SKY, Axis, Page, scatter

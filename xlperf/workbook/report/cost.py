@@ -53,7 +53,7 @@ def accelerator_cost_sheet(sheet: Worksheet, report: Report, designs: np.ndarray
     """Fill the sheet of waterfalls: from the wafer to the price of an accelerator, and from there to an hour of it."""
     from xlperf.engine.devices import designs_with_devices, evaluate_designs
     from xlperf.engine.ownership import evaluate_servers
-    from xlperf.explore.worth import cost_sensitivity
+    from xlperf.explore.allocate import cost_sensitivity
 
     catalog = report.catalog
     table = designs_with_devices(catalog.tables["chiplets"].take(designs), catalog)

@@ -65,7 +65,7 @@ def curves(group: Plans | None, catalog: Catalog, limits: Limits | None = None) 
     if group is None:
         return []
     if limits is None:
-        from xlperf.explore.frontier import points
+        from xlperf.explore.sweep import points
 
         limits = points
     rate = group.number(ACCELERATOR)
