@@ -23,10 +23,16 @@ from xlperf.engine.join import (
 from xlperf.engine.learning import corrected_serving, corrections, with_targets
 from xlperf.engine.models import architecture_of
 from xlperf.engine.notes import add_notes, name_notes, rounded_down
-from xlperf.engine.served import Served, ServingSetting, served_plans
-from xlperf.engine.served_results import fitting_rows, power_at_rate, prompt_memory, reported
-from xlperf.engine.software import with_software_defaults
-from xlperf.engine.stack_rules import refusals
+from xlperf.engine.served import (
+    Served,
+    ServingSetting,
+    fitting_rows,
+    power_at_rate,
+    prompt_memory,
+    reported,
+    served_plans,
+)
+from xlperf.engine.software import refusals, with_software_defaults
 from xlperf.engine.trust import coordinates, format_and_load, trust
 from xlperf.equations.hardware.roofline import PLANNED, WIDE
 from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
@@ -49,11 +55,10 @@ from xlperf.equations.serving import (
     serving_times,
     target_results,
 )
-from xlperf.equations.serving.continuous import Operation
+from xlperf.equations.serving.continuous import QUANTILE_NAMES, Operation
 from xlperf.equations.serving.expert_pools import POOL_SHARES, expert_pool_memory
 from xlperf.equations.serving.memory import most_running
 from xlperf.equations.serving.pools import Pools
-from xlperf.equations.serving.results import QUANTILE_NAMES
 
 _MODES = ("static", "continuous", "disaggregated")
 _OF_EXPERTS = ("expert_memory", "expert_memory_usable", "needed_batches", *POOL_SHARES)

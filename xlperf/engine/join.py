@@ -18,7 +18,7 @@ from xlperf.catalog.cells import shown
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Keys, Table, Words, coded_words, combined_keys, default_value
 from xlperf.engine.catalog_arrays import DEVICE_COLUMNS, catalog_arrays, network_of, own_links, switched_networks
-from xlperf.engine.plan_prices import priced
+from xlperf.engine.prices import priced
 from xlperf.equations.cost.tco import daily_mean
 from xlperf.equations.cost.tokens import Terms
 from xlperf.equations.hardware.power import (
@@ -377,7 +377,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         ),
         *network_rules,
     ]
-    of_model, terms = arrays.max_sequence_length[model_rows], priced(plans, catalog, rows)
+    of_model, terms = arrays.max_sequence_length[model_rows], priced(plans, catalog, arrays, rows)
     machine = _model_of(rows_of(arrays.model, model_rows, 1)), device, network
     sizes = INPUT_SIZES[codes], ELEMENT_SIZES[codes], CASTS[:, codes], arrays.reserved_memory[rows], of_model
     all_keys = keys, wide_keys, fused_keys, attention_keys

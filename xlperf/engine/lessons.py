@@ -11,8 +11,7 @@ from xlperf.base.arrays import exp, log
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import PLAN_TABLES
-from xlperf.engine.learning import WORDS, OwnRuns, own_runs_of
-from xlperf.engine.own_runs import Process
+from xlperf.engine.learning import WORDS, OwnRuns, Process, own_runs_of
 from xlperf.engine.tables import evaluate
 
 OUTLIER = float(log(2.0))

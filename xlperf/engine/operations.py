@@ -40,7 +40,7 @@ from xlperf.equations.hardware.roofline import (
     vector_time,
 )
 from xlperf.equations.model.blocks import Gemms
-from xlperf.equations.model.serving import ServingGemms
+from xlperf.equations.model.operators import ServingGemms
 from xlperf.equations.network.collectives import OPERATIONS, collective_time
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.records import Remark, remarks_of_rows

@@ -31,7 +31,7 @@ from xlperf.equations.hardware.roofline import (
     vector_time,
 )
 from xlperf.equations.model.cores import cores_of
-from xlperf.equations.model.serving import serving_gemms
+from xlperf.equations.model.operators import serving_gemms
 from xlperf.equations.plan.records import Recompute
 from xlperf.equations.serving import Deployment, ServingWork, operating, pool_state, serving_work
 from xlperf.equations.serving.deployment import batching_of, serving_shape

@@ -13,9 +13,7 @@ from xlperf.catalog.table import Table, columns_of
 from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.devices import evaluate_designs
 from xlperf.engine.join import pool_rows
-from xlperf.engine.plan_prices import priced
-from xlperf.engine.server_prices import chiplets_of, first_or_device_rows, servers_of, with_chip_prices
-from xlperf.engine.stated_prices import with_stated
+from xlperf.engine.prices import chiplets_of, first_or_device_rows, priced, servers_of, with_chip_prices, with_stated
 from xlperf.engine.tables import evaluate
 from xlperf.equations.cost.servers import (
     DrawnPower,
@@ -290,7 +288,7 @@ def _states(plans: Table, catalog: Catalog, owned: OwnedPlans, place: int) -> li
     """Cost rate [USD/s] and power [W] of an accelerator of one pool after each line of the bridge."""
     accelerators, pool = owned.accelerators[place], owned.pools[place]
     arrays = catalog_arrays(catalog, accelerators)
-    rented = drawn_terms(priced(plans, catalog, accelerators).terms, pool.drawn.mean, pool.drawn.limit)
+    rented = drawn_terms(priced(plans, catalog, arrays, accelerators).terms, pool.drawn.mean, pool.drawn.limit)
     final = pool.terms()
     price = with_stated(Columns(lambda name: arrays.owning[name][accelerators]), plans)
     terms = straight_line_terms(price, final, pool.drawn)

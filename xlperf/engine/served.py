@@ -2,28 +2,343 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from xlperf.base.arrays import Array, divide
+from xlperf.base.arrays import Array, divide, exp, log, total
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.formats import with_formats, with_parts
-from xlperf.engine.join import POOLS, Joined, Named, constants_by_family, join, plan_columns, pool_rows
+from xlperf.engine.join import POOLS, Joined, Named, constants_by_family, join, plan_columns, pool_rows, where_legal
+from xlperf.engine.learning import Corrections
+from xlperf.engine.notes import (
+    add_notes,
+    basis_words,
+    edge_notes,
+    extrapolation_notes,
+    first_token_ends,
+    gibibytes,
+    limit_notes,
+    serving_remedies,
+    unpriced_notes,
+)
 from xlperf.engine.software import memory_constants
-from xlperf.equations.cost.tokens import Terms
-from xlperf.equations.hardware.power import PowerLimits
+from xlperf.engine.trust import NOT_SHOWN, band_width, ends_together
+from xlperf.equations.cost.tokens import (
+    ALL_IN,
+    Terms,
+    drawn_terms,
+    energy_per_token,
+    mean_terms,
+    pool_mean,
+    split_costs,
+    token_costs,
+)
+from xlperf.equations.hardware.power import Machine, PowerLimits
 from xlperf.equations.model.cores import own_families
 from xlperf.equations.model.model import Architecture
+from xlperf.equations.model.operators import cache_ratio
 from xlperf.equations.network.collectives import OPERATIONS
-from xlperf.equations.plan.records import FP4, PRECISION_CODES, Remark
-from xlperf.equations.plan.serving_plan import PARTS, SERVED_PRECISIONS, InferencePlan, pool_plans, with_defaults
-from xlperf.equations.serving import Deployment, pools_of
+from xlperf.equations.plan.records import FP4, PRECISION_CODES, Remark, broken_rules, waiting_sensitivity
+from xlperf.equations.plan.serving_plan import (
+    PARTS,
+    SERVED_PRECISIONS,
+    WARNINGS,
+    InferencePlan,
+    pool_plans,
+    with_defaults,
+)
+from xlperf.equations.serving import BOUNDS, Deployment, memory_of, pools_of
 from xlperf.equations.serving.deployment import engine_constants, with_copied_groups
+from xlperf.equations.serving.energy import ServedWork, expert_pool_power, results_at_rate, serving_power
 from xlperf.equations.serving.pools import Pools
+
+# Parts of a decode step by the state of the accelerator
+_STATES = {
+    "decode": ("time_matrix", "time_attention", "time_vector"),
+    "message": ("time_communication",),
+    "host": ("time_overhead",),
+}
+# Results that only remarks use
+_NOT_SHOWN = ("memory_usable", "request_cache", "places", "expert_memory_usable", "needed_batches")
+
+
+def prompt_memory(pool: ServingSetting) -> tuple[tuple[Array, Array, Array], np.ndarray]:
+    """Memory of one prompt in a prefill pool (needed, usable, capacity) [B], and whether it exceeds the usable part."""
+    prompt = pool.plan.replaced(output_length=np.ones(len(pool.plan)))
+    memory = memory_of(replace(pool.deployment, plan=prompt))
+    batch = memory.with_batch(prompt)
+    return (batch.used, batch.usable, memory.capacity), batch.used > batch.usable
+
+
+def fitting_rows(served: Served, results: Mapping[str, Array], illegal: np.ndarray) -> Array:
+    """1 for plans whose pools all fit in memory, else 0, (rows,)."""
+    return _fits(_lacking_memory(served, results, illegal), results["fits"])
+
+
+def _fits(lacking: Sequence[Remark], fits: Array) -> Array:
+    return np.where(np.logical_or.reduce([remark.rows for remark in lacking]), 0.0, fits)
+
+
+def reported(
+    served: Served,
+    catalog: Catalog,
+    mode: str,
+    results: Mapping[str, Array],
+    illegal: np.ndarray,
+    reason: np.ndarray,
+    known: Mapping[str, np.ndarray],
+    own: Corrections | None,
+) -> dict[str, np.ndarray]:
+    """Results with bands, costs, words and notes, the last added to ``reason``; NaN for illegal plans."""
+    setting, pool = served.setting, served.prefilling
+    lacking = _lacking_memory(served, results, illegal)
+    whole = {name: values for name, values in results.items() if name not in _NOT_SHOWN}
+    whole |= {"fits": _fits(lacking, results["fits"]), "tokens_per_second_per_user": 1.0 / results["tpot"]}
+    whole |= _costs(served, whole, own)
+    whole |= _shares(whole)
+    whole |= _bands(served, {**results, **whole}, known, own)
+    if own is not None:
+        add_notes(reason, own.notes(illegal))
+    bound = np.full(len(illegal), "", dtype=object)
+    for code, word in enumerate(BOUNDS):
+        bound[(results["bound"] == code) & ~illegal] = word
+    add_notes(reason, [*lacking, *_notes(served, catalog, results, illegal)])
+    whole = where_legal(whole, illegal)
+    rented = None if pool is None else pool.rented
+    basis = basis_words(setting.rented, whole["accelerator_hour_cost"], rented)
+    words = {name: np.where(illegal, "", values) for name, values in known.items() if name not in NOT_SHOWN}
+    return {**whole, **words, "bound": bound, "cost_basis": basis, "reason": reason}
+
+
+def _bands(
+    served: Served, results: Mapping[str, Array], known: Mapping[str, np.ndarray], own: Corrections | None
+) -> dict[str, Array]:
+    """Ends of the 80 % bands; rates, cost and energy combine the bands of their parts.
+
+    A request rate fixes the output of a plan. ``known``: distances of :func:`xlperf.engine.trust.trust`.
+    """
+    band, experts = served.setting.band, served.setting.deployment.architecture.experts
+    time, first = (band_width(band, name, known, experts) for name in ("token", "first"))
+    given = ~np.isnan(served.stated.request_rate)
+    load = np.where(given, served.stated.request_rate / results["max_request_rate"], 0.0)
+    queue = np.where(given, results["queue_time"] / results["ttft"], 0.0)
+    waiting = time * waiting_sensitivity(queue, load)
+    first = np.sqrt(first * first + waiting * waiting)
+    widths = {"tpot": time, "ttft": first, "accelerator_power": band["power"][:, 0]}
+    logs = {name: np.stack([-width, width]) for name, width in widths.items()}
+    if own is not None:
+        logs = {name: own.ends(name, ends) for name, ends in logs.items()}
+    time, first = exp(logs["tpot"]), exp(logs["ttft"])
+    memory = exp(np.array([[-1.0], [1.0]]) * band["serving_memory"][:, 0])
+    # Latency combines both; costs follow it unless the rate is given.
+    decoding = results["latency"] - results["ttft"]
+    latency = [
+        np.where(given, 1.0, (results["ttft"] * first[end] + decoding * time[end]) / results["latency"])
+        for end in (0, 1)
+    ]
+    first_token = first_token_ends(served.stated, served.setting.plan, results, first, time)
+    ends: dict[str, Array] = {}
+    for index, end, sign in ((0, "low", -1.0), (1, "high", 1.0)):
+        energy = ends_together(log(latency[index]), logs["accelerator_power"][index], sign)
+        cost = results["cost_per_million_output_tokens"]
+        ends |= {
+            f"tpot_{end}": results["tpot"] * time[index],
+            f"ttft_{end}": first_token[index],
+            f"tokens_per_second_{end}": results["tokens_per_second"] / latency[1 - index],
+            f"memory_{end}": results["memory"] * memory[index],
+            f"energy_per_token_{end}": results["energy_per_token"] * energy,
+            f"cost_per_million_output_tokens_{end}": cost * latency[index],
+        }
+    return ends
+
+
+def _lacking_memory(served: Served, results: Mapping[str, Array], illegal: np.ndarray) -> list[Remark]:
+    """Legal plans that exceed the memory of replicas, of a prefill pool with one prompt, or of an expert pool."""
+    usable, capacity = results["memory_usable"], results["memory_capacity"]
+    own = ~illegal & (results["fits"] < 1)
+    remarks = [_memory_note(own, "", results["memory"], usable, capacity)]
+    remarks += serving_remedies(served.setting.plan, results, own)
+    if served.prefilling is not None:
+        sizes, lacking = prompt_memory(served.prefilling)
+        remarks.append(_memory_note(~illegal & lacking, "prefill pool: one prompt ", *sizes))
+    if served.experts is not None:
+        used, usable = results["expert_memory"], results["expert_memory_usable"]
+        capacity = np.full(len(illegal), np.nan)
+        capacity[served.split] = memory_of(served.experts.deployment).capacity
+        remarks.append(_memory_note(~illegal & (used > usable), "expert pool: ", used, usable, capacity))
+    return remarks
+
+
+def _notes(served: Served, catalog: Catalog, results: Mapping[str, Array], illegal: np.ndarray) -> list[Remark]:
+    """Notes on legal plans besides their memory."""
+    setting, notes, needed = served.setting, [], results["needed_batches"]
+    if served.experts is not None:
+        stated = served.stated.ping_pong_batches
+        words = "ping pong batches {} do not hide the messages between attention and experts: {} would"
+        notes.append(Remark(~illegal & (needed > stated), words, (stated, needed)))
+    limited = setting.plan.replaced(max_sequence_length=setting.max_sequence_length)
+    warnings = broken_rules(WARNINGS, limited, setting.deployment.model)
+    return [
+        *notes,
+        *edge_notes(served.stated, setting.plan, results, illegal),
+        *(Remark(each.rows & ~illegal, each.sentence, each.values) for each in warnings),
+        *_window_notes(setting, illegal),
+        *unpriced_notes(illegal, catalog, _pool_prices(served)),
+        *_limit_notes(served, illegal),
+        *extrapolation_notes(setting.extrapolated, illegal),
+    ]
+
+
+def _window_notes(setting: ServingSetting, illegal: np.ndarray) -> list[Remark]:
+    """Engines that keep the full KV cache in layers with a sliding window, and how much larger it is."""
+    model, plan = setting.deployment.model, setting.plan
+    full = setting.deployment.software["whole_history"][:, 0] > 0.0
+    longer = np.asarray(full & (model.num_local_layers > 0.0) & (plan.context_length > model.window))
+    if not longer.any():
+        return []
+    far, near = cache_ratio(model, plan.attention_parallel, setting.deployment.architecture)
+    local_size = model.num_local_layers * near
+    global_size = (model.num_attention_layers - model.num_local_layers) * far
+    kept = global_size + local_size * np.minimum(model.window / plan.context_length, 1.0)
+    ratio = divide(global_size + local_size, kept)
+    words = (
+        "keeps the whole history in layers with a window of {} tokens, {} times the cache of an engine that does not"
+    )
+    return [Remark(longer & ~illegal, f"the engine {words}", (model.window, np.round(ratio, 1)))]
+
+
+def _limit_notes(served: Served, illegal: np.ndarray) -> list[Remark]:
+    """Effects of a lowered power limit by pool; pools with the decode pool's accelerators need no note of their own."""
+    decoding, number = served.setting, len(illegal)
+    notes = limit_notes(decoding.limits, illegal)
+    for words, pool, rows in (
+        ("prefill pool: ", served.prefilling, np.arange(number)),
+        ("expert pool: ", served.experts, served.split),
+    ):
+        if pool is not None:
+            same = pool.accelerators == decoding.accelerators[rows]
+            of_pool = limit_notes(pool.limits, illegal[rows] | same)
+            notes += [note.of_rows(rows, number, words) for note in of_pool]
+    return notes
+
+
+def _memory_note(lacking: np.ndarray, pool: str, used: Array, usable: Array, capacity: Array) -> Remark:
+    sizes = gibibytes(used), gibibytes(np.minimum(usable, capacity)), gibibytes(capacity)
+    return Remark(lacking, f"{pool}needs {{}} GiB, the engine may use {{}} GiB of {{}} GiB", sizes)
+
+
+def _costs(served: Served, results: Mapping[str, Array], own: Corrections | None) -> dict[str, Array]:
+    """Cost and power of tokens, each pool on its own terms."""
+    share, rate, count = results["prefill_share"], results["tokens_per_second"], served.stated.num_accelerators
+    power = _power(served, results)
+    if own is not None:
+        drawn = own.factor("accelerator_power", len(rate))
+        power = power[0] * drawn, power[1] * drawn
+    decoding, prefilling = (
+        drawn_terms(each.terms, watts, each.limits.own)
+        for each, watts in zip((served.setting, served.prefilling or served.setting), power, strict=True)
+    )
+    decode_power, expert_power = power[0], np.full_like(rate, np.nan)
+    if served.experts is not None:
+        # Decode terms and power: means of the attention and the expert pool.
+        rows, experts = served.split, served.experts
+        counts = served.setting.plan.num_accelerators[rows], served.stated.expert_accelerators[rows]
+        expert_share = np.asarray(counts[1] / (counts[0] + counts[1]))
+        attention_watts, expert_watts = _expert_power(served, experts, results)
+        if own is not None:
+            attention_watts, expert_watts = attention_watts * drawn[rows], expert_watts * drawn[rows]
+        limits = served.setting.limits.take(rows)
+        attention_terms = drawn_terms(served.setting.terms.take(rows), attention_watts, limits.own)
+        expert_terms = drawn_terms(experts.terms, expert_watts, experts.limits.own)
+        decoding = decoding.with_rows(rows, mean_terms(attention_terms, expert_terms, expert_share))
+        decode_power, expert_power = (values.copy() for values in (decode_power, expert_power))
+        decode_power[rows], expert_power[rows] = attention_watts, expert_watts
+        power[0][rows] = pool_mean(attention_watts, expert_watts, expert_share)
+    terms, mean_power = mean_terms(decoding, prefilling, share), pool_mean(*power, share)
+    lengths = served.stated.prompt_length, served.stated.output_length
+    return {
+        **token_costs(terms, count, rate, ALL_IN["inference"]),
+        **split_costs(decoding, prefilling, share, count, rate, *lengths),
+        "accelerator_hour_cost": terms.cost_rate,
+        "accelerator_power": mean_power,
+        "decode_power": decode_power,
+        "prefill_power": power[1],
+        "expert_power": expert_power,
+        "accelerator_energy_per_token": energy_per_token(mean_power, count, rate),
+    }
+
+
+def _shares(results: Mapping[str, Array]) -> dict[str, Array]:
+    """Memory over its capacity, and shares of a decode step."""
+    times = {state: total(np.stack([results[name] for name in names], axis=-1)) for state, names in _STATES.items()}
+    step = total(np.stack(list(times.values()), axis=-1))
+    return {
+        "memory_share": results["memory"] / results["memory_capacity"],
+        "compute_share": divide(times["decode"], step),
+        "communication_share": divide(times["message"], step),
+    }
+
+
+def power_at_rate(served: Served, results: Mapping[str, Array], rate: Array) -> Array:
+    """Mean power of an accelerator for the same work at another token rate, (rows,). [W]"""
+    same = results_at_rate(results, rate)
+    return pool_mean(*_power(served, same), same["prefill_share"])
+
+
+def _power(served: Served, results: Mapping[str, Array]) -> tuple[Array, Array]:
+    """Mean power of an accelerator while it decodes and while it prefills, or of each pool. [W]"""
+    decoding, prefilling = served.setting, served.prefilling or served.setting
+    first, second = decoding.deployment, prefilling.deployment
+    plan = _with_sizes(served.stated, first.plan)
+    machines = (
+        Machine(first.device, decoding.limits, decoding.power),
+        Machine(second.device, prefilling.limits, prefilling.power),
+    )
+    work = ServedWork(first.model, plan, first.architecture, results, first.popularity)
+    return serving_power(machines, work)
+
+
+def _with_sizes(stated: InferencePlan, plan: InferencePlan) -> InferencePlan:
+    """Plans of the sheet with the bytes of weights, inputs and activations, (rows,)."""
+    return stated.replaced(**{name: getattr(plan, name) for name in ("weight_size", "input_size", "activation_size")})
+
+
+def _expert_power(served: Served, experts: ServingSetting, results: Mapping[str, Array]) -> tuple[Array, Array]:
+    """Mean power of an accelerator of the attention pools and of the expert pools, (expert pools,). [W]"""
+    rows, setting = served.split, served.setting
+    attention = setting.deployment.take(rows)
+    power = {name: values[rows] for name, values in setting.power.items()}
+    machines = (
+        Machine(attention.device, setting.limits.take(rows), power),
+        Machine(experts.deployment.device, experts.limits, experts.power),
+    )
+    plan = _with_sizes(served.stated.take(rows), attention.plan)
+    counts = attention.plan.num_accelerators, experts.plan.num_accelerators
+    of_rows = {name: values[rows] for name, values in results.items() if isinstance(values, np.ndarray)}
+    work = ServedWork(attention.model, plan, attention.architecture, of_rows, attention.popularity)
+    return expert_pool_power(machines, work, counts)
+
+
+def _pool_prices(served: Served) -> dict[str, tuple[np.ndarray, Array]]:
+    """Accelerators of the pools and their cost rate by the pool's word; one entry if all are the same."""
+    decoding, prefilling = served.setting, served.prefilling
+    prices = {"": (decoding.accelerators, decoding.terms.cost_rate)}
+    if prefilling is not None:
+        same = prefilling.accelerators == decoding.accelerators
+        cost_rate = np.where(same, 0.0, prefilling.terms.cost_rate)
+        prices["prefill "] = prefilling.accelerators, cost_rate
+    if served.experts is not None:
+        accelerators, cost_rate = decoding.accelerators.copy(), np.zeros(len(decoding.accelerators))
+        same = served.experts.accelerators == accelerators[served.split]
+        accelerators[served.split] = served.experts.accelerators
+        cost_rate[served.split] = np.where(same, 0.0, served.experts.terms.cost_rate)
+        prices["expert "] = accelerators, cost_rate
+    return prices
+
 
 _EXPERTS = ("all_to_all", "reduce_scatter")
 _KERNELS = ("gemm", "vector", "engine_all_reduce", *(name for name in OPERATIONS if name not in _EXPERTS))

@@ -14,7 +14,7 @@ from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.ownership import evaluate_ownership, owned_plans
-from xlperf.equations.cost.years import annuity_book_value, compounded_price, straight_line_depreciation
+from xlperf.equations.cost.tco import annuity_book_value, compounded_price, straight_line_depreciation
 from xlperf.explore.fleet_prices import SHEET, PricePaths
 from xlperf.explore.fleet_programme import Copy, Generation, Programme, Vintage
 from xlperf.explore.money import OWN, sized

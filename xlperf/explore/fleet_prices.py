@@ -11,8 +11,8 @@ from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import YEAR
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.server_prices import servers_of
-from xlperf.equations.cost.years import compounded_price
+from xlperf.engine.prices import servers_of
+from xlperf.equations.cost.tco import compounded_price
 
 SHEET = "generations"
 _CHANGES = {"price": "price_change", "rental_price": "rental_change"}

@@ -14,7 +14,7 @@ from xlperf.equations.hardware.roofline import RESOURCES, ideal_times
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.operators import matrix_parameters
 from xlperf.equations.plan.serving_plan import accepted_tokens
-from xlperf.equations.serving.floors import output_token_flop, output_token_traffic
+from xlperf.equations.serving.energy import output_token_flop, output_token_traffic
 
 _WIDTHS = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}
 """Bytes of a weight by the first word of its precision; half a byte otherwise, the least of a checkpoint's formats."""

@@ -21,7 +21,8 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.engine.plan_prices import priced
+from xlperf.engine.catalog_arrays import catalog_arrays
+from xlperf.engine.prices import priced
 from xlperf.equations.hardware.failures import (
     WideDomain,
     domain_failure_rate,
@@ -274,7 +275,7 @@ def _hour_price(form: Table, catalog: Catalog) -> float:
     """Price of an accelerator, [USD/s]; NaN if none is known."""
     given = float(form.number("hour_price")[0])
     rows = catalog.rows("accelerators", form.text("accelerator"), form, "accelerator")
-    return given if given == given else float(priced(_plan(form), catalog, rows).terms.cost_rate[0])
+    return given if given == given else float(priced(_plan(form), catalog, catalog_arrays(catalog, rows), rows).terms.cost_rate[0])
 
 
 def _state(form: Table, catalog: Catalog) -> float:

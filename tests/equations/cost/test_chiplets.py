@@ -15,6 +15,7 @@ from xlperf.base.units import factor
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate_designs
 from xlperf.equations.cost.dies import (
+    Module,
     dies_per_wafer,
     dies_per_wafer_by_area,
     dies_per_wafer_exponential,
@@ -22,11 +23,11 @@ from xlperf.equations.cost.dies import (
     good_die_cost,
     link_area,
     lithography_cost_factor,
+    module_cost,
     raw_die_cost,
     reticle_fields,
     reticle_utilization,
 )
-from xlperf.equations.cost.packages import Module, module_cost
 from xlperf.equations.cost.yields import (
     bose_einstein_yield,
     critical_defects,

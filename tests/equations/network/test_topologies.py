@@ -41,8 +41,11 @@ from xlperf.equations.network.topologies import (
     _dragonfly_neighbour_load,
     direct_load,
     dragonfly_hops,
+    torus_distances,
+    torus_exchange_load,
+    torus_gather_load,
+    torus_steps,
 )
-from xlperf.equations.network.torus import torus_distances, torus_exchange_load, torus_gather_load, torus_steps
 
 BANDWIDTH, LATENCY, SIZE = 6.0e10, 1.0e-6, 2.4e6
 

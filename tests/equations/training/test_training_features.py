@@ -17,7 +17,7 @@ from xlperf.engine.models import architecture_of
 from xlperf.engine.training import training_setting
 from xlperf.equations.model.experts import distinct_share
 from xlperf.equations.model.operators import mtp_parameters, parameter_count
-from xlperf.equations.training.stages import stages_of
+from xlperf.equations.training.setting import stages_of
 from xlperf.measurements.training import training_plans
 
 DENSE = {

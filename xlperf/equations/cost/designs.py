@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Columns, Numeric, array, divide
-from xlperf.equations.cost import dies, packages, yields
+from xlperf.equations.cost import dies, yields
 from xlperf.equations.cost.tco import die_carbon, sale_price
 
 ORGANIC = ("soc", "organic")
@@ -67,7 +67,7 @@ def design_cost(
     carried = carried + dummies * design.dummy_area
     below = _package(package, carried, num_dies + num_base, design.num_bridges)
     module = _module(design, package, area, base_area, chip, base, below, on_carrier)
-    cost = packages.module_cost(module)._asdict()
+    cost = dies.module_cost(module)._asdict()
     one_time = _one_time(design, node, base_node, package, area, base_area, below)
     bill = cost["total"] + design.board_cost
     unit = bill + one_time["nre_per_unit"]
@@ -187,7 +187,7 @@ def _package(package: Columns, carried: Array, chips: Array, bridges: Array) -> 
     carrier_area = carried * package.carrier_area_ratio
     substrate_area = np.where(organic, carried, carrier_area) * package.substrate_area_ratio
     parts = np.where(package.structure == "organic", chips, 1.0)
-    layers = packages.substrate_layer_factor(
+    layers = dies.substrate_layer_factor(
         substrate_area, parts, package.substrate_medium_area, package.substrate_large_area
     )
     substrate = substrate_area * package.substrate_price * layers
@@ -197,7 +197,7 @@ def _package(package: Columns, carried: Array, chips: Array, bridges: Array) -> 
     good = yields.negative_binomial_yield(defects, package.carrier_clustering)
     fields = np.ceil(carrier_area / package.carrier_field_area)
     good = good * yields.stitching_yield(package.carrier_stitch_yield, fields)
-    good = good * packages.bond_yield(package.bridge_yield, bridges)
+    good = good * dies.bond_yield(package.bridge_yield, bridges)
     return _Package(
         np.where(organic, np.nan, carrier_area),
         substrate_area,
@@ -229,18 +229,18 @@ def _module(
     base: _Dies,
     below: _Package,
     on_carrier: Array,
-) -> packages.Module:
+) -> dies.Module:
     """Costs and yields of the parts of a module: dies with bumps, memory, carrier, substrate with assembly."""
     num_dies, num_base, stacks = design.num_dies, design.num_base_dies, design.memory_stacks
     based, stacked = num_base > 0.0, package.structure == STACKED
     bumps = area * num_dies * package.bump_price + base_area * num_base * package.bump_price
     bonding = np.where(stacked, num_dies * area * package.stack_bonding_price, 0.0)
     assembled = on_carrier + design.num_bridges + np.where(stacked, num_dies, 0.0)
-    good = packages.bond_yield(np.minimum(chip.sold / chip.passed, 1.0), num_dies)
+    good = dies.bond_yield(np.minimum(chip.sold / chip.passed, 1.0), num_dies)
     if based.any():
-        good = good * np.where(based, packages.bond_yield(base.sold / base.passed, num_base), 1.0)
+        good = good * np.where(based, dies.bond_yield(base.sold / base.passed, num_base), 1.0)
     base_sort = np.where(based, num_base * base.sort / base.passed, 0.0)
-    return packages.Module(
+    return dies.Module(
         chips_first=np.asarray(package.structure == CHIPS_FIRST, dtype=float),
         raw_dies=num_dies * chip.raw + num_base * base.raw + bumps + bonding,
         die_defects=num_dies * (chip.good - chip.raw) + num_base * (base.good - base.raw),
@@ -250,9 +250,9 @@ def _module(
         substrate=below.substrate + (package.assembly_cost + assembled * package.assembly_cost_per_part),
         final_test=package.final_test_time * package.tester_rate,
         carrier_yield=below.carrier_yield,
-        bonding_yield=packages.bond_yield(package.bonding_yield, on_carrier),
+        bonding_yield=dies.bond_yield(package.bonding_yield, on_carrier),
         attach_yield=below.attach_yield,
-        stack_yield=np.where(stacked, packages.bond_yield(package.stack_bonding_yield, num_dies), 1.0),
+        stack_yield=np.where(stacked, dies.bond_yield(package.stack_bonding_yield, num_dies), 1.0),
         final_yield=package.final_yield * good,
     )
 
@@ -268,25 +268,25 @@ def _one_time(
         for name in ("nre_module_per_area", "nre_chip_per_area", "nre_chip_fixed", "mask_set_price")
     )
     linked = np.where(area - design.module_area > 0.0, package.link_design_area, 0.0)
-    modules = packages.chip_nre(design.module_area, design.num_designs, node.nre_module_per_area)
-    modules = modules + packages.chip_nre(linked, 1.0, node.nre_module_per_area)
-    chips = packages.chip_nre(area, design.num_designs, node.nre_chip_per_area, node.nre_chip_fixed)
+    modules = dies.chip_nre(design.module_area, design.num_designs, node.nre_module_per_area)
+    modules = modules + dies.chip_nre(linked, 1.0, node.nre_module_per_area)
+    chips = dies.chip_nre(area, design.num_designs, node.nre_chip_per_area, node.nre_chip_fixed)
     masks = design.num_designs * node.mask_set_price
-    base_modules = packages.chip_nre(base_area, based, module_rate)
-    base_chips = packages.chip_nre(base_area, based, chip_rate, fixed)
+    base_modules = dies.chip_nre(base_area, based, module_rate)
+    base_chips = dies.chip_nre(base_area, based, chip_rate, fixed)
     packaging = np.where(np.isnan(below.carrier_area), 0.0, below.carrier_area) * package.nre_per_carrier_area
     packaging = packaging + below.substrate_area * (package.nre_per_substrate_area * below.layers) + package.nre_fixed
     family = np.where(np.isnan(design.family_volume), num_dies * volume, design.family_volume)
     base_made = np.where(num_base > 0.0, num_base * volume, 1.0)
     base_family = np.where(np.isnan(design.base_family_volume), base_made, design.base_family_volume)
-    per_unit = packages.amortized_nre(modules + chips + masks, num_dies, family)
-    per_unit = per_unit + packages.amortized_nre(base_modules + base_chips + mask_set, num_base, base_family)
+    per_unit = dies.amortized_nre(modules + chips + masks, num_dies, family)
+    per_unit = per_unit + dies.amortized_nre(base_modules + base_chips + mask_set, num_base, base_family)
     return {
         "nre_module": modules + base_modules,
         "nre_chip": chips + base_chips,
         "nre_package": packaging,
         "nre_masks": masks + mask_set,
-        "nre_per_unit": per_unit + packages.amortized_nre(packaging, 1.0, volume),
+        "nre_per_unit": per_unit + dies.amortized_nre(packaging, 1.0, volume),
     }
 
 
@@ -299,7 +299,7 @@ def fits_reticle(area: Numeric, width: Numeric, node: Columns) -> np.ndarray:
 
 
 def design_rules(design: Columns, node: Columns, base_node: Columns, package: Columns) -> list[DesignRule]:
-    """Rules of chiplet designs: mandatory numbers, and limits of dies and packages."""
+    """Rules of chiplet designs: mandatory numbers, and limits of dies and dies."""
     based, has_memory = design.num_base_dies > 0.0, design.memory_stacks > 0.0
     has_base = ~np.isnan(base_node.wafer_price)
     linked = ~np.isnan(design.link_bandwidth)

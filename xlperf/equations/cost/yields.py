@@ -9,21 +9,6 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, divide, exp, expm1, power
 
-__all__ = [
-    "bose_einstein_yield",
-    "critical_defects",
-    "die_yield",
-    "harvested_yield",
-    "moore_yield",
-    "murphy_yield",
-    "negative_binomial_yield",
-    "poisson_yield",
-    "rectangular_yield",
-    "seeds_yield",
-    "sort_pass_share",
-    "stitching_yield",
-]
-
 
 def critical_defects(die_area: Numeric, defect_density: Numeric, critical_area_ratio: Numeric = 1.0) -> Array:
     r"""Mean number of critical defects of a die.

@@ -6,13 +6,12 @@ micro-batches: a decode step takes the longer of a walk through all stages and a
 All functions are vectorised over plans (rows,); phases are an axis of two: prefill, decode step.
 """
 
-from xlperf.equations.serving.continuous import loaded_results, operating
+from xlperf.equations.serving.continuous import loaded_results, operating, serving_results, serving_times
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.load import BatchTimes
 from xlperf.equations.serving.memory import memory_of
 from xlperf.equations.serving.phases import BOUNDS, ServingWork, phase_times, serving_bound, serving_work
 from xlperf.equations.serving.pools import pool_state, pooled_results, pools_of
-from xlperf.equations.serving.results import serving_results, serving_times
 from xlperf.equations.serving.targets import pooled_target_results, target_results
 
 __all__ = [

@@ -9,7 +9,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, beside, power, side_by_side, some
 from xlperf.equations.hardware.roofline import transfer_time
-from xlperf.equations.model.serving import BOTH_PHASES, ServingShape, cache_elements, cache_ratio
+from xlperf.equations.model.operators import BOTH_PHASES, ServingShape, cache_elements, cache_ratio
 from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.serving_plan import LayerPart

@@ -14,7 +14,7 @@ from xlperf.base.arrays import Array, some
 from xlperf.equations.hardware.roofline import Device, stack_constants
 from xlperf.equations.model.experts import EVEN, Popularity
 from xlperf.equations.model.model import Architecture, Model
-from xlperf.equations.model.serving import ServingShape
+from xlperf.equations.model.operators import ServingShape
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.records import derived
 from xlperf.equations.plan.serving_plan import InferencePlan

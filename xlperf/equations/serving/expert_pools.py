@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, array, divide, some, total
-from xlperf.equations.model.serving import DECODING
+from xlperf.equations.model.operators import DECODING
 from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.serving.communication import distinct_ranks, pool_message_time
 from xlperf.equations.serving.deployment import Deployment

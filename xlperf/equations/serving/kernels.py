@@ -22,7 +22,7 @@ from xlperf.equations.model.blocks import Shard
 from xlperf.equations.model.cores import FULL, Core, Flash, Prompts, Read, Scores, Steps, Stream, cores_of
 from xlperf.equations.model.linear_attention import Scan
 from xlperf.equations.model.model import Architecture, Model
-from xlperf.equations.model.serving import BOTH_PHASES, DECODING, FEED_FORWARD_OPERATORS, ServingGemms, cache_elements
+from xlperf.equations.model.operators import BOTH_PHASES, DECODING, FEED_FORWARD_OPERATORS, ServingGemms, cache_elements
 from xlperf.equations.plan.serving_plan import PARTS, InferencePlan, LayerPart
 from xlperf.equations.serving.deployment import Batching, Deployment
 

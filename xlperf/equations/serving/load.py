@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, array, divide, expm1, octave_below, total
-from xlperf.equations.model.serving import BOTH_PHASES, DECODING, PREFILL
+from xlperf.equations.model.operators import BOTH_PHASES, DECODING, PREFILL
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.expert_pools import split_step

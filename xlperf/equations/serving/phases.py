@@ -9,11 +9,20 @@ import numpy as np
 
 from xlperf.base.arrays import Array, beside, divide, side_by_side, some, total
 from xlperf.equations.hardware.gemm import FEW_ROWS
-from xlperf.equations.hardware.memory import exposed_offload_time, resident_bandwidth, resident_share
-from xlperf.equations.hardware.roofline import CORE, RESOURCES, Faster, doubling_savings, most_saved, vector_time
+from xlperf.equations.hardware.roofline import (
+    CORE,
+    RESOURCES,
+    Faster,
+    doubling_savings,
+    exposed_offload_time,
+    most_saved,
+    resident_bandwidth,
+    resident_share,
+    vector_time,
+)
 from xlperf.equations.model.blocks import Gemms
 from xlperf.equations.model.cores import SELECTED, cores_of
-from xlperf.equations.model.serving import (
+from xlperf.equations.model.operators import (
     BOTH_PHASES,
     COPIED_VECTORS,
     DECODING,

@@ -12,8 +12,15 @@ import numpy as np
 from xlperf.base.arrays import Array, divide
 from xlperf.equations.model.cores import keeps_states
 from xlperf.equations.plan.serving_plan import InferencePlan
-from xlperf.equations.serving.cache import rank_states_size
 from xlperf.equations.serving.communication import pool_message_time
+from xlperf.equations.serving.continuous import (
+    arriving_latency,
+    batch_memory,
+    batch_times,
+    step_bound,
+    streamed,
+    with_request_latency,
+)
 from xlperf.equations.serving.deployment import Deployment, RequestLatency
 from xlperf.equations.serving.expert_pools import POOL_SHARES, expert_pool_memory, split_step
 from xlperf.equations.serving.load import (
@@ -26,18 +33,9 @@ from xlperf.equations.serving.load import (
     request_load,
     whole_sizes,
 )
-from xlperf.equations.serving.memory import ReplicaMemory, memory_of
-from xlperf.equations.serving.place_queue import PlaceWait, place_wait
+from xlperf.equations.serving.memory import ReplicaMemory, memory_of, rank_states_size
 from xlperf.equations.serving.pool_queueing import Curve, PoolTimes, pooled_open_state, pooled_run_rate, pooled_state
-from xlperf.equations.serving.queueing import Service, Steady, step_line
-from xlperf.equations.serving.results import (
-    arriving_latency,
-    batch_memory,
-    batch_times,
-    step_bound,
-    streamed,
-    with_request_latency,
-)
+from xlperf.equations.serving.queueing import PlaceWait, Service, Steady, place_wait, step_line
 from xlperf.equations.serving.runs import first_of_run
 
 _MOST_MOVES, _DOWN_RUNNING, _DOWN_PROMPTS = 32, 0.05, 0.75  # most moves of the batches around a state; largest falls

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, divide, ones, some
-from xlperf.equations.model.attention_blocks import attention_of
 from xlperf.equations.model.blocks import EXPERTS, MLP, SHARED_EXPERT, Block, saved_elements
-from xlperf.equations.model.linear_kinds import KINDS
+from xlperf.equations.model.layers import attention_of
+from xlperf.equations.model.linear_attention import KINDS
 from xlperf.equations.plan.records import WORD, AdapterModules, ContextMethod, Recompute
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.kernels import CORES, LAYER_PLACES

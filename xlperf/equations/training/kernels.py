@@ -19,7 +19,7 @@ from xlperf.equations.hardware.attention import attention_time
 from xlperf.equations.hardware.gemm import gemm_time, product_traffic
 from xlperf.equations.hardware.roofline import CORE, PLANNED, WIDE, linear_attention_time, transfer_time, vector_time
 from xlperf.equations.model.blocks import MTP, SHARED_EXPERT, Block, Gemms, Tokens, expanded, products
-from xlperf.equations.model.cores import FULL, Core, Flash, Scores, Sequences, Stream, Trained, cores_of
+from xlperf.equations.model.cores import FULL, Core, Flash, Scores, Sequences, Stream, Trained, cores_of, stream_passes
 from xlperf.equations.model.layers import layer_blocks
 from xlperf.equations.model.linear_attention import Scan
 from xlperf.equations.model.operators import (
@@ -34,7 +34,6 @@ from xlperf.equations.model.operators import (
     mlp_vectors,
     mtp_vectors,
 )
-from xlperf.equations.model.sparse_attention import stream_passes
 from xlperf.equations.plan.records import WORD, ContextMethod, Graphs, QuantizedCopies, TokenDispatch
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.adapters import PLACES as ADAPTED

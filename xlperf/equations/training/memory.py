@@ -8,8 +8,14 @@ from xlperf.base.arrays import Array, Numeric, array, ceil_div, side_by_side, so
 from xlperf.equations.plan.records import WORD, CrossEntropy, QuantizedCopies, Recompute, TensorOverlap
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.activations import LayerActivations, layer_activations
-from xlperf.equations.training.setting import MASK, Setting, StageParameters, quantized_weights, stage_parameters
-from xlperf.equations.training.stages import StageContents
+from xlperf.equations.training.setting import (
+    MASK,
+    Setting,
+    StageContents,
+    StageParameters,
+    quantized_weights,
+    stage_parameters,
+)
 
 _GATHERED_LAYERS = 2.0
 """Layers whose weights ZeRO-3 gathers at a time: one that computes and the next one. [-]"""

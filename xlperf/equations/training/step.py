@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, divide, side_by_side, some, total
-from xlperf.equations.hardware.memory import exposed_offload_time, host_update_time
-from xlperf.equations.hardware.roofline import vector_time
+from xlperf.equations.hardware.roofline import exposed_offload_time, host_update_time, vector_time
 from xlperf.equations.plan.dimensions import MESSAGE_PARTS
 from xlperf.equations.plan.records import Graphs, OffloadTarget, PipelineSchedule, QuantizedCopies, Recompute
 from xlperf.equations.training.activations import LAST_PRODUCT, selected_share
@@ -28,12 +27,14 @@ from xlperf.equations.training.communication import (
 )
 from xlperf.equations.training.kernels import kernel_parts
 from xlperf.equations.training.memory import kept_activations, memory_of
-from xlperf.equations.training.setting import Part, Setting, quantized_weights
-from xlperf.equations.training.stages import (
+from xlperf.equations.training.setting import (
+    Part,
+    Setting,
     StageContents,
     dualpipe_bubble_time,
     pacing_contents,
     pipeline_bubble_time,
+    quantized_weights,
     zero_bubble_time,
 )
 
