@@ -275,7 +275,11 @@ def _hour_price(form: Table, catalog: Catalog) -> float:
     """Price of an accelerator, [USD/s]; NaN if none is known."""
     given = float(form.number("hour_price")[0])
     rows = catalog.rows("accelerators", form.text("accelerator"), form, "accelerator")
-    return given if given == given else float(priced(_plan(form), catalog, catalog_arrays(catalog, rows), rows).terms.cost_rate[0])
+    return (
+        given
+        if given == given
+        else float(priced(_plan(form), catalog, catalog_arrays(catalog, rows), rows).terms.cost_rate[0])
+    )
 
 
 def _state(form: Table, catalog: Catalog) -> float:

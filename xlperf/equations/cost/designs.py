@@ -352,32 +352,25 @@ def crossover_volume(
 
     .. math:: V = \frac{C_2 - C_1}{c_1 - c_2}
 
-    Parameters
-    ----------
-    unit_cost : numeric
-        Unit cost c1 of the first design. [USD]
-    one_time_cost : numeric
-        One-time cost C1 of the first design. [USD]
-    other_unit_cost : numeric
-        Unit cost c2 of the other design. [USD]
-    other_one_time_cost : numeric
-        One-time cost C2 of the other design. [USD]
-
-    Returns
-    -------
-    volume : numeric
-        Units; NaN if one design is cheaper at every volume. [-]
-
-    References
-    ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
-
-    Examples
-    --------
     40,000 USD more for the design, 40 USD less for each unit:
 
     >>> float(crossover_volume(100.0, 50000.0, 60.0, 90000.0))
     1000.0
+
+    Parameters
+    ----------
+    unit_cost : Unit cost c1 of the first design. [USD]
+    one_time_cost : One-time cost C1 of the first design. [USD]
+    other_unit_cost : Unit cost c2 of the other design. [USD]
+    other_one_time_cost : One-time cost C2 of the other design. [USD]
+
+    Returns
+    -------
+    volume : Units; NaN if one design is cheaper at every volume. [-]
+
+    References
+    ----------
+    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
     """
     volume = divide(
         array(other_one_time_cost) - array(one_time_cost), array(unit_cost) - array(other_unit_cost), where_zero=np.nan

@@ -22,30 +22,24 @@ def dies_per_wafer(
 
     .. math:: N = \frac{\pi (D/2 - e)^2}{B} - \frac{\pi (D - 2e)}{\sqrt{2B}},\quad B = (w + s)(h + s)
 
-    Parameters
-    ----------
-    die_width, die_height : numeric
-        Width w and height h of the die. [mm]
-    wafer_diameter : numeric
-        Diameter D of the wafer. [mm]
-    edge_exclusion, scribe_width : numeric, default 0.0
-        Rim e without good dies, and lane s between dies. [mm]
-
-    Returns
-    -------
-    dies : numeric
-        Dies per wafer, at least 0. [-]
-
-    References
-    ----------
-    .. [1] D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
-
-    Examples
-    --------
     A die of 10 mm x 10 mm on a wafer of 300 mm: 70686 / 100 = 706.9, less 942.5 / 14.14 = 66.6 at the rim:
 
     >>> float(dies_per_wafer(10.0, 10.0, 300.0))
     640.2
+
+    Parameters
+    ----------
+    die_width, die_height : Width w and height h of the die. [mm]
+    wafer_diameter : Diameter D of the wafer. [mm]
+    edge_exclusion, scribe_width : Rim e without good dies, and lane s between dies. [mm]
+
+    Returns
+    -------
+    dies : Dies per wafer, at least 0. [-]
+
+    References
+    ----------
+    .. [1] D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
     """
     usable = np.maximum(array(wafer_diameter) - 2.0 * array(edge_exclusion), 0.0)
     pitch = (array(die_width) + array(scribe_width)) * (array(die_height) + array(scribe_width))
@@ -64,30 +58,24 @@ def dies_per_wafer_by_area(
 
     .. math:: N = \frac{\pi (D/2 - e)^2}{(w + s)(h + s)}
 
-    Parameters
-    ----------
-    die_width, die_height : numeric
-        Width w and height h of the die. [mm]
-    wafer_diameter : numeric
-        Diameter D of the wafer. [mm]
-    edge_exclusion, scribe_width : numeric, default 0.0
-        Rim e without good dies, and lane s between dies. [mm]
-
-    Returns
-    -------
-    dies : numeric
-        Dies per wafer. [-]
-
-    References
-    ----------
-    .. [1] D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
-
-    Examples
-    --------
     70686 mm2 over 100 mm2:
 
     >>> float(dies_per_wafer_by_area(10.0, 10.0, 300.0))
     706.86
+
+    Parameters
+    ----------
+    die_width, die_height : Width w and height h of the die. [mm]
+    wafer_diameter : Diameter D of the wafer. [mm]
+    edge_exclusion, scribe_width : Rim e without good dies, and lane s between dies. [mm]
+
+    Returns
+    -------
+    dies : Dies per wafer. [-]
+
+    References
+    ----------
+    .. [1] D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
     """
     radius = np.maximum(array(wafer_diameter) / 2.0 - array(edge_exclusion), 0.0)
     pitch = (array(die_width) + array(scribe_width)) * (array(die_height) + array(scribe_width))
@@ -105,30 +93,24 @@ def dies_per_wafer_exponential(
 
     .. math:: N = \frac{\pi R^2}{B} e^{-\sqrt{B}/R},\quad R = D/2 - e,\quad B = (w + s)(h + s)
 
-    Parameters
-    ----------
-    die_width, die_height : numeric
-        Width w and height h of the die. [mm]
-    wafer_diameter : numeric
-        Diameter D of the wafer. [mm]
-    edge_exclusion, scribe_width : numeric, default 0.0
-        Rim e without good dies, and lane s between dies. [mm]
-
-    Returns
-    -------
-    dies : numeric
-        Dies per wafer. [-]
-
-    References
-    ----------
-    .. [1] A. V. Ferris-Prabhu, IEEE Circuits and Devices Magazine 5(1), 1989, doi:10.1109/101.17236.
-
-    Examples
-    --------
     706.86 dies by area, times exp(-10 / 150) = 0.9355:
 
     >>> float(dies_per_wafer_exponential(10.0, 10.0, 300.0))
     661.27
+
+    Parameters
+    ----------
+    die_width, die_height : Width w and height h of the die. [mm]
+    wafer_diameter : Diameter D of the wafer. [mm]
+    edge_exclusion, scribe_width : Rim e without good dies, and lane s between dies. [mm]
+
+    Returns
+    -------
+    dies : Dies per wafer. [-]
+
+    References
+    ----------
+    .. [1] A. V. Ferris-Prabhu, IEEE Circuits and Devices Magazine 5(1), 1989, doi:10.1109/101.17236.
     """
     radius = np.maximum(array(wafer_diameter) / 2.0 - array(edge_exclusion), 0.0)
     pitch = (array(die_width) + array(scribe_width)) * (array(die_height) + array(scribe_width))
@@ -148,30 +130,24 @@ def dies_per_wafer_placed(
     .. math:: N = \max_{x_0, y_0} \sum_j \left\lfloor\frac{c_j - x_0}{p}\right\rfloor
         - \left\lceil\frac{-c_j - x_0}{p}\right\rceil,\quad c_j = \sqrt{R^2 - y_j^2}
 
-    Parameters
-    ----------
-    die_width, die_height : numeric
-        Width w and height h of the die. [mm]
-    wafer_diameter : numeric
-        Diameter of the wafer. [mm]
-    edge_exclusion, scribe_width : numeric, default 0.0
-        Rim e without good dies, and lane s between dies. [mm]
-
-    Returns
-    -------
-    dies : numeric
-        Dies per wafer, a whole number. [-]
-
-    References
-    ----------
-    .. [1] D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
-
-    Examples
-    --------
     Four dies of 10 mm: their outer corners are 14.1 mm from the middle of a wafer of 15 mm radius:
 
     >>> float(dies_per_wafer_placed(10.0, 10.0, 30.0))
     4.0
+
+    Parameters
+    ----------
+    die_width, die_height : Width w and height h of the die. [mm]
+    wafer_diameter : Diameter of the wafer. [mm]
+    edge_exclusion, scribe_width : Rim e without good dies, and lane s between dies. [mm]
+
+    Returns
+    -------
+    dies : Dies per wafer, a whole number. [-]
+
+    References
+    ----------
+    .. [1] D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
     """
     width, height, diameter, edge, scribe = np.broadcast_arrays(
         *(array(value) for value in (die_width, die_height, wafer_diameter, edge_exclusion, scribe_width))
@@ -204,28 +180,23 @@ def reticle_fields(die_width: Numeric, die_height: Numeric, reticle_width: Numer
 
     .. math:: f = \min\left(\lceil w/W\rceil \lceil h/H\rceil, \lceil h/W\rceil \lceil w/H\rceil\right)
 
-    Parameters
-    ----------
-    die_width, die_height : numeric
-        Width w and height h of the die. [mm]
-    reticle_width, reticle_height : numeric
-        Width W and height H of the field. [mm]
-
-    Returns
-    -------
-    fields : numeric
-        Fields; more than 1 need stitching. [-]
-
-    References
-    ----------
-    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
-
-    Examples
-    --------
     40 mm x 30 mm in fields of 26 mm x 33 mm, two beside each other:
 
     >>> float(reticle_fields(40.0, 30.0, 26.0, 33.0))
     2.0
+
+    Parameters
+    ----------
+    die_width, die_height : Width w and height h of the die. [mm]
+    reticle_width, reticle_height : Width W and height H of the field. [mm]
+
+    Returns
+    -------
+    fields : Fields; more than 1 need stitching. [-]
+
+    References
+    ----------
+    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
     """
     along = ceil_div(die_width, reticle_width) * ceil_div(die_height, reticle_height)
     return np.asarray(np.minimum(along, ceil_div(die_height, reticle_width) * ceil_div(die_width, reticle_height)))
@@ -236,28 +207,23 @@ def reticle_utilization(die_area: Numeric, reticle_area: Numeric) -> Array:
 
     .. math:: u = \left\lfloor\frac{kR}{A}\right\rfloor \frac{A}{kR},\quad k = \left\lceil\frac{A}{R}\right\rceil
 
-    Parameters
-    ----------
-    die_area : numeric
-        Area A of the die. [mm2]
-    reticle_area : numeric
-        Area R of a field. [mm2]
-
-    Returns
-    -------
-    utilization : numeric
-        Used share of the fields. [-]
-
-    References
-    ----------
-    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
-
-    Examples
-    --------
     Two dies of 300 mm2 in a field of 858 mm2: 600 / 858:
 
     >>> float(reticle_utilization(300.0, 858.0))
     0.6993
+
+    Parameters
+    ----------
+    die_area : Area A of the die. [mm2]
+    reticle_area : Area R of a field. [mm2]
+
+    Returns
+    -------
+    utilization : Used share of the fields. [-]
+
+    References
+    ----------
+    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
     """
     area = array(die_area)
     exposed = ceil_div(area, reticle_area) * array(reticle_area)
@@ -269,28 +235,23 @@ def lithography_cost_factor(lithography_share: Numeric, reticle_utilization_shar
 
     .. math:: f = 1 - l + \frac{l}{u}
 
-    Parameters
-    ----------
-    lithography_share : numeric
-        Share l of lithography in the cost of a wafer. [-]
-    reticle_utilization_share : numeric
-        Used share u of the fields, above 0. [-]
-
-    Returns
-    -------
-    factor : numeric
-        Factor on the wafer's cost, 1 for full fields. [-]
-
-    References
-    ----------
-    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
-
-    Examples
-    --------
     Half of the cost is lithography and a fifth of each field is empty: 0.5 + 0.5 / 0.8:
 
     >>> float(lithography_cost_factor(0.5, 0.8))
     1.125
+
+    Parameters
+    ----------
+    lithography_share : Share l of lithography in the cost of a wafer. [-]
+    reticle_utilization_share : Used share u of the fields, above 0. [-]
+
+    Returns
+    -------
+    factor : Factor on the wafer's cost, 1 for full fields. [-]
+
+    References
+    ----------
+    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
     """
     share = array(lithography_share)
     return np.asarray(1.0 - share + share / array(reticle_utilization_share))
@@ -301,28 +262,23 @@ def raw_die_cost(wafer_price: Numeric, num_dies: Numeric) -> Array:
 
     .. math:: c = \frac{W}{N}
 
-    Parameters
-    ----------
-    wafer_price : numeric
-        Price W of a processed wafer. [USD]
-    num_dies : numeric
-        Dies N per wafer. [-]
-
-    Returns
-    -------
-    cost : numeric
-        Cost of one die before the sort. [USD]
-
-    References
-    ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
-
-    Examples
-    --------
     A wafer of 16,000 USD with 64 dies:
 
     >>> float(raw_die_cost(16000.0, 64.0))
     250.0
+
+    Parameters
+    ----------
+    wafer_price : Price W of a processed wafer. [USD]
+    num_dies : Dies N per wafer. [-]
+
+    Returns
+    -------
+    cost : Cost of one die before the sort. [USD]
+
+    References
+    ----------
+    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
     """
     return np.asarray(array(wafer_price) / array(num_dies))
 
@@ -332,30 +288,24 @@ def good_die_cost(raw_cost: Numeric, sort_cost: Numeric, pass_share: Numeric) ->
 
     .. math:: c = \frac{c_r + c_t}{P}
 
-    Parameters
-    ----------
-    raw_cost : numeric
-        Cost of a die before the sort. [USD]
-    sort_cost : numeric
-        Cost of testing a die. [USD]
-    pass_share : numeric
-        Share P of dies that pass; the yield for a perfect test. [-]
-
-    Returns
-    -------
-    cost : numeric
-        Cost of one known good die. [USD]
-
-    References
-    ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
-
-    Examples
-    --------
     (100 + 2) / 0.8:
 
     >>> float(good_die_cost(100.0, 2.0, 0.8))
     127.5
+
+    Parameters
+    ----------
+    raw_cost : Cost of a die before the sort. [USD]
+    sort_cost : Cost of testing a die. [USD]
+    pass_share : Share P of dies that pass; the yield for a perfect test. [-]
+
+    Returns
+    -------
+    cost : Cost of one known good die. [USD]
+
+    References
+    ----------
+    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
     """
     return np.asarray((array(raw_cost) + array(sort_cost)) / array(pass_share))
 
@@ -367,26 +317,20 @@ def link_area(bandwidth: Numeric, macro_bandwidth: Numeric, macro_area: Numeric)
 
     Heuristic, this work.
 
-    Parameters
-    ----------
-    bandwidth : numeric
-        Bandwidth B from this die to its neighbours, one direction. [B/s]
-    macro_bandwidth : numeric
-        Bandwidth b of one link macro, one direction. [B/s]
-    macro_area : numeric
-        Area a of one macro, sender and receiver. [mm2]
-
-    Returns
-    -------
-    area : numeric
-        Area of the links on the die. [mm2]
-
-    Examples
-    --------
     A bandwidth of 500 takes three macros of 200, 1.5 mm2 each:
 
     >>> float(link_area(500.0, 200.0, 1.5))
     4.5
+
+    Parameters
+    ----------
+    bandwidth : Bandwidth B from this die to its neighbours, one direction. [B/s]
+    macro_bandwidth : Bandwidth b of one link macro, one direction. [B/s]
+    macro_area : Area a of one macro, sender and receiver. [mm2]
+
+    Returns
+    -------
+    area : Area of the links on the die. [mm2]
     """
     return np.asarray(ceil_div(bandwidth, macro_bandwidth) * array(macro_area))
 
@@ -430,30 +374,24 @@ def substrate_layer_factor(
 
     .. math:: k = 1 \text{ for one chip, else } 1.5,\; 1.75\;(S > S_m),\; 2\;(S > S_l)
 
-    Parameters
-    ----------
-    substrate_area : numeric
-        Area S of the substrate. [mm2]
-    num_chips : numeric
-        Chips on it. [-]
-    medium_area, large_area : numeric
-        Areas Sm and Sl above which a substrate is medium and large. [mm2]
-
-    Returns
-    -------
-    factor : numeric
-        Factor on the price. [-]
-
-    References
-    ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
-
-    Examples
-    --------
     Four chips on 1000 mm2, between 900 and 1600 mm2:
 
     >>> float(substrate_layer_factor(1000.0, 4.0, 900.0, 1600.0))
     1.75
+
+    Parameters
+    ----------
+    substrate_area : Area S of the substrate. [mm2]
+    num_chips : Chips on it. [-]
+    medium_area, large_area : Areas Sm and Sl above which a substrate is medium and large. [mm2]
+
+    Returns
+    -------
+    factor : Factor on the price. [-]
+
+    References
+    ----------
+    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
     """
     area, chips = array(substrate_area), array(num_chips)
     medium, large = array(medium_area), array(large_area)
@@ -467,28 +405,23 @@ def bond_yield(yield_per_bond: Numeric, num_bonds: Numeric) -> Array:
 
     .. math:: Y = y^n
 
-    Parameters
-    ----------
-    yield_per_bond : numeric
-        Yield y of bonding one die, stack or bridge. [-]
-    num_bonds : numeric
-        Bonded parts n. [-]
-
-    Returns
-    -------
-    yield : numeric
-        Share of good modules. [-]
-
-    References
-    ----------
-    .. [1] D. Stow et al., "Cost-effective design ... interposers", ICCAD 2017, doi:10.1109/ICCAD.2017.8203849.
-
-    Examples
-    --------
     Eight bonds of 99 %: 0.99 ** 8:
 
     >>> float(bond_yield(0.99, 8.0))
     0.9227
+
+    Parameters
+    ----------
+    yield_per_bond : Yield y of bonding one die, stack or bridge. [-]
+    num_bonds : Bonded parts n. [-]
+
+    Returns
+    -------
+    yield : Share of good modules. [-]
+
+    References
+    ----------
+    .. [1] D. Stow et al., "Cost-effective design ... interposers", ICCAD 2017, doi:10.1109/ICCAD.2017.8203849.
     """
     return power(yield_per_bond, num_bonds)
 
@@ -524,34 +457,26 @@ def chip_nre(
 
     .. math:: c = n\,(A\,p + f + m)
 
-    Parameters
-    ----------
-    area : numeric
-        Area A of the design. [mm2]
-    num_designs : numeric
-        Different designs n of this area. [-]
-    price_per_area : numeric
-        Design effort p per area. [USD/mm2]
-    fixed : numeric, default 0.0
-        Cost f of any design. [USD]
-    mask_set : numeric, default 0.0
-        Price m of the masks of a design. [USD]
-
-    Returns
-    -------
-    cost : numeric
-        One-time cost. [USD]
-
-    References
-    ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
-
-    Examples
-    --------
     Two designs of 100 x 1000 + 5000 + 20000 USD:
 
     >>> float(chip_nre(100.0, 2.0, 1000.0, 5000.0, 20000.0))
     250000.0
+
+    Parameters
+    ----------
+    area : Area A of the design. [mm2]
+    num_designs : Different designs n of this area. [-]
+    price_per_area : Design effort p per area. [USD/mm2]
+    fixed : Cost f of any design. [USD]
+    mask_set : Price m of the masks of a design. [USD]
+
+    Returns
+    -------
+    cost : One-time cost. [USD]
+
+    References
+    ----------
+    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
     """
     each = array(area) * array(price_per_area) + array(fixed) + array(mask_set)
     return np.asarray(array(num_designs) * each)
@@ -562,29 +487,23 @@ def amortized_nre(one_time_cost: Numeric, num_in_product: Numeric, num_in_family
 
     .. math:: c = \frac{C\,n}{N}
 
-    Parameters
-    ----------
-    one_time_cost : numeric
-        One-time cost C. [USD]
-    num_in_product : numeric
-        Parts n of this design in one product. [-]
-    num_in_family : numeric
-        Parts N of this design over all products, above 0. [-]
-
-    Returns
-    -------
-    cost : numeric
-        Share of one product. [USD]
-
-    References
-    ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
-
-    Examples
-    --------
     500,000 USD over 100,000 parts, four in the product:
 
     >>> float(amortized_nre(500000.0, 4.0, 100000.0))
     20.0
+
+    Parameters
+    ----------
+    one_time_cost : One-time cost C. [USD]
+    num_in_product : Parts n of this design in one product. [-]
+    num_in_family : Parts N of this design over all products, above 0. [-]
+
+    Returns
+    -------
+    cost : Share of one product. [USD]
+
+    References
+    ----------
+    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
     """
     return np.asarray(array(one_time_cost) * array(num_in_product) / array(num_in_family))

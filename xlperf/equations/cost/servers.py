@@ -189,28 +189,24 @@ def network_cost(
 
     .. math:: c = s\,p_s + l\,p_l + t\,p_t + a\,p_a
 
-    Parameters
-    ----------
-    switches, cables, transceivers, adapters : numeric
-        Switches s, cables l, transceivers t, and adapters a of the end points. [-]
-    switch_price, cable_price, transceiver_price, adapter_price : numeric
-        Price of one of each. [USD]
-
-    Returns
-    -------
-    cost : numeric
-        Cost of the network. [USD]
-
-    References
-    ----------
-    .. [1] L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 3, doi:10.2200/S00874ED3V01Y201809CAC046.
-
-    Examples
-    --------
     2 x 1000 + 10 x 50 + 20 x 100 + 8 x 500:
 
     >>> float(network_cost(2.0, 10.0, 20.0, 8.0, 1000.0, 50.0, 100.0, 500.0))
     8500.0
+
+    Parameters
+    ----------
+    switches, cables, transceivers, adapters : Switches s, cables l, transceivers t, and adapters a of the end points.
+        [-]
+    switch_price, cable_price, transceiver_price, adapter_price : Price of one of each. [USD]
+
+    Returns
+    -------
+    cost : Cost of the network. [USD]
+
+    References
+    ----------
+    .. [1] L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 3, doi:10.2200/S00874ED3V01Y201809CAC046.
     """
     passive = array(switches) * array(switch_price) + array(cables) * array(cable_price)
     active = array(transceivers) * array(transceiver_price) + array(adapters) * array(adapter_price)
@@ -244,28 +240,21 @@ def accelerators_for_power(
 
     Heuristic, this work: the grid feeds whole servers at full load.
 
-    Parameters
-    ----------
-    power_budget : numeric
-        Power P from the grid. [W]
-    server_power : numeric
-        Power of one accelerator with its share of the server. [W]
-    power_usage_effectiveness : numeric
-        Power into the building over power into the servers. [-]
-    group_size : numeric, default 1.0
-        Accelerators g per server. [-]
-
-    Returns
-    -------
-    num_accelerators : numeric
-        Accelerators. [-]
-
-    Examples
-    --------
     Servers of 8 draw 10 kW each, so that 105 kW feed ten servers:
 
     >>> float(accelerators_for_power(105000.0, 1000.0, 1.25, 8.0))
     80.0
+
+    Parameters
+    ----------
+    power_budget : Power P from the grid. [W]
+    server_power : Power of one accelerator with its share of the server. [W]
+    power_usage_effectiveness : Power into the building over power into the servers. [-]
+    group_size : Accelerators g per server. [-]
+
+    Returns
+    -------
+    num_accelerators : Accelerators. [-]
     """
     group = array(group_size)
     each = array(server_power) * array(power_usage_effectiveness) * group
@@ -353,26 +342,20 @@ def accelerators_bought(
 
     By definition.
 
-    Parameters
-    ----------
-    num_accelerators : numeric
-        Accelerators n of the plan. [-]
-    num_prefill : numeric
-        Accelerators n_p in separate prefill servers. [-]
-    decode_server_size, prefill_server_size : numeric
-        Accelerators g_d of a decode server, and g_p of a prefill server. [-]
-
-    Returns
-    -------
-    num_bought : numeric
-        Accelerators, used or not. [-]
-
-    Examples
-    --------
     20 accelerators, 6 for prefill: two servers of 8 and two of 4.
 
     >>> float(accelerators_bought(20, 6, 8, 4))
     24.0
+
+    Parameters
+    ----------
+    num_accelerators : Accelerators n of the plan. [-]
+    num_prefill : Accelerators n_p in separate prefill servers. [-]
+    decode_server_size, prefill_server_size : Accelerators g_d of a decode server, and g_p of a prefill server. [-]
+
+    Returns
+    -------
+    num_bought : Accelerators, used or not. [-]
     """
     separate, first, second = array(num_prefill), array(decode_server_size), array(prefill_server_size)
     prefill = np.where(separate > 0.0, second * ceil_div(separate, second), 0.0 * separate)

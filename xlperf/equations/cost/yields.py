@@ -15,30 +15,24 @@ def critical_defects(die_area: Numeric, defect_density: Numeric, critical_area_r
 
     .. math:: d = A\,D_0\,r
 
-    Parameters
-    ----------
-    die_area : numeric
-        Area A of the die. [mm2]
-    defect_density : numeric
-        Defects per area D0. [1/mm2]
-    critical_area_ratio : numeric, default 1.0
-        Critical share r of the area. [-]
-
-    Returns
-    -------
-    defects : numeric
-        Mean number of critical defects. [-]
-
-    References
-    ----------
-    .. [1] C. H. Stapper, IBM J. Res. Dev. 28(4), 1984, doi:10.1147/rd.284.0461.
-
-    Examples
-    --------
     800 mm2 x 0.001 per mm2 x 0.8:
 
     >>> float(critical_defects(800.0, 0.001, 0.8))
     0.64
+
+    Parameters
+    ----------
+    die_area : Area A of the die. [mm2]
+    defect_density : Defects per area D0. [1/mm2]
+    critical_area_ratio : Critical share r of the area. [-]
+
+    Returns
+    -------
+    defects : Mean number of critical defects. [-]
+
+    References
+    ----------
+    .. [1] C. H. Stapper, IBM J. Res. Dev. 28(4), 1984, doi:10.1147/rd.284.0461.
     """
     return np.asarray(array(die_area) * array(defect_density) * array(critical_area_ratio))
 
@@ -48,26 +42,22 @@ def poisson_yield(defects: Numeric) -> Array:
 
     .. math:: Y = e^{-d}
 
-    Parameters
-    ----------
-    defects : numeric
-        Mean number of critical defects d of a die. [-]
-
-    Returns
-    -------
-    yield : numeric
-        Share of good dies. [-]
-
-    References
-    ----------
-    .. [1] B. T. Murphy, "Cost-size optima ...", Proc. IEEE 52(12), 1964, doi:10.1109/PROC.1964.3442.
-
-    Examples
-    --------
     exp(-0.5):
 
     >>> float(poisson_yield(0.5))
     0.6065
+
+    Parameters
+    ----------
+    defects : Mean number of critical defects d of a die. [-]
+
+    Returns
+    -------
+    yield : Share of good dies. [-]
+
+    References
+    ----------
+    .. [1] B. T. Murphy, "Cost-size optima ...", Proc. IEEE 52(12), 1964, doi:10.1109/PROC.1964.3442.
     """
     return exp(-array(defects))
 
@@ -77,26 +67,22 @@ def murphy_yield(defects: Numeric) -> Array:
 
     .. math:: Y = \left(\frac{1 - e^{-d}}{d}\right)^2
 
-    Parameters
-    ----------
-    defects : numeric
-        Mean number of critical defects d of a die. [-]
-
-    Returns
-    -------
-    yield : numeric
-        Share of good dies. [-]
-
-    References
-    ----------
-    .. [1] B. T. Murphy, "Cost-size optima ...", Proc. IEEE 52(12), 1964, doi:10.1109/PROC.1964.3442.
-
-    Examples
-    --------
     (1 - 0.3679) ** 2:
 
     >>> float(murphy_yield(1.0))
     0.3996
+
+    Parameters
+    ----------
+    defects : Mean number of critical defects d of a die. [-]
+
+    Returns
+    -------
+    yield : Share of good dies. [-]
+
+    References
+    ----------
+    .. [1] B. T. Murphy, "Cost-size optima ...", Proc. IEEE 52(12), 1964, doi:10.1109/PROC.1964.3442.
     """
     mean = array(defects)
     share = divide(-expm1(-mean), mean, where_zero=1.0)
@@ -108,26 +94,22 @@ def rectangular_yield(defects: Numeric) -> Array:
 
     .. math:: Y = \frac{1 - e^{-2d}}{2d}
 
-    Parameters
-    ----------
-    defects : numeric
-        Mean number of critical defects d of a die. [-]
-
-    Returns
-    -------
-    yield : numeric
-        Share of good dies. [-]
-
-    References
-    ----------
-    .. [1] B. T. Murphy, "Cost-size optima ...", Proc. IEEE 52(12), 1964, doi:10.1109/PROC.1964.3442.
-
-    Examples
-    --------
     1 - exp(-1):
 
     >>> float(rectangular_yield(0.5))
     0.6321
+
+    Parameters
+    ----------
+    defects : Mean number of critical defects d of a die. [-]
+
+    Returns
+    -------
+    yield : Share of good dies. [-]
+
+    References
+    ----------
+    .. [1] B. T. Murphy, "Cost-size optima ...", Proc. IEEE 52(12), 1964, doi:10.1109/PROC.1964.3442.
     """
     twice = 2.0 * array(defects)
     return np.asarray(divide(-expm1(-twice), twice, where_zero=1.0))
@@ -138,26 +120,22 @@ def seeds_yield(defects: Numeric) -> Array:
 
     .. math:: Y = \frac{1}{1 + d}
 
-    Parameters
-    ----------
-    defects : numeric
-        Mean number of critical defects d of a die. [-]
-
-    Returns
-    -------
-    yield : numeric
-        Share of good dies. [-]
-
-    References
-    ----------
-    .. [1] R. B. Seeds, "Yield and cost analysis of bipolar LSI", IEDM 1967, doi:10.1109/IEDM.1967.187739.
-
-    Examples
-    --------
     1 / 1.25:
 
     >>> float(seeds_yield(0.25))
     0.8
+
+    Parameters
+    ----------
+    defects : Mean number of critical defects d of a die. [-]
+
+    Returns
+    -------
+    yield : Share of good dies. [-]
+
+    References
+    ----------
+    .. [1] R. B. Seeds, "Yield and cost analysis of bipolar LSI", IEDM 1967, doi:10.1109/IEDM.1967.187739.
     """
     return np.asarray(1.0 / (1.0 + array(defects)))
 
@@ -167,26 +145,22 @@ def moore_yield(defects: Numeric) -> Array:
 
     .. math:: Y = e^{-\sqrt{d}}
 
-    Parameters
-    ----------
-    defects : numeric
-        Mean number of critical defects d of a die. [-]
-
-    Returns
-    -------
-    yield : numeric
-        Share of good dies. [-]
-
-    References
-    ----------
-    .. [1] G. E. Moore, "What level of LSI is best for you?", Electronics 43(4), 1970.
-
-    Examples
-    --------
     exp(-0.5):
 
     >>> float(moore_yield(0.25))
     0.6065
+
+    Parameters
+    ----------
+    defects : Mean number of critical defects d of a die. [-]
+
+    Returns
+    -------
+    yield : Share of good dies. [-]
+
+    References
+    ----------
+    .. [1] G. E. Moore, "What level of LSI is best for you?", Electronics 43(4), 1970.
     """
     return exp(-np.sqrt(array(defects)))
 
@@ -196,28 +170,23 @@ def bose_einstein_yield(defects: Numeric, num_critical_layers: Numeric) -> Array
 
     .. math:: Y = (1 + d)^{-n}
 
-    Parameters
-    ----------
-    defects : numeric
-        Mean number of critical defects d of one layer of a die. [-]
-    num_critical_layers : numeric
-        Critical layers n. [-]
-
-    Returns
-    -------
-    yield : numeric
-        Share of good dies. [-]
-
-    References
-    ----------
-    .. [1] J. E. Price, Proc. IEEE 58(8), 1970, doi:10.1109/PROC.1970.7911.
-
-    Examples
-    --------
     Ten layers: 1.1 ** -10:
 
     >>> float(bose_einstein_yield(0.1, 10.0))
     0.3855
+
+    Parameters
+    ----------
+    defects : Mean number of critical defects d of one layer of a die. [-]
+    num_critical_layers : Critical layers n. [-]
+
+    Returns
+    -------
+    yield : Share of good dies. [-]
+
+    References
+    ----------
+    .. [1] J. E. Price, Proc. IEEE 58(8), 1970, doi:10.1109/PROC.1970.7911.
     """
     return power(1.0 + array(defects), -array(num_critical_layers))
 
@@ -227,28 +196,23 @@ def negative_binomial_yield(defects: Numeric, clustering: Numeric) -> Array:
 
     .. math:: Y = \left(1 + \frac{d}{\alpha}\right)^{-\alpha}
 
-    Parameters
-    ----------
-    defects : numeric
-        Mean number of critical defects d of a die. [-]
-    clustering : numeric
-        Parameter alpha; small: strong clustering. [-]
-
-    Returns
-    -------
-    yield : numeric
-        Share of good dies. [-]
-
-    References
-    ----------
-    .. [1] C. H. Stapper et al., "Integrated circuit yield", Proc. IEEE 71(4), 1983, doi:10.1109/PROC.1983.12619.
-
-    Examples
-    --------
     1.25 ** -2:
 
     >>> float(negative_binomial_yield(0.5, 2.0))
     0.64
+
+    Parameters
+    ----------
+    defects : Mean number of critical defects d of a die. [-]
+    clustering : Parameter alpha; small: strong clustering. [-]
+
+    Returns
+    -------
+    yield : Share of good dies. [-]
+
+    References
+    ----------
+    .. [1] C. H. Stapper et al., "Integrated circuit yield", Proc. IEEE 71(4), 1983, doi:10.1109/PROC.1983.12619.
     """
     alpha = array(clustering)
     return power(1.0 + array(defects) / alpha, -alpha)
@@ -275,30 +239,24 @@ def harvested_yield(unit_yield: Numeric, num_units: Numeric, num_units_needed: N
 
     .. math:: Y = \sum_{j=0}^{n-k} \binom{n}{j} y^{n-j} (1 - y)^j
 
-    Parameters
-    ----------
-    unit_yield : numeric
-        Yield y of a unit, above 0. [-]
-    num_units : numeric
-        Units n of the die. [-]
-    num_units_needed : numeric
-        Units k of the product. [-]
-
-    Returns
-    -------
-    yield : numeric
-        Share of dies with at least k good units; 0 for k above n. [-]
-
-    References
-    ----------
-    .. [1] C. H. Stapper et al., IBM J. Res. Dev. 24(3), 1980, doi:10.1147/rd.243.0398.
-
-    Examples
-    --------
     Two of three units: 0.9 ** 3 + 3 x 0.9 ** 2 x 0.1 = 0.729 + 0.243:
 
     >>> float(harvested_yield(0.9, 3.0, 2.0))
     0.972
+
+    Parameters
+    ----------
+    unit_yield : Yield y of a unit, above 0. [-]
+    num_units : Units n of the die. [-]
+    num_units_needed : Units k of the product. [-]
+
+    Returns
+    -------
+    yield : Share of dies with at least k good units; 0 for k above n. [-]
+
+    References
+    ----------
+    .. [1] C. H. Stapper et al., IBM J. Res. Dev. 24(3), 1980, doi:10.1147/rd.243.0398.
     """
     good, units, needed = np.broadcast_arrays(array(unit_yield), array(num_units), array(num_units_needed))
     # Binomial terms, from no failed unit to all spare units.
@@ -320,24 +278,19 @@ def stitching_yield(stitch_yield: Numeric, num_fields: Numeric) -> Array:
 
     Heuristic, this work: seams fail independently of each other.
 
-    Parameters
-    ----------
-    stitch_yield : numeric
-        Yield y of one seam. [-]
-    num_fields : numeric
-        Exposure fields f; one has no seam. [-]
-
-    Returns
-    -------
-    yield : numeric
-        Share without a broken seam. [-]
-
-    Examples
-    --------
     Three fields have two seams: 0.98 ** 2:
 
     >>> float(stitching_yield(0.98, 3.0))
     0.9604
+
+    Parameters
+    ----------
+    stitch_yield : Yield y of one seam. [-]
+    num_fields : Exposure fields f; one has no seam. [-]
+
+    Returns
+    -------
+    yield : Share without a broken seam. [-]
     """
     return power(stitch_yield, array(num_fields) - 1.0)
 
@@ -347,27 +300,22 @@ def sort_pass_share(die_yield_share: Numeric, test_coverage_share: Numeric) -> A
 
     .. math:: P = 1 - (1 - Y)\,c
 
-    Parameters
-    ----------
-    die_yield_share : numeric
-        Share Y of good dies. [-]
-    test_coverage_share : numeric
-        Share c of bad dies detected. [-]
-
-    Returns
-    -------
-    share : numeric
-        Share that passes; Y / P of these dies are good. [-]
-
-    References
-    ----------
-    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
-
-    Examples
-    --------
     The test detects 95 % of the bad fifth: 1 - 0.19:
 
     >>> float(sort_pass_share(0.8, 0.95))
     0.81
+
+    Parameters
+    ----------
+    die_yield_share : Share Y of good dies. [-]
+    test_coverage_share : Share c of bad dies detected. [-]
+
+    Returns
+    -------
+    share : Share that passes; Y / P of these dies are good. [-]
+
+    References
+    ----------
+    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
     """
     return np.asarray(1.0 - (1.0 - array(die_yield_share)) * array(test_coverage_share))

@@ -22,26 +22,20 @@ def domain_failure_rate(num_accelerators: Numeric, domain_size: Numeric, domain_
 
     By definition: independent domains with a constant rate each.
 
-    Parameters
-    ----------
-    num_accelerators : numeric
-        Accelerators n of the job. [-]
-    domain_size : numeric
-        Accelerators s that one failure takes. [-]
-    domain_mtbf : numeric
-        Mean time M between failures of one domain. [s]
-
-    Returns
-    -------
-    rate : numeric
-        Of all domains together. [1/s]
-
-    Examples
-    --------
     2,000 accelerators touch 28 racks of 72; each fails every 1,000 s.
 
     >>> float(domain_failure_rate(2000, 72, 1000.0))
     0.028
+
+    Parameters
+    ----------
+    num_accelerators : Accelerators n of the job. [-]
+    domain_size : Accelerators s that one failure takes. [-]
+    domain_mtbf : Mean time M between failures of one domain. [s]
+
+    Returns
+    -------
+    rate : Of all domains together. [1/s]
     """
     return np.asarray(ceil_div(num_accelerators, domain_size) / array(domain_mtbf))
 
@@ -51,26 +45,21 @@ def domain_unavailability(domain_mtbf: Numeric, repair_time: Numeric) -> Array:
 
     .. math:: u = \frac{R}{M + R}
 
+    >>> float(domain_unavailability(99.0, 1.0))
+    0.01
+
     Parameters
     ----------
-    domain_mtbf : numeric
-        Mean time M from a repair to the next failure. [s]
-    repair_time : numeric
-        Mean time R from a failure to the end of its repair. [s]
+    domain_mtbf : Mean time M from a repair to the next failure. [s]
+    repair_time : Mean time R from a failure to the end of its repair. [s]
 
     Returns
     -------
-    share : numeric
-        0 to 1. [-]
+    share : 0 to 1. [-]
 
     References
     ----------
     .. [1] R. E. Barlow and F. Proschan, "Statistical theory of reliability and life testing", 1975, chapter 7.
-
-    Examples
-    --------
-    >>> float(domain_unavailability(99.0, 1.0))
-    0.01
     """
     repair = array(repair_time)
     return np.asarray(repair / (array(domain_mtbf) + repair))
@@ -83,26 +72,20 @@ def unit_unavailability(unit_size: Numeric, domain_size: Numeric, domain_unavail
 
     By definition: independent domains.
 
-    Parameters
-    ----------
-    unit_size : numeric
-        Accelerators U of a unit. [-]
-    domain_size : numeric
-        Accelerators s of a domain, at most a unit. [-]
-    domain_unavailability_share : numeric
-        Share u of the time that one domain is down. [-]
-
-    Returns
-    -------
-    share : numeric
-        0 to 1. [-]
-
-    Examples
-    --------
     A node of two accelerators, each down for a tenth of the time: 1 - 0.9^2.
 
     >>> float(unit_unavailability(2, 1, 0.1).round(12))
     0.19
+
+    Parameters
+    ----------
+    unit_size : Accelerators U of a unit. [-]
+    domain_size : Accelerators s of a domain, at most a unit. [-]
+    domain_unavailability_share : Share u of the time that one domain is down. [-]
+
+    Returns
+    -------
+    share : 0 to 1. [-]
     """
     return np.asarray(1.0 - power(1.0 - array(domain_unavailability_share), ceil_div(unit_size, domain_size)))
 
@@ -130,31 +113,25 @@ def units_enough(num_units: Numeric, unit_unavailability_share: Numeric, most_do
 
     .. math:: P = \sum_{j = 0}^{k} \binom{N}{j} q^j (1 - q)^{N - j}
 
+    At most one of three units, each down for a tenth of the time: 0.9^3 + 3 x 0.1 x 0.9^2.
+
+    >>> float(units_enough(3, 0.1, 1).round(12))
+    0.972
+
     Parameters
     ----------
-    num_units : numeric
-        Units N with the spares. [-]
-    unit_unavailability_share : numeric
-        Share q of the time that a unit is down. [-]
-    most_down : numeric
-        Spares k; 0 or more. [-]
+    num_units : Units N with the spares. [-]
+    unit_unavailability_share : Share q of the time that a unit is down. [-]
+    most_down : Spares k; 0 or more. [-]
 
     Returns
     -------
-    share : numeric
-        Share of the time that enough units are up, 0 to 1. [-]
+    share : Share of the time that enough units are up, 0 to 1. [-]
 
     References
     ----------
     .. [1] R. E. Barlow and F. Proschan, "Statistical theory of reliability and life testing", 1975, chapter 2
        (k-out-of-n systems).
-
-    Examples
-    --------
-    At most one of three units, each down for a tenth of the time: 0.9^3 + 3 x 0.1 x 0.9^2.
-
-    >>> float(units_enough(3, 0.1, 1).round(12))
-    0.972
     """
     units, share, spare = np.broadcast_arrays(array(num_units), array(unit_unavailability_share), array(most_down))
     unknown = np.isnan(units) | np.isnan(spare)

@@ -63,32 +63,25 @@ def node_energy_ratio(
 
     The voltage rises with the clock, and the energy with its square.
 
-    Parameters
-    ----------
-    flop_energy : numeric
-        Energy e of a 16-bit operation of the node; NaN: as at 5 nm. [J/FLOP]
-    clock_rate : numeric
-        Boost clock f; NaN: the nominal clock. [Hz]
-    nominal_clock_rate : numeric
-        Clock f_0 of the node at its nominal voltage; NaN: the boost clock. [Hz]
-    reference_energy : numeric, default 0.392 pJ/FLOP
-        Energy e_0 at 5 nm. [J/FLOP]
-
-    Returns
-    -------
-    ratio : numeric
-        1 for 5 nm at its nominal clock. [-]
-
-    References
-    ----------
-    .. [1] M. Horowitz, "Computing's energy problem", ISSCC 2014, doi:10.1109/ISSCC.2014.6757323.
-
-    Examples
-    --------
     Twice the clock of 5 nm:
 
     >>> float(node_energy_ratio(0.392e-12, 3.66e9, 1.83e9).round(6))
     4.0
+
+    Parameters
+    ----------
+    flop_energy : Energy e of a 16-bit operation of the node; NaN: as at 5 nm. [J/FLOP]
+    clock_rate : Boost clock f; NaN: the nominal clock. [Hz]
+    nominal_clock_rate : Clock f_0 of the node at its nominal voltage; NaN: the boost clock. [Hz]
+    reference_energy : Energy e_0 at 5 nm. [J/FLOP]
+
+    Returns
+    -------
+    ratio : 1 for 5 nm at its nominal clock. [-]
+
+    References
+    ----------
+    .. [1] M. Horowitz, "Computing's energy problem", ISSCC 2014, doi:10.1109/ISSCC.2014.6757323.
     """
     share = array(clock_rate) / array(nominal_clock_rate)
     energy, reference = array(flop_energy), array(reference_energy)
@@ -113,30 +106,22 @@ def peak_clock_rate(
 
     Heuristic, this work: holds on A100, H100, GB200, L40S and MI300X within rounding of the datasheet.
 
-    Parameters
-    ----------
-    peak_flop_rate : numeric
-        Dense 16-bit peak P; NaN means not stated. [FLOP/s]
-    num_multiprocessors : numeric
-        Multiprocessors n; NaN: one. [-]
-    clock_rate : numeric
-        Boost clock f; NaN means not stated. [Hz]
-    nominal_clock_rate : numeric
-        Clock f_0 of the node at its nominal voltage; NaN means unknown. [Hz]
-    rounding : numeric, default 0.94
-        Least ratio of the two clocks that counts as rounding. [-]
-
-    Returns
-    -------
-    clock : numeric
-        The boost clock if another argument is unknown. [Hz]
-
-    Examples
-    --------
     132 multiprocessors of an H100 do 4,096 operations per clock, whatever its boost clock:
 
     >>> peak_clock_rate(989.4e12, 132.0, np.array([1.83e9, 2.2e9]), 1.83e9).round(-7).tolist()
     [1830000000.0, 1830000000.0]
+
+    Parameters
+    ----------
+    peak_flop_rate : Dense 16-bit peak P; NaN means not stated. [FLOP/s]
+    num_multiprocessors : Multiprocessors n; NaN: one. [-]
+    clock_rate : Boost clock f; NaN means not stated. [Hz]
+    nominal_clock_rate : Clock f_0 of the node at its nominal voltage; NaN means unknown. [Hz]
+    rounding : Least ratio of the two clocks that counts as rounding. [-]
+
+    Returns
+    -------
+    clock : The boost clock if another argument is unknown. [Hz]
     """
     # Operations per clock and multiprocessor, rounded to a power of two in the logarithm.
     clock, each = array(clock_rate), array(peak_flop_rate) / known_or(num_multiprocessors, 1.0)
@@ -212,26 +197,20 @@ def idle_power(power_limit: Numeric, idle_share: Numeric, static_power: Numeric 
 
     Heuristic, this work.
 
-    Parameters
-    ----------
-    power_limit : numeric
-        Power limit of the accelerator. [W]
-    idle_share : numeric
-        Idle share s_0 of the limit. [-]
-    static_power : numeric, default NaN
-        Leakage and idle clocks P_s under load; NaN: 0.13 of the limit. [W]
-
-    Returns
-    -------
-    power : numeric
-        Power. [W]
-
-    Examples
-    --------
     A tenth of 700 W:
 
     >>> float(idle_power(700.0, 0.1))
     70.0
+
+    Parameters
+    ----------
+    power_limit : Power limit of the accelerator. [W]
+    idle_share : Idle share s_0 of the limit. [-]
+    static_power : Leakage and idle clocks P_s under load; NaN: 0.13 of the limit. [W]
+
+    Returns
+    -------
+    power : Power. [W]
     """
     limit, static = array(power_limit), array(static_power)
     usual = np.where(np.isnan(static) | np.isnan(limit), limit, static / STATIC_SHARE)
@@ -245,26 +224,20 @@ def power_without_work(power_limit: Numeric, idle_power: Numeric, static_power: 
 
     Heuristic, this work.
 
-    Parameters
-    ----------
-    power_limit : numeric
-        Power limit of the accelerator by its datasheet; NaN means unknown. [W]
-    idle_power : numeric
-        Measured power; NaN means unknown. [W]
-    static_power : numeric, default NaN
-        Leakage and idle clocks under load; NaN means unknown. [W]
-
-    Returns
-    -------
-    power : numeric
-        NaN if all arguments are unknown. [W]
-
-    Examples
-    --------
     Measured, leakage alone and neither:
 
     >>> power_without_work(700.0, np.array([116.0, np.nan, np.nan]), np.array([80.0, 80.0, np.nan])).tolist()
     [116.0, 80.0, 91.0]
+
+    Parameters
+    ----------
+    power_limit : Power limit of the accelerator by its datasheet; NaN means unknown. [W]
+    idle_power : Measured power; NaN means unknown. [W]
+    static_power : Leakage and idle clocks under load; NaN means unknown. [W]
+
+    Returns
+    -------
+    power : NaN if all arguments are unknown. [W]
     """
     idle, static = array(idle_power), array(static_power)
     static = np.where(np.isnan(static), STATIC_SHARE * array(power_limit), static)
@@ -278,26 +251,20 @@ def narrow_energy(flop_energy: Numeric, element_size: Numeric, wide_size: Numeri
 
     Heuristic, this work: exponent from products in 16, 8 and 4 bits measured under one power limit.
 
-    Parameters
-    ----------
-    flop_energy : numeric
-        Energy of a 16-bit operation. [J/FLOP]
-    element_size : numeric
-        Size of an input. [B]
-    wide_size : numeric, default 2.0
-        Size of a 16-bit input. [B]
-
-    Returns
-    -------
-    energy : numeric
-        Energy of an operation. [J/FLOP]
-
-    Examples
-    --------
     FP8 takes two thirds of the energy of BF16:
 
     >>> float(narrow_energy(3.0, 1.0).round(2))
     1.98
+
+    Parameters
+    ----------
+    flop_energy : Energy of a 16-bit operation. [J/FLOP]
+    element_size : Size of an input. [B]
+    wide_size : Size of a 16-bit input. [B]
+
+    Returns
+    -------
+    energy : Energy of an operation. [J/FLOP]
     """
     return np.asarray(array(flop_energy) * power(array(element_size) / array(wide_size), 0.6))
 
@@ -311,32 +278,25 @@ def capped_clock_share(
 
     with the time t of :func:`clock_limited_time`. A B300 of 1,100 W at 900, 700, 550, 450 W: 0.95, 0.77, 0.61, 0.50.
 
-    Parameters
-    ----------
-    full_power : numeric
-        Power of the matrix units at the boost clock. [W]
-    capped_limit : numeric
-        Lowered limit; NaN: none. [W]
-    power_limit : numeric
-        Limit by the datasheet; NaN: none. [W]
-    static_power : numeric, default NaN
-        Leakage and idle clocks; NaN: 0.13 of the datasheet limit. [W]
-
-    Returns
-    -------
-    share : numeric
-        1 at most. [-]
-
-    References
-    ----------
-    .. [1] T. Sakurai and A. R. Newton, "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187.
-
-    Examples
-    --------
     A B300 whose units would draw 1,836 W:
 
     >>> capped_clock_share(1836.0, np.array([900.0, 450.0]), 1100.0).round(2).tolist()
     [0.92, 0.42]
+
+    Parameters
+    ----------
+    full_power : Power of the matrix units at the boost clock. [W]
+    capped_limit : Lowered limit; NaN: none. [W]
+    power_limit : Limit by the datasheet; NaN: none. [W]
+    static_power : Leakage and idle clocks; NaN: 0.13 of the datasheet limit. [W]
+
+    Returns
+    -------
+    share : 1 at most. [-]
+
+    References
+    ----------
+    .. [1] T. Sakurai and A. R. Newton, "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187.
     """
     rated, full, static = array(power_limit), array(full_power), array(static_power)
     static = np.where(np.isnan(static), STATIC_SHARE * rated, static)
@@ -358,30 +318,22 @@ def product_clock_share(
 
     with the share x of :func:`capped_clock_share` at the power e R; 1 without a lowered limit. Heuristic, this work.
 
-    Parameters
-    ----------
-    capped_limit : numeric
-        Lowered limit P_cap; NaN: none. [W]
-    power_limit : numeric
-        Limit P_max by the datasheet; NaN means unknown. [W]
-    peak_flop_rate : numeric
-        Peak R of the matrix units; NaN means unknown. [FLOP/s]
-    flop_energy : numeric
-        Energy e of an operation at the boost clock; NaN means unknown. [J/FLOP]
-    static_power : numeric, default NaN
-        Leakage and idle clocks; NaN: 0.13 of the datasheet limit. [W]
-
-    Returns
-    -------
-    share : numeric
-        1 at most. [-]
-
-    Examples
-    --------
     A B300 at 2,250 TFLOP/s and 0.816 pJ, 1,836 W, limited to 900 W and not at all:
 
     >>> product_clock_share(np.array([900.0, np.nan]), 1100.0, 2250e12, 0.816e-12).round(2).tolist()
     [0.92, 1.0]
+
+    Parameters
+    ----------
+    capped_limit : Lowered limit P_cap; NaN: none. [W]
+    power_limit : Limit P_max by the datasheet; NaN means unknown. [W]
+    peak_flop_rate : Peak R of the matrix units; NaN means unknown. [FLOP/s]
+    flop_energy : Energy e of an operation at the boost clock; NaN means unknown. [J/FLOP]
+    static_power : Leakage and idle clocks; NaN: 0.13 of the datasheet limit. [W]
+
+    Returns
+    -------
+    share : 1 at most. [-]
     """
     share = capped_clock_share(array(flop_energy) * array(peak_flop_rate), capped_limit, power_limit, static_power)
     return np.asarray(np.where(np.isnan(array(capped_limit)) | np.isnan(share), 1.0, share))
@@ -394,30 +346,24 @@ def energy_at_clock(energy: Numeric, clock_share: Numeric, least_voltage_share: 
 
     The voltage falls with the clock down to the least voltage of the node, and the energy with its square.
 
-    Parameters
-    ----------
-    energy : numeric
-        Energy e at the full clock. [J]
-    clock_share : numeric
-        Share x of the clock. [-]
-    least_voltage_share : numeric, default 2/3
-        Voltage v_0 of a slow clock over the full voltage. [-]
-
-    Returns
-    -------
-    energy : numeric
-        In the unit of the argument. [J]
-
-    References
-    ----------
-    .. [1] M. Horowitz, "Computing's energy problem", ISSCC 2014, doi:10.1109/ISSCC.2014.6757323.
-
-    Examples
-    --------
     At three quarters of the clock 9/16; at half the clock the voltage is two thirds:
 
     >>> energy_at_clock(1.0, np.array([0.75, 0.5])).round(4).tolist()
     [0.5625, 0.4444]
+
+    Parameters
+    ----------
+    energy : Energy e at the full clock. [J]
+    clock_share : Share x of the clock. [-]
+    least_voltage_share : Voltage v_0 of a slow clock over the full voltage. [-]
+
+    Returns
+    -------
+    energy : In the unit of the argument. [J]
+
+    References
+    ----------
+    .. [1] M. Horowitz, "Computing's energy problem", ISSCC 2014, doi:10.1109/ISSCC.2014.6757323.
     """
     voltage = np.maximum(array(clock_share), array(least_voltage_share))
     return np.asarray(array(energy) * (voltage * voltage))
@@ -430,24 +376,19 @@ def power_at_clock(full_power: Numeric, clock_share: Numeric) -> Array:
 
     By definition.
 
-    Parameters
-    ----------
-    full_power : numeric
-        Power P at the full clock. [W]
-    clock_share : numeric
-        Share x of the clock. [-]
-
-    Returns
-    -------
-    power : numeric
-        Power. [W]
-
-    Examples
-    --------
     At three quarters of the clock 27/64:
 
     >>> float(power_at_clock(640.0, 0.75))
     270.0
+
+    Parameters
+    ----------
+    full_power : Power P at the full clock. [W]
+    clock_share : Share x of the clock. [-]
+
+    Returns
+    -------
+    power : Power. [W]
     """
     share = array(clock_share)
     return np.asarray(array(full_power) * energy_at_clock(share, share))
@@ -458,28 +399,23 @@ def outer_perimeter(area: Numeric, aspect_ratio: Numeric) -> Array:
 
     .. math:: p = 2 \left(\sqrt{A r} + \sqrt{A / r}\right)
 
-    Parameters
-    ----------
-    area : numeric
-        Area A of all dies side by side. [mm2]
-    aspect_ratio : numeric
-        Long over short side r of their rectangle. [-]
-
-    Returns
-    -------
-    perimeter : numeric
-        Outer edge, without seams between dies. [mm]
-
-    References
-    ----------
-    .. [1] N. Ardalani, S. Pal and P. Gupta, "DeepFlow", ACM TODAES 29(2), 2024, doi:10.1145/3635867.
-
-    Examples
-    --------
     800 mm2 as 40 mm x 20 mm:
 
     >>> float(outer_perimeter(800.0, 2.0))
     120.0
+
+    Parameters
+    ----------
+    area : Area A of all dies side by side. [mm2]
+    aspect_ratio : Long over short side r of their rectangle. [-]
+
+    Returns
+    -------
+    perimeter : Outer edge, without seams between dies. [mm]
+
+    References
+    ----------
+    .. [1] N. Ardalani, S. Pal and P. Gupta, "DeepFlow", ACM TODAES 29(2), 2024, doi:10.1145/3635867.
     """
     size, ratio = array(area), array(aspect_ratio)
     return np.asarray(2.0 * (np.sqrt(size * ratio) + np.sqrt(size / ratio)))
@@ -499,28 +435,22 @@ def scaled_core_area(
 
     Heuristic, this work.
 
-    Parameters
-    ----------
-    core_area : numeric
-        Area A of the core at its stated node. [mm2]
-    sram_size : numeric
-        Registers and shared memory S of the core. [B]
-    reference_sram_area, sram_area : numeric
-        SRAM area per byte, array overhead included, at the stated node (a) and at the other node (a'). [mm2/B]
-    reference_logic_density, logic_density : numeric
-        Transistors per area at the stated node and at the other node. [1/mm2]
-
-    Returns
-    -------
-    scaled_core_area : numeric
-        Area of the same core at the other node. [mm2]
-
-    Examples
-    --------
     SRAM shrinks from 1 to 0.5 mm2, logic of 2 mm2 to half:
 
     >>> float(scaled_core_area(3.0, 1000.0, 0.001, 0.0005, 100.0, 200.0))
     1.5
+
+    Parameters
+    ----------
+    core_area : Area A of the core at its stated node. [mm2]
+    sram_size : Registers and shared memory S of the core. [B]
+    reference_sram_area, sram_area : SRAM area per byte, array overhead included, at the stated node (a) and at the
+        other node (a'). [mm2/B]
+    reference_logic_density, logic_density : Transistors per area at the stated node and at the other node. [1/mm2]
+
+    Returns
+    -------
+    scaled_core_area : Area of the same core at the other node. [mm2]
     """
     size = array(sram_size)
     logic = np.maximum(array(core_area) - size * array(reference_sram_area), 0.0)
@@ -532,30 +462,24 @@ def stack_bandwidth(interface_width: Numeric, pin_rate: Numeric, memory_rate_sha
 
     .. math:: b = w\,r\,\sigma
 
-    Parameters
-    ----------
-    interface_width : numeric
-        Data pins w. [-]
-    pin_rate : numeric
-        Fastest data rate r of a pin. [B/s]
-    memory_rate_share : numeric
-        Data rate over the fastest rate; products stay below the fastest parts of their time. [-]
-
-    Returns
-    -------
-    stack_bandwidth : numeric
-        Both directions together, as memories are quoted. [B/s]
-
-    References
-    ----------
-    .. [1] JEDEC JESD238B (HBM3) and JESD270-4 (HBM4).
-
-    Examples
-    --------
     1024 pins x 0.8 x 0.9:
 
     >>> float(stack_bandwidth(1024.0, 0.8, 0.9))
     737.28
+
+    Parameters
+    ----------
+    interface_width : Data pins w. [-]
+    pin_rate : Fastest data rate r of a pin. [B/s]
+    memory_rate_share : Data rate over the fastest rate; products stay below the fastest parts of their time. [-]
+
+    Returns
+    -------
+    stack_bandwidth : Both directions together, as memories are quoted. [B/s]
+
+    References
+    ----------
+    .. [1] JEDEC JESD238B (HBM3) and JESD270-4 (HBM4).
     """
     return np.asarray(array(interface_width) * array(pin_rate) * array(memory_rate_share))
 
@@ -574,32 +498,23 @@ def stack_count(
 
     Heuristic, this work.
 
-    Parameters
-    ----------
-    perimeter : numeric
-        Outer edge p of the dies. [mm]
-    shoreline_share : numeric
-        Share s of it for memory. [-]
-    stack_shoreline : numeric
-        Edge l that one stack takes. [mm]
-    power_budget : numeric
-        Power P of the package; infinite: no budget. [W]
-    memory_power_share : numeric
-        Largest share of it for memory. [-]
-    stack_power : numeric
-        Power of one stack at full bandwidth. [W]
-
-    Returns
-    -------
-    stack_count : numeric
-        Whole stacks. [-]
-
-    Examples
-    --------
     60 mm of edge hold 5.5 stacks of 11 mm, 200 W feed 6.7 of 30 W:
 
     >>> float(stack_count(120.0, 0.5, 11.0, 1000.0, 0.2, 30.0))
     5.0
+
+    Parameters
+    ----------
+    perimeter : Outer edge p of the dies. [mm]
+    shoreline_share : Share s of it for memory. [-]
+    stack_shoreline : Edge l that one stack takes. [mm]
+    power_budget : Power P of the package; infinite: no budget. [W]
+    memory_power_share : Largest share of it for memory. [-]
+    stack_power : Power of one stack at full bandwidth. [W]
+
+    Returns
+    -------
+    stack_count : Whole stacks. [-]
     """
     by_edge = array(perimeter) * array(shoreline_share) / array(stack_shoreline)
     by_power = array(power_budget) * array(memory_power_share) / array(stack_power)
@@ -613,26 +528,20 @@ def interface_area(bandwidth: Numeric, shoreline_bandwidth: Numeric, interface_d
 
     Heuristic, this work.
 
-    Parameters
-    ----------
-    bandwidth : numeric
-        Bandwidth B, one direction. [B/s]
-    shoreline_bandwidth : numeric
-        Bandwidth per edge, one direction. [B/s/mm]
-    interface_depth : numeric
-        Depth d behind the edge. [mm]
-
-    Returns
-    -------
-    interface_area : numeric
-        Area of the interfaces. [mm2]
-
-    Examples
-    --------
     10 mm of edge, 2 mm deep:
 
     >>> float(interface_area(1000.0, 100.0, 2.0))
     20.0
+
+    Parameters
+    ----------
+    bandwidth : Bandwidth B, one direction. [B/s]
+    shoreline_bandwidth : Bandwidth per edge, one direction. [B/s/mm]
+    interface_depth : Depth d behind the edge. [mm]
+
+    Returns
+    -------
+    interface_area : Area of the interfaces. [mm2]
     """
     return np.asarray(array(bandwidth) / array(shoreline_bandwidth) * array(interface_depth))
 
@@ -647,28 +556,23 @@ def voltage_share(clock_share: Numeric, least_voltage_share: Numeric) -> Array:
 
     Heuristic, this work: a straight line below the nominal voltage [1]_, proportional to the clock above it.
 
-    Parameters
-    ----------
-    clock_share : numeric
-        Clock over the nominal clock x. [-]
-    least_voltage_share : numeric
-        Voltage of a slow clock over the nominal voltage. [-]
-
-    Returns
-    -------
-    voltage_share : numeric
-        Voltage over the nominal voltage. [-]
-
-    References
-    ----------
-    .. [1] T. Sakurai and A. R. Newton, "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187.
-
-    Examples
-    --------
     Half-way between 0.6 and 1, and a tenth above the nominal clock:
 
     >>> voltage_share([0.5, 1.1], 0.6).tolist()
     [0.8, 1.1]
+
+    Parameters
+    ----------
+    clock_share : Clock over the nominal clock x. [-]
+    least_voltage_share : Voltage of a slow clock over the nominal voltage. [-]
+
+    Returns
+    -------
+    voltage_share : Voltage over the nominal voltage. [-]
+
+    References
+    ----------
+    .. [1] T. Sakurai and A. R. Newton, "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187.
     """
     least, share = array(least_voltage_share), array(clock_share)
     return np.asarray(np.maximum(least + (1.0 - least) * share, share))
@@ -685,28 +589,21 @@ def clock_share(
 
     with the voltage v of :func:`voltage_share`, by bisection. Heuristic, this work.
 
-    Parameters
-    ----------
-    power : numeric
-        Power P for switching. [W]
-    full_power : numeric
-        Switching power P_1 at the nominal clock and voltage. [W]
-    least_voltage_share : numeric
-        Voltage of a slow clock over the nominal voltage. [-]
-    largest_share : numeric, default 1.0
-        Clock x_1 without a power limit, over the nominal clock. [-]
-
-    Returns
-    -------
-    clock_share : numeric
-        From 0 to the largest; 0 without power. [-]
-
-    Examples
-    --------
     Half the clock takes an eighth of the power if the voltage follows it; a fifth more takes 1.73 times:
 
     >>> clock_share(12.5, 100.0, 0.0).round(6).tolist(), clock_share(173.0, 100.0, 0.6, 1.2).round(6).tolist()
     (0.5, 1.2)
+
+    Parameters
+    ----------
+    power : Power P for switching. [W]
+    full_power : Switching power P_1 at the nominal clock and voltage. [W]
+    least_voltage_share : Voltage of a slow clock over the nominal voltage. [-]
+    largest_share : Clock x_1 without a power limit, over the nominal clock. [-]
+
+    Returns
+    -------
+    clock_share : From 0 to the largest; 0 without power. [-]
     """
     target, least, top = array(power) / array(full_power), array(least_voltage_share), array(largest_share)
 

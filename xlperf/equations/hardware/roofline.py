@@ -101,26 +101,20 @@ def vector_flop_rate(vector_peak: Numeric, matrix_peak: Numeric, matrix_to_vecto
 
     Heuristic, this work.
 
-    Parameters
-    ----------
-    vector_peak : numeric
-        Stated peak in FP32; NaN: not stated. [FLOP/s]
-    matrix_peak : numeric
-        Dense BF16 peak of the matrix units; may be NaN beside a stated vector peak. [FLOP/s]
-    matrix_to_vector_ratio : numeric
-        Ratio r of the two peaks, 16 on A100; may be NaN beside a stated vector peak. [-]
-
-    Returns
-    -------
-    rate : numeric
-        Peak of the vector units. [FLOP/s]
-
-    Examples
-    --------
     Not stated beside a matrix peak of 800:
 
     >>> float(vector_flop_rate(np.nan, 800.0, 16.0))
     50.0
+
+    Parameters
+    ----------
+    vector_peak : Stated peak in FP32; NaN: not stated. [FLOP/s]
+    matrix_peak : Dense BF16 peak of the matrix units; may be NaN beside a stated vector peak. [FLOP/s]
+    matrix_to_vector_ratio : Ratio r of the two peaks, 16 on A100; may be NaN beside a stated vector peak. [-]
+
+    Returns
+    -------
+    rate : Peak of the vector units. [FLOP/s]
     """
     stated = array(vector_peak)
     return np.where(np.isnan(stated), array(matrix_peak) / array(matrix_to_vector_ratio), stated)
@@ -131,30 +125,24 @@ def transfer_time(traffic: Numeric, bandwidth: Numeric, efficiency: Numeric = 1.
 
     .. math:: t = \frac{T}{\eta B}
 
-    Parameters
-    ----------
-    traffic : numeric
-        Bytes moved. [B]
-    bandwidth : numeric
-        Peak bandwidth of the level; infinite: no limit. [B/s]
-    efficiency : numeric, default 1.0
-        Efficiency, achieved over peak. [-]
-
-    Returns
-    -------
-    time : numeric
-        Time of the transfer. [s]
-
-    References
-    ----------
-    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
-
-    Examples
-    --------
     80 B at four fifths of 100 B/s:
 
     >>> float(transfer_time(80.0, 100.0, 0.8))
     1.0
+
+    Parameters
+    ----------
+    traffic : Bytes moved. [B]
+    bandwidth : Peak bandwidth of the level; infinite: no limit. [B/s]
+    efficiency : Efficiency, achieved over peak. [-]
+
+    Returns
+    -------
+    time : Time of the transfer. [s]
+
+    References
+    ----------
+    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
     """
     return np.asarray(array(traffic) / (array(efficiency) * array(bandwidth)))
 
@@ -166,30 +154,24 @@ def blended_time(first_time: Numeric, second_time: Numeric, serial_share: Numeri
 
     Heuristic, this work, between the roofline [1]_ and the sum.
 
-    Parameters
-    ----------
-    first_time : numeric
-        Time t_1 of one activity alone. [s]
-    second_time : numeric
-        Time t_2 of the other activity alone. [s]
-    serial_share : numeric, default 0.0
-        Exposed share s of the shorter time: 0 is the roofline, 1 the sum. [-]
-
-    Returns
-    -------
-    time : numeric
-        Time of both. [s]
-
-    References
-    ----------
-    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
-
-    Examples
-    --------
     Half of the shorter time is hidden: 3 + 0.5 x 2:
 
     >>> float(blended_time(3.0, 2.0, 0.5))
     4.0
+
+    Parameters
+    ----------
+    first_time : Time t_1 of one activity alone. [s]
+    second_time : Time t_2 of the other activity alone. [s]
+    serial_share : Exposed share s of the shorter time: 0 is the roofline, 1 the sum. [-]
+
+    Returns
+    -------
+    time : Time of both. [s]
+
+    References
+    ----------
+    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
     """
     first, second = array(first_time), array(second_time)
     return np.asarray(np.maximum(first, second) + array(serial_share) * np.minimum(first, second))
@@ -202,24 +184,19 @@ def arithmetic_power(power_limit: Numeric, static_power: Numeric = np.nan) -> Ar
 
     Heuristic, this work: three quarters of the limit fit the products of ten accelerators best.
 
-    Parameters
-    ----------
-    power_limit : numeric
-        Power limit of the accelerator; NaN or infinite: none. [W]
-    static_power : numeric, default NaN
-        Leakage and idle clocks P_s; NaN: 0.13 of the limit. [W]
-
-    Returns
-    -------
-    power : numeric
-        At least a twentieth of the limit. [W]
-
-    Examples
-    --------
     A limit of 700 W:
 
     >>> float(arithmetic_power(700.0))
     525.0
+
+    Parameters
+    ----------
+    power_limit : Power limit of the accelerator; NaN or infinite: none. [W]
+    static_power : Leakage and idle clocks P_s; NaN: 0.13 of the limit. [W]
+
+    Returns
+    -------
+    power : At least a twentieth of the limit. [W]
     """
     limit, static = array(power_limit), array(static_power)
     limit = np.where(np.isnan(limit), np.inf, limit)
@@ -238,32 +215,25 @@ def clock_limited_time(
 
     Near the nominal voltage a node's voltage is almost linear in the clock [1]_.
 
-    Parameters
-    ----------
-    burst_time : numeric
-        Time at the boost clock. [s]
-    energy : numeric
-        Energy of the work at the boost clock. [J]
-    power : numeric
-        Power P available to the work; infinite: no limit. [W]
-    least_voltage_share : numeric, default 2/3
-        Voltage v_0 of a slow clock over the boost voltage. [-]
-
-    Returns
-    -------
-    time : numeric
-        Time under the limit; infinite without power. [s]
-
-    References
-    ----------
-    .. [1] T. Sakurai and A. R. Newton, "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187.
-
-    Examples
-    --------
     Twice and eight times the available power; the latter is at the least voltage:
 
     >>> clock_limited_time(1.0, np.array([2.0, 8.0]), 1.0).round(3).tolist()
     [1.26, 3.556]
+
+    Parameters
+    ----------
+    burst_time : Time at the boost clock. [s]
+    energy : Energy of the work at the boost clock. [J]
+    power : Power P available to the work; infinite: no limit. [W]
+    least_voltage_share : Voltage v_0 of a slow clock over the boost voltage. [-]
+
+    Returns
+    -------
+    time : Time under the limit; infinite without power. [s]
+
+    References
+    ----------
+    .. [1] T. Sakurai and A. R. Newton, "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187.
     """
     burst, least = array(burst_time), array(energy) / array(power)
     voltage = array(least_voltage_share)
@@ -277,30 +247,24 @@ def sustained_time(burst_time: Numeric, limited_time: Numeric, boost_time: Numer
 
     Heuristic, this work: power throttles products as measured in [1]_; the transition is fitted.
 
-    Parameters
-    ----------
-    burst_time : numeric
-        Time t at the boost clock. [s]
-    limited_time : numeric
-        Time t_P of a long kernel under the power limit. [s]
-    boost_time : numeric
-        Length of a kernel with half of the slowdown. [s]
-
-    Returns
-    -------
-    time : numeric
-        Time under the power limit. [s]
-
-    References
-    ----------
-    .. [1] H. He, "Strangely, matrix multiplications on GPUs run faster when given predictable data", 2024, thonking.ai.
-
-    Examples
-    --------
     A kernel as long as the boost has half of the slowdown: 1 + 0.5 x 0.5:
 
     >>> float(sustained_time(1.0, 1.5, 1.0))
     1.25
+
+    Parameters
+    ----------
+    burst_time : Time t at the boost clock. [s]
+    limited_time : Time t_P of a long kernel under the power limit. [s]
+    boost_time : Length of a kernel with half of the slowdown. [s]
+
+    Returns
+    -------
+    time : Time under the power limit. [s]
+
+    References
+    ----------
+    .. [1] H. He, "Strangely, matrix multiplications on GPUs run faster when given predictable data", 2024, thonking.ai.
     """
     burst = array(burst_time)
     together = burst + array(boost_time)
@@ -315,32 +279,25 @@ def doubling_savings(compute_time: Numeric, memory_time: Numeric, serial_share: 
 
     with the time t of :func:`blended_time`.
 
-    Parameters
-    ----------
-    compute_time : numeric
-        Time t_1 of the arithmetic alone. [s]
-    memory_time : numeric
-        Time t_2 of the traffic alone. [s]
-    serial_share : numeric, default 0.0
-        Exposed share of the shorter time. [-]
-
-    Returns
-    -------
-    compute_saving : numeric
-        Time saved by units of twice the rate. [s]
-    memory_saving : numeric
-        Time saved by a memory of twice the bandwidth. [s]
-
-    References
-    ----------
-    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
-
-    Examples
-    --------
     A kernel of 8 s of arithmetic and 2 s of traffic is compute-bound:
 
     >>> tuple(map(float, doubling_savings(8.0, 2.0)))
     (4.0, 0.0)
+
+    Parameters
+    ----------
+    compute_time : Time t_1 of the arithmetic alone. [s]
+    memory_time : Time t_2 of the traffic alone. [s]
+    serial_share : Exposed share of the shorter time. [-]
+
+    Returns
+    -------
+    compute_saving : Time saved by units of twice the rate. [s]
+    memory_saving : Time saved by a memory of twice the bandwidth. [s]
+
+    References
+    ----------
+    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
     """
     compute, memory = array(compute_time), array(memory_time)
     whole = blended_time(compute, memory, serial_share)
@@ -459,35 +416,27 @@ def ideal_times(
 
     A kernel is compute-bound if its intensity F / T reaches the ridge point P / B.
 
-    Parameters
-    ----------
-    flop : numeric
-        Operations F. [FLOP]
-    traffic : numeric
-        Bytes T through the main memory. [B]
-    peak_flop_rate : numeric
-        Dense peak P of the datasheet. [FLOP/s]
-    memory_bandwidth : numeric
-        Bandwidth B of the main memory. [B/s]
-
-    Returns
-    -------
-    time : numeric
-        Time without padding or efficiencies. [s]
-    code : numeric
-        Position in :data:`RESOURCES`. [-]
-
-    References
-    ----------
-    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
-
-    Examples
-    --------
     191 FLOP/B on an H100, whose ridge is at 295 FLOP/B:
 
     >>> time, code = ideal_times(191e9, 1e9, 989e12, 3.35e12)
     >>> float(time.round(7)), RESOURCES[int(code)]
     (0.0002985, 'memory')
+
+    Parameters
+    ----------
+    flop : Operations F. [FLOP]
+    traffic : Bytes T through the main memory. [B]
+    peak_flop_rate : Dense peak P of the datasheet. [FLOP/s]
+    memory_bandwidth : Bandwidth B of the main memory. [B/s]
+
+    Returns
+    -------
+    time : Time without padding or efficiencies. [s]
+    code : Position in :data:`RESOURCES`. [-]
+
+    References
+    ----------
+    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
     """
     compute, memory = array(flop) / array(peak_flop_rate), array(traffic) / array(memory_bandwidth)
     longer = np.maximum(compute, memory)
@@ -503,28 +452,21 @@ def cache_bandwidth(
 
     Heuristic, this work; an unknown bandwidth is infinite.
 
-    Parameters
-    ----------
-    stated_bandwidth : numeric
-        Bandwidth of the datasheet; NaN: not stated. [B/s]
-    num_multiprocessors : numeric
-        Multiprocessors n; NaN: not stated. [-]
-    clock_rate : numeric
-        Their clock f; NaN: not stated. [1/s]
-    bytes_per_clock : numeric
-        Bytes b that each reads per clock; may be NaN if the bandwidth is stated. [B]
-
-    Returns
-    -------
-    bandwidth : numeric
-        Infinite if nothing is stated. [B/s]
-
-    Examples
-    --------
     100 multiprocessors at 2 Hz:
 
     >>> float(cache_bandwidth(np.nan, 100.0, 2.0, 64.0))
     12800.0
+
+    Parameters
+    ----------
+    stated_bandwidth : Bandwidth of the datasheet; NaN: not stated. [B/s]
+    num_multiprocessors : Multiprocessors n; NaN: not stated. [-]
+    clock_rate : Their clock f; NaN: not stated. [1/s]
+    bytes_per_clock : Bytes b that each reads per clock; may be NaN if the bandwidth is stated. [B]
+
+    Returns
+    -------
+    bandwidth : Infinite if nothing is stated. [B/s]
     """
     stated, clocked = array(stated_bandwidth), array(num_multiprocessors) * array(clock_rate)
     derived = np.where(np.isnan(clocked), np.inf, array(bytes_per_clock) * clocked)
@@ -540,28 +482,23 @@ def resident_share(working_set: Numeric, cache_capacity: Numeric) -> Array:
 
     Heuristic, this work, after the cyclic scans of [1]_.
 
-    Parameters
-    ----------
-    working_set : numeric
-        Bytes W that every step reads on an accelerator. [B]
-    cache_capacity : numeric
-        Last-level cache C; NaN: nothing stays. [B]
-
-    Returns
-    -------
-    share : numeric
-        0 for working sets above the cache, 1 within half of it. [-]
-
-    References
-    ----------
-    .. [1] P. J. Denning, "The working set model", Commun. ACM 11(5), 1968, doi:10.1145/363095.363141.
-
-    Examples
-    --------
     Working sets of 20, 75 and 200 MB beside 100 MB:
 
     >>> resident_share(np.array([20.0, 75.0, 200.0]), 100.0).tolist()
     [1.0, 0.5, 0.0]
+
+    Parameters
+    ----------
+    working_set : Bytes W that every step reads on an accelerator. [B]
+    cache_capacity : Last-level cache C; NaN: nothing stays. [B]
+
+    Returns
+    -------
+    share : 0 for working sets above the cache, 1 within half of it. [-]
+
+    References
+    ----------
+    .. [1] P. J. Denning, "The working set model", Commun. ACM 11(5), 1968, doi:10.1145/363095.363141.
     """
     needed, room = np.broadcast_arrays(array(working_set), known_or(cache_capacity, 0.0))
     filled = np.divide(needed, room, out=np.full(needed.shape, np.inf), where=room > 0.0)
@@ -576,26 +513,20 @@ def resident_bandwidth(share: Numeric, memory_bandwidth: Numeric, cache_bandwidt
 
     Heuristic, this work.
 
-    Parameters
-    ----------
-    share : numeric
-        Share h of the bytes that are in the cache. [-]
-    memory_bandwidth : numeric
-        Bandwidth of the main memory. [B/s]
-    cache_bandwidth : numeric
-        Bandwidth of the last-level cache; NaN or infinite: the main memory serves all reads. [B/s]
-
-    Returns
-    -------
-    bandwidth : numeric
-        At least the bandwidth of the main memory. [B/s]
-
-    Examples
-    --------
     Half of the bytes at four times the rate:
 
     >>> float(resident_bandwidth(0.5, 1.0, 4.0))
     1.6
+
+    Parameters
+    ----------
+    share : Share h of the bytes that are in the cache. [-]
+    memory_bandwidth : Bandwidth of the main memory. [B/s]
+    cache_bandwidth : Bandwidth of the last-level cache; NaN or infinite: the main memory serves all reads. [B/s]
+
+    Returns
+    -------
+    bandwidth : At least the bandwidth of the main memory. [B/s]
     """
     main, cache = array(memory_bandwidth), array(cache_bandwidth)
     cache = np.where(np.isfinite(cache), np.maximum(cache, main), main)
@@ -610,17 +541,13 @@ def exposed_offload_time(size: Numeric, bandwidth: Numeric, computing_time: Nume
 
     Parameters
     ----------
-    size : numeric
-        Bytes S that move in one direction. [B]
-    bandwidth : numeric
-        Bandwidth B of the link, one direction. [B/s]
-    computing_time : numeric
-        Time t_c of the concurrent computation. [s]
+    size : Bytes S that move in one direction. [B]
+    bandwidth : Bandwidth B of the link, one direction. [B/s]
+    computing_time : Time t_c of the concurrent computation. [s]
 
     Returns
     -------
-    time : numeric
-        Exposed part. [s]
+    time : Exposed part. [s]
 
     References
     ----------
@@ -651,21 +578,16 @@ def host_update_time(
 
     Parameters
     ----------
-    num_parameters : numeric
-        Parameters P with state on the host, per accelerator. [-]
-    gradient_size, weight_size, state_size : numeric
-        Bytes per parameter of gradient e_g, weight e_w and optimizer state e_s. [B]
-    host_bandwidth : numeric
-        Bandwidth B_h of the link to the host, one direction. [B/s]
-    host_memory_bandwidth : numeric
-        Bandwidth B_m of the host's memory, per accelerator. [B/s]
-    drive_bandwidth : numeric
-        Bandwidth B_d of drives with the state, per accelerator; infinite: in host memory. [B/s]
+    num_parameters : Parameters P with state on the host, per accelerator. [-]
+    gradient_size, weight_size, state_size : Bytes per parameter of gradient e_g, weight e_w and optimizer state e_s.
+        [B]
+    host_bandwidth : Bandwidth B_h of the link to the host, one direction. [B/s]
+    host_memory_bandwidth : Bandwidth B_m of the host's memory, per accelerator. [B/s]
+    drive_bandwidth : Bandwidth B_d of drives with the state, per accelerator; infinite: in host memory. [B/s]
 
     Returns
     -------
-    time : numeric
-        Time of one step. [s]
+    time : Time of one step. [s]
 
     References
     ----------

@@ -38,19 +38,14 @@ def entries_seen(first: Numeric, last: Numeric, ratio: Numeric, limit: Numeric) 
 
     Parameters
     ----------
-    first : numeric
-        Tokens a before the first query. [-]
-    last : numeric
-        Tokens b up to the last query; where it is a, the entries at that context. [-]
-    ratio : numeric
-        Tokens r of an entry. [-]
-    limit : numeric
-        Entries K that are selected at most; infinite where all are seen. [-]
+    first : Tokens a before the first query. [-]
+    last : Tokens b up to the last query; where it is a, the entries at that context. [-]
+    ratio : Tokens r of an entry. [-]
+    limit : Entries K that are selected at most; infinite where all are seen. [-]
 
     Returns
     -------
-    entries : numeric
-        Mean over the queries. [-]
+    entries : Mean over the queries. [-]
 
     References
     ----------
@@ -79,19 +74,14 @@ def index_flop(queries: Numeric, entries: Numeric, index_heads: Numeric, index_s
 
     Parameters
     ----------
-    queries : numeric
-        Queries Q. [-]
-    entries : numeric
-        Entries E that each scores. [-]
-    index_heads : numeric
-        Heads H of the index on this accelerator. [-]
-    index_size : numeric
-        Width d of an index key. [-]
+    queries : Queries Q. [-]
+    entries : Entries E that each scores. [-]
+    index_heads : Heads H of the index on this accelerator. [-]
+    index_size : Width d of an index key. [-]
 
     Returns
     -------
-    flop : numeric
-        Operations of the matrix units. [FLOP]
+    flop : Operations of the matrix units. [FLOP]
 
     References
     ----------
@@ -119,25 +109,18 @@ def index_traffic(
 
     Parameters
     ----------
-    queries : numeric
-        Queries Q. [-]
-    seen_entries : numeric
-        Entries E that each scores. [-]
-    cached_entries : numeric
-        Entries C whose keys are read, of all sequences. [-]
-    index_size : numeric
-        Width d of an index key. [-]
-    key_element_size : numeric
-        Bytes e_k of an element of an index key, its share of a scale included. [B]
-    scores_per_entry : numeric
-        Scores n_s that are kept of an entry: 1 for the sum over heads, less where a block of entries has one. [-]
-    word_size : numeric
-        Bytes w of a score. [B]
+    queries : Queries Q. [-]
+    seen_entries : Entries E that each scores. [-]
+    cached_entries : Entries C whose keys are read, of all sequences. [-]
+    index_size : Width d of an index key. [-]
+    key_element_size : Bytes e_k of an element of an index key, its share of a scale included. [B]
+    scores_per_entry : Scores n_s that are kept of an entry: 1 for the sum over heads, less where a block of entries has
+        one. [-]
+    word_size : Bytes w of a score. [B]
 
     Returns
     -------
-    traffic : numeric
-        Bytes read and written. [B]
+    traffic : Bytes read and written. [B]
 
     References
     ----------

@@ -36,28 +36,23 @@ def distinct_share(num_places: Numeric, top_k: Numeric) -> Array:
 
     .. math:: f = \frac{n}{k} \left(1 - \left(1 - \frac{1}{n}\right)^k\right)
 
-    Parameters
-    ----------
-    num_places : numeric
-        Places n that share the experts. [-]
-    top_k : numeric
-        Experts k of a token. [-]
-
-    Returns
-    -------
-    share : numeric
-        Copies that are sent over the experts of a token. [-]
-
-    References
-    ----------
-    .. [1] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 3.2.2.
-
-    Examples
-    --------
     Two experts on 8 ranks: 4 (1 - 49/64).
 
     >>> float(distinct_share(8, 2))
     0.9375
+
+    Parameters
+    ----------
+    num_places : Places n that share the experts. [-]
+    top_k : Experts k of a token. [-]
+
+    Returns
+    -------
+    share : Copies that are sent over the experts of a token. [-]
+
+    References
+    ----------
+    .. [1] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 3.2.2.
     """
     places, chosen = array(num_places), array(top_k)
     missed = np.ones(np.broadcast(places, chosen).shape)
@@ -114,13 +109,11 @@ def largest_of(number: Array) -> Array:
 
     Parameters
     ----------
-    number : Array
-        Deviates e. [-]
+    number : Deviates e. [-]
 
     Returns
     -------
-    Array
-        0 for a single one. [-]
+    Array : 0 for a single one. [-]
 
     References
     ----------
@@ -147,33 +140,26 @@ def preference_variance(num_experts: Array, top_k: Array, held: Array, favoured_
 
     .. math:: v = \frac{s a^2 + (1 - s) b^2 - 1}{H} \cdot \frac{E - H}{E - 1}
 
+    Half of 64 experts preferred, 1.75 and 0.25 times the visits of the mean: 0.5625 / 8 x 56 / 63.
+
+    >>> preference_variance(np.array([64.0]), np.array([4.0]), np.array([8.0]), 0.5).tolist()
+    [0.0625]
+
     Parameters
     ----------
-    num_experts : Array
-        Routed experts E of a layer. [-]
-    top_k : Array
-        Experts that each token visits. [-]
-    held : Array
-        Experts H of a rank. [-]
-    favoured_share : numeric
-        Share s of the experts that are preferred. [-]
+    num_experts : Routed experts E of a layer. [-]
+    top_k : Experts that each token visits. [-]
+    held : Experts H of a rank. [-]
+    favoured_share : Share s of the experts that are preferred. [-]
 
     Returns
     -------
-    Array
-        0 where routing is even or a rank holds all experts. [-]
+    Array : 0 where routing is even or a rank holds all experts. [-]
 
     References
     ----------
     .. [1] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 3.4: experts of high load in
        statistics of the service, and their copies that balance the ranks.
-
-    Examples
-    --------
-    Half of 64 experts preferred, 1.75 and 0.25 times the visits of the mean: 0.5625 / 8 x 56 / 63.
-
-    >>> preference_variance(np.array([64.0]), np.array([4.0]), np.array([8.0]), 0.5).tolist()
-    [0.0625]
     """
     experts, own, share = array(num_experts), array(held), array(favoured_share)
     visited = divide(top_k, np.maximum(experts, 1.0))
@@ -196,19 +182,15 @@ def busiest_rank_load(mean: Array, ranks: Array, most: Numeric = np.inf, lasting
 
     Parameters
     ----------
-    mean : Array
-        Expected load mu of a rank, in what falls at once. [-]
-    ranks : Array
-        Ranks e. [-]
-    most : numeric, default infinite
-        What can fall on a rank at most, E. [-]
-    lasting : numeric, default 0.0
-        Relative variance v between ranks, as in :func:`preference_variance`. [-]
+    mean : Expected load mu of a rank, in what falls at once. [-]
+    ranks : Ranks e. [-]
+    most : What can fall on a rank at most, E. [-]
+    lasting : Relative variance v between ranks, as in :func:`preference_variance`. [-]
 
     Returns
     -------
-    Array
-        The mean for a single rank, and with even routing towards it in proportion with much load; at most ``most``. [-]
+    Array : The mean for a single rank, and with even routing towards it in proportion with much load; at most ``most``.
+        [-]
 
     References
     ----------

@@ -31,19 +31,14 @@ def recurrent_state_size(value_heads: Numeric, key_size: Numeric, value_size: Nu
 
     Parameters
     ----------
-    value_heads : numeric
-        Value heads n on this accelerator. [-]
-    key_size : numeric
-        Width d_k of a key head. [-]
-    value_size : numeric
-        Width d_v of a value head. [-]
-    element_size : numeric
-        Bytes e of an element of the state. [B]
+    value_heads : Value heads n on this accelerator. [-]
+    key_size : Width d_k of a key head. [-]
+    value_size : Width d_v of a value head. [-]
+    element_size : Bytes e of an element of the state. [B]
 
     Returns
     -------
-    size : numeric
-        State, the same at every context. [B]
+    size : State, the same at every context. [B]
 
     References
     ----------
@@ -66,19 +61,14 @@ def chunk_scan_flop(tokens: Numeric, value_heads: Numeric, key_size: Numeric, va
 
     Parameters
     ----------
-    tokens : numeric
-        Tokens T. [-]
-    value_heads : numeric
-        Value heads n on this accelerator. [-]
-    key_size : numeric
-        Width d_k of a key head. [-]
-    value_size : numeric
-        Width d_v of a value head. [-]
+    tokens : Tokens T. [-]
+    value_heads : Value heads n on this accelerator. [-]
+    key_size : Width d_k of a key head. [-]
+    value_size : Width d_v of a value head. [-]
 
     Returns
     -------
-    flop : numeric
-        Operations of the forward pass, C being :data:`CHUNK`. [FLOP]
+    flop : Operations of the forward pass, C being :data:`CHUNK`. [FLOP]
 
     References
     ----------
@@ -115,25 +105,18 @@ def chunk_scan_traffic(
 
     Parameters
     ----------
-    tokens : numeric
-        Tokens T of all sequences. [-]
-    sequences : numeric
-        Sequences b whose state is read before and written after. [-]
-    value_heads : numeric
-        Value heads n on this accelerator. [-]
-    key_size : numeric
-        Width d_k of a key head. [-]
-    value_size : numeric
-        Width d_v of a value head. [-]
-    element_size : numeric
-        Bytes e of an activation. [B]
-    state_element_size : numeric
-        Bytes e_s of an element of a state that is kept, and of products of keys before their triangle is solved. [B]
+    tokens : Tokens T of all sequences. [-]
+    sequences : Sequences b whose state is read before and written after. [-]
+    value_heads : Value heads n on this accelerator. [-]
+    key_size : Width d_k of a key head. [-]
+    value_size : Width d_v of a value head. [-]
+    element_size : Bytes e of an activation. [B]
+    state_element_size : Bytes e_s of an element of a state that is kept, and of products of keys before their triangle
+        is solved. [B]
 
     Returns
     -------
-    traffic : numeric
-        Bytes of the forward pass, C being :data:`CHUNK`. [B]
+    traffic : Bytes of the forward pass, C being :data:`CHUNK`. [B]
 
     References
     ----------
@@ -161,21 +144,15 @@ def state_space_scan_flop(
 
     Parameters
     ----------
-    tokens : numeric
-        Tokens T. [-]
-    value_heads : numeric
-        Heads n on this accelerator. [-]
-    key_heads : numeric
-        Groups m on it, each with projections into and out of the state. [-]
-    key_size : numeric
-        Width d_k of the state. [-]
-    value_size : numeric
-        Width d_v of a head. [-]
+    tokens : Tokens T. [-]
+    value_heads : Heads n on this accelerator. [-]
+    key_heads : Groups m on it, each with projections into and out of the state. [-]
+    key_size : Width d_k of the state. [-]
+    value_size : Width d_v of a head. [-]
 
     Returns
     -------
-    flop : numeric
-        Operations of the forward pass, C being :data:`STATE_SPACE_CHUNK`. [FLOP]
+    flop : Operations of the forward pass, C being :data:`STATE_SPACE_CHUNK`. [FLOP]
 
     References
     ----------
@@ -213,27 +190,18 @@ def state_space_scan_traffic(
 
     Parameters
     ----------
-    tokens : numeric
-        Tokens T of all sequences. [-]
-    sequences : numeric
-        Sequences b whose state is read before and written after. [-]
-    value_heads : numeric
-        Heads n on this accelerator. [-]
-    key_heads : numeric
-        Groups m on it. [-]
-    key_size : numeric
-        Width d_k of the state. [-]
-    value_size : numeric
-        Width d_v of a head. [-]
-    element_size : numeric
-        Bytes e of an activation. [B]
-    state_element_size : numeric
-        Bytes e_s of an element of a state. [B]
+    tokens : Tokens T of all sequences. [-]
+    sequences : Sequences b whose state is read before and written after. [-]
+    value_heads : Heads n on this accelerator. [-]
+    key_heads : Groups m on it. [-]
+    key_size : Width d_k of the state. [-]
+    value_size : Width d_v of a head. [-]
+    element_size : Bytes e of an activation. [B]
+    state_element_size : Bytes e_s of an element of a state. [B]
 
     Returns
     -------
-    traffic : numeric
-        Bytes of the forward pass, C being :data:`STATE_SPACE_CHUNK`. [B]
+    traffic : Bytes of the forward pass, C being :data:`STATE_SPACE_CHUNK`. [B]
 
     References
     ----------
@@ -259,19 +227,14 @@ def recurrent_step_flop(tokens: Numeric, value_heads: Numeric, key_size: Numeric
 
     Parameters
     ----------
-    tokens : numeric
-        Tokens T. [-]
-    value_heads : numeric
-        Value heads n on this accelerator. [-]
-    key_size : numeric
-        Width d_k of a key head. [-]
-    value_size : numeric
-        Width d_v of a value head. [-]
+    tokens : Tokens T. [-]
+    value_heads : Value heads n on this accelerator. [-]
+    key_size : Width d_k of a key head. [-]
+    value_size : Width d_v of a value head. [-]
 
     Returns
     -------
-    flop : numeric
-        Operations of the vector units. [FLOP]
+    flop : Operations of the vector units. [FLOP]
 
     References
     ----------
@@ -305,27 +268,18 @@ def recurrent_step_traffic(
 
     Parameters
     ----------
-    sequences : numeric
-        Sequences b. [-]
-    tokens_per_sequence : numeric
-        Tokens t of each: 1, and those drafted. [-]
-    value_heads : numeric
-        Value heads n on this accelerator. [-]
-    key_heads : numeric
-        Query and key heads m on it. [-]
-    key_size : numeric
-        Width d_k of a key head. [-]
-    value_size : numeric
-        Width d_v of a value head. [-]
-    element_size : numeric
-        Bytes e of an activation. [B]
-    state_element_size : numeric
-        Bytes e_s of an element of the state. [B]
+    sequences : Sequences b. [-]
+    tokens_per_sequence : Tokens t of each: 1, and those drafted. [-]
+    value_heads : Value heads n on this accelerator. [-]
+    key_heads : Query and key heads m on it. [-]
+    key_size : Width d_k of a key head. [-]
+    value_size : Width d_v of a value head. [-]
+    element_size : Bytes e of an activation. [B]
+    state_element_size : Bytes e_s of an element of the state. [B]
 
     Returns
     -------
-    traffic : numeric
-        Bytes read and written. [B]
+    traffic : Bytes read and written. [B]
 
     References
     ----------

@@ -25,15 +25,12 @@ def ring_traffic(message_size: Numeric, group_size: Numeric) -> Array:
 
     Parameters
     ----------
-    message_size : numeric
-        Bytes of the whole message. [B]
-    group_size : numeric
-        Number of ranks. [-]
+    message_size : Bytes of the whole message. [B]
+    group_size : Number of ranks. [-]
 
     Returns
     -------
-    traffic : numeric
-        Bytes sent by one rank, as many as it receives. [B]
+    traffic : Bytes sent by one rank, as many as it receives. [B]
 
     References
     ----------
@@ -57,19 +54,14 @@ def ring_reduce_scatter_time(
 
     Parameters
     ----------
-    message_size : numeric
-        Bytes of the input of each rank, or of the gathered whole. [B]
-    group_size : numeric
-        Number of ranks; with 1 there is no communication. [-]
-    link_bandwidth : numeric
-        Bandwidth of one rank's link, one direction. [B/s]
-    hop_latency : numeric, default 0.0
-        Latency of one step. [s]
+    message_size : Bytes of the input of each rank, or of the gathered whole. [B]
+    group_size : Number of ranks; with 1 there is no communication. [-]
+    link_bandwidth : Bandwidth of one rank's link, one direction. [B/s]
+    hop_latency : Latency of one step. [s]
 
     Returns
     -------
-    time : numeric
-        First send to last receive. [s]
+    time : First send to last receive. [s]
 
     References
     ----------
@@ -93,19 +85,14 @@ def ring_all_reduce_time(
 
     Parameters
     ----------
-    message_size : numeric
-        Bytes of the buffer that each rank holds. [B]
-    group_size : numeric
-        Number of ranks; with 1 there is no communication. [-]
-    link_bandwidth : numeric
-        Bandwidth of one rank's link, one direction. [B/s]
-    hop_latency : numeric, default 0.0
-        Latency of one step. [s]
+    message_size : Bytes of the buffer that each rank holds. [B]
+    group_size : Number of ranks; with 1 there is no communication. [-]
+    link_bandwidth : Bandwidth of one rank's link, one direction. [B/s]
+    hop_latency : Latency of one step. [s]
 
     Returns
     -------
-    time : numeric
-        First send to last receive. [s]
+    time : First send to last receive. [s]
 
     References
     ----------
@@ -128,19 +115,14 @@ def tree_all_reduce_time(
 
     Parameters
     ----------
-    message_size : numeric
-        Bytes of the buffer that each rank holds. [B]
-    group_size : numeric
-        Number of ranks; with 1 there is no communication. [-]
-    link_bandwidth : numeric
-        Bandwidth of one rank's link, one direction. [B/s]
-    hop_latency : numeric, default 0.0
-        Latency of one level. [s]
+    message_size : Bytes of the buffer that each rank holds. [B]
+    group_size : Number of ranks; with 1 there is no communication. [-]
+    link_bandwidth : Bandwidth of one rank's link, one direction. [B/s]
+    hop_latency : Latency of one level. [s]
 
     Returns
     -------
-    time : numeric
-        First send to last receive. [s]
+    time : First send to last receive. [s]
 
     References
     ----------
@@ -163,15 +145,12 @@ def in_network_traffic(message_size: Numeric, group_size: Numeric) -> Array:
 
     Parameters
     ----------
-    message_size : numeric
-        Bytes of the buffer that each rank holds. [B]
-    group_size : numeric
-        Number of ranks. [-]
+    message_size : Bytes of the buffer that each rank holds. [B]
+    group_size : Number of ranks. [-]
 
     Returns
     -------
-    traffic : numeric
-        Bytes in each direction. [B]
+    traffic : Bytes in each direction. [B]
 
     References
     ----------

@@ -105,30 +105,24 @@ def torus_steps(
 
     .. math:: h = \sum_i h_i \lfloor n_i / 2 \rfloor \ \text{(ring)}, \qquad h_i (n_i - 1) \ \text{(line)}
 
-    Parameters
-    ----------
-    group_size, distance : numeric
-        Members of the group; ranks from one member to the next. [-]
-    first_length, second_length, third_length : numeric
-        Places along each axis. [-]
-    num_rings : numeric
-        Closed axes, from the first on. [-]
-
-    Returns
-    -------
-    steps : numeric
-        Hops of a reduce-scatter, an all-gather or an all-to-all. [-]
-
-    References
-    ----------
-    .. [1] E. Chan et al., "Collective communication", Concurrency Comput. 19(13), 2007, doi:10.1002/cpe.1206.
-
-    Examples
-    --------
     A ring of four on each of two axes, two hops half-way round each:
 
     >>> float(torus_steps(16.0, 1.0, 4.0, 4.0, 1.0, 2.0))
     4.0
+
+    Parameters
+    ----------
+    group_size, distance : Members of the group; ranks from one member to the next. [-]
+    first_length, second_length, third_length : Places along each axis. [-]
+    num_rings : Closed axes, from the first on. [-]
+
+    Returns
+    -------
+    steps : Hops of a reduce-scatter, an all-gather or an all-to-all. [-]
+
+    References
+    ----------
+    .. [1] E. Chan et al., "Collective communication", Concurrency Comput. 19(13), 2007, doi:10.1002/cpe.1206.
     """
     lengths = (first_length, second_length, third_length)
     steps = array(0.0)
@@ -155,32 +149,25 @@ def torus_gather_load(
               \sum_p \max_q c_{q+p}(1) \frac{1}{k} \prod_{j<p} \frac{1}{n_{q+j}}\right), \qquad
               c_i(V) = \frac{n_i - 1}{n_i} V h_i \frac{L}{2\ \text{(ring) or}\ 1\ \text{(line)}}
 
-    Parameters
-    ----------
-    group_size, distance : numeric
-        Members of the group; ranks from one member to the next. [-]
-    first_length, second_length, third_length : numeric
-        Places along each axis. [-]
-    num_rings : numeric
-        Closed axes, from the first on. [-]
-    num_links : numeric
-        Links L that share the bandwidth of one accelerator. [-]
-
-    Returns
-    -------
-    load : numeric
-        Time at the bandwidth of one accelerator per byte of the whole message; 0 for a group of one. [-]
-
-    References
-    ----------
-    .. [1] N. Jain and Y. Sabharwal, "Optimal bucket algorithms ...", ICS 2010, doi:10.1145/1810085.1810093.
-
-    Examples
-    --------
     A ring of four with two links each: three quarters of the message, half each way, on half the bandwidth:
 
     >>> float(torus_gather_load(4.0, 1.0, 4.0, 1.0, 1.0, 1.0, 2.0))
     0.75
+
+    Parameters
+    ----------
+    group_size, distance : Members of the group; ranks from one member to the next. [-]
+    first_length, second_length, third_length : Places along each axis. [-]
+    num_rings : Closed axes, from the first on. [-]
+    num_links : Links L that share the bandwidth of one accelerator. [-]
+
+    Returns
+    -------
+    load : Time at the bandwidth of one accelerator per byte of the whole message; 0 for a group of one. [-]
+
+    References
+    ----------
+    .. [1] N. Jain and Y. Sabharwal, "Optimal bucket algorithms ...", ICS 2010, doi:10.1145/1810085.1810093.
     """
     lengths = (first_length, second_length, third_length)
     axes = _axes(group_size, distance, lengths, num_rings)
@@ -234,32 +221,25 @@ def torus_exchange_load(
     .. math:: l = L \max_i h_i \frac{\lfloor n_i^2 / 4 \rfloor}{2 n_i} \ \text{(ring)}, \qquad
               L \max_i h_i \frac{\lfloor n_i^2 / 4 \rfloor}{n_i} \ \text{(line)}
 
-    Parameters
-    ----------
-    group_size, distance : numeric
-        Members of the group; ranks from one member to the next. [-]
-    first_length, second_length, third_length : numeric
-        Places along each axis. [-]
-    num_rings : numeric
-        Closed axes, from the first on. [-]
-    num_links : numeric
-        Links L that share the bandwidth of one accelerator. [-]
-
-    Returns
-    -------
-    load : numeric
-        Time at the bandwidth of one accelerator per byte that one member sends, itself included. [-]
-
-    References
-    ----------
-    .. [1] W. J. Dally and B. Towles, "Principles and Practices of Interconnection Networks", 2004, chapter 5.
-
-    Examples
-    --------
     A ring of four with two links each: 2 x 4 / (2 x 4):
 
     >>> float(torus_exchange_load(4.0, 1.0, 4.0, 1.0, 1.0, 1.0, 2.0))
     1.0
+
+    Parameters
+    ----------
+    group_size, distance : Members of the group; ranks from one member to the next. [-]
+    first_length, second_length, third_length : Places along each axis. [-]
+    num_rings : Closed axes, from the first on. [-]
+    num_links : Links L that share the bandwidth of one accelerator. [-]
+
+    Returns
+    -------
+    load : Time at the bandwidth of one accelerator per byte that one member sends, itself included. [-]
+
+    References
+    ----------
+    .. [1] W. J. Dally and B. Towles, "Principles and Practices of Interconnection Networks", 2004, chapter 5.
     """
     lengths = (first_length, second_length, third_length)
     load = array(0.0)
@@ -277,32 +257,25 @@ def torus_distances(
     .. math:: h_i = \min(d_i, k_i - d_i) \ \text{(ring)}, \qquad d_i \ \text{(line)}, \qquad
               d = d_1 + k_1 (d_2 + k_2 d_3)
 
-    Parameters
-    ----------
-    distance : numeric
-        Ranks from one to the other. [-]
-    first_length, second_length, third_length : numeric
-        Places along each axis. [-]
-    num_rings : numeric
-        Closed axes, from the first on. [-]
-
-    Returns
-    -------
-    steps : numeric
-        Hops along all axes, at least 1. [-]
-    longest : numeric
-        Hops along the longest axis, the number of messages per link if all ranks send so far. [-]
-
-    References
-    ----------
-    .. [1] W. J. Dally and B. Towles, "Principles and Practices of Interconnection Networks", 2004, chapter 5.
-
-    Examples
-    --------
     Rank 5 of a torus of 4 x 4 is one hop away on each axis:
 
     >>> tuple(map(float, torus_distances(5.0, 4.0, 4.0, 1.0, 2.0)))
     (2.0, 1.0)
+
+    Parameters
+    ----------
+    distance : Ranks from one to the other. [-]
+    first_length, second_length, third_length : Places along each axis. [-]
+    num_rings : Closed axes, from the first on. [-]
+
+    Returns
+    -------
+    steps : Hops along all axes, at least 1. [-]
+    longest : Hops along the longest axis, the number of messages per link if all ranks send so far. [-]
+
+    References
+    ----------
+    .. [1] W. J. Dally and B. Towles, "Principles and Practices of Interconnection Networks", 2004, chapter 5.
     """
     lengths = (first_length, second_length, third_length)
     left, rings = np.floor(array(distance)), array(num_rings)
@@ -344,28 +317,23 @@ def direct_load(group_size: Numeric, num_links: Numeric) -> Array:
 
     .. math:: l = \frac{L}{n} \quad (n > 1)
 
-    Parameters
-    ----------
-    group_size : numeric
-        Members of the group. [-]
-    num_links : numeric
-        Peers L in the machine, which share the bandwidth of one accelerator. [-]
-
-    Returns
-    -------
-    load : numeric
-        Load per byte of the whole message; 0 for a group of one. [-]
-
-    References
-    ----------
-    .. [1] R. Thakur et al., Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521.
-
-    Examples
-    --------
     Two of eight accelerators use one of seven links, for half of the message:
 
     >>> float(direct_load(2.0, 7.0))
     3.5
+
+    Parameters
+    ----------
+    group_size : Members of the group. [-]
+    num_links : Peers L in the machine, which share the bandwidth of one accelerator. [-]
+
+    Returns
+    -------
+    load : Load per byte of the whole message; 0 for a group of one. [-]
+
+    References
+    ----------
+    .. [1] R. Thakur et al., Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521.
     """
     ranks = array(group_size)
     return np.asarray(array(num_links) / ranks * np.where(ranks == 1.0, 0.0, 1.0))
@@ -386,28 +354,23 @@ def dragonfly_hops(group_size: Numeric, distance: Numeric, first_length: Numeric
 
     .. math:: h = 1 \ \text{(one router)}, \quad 2 \ \text{(one group)}, \quad 4 \ \text{(two groups)}
 
-    Parameters
-    ----------
-    group_size, distance : numeric
-        Members n of the group; ranks from one member to the next. [-]
-    first_length, second_length : numeric
-        Accelerators of one router, routers of one group. [-]
-
-    Returns
-    -------
-    hops : numeric
-        Hops. [-]
-
-    References
-    ----------
-    .. [1] J. Kim et al., "Technology-driven, highly-scalable dragonfly topology", ISCA 2008, doi:10.1109/ISCA.2008.19.
-
-    Examples
-    --------
     64 ranks, 4 to a router and 32 to a group, span two groups:
 
     >>> float(dragonfly_hops(64.0, 1.0, 4.0, 8.0))
     4.0
+
+    Parameters
+    ----------
+    group_size, distance : Members n of the group; ranks from one member to the next. [-]
+    first_length, second_length : Accelerators of one router, routers of one group. [-]
+
+    Returns
+    -------
+    hops : Hops. [-]
+
+    References
+    ----------
+    .. [1] J. Kim et al., "Technology-driven, highly-scalable dragonfly topology", ISCA 2008, doi:10.1109/ISCA.2008.19.
     """
     ranks, apart, router = array(group_size), array(distance), array(first_length)
     group = router * array(second_length)
@@ -559,13 +522,11 @@ def tree_depth(group_size: Numeric) -> Array:
 
     Parameters
     ----------
-    group_size : numeric
-        Number of ranks. [-]
+    group_size : Number of ranks. [-]
 
     Returns
     -------
-    depth : numeric
-        0 for one rank. [-]
+    depth : 0 for one rank. [-]
 
     References
     ----------

@@ -457,28 +457,20 @@ def half_width(base: Numeric, unread: Numeric, source: Numeric, distance: Numeri
     Errors of the publisher, of a model that its software never ran on the accelerator, and of the distance from
     published runs are independent: they add as squares. Heuristic, this work.
 
+    >>> half_width([0.3, 0.3], [0.0, 1.0], 0.4, 0.0, 0.1).tolist()
+    [0.3, 0.5]
+
     Parameters
     ----------
-    base : numeric
-        Half-width b where the software has published runs of the model on the accelerator. [-]
-    unread : numeric
-        Whether it has none, u: 0 or 1. [-]
-    source : numeric
-        Half-width s that this adds. [-]
-    distance : numeric
-        Distance d from published runs. [-]
-    far : numeric
-        Half-width f for each unit of distance. [-]
+    base : Half-width b where the software has published runs of the model on the accelerator. [-]
+    unread : Whether it has none, u: 0 or 1. [-]
+    source : Half-width s that this adds. [-]
+    distance : Distance d from published runs. [-]
+    far : Half-width f for each unit of distance. [-]
 
     Returns
     -------
-    half_width : numeric
-        The ends of the band are the prediction over and times its exponential. [-]
-
-    Examples
-    --------
-    >>> half_width([0.3, 0.3], [0.0, 1.0], 0.4, 0.0, 0.1).tolist()
-    [0.3, 0.5]
+    half_width : The ends of the band are the prediction over and times its exponential. [-]
     """
     wide, apart = array(base), array(distance) * array(far)
     return np.asarray(np.sqrt(wide * wide + array(unread) * array(source) * array(source) + apart * apart))
@@ -492,21 +484,16 @@ def waiting_sensitivity(queue_share: Numeric, load: Numeric) -> Array:
     The wait of a queue at load rho grows as rho / (1 - rho): near saturation a small error of the rate that the machine
     can serve is a large one of the wait. Heuristic, this work.
 
+    >>> waiting_sensitivity(0.5, [0.0, 0.8, 0.99]).round(2).tolist()
+    [0.5, 2.5, 5.0]
+
     Parameters
     ----------
-    queue_share : numeric
-        Share q of the time to first token in which a request waits for a place. [-]
-    load : numeric
-        Request rate over the largest one, rho. [-]
+    queue_share : Share q of the time to first token in which a request waits for a place. [-]
+    load : Request rate over the largest one, rho. [-]
 
     Returns
     -------
-    sensitivity : numeric
-        At most 10. [-]
-
-    Examples
-    --------
-    >>> waiting_sensitivity(0.5, [0.0, 0.8, 0.99]).round(2).tolist()
-    [0.5, 2.5, 5.0]
+    sensitivity : At most 10. [-]
     """
     return np.asarray(array(queue_share) / np.maximum(1.0 - array(load), 0.1))

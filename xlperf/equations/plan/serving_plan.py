@@ -197,15 +197,12 @@ def accepted_tokens(draft_tokens: Array, acceptance_rate: Array) -> Array:
 
     Parameters
     ----------
-    draft_tokens : Array
-        Tokens drafted n. [-]
-    acceptance_rate : Array
-        Probability a that a drafted token is accepted if all tokens before it are. [-]
+    draft_tokens : Tokens drafted n. [-]
+    acceptance_rate : Probability a that a drafted token is accepted if all tokens before it are. [-]
 
     Returns
     -------
-    Array
-        Between 1 and n + 1. [-]
+    Array : Between 1 and n + 1. [-]
 
     References
     ----------

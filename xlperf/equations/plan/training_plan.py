@@ -347,35 +347,27 @@ def optimizer_element_size(
 
     .. math:: e_o = (1 + \alpha) e_m + [e < w] e_w
 
+    Mixed-precision Adam: two FP32 moments and an FP32 copy beside 16-bit weights.
+
+    >>> float(optimizer_element_size(1, 2, 4, 4, 4))
+    12.0
+
     Parameters
     ----------
-    adam : numeric
-        Alpha: 1 for two moments (Adam), 0 for one (SGD with momentum). [-]
-    element_size : numeric
-        Bytes e of a weight. [B]
-    word_size : numeric
-        Bytes w of a full word, 4 for FP32; weights of fewer bytes have master weights. [B]
-    moment_size : numeric
-        Bytes e_m of an element of a moment. [B]
-    master_size : numeric
-        Bytes e_w in addition to a 16-bit weight: 4 for an FP32 copy, 2 for the missing bits, 0 for none. [B]
+    adam : Alpha: 1 for two moments (Adam), 0 for one (SGD with momentum). [-]
+    element_size : Bytes e of a weight. [B]
+    word_size : Bytes w of a full word, 4 for FP32; weights of fewer bytes have master weights. [B]
+    moment_size : Bytes e_m of an element of a moment. [B]
+    master_size : Bytes e_w in addition to a 16-bit weight: 4 for an FP32 copy, 2 for the missing bits, 0 for none. [B]
 
     Returns
     -------
-    size : numeric
-        Bytes per parameter. [B]
+    size : Bytes per parameter. [B]
 
     References
     ----------
     .. [1] P. Micikevicius et al., "Mixed precision training", 2017, arXiv:1710.03740.
     .. [2] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 3.3.3 (moments in BF16).
-
-    Examples
-    --------
-    Mixed-precision Adam: two FP32 moments and an FP32 copy beside 16-bit weights.
-
-    >>> float(optimizer_element_size(1, 2, 4, 4, 4))
-    12.0
     """
     word, weight = array(word_size), array(element_size)
     narrow = np.where(np.isnan(weight + word), np.nan, weight < word)

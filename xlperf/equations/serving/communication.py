@@ -29,20 +29,17 @@ def distinct_ranks(ranks: Array, chosen: Array) -> Array:
 
     Heuristic, this work: experts are drawn independently.
 
+    >>> distinct_ranks(np.array([1.0, 2.0]), np.array([2.0, 2.0])).tolist()
+    [1.0, 1.5]
+
     Parameters
     ----------
-    ranks : Array
-        Ranks n that share the experts. [-]
-    chosen : Array
-        Experts k of a token. [-]
+    ranks : Ranks n that share the experts. [-]
+    chosen : Experts k of a token. [-]
 
     Returns
     -------
-    Array
-        Between 1 and k. [-]
-
-    >>> distinct_ranks(np.array([1.0, 2.0]), np.array([2.0, 2.0])).tolist()
-    [1.0, 1.5]
+    Array : Between 1 and k. [-]
     """
     number = array(ranks)
     return np.asarray(number * (1.0 - power(1.0 - 1.0 / number, chosen)))
@@ -178,19 +175,14 @@ def hidden_exchange(time: Array, attention: Array, ring: Array, context_parallel
 
     Parameters
     ----------
-    time : Array
-        Time t_x of the exchange alone. [s]
-    attention : Array
-        Time t_a of the attention of the same layer. [s]
-    ring : Array
-        Ring r: 1 for blocks in a ring, 0 for an all-gather before attention. [-]
-    context_parallel : Array
-        Ranks c. [-]
+    time : Time t_x of the exchange alone. [s]
+    attention : Time t_a of the attention of the same layer. [s]
+    ring : Ring r: 1 for blocks in a ring, 0 for an all-gather before attention. [-]
+    context_parallel : Ranks c. [-]
 
     Returns
     -------
-    Array
-        Exposed time, 0 or more. [s]
+    Array : Exposed time, 0 or more. [s]
 
     References
     ----------

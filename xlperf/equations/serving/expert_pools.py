@@ -45,21 +45,15 @@ def ping_pong_time(
 
     Parameters
     ----------
-    attention_time : Array
-        Time t_a of a micro-batch in the attention pool, all layers. [s]
-    expert_time : Array
-        Time t_e in the expert pool. [s]
-    message_time : Array
-        Time t_c of its messages in both directions. [s]
-    link_time : Array
-        Time t_l for which they occupy a link in one direction. [s]
-    batches : Array
-        Micro-batches m. [-]
+    attention_time : Time t_a of a micro-batch in the attention pool, all layers. [s]
+    expert_time : Time t_e in the expert pool. [s]
+    message_time : Time t_c of its messages in both directions. [s]
+    link_time : Time t_l for which they occupy a link in one direction. [s]
+    batches : Micro-batches m. [-]
 
     Returns
     -------
-    time : Array
-        Time of the step. [s]
+    time : Time of the step. [s]
 
     References
     ----------
@@ -85,17 +79,13 @@ def fewest_batches(attention_time: Array, expert_time: Array, message_time: Arra
 
     Parameters
     ----------
-    attention_time : Array
-        Time t_a of a micro-batch in the attention pool. [s]
-    expert_time : Array
-        Time t_e in the expert pool. [s]
-    message_time : Array
-        Time t_c of its messages in both directions. [s]
+    attention_time : Time t_a of a micro-batch in the attention pool. [s]
+    expert_time : Time t_e in the expert pool. [s]
+    message_time : Time t_c of its messages in both directions. [s]
 
     Returns
     -------
-    batches : Array
-        An integer. [-]
+    batches : An integer. [-]
 
     References
     ----------

@@ -161,23 +161,16 @@ def admission(
 
     Parameters
     ----------
-    attention_replicas : Array
-        Data-parallel replicas d of the attention layers, or prompts of a full pass, (rows,). [-]
-    requests : Array
-        Requests r in flight on a replica, (rows,) or (number, rows). [-]
-    decode_steps : Array
-        Decode steps N per request, (rows,). [-]
-    polling_steps : Array
-        Decode steps p between two scheduler polls, (rows,). [-]
-    gathering_steps : Array
-        Most decode steps g that a prompt waits for the other prompts, (rows,). [-]
+    attention_replicas : Data-parallel replicas d of the attention layers, or prompts of a full pass, (rows,). [-]
+    requests : Requests r in flight on a replica, (rows,) or (number, rows). [-]
+    decode_steps : Decode steps N per request, (rows,). [-]
+    polling_steps : Decode steps p between two scheduler polls, (rows,). [-]
+    gathering_steps : Most decode steps g that a prompt waits for the other prompts, (rows,). [-]
 
     Returns
     -------
-    window : Array
-        Decode steps in which requests admitted together arrive, in the shape of the requests. [-]
-    wait : Array
-        Mean wait in decode steps, in the shape of the requests. [-]
+    window : Decode steps in which requests admitted together arrive, in the shape of the requests. [-]
+    wait : Mean wait in decode steps, in the shape of the requests. [-]
 
     References
     ----------
@@ -213,15 +206,12 @@ def octave(number: Array, most: Array) -> tuple[Array, Array]:
 
     Parameters
     ----------
-    number : Array
-        Number n, 1 or more, up to the largest. [-]
-    most : Array
-        Largest number. [-]
+    number : Number n, 1 or more, up to the largest. [-]
+    most : Largest number. [-]
 
     Returns
     -------
-    tuple of Array
-        The smaller and the larger. [-]
+    Array : The smaller and the larger. [-]
     """
     between = array(number)
     lower = octave_below(np.maximum(between, 1.0)) + 0.0 * array(most)
@@ -240,13 +230,11 @@ def whole_sizes(number: Array) -> tuple[Array, Array]:
 
     Parameters
     ----------
-    number : Array
-        Number of requests, 1 or more. [-]
+    number : Number of requests, 1 or more. [-]
 
     Returns
     -------
-    tuple of Array
-        The smaller and the larger; both equal the number if it is such a batch. [-]
+    Array : The smaller and the larger; both equal the number if it is such a batch. [-]
     """
     lower, upper = octave(number, 2.0 * array(number))
     middle = np.where(lower >= _LARGE, 1.5 * lower, upper)
@@ -267,19 +255,14 @@ def bounded_rise(lower: Array, upper: Array, time: Array, upper_time: Array) -> 
 
     Parameters
     ----------
-    lower : Array
-        Smaller batch b1. [-]
-    upper : Array
-        Larger batch b2. [-]
-    time : Array
-        Time t1 of the smaller batch. [s]
-    upper_time : Array
-        Time t2 of the larger batch. [s]
+    lower : Smaller batch b1. [-]
+    upper : Larger batch b2. [-]
+    time : Time t1 of the smaller batch. [s]
+    upper_time : Time t2 of the larger batch. [s]
 
     Returns
     -------
-    Array
-        Bounded time of the larger batch. [s]
+    Array : Bounded time of the larger batch. [s]
     """
     least = array(time)
     return np.asarray(np.minimum(np.maximum(upper_time, least), least * (array(upper) / array(lower))))
@@ -338,13 +321,11 @@ def half_of(batch: Array) -> Array:
 
     Parameters
     ----------
-    batch : Array
-        Requests, (rows,). [-]
+    batch : Requests, (rows,). [-]
 
     Returns
     -------
-    Array
-        Half of them, an integer of 1 or more, (rows,). [-]
+    Array : Half of them, an integer of 1 or more, (rows,). [-]
     """
     return np.asarray(np.maximum(np.floor(0.5 * array(batch)), 1.0))
 

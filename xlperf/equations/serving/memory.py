@@ -101,30 +101,24 @@ def tokens_in_flight(window: Numeric, batch_tokens: Numeric, context: Numeric) -
 
     .. math:: n = \min\left(w - 1 + b,\ c\right)
 
-    Parameters
-    ----------
-    window : numeric
-        Window w of the layer. [-]
-    batch_tokens : numeric
-        Tokens b of the passes that are in flight. [-]
-    context : numeric
-        Tokens c of the request. [-]
-
-    Returns
-    -------
-    tokens : numeric
-        Tokens with pages. [-]
-
-    References
-    ----------
-    .. [1] vLLM, v1/kv_cache_interface.py, SlidingWindowSpec.max_admission_blocks_per_request.
-
-    Examples
-    --------
     A window of 128 tokens and a pass of 8,192:
 
     >>> tokens_in_flight(128.0, 8192.0, [100.0, 1e6]).tolist()
     [100.0, 8319.0]
+
+    Parameters
+    ----------
+    window : Window w of the layer. [-]
+    batch_tokens : Tokens b of the passes that are in flight. [-]
+    context : Tokens c of the request. [-]
+
+    Returns
+    -------
+    tokens : Tokens with pages. [-]
+
+    References
+    ----------
+    .. [1] vLLM, v1/kv_cache_interface.py, SlidingWindowSpec.max_admission_blocks_per_request.
     """
     return np.asarray(np.minimum(array(window) - 1.0 + array(batch_tokens), array(context)))
 
@@ -398,23 +392,16 @@ def usable_memory(
 
     Parameters
     ----------
-    memory_capacity : numeric
-        Memory C of the accelerator. [B]
-    reserved_memory : numeric
-        Memory R of the driver. [B]
-    weights_size : numeric
-        Weights S_w of one rank. [B]
-    activations_size : numeric
-        Activations S_a of a prefill pass. [B]
-    cache_budget : numeric
-        Bytes B that the engine leaves for the cache, from :func:`_cache_budget`. [B]
-    activation_share : numeric
-        Share s of the activations that this budget covers. [-]
+    memory_capacity : Memory C of the accelerator. [B]
+    reserved_memory : Memory R of the driver. [B]
+    weights_size : Weights S_w of one rank. [B]
+    activations_size : Activations S_a of a prefill pass. [B]
+    cache_budget : Bytes B that the engine leaves for the cache, from :func:`_cache_budget`. [B]
+    activation_share : Share s of the activations that this budget covers. [-]
 
     Returns
     -------
-    size : numeric
-        For weights, cache and activations together. [B]
+    size : For weights, cache and activations together. [B]
 
     References
     ----------
@@ -475,21 +462,15 @@ def largest_batch(
 
     Parameters
     ----------
-    free_memory : numeric
-        Memory M beside the weights. [B]
-    kv_cache_size : numeric
-        Cache S_kv of one sequence at its longest, above 0. [B]
-    working_set_size : numeric
-        Activations S_w of one sequence in a prefill pass, above 0. [B]
-    most_sequences : numeric
-        Sequences of one pass at most, 1 or more. [-]
-    pipeline_parallel : numeric
-        Stages p. [-]
+    free_memory : Memory M beside the weights. [B]
+    kv_cache_size : Cache S_kv of one sequence at its longest, above 0. [B]
+    working_set_size : Activations S_w of one sequence in a prefill pass, above 0. [B]
+    most_sequences : Sequences of one pass at most, 1 or more. [-]
+    pipeline_parallel : Stages p. [-]
 
     Returns
     -------
-    batch_size : numeric
-        Whole number; 0 if no sequence fits. [-]
+    batch_size : Whole number; 0 if no sequence fits. [-]
 
     References
     ----------

@@ -291,36 +291,27 @@ def pooled_run_rate(
 
     .. math:: X_N = \frac{N}{N / X + N_s\,x(\min(n, N))\,t(1)}
 
-    Parameters
-    ----------
-    rate : numeric
-        Rate X of the steady state, (rows,). [request/s]
-    running : numeric
-        Requests n that all replicas decode together, (rows,). [-]
-    run_requests : numeric
-        Requests N of the run, (rows,); NaN: without end. [-]
-    decode_steps : numeric
-        Mean decode steps N_s per request, (rows,). [-]
-    last_step : numeric
-        Time t(1) of a step with one request, (rows,). [s]
-    output_variation : numeric
-        Coefficient of variation v of the outputs, (rows,). [-]
-
-    Returns
-    -------
-    rate : numeric
-        Rate over the whole run. [request/s]
-
-    References
-    ----------
-    .. [1] H. A. David and H. N. Nagaraja, "Order Statistics", 3rd ed., Wiley, 2003, chapter 4: the largest of n.
-
-    Examples
-    --------
     Ten requests at 5 a second; the longest of four outputs exceeds the mean by 0.6: 6 steps of 0.2 s.
 
     >>> pooled_run_rate(5.0, 4.0, [10.0, np.nan], 10.0, 0.2, 3.0**-0.5).round(3).tolist()
     [3.125, 5.0]
+
+    Parameters
+    ----------
+    rate : Rate X of the steady state, (rows,). [request/s]
+    running : Requests n that all replicas decode together, (rows,). [-]
+    run_requests : Requests N of the run, (rows,); NaN: without end. [-]
+    decode_steps : Mean decode steps N_s per request, (rows,). [-]
+    last_step : Time t(1) of a step with one request, (rows,). [s]
+    output_variation : Coefficient of variation v of the outputs, (rows,). [-]
+
+    Returns
+    -------
+    rate : Rate over the whole run. [request/s]
+
+    References
+    ----------
+    .. [1] H. A. David and H. N. Nagaraja, "Order Statistics", 3rd ed., Wiley, 2003, chapter 4: the largest of n.
     """
     steady, run = array(rate), array(run_requests)
     ends = ~np.isnan(run)

@@ -69,15 +69,12 @@ def erlang_c(servers: Numeric, busy_share: Numeric) -> Array:
 
     Parameters
     ----------
-    servers : numeric
-        Servers c, 1 or more. [-]
-    busy_share : numeric
-        Utilisation rho. [-]
+    servers : Servers c, 1 or more. [-]
+    busy_share : Utilisation rho. [-]
 
     Returns
     -------
-    Array
-        0 to 1. [-]
+    Array : 0 to 1. [-]
 
     References
     ----------
@@ -113,19 +110,14 @@ def wait_correction(
 
     Parameters
     ----------
-    servers : numeric
-        Servers c. [-]
-    busy_share : numeric
-        Utilisation rho. [-]
-    arrival_variation : numeric
-        Coefficient of variation c_a of interarrival times. [-]
-    hold_variation : numeric
-        Coefficient of variation c_s of service times. [-]
+    servers : Servers c. [-]
+    busy_share : Utilisation rho. [-]
+    arrival_variation : Coefficient of variation c_a of interarrival times. [-]
+    hold_variation : Coefficient of variation c_s of service times. [-]
 
     Returns
     -------
-    Array
-        The factor phi. [-]
+    Array : The factor phi. [-]
 
     References
     ----------
@@ -162,17 +154,13 @@ def tail_decay(busy_share: Numeric, arrival_variation: Numeric, hold_variation: 
 
     Parameters
     ----------
-    busy_share : numeric
-        Utilisation rho. [-]
-    arrival_variation : numeric
-        Coefficient of variation c_a of interarrival times. [-]
-    hold_variation : numeric
-        Coefficient of variation c_s of service times. [-]
+    busy_share : Utilisation rho. [-]
+    arrival_variation : Coefficient of variation c_a of interarrival times. [-]
+    hold_variation : Coefficient of variation c_s of service times. [-]
 
     Returns
     -------
-    Array
-        The root x; infinite if neither varies. [-]
+    Array : The root x; infinite if neither varies. [-]
 
     References
     ----------
@@ -339,21 +327,15 @@ def step_line(batch: Array, time: Array, other_batch: Array, other_time: Array) 
 
     Parameters
     ----------
-    batch : Array
-        Requests b1. [-]
-    time : Array
-        Step time t1. [s]
-    other_batch : Array
-        Fewer requests b2. [-]
-    other_time : Array
-        Step time t2. [s]
+    batch : Requests b1. [-]
+    time : Step time t1. [s]
+    other_batch : Fewer requests b2. [-]
+    other_time : Step time t2. [s]
 
     Returns
     -------
-    base : Array
-        Time at batch 0. [s]
-    slope : Array
-        Time per request, 0 or more. [s]
+    base : Time at batch 0. [s]
+    slope : Time per request, 0 or more. [s]
 
     References
     ----------

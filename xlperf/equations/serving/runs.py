@@ -32,15 +32,12 @@ def output_length(share: Numeric, output_variation: Numeric) -> Array:
 
     Parameters
     ----------
-    share : numeric
-        Share u of the outputs, 0 to less than 1. [-]
-    output_variation : numeric
-        Coefficient of variation v of the outputs. [-]
+    share : Share u of the outputs, 0 to less than 1. [-]
+    output_variation : Coefficient of variation v of the outputs. [-]
 
     Returns
     -------
-    Array
-        Length over the mean length, 0 or more. [-]
+    Array : Length over the mean length, 0 or more. [-]
 
     References
     ----------
@@ -67,15 +64,12 @@ def longest_output(requests: Numeric, output_variation: Numeric) -> Array:
 
     Parameters
     ----------
-    requests : numeric
-        Outputs n, 1 or more. [-]
-    output_variation : numeric
-        Coefficient of variation of the outputs. [-]
+    requests : Outputs n, 1 or more. [-]
+    output_variation : Coefficient of variation of the outputs. [-]
 
     Returns
     -------
-    Array
-        0 or more; 0 for one output and for equal outputs. [-]
+    Array : 0 or more; 0 for one output and for equal outputs. [-]
 
     References
     ----------
@@ -123,15 +117,12 @@ def first_of_run(run_requests: Array, requests: Array) -> Array:
 
     Parameters
     ----------
-    run_requests : Array
-        Requests of the run, (rows,); NaN: without end. [-]
-    requests : Array
-        Requests in flight that fit into the cache, (rows,). [-]
+    run_requests : Requests of the run, (rows,); NaN: without end. [-]
+    requests : Requests in flight that fit into the cache, (rows,). [-]
 
     Returns
     -------
-    Array
-        0 to 1; 0 without end, (rows,). [-]
+    Array : 0 to 1; 0 without end, (rows,). [-]
 
     References
     ----------
@@ -154,17 +145,13 @@ def run_wait(queue: Array, requests: Array, run_requests: Array) -> Array:
 
     Parameters
     ----------
-    queue : Array
-        Wait q in the steady state, (rows,). [s]
-    requests : Array
-        Requests c in flight, (rows,). [-]
-    run_requests : Array
-        Requests N of the run, (rows,); NaN: without end. [-]
+    queue : Wait q in the steady state, (rows,). [s]
+    requests : Requests c in flight, (rows,). [-]
+    run_requests : Requests N of the run, (rows,); NaN: without end. [-]
 
     Returns
     -------
-    Array
-        (rows,). [s]
+    Array : (rows,). [s]
 
     References
     ----------
@@ -190,17 +177,13 @@ def staying_together(steps: Array, in_step: Array, output_variation: Array) -> A
 
     Parameters
     ----------
-    steps : Array
-        Decode steps N per request, (rows,). [-]
-    in_step : Array
-        1 where such requests take all their steps together, else 0, (rows,). [-]
-    output_variation : Array
-        Coefficient of variation v of the outputs, (rows,). [-]
+    steps : Decode steps N per request, (rows,). [-]
+    in_step : 1 where such requests take all their steps together, else 0, (rows,). [-]
+    output_variation : Coefficient of variation v of the outputs, (rows,). [-]
 
     Returns
     -------
-    Array
-        0 to 1, (rows,). [-]
+    Array : 0 to 1, (rows,). [-]
 
     References
     ----------
@@ -226,15 +209,12 @@ def coming_together(burst_fraction: Numeric, output_variation: Numeric) -> Array
 
     Parameters
     ----------
-    burst_fraction : numeric
-        Fraction sigma of the in-flight requests that arrive at the same moment with equal outputs. [-]
-    output_variation : numeric
-        Coefficient of variation v of the outputs. [-]
+    burst_fraction : Fraction sigma of the in-flight requests that arrive at the same moment with equal outputs. [-]
+    output_variation : Coefficient of variation v of the outputs. [-]
 
     Returns
     -------
-    Array
-        0 to sigma. [-]
+    Array : 0 to sigma. [-]
 
     References
     ----------
@@ -293,25 +273,17 @@ def uneven_time(
 
     Parameters
     ----------
-    stall : numeric
-        Time S of all prefills of a burst after the first one, (rows,). [s]
-    steps : numeric
-        Decode steps N per request, (rows,). [-]
-    longest : numeric
-        Most time p that prefills add to a step, infinite if prefills have priority, (rows,). [s]
-    output_variation : numeric
-        Coefficient of variation v of the outputs, (rows,). [-]
+    stall : Time S of all prefills of a burst after the first one, (rows,). [s]
+    steps : Decode steps N per request, (rows,). [-]
+    longest : Most time p that prefills add to a step, infinite if prefills have priority, (rows,). [s]
+    output_variation : Coefficient of variation v of the outputs, (rows,). [-]
 
     Returns
     -------
-    mean : Array
-        Added to the mean time per token, 0 or more, (rows,). [s]
-    median : Array
-        Added to the median, (rows,). [s]
-    ninetieth : Array
-        Added to the 90th percentile, (rows,). [s]
-    ninety_ninth : Array
-        Added to the 99th percentile, (rows,). [s]
+    mean : Added to the mean time per token, 0 or more, (rows,). [s]
+    median : Added to the median, (rows,). [s]
+    ninetieth : Added to the 90th percentile, (rows,). [s]
+    ninety_ninth : Added to the 99th percentile, (rows,). [s]
 
     References
     ----------

@@ -30,20 +30,16 @@ def normal_probability(score: Numeric) -> Array:
 
     .. math:: \Phi(z) = \frac{1}{\sqrt{2 \pi}} \int_{-\infty}^z e^{-x^2 / 2} dx
 
+    >>> normal_probability([0.0, 1.0, -1.0]).round(6).tolist()
+    [0.5, 0.841345, 0.158655]
+
     Parameters
     ----------
-    score : numeric
-        Standard score z. [-]
+    score : Standard score z. [-]
 
     Returns
     -------
-    probability : numeric
-        Probability; 0 and 1 beyond a score of 7. [-]
-
-    Examples
-    --------
-    >>> normal_probability([0.0, 1.0, -1.0]).round(6).tolist()
-    [0.5, 0.841345, 0.158655]
+    probability : Probability; 0 and 1 beyond a score of 7. [-]
 
     References
     ----------
@@ -67,24 +63,18 @@ def within_time(time: Numeric, mean: Numeric, variation: Numeric) -> Array:
 
     .. math:: F(t) = \Phi\left(\frac{\ln (t / m)}{\sigma} + \frac{\sigma}{2}\right), \sigma^2 = \ln(1 + v^2)
 
+    >>> within_time([0.0, 10.0, 1e9], 10.0, 1.0).round(4).tolist()
+    [0.0, 0.6615, 1.0]
+
     Parameters
     ----------
-    time : numeric
-        Time t. [s]
-    mean : numeric
-        Mean m of the distribution; 0: no time at all. [s]
-    variation : numeric
-        Coefficient of variation v; 0: always the mean. [-]
+    time : Time t. [s]
+    mean : Mean m of the distribution; 0: no time at all. [s]
+    variation : Coefficient of variation v; 0: always the mean. [-]
 
     Returns
     -------
-    probability : numeric
-        Share of the times that are at most t. [-]
-
-    Examples
-    --------
-    >>> within_time([0.0, 10.0, 1e9], 10.0, 1.0).round(4).tolist()
-    [0.0, 0.6615, 1.0]
+    probability : Share of the times that are at most t. [-]
 
     References
     ----------
@@ -101,24 +91,18 @@ def mean_within_time(time: Numeric, mean: Numeric, variation: Numeric) -> Array:
 
     .. math:: E[\min(Z, t)] = m \Phi\left(\frac{\ln (t / m)}{\sigma} - \frac{\sigma}{2}\right) + t (1 - F(t))
 
+    >>> mean_within_time([0.0, 10.0, 1e9], 10.0, 1.0).round(3).tolist()
+    [0.0, 6.772, 10.0]
+
     Parameters
     ----------
-    time : numeric
-        Time t. [s]
-    mean : numeric
-        Mean m of the distribution. [s]
-    variation : numeric
-        Coefficient of variation v. [-]
+    time : Time t. [s]
+    mean : Mean m of the distribution. [s]
+    variation : Coefficient of variation v. [-]
 
     Returns
     -------
-    mean_time : numeric
-        Mean time up to t: t for small t and m for large t. [s]
-
-    Examples
-    --------
-    >>> mean_within_time([0.0, 10.0, 1e9], 10.0, 1.0).round(3).tolist()
-    [0.0, 6.772, 10.0]
+    mean_time : Mean time up to t: t for small t and m for large t. [s]
 
     References
     ----------
@@ -147,30 +131,21 @@ def tokens_after_turn(turn: Numeric, first: Numeric, added: Numeric, generated: 
 
     .. math:: n_k = f + (k - 1) a + k g
 
-    Parameters
-    ----------
-    turn : numeric
-        Number k of the turn, from 1; 0: before the first. [-]
-    first : numeric
-        New prompt tokens f of the first turn. [-]
-    added : numeric
-        New prompt tokens a of each later turn. [-]
-    generated : numeric
-        Tokens g generated in each turn. [-]
+    Derived in this work.
 
-    Returns
-    -------
-    tokens : numeric
-        Tokens besides the common prefix. [-]
-
-    Examples
-    --------
     >>> tokens_after_turn([0, 1, 3], 1000, 200, 100).tolist()
     [0.0, 1100.0, 1700.0]
 
-    References
+    Parameters
     ----------
-    .. [1] This work.
+    turn : Number k of the turn, from 1; 0: before the first. [-]
+    first : New prompt tokens f of the first turn. [-]
+    added : New prompt tokens a of each later turn. [-]
+    generated : Tokens g generated in each turn. [-]
+
+    Returns
+    -------
+    tokens : Tokens besides the common prefix. [-]
     """
     k = array(turn)
     return np.where(k > 0.0, array(first) + (k - 1.0) * array(added) + k * array(generated), 0.0 * k)
@@ -181,30 +156,21 @@ def own_prompt_tokens(turns: Numeric, first: Numeric, added: Numeric, generated:
 
     .. math:: \frac{1}{n} \sum_{k=1}^{n-1} n_k = \frac{n - 1}{n} \left(f + \frac{n - 2}{2} a + \frac{n}{2} g\right)
 
-    Parameters
-    ----------
-    turns : numeric
-        Turns n of a session. [-]
-    first : numeric
-        New prompt tokens f of the first turn. [-]
-    added : numeric
-        New prompt tokens a of each later turn. [-]
-    generated : numeric
-        Tokens g generated in each turn. [-]
+    Derived in this work.
 
-    Returns
-    -------
-    tokens : numeric
-        Mean over the turns of a session, the common prefix left out. [-]
-
-    Examples
-    --------
     >>> own_prompt_tokens(3, 1000, 200, 100).round(3).tolist()
     833.333
 
-    References
+    Parameters
     ----------
-    .. [1] This work.
+    turns : Turns n of a session. [-]
+    first : New prompt tokens f of the first turn. [-]
+    added : New prompt tokens a of each later turn. [-]
+    generated : Tokens g generated in each turn. [-]
+
+    Returns
+    -------
+    tokens : Mean over the turns of a session, the common prefix left out. [-]
     """
     n = array(turns)
     return (n - 1.0) / n * idle_tokens(n, first, added, generated)
@@ -215,28 +181,20 @@ def new_prompt_tokens(turns: Numeric, first: Numeric, added: Numeric) -> Array:
 
     .. math:: \frac{f + (n - 1) a}{n}
 
-    Parameters
-    ----------
-    turns : numeric
-        Turns n of a session. [-]
-    first : numeric
-        New prompt tokens f of the first turn. [-]
-    added : numeric
-        New prompt tokens a of each later turn. [-]
+    Derived in this work.
 
-    Returns
-    -------
-    tokens : numeric
-        Mean over the turns of a session. [-]
-
-    Examples
-    --------
     >>> new_prompt_tokens(3, 1000, 200).round(3).tolist()
     466.667
 
-    References
+    Parameters
     ----------
-    .. [1] This work.
+    turns : Turns n of a session. [-]
+    first : New prompt tokens f of the first turn. [-]
+    added : New prompt tokens a of each later turn. [-]
+
+    Returns
+    -------
+    tokens : Mean over the turns of a session. [-]
     """
     n = array(turns)
     return (array(first) + (n - 1.0) * array(added)) / n
@@ -247,30 +205,21 @@ def idle_tokens(turns: Numeric, first: Numeric, added: Numeric, generated: Numer
 
     .. math:: \frac{1}{n - 1} \sum_{k=1}^{n-1} n_k = f + \frac{n - 2}{2} a + \frac{n}{2} g
 
-    Parameters
-    ----------
-    turns : numeric
-        Turns n of a session, two at least; with one none are left for another. [-]
-    first : numeric
-        New prompt tokens f of the first turn. [-]
-    added : numeric
-        New prompt tokens a of each later turn. [-]
-    generated : numeric
-        Tokens g generated in each turn. [-]
+    Derived in this work.
 
-    Returns
-    -------
-    tokens : numeric
-        Mean over all turns but the last. [-]
-
-    Examples
-    --------
     >>> idle_tokens(3, 1000, 200, 100).tolist()
     1250.0
 
-    References
+    Parameters
     ----------
-    .. [1] This work.
+    turns : Turns n of a session, two at least; with one none are left for another. [-]
+    first : New prompt tokens f of the first turn. [-]
+    added : New prompt tokens a of each later turn. [-]
+    generated : Tokens g generated in each turn. [-]
+
+    Returns
+    -------
+    tokens : Mean over all turns but the last. [-]
     """
     n = array(turns)
     return array(first) + 0.5 * (n - 2.0) * array(added) + 0.5 * n * array(generated)
@@ -286,38 +235,25 @@ def cached_tokens(
 
     A session that has ended ages like one that thinks: nobody knows that it is over.
 
+    >>> cached_tokens(0.0, 2.0, 5.0, 10.0, 60.0, 1.0, 4000.0, 4000.0, 8000.0, 1000.0).tolist()
+    41000.0
+
     Parameters
     ----------
-    age : numeric
-        Characteristic time T. [s]
-    turn_rate : numeric
-        Turns X that start per second. [1/s]
-    turn_time : numeric
-        Time R from the prompt of a turn to its last token. [s]
-    turns : numeric
-        Turns n of a session. [-]
-    think_time : numeric
-        Mean of the time Z between turns. [s]
-    think_variation : numeric
-        Coefficient of variation of that time. [-]
-    running_tokens : numeric
-        Mean tokens r of a session during a turn, the common prefix left out. [-]
-    waiting_tokens : numeric
-        Mean tokens w of a session between turns. [-]
-    last_tokens : numeric
-        Tokens l of a session after its last turn. [-]
-    common : numeric
-        Tokens c of the common prefix, which is there once. [-]
+    age : Characteristic time T. [s]
+    turn_rate : Turns X that start per second. [1/s]
+    turn_time : Time R from the prompt of a turn to its last token. [s]
+    turns : Turns n of a session. [-]
+    think_time : Mean of the time Z between turns. [s]
+    think_variation : Coefficient of variation of that time. [-]
+    running_tokens : Mean tokens r of a session during a turn, the common prefix left out. [-]
+    waiting_tokens : Mean tokens w of a session between turns. [-]
+    last_tokens : Tokens l of a session after its last turn. [-]
+    common : Tokens c of the common prefix, which is there once. [-]
 
     Returns
     -------
-    tokens : numeric
-        Tokens in the tier. [-]
-
-    Examples
-    --------
-    >>> cached_tokens(0.0, 2.0, 5.0, 10.0, 60.0, 1.0, 4000.0, 4000.0, 8000.0, 1000.0).tolist()
-    41000.0
+    tokens : Tokens in the tier. [-]
 
     References
     ----------
@@ -339,40 +275,27 @@ def characteristic_time(
     Che's approximation: :func:`cached_tokens` of T is the capacity, by bisection. It takes T as constant, which is too
     sharp for few sessions that all think equally long.
 
-    Parameters
-    ----------
-    capacity : numeric
-        Tokens that the tier has room for. [-]
-    turn_rate : numeric
-        Turns that start per second. [1/s]
-    turn_time : numeric
-        Time from the prompt of a turn to its last token. [s]
-    turns : numeric
-        Turns of a session. [-]
-    think_time : numeric
-        Mean time between turns. [s]
-    think_variation : numeric
-        Coefficient of variation of that time. [-]
-    running_tokens : numeric
-        Mean tokens of a session during a turn, the common prefix left out. [-]
-    waiting_tokens : numeric
-        Mean tokens of a session between turns. [-]
-    last_tokens : numeric
-        Tokens of a session after its last turn. [-]
-    common : numeric
-        Tokens of the common prefix. [-]
-
-    Returns
-    -------
-    time : numeric
-        Characteristic time; 0 if the running turns alone fill the tier, infinite in an endless tier. [s]
-
-    Examples
-    --------
     >>> given = 2.0, 5.0, 10.0, 60.0, 1.0, 4000.0, 4000.0, 8000.0, 1000.0
     >>> time = characteristic_time(200e3, *given)
     >>> bool(abs(cached_tokens(time, *given) - 200e3) < 1e-3)
     True
+
+    Parameters
+    ----------
+    capacity : Tokens that the tier has room for. [-]
+    turn_rate : Turns that start per second. [1/s]
+    turn_time : Time from the prompt of a turn to its last token. [s]
+    turns : Turns of a session. [-]
+    think_time : Mean time between turns. [s]
+    think_variation : Coefficient of variation of that time. [-]
+    running_tokens : Mean tokens of a session during a turn, the common prefix left out. [-]
+    waiting_tokens : Mean tokens of a session between turns. [-]
+    last_tokens : Tokens of a session after its last turn. [-]
+    common : Tokens of the common prefix. [-]
+
+    Returns
+    -------
+    time : Characteristic time; 0 if the running turns alone fill the tier, infinite in an endless tier. [s]
 
     References
     ----------
@@ -398,26 +321,19 @@ def shared_load_time(size: Numeric, bandwidth: Numeric, rate: Numeric, latency: 
 
     .. math:: t = l + \frac{S}{B - \lambda S}
 
+    >>> shared_load_time(1e9, 50e9, [0.0, 25.0]).round(6).tolist()
+    [0.02, 0.04]
+
     Parameters
     ----------
-    size : numeric
-        Bytes of one load S. [B]
-    bandwidth : numeric
-        Bandwidth of the link B. [B/s]
-    rate : numeric
-        Loads per second. [1/s]
-    latency : numeric, default 0.0
-        Time before the first byte l. [s]
+    size : Bytes of one load S. [B]
+    bandwidth : Bandwidth of the link B. [B/s]
+    rate : Loads per second. [1/s]
+    latency : Time before the first byte l. [s]
 
     Returns
     -------
-    time : numeric
-        Mean time of a load; a billion times that of a free link if the loads are more than it carries. [s]
-
-    Examples
-    --------
-    >>> shared_load_time(1e9, 50e9, [0.0, 25.0]).round(6).tolist()
-    [0.02, 0.04]
+    time : Mean time of a load; a billion times that of a free link if the loads are more than it carries. [s]
 
     References
     ----------

@@ -29,39 +29,30 @@ def block_activation_size(
 
     .. math:: S = e n \left(\frac{2 h}{t_s} + w\right) + \delta \mu \frac{n h}{t_s}
 
+    GPT-3, one sequence of 2,048 tokens: 21 x 24 MiB of the MLP, 13 x 24 MiB of attention.
+
+    >>> (block_activation_size(2048, 12288, [98304, 49152], 1, 1, 2, 1) / 2**20).tolist()
+    [504.0, 312.0]
+
     Parameters
     ----------
-    tokens : numeric
-        Tokens n of a micro-batch. [-]
-    hidden_size : numeric
-        Width h of the residual stream. [-]
-    inner_size : numeric
-        Elements w per token between norm and residual on a rank, inputs and outputs of products. [-]
-    dropout : numeric
-        Delta: 1 where dropout is applied and its mask is saved. [-]
-    stream_ranks : numeric
-        Ranks t_s that share norms and residuals: the tensor-parallel ones with sequence parallelism, else 1. [-]
-    element_size : numeric
-        Bytes e of an activation. [B]
-    mask_size : numeric
-        Bytes mu of an element of a dropout mask. [B]
+    tokens : Tokens n of a micro-batch. [-]
+    hidden_size : Width h of the residual stream. [-]
+    inner_size : Elements w per token between norm and residual on a rank, inputs and outputs of products. [-]
+    dropout : Delta: 1 where dropout is applied and its mask is saved. [-]
+    stream_ranks : Ranks t_s that share norms and residuals: the tensor-parallel ones with sequence parallelism, else 1.
+        [-]
+    element_size : Bytes e of an activation. [B]
+    mask_size : Bytes mu of an element of a dropout mask. [B]
 
     Returns
     -------
-    size : numeric
-        Bytes of one block and micro-batch. [B]
+    size : Bytes of one block and micro-batch. [B]
 
     References
     ----------
     .. [1] V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
        arXiv:2205.05198, section 4.1 and equations 1 to 4.
-
-    Examples
-    --------
-    GPT-3, one sequence of 2,048 tokens: 21 x 24 MiB of the MLP, 13 x 24 MiB of attention.
-
-    >>> (block_activation_size(2048, 12288, [98304, 49152], 1, 1, 2, 1) / 2**20).tolist()
-    [504.0, 312.0]
     """
     count, hidden = array(tokens), array(hidden_size) / array(stream_ranks)
     mask = array(dropout) * array(mask_size) * count * hidden

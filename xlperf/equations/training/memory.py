@@ -38,25 +38,23 @@ def logits_size(
     FP32 softmax, which the gradient replaces [1]_. An unfused one has logits, log-softmax, its gradient and the
     gradient of the loss, in FP32 under autocast [3]_, and one FP32 tensor more if it is split over the vocabulary [4]_.
 
+    Split over the vocabulary, fused, plain, plain and split: 6, 2, 14 and 18 bytes per logit.
+
+    >>> logits_size(1.0, 2, 4, [0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 1]).tolist()
+    [6.0, 2.0, 14.0, 18.0]
+
     Parameters
     ----------
-    num_logits : numeric
-        Logits N of a micro-batch on the rank. [-]
-    element_size : numeric
-        Bytes e of a logit as the product writes it. [B]
-    word_size : numeric
-        Bytes w of an element of the softmax and of its gradient, 4 for FP32. [B]
-    fused : numeric
-        Phi: 1 where one kernel makes loss and gradient. [-]
-    plain : numeric
-        Pi: 1 where every step of the loss is a kernel with an output of its own. [-]
-    split : numeric, default 0
-        Sigma: 1 where such a loss is split over the vocabulary. [-]
+    num_logits : Logits N of a micro-batch on the rank. [-]
+    element_size : Bytes e of a logit as the product writes it. [B]
+    word_size : Bytes w of an element of the softmax and of its gradient, 4 for FP32. [B]
+    fused : Phi: 1 where one kernel makes loss and gradient. [-]
+    plain : Pi: 1 where every step of the loss is a kernel with an output of its own. [-]
+    split : Sigma: 1 where such a loss is split over the vocabulary. [-]
 
     Returns
     -------
-    size : numeric
-        Bytes of one micro-batch. [B]
+    size : Bytes of one micro-batch. [B]
 
     References
     ----------
@@ -64,13 +62,6 @@ def logits_size(
     .. [2] W. Liang et al., "TorchTitan", 2024, arXiv:2410.06511 (losses in FP32 on 16-bit logits).
     .. [3] PyTorch documentation, Automatic Mixed Precision package, CUDA ops that autocast to float32.
     .. [4] PyTorch, torch/distributed/tensor/parallel/loss.py, _nll_loss_and_log_softmax_backward.
-
-    Examples
-    --------
-    Split over the vocabulary, fused, plain, plain and split: 6, 2, 14 and 18 bytes per logit.
-
-    >>> logits_size(1.0, 2, 4, [0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 1]).tolist()
-    [6.0, 2.0, 14.0, 18.0]
     """
     element, word = array(element_size), array(word_size)
     each = element + (1.0 - array(fused)) * word + (2.0 + array(split)) * array(plain) * word
@@ -87,33 +78,26 @@ def in_flight_micro_batches(
     The first stage starts one micro-batch per stage before the first gradient returns; interleaved, it runs p - 1
     passes of chunks further ahead, each with 1 / v of its layers.
 
+    One chunk: as many as stages; two chunks on 4 stages: 4 (1 + 3/8).
+
+    >>> in_flight_micro_batches(32, 4, [1, 2]).tolist()
+    [4.0, 5.5]
+
     Parameters
     ----------
-    num_micro_batches : numeric
-        Micro-batches m per step. [-]
-    pipeline_parallel : numeric
-        Stages p. [-]
-    virtual_pipeline : numeric
-        Chunks v per stage. [-]
-    gpipe : numeric, default 0
-        1 where all forward passes run first: all m are then in flight. [-]
+    num_micro_batches : Micro-batches m per step. [-]
+    pipeline_parallel : Stages p. [-]
+    virtual_pipeline : Chunks v per stage. [-]
+    gpipe : 1 where all forward passes run first: all m are then in flight. [-]
 
     Returns
     -------
-    count : numeric
-        Micro-batches in flight. [-]
+    count : Micro-batches in flight. [-]
 
     References
     ----------
     .. [1] V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
        arXiv:2205.05198, section 4.2.3.
-
-    Examples
-    --------
-    One chunk: as many as stages; two chunks on 4 stages: 4 (1 + 3/8).
-
-    >>> in_flight_micro_batches(32, 4, [1, 2]).tolist()
-    [4.0, 5.5]
     """
     stages, chunks = array(pipeline_parallel), array(virtual_pipeline)
     batches, all_kept = array(num_micro_batches), array(gpipe)

@@ -15,17 +15,17 @@ def checkpoint_interval(checkpoint_time: Numeric, failure_interval: Numeric) -> 
     Checkpoints cost delta / tau of the time, interruptions tau / (2 M): half an interval each. The sum is least where
     its derivative vanishes: delta / tau^2 = 1 / (2 M).
 
+    >>> float(checkpoint_interval(50, 10_000))  # sqrt(2 x 50 x 10000) s
+    1000.0
+
     Parameters
     ----------
-    checkpoint_time : numeric
-        Time delta in which a checkpoint is written and the run waits. [s]
-    failure_interval : numeric
-        Mean time M between interruptions of the run. [s]
+    checkpoint_time : Time delta in which a checkpoint is written and the run waits. [s]
+    failure_interval : Mean time M between interruptions of the run. [s]
 
     Returns
     -------
-    time : numeric
-        Interval. [s]
+    time : Interval. [s]
 
     References
     ----------
@@ -33,11 +33,6 @@ def checkpoint_interval(checkpoint_time: Numeric, failure_interval: Numeric) -> 
        17(9), 1974, doi:10.1145/361147.361115.
     .. [2] J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation
        Computer Systems 22(3), 2006, doi:10.1016/j.future.2004.11.016.
-
-    Examples
-    --------
-    >>> float(checkpoint_interval(50, 10_000))  # sqrt(2 x 50 x 10000) s
-    1000.0
     """
     return np.asarray(np.sqrt(2.0 * array(checkpoint_time) * array(failure_interval)))
 
@@ -51,33 +46,26 @@ def goodput(interval: Numeric, checkpoint_time: Numeric, failure_interval: Numer
     average, half of an interval (tau + delta) / 2 that is computed again: the time of the work grows by the factor
     1 + (R + (tau + delta) / 2) / M.
 
+    1,000 s of work and 50 s of a checkpoint, an interruption every 10,000 s that takes 600 s.
+
+    >>> float(goodput(1000, 50, 10_000, 600))  # 1000 / (1050 x (1 + 1125 / 10000))
+    0.8561
+
     Parameters
     ----------
-    interval : numeric
-        Useful work tau between checkpoints. [s]
-    checkpoint_time : numeric
-        Time delta of a checkpoint. [s]
-    failure_interval : numeric
-        Mean time M between interruptions of the run. [s]
-    restart_time : numeric
-        Time R until the run trains again: detection, replacement, loading. [s]
+    interval : Useful work tau between checkpoints. [s]
+    checkpoint_time : Time delta of a checkpoint. [s]
+    failure_interval : Mean time M between interruptions of the run. [s]
+    restart_time : Time R until the run trains again: detection, replacement, loading. [s]
 
     Returns
     -------
-    share : numeric
-        Between 0 and 1. [-]
+    share : Between 0 and 1. [-]
 
     References
     ----------
     .. [1] J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation
        Computer Systems 22(3), 2006, doi:10.1016/j.future.2004.11.016.
-
-    Examples
-    --------
-    1,000 s of work and 50 s of a checkpoint, an interruption every 10,000 s that takes 600 s.
-
-    >>> float(goodput(1000, 50, 10_000, 600))  # 1000 / (1050 x (1 + 1125 / 10000))
-    0.8561
     """
     useful, spent = array(interval), array(interval) + array(checkpoint_time)
     lost = (array(restart_time) + 0.5 * spent) / array(failure_interval)
@@ -91,30 +79,24 @@ def asynchronous_interval(snapshot_time: Numeric, write_time: Numeric, failure_i
 
     Only the snapshot into host memory stops the run; the next one waits until the last is written.
 
-    Parameters
-    ----------
-    snapshot_time : numeric
-        Time delta in which the run waits. [s]
-    write_time : numeric
-        Time w until a checkpoint is safe, its snapshot included. [s]
-    failure_interval : numeric
-        Mean time M between interruptions of the run. [s]
-
-    Returns
-    -------
-    time : numeric
-        Interval. [s]
-
-    References
-    ----------
-    .. [1] J. Mohan et al., "CheckFreq: frequent, fine-grained DNN checkpointing", USENIX FAST 2021.
-
-    Examples
-    --------
     A snapshot of 2 s that takes 600 s to write; without the wait the best interval would be 200 s.
 
     >>> float(asynchronous_interval(2.0, 600.0, 10_000.0))
     598.0
+
+    Parameters
+    ----------
+    snapshot_time : Time delta in which the run waits. [s]
+    write_time : Time w until a checkpoint is safe, its snapshot included. [s]
+    failure_interval : Mean time M between interruptions of the run. [s]
+
+    Returns
+    -------
+    time : Interval. [s]
+
+    References
+    ----------
+    .. [1] J. Mohan et al., "CheckFreq: frequent, fine-grained DNN checkpointing", USENIX FAST 2021.
     """
     snapshot = array(snapshot_time)
     return np.asarray(np.maximum(checkpoint_interval(snapshot, failure_interval), array(write_time) - snapshot))
@@ -138,28 +120,21 @@ def tiered_goodput(
     By definition, as :func:`goodput`, which is its case of one tier with :math:`\lambda = 1 / M` and
     :math:`L = R + (\tau + \delta) / 2`.
 
-    Parameters
-    ----------
-    interval, far_interval : numeric
-        Useful work tau between checkpoints of a tier. [s]
-    checkpoint_time, far_checkpoint_time : numeric
-        Time delta in which the run waits for a checkpoint of a tier. [s]
-    failure_rate, far_failure_rate : numeric
-        Interruptions lambda that restart from a tier. [1/s]
-    lost_time, far_lost_time : numeric
-        Time L that an interruption costs: restart and work done twice. [s]
-
-    Returns
-    -------
-    share : numeric
-        Between 0 and 1. [-]
-
-    Examples
-    --------
     50 s after every 1,000 s, and an interruption every 10,000 s that costs 1,125 s; no far tier.
 
     >>> float(tiered_goodput(1000.0, 1000.0, 50.0, 0.0, 1e-4, 0.0, 1125.0, 0.0).round(4))
     0.8561
+
+    Parameters
+    ----------
+    interval, far_interval : Useful work tau between checkpoints of a tier. [s]
+    checkpoint_time, far_checkpoint_time : Time delta in which the run waits for a checkpoint of a tier. [s]
+    failure_rate, far_failure_rate : Interruptions lambda that restart from a tier. [1/s]
+    lost_time, far_lost_time : Time L that an interruption costs: restart and work done twice. [s]
+
+    Returns
+    -------
+    share : Between 0 and 1. [-]
     """
     waits = divide(checkpoint_time, interval) + divide(far_checkpoint_time, far_interval)
     lost = array(failure_rate) * array(lost_time) + array(far_failure_rate) * array(far_lost_time)
@@ -176,35 +151,27 @@ def running_rate(
     An elastic run trains on with the replicas that the remaining units can form. A run that waits stops as soon as more
     units are down than there are spares.
 
+    Four units down and two spares: one of ten replicas of four units is lost, or the run waits.
+
+    >>> running_rate(4.0, 2.0, 10.0, 4.0, [1.0, 0.0]).tolist()
+    [0.9, 0.0]
+
     Parameters
     ----------
-    units_down : numeric
-        Units j that are down. [-]
-    num_spares : numeric
-        Spare units k. [-]
-    num_replicas : numeric
-        Data-parallel replicas D of the run. [-]
-    replica_units : numeric
-        Units w of a replica; below 1 if a unit holds several. [-]
-    elastic : numeric
-        1 if the run trains on with fewer replicas, 0 if it waits. [-]
+    units_down : Units j that are down. [-]
+    num_spares : Spare units k. [-]
+    num_replicas : Data-parallel replicas D of the run. [-]
+    replica_units : Units w of a replica; below 1 if a unit holds several. [-]
+    elastic : 1 if the run trains on with fewer replicas, 0 if it waits. [-]
 
     Returns
     -------
-    rate : numeric
-        0 to 1. [-]
+    rate : 0 to 1. [-]
 
     References
     ----------
     .. [1] S. Gandhi et al., "ReCycle: resilient training of large DNNs using pipeline adaptation", SOSP 2024,
        arXiv:2405.14009.
-
-    Examples
-    --------
-    Four units down and two spares: one of ten replicas of four units is lost, or the run waits.
-
-    >>> running_rate(4.0, 2.0, 10.0, 4.0, [1.0, 0.0]).tolist()
-    [0.9, 0.0]
     """
     short = np.maximum(array(units_down) - array(num_spares), 0.0)
     replicas, on = array(num_replicas), array(elastic)

@@ -83,9 +83,7 @@ class Pipeline(NamedTuple):
 def stage_layers(num_layers: Numeric, pipeline_parallel: Numeric) -> tuple[Array, Array, Array]:
     r"""Layers of the first stage, of the largest middle stage, and of the last, for any number of chunks.
 
-    .. math::
-
-        l = \lceil L / p \rceil, \quad
+    .. math:: l = \lceil L / p \rceil, \quad
         l_{first} = \max(\lfloor L / p \rfloor, l - \lfloor (p l - L) / 2 \rfloor), \quad
         l_{last} = \max(\lfloor L / p \rfloor, l - \lceil (p l - L) / 2 \rceil)
 
@@ -93,21 +91,21 @@ def stage_layers(num_layers: Numeric, pipeline_parallel: Numeric) -> tuple[Array
     projection) have fewer [1]_. Chunks may differ in size if all stages have the same sizes in the same order (96
     layers on 8 stages of 5 chunks: 3, 3, 2, 2, 2) [2]_, [3]_.
 
+    Llama 3 405B: 126 layers on 16 stages of 8, with one layer less at each end.
+
+    >>> tuple(map(float, stage_layers(126, 16)))
+    (7.0, 8.0, 7.0)
+
     Parameters
     ----------
-    num_layers : numeric
-        Layers L of the model. [-]
-    pipeline_parallel : numeric
-        Stages p. [-]
+    num_layers : Layers L of the model. [-]
+    pipeline_parallel : Stages p. [-]
 
     Returns
     -------
-    first : numeric
-        Layers of the first stage. [-]
-    middle : numeric
-        Layers l of the largest stage. [-]
-    last : numeric
-        Layers of the last stage. [-]
+    first : Layers of the first stage. [-]
+    middle : Layers l of the largest stage. [-]
+    last : Layers of the last stage. [-]
 
     References
     ----------
@@ -115,13 +113,6 @@ def stage_layers(num_layers: Numeric, pipeline_parallel: Numeric) -> tuple[Array
     .. [2] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM",
        2021, arXiv:2104.04473, section 2.2.
     .. [3] NVIDIA, Megatron-LM, --pipeline-model-parallel-layout (layers of each chunk of each stage).
-
-    Examples
-    --------
-    Llama 3 405B: 126 layers on 16 stages of 8, with one layer less at each end.
-
-    >>> tuple(map(float, stage_layers(126, 16)))
-    (7.0, 8.0, 7.0)
     """
     full = np.asarray(ceil_div(num_layers, pipeline_parallel))
     missing = array(pipeline_parallel) * full - array(num_layers)
@@ -266,29 +257,23 @@ def pipeline_bubble_time(micro_batch_time: Numeric, pipeline_parallel: Numeric, 
 
     .. math:: t = \frac{p - 1}{v} t_{mb}
 
+    >>> float(pipeline_bubble_time(0.1, 8, 2))  # 7 / 2 x 0.1 s
+    0.35
+
     Parameters
     ----------
-    micro_batch_time : numeric
-        Forward and backward of one micro-batch on one stage, all its chunks. [s]
-    pipeline_parallel : numeric
-        Stages p. [-]
-    virtual_pipeline : numeric
-        Chunks v per stage. [-]
+    micro_batch_time : Forward and backward of one micro-batch on one stage, all its chunks. [s]
+    pipeline_parallel : Stages p. [-]
+    virtual_pipeline : Chunks v per stage. [-]
 
     Returns
     -------
-    time : numeric
-        Idle time per step. [s]
+    time : Idle time per step. [s]
 
     References
     ----------
     .. [1] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM",
        2021, arXiv:2104.04473, section 2.2.
-
-    Examples
-    --------
-    >>> float(pipeline_bubble_time(0.1, 8, 2))  # 7 / 2 x 0.1 s
-    0.35
     """
     return np.asarray((array(pipeline_parallel) - 1.0) / array(virtual_pipeline) * array(micro_batch_time))
 
@@ -300,30 +285,23 @@ def zero_bubble_time(
 
     .. math:: t = (p - 1) (F + B - W)
 
+    >>> float(zero_bubble_time(0.01, 0.01, 0.01, 4))  # 3 x (10 + 10 - 10) ms
+    0.03
+
     Parameters
     ----------
-    forward_time : numeric
-        Forward pass F of one micro-batch on one stage. [s]
-    backward_time : numeric
-        Gradient B by the inputs, of one micro-batch on one stage. [s]
-    weight_gradient_time : numeric
-        Gradient W by the weights. [s]
-    pipeline_parallel : numeric
-        Stages p. [-]
+    forward_time : Forward pass F of one micro-batch on one stage. [s]
+    backward_time : Gradient B by the inputs, of one micro-batch on one stage. [s]
+    weight_gradient_time : Gradient W by the weights. [s]
+    pipeline_parallel : Stages p. [-]
 
     Returns
     -------
-    time : numeric
-        Idle time per step, at least 0. [s]
+    time : Idle time per step, at least 0. [s]
 
     References
     ----------
     .. [1] P. Qi et al., "Zero bubble pipeline parallelism", 2023, arXiv:2401.10241, table 1.
-
-    Examples
-    --------
-    >>> float(zero_bubble_time(0.01, 0.01, 0.01, 4))  # 3 x (10 + 10 - 10) ms
-    0.03
     """
     idle = array(forward_time) + array(backward_time) - array(weight_gradient_time)
     return np.asarray((array(pipeline_parallel) - 1.0) * np.maximum(idle, 0.0))
@@ -336,30 +314,23 @@ def dualpipe_bubble_time(
 
     .. math:: t = \left(\frac{p}{2} - 1\right) (F\&B + B - 3 W)
 
+    >>> float(dualpipe_bubble_time(0.03, 0.02, 0.01, 8))  # 3 x (30 + 20 - 3 x 10) ms
+    0.06
+
     Parameters
     ----------
-    overlapped_time : numeric
-        One forward and one full backward pass that overlap, F&B. [s]
-    backward_time : numeric
-        Full backward pass B of one micro-batch on one stage. [s]
-    weight_gradient_time : numeric
-        Gradient W by the weights. [s]
-    pipeline_parallel : numeric
-        Stages p. [-]
+    overlapped_time : One forward and one full backward pass that overlap, F&B. [s]
+    backward_time : Full backward pass B of one micro-batch on one stage. [s]
+    weight_gradient_time : Gradient W by the weights. [s]
+    pipeline_parallel : Stages p. [-]
 
     Returns
     -------
-    time : numeric
-        Idle time per step, at least 0. [s]
+    time : Idle time per step, at least 0. [s]
 
     References
     ----------
     .. [1] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, table 2.
-
-    Examples
-    --------
-    >>> float(dualpipe_bubble_time(0.03, 0.02, 0.01, 8))  # 3 x (30 + 20 - 3 x 10) ms
-    0.06
     """
     idle = array(overlapped_time) + array(backward_time) - 3.0 * array(weight_gradient_time)
     return np.asarray(np.maximum(array(pipeline_parallel) / 2.0 - 1.0, 0.0) * np.maximum(idle, 0.0))
