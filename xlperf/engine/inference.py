@@ -10,7 +10,6 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import OWN_RUNS
 from xlperf.catalog.table import Table, Words
-from xlperf.engine.formats import with_formats
 from xlperf.engine.join import (
     Named,
     architecture_codes,
@@ -32,7 +31,7 @@ from xlperf.engine.served import (
     reported,
     served_plans,
 )
-from xlperf.engine.software import refusals, with_software_defaults
+from xlperf.engine.software import refusals, with_formats, with_software_defaults
 from xlperf.engine.trust import coordinates, format_and_load, trust
 from xlperf.equations.hardware.roofline import PLANNED, WIDE
 from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
@@ -56,7 +55,7 @@ from xlperf.equations.serving import (
     target_results,
 )
 from xlperf.equations.serving.continuous import QUANTILE_NAMES, Operation
-from xlperf.equations.serving.expert_pools import POOL_SHARES, expert_pool_memory
+from xlperf.equations.serving.load import POOL_SHARES, expert_pool_memory
 from xlperf.equations.serving.memory import most_running
 from xlperf.equations.serving.pools import Pools
 

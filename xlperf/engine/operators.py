@@ -35,8 +35,8 @@ from xlperf.equations.model.operators import serving_gemms
 from xlperf.equations.plan.records import Recompute
 from xlperf.equations.serving import Deployment, ServingWork, operating, pool_state, serving_work
 from xlperf.equations.serving.deployment import batching_of, serving_shape
-from xlperf.equations.serving.expert_pools import split_step
 from xlperf.equations.serving.kernels import by_phase, decode_family, product_rate
+from xlperf.equations.serving.load import split_step
 from xlperf.equations.serving.phases import FIXED, on_machine
 from xlperf.equations.training import Part, Setting, Step, step
 from xlperf.equations.training.activations import LAST_PRODUCT, selected_share

@@ -11,7 +11,6 @@ from xlperf.base.arrays import Array, divide, exp, log, total
 from xlperf.catalog.calibration import Calibration
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.engine.formats import with_formats, with_parts
 from xlperf.engine.join import POOLS, Joined, Named, constants_by_family, join, plan_columns, pool_rows, where_legal
 from xlperf.engine.learning import Corrections
 from xlperf.engine.notes import (
@@ -25,7 +24,7 @@ from xlperf.engine.notes import (
     serving_remedies,
     unpriced_notes,
 )
-from xlperf.engine.software import memory_constants
+from xlperf.engine.software import memory_constants, with_formats, with_parts
 from xlperf.engine.trust import NOT_SHOWN, band_width, ends_together
 from xlperf.equations.cost.tokens import (
     ALL_IN,

@@ -25,13 +25,16 @@ from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.prices import priced
 from xlperf.equations.hardware.failures import (
     WideDomain,
+    asynchronous_interval,
+    checkpoint_interval,
     domain_failure_rate,
     domain_unavailability,
     down_shares,
+    running_rate,
+    tiered_goodput,
     unit_unavailability,
     units_enough,
 )
-from xlperf.equations.training.recovery import asynchronous_interval, checkpoint_interval, running_rate, tiered_goodput
 from xlperf.explore.mappings import server_sizes
 from xlperf.explore.search_results import TABLES, Answer, dollars, one_plan, short_name
 

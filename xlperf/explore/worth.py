@@ -19,7 +19,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import Column, results_of, table_schema, unit_of
 from xlperf.catalog.table import CASES, Table, uncertain_columns, values_in_case
 from xlperf.engine.devices import designs_with_devices
-from xlperf.engine.formats import peak_names
+from xlperf.engine.software import peak_names
 from xlperf.engine.tables import Progress
 from xlperf.equations.cost.tokens import break_even_cost_rate
 from xlperf.equations.hardware.derived_device import PEAKS

@@ -24,13 +24,18 @@ from xlperf.equations.serving.phases import (
     serving_bound,
     serving_work,
 )
-from xlperf.equations.serving.queueing import PlaceWait, Service, Steady, closed_state, place_wait, spread_quantiles
-from xlperf.equations.serving.runs import (
+from xlperf.equations.serving.queueing import (
+    PlaceWait,
+    Service,
+    Steady,
+    closed_state,
     first_of_run,
     in_turn,
+    place_wait,
     run_rate,
     run_state,
     run_wait,
+    spread_quantiles,
     staying_together,
     uneven_time,
 )

@@ -18,7 +18,7 @@ from xlperf.equations.model.operators import ServingShape
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.records import derived
 from xlperf.equations.plan.serving_plan import InferencePlan
-from xlperf.equations.serving.runs import coming_together
+from xlperf.equations.serving.queueing import coming_together
 
 Bundle = TypeVar("Bundle", Model, Device, Network)
 Rows = np.ndarray | slice

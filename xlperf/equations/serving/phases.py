@@ -36,24 +36,22 @@ from xlperf.equations.model.operators import (
 )
 from xlperf.equations.plan.records import WORD, OffloadTarget
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
-from xlperf.equations.serving.communication import (
+from xlperf.equations.serving.deployment import Batching, Deployment, batching_of, computed_batching, serving_shape
+from xlperf.equations.serving.kernels import (
     ALL_REDUCE,
     CONTEXT,
     EXCHANGE,
     GATHERING,
     TRANSFER,
-    Messages,
-    hidden_exchange,
-    serving_messages,
-)
-from xlperf.equations.serving.deployment import Batching, Deployment, batching_of, computed_batching, serving_shape
-from xlperf.equations.serving.kernels import (
     KernelTimes,
+    Messages,
     attention_kernels,
     by_phase,
     decode_family,
+    hidden_exchange,
     of_part,
     product_times,
+    serving_messages,
 )
 from xlperf.equations.serving.memory import rank_weights_size
 

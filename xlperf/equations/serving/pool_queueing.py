@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, divide
-from xlperf.equations.serving.queueing import Steady
-from xlperf.equations.serving.runs import longest_output
+from xlperf.equations.serving.queueing import Steady, longest_output
 
 _MOST_ITERATIONS, _BISECTION = 80, 5  # most iterations of the root search; every fifth bisects
 _SAME = 1e-12  # relative tolerance of the root [-]
@@ -287,7 +286,7 @@ def pooled_run_rate(
     r"""Requests per second over a finite run of two pools, until its last request ends.
 
     Both pools are busy as in the steady state until the last requests decode. With varying outputs these end one by
-    one, in ever smaller batches; x(n) as in :func:`xlperf.equations.serving.runs.longest_output`.
+    one, in ever smaller batches; x(n) as in :func:`xlperf.equations.serving.queueing.longest_output`.
 
     .. math:: X_N = \frac{N}{N / X + N_s\,x(\min(n, N))\,t(1)}
 

@@ -12,7 +12,6 @@ import numpy as np
 from xlperf.base.arrays import Array, divide
 from xlperf.equations.model.cores import keeps_states
 from xlperf.equations.plan.serving_plan import InferencePlan
-from xlperf.equations.serving.communication import pool_message_time
 from xlperf.equations.serving.continuous import (
     arriving_latency,
     batch_memory,
@@ -22,21 +21,23 @@ from xlperf.equations.serving.continuous import (
     with_request_latency,
 )
 from xlperf.equations.serving.deployment import Deployment, RequestLatency
-from xlperf.equations.serving.expert_pools import POOL_SHARES, expert_pool_memory, split_step
+from xlperf.equations.serving.kernels import pool_message_time
 from xlperf.equations.serving.load import (
+    POOL_SHARES,
     BatchTimes,
     RequestLoad,
     Times,
     bounded_rise,
+    expert_pool_memory,
     half_of,
     octave,
     request_load,
+    split_step,
     whole_sizes,
 )
 from xlperf.equations.serving.memory import ReplicaMemory, memory_of, rank_states_size
 from xlperf.equations.serving.pool_queueing import Curve, PoolTimes, pooled_open_state, pooled_run_rate, pooled_state
-from xlperf.equations.serving.queueing import PlaceWait, Service, Steady, place_wait, step_line
-from xlperf.equations.serving.runs import first_of_run
+from xlperf.equations.serving.queueing import PlaceWait, Service, Steady, first_of_run, place_wait, step_line
 
 _MOST_MOVES, _DOWN_RUNNING, _DOWN_PROMPTS = 32, 0.05, 0.75  # most moves of the batches around a state; largest falls
 _LAST_MOVES, _NEXT_OCTAVE = 28, (0.9, 1.1)  # the last moves go to adjacent batches, so that the search does not cycle

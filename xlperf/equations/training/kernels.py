@@ -36,10 +36,9 @@ from xlperf.equations.model.operators import (
 )
 from xlperf.equations.plan.records import WORD, ContextMethod, Graphs, QuantizedCopies, TokenDispatch
 from xlperf.equations.plan.training_plan import TrainingPlan
-from xlperf.equations.training.adapters import PLACES as ADAPTED
-from xlperf.equations.training.adapters import adapter_gemms, adapter_vectors, frozen_products
 from xlperf.equations.training.outside import outside_layers, ring_merges
-from xlperf.equations.training.setting import MASK, Part, Setting
+from xlperf.equations.training.setting import MASK, Part, Setting, adapter_gemms, adapter_vectors, frozen_products
+from xlperf.equations.training.setting import PLACES as ADAPTED
 
 LAYER_PLACES = ("attention", "core", "local core", "mlp", "moe", "linear")
 CORES = ("core", "local core")

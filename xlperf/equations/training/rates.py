@@ -8,7 +8,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, some
 from xlperf.equations.hardware.attention import core_attention_flop
-from xlperf.equations.hardware.failures import domain_failure_rate
+from xlperf.equations.hardware.failures import checkpoint_interval, domain_failure_rate, goodput
 from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_power, traffic_from_memory
 from xlperf.equations.model.blocks import EXPERTS, MLP, SHARED_EXPERT, weights
 from xlperf.equations.model.cores import cores_of
@@ -23,9 +23,7 @@ from xlperf.equations.model.operators import (
 from xlperf.equations.plan.dimensions import MESSAGE_PARTS
 from xlperf.equations.plan.records import Recompute
 from xlperf.equations.plan.training_plan import TrainingPlan
-from xlperf.equations.training.adapters import model_adapters
-from xlperf.equations.training.recovery import checkpoint_interval, goodput
-from xlperf.equations.training.setting import Setting
+from xlperf.equations.training.setting import Setting, model_adapters
 
 
 def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Array) -> Array:
