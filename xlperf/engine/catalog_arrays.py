@@ -144,9 +144,8 @@ def switched_networks(catalog: Catalog, accelerators: np.ndarray, networks: np.n
 
 
 def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple[Network, list[Remark]]:
-    """Tiers and topologies (rows, tiers) of the networks of plans, -1 for none, and the rules that need the catalog.
-
-    A plan smaller than a ring, torus or mesh occupies its most cubic block, whose axes are rings if the machine is
+    """Tiers and topologies (rows, tiers) of the networks of plans, -1 for none, and the rules that need the catalog. A
+    plan smaller than a ring, torus or mesh occupies its most cubic block, whose axes are rings if the machine is
     rewired for each plan or if the block spans the axis.
     """
     single = accelerators <= 1

@@ -66,10 +66,8 @@ class Accelerators(NamedTuple):
 
 
 def evaluate_devices(devices: Table, catalog: Catalog, costs: bool = True, strict: bool = True) -> Table:
-    """Rates, capacities, bandwidths, power and cost of devices from budgets and shares: ``devices_results``.
-
-    A device that cannot be built has NaN and a reason. An unknown name raises InputError, or is the reason unless
-    ``strict``.
+    """Rates, capacities, bandwidths, power and cost of devices from budgets and shares: ``devices_results``. A device
+    that cannot be built has NaN and a reason. An unknown name raises InputError, or is the reason unless ``strict``.
     """
     technologies, lost = _technologies(devices, catalog, strict)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -117,7 +115,6 @@ def _costs(
 ) -> tuple[dict[str, Array], list[Remark]]:
     """Unit cost, purchase price [USD] and carbon [kg] of devices with a package, and reasons for a lack of cost."""
     from xlperf.equations.cost.designs import fits_reticle
-    from xlperf.equations.cost.tco import system_price
 
     designs = _designs(devices, catalog.tables["chiplets"], technologies, derived)
     packages, node, base_node = (designs.text(n) for n in ("package", "node", "base_node"))
@@ -135,7 +132,8 @@ def _costs(
         results = evaluate_designs(designs.take(rows), catalog)
         ratio, links = devices.filled("system_price_ratio")[rows], derived.link_cost[rows]
         costs["unit_cost"][rows] = results["unit_cost"]
-        costs["capex"][rows] = system_price(results["sale_price"], ratio, links)
+        # price with the share of server and network, from a ratio (arXiv:2405.21015, appendix A)
+        costs["capex"][rows] = results["sale_price"] * ratio + links
         costs["embodied_carbon"][rows] = results["embodied_carbon"]
     unpriced = [
         Remark(priced & ~fits, f"{TOO_LARGE_DIE}: no cost"),

@@ -144,10 +144,9 @@ def _served(plans: Table, catalog: Catalog, named: Named, code: int) -> tuple[Se
 
 
 def serving_memory(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
-    """Memory of inference plans without a request rate, much faster than their times.
-
-    ``max_batch_size`` as in the results; ``fits``: 0 if memory does not suffice, 1 if it does or if only the load can
-    decide. Both are NaN for illegal plans.
+    """Memory of inference plans without a request rate, much faster than their times. ``max_batch_size`` as in the
+    results; ``fits``: 0 if memory does not suffice, 1 if it does or if only the load can decide. Both are NaN for
+    illegal plans.
     """
     named = named_rows(plans, catalog)
     plans = with_software_defaults(plans, catalog, named.models)

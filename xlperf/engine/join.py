@@ -89,7 +89,6 @@ def _declared(kind: str) -> tuple[_Declared, ...]:
 
 def plan_columns(plans: Table, record: type[Record]) -> Record:
     """A table of plans as a ``record``: numbers and flags with the schema's defaults, choices as codes, texts, (rows,).
-
     Blanks without a default are NaN or ""; :meth:`PlanColumns.words` gives the original words.
     """
     columns: dict[str, np.ndarray] = {}
@@ -202,9 +201,8 @@ POOLS = ("prefill", "expert")
 def pool_rows(
     plans: Table, catalog: Catalog, rows: np.ndarray, column: str = "accelerator", pool: str = "prefill"
 ) -> np.ndarray:
-    """Accelerator or network rows of the prefill or expert pool; defaults to the plan's own ``rows``.
-
-    InputError lists every cell with an unknown name.
+    """Accelerator or network rows of the prefill or expert pool; defaults to the plan's own ``rows``. InputError lists
+    every cell with an unknown name.
     """
     column_of_pool = f"{pool}_{column}"
     if column_of_pool not in plans:
@@ -281,9 +279,8 @@ def _model_of(columns: Array) -> Model:
 def _capped(
     asked: Array, power_limit: Array, peaks: Array, energy: Array, columns: dict[str, Array]
 ) -> tuple[Array, dict[str, Array]]:
-    """Clock of long GEMMs under lowered power limits, and the device columns at that clock.
-
-    ``energy``: of an operation at 5 nm and nominal clock. [J/FLOP] Vector units, caches and memory keep their rates.
+    """Clock of long GEMMs under lowered power limits, and the device columns at that clock. ``energy``: of an operation
+    at 5 nm and nominal clock. [J/FLOP] Vector units, caches and memory keep their rates.
     """
     nominal = energy * columns["energy_ratio"]
     share = product_clock_share(asked[:, None], power_limit[:, None], peaks, nominal, columns["static_power"])
@@ -395,7 +392,6 @@ def constants_by_family(
     calibration: Calibration, wanted: Iterable[tuple[Sequence[str], Keys]], beside: Collection[str] = ()
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
     """Constants of families (rows, 1), and by family the rows whose generation or software has none of its own.
-
     ``wanted``: families and their keys; ``gemm_wide`` is ``gemm`` with other keys. Families in ``beside`` never mark a
     plan as extrapolated.
     """
@@ -435,7 +431,6 @@ def in_batches(
     slow: np.ndarray | None = None,
 ) -> Results:
     """Results of plans, evaluated in batches of equal ``codes``; large groups also separate switched networks.
-
     ``evaluate`` gets plans of one code, their catalog rows, and the code; ``slow`` plans form batches of their own.
     """
     distinct = sorted(set(codes.tolist()))  # np.unique would import numpy.ma, 30 ms in a fresh process

@@ -303,9 +303,8 @@ def without_own_runs(catalog: Catalog) -> Catalog:
 
 
 def own_runs_of(catalog: Catalog, kind: str, evaluate: Evaluate) -> OwnRuns | None:
-    """The user's runs of a kind of plan, evaluated with the catalog that they were given with; None without any.
-
-    Raises InputError if a run is illegal, has no measured value of its kind, or one that is impossible.
+    """The user's runs of a kind of plan, evaluated with the catalog that they were given with; None without any. Raises
+    InputError if a run is illegal, has no measured value of its kind, or one that is impossible.
     """
     if not len(catalog.tables[OWN_RUNS]):
         return None
@@ -441,10 +440,9 @@ _RATES = ("tokens_per_second", "tokens_per_second_per_accelerator")
 
 
 def corrected_serving(results: Mapping[str, Array], own: Corrections, request_rate: Array) -> dict[str, Array]:
-    """Times and rates of served plans, scaled by what runs say.
-
-    The latency combines both times. Rates fall as it grows (Little's law) unless the plan states the request rate; then
-    the number of running requests grows, and a rate above the corrected capacity has no steady state.
+    """Times and rates of served plans, scaled by what runs say. The latency combines both times. Rates fall as it grows
+    (Little's law) unless the plan states the request rate; then the number of running requests grows, and a rate above
+    the corrected capacity has no steady state.
     """
     if not {"tpot", "ttft"} & own.learned.keys():
         return dict(results)

@@ -37,7 +37,6 @@ def run_faults(catalog: Catalog) -> list[Fault]:
 @dataclass(frozen=True)
 class Lesson:
     """What runs taught about a quantity: median factor, and median errors of the runs without and with each other.
-
     ``left_out``: errors of each run predicted by the others; NaN with a single run. ``outliers``: runs at least twice
     as far from their prediction by the others, with the factor between them.
     """

@@ -24,13 +24,11 @@ def first_token_ends(
 ) -> tuple[Array, Array]:
     r"""Ends of the band of the time to first token of closed loops, (rows,). [s]
 
-    In a closed loop of c requests, each with p places and a cycle T in its place, one waits for
-    :math:`T \max(c / p - 1, 0)` (Little's law): places are as unsure as the memory beside the cache. Separate pools
-    wait for the slower one: a load rho of the capacity adds :math:`L \max(\rho b - 1, 0)` to a latency L if the pools
-    are b times slower. Heuristic, this work.
-
-    ``plan``: the plans with defaults, of the decode pool; ``first``, ``time``: ends of the bands of the first token and
-    of the time per token, as ratios, (2, rows).
+    In a closed loop of c requests, each with p places and a cycle T in its place, one waits for :math:`T \max(c / p -
+    1, 0)` (Little's law): places are as unsure as the memory beside the cache. Separate pools wait for the slower one:
+    a load rho of the capacity adds :math:`L \max(\rho b - 1, 0)` to a latency L if the pools are b times slower.
+    Heuristic, this work. ``plan``: the plans with defaults, of the decode pool; ``first``, ``time``: ends of the bands
+    of the first token and of the time per token, as ratios, (2, rows).
     """
     ttft, queue = results["ttft"], results["queue_time"]
     usual = ttft * first[0], ttft * first[1]
@@ -114,7 +112,6 @@ def edge_notes(
     stated: InferencePlan, plan: InferencePlan, results: Mapping[str, Array], illegal: np.ndarray
 ) -> list[Remark]:
     """Steep spots, where a small change of load or memory changes a result much: queues, few places, tile edges.
-
     ``stated``: plans of the sheet; ``plan``: those of the decode pool with defaults.
     """
     streamed = ~illegal & (stated.mode != Mode.STATIC) & (results["max_batch_size"] >= 1.0)

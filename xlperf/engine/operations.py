@@ -95,10 +95,9 @@ Timed = Callable[[_Place], Array]
 
 
 def evaluate_operations(operations: Table, catalog: Catalog) -> Table:
-    """Time, rates and bound of single collectives and kernels: kind ``operations_results``, row by row.
-
-    An operation that the accelerator or the network does not support is blank with a reason. Raises InputError if a
-    column that an operation needs is missing, a column does not apply to it, or a name is unknown.
+    """Time, rates and bound of single collectives and kernels: kind ``operations_results``, row by row. An operation
+    that the accelerator or the network does not support is blank with a reason. Raises InputError if a column that an
+    operation needs is missing, a column does not apply to it, or a name is unknown.
     """
     _check(operations)
     schema = results_of("operations")

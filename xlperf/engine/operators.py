@@ -182,9 +182,8 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
 
 
 def explain_training(plans: Table, catalog: Catalog) -> Table:
-    """Operators of the first plan of a table on its critical stage, the longest first; none for an illegal plan.
-
-    The exposed times add up to the step time; collectives of one kind share its exposed time by their times.
+    """Operators of the first plan of a table on its critical stage, the longest first; none for an illegal plan. The
+    exposed times add up to the step time; collectives of one kind share its exposed time by their times.
     """
     results = evaluate_training(plans, catalog)
     if np.isnan(results["step_time"][0]):
@@ -311,7 +310,6 @@ def _phase_rows(deployment: Deployment, work: ServingWork, side: int, outside: f
 
 def _split_rows(attention: Deployment, experts: Deployment) -> list[Row]:
     """Rows of a decode step of an attention and an expert pool, over all micro-batches, exposed on the critical path.
-
     The pool that is always busy sets the pace; if neither is, the path of one micro-batch through both does.
     """
     step = split_step(attention, experts, attention.plan.batch_size)

@@ -66,10 +66,9 @@ LINES = (
 
 
 def evaluate_servers(servers: Table, case: str = "base", catalog: Catalog | None = None) -> Table:
-    """Capital, running and energy cost of an accelerator-hour for every server (``servers_results``).
-
-    ``catalog``: chiplets and devices that price accelerators if their cell is blank. ``fixed_accelerators`` and
-    ``fixed_power`` are a planner's two views; with both, the power feed limits the number.
+    """Capital, running and energy cost of an accelerator-hour for every server (``servers_results``). ``catalog``:
+    chiplets and devices that price accelerators if their cell is blank. ``fixed_accelerators`` and ``fixed_power`` are
+    a planner's two views; with both, the power feed limits the number.
     """
     servers = servers if catalog is None else with_chip_prices(servers, catalog, case)
     with np.errstate(divide="ignore", invalid="ignore"):

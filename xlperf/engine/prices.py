@@ -139,9 +139,8 @@ def server_priced(
     power_limit: Array,
     plans_of: Callable[[np.ndarray], Table] | None = None,
 ) -> tuple[np.ndarray, Terms]:
-    """Positions of accelerators that a row of servers prices, and their terms in it.
-
-    ``plans_of``: plans at some of the positions, whose stated energy prices count.
+    """Positions of accelerators that a row of servers prices, and their terms in it. ``plans_of``: plans at some of the
+    positions, whose stated energy prices count.
     """
     servers = catalog.tables["servers"]
     rows = first_rows(servers, catalog, accelerators)

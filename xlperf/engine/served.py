@@ -41,7 +41,7 @@ from xlperf.equations.model.cores import own_families
 from xlperf.equations.model.model import Architecture
 from xlperf.equations.model.operators import cache_ratio
 from xlperf.equations.network.collectives import OPERATIONS
-from xlperf.equations.plan.records import FP4, PRECISION_CODES, Remark, broken_rules, waiting_sensitivity
+from xlperf.equations.plan.records import FP4, PRECISION_CODES, Remark, broken_rules
 from xlperf.equations.plan.serving_plan import (
     PARTS,
     SERVED_PRECISIONS,
@@ -116,16 +116,16 @@ def reported(
 def _bands(
     served: Served, results: Mapping[str, Array], known: Mapping[str, np.ndarray], own: Corrections | None
 ) -> dict[str, Array]:
-    """Ends of the 80 % bands; rates, cost and energy combine the bands of their parts.
-
-    A request rate fixes the output of a plan. ``known``: distances of :func:`xlperf.engine.trust.trust`.
+    """Ends of the 80 % bands; rates, cost and energy combine the bands of their parts. A request rate fixes the output
+    of a plan. ``known``: distances of :func:`xlperf.engine.trust.trust`.
     """
     band, experts = served.setting.band, served.setting.deployment.architecture.experts
     time, first = (band_width(band, name, known, experts) for name in ("token", "first"))
     given = ~np.isnan(served.stated.request_rate)
     load = np.where(given, served.stated.request_rate / results["max_request_rate"], 0.0)
     queue = np.where(given, results["queue_time"] / results["ttft"], 0.0)
-    waiting = time * waiting_sensitivity(queue, load)
+    # A wait grows as rho / (1 - rho): near saturation a small error of the rate is a large one of the wait.
+    waiting = time * (queue / np.maximum(1.0 - load, 0.1))
     first = np.sqrt(first * first + waiting * waiting)
     widths = {"tpot": time, "ttft": first, "accelerator_power": band["power"][:, 0]}
     logs = {name: np.stack([-width, width]) for name, width in widths.items()}
@@ -432,7 +432,6 @@ def _constants(
 
 def _of_part(calibration: Calibration, joined: Joined, plan: InferencePlan, part: str) -> Mapping[str, Array]:
     """GEMM constants of a part with a precision of its own, and its peak rate relative to that of the plan, (rows, 1).
-
     Of plans without such a part they are those of the plan.
     """
     own = getattr(plan, f"{part}_product")

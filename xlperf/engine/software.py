@@ -145,9 +145,8 @@ def _resolved(plans: Table, rows: np.ndarray, catalog: Catalog, named: Named) ->
 
 def _product(stored: str, machine: _Machine, activations: str) -> str:
     """Precision in which weights are multiplied: of the activations that the checkpoint or the plan states, else of the
-    weights if the machine has a peak rate of it, else 16 bits.
-
-    MXFP4 is a format of weights alone: machines with FP4 units multiply it by FP8 activations.
+    weights if the machine has a peak rate of it, else 16 bits. MXFP4 is a format of weights alone: machines with FP4
+    units multiply it by FP8 activations.
     """
     precision = PRECISIONS[stored]
     if stored in SIXTEEN_BITS:
@@ -320,7 +319,6 @@ def _breaks(kind: str, rule: StackRule, plan: _Plan, model: Model, whole: bool) 
 @cache
 def rules_of(kind: str, stack: str, whole: bool = False) -> tuple[Rule[Any], ...]:
     """Rules of a stack (:data:`xlperf.interop.stack_rules.STACKS`) as rules of plans: a mask and a sentence each.
-
     ``whole``: rules read every column that they name, as spaces of plans with open columns need.
     """
 
@@ -441,10 +439,9 @@ def _by_release(plans: Table) -> Iterator[tuple[np.ndarray, str, str]]:
 
 
 def with_software_defaults(plans: Table, catalog: Catalog, models: np.ndarray, searched: Collection[str] = ()) -> Table:
-    """Plans with blanks filled by ``software_defaults.csv``; other blanks have the schema's default.
-
-    ``models``: rows of the plans in the sheet models; ``searched``: columns that a search leaves open. InputError for a
-    release that cannot be compared.
+    """Plans with blanks filled by ``software_defaults.csv``; other blanks have the schema's default. ``models``: rows
+    of the plans in the sheet models; ``searched``: columns that a search leaves open. InputError for a release that
+    cannot be compared.
     """
     result, faults = _Plans(plans, catalog, models, frozenset(searched)), []
     for rows, name, release in _by_release(plans):

@@ -427,10 +427,9 @@ def bond_yield(yield_per_bond: Numeric, num_bonds: Numeric) -> Array:
 
 
 def module_cost(module: Module) -> ModuleCost:
-    """Cost of a good module by part: a failed module loses its dies, memory, carrier and substrate.
-
-    With Y = y2 y3 yf (chips last) or y1 y3 yf (chips first), a module loses dies (R + D + T) (1/(ys Y) - 1), memory
-    M (1/Y - 1), substrates S (1/(y3 yf) - 1), and carriers I (1/(y1 Y) - 1), or I (1/Y - 1) for chips first.
+    """Cost of a good module by part: a failed module loses its dies, memory, carrier and substrate. With Y = y2 y3 yf
+    (chips last) or y1 y3 yf (chips first), a module loses dies (R + D + T) (1/(ys Y) - 1), memory M (1/Y - 1),
+    substrates S (1/(y3 yf) - 1), and carriers I (1/(y1 Y) - 1), or I (1/Y - 1) for chips first.
     """
     # Yields from the substrate on, of a module, and of a module with its carrier.
     below = array(module.attach_yield) * array(module.final_yield)

@@ -54,9 +54,8 @@ class OwnerTerms(NamedTuple):
 
 
 def owner_terms(server: Columns, network: Numeric, drawn: DrawnPower, period: Numeric = YEAR) -> OwnerTerms:
-    """Costs of buying, housing and running an accelerator in a server.
-
-    The provisioned power sizes the facility, the mean power makes the energy bill; without them the server's own.
+    """Costs of buying, housing and running an accelerator in a server. The provisioned power sizes the facility, the
+    mean power makes the energy bill; without them the server's own.
     """
     group, discount, used = server.num_accelerators, server.discount_rate, server.utilization
     # Price with the share of the server and of the network [USD]; power with the share of the server [W].
@@ -102,9 +101,8 @@ def straight_line_terms(price: Columns, unknown: OwnerTerms, drawn: DrawnPower) 
 
 
 def server_hour(server: Columns, network: Numeric, drawn: DrawnPower, period: Numeric = YEAR) -> dict[str, Array]:
-    """Cost of an hour of an accelerator in a server, by part: columns of the sheet ``servers_results``.
-
-    The used hours earn the capital; the parts add up to :func:`owned_cost_rate`.
+    """Cost of an hour of an accelerator in a server, by part: columns of the sheet ``servers_results``. The used hours
+    earn the capital; the parts add up to :func:`owned_cost_rate`.
     """
     terms = owner_terms(server, network, drawn, period)
     total = owned_cost_rate(*terms, period=period)
@@ -148,10 +146,9 @@ class NetworkParts(NamedTuple):
 def network_parts(
     topology: Words, num_endpoints: Numeric, num_ports: Numeric, oversubscription: Numeric, num_axes: Numeric = 3.0
 ) -> NetworkParts:
-    r"""Switches, cables and transceivers of a network, counted from its topology.
-
-    A folded Clos network has n links at the bottom and n/o at each level above, half as many switches per link at the
-    top, and the fewest levels L with :math:`2 (k/2)^L \ge n` (k: ports). Heuristic, this work, after the fat tree.
+    r"""Switches, cables and transceivers of a network, counted from its topology. A folded Clos network has n links at
+    the bottom and n/o at each level above, half as many switches per link at the top, and the fewest levels L with
+    :math:`2 (k/2)^L \ge n` (k: ports). Heuristic, this work, after the fat tree.
     """
     names, points = np.asarray(topology), array(num_endpoints)
     ports, over = array(num_ports), array(oversubscription)
@@ -175,44 +172,6 @@ def network_parts(
     return NetworkParts(np.where(direct, 0.0 * points, switches), cables, 2.0 * cables)
 
 
-def network_cost(
-    switches: Numeric,
-    cables: Numeric,
-    transceivers: Numeric,
-    adapters: Numeric,
-    switch_price: Numeric,
-    cable_price: Numeric,
-    transceiver_price: Numeric,
-    adapter_price: Numeric,
-) -> Array:
-    r"""Cost of the parts of a network.
-
-    .. math:: c = s\,p_s + l\,p_l + t\,p_t + a\,p_a
-
-    2 x 1000 + 10 x 50 + 20 x 100 + 8 x 500:
-
-    >>> float(network_cost(2.0, 10.0, 20.0, 8.0, 1000.0, 50.0, 100.0, 500.0))
-    8500.0
-
-    Parameters
-    ----------
-    switches, cables, transceivers, adapters : Switches s, cables l, transceivers t, and adapters a of the end points.
-        [-]
-    switch_price, cable_price, transceiver_price, adapter_price : Price of one of each. [USD]
-
-    Returns
-    -------
-    cost : Cost of the network. [USD]
-
-    References
-    ----------
-    .. [1] L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 3, doi:10.2200/S00874ED3V01Y201809CAC046.
-    """
-    passive = array(switches) * array(switch_price) + array(cables) * array(cable_price)
-    active = array(transceivers) * array(transceiver_price) + array(adapters) * array(adapter_price)
-    return np.asarray(passive + active)
-
-
 class ServerNetwork(NamedTuple):
     """A network of servers, (rows,)."""
 
@@ -227,8 +186,9 @@ def server_network(
     points = array(num_endpoints)
     counted = network_parts(topology, points, server.switch_ports, oversubscription, num_axes)
     parts = NetworkParts(*(np.where(points > 0.0, part, 0.0 * points) for part in counted))
-    prices = (server.switch_price, server.cable_price, server.transceiver_price, server.adapter_price)
-    return ServerNetwork(parts, network_cost(*parts, points, *prices))
+    passive = parts.switches * server.switch_price + parts.cables * server.cable_price
+    active = parts.transceivers * server.transceiver_price + points * server.adapter_price
+    return ServerNetwork(parts, passive + active)
 
 
 def accelerators_for_power(

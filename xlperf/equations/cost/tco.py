@@ -260,31 +260,6 @@ def sale_price(unit_cost: Numeric, margin_share: Numeric) -> Array:
     return np.asarray(array(unit_cost) / (1.0 - array(margin_share)))
 
 
-def system_price(accelerator_price: Numeric, system_price_ratio: Numeric, link_cost: Numeric = 0.0) -> Array:
-    r"""Purchase price of an accelerator with its share of server and network, from a ratio.
-
-    .. math:: C = p_a\,r + c_l
-
-    >>> float(system_price(30_000.0, 2.0, 500.0))
-    60500.0
-
-    Parameters
-    ----------
-    accelerator_price : Price pa of the accelerator alone. [USD]
-    system_price_ratio : Ratio r of the system price to the accelerator price. [-]
-    link_cost : Cables or optics cl of its links. [USD]
-
-    Returns
-    -------
-    price : Capital cost of one accelerator, without the building. [USD]
-
-    References
-    ----------
-    .. [1] B. Cottier et al., "The rising costs of training frontier AI models", 2024, arXiv:2405.21015, appendix A.
-    """
-    return np.asarray(array(accelerator_price) * array(system_price_ratio) + array(link_cost))
-
-
 def carbon_of_energy(energy: Numeric, carbon_intensity: Numeric) -> Array:
     r"""CO2 equivalent of an amount of electric energy.
 

@@ -165,31 +165,6 @@ def run_cost(cost_rate: Numeric, num_accelerators: Numeric, busy_time: Numeric) 
     return np.asarray(array(cost_rate) * array(num_accelerators) * array(busy_time))
 
 
-def rate_per_cost(token_rate: Numeric, num_accelerators: Numeric, cost_rate: Numeric) -> Array:
-    r"""Tokens per US dollar, the inverse of the cost per token.
-
-    .. math:: r_c = \frac{r}{c\,n}
-
-    By definition.
-
-    2000 tokens per second for 0.4 cents per second:
-
-    >>> float(rate_per_cost(2000.0, 8.0, 0.0005))
-    500000.0
-
-    Parameters
-    ----------
-    token_rate : Tokens r per second of all accelerators. [token/s]
-    num_accelerators : Accelerators n that work on the tokens. [-]
-    cost_rate : Cost c of one accelerator, above 0. [USD/s]
-
-    Returns
-    -------
-    rate : Tokens per US dollar. [token/USD]
-    """
-    return np.asarray(array(token_rate) / (array(cost_rate) * array(num_accelerators)))
-
-
 def mean_terms(decode: Terms, prefill: Terms, prefill_share: Array) -> Terms:
     """Terms of the mean accelerator of two pools; carbon is weighted by power."""
     power = pool_mean(decode.power, prefill.power, prefill_share)
@@ -204,9 +179,8 @@ def mean_terms(decode: Terms, prefill: Terms, prefill_share: Array) -> Terms:
 
 
 def drawn_terms(terms: Terms, accelerator_power: Array, power_limit: Array) -> Terms:
-    """Terms of accelerators at their mean power: the energy bill follows the load, the capital does not.
-
-    The other parts of the server are at full load, see :func:`xlperf.equations.cost.tco.mean_load`.
+    """Terms of accelerators at their mean power: the energy bill follows the load, the capital does not. The other
+    parts of the server are at full load, see :func:`xlperf.equations.cost.tco.mean_load`.
     """
     saved = terms.power * (1.0 - mean_load(accelerator_power, power_limit, terms.accelerator_share))
     return terms._replace(power=terms.power - saved, cost_rate=terms.cost_rate - terms.energy_price * saved)
@@ -217,7 +191,7 @@ def token_costs(terms: Terms, num_accelerators: Array, token_rate: Array, all_in
     energy = energy_per_token(terms.power, num_accelerators, token_rate)
     return {
         all_in: cost_per_token(terms.cost_rate, num_accelerators, token_rate),
-        "tokens_per_dollar": rate_per_cost(token_rate, num_accelerators, terms.cost_rate),
+        "tokens_per_dollar": token_rate / (terms.cost_rate * num_accelerators),
         "energy_per_token": energy,
         "grid_power": terms.power * num_accelerators,
         "tokens_per_second_per_megawatt": token_rate_per_power(token_rate, num_accelerators, terms.power),

@@ -5,6 +5,8 @@ Every model takes the mean number of critical defects of a die, :func:`critical_
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, divide, exp, expm1, power
@@ -37,160 +39,6 @@ def critical_defects(die_area: Numeric, defect_density: Numeric, critical_area_r
     return np.asarray(array(die_area) * array(defect_density) * array(critical_area_ratio))
 
 
-def poisson_yield(defects: Numeric) -> Array:
-    r"""Yield with independent defects, the lowest of the models.
-
-    .. math:: Y = e^{-d}
-
-    exp(-0.5):
-
-    >>> float(poisson_yield(0.5))
-    0.6065
-
-    Parameters
-    ----------
-    defects : Mean number of critical defects d of a die. [-]
-
-    Returns
-    -------
-    yield : Share of good dies. [-]
-
-    References
-    ----------
-    .. [1] B. T. Murphy, "Cost-size optima ...", Proc. IEEE 52(12), 1964, doi:10.1109/PROC.1964.3442.
-    """
-    return exp(-array(defects))
-
-
-def murphy_yield(defects: Numeric) -> Array:
-    r"""Yield with a triangular spread of the defect density.
-
-    .. math:: Y = \left(\frac{1 - e^{-d}}{d}\right)^2
-
-    (1 - 0.3679) ** 2:
-
-    >>> float(murphy_yield(1.0))
-    0.3996
-
-    Parameters
-    ----------
-    defects : Mean number of critical defects d of a die. [-]
-
-    Returns
-    -------
-    yield : Share of good dies. [-]
-
-    References
-    ----------
-    .. [1] B. T. Murphy, "Cost-size optima ...", Proc. IEEE 52(12), 1964, doi:10.1109/PROC.1964.3442.
-    """
-    mean = array(defects)
-    share = divide(-expm1(-mean), mean, where_zero=1.0)
-    return np.asarray(share * share)
-
-
-def rectangular_yield(defects: Numeric) -> Array:
-    r"""Yield with a defect density uniform between 0 and twice the mean.
-
-    .. math:: Y = \frac{1 - e^{-2d}}{2d}
-
-    1 - exp(-1):
-
-    >>> float(rectangular_yield(0.5))
-    0.6321
-
-    Parameters
-    ----------
-    defects : Mean number of critical defects d of a die. [-]
-
-    Returns
-    -------
-    yield : Share of good dies. [-]
-
-    References
-    ----------
-    .. [1] B. T. Murphy, "Cost-size optima ...", Proc. IEEE 52(12), 1964, doi:10.1109/PROC.1964.3442.
-    """
-    twice = 2.0 * array(defects)
-    return np.asarray(divide(-expm1(-twice), twice, where_zero=1.0))
-
-
-def seeds_yield(defects: Numeric) -> Array:
-    r"""Yield with an exponential spread of the defect density.
-
-    .. math:: Y = \frac{1}{1 + d}
-
-    1 / 1.25:
-
-    >>> float(seeds_yield(0.25))
-    0.8
-
-    Parameters
-    ----------
-    defects : Mean number of critical defects d of a die. [-]
-
-    Returns
-    -------
-    yield : Share of good dies. [-]
-
-    References
-    ----------
-    .. [1] R. B. Seeds, "Yield and cost analysis of bipolar LSI", IEDM 1967, doi:10.1109/IEDM.1967.187739.
-    """
-    return np.asarray(1.0 / (1.0 + array(defects)))
-
-
-def moore_yield(defects: Numeric) -> Array:
-    r"""Yield that falls with the root of the defects (also called Seeds).
-
-    .. math:: Y = e^{-\sqrt{d}}
-
-    exp(-0.5):
-
-    >>> float(moore_yield(0.25))
-    0.6065
-
-    Parameters
-    ----------
-    defects : Mean number of critical defects d of a die. [-]
-
-    Returns
-    -------
-    yield : Share of good dies. [-]
-
-    References
-    ----------
-    .. [1] G. E. Moore, "What level of LSI is best for you?", Electronics 43(4), 1970.
-    """
-    return exp(-np.sqrt(array(defects)))
-
-
-def bose_einstein_yield(defects: Numeric, num_critical_layers: Numeric) -> Array:
-    r"""Bose-Einstein yield: the defect density of every critical layer is exponentially distributed.
-
-    .. math:: Y = (1 + d)^{-n}
-
-    Ten layers: 1.1 ** -10:
-
-    >>> float(bose_einstein_yield(0.1, 10.0))
-    0.3855
-
-    Parameters
-    ----------
-    defects : Mean number of critical defects d of one layer of a die. [-]
-    num_critical_layers : Critical layers n. [-]
-
-    Returns
-    -------
-    yield : Share of good dies. [-]
-
-    References
-    ----------
-    .. [1] J. E. Price, Proc. IEEE 58(8), 1970, doi:10.1109/PROC.1970.7911.
-    """
-    return power(1.0 + array(defects), -array(num_critical_layers))
-
-
 def negative_binomial_yield(defects: Numeric, clustering: Numeric) -> Array:
     r"""Yield with clustered defects: Poisson for infinite alpha, Seeds for an alpha of 1.
 
@@ -218,20 +66,34 @@ def negative_binomial_yield(defects: Numeric, clustering: Numeric) -> Array:
     return power(1.0 + array(defects) / alpha, -alpha)
 
 
-def die_yield(yield_model: str, defects: Numeric, clustering: Numeric, num_critical_layers: Numeric) -> Array:
-    """Share of good dies by the named model."""
+_OF_DEFECTS: dict[str, Callable[[Array], Array]] = {
+    # independent defects, the lowest (B. T. Murphy, Proc. IEEE 52(12), 1964, doi:10.1109/PROC.1964.3442)
+    "poisson": lambda defects: exp(-defects),
+    # defect densities of a triangular spread, and of a uniform one from 0 to twice the mean (Murphy)
+    "murphy": lambda defects: np.square(divide(-expm1(-defects), defects, where_zero=1.0)),
+    "rectangular": lambda defects: divide(-expm1(-2.0 * defects), 2.0 * defects, where_zero=1.0),
+    # of an exponential spread (R. B. Seeds, IEDM 1967, doi:10.1109/IEDM.1967.187739)
+    "seeds": lambda defects: 1.0 / (1.0 + defects),
+    # G. E. Moore, "What level of LSI is best for you?", Electronics 43(4), 1970; also called Seeds
+    "moore": lambda defects: exp(-np.sqrt(defects)),
+}
+"""Share of good dies by the mean number of critical defects."""
+
+
+def die_yield(
+    yield_model: str, defects: Numeric, clustering: Numeric = np.nan, num_critical_layers: Numeric = np.nan
+) -> Array:
+    """Share of good dies by the named model; Bose-Einstein: defects of one of the critical layers, each exponentially
+    distributed (J. E. Price, Proc. IEEE 58(8), 1970, doi:10.1109/PROC.1970.7911).
+
+    >>> [round(float(die_yield(model, 0.5)), 4) for model in ("poisson", "murphy", "rectangular", "seeds")]
+    [0.6065, 0.6193, 0.6321, 0.6667]
+    """
     if yield_model == "negative-binomial":
         return negative_binomial_yield(defects, clustering)
     if yield_model == "bose-einstein":
-        return bose_einstein_yield(defects, num_critical_layers)
-    models = {
-        "poisson": poisson_yield,
-        "murphy": murphy_yield,
-        "rectangular": rectangular_yield,
-        "seeds": seeds_yield,
-        "moore": moore_yield,
-    }
-    return models[yield_model](defects)
+        return power(1.0 + array(defects), -array(num_critical_layers))
+    return np.asarray(_OF_DEFECTS[yield_model](array(defects)))
 
 
 def harvested_yield(unit_yield: Numeric, num_units: Numeric, num_units_needed: Numeric) -> Array:

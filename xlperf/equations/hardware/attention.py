@@ -36,9 +36,8 @@ def _query_tile(
 ) -> Array:
     """Queries of a tile of flash attention, 16 or more: halved until it fits beside two stages of keys and values.
 
-    Heuristic, this work, after the tiles of FlashAttention-2 (arXiv:2307.08691, section 3.3).
-
-    64 KiB of shared memory and heads of 128 in BF16: 32 KiB of queries beside 32 KiB of keys and values:
+    Heuristic, this work, after the tiles of FlashAttention-2 (arXiv:2307.08691, section 3.3). 64 KiB of shared memory
+    and heads of 128 in BF16: 32 KiB of queries beside 32 KiB of keys and values:
 
     >>> float(_query_tile(128.0, 2.0, 65536.0))
     128.0
@@ -66,9 +65,8 @@ def _key_passes(
     """Times that flash attention reads keys and values from the main memory, 1 or more.
 
     Concurrent tiles share keys through the last-level cache; later tiles of a head read evicted keys again (heuristic,
-    this work, after arXiv:2205.14135, section 3). Half of the cache holds keys.
-
-    1,024 queries of a head in tiles of 128 on four multiprocessors without a cache: two passes:
+    this work, after arXiv:2205.14135, section 3). Half of the cache holds keys. 1,024 queries of a head in tiles of 128
+    on four multiprocessors without a cache: two passes:
 
     >>> float(_key_passes(1.0, 1.0, 1024.0, 1024.0, 128.0, 2.0, 128.0, 4.0, 0.0))
     2.0
@@ -321,7 +319,6 @@ def attention_time(
     direction: str = "forward",
 ) -> Array:
     """Time of flash attention, forward (two products per pair) or backward (five: the scores are computed again).
-
     Launch, then compute and memory time overlapped but for the serial share; the power limit slows the products.
     ``rate``: matrix units at the precision of attention; the plan's by default.
     """
@@ -379,9 +376,8 @@ def unshared_decode_attention_time(
     head_size: Numeric,
     kv_element_size: Numeric,
 ) -> Array:
-    """Time of decode attention on the vector units, with one block of threads for each query head.
-
-    Query heads that share keys each read them from the last-level cache, convert and multiply them.
+    """Time of decode attention on the vector units, with one block of threads for each query head. Query heads that
+    share keys each read them from the last-level cache, convert and multiply them.
     """
     traffic = kv_cache_traffic(batch, num_heads, key_length, head_size, kv_element_size)
     cache = transfer_time(traffic, device.l2_bandwidth)

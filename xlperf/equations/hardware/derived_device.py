@@ -73,10 +73,9 @@ class _Cores(NamedTuple):
 
 
 def derived_device(device: Columns, technologies: Technologies) -> DerivedDevice:
-    """Rates, capacities, bandwidths, areas and power of devices within their budgets.
-
-    Cache takes its share of the area that cores and interfaces leave; the clock f is the largest with switching power
-    n f e v(f)^2 within the budget less static, memory and link power, see :func:`~power.voltage_share`.
+    """Rates, capacities, bandwidths, areas and power of devices within their budgets. Cache takes its share of the area
+    that cores and interfaces leave; the clock f is the largest with switching power n f e v(f)^2 within the budget less
+    static, memory and link power, see :func:`~power.voltage_share`.
     """
     compute, base, core, memory = technologies.compute, technologies.base, technologies.core, technologies.memory
     # Areas and interfaces, then the cache in the area that remains [mm2].

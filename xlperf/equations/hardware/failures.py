@@ -91,9 +91,8 @@ def unit_unavailability(unit_size: Numeric, domain_size: Numeric, domain_unavail
 
 
 def _binomial(num_units: Array, share: Array, most: int) -> Array:
-    """Probabilities of 0 to ``most`` units down of independent ones, on a new last axis.
-
-    Logarithms of the terms are summed one after the other, so that a million units do not underflow.
+    """Probabilities of 0 to ``most`` units down of independent ones, on a new last axis. Logarithms of the terms are
+    summed one after the other, so that a million units do not underflow.
     """
     down = np.arange(1.0, most + 1.0)
     units, quiet = num_units[..., None], share[..., None] <= 0.0
@@ -163,10 +162,8 @@ def _sum_of(first: Array, second: Array, most: int) -> Array:
 
 
 def _times(shares: Array, number: Array, most: int) -> Array:
-    """Probabilities of the sum of ``number`` independent draws of ``shares``, 0 to ``most``.
-
-    Powers of a polynomial by the recurrence of Euler (Knuth, volume 2, section 4.7), relative to the first term and
-    scaled where they grow large.
+    """Probabilities of the sum of ``number`` independent draws of ``shares``, 0 to ``most``. Powers of a polynomial by
+    the recurrence of Euler (Knuth, volume 2, section 4.7), relative to the first term and scaled where they grow large.
     """
     ratio = shares[1:] / shares[0]
     terms = np.arange(1.0, len(shares))
@@ -185,10 +182,9 @@ def _times(shares: Array, number: Array, most: int) -> Array:
 
 
 def down_shares(num_units: Numeric, unit_share: Numeric, domains: Sequence[WideDomain], most: int) -> Array:
-    """Share of the time that 0 to ``most`` units are down, on a new last axis; exact up to rounding.
-
-    ``unit_share``: share of the time that a unit is down by itself, one number. ``domains``: from the smallest to the
-    largest, each filled one after the other; the last of a kind may be smaller. Without domains it is binomial.
+    """Share of the time that 0 to ``most`` units are down, on a new last axis; exact up to rounding. ``unit_share``:
+    share of the time that a unit is down by itself, one number. ``domains``: from the smallest to the largest, each
+    filled one after the other; the last of a kind may be smaller. Without domains it is binomial.
     """
     units, share = array(num_units), array(unit_share)
     if not domains:

@@ -276,9 +276,8 @@ def _few_rows_time(
     """Compute time of a GEMM of few rows, infinite for more: a GEMV or a product with swapped operands. [s]
 
     The rows are the short side of an instruction (PTX ISA: warpgroup shapes m64nNk16 with N any multiple of 8); split-K
-    keeps all multiprocessors busy (CUTLASS, "Parallelized reductions").
-
-    One row is padded to eight: 2 x 8 x 100 x 1,000 FLOP at 1.6 MFLOP/s. 17 rows take tiles.
+    keeps all multiprocessors busy (CUTLASS, "Parallelized reductions"). One row is padded to eight: 2 x 8 x 100 x 1,000
+    FLOP at 1.6 MFLOP/s. 17 rows take tiles.
 
     >>> _few_rows_time(np.array([1.0, 17.0]), 100.0, 1000.0, 1.0, peak_flop_rate=1.6e6).tolist()
     [1.0, inf]
@@ -345,10 +344,9 @@ def _reads_alone(constants: Mapping[str, Array]) -> Array:
 def _fitting(
     device: Device, constants: Mapping[str, Array], stack: str
 ) -> tuple[Array, np.ndarray, tuple[Array, Array]]:
-    """Tiles that fit the shared memory of any device, a mask of the tiles that fit each, and the largest of each.
-
-    The smallest tile always fits. If the tallest tile of a library is below the minimum of the stack, all shorter tiles
-    are allowed; libraries with any number of columns do not split the depth.
+    """Tiles that fit the shared memory of any device, a mask of the tiles that fit each, and the largest of each. The
+    smallest tile always fits. If the tallest tile of a library is below the minimum of the stack, all shorter tiles are
+    allowed; libraries with any number of columns do not split the depth.
     """
     room = device.shared_memory_capacity
     room = np.where(np.isnan(room), USUAL_SHARED_MEMORY, room)

@@ -159,10 +159,9 @@ def _work_power(
 def accelerator_power(
     device: Device, limits: PowerLimits, constants: Mapping[str, Array], product_size: Array, rates: WorkRates
 ) -> Array:
-    """Mean power of accelerators by :func:`_work_power`, with the constants of the family power.
-
-    A product draws as if it had a tile's rows more, because each weight, whatever its width, passes shared memory,
-    registers and matrix units. A byte pays the caches, and the main memory for its share.
+    """Mean power of accelerators by :func:`_work_power`, with the constants of the family power. A product draws as if
+    it had a tile's rows more, because each weight, whatever its width, passes shared memory, registers and matrix
+    units. A byte pays the caches, and the main memory for its share.
     """
     constants = {name: values[:, 0] for name, values in constants.items()}
     # Idle power [W]: as measured, else the model's; while kernels run, the clocks of all units add to it.
@@ -179,9 +178,8 @@ def accelerator_power(
 
 
 def traffic_from_memory(device: Device, width: Array, depth: Array, tokens: Array, element_size: Array) -> Array:
-    """Main-memory traffic of the widest product of a layer, relative to a last-level cache of 50 MiB.
-
-    Heuristic, this work: the ratio applies to all products.
+    """Main-memory traffic of the widest product of a layer, relative to a last-level cache of 50 MiB. Heuristic, this
+    work: the ratio applies to all products.
     """
     rows, columns, inner, size = (values[:, None] for values in (np.maximum(tokens, 1.0), width, depth, element_size))
     units = device.num_multiprocessors

@@ -322,10 +322,8 @@ def linear_attention_time(
     num_chunks: Numeric,
     rate: MatrixRate | None = None,
 ) -> Array:
-    """Time of a chunked linear-attention scan (gated delta net, Mamba-2).
-
-    Chunks run in parallel at the memory rate, or the matrix rate if slower; then the state passes through the chunks of
-    a sequence one after the other.
+    """Time of a chunked linear-attention scan (gated delta net, Mamba-2). Chunks run in parallel at the memory rate, or
+    the matrix rate if slower; then the state passes through the chunks of a sequence one after the other.
     """
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     compute = array(flop) / (rate or device.rate()).peak_flop_rate
@@ -335,10 +333,9 @@ def linear_attention_time(
 
 
 def stack_constants(kernels: Mapping[str, Mapping[str, Array]], input_casts: bool) -> dict[str, Mapping[str, Array]]:
-    """Kernel constants in a running engine or training stack, without launch time or, in training, input casts.
-
-    A stack launches ahead of the accelerator or as a graph, and casts once, fused with the previous kernel; gaps are
-    part of the software's overhead per layer. Collectives keep their launch time, the rendezvous of the ranks.
+    """Kernel constants in a running engine or training stack, without launch time or, in training, input casts. A stack
+    launches ahead of the accelerator or as a graph, and casts once, fused with the previous kernel; gaps are part of
+    the software's overhead per layer. Collectives keep their launch time, the rendezvous of the ranks.
     """
     in_stack: dict[str, Mapping[str, Array]] = {}
     for family, constants in kernels.items():
@@ -378,9 +375,8 @@ class Faster(NamedTuple):
 
 
 def limiting_resources(times: Callable[[Faster], Sequence[Array]], network: bool = False) -> list[np.ndarray]:
-    """Limiting resource of several groups of times: its doubling shortens the time most.
-
-    Overhead counts as half of the time that remains without any limit. Heuristic, this work.
+    """Limiting resource of several groups of times: its doubling shortens the time most. Overhead counts as half of the
+    time that remains without any limit. Heuristic, this work.
     """
     tried = [Faster(), Faster(compute=_TWICE), Faster(memory=_TWICE)]
     tried += [Faster(network=_TWICE)] if network else []

@@ -45,7 +45,6 @@ class Gemms(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Shard:
     """A model on one of ``ranks`` tensor-parallel ranks, (rows,): whole heads, a copy of one where there are too few.
-
     ``expert_ranks`` ranks share each expert.
     """
 
@@ -339,9 +338,8 @@ INDEX = Block(  # of sparse attention; layers that compress their cache pool it 
 
 
 def _linear_inputs(model: Model, shard: Shard) -> Array:
-    """Projected inputs, and what the convolution of a gated delta net puts out; Mamba-2 computes that again [1]_.
-
-    .. [1] T. Dao and A. Gu, "Transformers are SSMs", 2024, arXiv:2405.21060, section 7.
+    """Projected inputs, and what the convolution of a gated delta net puts out; Mamba-2 computes that again. Source: T.
+    Dao and A. Gu, "Transformers are SSMs", 2024, arXiv:2405.21060, section 7.
     """
     keys, values = shard.linear_keys, shard.linear_values
     return np.asarray(2.0 * (keys + values) + (1.0 - model.state_space) * (2.0 * keys + values))

@@ -143,9 +143,8 @@ def scores_per_entry(model: Model, heads: Array) -> Array:
 
 
 def stream_passes(model: Model) -> Array:
-    """Extra passes over the residual stream of a block with several streams, (rows,); 0 for one stream. [-]
-
-    A block reads all streams and mixes them into its input, reads and writes all with its output (hyper-connections,
+    """Extra passes over the residual stream of a block with several streams, (rows,); 0 for one stream. [-] A block
+    reads all streams and mixes them into its input, reads and writes all with its output (hyper-connections,
     arXiv:2409.19606, section 2).
     """
     streams = model.residual_streams
@@ -405,9 +404,8 @@ LOCAL = Core(
 
 
 def _selects(name: str, ratio: str, limit: str | None, layers: str) -> Core:
-    """Sparse attention to entries of a cache, all or the best ones by an index, beside a window.
-
-    Latent attention is absorbed: the compressed vector is key and value of all heads.
+    """Sparse attention to entries of a cache, all or the best ones by an index, beside a window. Latent attention is
+    absorbed: the compressed vector is key and value of all heads.
     """
 
     def most(model: Model) -> Array:

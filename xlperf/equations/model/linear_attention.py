@@ -309,10 +309,9 @@ class Scan(NamedTuple):
 
 
 def chunked_scan(shard: Shard, tokens: Array, sequences: Array, length: Array, element_size: Array) -> Scan:
-    """Forward scan of one block of linear attention over a pass on a rank, of the kind of its model.
-
-    ``sequences``: sequences whose state is read before and written after. ``length``: consecutive tokens of a sequence
-    in the pass. [-] ``element_size``: bytes of an activation. [B]
+    """Forward scan of one block of linear attention over a pass on a rank, of the kind of its model. ``sequences``:
+    sequences whose state is read before and written after. ``length``: consecutive tokens of a sequence in the pass.
+    [-] ``element_size``: bytes of an activation. [B]
     """
     model, heads = shard.model, shard.value_heads
     sizes = (model.linear_key_size, model.linear_value_size)
@@ -552,9 +551,8 @@ def linear_state_size(shard: Shard, element_size: Array) -> Array:
 
 
 def selective_scan_work(shard: Shard, tokens: Array, element_size: Array) -> tuple[Array, Array]:
-    """FLOP and traffic of the scan of Mamba-1 token after token on chip; 0 for a convolution alone. [FLOP, B]
-
-    The state stays on chip; input, step, gate and output of each channel move, and the inputs and outputs of the state
+    """FLOP and traffic of the scan of Mamba-1 token after token on chip; 0 for a convolution alone. [FLOP, B] The state
+    stays on chip; input, step, gate and output of each channel move, and the inputs and outputs of the state
     (arXiv:2312.00752, section 3.3.2; 9 operations for each element of the state).
     """
     model = shard.model

@@ -96,7 +96,6 @@ def attention_vectors(
     shard: Shard, tokens: Array, score_elements: Array, between: Between, latent: bool, backward: bool
 ) -> Vectors:
     """Norm, residual, rotary embedding, softmax and its dropout of an attention block; backward also biases. [B]
-
     ``score_elements``: attention scores written to memory; 0 with flash attention. ``latent``: heads of MLA are
     assembled from compressed parts.
     """
@@ -133,9 +132,8 @@ def mlp_vectors(
     """Norm, residual, activation function and token permutation of a feed-forward block; backward also biases. [B]
 
     ``inner_elements``: outputs of the activation function, tokens x width, over all experts of the rank.
-    ``copied_elements``: elements of the copies of tokens that are sent to experts; 0 in a dense block.
-
-    A token of Llama 3.1 8B: the norm moves 2 x 4096 elements of 2 bytes, the residual 3 x 4096, SwiGLU 3 x 14336.
+    ``copied_elements``: elements of the copies of tokens that are sent to experts; 0 in a dense block. A token of Llama
+    3.1 8B: the norm moves 2 x 4096 elements of 2 bytes, the residual 3 x 4096, SwiGLU 3 x 14336.
 
     >>> between, inner = Between(*np.array([[4096.0], [2.0], [1.0]])), np.array([14336.0])
     >>> mlp_vectors(Model.of(gated_mlp=1), inner, np.zeros(1), between, backward=False).traffic.tolist()
@@ -159,10 +157,9 @@ def mlp_vectors(
 def expert_bias_vectors(
     model: Model, copies: Array, ffn_size: Array, element_size: Array, word_size: Numeric, backward: bool
 ) -> Vectors:
-    """Kernels of expert biases, weighted by the router's probability. [B]
-
-    No grouped product fuses them: separate kernels multiply bias and probability in FP32, add, combine the experts and
-    round; the backward pass also sums over the copies for the gradients of bias and probability.
+    """Kernels of expert biases, weighted by the router's probability. [B] No grouped product fuses them: separate
+    kernels multiply bias and probability in FP32, add, combine the experts and round; the backward pass also sums over
+    the copies for the gradients of bias and probability.
     """
     elements = copies * ((1.0 + model.gated_mlp) * ffn_size + model.hidden_size)
     words = 8.0 if backward else 6.0
@@ -179,9 +176,8 @@ def mtp_vectors(model: Model, between: Between, backward: bool) -> Vectors:
 
 
 def linear_vectors(shard: Shard, tokens: Array, between: Between, backward: bool) -> Vectors:
-    """Norm, residual, short convolution and gated norm of a block of linear attention. [B]
-
-    A gated delta net transposes the input and output of its convolution (heuristic, this work: passes per tensor).
+    """Norm, residual, short convolution and gated norm of a block of linear attention. [B] A gated delta net transposes
+    the input and output of its convolution (heuristic, this work: passes per tensor).
     """
     model, values = shard.model, shard.linear_values
     turned = 4.0 - 2.0 * np.where(model.linear_kind > 0.0, 1.0, model.state_space)
@@ -265,7 +261,6 @@ def _all_small(model: Model) -> Array:
 
 def feed_forward_parameters(model: Model, experts_per_token: bool) -> tuple[Array, Array]:
     """Weights of a dense feed-forward layer, and of a mixture of experts with its router, (rows,) each. [-]
-
     ``experts_per_token``: count the experts of one token, not all.
     """
     shard = whole_model(model)
@@ -303,10 +298,9 @@ def layer_matrices(model: Model, experts_per_token: bool) -> Array:
 
 
 def mtp_parameters(model: Model, experts_per_token: bool = False) -> Array:
-    """Parameters of the MTP modules, (rows,), excluding the shared embedding and LM head. [-]
-
-    A module has a layer, the projection of hidden state beside embedding, and norms of both and of its output
-    (DeepSeek-V3, arXiv:2412.19437, section 2.2).
+    """Parameters of the MTP modules, (rows,), excluding the shared embedding and LM head. [-] A module has a layer, the
+    projection of hidden state beside embedding, and norms of both and of its output (DeepSeek-V3, arXiv:2412.19437,
+    section 2.2).
     """
     hidden = model.hidden_size
     layer = layer_matrices(model, experts_per_token) + layer_small_parameters(model)
@@ -503,10 +497,9 @@ def serving_gemms(
 
 
 def cache_elements(model: Model, attention_parallel: Array, latent: bool) -> Array:
-    """KV-cache elements per token, layer and rank, (rows,). [-]
-
-    Ranks share the key and value heads; a ``latent`` vector (compressed vector and rotated part of the key of MLA,
-    DeepSeek-V2, arXiv:2405.04434, table 1; shared vector of DeepSeek-V4) is the same on every rank.
+    """KV-cache elements per token, layer and rank, (rows,). [-] Ranks share the key and value heads; a ``latent``
+    vector (compressed vector and rotated part of the key of MLA, DeepSeek-V2, arXiv:2405.04434, table 1; shared vector
+    of DeepSeek-V4) is the same on every rank.
     """
     if latent:
         elements = model.kv_lora_rank + model.qk_rope_head_size + 0.0 * attention_parallel
@@ -525,7 +518,6 @@ def _rotation_traffic(model: Model, ranks: Array, element_size: Array) -> Array:
 
 def cache_ratio(model: Model, attention_parallel: Array, architecture: Architecture) -> tuple[Array | float, ...]:
     """Entries of layers that attend to everything and of layers with a window, in those of the attention block. [-]
-
     Layers that use keys and values of an earlier layer cache none.
     """
     if not architecture.shapes:
@@ -543,7 +535,6 @@ def serving_vectors(
     phases: tuple[int, ...] = BOTH_PHASES,
 ) -> ServingVectors:
     """Kernels of a layer, then of a pass, that are not matrix products, on the busiest rank, phase after phase.
-
     ``element_size``: bytes of an activation; ``logit_size``: bytes of a logit when tokens are sampled, (rows,). [B]
     """
     ranks = shape.attention_parallel

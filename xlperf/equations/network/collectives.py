@@ -138,32 +138,6 @@ def tree_all_reduce_time(
     return np.asarray(2.0 * tree_depth(ranks) * array(hop_latency) + np.where(ranks > 1.0, sent, 0.0 * sent * ranks))
 
 
-def in_network_traffic(message_size: Numeric, group_size: Numeric) -> Array:
-    r"""Bytes per link of an all-reduce with in-network reduction (SHARP): the buffer, and the shard the rank requests.
-
-    .. math:: T = \left(1 + \frac{1}{n}\right) S
-
-    Parameters
-    ----------
-    message_size : Bytes of the buffer that each rank holds. [B]
-    group_size : Number of ranks. [-]
-
-    Returns
-    -------
-    traffic : Bytes in each direction. [B]
-
-    References
-    ----------
-    .. [1] B. Klenk et al., "An in-network architecture ...", ISCA 2020, doi:10.1109/ISCA45697.2020.00085.
-
-    8 B, and a quarter of them:
-
-    >>> float(in_network_traffic(8.0, 4.0))
-    10.0
-    """
-    return np.asarray((1.0 + 1.0 / array(group_size)) * array(message_size))
-
-
 def collective_time(
     operation: str,
     message_size: Numeric,
@@ -335,7 +309,8 @@ def _reduction_time(
             time = np.minimum(time, by_phases)
     if reduces:  # reduction in the switches of the innermost tier
         link = constants["in_network_efficiency"] * _tier(network.link_bandwidth, 0)
-        crossed = in_network_traffic(size, members[0]) / link
+        # SHARP sends the buffer and the shard that the rank requests (doi:10.1109/ISCA45697.2020.00085)
+        crossed = (1.0 + 1.0 / members[0]) * size / link
         added = start_bulk + np.maximum(crossed, tree_time) + tree_latency
         in_switch = (_tier(network.in_network_reduction, 0) == 1.0) & (members[0] > 1.0)
         time = np.where(in_switch, np.minimum(time, added), time)
@@ -380,9 +355,8 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def members_by_tier(group_size: Numeric, stride: Numeric, network: Network) -> Array:
-    """Members at each tier of a strided group of ranks, which fills the innermost tier first.
-
-    The product over tiers is the group size. Heuristic, this work.
+    """Members at each tier of a strided group of ranks, which fills the innermost tier first. The product over tiers is
+    the group size. Heuristic, this work.
     """
     group, distance = array(group_size), array(stride)
     before = np.ones(np.broadcast(group, distance, network.size[:, :1]).shape)

@@ -390,9 +390,8 @@ def _dragonfly_neighbour_load(
     """Link load of a dragonfly, per byte of a rank, when every rank sends to the next member of its group.
 
     The ranks that leave a router (a group) load the links between the two on the minimal route, and all links twice on
-    the Valiant route (heuristic, this work, after doi:10.1109/ISCA.2008.19).
-
-    32 ranks of a group send to the next group: 32 messages on one link, or each message twice on 32 links:
+    the Valiant route (heuristic, this work, after doi:10.1109/ISCA.2008.19). 32 ranks of a group send to the next
+    group: 32 messages on one link, or each message twice on 32 links:
 
     >>> float(_dragonfly_neighbour_load(4.0, 32.0, 4.0, 8.0, 33.0, 4.0))
     2.0

@@ -281,10 +281,8 @@ def mask(compute: Callable[[Any], np.ndarray]) -> Derived[Any, np.ndarray]:
 
 
 class PlanColumns(Columns):
-    """Immutable columns of plans by name: ``plan.tensor_parallel``.
-
-    Numbers are in the units of the schema; a flag is 1 or 0, a choice its position among the choices. Subclasses have
-    properties for derived quantities.
+    """Immutable columns of plans by name: ``plan.tensor_parallel``. Numbers are in the units of the schema; a flag is 1
+    or 0, a choice its position among the choices. Subclasses have properties for derived quantities.
     """
 
     if TYPE_CHECKING:
@@ -350,10 +348,9 @@ _PLACE = re.compile(r"\{([\w.]+)\}")
 
 @dataclass(frozen=True)
 class Rule(Generic[Plan]):
-    """A rule of legality as data: a mask of the plans that break it, and the reason.
-
-    ``reason`` names columns in braces, ``{tensor_parallel}`` of the plan, ``{model.num_layers}`` of its model, and
-    ``{words.recompute_modules}`` as written in the sheet. No plan breaks the rule if the sheet lacks ``column``.
+    """A rule of legality as data: a mask of the plans that break it, and the reason. ``reason`` names columns in
+    braces, ``{tensor_parallel}`` of the plan, ``{model.num_layers}`` of its model, and ``{words.recompute_modules}`` as
+    written in the sheet. No plan breaks the rule if the sheet lacks ``column``.
     """
 
     broken: Callable[[Plan, Model], np.ndarray]
@@ -474,26 +471,3 @@ def half_width(base: Numeric, unread: Numeric, source: Numeric, distance: Numeri
     """
     wide, apart = array(base), array(distance) * array(far)
     return np.asarray(np.sqrt(wide * wide + array(unread) * array(source) * array(source) + apart * apart))
-
-
-def waiting_sensitivity(queue_share: Numeric, load: Numeric) -> Array:
-    r"""Relative change of the time to first token over that of the service times, by requests that wait for a place.
-
-    .. math:: q\,/\,\max(1 - \rho,\; 0.1)
-
-    The wait of a queue at load rho grows as rho / (1 - rho): near saturation a small error of the rate that the machine
-    can serve is a large one of the wait. Heuristic, this work.
-
-    >>> waiting_sensitivity(0.5, [0.0, 0.8, 0.99]).round(2).tolist()
-    [0.5, 2.5, 5.0]
-
-    Parameters
-    ----------
-    queue_share : Share q of the time to first token in which a request waits for a place. [-]
-    load : Request rate over the largest one, rho. [-]
-
-    Returns
-    -------
-    sensitivity : At most 10. [-]
-    """
-    return np.asarray(array(queue_share) / np.maximum(1.0 - array(load), 0.1))

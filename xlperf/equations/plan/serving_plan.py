@@ -221,9 +221,8 @@ def accepted_tokens(draft_tokens: Array, acceptance_rate: Array) -> Array:
 def with_defaults(plan: InferencePlan) -> InferencePlan:
     """Fill the blanks that follow from other columns, and look up bytes per element.
 
-    Batch size: the concurrency per replica, else 1. Concurrency: batch size x replicas.
-
-    100 requests in flight over 8 / 2 replicas; with FP8 GEMMs the cache is in FP8 as well:
+    Batch size: the concurrency per replica, else 1. Concurrency: batch size x replicas. 100 requests in flight over 8 /
+    2 replicas; with FP8 GEMMs the cache is in FP8 as well:
 
     >>> from ideal_machine import inference_plan
     >>> plan = with_defaults(inference_plan(num_accelerators=8, tensor_parallel=2, concurrency=100, precision="fp8"))
@@ -251,9 +250,8 @@ def pool_plans(plan: InferencePlan) -> tuple[InferencePlan, Array, np.ndarray]:
     """Separate pools as plans of batch 1, the requests in flight over all of them, and the rows with expert pools.
 
     The plans are the decode pools, then the prefill pools, then the expert pools. Half of the accelerators prefill
-    unless the plan says how many. Beside an expert pool the decode pool computes attention alone.
-
-    Four accelerators, one of which prefills: a replica each, one request in flight for each decode replica.
+    unless the plan says how many. Beside an expert pool the decode pool computes attention alone. Four accelerators,
+    one of which prefills: a replica each, one request in flight for each decode replica.
 
     >>> from ideal_machine import inference_plan
     >>> stated = inference_plan(num_accelerators=4, prefill_accelerators=1, mode="disaggregated")

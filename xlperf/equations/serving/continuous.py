@@ -132,7 +132,6 @@ def streamed(
     place_wait: PlaceWait | None = None,
 ) -> dict[str, Array]:
     """Results under a stream of requests, from the steady state and ``results`` of the decode batch as a static batch.
-
     ``best`` is the capacity and ``rate`` the throughput of the deployment; ``interrupting`` is 1 if prefills interrupt
     decoding, 0 for a pool of their own.
     """
@@ -266,9 +265,8 @@ class Replicas(NamedTuple):
     def cycles(
         self, requests: Array, batches: Sequence[Array] = (), prompts: Sequence[Array] = (), detailed: bool = False
     ) -> CycleTimes:
-        """Times by requests in flight (number, rows), interpolated between computed batches.
-
-        ``batches`` and ``prompts`` are further steps and passes; ``detailed`` records the first further step.
+        """Times by requests in flight (number, rows), interpolated between computed batches. ``batches`` and
+        ``prompts`` are further steps and passes; ``detailed`` records the first further step.
         """
         workload, number = self.workload, len(requests)
         # Computed batches on both sides, and integer prompts around the mean of their passes.
@@ -373,9 +371,8 @@ class Operation(NamedTuple):
 
 
 def operating(deployment: Deployment, bounded: bool = True) -> Operation:
-    """Steady state of replicas under a stream of requests: decode batch and prompts per prefill pass.
-
-    ``bounded``: with the limiting resource of decode steps.
+    """Steady state of replicas under a stream of requests: decode batch and prompts per prefill pass. ``bounded``: with
+    the limiting resource of decode steps.
     """
     plan, memory, times = deployment.plan, memory_of(deployment), BatchTimes.of(deployment)
     times.bounded = bounded
@@ -451,9 +448,8 @@ def operating(deployment: Deployment, bounded: bool = True) -> Operation:
 
 
 def _uneven(early: Service, starting: Steady, active: Array, plan: InferencePlan) -> Array:
-    """Added time per token of short answers in a burst over long ones, mean and quantiles, (rows, 4). [s]
-
-    ``early``: service demand with passes of a burst; ``starting``: its state; ``active``: requests that start.
+    """Added time per token of short answers in a burst over long ones, mean and quantiles, (rows, 4). [s] ``early``:
+    service demand with passes of a burst; ``starting``: its state; ``active``: requests that start.
     """
     if not some(plan.output_variation > 0.0):
         return np.zeros((len(active), 4))

@@ -59,11 +59,8 @@ def token_flop(model: Model, context: Array) -> Array:
 
     .. math:: F = 2 N_a + 4 L h d\,s
 
-    References
-    ----------
-    .. [1] J. Kaplan et al., "Scaling laws for neural language models", 2020, arXiv:2001.08361, table 1.
-
-    Llama 3.1 8B at 1,000 tokens: 2 x 7,504,658,432 + 4 x 32 x 32 x 128 x 1000.
+    Llama 3.1 8B at 1,000 tokens: 2 x 7,504,658,432 + 4 x 32 x 32 x 128 x 1000. Source: J. Kaplan et al., "Scaling laws
+    for neural language models", 2020, arXiv:2001.08361, table 1.
 
     >>> from ideal_machine import LLAMA as llama
     >>> token_flop(llama, np.array([1000.0])).tolist()
@@ -79,10 +76,7 @@ def feed_forward_flop(model: Model) -> Array:
     .. math:: F = 2 \left(L_m \left(k\,P_e + P_s\right) + L_d\,P_d\right)
 
     L_m layers have experts of P_e parameters (k active) and shared experts of P_s; L_d layers have an MLP of P_d.
-
-    References
-    ----------
-    .. [1] J. Kaplan et al., "Scaling laws for neural language models", 2020, arXiv:2001.08361, table 1.
+    Source: J. Kaplan et al., "Scaling laws for neural language models", 2020, arXiv:2001.08361, table 1.
     """
     shard = whole_model(model)
     expert, shared, dense = (weights(block, shard) for block in (EXPERTS, SHARED_EXPERT, MLP))
@@ -90,25 +84,10 @@ def feed_forward_flop(model: Model) -> Array:
     return np.asarray(2.0 * (mixed + model.num_dense_layers * dense))
 
 
-def visited_share(model: Model, batch: Array, popularity: Popularity) -> Array:
-    r"""Expected share of the routed experts that a decode step reads.
-
-    .. math:: s = \frac{E_{hit}}{E}
-
-    References
-    ----------
-    .. [1] R. Zhu et al., "MegaScale-Infer: Serving mixture-of-experts at scale with disaggregated expert parallelism",
-       2025, arXiv:2504.02263, section 2.3.
-    """
-    hit = _read_experts(model, batch, popularity)
-    return np.where(model.num_experts > 0.0, divide(hit, model.num_experts), 1.0)
-
-
 def _read_experts(model: Model, batch: Array, popularity: Popularity) -> Array:
-    """Expected number of experts whose weights a decode step reads, (rows,). [-]
-
-    Power omits the hot experts of the step times. With them, the power of conversations on H100 is 16 % too low,
-    without them 7 % (ML.ENERGY, 12 runs of gpt-oss); the runs that fit hot experts use random tokens and no power.
+    """Expected number of experts whose weights a decode step reads, (rows,). [-] Power omits the hot experts of the
+    step times. With them, the power of conversations on H100 is 16 % too low, without them 7 % (ML.ENERGY, 12 runs of
+    gpt-oss); the runs that fit hot experts use random tokens and no power.
     """
     spread = popularity._replace(hot_share=0.0 * popularity.hot_share)
     return activated_experts(model.num_experts, model.top_k, np.maximum(batch, 1.0), spread)
@@ -186,7 +165,6 @@ def results_at_rate(results: Mapping[str, Array], rate: Array) -> dict[str, Arra
 
 def serving_power(machines: tuple[Machine, Machine], work: ServedWork) -> tuple[Array, Array]:
     """Mean power of an accelerator while it decodes and while it prefills, or of each pool. [W]
-
     :func:`accelerator_power` of a decode step's work at the token rate, and of prompts, which read one byte per
     ``compute_intensity`` FLOP. Heuristic, this work.
     """
@@ -223,7 +201,6 @@ def expert_pool_power(
     machines: tuple[Machine, Machine], work: ServedWork, counts: tuple[Array, Array]
 ) -> tuple[Array, Array]:
     """Power of an accelerator of the attention pool and of the expert pool while they decode, as :func:`serving_power`.
-
     Every micro-batch reads the weights of its pool; a pool is busy for its share of a step. Heuristic, this work.
     """
     model, plan, results, step, loaded = work.model, work.plan, work.results, work.step, work.busy
@@ -232,7 +209,10 @@ def expert_pool_power(
     flop = work.flop - feed_forward, feed_forward
     # Bytes of a step: weights of both pools; cache and sampling in the attention pool.
     batches = np.minimum(plan.ping_pong_batches, np.maximum(np.ceil(running), 1.0))
-    experts = batches * results["expert_memory"] * visited_share(model, running / batches, work.popularity)
+    # routed experts that a decode step reads (arXiv:2504.02263, section 2.3)
+    hit = _read_experts(model, running / batches, work.popularity)
+    visited = np.where(model.num_experts > 0.0, divide(hit, model.num_experts), 1.0)
+    experts = batches * results["expert_memory"] * visited
     weights, cached = (batches * results["memory_weights"], experts), results["memory_kv_cache"]
     _, cache = decode_step_traffic(model, plan, work.architecture, zeros, cached, running, work.popularity)
     further = cache + work.sampled, zeros

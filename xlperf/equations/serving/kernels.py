@@ -67,9 +67,8 @@ def distinct_ranks(ranks: Array, chosen: Array) -> Array:
 
 
 def _exchange(deployment: Deployment, tokens: Array) -> tuple[Array, Array]:
-    """Bytes and time of dispatching tokens to experts and combining their outputs, (rows, 2).
-
-    The fastest way counts: to the ranks of the experts; to all ranks and back by reduce-scatter; or node by node.
+    """Bytes and time of dispatching tokens to experts and combining their outputs, (rows, 2). The fastest way counts:
+    to the ranks of the experts; to all ranks and back by reduce-scatter; or node by node.
     """
     model, network, plan, kernels = deployment.model, deployment.network, deployment.plan, deployment.kernels
     group = plan.tensor_parallel[:, None]
@@ -97,7 +96,6 @@ def _exchange(deployment: Deployment, tokens: Array) -> tuple[Array, Array]:
 
 def _by_node(deployment: Deployment, elements: Array, sent: Array) -> Array:
     """Time of one way of a hierarchical exchange: a token goes once to each node of its experts, then to their ranks.
-
     Each rank sends to its peer in every other node, while messages inside a node proceed at the same time.
     """
     model, network, plan, kernels = deployment.model, deployment.network, deployment.plan, deployment.kernels
@@ -110,10 +108,9 @@ def _by_node(deployment: Deployment, elements: Array, sent: Array) -> Array:
 
 
 def _context_messages(deployment: Deployment, decoded: Array, batching: Batching) -> tuple[Array, Array]:
-    """Bytes and unoverlapped time of the exchange of context-parallel ranks in a layer, (rows, 2).
-
-    In a prefill pass the keys and values that its chunks attend to visit every rank. In a decode step the ranks attend
-    to their parts of the cache, and an all-reduce combines their outputs with the softmax sums.
+    """Bytes and unoverlapped time of the exchange of context-parallel ranks in a layer, (rows, 2). In a prefill pass
+    the keys and values that its chunks attend to visit every rank. In a decode step the ranks attend to their parts of
+    the cache, and an all-reduce combines their outputs with the softmax sums.
     """
     model, network, plan, kernels = deployment.model, deployment.network, deployment.plan, deployment.kernels
     latent = deployment.architecture.latent_attention
@@ -172,11 +169,9 @@ def engine_all_reduce_time(
 
     .. math:: t = \min(t_{library}, t_{engine})
 
-    References
-    ----------
-    .. [1] R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
-       Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521.
-    .. [2] vLLM, custom_all_reduce.py: not supported on more than two PCIe-only GPUs, with hardly any gain over NCCL.
+    Sources: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
+    Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521. vLLM, custom_all_reduce.py: not
+    supported on more than two PCIe-only GPUs, with hardly any gain over NCCL.
     """
     library = collective_time("all_reduce", message_size, group_size, stride, network, kernels["all_reduce"])
     engine = quick_all_reduce_time(message_size, group_size, network, kernels["engine_all_reduce"])
@@ -351,11 +346,9 @@ def by_phase(values: Array, num_phases: int) -> Array:
 
 
 def wide_attention(model: Model, plan: InferencePlan, architecture: Architecture) -> np.ndarray:
-    """Plans whose attention layers stay in 16 bits, (rows,).
-
-    Published mixtures in 4 bits narrow the feed-forward layers only (DeepSeek-R1 on B200, TensorRT-LLM technical blog
-    1; gpt-oss, arXiv:2508.10925, section 2.1). Other checkpoints do so too (Llama 3 in FP8, arXiv:2407.21783, section
-    6.2): the plan states it.
+    """Plans whose attention layers stay in 16 bits, (rows,). Published mixtures in 4 bits narrow the feed-forward
+    layers only (DeepSeek-R1 on B200, TensorRT-LLM technical blog 1; gpt-oss, arXiv:2508.10925, section 2.1). Other
+    checkpoints do so too (Llama 3 in FP8, arXiv:2407.21783, section 6.2): the plan states it.
     """
     stated = (plan.wide_attention > 0.0) & (plan.weight_size < plan.activation_size)
     if not architecture.experts:
@@ -495,10 +488,9 @@ def _prompts(deployment: Deployment, batching: Batching) -> Prompts:
 
 
 def _steps(deployment: Deployment, sequences: Array) -> Steps:
-    """Sequences of a decode step on a rank, at two contexts: the mean less and plus the standard deviation.
-
-    The context grows by one token per step. The two give the mean time, exactly for a cubic polynomial of the context.
-    A step meets requests with long outputs more often than short ones, as often as they have steps.
+    """Sequences of a decode step on a rank, at two contexts: the mean less and plus the standard deviation. The context
+    grows by one token per step. The two give the mean time, exactly for a cubic polynomial of the context. A step meets
+    requests with long outputs more often than short ones, as often as they have steps.
     """
     plan = deployment.plan
     steps = np.maximum(plan.output_length - 1.0, 1.0) * (1.0 + plan.output_variation * plan.output_variation)
@@ -534,9 +526,8 @@ def _flash(deployment: Deployment, call: Prompts, kernel: Flash) -> Work:
 
 
 def _read(deployment: Deployment, call: Steps, kernel: Read) -> Work:
-    """Attention of a decode step, at its mean context: whole tiles of query rows for each head of keys.
-
-    One compressed vector that is key and value of all heads is half a key and value pair of its width.
+    """Attention of a decode step, at its mean context: whole tiles of query rows for each head of keys. One compressed
+    vector that is key and value of all heads is half a key and value pair of its width.
     """
     plan, device, rate = deployment.plan, deployment.device, deployment.device.rate(CORE)
     shard = call.near if kernel.near else call.shard
@@ -596,9 +587,8 @@ _WORK: Mapping[type, Callable[..., Work]] = {
 def core_work(deployment: Deployment, batching: Batching, phase: int) -> dict[Core, Work]:
     """Work of each core of a layer in a prefill pass or a decode step.
 
-    If the index selects everything, selected layers cost as much as full ones.
-
-    Each of 1,000 tokens attends to the last 200 at most, 180 in the mean: 4 x 1,000 x 10 x 100 x 180 FLOP.
+    If the index selects everything, selected layers cost as much as full ones. Each of 1,000 tokens attends to the last
+    200 at most, 180 in the mean: 4 x 1,000 x 10 x 100 x 180 FLOP.
 
     >>> from ideal_machine import deployment, sparse
     >>> from xlperf.equations.model.cores import SELECTED

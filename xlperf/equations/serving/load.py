@@ -118,10 +118,9 @@ def fewest_batches(attention_time: Array, expert_time: Array, message_time: Arra
 
 
 def _message_times(attention: Deployment, experts: Deployment, sequences: Array) -> tuple[Array, Array, Array]:
-    """Dispatch, combine and link occupancy of a micro-batch in a layer. [s]
-
-    A token goes to the ranks of its routed and shared experts. Ranks that split an expert each receive it, or one of
-    them does and passes it on, whichever is faster.
+    """Dispatch, combine and link occupancy of a micro-batch in a layer. [s] A token goes to the ranks of its routed and
+    shared experts. Ranks that split an expert each receive it, or one of them does and passes it on, whichever is
+    faster.
     """
     plan, expert_plan, model = attention.plan, experts.plan, attention.model
     ranks = plan.tensor_parallel * plan.context_parallel, expert_plan.tensor_parallel
@@ -270,9 +269,8 @@ class RequestLoad(NamedTuple):
         return np.minimum(np.maximum(prompts, 1.0), self.max_prefill_prompts)
 
     def whole_prompts(self, mean: Array) -> tuple[Array, Array]:
-        """Integer prompts per prefill pass around the mean; multiples of the attention replicas once each has one.
-
-        The replica with most prompts sets the time of a pass, so that one prompt above a multiple costs a whole round.
+        """Integer prompts per prefill pass around the mean; multiples of the attention replicas once each has one. The
+        replica with most prompts sets the time of a pass, so that one prompt above a multiple costs a whole round.
         """
         unit = np.where(mean > self.attention_replicas, self.attention_replicas, 1.0)
         lower, upper = np.floor(mean / unit) * unit, np.ceil(mean / unit) * unit
@@ -328,10 +326,9 @@ class RequestLoad(NamedTuple):
         return np.asarray(prefill / (prompts * passes))
 
     def whole_batches(self, requests: Array, most: Array) -> tuple[Array, Array]:
-        """Batches below and above a number of requests that are computed operator by operator. [-]
-
-        Powers of two, also above the cache limit ``most``: batches in between pad tiles irregularly, and step times are
-        interpolated. A full cache is computed exactly if a tile is a small part of its GEMM rows.
+        """Batches below and above a number of requests that are computed operator by operator. [-] Powers of two, also
+        above the cache limit ``most``: batches in between pad tiles irregularly, and step times are interpolated. A
+        full cache is computed exactly if a tile is a small part of its GEMM rows.
         """
         lower, upper = octave(requests, 2.0 * requests)
         rows = np.ceil(most / (self.attention_replicas * self.decode_stages)) * self.tokens_checked
@@ -491,9 +488,8 @@ def request_load(
     balance_rows: Array,
     whole_prompts: bool = False,
 ) -> RequestLoad:
-    """Per-request workload of serving replicas.
-
-    An engine that also decodes fills its passes with part of the next prompt; a prefill pool runs ``whole_prompts``.
+    """Per-request workload of serving replicas. An engine that also decodes fills its passes with part of the next
+    prompt; a prefill pool runs ``whole_prompts``.
     """
     prompts = np.maximum(prefilling.prefill_tokens / prefilling.own_tokens, 1.0)
     prompts = _whole_of(prompts) if whole_prompts else prompts
@@ -567,9 +563,8 @@ class _TimeCache(NamedTuple):
 
 
 class _Query:
-    """Requested batches of one phase, (number, rows), and the subset that is not in the cache.
-
-    Rows in ``again`` compute their first batch even if the cache holds it.
+    """Requested batches of one phase, (number, rows), and the subset that is not in the cache. Rows in ``again``
+    compute their first batch even if the cache holds it.
     """
 
     def __init__(self, cache: _TimeCache, requested: Array, again: np.ndarray) -> None:

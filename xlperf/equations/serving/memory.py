@@ -44,9 +44,8 @@ def _cache_with_states(cache_size: Numeric, states_size: Numeric, state_slots: N
 
     An engine with one pool gives keys, values and states what they need. One that splits its memory beforehand, with
     slots of states for each running request, has room for the smaller number of sequences of its two pools (SGLang,
-    kv_cache_configurator.py: mamba-full-memory-ratio).
-
-    One pool; keys of 60 in 0.6, five states of 20 in 0.4; keys of 180 in the same:
+    kv_cache_configurator.py: mamba-full-memory-ratio). One pool; keys of 60 in 0.6, five states of 20 in 0.4; keys of
+    180 in the same:
 
     >>> _cache_with_states([60.0, 60.0, 180.0], 20.0, [1.0, 5.0, 5.0], [0.0, 0.4, 0.4]).round(9).tolist()
     [80.0, 250.0, 300.0]
@@ -57,9 +56,8 @@ def _cache_with_states(cache_size: Numeric, states_size: Numeric, state_slots: N
 
 
 def _cache_tokens(model: Model, plan: InferencePlan, architecture: Architecture, context: Array, whole: Array) -> Array:
-    """Cached tokens of a context on one of the ranks that share it, mean over the layers, (rows,). [-]
-
-    ``whole``: 1 if the engine holds the whole history of windowed layers, which sparse attention never needs.
+    """Cached tokens of a context on one of the ranks that share it, mean over the layers, (rows,). [-] ``whole``: 1 if
+    the engine holds the whole history of windowed layers, which sparse attention never needs.
     """
     whole = 0.0 * whole if architecture.sparse_attention else whole
     caching = ((core, core.entries) for core in cores_of(architecture))
@@ -83,10 +81,8 @@ def rank_states_size(model: Model, plan: InferencePlan, architecture: Architectu
 
 
 def _element_size(model: Model, plan: InferencePlan, architecture: Architecture, scaled: Array) -> Array:
-    """Bytes of an element of the cache, mean over a vector, (rows,). [B]
-
-    Latent vectors of sparse attention in FP8 have scales of groups, and their rotated part in 16 bits (FlashMLA:
-    656 B for 512 + 64 elements; 584 B for 448 + 64).
+    """Bytes of an element of the cache, mean over a vector, (rows,). [B] Latent vectors of sparse attention in FP8 have
+    scales of groups, and their rotated part in 16 bits (FlashMLA: 656 B for 512 + 64 elements; 584 B for 448 + 64).
     """
     if not (architecture.sparse_attention and architecture.one_vector):
         return plan.kv_size
@@ -366,9 +362,8 @@ def _sampling_peak(
 
     It runs its longest prefill with dummy tokens, then samples a token for each of the most requests: their logits in
     16 and 32 bits, sorted, with indices and the sort buffer, beside the hidden states of the prefill (llm-d-benchmark,
-    config_explorer/empirical-vllm-memory-results.md, 2025: eight starts of vLLM on H100).
-
-    Llama 3.1 8B with 8,192 tokens and 1,024 requests on one H100 (measured 4.76 + 0.13 GiB):
+    config_explorer/empirical-vllm-memory-results.md, 2025: eight starts of vLLM on H100). Llama 3.1 8B with 8,192
+    tokens and 1,024 requests on one H100 (measured 4.76 + 0.13 GiB):
 
     >>> size = _sampling_peak(0.86e9, 8192 * 4096 * 2.0, 1024.0, 128256.0, 38.3, 0.0)
     >>> round(float(size) / 2**30, 2)
@@ -431,9 +426,8 @@ def _prefill_working_set(
     """Activation bytes per sequence in a prefill pass, which frees the activations of each layer.
 
     The residual stream and its norm live through the layer; beside them the larger of attention (projections and
-    output) and feed-forward layer; then the logits of the last token (arXiv:2309.06180, section 2).
-
-    Four tokens of 2 (16 + 96 / 2) B and the 100 / 2 logits of 4 B:
+    output) and feed-forward layer; then the logits of the last token (arXiv:2309.06180, section 2). Four tokens of 2
+    (16 + 96 / 2) B and the 100 / 2 logits of 4 B:
 
     >>> float(_prefill_working_set(8.0, 12.0, 8.0, 32.0, 1.0, 100.0, 10.0, 4.0, 2.0, 2.0, 4.0))
     712.0

@@ -147,9 +147,8 @@ def _mean_prefill(prefill: Array, burst_prefill: Array, burst: Array) -> Array:
 
 
 def _throughput(rate: Array, columns: Array) -> Array:
-    """Throughput that satisfies Little's law in both pools, with service times frozen at a trial rate. [request/s]
-
-    The wait for a prefill grows with the rate X as C / (C - X), which gives a quadratic equation.
+    """Throughput that satisfies Little's law in both pools, with service times frozen at a trial rate. [request/s] The
+    wait for a prefill grows with the rate X as C / (C - X), which gives a quadratic equation.
     """
     pass_times, (flow, most, stages, prefill_replicas, burst, spread, burst_prefill) = (
         Curve(*columns[:5]),
@@ -173,9 +172,8 @@ def _throughput(rate: Array, columns: Array) -> Array:
 
 
 def _root(columns: Array, equation: Callable[[Array, Array], Array], most: Array) -> Array:
-    """Fixed point of a decreasing function on [0, most]: Illinois method with bisection steps.
-
-    Each plan converges by itself, so that its number does not depend on the other plans.
+    """Fixed point of a decreasing function on [0, most]: Illinois method with bisection steps. Each plan converges by
+    itself, so that its number does not depend on the other plans.
     """
     root = equation(most, columns)
     rows = np.flatnonzero(root < most)
@@ -219,15 +217,13 @@ def pooled_state(times: PoolTimes, requests: Array, outside: Array) -> tuple[Ste
     .. math:: c = X \left(\tau + \bar t_p + w(X) + t_{send} + N\,t(b)\right), \qquad b = \frac{X N t(b)}{n_d},
         \qquad m = \frac{\lambda}{n_p} t_p(m)
 
-    Requests of a run arrive in waves that disperse: the first, a fraction f of all, arrives at once with m_0 prompts
-    in a pass; later waves at the rate :math:`\lambda \ge X` of the middle of the run.
+    Requests of a run arrive in waves that disperse: the first, a fraction f of all, arrives at once with m_0 prompts in
+    a pass; later waves at the rate :math:`\lambda \ge X` of the middle of the run.
 
     .. math:: \bar t_p = t_p(m) + f \max(t_p(m_0) - t_p(m), 0), \qquad m_0 = \min(c / n_p, m_{max})
 
-    References
-    ----------
-    .. [1] Y. Zhong et al., "DistServe: disaggregating prefill and decoding for goodput-optimized large language model
-       serving", OSDI 2024, arXiv:2401.09670.
+    Source: Y. Zhong et al., "DistServe: disaggregating prefill and decoding for goodput-optimized large language model
+    serving", OSDI 2024, arXiv:2401.09670.
     """
     # Throughput, row by row.
     burst_wait, most = times.burst_wait(requests), np.asarray(times.capacity + 0.0 * requests)
@@ -256,11 +252,8 @@ def pooled_open_state(
     .. math:: w = \frac{c_a^2 + v^2}{2} \left(\min\left(\frac{\lambda t_p}{n_p}, 1\right) \frac{t_p}{n_p} +
         \frac{(\lambda / C)^2}{1 - \lambda / C} \frac{1}{C}\right), \qquad b = \frac{\lambda N t(b)}{n_d}
 
-    c_a and v are the coefficients of variation of interarrival times and prompt lengths.
-
-    References
-    ----------
-    .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.6 (Pollaczek and Khinchin).
+    c_a and v are the coefficients of variation of interarrival times and prompt lengths. Source: L. Kleinrock,
+    "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.6 (Pollaczek and Khinchin).
     """
     stable = rate < times.capacity
     stable_rate = np.where(stable, rate, 0.0)

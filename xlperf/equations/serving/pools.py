@@ -109,9 +109,8 @@ class PoolState(NamedTuple):
 
 
 def pools_of(pools: Deployment, requests: Array, split: np.ndarray) -> Pools:
-    """Prefill, decode and expert pools of disaggregated plans, and their common load.
-
-    ``pools`` holds the decode pools, then the prefill pools in the same order, then the expert pools of ``split``.
+    """Prefill, decode and expert pools of disaggregated plans, and their common load. ``pools`` holds the decode pools,
+    then the prefill pools in the same order, then the expert pools of ``split``.
     """
     number = len(requests)
     decoding, prefilling = pools.take(slice(0, number)), pools.take(slice(number, 2 * number))
@@ -138,7 +137,6 @@ def pools_of(pools: Deployment, requests: Array, split: np.ndarray) -> Pools:
 
 def _request_latency(decoding: Deployment, prefilling: Deployment) -> RequestLatency:
     """Time of requests outside the loops of the engines of both pools, which each request passes one after the other.
-
     Its first token leaves the engine that decodes (vLLM disaggregated prefill proxy; NVIDIA Dynamo, disagg_serving).
     """
     first, second = prefilling.request_latency, decoding.request_latency
@@ -147,7 +145,6 @@ def _request_latency(decoding: Deployment, prefilling: Deployment) -> RequestLat
 
 def _wave_spread(plan: InferencePlan, requests: Array) -> Array:
     """Squared dispersion that output lengths give the requests of a wave in the middle of a run, over a cycle, (rows,).
-
     Infinite for runs without end.
     """
     waves = plan.run_requests / requests
@@ -204,9 +201,8 @@ def _between(value: Array, low: Array, high: Array) -> np.ndarray:
 def _settled(
     load: PoolLoad, ends: _Ends, requests: Array, sides: _Sides, times: Times, moves: int
 ) -> tuple[Array, Array, Array, Array]:
-    """State (6, number, rows), prompts of a pass, and step and pass times, (number, rows).
-
-    Times are interpolated between the computed batches; a state outside them moves the batches and is solved again.
+    """State (6, number, rows), prompts of a pass, and step and pass times, (number, rows). Times are interpolated
+    between the computed batches; a state outside them moves the batches and is solved again.
     """
     workload, number = load.workload, len(requests)
     most, zeros = workload.max_prefill_prompts, 0.0 * requests

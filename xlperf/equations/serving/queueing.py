@@ -199,12 +199,8 @@ def place_wait(
     .. math:: W = \phi\,\frac{c_a^2 + c_s^2}{2}\,\frac{C(c, \rho)\,h}{c (1 - \rho)}, \qquad
         P_w = C\left(\frac{c}{z}, \rho\right), \qquad z = \frac{c_a^2 + c_s^2}{1 + c_s^2}
 
-    References
-    ----------
-    .. [1] W. Whitt, "Approximations for the GI/G/m queue", Prod. Oper. Manag. 2(2), 1993,
-       doi:10.1111/j.1937-5956.1993.tb00094.x.
-
-    One place at half load, hold time 1 s, Poisson arrivals: a wait of 1 s (M/M/1) or 0.5 s (M/D/1).
+    One place at half load, hold time 1 s, Poisson arrivals: a wait of 1 s (M/M/1) or 0.5 s (M/D/1). Source: W. Whitt,
+    "Approximations for the GI/G/m queue", Prod. Oper. Manag. 2(2), 1993, doi:10.1111/j.1937-5956.1993.tb00094.x.
 
     >>> place_wait(1.0, 0.5, 1.0, 1.0, [1.0, 0.0]).mean.round(2).tolist()
     [0.99, 0.5]
@@ -285,10 +281,7 @@ class Service(NamedTuple):
             N\,\min\left(\frac{t(b)}{1 - \lambda (s_p - \delta)},\; t(b) + p\right)
 
         Chunked prefill saves delta per prompt and adds at most p to a step; further prefill time delays first tokens.
-
-        References
-        ----------
-        .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.6 (Pollaczek and Khinchin).
+        Source: L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.6 (Pollaczek and Khinchin).
         """
         stable = np.isfinite(running)
         # Wait for the running pass and for full passes.
@@ -369,10 +362,8 @@ def closed_state(service: Service, requests: Array, places: Array, outside: Nume
 
     .. math:: X = \min\left(\frac{c}{T}, \frac{r}{r\,s + N\,t(r)}\right), \qquad r = \min(c, c_{max})
 
-    References
-    ----------
-    .. [1] J. D. C. Little, "A proof for the queuing formula L = lambda W", Oper. Res. 9(3), 1961,
-       doi:10.1287/opre.9.3.383.
+    Source: J. D. C. Little, "A proof for the queuing formula L = lambda W", Oper. Res. 9(3), 1961,
+    doi:10.1287/opre.9.3.383.
     """
     count = np.maximum(requests, 1.0)
     active = np.minimum(count, np.maximum(places, 1.0))
@@ -433,13 +424,9 @@ def spread_quantiles(
         z = \frac{c_a^2 + v_o^2}{1 + v_o^2}
 
     The waits for a place and for other prefills are independent: the signed squares of the differences between their
-    quantiles and means add up (exact if one of them is 0; heuristic, this work).
-
-    References
-    ----------
-    .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.12.
-    .. [2] W. Whitt, "Approximations for the GI/G/m queue", Prod. Oper. Manag. 2(2), 1993,
-       doi:10.1111/j.1937-5956.1993.tb00094.x: peakedness.
+    quantiles and means add up (exact if one of them is 0; heuristic, this work). Sources: L. Kleinrock, "Queueing
+    Systems, Volume I: Theory", Wiley, 1975, section 5.12. W. Whitt, "Approximations for the GI/G/m queue", Prod. Oper.
+    Manag. 2(2), 1993, doi:10.1111/j.1937-5956.1993.tb00094.x: peakedness.
     """
     fixed = steady.first_token - steady.prefill_wait + steady.queue_time
     # Standard deviation of the time per token: interrupting prefills, then rushes.
@@ -560,9 +547,7 @@ def run_rate(
     .. math:: X = \frac{N}{N t_s + \lfloor N / r \rfloor s\,t(r) + s\,t(N \bmod r) + \lceil N / r \rceil w + d},
         \qquad w = \max\left(T - r\,t_s - s\,t(r),\; 0\right), \qquad d = s\,x(\min(r, N))\,t(0)
 
-    References
-    ----------
-    .. [1] NVIDIA, TensorRT-LLM documentation, "Overview" of performance: throughput of a fixed number of requests.
+    Source: NVIDIA, TensorRT-LLM documentation, "Overview" of performance: throughput of a fixed number of requests.
     """
     total = np.maximum(np.where(np.isnan(run_requests), 1.0, run_requests), 1.0)
     together = np.minimum(active, total)
@@ -704,10 +689,7 @@ def in_turn(service: Service, steady: Steady, pass_time: Array, group: Array, re
     .. math:: w = \max\left(\left(t_p + t - g\,\delta\right) \left(1 - \frac{g}{c}\right),\; w_{steady}\right)
 
     Heuristic, this work, validated with a step-by-step simulation. Late successors make groups, and waits, grow.
-
-    References
-    ----------
-    .. [1] vLLM documentation, "Optimization and tuning": a step takes prompts up to a number of tokens.
+    Source: vLLM documentation, "Optimization and tuning": a step takes prompts up to a number of tokens.
     """
     step = service.step_time(steady.running)
     wait = (pass_time + step - group * service.saving) * np.maximum(1.0 - group / np.maximum(requests, 1.0), 0.0)
@@ -785,9 +767,7 @@ def run_state(burst: Steady, steady: Steady, first: Array, together: Array, run_
 
     .. math:: t_N = g\,t_{burst} + (1 - g)\,t, \qquad g = f + (1 - f)\,s
 
-    References
-    ----------
-    .. [1] SemiAnalysis, InferenceX, benchmark_serving.py: means over all requests of a run.
+    Source: SemiAnalysis, InferenceX, benchmark_serving.py: means over all requests of a run.
     """
     share = first + (1.0 - first) * together
     ends = ~np.isnan(run_requests)

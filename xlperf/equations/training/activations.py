@@ -107,7 +107,6 @@ def _freed_inputs(setting: Setting) -> _Inputs:
 
 class _Mixers(NamedTuple):
     """Mixers and layers per feed-forward block, (rows,): one attention and one layer unless the model is a hybrid. [-]
-
     A hybrid is counted by its feed-forward blocks: each has its share of the mixers.
     """
 
@@ -189,10 +188,9 @@ def _widths(setting: Setting) -> _Widths:
 
 
 class _Unfused(NamedTuple):
-    """Additional activations of unfused PyTorch kernels, (rows,). [B]
-
-    A root-mean-square norm saves its input in FP32 and its product with the weights; a gated activation function its
-    output before the gate. Layer norms and activation functions without a gate are one kernel in PyTorch too.
+    """Additional activations of unfused PyTorch kernels, (rows,). [B] A root-mean-square norm saves its input in FP32
+    and its product with the weights; a gated activation function its output before the gate. Layer norms and activation
+    functions without a gate are one kernel in PyTorch too.
     """
 
     norm: Array

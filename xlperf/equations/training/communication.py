@@ -71,10 +71,9 @@ def _gathered_shares(setting: Setting) -> tuple[Array, Array]:
 
 
 def _tensor_messages(setting: Setting) -> dict[str, _Message]:
-    """Activations between blocks: an all-reduce, or with sequence parallelism an all-gather and a reduce-scatter.
-
-    GEMM inputs are cast before the gather (Transformer Engine: "quantized all-gather"); gradients, inputs of two GEMMs,
-    in both layouts unless one layout follows from the other. Sums and inputs of adapters are wide.
+    """Activations between blocks: an all-reduce, or with sequence parallelism an all-gather and a reduce-scatter. GEMM
+    inputs are cast before the gather (Transformer Engine: "quantized all-gather"); gradients, inputs of two GEMMs, in
+    both layouts unless one layout follows from the other. Sums and inputs of adapters are wide.
     """
     plan = setting.plan
     narrow, both = _gathered_shares(setting)
@@ -155,10 +154,9 @@ def _saved_size(setting: Setting) -> Array:
 
 
 def _replica_messages(setting: Setting, parameters: StageParameters, quantized: Array) -> dict[str, _Message]:
-    """Reduction of dense gradients over replicas and gathering of dense weights from their shards.
-
-    Sharded gradients are reduce-scattered within the ranks of one set of shards, then all-reduced between such groups.
-    With adapters ZeRO-1 and 2 gather adapters only.
+    """Reduction of dense gradients over replicas and gathering of dense weights from their shards. Sharded gradients
+    are reduce-scattered within the ranks of one set of shards, then all-reduced between such groups. With adapters
+    ZeRO-1 and 2 gather adapters only.
     """
     model, plan = setting.model, setting.plan
     shards = np.where(plan.zero_stage > 0, plan.zero_shards, 1.0)

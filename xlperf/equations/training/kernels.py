@@ -128,9 +128,8 @@ def _sequences(setting: Setting) -> Sequences:
 
 
 def _core_parts(setting: Setting) -> list[Part]:
-    """Kernels of every core of the layers, forward and backward.
-
-    If an index selects the whole sequence, selected layers are full attention.
+    """Kernels of every core of the layers, forward and backward. If an index selects the whole sequence, selected
+    layers are full attention.
     """
     model, plan = setting.model, setting.plan
     call, cores = _sequences(setting), cores_of(setting.architecture)
@@ -155,9 +154,8 @@ def _core_parts(setting: Setting) -> list[Part]:
 
 
 def _flash_parts(setting: Setting, core: Core, trained: Trained, calls: Array) -> list[Part]:
-    """Core attention, forward and backward.
-
-    Gathered entries go through the last-level cache; the backward pass also adds their gradients there, in FP32.
+    """Core attention, forward and backward. Gathered entries go through the last-level cache; the backward pass also
+    adds their gradients there, in FP32.
     """
     kernel = trained.kernel
     assert isinstance(kernel, Flash)
@@ -503,10 +501,8 @@ def kernel_parts(setting: Setting) -> list[Part]:
 
 
 def part_work(setting: Setting, part: Part) -> tuple[Array, Array]:
-    """FLOP and main-memory traffic of one call of each operator of a part, (rows, operators). [FLOP, B]
-
-    Attention counts without the saving of a causal mask; its backward pass is five products for two. Unknown traffic is
-    NaN.
+    """FLOP and main-memory traffic of one call of each operator of a part, (rows, operators). [FLOP, B] Attention
+    counts without the saving of a causal mask; its backward pass is five products for two. Unknown traffic is NaN.
     """
     if part.gemms is None:
         flop = np.zeros_like(part.time) if part.flop is None else part.flop

@@ -138,9 +138,8 @@ def kept_activations(setting: Setting) -> Array:
 
 
 def _logits(setting: Setting) -> Array:
-    """Bytes of the logits of a micro-batch and their gradients, (rows,).
-
-    A compiled loss is fused, but its backward pass is a separate graph, which does not write over its inputs.
+    """Bytes of the logits of a micro-batch and their gradients, (rows,). A compiled loss is fused, but its backward
+    pass is a separate graph, which does not write over its inputs.
     """
     plan = setting.plan
     chunked, fused = plan.cross_entropy == CrossEntropy.CHUNKED, plan.cross_entropy == CrossEntropy.FUSED
@@ -190,10 +189,9 @@ def _sharded(setting: Setting, size: Array, since: float, dense: Array, experts:
 
 
 def _weights(setting: Setting, contents: StageContents, parameters: StageParameters) -> Array:
-    """Weights of each stage, (rows, 3), with the gathered ones if ZeRO-3 does not reshard. [B]
-
-    ZeRO-3 shards in FP32 are the master copy and are offloaded with the optimizer; quantized copies stay on the rank
-    unless sharded weights are gathered anew.
+    """Weights of each stage, (rows, 3), with the gathered ones if ZeRO-3 does not reshard. [B] ZeRO-3 shards in FP32
+    are the master copy and are offloaded with the optimizer; quantized copies stay on the rank unless sharded weights
+    are gathered anew.
     """
     plan = setting.plan
     element = plan.element_size[:, None]
@@ -252,7 +250,6 @@ def _quantized_growth(setting: Setting) -> Array:
 
 def _regathered(setting: Setting, contents: StageContents, heads: Array) -> Array:
     """Weights that ZeRO-3 gathers for a micro-batch, and gradients of a layer before their reduce-scatter, (rows, 3).
-
     Weights on a single rank need no gather. [B]
     """
     plan, held = setting.plan, setting.parameters
@@ -335,9 +332,8 @@ def memory_of(setting: Setting) -> dict[str, Array]:
 
 
 def _frees_gradients(setting: Setting) -> np.ndarray:
-    """Plans whose backward pass alone allocates gradients: none exists when it begins, (rows, 1).
-
-    With several micro-batches the first one leaves gradients for the next; in a pipeline, for those in flight.
+    """Plans whose backward pass alone allocates gradients: none exists when it begins, (rows, 1). With several
+    micro-batches the first one leaves gradients for the next; in a pipeline, for those in flight.
     """
     plan, software = setting.plan, setting.constants["training_memory"]
     once = (plan.num_micro_batches < 2) & (plan.pipeline_parallel < 2)
@@ -345,9 +341,8 @@ def _frees_gradients(setting: Setting) -> np.ndarray:
 
 
 def _gathered_inputs(setting: Setting, contents: StageContents) -> Array:
-    """Inputs of products of one micro-batch that are gathered over the tensor-parallel ranks, (rows, 3). [B]
-
-    The allocator reuses memory of the communication stream only after the accelerator has passed the collective: if the
+    """Inputs of products of one micro-batch that are gathered over the tensor-parallel ranks, (rows, 3). [B] The
+    allocator reuses memory of the communication stream only after the accelerator has passed the collective: if the
     host runs ahead, after the layers of a whole pass. Inputs of attention and dense feed-forward layers count.
     """
     plan = setting.plan

@@ -57,7 +57,6 @@ def _scores_of_shapes(setting: Setting) -> Array:
 
 def _flop_per_token(setting: Setting) -> tuple[Array, Array, Array]:
     """FLOP of the model per trained token, recomputed ones, and the saving of a causal mask, (rows,) each. [FLOP]
-
     Trained MTP modules count; frozen weights have no gradients, their adapters all three products.
     """
     model, plan, mtp = setting.model, setting.plan, setting.plan.mtp_layers
@@ -126,7 +125,6 @@ def causal_ratio(setting: Setting) -> Array:
 
 def run_results(model: Model, plan: TrainingPlan, step_time: Array) -> dict[str, Array]:
     """Steps, checkpoint size and interval, goodput and time of a whole run, (rows,); NaN if the plan names no tokens.
-
     Checkpoints hold the trained weights: the model with its MTP modules, or low-rank adapters alone.
     """
     steps = ceil_div(plan.training_tokens, plan.global_batch_size * plan.sequence_length)
@@ -149,10 +147,8 @@ def run_results(model: Model, plan: TrainingPlan, step_time: Array) -> dict[str,
 
 
 def training_power(machine: Machine, model: Model, plan: TrainingPlan, results: Mapping[str, Array]) -> Array:
-    """Mean power of an accelerator over a training step, (rows,). [W]
-
-    Heuristic, this work: :func:`accelerator_power` of the operations of a step, one byte per ``compute_intensity`` of
-    them; links draw power for hidden messages too.
+    """Mean power of an accelerator over a training step, (rows,). [W] Heuristic, this work: :func:`accelerator_power`
+    of the operations of a step, one byte per ``compute_intensity`` of them; links draw power for hidden messages too.
     """
     device, step = machine.device, results["step_time"]
     sending = np.minimum(

@@ -275,10 +275,9 @@ def _by_cost(model: Model, plan: TrainingPlan) -> tuple[Array, Array, Array]:
 
 
 def _mixture_layers(model: Model, layers: Array, stages: Array, first: bool) -> Array:
-    """Mixture-of-experts layers of the first stage or of a later one, (rows,). [-]
-
-    Dense layers lead the first stage (DeepSeek) or alternate with mixtures (Llama 4); later stages have as many
-    mixtures as fit. DeepSeek-V3 with four layers per stage: 1 on the first stage, 4 on each later one.
+    """Mixture-of-experts layers of the first stage or of a later one, (rows,). [-] Dense layers lead the first stage
+    (DeepSeek) or alternate with mixtures (Llama 4); later stages have as many mixtures as fit. DeepSeek-V3 with four
+    layers per stage: 1 on the first stage, 4 on each later one.
     """
     if not some(model.num_moe_layers):
         return np.zeros(layers.shape)
@@ -293,9 +292,8 @@ def _mixture_layers(model: Model, layers: Array, stages: Array, first: bool) -> 
 
 
 def pipeline_contents(model: Model, plan: TrainingPlan) -> Pipeline:
-    """Contents of the first, a middle and the last stage of a pipeline.
-
-    The embedding is on the first stage, output head and MTP modules are on the last; a single stage has everything.
+    """Contents of the first, a middle and the last stage of a pipeline. The embedding is on the first stage, output
+    head and MTP modules are on the last; a single stage has everything.
     """
     first, middle, last = stages_of(model, plan)
     middle = np.where(middle > 0, middle, np.maximum(first, last))
@@ -316,9 +314,8 @@ def pipeline_contents(model: Model, plan: TrainingPlan) -> Pipeline:
 
 
 def _layer_kinds(model: Model, layers: Array, mtp: Array, mixtures: Array) -> tuple[Array, Array, Array]:
-    """Layers with attention, with linear attention, and with a dense feed-forward block.
-
-    The kinds of layers of a hybrid model are split evenly over the stages.
+    """Layers with attention, with linear attention, and with a dense feed-forward block. The kinds of layers of a
+    hybrid model are split evenly over the stages.
     """
     whole = layers + mtp
     uneven = some(model.uneven)
@@ -335,10 +332,9 @@ def _layer_kinds(model: Model, layers: Array, mtp: Array, mixtures: Array) -> tu
 
 
 def pacing_contents(model: Model, plan: TrainingPlan, pipeline: Pipeline, contents: StageContents) -> StageContents:
-    """Stage contents that set the pace of the pipeline, (rows, 3); with DualPipe every rank has both ends.
-
-    Unless the plan states its layers, the first stage counts as large as the middle stages, which set the pace anyway:
-    30 layers on four stages (7, 8, 8, 7) count as 8, 8, 7.
+    """Stage contents that set the pace of the pipeline, (rows, 3); with DualPipe every rank has both ends. Unless the
+    plan states its layers, the first stage counts as large as the middle stages, which set the pace anyway: 30 layers
+    on four stages (7, 8, 8, 7) count as 8, 8, 7.
     """
     first, middle, last = pipeline
     settled = ~np.isnan(plan.first_stage_layers) | plan.split_by_cost
@@ -473,9 +469,8 @@ def _layer_embeddings(model: Model, tensor_parallel: Array) -> Array | float:
 
 
 def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
-    """Parameters of each block on one rank, before sharding over replicas.
-
-    Llama 3.1 8B on two ranks: 41,943,040 / 2 and two norms of 4,096; 176,160,768 / 2; half of the vocabulary.
+    """Parameters of each block on one rank, before sharding over replicas. Llama 3.1 8B on two ranks: 41,943,040 / 2
+    and two norms of 4,096; 176,160,768 / 2; half of the vocabulary.
     """
     tensor, hidden = plan.tensor_parallel, model.hidden_size
     shard = Shard(model, tensor, plan.expert_tensor_parallel)
@@ -630,9 +625,8 @@ class Setting:
     alike: np.ndarray | None = None  # rows of one number have the same model, devices and constants
 
     def distinct_kernels(self) -> tuple[Setting, np.ndarray] | None:
-        """The setting of one plan per distinct set of kernels, and the set of each plan; None if most sets differ.
-
-        The network stays whole: no kernel depends on it.
+        """The setting of one plan per distinct set of kernels, and the set of each plan; None if most sets differ. The
+        network stays whole: no kernel depends on it.
         """
         plan, rows = self.plan, len(self.plan)
         if self.alike is None or rows < _FEW_PLANS:

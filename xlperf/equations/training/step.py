@@ -304,10 +304,9 @@ def _uneven_bubble(setting: Setting, times: Array, critical: Array) -> Array:
 def _data_parallel_time(
     setting: Setting, communication: Communication, stage: _StageTimes, overlap: Array | float
 ) -> Array:
-    """Exposed data-parallel communication, of which a share ``overlap`` of the passes hides a part. [s]
-
-    ZeRO-3: all-gather and reduce-scatter per micro-batch, in a pipeline if it reshards. ZeRO-2 in a pipeline:
-    reduce-scatter per micro-batch. The all-reduce between shard groups, and gradients accumulated whole: once a step.
+    """Exposed data-parallel communication, of which a share ``overlap`` of the passes hides a part. [s] ZeRO-3:
+    all-gather and reduce-scatter per micro-batch, in a pipeline if it reshards. ZeRO-2 in a pipeline: reduce-scatter
+    per micro-batch. The all-reduce between shard groups, and gradients accumulated whole: once a step.
     """
     plan = setting.plan
     tax = setting.constants["training_software"]["overlap_tax"][:, 0]
