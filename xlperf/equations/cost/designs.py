@@ -352,6 +352,8 @@ def crossover_volume(
 
     .. math:: V = \frac{C_2 - C_1}{c_1 - c_2}
 
+    Source: Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
+
     40,000 USD more for the design, 40 USD less for each unit:
 
     >>> float(crossover_volume(100.0, 50000.0, 60.0, 90000.0))
@@ -367,10 +369,6 @@ def crossover_volume(
     Returns
     -------
     volume : Units; NaN if one design is cheaper at every volume. [-]
-
-    References
-    ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
     """
     volume = divide(
         array(other_one_time_cost) - array(one_time_cost), array(unit_cost) - array(other_unit_cost), where_zero=np.nan

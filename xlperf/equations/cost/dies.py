@@ -22,6 +22,8 @@ def dies_per_wafer(
 
     .. math:: N = \frac{\pi (D/2 - e)^2}{B} - \frac{\pi (D - 2e)}{\sqrt{2B}},\quad B = (w + s)(h + s)
 
+    Source: D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
+
     A die of 10 mm x 10 mm on a wafer of 300 mm: 70686 / 100 = 706.9, less 942.5 / 14.14 = 66.6 at the rim:
 
     >>> float(dies_per_wafer(10.0, 10.0, 300.0))
@@ -36,10 +38,6 @@ def dies_per_wafer(
     Returns
     -------
     dies : Dies per wafer, at least 0. [-]
-
-    References
-    ----------
-    .. [1] D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
     """
     usable = np.maximum(array(wafer_diameter) - 2.0 * array(edge_exclusion), 0.0)
     pitch = (array(die_width) + array(scribe_width)) * (array(die_height) + array(scribe_width))
@@ -58,6 +56,8 @@ def dies_per_wafer_by_area(
 
     .. math:: N = \frac{\pi (D/2 - e)^2}{(w + s)(h + s)}
 
+    Source: D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
+
     70686 mm2 over 100 mm2:
 
     >>> float(dies_per_wafer_by_area(10.0, 10.0, 300.0))
@@ -72,10 +72,6 @@ def dies_per_wafer_by_area(
     Returns
     -------
     dies : Dies per wafer. [-]
-
-    References
-    ----------
-    .. [1] D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
     """
     radius = np.maximum(array(wafer_diameter) / 2.0 - array(edge_exclusion), 0.0)
     pitch = (array(die_width) + array(scribe_width)) * (array(die_height) + array(scribe_width))
@@ -93,6 +89,8 @@ def dies_per_wafer_exponential(
 
     .. math:: N = \frac{\pi R^2}{B} e^{-\sqrt{B}/R},\quad R = D/2 - e,\quad B = (w + s)(h + s)
 
+    Source: A. V. Ferris-Prabhu, IEEE Circuits and Devices Magazine 5(1), 1989, doi:10.1109/101.17236.
+
     706.86 dies by area, times exp(-10 / 150) = 0.9355:
 
     >>> float(dies_per_wafer_exponential(10.0, 10.0, 300.0))
@@ -107,10 +105,6 @@ def dies_per_wafer_exponential(
     Returns
     -------
     dies : Dies per wafer. [-]
-
-    References
-    ----------
-    .. [1] A. V. Ferris-Prabhu, IEEE Circuits and Devices Magazine 5(1), 1989, doi:10.1109/101.17236.
     """
     radius = np.maximum(array(wafer_diameter) / 2.0 - array(edge_exclusion), 0.0)
     pitch = (array(die_width) + array(scribe_width)) * (array(die_height) + array(scribe_width))
@@ -130,6 +124,8 @@ def dies_per_wafer_placed(
     .. math:: N = \max_{x_0, y_0} \sum_j \left\lfloor\frac{c_j - x_0}{p}\right\rfloor
         - \left\lceil\frac{-c_j - x_0}{p}\right\rceil,\quad c_j = \sqrt{R^2 - y_j^2}
 
+    Source: D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
+
     Four dies of 10 mm: their outer corners are 14.1 mm from the middle of a wafer of 15 mm radius:
 
     >>> float(dies_per_wafer_placed(10.0, 10.0, 30.0))
@@ -144,10 +140,6 @@ def dies_per_wafer_placed(
     Returns
     -------
     dies : Dies per wafer, a whole number. [-]
-
-    References
-    ----------
-    .. [1] D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
     """
     width, height, diameter, edge, scribe = np.broadcast_arrays(
         *(array(value) for value in (die_width, die_height, wafer_diameter, edge_exclusion, scribe_width))
@@ -180,6 +172,8 @@ def reticle_fields(die_width: Numeric, die_height: Numeric, reticle_width: Numer
 
     .. math:: f = \min\left(\lceil w/W\rceil \lceil h/H\rceil, \lceil h/W\rceil \lceil w/H\rceil\right)
 
+    Source: A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
+
     40 mm x 30 mm in fields of 26 mm x 33 mm, two beside each other:
 
     >>> float(reticle_fields(40.0, 30.0, 26.0, 33.0))
@@ -193,10 +187,6 @@ def reticle_fields(die_width: Numeric, die_height: Numeric, reticle_width: Numer
     Returns
     -------
     fields : Fields; more than 1 need stitching. [-]
-
-    References
-    ----------
-    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
     """
     along = ceil_div(die_width, reticle_width) * ceil_div(die_height, reticle_height)
     return np.asarray(np.minimum(along, ceil_div(die_height, reticle_width) * ceil_div(die_width, reticle_height)))
@@ -206,6 +196,8 @@ def reticle_utilization(die_area: Numeric, reticle_area: Numeric) -> Array:
     r"""Share of the exposed area filled by whole dies.
 
     .. math:: u = \left\lfloor\frac{kR}{A}\right\rfloor \frac{A}{kR},\quad k = \left\lceil\frac{A}{R}\right\rceil
+
+    Source: A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
 
     Two dies of 300 mm2 in a field of 858 mm2: 600 / 858:
 
@@ -220,10 +212,6 @@ def reticle_utilization(die_area: Numeric, reticle_area: Numeric) -> Array:
     Returns
     -------
     utilization : Used share of the fields. [-]
-
-    References
-    ----------
-    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
     """
     area = array(die_area)
     exposed = ceil_div(area, reticle_area) * array(reticle_area)
@@ -234,6 +222,8 @@ def lithography_cost_factor(lithography_share: Numeric, reticle_utilization_shar
     r"""Cost factor of a wafer with partly filled fields: more exposures for the same dies.
 
     .. math:: f = 1 - l + \frac{l}{u}
+
+    Source: A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
 
     Half of the cost is lithography and a fifth of each field is empty: 0.5 + 0.5 / 0.8:
 
@@ -248,10 +238,6 @@ def lithography_cost_factor(lithography_share: Numeric, reticle_utilization_shar
     Returns
     -------
     factor : Factor on the wafer's cost, 1 for full fields. [-]
-
-    References
-    ----------
-    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
     """
     share = array(lithography_share)
     return np.asarray(1.0 - share + share / array(reticle_utilization_share))
@@ -261,6 +247,8 @@ def raw_die_cost(wafer_price: Numeric, num_dies: Numeric) -> Array:
     r"""Cost of a die, good or bad.
 
     .. math:: c = \frac{W}{N}
+
+    Source: Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
 
     A wafer of 16,000 USD with 64 dies:
 
@@ -275,10 +263,6 @@ def raw_die_cost(wafer_price: Numeric, num_dies: Numeric) -> Array:
     Returns
     -------
     cost : Cost of one die before the sort. [USD]
-
-    References
-    ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
     """
     return np.asarray(array(wafer_price) / array(num_dies))
 
@@ -287,6 +271,8 @@ def good_die_cost(raw_cost: Numeric, sort_cost: Numeric, pass_share: Numeric) ->
     r"""Cost of a die that passes the sort, rejected dies included.
 
     .. math:: c = \frac{c_r + c_t}{P}
+
+    Source: Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
 
     (100 + 2) / 0.8:
 
@@ -302,10 +288,6 @@ def good_die_cost(raw_cost: Numeric, sort_cost: Numeric, pass_share: Numeric) ->
     Returns
     -------
     cost : Cost of one known good die. [USD]
-
-    References
-    ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
     """
     return np.asarray((array(raw_cost) + array(sort_cost)) / array(pass_share))
 
@@ -374,6 +356,8 @@ def substrate_layer_factor(
 
     .. math:: k = 1 \text{ for one chip, else } 1.5,\; 1.75\;(S > S_m),\; 2\;(S > S_l)
 
+    Source: Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
+
     Four chips on 1000 mm2, between 900 and 1600 mm2:
 
     >>> float(substrate_layer_factor(1000.0, 4.0, 900.0, 1600.0))
@@ -388,10 +372,6 @@ def substrate_layer_factor(
     Returns
     -------
     factor : Factor on the price. [-]
-
-    References
-    ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
     """
     area, chips = array(substrate_area), array(num_chips)
     medium, large = array(medium_area), array(large_area)
@@ -404,6 +384,8 @@ def bond_yield(yield_per_bond: Numeric, num_bonds: Numeric) -> Array:
     r"""Share of modules with all bonds good.
 
     .. math:: Y = y^n
+
+    Source: D. Stow et al., "Cost-effective design ... interposers", ICCAD 2017, doi:10.1109/ICCAD.2017.8203849.
 
     Eight bonds of 99 %: 0.99 ** 8:
 
@@ -418,10 +400,6 @@ def bond_yield(yield_per_bond: Numeric, num_bonds: Numeric) -> Array:
     Returns
     -------
     yield : Share of good modules. [-]
-
-    References
-    ----------
-    .. [1] D. Stow et al., "Cost-effective design ... interposers", ICCAD 2017, doi:10.1109/ICCAD.2017.8203849.
     """
     return power(yield_per_bond, num_bonds)
 
@@ -456,6 +434,8 @@ def chip_nre(
 
     .. math:: c = n\,(A\,p + f + m)
 
+    Source: Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
+
     Two designs of 100 x 1000 + 5000 + 20000 USD:
 
     >>> float(chip_nre(100.0, 2.0, 1000.0, 5000.0, 20000.0))
@@ -472,10 +452,6 @@ def chip_nre(
     Returns
     -------
     cost : One-time cost. [USD]
-
-    References
-    ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
     """
     each = array(area) * array(price_per_area) + array(fixed) + array(mask_set)
     return np.asarray(array(num_designs) * each)
@@ -485,6 +461,8 @@ def amortized_nre(one_time_cost: Numeric, num_in_product: Numeric, num_in_family
     r"""One-time cost per product when a family of products shares a design.
 
     .. math:: c = \frac{C\,n}{N}
+
+    Source: Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
 
     500,000 USD over 100,000 parts, four in the product:
 
@@ -500,9 +478,5 @@ def amortized_nre(one_time_cost: Numeric, num_in_product: Numeric, num_in_family
     Returns
     -------
     cost : Share of one product. [USD]
-
-    References
-    ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
     """
     return np.asarray(array(one_time_cost) * array(num_in_product) / array(num_in_family))

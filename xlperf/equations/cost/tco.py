@@ -18,6 +18,9 @@ def building_power(server_power: Numeric, power_usage_effectiveness: Numeric) ->
 
     .. math:: P = P_s\,\mathrm{PUE}
 
+    Source: L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 5,
+    doi:10.2200/S00874ED3V01Y201809CAC046.
+
     1000 W x 1.25:
 
     >>> float(building_power(1000.0, 1.25))
@@ -31,10 +34,6 @@ def building_power(server_power: Numeric, power_usage_effectiveness: Numeric) ->
     Returns
     -------
     power : Power into the building. [W]
-
-    References
-    ----------
-    .. [1] L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 5, doi:10.2200/S00874ED3V01Y201809CAC046.
     """
     return np.asarray(array(server_power) * array(power_usage_effectiveness))
 
@@ -43,6 +42,9 @@ def energy_cost_rate(server_power: Numeric, power_usage_effectiveness: Numeric, 
     r"""Cost of the electric energy of one accelerator at full load.
 
     .. math:: c = P_s\,\mathrm{PUE}\,p_e
+
+    Source: L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 6,
+    doi:10.2200/S00874ED3V01Y201809CAC046.
 
     1250 W x 2 cents per joule:
 
@@ -58,10 +60,6 @@ def energy_cost_rate(server_power: Numeric, power_usage_effectiveness: Numeric, 
     Returns
     -------
     cost_rate : Cost of energy per second. [USD/s]
-
-    References
-    ----------
-    .. [1] L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 6, doi:10.2200/S00874ED3V01Y201809CAC046.
     """
     return np.asarray(building_power(server_power, power_usage_effectiveness) * array(energy_price))
 
@@ -113,6 +111,9 @@ def accelerator_cost_rate(
 
     .. math:: c = \frac{C}{u} \left(\frac{1}{T} + \frac{o}{T_o}\right) + P_s\,\mathrm{PUE}\,p_e
 
+    Source: L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 6,
+    doi:10.2200/S00874ED3V01Y201809CAC046.
+
     100 USD over 10 s, half of them used, a tenth more each second, and 1200 W at 0.1 cents per joule:
     100 / 0.5 x (0.1 + 0.1) + 1.2:
 
@@ -134,10 +135,6 @@ def accelerator_cost_rate(
     Returns
     -------
     cost_rate : Cost per second of work; NaN if unknown. [USD/s]
-
-    References
-    ----------
-    .. [1] L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 6, doi:10.2200/S00874ED3V01Y201809CAC046.
     """
     rent, straight_line = array(rental_price), 1.0 / array(life)
     owned = owned_cost_rate(
@@ -154,7 +151,8 @@ def capital_recovery_rate(
 
     .. math:: a = \frac{r\,(1 - v\,(1 + r)^{-T/p})}{1 - (1 + r)^{-T/p}}\,\frac{1}{p}
 
-    The limit without a discount rate is a straight line, :math:`(1 - v)/T`.
+    The limit without a discount rate is a straight line, :math:`(1 - v)/T`. Source: L. A. Barroso et al., "The
+    Datacenter as a Computer", 2018, chapter 6, doi:10.2200/S00874ED3V01Y201809CAC046.
 
     An annuity of two periods at 10 %: 0.1 / (1 - 1 / 1.21):
 
@@ -171,10 +169,6 @@ def capital_recovery_rate(
     Returns
     -------
     rate : Share of the price per second. [1/s]
-
-    References
-    ----------
-    .. [1] L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 6, doi:10.2200/S00874ED3V01Y201809CAC046.
     """
     rate, left, length = array(discount_rate), array(residual_share), array(period)
     shrunk = power(1.0 + rate, -array(life) / length)
@@ -201,6 +195,9 @@ def owned_cost_rate(
 
     .. math:: c = \frac{1}{u} \left(C a + F a_F + \frac{C m + s}{p}\right) + P_s\,l\,\mathrm{PUE}\,p_e
 
+    Source: L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 6,
+    doi:10.2200/S00874ED3V01Y201809CAC046.
+
     (100 x 0.2 + 50 x 0.1 + 100 x 0.05 + 5) / 0.5 for capital and upkeep, 10 x 1.2 x 0.5 for energy:
 
     >>> float(owned_cost_rate(100.0, 0.2, 50.0, 0.1, 0.05, 5.0, 10.0, 1.2, 0.5, 0.5, 1.0, 1.0))
@@ -224,10 +221,6 @@ def owned_cost_rate(
     Returns
     -------
     cost_rate : Cost per second of work. [USD/s]
-
-    References
-    ----------
-    .. [1] L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 6, doi:10.2200/S00874ED3V01Y201809CAC046.
     """
     price = array(capex)
     capital = price * array(recovery_rate) + array(facility) * array(facility_recovery_rate)
@@ -265,6 +258,8 @@ def carbon_of_energy(energy: Numeric, carbon_intensity: Numeric) -> Array:
 
     .. math:: m = E\,i
 
+    Source: U. Gupta et al., "ACT: designing sustainable computer systems", ISCA 2022, doi:10.1145/3470496.3527408.
+
     3600 J at 1 g/J:
 
     >>> float(carbon_of_energy(3600.0, 0.001))
@@ -278,10 +273,6 @@ def carbon_of_energy(energy: Numeric, carbon_intensity: Numeric) -> Array:
     Returns
     -------
     carbon : Mass of CO2 equivalent. [kg]
-
-    References
-    ----------
-    .. [1] U. Gupta et al., "ACT: designing sustainable computer systems", ISCA 2022, doi:10.1145/3470496.3527408.
     """
     return np.asarray(array(energy) * array(carbon_intensity))
 
@@ -318,6 +309,8 @@ def die_carbon(
 
     .. math:: m = \frac{A\,(e\,i + g + r)}{Y}
 
+    Source: U. Gupta et al., "ACT: designing sustainable computer systems", ISCA 2022, doi:10.1145/3470496.3527408.
+
     100 mm2 x (2 x 0.01 + 0.01 + 0.02) kg/mm2, every other die good:
 
     >>> float(die_carbon(100.0, 0.5, 2.0, 0.01, 0.01, 0.02))
@@ -335,10 +328,6 @@ def die_carbon(
     Returns
     -------
     carbon : Mass of CO2 equivalent. [kg]
-
-    References
-    ----------
-    .. [1] U. Gupta et al., "ACT: designing sustainable computer systems", ISCA 2022, doi:10.1145/3470496.3527408.
     """
     per_area = array(energy_per_area) * array(carbon_intensity) + array(gas_per_area) + array(material_per_area)
     return np.asarray(array(die_area) * per_area / array(die_yield))
@@ -409,8 +398,9 @@ def annuity_book_value(
     .. math:: B = C \left(\frac{(1 - v\,q^{-T/p})\,(1 - q^{-(T - t)/p})}{1 - q^{-T/p}} + v\,q^{-(T - t)/p}\right),
         \quad q = 1 + r
 
-    Without a discount rate it falls in a straight line. An owner who sells at this value has paid exactly the
-    annuity until then.
+    Without a discount rate it falls in a straight line. An owner who sells at this value has paid exactly the annuity
+    until then. Source: L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 6,
+    doi:10.2200/S00874ED3V01Y201809CAC046.
 
     210 USD over two periods at 10 % earn 121 USD in each; after the first one 210 x 1.1 - 121 remain:
 
@@ -429,10 +419,6 @@ def annuity_book_value(
     Returns
     -------
     value : Book value. [USD]
-
-    References
-    ----------
-    .. [1] L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 6, doi:10.2200/S00874ED3V01Y201809CAC046.
     """
     rate, share, length = array(discount_rate), array(residual_share), array(period)
     left = np.maximum(array(life) - array(age), 0.0)

@@ -246,7 +246,8 @@ def break_even_price(price: Numeric, cost_rate: Numeric, free_cost_rate: Numeric
 
     .. math:: C^* = C\,\frac{c^* - c_0}{c - c_0}
 
-    The cost is linear in the price: :func:`xlperf.equations.cost.tco.accelerator_cost_rate`.
+    The cost is linear in the price: :func:`xlperf.equations.cost.tco.accelerator_cost_rate`. Source: L. A. Barroso et
+    al., "The Datacenter as a Computer", 2018, chapter 6, doi:10.2200/S00874ED3V01Y201809CAC046.
 
     A quarter of the 4 USD is energy; 7 USD leave twice as much for the purchase:
 
@@ -263,10 +264,6 @@ def break_even_price(price: Numeric, cost_rate: Numeric, free_cost_rate: Numeric
     Returns
     -------
     price : Purchase price; NaN if the energy alone costs more. [USD]
-
-    References
-    ----------
-    .. [1] L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 6, doi:10.2200/S00874ED3V01Y201809CAC046.
     """
     scaled = array(price) * (array(wanted_rate) - array(free_cost_rate)) / (array(cost_rate) - array(free_cost_rate))
     return np.asarray(np.where(scaled >= 0.0, scaled, np.nan))

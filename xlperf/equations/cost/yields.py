@@ -17,6 +17,8 @@ def critical_defects(die_area: Numeric, defect_density: Numeric, critical_area_r
 
     .. math:: d = A\,D_0\,r
 
+    Source: C. H. Stapper, IBM J. Res. Dev. 28(4), 1984, doi:10.1147/rd.284.0461.
+
     800 mm2 x 0.001 per mm2 x 0.8:
 
     >>> float(critical_defects(800.0, 0.001, 0.8))
@@ -31,10 +33,6 @@ def critical_defects(die_area: Numeric, defect_density: Numeric, critical_area_r
     Returns
     -------
     defects : Mean number of critical defects. [-]
-
-    References
-    ----------
-    .. [1] C. H. Stapper, IBM J. Res. Dev. 28(4), 1984, doi:10.1147/rd.284.0461.
     """
     return np.asarray(array(die_area) * array(defect_density) * array(critical_area_ratio))
 
@@ -43,6 +41,8 @@ def negative_binomial_yield(defects: Numeric, clustering: Numeric) -> Array:
     r"""Yield with clustered defects: Poisson for infinite alpha, Seeds for an alpha of 1.
 
     .. math:: Y = \left(1 + \frac{d}{\alpha}\right)^{-\alpha}
+
+    Source: C. H. Stapper et al., "Integrated circuit yield", Proc. IEEE 71(4), 1983, doi:10.1109/PROC.1983.12619.
 
     1.25 ** -2:
 
@@ -57,10 +57,6 @@ def negative_binomial_yield(defects: Numeric, clustering: Numeric) -> Array:
     Returns
     -------
     yield : Share of good dies. [-]
-
-    References
-    ----------
-    .. [1] C. H. Stapper et al., "Integrated circuit yield", Proc. IEEE 71(4), 1983, doi:10.1109/PROC.1983.12619.
     """
     alpha = array(clustering)
     return power(1.0 + array(defects) / alpha, -alpha)
@@ -101,6 +97,8 @@ def harvested_yield(unit_yield: Numeric, num_units: Numeric, num_units_needed: N
 
     .. math:: Y = \sum_{j=0}^{n-k} \binom{n}{j} y^{n-j} (1 - y)^j
 
+    Source: C. H. Stapper et al., IBM J. Res. Dev. 24(3), 1980, doi:10.1147/rd.243.0398.
+
     Two of three units: 0.9 ** 3 + 3 x 0.9 ** 2 x 0.1 = 0.729 + 0.243:
 
     >>> float(harvested_yield(0.9, 3.0, 2.0))
@@ -115,10 +113,6 @@ def harvested_yield(unit_yield: Numeric, num_units: Numeric, num_units_needed: N
     Returns
     -------
     yield : Share of dies with at least k good units; 0 for k above n. [-]
-
-    References
-    ----------
-    .. [1] C. H. Stapper et al., IBM J. Res. Dev. 24(3), 1980, doi:10.1147/rd.243.0398.
     """
     good, units, needed = np.broadcast_arrays(array(unit_yield), array(num_units), array(num_units_needed))
     # Binomial terms, from no failed unit to all spare units.
@@ -162,6 +156,8 @@ def sort_pass_share(die_yield_share: Numeric, test_coverage_share: Numeric) -> A
 
     .. math:: P = 1 - (1 - Y)\,c
 
+    Source: A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
+
     The test detects 95 % of the bad fifth: 1 - 0.19:
 
     >>> float(sort_pass_share(0.8, 0.95))
@@ -175,9 +171,5 @@ def sort_pass_share(die_yield_share: Numeric, test_coverage_share: Numeric) -> A
     Returns
     -------
     share : Share that passes; Y / P of these dies are good. [-]
-
-    References
-    ----------
-    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
     """
     return np.asarray(1.0 - (1.0 - array(die_yield_share)) * array(test_coverage_share))

@@ -86,6 +86,8 @@ def visible_pairs(query_length: Numeric, key_length: Numeric, causal: Numeric) -
 
     .. math:: N = s_q s_k - c\,\frac{s_q (s_q - 1)}{2}
 
+    Source: T. Dao, "FlashAttention-2", 2023, arXiv:2307.08691.
+
     Three queries see 2, 3 and 4 of four keys:
 
     >>> float(visible_pairs(3.0, 4.0, 1.0))
@@ -99,10 +101,6 @@ def visible_pairs(query_length: Numeric, key_length: Numeric, causal: Numeric) -
     Returns
     -------
     pairs : Pairs of one head and sequence. [-]
-
-    References
-    ----------
-    .. [1] T. Dao, "FlashAttention-2", 2023, arXiv:2307.08691.
     """
     queries = array(query_length)
     return np.asarray(queries * array(key_length) - array(causal) * (0.5 * queries * (queries - 1.0)))
@@ -152,7 +150,8 @@ def flash_compute_time(
     .. math:: t = \max\left(n\,\bar t + i\,p\,\hat t,\; p\,\hat t\right) + \frac{n}{p}\,t_{tile}, \quad
         n = h \lceil s_q / T \rceil, \quad \bar t = T\,\bar s\,\tau, \quad \hat t = T\,s_k\,\tau
 
-    Heuristic, this work, after the partitioning over queries [1]_; imbalance and tile time are fitted.
+    Heuristic, this work, after the partitioning over queries; imbalance and tile time are fitted. Source: T. Dao,
+    "FlashAttention-2", 2023, arXiv:2307.08691, section 3.2: work partitioning over queries.
 
     Four heads of 256 queries are 8 tiles; each takes 128 x 256 pairs of 1 ms:
 
@@ -173,10 +172,6 @@ def flash_compute_time(
     Returns
     -------
     time : Time of the multiprocessors. [s]
-
-    References
-    ----------
-    .. [1] T. Dao, "FlashAttention-2", 2023, arXiv:2307.08691, section 3.2: work partitioning over queries.
     """
     queries, keys, tile, pair = array(query_length), array(key_length), array(query_tile), array(pair_time)
     units = array(num_multiprocessors)
@@ -207,6 +202,8 @@ def flash_traffic(
 
     .. math:: T = 2 r b d\,(h s_q + g s_k p)\,e
 
+    Source: T. Dao et al., "FlashAttention", 2022, arXiv:2205.14135.
+
     2 x 128 x (32 x 1024 + 8 x 1024) elements of 2 bytes:
 
     >>> float(flash_traffic(1.0, 32.0, 8.0, 1024.0, 1024.0, 128.0, 2.0))
@@ -225,10 +222,6 @@ def flash_traffic(
     Returns
     -------
     traffic : Bytes moved. [B]
-
-    References
-    ----------
-    .. [1] T. Dao et al., "FlashAttention", 2022, arXiv:2205.14135.
     """
     keys = array(num_query_groups) * array(key_length) * array(num_key_passes)
     elements = array(num_heads) * array(query_length) + keys
@@ -242,6 +235,8 @@ def kv_cache_traffic(
     r"""KV-cache bytes read per layer and decode step.
 
     .. math:: T = 2 b g s d\,e
+
+    Source: N. Shazeer, "Fast Transformer Decoding", 2019, arXiv:1911.02150.
 
     Keys and values, 8 heads x 1000 tokens x 128, of 2 bytes:
 
@@ -259,10 +254,6 @@ def kv_cache_traffic(
     Returns
     -------
     traffic : Bytes read. [B]
-
-    References
-    ----------
-    .. [1] N. Shazeer, "Fast Transformer Decoding", 2019, arXiv:1911.02150.
     """
     elements = 2.0 * array(batch) * array(num_query_groups) * array(key_length) * array(head_size)
     return np.asarray(elements * array(kv_element_size))
@@ -391,6 +382,8 @@ def tiled_heads(num_heads: Numeric, num_query_groups: Numeric, tile_rows: Numeri
 
     .. math:: a' = \max(a, g r)
 
+    Source: flash-attention issue 1572, 2025: 16 heads of keys on an H20 take as long with 1 query each as with 64.
+
     >>> tiled_heads(32.0, 8.0, [1.0, 16.0]).tolist()
     [32.0, 128.0]
 
@@ -402,10 +395,6 @@ def tiled_heads(num_heads: Numeric, num_query_groups: Numeric, tile_rows: Numeri
     Returns
     -------
     num_heads : Heads that take arithmetic. [-]
-
-    References
-    ----------
-    .. [1] flash-attention issue 1572, 2025: 16 heads of keys on an H20 take as long with 1 query each as with 64.
     """
     return np.asarray(np.maximum(array(num_heads), array(num_query_groups) * array(tile_rows)))
 

@@ -45,6 +45,8 @@ def domain_unavailability(domain_mtbf: Numeric, repair_time: Numeric) -> Array:
 
     .. math:: u = \frac{R}{M + R}
 
+    Source: R. E. Barlow and F. Proschan, "Statistical theory of reliability and life testing", 1975, chapter 7.
+
     >>> float(domain_unavailability(99.0, 1.0))
     0.01
 
@@ -56,10 +58,6 @@ def domain_unavailability(domain_mtbf: Numeric, repair_time: Numeric) -> Array:
     Returns
     -------
     share : 0 to 1. [-]
-
-    References
-    ----------
-    .. [1] R. E. Barlow and F. Proschan, "Statistical theory of reliability and life testing", 1975, chapter 7.
     """
     repair = array(repair_time)
     return np.asarray(repair / (array(domain_mtbf) + repair))
@@ -112,6 +110,9 @@ def units_enough(num_units: Numeric, unit_unavailability_share: Numeric, most_do
 
     .. math:: P = \sum_{j = 0}^{k} \binom{N}{j} q^j (1 - q)^{N - j}
 
+    Source: R. E. Barlow and F. Proschan, "Statistical theory of reliability and life testing", 1975, chapter 2
+    (k-out-of-n systems).
+
     At most one of three units, each down for a tenth of the time: 0.9^3 + 3 x 0.1 x 0.9^2.
 
     >>> float(units_enough(3, 0.1, 1).round(12))
@@ -126,11 +127,6 @@ def units_enough(num_units: Numeric, unit_unavailability_share: Numeric, most_do
     Returns
     -------
     share : Share of the time that enough units are up, 0 to 1. [-]
-
-    References
-    ----------
-    .. [1] R. E. Barlow and F. Proschan, "Statistical theory of reliability and life testing", 1975, chapter 2
-       (k-out-of-n systems).
     """
     units, share, spare = np.broadcast_arrays(array(num_units), array(unit_unavailability_share), array(most_down))
     unknown = np.isnan(units) | np.isnan(spare)
@@ -240,8 +236,9 @@ def goodput(interval: Numeric, checkpoint_time: Numeric, failure_interval: Numer
     .. math:: g = \frac{\tau}{(\tau + \delta) \left(1 + \frac{R + (\tau + \delta) / 2}{M}\right)}
 
     Work tau takes tau + delta. In that time (tau + delta) / M interruptions happen, and each costs a restart R and, on
-    average, half of an interval (tau + delta) / 2 that is computed again: the time of the work grows by the factor
-    1 + (R + (tau + delta) / 2) / M.
+    average, half of an interval (tau + delta) / 2 that is computed again: the time of the work grows by the factor 1 +
+    (R + (tau + delta) / 2) / M. Source: J. T. Daly, "A higher order estimate of the optimum checkpoint interval for
+    restart dumps", Future Generation Computer Systems 22(3), 2006, doi:10.1016/j.future.2004.11.016.
 
     1,000 s of work and 50 s of a checkpoint, an interruption every 10,000 s that takes 600 s.
 
@@ -258,11 +255,6 @@ def goodput(interval: Numeric, checkpoint_time: Numeric, failure_interval: Numer
     Returns
     -------
     share : Between 0 and 1. [-]
-
-    References
-    ----------
-    .. [1] J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation
-       Computer Systems 22(3), 2006, doi:10.1016/j.future.2004.11.016.
     """
     useful, spent = array(interval), array(interval) + array(checkpoint_time)
     lost = (array(restart_time) + 0.5 * spent) / array(failure_interval)
@@ -274,7 +266,8 @@ def asynchronous_interval(snapshot_time: Numeric, write_time: Numeric, failure_i
 
     .. math:: \tau = \max\left(\sqrt{2 \delta M},\; w - \delta\right)
 
-    Only the snapshot into host memory stops the run; the next one waits until the last is written.
+    Only the snapshot into host memory stops the run; the next one waits until the last is written. Source: J. Mohan et
+    al., "CheckFreq: frequent, fine-grained DNN checkpointing", USENIX FAST 2021.
 
     A snapshot of 2 s that takes 600 s to write; without the wait the best interval would be 200 s.
 
@@ -290,10 +283,6 @@ def asynchronous_interval(snapshot_time: Numeric, write_time: Numeric, failure_i
     Returns
     -------
     time : Interval. [s]
-
-    References
-    ----------
-    .. [1] J. Mohan et al., "CheckFreq: frequent, fine-grained DNN checkpointing", USENIX FAST 2021.
     """
     snapshot = array(snapshot_time)
     return np.asarray(np.maximum(checkpoint_interval(snapshot, failure_interval), array(write_time) - snapshot))
@@ -346,7 +335,8 @@ def running_rate(
     .. math:: r = \frac{1}{D} \max\left(D - \left\lceil \frac{\max(j - k, 0)}{w} \right\rceil, 0\right)
 
     An elastic run trains on with the replicas that the remaining units can form. A run that waits stops as soon as more
-    units are down than there are spares.
+    units are down than there are spares. Source: S. Gandhi et al., "ReCycle: resilient training of large DNNs using
+    pipeline adaptation", SOSP 2024, arXiv:2405.14009.
 
     Four units down and two spares: one of ten replicas of four units is lost, or the run waits.
 
@@ -364,11 +354,6 @@ def running_rate(
     Returns
     -------
     rate : 0 to 1. [-]
-
-    References
-    ----------
-    .. [1] S. Gandhi et al., "ReCycle: resilient training of large DNNs using pipeline adaptation", SOSP 2024,
-       arXiv:2405.14009.
     """
     short = np.maximum(array(units_down) - array(num_spares), 0.0)
     replicas, on = array(num_replicas), array(elastic)

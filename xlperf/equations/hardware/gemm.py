@@ -79,6 +79,8 @@ def product_traffic(
 
     .. math:: T = b\,(e\,k\,(m + n) + e_{out}\,m n)
 
+    Source: NVIDIA, "Matrix Multiplication Background User's Guide", section 1, arithmetic intensity.
+
     2 x 4 x (2 + 3) bytes of inputs, 4 x 2 x 3 of outputs:
 
     >>> float(product_traffic(2.0, 3.0, 4.0, 1.0, 2.0, 4.0))
@@ -92,10 +94,6 @@ def product_traffic(
     Returns
     -------
     traffic : Bytes through the main memory. [B]
-
-    References
-    ----------
-    .. [1] NVIDIA, "Matrix Multiplication Background User's Guide", section 1, arithmetic intensity.
     """
     rows, columns = array(m), array(n)
     inputs = array(element_size) * array(k) * (rows + columns)

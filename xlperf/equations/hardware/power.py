@@ -61,7 +61,8 @@ def node_energy_ratio(
 
     .. math:: r = \frac{e}{e_0} \left(\frac{f}{f_0}\right)^2
 
-    The voltage rises with the clock, and the energy with its square.
+    The voltage rises with the clock, and the energy with its square. Source: M. Horowitz, "Computing's energy problem",
+    ISSCC 2014, doi:10.1109/ISSCC.2014.6757323.
 
     Twice the clock of 5 nm:
 
@@ -78,10 +79,6 @@ def node_energy_ratio(
     Returns
     -------
     ratio : 1 for 5 nm at its nominal clock. [-]
-
-    References
-    ----------
-    .. [1] M. Horowitz, "Computing's energy problem", ISSCC 2014, doi:10.1109/ISSCC.2014.6757323.
     """
     share = array(clock_rate) / array(nominal_clock_rate)
     energy, reference = array(flop_energy), array(reference_energy)
@@ -275,6 +272,7 @@ def capped_clock_share(
     .. math:: x = \frac{t(P_{max})}{t(P_{cap})}
 
     with the time t of :func:`clock_limited_time`. A B300 of 1,100 W at 900, 700, 550, 450 W: 0.95, 0.77, 0.61, 0.50.
+    Source: T. Sakurai and A. R. Newton, "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187.
 
     A B300 whose units would draw 1,836 W:
 
@@ -291,10 +289,6 @@ def capped_clock_share(
     Returns
     -------
     share : 1 at most. [-]
-
-    References
-    ----------
-    .. [1] T. Sakurai and A. R. Newton, "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187.
     """
     rated, full, static = array(power_limit), array(full_power), array(static_power)
     static = np.where(np.isnan(static), STATIC_SHARE * rated, static)
@@ -342,7 +336,8 @@ def energy_at_clock(energy: Numeric, clock_share: Numeric, least_voltage_share: 
 
     .. math:: e' = \max(x, v_0)^2 e
 
-    The voltage falls with the clock down to the least voltage of the node, and the energy with its square.
+    The voltage falls with the clock down to the least voltage of the node, and the energy with its square. Source: M.
+    Horowitz, "Computing's energy problem", ISSCC 2014, doi:10.1109/ISSCC.2014.6757323.
 
     At three quarters of the clock 9/16; at half the clock the voltage is two thirds:
 
@@ -358,10 +353,6 @@ def energy_at_clock(energy: Numeric, clock_share: Numeric, least_voltage_share: 
     Returns
     -------
     energy : In the unit of the argument. [J]
-
-    References
-    ----------
-    .. [1] M. Horowitz, "Computing's energy problem", ISSCC 2014, doi:10.1109/ISSCC.2014.6757323.
     """
     voltage = np.maximum(array(clock_share), array(least_voltage_share))
     return np.asarray(array(energy) * (voltage * voltage))
@@ -397,6 +388,8 @@ def outer_perimeter(area: Numeric, aspect_ratio: Numeric) -> Array:
 
     .. math:: p = 2 \left(\sqrt{A r} + \sqrt{A / r}\right)
 
+    Source: N. Ardalani, S. Pal and P. Gupta, "DeepFlow", ACM TODAES 29(2), 2024, doi:10.1145/3635867.
+
     800 mm2 as 40 mm x 20 mm:
 
     >>> float(outer_perimeter(800.0, 2.0))
@@ -410,10 +403,6 @@ def outer_perimeter(area: Numeric, aspect_ratio: Numeric) -> Array:
     Returns
     -------
     perimeter : Outer edge, without seams between dies. [mm]
-
-    References
-    ----------
-    .. [1] N. Ardalani, S. Pal and P. Gupta, "DeepFlow", ACM TODAES 29(2), 2024, doi:10.1145/3635867.
     """
     size, ratio = array(area), array(aspect_ratio)
     return np.asarray(2.0 * (np.sqrt(size * ratio) + np.sqrt(size / ratio)))
@@ -460,6 +449,8 @@ def stack_bandwidth(interface_width: Numeric, pin_rate: Numeric, memory_rate_sha
 
     .. math:: b = w\,r\,\sigma
 
+    Source: JEDEC JESD238B (HBM3) and JESD270-4 (HBM4).
+
     1024 pins x 0.8 x 0.9:
 
     >>> float(stack_bandwidth(1024.0, 0.8, 0.9))
@@ -474,10 +465,6 @@ def stack_bandwidth(interface_width: Numeric, pin_rate: Numeric, memory_rate_sha
     Returns
     -------
     stack_bandwidth : Both directions together, as memories are quoted. [B/s]
-
-    References
-    ----------
-    .. [1] JEDEC JESD238B (HBM3) and JESD270-4 (HBM4).
     """
     return np.asarray(array(interface_width) * array(pin_rate) * array(memory_rate_share))
 
@@ -552,7 +539,8 @@ def voltage_share(clock_share: Numeric, least_voltage_share: Numeric) -> Array:
 
     .. math:: v = \max\left(v_0 + (1 - v_0)\,x,\; x\right)
 
-    Heuristic, this work: a straight line below the nominal voltage [1]_, proportional to the clock above it.
+    Heuristic, this work: a straight line below the nominal voltage, proportional to the clock above it. Source: T.
+    Sakurai and A. R. Newton, "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187.
 
     Half-way between 0.6 and 1, and a tenth above the nominal clock:
 
@@ -567,10 +555,6 @@ def voltage_share(clock_share: Numeric, least_voltage_share: Numeric) -> Array:
     Returns
     -------
     voltage_share : Voltage over the nominal voltage. [-]
-
-    References
-    ----------
-    .. [1] T. Sakurai and A. R. Newton, "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187.
     """
     least, share = array(least_voltage_share), array(clock_share)
     return np.asarray(np.maximum(least + (1.0 - least) * share, share))

@@ -125,6 +125,8 @@ def transfer_time(traffic: Numeric, bandwidth: Numeric, efficiency: Numeric = 1.
 
     .. math:: t = \frac{T}{\eta B}
 
+    Source: S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
+
     80 B at four fifths of 100 B/s:
 
     >>> float(transfer_time(80.0, 100.0, 0.8))
@@ -139,10 +141,6 @@ def transfer_time(traffic: Numeric, bandwidth: Numeric, efficiency: Numeric = 1.
     Returns
     -------
     time : Time of the transfer. [s]
-
-    References
-    ----------
-    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
     """
     return np.asarray(array(traffic) / (array(efficiency) * array(bandwidth)))
 
@@ -152,7 +150,8 @@ def blended_time(first_time: Numeric, second_time: Numeric, serial_share: Numeri
 
     .. math:: t = \max(t_1, t_2) + s \min(t_1, t_2)
 
-    Heuristic, this work, between the roofline [1]_ and the sum.
+    Heuristic, this work, between the roofline and the sum. Source: S. Williams, A. Waterman and D. Patterson,
+    "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
 
     Half of the shorter time is hidden: 3 + 0.5 x 2:
 
@@ -168,10 +167,6 @@ def blended_time(first_time: Numeric, second_time: Numeric, serial_share: Numeri
     Returns
     -------
     time : Time of both. [s]
-
-    References
-    ----------
-    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
     """
     first, second = array(first_time), array(second_time)
     return np.asarray(np.maximum(first, second) + array(serial_share) * np.minimum(first, second))
@@ -213,7 +208,8 @@ def clock_limited_time(
 
     .. math:: t = t_b \max\left(1,\, \sqrt[3]{p},\, v_0^2 p\right), \quad p = \frac{E / t_b}{P}
 
-    Near the nominal voltage a node's voltage is almost linear in the clock [1]_.
+    Near the nominal voltage a node's voltage is almost linear in the clock. Source: T. Sakurai and A. R. Newton,
+    "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187.
 
     Twice and eight times the available power; the latter is at the least voltage:
 
@@ -230,10 +226,6 @@ def clock_limited_time(
     Returns
     -------
     time : Time under the limit; infinite without power. [s]
-
-    References
-    ----------
-    .. [1] T. Sakurai and A. R. Newton, "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187.
     """
     burst, least = array(burst_time), array(energy) / array(power)
     voltage = array(least_voltage_share)
@@ -245,7 +237,8 @@ def sustained_time(burst_time: Numeric, limited_time: Numeric, boost_time: Numer
 
     .. math:: t' = t + \max(t_P - t, 0)\,\frac{t}{t + t_{boost}}
 
-    Heuristic, this work: power throttles products as measured in [1]_; the transition is fitted.
+    Heuristic, this work: power throttles products as measured (source); the transition is fitted. Source: H. He, "Strangely,
+    matrix multiplications on GPUs run faster when given predictable data", 2024, thonking.ai.
 
     A kernel as long as the boost has half of the slowdown: 1 + 0.5 x 0.5:
 
@@ -261,10 +254,6 @@ def sustained_time(burst_time: Numeric, limited_time: Numeric, boost_time: Numer
     Returns
     -------
     time : Time under the power limit. [s]
-
-    References
-    ----------
-    .. [1] H. He, "Strangely, matrix multiplications on GPUs run faster when given predictable data", 2024, thonking.ai.
     """
     burst = array(burst_time)
     together = burst + array(boost_time)
@@ -277,7 +266,8 @@ def doubling_savings(compute_time: Numeric, memory_time: Numeric, serial_share: 
 
     .. math:: \Delta_1 = t(t_1, t_2) - t(t_1 / 2, t_2), \quad \Delta_2 = t(t_1, t_2) - t(t_1, t_2 / 2)
 
-    with the time t of :func:`blended_time`.
+    with the time t of :func:`blended_time`. Source: S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM
+    52(4), 2009, doi:10.1145/1498765.1498785.
 
     A kernel of 8 s of arithmetic and 2 s of traffic is compute-bound:
 
@@ -294,10 +284,6 @@ def doubling_savings(compute_time: Numeric, memory_time: Numeric, serial_share: 
     -------
     compute_saving : Time saved by units of twice the rate. [s]
     memory_saving : Time saved by a memory of twice the bandwidth. [s]
-
-    References
-    ----------
-    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
     """
     compute, memory = array(compute_time), array(memory_time)
     whole = blended_time(compute, memory, serial_share)
@@ -410,7 +396,8 @@ def ideal_times(
 
     .. math:: t = \max\left(\frac{F}{P}, \frac{T}{B}\right)
 
-    A kernel is compute-bound if its intensity F / T reaches the ridge point P / B.
+    A kernel is compute-bound if its intensity F / T reaches the ridge point P / B. Source: S. Williams, A. Waterman and
+    D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
 
     191 FLOP/B on an H100, whose ridge is at 295 FLOP/B:
 
@@ -429,10 +416,6 @@ def ideal_times(
     -------
     time : Time without padding or efficiencies. [s]
     code : Position in :data:`RESOURCES`. [-]
-
-    References
-    ----------
-    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
     """
     compute, memory = array(flop) / array(peak_flop_rate), array(traffic) / array(memory_bandwidth)
     longer = np.maximum(compute, memory)
@@ -476,7 +459,8 @@ def resident_share(working_set: Numeric, cache_capacity: Numeric) -> Array:
 
     .. math:: h = \min\left(\max\left(\frac{C - W}{C / 2}, 0\right), 1\right)
 
-    Heuristic, this work, after the cyclic scans of [1]_.
+    Heuristic, this work, after cyclic scans. Source: P. J. Denning, "The working set model", Commun. ACM 11(5),
+    1968, doi:10.1145/363095.363141.
 
     Working sets of 20, 75 and 200 MB beside 100 MB:
 
@@ -491,10 +475,6 @@ def resident_share(working_set: Numeric, cache_capacity: Numeric) -> Array:
     Returns
     -------
     share : 0 for working sets above the cache, 1 within half of it. [-]
-
-    References
-    ----------
-    .. [1] P. J. Denning, "The working set model", Commun. ACM 11(5), 1968, doi:10.1145/363095.363141.
     """
     needed, room = np.broadcast_arrays(array(working_set), known_or(cache_capacity, 0.0))
     filled = np.divide(needed, room, out=np.full(needed.shape, np.inf), where=room > 0.0)
@@ -535,6 +515,13 @@ def exposed_offload_time(size: Numeric, bandwidth: Numeric, computing_time: Nume
 
     .. math:: t = \max\left(\frac{S}{B} - t_c,\ 0\right)
 
+    Source: M. Isaev et al., "Calculon", SC 2023, doi:10.1145/3581784.3607102, section 3 (tensor offloading).
+
+    3 s of transfer behind 2 s of computation:
+
+    >>> float(exposed_offload_time(30.0, 10.0, 2.0))
+    1.0
+
     Parameters
     ----------
     size : Bytes S that move in one direction. [B]
@@ -544,15 +531,6 @@ def exposed_offload_time(size: Numeric, bandwidth: Numeric, computing_time: Nume
     Returns
     -------
     time : Exposed part. [s]
-
-    References
-    ----------
-    .. [1] M. Isaev et al., "Calculon", SC 2023, doi:10.1145/3581784.3607102, section 3 (tensor offloading).
-
-    3 s of transfer behind 2 s of computation:
-
-    >>> float(exposed_offload_time(30.0, 10.0, 2.0))
-    1.0
     """
     return np.asarray(np.maximum(array(size) / array(bandwidth) - array(computing_time), 0.0))
 

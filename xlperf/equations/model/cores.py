@@ -36,6 +36,16 @@ def entries_seen(first: Numeric, last: Numeric, ratio: Numeric, limit: Numeric) 
 
     .. math:: E = \frac{1}{b - a} \int_a^b \min\left(\frac{x}{r}, K\right) dx
 
+    Source: DeepSeek-AI, "DeepSeek-V3.2: pushing the frontier of open large language models", 2025, arXiv:2512.02556,
+    section 2.1 (top-k selection).
+
+    Half of 8 up to context 8, 8 from there to 16:
+
+    >>> float(entries_seen(0.0, 16.0, 1.0, 8.0))
+    6.0
+    >>> entries_seen([0.0, 0.0], 16.0, 4.0, [8.0, 2.0]).tolist()
+    [2.0, 1.5]
+
     Parameters
     ----------
     first : Tokens a before the first query. [-]
@@ -46,18 +56,6 @@ def entries_seen(first: Numeric, last: Numeric, ratio: Numeric, limit: Numeric) 
     Returns
     -------
     entries : Mean over the queries. [-]
-
-    References
-    ----------
-    .. [1] DeepSeek-AI, "DeepSeek-V3.2: pushing the frontier of open large language models", 2025, arXiv:2512.02556,
-       section 2.1 (top-k selection).
-
-    Half of 8 up to context 8, 8 from there to 16:
-
-    >>> float(entries_seen(0.0, 16.0, 1.0, 8.0))
-    6.0
-    >>> entries_seen([0.0, 0.0], 16.0, 4.0, [8.0, 2.0]).tolist()
-    [2.0, 1.5]
     """
     start, end, each, most = array(first), array(last), array(ratio), array(limit)
     knee = np.minimum(most * each, np.maximum(start, end))
@@ -72,6 +70,12 @@ def index_flop(queries: Numeric, entries: Numeric, index_heads: Numeric, index_s
 
     .. math:: F = 2 Q E H d
 
+    Source: DeepSeek-AI, "DeepSeek-V3.2: pushing the frontier of open large language models", 2025, arXiv:2512.02556,
+    equation 1.
+
+    >>> float(index_flop(2.0, 3.0, 4.0, 5.0))
+    240.0
+
     Parameters
     ----------
     queries : Queries Q. [-]
@@ -82,14 +86,6 @@ def index_flop(queries: Numeric, entries: Numeric, index_heads: Numeric, index_s
     Returns
     -------
     flop : Operations of the matrix units. [FLOP]
-
-    References
-    ----------
-    .. [1] DeepSeek-AI, "DeepSeek-V3.2: pushing the frontier of open large language models", 2025, arXiv:2512.02556,
-       equation 1.
-
-    >>> float(index_flop(2.0, 3.0, 4.0, 5.0))
-    240.0
     """
     return np.asarray(2.0 * array(queries) * array(entries) * array(index_heads) * array(index_size))
 
@@ -107,6 +103,14 @@ def index_traffic(
 
     .. math:: S = C d e_k + 2 Q E n_s w
 
+    Source: DeepSeek-AI, "DeepSeek-V3.2: pushing the frontier of open large language models", 2025, arXiv:2512.02556,
+    section 2.1.
+
+    Ten keys of 8 bytes, 2 x 2 x 3 scores of 4 bytes:
+
+    >>> float(index_traffic(2.0, 3.0, 10.0, 8.0, 1.0, 1.0, 4.0))
+    128.0
+
     Parameters
     ----------
     queries : Queries Q. [-]
@@ -121,16 +125,6 @@ def index_traffic(
     Returns
     -------
     traffic : Bytes read and written. [B]
-
-    References
-    ----------
-    .. [1] DeepSeek-AI, "DeepSeek-V3.2: pushing the frontier of open large language models", 2025, arXiv:2512.02556,
-       section 2.1.
-
-    Ten keys of 8 bytes, 2 x 2 x 3 scores of 4 bytes:
-
-    >>> float(index_traffic(2.0, 3.0, 10.0, 8.0, 1.0, 1.0, 4.0))
-    128.0
     """
     keys = array(cached_entries) * array(index_size) * array(key_element_size)
     scores = 2.0 * array(queries) * array(seen_entries) * array(scores_per_entry) * array(word_size)

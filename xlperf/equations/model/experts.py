@@ -36,6 +36,8 @@ def distinct_share(num_places: Numeric, top_k: Numeric) -> Array:
 
     .. math:: f = \frac{n}{k} \left(1 - \left(1 - \frac{1}{n}\right)^k\right)
 
+    Source: DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 3.2.2.
+
     Two experts on 8 ranks: 4 (1 - 49/64).
 
     >>> float(distinct_share(8, 2))
@@ -49,10 +51,6 @@ def distinct_share(num_places: Numeric, top_k: Numeric) -> Array:
     Returns
     -------
     share : Copies that are sent over the experts of a token. [-]
-
-    References
-    ----------
-    .. [1] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 3.2.2.
     """
     places, chosen = array(num_places), array(top_k)
     missed = np.ones(np.broadcast(places, chosen).shape)
@@ -140,6 +138,9 @@ def preference_variance(num_experts: Array, top_k: Array, held: Array, favoured_
 
     .. math:: v = \frac{s a^2 + (1 - s) b^2 - 1}{H} \cdot \frac{E - H}{E - 1}
 
+    Source: DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 3.4: experts of high load in
+    statistics of the service, and their copies that balance the ranks.
+
     Half of 64 experts preferred, 1.75 and 0.25 times the visits of the mean: 0.5625 / 8 x 56 / 63.
 
     >>> preference_variance(np.array([64.0]), np.array([4.0]), np.array([8.0]), 0.5).tolist()
@@ -155,11 +156,6 @@ def preference_variance(num_experts: Array, top_k: Array, held: Array, favoured_
     Returns
     -------
     Array : 0 where routing is even or a rank holds all experts. [-]
-
-    References
-    ----------
-    .. [1] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 3.4: experts of high load in
-       statistics of the service, and their copies that balance the ranks.
     """
     experts, own, share = array(num_experts), array(held), array(favoured_share)
     visited = divide(top_k, np.maximum(experts, 1.0))
@@ -180,6 +176,14 @@ def busiest_rank_load(mean: Array, ranks: Array, most: Numeric = np.inf, lasting
 
     .. math:: r = \mu + m_e \sqrt{\mu \left(1 - \frac{\mu}{E}\right) + v \mu^2}
 
+    Source: M. Raab and A. Steger, "Balls into bins: a simple and tight analysis", RANDOM 1998,
+    doi:10.1007/3-540-49543-6_13.
+
+    >>> busiest_rank_load(np.array([100.0, 100.0]), np.array([1.0, 8.0])).round(1).tolist()
+    [100.0, 114.3]
+    >>> busiest_rank_load(np.array([16.0, 32.0]), np.array([8.0, 8.0]), 32.0).round(1).tolist()
+    [20.0, 32.0]
+
     Parameters
     ----------
     mean : Expected load mu of a rank, in what falls at once. [-]
@@ -191,16 +195,6 @@ def busiest_rank_load(mean: Array, ranks: Array, most: Numeric = np.inf, lasting
     -------
     Array : The mean for a single rank, and with even routing towards it in proportion with much load; at most ``most``.
         [-]
-
-    References
-    ----------
-    .. [1] M. Raab and A. Steger, "Balls into bins: a simple and tight analysis", RANDOM 1998,
-       doi:10.1007/3-540-49543-6_13.
-
-    >>> busiest_rank_load(np.array([100.0, 100.0]), np.array([1.0, 8.0])).round(1).tolist()
-    [100.0, 114.3]
-    >>> busiest_rank_load(np.array([16.0, 32.0]), np.array([8.0, 8.0]), 32.0).round(1).tolist()
-    [20.0, 32.0]
     """
     load = array(mean)
     left = np.maximum(1.0 - load / array(most), 0.0)

@@ -29,6 +29,12 @@ def recurrent_state_size(value_heads: Numeric, key_size: Numeric, value_size: Nu
 
     .. math:: S = n d_k d_v e
 
+    Source: S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024,
+    arXiv:2412.06464, equation 10.
+
+    >>> float(recurrent_state_size(64.0, 128.0, 128.0, 4.0)) / 2**20
+    4.0
+
     Parameters
     ----------
     value_heads : Value heads n on this accelerator. [-]
@@ -39,14 +45,6 @@ def recurrent_state_size(value_heads: Numeric, key_size: Numeric, value_size: Nu
     Returns
     -------
     size : State, the same at every context. [B]
-
-    References
-    ----------
-    .. [1] S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024,
-       arXiv:2412.06464, equation 10.
-
-    >>> float(recurrent_state_size(64.0, 128.0, 128.0, 4.0)) / 2**20
-    4.0
     """
     return np.asarray(array(value_heads) * array(key_size) * array(value_size) * array(element_size))
 
@@ -59,6 +57,14 @@ def chunk_scan_flop(tokens: Numeric, value_heads: Numeric, key_size: Numeric, va
 
     .. math:: F = T n \left(6 C d_k + 4 C d_v + C^2 + 6 d_k d_v\right)
 
+    Source: S. Yang et al., "Parallelizing linear transformers with the delta rule over sequence length", 2024,
+    arXiv:2406.06484, section 3.2.
+
+    64 x (6 + 4 + 64) + 6:
+
+    >>> float(chunk_scan_flop(1.0, 1.0, 1.0, 1.0))
+    4742.0
+
     Parameters
     ----------
     tokens : Tokens T. [-]
@@ -69,16 +75,6 @@ def chunk_scan_flop(tokens: Numeric, value_heads: Numeric, key_size: Numeric, va
     Returns
     -------
     flop : Operations of the forward pass, C being :data:`CHUNK`. [FLOP]
-
-    References
-    ----------
-    .. [1] S. Yang et al., "Parallelizing linear transformers with the delta rule over sequence length", 2024,
-       arXiv:2406.06484, section 3.2.
-
-    64 x (6 + 4 + 64) + 6:
-
-    >>> float(chunk_scan_flop(1.0, 1.0, 1.0, 1.0))
-    4742.0
     """
     keys, values = array(key_size), array(value_size)
     inside = CHUNK * (6.0 * keys + 4.0 * values + CHUNK)
@@ -103,6 +99,14 @@ def chunk_scan_traffic(
     .. math:: S = T n \left(e \left(7 d_k + 6 d_v + 2 C + 2 \frac{d_k d_v}{C}\right) + 2 C e_s\right)
         + 2 b n d_k d_v e_s
 
+    Source: S. Yang and Y. Zhang, "FLA: a Triton-based library for hardware-efficient implementations of linear
+    attention mechanism", 2024, github.com/fla-org/flash-linear-attention (kernels of the gated delta rule).
+
+    7 + 6 + 2 x 64 + 2 / 64, no state kept:
+
+    >>> float(chunk_scan_traffic(1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0))
+    141.03
+
     Parameters
     ----------
     tokens : Tokens T of all sequences. [-]
@@ -117,16 +121,6 @@ def chunk_scan_traffic(
     Returns
     -------
     traffic : Bytes of the forward pass, C being :data:`CHUNK`. [B]
-
-    References
-    ----------
-    .. [1] S. Yang and Y. Zhang, "FLA: a Triton-based library for hardware-efficient implementations of linear
-       attention mechanism", 2024, github.com/fla-org/flash-linear-attention (kernels of the gated delta rule).
-
-    7 + 6 + 2 x 64 + 2 / 64, no state kept:
-
-    >>> float(chunk_scan_traffic(1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0))
-    141.03
     """
     keys, values = array(key_size), array(value_size)
     elements = 7.0 * keys + 6.0 * values + 2.0 * CHUNK + 2.0 * keys * values / CHUNK
@@ -142,6 +136,14 @@ def state_space_scan_flop(
 
     .. math:: F = T \left(2 C m d_k + n \left(2 C d_v + 4 d_k d_v\right)\right)
 
+    Source: T. Dao and A. Gu, "Transformers are SSMs: generalized models and efficient algorithms through structured
+    state space duality", 2024, arXiv:2405.21060, section 6.
+
+    2 x 128 for the scores, 2 x 128 + 4 for a head:
+
+    >>> float(state_space_scan_flop(1.0, 1.0, 1.0, 1.0, 1.0))
+    516.0
+
     Parameters
     ----------
     tokens : Tokens T. [-]
@@ -153,16 +155,6 @@ def state_space_scan_flop(
     Returns
     -------
     flop : Operations of the forward pass, C being :data:`STATE_SPACE_CHUNK`. [FLOP]
-
-    References
-    ----------
-    .. [1] T. Dao and A. Gu, "Transformers are SSMs: generalized models and efficient algorithms through structured
-       state space duality", 2024, arXiv:2405.21060, section 6.
-
-    2 x 128 for the scores, 2 x 128 + 4 for a head:
-
-    >>> float(state_space_scan_flop(1.0, 1.0, 1.0, 1.0, 1.0))
-    516.0
     """
     chunk, keys, values = STATE_SPACE_CHUNK, array(key_size), array(value_size)
     heads = array(value_heads) * (2.0 * chunk * values + 4.0 * keys * values)
@@ -188,6 +180,14 @@ def state_space_scan_traffic(
     .. math:: S = T \left(e \left(3 n d_v + 4 m d_k\right) + e_s \left(4 \frac{n d_k d_v}{C} + 2 C m\right)\right)
         + 2 b n d_k d_v e_s
 
+    Source: T. Dao and A. Gu, "Transformers are SSMs: generalized models and efficient algorithms through structured
+    state space duality", 2024, arXiv:2405.21060, section 6.
+
+    3 of the head and 4 of its group, no state kept:
+
+    >>> float(state_space_scan_traffic(1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0))
+    7.0
+
     Parameters
     ----------
     tokens : Tokens T of all sequences. [-]
@@ -202,16 +202,6 @@ def state_space_scan_traffic(
     Returns
     -------
     traffic : Bytes of the forward pass, C being :data:`STATE_SPACE_CHUNK`. [B]
-
-    References
-    ----------
-    .. [1] T. Dao and A. Gu, "Transformers are SSMs: generalized models and efficient algorithms through structured
-       state space duality", 2024, arXiv:2405.21060, section 6.
-
-    3 of the head and 4 of its group, no state kept:
-
-    >>> float(state_space_scan_traffic(1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0))
-    7.0
     """
     heads, groups, keys, values = array(value_heads), array(key_heads), array(key_size), array(value_size)
     inputs = array(element_size) * (3.0 * heads * values + 4.0 * groups * keys)
@@ -225,6 +215,14 @@ def recurrent_step_flop(tokens: Numeric, value_heads: Numeric, key_size: Numeric
 
     .. math:: F = 7 T n d_k d_v
 
+    Source: S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024,
+    arXiv:2412.06464, equation 10.
+
+    7 x 2 x 3 x 4 x 5:
+
+    >>> float(recurrent_step_flop(2.0, 3.0, 4.0, 5.0))
+    840.0
+
     Parameters
     ----------
     tokens : Tokens T. [-]
@@ -235,16 +233,6 @@ def recurrent_step_flop(tokens: Numeric, value_heads: Numeric, key_size: Numeric
     Returns
     -------
     flop : Operations of the vector units. [FLOP]
-
-    References
-    ----------
-    .. [1] S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024,
-       arXiv:2412.06464, equation 10.
-
-    7 x 2 x 3 x 4 x 5:
-
-    >>> float(recurrent_step_flop(2.0, 3.0, 4.0, 5.0))
-    840.0
     """
     return np.asarray(7.0 * array(tokens) * array(value_heads) * array(key_size) * array(value_size))
 
@@ -266,6 +254,14 @@ def recurrent_step_traffic(
 
     .. math:: S = b \left((1 + t)\, n d_k d_v e_s + 2 t e (m d_k + n d_v)\right)
 
+    Source: S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024,
+    arXiv:2412.06464, equation 10.
+
+    The state of 2 x 3 x 4 bytes read and written, 2 x 2 x (2 + 3) bytes in and out:
+
+    >>> float(recurrent_step_traffic(1.0, 1.0, 1.0, 1.0, 2.0, 3.0, 2.0, 4.0))
+    68.0
+
     Parameters
     ----------
     sequences : Sequences b. [-]
@@ -280,16 +276,6 @@ def recurrent_step_traffic(
     Returns
     -------
     traffic : Bytes read and written. [B]
-
-    References
-    ----------
-    .. [1] S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024,
-       arXiv:2412.06464, equation 10.
-
-    The state of 2 x 3 x 4 bytes read and written, 2 x 2 x (2 + 3) bytes in and out:
-
-    >>> float(recurrent_step_traffic(1.0, 1.0, 1.0, 1.0, 2.0, 3.0, 2.0, 4.0))
-    68.0
     """
     tokens, values = array(tokens_per_sequence), array(value_heads) * array(value_size)
     state = recurrent_state_size(value_heads, key_size, value_size, state_element_size)

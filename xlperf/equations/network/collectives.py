@@ -23,6 +23,13 @@ def ring_traffic(message_size: Numeric, group_size: Numeric) -> Array:
 
     .. math:: T = \frac{n - 1}{n} S
 
+    Source: P. Patarasuk and X. Yuan, J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
+
+    Three quarters of 8 B:
+
+    >>> float(ring_traffic(8.0, 4.0))
+    6.0
+
     Parameters
     ----------
     message_size : Bytes of the whole message. [B]
@@ -31,15 +38,6 @@ def ring_traffic(message_size: Numeric, group_size: Numeric) -> Array:
     Returns
     -------
     traffic : Bytes sent by one rank, as many as it receives. [B]
-
-    References
-    ----------
-    .. [1] P. Patarasuk and X. Yuan, J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
-
-    Three quarters of 8 B:
-
-    >>> float(ring_traffic(8.0, 4.0))
-    6.0
     """
     ranks = array(group_size)
     return np.asarray((ranks - 1.0) / ranks * array(message_size))
@@ -52,6 +50,13 @@ def ring_reduce_scatter_time(
 
     .. math:: t = (n - 1) \alpha + \frac{n - 1}{n} \frac{S}{B}
 
+    Source: P. Patarasuk and X. Yuan, J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
+
+    Three steps of 0.5 s, and 6 B at 2 B/s:
+
+    >>> float(ring_reduce_scatter_time(8.0, 4.0, 2.0, 0.5))
+    4.5
+
     Parameters
     ----------
     message_size : Bytes of the input of each rank, or of the gathered whole. [B]
@@ -62,15 +67,6 @@ def ring_reduce_scatter_time(
     Returns
     -------
     time : First send to last receive. [s]
-
-    References
-    ----------
-    .. [1] P. Patarasuk and X. Yuan, J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
-
-    Three steps of 0.5 s, and 6 B at 2 B/s:
-
-    >>> float(ring_reduce_scatter_time(8.0, 4.0, 2.0, 0.5))
-    4.5
     """
     steps = array(group_size) - 1.0
     return np.asarray(steps * array(hop_latency) + ring_traffic(message_size, group_size) / array(link_bandwidth))
@@ -83,6 +79,13 @@ def ring_all_reduce_time(
 
     .. math:: t = 2 (n - 1) \alpha + 2 \frac{n - 1}{n} \frac{S}{B}
 
+    Source: P. Patarasuk and X. Yuan, J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
+
+    Six steps of 0.5 s, and 12 B at 2 B/s:
+
+    >>> float(ring_all_reduce_time(8.0, 4.0, 2.0, 0.5))
+    9.0
+
     Parameters
     ----------
     message_size : Bytes of the buffer that each rank holds. [B]
@@ -93,15 +96,6 @@ def ring_all_reduce_time(
     Returns
     -------
     time : First send to last receive. [s]
-
-    References
-    ----------
-    .. [1] P. Patarasuk and X. Yuan, J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
-
-    Six steps of 0.5 s, and 12 B at 2 B/s:
-
-    >>> float(ring_all_reduce_time(8.0, 4.0, 2.0, 0.5))
-    9.0
     """
     return np.asarray(2.0 * ring_reduce_scatter_time(message_size, group_size, link_bandwidth, hop_latency))
 
@@ -113,6 +107,13 @@ def tree_all_reduce_time(
 
     .. math:: t = 2 \lceil \log_2 n \rceil \alpha + 2 \frac{S}{B} \quad (n > 1)
 
+    Source: P. Sanders et al., "Two-tree algorithms", Parallel Comput. 35(12), 2009, doi:10.1016/j.parco.2009.09.001.
+
+    Two levels up and two down of 0.5 s, and 16 B at 2 B/s:
+
+    >>> float(tree_all_reduce_time(8.0, 4.0, 2.0, 0.5))
+    10.0
+
     Parameters
     ----------
     message_size : Bytes of the buffer that each rank holds. [B]
@@ -123,15 +124,6 @@ def tree_all_reduce_time(
     Returns
     -------
     time : First send to last receive. [s]
-
-    References
-    ----------
-    .. [1] P. Sanders et al., "Two-tree algorithms", Parallel Comput. 35(12), 2009, doi:10.1016/j.parco.2009.09.001.
-
-    Two levels up and two down of 0.5 s, and 16 B at 2 B/s:
-
-    >>> float(tree_all_reduce_time(8.0, 4.0, 2.0, 0.5))
-    10.0
     """
     ranks = array(group_size)
     sent = 2.0 * array(message_size) / array(link_bandwidth)

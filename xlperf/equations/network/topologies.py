@@ -105,6 +105,8 @@ def torus_steps(
 
     .. math:: h = \sum_i h_i \lfloor n_i / 2 \rfloor \ \text{(ring)}, \qquad h_i (n_i - 1) \ \text{(line)}
 
+    Source: E. Chan et al., "Collective communication", Concurrency Comput. 19(13), 2007, doi:10.1002/cpe.1206.
+
     A ring of four on each of two axes, two hops half-way round each:
 
     >>> float(torus_steps(16.0, 1.0, 4.0, 4.0, 1.0, 2.0))
@@ -119,10 +121,6 @@ def torus_steps(
     Returns
     -------
     steps : Hops of a reduce-scatter, an all-gather or an all-to-all. [-]
-
-    References
-    ----------
-    .. [1] E. Chan et al., "Collective communication", Concurrency Comput. 19(13), 2007, doi:10.1002/cpe.1206.
     """
     lengths = (first_length, second_length, third_length)
     steps = array(0.0)
@@ -149,6 +147,8 @@ def torus_gather_load(
               \sum_p \max_q c_{q+p}(1) \frac{1}{k} \prod_{j<p} \frac{1}{n_{q+j}}\right), \qquad
               c_i(V) = \frac{n_i - 1}{n_i} V h_i \frac{L}{2\ \text{(ring) or}\ 1\ \text{(line)}}
 
+    Source: N. Jain and Y. Sabharwal, "Optimal bucket algorithms ...", ICS 2010, doi:10.1145/1810085.1810093.
+
     A ring of four with two links each: three quarters of the message, half each way, on half the bandwidth:
 
     >>> float(torus_gather_load(4.0, 1.0, 4.0, 1.0, 1.0, 1.0, 2.0))
@@ -164,10 +164,6 @@ def torus_gather_load(
     Returns
     -------
     load : Time at the bandwidth of one accelerator per byte of the whole message; 0 for a group of one. [-]
-
-    References
-    ----------
-    .. [1] N. Jain and Y. Sabharwal, "Optimal bucket algorithms ...", ICS 2010, doi:10.1145/1810085.1810093.
     """
     lengths = (first_length, second_length, third_length)
     axes = _axes(group_size, distance, lengths, num_rings)
@@ -221,6 +217,8 @@ def torus_exchange_load(
     .. math:: l = L \max_i h_i \frac{\lfloor n_i^2 / 4 \rfloor}{2 n_i} \ \text{(ring)}, \qquad
               L \max_i h_i \frac{\lfloor n_i^2 / 4 \rfloor}{n_i} \ \text{(line)}
 
+    Source: W. J. Dally and B. Towles, "Principles and Practices of Interconnection Networks", 2004, chapter 5.
+
     A ring of four with two links each: 2 x 4 / (2 x 4):
 
     >>> float(torus_exchange_load(4.0, 1.0, 4.0, 1.0, 1.0, 1.0, 2.0))
@@ -236,10 +234,6 @@ def torus_exchange_load(
     Returns
     -------
     load : Time at the bandwidth of one accelerator per byte that one member sends, itself included. [-]
-
-    References
-    ----------
-    .. [1] W. J. Dally and B. Towles, "Principles and Practices of Interconnection Networks", 2004, chapter 5.
     """
     lengths = (first_length, second_length, third_length)
     load = array(0.0)
@@ -257,6 +251,8 @@ def torus_distances(
     .. math:: h_i = \min(d_i, k_i - d_i) \ \text{(ring)}, \qquad d_i \ \text{(line)}, \qquad
               d = d_1 + k_1 (d_2 + k_2 d_3)
 
+    Source: W. J. Dally and B. Towles, "Principles and Practices of Interconnection Networks", 2004, chapter 5.
+
     Rank 5 of a torus of 4 x 4 is one hop away on each axis:
 
     >>> tuple(map(float, torus_distances(5.0, 4.0, 4.0, 1.0, 2.0)))
@@ -272,10 +268,6 @@ def torus_distances(
     -------
     steps : Hops along all axes, at least 1. [-]
     longest : Hops along the longest axis, the number of messages per link if all ranks send so far. [-]
-
-    References
-    ----------
-    .. [1] W. J. Dally and B. Towles, "Principles and Practices of Interconnection Networks", 2004, chapter 5.
     """
     lengths = (first_length, second_length, third_length)
     left, rings = np.floor(array(distance)), array(num_rings)
@@ -317,6 +309,8 @@ def direct_load(group_size: Numeric, num_links: Numeric) -> Array:
 
     .. math:: l = \frac{L}{n} \quad (n > 1)
 
+    Source: R. Thakur et al., Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521.
+
     Two of eight accelerators use one of seven links, for half of the message:
 
     >>> float(direct_load(2.0, 7.0))
@@ -330,10 +324,6 @@ def direct_load(group_size: Numeric, num_links: Numeric) -> Array:
     Returns
     -------
     load : Load per byte of the whole message; 0 for a group of one. [-]
-
-    References
-    ----------
-    .. [1] R. Thakur et al., Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521.
     """
     ranks = array(group_size)
     return np.asarray(array(num_links) / ranks * np.where(ranks == 1.0, 0.0, 1.0))
@@ -354,6 +344,8 @@ def dragonfly_hops(group_size: Numeric, distance: Numeric, first_length: Numeric
 
     .. math:: h = 1 \ \text{(one router)}, \quad 2 \ \text{(one group)}, \quad 4 \ \text{(two groups)}
 
+    Source: J. Kim et al., "Technology-driven, highly-scalable dragonfly topology", ISCA 2008, doi:10.1109/ISCA.2008.19.
+
     64 ranks, 4 to a router and 32 to a group, span two groups:
 
     >>> float(dragonfly_hops(64.0, 1.0, 4.0, 8.0))
@@ -367,10 +359,6 @@ def dragonfly_hops(group_size: Numeric, distance: Numeric, first_length: Numeric
     Returns
     -------
     hops : Hops. [-]
-
-    References
-    ----------
-    .. [1] J. Kim et al., "Technology-driven, highly-scalable dragonfly topology", ISCA 2008, doi:10.1109/ISCA.2008.19.
     """
     ranks, apart, router = array(group_size), array(distance), array(first_length)
     group = router * array(second_length)
@@ -519,6 +507,13 @@ def tree_depth(group_size: Numeric) -> Array:
 
     .. math:: d = \lceil \log_2 n \rceil
 
+    Source: R. Rabenseifner, ICCS 2004, doi:10.1007/978-3-540-24685-5_1.
+
+    2, 4 and then 8 ranks:
+
+    >>> float(tree_depth(5.0))
+    3.0
+
     Parameters
     ----------
     group_size : Number of ranks. [-]
@@ -526,15 +521,6 @@ def tree_depth(group_size: Numeric) -> Array:
     Returns
     -------
     depth : 0 for one rank. [-]
-
-    References
-    ----------
-    .. [1] R. Rabenseifner, ICCS 2004, doi:10.1007/978-3-540-24685-5_1.
-
-    2, 4 and then 8 ranks:
-
-    >>> float(tree_depth(5.0))
-    3.0
     """
     below = np.ceil(array(group_size)) - 1.0
     depth = np.frexp(np.maximum(below, 0.0))[1].astype(np.float64)  # frexp is exact; log2 need not be

@@ -195,6 +195,12 @@ def accepted_tokens(draft_tokens: Array, acceptance_rate: Array) -> Array:
 
     .. math:: N = 1 + \sum_{i=1}^{n} a^i = \frac{1 - a^{n+1}}{1 - a}
 
+    Source: Y. Leviathan, M. Kalman and Y. Matias, "Fast inference from transformers via speculative decoding", 2023,
+    arXiv:2211.17192, equation 1.
+
+    >>> accepted_tokens(np.array([3.0, 3.0, 3.0]), np.array([0.0, 0.5, 1.0])).tolist()
+    [1.0, 1.875, 4.0]
+
     Parameters
     ----------
     draft_tokens : Tokens drafted n. [-]
@@ -203,14 +209,6 @@ def accepted_tokens(draft_tokens: Array, acceptance_rate: Array) -> Array:
     Returns
     -------
     Array : Between 1 and n + 1. [-]
-
-    References
-    ----------
-    .. [1] Y. Leviathan, M. Kalman and Y. Matias, "Fast inference from transformers via speculative decoding", 2023,
-       arXiv:2211.17192, equation 1.
-
-    >>> accepted_tokens(np.array([3.0, 3.0, 3.0]), np.array([0.0, 0.5, 1.0])).tolist()
-    [1.0, 1.875, 4.0]
     """
     drafted, rate = array(draft_tokens), array(acceptance_rate)
     refused = 1.0 - rate

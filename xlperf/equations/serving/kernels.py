@@ -189,6 +189,14 @@ def hidden_exchange(time: Array, attention: Array, ring: Array, context_parallel
 
     .. math:: t = \max\left(t_x - r\,\frac{c - 1}{c}\,t_a,\ 0\right)
 
+    Source: H. Liu, M. Zaharia and P. Abbeel, "Ring attention with blockwise transformers for near-infinite context",
+    2023, arXiv:2310.01889.
+
+    An exchange of 10 s in a ring of four: three quarters of 8 s of attention hide 6 s of it.
+
+    >>> [float(hidden_exchange(10.0, 8.0, ring, 4.0)) for ring in (1.0, 0.0)]
+    [4.0, 10.0]
+
     Parameters
     ----------
     time : Time t_x of the exchange alone. [s]
@@ -199,16 +207,6 @@ def hidden_exchange(time: Array, attention: Array, ring: Array, context_parallel
     Returns
     -------
     Array : Exposed time, 0 or more. [s]
-
-    References
-    ----------
-    .. [1] H. Liu, M. Zaharia and P. Abbeel, "Ring attention with blockwise transformers for near-infinite context",
-       2023, arXiv:2310.01889.
-
-    An exchange of 10 s in a ring of four: three quarters of 8 s of attention hide 6 s of it.
-
-    >>> [float(hidden_exchange(10.0, 8.0, ring, 4.0)) for ring in (1.0, 0.0)]
-    [4.0, 10.0]
     """
     behind = array(ring) * (1.0 - 1.0 / array(context_parallel)) * array(attention)
     return np.asarray(np.maximum(array(time) - behind, 0.0))

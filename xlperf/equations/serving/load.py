@@ -94,6 +94,13 @@ def fewest_batches(attention_time: Array, expert_time: Array, message_time: Arra
 
     .. math:: m \ge \frac{t_a + t_e + t_c}{\max(t_a, t_e)}
 
+    Source: R. Zhu et al., "MegaScale-Infer: Serving mixture-of-experts at scale with disaggregated expert parallelism",
+    2025, arXiv:2504.02263, section 4.1: m >= 2 (1 + T_c / T_f) for pools of equal time T_f and messages of T_c each
+    way: three below half of T_f, four above.
+
+    >>> fewest_batches(1.0, 1.0, 2.0 * np.array([0.4, 0.6])).tolist()
+    [3.0, 4.0]
+
     Parameters
     ----------
     attention_time : Time t_a of a micro-batch in the attention pool. [s]
@@ -103,15 +110,6 @@ def fewest_batches(attention_time: Array, expert_time: Array, message_time: Arra
     Returns
     -------
     batches : An integer. [-]
-
-    References
-    ----------
-    .. [1] R. Zhu et al., "MegaScale-Infer: Serving mixture-of-experts at scale with disaggregated expert parallelism",
-       2025, arXiv:2504.02263, section 4.1: m >= 2 (1 + T_c / T_f) for pools of equal time T_f and messages of T_c each
-       way: three below half of T_f, four above.
-
-    >>> fewest_batches(1.0, 1.0, 2.0 * np.array([0.4, 0.6])).tolist()
-    [3.0, 4.0]
     """
     walk = array(attention_time) + array(expert_time) + array(message_time)
     return np.asarray(np.ceil(divide(walk, np.maximum(attention_time, expert_time)) * (1.0 - 1e-12)))

@@ -97,6 +97,8 @@ def tokens_in_flight(window: Numeric, batch_tokens: Numeric, context: Numeric) -
 
     .. math:: n = \min\left(w - 1 + b,\ c\right)
 
+    Source: vLLM, v1/kv_cache_interface.py, SlidingWindowSpec.max_admission_blocks_per_request.
+
     A window of 128 tokens and a pass of 8,192:
 
     >>> tokens_in_flight(128.0, 8192.0, [100.0, 1e6]).tolist()
@@ -111,10 +113,6 @@ def tokens_in_flight(window: Numeric, batch_tokens: Numeric, context: Numeric) -
     Returns
     -------
     tokens : Tokens with pages. [-]
-
-    References
-    ----------
-    .. [1] vLLM, v1/kv_cache_interface.py, SlidingWindowSpec.max_admission_blocks_per_request.
     """
     return np.asarray(np.minimum(array(window) - 1.0 + array(batch_tokens), array(context)))
 
@@ -385,6 +383,11 @@ def usable_memory(
 
     .. math:: M = \min\left(S_w + S_a + B - s S_a,\ C - R\right)
 
+    Source: NVIDIA, TensorRT-LLM documentation, "Memory usage of TensorRT-LLM".
+
+    >>> float(usable_memory(80.0, 1.0, 20.0, 4.0, 50.0, 1.0)), float(usable_memory(80.0, 1.0, 20.0, 4.0, 70.0, 0.0))
+    (70.0, 79.0)
+
     Parameters
     ----------
     memory_capacity : Memory C of the accelerator. [B]
@@ -397,13 +400,6 @@ def usable_memory(
     Returns
     -------
     size : For weights, cache and activations together. [B]
-
-    References
-    ----------
-    .. [1] NVIDIA, TensorRT-LLM documentation, "Memory usage of TensorRT-LLM".
-
-    >>> float(usable_memory(80.0, 1.0, 20.0, 4.0, 50.0, 1.0)), float(usable_memory(80.0, 1.0, 20.0, 4.0, 70.0, 0.0))
-    (70.0, 79.0)
     """
     activations = array(activations_size)
     covered = array(weights_size) + activations + array(cache_budget) - array(activation_share) * activations
@@ -454,6 +450,12 @@ def largest_batch(
 
     .. math:: \max b : \quad b\,S_{kv} + \min(m, m_{max})\,S_w \le M
 
+    Source: W. Kwon et al., "Efficient memory management for large language model serving with PagedAttention", 2023,
+    arXiv:2309.06180, section 2.
+
+    >>> largest_batch(100.0, [10.0, 10.0], 5.0, [2.0, 100.0], 1.0).tolist()  # 100 >= 9 x 10 + 2 x 5; 100 >= 6 (10 + 5)
+    [9.0, 6.0]
+
     Parameters
     ----------
     free_memory : Memory M beside the weights. [B]
@@ -465,14 +467,6 @@ def largest_batch(
     Returns
     -------
     batch_size : Whole number; 0 if no sequence fits. [-]
-
-    References
-    ----------
-    .. [1] W. Kwon et al., "Efficient memory management for large language model serving with PagedAttention", 2023,
-       arXiv:2309.06180, section 2.
-
-    >>> largest_batch(100.0, [10.0, 10.0], 5.0, [2.0, 100.0], 1.0).tolist()  # 100 >= 9 x 10 + 2 x 5; 100 >= 6 (10 + 5)
-    [9.0, 6.0]
     """
     free, cache, work = array(free_memory), array(kv_cache_size), array(working_set_size)
     stages = array(pipeline_parallel)

@@ -283,6 +283,8 @@ def pooled_run_rate(
 
     .. math:: X_N = \frac{N}{N / X + N_s\,x(\min(n, N))\,t(1)}
 
+    Source: H. A. David and H. N. Nagaraja, "Order Statistics", 3rd ed., Wiley, 2003, chapter 4: the largest of n.
+
     Ten requests at 5 a second; the longest of four outputs exceeds the mean by 0.6: 6 steps of 0.2 s.
 
     >>> pooled_run_rate(5.0, 4.0, [10.0, np.nan], 10.0, 0.2, 3.0**-0.5).round(3).tolist()
@@ -300,10 +302,6 @@ def pooled_run_rate(
     Returns
     -------
     rate : Rate over the whole run. [request/s]
-
-    References
-    ----------
-    .. [1] H. A. David and H. N. Nagaraja, "Order Statistics", 3rd ed., Wiley, 2003, chapter 4: the largest of n.
     """
     steady, run = array(rate), array(run_requests)
     ends = ~np.isnan(run)

@@ -68,6 +68,14 @@ def erlang_c(servers: Numeric, busy_share: Numeric) -> Array:
         \frac{2}{3 \sqrt{c}} + \frac{1}{2 \varphi(\alpha) (12 c - 1)}\right)\right]^{-1}, \qquad
         \alpha = \sqrt{-2 c (1 - \rho + \ln \rho)}
 
+    Source: A. J. E. M. Janssen, J. S. H. van Leeuwaarden and B. Zwart, "Refining square-root safety staffing by
+    expanding Erlang C", Oper. Res. 59(6), 2011, doi:10.1287/opre.1110.0991.
+
+    Exactly 0.5 with one server at half load; 0.2870 with four at 60 %:
+
+    >>> erlang_c([1.0, 4.0], [0.5, 0.6]).round(3).tolist()
+    [0.496, 0.287]
+
     Parameters
     ----------
     servers : Servers c, 1 or more. [-]
@@ -76,16 +84,6 @@ def erlang_c(servers: Numeric, busy_share: Numeric) -> Array:
     Returns
     -------
     Array : 0 to 1. [-]
-
-    References
-    ----------
-    .. [1] A. J. E. M. Janssen, J. S. H. van Leeuwaarden and B. Zwart, "Refining square-root safety staffing by
-       expanding Erlang C", Oper. Res. 59(6), 2011, doi:10.1287/opre.1110.0991.
-
-    Exactly 0.5 with one server at half load; 0.2870 with four at 60 %:
-
-    >>> erlang_c([1.0, 4.0], [0.5, 0.6]).round(3).tolist()
-    [0.496, 0.287]
     """
     count, busy = np.maximum(array(servers), 1.0), np.minimum(array(busy_share), _MOST_LOAD)
     half_square = -count * np.minimum(1.0 - busy + log(busy), 0.0)
@@ -109,6 +107,14 @@ def wait_correction(
 
     .. math:: W = \phi\,\frac{c_a^2 + c_s^2}{2}\,W_{M/M/c}
 
+    Source: W. Whitt, "Approximations for the GI/G/m queue", Prod. Oper. Manag. 2(2), 1993,
+    doi:10.1111/j.1937-5956.1993.tb00094.x.
+
+    M/M/c and M/D/c with 16 servers at 90 % load:
+
+    >>> wait_correction(16.0, 0.9, 1.0, [1.0, 0.0]).round(4).tolist()
+    [1.0, 1.0466]
+
     Parameters
     ----------
     servers : Servers c. [-]
@@ -119,16 +125,6 @@ def wait_correction(
     Returns
     -------
     Array : The factor phi. [-]
-
-    References
-    ----------
-    .. [1] W. Whitt, "Approximations for the GI/G/m queue", Prod. Oper. Manag. 2(2), 1993,
-       doi:10.1111/j.1937-5956.1993.tb00094.x.
-
-    M/M/c and M/D/c with 16 servers at 90 % load:
-
-    >>> wait_correction(16.0, 0.9, 1.0, [1.0, 0.0]).round(4).tolist()
-    [1.0, 1.0466]
     """
     count, busy = array(servers), np.minimum(array(busy_share), _MOST_LOAD)
     arriving, serving = array(arrival_variation) ** 2, array(hold_variation) ** 2
@@ -149,9 +145,17 @@ def tail_decay(busy_share: Numeric, arrival_variation: Numeric, hold_variation: 
     r"""Decay rate of the wait distribution of a GI/G/c queue, relative to the service rate of the busy servers.
 
     The positive root x of the equation of the moment-generating functions, for gamma-distributed interarrival and
-    service times [1]_; 1 - rho for M/M/c.
+    service times; 1 - rho for M/M/c.
 
     .. math:: -\frac{\ln(1 - x c_s^2)}{c_s^2} = \frac{\ln(1 + x c_a^2 / \rho)}{c_a^2}
+
+    Source: Y. Takahashi, "Asymptotic exponentiality of the tail of the waiting-time distribution in a PH/PH/c queue",
+    Adv. Appl. Probab. 13(3), 1981, doi:10.2307/1426788.
+
+    M/M/c and M/D/c at 90 %, with exp(x) = 1 + x / 0.9:
+
+    >>> tail_decay(0.9, 1.0, [1.0, 0.0]).round(4).tolist()
+    [0.1, 0.2072]
 
     Parameters
     ----------
@@ -162,16 +166,6 @@ def tail_decay(busy_share: Numeric, arrival_variation: Numeric, hold_variation: 
     Returns
     -------
     Array : The root x; infinite if neither varies. [-]
-
-    References
-    ----------
-    .. [1] Y. Takahashi, "Asymptotic exponentiality of the tail of the waiting-time distribution in a PH/PH/c queue",
-       Adv. Appl. Probab. 13(3), 1981, doi:10.2307/1426788.
-
-    M/M/c and M/D/c at 90 %, with exp(x) = 1 + x / 0.9:
-
-    >>> tail_decay(0.9, 1.0, [1.0, 0.0]).round(4).tolist()
-    [0.1, 0.2072]
     """
     busy = np.minimum(array(busy_share), _MOST_LOAD)
     arriving, serving = (np.maximum(array(each) ** 2, _LEAST_SQUARE) for each in (arrival_variation, hold_variation))
@@ -319,6 +313,11 @@ def step_line(batch: Array, time: Array, other_batch: Array, other_time: Array) 
 
     .. math:: t(b) = t_1 + \frac{t_1 - t_2}{b_1 - b_2} (b - b_1)
 
+    Source: R. Pope et al., "Efficiently scaling transformer inference", 2022, arXiv:2211.05102, section 2.
+
+    >>> [float(value) for value in step_line(8.0, 0.028, 4.0, 0.024)]  # 1 ms for each request, 20 ms without any
+    [0.02, 0.001]
+
     Parameters
     ----------
     batch : Requests b1. [-]
@@ -330,13 +329,6 @@ def step_line(batch: Array, time: Array, other_batch: Array, other_time: Array) 
     -------
     base : Time at batch 0. [s]
     slope : Time per request, 0 or more. [s]
-
-    References
-    ----------
-    .. [1] R. Pope et al., "Efficiently scaling transformer inference", 2022, arXiv:2211.05102, section 2.
-
-    >>> [float(value) for value in step_line(8.0, 0.028, 4.0, 0.024)]  # 1 ms for each request, 20 ms without any
-    [0.02, 0.001]
     """
     more, fewer = array(batch), array(other_batch)
     slope = np.maximum(divide(array(time) - array(other_time), more - fewer), 0.0)
@@ -475,11 +467,19 @@ def output_length(share: Numeric, output_variation: Numeric) -> Array:
     r"""Quantile of output lengths, relative to the mean length.
 
     Uniform up to the coefficient of variation :math:`1/\sqrt{3}`, as benchmarks draw lengths; beyond it a generalised
-    Pareto distribution, exponential at 1 [1]_. Its fit to real conversations is a heuristic of this work.
+    Pareto distribution, exponential at 1. Its fit to real conversations is a heuristic of this work.
 
     .. math:: x = \begin{cases} 1 + \sqrt{3}\,v\,(2 u - 1) & v \le 1/\sqrt{3} \\
         \frac{1 - \xi}{\xi} \left((1 - u)^{-\xi} - 1\right) & v > 1/\sqrt{3} \end{cases},
         \qquad \xi = \frac{1 - 1 / v^2}{2}
+
+    Source: J. R. M. Hosking and J. R. Wallis, "Parameter and quantile estimation for the generalized Pareto
+    distribution", Technometrics 29(3), 1987, doi:10.1080/00401706.1987.10488243.
+
+    Equal lengths; uniform between 0 and twice the mean; exponential; a long tail:
+
+    >>> output_length(0.9, [0.0, 3.0**-0.5, 1.0, 2.0]).round(3).tolist()
+    [1.0, 1.8, 2.303, 2.287]
 
     Parameters
     ----------
@@ -489,16 +489,6 @@ def output_length(share: Numeric, output_variation: Numeric) -> Array:
     Returns
     -------
     Array : Length over the mean length, 0 or more. [-]
-
-    References
-    ----------
-    .. [1] J. R. M. Hosking and J. R. Wallis, "Parameter and quantile estimation for the generalized Pareto
-       distribution", Technometrics 29(3), 1987, doi:10.1080/00401706.1987.10488243.
-
-    Equal lengths; uniform between 0 and twice the mean; exponential; a long tail:
-
-    >>> output_length(0.9, [0.0, 3.0**-0.5, 1.0, 2.0]).round(3).tolist()
-    [1.0, 1.8, 2.303, 2.287]
     """
     share, variation = array(share), array(output_variation)
     uniform = 1.0 + _ROOT_OF_THREE * variation * (2.0 * share - 1.0)
@@ -511,7 +501,13 @@ def output_length(share: Numeric, output_variation: Numeric) -> Array:
 def longest_output(requests: Numeric, output_variation: Numeric) -> Array:
     """Excess length of the longest of n outputs over the mean length, relative to the mean.
 
-    The largest of n draws is near the quantile n / (n + 1) [1]_.
+    The largest of n draws is near the quantile n / (n + 1). Source: H. A. David and H. N. Nagaraja, "Order Statistics",
+    3rd ed., Wiley, 2003, chapter 4: the largest of n.
+
+    The longest of three is 1.5 times the mean if lengths are uniform from 0:
+
+    >>> longest_output([1.0, 3.0, 99.0], 3.0**-0.5).round(3).tolist()
+    [0.0, 0.5, 0.98]
 
     Parameters
     ----------
@@ -521,15 +517,6 @@ def longest_output(requests: Numeric, output_variation: Numeric) -> Array:
     Returns
     -------
     Array : 0 or more; 0 for one output and for equal outputs. [-]
-
-    References
-    ----------
-    .. [1] H. A. David and H. N. Nagaraja, "Order Statistics", 3rd ed., Wiley, 2003, chapter 4: the largest of n.
-
-    The longest of three is 1.5 times the mean if lengths are uniform from 0:
-
-    >>> longest_output([1.0, 3.0, 99.0], 3.0**-0.5).round(3).tolist()
-    [0.0, 0.5, 0.98]
     """
     number = array(requests)
     return np.maximum(output_length(number / (number + 1.0), output_variation) - 1.0, 0.0)
@@ -564,6 +551,11 @@ def run_rate(
 def first_of_run(run_requests: Array, requests: Array) -> Array:
     """Fraction of the requests of a run that start it at once.
 
+    Source: SemiAnalysis, InferenceX, benchmark_serving.py: as many requests as may be in flight are sent at once.
+
+    >>> first_of_run([100.0, 4.0, np.nan], 10.0).tolist()
+    [0.1, 1.0, 0.0]
+
     Parameters
     ----------
     run_requests : Requests of the run, (rows,); NaN: without end. [-]
@@ -572,13 +564,6 @@ def first_of_run(run_requests: Array, requests: Array) -> Array:
     Returns
     -------
     Array : 0 to 1; 0 without end, (rows,). [-]
-
-    References
-    ----------
-    .. [1] SemiAnalysis, InferenceX, benchmark_serving.py: as many requests as may be in flight are sent at once.
-
-    >>> first_of_run([100.0, 4.0, np.nan], 10.0).tolist()
-    [0.1, 1.0, 0.0]
     """
     run, started = array(run_requests), array(requests)
     return np.where(np.isnan(run), 0.0, np.minimum(started / np.maximum(run, 1.0), 1.0))
@@ -592,6 +577,14 @@ def run_wait(queue: Array, requests: Array, run_requests: Array) -> Array:
 
     .. math:: w = q \left(1 - \frac{\min(c, N)}{2 N}\right)
 
+    Source: J. D. C. Little, "A proof for the queuing formula L = lambda W", Oper. Res. 9(3), 1961,
+    doi:10.1287/opre.9.3.383.
+
+    A burst; four times as many as are in flight; without end:
+
+    >>> run_wait(8.0, 100.0, [100.0, 400.0, np.nan]).tolist()
+    [4.0, 7.0, 8.0]
+
     Parameters
     ----------
     queue : Wait q in the steady state, (rows,). [s]
@@ -601,16 +594,6 @@ def run_wait(queue: Array, requests: Array, run_requests: Array) -> Array:
     Returns
     -------
     Array : (rows,). [s]
-
-    References
-    ----------
-    .. [1] J. D. C. Little, "A proof for the queuing formula L = lambda W", Oper. Res. 9(3), 1961,
-       doi:10.1287/opre.9.3.383.
-
-    A burst; four times as many as are in flight; without end:
-
-    >>> run_wait(8.0, 100.0, [100.0, 400.0, np.nan]).tolist()
-    [4.0, 7.0, 8.0]
     """
     started = first_of_run(run_requests, requests)
     return np.asarray(array(queue) * (1.0 - 0.5 * started))
@@ -624,6 +607,13 @@ def staying_together(steps: Array, in_step: Array, output_variation: Array) -> A
 
     .. math:: s = \frac{1}{\max(2 \sqrt{3}\,v\,N, 1)}
 
+    Source: SGLang documentation, server arguments: enable-mixed-chunk is off by default.
+
+    >>> staying_together(100.0, [1.0, 0.0], 0.0).tolist()
+    [1.0, 0.0]
+    >>> round(float(staying_together(100.0, 1.0, 0.1)), 4)  # 1 / (2 x 1.732 x 0.1 x 100)
+    0.0289
+
     Parameters
     ----------
     steps : Decode steps N per request, (rows,). [-]
@@ -633,15 +623,6 @@ def staying_together(steps: Array, in_step: Array, output_variation: Array) -> A
     Returns
     -------
     Array : 0 to 1, (rows,). [-]
-
-    References
-    ----------
-    .. [1] SGLang documentation, server arguments: enable-mixed-chunk is off by default.
-
-    >>> staying_together(100.0, [1.0, 0.0], 0.0).tolist()
-    [1.0, 0.0]
-    >>> round(float(staying_together(100.0, 1.0, 0.1)), 4)  # 1 / (2 x 1.732 x 0.1 x 100)
-    0.0289
     """
     spread = 2.0 * _ROOT_OF_THREE * array(output_variation) * array(steps)
     return np.asarray(array(in_step) / np.maximum(spread, 1.0))
@@ -656,6 +637,13 @@ def coming_together(burst_fraction: Numeric, output_variation: Numeric) -> Array
 
     .. math:: b = \sigma \max\left(1 - 2 \sqrt{3}\,v,\; 0\right)
 
+    Source: SGLang, bench_serving.py: --random-range-ratio is 0 by default, lengths between 1 and the stated one.
+
+    Lengths between 0.8 times the maximum and the maximum have v = 0.0642; between 0 and the maximum 0.577.
+
+    >>> coming_together(0.05, [0.0, 0.0642, 0.577]).round(4).tolist()
+    [0.05, 0.0389, 0.0]
+
     Parameters
     ----------
     burst_fraction : Fraction sigma of the in-flight requests that arrive at the same moment with equal outputs. [-]
@@ -664,15 +652,6 @@ def coming_together(burst_fraction: Numeric, output_variation: Numeric) -> Array
     Returns
     -------
     Array : 0 to sigma. [-]
-
-    References
-    ----------
-    .. [1] SGLang, bench_serving.py: --random-range-ratio is 0 by default, lengths between 1 and the stated one.
-
-    Lengths between 0.8 times the maximum and the maximum have v = 0.0642; between 0 and the maximum 0.577.
-
-    >>> coming_together(0.05, [0.0, 0.0642, 0.577]).round(4).tolist()
-    [0.05, 0.0389, 0.0]
     """
     spread = 2.0 * _ROOT_OF_THREE * array(output_variation)
     return np.asarray(array(burst_fraction) * np.maximum(1.0 - spread, 0.0))
@@ -708,14 +687,21 @@ def uneven_time(
     r"""Extra time per token of a burst with varying outputs: mean and quantiles over requests.
 
     After its first token a request of a burst waits while later prompts are prefilled, for U S with U uniform in
-    [0, 1], but for at most n passes of p in n steps. The mean over requests of time per token [1]_ grows because short
+    [0, 1], but for at most n passes of p in n steps. The mean over requests of time per token grows because short
     answers, max(N x, 1) steps with lengths x of :func:`output_length`, spread the wait over fewer tokens.
 
     .. math:: \Delta = G(v) - G(0), \qquad G = \mathrm{E}\left[\min\left(\frac{U S}{n}, p\right)\right] =
         \mathrm{E}\left[m - \frac{m^2 n}{2 S}\right], \qquad m = \min\left(\frac{S}{n}, p\right)
 
     Quantile q: a request of length quantile 1 - q that waits for half of the stall, at most p a step, less the same
-    with N steps, 0 at least.
+    with N steps, 0 at least. Source: vLLM, benchmarks/benchmark_serving.py: mean_tpot_ms is the mean of (latency -
+    ttft) / (tokens - 1).
+
+    Prefills first, lengths between 0 and 200: the mean of 1 / n is (1 + ln 200) / 200; equal lengths: 1 / 100.
+
+    >>> added = uneven_time(np.array([10.0, 10.0]), np.array([100.0]), np.array([np.inf]), np.array([0.0, 3.0**-0.5]))
+    >>> [times.round(3).tolist() for times in added]
+    [[0.0, 0.108], [0.0, 0.0], [0.0, 0.2], [0.0, 2.45]]
 
     Parameters
     ----------
@@ -730,16 +716,6 @@ def uneven_time(
     median : Added to the median, (rows,). [s]
     ninetieth : Added to the 90th percentile, (rows,). [s]
     ninety_ninth : Added to the 99th percentile, (rows,). [s]
-
-    References
-    ----------
-    .. [1] vLLM, benchmarks/benchmark_serving.py: mean_tpot_ms is the mean of (latency - ttft) / (tokens - 1).
-
-    Prefills first, lengths between 0 and 200: the mean of 1 / n is (1 + ln 200) / 200; equal lengths: 1 / 100.
-
-    >>> added = uneven_time(np.array([10.0, 10.0]), np.array([100.0]), np.array([np.inf]), np.array([0.0, 3.0**-0.5]))
-    >>> [times.round(3).tolist() for times in added]
-    [[0.0, 0.108], [0.0, 0.0], [0.0, 0.2], [0.0, 2.45]]
     """
     stall, steps, longest, variation = (array(values) for values in (stall, steps, longest, output_variation))
 

@@ -30,6 +30,9 @@ def normal_probability(score: Numeric) -> Array:
 
     .. math:: \Phi(z) = \frac{1}{\sqrt{2 \pi}} \int_{-\infty}^z e^{-x^2 / 2} dx
 
+    Source: G. West, "Better approximations to cumulative normal functions", Wilmott Magazine, May 2005, pp. 70-76; the
+    rational function of J. F. Hart et al., "Computer Approximations", Wiley, 1968.
+
     >>> normal_probability([0.0, 1.0, -1.0]).round(6).tolist()
     [0.5, 0.841345, 0.158655]
 
@@ -40,11 +43,6 @@ def normal_probability(score: Numeric) -> Array:
     Returns
     -------
     probability : Probability; 0 and 1 beyond a score of 7. [-]
-
-    References
-    ----------
-    .. [1] G. West, "Better approximations to cumulative normal functions", Wilmott Magazine, May 2005, pp. 70-76; the
-       rational function of J. F. Hart et al., "Computer Approximations", Wiley, 1968.
     """
     z = array(score)
     size = np.abs(z)
@@ -63,6 +61,9 @@ def within_time(time: Numeric, mean: Numeric, variation: Numeric) -> Array:
 
     .. math:: F(t) = \Phi\left(\frac{\ln (t / m)}{\sigma} + \frac{\sigma}{2}\right), \sigma^2 = \ln(1 + v^2)
 
+    Source: N. L. Johnson, S. Kotz and N. Balakrishnan, "Continuous Univariate Distributions", vol. 1, Wiley, 1994,
+    chapter 14.
+
     >>> within_time([0.0, 10.0, 1e9], 10.0, 1.0).round(4).tolist()
     [0.0, 0.6615, 1.0]
 
@@ -75,11 +76,6 @@ def within_time(time: Numeric, mean: Numeric, variation: Numeric) -> Array:
     Returns
     -------
     probability : Share of the times that are at most t. [-]
-
-    References
-    ----------
-    .. [1] N. L. Johnson, S. Kotz and N. Balakrishnan, "Continuous Univariate Distributions", vol. 1, Wiley, 1994,
-       chapter 14.
     """
     spread = _spread(variation)
     within = normal_probability(_score(time, mean, spread) + 0.5 * spread)
@@ -90,6 +86,9 @@ def mean_within_time(time: Numeric, mean: Numeric, variation: Numeric) -> Array:
     r"""Mean of the smaller of a log-normal time and a given one.
 
     .. math:: E[\min(Z, t)] = m \Phi\left(\frac{\ln (t / m)}{\sigma} - \frac{\sigma}{2}\right) + t (1 - F(t))
+
+    Source: N. L. Johnson, S. Kotz and N. Balakrishnan, "Continuous Univariate Distributions", vol. 1, Wiley, 1994,
+    chapter 14.
 
     >>> mean_within_time([0.0, 10.0, 1e9], 10.0, 1.0).round(3).tolist()
     [0.0, 6.772, 10.0]
@@ -103,11 +102,6 @@ def mean_within_time(time: Numeric, mean: Numeric, variation: Numeric) -> Array:
     Returns
     -------
     mean_time : Mean time up to t: t for small t and m for large t. [s]
-
-    References
-    ----------
-    .. [1] N. L. Johnson, S. Kotz and N. Balakrishnan, "Continuous Univariate Distributions", vol. 1, Wiley, 1994,
-       chapter 14.
     """
     t, m, spread = array(time), array(mean), _spread(variation)
     below = normal_probability(_score(t, m, spread) - 0.5 * spread)
@@ -233,6 +227,9 @@ def cached_tokens(
 
     .. math:: c + X \left(r R + \frac{n - 1}{n} w E[\min(Z, T)] + \frac{l}{n} T\right)
 
+    Source: H. Che, Y. Tung and Z. Wang, "Hierarchical Web caching systems: modeling, design and experimental results",
+    IEEE J. Sel. Areas Commun. 20(7), 2002, doi:10.1109/JSAC.2002.801752.
+
     A session that has ended ages like one that thinks: nobody knows that it is over.
 
     >>> cached_tokens(0.0, 2.0, 5.0, 10.0, 60.0, 1.0, 4000.0, 4000.0, 8000.0, 1000.0).tolist()
@@ -254,11 +251,6 @@ def cached_tokens(
     Returns
     -------
     tokens : Tokens in the tier. [-]
-
-    References
-    ----------
-    .. [1] H. Che, Y. Tung and Z. Wang, "Hierarchical Web caching systems: modeling, design and experimental results",
-       IEEE J. Sel. Areas Commun. 20(7), 2002, doi:10.1109/JSAC.2002.801752.
     """
     n, t = array(turns), array(age)
     thinking = (n - 1.0) / n * array(waiting_tokens) * mean_within_time(t, think_time, think_variation)
@@ -271,6 +263,9 @@ def characteristic_time(
     think_variation: Numeric, running_tokens: Numeric, waiting_tokens: Numeric, last_tokens: Numeric, common: Numeric,
 ) -> Array:  # fmt: skip
     r"""Age at which a tier evicts a session: the tokens up to that age fill it.
+
+    Source: H. Che, Y. Tung and Z. Wang, "Hierarchical Web caching systems: modeling, design and experimental results",
+    IEEE J. Sel. Areas Commun. 20(7), 2002, doi:10.1109/JSAC.2002.801752.
 
     Che's approximation: :func:`cached_tokens` of T is the capacity, by bisection. It takes T as constant, which is too
     sharp for few sessions that all think equally long.
@@ -296,11 +291,6 @@ def characteristic_time(
     Returns
     -------
     time : Characteristic time; 0 if the running turns alone fill the tier, infinite in an endless tier. [s]
-
-    References
-    ----------
-    .. [1] H. Che, Y. Tung and Z. Wang, "Hierarchical Web caching systems: modeling, design and experimental results",
-       IEEE J. Sel. Areas Commun. 20(7), 2002, doi:10.1109/JSAC.2002.801752.
     """
     size = array(capacity)
     rest = turn_rate, turn_time, turns, think_time, think_variation, running_tokens, waiting_tokens, last_tokens, common
@@ -321,6 +311,8 @@ def shared_load_time(size: Numeric, bandwidth: Numeric, rate: Numeric, latency: 
 
     .. math:: t = l + \frac{S}{B - \lambda S}
 
+    Source: L. Kleinrock, "Queueing Systems", vol. 2, Wiley, 1976, section 4.4 (processor sharing).
+
     >>> shared_load_time(1e9, 50e9, [0.0, 25.0]).round(6).tolist()
     [0.02, 0.04]
 
@@ -334,10 +326,6 @@ def shared_load_time(size: Numeric, bandwidth: Numeric, rate: Numeric, latency: 
     Returns
     -------
     time : Mean time of a load; a billion times that of a free link if the loads are more than it carries. [s]
-
-    References
-    ----------
-    .. [1] L. Kleinrock, "Queueing Systems", vol. 2, Wiley, 1976, section 4.4 (processor sharing).
     """
     left = np.maximum(array(bandwidth) - array(rate) * array(size), _LEAST_LEFT * array(bandwidth))
     return array(latency) + array(size) / left

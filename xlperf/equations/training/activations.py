@@ -29,6 +29,9 @@ def block_activation_size(
 
     .. math:: S = e n \left(\frac{2 h}{t_s} + w\right) + \delta \mu \frac{n h}{t_s}
 
+    Source: V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
+    arXiv:2205.05198, section 4.1 and equations 1 to 4.
+
     GPT-3, one sequence of 2,048 tokens: 21 x 24 MiB of the MLP, 13 x 24 MiB of attention.
 
     >>> (block_activation_size(2048, 12288, [98304, 49152], 1, 1, 2, 1) / 2**20).tolist()
@@ -48,11 +51,6 @@ def block_activation_size(
     Returns
     -------
     size : Bytes of one block and micro-batch. [B]
-
-    References
-    ----------
-    .. [1] V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
-       arXiv:2205.05198, section 4.1 and equations 1 to 4.
     """
     count, hidden = array(tokens), array(hidden_size) / array(stream_ranks)
     mask = array(dropout) * array(mask_size) * count * hidden

@@ -354,6 +354,9 @@ def time_beside_chunks(collective_time: Numeric, span: Numeric, chunks: Numeric,
 
     .. math:: C = \min\left(\left((v - 1) p + 1\right) \frac{t}{v}, \ T - \frac{T - t}{v}\right)
 
+    Source: NVIDIA, Megatron-LM, megatron/core/pipeline_parallel/schedules.py,
+    forward_backward_pipelining_with_interleaving: grad_sync_func and param_sync_func of each model chunk.
+
     Collectives of 4 s, passes of 1 s: one chunk hides 1 s. Of two chunks, 2 s of the first hide behind the second; the
     last 2 s overlap with a half pass.
 
@@ -370,11 +373,6 @@ def time_beside_chunks(collective_time: Numeric, span: Numeric, chunks: Numeric,
     Returns
     -------
     time : Time C for :func:`exposed_collective_time`; t for one chunk. [s]
-
-    References
-    ----------
-    .. [1] NVIDIA, Megatron-LM, megatron/core/pipeline_parallel/schedules.py,
-       forward_backward_pipelining_with_interleaving: grad_sync_func and param_sync_func of each model chunk.
     """
     alone, each = array(collective_time), array(span) / array(chunks)
     whole = ((array(chunks) - 1.0) * array(passed) + 1.0) * each

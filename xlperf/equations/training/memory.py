@@ -76,7 +76,8 @@ def in_flight_micro_batches(
     .. math:: n = \min\left(m, p \left(1 + \frac{p - 1}{p v} [v > 1]\right)\right)
 
     The first stage starts one micro-batch per stage before the first gradient returns; interleaved, it runs p - 1
-    passes of chunks further ahead, each with 1 / v of its layers.
+    passes of chunks further ahead, each with 1 / v of its layers. Source: V. Korthikanti et al., "Reducing activation
+    recomputation in large transformer models", 2022, arXiv:2205.05198, section 4.2.3.
 
     One chunk: as many as stages; two chunks on 4 stages: 4 (1 + 3/8).
 
@@ -93,11 +94,6 @@ def in_flight_micro_batches(
     Returns
     -------
     count : Micro-batches in flight. [-]
-
-    References
-    ----------
-    .. [1] V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
-       arXiv:2205.05198, section 4.2.3.
     """
     stages, chunks = array(pipeline_parallel), array(virtual_pipeline)
     batches, all_kept = array(num_micro_batches), array(gpipe)

@@ -356,6 +356,9 @@ def pipeline_bubble_time(micro_batch_time: Numeric, pipeline_parallel: Numeric, 
 
     .. math:: t = \frac{p - 1}{v} t_{mb}
 
+    Source: D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM",
+    2021, arXiv:2104.04473, section 2.2.
+
     >>> float(pipeline_bubble_time(0.1, 8, 2))  # 7 / 2 x 0.1 s
     0.35
 
@@ -368,11 +371,6 @@ def pipeline_bubble_time(micro_batch_time: Numeric, pipeline_parallel: Numeric, 
     Returns
     -------
     time : Idle time per step. [s]
-
-    References
-    ----------
-    .. [1] D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM",
-       2021, arXiv:2104.04473, section 2.2.
     """
     return np.asarray((array(pipeline_parallel) - 1.0) / array(virtual_pipeline) * array(micro_batch_time))
 
@@ -383,6 +381,8 @@ def zero_bubble_time(
     r"""Idle time of a stage under ZB-H1: weight gradients fill the drain of the pipeline.
 
     .. math:: t = (p - 1) (F + B - W)
+
+    Source: P. Qi et al., "Zero bubble pipeline parallelism", 2023, arXiv:2401.10241, table 1.
 
     >>> float(zero_bubble_time(0.01, 0.01, 0.01, 4))  # 3 x (10 + 10 - 10) ms
     0.03
@@ -397,10 +397,6 @@ def zero_bubble_time(
     Returns
     -------
     time : Idle time per step, at least 0. [s]
-
-    References
-    ----------
-    .. [1] P. Qi et al., "Zero bubble pipeline parallelism", 2023, arXiv:2401.10241, table 1.
     """
     idle = array(forward_time) + array(backward_time) - array(weight_gradient_time)
     return np.asarray((array(pipeline_parallel) - 1.0) * np.maximum(idle, 0.0))
@@ -412,6 +408,8 @@ def dualpipe_bubble_time(
     r"""Idle time of a stage under DualPipe: two directions, forward and backward passes overlap.
 
     .. math:: t = \left(\frac{p}{2} - 1\right) (F\&B + B - 3 W)
+
+    Source: DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, table 2.
 
     >>> float(dualpipe_bubble_time(0.03, 0.02, 0.01, 8))  # 3 x (30 + 20 - 3 x 10) ms
     0.06
@@ -426,10 +424,6 @@ def dualpipe_bubble_time(
     Returns
     -------
     time : Idle time per step, at least 0. [s]
-
-    References
-    ----------
-    .. [1] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, table 2.
     """
     idle = array(overlapped_time) + array(backward_time) - 3.0 * array(weight_gradient_time)
     return np.asarray(np.maximum(array(pipeline_parallel) / 2.0 - 1.0, 0.0) * np.maximum(idle, 0.0))
