@@ -24,11 +24,11 @@ from xlperf.equations.cost.tokens import Terms
 from xlperf.equations.hardware.power import (
     PRODUCT_ENERGY,
     PowerLimits,
+    capped_clock_share,
     energy_at_clock,
     narrow_energy,
     power_at_clock,
     power_without_work,
-    product_clock_share,
 )
 from xlperf.equations.hardware.roofline import Device
 from xlperf.equations.model.model import Model
@@ -283,7 +283,9 @@ def _capped(
     at 5 nm and nominal clock. [J/FLOP] Vector units, caches and memory keep their rates.
     """
     nominal = energy * columns["energy_ratio"]
-    share = product_clock_share(asked[:, None], power_limit[:, None], peaks, nominal, columns["static_power"])
+    limits = asked[:, None], power_limit[:, None], columns["static_power"]
+    share = capped_clock_share(nominal * peaks, *limits)
+    share = np.where(np.isnan(limits[0]) | np.isnan(share), 1.0, share)
     # Calibrated fractions of the power limit remain valid under the lower one; leakage does not depend on the clock.
     static = np.nan_to_num(columns["static_power"])
     slowed = {

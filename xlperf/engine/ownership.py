@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Columns
+from xlperf.base.arrays import Array, Columns, ceil_div
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import grouped, results_of, table_schema
 from xlperf.catalog.table import Table, columns_of
@@ -20,7 +20,6 @@ from xlperf.equations.cost.servers import (
     OwnedPool,
     OwnerTerms,
     accelerator_hour,
-    accelerators_bought,
     embodied_costs,
     owned_hour,
     owned_pool,
@@ -134,7 +133,12 @@ def evaluate_ownership(
     with np.errstate(divide="ignore", invalid="ignore"):
         made = [_accelerator_parts(catalog, owned, pool, case) for pool in (0, 1)]
         prefilling = np.where(owned.mixed, np.round(count * owned.prefill_share), 0.0)
-        sizes = (pool.server.num_accelerators for pool in owned.pools)
+        # accelerators in whole servers, used or not
+        decode_size, prefill_size = (pool.server.num_accelerators for pool in owned.pools)
+        bought = decode_size * ceil_div(count - prefilling, decode_size)
+        bought = bought + np.where(
+            prefilling > 0.0, prefill_size * ceil_div(prefilling, prefill_size), 0.0 * prefilling
+        )
         columns: dict[str, np.ndarray] = {
             **embodied_costs(
                 *owned.pools,
@@ -148,7 +152,7 @@ def evaluate_ownership(
             **owned_hour(*owned.pools, owned.prefill_share, count, results["tokens_per_second"]),
             **_tokens_and_runs(plans, results, owned, count),
             **{name: pool_mean(made[0][name], made[1][name], owned.prefill_share) for name in ACCELERATOR_PARTS},
-            "accelerators_bought": accelerators_bought(count, prefilling, *sizes),
+            "accelerators_bought": bought,
         }
     split = plans.kind == "inference" and ~np.isnan(plans.number("expert_accelerators"))
     refused = np.isnan(results["tokens_per_second"]) | split

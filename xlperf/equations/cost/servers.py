@@ -293,35 +293,6 @@ def working_terms(pool: OwnedPool, period: Numeric = YEAR) -> Terms:
     return Terms(hour["cost_rate"], power, pool.server.carbon_intensity, 0.0 * power, terms.energy_price)
 
 
-def accelerators_bought(
-    num_accelerators: Numeric, num_prefill: Numeric, decode_server_size: Numeric, prefill_server_size: Numeric
-) -> Array:
-    r"""Accelerators of a plan in whole servers, separately for prefill and decode servers.
-
-    .. math:: N = g_d \left\lceil\frac{n - n_p}{g_d}\right\rceil + g_p \left\lceil\frac{n_p}{g_p}\right\rceil
-
-    By definition.
-
-    20 accelerators, 6 for prefill: two servers of 8 and two of 4.
-
-    >>> float(accelerators_bought(20, 6, 8, 4))
-    24.0
-
-    Parameters
-    ----------
-    num_accelerators : Accelerators n of the plan. [-]
-    num_prefill : Accelerators n_p in separate prefill servers. [-]
-    decode_server_size, prefill_server_size : Accelerators g_d of a decode server, and g_p of a prefill server. [-]
-
-    Returns
-    -------
-    num_bought : Accelerators, used or not. [-]
-    """
-    separate, first, second = array(num_prefill), array(decode_server_size), array(prefill_server_size)
-    prefill = np.where(separate > 0.0, second * ceil_div(separate, second), 0.0 * separate)
-    return np.asarray(first * ceil_div(array(num_accelerators) - separate, first) + prefill)
-
-
 def owned_hour(
     decode: OwnedPool,
     prefill: OwnedPool,

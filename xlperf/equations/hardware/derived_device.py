@@ -195,14 +195,8 @@ def _cores(device: Columns, technologies: Technologies, compute_area: Array) -> 
     """Cores of the compute area: SRAM scales with its cell, logic with its density, the clock with the node."""
     core, node, stated = technologies.core, technologies.compute, technologies.core_node
     sram = core.shared_memory_capacity + core.register_capacity
-    area = power.scaled_core_area(
-        core.core_area,
-        sram,
-        stated.sram_cell_area / stated.sram_cell_share,
-        node.sram_cell_area / node.sram_cell_share,
-        stated.logic_density,
-        node.logic_density,
-    )
+    logic = np.maximum(core.core_area - sram * (stated.sram_cell_area / stated.sram_cell_share), 0.0)
+    area = sram * (node.sram_cell_area / node.sram_cell_share) + logic * (stated.logic_density / node.logic_density)
     number = np.floor(np.floor(compute_area / area) * device.enabled_share)
     clock = core.clock_rate * (node.clock_ratio / stated.clock_ratio)
     return _Cores(

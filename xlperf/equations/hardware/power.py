@@ -297,40 +297,6 @@ def capped_clock_share(
     return np.asarray(np.minimum(times[0] / times[1], 1.0))
 
 
-def product_clock_share(
-    capped_limit: Numeric,
-    power_limit: Numeric,
-    peak_flop_rate: Numeric,
-    flop_energy: Numeric,
-    static_power: Numeric = np.nan,
-) -> Array:
-    r"""Clock of long products under a lowered power limit, from the rate and the energy of their operations.
-
-    .. math:: x = x(e R, P_{cap}, P_{max})
-
-    with the share x of :func:`capped_clock_share` at the power e R; 1 without a lowered limit. Heuristic, this work.
-
-    A B300 at 2,250 TFLOP/s and 0.816 pJ, 1,836 W, limited to 900 W and not at all:
-
-    >>> product_clock_share(np.array([900.0, np.nan]), 1100.0, 2250e12, 0.816e-12).round(2).tolist()
-    [0.92, 1.0]
-
-    Parameters
-    ----------
-    capped_limit : Lowered limit P_cap; NaN: none. [W]
-    power_limit : Limit P_max by the datasheet; NaN means unknown. [W]
-    peak_flop_rate : Peak R of the matrix units; NaN means unknown. [FLOP/s]
-    flop_energy : Energy e of an operation at the boost clock; NaN means unknown. [J/FLOP]
-    static_power : Leakage and idle clocks; NaN: 0.13 of the datasheet limit. [W]
-
-    Returns
-    -------
-    share : 1 at most. [-]
-    """
-    share = capped_clock_share(array(flop_energy) * array(peak_flop_rate), capped_limit, power_limit, static_power)
-    return np.asarray(np.where(np.isnan(array(capped_limit)) | np.isnan(share), 1.0, share))
-
-
 def energy_at_clock(energy: Numeric, clock_share: Numeric, least_voltage_share: Numeric = 2.0 / 3.0) -> Array:
     r"""Energy of an operation at a share of the clock.
 
@@ -406,42 +372,6 @@ def outer_perimeter(area: Numeric, aspect_ratio: Numeric) -> Array:
     """
     size, ratio = array(area), array(aspect_ratio)
     return np.asarray(2.0 * (np.sqrt(size * ratio) + np.sqrt(size / ratio)))
-
-
-def scaled_core_area(
-    core_area: Numeric,
-    sram_size: Numeric,
-    reference_sram_area: Numeric,
-    sram_area: Numeric,
-    reference_logic_density: Numeric,
-    logic_density: Numeric,
-) -> Array:
-    r"""Core area ported to another process node: SRAM scales with the bit cell, logic with transistor density.
-
-    .. math:: A' = S a' + \max(A - S a, 0)\,\frac{\rho}{\rho'}
-
-    Heuristic, this work.
-
-    SRAM shrinks from 1 to 0.5 mm2, logic of 2 mm2 to half:
-
-    >>> float(scaled_core_area(3.0, 1000.0, 0.001, 0.0005, 100.0, 200.0))
-    1.5
-
-    Parameters
-    ----------
-    core_area : Area A of the core at its stated node. [mm2]
-    sram_size : Registers and shared memory S of the core. [B]
-    reference_sram_area, sram_area : SRAM area per byte, array overhead included, at the stated node (a) and at the
-        other node (a'). [mm2/B]
-    reference_logic_density, logic_density : Transistors per area at the stated node and at the other node. [1/mm2]
-
-    Returns
-    -------
-    scaled_core_area : Area of the same core at the other node. [mm2]
-    """
-    size = array(sram_size)
-    logic = np.maximum(array(core_area) - size * array(reference_sram_area), 0.0)
-    return np.asarray(size * array(sram_area) + logic * (array(reference_logic_density) / array(logic_density)))
 
 
 def stack_bandwidth(interface_width: Numeric, pin_rate: Numeric, memory_rate_share: Numeric) -> Array:

@@ -89,32 +89,6 @@ def ping_pong_time(
     return np.asarray(np.maximum(walk, array(batches) * busiest))
 
 
-def fewest_batches(attention_time: Array, expert_time: Array, message_time: Array) -> Array:
-    r"""Fewest micro-batches that hide the messages between pools and keep one pool busy.
-
-    .. math:: m \ge \frac{t_a + t_e + t_c}{\max(t_a, t_e)}
-
-    Source: R. Zhu et al., "MegaScale-Infer: Serving mixture-of-experts at scale with disaggregated expert parallelism",
-    2025, arXiv:2504.02263, section 4.1: m >= 2 (1 + T_c / T_f) for pools of equal time T_f and messages of T_c each
-    way: three below half of T_f, four above.
-
-    >>> fewest_batches(1.0, 1.0, 2.0 * np.array([0.4, 0.6])).tolist()
-    [3.0, 4.0]
-
-    Parameters
-    ----------
-    attention_time : Time t_a of a micro-batch in the attention pool. [s]
-    expert_time : Time t_e in the expert pool. [s]
-    message_time : Time t_c of its messages in both directions. [s]
-
-    Returns
-    -------
-    batches : An integer. [-]
-    """
-    walk = array(attention_time) + array(expert_time) + array(message_time)
-    return np.asarray(np.ceil(divide(walk, np.maximum(attention_time, expert_time)) * (1.0 - 1e-12)))
-
-
 def _message_times(attention: Deployment, experts: Deployment, sequences: Array) -> tuple[Array, Array, Array]:
     """Dispatch, combine and link occupancy of a micro-batch in a layer. [s] A token goes to the ranks of its routed and
     shared experts. Ranks that split an expert each receive it, or one of them does and passes it on, whichever is
@@ -194,7 +168,8 @@ def split_step(attention: Deployment, experts: Deployment, batch: Array) -> Spli
         bound=bound,
         shares=busy / step[:, None],
         batches=batches,
-        needed=fewest_batches(*times),
+        # fewest micro-batches that hide the messages and keep one pool busy (arXiv:2504.02263, section 4.1)
+        needed=np.ceil(divide(times[0] + times[1] + times[2], np.maximum(times[0], times[1])) * (1.0 - 1e-12)),
         work=works,
         messages=(dispatch, combine),
         repeats=repeats,

@@ -328,49 +328,6 @@ _OF_ENGINE = (
 )
 
 
-def _cache_budget(
-    shown_memory: Numeric,
-    free_memory: Numeric,
-    weights_size: Numeric,
-    memory_fraction: Numeric,
-    of_free_memory: Numeric,
-) -> Array:
-    """Bytes that an engine leaves for the cache and for the activations that its share covers; below 0 without room.
-
-    An engine takes a share of the whole memory, weights included (vLLM, gpu_memory_utilization), or of the memory that
-    weights leave (TensorRT-LLM, free_gpu_memory_fraction).
-
-    >>> _cache_budget(80.0, 79.0, 70.0, 0.9, [0.0, 1.0]).tolist()
-    [2.0, 8.1]
-    """
-    weights, share = array(weights_size), array(memory_fraction)
-    whole, free = share * array(shown_memory) - weights, share * (array(free_memory) - weights)
-    return np.asarray(np.where(array(of_free_memory) > 0.0, free, whole) + 0.0 * (free + whole + array(of_free_memory)))
-
-
-def _sampling_peak(
-    activations_size: Numeric,
-    hidden_state_size: Numeric,
-    sampled_requests: Numeric,
-    vocab_size: Numeric,
-    logit_size: Numeric,
-    runtime_size: Numeric,
-) -> Array:
-    """Bytes beside the weights that an engine measures before it gives the remainder of its share to the cache.
-
-    It runs its longest prefill with dummy tokens, then samples a token for each of the most requests: their logits in
-    16 and 32 bits, sorted, with indices and the sort buffer, beside the hidden states of the prefill (llm-d-benchmark,
-    config_explorer/empirical-vllm-memory-results.md, 2025: eight starts of vLLM on H100). Llama 3.1 8B with 8,192
-    tokens and 1,024 requests on one H100 (measured 4.76 + 0.13 GiB):
-
-    >>> size = _sampling_peak(0.86e9, 8192 * 4096 * 2.0, 1024.0, 128256.0, 38.3, 0.0)
-    >>> round(float(size) / 2**30, 2)
-    4.75
-    """
-    sampled = array(hidden_state_size) + array(sampled_requests) * array(vocab_size) * array(logit_size)
-    return np.asarray(np.maximum(array(activations_size), sampled) + array(runtime_size))
-
-
 def usable_memory(
     memory_capacity: Numeric,
     reserved_memory: Numeric,
@@ -404,36 +361,6 @@ def usable_memory(
     activations = array(activations_size)
     covered = array(weights_size) + activations + array(cache_budget) - array(activation_share) * activations
     return np.asarray(np.minimum(covered, array(memory_capacity) - array(reserved_memory)))
-
-
-def _prefill_working_set(
-    hidden_size: Numeric,
-    projected_size: Numeric,
-    attention_size: Numeric,
-    ffn_hidden_size: Numeric,
-    gated_mlp: Numeric,
-    vocab_size: Numeric,
-    prompt_length: Numeric,
-    prefill_tokens: Numeric,
-    tensor_parallel: Numeric,
-    element_size: Numeric,
-    logit_size: Numeric,
-) -> Array:
-    """Activation bytes per sequence in a prefill pass, which frees the activations of each layer.
-
-    The residual stream and its norm live through the layer; beside them the larger of attention (projections and
-    output) and feed-forward layer; then the logits of the last token (arXiv:2309.06180, section 2). Four tokens of 2
-    (16 + 96 / 2) B and the 100 / 2 logits of 4 B:
-
-    >>> float(_prefill_working_set(8.0, 12.0, 8.0, 32.0, 1.0, 100.0, 10.0, 4.0, 2.0, 2.0, 4.0))
-    712.0
-    """
-    split = array(tensor_parallel)
-    attention = array(projected_size) + array(attention_size)
-    widest = np.maximum(attention, (2.0 + array(gated_mlp)) * array(ffn_hidden_size))
-    tokens = np.minimum(array(prompt_length), array(prefill_tokens))
-    layer = array(element_size) * tokens * (2.0 * array(hidden_size) + widest / split)
-    return np.asarray(layer + array(logit_size) * array(vocab_size) / split)
 
 
 def largest_batch(
@@ -585,17 +512,25 @@ def _sequence_activations(model: Model, plan: InferencePlan, architecture: Archi
         dispatched = plan.data_parallel_attention / plan.expert_parallel
         outputs = np.where(plan.data_parallel_attention > 1.0, dispatched, 1.0) * model.top_k * model.hidden_size
         widest = widest + outputs * ranks / (2.0 + model.gated_mlp)
-    widths = model.hidden_size, projected, attended, widest, model.gated_mlp, model.vocab_size
-    tokens = plan.own_tokens, plan.prefill_tokens
-    working_set = _prefill_working_set(*widths, *tokens, ranks, plan.activation_size, WORD)
+    # The residual stream and its norm live through the layer; beside them the larger of attention (projections and
+    # output) and feed-forward layer; then the logits of the last token (arXiv:2309.06180, section 2).
+    widest = np.maximum(projected + attended, (2.0 + model.gated_mlp) * widest)
+    tokens = np.minimum(plan.own_tokens, plan.prefill_tokens)
+    working_set = plan.activation_size * tokens * (2.0 * model.hidden_size + widest / ranks)
+    working_set = working_set + WORD * model.vocab_size / ranks
     # Beside their own keys and values, the ranks of a prompt hold those they work on and those on their way.
     elements = cache_elements(model, ranks, architecture.one_vector)
     passing = np.where(plan.context_parallel > 1.0, 2.0 * elements * plan.attention_size, 0.0)
-    return np.asarray(working_set + passing * np.minimum(*tokens))
+    return np.asarray(working_set + passing * tokens)
 
 
 def _measured_at_start(model: Model, plan: InferencePlan, engine: dict[str, Array], activations: Array) -> Array:
-    """Memory beside the weights that the engine measures before it sizes the cache, (rows,). [B]"""
+    """Bytes beside the weights that an engine measures before it gives the rest of its share to the cache, (rows,).
+
+    It runs its longest prefill with dummy tokens, then samples a token for each of the most requests: their logits in
+    16 and 32 bits, sorted, with indices and the sort buffer, beside the hidden states of the prefill (llm-d-benchmark,
+    config_explorer/empirical-vllm-memory-results.md, 2025: eight starts of vLLM on H100).
+    """
     most = plan.max_running_batch / plan.data_parallel_attention
     requests = np.minimum(np.where(np.isnan(most), engine["sampled_requests"], most), plan.prefill_tokens)
     requests = requests * _share(plan, LayerPart.ATTENTION)  # accelerators for experts alone choose none
@@ -603,7 +538,8 @@ def _measured_at_start(model: Model, plan: InferencePlan, engine: dict[str, Arra
     ranks = plan.replica_ranks
     multicast = np.where(ranks > _LEAST_MULTICAST, engine["multicast_per_rank"], 0.0)
     runtime = (engine["runtime_per_rank"] + multicast) * ranks
-    return _sampling_peak(activations, hidden, requests, model.vocab_size, engine["sampled_logit_size"], runtime)
+    sampled = hidden + requests * model.vocab_size * engine["sampled_logit_size"]
+    return np.asarray(np.maximum(activations, sampled) + runtime)
 
 
 def memory_of(deployment: Deployment) -> ReplicaMemory:
@@ -630,7 +566,9 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     default = np.maximum(engine["memory_fraction"] - outside / shown, 0.0)
     share = np.where(np.isnan(plan.memory_fraction), default, plan.memory_fraction)
     beside = engine["runtime_per_rank"] * plan.replica_ranks
-    budget = _cache_budget(shown, capacity - reserved - beside, weights, share, engine["of_free_memory"])
+    # A share of the whole memory, weights included (vLLM), or of the memory that weights leave (TensorRT-LLM).
+    whole, free = share * shown - weights, share * (capacity - reserved - beside - weights)
+    budget = np.where(engine["of_free_memory"] > 0.0, free, whole) + 0.0 * (free + whole + engine["of_free_memory"])
     covered = engine["activations_included"] * np.where(engine["of_free_memory"] > 0.0, share, 1.0)
     # What an engine measures at its start is taken off once for all batches.
     measures = engine["sampled_logit_size"] > 0.0
