@@ -237,8 +237,8 @@ def sustained_time(burst_time: Numeric, limited_time: Numeric, boost_time: Numer
 
     .. math:: t' = t + \max(t_P - t, 0)\,\frac{t}{t + t_{boost}}
 
-    Heuristic, this work: power throttles products as measured; the transition is fitted. Source: H. He, "Strangely, matrix
-    multiplications on GPUs run faster when given predictable data", 2024, thonking.ai.
+    Heuristic, this work: power throttles products as measured; the transition is fitted. Source: H. He, "Strangely,
+    matrix multiplications on GPUs run faster when given predictable data", 2024, thonking.ai.
 
     A kernel as long as the boost has half of the slowdown: 1 + 0.5 x 0.5:
 

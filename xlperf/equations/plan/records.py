@@ -1,7 +1,7 @@
 """Plans as records of columns; codes of choices; number formats; and rules of legality as data.
 
-The code of a choice is its position among the choices of its column in the schema. A class of codes is named after its
-column (``pipeline_schedule``), a code after its word (``zero-bubble``).
+The code of a choice is its position among the choices of its column in the schema. Codes are named after their column
+(``pipeline_schedule``), a code after its word (``zero-bubble``).
 """
 
 from __future__ import annotations
@@ -97,136 +97,43 @@ WORD = PRECISIONS["fp32"].element_size
 """Bytes of an FP32 element: logits, scores, master weights, moments. [B]"""
 
 
-class PipelineSchedule:
-    """Order of forward and backward passes."""
-
-    GPIPE, INTERLEAVED, ZERO_BUBBLE, DUALPIPE = 1.0, 2.0, 3.0, 4.0
-
-
-class StageDealing:
-    """Split of layers over the stages."""
-
-    COST = 1.0
-
-
-class ContextMethod:
-    """Exchange of keys and values between context-parallel ranks."""
-
-    RING, ALL_GATHER, ULYSSES = 0.0, 1.0, 2.0
-
-
-class DispatchPrecision:
-    """Precision in which tokens are sent to experts."""
-
-    FP8 = 1.0
-
-
-class TokenDispatch:
-    """Layout of tokens sent to experts."""
-
-    COPIES = 1.0
-
-
-class TensorOverlap:
-    """Tensor-parallel communication that overlaps GEMMs."""
-
-    NONE, ALL = 0.0, 2.0
-
-
-class Graphs:
-    """Kernels that the host launches at once as a graph."""
-
-    NONE, STEP, WHOLE_LAYERS = 0.0, 2.0, 3.0
-
-
-class GradientPrecision:
-    """Precision of the gradient buffer; NaN: the software decides."""
-
-    FP32, BF16 = 0.0, 1.0
-
-
-class GradientAccumulation:
-    """Accumulation of weight gradients over micro-batches."""
-
-    SEPARATE, WHOLE = 1.0, 2.0
-
-
-class QuantizedCopies:
-    """Tensors that stay in FP8 or FP4 after their GEMM."""
-
-    KEPT, PRIMARY, NONE = 0.0, 1.0, 2.0
-
-
-class Recompute:
-    """Activations that the backward pass computes again."""
-
-    NONE, SELECTIVE, FULL = 0.0, 1.0, 2.0
-
-
-class CrossEntropy:
-    """Kernels of the loss."""
-
-    FUSED, PLAIN, GATHERED, CHUNKED = 1.0, 2.0, 3.0, 4.0
-
-
-class LossPrecision:
-    """Precision in which a plain loss is computed."""
-
-    FP32, BF16 = 0.0, 1.0
-
-
-class Attention:
-    """Attention kernel."""
-
-    STANDARD = 1.0
-
-
-class AdapterModules:
-    """GEMMs with a low-rank adapter."""
-
-    ALL = 0.0
-
-
-class Optimizer:
-    """Optimizer."""
-
-    ADAM = 0.0
-
-
-class MomentPrecision:
-    """Precision of the optimizer's moments."""
-
-    FP32, BF16, FP8 = 0.0, 1.0, 2.0
-
-
-class MasterWeights:
-    """Master weights of the optimizer beside 16-bit weights."""
-
-    FP32, REMAINDER, NONE = 0.0, 1.0, 2.0
-
-
-class ActivationStorage:
-    """Precision of stored activations."""
-
-    FP8 = 1.0
-
-
-class ExpertDispatch:
-    """Receivers of a token: each rank of its experts, or each node once."""
-
-    RANKS, NODES = 0.0, 1.0
-
-
-class OffloadTarget:
-    """Memory of offloaded state."""
-
-    HOST, DRIVE = 0.0, 1.0
-
-
-class Mode:
-    """Batching of requests."""
-
-    STATIC, CONTINUOUS, DISAGGREGATED = 0.0, 1.0, 2.0
+class Codes:
+    """Codes of some words of a column of choices: a code is the position of its word; ``_`` is a word without a name.
+
+    >>> Codes("NONE _ ALL").ALL
+    2.0
+    """
+
+    def __init__(self, words: str) -> None:
+        self.__dict__.update({word: float(code) for code, word in enumerate(words.split()) if word != "_"})
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, word: str) -> float: ...
+
+
+PipelineSchedule = Codes("_ GPIPE INTERLEAVED ZERO_BUBBLE DUALPIPE")
+StageDealing = Codes("_ COST")
+ContextMethod = Codes("RING ALL_GATHER ULYSSES")
+DispatchPrecision = Codes("_ FP8")
+TokenDispatch = Codes("_ COPIES")
+TensorOverlap = Codes("NONE _ ALL")
+Graphs = Codes("NONE _ STEP WHOLE_LAYERS")
+GradientPrecision = Codes("FP32 BF16")
+GradientAccumulation = Codes("_ SEPARATE WHOLE")
+QuantizedCopies = Codes("KEPT PRIMARY NONE")
+Recompute = Codes("NONE SELECTIVE FULL")
+CrossEntropy = Codes("_ FUSED PLAIN GATHERED CHUNKED")
+LossPrecision = Codes("FP32 BF16")
+Attention = Codes("_ STANDARD")
+AdapterModules = Codes("ALL")
+Optimizer = Codes("ADAM")
+MomentPrecision = Codes("FP32 BF16 FP8")
+MasterWeights = Codes("FP32 REMAINDER NONE")
+ActivationStorage = Codes("_ FP8")
+ExpertDispatch = Codes("RANKS NODES")
+OffloadTarget = Codes("HOST DRIVE")
+Mode = Codes("STATIC CONTINUOUS DISAGGREGATED")
 
 
 # --- records ----------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from xlperf.equations.plan.dimensions import (
 from xlperf.equations.plan.records import (
     PRECISION_CODES,
     PRECISIONS,
+    Codes,
     ContextMethod,
     ExpertDispatch,
     Mode,
@@ -56,10 +57,8 @@ _MULTIPLIED = np.array([", ".join(each.products) for each in _SERVED], dtype=obj
 _FP32, _BF16, _FP8 = (SERVED_PRECISIONS.index(name) for name in ("fp32", "bf16", "fp8"))
 
 
-class LayerPart:
-    """Part of each layer that a pool computes: all of it, attention, or the feed-forward part."""
-
-    WHOLE, ATTENTION, EXPERTS = 0.0, 1.0, 2.0
+LayerPart = Codes("WHOLE ATTENTION EXPERTS")
+"""Part of each layer that a pool computes: all of it, attention, or the feed-forward part."""
 
 
 class InferencePlan(PlanColumns):
