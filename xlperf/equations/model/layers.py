@@ -51,27 +51,12 @@ def _of_global(model: Model) -> Array:
     return np.asarray(1.0 - _of_local(model))
 
 
-UNLIKE = Block(  # layers with a window have heads of their own (Gemma 4, MiMo-V2)
-    "attention",
-    (
-        Operator("qkv", _unlike_qkv, _hidden, _unlike_qkv, layers=_of_global),
-        Operator("attention output", _hidden, _values, _values, layers=_of_global),
-        Operator(
-            "local qkv",
-            lambda m, s: _unlike_qkv(s.local.model, s.local),
-            _hidden,
-            lambda m, s: _unlike_qkv(s.local.model, s.local),
-            layers=_of_local,
-        ),
-        Operator(
-            "local attention output",
-            _hidden,
-            lambda m, s: _values(s.local.model, s.local),
-            lambda m, s: _values(s.local.model, s.local),
-            layers=_of_local,
-        ),
-    ),
-)
+def _local_qkv(model: Model, shard: Shard) -> Array:
+    return _unlike_qkv(shard.local.model, shard.local)
+
+
+def _local_values(model: Model, shard: Shard) -> Array:
+    return _values(shard.local.model, shard.local)
 
 
 def _embedded(model: Model, shard: Shard) -> Array:
@@ -79,22 +64,24 @@ def _embedded(model: Model, shard: Shard) -> Array:
 
 
 _EMBEDS = positive(lambda m: m.per_layer_size)
-ADDITIONS = Block(
-    "attention",
-    (
-        Operator(
-            "attention gate",
-            lambda m, s: np.maximum(m.latent_gate / s.ranks, 1.0),
-            _hidden,
-            lambda m, s: m.latent_gate / s.ranks,
-            exists=positive(lambda m: m.latent_gate),
-        ),
-        # An embedding of each layer, projected from the token's, gated and added (Gemma 3n, Gemma 4)
-        Operator("layer embedding", _embedded, _hidden, lambda m, s: m.per_layer_size, exists=_EMBEDS),
-        Operator("layer embedding gate", _embedded, _hidden, lambda m, s: m.per_layer_size, exists=_EMBEDS),
-        Operator("layer embedding output", _hidden, _embedded, lambda m, s: m.per_layer_size, exists=_EMBEDS),
-    ),
-)
+
+# fmt: off
+# Layers with a window have heads of their own (Gemma 4, MiMo-V2).
+UNLIKE = Block("attention", (
+    Operator("qkv", _unlike_qkv, _hidden, _unlike_qkv, layers=_of_global),
+    Operator("attention output", _hidden, _values, _values, layers=_of_global),
+    Operator("local qkv", _local_qkv, _hidden, _local_qkv, layers=_of_local),
+    Operator("local attention output", _hidden, _local_values, _local_values, layers=_of_local),
+))
+# An output gate; an embedding of each layer, projected from the token's, gated and added (Gemma 3n, Gemma 4).
+ADDITIONS = Block("attention", (
+    Operator("attention gate", lambda m, s: np.maximum(m.latent_gate / s.ranks, 1.0), _hidden,
+             lambda m, s: m.latent_gate / s.ranks, exists=positive(lambda m: m.latent_gate)),
+    Operator("layer embedding", _embedded, _hidden, lambda m, s: m.per_layer_size, exists=_EMBEDS),
+    Operator("layer embedding gate", _embedded, _hidden, lambda m, s: m.per_layer_size, exists=_EMBEDS),
+    Operator("layer embedding output", _hidden, _embedded, lambda m, s: m.per_layer_size, exists=_EMBEDS),
+))
+# fmt: on
 
 
 def attention_of(model: Model, formula: Callable[[Block], Array]) -> Array:

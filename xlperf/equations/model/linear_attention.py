@@ -15,7 +15,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, some
 from xlperf.equations.hardware.roofline import WIDE
-from xlperf.equations.model.blocks import LINEAR, Block, Operator, Shard
+from xlperf.equations.model.blocks import LINEAR, Block, Operator, Shape, Shard
 from xlperf.equations.model.model import Model
 
 CHUNK = 64.0
@@ -380,13 +380,16 @@ def _ranked(model: Model) -> Array:
     return np.where(model.linear_rank > 0.0, 1.0, 0.0)
 
 
+def _input(width: Shape, saved: Shape) -> Operator:
+    return Operator("linear attention input", width, _hidden, saved)
+
+
 def _low_rank(saved: float) -> tuple[Operator, Operator]:
     """Low-rank gates: all of them down to their ranks together, and up to the width of the values."""
+    expansion = Operator("linear attention gate expansion", _values, _rank, lambda m, s: saved * s.linear_values)
     return (
         Operator("linear attention gate compression", _rank, _hidden, _rank, exists=_ranked),
-        Operator(
-            "linear attention gate expansion", _values, _rank, lambda m, s: saved * s.linear_values, exists=_ranked
-        ),
+        expansion._replace(exists=_ranked),
     )
 
 
@@ -398,32 +401,8 @@ def _original_vectors(shard: Shard) -> Array:
     return np.asarray((model.linear_convolution + more) * channels + (2.0 + more) * shard.value_heads + norm)
 
 
-ORIGINAL = LinearKind("gated delta net or Mamba-2", LINEAR, _all_channels, _original_vectors, chunked_scan)
-MAMBA_1 = LinearKind(  # arXiv:2312.00752: a state of each channel; its inputs are projected from the channels
-    "Mamba-1",
-    Block(
-        "linear",
-        (
-            Operator(
-                "linear attention input",
-                lambda m, s: 2.0 * s.linear_values,
-                _hidden,
-                lambda m, s: 3.0 * s.linear_values,
-            ),
-            Operator(
-                "state space inputs",
-                lambda m, s: m.linear_rank + 2.0 * m.linear_key_size,
-                _values,
-                lambda m, s: m.linear_rank + 2.0 * m.linear_key_size,
-            ),
-            Operator("state space step", _values, _rank, _values),
-            _OUTPUT,
-        ),
-    ),
-    _value_channels,
-    lambda s: (s.model.linear_convolution + 3.0 + s.model.linear_key_size) * s.linear_values,
-    lambda *_: None,
-)
+def _state_inputs(model: Model, shard: Shard) -> Array:
+    return np.asarray(model.linear_rank + 2.0 * model.linear_key_size)
 
 
 def _full_gates(model: Model) -> Array:
@@ -431,81 +410,54 @@ def _full_gates(model: Model) -> Array:
     return np.asarray(2.0 - np.minimum(np.round(model.linear_rank / np.maximum(model.linear_key_size, 1.0)), 2.0))
 
 
+def _keys_and_values(model: Model, shard: Shard) -> Array:
+    return np.asarray(2.0 * (shard.linear_keys + shard.linear_values))
+
+
+# fmt: off
+ORIGINAL = LinearKind("gated delta net or Mamba-2", LINEAR, _all_channels, _original_vectors, chunked_scan)
+MAMBA_1 = LinearKind(  # arXiv:2312.00752: a state of each channel; its inputs are projected from the channels
+    "Mamba-1",
+    Block("linear", (
+        _input(lambda m, s: 2.0 * s.linear_values, lambda m, s: 3.0 * s.linear_values),
+        Operator("state space inputs", _state_inputs, _values, _state_inputs),
+        Operator("state space step", _values, _rank, _values),
+        _OUTPUT,
+    )),
+    _value_channels,
+    lambda s: (s.model.linear_convolution + 3.0 + s.model.linear_key_size) * s.linear_values,
+    lambda *_: None,
+)
 KIMI_DELTA = LinearKind(  # arXiv:2510.26692: a decay for each channel of the keys, and an output gate, of low rank
     "Kimi delta attention",
-    Block(
-        "linear",
-        (
-            Operator(
-                "linear attention input",
-                lambda m, s: 2.0 * s.linear_keys + (1.0 + _full_gates(m)) * s.linear_values,
-                _hidden,
-                lambda m, s: 2.0 * _all_channels(s),
-            ),
-            Operator(
-                "linear attention gates", lambda m, s: s.value_heads, _hidden, lambda m, s: s.value_heads, served=WIDE
-            ),
-            *_low_rank(2.0),
-            _OUTPUT,
-        ),
-    ),
+    Block("linear", (
+        _input(lambda m, s: 2.0 * s.linear_keys + (1.0 + _full_gates(m)) * s.linear_values,
+               lambda m, s: 2.0 * _all_channels(s)),
+        Operator("linear attention gates", lambda m, s: s.value_heads, _hidden, lambda m, s: s.value_heads,
+                 served=WIDE),
+        *_low_rank(2.0),
+        _OUTPUT,
+    )),
     _all_channels,
     lambda s: s.model.linear_convolution * _all_channels(s) + s.value_heads + s.linear_keys + s.model.linear_value_size,
     chunked_scan,
 )
 LIGHTNING = LinearKind(  # arXiv:2501.08313: fixed decays, an output gate
-    "lightning attention",
-    Block(
-        "linear",
-        (
-            Operator(
-                "linear attention input",
-                lambda m, s: 2.0 * (s.linear_keys + s.linear_values),
-                _hidden,
-                lambda m, s: 2.0 * (s.linear_keys + s.linear_values),
-            ),
-            _OUTPUT,
-        ),
-    ),
-    lambda s: 0.0 * s.linear_values,
-    _value_channels,
-    state_space_scan,
+    "lightning attention", Block("linear", (_input(_keys_and_values, _keys_and_values), _OUTPUT)),
+    lambda s: 0.0 * s.linear_values, _value_channels, state_space_scan,
 )
 RWKV_7 = LinearKind(  # arXiv:2503.14456: decay, learning rate, value mix and gate of low rank
     "RWKV-7",
-    Block(
-        "linear",
-        (
-            Operator(
-                "linear attention input", lambda m, s: _all_channels(s), _hidden, lambda m, s: 2.0 * _all_channels(s)
-            ),
-            *_low_rank(4.0),
-            _OUTPUT,
-        ),
-    ),
-    lambda s: 2.0 * s.linear_values,
-    lambda s: _SHIFTED * s.linear_values,
-    chunked_scan,
+    Block("linear", (
+        _input(lambda m, s: _all_channels(s), lambda m, s: 2.0 * _all_channels(s)), *_low_rank(4.0), _OUTPUT)),
+    lambda s: 2.0 * s.linear_values, lambda s: _SHIFTED * s.linear_values, chunked_scan,
 )
 SHORT_CONVOLUTION = LinearKind(  # LFM2, arXiv:2511.23404: a gated convolution alone
     "short convolution",
-    Block(
-        "linear",
-        (
-            Operator(
-                "linear attention input",
-                lambda m, s: 3.0 * s.linear_values,
-                _hidden,
-                lambda m, s: 4.0 * s.linear_values,
-            ),
-            _OUTPUT,
-        ),
-    ),
-    _value_channels,
-    lambda s: s.model.linear_convolution * s.linear_values,
-    lambda *_: None,
-    stateful=False,
+    Block("linear", (_input(lambda m, s: 3.0 * s.linear_values, lambda m, s: 4.0 * s.linear_values), _OUTPUT)),
+    _value_channels, lambda s: s.model.linear_convolution * s.linear_values, lambda *_: None, stateful=False,
 )
+# fmt: on
 KINDS = (ORIGINAL, MAMBA_1, KIMI_DELTA, LIGHTNING, RWKV_7, SHORT_CONVOLUTION)
 """Kinds by ``linear_kind`` of a model."""
 
