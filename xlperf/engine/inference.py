@@ -106,7 +106,7 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
             stack, conditions = software_words(block), format_and_load(block)
             known = trust("inference", catalog, rows.models, rows.accelerators, stack, conditions, at)
             add_notes(reason, _refused(served, stack, illegal))
-            numbers = reported(served, catalog, mode, columns, illegal, reason, known, own)
+            numbers = reported(served, catalog, columns, illegal, reason, known, own)
             add_notes(numbers["reason"], name_notes(block, catalog, illegal))
             if "load_by_hour" in block:
                 share = load_carbon_share(block, catalog, rows.accelerators)

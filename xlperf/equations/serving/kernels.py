@@ -381,10 +381,8 @@ def _stored(products: ServingGemms, deployment: Deployment) -> _Stored:
         own = plan.part_sizes(part)
         if own is not None:
             chosen = _columns(products.part == part, len(narrow)) & ~np.isnan(own[0])[:, None]
-            weight_size, input_size = (
-                np.where(chosen, values[:, None], before)
-                for values, before in zip(own, (weight_size, input_size), strict=True)
-            )
+            weight_size = np.where(chosen, own[0][:, None], weight_size)
+            input_size = np.where(chosen, own[1][:, None], input_size)
     return _Stored(narrow, weight_size, input_size)
 
 
@@ -456,11 +454,8 @@ def product_times(deployment: Deployment, products: ServingGemms) -> tuple[Array
     stored = _stored(products, deployment)
     element_size, traffic = _gemm_bytes(products, plan, stored)
     rate, constants = _gemm_kernels(deployment, products, stored)
-    output_size = plan.activation_size[:, None]
-    shape = gemms.m, gemms.n, gemms.k, gemms.batch
-    device = deployment.device
-    time = gemm_time(device, constants, *shape, element_size, output_size, rate=rate, stack="serving")
-    return traffic, time
+    shape = gemms.m, gemms.n, gemms.k, gemms.batch, element_size, plan.activation_size[:, None]
+    return traffic, gemm_time(deployment.device, constants, *shape, rate=rate, stack="serving")
 
 
 Work = tuple[Array, Array, Array]
