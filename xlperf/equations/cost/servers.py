@@ -53,7 +53,7 @@ class OwnerTerms(NamedTuple):
         return building_power(self.server_power, self.power_usage_effectiveness)
 
 
-def owner_terms(server: Columns, network: Numeric, drawn: DrawnPower, period: Numeric = YEAR) -> OwnerTerms:
+def owner_terms(server: Columns, network: Numeric, drawn: DrawnPower) -> OwnerTerms:
     """Costs of buying, housing and running an accelerator in a server. The provisioned power sizes the facility, the
     mean power makes the energy bill; without them the server's own.
     """
@@ -65,9 +65,9 @@ def owner_terms(server: Columns, network: Numeric, drawn: DrawnPower, period: Nu
     rack = server.rack_cost / group
     return OwnerTerms(
         capex=bought * (1.0 + server.storage_share),
-        recovery_rate=capital_recovery_rate(discount, server.life, server.residual_share, period),
+        recovery_rate=capital_recovery_rate(discount, server.life, server.residual_share),
         facility=power * server.power_usage_effectiveness * server.building_price + rack,
-        facility_recovery_rate=capital_recovery_rate(discount, server.building_life, period=period),
+        facility_recovery_rate=capital_recovery_rate(discount, server.building_life),
         maintenance_share=server.maintenance_share,
         staff_cost=server.staff_cost,
         server_power=power,
@@ -100,12 +100,12 @@ def straight_line_terms(price: Columns, unknown: OwnerTerms, drawn: DrawnPower) 
     return OwnerTerms(*(np.where(np.isnan(value), other, value) for value, other in zip(stated, unknown, strict=True)))
 
 
-def server_hour(server: Columns, network: Numeric, drawn: DrawnPower, period: Numeric = YEAR) -> dict[str, Array]:
+def server_hour(server: Columns, network: Numeric, drawn: DrawnPower) -> dict[str, Array]:
     """Cost of an hour of an accelerator in a server, by part: columns of the sheet ``servers_results``. The used hours
     earn the capital; the parts add up to :func:`owned_cost_rate`.
     """
-    terms = owner_terms(server, network, drawn, period)
-    total = owned_cost_rate(*terms, period=period)
+    terms = owner_terms(server, network, drawn)
+    total = owned_cost_rate(*terms)
     energy = energy_cost_rate(terms.server_power, terms.power_usage_effectiveness, terms.energy_price)
     energy = energy * terms.load_share
     housed = terms.facility * terms.facility_recovery_rate
@@ -221,10 +221,10 @@ def accelerators_for_power(
     return np.asarray(group * np.floor(array(power_budget) / each))
 
 
-def server_costs(server: Columns, period: Numeric = YEAR) -> dict[str, Array]:
+def server_costs(server: Columns) -> dict[str, Array]:
     """Cost per accelerator-hour in a cluster of such servers, and of a planned number of accelerators or grid power."""
     pool = _cluster(server, DrawnPower.unknown(len(server.cluster_size)))
-    parts, hour, terms = pool.parts, pool.hour(period), pool.terms(period)
+    parts, hour, terms = pool.parts, pool.hour(), pool.terms()
     asked, group = server.fixed_accelerators, server.num_accelerators
     fed = accelerators_for_power(server.fixed_power, terms.server_power, terms.power_usage_effectiveness, group)
     planned = np.where(np.isnan(asked), fed, np.where(np.isnan(fed), asked, np.minimum(asked, fed)))
@@ -236,7 +236,7 @@ def server_costs(server: Columns, period: Numeric = YEAR) -> dict[str, Array]:
         "accelerators_planned": planned,
         "power_planned": planned * terms.grid_power,
         "capex_planned": planned * (terms.capex + terms.facility),
-        "cost_planned": planned * hour["cost_rate"] * terms.utilization * array(period),
+        "cost_planned": planned * hour["cost_rate"] * terms.utilization * YEAR,
     }
 
 
@@ -248,13 +248,13 @@ class OwnedPool(NamedTuple):
     network: Array  # Their price with adapters, share of one accelerator [USD]
     drawn: DrawnPower  # Power of the accelerators by their work
 
-    def terms(self, period: Numeric = YEAR) -> OwnerTerms:
+    def terms(self) -> OwnerTerms:
         """Costs of buying, housing and running an accelerator."""
-        return owner_terms(self.server, self.network, self.drawn, period)
+        return owner_terms(self.server, self.network, self.drawn)
 
-    def hour(self, period: Numeric = YEAR) -> dict[str, Array]:
+    def hour(self) -> dict[str, Array]:
         """Cost of an hour of an accelerator by part."""
-        return server_hour(self.server, self.network, self.drawn, period)
+        return server_hour(self.server, self.network, self.drawn)
 
 
 def _cluster(server: Columns, drawn: DrawnPower) -> OwnedPool:
@@ -264,10 +264,10 @@ def _cluster(server: Columns, drawn: DrawnPower) -> OwnedPool:
     return OwnedPool(server, parts, price / server.cluster_size, drawn)
 
 
-def server_terms(server: Columns, power_limit: Array, period: Numeric = YEAR) -> Terms:
+def server_terms(server: Columns, power_limit: Array) -> Terms:
     """Cost and power of an accelerator at its power limit, in the cluster of its server's row."""
     pool = _cluster(server, DrawnPower(power_limit, power_limit, power_limit))
-    full = working_terms(pool, period)
+    full = working_terms(pool)
     grid = building_power(power_limit, server.power_usage_effectiveness)
     return full._replace(accelerator_share=np.minimum(grid / full.power, 1.0))
 
@@ -286,25 +286,20 @@ def owned_pool(
     return OwnedPool(server, parts, price / array(num_accelerators), drawn)
 
 
-def working_terms(pool: OwnedPool, period: Numeric = YEAR) -> Terms:
+def working_terms(pool: OwnedPool) -> Terms:
     """Cost and mean power of an accelerator in its working hours."""
-    terms, hour = pool.terms(period), pool.hour(period)
+    terms, hour = pool.terms(), pool.hour()
     power = terms.grid_power * terms.load_share
     return Terms(hour["cost_rate"], power, pool.server.carbon_intensity, 0.0 * power, terms.energy_price)
 
 
 def owned_hour(
-    decode: OwnedPool,
-    prefill: OwnedPool,
-    prefill_share: Numeric,
-    num_accelerators: Numeric,
-    token_rate: Numeric,
-    period: Numeric = YEAR,
+    decode: OwnedPool, prefill: OwnedPool, prefill_share: Numeric, num_accelerators: Numeric, token_rate: Numeric
 ) -> dict[str, Array]:
     """Cost of an hour of the mean accelerator of a plan by part, and totals of the plan: the sheet ``ownership``."""
     # Weighted means over both pools; rates while idle count in the paid hours.
     pools, count = (decode, prefill), array(num_accelerators)
-    hours, terms = [pool.hour(period) for pool in pools], [pool.terms(period) for pool in pools]
+    hours, terms = [pool.hour() for pool in pools], [pool.terms() for pool in pools]
 
     def mean(name: str) -> Array:
         return pool_mean(hours[0][name], hours[1][name], prefill_share)
@@ -331,14 +326,14 @@ def owned_hour(
         "hour_energy": mean("energy_cost"),
         "hour_cost": mean("cost_rate"),
         "tokens_per_second_per_provisioned_megawatt": token_rate_per_power(token_rate, count, grid),
-        "yearly_cost": pool_mean(paid[0], paid[1], prefill_share) * count * array(period),
+        "yearly_cost": pool_mean(paid[0], paid[1], prefill_share) * count * YEAR,
     }
 
 
-def accelerator_hour(design: Columns, pool: OwnedPool, period: Numeric = YEAR) -> dict[str, Array]:
+def accelerator_hour(design: Columns, pool: OwnedPool) -> dict[str, Array]:
     """The accelerator's part of an hour, divided over dies, memory, package, board, one-time costs and margin."""
     price = pool.server.accelerator_price
-    hour = pool.hour(period)["accelerator_cost"]
+    hour = pool.hour()["accelerator_cost"]
     made = {
         "hour_dies": design.raw_dies + design.die_defects + design.wasted_dies,
         "hour_memory": design.memory + design.wasted_memory,
