@@ -18,9 +18,15 @@ from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.schema import grouped, table_schema
 from xlperf.engine import evaluate_designs
 from xlperf.engine.ownership import evaluate_servers
-from xlperf.equations.cost.dies import dies_per_wafer, dies_per_wafer_placed, raw_die_cost
+from xlperf.equations.cost.dies import (
+    critical_defects,
+    die_yield,
+    dies_per_wafer,
+    dies_per_wafer_placed,
+    negative_binomial_yield,
+    raw_die_cost,
+)
 from xlperf.equations.cost.tco import capital_recovery_rate, owned_cost_rate
-from xlperf.equations.cost.yields import critical_defects, die_yield, negative_binomial_yield
 from xlperf.workbook.data_sheets import table_of
 from xlperf.workbook.package import data_rows
 

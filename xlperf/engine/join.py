@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from xlperf.base.arrays import Array, mapped, repeated, rows_of, side_by_side, some, taken
+from xlperf.base.arrays import Array, known_or, mapped, repeated, rows_of, side_by_side, some, taken
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.calibration import ANY, COMPILED, EAGER, FLASHATTENTION_2, Calibration, Found
 from xlperf.catalog.catalog import Catalog
@@ -28,9 +28,8 @@ from xlperf.equations.hardware.power import (
     energy_at_clock,
     narrow_energy,
     power_at_clock,
-    power_without_work,
 )
-from xlperf.equations.hardware.roofline import Device
+from xlperf.equations.hardware.roofline import STATIC_SHARE, Device
 from xlperf.equations.model.model import Model
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.records import (
@@ -328,7 +327,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     if "power_limit" in plans:
         # Clock and peak rates of the plan's precision, of the wide one, and of all others.
         lowered = plans.number("power_limit")
-        idle = power_without_work(limit, common["idle_power"][:, 0], common["static_power"][:, 0])
+        idle = known_or(known_or(common["idle_power"], common["static_power"])[:, 0], STATIC_SHARE * limit)
         words = "power limit {} W is no more than the {} W that {} draws with nothing to run: no clock keeps it"
         values = lowered, np.round(idle), plans.text("accelerator")
         limit_rules = _remark_if_any(lowered <= idle, words, lambda: values)

@@ -16,23 +16,21 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate_designs
 from xlperf.equations.cost.dies import (
     Module,
+    critical_defects,
+    die_yield,
     dies_per_wafer,
     dies_per_wafer_by_area,
     dies_per_wafer_exponential,
     dies_per_wafer_placed,
     good_die_cost,
+    harvested_yield,
     link_area,
     lithography_cost_factor,
     module_cost,
+    negative_binomial_yield,
     raw_die_cost,
     reticle_fields,
     reticle_utilization,
-)
-from xlperf.equations.cost.yields import (
-    critical_defects,
-    die_yield,
-    harvested_yield,
-    negative_binomial_yield,
     sort_pass_share,
     stitching_yield,
 )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Columns, Numeric, array, divide
-from xlperf.equations.cost import dies, yields
+from xlperf.equations.cost import dies
 from xlperf.equations.cost.tco import die_carbon, sale_price
 
 ORGANIC = ("soc", "organic")
@@ -127,16 +127,16 @@ def _model_yield(node: Columns, defects: Array) -> Array:
     for model in dict.fromkeys(models.tolist()):
         rows = models == model
         if rows.all() and model:
-            return yields.die_yield(model, defects, node.clustering, node.num_critical_layers)
+            return dies.die_yield(model, defects, node.clustering, node.num_critical_layers)
         if model:
             layers = node.num_critical_layers[rows]
-            result[rows] = yields.die_yield(model, defects[rows], node.clustering[rows], layers)
+            result[rows] = dies.die_yield(model, defects[rows], node.clustering[rows], layers)
     return result
 
 
 def _die_yield(design: Columns, node: Columns, area: Array, harvested: bool) -> Array:
     """Share of dies that can be sold: perfect ones, or those with enough good units; before the seams of fields."""
-    defects = yields.critical_defects(area, node.defect_density, node.critical_area_ratio)
+    defects = dies.critical_defects(area, node.defect_density, node.critical_area_ratio)
     perfect = _model_yield(node, defects)
     units = ~np.isnan(design.num_units)
     if not harvested or not units.any():
@@ -144,7 +144,7 @@ def _die_yield(design: Columns, node: Columns, area: Array, harvested: bool) -> 
     share, number = design.perfect_area_share, np.where(units, design.num_units, 1.0)
     needed = np.where(np.isnan(design.num_units_needed), number, design.num_units_needed)
     unit = _model_yield(node, defects * (1.0 - share) / number)
-    enough = _model_yield(node, defects * share) * yields.harvested_yield(unit, number, needed)
+    enough = _model_yield(node, defects * share) * dies.harvested_yield(unit, number, needed)
     return np.where(units, enough, perfect)
 
 
@@ -157,13 +157,13 @@ def _dies(design: Columns, node: Columns, area: Array, width: Numeric, placed: b
     sold = _die_yield(design, node, area, harvested)
     if _oversized(across, down, node).any():
         fields = dies.reticle_fields(across, down, node.reticle_width, node.reticle_height)
-        sold = np.where(fields > 1.0, sold * yields.stitching_yield(node.stitch_yield, fields), sold)
+        sold = np.where(fields > 1.0, sold * dies.stitching_yield(node.stitch_yield, fields), sold)
     wafer = node.wafer_price
     if node.lithography_share.any():
         used = dies.reticle_utilization(area, node.reticle_width * node.reticle_height)
         wafer = wafer * dies.lithography_cost_factor(node.lithography_share, used)
     raw = dies.raw_die_cost(wafer, np.where(per_wafer > 0.0, per_wafer, np.nan))
-    passed = yields.sort_pass_share(sold, design.test_coverage)
+    passed = dies.sort_pass_share(sold, design.test_coverage)
     passed = np.where(passed > 0.0, passed, np.nan)
     carbon = die_carbon(
         area, passed, node.fab_energy, node.fab_carbon_intensity, node.fab_gas_carbon, node.fab_material_carbon
@@ -193,10 +193,10 @@ def _package(package: Columns, carried: Array, chips: Array, bridges: Array) -> 
     substrate = substrate_area * package.substrate_price * layers
     silicon = package.carrier_wafer_price / _carriers_per_wafer(package, carrier_area)
     carrier = silicon + carrier_area * package.carrier_bump_price + bridges * package.bridge_cost
-    defects = yields.critical_defects(carrier_area, package.carrier_defect_density)
-    good = yields.negative_binomial_yield(defects, package.carrier_clustering)
+    defects = dies.critical_defects(carrier_area, package.carrier_defect_density)
+    good = dies.negative_binomial_yield(defects, package.carrier_clustering)
     fields = np.ceil(carrier_area / package.carrier_field_area)
-    good = good * yields.stitching_yield(package.carrier_stitch_yield, fields)
+    good = good * dies.stitching_yield(package.carrier_stitch_yield, fields)
     good = good * dies.bond_yield(package.bridge_yield, bridges)
     return _Package(
         np.where(organic, np.nan, carrier_area),

@@ -212,33 +212,6 @@ def idle_power(power_limit: Numeric, idle_share: Numeric, static_power: Numeric 
     return np.asarray(array(idle_share) * usual)
 
 
-def power_without_work(power_limit: Numeric, idle_power: Numeric, static_power: Numeric = np.nan) -> Array:
-    r"""Power of an accelerator without kernels: measured, else its leakage, else 0.13 of its limit.
-
-    .. math:: P_i \text{ or } P_s \text{ or } 0.13\,P_{max}
-
-    Heuristic, this work.
-
-    Measured, leakage alone and neither:
-
-    >>> power_without_work(700.0, np.array([116.0, np.nan, np.nan]), np.array([80.0, 80.0, np.nan])).tolist()
-    [116.0, 80.0, 91.0]
-
-    Parameters
-    ----------
-    power_limit : Power limit of the accelerator by its datasheet; NaN means unknown. [W]
-    idle_power : Measured power; NaN means unknown. [W]
-    static_power : Leakage and idle clocks under load; NaN means unknown. [W]
-
-    Returns
-    -------
-    power : NaN if all arguments are unknown. [W]
-    """
-    idle, static = array(idle_power), array(static_power)
-    static = np.where(np.isnan(static), STATIC_SHARE * array(power_limit), static)
-    return np.where(np.isnan(idle), static, idle)
-
-
 def narrow_energy(flop_energy: Numeric, element_size: Numeric, wide_size: Numeric = 2.0) -> Array:
     r"""Energy of an operation on narrow inputs.
 
