@@ -47,27 +47,17 @@ OWN = ("variance", "noise", "freedom", "chance", "common", "width", "growth")
 
 
 class Effects(NamedTuple):
-    """Constants of the process for one quantity.
+    """Constants of the process for one quantity."""
 
-    - ``shares``: shares of the effects of :data:`EFFECTS` in the variance without noise, which add up to 1 [-].
-    - ``reaches``: distances over which the effect of the settings falls by e, by :data:`REACHES` [doublings, choices].
-    - ``variance``: of a log ratio without noise; ``noise``: variance of the noise over it [-].
-    - ``freedom``: degrees of freedom of the Student-t distribution [-].
-    - ``chance``: that the runs of a user have one more effect in common, such as another way of measuring; ``common``:
-      its variance over the variance [-].
-    - ``width``, ``growth``: half-width of an 80 % band over the scale of the process after one run, and the power of
-      the number of runs by which it grows [-].
-    """
-
-    shares: tuple[float, ...]
-    reaches: tuple[float, ...]
-    variance: float
-    noise: float
-    freedom: float
-    chance: float
-    common: float
-    width: float
-    growth: float
+    shares: tuple[float, ...]  # of the effects of EFFECTS in the variance without noise, which add up to 1 [-]
+    reaches: tuple[float, ...]  # distances over which the effect of the settings falls by e [doublings, choices]
+    variance: float  # of a log ratio without noise
+    noise: float  # variance of the noise over it [-]
+    freedom: float  # degrees of freedom of the Student-t distribution [-]
+    chance: float  # that a user's runs have one more effect in common, such as another way of measuring [-]
+    common: float  # variance of that effect over the variance [-]
+    width: float  # half-width of an 80 % band over the scale of the process after one run [-]
+    growth: float  # power of the number of runs by which it grows [-]
 
 
 @cache
@@ -246,19 +236,14 @@ Evaluate = Callable[[Table, Catalog], Mapping[str, np.ndarray]]
 
 @dataclass(frozen=True, eq=False)
 class OwnRuns:
-    """Measured runs of one kind of plan: plans, their predictions without the runs, and a process for each quantity.
-
-    - ``names``: codes by model, accelerator and software of the runs, casefolded.
-    - ``rows``: runs of each quantity, positions in ``plans``, in the order of its process.
-    - ``measured``: result that gave the ratio of each of these runs.
-    """
+    """Measured runs of one kind of plan, their predictions without the runs, and a process for each quantity."""
 
     plans: Table
     predicted: Table
-    names: tuple[dict[str, int], dict[str, int], dict[str, int]]
+    names: tuple[dict[str, int], dict[str, int], dict[str, int]]  # codes by model, accelerator, software, casefolded
     processes: dict[str, Process]
-    rows: dict[str, np.ndarray]
-    measured: dict[str, tuple[str, ...]]
+    rows: dict[str, np.ndarray]  # positions in ``plans`` of the runs of each quantity, in the order of its process
+    measured: dict[str, tuple[str, ...]]  # result that gave the ratio of each of these runs
 
     def codes(self, at: int, names: Sequence[str]) -> np.ndarray:
         """Codes of models, accelerators or software by name; -1 for names without a run."""
