@@ -43,21 +43,18 @@ from xlperf.equations.plan.serving_plan import (
     REQUEST_RULES,
     SERVING_RULES,
 )
-from xlperf.equations.serving import (
-    BatchTimes,
+from xlperf.equations.serving.continuous import (
+    QUANTILE_NAMES,
+    Operation,
     loaded_results,
-    memory_of,
     operating,
-    pooled_results,
-    pooled_target_results,
     serving_results,
     serving_times,
-    target_results,
 )
-from xlperf.equations.serving.continuous import QUANTILE_NAMES, Operation
-from xlperf.equations.serving.load import POOL_SHARES, expert_pool_memory
-from xlperf.equations.serving.memory import most_running
-from xlperf.equations.serving.pools import Pools
+from xlperf.equations.serving.load import POOL_SHARES, BatchTimes, expert_pool_memory
+from xlperf.equations.serving.memory import memory_of, most_running
+from xlperf.equations.serving.pools import Pools, pooled_results
+from xlperf.equations.serving.targets import pooled_target_results, target_results
 
 _MODES = ("static", "continuous", "disaggregated")
 _OF_EXPERTS = ("expert_memory", "expert_memory_usable", "needed_batches", *POOL_SHARES)

@@ -33,16 +33,17 @@ from xlperf.equations.hardware.roofline import (
 from xlperf.equations.model.cores import cores_of
 from xlperf.equations.model.operators import serving_gemms
 from xlperf.equations.plan.records import Recompute
-from xlperf.equations.serving import Deployment, ServingWork, operating, pool_state, serving_work
-from xlperf.equations.serving.deployment import batching_of, serving_shape
+from xlperf.equations.serving.continuous import operating
+from xlperf.equations.serving.deployment import Deployment, batching_of, serving_shape
 from xlperf.equations.serving.kernels import by_phase, decode_family, product_rate
 from xlperf.equations.serving.load import split_step
-from xlperf.equations.serving.phases import FIXED, on_machine
-from xlperf.equations.training import Part, Setting, Step, step
+from xlperf.equations.serving.phases import FIXED, ServingWork, on_machine, serving_work
+from xlperf.equations.serving.pools import pool_state
 from xlperf.equations.training.activations import LAST_PRODUCT, selected_share
 from xlperf.equations.training.communication import collective_calls
 from xlperf.equations.training.kernels import LAYER_PLACES, kernel_parts, part_work
-from xlperf.equations.training.setting import Constants
+from xlperf.equations.training.setting import Constants, Part, Setting
+from xlperf.equations.training.step import Step, step
 
 Row = dict[str, object]
 

@@ -50,10 +50,11 @@ from xlperf.equations.plan.serving_plan import (
     pool_plans,
     with_defaults,
 )
-from xlperf.equations.serving import BOUNDS, Deployment, memory_of, pools_of
-from xlperf.equations.serving.deployment import engine_constants, with_copied_groups
+from xlperf.equations.serving.deployment import Deployment, engine_constants, with_copied_groups
 from xlperf.equations.serving.energy import ServedWork, expert_pool_power, results_at_rate, serving_power
-from xlperf.equations.serving.pools import Pools
+from xlperf.equations.serving.memory import memory_of
+from xlperf.equations.serving.phases import BOUNDS
+from xlperf.equations.serving.pools import Pools, pools_of
 
 _EXPERTS = ("all_to_all", "reduce_scatter")
 _KERNELS = ("gemm", "vector", "engine_all_reduce", *(name for name in OPERATIONS if name not in _EXPERTS))

@@ -57,10 +57,10 @@ from xlperf.equations.plan.training_plan import (
     used_families,
     with_defaults,
 )
-from xlperf.equations.training import Setting, step
 from xlperf.equations.training.memory import memory_of
 from xlperf.equations.training.rates import causal_ratio, run_results, training_power, training_rates
-from xlperf.equations.training.step import COMPUTE_PARTS, STEP_PARTS
+from xlperf.equations.training.setting import Setting
+from xlperf.equations.training.step import COMPUTE_PARTS, STEP_PARTS, step
 
 _KERNELS, _FUSED_KERNELS = ("gemm", "experts", *OPERATIONS), ("vector",)
 _ATTENTION = ("attention", "attention_backward")
