@@ -159,10 +159,12 @@ def _equation(name: str, documentation: str) -> Iterator[str]:
 
 
 def _example(doctest: str) -> str:
-    """A doctest in a line: its statements, and what the last one gives."""
-    statements = [line[4:].partition("  #")[0] for line in doctest.splitlines() if line.startswith((">>>", "..."))]
-    results = [line for line in doctest.splitlines() if not line.startswith((">>>", "..."))]
-    return f"Example: `{'; '.join(statements)}` gives `{' '.join(results)}`."
+    """A doctest in a line: what it computes, its statements, and what the last one gives."""
+    lines = doctest.splitlines()
+    statements = [line[4:].partition("  # ") for line in lines if line.startswith((">>>", "..."))]
+    results = [line for line in lines if not line.startswith((">>>", "..."))]
+    words = "".join(f", {comment}" for _, _, comment in statements if comment)
+    return f"Example{words}: `{'; '.join(code for code, *_ in statements)}` gives `{' '.join(results)}`."
 
 
 def _unnamed(entry: contract.Entry) -> bool:

@@ -59,9 +59,7 @@ def dies_per_wafer_by_area(
 
     Source: D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
 
-    70686 mm2 over 100 mm2:
-
-    >>> float(dies_per_wafer_by_area(10.0, 10.0, 300.0))
+    >>> float(dies_per_wafer_by_area(10.0, 10.0, 300.0))  # 70686 mm2 over 100 mm2
     706.86
 
     Parameters
@@ -92,9 +90,7 @@ def dies_per_wafer_exponential(
 
     Source: A. V. Ferris-Prabhu, IEEE Circuits and Devices Magazine 5(1), 1989, doi:10.1109/101.17236.
 
-    706.86 dies by area, times exp(-10 / 150) = 0.9355:
-
-    >>> float(dies_per_wafer_exponential(10.0, 10.0, 300.0))
+    >>> float(dies_per_wafer_exponential(10.0, 10.0, 300.0))  # 706.86 dies by area, times exp(-10 / 150) = 0.9355
     661.27
 
     Parameters
@@ -175,9 +171,7 @@ def reticle_fields(die_width: Numeric, die_height: Numeric, reticle_width: Numer
 
     Source: A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
 
-    40 mm x 30 mm in fields of 26 mm x 33 mm, two beside each other:
-
-    >>> float(reticle_fields(40.0, 30.0, 26.0, 33.0))
+    >>> float(reticle_fields(40.0, 30.0, 26.0, 33.0))  # 40 mm x 30 mm in fields of 26 mm x 33 mm, two beside each other
     2.0
 
     Parameters
@@ -200,9 +194,7 @@ def reticle_utilization(die_area: Numeric, reticle_area: Numeric) -> Array:
 
     Source: A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
 
-    Two dies of 300 mm2 in a field of 858 mm2: 600 / 858:
-
-    >>> float(reticle_utilization(300.0, 858.0))
+    >>> float(reticle_utilization(300.0, 858.0))  # Two dies of 300 mm2 in a field of 858 mm2: 600 / 858
     0.6993
 
     Parameters
@@ -251,9 +243,7 @@ def raw_die_cost(wafer_price: Numeric, num_dies: Numeric) -> Array:
 
     Source: Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
 
-    A wafer of 16,000 USD with 64 dies:
-
-    >>> float(raw_die_cost(16000.0, 64.0))
+    >>> float(raw_die_cost(16000.0, 64.0))  # A wafer of 16,000 USD with 64 dies
     250.0
 
     Parameters
@@ -275,9 +265,7 @@ def good_die_cost(raw_cost: Numeric, sort_cost: Numeric, pass_share: Numeric) ->
 
     Source: Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
 
-    (100 + 2) / 0.8:
-
-    >>> float(good_die_cost(100.0, 2.0, 0.8))
+    >>> float(good_die_cost(100.0, 2.0, 0.8))  # (100 + 2) / 0.8
     127.5
 
     Parameters
@@ -300,9 +288,7 @@ def link_area(bandwidth: Numeric, macro_bandwidth: Numeric, macro_area: Numeric)
 
     Heuristic, this work.
 
-    A bandwidth of 500 takes three macros of 200, 1.5 mm2 each:
-
-    >>> float(link_area(500.0, 200.0, 1.5))
+    >>> float(link_area(500.0, 200.0, 1.5))  # A bandwidth of 500 takes three macros of 200, 1.5 mm2 each
     4.5
 
     Parameters
@@ -359,9 +345,7 @@ def substrate_layer_factor(
 
     Source: Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
 
-    Four chips on 1000 mm2, between 900 and 1600 mm2:
-
-    >>> float(substrate_layer_factor(1000.0, 4.0, 900.0, 1600.0))
+    >>> float(substrate_layer_factor(1000.0, 4.0, 900.0, 1600.0))  # Four chips on 1000 mm2, between 900 and 1600 mm2
     1.75
 
     Parameters
@@ -388,9 +372,7 @@ def bond_yield(yield_per_bond: Numeric, num_bonds: Numeric) -> Array:
 
     Source: D. Stow et al., "Cost-effective design ... interposers", ICCAD 2017, doi:10.1109/ICCAD.2017.8203849.
 
-    Eight bonds of 99 %: 0.99 ** 8:
-
-    >>> float(bond_yield(0.99, 8.0))
+    >>> float(bond_yield(0.99, 8.0))  # Eight bonds of 99 %: 0.99 ** 8
     0.9227
 
     Parameters
@@ -437,9 +419,7 @@ def chip_nre(
 
     Source: Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
 
-    Two designs of 100 x 1000 + 5000 + 20000 USD:
-
-    >>> float(chip_nre(100.0, 2.0, 1000.0, 5000.0, 20000.0))
+    >>> float(chip_nre(100.0, 2.0, 1000.0, 5000.0, 20000.0))  # Two designs of 100 x 1000 + 5000 + 20000 USD
     250000.0
 
     Parameters
@@ -465,9 +445,7 @@ def amortized_nre(one_time_cost: Numeric, num_in_product: Numeric, num_in_family
 
     Source: Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
 
-    500,000 USD over 100,000 parts, four in the product:
-
-    >>> float(amortized_nre(500000.0, 4.0, 100000.0))
+    >>> float(amortized_nre(500000.0, 4.0, 100000.0))  # 500,000 USD over 100,000 parts, four in the product
     20.0
 
     Parameters
@@ -490,9 +468,7 @@ def critical_defects(die_area: Numeric, defect_density: Numeric, critical_area_r
 
     Source: C. H. Stapper, IBM J. Res. Dev. 28(4), 1984, doi:10.1147/rd.284.0461.
 
-    800 mm2 x 0.001 per mm2 x 0.8:
-
-    >>> float(critical_defects(800.0, 0.001, 0.8))
+    >>> float(critical_defects(800.0, 0.001, 0.8))  # 800 mm2 x 0.001 per mm2 x 0.8
     0.64
 
     Parameters
@@ -515,9 +491,7 @@ def negative_binomial_yield(defects: Numeric, clustering: Numeric) -> Array:
 
     Source: C. H. Stapper et al., "Integrated circuit yield", Proc. IEEE 71(4), 1983, doi:10.1109/PROC.1983.12619.
 
-    1.25 ** -2:
-
-    >>> float(negative_binomial_yield(0.5, 2.0))
+    >>> float(negative_binomial_yield(0.5, 2.0))  # 1.25 ** -2
     0.64
 
     Parameters
@@ -570,9 +544,7 @@ def harvested_yield(unit_yield: Numeric, num_units: Numeric, num_units_needed: N
 
     Source: C. H. Stapper et al., IBM J. Res. Dev. 24(3), 1980, doi:10.1147/rd.243.0398.
 
-    Two of three units: 0.9 ** 3 + 3 x 0.9 ** 2 x 0.1 = 0.729 + 0.243:
-
-    >>> float(harvested_yield(0.9, 3.0, 2.0))
+    >>> float(harvested_yield(0.9, 3.0, 2.0))  # Two of three units: 0.9 ** 3 + 3 x 0.9 ** 2 x 0.1 = 0.729 + 0.243
     0.972
 
     Parameters
@@ -605,9 +577,7 @@ def stitching_yield(stitch_yield: Numeric, num_fields: Numeric) -> Array:
 
     Heuristic, this work: seams fail independently of each other.
 
-    Three fields have two seams: 0.98 ** 2:
-
-    >>> float(stitching_yield(0.98, 3.0))
+    >>> float(stitching_yield(0.98, 3.0))  # Three fields have two seams: 0.98 ** 2
     0.9604
 
     Parameters
@@ -629,9 +599,7 @@ def sort_pass_share(die_yield_share: Numeric, test_coverage_share: Numeric) -> A
 
     Source: A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
 
-    The test detects 95 % of the bad fifth: 1 - 0.19:
-
-    >>> float(sort_pass_share(0.8, 0.95))
+    >>> float(sort_pass_share(0.8, 0.95))  # The test detects 95 % of the bad fifth: 1 - 0.19
     0.81
 
     Parameters

@@ -21,9 +21,7 @@ def building_power(server_power: Numeric, power_usage_effectiveness: Numeric) ->
     Source: L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 5,
     doi:10.2200/S00874ED3V01Y201809CAC046.
 
-    1000 W x 1.25:
-
-    >>> float(building_power(1000.0, 1.25))
+    >>> float(building_power(1000.0, 1.25))  # 1000 W x 1.25
     1250.0
 
     Parameters
@@ -46,9 +44,7 @@ def energy_cost_rate(server_power: Numeric, power_usage_effectiveness: Numeric, 
     Source: L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 6,
     doi:10.2200/S00874ED3V01Y201809CAC046.
 
-    1250 W x 2 cents per joule:
-
-    >>> float(energy_cost_rate(1000.0, 1.25, 0.02))
+    >>> float(energy_cost_rate(1000.0, 1.25, 0.02))  # 1250 W x 2 cents per joule
     25.0
 
     Parameters
@@ -154,9 +150,7 @@ def capital_recovery_rate(
     The limit without a discount rate is a straight line, :math:`(1 - v)/T`. Source: L. A. Barroso et al., "The
     Datacenter as a Computer", 2018, chapter 6, doi:10.2200/S00874ED3V01Y201809CAC046.
 
-    An annuity of two periods at 10 %: 0.1 / (1 - 1 / 1.21):
-
-    >>> float(capital_recovery_rate(0.1, 2.0, 0.0, 1.0))
+    >>> float(capital_recovery_rate(0.1, 2.0, 0.0, 1.0))  # An annuity of two periods at 10 %: 0.1 / (1 - 1 / 1.21)
     0.57619
 
     Parameters
@@ -236,9 +230,7 @@ def sale_price(unit_cost: Numeric, margin_share: Numeric) -> Array:
 
     By definition of a gross margin.
 
-    3000 USD is 30 % of the price:
-
-    >>> float(sale_price(3000.0, 0.7))
+    >>> float(sale_price(3000.0, 0.7))  # 3000 USD is 30 % of the price
     10000.0
 
     Parameters
@@ -260,9 +252,7 @@ def carbon_of_energy(energy: Numeric, carbon_intensity: Numeric) -> Array:
 
     Source: U. Gupta et al., "ACT: designing sustainable computer systems", ISCA 2022, doi:10.1145/3470496.3527408.
 
-    3600 J at 1 g/J:
-
-    >>> float(carbon_of_energy(3600.0, 0.001))
+    >>> float(carbon_of_energy(3600.0, 0.001))  # 3600 J at 1 g/J
     3.6
 
     Parameters
@@ -340,9 +330,7 @@ def present_value(amount: Numeric, discount_rate: Numeric, time: Numeric, period
 
     By definition of the discount rate.
 
-    121 USD after two periods at 10 %:
-
-    >>> float(present_value(121.0, 0.1, 2.0, 1.0))
+    >>> float(present_value(121.0, 0.1, 2.0, 1.0))  # 121 USD after two periods at 10 %
     100.0
 
     Parameters
@@ -366,9 +354,7 @@ def compounded_price(price: Numeric, change: Numeric, time: Numeric, period: Num
 
     By definition of compound change.
 
-    A tenth less in each of two periods:
-
-    >>> float(compounded_price(100.0, -0.1, 2.0, 1.0))
+    >>> float(compounded_price(100.0, -0.1, 2.0, 1.0))  # A tenth less in each of two periods
     81.0
 
     Parameters
@@ -437,9 +423,7 @@ def straight_line_depreciation(
 
     By definition of the straight line.
 
-    The third of the four years of 100 USD:
-
-    >>> float(straight_line_depreciation(100.0, 4.0, 2.0, 1.0))
+    >>> float(straight_line_depreciation(100.0, 4.0, 2.0, 1.0))  # The third of the four years of 100 USD
     25.0
 
     Parameters

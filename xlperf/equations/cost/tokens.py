@@ -97,9 +97,7 @@ def energy_per_token(power: Numeric, num_accelerators: Numeric, token_rate: Nume
 
     By definition.
 
-    8 kW over 4000 tokens per second:
-
-    >>> float(energy_per_token(1000.0, 8.0, 4000.0))
+    >>> float(energy_per_token(1000.0, 8.0, 4000.0))  # 8 kW over 4000 tokens per second
     2.0
 
     Parameters
@@ -122,9 +120,7 @@ def token_rate_per_power(token_rate: Numeric, num_accelerators: Numeric, power: 
 
     By definition.
 
-    4000 tokens per second from 8 kW:
-
-    >>> float(token_rate_per_power(4000.0, 8.0, 1000.0))
+    >>> float(token_rate_per_power(4000.0, 8.0, 1000.0))  # 4000 tokens per second from 8 kW
     0.5
 
     Parameters
@@ -147,9 +143,7 @@ def run_cost(cost_rate: Numeric, num_accelerators: Numeric, busy_time: Numeric) 
 
     By definition.
 
-    100 accelerators for an hour at 0.1 cents per second:
-
-    >>> float(run_cost(0.001, 100.0, 3600.0))
+    >>> float(run_cost(0.001, 100.0, 3600.0))  # 100 accelerators for an hour at 0.1 cents per second
     360.0
 
     Parameters

@@ -88,9 +88,7 @@ def visible_pairs(query_length: Numeric, key_length: Numeric, causal: Numeric) -
 
     Source: T. Dao, "FlashAttention-2", 2023, arXiv:2307.08691.
 
-    Three queries see 2, 3 and 4 of four keys:
-
-    >>> float(visible_pairs(3.0, 4.0, 1.0))
+    >>> float(visible_pairs(3.0, 4.0, 1.0))  # Three queries see 2, 3 and 4 of four keys
     9.0
 
     Parameters
@@ -113,9 +111,7 @@ def core_attention_flop(batch: Numeric, num_heads: Numeric, head_size: Numeric, 
 
     By definition: two operations per element and pair in either product.
 
-    32 heads of 128 over 1,000 x 1,000 pairs:
-
-    >>> float(core_attention_flop(1, 32, 128, 1e6))
+    >>> float(core_attention_flop(1, 32, 128, 1e6))  # 32 heads of 128 over 1,000 x 1,000 pairs
     16384000000.0
 
     Parameters

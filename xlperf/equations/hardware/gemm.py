@@ -81,9 +81,7 @@ def product_traffic(
 
     Source: NVIDIA, "Matrix Multiplication Background User's Guide", section 1, arithmetic intensity.
 
-    2 x 4 x (2 + 3) bytes of inputs, 4 x 2 x 3 of outputs:
-
-    >>> float(product_traffic(2.0, 3.0, 4.0, 1.0, 2.0, 4.0))
+    >>> float(product_traffic(2.0, 3.0, 4.0, 1.0, 2.0, 4.0))  # 2 x 4 x (2 + 3) bytes of inputs, 4 x 2 x 3 of outputs
     64.0
 
     Parameters

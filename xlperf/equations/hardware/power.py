@@ -64,9 +64,7 @@ def node_energy_ratio(
     The voltage rises with the clock, and the energy with its square. Source: M. Horowitz, "Computing's energy problem",
     ISSCC 2014, doi:10.1109/ISSCC.2014.6757323.
 
-    Twice the clock of 5 nm:
-
-    >>> float(node_energy_ratio(0.392e-12, 3.66e9, 1.83e9).round(6))
+    >>> float(node_energy_ratio(0.392e-12, 3.66e9, 1.83e9).round(6))  # Twice the clock of 5 nm
     4.0
 
     Parameters
@@ -192,9 +190,7 @@ def idle_power(power_limit: Numeric, idle_share: Numeric, static_power: Numeric 
 
     Heuristic, this work.
 
-    A tenth of 700 W:
-
-    >>> float(idle_power(700.0, 0.1))
+    >>> float(idle_power(700.0, 0.1))  # A tenth of 700 W
     70.0
 
     Parameters
@@ -219,9 +215,7 @@ def narrow_energy(flop_energy: Numeric, element_size: Numeric, wide_size: Numeri
 
     Heuristic, this work: exponent from products in 16, 8 and 4 bits measured under one power limit.
 
-    FP8 takes two thirds of the energy of BF16:
-
-    >>> float(narrow_energy(3.0, 1.0).round(2))
+    >>> float(narrow_energy(3.0, 1.0).round(2))  # FP8 takes two thirds of the energy of BF16
     1.98
 
     Parameters
@@ -304,9 +298,7 @@ def power_at_clock(full_power: Numeric, clock_share: Numeric) -> Array:
 
     By definition.
 
-    At three quarters of the clock 27/64:
-
-    >>> float(power_at_clock(640.0, 0.75))
+    >>> float(power_at_clock(640.0, 0.75))  # At three quarters of the clock 27/64
     270.0
 
     Parameters
@@ -329,9 +321,7 @@ def outer_perimeter(area: Numeric, aspect_ratio: Numeric) -> Array:
 
     Source: N. Ardalani, S. Pal and P. Gupta, "DeepFlow", ACM TODAES 29(2), 2024, doi:10.1145/3635867.
 
-    800 mm2 as 40 mm x 20 mm:
-
-    >>> float(outer_perimeter(800.0, 2.0))
+    >>> float(outer_perimeter(800.0, 2.0))  # 800 mm2 as 40 mm x 20 mm
     120.0
 
     Parameters
@@ -354,9 +344,7 @@ def stack_bandwidth(interface_width: Numeric, pin_rate: Numeric, memory_rate_sha
 
     Source: JEDEC JESD238B (HBM3) and JESD270-4 (HBM4).
 
-    1024 pins x 0.8 x 0.9:
-
-    >>> float(stack_bandwidth(1024.0, 0.8, 0.9))
+    >>> float(stack_bandwidth(1024.0, 0.8, 0.9))  # 1024 pins x 0.8 x 0.9
     737.28
 
     Parameters
@@ -416,9 +404,7 @@ def interface_area(bandwidth: Numeric, shoreline_bandwidth: Numeric, interface_d
 
     Heuristic, this work.
 
-    10 mm of edge, 2 mm deep:
-
-    >>> float(interface_area(1000.0, 100.0, 2.0))
+    >>> float(interface_area(1000.0, 100.0, 2.0))  # 10 mm of edge, 2 mm deep
     20.0
 
     Parameters
@@ -445,9 +431,7 @@ def voltage_share(clock_share: Numeric, least_voltage_share: Numeric) -> Array:
     Heuristic, this work: a straight line below the nominal voltage, proportional to the clock above it. Source: T.
     Sakurai and A. R. Newton, "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187.
 
-    Half-way between 0.6 and 1, and a tenth above the nominal clock:
-
-    >>> voltage_share([0.5, 1.1], 0.6).tolist()
+    >>> voltage_share([0.5, 1.1], 0.6).tolist()  # Half-way between 0.6 and 1, and a tenth above the nominal clock
     [0.8, 1.1]
 
     Parameters

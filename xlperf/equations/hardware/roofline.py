@@ -101,9 +101,7 @@ def vector_flop_rate(vector_peak: Numeric, matrix_peak: Numeric, matrix_to_vecto
 
     Heuristic, this work.
 
-    Not stated beside a matrix peak of 800:
-
-    >>> float(vector_flop_rate(np.nan, 800.0, 16.0))
+    >>> float(vector_flop_rate(np.nan, 800.0, 16.0))  # Not stated beside a matrix peak of 800
     50.0
 
     Parameters
@@ -127,9 +125,7 @@ def transfer_time(traffic: Numeric, bandwidth: Numeric, efficiency: Numeric = 1.
 
     Source: S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
 
-    80 B at four fifths of 100 B/s:
-
-    >>> float(transfer_time(80.0, 100.0, 0.8))
+    >>> float(transfer_time(80.0, 100.0, 0.8))  # 80 B at four fifths of 100 B/s
     1.0
 
     Parameters
@@ -153,9 +149,7 @@ def blended_time(first_time: Numeric, second_time: Numeric, serial_share: Numeri
     Heuristic, this work, between the roofline and the sum. Source: S. Williams, A. Waterman and D. Patterson,
     "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
 
-    Half of the shorter time is hidden: 3 + 0.5 x 2:
-
-    >>> float(blended_time(3.0, 2.0, 0.5))
+    >>> float(blended_time(3.0, 2.0, 0.5))  # Half of the shorter time is hidden: 3 + 0.5 x 2
     4.0
 
     Parameters
@@ -179,9 +173,7 @@ def arithmetic_power(power_limit: Numeric, static_power: Numeric = np.nan) -> Ar
 
     Heuristic, this work: three quarters of the limit fit the products of ten accelerators best.
 
-    A limit of 700 W:
-
-    >>> float(arithmetic_power(700.0))
+    >>> float(arithmetic_power(700.0))  # A limit of 700 W
     525.0
 
     Parameters
@@ -240,9 +232,7 @@ def sustained_time(burst_time: Numeric, limited_time: Numeric, boost_time: Numer
     Heuristic, this work: power throttles products as measured; the transition is fitted. Source: H. He, "Strangely,
     matrix multiplications on GPUs run faster when given predictable data", 2024, thonking.ai.
 
-    A kernel as long as the boost has half of the slowdown: 1 + 0.5 x 0.5:
-
-    >>> float(sustained_time(1.0, 1.5, 1.0))
+    >>> float(sustained_time(1.0, 1.5, 1.0))  # A kernel as long as the boost has half of the slowdown: 1 + 0.5 x 0.5
     1.25
 
     Parameters
@@ -431,9 +421,7 @@ def cache_bandwidth(
 
     Heuristic, this work; an unknown bandwidth is infinite.
 
-    100 multiprocessors at 2 Hz:
-
-    >>> float(cache_bandwidth(np.nan, 100.0, 2.0, 64.0))
+    >>> float(cache_bandwidth(np.nan, 100.0, 2.0, 64.0))  # 100 multiprocessors at 2 Hz
     12800.0
 
     Parameters
@@ -462,9 +450,7 @@ def resident_share(working_set: Numeric, cache_capacity: Numeric) -> Array:
     Heuristic, this work, after cyclic scans. Source: P. J. Denning, "The working set model", Commun. ACM 11(5),
     1968, doi:10.1145/363095.363141.
 
-    Working sets of 20, 75 and 200 MB beside 100 MB:
-
-    >>> resident_share(np.array([20.0, 75.0, 200.0]), 100.0).tolist()
+    >>> resident_share(np.array([20.0, 75.0, 200.0]), 100.0).tolist()  # Working sets of 20, 75 and 200 MB beside 100 MB
     [1.0, 0.5, 0.0]
 
     Parameters
@@ -489,9 +475,7 @@ def resident_bandwidth(share: Numeric, memory_bandwidth: Numeric, cache_bandwidt
 
     Heuristic, this work.
 
-    Half of the bytes at four times the rate:
-
-    >>> float(resident_bandwidth(0.5, 1.0, 4.0))
+    >>> float(resident_bandwidth(0.5, 1.0, 4.0))  # Half of the bytes at four times the rate
     1.6
 
     Parameters
@@ -517,9 +501,7 @@ def exposed_offload_time(size: Numeric, bandwidth: Numeric, computing_time: Nume
 
     Source: M. Isaev et al., "Calculon", SC 2023, doi:10.1145/3581784.3607102, section 3 (tensor offloading).
 
-    3 s of transfer behind 2 s of computation:
-
-    >>> float(exposed_offload_time(30.0, 10.0, 2.0))
+    >>> float(exposed_offload_time(30.0, 10.0, 2.0))  # 3 s of transfer behind 2 s of computation
     1.0
 
     Parameters

@@ -39,9 +39,7 @@ def entries_seen(first: Numeric, last: Numeric, ratio: Numeric, limit: Numeric) 
     Source: DeepSeek-AI, "DeepSeek-V3.2: pushing the frontier of open large language models", 2025, arXiv:2512.02556,
     section 2.1 (top-k selection).
 
-    Half of 8 up to context 8, 8 from there to 16:
-
-    >>> float(entries_seen(0.0, 16.0, 1.0, 8.0))
+    >>> float(entries_seen(0.0, 16.0, 1.0, 8.0))  # Half of 8 up to context 8, 8 from there to 16
     6.0
     >>> entries_seen([0.0, 0.0], 16.0, 4.0, [8.0, 2.0]).tolist()
     [2.0, 1.5]
@@ -106,9 +104,7 @@ def index_traffic(
     Source: DeepSeek-AI, "DeepSeek-V3.2: pushing the frontier of open large language models", 2025, arXiv:2512.02556,
     section 2.1.
 
-    Ten keys of 8 bytes, 2 x 2 x 3 scores of 4 bytes:
-
-    >>> float(index_traffic(2.0, 3.0, 10.0, 8.0, 1.0, 1.0, 4.0))
+    >>> float(index_traffic(2.0, 3.0, 10.0, 8.0, 1.0, 1.0, 4.0))  # Ten keys of 8 bytes, 2 x 2 x 3 scores of 4 bytes
     128.0
 
     Parameters

@@ -38,9 +38,7 @@ def distinct_share(num_places: Numeric, top_k: Numeric) -> Array:
 
     Source: DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 3.2.2.
 
-    Two experts on 8 ranks: 4 (1 - 49/64).
-
-    >>> float(distinct_share(8, 2))
+    >>> float(distinct_share(8, 2))  # Two experts on 8 ranks: 4 (1 - 49/64)
     0.9375
 
     Parameters

@@ -60,9 +60,7 @@ def chunk_scan_flop(tokens: Numeric, value_heads: Numeric, key_size: Numeric, va
     Source: S. Yang et al., "Parallelizing linear transformers with the delta rule over sequence length", 2024,
     arXiv:2406.06484, section 3.2.
 
-    64 x (6 + 4 + 64) + 6:
-
-    >>> float(chunk_scan_flop(1.0, 1.0, 1.0, 1.0))
+    >>> float(chunk_scan_flop(1.0, 1.0, 1.0, 1.0))  # 64 x (6 + 4 + 64) + 6
     4742.0
 
     Parameters
@@ -102,9 +100,7 @@ def chunk_scan_traffic(
     Source: S. Yang and Y. Zhang, "FLA: a Triton-based library for hardware-efficient implementations of linear
     attention mechanism", 2024, github.com/fla-org/flash-linear-attention (kernels of the gated delta rule).
 
-    7 + 6 + 2 x 64 + 2 / 64, no state kept:
-
-    >>> float(chunk_scan_traffic(1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0))
+    >>> float(chunk_scan_traffic(1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0))  # 7 + 6 + 2 x 64 + 2 / 64, no state kept
     141.03
 
     Parameters
@@ -139,9 +135,7 @@ def state_space_scan_flop(
     Source: T. Dao and A. Gu, "Transformers are SSMs: generalized models and efficient algorithms through structured
     state space duality", 2024, arXiv:2405.21060, section 6.
 
-    2 x 128 for the scores, 2 x 128 + 4 for a head:
-
-    >>> float(state_space_scan_flop(1.0, 1.0, 1.0, 1.0, 1.0))
+    >>> float(state_space_scan_flop(1.0, 1.0, 1.0, 1.0, 1.0))  # 2 x 128 for the scores, 2 x 128 + 4 for a head
     516.0
 
     Parameters
@@ -218,9 +212,7 @@ def recurrent_step_flop(tokens: Numeric, value_heads: Numeric, key_size: Numeric
     Source: S. Yang, J. Kautz and A. Hatamizadeh, "Gated delta networks: improving Mamba2 with delta rule", 2024,
     arXiv:2412.06464, equation 10.
 
-    7 x 2 x 3 x 4 x 5:
-
-    >>> float(recurrent_step_flop(2.0, 3.0, 4.0, 5.0))
+    >>> float(recurrent_step_flop(2.0, 3.0, 4.0, 5.0))  # 7 x 2 x 3 x 4 x 5
     840.0
 
     Parameters

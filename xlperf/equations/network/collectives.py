@@ -25,9 +25,7 @@ def ring_traffic(message_size: Numeric, group_size: Numeric) -> Array:
 
     Source: P. Patarasuk and X. Yuan, J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
 
-    Three quarters of 8 B:
-
-    >>> float(ring_traffic(8.0, 4.0))
+    >>> float(ring_traffic(8.0, 4.0))  # Three quarters of 8 B
     6.0
 
     Parameters
@@ -52,9 +50,7 @@ def ring_reduce_scatter_time(
 
     Source: P. Patarasuk and X. Yuan, J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
 
-    Three steps of 0.5 s, and 6 B at 2 B/s:
-
-    >>> float(ring_reduce_scatter_time(8.0, 4.0, 2.0, 0.5))
+    >>> float(ring_reduce_scatter_time(8.0, 4.0, 2.0, 0.5))  # Three steps of 0.5 s, and 6 B at 2 B/s
     4.5
 
     Parameters
@@ -81,9 +77,7 @@ def ring_all_reduce_time(
 
     Source: P. Patarasuk and X. Yuan, J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
 
-    Six steps of 0.5 s, and 12 B at 2 B/s:
-
-    >>> float(ring_all_reduce_time(8.0, 4.0, 2.0, 0.5))
+    >>> float(ring_all_reduce_time(8.0, 4.0, 2.0, 0.5))  # Six steps of 0.5 s, and 12 B at 2 B/s
     9.0
 
     Parameters
@@ -109,9 +103,7 @@ def tree_all_reduce_time(
 
     Source: P. Sanders et al., "Two-tree algorithms", Parallel Comput. 35(12), 2009, doi:10.1016/j.parco.2009.09.001.
 
-    Two levels up and two down of 0.5 s, and 16 B at 2 B/s:
-
-    >>> float(tree_all_reduce_time(8.0, 4.0, 2.0, 0.5))
+    >>> float(tree_all_reduce_time(8.0, 4.0, 2.0, 0.5))  # Two levels up and two down of 0.5 s, and 16 B at 2 B/s
     10.0
 
     Parameters

@@ -311,9 +311,7 @@ def direct_load(group_size: Numeric, num_links: Numeric) -> Array:
 
     Source: R. Thakur et al., Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521.
 
-    Two of eight accelerators use one of seven links, for half of the message:
-
-    >>> float(direct_load(2.0, 7.0))
+    >>> float(direct_load(2.0, 7.0))  # Two of eight accelerators use one of seven links, for half of the message
     3.5
 
     Parameters
@@ -346,9 +344,7 @@ def dragonfly_hops(group_size: Numeric, distance: Numeric, first_length: Numeric
 
     Source: J. Kim et al., "Technology-driven, highly-scalable dragonfly topology", ISCA 2008, doi:10.1109/ISCA.2008.19.
 
-    64 ranks, 4 to a router and 32 to a group, span two groups:
-
-    >>> float(dragonfly_hops(64.0, 1.0, 4.0, 8.0))
+    >>> float(dragonfly_hops(64.0, 1.0, 4.0, 8.0))  # 64 ranks, 4 to a router and 32 to a group, span two groups
     4.0
 
     Parameters
@@ -509,9 +505,7 @@ def tree_depth(group_size: Numeric) -> Array:
 
     Source: R. Rabenseifner, ICCS 2004, doi:10.1007/978-3-540-24685-5_1.
 
-    2, 4 and then 8 ranks:
-
-    >>> float(tree_depth(5.0))
+    >>> float(tree_depth(5.0))  # 2, 4 and then 8 ranks
     3.0
 
     Parameters

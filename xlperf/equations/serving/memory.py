@@ -99,9 +99,7 @@ def tokens_in_flight(window: Numeric, batch_tokens: Numeric, context: Numeric) -
 
     Source: vLLM, v1/kv_cache_interface.py, SlidingWindowSpec.max_admission_blocks_per_request.
 
-    A window of 128 tokens and a pass of 8,192:
-
-    >>> tokens_in_flight(128.0, 8192.0, [100.0, 1e6]).tolist()
+    >>> tokens_in_flight(128.0, 8192.0, [100.0, 1e6]).tolist()  # A window of 128 tokens and a pass of 8,192
     [100.0, 8319.0]
 
     Parameters

@@ -110,9 +110,7 @@ def wait_correction(
     Source: W. Whitt, "Approximations for the GI/G/m queue", Prod. Oper. Manag. 2(2), 1993,
     doi:10.1111/j.1937-5956.1993.tb00094.x.
 
-    M/M/c and M/D/c with 16 servers at 90 % load:
-
-    >>> wait_correction(16.0, 0.9, 1.0, [1.0, 0.0]).round(4).tolist()
+    >>> wait_correction(16.0, 0.9, 1.0, [1.0, 0.0]).round(4).tolist()  # M/M/c and M/D/c with 16 servers at 90 % load
     [1.0, 1.0466]
 
     Parameters
@@ -152,9 +150,7 @@ def tail_decay(busy_share: Numeric, arrival_variation: Numeric, hold_variation: 
     Source: Y. Takahashi, "Asymptotic exponentiality of the tail of the waiting-time distribution in a PH/PH/c queue",
     Adv. Appl. Probab. 13(3), 1981, doi:10.2307/1426788.
 
-    M/M/c and M/D/c at 90 %, with exp(x) = 1 + x / 0.9:
-
-    >>> tail_decay(0.9, 1.0, [1.0, 0.0]).round(4).tolist()
+    >>> tail_decay(0.9, 1.0, [1.0, 0.0]).round(4).tolist()  # M/M/c and M/D/c at 90 %, with exp(x) = 1 + x / 0.9
     [0.1, 0.2072]
 
     Parameters

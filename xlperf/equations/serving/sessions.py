@@ -125,9 +125,7 @@ def tokens_after_turn(turn: Numeric, first: Numeric, added: Numeric, generated: 
 
     .. math:: n_k = f + (k - 1) a + k g
 
-    Derived in this work.
-
-    >>> tokens_after_turn([0, 1, 3], 1000, 200, 100).tolist()
+    >>> tokens_after_turn([0, 1, 3], 1000, 200, 100).tolist()  # Derived in this work
     [0.0, 1100.0, 1700.0]
 
     Parameters
@@ -150,9 +148,7 @@ def own_prompt_tokens(turns: Numeric, first: Numeric, added: Numeric, generated:
 
     .. math:: \frac{1}{n} \sum_{k=1}^{n-1} n_k = \frac{n - 1}{n} \left(f + \frac{n - 2}{2} a + \frac{n}{2} g\right)
 
-    Derived in this work.
-
-    >>> own_prompt_tokens(3, 1000, 200, 100).round(3).tolist()
+    >>> own_prompt_tokens(3, 1000, 200, 100).round(3).tolist()  # Derived in this work
     833.333
 
     Parameters
@@ -175,9 +171,7 @@ def new_prompt_tokens(turns: Numeric, first: Numeric, added: Numeric) -> Array:
 
     .. math:: \frac{f + (n - 1) a}{n}
 
-    Derived in this work.
-
-    >>> new_prompt_tokens(3, 1000, 200).round(3).tolist()
+    >>> new_prompt_tokens(3, 1000, 200).round(3).tolist()  # Derived in this work
     466.667
 
     Parameters
@@ -199,9 +193,7 @@ def idle_tokens(turns: Numeric, first: Numeric, added: Numeric, generated: Numer
 
     .. math:: \frac{1}{n - 1} \sum_{k=1}^{n-1} n_k = f + \frac{n - 2}{2} a + \frac{n}{2} g
 
-    Derived in this work.
-
-    >>> idle_tokens(3, 1000, 200, 100).tolist()
+    >>> idle_tokens(3, 1000, 200, 100).tolist()  # Derived in this work
     1250.0
 
     Parameters
