@@ -268,8 +268,7 @@ def reported(
         bound[(results["bound"] == code) & ~illegal] = word
     add_notes(reason, [*lacking, *_notes(served, catalog, results, illegal)])
     whole = where_legal(whole, illegal)
-    rented = None if pool is None else pool.rented
-    basis = basis_words(setting.rented, whole["accelerator_hour_cost"], rented)
+    basis = basis_words(setting.rented, whole["accelerator_hour_cost"], None if pool is None else pool.rented)
     words = {name: np.where(illegal, "", values) for name, values in known.items() if name not in NOT_SHOWN}
     return {**whole, **words, "bound": bound, "cost_basis": basis, "reason": reason}
 
@@ -402,7 +401,7 @@ def _costs(served: Served, results: Mapping[str, Array], own: Corrections | None
         drawn_terms(each.terms, watts, each.limits.own)
         for each, watts in zip((served.setting, served.prefilling or served.setting), power, strict=True)
     )
-    decode_power, expert_power = power[0], np.full_like(rate, np.nan)
+    decode_power, expert_power = power[0].copy(), np.full_like(rate, np.nan)
     if served.experts is not None:
         # Decode terms and power: means of the attention and the expert pool.
         rows, experts = served.split, served.experts
@@ -415,7 +414,6 @@ def _costs(served: Served, results: Mapping[str, Array], own: Corrections | None
         attention_terms = drawn_terms(served.setting.terms.take(rows), attention_watts, limits.own)
         expert_terms = drawn_terms(experts.terms, expert_watts, experts.limits.own)
         decoding = decoding.with_rows(rows, mean_terms(attention_terms, expert_terms, expert_share))
-        decode_power, expert_power = (values.copy() for values in (decode_power, expert_power))
         decode_power[rows], expert_power[rows] = attention_watts, expert_watts
         power[0][rows] = pool_mean(attention_watts, expert_watts, expert_share)
     terms, mean_power = mean_terms(decoding, prefilling, share), pool_mean(*power, share)

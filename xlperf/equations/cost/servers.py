@@ -16,7 +16,7 @@ from xlperf.equations.cost.tco import (
     mean_load,
     owned_cost_rate,
 )
-from xlperf.equations.cost.tokens import Terms, pool_mean, token_rate_per_power
+from xlperf.equations.cost.tokens import Terms, pool_mean
 
 
 class DrawnPower(NamedTuple):
@@ -325,7 +325,7 @@ def owned_hour(
         "hour_running": mean("running_cost"),
         "hour_energy": mean("energy_cost"),
         "hour_cost": mean("cost_rate"),
-        "tokens_per_second_per_provisioned_megawatt": token_rate_per_power(token_rate, count, grid),
+        "tokens_per_second_per_provisioned_megawatt": array(token_rate) / (grid * count),
         "yearly_cost": pool_mean(paid[0], paid[1], prefill_share) * count * YEAR,
     }
 

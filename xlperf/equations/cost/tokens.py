@@ -113,29 +113,6 @@ def energy_per_token(power: Numeric, num_accelerators: Numeric, token_rate: Nume
     return np.asarray(array(power) * array(num_accelerators) / array(token_rate))
 
 
-def token_rate_per_power(token_rate: Numeric, num_accelerators: Numeric, power: Numeric) -> Array:
-    r"""Tokens per second and watt, the inverse of the energy per token.
-
-    .. math:: r_P = \frac{r}{P\,n}
-
-    By definition.
-
-    >>> float(token_rate_per_power(4000.0, 8.0, 1000.0))  # 4000 tokens per second from 8 kW
-    0.5
-
-    Parameters
-    ----------
-    token_rate : Tokens r per second of all accelerators. [token/s]
-    num_accelerators : Accelerators n that work on the tokens. [-]
-    power : Power P of one accelerator, above 0. [W]
-
-    Returns
-    -------
-    rate : Tokens per joule. [token/s/W]
-    """
-    return np.asarray(array(token_rate) / (array(power) * array(num_accelerators)))
-
-
 def run_cost(cost_rate: Numeric, num_accelerators: Numeric, busy_time: Numeric) -> Array:
     r"""Cost of a step, a training run or a day of service.
 
@@ -188,7 +165,7 @@ def token_costs(terms: Terms, num_accelerators: Array, token_rate: Array, all_in
         "tokens_per_dollar": token_rate / (terms.cost_rate * num_accelerators),
         "energy_per_token": energy,
         "grid_power": terms.power * num_accelerators,
-        "tokens_per_second_per_megawatt": token_rate_per_power(token_rate, num_accelerators, terms.power),
+        "tokens_per_second_per_megawatt": token_rate / (terms.power * num_accelerators),
         "carbon_per_million_tokens": carbon_of_energy(energy, terms.carbon_intensity),
     }
 
