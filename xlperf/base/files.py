@@ -31,9 +31,7 @@ _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a dev
 
 
 def cache_folder() -> Path:
-    """Cache folder of this user; below the null device, and so unusable, without a home folder. The client inside
-    spreadsheet hosts, which imports nothing of xlperf, has a copy of this function.
-    """
+    """Cache folder of this user, unusable without a home folder; the client inside hosts has a copy of this."""
     try:
         home = Path.home()
     except RuntimeError:  # neither HOME nor an entry in the list of users

@@ -134,9 +134,7 @@ def _lengths(topology: str, text: str, places: float) -> tuple[int, ...]:
 
 
 def switched_networks(catalog: Catalog, accelerators: np.ndarray, networks: np.ndarray) -> np.ndarray:
-    """Whether the networks of plans (positions, -1 for the accelerator's default) have only switches or are none,
-    (rows,).
-    """
+    """Whether the networks of plans (-1: the accelerator's default) have only switches or are none, (rows,)."""
     if not catalog.networks:
         return np.full(len(networks), True)
     rows = np.where(networks >= 0, networks, catalog.default_networks[accelerators])

@@ -173,9 +173,7 @@ def _copied(columns: Mapping[str, np.ndarray], name: str, like: np.ndarray, numb
 
 
 def design_of_devices(devices: Table, catalog: Catalog, designs: Table) -> Table:
-    """Devices as rows of the sheet ``chiplets`` with equal cost; values of ``designs`` that name a device have
-    priority.
-    """
+    """Devices as rows of the sheet ``chiplets`` with equal cost; rows of ``designs`` of a device have priority."""
     technologies, _ = _technologies(devices, catalog, strict=False)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return _designs(devices, designs, technologies, derived_device(columns_of(devices), technologies))

@@ -200,9 +200,7 @@ POOLS = ("prefill", "expert")
 def pool_rows(
     plans: Table, catalog: Catalog, rows: np.ndarray, column: str = "accelerator", pool: str = "prefill"
 ) -> np.ndarray:
-    """Accelerator or network rows of the prefill or expert pool; defaults to the plan's own ``rows``. InputError lists
-    every cell with an unknown name.
-    """
+    """Accelerator or network rows of the prefill or expert pool, by default ``rows``; InputError if unknown."""
     column_of_pool = f"{pool}_{column}"
     if column_of_pool not in plans:
         return rows
@@ -220,9 +218,7 @@ def architecture_codes(named: Named, catalog: Catalog) -> np.ndarray:
 
 
 def software_words(plans: Table) -> Words:
-    """Training stack or engine of each plan at its release, by default the column's; compiled PyTorch FSDP is a stack
-    of its own.
-    """
+    """Training stack or engine of each plan at its release; compiled PyTorch FSDP is a stack of its own."""
     declared = plans.schema.by_name["software"].default
     if "software" not in plans and "software_release" not in plans:
         return Words(repeated(0, len(plans), np.int64), (declared,))
@@ -278,9 +274,7 @@ def _model_of(columns: Array) -> Model:
 def _capped(
     asked: Array, power_limit: Array, peaks: Array, energy: Array, columns: dict[str, Array]
 ) -> tuple[Array, dict[str, Array]]:
-    """Clock of long GEMMs under lowered power limits, and the device columns at that clock. ``energy``: of an operation
-    at 5 nm and nominal clock. [J/FLOP] Vector units, caches and memory keep their rates.
-    """
+    """Clock of long GEMMs under lowered power limits and device columns at it; ``energy`` at 5 nm, nominal clock."""
     nominal = energy * columns["energy_ratio"]
     limits = asked[:, None], power_limit[:, None], columns["static_power"]
     share = capped_clock_share(nominal * peaks, *limits)

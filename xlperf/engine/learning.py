@@ -180,9 +180,7 @@ class Process:
 
 
 def _eliminated(own: Array, near: Array, ratios: Array) -> tuple[Array, Array, float]:
-    """L^-1 times ``near`` (rows, runs) and ``ratios`` (runs,), with L the Cholesky factor of ``own``; the logarithm of
-    the determinant of L.
-    """
+    """L^-1 ``near`` and L^-1 ``ratios`` with L the Cholesky factor of ``own``, and the logarithm of its determinant."""
     count = len(own)
     lines = np.concatenate([own, near.T, ratios[:, None]], axis=1)
     for step in range(count):

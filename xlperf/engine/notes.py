@@ -111,9 +111,7 @@ _TILES = 8.0, 1024.0  # range of GEMM rows that one or a few tiles hold [-]
 def edge_notes(
     stated: InferencePlan, plan: InferencePlan, results: Mapping[str, Array], illegal: np.ndarray
 ) -> list[Remark]:
-    """Steep spots, where a small change of load or memory changes a result much: queues, few places, tile edges.
-    ``stated``: plans of the sheet; ``plan``: those of the decode pool with defaults.
-    """
+    """Steep spots, where a small change of load or memory changes a result much: queues, few places, tile edges."""
     streamed = ~illegal & (stated.mode != Mode.STATIC) & (results["max_batch_size"] >= 1.0)
     given, most = ~np.isnan(stated.request_rate), results["max_batch_size"]
     queue, first = results["queue_time"], results["ttft"]

@@ -183,9 +183,7 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
 
 
 def explain_training(plans: Table, catalog: Catalog) -> Table:
-    """Operators of the first plan of a table on its critical stage, the longest first; none for an illegal plan. The
-    exposed times add up to the step time; collectives of one kind share its exposed time by their times.
-    """
+    """Operators of the first plan on its critical stage, the longest first; exposed times add up to the step time."""
     results = evaluate_training(plans, catalog)
     if np.isnan(results["step_time"][0]):
         return _operators_table([])
@@ -310,9 +308,7 @@ def _phase_rows(deployment: Deployment, work: ServingWork, side: int, outside: f
 
 
 def _split_rows(attention: Deployment, experts: Deployment) -> list[Row]:
-    """Rows of a decode step of an attention and an expert pool, over all micro-batches, exposed on the critical path.
-    The pool that is always busy sets the pace; if neither is, the path of one micro-batch through both does.
-    """
+    """Rows of a decode step of an attention and an expert pool, over all micro-batches, on the critical path."""
     step = split_step(attention, experts, attention.plan.batch_size)
     batches, repeats = float(step.batches[0]), step.repeats[0].tolist()
     each = np.ceil(attention.plan.batch_size / step.batches)

@@ -195,9 +195,7 @@ def _unbought(catalog: Catalog, owned: OwnedPlans, owner: str) -> np.ndarray:
 def _outer_tier(
     plans: Table, catalog: Catalog, accelerator: np.ndarray, count: Array, server: Columns
 ) -> tuple[np.ndarray, Array, Array, Array]:
-    """Topology, end points, oversubscription and axes of the tier that joins the servers of a plan; no end points in
-    one.
-    """
+    """Topology, end points, oversubscription and axes of the tier that joins the servers of a plan, if any."""
     networks, accelerators = catalog.tables["networks"], catalog.tables["accelerators"]
     given = plans.text("network")
     names = np.where(given == "", accelerators.text("default_network")[accelerator], given)

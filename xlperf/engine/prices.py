@@ -25,9 +25,7 @@ PLAN_PRICES = ("hour_price", *OF_ENERGY)
 
 
 def with_stated(prices: Columns, plans: Table) -> Columns:
-    """Columns of the sheet prices or servers, a row for each plan, with the values that plans state
-    (:data:`OF_ENERGY`).
-    """
+    """Columns of the sheet prices or servers, a row for each plan, with the values of OF_ENERGY that plans state."""
     stated = {name: plans.number(name) for name in OF_ENERGY if name in plans}
     if not stated:
         return prices
@@ -139,9 +137,7 @@ def server_priced(
     power_limit: Array,
     plans_of: Callable[[np.ndarray], Table] | None = None,
 ) -> tuple[np.ndarray, Terms]:
-    """Positions of accelerators that a row of servers prices, and their terms in it. ``plans_of``: plans at some of the
-    positions, whose stated energy prices count.
-    """
+    """Positions of accelerators that a row of servers prices, and their terms in it at the prices that plans state."""
     servers = catalog.tables["servers"]
     rows = first_rows(servers, catalog, accelerators)
     known = np.flatnonzero(rows >= 0)

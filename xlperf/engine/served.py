@@ -139,9 +139,7 @@ def _constants(
 
 
 def _of_part(calibration: Calibration, joined: Joined, plan: InferencePlan, part: str) -> Mapping[str, Array]:
-    """GEMM constants of a part with a precision of its own, and its peak rate relative to that of the plan, (rows, 1).
-    Of plans without such a part they are those of the plan.
-    """
+    """GEMM constants of a part with its own precision, and its peak rate relative to that of the plan, (rows, 1)."""
     own, of_plan = getattr(plan, f"{part}_product"), _IN_TABLE[plan.product_codes]
     codes = np.where(np.isnan(own), of_plan, own).astype(np.int64)
     constants = constants_by_family(calibration, [(("gemm",), joined.keys_for(codes))], beside=("gemm",))[0]["gemm"]
@@ -276,9 +274,7 @@ def reported(
 def _bands(
     served: Served, results: Mapping[str, Array], known: Mapping[str, np.ndarray], own: Corrections | None
 ) -> dict[str, Array]:
-    """Ends of the 80 % bands; rates, cost and energy combine the bands of their parts. A request rate fixes the output
-    of a plan. ``known``: distances of :func:`xlperf.engine.trust.trust`.
-    """
+    """Ends of the 80 % bands; rates, cost and energy combine those of their parts; a request rate fixes the output."""
     band, experts = served.setting.band, served.setting.deployment.architecture.experts
     time, first = (band_width(band, name, known, experts) for name in ("token", "first"))
     given = ~np.isnan(served.stated.request_rate)

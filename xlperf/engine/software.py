@@ -318,9 +318,7 @@ def _breaks(kind: str, rule: StackRule, plan: _Plan, model: Model, whole: bool) 
 
 @cache
 def rules_of(kind: str, stack: str, whole: bool = False) -> tuple[Rule[Any], ...]:
-    """Rules of a stack (:data:`xlperf.interop.stack_rules.STACKS`) as rules of plans: a mask and a sentence each.
-    ``whole``: rules read every column that they name, as spaces of plans with open columns need.
-    """
+    """Rules of a stack as rules of plans; ``whole``: rules read all columns that they name, for open plans."""
 
     def of(rule: StackRule) -> Rule[Any]:
         sentence = f"{STACKS[stack].title} refuses this: {rule.says}"

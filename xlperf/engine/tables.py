@@ -87,9 +87,7 @@ def fitting(plans: Table, catalog: Catalog) -> dict[str, np.ndarray] | None:
 
 
 def numbers(plans: Table, catalog: Catalog, results: Collection[str] = ()) -> Table | None:
-    """Numeric results of training plans without bands, trust and reasons, fast: at least ``results``, by default all;
-    None for inference.
-    """
+    """Numeric results of training plans without bands, trust and reasons, fast; None for inference."""
     if plans.kind != "training":
         return None
     from xlperf.engine.training import NUMBERS

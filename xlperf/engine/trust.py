@@ -414,9 +414,7 @@ def _others(kind: str) -> str:
 
 
 def band_width(band: Mapping[str, Array], quantity: str, known: Mapping[str, np.ndarray], experts: bool) -> Array:
-    """Half-width of the 80 % band of a quantity, as a logarithm, (rows,). ``band``: constants of the calibration;
-    ``known``: distances of :func:`trust`.
-    """
+    """Half-width of the 80 % band of a quantity, as a logarithm, (rows,); ``known``: distances of :func:`trust`."""
     base, mixture, source, far = (band[quantity + end][:, 0] for end in ("", "_mixture", "_source", "_far"))
     wide = half_width(base, known["unread"], source, known["distance"], far)
     return mixture * wide if experts else wide

@@ -54,9 +54,7 @@ class OwnerTerms(NamedTuple):
 
 
 def owner_terms(server: Columns, network: Numeric, drawn: DrawnPower) -> OwnerTerms:
-    """Costs of buying, housing and running an accelerator in a server. The provisioned power sizes the facility, the
-    mean power makes the energy bill; without them the server's own.
-    """
+    """Costs of buying, housing and running an accelerator: provided power sizes the facility, mean power the bill."""
     group, discount, used = server.num_accelerators, server.discount_rate, server.utilization
     # Price with the share of the server and of the network [USD]; power with the share of the server [W].
     bought = server.accelerator_price + server.server_price / group + array(network)
@@ -101,9 +99,7 @@ def straight_line_terms(price: Columns, unknown: OwnerTerms, drawn: DrawnPower) 
 
 
 def server_hour(server: Columns, network: Numeric, drawn: DrawnPower) -> dict[str, Array]:
-    """Cost of an hour of an accelerator in a server, by part: columns of the sheet ``servers_results``. The used hours
-    earn the capital; the parts add up to :func:`owned_cost_rate`.
-    """
+    """Cost of an hour of an accelerator in a server, by part; the parts add up to :func:`owned_cost_rate`."""
     terms = owner_terms(server, network, drawn)
     total = owned_cost_rate(*terms)
     energy = energy_cost_rate(terms.server_power, terms.power_usage_effectiveness, terms.energy_price)

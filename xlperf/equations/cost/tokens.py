@@ -150,9 +150,7 @@ def mean_terms(decode: Terms, prefill: Terms, prefill_share: Array) -> Terms:
 
 
 def drawn_terms(terms: Terms, accelerator_power: Array, power_limit: Array) -> Terms:
-    """Terms of accelerators at their mean power: the energy bill follows the load, the capital does not. The other
-    parts of the server are at full load, see :func:`xlperf.equations.cost.tco.mean_load`.
-    """
+    """Terms of accelerators at their mean power: the energy bill follows the load, the capital does not."""
     saved = terms.power * (1.0 - mean_load(accelerator_power, power_limit, terms.accelerator_share))
     return terms._replace(power=terms.power - saved, cost_rate=terms.cost_rate - terms.energy_price * saved)
 

@@ -363,9 +363,7 @@ def unshared_decode_attention_time(
     head_size: Numeric,
     kv_element_size: Numeric,
 ) -> Array:
-    """Time of decode attention on the vector units, with one block of threads for each query head. Query heads that
-    share keys each read them from the last-level cache, convert and multiply them.
-    """
+    """Time of decode attention on the vector units: each query head reads its keys from the last-level cache."""
     traffic = kv_cache_traffic(batch, num_heads, key_length, head_size, kv_element_size)
     cache = transfer_time(traffic, device.l2_bandwidth)
     flop = 4.0 * array(batch) * array(num_heads) * array(key_length) * array(head_size)

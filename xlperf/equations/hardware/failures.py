@@ -89,9 +89,7 @@ def unit_unavailability(unit_size: Numeric, domain_size: Numeric, domain_unavail
 
 
 def _binomial(num_units: Array, share: Array, most: int) -> Array:
-    """Probabilities of 0 to ``most`` units down of independent ones, on a new last axis. Logarithms of the terms are
-    summed one after the other, so that a million units do not underflow.
-    """
+    """Probabilities of 0 to ``most`` independent units down, on a new last axis, from sums of logarithms."""
     down = np.arange(1.0, most + 1.0)
     units, quiet = num_units[..., None], share[..., None] <= 0.0
     inside = np.where(quiet | (share[..., None] >= 1.0), 0.5, share[..., None])

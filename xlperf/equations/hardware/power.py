@@ -173,9 +173,7 @@ def accelerator_power(
 
 
 def traffic_from_memory(device: Device, width: Array, depth: Array, tokens: Array, element_size: Array) -> Array:
-    """Main-memory traffic of the widest product of a layer, relative to a last-level cache of 50 MiB. Heuristic, this
-    work: the ratio applies to all products.
-    """
+    """Main-memory traffic of the widest product, relative to a cache of 50 MiB. Heuristic, this work."""
     rows, columns, inner, size = (values[:, None] for values in (np.maximum(tokens, 1.0), width, depth, element_size))
     units = device.num_multiprocessors
     caches = side_by_side(known_or(device.l2_capacity[:, 0], _USUAL_CACHE), _USUAL_CACHE)

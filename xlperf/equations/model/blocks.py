@@ -44,9 +44,7 @@ class Gemms(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """A model on one of ``ranks`` tensor-parallel ranks, (rows,): whole heads, a copy of one where there are too few.
-    ``expert_ranks`` ranks share each expert.
-    """
+    """A model on one of ``ranks`` tensor-parallel ranks, (rows,): whole heads; ``expert_ranks`` share each expert."""
 
     model: Model
     ranks: Array

@@ -394,9 +394,7 @@ LOCAL = Core(
 
 
 def _selects(name: str, ratio: str, limit: str | None, layers: str) -> Core:
-    """Sparse attention to entries of a cache, all or the best ones by an index, beside a window. Latent attention is
-    absorbed: the compressed vector is key and value of all heads.
-    """
+    """Sparse attention to all entries of a cache or the best ones, beside a window; latent attention is absorbed."""
 
     def most(model: Model) -> Array:
         return getattr(model, limit) if limit else np.full_like(model.num_layers, np.inf)

@@ -260,9 +260,7 @@ def _all_small(model: Model) -> Array:
 
 
 def feed_forward_parameters(model: Model, experts_per_token: bool) -> tuple[Array, Array]:
-    """Weights of a dense feed-forward layer, and of a mixture of experts with its router, (rows,) each. [-]
-    ``experts_per_token``: count the experts of one token, not all.
-    """
+    """Weights of a dense feed-forward layer and of a mixture with its router, or of one token's experts. [-]"""
     shard = whole_model(model)
     visited = model.top_k if experts_per_token else model.num_experts
     mixture = visited * weights(EXPERTS, shard)
@@ -517,9 +515,7 @@ def _rotation_traffic(model: Model, ranks: Array, element_size: Array) -> Array:
 
 
 def cache_ratio(model: Model, attention_parallel: Array, architecture: Architecture) -> tuple[Array | float, ...]:
-    """Entries of layers that attend to everything and of layers with a window, in those of the attention block. [-]
-    Layers that use keys and values of an earlier layer cache none.
-    """
+    """Entries of layers that attend to everything and of layers with a window, in those of the attention block. [-]"""
     if not architecture.shapes:
         return 1.0, 1.0
     far, near = (cache_elements(each, attention_parallel, False) for each in (model, model.local))

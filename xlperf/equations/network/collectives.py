@@ -339,9 +339,7 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def members_by_tier(group_size: Numeric, stride: Numeric, network: Network) -> Array:
-    """Members at each tier of a strided group of ranks, which fills the innermost tier first. The product over tiers is
-    the group size. Heuristic, this work.
-    """
+    """Members at each tier of a strided group of ranks, which fills the innermost tier first. Heuristic, this work."""
     group, distance = array(group_size), array(stride)
     before = np.ones(np.broadcast(group, distance, network.size[:, :1]).shape)
     last = network.size.shape[1] - 1

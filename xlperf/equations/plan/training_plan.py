@@ -87,9 +87,7 @@ def _names(text: str) -> frozenset[str]:
 
 
 class TrainingPlan(PlanColumns):
-    """Columns of training plans as the sheet ``training`` has them, (rows,), and quantities that follow from them.
-    Flags are 1 or 0; masks are True for the rows that their text describes.
-    """
+    """Columns of training plans as the sheet ``training`` has them, (rows,), and quantities that follow from them."""
 
     # Filled in by the engine from the model, the precision and the software.
     mtp_layers: Array  # multi-token prediction modules trained with the model [-]
@@ -211,9 +209,7 @@ class TrainingPlan(PlanColumns):
 
     @derived
     def gathers_again(self) -> Array:
-        """1 if the backward pass gathers the input of a block again, of which only the shard is in memory. [-] DTensor
-        keeps the gathered input, unless selective recomputation covers the norm before it.
-        """
+        """1 if the backward pass gathers the input of a block again; with DTensor for recomputed norms alone. [-]"""
         recomputed = np.maximum(self.again("norm"), self.again("products"))
         return np.asarray(np.where(self.copied_gathers > 0.0, recomputed, 1.0))
 
@@ -300,9 +296,7 @@ BLANKS: Mapping[str, Callable[[TrainingPlan, Array], Array | float]] = {
 
 
 def with_defaults(plan: TrainingPlan, model: Model, max_sequence_length: Array, gradient_size: Array) -> TrainingPlan:
-    """Fill blanks by :data:`BLANKS`, MTP modules by the model, and the gradient buffer by the software.
-    ``max_sequence_length`` [-] is NaN if unknown; ``gradient_size`` [B] is the element size that the software uses.
-    """
+    """Fill blanks by :data:`BLANKS`, MTP modules by the model, and the gradient buffer by the software. [B]"""
     filled: dict[str, np.ndarray] = {}
     for name, follows in BLANKS.items():
         values = getattr(plan, name)

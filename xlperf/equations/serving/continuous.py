@@ -265,9 +265,7 @@ class Replicas(NamedTuple):
     def cycles(
         self, requests: Array, batches: Sequence[Array] = (), prompts: Sequence[Array] = (), detailed: bool = False
     ) -> CycleTimes:
-        """Times by requests in flight (number, rows), interpolated between computed batches. ``batches`` and
-        ``prompts`` are further steps and passes; ``detailed`` records the first further step.
-        """
+        """Times by requests in flight (number, rows), interpolated between computed batches; further ones."""
         workload, number = self.workload, len(requests)
         # Computed batches on both sides, and integer prompts around the mean of their passes.
         lower, upper = workload.whole_batches(requests, self.places)
@@ -371,9 +369,7 @@ class Operation(NamedTuple):
 
 
 def operating(deployment: Deployment, bounded: bool = True) -> Operation:
-    """Steady state of replicas under a stream of requests: decode batch and prompts per prefill pass. ``bounded``: with
-    the limiting resource of decode steps.
-    """
+    """Steady state of replicas under a stream of requests; ``bounded``: with the limiting resource of decode steps."""
     plan, memory, times = deployment.plan, memory_of(deployment), BatchTimes.of(deployment)
     times.bounded = bounded
     workload = request_load(plan, plan, deployment.burst_fraction, deployment.mixed, deployment.balance_rows)
@@ -448,9 +444,7 @@ def operating(deployment: Deployment, bounded: bool = True) -> Operation:
 
 
 def _uneven(early: Service, starting: Steady, active: Array, plan: InferencePlan) -> Array:
-    """Added time per token of short answers in a burst over long ones, mean and quantiles, (rows, 4). [s] ``early``:
-    service demand with passes of a burst; ``starting``: its state; ``active``: requests that start.
-    """
+    """Added time per token of short answers in a burst over long ones, mean and quantiles, (rows, 4). [s]"""
     if not some(plan.output_variation > 0.0):
         return np.zeros((len(active), 4))
     stall = 2.0 * np.maximum(starting.decode_time - early.decode_steps * early.step_time(active), 0.0)

@@ -62,9 +62,7 @@ class _Packed:
 
 
 class RequestLatency(NamedTuple):
-    """Time of a request outside the engine's loop before its first token, (rows,): HTTP, tokenisation, process queues.
-    It delays that request alone (heuristic, this work).
-    """
+    """Time of a request outside the engine's loop before its first token, (rows,): HTTP, tokenisation, queues."""
 
     alone: Array  # of a single request [s]
     crowd: Array  # added by each further request in flight on a replica [s]
@@ -110,9 +108,7 @@ class Deployment:
 
     @property
     def overlapped_host(self) -> Array:
-        """1: the host prepares the next step while the accelerators compute, else 0, (rows, 1). [-] A prefix cache
-        without buffers for a step ahead writes states of linear attention synchronously.
-        """
+        """1: the host prepares the next step while the accelerators compute, else 0, (rows, 1). [-]"""
         overlapped = self.software["overlapped_host"]
         if not self.architecture.linear_attention:
             return overlapped
@@ -289,9 +285,7 @@ def batching_of(plan: InferencePlan) -> Batching:
 
 
 def computed_batching(plan: InferencePlan, batching: Batching, whole_batch: Array) -> Batching:
-    """Batching with the sequences that a decode step computes: engines compiled for one batch size pad to it. Source:
-    AWS Neuron documentation, NxD Inference API guide: batch_size is a compile-time option.
-    """
+    """Batching that a decode step computes: engines compiled for one batch size pad to it (AWS Neuron)."""
     padded = (whole_batch > 0.0) & ~np.isnan(plan.max_running_batch)
     if not some(padded):
         return batching

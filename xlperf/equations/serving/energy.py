@@ -200,9 +200,7 @@ def serving_power(machines: tuple[Machine, Machine], work: ServedWork) -> tuple[
 def expert_pool_power(
     machines: tuple[Machine, Machine], work: ServedWork, counts: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """Power of an accelerator of the attention pool and of the expert pool while they decode, as :func:`serving_power`.
-    Every micro-batch reads the weights of its pool; a pool is busy for its share of a step. Heuristic, this work.
-    """
+    """Power of an accelerator of the attention and of the expert pool that decode, as :func:`serving_power`."""
     model, plan, results, step, loaded = work.model, work.plan, work.results, work.step, work.busy
     rate, running = results["tokens_per_second"], results["running_batch"]
     feed_forward, zeros = feed_forward_flop(model), 0.0 * rate

@@ -67,9 +67,7 @@ def distinct_ranks(ranks: Array, chosen: Array) -> Array:
 
 
 def _exchange(deployment: Deployment, tokens: Array) -> tuple[Array, Array]:
-    """Bytes and time of dispatching tokens to experts and combining their outputs, (rows, 2). The fastest way counts:
-    to the ranks of the experts; to all ranks and back by reduce-scatter; or node by node.
-    """
+    """Bytes and time of the fastest way to dispatch tokens to experts and to combine their outputs, (rows, 2)."""
     model, network, plan, kernels = deployment.model, deployment.network, deployment.plan, deployment.kernels
     group = plan.tensor_parallel[:, None]
     hidden = model.expert_hidden_size[:, None]
@@ -95,9 +93,7 @@ def _exchange(deployment: Deployment, tokens: Array) -> tuple[Array, Array]:
 
 
 def _by_node(deployment: Deployment, elements: Array, sent: Array) -> Array:
-    """Time of one way of a hierarchical exchange: a token goes once to each node of its experts, then to their ranks.
-    Each rank sends to its peer in every other node, while messages inside a node proceed at the same time.
-    """
+    """Time of one way of a hierarchical exchange: a token goes once to each node of its experts, then to ranks."""
     model, network, plan, kernels = deployment.model, deployment.network, deployment.plan, deployment.kernels
     group, inside = plan.tensor_parallel[:, None], np.minimum(network.size[:, :1], plan.tensor_parallel[:, None])
     nodes = np.maximum(np.ceil(group / inside), 1.0)
@@ -519,9 +515,7 @@ def _flash(deployment: Deployment, call: Prompts, kernel: Flash) -> Work:
 
 
 def _read(deployment: Deployment, call: Steps, kernel: Read) -> Work:
-    """Attention of a decode step, at its mean context: whole tiles of query rows for each head of keys. One compressed
-    vector that is key and value of all heads is half a key and value pair of its width.
-    """
+    """Attention of a decode step, at its mean context: whole tiles of query rows for each head of keys."""
     plan, device, rate = deployment.plan, deployment.device, deployment.device.rate(CORE)
     shard = call.near if kernel.near else call.shard
     model = shard.model

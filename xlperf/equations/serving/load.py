@@ -242,9 +242,7 @@ class RequestLoad(NamedTuple):
         return np.minimum(np.maximum(prompts, 1.0), self.max_prefill_prompts)
 
     def whole_prompts(self, mean: Array) -> tuple[Array, Array]:
-        """Integer prompts per prefill pass around the mean; multiples of the attention replicas once each has one. The
-        replica with most prompts sets the time of a pass, so that one prompt above a multiple costs a whole round.
-        """
+        """Integer prompts per prefill pass around the mean; multiples of the attention replicas once each has one."""
         unit = np.where(mean > self.attention_replicas, self.attention_replicas, 1.0)
         lower, upper = np.floor(mean / unit) * unit, np.ceil(mean / unit) * unit
         return lower, np.minimum(upper, np.maximum(self.max_prefill_prompts, np.ceil(mean)))
@@ -461,9 +459,7 @@ def request_load(
     balance_rows: Array,
     whole_prompts: bool = False,
 ) -> RequestLoad:
-    """Per-request workload of serving replicas. An engine that also decodes fills its passes with part of the next
-    prompt; a prefill pool runs ``whole_prompts``.
-    """
+    """Per-request workload of serving replicas; a prefill pool runs ``whole_prompts``, an engine fills its passes."""
     prompts = np.maximum(prefilling.prefill_tokens / prefilling.own_tokens, 1.0)
     prompts = _whole_of(prompts) if whole_prompts else prompts
     return RequestLoad(
@@ -536,9 +532,7 @@ class _TimeCache(NamedTuple):
 
 
 class _Query:
-    """Requested batches of one phase, (number, rows), and the subset that is not in the cache. Rows in ``again``
-    compute their first batch even if the cache holds it.
-    """
+    """Requested batches of one phase, (number, rows), and the subset that is not in the cache or computed ``again``."""
 
     def __init__(self, cache: _TimeCache, requested: Array, again: np.ndarray) -> None:
         self.cache, self.before = cache, len(cache.batches)

@@ -56,9 +56,7 @@ def _cache_with_states(cache_size: Numeric, states_size: Numeric, state_slots: N
 
 
 def _cache_tokens(model: Model, plan: InferencePlan, architecture: Architecture, context: Array, whole: Array) -> Array:
-    """Cached tokens of a context on one of the ranks that share it, mean over the layers, (rows,). [-] ``whole``: 1 if
-    the engine holds the whole history of windowed layers, which sparse attention never needs.
-    """
+    """Cached tokens of a context on one of its ranks, mean over the layers; ``whole``: windows are cached whole. [-]"""
     whole = 0.0 * whole if architecture.sparse_attention else whole
     caching = ((core, core.entries) for core in cores_of(architecture))
     far, near = cache_ratio(model, plan.attention_parallel, architecture)
@@ -305,27 +303,6 @@ _LEAST_MULTICAST = 2.0
 """Ranks up to which collectives do not add up in the switch. [-]"""
 
 
-_OF_ENGINE = (
-    "memory_fraction",
-    "of_free_memory",
-    "activations_included",
-    "driver_memory",
-    "reserve",
-    "reserve_per_token",
-    "reserve_per_rank",
-    "whole_history",
-    "reserved_output",
-    "sampled_requests",
-    "sampled_logit_size",
-    "runtime_per_rank",
-    "multicast_per_rank",
-    "state_share",
-    "state_slots",
-    "in_flight_batches",
-    "scaled_latents",
-)
-
-
 def usable_memory(
     memory_capacity: Numeric,
     reserved_memory: Numeric,
@@ -551,7 +528,7 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     ([28004000.0], [4008000.0])
     """
     model, plan, architecture = deployment.model, deployment.plan, deployment.architecture
-    engine = {name: values[:, 0] for name, values in deployment.software.items() if name in _OF_ENGINE}
+    engine = {name: values[:, 0] for name, values in deployment.software.items()}
     capacity, reserved = deployment.device.memory_capacity[:, 0], deployment.reserved_memory
     weights = rank_weights_size(model, plan, architecture)
     sizes = cache_sizes(model, plan, architecture, engine, np.ones_like(capacity))

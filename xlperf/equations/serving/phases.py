@@ -267,9 +267,7 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
 
 
 def _overlapped(messages: Messages, exposed: Array, parts: Array, halves: Array, share: Array) -> Array:
-    """Exposed communication with two-batch overlap: one half computes while the other exchanges tokens with experts. A
-    prefill exchange occupies a share of the multiprocessors; in decoding the network adapters send by themselves.
-    """
+    """Exposed communication with two-batch overlap: one half computes while the other exchanges tokens with experts."""
     exchanges, time = messages.calls[:, 1, None], exposed.copy()
     exchange = time[..., EXCHANGE]
     computed = total(parts[:, :, 0]) - exchanges * exchange

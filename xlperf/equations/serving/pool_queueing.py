@@ -147,9 +147,7 @@ def _mean_prefill(prefill: Array, burst_prefill: Array, burst: Array) -> Array:
 
 
 def _throughput(rate: Array, columns: Array) -> Array:
-    """Throughput that satisfies Little's law in both pools, with service times frozen at a trial rate. [request/s] The
-    wait for a prefill grows with the rate X as C / (C - X), which gives a quadratic equation.
-    """
+    """Throughput by Little's law in both pools at frozen service times: a quadratic equation. [request/s]"""
     pass_times, (flow, most, stages, prefill_replicas, burst, spread, burst_prefill) = (
         Curve(*columns[:5]),
         columns[5:12],
@@ -172,9 +170,7 @@ def _throughput(rate: Array, columns: Array) -> Array:
 
 
 def _root(columns: Array, equation: Callable[[Array, Array], Array], most: Array) -> Array:
-    """Fixed point of a decreasing function on [0, most]: Illinois method with bisection steps. Each plan converges by
-    itself, so that its number does not depend on the other plans.
-    """
+    """Fixed point of a decreasing function on [0, most], for each plan: Illinois method with bisection steps."""
     root = equation(most, columns)
     rows = np.flatnonzero(root < most)
     columns, high, low = columns.take(rows, axis=1), most[rows], root[rows]

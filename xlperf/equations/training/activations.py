@@ -104,9 +104,7 @@ def _freed_inputs(setting: Setting) -> _Inputs:
 
 
 class _Mixers(NamedTuple):
-    """Mixers and layers per feed-forward block, (rows,): one attention and one layer unless the model is a hybrid. [-]
-    A hybrid is counted by its feed-forward blocks: each has its share of the mixers.
-    """
+    """Mixers and layers per feed-forward block, (rows,): one attention and one layer if no hybrid. [-]"""
 
     attention: Array
     linear: Array

@@ -127,9 +127,7 @@ def _sequences(setting: Setting) -> Sequences:
 
 
 def _core_parts(setting: Setting) -> list[Part]:
-    """Kernels of every core of the layers, forward and backward. If an index selects the whole sequence, selected
-    layers are full attention.
-    """
+    """Kernels of every core of the layers; an index that selects everything makes full attention."""
     model, plan = setting.model, setting.plan
     call, cores = _sequences(setting), cores_of(setting.architecture)
     shares = {core: ones(plan.tokens) for core in cores}

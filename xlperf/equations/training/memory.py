@@ -134,9 +134,7 @@ def kept_activations(setting: Setting) -> Array:
 
 
 def _logits(setting: Setting) -> Array:
-    """Bytes of the logits of a micro-batch and their gradients, (rows,). A compiled loss is fused, but its backward
-    pass is a separate graph, which does not write over its inputs.
-    """
+    """Bytes of the logits of a micro-batch and their gradients, (rows,); a compiled loss keeps its inputs."""
     plan = setting.plan
     chunked, fused = plan.cross_entropy == CrossEntropy.CHUNKED, plan.cross_entropy == CrossEntropy.FUSED
     number = plan.tokens * ceil_div(setting.model.vocab_size, plan.loss_shards)
@@ -245,9 +243,7 @@ def _quantized_growth(setting: Setting) -> Array:
 
 
 def _regathered(setting: Setting, contents: StageContents, heads: Array) -> Array:
-    """Weights that ZeRO-3 gathers for a micro-batch, and gradients of a layer before their reduce-scatter, (rows, 3).
-    Weights on a single rank need no gather. [B]
-    """
+    """Weights that ZeRO-3 gathers for a micro-batch, and gradients of a layer before they are scattered, (rows, 3)."""
     plan, held = setting.plan, setting.parameters
     layers, mixtures = contents.layers, contents.mixtures
     split, experts_split = plan.zero_shards[:, None] > 1, plan.expert_zero_shards[:, None] > 1

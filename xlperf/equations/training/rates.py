@@ -124,9 +124,7 @@ def causal_ratio(setting: Setting) -> Array:
 
 
 def run_results(model: Model, plan: TrainingPlan, step_time: Array) -> dict[str, Array]:
-    """Steps, checkpoint size and interval, goodput and time of a whole run, (rows,); NaN if the plan names no tokens.
-    Checkpoints hold the trained weights: the model with its MTP modules, or low-rank adapters alone.
-    """
+    """Steps, checkpoint size (trained weights) and interval, goodput and time of a run, (rows,); NaN without tokens."""
     steps = ceil_div(plan.training_tokens, plan.global_batch_size * plan.sequence_length)
     parameters = parameter_count(model) + np.where(plan.mtp_layers > 0, mtp_parameters(model), 0.0)
     parameters = np.where(plan.frozen, model_adapters(model, plan), parameters)

@@ -292,9 +292,7 @@ def _mixture_layers(model: Model, layers: Array, stages: Array, first: bool) -> 
 
 
 def pipeline_contents(model: Model, plan: TrainingPlan) -> Pipeline:
-    """Contents of the first, a middle and the last stage of a pipeline. The embedding is on the first stage, output
-    head and MTP modules are on the last; a single stage has everything.
-    """
+    """Contents of the first (embedding), a middle and the last stage (output head, MTP modules) of a pipeline."""
     first, middle, last = stages_of(model, plan)
     middle = np.where(middle > 0, middle, np.maximum(first, last))
     stages = plan.pipeline_parallel
@@ -314,9 +312,7 @@ def pipeline_contents(model: Model, plan: TrainingPlan) -> Pipeline:
 
 
 def _layer_kinds(model: Model, layers: Array, mtp: Array, mixtures: Array) -> tuple[Array, Array, Array]:
-    """Layers with attention, with linear attention, and with a dense feed-forward block. The kinds of layers of a
-    hybrid model are split evenly over the stages.
-    """
+    """Layers with attention, with linear attention, and with a dense feed-forward block, evenly over the stages."""
     whole = layers + mtp
     uneven = some(model.uneven)
     if not some(model.num_linear_layers) and not uneven:
@@ -385,9 +381,7 @@ def _layer_embeddings(model: Model, tensor_parallel: Array) -> Array | float:
 
 
 def rank_parameters(model: Model, plan: TrainingPlan) -> RankParameters:
-    """Parameters of each block on one rank, before sharding over replicas. Llama 3.1 8B on two ranks: 41,943,040 / 2
-    and two norms of 4,096; 176,160,768 / 2; half of the vocabulary.
-    """
+    """Parameters of each block on one rank, before sharding over replicas."""
     tensor, hidden = plan.tensor_parallel, model.hidden_size
     shard = Shard(model, tensor, plan.expert_tensor_parallel)
     # norms, biases and routers, whole on every rank; vocabulary split over tensor ranks
@@ -541,9 +535,7 @@ class Setting:
     alike: np.ndarray | None = None  # rows of one number have the same model, devices and constants
 
     def distinct_kernels(self) -> tuple[Setting, np.ndarray] | None:
-        """The setting of one plan per distinct set of kernels, and the set of each plan; None if most sets differ. The
-        network stays whole: no kernel depends on it.
-        """
+        """The setting of one plan per distinct set of kernels, and the set of each plan; None if most sets differ."""
         plan, rows = self.plan, len(self.plan)
         if self.alike is None or rows < _FEW_PLANS:
             return None

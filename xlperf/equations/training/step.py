@@ -118,9 +118,7 @@ def _of_layers(values: Array) -> Array:
 
 
 def _kernel_times(setting: Setting, parts: list[Part]) -> Array:
-    """Kernel time per place, (5, places, rows): forward, backward, weight gradient, selectively recomputed, and skipped
-    under full recomputation. [s]
-    """
+    """Kernel time per place, (5, places, rows): forward, backward, weight gradient, recomputed, skipped. [s]"""
     slowdown = setting.constants["training_software"]["kernel_slowdown"]
     selective = some(setting.plan.recompute == Recompute.SELECTIVE)
     last_product = setting.constants["training_calls"]["last_product"]
