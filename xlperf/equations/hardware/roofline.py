@@ -308,6 +308,21 @@ def linear_attention_time(
     )
 
 
+def scan_time(
+    device: Device, kernels: Mapping[str, Mapping[str, Array]], flop: Array, traffic: Array, chunks: Array | None = None
+) -> Array:
+    """Time of a scan of linear attention: in chunks on the matrix units, else on the vector units."""
+    if chunks is None:
+        return vector_time(device, kernels["vector"], traffic, flop)
+    return linear_attention_time(device, kernels["linear_attention"], traffic, flop, chunks, device.rate(CORE))
+
+
+def score_time(device: Device, kernels: Mapping[str, Mapping[str, Array]], flop: Array, traffic: Array) -> Array:
+    """Time of products on the matrix units beside their traffic: the index of sparse attention."""
+    compute = flop / (kernels["attention"]["compute_efficiency"] * device.rate(CORE).peak_flop_rate)
+    return np.maximum(compute, vector_time(device, kernels["vector"], traffic, 0.0))
+
+
 def stack_constants(kernels: Mapping[str, Mapping[str, Array]], input_casts: bool) -> dict[str, Mapping[str, Array]]:
     """Kernel constants in a running engine or training stack, without launch time or, in training, input casts. A stack
     launches ahead of the accelerator or as a graph, and casts once, fused with the previous kernel; gaps are part of

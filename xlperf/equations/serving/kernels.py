@@ -17,7 +17,7 @@ from xlperf.equations.hardware.attention import (
     visible_pairs,
 )
 from xlperf.equations.hardware.gemm import gemm_time
-from xlperf.equations.hardware.roofline import CORE, WIDE, MatrixRate, linear_attention_time, transfer_time, vector_time
+from xlperf.equations.hardware.roofline import CORE, WIDE, MatrixRate, scan_time, score_time, transfer_time
 from xlperf.equations.model.blocks import Shard
 from xlperf.equations.model.cores import FULL, Core, Flash, Prompts, Read, Scores, Steps, Stream, cores_of
 from xlperf.equations.model.linear_attention import Scan
@@ -547,27 +547,20 @@ def _scores(deployment: Deployment, call: Prompts | Steps, kernel: Scores) -> Wo
     """Products on the matrix units beside their traffic, at the mean of two contexts if there are two."""
     device, (flop, traffic) = deployment.device, kernel
     flop, traffic = (values[:, None] if values.ndim < 2 else values for values in (flop, traffic))
-    compute = flop / (deployment.kernels["attention"]["compute_efficiency"] * device.rate(CORE).peak_flop_rate)
-    work = flop, traffic, np.maximum(compute, vector_time(device, deployment.kernels["vector"], traffic, 0.0))
+    work = flop, traffic, score_time(device, deployment.kernels, flop, traffic)
     if flop.shape[-1] == 1:
         return work
     flop, traffic, time = (0.5 * (values[:, :1] + values[:, 1:]) for values in work)
     return flop, traffic, time
 
 
-def _scan(deployment: Deployment, call: Prompts | Steps, kernel: Scan) -> Work:
-    flop, traffic, chunks = (values[:, None] for values in kernel)
-    constants, device = deployment.kernels["linear_attention"], deployment.device
-    return flop, traffic, linear_attention_time(device, constants, traffic, flop, chunks, device.rate(CORE))
-
-
-def _stream(deployment: Deployment, call: Prompts | Steps, kernel: Stream) -> Work:
-    flop, traffic = (values[:, None] for values in kernel)
-    return flop, traffic, vector_time(deployment.device, deployment.kernels["vector"], traffic, flop)
+def _scan(deployment: Deployment, call: Prompts | Steps, kernel: Scan | Stream) -> Work:
+    flop, traffic, *chunks = (values[:, None] for values in kernel)
+    return flop, traffic, scan_time(deployment.device, deployment.kernels, flop, traffic, *chunks)
 
 
 _WORK: Mapping[type, Callable[..., Work]] = {
-    Flash: _flash, Read: _read, Scores: _scores, Scan: _scan, Stream: _stream,
+    Flash: _flash, Read: _read, Scores: _scores, Scan: _scan, Stream: _scan,
 }  # fmt: skip
 
 

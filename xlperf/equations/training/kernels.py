@@ -17,7 +17,7 @@ import numpy as np
 from xlperf.base.arrays import Array, ceil_div, divide, ones, side_by_side, some, total
 from xlperf.equations.hardware.attention import attention_time
 from xlperf.equations.hardware.gemm import gemm_time, product_traffic
-from xlperf.equations.hardware.roofline import CORE, PLANNED, WIDE, linear_attention_time, transfer_time, vector_time
+from xlperf.equations.hardware.roofline import CORE, PLANNED, WIDE, scan_time, score_time, transfer_time, vector_time
 from xlperf.equations.model.blocks import MTP, SHARED_EXPERT, Block, Gemms, Tokens, expanded, products
 from xlperf.equations.model.cores import FULL, Core, Flash, Scores, Sequences, Stream, Trained, cores_of, stream_passes
 from xlperf.equations.model.layers import layer_blocks
@@ -181,8 +181,7 @@ def _score_parts(setting: Setting, core: Core, trained: Trained, calls: Array) -
     kernel, device = trained.kernel, setting.device
     assert isinstance(kernel, Scores)
     flop, traffic = kernel.flop[:, None], kernel.traffic[:, None]
-    compute = flop / (setting.constants["attention"]["compute_efficiency"] * device.rate(CORE).peak_flop_rate)
-    time = np.maximum(compute, vector_time(device, setting.constants["vector"], traffic, 0.0))
+    time = score_time(device, setting.constants, flop, traffic)
     return [Part(trained.phase, "vector", (trained.name,), core.place, calls, time, None, traffic, CORE, flop)]
 
 
@@ -191,10 +190,7 @@ def _scan_parts(setting: Setting, core: Core, trained: Trained, calls: Array) ->
     device, kernel = setting.device, trained.kernel
     flop, traffic, *chunks = (np.asarray(values)[:, None] for values in kernel)
     family, precision = ("linear_attention", CORE) if chunks else ("vector", WIDE)
-    if chunks:
-        time = linear_attention_time(device, setting.constants[family], traffic, flop, chunks[0], device.rate(CORE))
-    else:
-        time = vector_time(device, setting.constants[family], traffic, flop)
+    time = scan_time(device, setting.constants, flop, traffic, *chunks)
     return [Part(trained.phase, family, (trained.name,), core.place, calls, time, None, traffic, precision, flop)]
 
 
