@@ -60,7 +60,7 @@ def tiers(
         links = 1.0
         if code == FULLY_CONNECTED:
             links = size / inner - 1.0
-        elif code in topology.AXES:
+        elif code in topology.ON_AXES:
             links = 2.0 * len(lengths)
         elif code == DRAGONFLY:
             links = lengths[0]

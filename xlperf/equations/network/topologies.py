@@ -283,8 +283,8 @@ def torus_distances(
 
 
 SWITCH, FAT_TREE, FULLY_CONNECTED, RING, TORUS, MESH, DRAGONFLY, RAIL = range(8)
-_ON_AXES = (RING, TORUS, MESH)
-_PHASED = np.array([code in (*_ON_AXES, DRAGONFLY) for code in range(RAIL + 1)])
+ON_AXES = (RING, TORUS, MESH)
+_PHASED = np.array([code in (*ON_AXES, DRAGONFLY) for code in range(RAIL + 1)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -448,7 +448,7 @@ def tier_shape(operation: str, members: Array, stride: Array, network: Network, 
         rows = np.flatnonzero(used == code)
         if code == FULLY_CONNECTED:
             shape = _direct(operation, members[rows], network.num_links[rows, tier, None])
-        elif code in _ON_AXES:
+        elif code in ON_AXES:
             shape = _along_axes(operation, members[rows], distance[rows], network, rows, tier)
         elif code == DRAGONFLY:
             apart = np.maximum(array(stride), inner) + 0.0 * members
