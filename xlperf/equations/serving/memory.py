@@ -303,6 +303,25 @@ _LEAST_MULTICAST = 2.0
 """Ranks up to which collectives do not add up in the switch. [-]"""
 
 
+def _cache_budget(shown: Numeric, free: Numeric, weights: Numeric, share: Numeric, of_free: Numeric) -> Array:
+    """Bytes for the cache and covered activations: a share of the whole memory that an engine sees, weights included
+    (vLLM, gpu_memory_utilization), or of the memory that weights leave (TensorRT-LLM, free_gpu_memory_fraction).
+
+    >>> _cache_budget(80.0, 79.0, 70.0, 0.9, [0.0, 1.0]).tolist()
+    [2.0, 8.1]
+    """
+    whole, left = array(share) * array(shown) - array(weights), array(share) * (array(free) - array(weights))
+    return np.asarray(np.where(array(of_free) > 0.0, left, whole) + 0.0 * (left + whole + array(of_free)))
+
+
+def _sampling_peak(
+    activations: Array, hidden: Array, requests: Numeric, vocab_size: Array, logit_size: Numeric, runtime: Numeric
+) -> Array:
+    """Bytes of the longest prefill, or of its hidden states with the logits of sampled requests, and the runtime."""
+    sampled = array(hidden) + array(requests) * array(vocab_size) * array(logit_size)
+    return np.asarray(np.maximum(array(activations), sampled) + array(runtime))
+
+
 def usable_memory(
     memory_capacity: Numeric,
     reserved_memory: Numeric,
@@ -513,8 +532,7 @@ def _measured_at_start(model: Model, plan: InferencePlan, engine: dict[str, Arra
     ranks = plan.replica_ranks
     multicast = np.where(ranks > _LEAST_MULTICAST, engine["multicast_per_rank"], 0.0)
     runtime = (engine["runtime_per_rank"] + multicast) * ranks
-    sampled = hidden + requests * model.vocab_size * engine["sampled_logit_size"]
-    return np.asarray(np.maximum(activations, sampled) + runtime)
+    return _sampling_peak(activations, hidden, requests, model.vocab_size, engine["sampled_logit_size"], runtime)
 
 
 def memory_of(deployment: Deployment) -> ReplicaMemory:
@@ -541,9 +559,7 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     default = np.maximum(engine["memory_fraction"] - outside / shown, 0.0)
     share = np.where(np.isnan(plan.memory_fraction), default, plan.memory_fraction)
     beside = engine["runtime_per_rank"] * plan.replica_ranks
-    # A share of the whole memory, weights included (vLLM), or of the memory that weights leave (TensorRT-LLM).
-    whole, free = share * shown - weights, share * (capacity - reserved - beside - weights)
-    budget = np.where(engine["of_free_memory"] > 0.0, free, whole) + 0.0 * (free + whole + engine["of_free_memory"])
+    budget = _cache_budget(shown, capacity - reserved - beside, weights, share, engine["of_free_memory"])
     covered = engine["activations_included"] * np.where(engine["of_free_memory"] > 0.0, share, 1.0)
     # What an engine measures at its start is taken off once for all batches.
     measures = engine["sampled_logit_size"] > 0.0
