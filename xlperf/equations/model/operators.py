@@ -30,10 +30,17 @@ from xlperf.equations.model.blocks import (
     weights,
 )
 from xlperf.equations.model.cores import stream_passes
-from xlperf.equations.model.experts import Popularity, activated_experts, busiest_rank_load, preference_variance
 from xlperf.equations.model.layers import attention_of, layer_blocks
 from xlperf.equations.model.linear_attention import KINDS, linear_of
-from xlperf.equations.model.model import Architecture, Model, linear_share
+from xlperf.equations.model.model import (
+    Architecture,
+    Model,
+    Popularity,
+    activated_experts,
+    busiest_rank_load,
+    linear_share,
+    preference_variance,
+)
 
 
 class Vectors(NamedTuple):

@@ -12,8 +12,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, some
 from xlperf.equations.hardware.roofline import Device, stack_constants
-from xlperf.equations.model.experts import EVEN, Popularity
-from xlperf.equations.model.model import Architecture, Model
+from xlperf.equations.model.model import EVEN, Architecture, Model, Popularity
 from xlperf.equations.model.operators import ServingShape
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.records import derived

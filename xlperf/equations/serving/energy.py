@@ -11,8 +11,7 @@ from xlperf.base.arrays import Array, Numeric, array, divide
 from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_power, traffic_from_memory
 from xlperf.equations.hardware.roofline import resident_share
 from xlperf.equations.model.blocks import EXPERTS, MLP, SHARED_EXPERT, weights
-from xlperf.equations.model.experts import Popularity, activated_experts
-from xlperf.equations.model.model import Architecture, Model
+from xlperf.equations.model.model import Architecture, Model, Popularity, activated_experts
 from xlperf.equations.model.operators import SAMPLING_PASSES, matrix_parameters, whole_model
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.kernels import wide_attention

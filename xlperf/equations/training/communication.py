@@ -9,7 +9,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, power, side_by_side, some
 from xlperf.equations.hardware.roofline import transfer_time, vector_time
-from xlperf.equations.model.experts import distinct_share
+from xlperf.equations.model.model import distinct_share
 from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.plan.dimensions import TRAINING_DIMENSIONS
 from xlperf.equations.plan.records import ContextMethod, QuantizedCopies, Recompute, TensorOverlap, TokenDispatch
