@@ -16,11 +16,17 @@ from xlperf.addin.worker import Session
 from xlperf.base.units import YEAR, factor
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.schema import grouped, table_schema
-from xlperf.engine import evaluate_designs
+from xlperf.engine.devices import evaluate_designs
 from xlperf.engine.ownership import evaluate_servers
-from xlperf.equations.cost.dies import dies_per_wafer, dies_per_wafer_placed, raw_die_cost
+from xlperf.equations.cost.dies import (
+    critical_defects,
+    die_yield,
+    dies_per_wafer,
+    dies_per_wafer_placed,
+    negative_binomial_yield,
+    raw_die_cost,
+)
 from xlperf.equations.cost.tco import capital_recovery_rate, owned_cost_rate
-from xlperf.equations.cost.yields import critical_defects, negative_binomial_yield, poisson_yield
 from xlperf.workbook.data_sheets import table_of
 from xlperf.workbook.package import data_rows
 
@@ -54,7 +60,7 @@ def test_equations_of_cells(session: Session) -> None:
     assert placed == float(dies_per_wafer_placed(26.0, 31.0, 300.0, 2.0, 0.1))
     defects = critical_defects(814.0, 0.11 * factor("1/cm2"))
     assert _one(session.call("XLPERF_DIE_YIELD", [814, 0.11])) == float(negative_binomial_yield(defects, 10.0))
-    assert _one(session.call("XLPERF_DIE_YIELD", [814, 0.11, "poisson"])) == float(poisson_yield(defects))
+    assert _one(session.call("XLPERF_DIE_YIELD", [814, 0.11, "poisson"])) == float(die_yield("poisson", defects))
     assert _one(session.call("XLPERF_DIE_COST", [17_000, 62])) == float(raw_die_cost(17_000.0, 62.0))
     assert _one(session.call("XLPERF_DIE_COST", [17_000, 62, 0.5, 3])) == pytest.approx((17_000 / 62 + 3) / 0.5)
     expected = owned_cost_rate(40_000.0, capital_recovery_rate(0.08, 5 * YEAR), 0.0, 0.0, 0.03, 0.0, 1300.0, 1.25,

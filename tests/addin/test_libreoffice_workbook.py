@@ -23,7 +23,9 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.read import read_plans
 from xlperf.catalog.schema import split_header, table_schema
 from xlperf.catalog.table import Table
-from xlperf.engine import evaluate, evaluate_designs, evaluate_servers
+from xlperf.engine import evaluate
+from xlperf.engine.devices import evaluate_designs
+from xlperf.engine.ownership import evaluate_servers
 from xlperf.workbook.build import workbook_package
 from xlperf.workbook.front.layout import NUMBERS, SHEETS
 

@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.engine import processor_seconds
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
-from xlperf.engine import evaluate_designs
+from xlperf.engine.devices import evaluate_designs
 
 LARGEST = 650.0
 """Area of the largest die; all are below the reticle. [mm2]"""

@@ -24,9 +24,8 @@ from xlperf.catalog.read import read_plans
 from xlperf.catalog.schema import MEASURED, OWN_RUNS
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
-from xlperf.engine.learning import without_own_runs
+from xlperf.engine.learning import QUANTITIES, Places, Process, band, effects_of, without_own_runs
 from xlperf.engine.lessons import lessons, run_faults
-from xlperf.engine.own_runs import QUANTITIES, Places, Process, band, effects_of
 from xlperf.explore.changed_catalogs import changed_catalog
 from xlperf.explore.vary import read_variation
 from xlperf.measurements.published import Published, read_power

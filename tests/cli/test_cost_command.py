@@ -17,7 +17,8 @@ from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.check import check
 from xlperf.catalog.read import read_designs
 from xlperf.catalog.schema import COST_TABLES, results_of, table_schema, unit_of
-from xlperf.engine import evaluate_designs, evaluate_servers
+from xlperf.engine.devices import evaluate_designs
+from xlperf.engine.ownership import evaluate_servers
 from xlperf.workbook.build import build, read_tables, workbook_package
 from xlperf.workbook.data_sheets import sheet_columns, table_of
 

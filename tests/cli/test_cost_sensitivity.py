@@ -14,7 +14,8 @@ from shipped import few_rows
 from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.table import uncertain_columns
-from xlperf.engine import evaluate_designs, evaluate_servers
+from xlperf.engine.devices import evaluate_designs
+from xlperf.engine.ownership import evaluate_servers
 from xlperf.explore.allocate import cost_sensitivity
 from xlperf.workbook.build import workbook_package
 from xlperf.workbook.data_sheets import table_of

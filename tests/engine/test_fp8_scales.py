@@ -15,7 +15,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.equations.model.experts import busiest_rank_load, largest_of, preference_variance
+from xlperf.equations.model.model import busiest_rank_load, largest_of, preference_variance
 from xlperf.interop.hugging_face import model_row
 from xlperf.measurements.inference import inference_plans
 from xlperf.measurements.published import published_rows

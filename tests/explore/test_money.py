@@ -13,7 +13,8 @@ from xlperf.base.errors import InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
-from xlperf.engine import cost_bridge, evaluate, evaluate_ownership
+from xlperf.engine import evaluate
+from xlperf.engine.ownership import cost_bridge, evaluate_ownership
 from xlperf.explore.changed_catalogs import changed_catalog
 from xlperf.explore.forms import evaluate_forms, form_of, plan_of, ways_of
 from xlperf.explore.money import most_fed

@@ -22,9 +22,9 @@ from xlperf.base.units import HOUR, YEAR, factor
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
-from xlperf.engine import cost_bridge, evaluate, evaluate_designs, evaluate_ownership
-from xlperf.engine.devices import device_cost_parts, evaluate_devices
-from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS
+from xlperf.engine import evaluate
+from xlperf.engine.devices import device_cost_parts, evaluate_designs, evaluate_devices
+from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS, cost_bridge, evaluate_ownership
 from xlperf.equations.cost.tokens import Terms, mean_terms
 from xlperf.explore.objectives import SHORT
 from xlperf.explore.search import search

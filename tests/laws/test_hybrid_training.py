@@ -21,8 +21,8 @@ from xlperf.equations.model.blocks import Shard
 from xlperf.equations.model.linear_attention import Scan, chunked_scan, scan_gradient
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.operators import matrix_parameters, parameter_count
-from xlperf.equations.training import step
-from xlperf.equations.training.stages import pipeline_contents
+from xlperf.equations.training.setting import pipeline_contents
+from xlperf.equations.training.step import step
 from xlperf.measurements.published import Published
 
 SUPER, ULTRA, QWEN = "NVIDIA-Nemotron-3-Super-120B-A12B-FP8", "NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16", "Qwen3.5-27B"

@@ -14,7 +14,7 @@ from laws.samples import shipped
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.equations.serving.place_queue import erlang_c, place_wait, tail_decay, wait_correction
+from xlperf.equations.serving.queueing import erlang_c, place_wait, tail_decay, wait_correction
 
 CLOSE = 0.15
 LEAST_MEAN, LEAST_TAIL = 1e-3, 0.1

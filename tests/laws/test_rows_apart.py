@@ -14,8 +14,8 @@ from serving_plans import columns_of, plans_of, spiced
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_columns, table_from_rows
 from xlperf.catalog.table import Table, nowhere
-from xlperf.engine import evaluate, evaluate_designs, join
-from xlperf.engine.devices import evaluate_devices
+from xlperf.engine import evaluate, join
+from xlperf.engine.devices import evaluate_designs, evaluate_devices
 from xlperf.engine.ownership import evaluate_ownership
 from xlperf.workbook.data_sheets import table_of
 

@@ -20,8 +20,8 @@ from xlperf.engine.served import served_plans
 from xlperf.engine.training import training_setting
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.operators import parameter_count
-from xlperf.equations.serving import serving_work
-from xlperf.equations.training import step
+from xlperf.equations.serving.phases import serving_work
+from xlperf.equations.training.step import step
 
 V32, FLASH, PRO, GLM, M3 = "DeepSeek-V3.2", "DeepSeek-V4-Flash", "DeepSeek-V4-Pro", "GLM-5", "MiniMax-M3"
 SPARSE = (V32, FLASH, PRO, GLM, M3)

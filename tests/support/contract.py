@@ -17,7 +17,7 @@ import numpy as np
 COUNTED = {"FLOP", "token", "request"}  # numbers of things: an equation may count them out of sizes
 ATOMS = {"B", "s", "FLOP", "W", "J", "USD", "mm2", "mm", "Hz", "token", "request", "kg", "V"}
 ROWS, OPERATORS, TIERS = 24, 3, 3
-_ENTRY = re.compile(r"^\*{0,2}(?P<names>\w+(?:, \w+)*)(?: : (?P<type>.+))?$")
+_ENTRY = re.compile(r"^\*{0,2}(?P<names>\w+(?:, \w+)*) : (?P<text>.+)$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,6 @@ class Entry:
     """A documented parameter, attribute or return value."""
 
     name: str
-    type: str
     text: str
 
     @property
@@ -50,8 +49,8 @@ def section(documentation: str, title: str) -> list[Entry]:
     for line in text.splitlines():
         if line and not line.startswith(" "):
             head = _ENTRY.match(line)
-            names, kind = (head["names"], head["type"] or "") if head else ("", line)
-            group = [Entry(name, kind, "") for name in names.split(", ")]
+            names, first = (head["names"], head["text"]) if head else ("", line)
+            group = [Entry(name, first) for name in names.split(", ")]
             entries, size = [*entries, *group], len(group)
         elif line.strip() and entries:
             text = f"{entries[-1].text} {line.strip()}".strip()
@@ -185,7 +184,7 @@ def draw(function: Callable[..., Any], random: np.random.Generator) -> dict[str,
     drawn: dict[str, Leaf] = {}
     for entry in section(documentation(function), "Parameters"):
         unit = entry.unit or "-"
-        values = _random(random, entry, unit, _shape(entry.type + entry.text, (ROWS,)))
+        values = _random(random, entry, unit, _shape(entry.text, (ROWS,)))
         drawn[entry.name] = Leaf(entry, unit, values)
     return drawn
 
@@ -203,5 +202,5 @@ def outcomes(function: Callable[..., Any], result: Any) -> list[tuple[str, str, 
 
 
 def _rows_first(entry: Entry, values: np.ndarray) -> np.ndarray:
-    before = re.search(r"\(((?:\w+, )+)rows", entry.type + entry.text)
+    before = re.search(r"\(((?:\w+, )+)rows", entry.text)
     return np.moveaxis(values, before[1].count(","), 0) if before else values

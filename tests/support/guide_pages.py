@@ -133,8 +133,11 @@ def equations_page() -> str:
 
 def _equation(name: str, documentation: str) -> Iterator[str]:
     yield f"### {name}"
-    text = re.split(r"^(?:\w+\n-+$|>>>)", documentation, maxsplit=1, flags=re.MULTILINE)[0]
+    text = re.split(r"^\w+\n-+$", documentation, maxsplit=1, flags=re.MULTILINE)[0]
     for paragraph in filter(None, map(str.strip, text.split("\n\n"))):
+        if paragraph.startswith(">>>"):
+            yield _example(paragraph)
+            continue
         words = re.sub(r" ?\[\d\]_", "", " ".join(paragraph.split()))
         yield (
             f"$$ {words.removeprefix('.. math::').strip()} $$"
@@ -153,6 +156,15 @@ def _equation(name: str, documentation: str) -> Iterator[str]:
     if reference:
         sources = re.split(r"^\.\. \[\d+\] ", reference[1], flags=re.MULTILINE)[1:]
         yield "Reference: " + " ".join(" ".join(source.split()) for source in sources)
+
+
+def _example(doctest: str) -> str:
+    """A doctest in a line: what it computes, its statements, and what the last one gives."""
+    lines = doctest.splitlines()
+    statements = [line[4:].partition("  # ") for line in lines if line.startswith((">>>", "..."))]
+    results = [line for line in lines if not line.startswith((">>>", "..."))]
+    words = "".join(f", {comment}" for _, _, comment in statements if comment)
+    return f"Example{words}: `{'; '.join(code for code, *_ in statements)}` gives `{' '.join(results)}`."
 
 
 def _unnamed(entry: contract.Entry) -> bool:

@@ -23,10 +23,9 @@ from xlperf.equations.plan.serving_plan import InferencePlan, pool_plans
 from xlperf.equations.plan.serving_plan import with_defaults as served
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.plan.training_plan import with_defaults as trained
-from xlperf.equations.serving import Deployment, pools_of
-from xlperf.equations.serving.deployment import engine_constants
-from xlperf.equations.serving.pools import Pools
-from xlperf.equations.training import Setting
+from xlperf.equations.serving.deployment import Deployment, engine_constants
+from xlperf.equations.serving.pools import Pools, pools_of
+from xlperf.equations.training.setting import Setting
 
 ONE = np.ones(1)
 LLAMA = Model.of(

@@ -16,7 +16,8 @@ from xlperf.equations.hardware.roofline import Device
 from xlperf.equations.model.model import Architecture, Model
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.serving_plan import InferencePlan, with_defaults
-from xlperf.equations.serving import Deployment, serving_results
+from xlperf.equations.serving.continuous import serving_results
+from xlperf.equations.serving.deployment import Deployment
 
 LLAMA_7B = (32, 4096, 32, 32, 128, 11008, 32000)
 LLAMA_13B = (40, 5120, 40, 40, 128, 13824, 32000)

@@ -22,7 +22,8 @@ from xlperf.addin.worker import Session
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.schema import PLAN_TABLES, grouped, results_of, table_schema, unit_of
 from xlperf.catalog.table import Table
-from xlperf.engine import evaluate_designs, evaluate_servers
+from xlperf.engine.devices import evaluate_designs
+from xlperf.engine.ownership import evaluate_servers
 from xlperf.workbook.build import read_tables, workbook_package
 from xlperf.workbook.data_sheets import LIVE_RESULTS, PLANNED, plan_formula, sheet_columns, table_of
 from xlperf.workbook.package import data_rows

@@ -19,7 +19,9 @@ from openpyxl import Workbook, load_workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import Table
-from xlperf.engine import evaluate, evaluate_designs, evaluate_ownership, evaluate_servers
+from xlperf.engine import evaluate
+from xlperf.engine.devices import evaluate_designs
+from xlperf.engine.ownership import evaluate_ownership, evaluate_servers
 from xlperf.equations.cost.designs import crossover_volume
 from xlperf.workbook.data_sheets import table_of
 from xlperf.workbook.report.book import report_workbook, write_report

@@ -339,7 +339,7 @@ def _dies_per_wafer(width: Any, height: Any, diameter: Any, edge: Any, scribe: A
 
 
 def _die_yield(area: Any, density: Any, model: str, clustering: Any, ratio: Any, layers: Any) -> Any:
-    from xlperf.equations.cost.yields import critical_defects, die_yield
+    from xlperf.equations.cost.dies import critical_defects, die_yield
 
     return die_yield(model, critical_defects(area, density, ratio), clustering, layers)
 

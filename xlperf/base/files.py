@@ -31,10 +31,7 @@ _KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a dev
 
 
 def cache_folder() -> Path:
-    """Cache folder of this user; below the null device, and so unusable, without a home folder.
-
-    The client inside spreadsheet hosts, which imports nothing of xlperf, has a copy of this function.
-    """
+    """Cache folder of this user, unusable without a home folder; the client inside hosts has a copy of this."""
     try:
         home = Path.home()
     except RuntimeError:  # neither HOME nor an entry in the list of users
@@ -91,10 +88,9 @@ def irreplaceable(path: str | os.PathLike[str]) -> str:
 
 @contextmanager
 def replaced(path: str | os.PathLike[str], private: bool = False) -> Iterator[Path]:
-    """Yield a temporary file beside ``path``, flush it and rename it to ``path`` when the block succeeds.
-
-    The new file gets owner, group and permissions of the old file; ``private`` files are for their owner alone and are
-    not flushed. If the block raises (an error, Ctrl-C), the temporary file is removed and the old file is unchanged.
+    """Yield a temporary file beside ``path``, flush it and rename it to ``path`` when the block succeeds. The new file
+    gets owner, group and permissions of the old file; ``private`` files are for their owner alone and are not flushed.
+    If the block raises (an error, Ctrl-C), the temporary file is removed and the old file is unchanged.
     """
     target = Path(os.path.realpath(path))
     problem = irreplaceable(path)
@@ -237,9 +233,8 @@ def _same(descriptor: int, path: Path) -> bool:
 
 
 def _given_to_owner(temporary: Path, target: Path, path: str) -> int | None:
-    """Give a temporary file the owner and group of its target; permissions of the target, None without a target.
-
-    If the group cannot be set, its members get the permissions of everybody else.
+    """Give a temporary file the owner and group of its target; permissions of the target, None without a target. If the
+    group cannot be set, its members get the permissions of everybody else.
     """
     try:
         old = target.stat()

@@ -15,38 +15,22 @@ def _resource(folder: str, name: str) -> Path:
 
 
 def workbook(name: str = "xlperf.xlsx") -> Path:
-    """Path of a shipped workbook: ``xlperf.xlsx`` or ``validation.xlsx``.
-
-    >>> workbook().name
-    'xlperf.xlsx'
-    """
+    """Path of a shipped workbook: ``xlperf.xlsx`` or ``validation.xlsx``."""
     return _resource("workbooks", name)
 
 
 def template(name: str) -> Path:
-    """Path of a shipped template.
-
-    >>> template("report.xlsx").parent.name
-    'templates'
-    """
+    """Path of a shipped template."""
     return _resource("templates", name)
 
 
 def table(name: str) -> Path:
-    """Path of a CSV file of the package.
-
-    >>> table("catalog/measured.csv").name
-    'measured.csv'
-    """
+    """Path of a CSV file of the package."""
     return _PACKAGE / name
 
 
 def rows(name: str) -> list[dict[str, str]]:
-    """Rows of a CSV file of the package, such as ``studies/studies.csv``.
-
-    >>> rows("studies/studies.csv")[0]["study"]
-    'a100-to-b200'
-    """
+    """Rows of a CSV file of the package, such as ``studies/studies.csv``."""
     header, lines = cells(name)
     return [dict(zip(header, line, strict=True)) for line in lines]
 
@@ -77,11 +61,7 @@ def stack_rows(name: str) -> tuple[dict[str, str], ...]:
 
 
 def cells(name: str) -> tuple[list[str], list[list[str]]]:
-    """Header and lines of a CSV file of the package.
-
-    >>> cells("studies/studies.csv")[0][0]
-    'study'
-    """
+    """Header and lines of a CSV file of the package."""
     text = table(name).read_text(encoding="utf-8")
     written = text.splitlines()
     header, *lines = csv.reader(written) if '"' in text else (line.split(",") for line in written)
@@ -89,9 +69,5 @@ def cells(name: str) -> tuple[list[str], list[list[str]]]:
 
 
 def shipped_folders() -> tuple[Path, ...]:
-    """Folders whose files xlperf reads: the package, workbooks, templates.
-
-    >>> [folder.name for folder in shipped_folders()]
-    ['xlperf', 'workbooks', 'templates']
-    """
+    """Folders whose files xlperf reads: the package, workbooks, templates."""
     return (_PACKAGE, workbook().parent, template("report.xlsx").parent)

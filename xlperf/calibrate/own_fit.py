@@ -1,4 +1,4 @@
-"""What runs of a source say about its other rows: constants of :mod:`xlperf.engine.own_runs`, and their accuracy.
+"""What runs of a source say about its other rows: constants of :mod:`xlperf.engine.learning`, and their accuracy.
 
 A published source stands for a user: its rows are predicted without any of them in the fit, some of them serve as own
 runs, and the others measure what was learned. Rows read after the model was made are in no fit; the constants of
@@ -24,7 +24,7 @@ from xlperf.calibrate.published_errors import OTHER_MACHINES, QUANTITIES, Errors
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table, copied_name
 from xlperf.engine.join import software_words
-from xlperf.engine.own_runs import (
+from xlperf.engine.learning import (
     ANY,
     EFFECTS,
     OWN,
@@ -395,7 +395,7 @@ def accuracies(sources: Sequence[Source], effects: Callable[[str], Effects] = ef
 
 def accuracy_table(found: Sequence[Accuracy]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and lines of a table of accuracies."""
-    from xlperf.engine.own_runs import QUANTITIES as NAMES
+    from xlperf.engine.learning import QUANTITIES as NAMES
 
     header = ("quantity", "own runs", "sources", "median error", "with them", "their ratio whole", "in the 80 % band",
               "by pair: median error", "with them", "their ratio whole")  # fmt: skip

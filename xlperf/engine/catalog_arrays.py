@@ -11,19 +11,17 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from xlperf.base.arrays import Array, rows_of, some
-from xlperf.base.units import YEAR, factor
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table, Words, aliases, coded_words
+from xlperf.engine.devices import accelerators_of
 from xlperf.engine.models import architecture_codes_of, model_columns
-from xlperf.equations.cost.tco import accelerator_cost_rate, building_power
+from xlperf.engine.prices import prices_of_accelerators
 from xlperf.equations.cost.tokens import Terms
-from xlperf.equations.hardware.memory import cache_bandwidth
 from xlperf.equations.hardware.power import node_energy_ratio, peak_clock_rate
-from xlperf.equations.hardware.roofline import MEMORY_ENERGY, vector_flop_rate
+from xlperf.equations.hardware.roofline import MEMORY_ENERGY, cache_bandwidth, vector_flop_rate
 from xlperf.equations.model.model import Model
-from xlperf.equations.network.topologies import FAT_TREE, Network
-from xlperf.equations.network.torus import torus_block
+from xlperf.equations.network.topologies import FAT_TREE, Network, torus_block
 from xlperf.equations.plan.records import PRECISIONS, Remark
 
 _AXES = 3
@@ -136,9 +134,7 @@ def _lengths(topology: str, text: str, places: float) -> tuple[int, ...]:
 
 
 def switched_networks(catalog: Catalog, accelerators: np.ndarray, networks: np.ndarray) -> np.ndarray:
-    """Whether the networks of plans (positions, -1 for the accelerator's default) have only switches or are none,
-    (rows,).
-    """
+    """Whether the networks of plans (-1: the accelerator's default) have only switches or are none, (rows,)."""
     if not catalog.networks:
         return np.full(len(networks), True)
     rows = np.where(networks >= 0, networks, catalog.default_networks[accelerators])
@@ -146,9 +142,8 @@ def switched_networks(catalog: Catalog, accelerators: np.ndarray, networks: np.n
 
 
 def network_of(catalog: Catalog, rows: np.ndarray, accelerators: Array) -> tuple[Network, list[Remark]]:
-    """Tiers and topologies (rows, tiers) of the networks of plans, -1 for none, and the rules that need the catalog.
-
-    A plan smaller than a ring, torus or mesh occupies its most cubic block, whose axes are rings if the machine is
+    """Tiers and topologies (rows, tiers) of the networks of plans, -1 for none, and the rules that need the catalog. A
+    plan smaller than a ring, torus or mesh occupies its most cubic block, whose axes are rings if the machine is
     rewired for each plan or if the block spans the axis.
     """
     single = accelerators <= 1
@@ -286,13 +281,11 @@ def _arrays(catalog: Catalog, derived: bool) -> CatalogArrays:
     capex = server_power = np.full(len(accelerators), np.nan)
     unbuilt = np.full(len(accelerators), "", dtype=object)
     if derived:
-        from xlperf.engine.devices import accelerators_of
-
         accelerators, capex, _, server_power, unbuilt, _ = accelerators_of(catalog)
     model, unmodelled = model_columns(models)
     power = accelerators.number("thermal_design_power")
     ratio = float(table_schema("devices").by_name["server_power_ratio"].default)
-    terms, rent, by_server, owning = _prices(
+    terms, rent, by_server, owning = prices_of_accelerators(
         catalog, power, capex, np.where(np.isnan(server_power), ratio * power, server_power)
     )
     device = _device_columns(catalog, accelerators)
@@ -340,46 +333,6 @@ def _device_columns(catalog: Catalog, accelerators: Table) -> dict[str, Array]:
         "energy_ratio": _energy_ratio(catalog, accelerators),
         "memory_energy": _memory_energy(catalog, accelerators),
     }
-
-
-def _prices(
-    catalog: Catalog, power: Array, device_capex: Array, device_power: Array
-) -> tuple[Terms, Array, np.ndarray, dict[str, Array]]:
-    """Price and power by the sheet prices, rents, accelerators that servers price, and arguments of owning."""
-    prices, row = catalog.tables["prices"], catalog.price_rows
-    declared = table_schema("prices").by_name
-
-    def price(column: str) -> Array:
-        default = float(declared[column].default or "nan") * factor(declared[column].unit or "-")
-        if not len(prices):
-            return np.full(len(row), default)
-        return np.where(row >= 0, prices.filled(column)[np.maximum(row, 0)], default)
-
-    stated, stated_power, rent = price("capex"), price("server_power"), price("rental_price")
-    names = ("life", "utilization", "power_usage_effectiveness", "energy_price", "opex_share")
-    owning = {
-        "capex": np.where(np.isnan(stated), device_capex, stated),
-        "server_power": np.where(np.isnan(stated_power), device_power, stated_power),
-        **{name: price(name) for name in names},
-    }
-    terms = Terms(
-        accelerator_cost_rate(rental_price=rent, opex_period=YEAR, **owning),
-        building_power(owning["server_power"], owning["power_usage_effectiveness"]),
-        price("carbon_intensity"),
-        np.minimum(power / owning["server_power"], 1.0),
-        np.where(np.isnan(rent), owning["energy_price"], 0.0),
-    )
-    bought = set(catalog.known_rows("accelerators", catalog.tables["servers"].text("accelerator")).tolist())
-    unpriced = np.flatnonzero(np.isnan(rent) & np.isnan(stated)).tolist()
-    bare = np.array([row for row in unpriced if row in bought], dtype=np.int64)
-    by_server = np.zeros(len(rent), dtype=bool)
-    by_server[bare] = True
-    if len(bare):
-        from xlperf.engine.server_prices import server_priced
-
-        known, priced = server_priced(catalog, bare, power[bare])
-        terms = terms.with_rows(bare[known], priced)
-    return terms, rent, by_server, owning
 
 
 def _energy_ratio(catalog: Catalog, accelerators: Table) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -66,10 +66,8 @@ class Accelerators(NamedTuple):
 
 
 def evaluate_devices(devices: Table, catalog: Catalog, costs: bool = True, strict: bool = True) -> Table:
-    """Rates, capacities, bandwidths, power and cost of devices from budgets and shares: ``devices_results``.
-
-    A device that cannot be built has NaN and a reason. An unknown name raises InputError, or is the reason unless
-    ``strict``.
+    """Rates, capacities, bandwidths, power and cost of devices from budgets and shares: ``devices_results``. A device
+    that cannot be built has NaN and a reason. An unknown name raises InputError, or is the reason unless ``strict``.
     """
     technologies, lost = _technologies(devices, catalog, strict)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -117,7 +115,6 @@ def _costs(
 ) -> tuple[dict[str, Array], list[Remark]]:
     """Unit cost, purchase price [USD] and carbon [kg] of devices with a package, and reasons for a lack of cost."""
     from xlperf.equations.cost.designs import fits_reticle
-    from xlperf.equations.cost.tco import system_price
 
     designs = _designs(devices, catalog.tables["chiplets"], technologies, derived)
     packages, node, base_node = (designs.text(n) for n in ("package", "node", "base_node"))
@@ -135,7 +132,8 @@ def _costs(
         results = evaluate_designs(designs.take(rows), catalog)
         ratio, links = devices.filled("system_price_ratio")[rows], derived.link_cost[rows]
         costs["unit_cost"][rows] = results["unit_cost"]
-        costs["capex"][rows] = system_price(results["sale_price"], ratio, links)
+        # price with the share of server and network, from a ratio (arXiv:2405.21015, appendix A)
+        costs["capex"][rows] = results["sale_price"] * ratio + links
         costs["embodied_carbon"][rows] = results["embodied_carbon"]
     unpriced = [
         Remark(priced & ~fits, f"{TOO_LARGE_DIE}: no cost"),
@@ -159,18 +157,23 @@ def _designs(devices: Table, designs: Table, technologies: Technologies, derived
         if name in ("chiplet", "accelerator", "device"):
             continue
         stated = designs[name][rows[known]]
-        blank = stated == "" if stated.dtype == object else np.isnan(stated)
-        blanks = np.full(len(devices), "" if stated.dtype == object else np.nan, dtype=stated.dtype)
-        filled = columns.get(name, blanks).copy()
-        filled[known] = np.where(blank, filled[known], stated)
-        columns[name] = filled
+        columns[name] = filled = _copied(columns, name, stated, len(devices))
+        filled[known] = np.where(_blank(stated), filled[known], stated)
     return Table("chiplets", columns, devices.place)
 
 
+def _blank(values: np.ndarray) -> np.ndarray:
+    return np.asarray(values == "" if values.dtype == object else np.isnan(values))
+
+
+def _copied(columns: Mapping[str, np.ndarray], name: str, like: np.ndarray, number: int) -> np.ndarray:
+    """A copy of a column, or blanks of a kind of values without it."""
+    blank = "" if like.dtype == object else np.nan
+    return columns.get(name, np.full(number, blank, dtype=like.dtype)).copy()
+
+
 def design_of_devices(devices: Table, catalog: Catalog, designs: Table) -> Table:
-    """Devices as rows of the sheet ``chiplets`` with equal cost; values of ``designs`` that name a device have
-    priority.
-    """
+    """Devices as rows of the sheet ``chiplets`` with equal cost; rows of ``designs`` of a device have priority."""
     technologies, _ = _technologies(devices, catalog, strict=False)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return _designs(devices, designs, technologies, derived_device(columns_of(devices), technologies))
@@ -218,18 +221,18 @@ def _accelerators(catalog: Catalog) -> Accelerators:
     results = evaluate_devices(devices, catalog, strict=False)
     columns = dict(table.columns)
 
-    def fill(column: str, values: np.ndarray, blank: np.ndarray) -> None:
-        filled = columns.get(column, np.full(count, "" if values.dtype == object else np.nan, dtype=values.dtype))
-        filled = filled.copy()
+    of_devices = {
+        **{column: results[result] for column, result in _FILLED.items()},
+        "die_area": results["silicon_area"],
+        "num_compute_dies": devices.filled("num_dies"),
+        "technology_node": devices.text("technology"),
+        "memory_type": devices.text("memory"),
+    }
+    for column, values in of_devices.items():
+        stated = table.text(column) if values.dtype == object else table.number(column)
+        blank = _blank(stated[own])
+        columns[column] = filled = _copied(columns, column, values, count)
         filled[own[blank]] = values[at][blank]
-        columns[column] = filled
-
-    for column, result in _FILLED.items():
-        fill(column, results[result], np.isnan(table.number(column)[own]))
-    fill("die_area", results["silicon_area"], np.isnan(table.number("die_area")[own]))
-    fill("num_compute_dies", devices.filled("num_dies"), np.isnan(table.number("num_compute_dies")[own]))
-    fill("technology_node", devices.text("technology"), table.text("technology_node")[own] == "")
-    fill("memory_type", devices.text("memory"), table.text("memory_type")[own] == "")
     capex, price, drawn = np.full((3, count), np.nan)
     capex[own] = results["capex"][at]
     price[own] = capex[own] / devices.filled("system_price_ratio")[at]
@@ -280,11 +283,8 @@ def designs_with_devices(designs: Table, catalog: Catalog) -> Table:
     columns = dict(designs.columns)
     for name, values in made.columns.items():
         if name != "chiplet":
-            blank = "" if values.dtype == object else np.nan
-            filled = columns.get(name, np.full(len(designs), blank, dtype=values.dtype)).copy()
-            stated = filled[named]
-            filled[named] = np.where(stated == "" if filled.dtype == object else np.isnan(stated), values, stated)
-            columns[name] = filled
+            columns[name] = filled = _copied(columns, name, values, len(designs))
+            filled[named] = np.where(_blank(filled[named]), values, filled[named])
     return Table("chiplets", columns, designs.place)
 
 

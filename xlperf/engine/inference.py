@@ -10,7 +10,6 @@ from xlperf.base.arrays import Array
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import OWN_RUNS
 from xlperf.catalog.table import Table, Words
-from xlperf.engine.formats import with_formats
 from xlperf.engine.join import (
     Named,
     architecture_codes,
@@ -23,10 +22,16 @@ from xlperf.engine.join import (
 from xlperf.engine.learning import corrected_serving, corrections, with_targets
 from xlperf.engine.models import architecture_of
 from xlperf.engine.notes import add_notes, name_notes, rounded_down
-from xlperf.engine.served import Served, ServingSetting, served_plans
-from xlperf.engine.served_results import fitting_rows, power_at_rate, prompt_memory, reported
-from xlperf.engine.software import with_software_defaults
-from xlperf.engine.stack_rules import refusals
+from xlperf.engine.served import (
+    Served,
+    ServingSetting,
+    fitting_rows,
+    power_at_rate,
+    prompt_memory,
+    reported,
+    served_plans,
+)
+from xlperf.engine.software import refusals, with_formats, with_software_defaults
 from xlperf.engine.trust import coordinates, format_and_load, trust
 from xlperf.equations.hardware.roofline import PLANNED, WIDE
 from xlperf.equations.plan.records import Remark, broken_rules, remarks_of_rows
@@ -38,22 +43,18 @@ from xlperf.equations.plan.serving_plan import (
     REQUEST_RULES,
     SERVING_RULES,
 )
-from xlperf.equations.serving import (
-    BatchTimes,
+from xlperf.equations.serving.continuous import (
+    QUANTILE_NAMES,
+    Operation,
     loaded_results,
-    memory_of,
     operating,
-    pooled_results,
-    pooled_target_results,
     serving_results,
     serving_times,
-    target_results,
 )
-from xlperf.equations.serving.continuous import Operation
-from xlperf.equations.serving.expert_pools import POOL_SHARES, expert_pool_memory
-from xlperf.equations.serving.memory import most_running
-from xlperf.equations.serving.pools import Pools
-from xlperf.equations.serving.results import QUANTILE_NAMES
+from xlperf.equations.serving.load import POOL_SHARES, BatchTimes, expert_pool_memory
+from xlperf.equations.serving.memory import memory_of, most_running
+from xlperf.equations.serving.pools import Pools, pooled_results
+from xlperf.equations.serving.targets import pooled_target_results, target_results
 
 _MODES = ("static", "continuous", "disaggregated")
 _OF_EXPERTS = ("expert_memory", "expert_memory_usable", "needed_batches", *POOL_SHARES)
@@ -102,7 +103,7 @@ def evaluate_inference(plans: Table, catalog: Catalog, results: Collection[str] 
             stack, conditions = software_words(block), format_and_load(block)
             known = trust("inference", catalog, rows.models, rows.accelerators, stack, conditions, at)
             add_notes(reason, _refused(served, stack, illegal))
-            numbers = reported(served, catalog, mode, columns, illegal, reason, known, own)
+            numbers = reported(served, catalog, columns, illegal, reason, known, own)
             add_notes(numbers["reason"], name_notes(block, catalog, illegal))
             if "load_by_hour" in block:
                 share = load_carbon_share(block, catalog, rows.accelerators)
@@ -140,10 +141,9 @@ def _served(plans: Table, catalog: Catalog, named: Named, code: int) -> tuple[Se
 
 
 def serving_memory(plans: Table, catalog: Catalog) -> dict[str, np.ndarray]:
-    """Memory of inference plans without a request rate, much faster than their times.
-
-    ``max_batch_size`` as in the results; ``fits``: 0 if memory does not suffice, 1 if it does or if only the load can
-    decide. Both are NaN for illegal plans.
+    """Memory of inference plans without a request rate, much faster than their times. ``max_batch_size`` as in the
+    results; ``fits``: 0 if memory does not suffice, 1 if it does or if only the load can decide. Both are NaN for
+    illegal plans.
     """
     named = named_rows(plans, catalog)
     plans = with_software_defaults(plans, catalog, named.models)

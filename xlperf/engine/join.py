@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from xlperf.base.arrays import Array, mapped, repeated, rows_of, side_by_side, some, taken
+from xlperf.base.arrays import Array, known_or, mapped, repeated, rows_of, side_by_side, some, taken
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.calibration import ANY, COMPILED, EAGER, FLASHATTENTION_2, Calibration, Found
 from xlperf.catalog.catalog import Catalog
@@ -18,19 +18,18 @@ from xlperf.catalog.cells import shown
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Keys, Table, Words, coded_words, combined_keys, default_value
 from xlperf.engine.catalog_arrays import DEVICE_COLUMNS, catalog_arrays, network_of, own_links, switched_networks
-from xlperf.engine.plan_prices import priced
+from xlperf.engine.prices import priced
 from xlperf.equations.cost.tco import daily_mean
 from xlperf.equations.cost.tokens import Terms
 from xlperf.equations.hardware.power import (
     PRODUCT_ENERGY,
     PowerLimits,
+    capped_clock_share,
     energy_at_clock,
     narrow_energy,
     power_at_clock,
-    power_without_work,
-    product_clock_share,
 )
-from xlperf.equations.hardware.roofline import Device
+from xlperf.equations.hardware.roofline import STATIC_SHARE, Device
 from xlperf.equations.model.model import Model
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.records import (
@@ -89,7 +88,6 @@ def _declared(kind: str) -> tuple[_Declared, ...]:
 
 def plan_columns(plans: Table, record: type[Record]) -> Record:
     """A table of plans as a ``record``: numbers and flags with the schema's defaults, choices as codes, texts, (rows,).
-
     Blanks without a default are NaN or ""; :meth:`PlanColumns.words` gives the original words.
     """
     columns: dict[str, np.ndarray] = {}
@@ -202,10 +200,7 @@ POOLS = ("prefill", "expert")
 def pool_rows(
     plans: Table, catalog: Catalog, rows: np.ndarray, column: str = "accelerator", pool: str = "prefill"
 ) -> np.ndarray:
-    """Accelerator or network rows of the prefill or expert pool; defaults to the plan's own ``rows``.
-
-    InputError lists every cell with an unknown name.
-    """
+    """Accelerator or network rows of the prefill or expert pool, by default ``rows``; InputError if unknown."""
     column_of_pool = f"{pool}_{column}"
     if column_of_pool not in plans:
         return rows
@@ -223,9 +218,7 @@ def architecture_codes(named: Named, catalog: Catalog) -> np.ndarray:
 
 
 def software_words(plans: Table) -> Words:
-    """Training stack or engine of each plan at its release, by default the column's; compiled PyTorch FSDP is a stack
-    of its own.
-    """
+    """Training stack or engine of each plan at its release; compiled PyTorch FSDP is a stack of its own."""
     declared = plans.schema.by_name["software"].default
     if "software" not in plans and "software_release" not in plans:
         return Words(repeated(0, len(plans), np.int64), (declared,))
@@ -281,12 +274,11 @@ def _model_of(columns: Array) -> Model:
 def _capped(
     asked: Array, power_limit: Array, peaks: Array, energy: Array, columns: dict[str, Array]
 ) -> tuple[Array, dict[str, Array]]:
-    """Clock of long GEMMs under lowered power limits, and the device columns at that clock.
-
-    ``energy``: of an operation at 5 nm and nominal clock. [J/FLOP] Vector units, caches and memory keep their rates.
-    """
+    """Clock of long GEMMs under lowered power limits and device columns at it; ``energy`` at 5 nm, nominal clock."""
     nominal = energy * columns["energy_ratio"]
-    share = product_clock_share(asked[:, None], power_limit[:, None], peaks, nominal, columns["static_power"])
+    limits = asked[:, None], power_limit[:, None], columns["static_power"]
+    share = capped_clock_share(nominal * peaks, *limits)
+    share = np.where(np.isnan(limits[0]) | np.isnan(share), 1.0, share)
     # Calibrated fractions of the power limit remain valid under the lower one; leakage does not depend on the clock.
     static = np.nan_to_num(columns["static_power"])
     slowed = {
@@ -329,7 +321,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
     if "power_limit" in plans:
         # Clock and peak rates of the plan's precision, of the wide one, and of all others.
         lowered = plans.number("power_limit")
-        idle = power_without_work(limit, common["idle_power"][:, 0], common["static_power"][:, 0])
+        idle = known_or(known_or(common["idle_power"], common["static_power"])[:, 0], STATIC_SHARE * limit)
         words = "power limit {} W is no more than the {} W that {} draws with nothing to run: no clock keeps it"
         values = lowered, np.round(idle), plans.text("accelerator")
         limit_rules = _remark_if_any(lowered <= idle, words, lambda: values)
@@ -377,7 +369,7 @@ def join(plans: Table, catalog: Catalog, named: Named | None = None) -> Joined:
         ),
         *network_rules,
     ]
-    of_model, terms = arrays.max_sequence_length[model_rows], priced(plans, catalog, rows)
+    of_model, terms = arrays.max_sequence_length[model_rows], priced(plans, catalog, arrays, rows)
     machine = _model_of(rows_of(arrays.model, model_rows, 1)), device, network
     sizes = INPUT_SIZES[codes], ELEMENT_SIZES[codes], CASTS[:, codes], arrays.reserved_memory[rows], of_model
     all_keys = keys, wide_keys, fused_keys, attention_keys
@@ -395,7 +387,6 @@ def constants_by_family(
     calibration: Calibration, wanted: Iterable[tuple[Sequence[str], Keys]], beside: Collection[str] = ()
 ) -> tuple[dict[str, Mapping[str, Array]], list[tuple[str, np.ndarray]]]:
     """Constants of families (rows, 1), and by family the rows whose generation or software has none of its own.
-
     ``wanted``: families and their keys; ``gemm_wide`` is ``gemm`` with other keys. Families in ``beside`` never mark a
     plan as extrapolated.
     """
@@ -435,7 +426,6 @@ def in_batches(
     slow: np.ndarray | None = None,
 ) -> Results:
     """Results of plans, evaluated in batches of equal ``codes``; large groups also separate switched networks.
-
     ``evaluate`` gets plans of one code, their catalog rows, and the code; ``slow`` plans form batches of their own.
     """
     distinct = sorted(set(codes.tolist()))  # np.unique would import numpy.ma, 30 ms in a fresh process

@@ -11,8 +11,7 @@ from xlperf.base.arrays import exp, log
 from xlperf.base.errors import Fault, InputError
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import PLAN_TABLES
-from xlperf.engine.learning import WORDS, OwnRuns, own_runs_of
-from xlperf.engine.own_runs import Process
+from xlperf.engine.learning import WORDS, OwnRuns, Process, own_runs_of
 from xlperf.engine.tables import evaluate
 
 OUTLIER = float(log(2.0))
@@ -38,7 +37,6 @@ def run_faults(catalog: Catalog) -> list[Fault]:
 @dataclass(frozen=True)
 class Lesson:
     """What runs taught about a quantity: median factor, and median errors of the runs without and with each other.
-
     ``left_out``: errors of each run predicted by the others; NaN with a single run. ``outliers``: runs at least twice
     as far from their prediction by the others, with the factor between them.
     """

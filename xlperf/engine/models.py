@@ -275,44 +275,37 @@ def _sparse(kinds: LayerKinds, row: int, text: str, layers: float, window: float
             kinds.local[row], kinds.window[row] = count, window
 
 
+# Columns of the sheet that are fields of a model as they are, blanks unknown or with their default
+_NUMBERS = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "vocab_size")
+_FILLED = ("gated_mlp", "tied_embeddings", "query_key_norm", "dropout", "wide_attention", "index_key_size",
+           "residual_streams")  # fmt: skip
+
+
 def model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
     """Shapes of models by name, and the reason why each is not modelled, "" if it is."""
-    heads = models.number("num_attention_heads")
-    hidden = models.number("hidden_size")
-    position = models.filled("position_embedding")
-    bias = models.filled("linear_bias")
-    head_size = models.number("head_size")
-    groups = models.number("num_query_groups")
+    heads, hidden = models.number("num_attention_heads"), models.number("hidden_size")
+    head_size, groups = models.number("head_size"), models.number("num_query_groups")
+    position, bias = models.filled("position_embedding"), models.filled("linear_bias")
     columns = {
-        "num_layers": models.number("num_layers"),
-        "hidden_size": hidden,
-        "num_attention_heads": heads,
+        **{name: models.number(name) for name in _NUMBERS},
+        **{name: models.filled(name) for name in _FILLED},
         "num_query_groups": np.where(np.isnan(groups), heads, groups),
         "head_size": np.where(np.isnan(head_size), hidden / heads, head_size),
-        "ffn_hidden_size": models.number("ffn_hidden_size"),
-        "vocab_size": models.number("vocab_size"),
-        "gated_mlp": models.filled("gated_mlp"),
-        "tied_embeddings": models.filled("tied_embeddings"),
         "learned_positions": np.where(position == "learned", models.number("max_sequence_length", 0.0), 0.0),
         "rotary": (position == "rope").astype(float),
         "layer_norm": (models.filled("normalization") == "layernorm").astype(float),
         "bias_qkv": (bias != "none").astype(float),
         "bias_all": (bias == "all").astype(float),
-        "query_key_norm": models.filled("query_key_norm"),
-        "dropout": models.filled("dropout"),
     }
     attention = models.filled("attention_type")
     sparse = attention == "sparse"
     latent = (attention == "MLA") | (sparse & (models.number("kv_lora_rank", 0.0) > 0.0))
     shared = sparse & (models.number("output_lora_rank", 0.0) > 0.0)
-    experts = models.number("num_experts", 0.0)
-    kinds = _layer_kinds(models)
-    bare = kinds.bare
+    experts, kinds = models.number("num_experts", 0.0), _layer_kinds(models)
+    bare, layers = kinds.bare, columns["num_layers"]
     nope, rope = models.number("qk_nope_head_size"), models.number("qk_rope_head_size", 0.0)
     qk_head = np.where(latent, np.where(np.isnan(nope), columns["head_size"], nope + rope), columns["head_size"])
-    step = models.number("moe_layer_step", 1.0)
-    leading = models.number("first_dense_layers", 0.0)
-    layers = columns["num_layers"]
+    step, leading = models.number("moe_layer_step", 1.0), models.number("first_dense_layers", 0.0)
     expert_ffn = np.where(experts > 0, models.number("moe_ffn_hidden_size"), 0.0)
     columns |= {
         "latent_attention": latent.astype(float),
@@ -332,7 +325,6 @@ def model_columns(models: Table) -> tuple[dict[str, Array], np.ndarray]:
         "shared_ffn_hidden_size": np.where(experts > 0, models.number("num_shared_experts", 0.0) * expert_ffn, 0.0),
         "num_mtp_layers": models.number("num_mtp_layers", 0.0),
         "shared_gate": np.where(experts > 0, models.filled("shared_expert_gate"), 0.0),
-        "wide_attention": models.filled("wide_attention"),
         **_linear_columns(models, kinds, latent, heads),
         "moe_latent_size": np.where(experts > 0, models.number("moe_latent_size", 0.0), 0.0),
         **_sparse_columns(models, kinds, shared),
@@ -379,9 +371,7 @@ def _sparse_columns(models: Table, kinds: LayerKinds, shared: np.ndarray) -> dic
         "compressed_ratio": kinds.compressed_ratio,
         **index,
         "index_block": models.filled("index_block_size"),
-        "index_key_size": models.filled("index_key_size"),
         "sparse_window": np.where(some_sparse, models.number("sliding_window", 0.0), 0.0),
-        "residual_streams": models.filled("residual_streams"),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -10,9 +10,54 @@ from xlperf.base.arrays import Array, decade, divide, octave_below, some
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.equations.hardware.power import PowerLimits
-from xlperf.equations.plan.records import Mode, Remark, remarks_of_rows
+from xlperf.equations.plan.records import CrossEntropy, Mode, Recompute, Remark, remarks_of_rows
 from xlperf.equations.plan.serving_plan import InferencePlan
+from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.serving.phases import BOUNDS
+
+_UNSURE_MEMORY = 0.02
+"""Share of the memory of an accelerator by which start-up logs of engines differ from predictions. [-]"""
+
+
+def first_token_ends(
+    stated: InferencePlan, plan: InferencePlan, results: Mapping[str, Array], first: Array, time: Array
+) -> tuple[Array, Array]:
+    r"""Ends of the band of the time to first token of closed loops, (rows,). [s]
+
+    In a closed loop of c requests, each with p places and a cycle T in its place, one waits for :math:`T \max(c / p -
+    1, 0)` (Little's law): places are as unsure as the memory beside the cache. Separate pools wait for the slower one:
+    a load rho of the capacity adds :math:`L \max(\rho b - 1, 0)` to a latency L if the pools are b times slower.
+    Heuristic, this work. ``plan``: the plans with defaults, of the decode pool; ``first``, ``time``: ends of the bands
+    of the first token and of the time per token, as ratios, (2, rows).
+    """
+    ttft, queue = results["ttft"], results["queue_time"]
+    usual = ttft * first[0], ttft * first[1]
+    closed = np.isnan(stated.request_rate) & (stated.mode != Mode.STATIC) & (results["max_batch_size"] >= 1.0)
+    pools = stated.mode == Mode.DISAGGREGATED
+    requests = stated.concurrency / np.maximum(plan.num_replicas, 1.0)
+    latency = results["latency"]
+    # One pool: places with less and with more memory, at the cycle of a request in its place.
+    cycle, most = latency - queue, results["max_batch_size"]
+    whole = np.where(
+        np.isnan(plan.run_requests), 1.0, 1.0 - 0.5 * np.minimum(stated.concurrency / plan.run_requests, 1)
+    )
+    places = results["places"]
+    unsure = _UNSURE_MEMORY * results["memory_capacity"] * plan.data_parallel_attention
+    unsure = np.minimum(divide(unsure, results["request_cache"] * most, 0.0), 0.5)
+
+    def waiting(number: Array) -> Array:
+        return np.asarray(whole * cycle * np.maximum(requests / np.maximum(number, 1.0) - 1.0, 0.0))
+
+    added, saved = (waiting(places * (1.0 + share)) - waiting(places) for share in (-unsure, unsure))
+    # Separate pools: the slower one with the band of its time.
+    load = divide(results["tokens_per_second"] / stated.output_length, results["max_request_rate"], 0.0)
+    added = np.where(pools, latency * np.maximum(load * time[1] - 1.0, 0.0), added)
+    saved = np.where(pools, -latency * np.maximum(1.0 - time[0], 0.0), saved)
+    alone = ttft - queue
+    low = np.fmin(usual[0], alone * first[0] + np.maximum(queue + saved, 0.0))
+    high = np.fmax(usual[1], alone * first[1] + queue + added)
+    return np.where(closed, low, usual[0]), np.where(closed, high, usual[1])
+
 
 COMPUTE = float(BOUNDS.index("compute"))
 
@@ -66,10 +111,7 @@ _TILES = 8.0, 1024.0  # range of GEMM rows that one or a few tiles hold [-]
 def edge_notes(
     stated: InferencePlan, plan: InferencePlan, results: Mapping[str, Array], illegal: np.ndarray
 ) -> list[Remark]:
-    """Steep spots, where a small change of load or memory changes a result much: queues, few places, tile edges.
-
-    ``stated``: plans of the sheet; ``plan``: those of the decode pool with defaults.
-    """
+    """Steep spots, where a small change of load or memory changes a result much: queues, few places, tile edges."""
     streamed = ~illegal & (stated.mode != Mode.STATIC) & (results["max_batch_size"] >= 1.0)
     given, most = ~np.isnan(stated.request_rate), results["max_batch_size"]
     queue, first = results["queue_time"], results["ttft"]
@@ -198,3 +240,70 @@ def unpriced_notes(
             words = f"no cost: the sheet prices has neither a rental price nor a capex for {pool}accelerator {{}}"
             notes.append(Remark(unpriced, words, (names[rows],)))
     return notes
+
+
+_RANKS = (64.0, 32.0, 16.0, 8.0, 4.0, 2.0)
+_HALF = 0.5
+
+
+def _named(parts: Array, cases: list[tuple[int, np.ndarray, str]], lacking: np.ndarray) -> Iterator[Remark]:
+    """A remark for each case on the rows whose largest part it is about; earlier cases go first."""
+    largest, left = np.argmax(np.nan_to_num(parts), axis=0), lacking.copy()
+    for part, rows, words in cases:
+        chosen = left & (largest == part) & rows
+        yield Remark(chosen, words, (gibibytes(parts[part]),))
+        left &= ~chosen
+
+
+def serving_remedies(plan: InferencePlan, results: Mapping[str, Array], lacking: np.ndarray) -> list[Remark]:
+    """Weights that leave no room, or else the larger of cache, activations and memory that the engine sets aside."""
+    room = np.minimum(results["memory_usable"], results["memory_capacity"])
+    weights, cache = results["memory_weights"], results["memory_kv_cache"]
+    beside = cache + results["memory_activations"]
+    heavy = lacking & (weights + np.minimum(beside, _HALF * (room - weights)) > room)
+    # Ranks that the weights need, in doublings.
+    ranks = np.full_like(room, np.nan)
+    for times in _RANKS:
+        ranks = np.where(weights / times + beside <= room, times, ranks)
+    known = ~np.isnan(ranks)
+    sizes = gibibytes(weights), ranks
+    words = "weights take {} GiB: {} times as many ranks (tensor or pipeline parallel), or a narrower precision"
+    alone = "weights take {} GiB, and no number of ranks makes room for the rest: see the batch and the prompt as well"
+    parts = np.stack([cache, results["memory_activations"], results["memory_capacity"] - room])
+    everywhere = np.ones_like(lacking)
+    cases = [
+        (0, plan.kv_size > 1.0, "the cache takes {} GiB: kv precision fp8, a smaller batch, shorter prompts"),
+        (0, everywhere, "the cache takes {} GiB: a smaller batch, shorter prompts or outputs, more ranks"),
+        (1, everywhere, "activations of a prefill pass take {} GiB: fewer prefill tokens"),
+        (2, everywhere, "the engine sets {} GiB aside: a larger memory fraction, a smaller max running batch"),
+    ]
+    return [
+        Remark(heavy & known, words, sizes),
+        Remark(heavy & ~known, alone, sizes[:1]),
+        *_named(parts, cases, lacking & ~heavy),
+    ]
+
+
+def training_remedies(plan: TrainingPlan, results: Mapping[str, Array], lacking: np.ndarray) -> list[Remark]:
+    """The largest of weights, gradients, optimizer state, saved activations, and what the loss and one layer add."""
+    saved = results["memory_layer_activations"]
+    names = ("weights", "gradients", "optimizer")
+    parts = np.stack([*(results[f"memory_{name}"] for name in names), saved, results["memory_activations"] - saved])
+    everywhere, whole = np.ones_like(lacking), "more tensor or pipeline parallel"
+    spread = plan.data_parallel > 1.0
+    loss = (plan.cross_entropy != CrossEntropy.CHUNKED) & (plan.cross_entropy != CrossEntropy.FUSED)
+    cases = [
+        (0, spread & (plan.zero_stage < 3.0), f"weights take {{}} GiB: zero stage 3, {whole}"),
+        (0, everywhere, f"weights take {{}} GiB: {whole}"),
+        (1, spread & (plan.zero_stage < 2.0), "gradients take {} GiB: gradient precision bf16, zero stage 2"),
+        (1, everywhere, f"gradients take {{}} GiB: gradient precision bf16, {whole}"),
+        (2, spread & (plan.zero_stage < 1.0), "optimizer state takes {} GiB: zero stage 1"),
+        (2, everywhere, "optimizer state takes {} GiB: offload optimizer, or more accelerators to share it"),
+        (3, plan.recompute == Recompute.NONE, "saved activations take {} GiB: recompute selective or full"),
+        (3, plan.recompute == Recompute.SELECTIVE, "saved activations take {} GiB: recompute full"),
+        (3, plan.micro_batch_size > 1.0, "saved activations take {} GiB: a smaller micro batch size"),
+        (3, everywhere, "saved activations take {} GiB: more tensor or context parallel"),
+        (4, loss, "the loss and one layer take {} GiB: cross entropy fused or chunked, a smaller micro batch size"),
+        (4, everywhere, "the loss and one layer take {} GiB: a smaller micro batch size, more context parallel"),
+    ]
+    return list(_named(parts, cases, lacking))

@@ -40,14 +40,13 @@ from xlperf.equations.hardware.roofline import (
     vector_time,
 )
 from xlperf.equations.model.blocks import Gemms
-from xlperf.equations.model.serving import ServingGemms
+from xlperf.equations.model.operators import ServingGemms
 from xlperf.equations.network.collectives import OPERATIONS, collective_time
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.records import Remark, remarks_of_rows
 from xlperf.equations.plan.serving_plan import InferencePlan
-from xlperf.equations.serving.communication import engine_all_reduce_time
 from xlperf.equations.serving.deployment import Deployment
-from xlperf.equations.serving.kernels import product_times
+from xlperf.equations.serving.kernels import engine_all_reduce_time, product_times
 from xlperf.equations.serving.phases import VECTOR_FLOP
 
 COLLECTIVES = {name.replace("_", "-"): operation for name, operation in OPERATIONS.items()}
@@ -96,10 +95,9 @@ Timed = Callable[[_Place], Array]
 
 
 def evaluate_operations(operations: Table, catalog: Catalog) -> Table:
-    """Time, rates and bound of single collectives and kernels: kind ``operations_results``, row by row.
-
-    An operation that the accelerator or the network does not support is blank with a reason. Raises InputError if a
-    column that an operation needs is missing, a column does not apply to it, or a name is unknown.
+    """Time, rates and bound of single collectives and kernels: kind ``operations_results``, row by row. An operation
+    that the accelerator or the network does not support is blank with a reason. Raises InputError if a column that an
+    operation needs is missing, a column does not apply to it, or a name is unknown.
     """
     _check(operations)
     schema = results_of("operations")

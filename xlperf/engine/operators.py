@@ -31,18 +31,19 @@ from xlperf.equations.hardware.roofline import (
     vector_time,
 )
 from xlperf.equations.model.cores import cores_of
-from xlperf.equations.model.serving import serving_gemms
+from xlperf.equations.model.operators import serving_gemms
 from xlperf.equations.plan.records import Recompute
-from xlperf.equations.serving import Deployment, ServingWork, operating, pool_state, serving_work
-from xlperf.equations.serving.deployment import batching_of, serving_shape
-from xlperf.equations.serving.expert_pools import split_step
+from xlperf.equations.serving.continuous import operating
+from xlperf.equations.serving.deployment import Deployment, batching_of, serving_shape
 from xlperf.equations.serving.kernels import by_phase, decode_family, product_rate
-from xlperf.equations.serving.phases import FIXED, on_machine
-from xlperf.equations.training import Part, Setting, Step, step
+from xlperf.equations.serving.load import split_step
+from xlperf.equations.serving.phases import FIXED, ServingWork, on_machine, serving_work
+from xlperf.equations.serving.pools import pool_state
 from xlperf.equations.training.activations import LAST_PRODUCT, selected_share
 from xlperf.equations.training.communication import collective_calls
 from xlperf.equations.training.kernels import LAYER_PLACES, kernel_parts, part_work
-from xlperf.equations.training.setting import Constants
+from xlperf.equations.training.setting import Constants, Part, Setting
+from xlperf.equations.training.step import Step, step
 
 Row = dict[str, object]
 
@@ -182,10 +183,7 @@ def _communication_rows(setting: Setting, done: Step) -> list[Row]:
 
 
 def explain_training(plans: Table, catalog: Catalog) -> Table:
-    """Operators of the first plan of a table on its critical stage, the longest first; none for an illegal plan.
-
-    The exposed times add up to the step time; collectives of one kind share its exposed time by their times.
-    """
+    """Operators of the first plan on its critical stage, the longest first; exposed times add up to the step time."""
     results = evaluate_training(plans, catalog)
     if np.isnan(results["step_time"][0]):
         return _operators_table([])
@@ -310,10 +308,7 @@ def _phase_rows(deployment: Deployment, work: ServingWork, side: int, outside: f
 
 
 def _split_rows(attention: Deployment, experts: Deployment) -> list[Row]:
-    """Rows of a decode step of an attention and an expert pool, over all micro-batches, exposed on the critical path.
-
-    The pool that is always busy sets the pace; if neither is, the path of one micro-batch through both does.
-    """
+    """Rows of a decode step of an attention and an expert pool, over all micro-batches, on the critical path."""
     step = split_step(attention, experts, attention.plan.batch_size)
     batches, repeats = float(step.batches[0]), step.repeats[0].tolist()
     each = np.ceil(attention.plan.batch_size / step.batches)

@@ -6,23 +6,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Columns
+from xlperf.base.arrays import Array, Columns, ceil_div
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import grouped, results_of, table_schema
 from xlperf.catalog.table import Table, columns_of
 from xlperf.engine.catalog_arrays import catalog_arrays
 from xlperf.engine.devices import evaluate_designs
 from xlperf.engine.join import pool_rows
-from xlperf.engine.plan_prices import priced
-from xlperf.engine.server_prices import chiplets_of, first_or_device_rows, servers_of, with_chip_prices
-from xlperf.engine.stated_prices import with_stated
+from xlperf.engine.prices import chiplets_of, first_or_device_rows, priced, servers_of, with_chip_prices, with_stated
 from xlperf.engine.tables import evaluate
 from xlperf.equations.cost.servers import (
     DrawnPower,
     OwnedPool,
     OwnerTerms,
     accelerator_hour,
-    accelerators_bought,
     embodied_costs,
     owned_hour,
     owned_pool,
@@ -68,10 +65,9 @@ LINES = (
 
 
 def evaluate_servers(servers: Table, case: str = "base", catalog: Catalog | None = None) -> Table:
-    """Capital, running and energy cost of an accelerator-hour for every server (``servers_results``).
-
-    ``catalog``: chiplets and devices that price accelerators if their cell is blank. ``fixed_accelerators`` and
-    ``fixed_power`` are a planner's two views; with both, the power feed limits the number.
+    """Capital, running and energy cost of an accelerator-hour for every server (``servers_results``). ``catalog``:
+    chiplets and devices that price accelerators if their cell is blank. ``fixed_accelerators`` and ``fixed_power`` are
+    a planner's two views; with both, the power feed limits the number.
     """
     servers = servers if catalog is None else with_chip_prices(servers, catalog, case)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -137,7 +133,12 @@ def evaluate_ownership(
     with np.errstate(divide="ignore", invalid="ignore"):
         made = [_accelerator_parts(catalog, owned, pool, case) for pool in (0, 1)]
         prefilling = np.where(owned.mixed, np.round(count * owned.prefill_share), 0.0)
-        sizes = (pool.server.num_accelerators for pool in owned.pools)
+        # accelerators in whole servers, used or not
+        decode_size, prefill_size = (pool.server.num_accelerators for pool in owned.pools)
+        bought = decode_size * ceil_div(count - prefilling, decode_size)
+        bought = bought + np.where(
+            prefilling > 0.0, prefill_size * ceil_div(prefilling, prefill_size), 0.0 * prefilling
+        )
         columns: dict[str, np.ndarray] = {
             **embodied_costs(
                 *owned.pools,
@@ -151,7 +152,7 @@ def evaluate_ownership(
             **owned_hour(*owned.pools, owned.prefill_share, count, results["tokens_per_second"]),
             **_tokens_and_runs(plans, results, owned, count),
             **{name: pool_mean(made[0][name], made[1][name], owned.prefill_share) for name in ACCELERATOR_PARTS},
-            "accelerators_bought": accelerators_bought(count, prefilling, *sizes),
+            "accelerators_bought": bought,
         }
     split = plans.kind == "inference" and ~np.isnan(plans.number("expert_accelerators"))
     refused = np.isnan(results["tokens_per_second"]) | split
@@ -194,9 +195,7 @@ def _unbought(catalog: Catalog, owned: OwnedPlans, owner: str) -> np.ndarray:
 def _outer_tier(
     plans: Table, catalog: Catalog, accelerator: np.ndarray, count: Array, server: Columns
 ) -> tuple[np.ndarray, Array, Array, Array]:
-    """Topology, end points, oversubscription and axes of the tier that joins the servers of a plan; no end points in
-    one.
-    """
+    """Topology, end points, oversubscription and axes of the tier that joins the servers of a plan, if any."""
     networks, accelerators = catalog.tables["networks"], catalog.tables["accelerators"]
     given = plans.text("network")
     names = np.where(given == "", accelerators.text("default_network")[accelerator], given)
@@ -290,7 +289,7 @@ def _states(plans: Table, catalog: Catalog, owned: OwnedPlans, place: int) -> li
     """Cost rate [USD/s] and power [W] of an accelerator of one pool after each line of the bridge."""
     accelerators, pool = owned.accelerators[place], owned.pools[place]
     arrays = catalog_arrays(catalog, accelerators)
-    rented = drawn_terms(priced(plans, catalog, accelerators).terms, pool.drawn.mean, pool.drawn.limit)
+    rented = drawn_terms(priced(plans, catalog, arrays, accelerators).terms, pool.drawn.mean, pool.drawn.limit)
     final = pool.terms()
     price = with_stated(Columns(lambda name: arrays.owning[name][accelerators]), plans)
     terms = straight_line_terms(price, final, pool.drawn)

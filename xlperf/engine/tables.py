@@ -75,9 +75,8 @@ def _explained(table: Table, results: Collection[str], whole: Callable[[], Table
 
 
 def fitting(plans: Table, catalog: Catalog) -> dict[str, np.ndarray] | None:
-    """Legality and memory of plans, much faster than :func:`evaluate`; None for plans with a request rate.
-
-    ``fits`` as in the results, NaN for an illegal plan, 1 also if only the load of an inference plan can decide; with
+    """Legality and memory of plans, much faster than :func:`evaluate`; None for plans with a request rate. ``fits`` as
+    in the results, NaN for an illegal plan, 1 also if only the load of an inference plan can decide; with
     ``memory_reserved`` [B] for training, ``max_batch_size`` for inference.
     """
     if plans.kind == "training":
@@ -88,9 +87,7 @@ def fitting(plans: Table, catalog: Catalog) -> dict[str, np.ndarray] | None:
 
 
 def numbers(plans: Table, catalog: Catalog, results: Collection[str] = ()) -> Table | None:
-    """Numeric results of training plans without bands, trust and reasons, fast: at least ``results``, by default all;
-    None for inference.
-    """
+    """Numeric results of training plans without bands, trust and reasons, fast; None for inference."""
     if plans.kind != "training":
         return None
     from xlperf.engine.training import NUMBERS

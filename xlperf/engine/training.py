@@ -34,11 +34,10 @@ from xlperf.engine.notes import (
     gibibytes,
     limit_notes,
     name_notes,
+    training_remedies,
     unpriced_notes,
 )
-from xlperf.engine.remedies import training_remedies
-from xlperf.engine.software import with_software_defaults
-from xlperf.engine.stack_rules import refusals
+from xlperf.engine.software import refusals, with_software_defaults
 from xlperf.engine.trust import NOT_SHOWN, band_width, coordinates, ends_together, format_and_load, trust
 from xlperf.equations.cost.tco import carbon_of_energy
 from xlperf.equations.cost.tokens import ALL_IN, Terms, drawn_terms, energy_per_token, run_cost, token_costs
@@ -58,10 +57,10 @@ from xlperf.equations.plan.training_plan import (
     used_families,
     with_defaults,
 )
-from xlperf.equations.training import Setting, step
 from xlperf.equations.training.memory import memory_of
 from xlperf.equations.training.rates import causal_ratio, run_results, training_power, training_rates
-from xlperf.equations.training.step import COMPUTE_PARTS, STEP_PARTS
+from xlperf.equations.training.setting import Setting
+from xlperf.equations.training.step import COMPUTE_PARTS, STEP_PARTS, step
 
 _KERNELS, _FUSED_KERNELS = ("gemm", "experts", *OPERATIONS), ("vector",)
 _ATTENTION = ("attention", "attention_backward")

@@ -4,24 +4,15 @@
 tokens in work per accelerator, and sequence length. The distance of a plan is a sum (heuristic, this work):
 
 - accelerator: 1 for another one of a measured generation, 2 for an unknown generation;
-- model: 1/2 if measured elsewhere, 3/4 if never, plus 1/2 per doubling beyond measured sizes (as for another size with
-  the same layers); 1/2 for layers of a measured size with other attention (KV heads, windows, linear layers), or if
-  only other software ran it there;
-- software: 2 if no published run or calibration row names it, else 1/2 per condition in which only other software was
-  measured; 2 per condition without any measurement;
+- model: 1/2 if measured elsewhere, 3/4 if never, plus 1/2 per doubling beyond measured sizes; 1/2 for layers of a
+  measured size with other attention, or if only other software ran it there;
+- software: 2 if no published run or calibration row names it, else 1/2 per condition (generation, format, kind of
+  layers, batching) in which only other software was measured; 2 per condition without any measurement;
 - 1/4 per doubling beyond the ranges of the runs.
 
 Below 1/2 a plan is measured, below 1 interpolated, else extrapolated. The 80 % bands hold for unmeasured models in
-sources that the fit has read; each further unit of distance widens their logarithm by ``widening``. A user's machine is
-an unread source and adds ``read_source``, or the larger ``source`` if its software has no published run of the model on
-the accelerator (the plan is unread). Models with experts add ``mixture_source`` and in serving
-``read_mixture_source``, training memory ``memory_source`` if unread.
-
-A plan has four conditions: generation of the accelerators, format of GEMMs and weights, kind of the model's layers
-(dense, with experts, linear, sparse), and in serving the batching of requests. A condition in which only other software
-was measured counts a quarter of unmeasured software, which lacks all four (:data:`LACKED`); a condition without any
-measurement counts as an unmeasured generation (:data:`UNKNOWN`). ``workbooks/accuracy.md`` has the errors with each
-left out.
+sources that the fit has read: a further unit of distance widens their logarithm by ``widening``, an unread source or
+software by ``read_source`` or ``source``, with experts also by ``mixture_source`` (errors: ``workbooks/accuracy.md``).
 """
 
 from __future__ import annotations
@@ -423,10 +414,7 @@ def _others(kind: str) -> str:
 
 
 def band_width(band: Mapping[str, Array], quantity: str, known: Mapping[str, np.ndarray], experts: bool) -> Array:
-    """Half-width of the 80 % band of a quantity, as a logarithm, (rows,).
-
-    ``band``: constants of the calibration; ``known``: distances of :func:`trust`.
-    """
+    """Half-width of the 80 % band of a quantity, as a logarithm, (rows,); ``known``: distances of :func:`trust`."""
     base, mixture, source, far = (band[quantity + end][:, 0] for end in ("", "_mixture", "_source", "_far"))
     wide = half_width(base, known["unread"], source, known["distance"], far)
     return mixture * wide if experts else wide

@@ -15,7 +15,7 @@ from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import MARK, Table, aliases
 from xlperf.engine.devices import FOLLOWING, designs_with_devices
 from xlperf.engine.join import POOLS, pool_rows
-from xlperf.engine.server_prices import rows_by_device
+from xlperf.engine.prices import rows_by_device
 from xlperf.explore.vary import CALIBRATION, REACHED, Varied
 
 _OF_ACCELERATORS = ("servers", "chiplets")  # sheets whose rows name the accelerator

@@ -15,7 +15,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table, columns_of
 from xlperf.engine.devices import evaluate_devices
 from xlperf.equations.cost.designs import fits_reticle
-from xlperf.equations.hardware import budgets
+from xlperf.equations.hardware.power import outer_perimeter, stack_bandwidth
 from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.objectives import dollars
 from xlperf.explore.search import stacked
@@ -127,10 +127,10 @@ def _with_stacks(devices: Table, forms: _Forms) -> tuple[Table, Array]:
     """Devices with an edge for the requested stacks or bandwidth, and the number of these stacks; NaN if open."""
     stacks, target = forms.number("memory_stacks"), forms.number("bandwidth_target")
     memory = columns_of(forms.catalog.tables["memories"], forms.rows("memories", "memory"))
-    each = budgets.stack_bandwidth(memory.interface_width, memory.pin_rate, devices.filled("memory_rate_share"))
+    each = stack_bandwidth(memory.interface_width, memory.pin_rate, devices.filled("memory_rate_share"))
     asked = np.where(np.isnan(stacks), np.ceil(target / each * (1.0 - _ROUND)), stacks)
     silicon = devices.number("num_dies") * devices.number("die_area")
-    perimeter = budgets.outer_perimeter(silicon, devices.filled("aspect_ratio"))
+    perimeter = outer_perimeter(silicon, devices.filled("aspect_ratio"))
     left = (1.0 - devices.filled("link_shoreline_share")) * perimeter
     power = each * memory.energy
     share, budget = devices.filled("memory_power_share"), devices.number("power_budget")

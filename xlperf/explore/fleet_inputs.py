@@ -14,8 +14,8 @@ from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine.ownership import evaluate_ownership, owned_plans
-from xlperf.engine.server_prices import servers_of
-from xlperf.equations.cost.years import annuity_book_value, compounded_price, straight_line_depreciation
+from xlperf.engine.prices import servers_of
+from xlperf.equations.cost.tco import annuity_book_value, compounded_price, straight_line_depreciation
 from xlperf.explore.fleet_programme import Copy, Generation, Programme, Vintage
 from xlperf.explore.money import OWN, RENT, sized
 from xlperf.explore.objectives import short_name

@@ -15,7 +15,7 @@ import numpy as np
 from xlperf.base.arrays import Array
 from xlperf.base.units import YEAR
 from xlperf.catalog.table import Table
-from xlperf.equations.cost.years import present_value
+from xlperf.equations.cost.tco import present_value
 
 GAP = 1e-6  # relative optimality gap at which HiGHS stops; an answer states the one that is left [-]
 ROUND = 1e-9  # rounding of demand and power, relative [-]

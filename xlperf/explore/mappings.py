@@ -15,7 +15,7 @@ from xlperf.base.arrays import Array, log2, octave_below
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import column
 from xlperf.catalog.table import Table
-from xlperf.engine.stack_rules import rules_of
+from xlperf.engine.software import rules_of
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.dimensions import (
     EXPERT_STAGE,

@@ -13,7 +13,7 @@ from xlperf.base.units import DAY, MILLION
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.ownership import evaluate_ownership
-from xlperf.engine.stated_prices import PLAN_PRICES
+from xlperf.engine.prices import PLAN_PRICES
 from xlperf.equations.cost.servers import accelerators_for_power
 from xlperf.equations.cost.tokens import break_even_load
 from xlperf.explore.fleet_plans import COUNT, LOAD, TWO, Demand, Fleet, Machines, in_slices, with_columns

@@ -27,7 +27,7 @@ from xlperf.equations.hardware.roofline import RESOURCES, ideal_times
 from xlperf.equations.model.model import Model
 from xlperf.equations.model.operators import matrix_parameters
 from xlperf.equations.plan.serving_plan import accepted_tokens
-from xlperf.equations.serving.floors import output_token_flop, output_token_traffic
+from xlperf.equations.serving.energy import output_token_flop, output_token_traffic
 from xlperf.explore.fleet_plans import with_columns
 from xlperf.explore.objectives import GOOD, TABLES, Answer, one_plan, short_name
 from xlperf.explore.search import search

@@ -20,8 +20,8 @@ from xlperf.catalog.formats import AUTO, CheckpointFormats, bits_of, formats_of_
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
-from xlperf.engine.formats import computed_formats, has_parts
-from xlperf.engine.stated_prices import PLAN_PRICES
+from xlperf.engine.prices import PLAN_PRICES
+from xlperf.engine.software import computed_formats, has_parts
 from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.fleet_plans import (
     DEGREES,

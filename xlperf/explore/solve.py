@@ -21,7 +21,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.engine.formats import peak_names
+from xlperf.engine.software import peak_names
 from xlperf.equations.cost.tokens import break_even_cost_rate
 from xlperf.equations.hardware.derived_device import PEAKS
 from xlperf.explore.candidates import MOST_CANDIDATES, Candidates, candidate_parts, candidates

@@ -21,16 +21,20 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
-from xlperf.engine.plan_prices import priced
+from xlperf.engine.catalog_arrays import catalog_arrays
+from xlperf.engine.prices import priced
 from xlperf.equations.hardware.failures import (
     WideDomain,
+    asynchronous_interval,
+    checkpoint_interval,
     domain_failure_rate,
     domain_unavailability,
     down_shares,
+    running_rate,
+    tiered_goodput,
     unit_unavailability,
     units_enough,
 )
-from xlperf.equations.training.recovery import asynchronous_interval, checkpoint_interval, running_rate, tiered_goodput
 from xlperf.explore.mappings import server_sizes
 from xlperf.explore.objectives import TABLES, Answer, dollars, no_answer, one_plan, short_name
 
@@ -248,7 +252,11 @@ def _hour_price(form: Table, catalog: Catalog) -> float:
     """Price of an accelerator, [USD/s]; NaN if none is known."""
     given = float(form.number("hour_price")[0])
     rows = catalog.rows("accelerators", form.text("accelerator"), form, "accelerator")
-    return given if given == given else float(priced(_plan(form), catalog, rows).terms.cost_rate[0])
+    return (
+        given
+        if given == given
+        else float(priced(_plan(form), catalog, catalog_arrays(catalog, rows), rows).terms.cost_rate[0])
+    )
 
 
 def _state(form: Table, catalog: Catalog) -> float:

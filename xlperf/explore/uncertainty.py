@@ -16,7 +16,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import factorise
 from xlperf.catalog.schema import Column, shown_columns, table_schema, unit_of
 from xlperf.catalog.table import Table, uncertain_columns, values_in_case
-from xlperf.engine.formats import peak_names
+from xlperf.engine.software import peak_names
 from xlperf.explore.changed_catalogs import blanked_prices, sheet_rows
 from xlperf.explore.objectives import TIMES, Limit, Search, band_factor, is_rate, objective_of
 from xlperf.explore.sweep import BLOCK, Sweep

@@ -24,7 +24,7 @@ from xlperf.catalog.read import read_catalog_tables, read_plan_tables
 from xlperf.catalog.schema import Column, table_schema, unit_of
 from xlperf.catalog.table import Table, column_letters
 from xlperf.catalog.xlsx import Cells, Workbook
-from xlperf.engine.formats import peak_names
+from xlperf.engine.software import peak_names
 
 Value = float | str | bool | None
 SettingValue = float | str | tuple[str, ...] | tuple[float, ...]

@@ -13,7 +13,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import evaluate_devices
 from xlperf.engine.ownership import evaluate_servers
-from xlperf.engine.server_prices import first_rows
+from xlperf.engine.prices import first_rows
 from xlperf.studies.outcome import Finding, Inputs, StudySheet, charts_of, sheet_of, span, with_rows
 
 CORES = (0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.94, 0.97, 0.99)

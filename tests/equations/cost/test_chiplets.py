@@ -13,28 +13,24 @@ from work import calls
 from xlperf.base.errors import InputError
 from xlperf.base.units import factor
 from xlperf.catalog.table import Table
-from xlperf.engine import evaluate_designs
+from xlperf.engine.devices import evaluate_designs
 from xlperf.equations.cost.dies import (
+    Module,
+    critical_defects,
+    die_yield,
     dies_per_wafer,
     dies_per_wafer_by_area,
     dies_per_wafer_exponential,
     dies_per_wafer_placed,
     good_die_cost,
+    harvested_yield,
     link_area,
     lithography_cost_factor,
+    module_cost,
+    negative_binomial_yield,
     raw_die_cost,
     reticle_fields,
     reticle_utilization,
-)
-from xlperf.equations.cost.packages import Module, module_cost
-from xlperf.equations.cost.yields import (
-    bose_einstein_yield,
-    critical_defects,
-    die_yield,
-    harvested_yield,
-    moore_yield,
-    negative_binomial_yield,
-    poisson_yield,
     sort_pass_share,
     stitching_yield,
 )
@@ -150,23 +146,24 @@ def test_dies_of_llmcompass(path: Path) -> None:
 def test_yield_of_one_defect_a_die(model: str, alpha: float, expected: float) -> None:
     assert die_yield(model, 1.0, alpha, np.nan) == pytest.approx(expected, abs=5e-5)
     assert die_yield(model, 0.0, alpha, np.nan) == 1.0
+    assert np.isnan(die_yield(model, np.nan, alpha, np.nan))
     falling = die_yield(model, np.linspace(0.0, 5.0, 50), alpha, np.nan)
     assert (np.diff(falling) < 0.0).all()
 
 
 def test_limits_of_yield_models() -> None:
     defects = np.array([0.01, 0.3, 2.0])
-    np.testing.assert_allclose(negative_binomial_yield(defects, 1e9), poisson_yield(defects), rtol=1e-6)
+    np.testing.assert_allclose(negative_binomial_yield(defects, 1e9), die_yield("poisson", defects), rtol=1e-6)
     np.testing.assert_allclose(negative_binomial_yield(defects, 1.0), 1.0 / (1.0 + defects), rtol=1e-15)
-    np.testing.assert_allclose(bose_einstein_yield(defects, 1.0), 1.0 / (1.0 + defects), rtol=1e-15)
-    assert moore_yield(4.0) == pytest.approx(np.exp(-2.0))
+    np.testing.assert_allclose(die_yield("bose-einstein", defects, np.nan, 1.0), 1.0 / (1.0 + defects), rtol=1e-15)
+    assert die_yield("moore", 4.0) == pytest.approx(np.exp(-2.0))
     assert stitching_yield(0.98, 1.0) == 1.0
     assert stitching_yield(0.98, 4.0) == pytest.approx(0.98**3)
 
 
 def test_harvest_of_partial_good_dies() -> None:
     """132 of 144 units: far more dies are sold than are perfect; all of 144 is the plain product."""
-    unit = poisson_yield(0.6 / 144.0)
+    unit = die_yield("poisson", 0.6 / 144.0)
     assert harvested_yield(unit, 144.0, 144.0) == pytest.approx(np.exp(-0.6), rel=1e-12)
     assert harvested_yield(unit, 144.0, 132.0) > 0.999999
     assert harvested_yield(0.9, 2.0, 1.0) == pytest.approx(0.81 + 2 * 0.9 * 0.1, rel=1e-14)

@@ -9,7 +9,7 @@ import pytest
 
 from xlperf.base.units import YEAR, factor
 from xlperf.equations.cost.tco import accelerator_cost_rate, building_power, energy_cost_rate
-from xlperf.equations.cost.tokens import cost_per_token, energy_per_token, token_rate_per_power
+from xlperf.equations.cost.tokens import cost_per_token, energy_per_token
 
 HOURLY = factor("USD/h")
 OWNED = {
@@ -68,7 +68,6 @@ def test_energy_and_cost_follow_accelerators_over_rate() -> None:
     power = building_power(1000.0, 1.2)
     assert power == 1200.0
     assert energy_per_token(power, 8.0, 96.0) == 100.0
-    assert token_rate_per_power(96.0, 8.0, power) == 0.01
     np.testing.assert_allclose(cost_per_token(3.0, [1.0, 2.0], [6.0, 6.0]), [0.5, 1.0])
 
 

@@ -16,8 +16,9 @@ from xlperf.catalog.catalog import Catalog, load_catalog
 from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Table
-from xlperf.engine import evaluate, evaluate_designs, evaluate_ownership, evaluate_servers
-from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS
+from xlperf.engine import evaluate
+from xlperf.engine.devices import evaluate_designs
+from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS, evaluate_ownership, evaluate_servers
 from xlperf.equations.cost.servers import network_parts
 from xlperf.workbook.build import workbook_package
 from xlperf.workbook.data_sheets import table_of

@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from xlperf.equations.cost.tco import capital_recovery_rate
-from xlperf.equations.cost.years import annuity_book_value, compounded_price, present_value, straight_line_depreciation
+from xlperf.equations.cost.tco import (
+    annuity_book_value,
+    capital_recovery_rate,
+    compounded_price,
+    present_value,
+    straight_line_depreciation,
+)
 
 LIFE, PRICE = 5.0, 40_000.0
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from xlperf.catalog.catalog import load_catalog
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import evaluate_devices
-from xlperf.equations.hardware.budgets import clock_share, outer_perimeter, stack_count, voltage_share
+from xlperf.equations.hardware.power import clock_share, outer_perimeter, stack_count, voltage_share
 
 NODES = ("12 nm", "10 nm", "7 nm", "5 nm", "4 nm", "3 nm", "2 nm", "1.4 nm", "1 nm")
 

@@ -11,9 +11,8 @@ from shipped import shipped_kernels
 
 from xlperf.equations.hardware.attention import _key_passes, _query_tile, attention_time, kv_cache_traffic, softmax_time
 from xlperf.equations.hardware.gemm import _tile_memory, gemm_time, product_memory_traffic, product_traffic
-from xlperf.equations.hardware.memory import resident_bandwidth, resident_share
 from xlperf.equations.hardware.power import capped_clock_share
-from xlperf.equations.hardware.roofline import clock_limited_time
+from xlperf.equations.hardware.roofline import clock_limited_time, resident_bandwidth, resident_share
 
 UNITS, MIB = 132.0, 2.0**20
 TILE = (256.0, 128.0)

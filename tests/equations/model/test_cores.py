@@ -10,7 +10,8 @@ from ideal_machine import deployment, setting
 
 from xlperf.equations.model import cores
 from xlperf.equations.model.cores import FULL, Core, Flash, Prompts, Read, Scores, Sequences, Stream, Trained
-from xlperf.equations.serving import memory_of, serving_work
+from xlperf.equations.serving.memory import memory_of
+from xlperf.equations.serving.phases import serving_work
 from xlperf.equations.training.rates import training_rates
 from xlperf.equations.training.step import step
 

@@ -13,7 +13,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.catalog_arrays import network_of
-from xlperf.equations.network.torus import torus_block
+from xlperf.equations.network.topologies import torus_block
 
 HEADER = [
     "network",

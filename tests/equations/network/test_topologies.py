@@ -41,8 +41,11 @@ from xlperf.equations.network.topologies import (
     _dragonfly_neighbour_load,
     direct_load,
     dragonfly_hops,
+    torus_distances,
+    torus_exchange_load,
+    torus_gather_load,
+    torus_steps,
 )
-from xlperf.equations.network.torus import torus_distances, torus_exchange_load, torus_gather_load, torus_steps
 
 BANDWIDTH, LATENCY, SIZE = 6.0e10, 1.0e-6, 2.4e6
 
@@ -57,7 +60,7 @@ def tiers(
         links = 1.0
         if code == FULLY_CONNECTED:
             links = size / inner - 1.0
-        elif code in topology.AXES:
+        elif code in topology.ON_AXES:
             links = 2.0 * len(lengths)
         elif code == DRAGONFLY:
             links = lengths[0]

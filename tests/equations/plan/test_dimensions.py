@@ -13,7 +13,8 @@ from xlperf.catalog.schema import PLAN_TABLES, auto_columns, table_schema
 from xlperf.engine import evaluate
 from xlperf.equations.network.collectives import OPERATIONS
 from xlperf.equations.plan.dimensions import POOL_DEGREES, SERVING_DIMENSIONS, TRAINING_DIMENSIONS, Dimension, degrees
-from xlperf.equations.training import Setting, communication
+from xlperf.equations.training import communication
+from xlperf.equations.training.setting import Setting
 
 STATE = {"weights": "memory_weights", "gradients": "memory_gradients", "optimizer": "memory_optimizer"}
 KINDS = {"training": TRAINING_DIMENSIONS, "inference": SERVING_DIMENSIONS}

@@ -15,8 +15,7 @@ from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.equations.serving.load import RequestLoad, admission
-from xlperf.equations.serving.queueing import Service, closed_state
-from xlperf.equations.serving.runs import first_of_run, run_state, staying_together
+from xlperf.equations.serving.queueing import Service, closed_state, first_of_run, run_state, staying_together
 
 BASE = {
     "model": "Meta-Llama-3.1-70B", "accelerator": "H100-SXM-80GB", "num_accelerators": 8, "tensor_parallel": 8,

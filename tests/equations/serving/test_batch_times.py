@@ -13,8 +13,9 @@ from xlperf.engine.join import architecture_codes, named_rows, plan_columns
 from xlperf.engine.models import architecture_of
 from xlperf.engine.served import serving_setting
 from xlperf.equations.plan.serving_plan import InferencePlan
-from xlperf.equations.serving import BatchTimes, Deployment, phase_times, serving_work
-from xlperf.equations.serving.phases import FIXED, MATRIX
+from xlperf.equations.serving.deployment import Deployment
+from xlperf.equations.serving.load import BatchTimes
+from xlperf.equations.serving.phases import FIXED, MATRIX, phase_times, serving_work
 
 
 def serving_of(plans: Table) -> Deployment:

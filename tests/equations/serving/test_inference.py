@@ -14,8 +14,9 @@ from xlperf.catalog.table import Table
 from xlperf.engine.join import plan_columns
 from xlperf.equations.plan.records import broken_rules, remarks_of_rows
 from xlperf.equations.plan.serving_plan import REQUEST_RULES, SERVING_RULES, WARNINGS, InferencePlan
-from xlperf.equations.serving import BOUNDS, serving_results, serving_work
+from xlperf.equations.serving.continuous import serving_results
 from xlperf.equations.serving.memory import largest_batch
+from xlperf.equations.serving.phases import BOUNDS, serving_work
 
 
 @pytest.mark.parametrize("model", MODELS)

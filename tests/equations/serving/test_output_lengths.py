@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from serving_simulator import drawn_lengths
 
-from xlperf.equations.serving.runs import longest_output, output_length, uneven_time
+from xlperf.equations.serving.queueing import longest_output, output_length, uneven_time
 
 SHARES = (np.arange(200_000) + 0.5) / 200_000
 

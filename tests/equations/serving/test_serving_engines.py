@@ -15,8 +15,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 from xlperf.engine.join import named_rows
 from xlperf.engine.software import with_software_defaults
-from xlperf.equations.serving.queueing import Service
-from xlperf.equations.serving.runs import run_rate
+from xlperf.equations.serving.queueing import Service, run_rate
 from xlperf.measurements.inference import inference_plans
 from xlperf.measurements.published import Published, published_rows
 

@@ -12,7 +12,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
-from xlperf.equations.model.experts import Popularity, activated_experts
+from xlperf.equations.model.model import Popularity, activated_experts
 
 GIB = 2.0**30
 

@@ -13,8 +13,18 @@ from xlperf.equations.serving.continuous import Replicas
 from xlperf.equations.serving.load import BatchTimes, RequestLoad, Times
 from xlperf.equations.serving.pool_queueing import pooled_run_rate
 from xlperf.equations.serving.pools import PoolLoad, PoolState, pool_state
-from xlperf.equations.serving.queueing import Service, Steady, closed_state, spread_quantiles
-from xlperf.equations.serving.runs import first_of_run, in_turn, run_rate, run_state, run_wait, uneven_time
+from xlperf.equations.serving.queueing import (
+    Service,
+    Steady,
+    closed_state,
+    first_of_run,
+    in_turn,
+    run_rate,
+    run_state,
+    run_wait,
+    spread_quantiles,
+    uneven_time,
+)
 
 # Time of a prefill, of a step without requests, of one more request in it; mean steps of a request.
 REPLICAS = [(0.05, 0.01, 0.0002, 200.0), (0.02, 0.01, 0.0001, 100.0), (0.1, 0.02, 0.0001, 300.0)]

@@ -12,7 +12,8 @@ from xlperf.calibrate.fitter import FittedConstant, calibration_table, joined_ta
 from xlperf.catalog.catalog import Catalog
 from xlperf.equations.training.communication import exposed_transfer_time
 from xlperf.equations.training.memory import in_flight_micro_batches
-from xlperf.equations.training.stages import dualpipe_bubble_time, pipeline_bubble_time, stage_layers, zero_bubble_time
+from xlperf.equations.training.setting import stage_layers
+from xlperf.equations.training.step import dualpipe_bubble_time, pipeline_bubble_time, zero_bubble_time
 
 DENSE = {
     "model": "Meta-Llama-3.1-70B",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xlperf.equations.training.recovery import (
+from xlperf.equations.hardware.failures import (
     asynchronous_interval,
     checkpoint_interval,
     goodput,

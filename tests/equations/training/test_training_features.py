@@ -15,9 +15,9 @@ from xlperf.engine.catalog_arrays import catalog_models
 from xlperf.engine.join import architecture_codes, named_rows
 from xlperf.engine.models import architecture_of
 from xlperf.engine.training import training_setting
-from xlperf.equations.model.experts import distinct_share
+from xlperf.equations.model.model import distinct_share
 from xlperf.equations.model.operators import mtp_parameters, parameter_count
-from xlperf.equations.training.stages import stages_of
+from xlperf.equations.training.setting import stages_of
 from xlperf.measurements.training import training_plans
 
 DENSE = {

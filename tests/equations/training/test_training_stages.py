@@ -12,7 +12,7 @@ from xlperf.engine import evaluate
 from xlperf.engine.join import join
 from xlperf.engine.training import training_plan
 from xlperf.equations.model.operators import layer_matrices
-from xlperf.equations.training.stages import _layers_through_stage, stages_of
+from xlperf.equations.training.setting import _layers_through_stage, stages_of
 
 PLAN: dict[str, object] = {
     "model": "Llama3-8B", "accelerator": "H100-SXM-80GB", "num_accelerators": 16, "pipeline_parallel": 4,

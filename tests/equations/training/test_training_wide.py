@@ -15,7 +15,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate, explain
 from xlperf.engine.catalog_arrays import catalog_models
-from xlperf.equations.model.experts import distinct_share
+from xlperf.equations.model.model import distinct_share
 from xlperf.equations.model.operators import parameter_count
 
 H100 = "H100-SXM-80GB"

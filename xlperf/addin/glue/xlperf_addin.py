@@ -18,8 +18,9 @@ import unohelper
 from com.sun.star.lang import XServiceInfo
 from com.sun.star.sheet.FillDirection import TO_BOTTOM
 from com.sun.star.task import XJob
-from xlperf_host.client import Client, WorkerError, stale_words
-from xlperf_host.libreoffice_host import (
+
+from xlperf.addin.client import Client, WorkerError, stale_words
+from xlperf.addin.libreoffice_host import (
     CalcTables,
     argument,
     error_value,
@@ -28,7 +29,7 @@ from xlperf_host.libreoffice_host import (
     portable_name,
     result,
 )
-from xlperf_host.neighbours import Neighbours, by_own_function
+from xlperf.addin.neighbours import Neighbours, by_own_function
 
 try:
     from org.xlperf import XXlperf

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Columns, Numeric, array, divide
-from xlperf.equations.cost import dies, packages, yields
+from xlperf.equations.cost import dies
 from xlperf.equations.cost.tco import die_carbon, sale_price
 
 ORGANIC = ("soc", "organic")
@@ -67,7 +67,7 @@ def design_cost(
     carried = carried + dummies * design.dummy_area
     below = _package(package, carried, num_dies + num_base, design.num_bridges)
     module = _module(design, package, area, base_area, chip, base, below, on_carrier)
-    cost = packages.module_cost(module)._asdict()
+    cost = dies.module_cost(module)._asdict()
     one_time = _one_time(design, node, base_node, package, area, base_area, below)
     bill = cost["total"] + design.board_cost
     unit = bill + one_time["nre_per_unit"]
@@ -127,16 +127,16 @@ def _model_yield(node: Columns, defects: Array) -> Array:
     for model in dict.fromkeys(models.tolist()):
         rows = models == model
         if rows.all() and model:
-            return yields.die_yield(model, defects, node.clustering, node.num_critical_layers)
+            return dies.die_yield(model, defects, node.clustering, node.num_critical_layers)
         if model:
             layers = node.num_critical_layers[rows]
-            result[rows] = yields.die_yield(model, defects[rows], node.clustering[rows], layers)
+            result[rows] = dies.die_yield(model, defects[rows], node.clustering[rows], layers)
     return result
 
 
 def _die_yield(design: Columns, node: Columns, area: Array, harvested: bool) -> Array:
     """Share of dies that can be sold: perfect ones, or those with enough good units; before the seams of fields."""
-    defects = yields.critical_defects(area, node.defect_density, node.critical_area_ratio)
+    defects = dies.critical_defects(area, node.defect_density, node.critical_area_ratio)
     perfect = _model_yield(node, defects)
     units = ~np.isnan(design.num_units)
     if not harvested or not units.any():
@@ -144,7 +144,7 @@ def _die_yield(design: Columns, node: Columns, area: Array, harvested: bool) -> 
     share, number = design.perfect_area_share, np.where(units, design.num_units, 1.0)
     needed = np.where(np.isnan(design.num_units_needed), number, design.num_units_needed)
     unit = _model_yield(node, defects * (1.0 - share) / number)
-    enough = _model_yield(node, defects * share) * yields.harvested_yield(unit, number, needed)
+    enough = _model_yield(node, defects * share) * dies.harvested_yield(unit, number, needed)
     return np.where(units, enough, perfect)
 
 
@@ -157,13 +157,13 @@ def _dies(design: Columns, node: Columns, area: Array, width: Numeric, placed: b
     sold = _die_yield(design, node, area, harvested)
     if _oversized(across, down, node).any():
         fields = dies.reticle_fields(across, down, node.reticle_width, node.reticle_height)
-        sold = np.where(fields > 1.0, sold * yields.stitching_yield(node.stitch_yield, fields), sold)
+        sold = np.where(fields > 1.0, sold * dies.stitching_yield(node.stitch_yield, fields), sold)
     wafer = node.wafer_price
     if node.lithography_share.any():
         used = dies.reticle_utilization(area, node.reticle_width * node.reticle_height)
         wafer = wafer * dies.lithography_cost_factor(node.lithography_share, used)
     raw = dies.raw_die_cost(wafer, np.where(per_wafer > 0.0, per_wafer, np.nan))
-    passed = yields.sort_pass_share(sold, design.test_coverage)
+    passed = dies.sort_pass_share(sold, design.test_coverage)
     passed = np.where(passed > 0.0, passed, np.nan)
     carbon = die_carbon(
         area, passed, node.fab_energy, node.fab_carbon_intensity, node.fab_gas_carbon, node.fab_material_carbon
@@ -187,17 +187,17 @@ def _package(package: Columns, carried: Array, chips: Array, bridges: Array) -> 
     carrier_area = carried * package.carrier_area_ratio
     substrate_area = np.where(organic, carried, carrier_area) * package.substrate_area_ratio
     parts = np.where(package.structure == "organic", chips, 1.0)
-    layers = packages.substrate_layer_factor(
+    layers = dies.substrate_layer_factor(
         substrate_area, parts, package.substrate_medium_area, package.substrate_large_area
     )
     substrate = substrate_area * package.substrate_price * layers
     silicon = package.carrier_wafer_price / _carriers_per_wafer(package, carrier_area)
     carrier = silicon + carrier_area * package.carrier_bump_price + bridges * package.bridge_cost
-    defects = yields.critical_defects(carrier_area, package.carrier_defect_density)
-    good = yields.negative_binomial_yield(defects, package.carrier_clustering)
+    defects = dies.critical_defects(carrier_area, package.carrier_defect_density)
+    good = dies.negative_binomial_yield(defects, package.carrier_clustering)
     fields = np.ceil(carrier_area / package.carrier_field_area)
-    good = good * yields.stitching_yield(package.carrier_stitch_yield, fields)
-    good = good * packages.bond_yield(package.bridge_yield, bridges)
+    good = good * dies.stitching_yield(package.carrier_stitch_yield, fields)
+    good = good * dies.bond_yield(package.bridge_yield, bridges)
     return _Package(
         np.where(organic, np.nan, carrier_area),
         substrate_area,
@@ -229,18 +229,18 @@ def _module(
     base: _Dies,
     below: _Package,
     on_carrier: Array,
-) -> packages.Module:
+) -> dies.Module:
     """Costs and yields of the parts of a module: dies with bumps, memory, carrier, substrate with assembly."""
     num_dies, num_base, stacks = design.num_dies, design.num_base_dies, design.memory_stacks
     based, stacked = num_base > 0.0, package.structure == STACKED
     bumps = area * num_dies * package.bump_price + base_area * num_base * package.bump_price
     bonding = np.where(stacked, num_dies * area * package.stack_bonding_price, 0.0)
     assembled = on_carrier + design.num_bridges + np.where(stacked, num_dies, 0.0)
-    good = packages.bond_yield(np.minimum(chip.sold / chip.passed, 1.0), num_dies)
+    good = dies.bond_yield(np.minimum(chip.sold / chip.passed, 1.0), num_dies)
     if based.any():
-        good = good * np.where(based, packages.bond_yield(base.sold / base.passed, num_base), 1.0)
+        good = good * np.where(based, dies.bond_yield(base.sold / base.passed, num_base), 1.0)
     base_sort = np.where(based, num_base * base.sort / base.passed, 0.0)
-    return packages.Module(
+    return dies.Module(
         chips_first=np.asarray(package.structure == CHIPS_FIRST, dtype=float),
         raw_dies=num_dies * chip.raw + num_base * base.raw + bumps + bonding,
         die_defects=num_dies * (chip.good - chip.raw) + num_base * (base.good - base.raw),
@@ -250,9 +250,9 @@ def _module(
         substrate=below.substrate + (package.assembly_cost + assembled * package.assembly_cost_per_part),
         final_test=package.final_test_time * package.tester_rate,
         carrier_yield=below.carrier_yield,
-        bonding_yield=packages.bond_yield(package.bonding_yield, on_carrier),
+        bonding_yield=dies.bond_yield(package.bonding_yield, on_carrier),
         attach_yield=below.attach_yield,
-        stack_yield=np.where(stacked, packages.bond_yield(package.stack_bonding_yield, num_dies), 1.0),
+        stack_yield=np.where(stacked, dies.bond_yield(package.stack_bonding_yield, num_dies), 1.0),
         final_yield=package.final_yield * good,
     )
 
@@ -268,25 +268,25 @@ def _one_time(
         for name in ("nre_module_per_area", "nre_chip_per_area", "nre_chip_fixed", "mask_set_price")
     )
     linked = np.where(area - design.module_area > 0.0, package.link_design_area, 0.0)
-    modules = packages.chip_nre(design.module_area, design.num_designs, node.nre_module_per_area)
-    modules = modules + packages.chip_nre(linked, 1.0, node.nre_module_per_area)
-    chips = packages.chip_nre(area, design.num_designs, node.nre_chip_per_area, node.nre_chip_fixed)
+    modules = dies.chip_nre(design.module_area, design.num_designs, node.nre_module_per_area)
+    modules = modules + dies.chip_nre(linked, 1.0, node.nre_module_per_area)
+    chips = dies.chip_nre(area, design.num_designs, node.nre_chip_per_area, node.nre_chip_fixed)
     masks = design.num_designs * node.mask_set_price
-    base_modules = packages.chip_nre(base_area, based, module_rate)
-    base_chips = packages.chip_nre(base_area, based, chip_rate, fixed)
+    base_modules = dies.chip_nre(base_area, based, module_rate)
+    base_chips = dies.chip_nre(base_area, based, chip_rate, fixed)
     packaging = np.where(np.isnan(below.carrier_area), 0.0, below.carrier_area) * package.nre_per_carrier_area
     packaging = packaging + below.substrate_area * (package.nre_per_substrate_area * below.layers) + package.nre_fixed
     family = np.where(np.isnan(design.family_volume), num_dies * volume, design.family_volume)
     base_made = np.where(num_base > 0.0, num_base * volume, 1.0)
     base_family = np.where(np.isnan(design.base_family_volume), base_made, design.base_family_volume)
-    per_unit = packages.amortized_nre(modules + chips + masks, num_dies, family)
-    per_unit = per_unit + packages.amortized_nre(base_modules + base_chips + mask_set, num_base, base_family)
+    per_unit = dies.amortized_nre(modules + chips + masks, num_dies, family)
+    per_unit = per_unit + dies.amortized_nre(base_modules + base_chips + mask_set, num_base, base_family)
     return {
         "nre_module": modules + base_modules,
         "nre_chip": chips + base_chips,
         "nre_package": packaging,
         "nre_masks": masks + mask_set,
-        "nre_per_unit": per_unit + packages.amortized_nre(packaging, 1.0, volume),
+        "nre_per_unit": per_unit + dies.amortized_nre(packaging, 1.0, volume),
     }
 
 
@@ -299,7 +299,7 @@ def fits_reticle(area: Numeric, width: Numeric, node: Columns) -> np.ndarray:
 
 
 def design_rules(design: Columns, node: Columns, base_node: Columns, package: Columns) -> list[DesignRule]:
-    """Rules of chiplet designs: mandatory numbers, and limits of dies and packages."""
+    """Rules of chiplet designs: mandatory numbers, and limits of dies and dies."""
     based, has_memory = design.num_base_dies > 0.0, design.memory_stacks > 0.0
     has_base = ~np.isnan(base_node.wafer_price)
     linked = ~np.isnan(design.link_bandwidth)
@@ -352,32 +352,23 @@ def crossover_volume(
 
     .. math:: V = \frac{C_2 - C_1}{c_1 - c_2}
 
-    Parameters
-    ----------
-    unit_cost : numeric
-        Unit cost c1 of the first design. [USD]
-    one_time_cost : numeric
-        One-time cost C1 of the first design. [USD]
-    other_unit_cost : numeric
-        Unit cost c2 of the other design. [USD]
-    other_one_time_cost : numeric
-        One-time cost C2 of the other design. [USD]
+    Source: Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
 
-    Returns
-    -------
-    volume : numeric
-        Units; NaN if one design is cheaper at every volume. [-]
-
-    References
-    ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
-
-    Examples
-    --------
     40,000 USD more for the design, 40 USD less for each unit:
 
     >>> float(crossover_volume(100.0, 50000.0, 60.0, 90000.0))
     1000.0
+
+    Parameters
+    ----------
+    unit_cost : Unit cost c1 of the first design. [USD]
+    one_time_cost : One-time cost C1 of the first design. [USD]
+    other_unit_cost : Unit cost c2 of the other design. [USD]
+    other_one_time_cost : One-time cost C2 of the other design. [USD]
+
+    Returns
+    -------
+    volume : Units; NaN if one design is cheaper at every volume. [-]
     """
     volume = divide(
         array(other_one_time_cost) - array(one_time_cost), array(unit_cost) - array(other_unit_cost), where_zero=np.nan

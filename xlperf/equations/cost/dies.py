@@ -2,22 +2,12 @@ r"""From a wafer to a good die: dies per wafer, exposure fields, cost of raw and
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, exp
-
-__all__ = [
-    "dies_per_wafer",
-    "dies_per_wafer_by_area",
-    "dies_per_wafer_exponential",
-    "dies_per_wafer_placed",
-    "good_die_cost",
-    "link_area",
-    "lithography_cost_factor",
-    "raw_die_cost",
-    "reticle_fields",
-    "reticle_utilization",
-]
+from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, exp, expm1, power
 
 _OFFSETS = 8  # positions of the grid that are tried across a die, each way
 
@@ -33,30 +23,22 @@ def dies_per_wafer(
 
     .. math:: N = \frac{\pi (D/2 - e)^2}{B} - \frac{\pi (D - 2e)}{\sqrt{2B}},\quad B = (w + s)(h + s)
 
-    Parameters
-    ----------
-    die_width, die_height : numeric
-        Width w and height h of the die. [mm]
-    wafer_diameter : numeric
-        Diameter D of the wafer. [mm]
-    edge_exclusion, scribe_width : numeric, default 0.0
-        Rim e without good dies, and lane s between dies. [mm]
+    Source: D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
 
-    Returns
-    -------
-    dies : numeric
-        Dies per wafer, at least 0. [-]
-
-    References
-    ----------
-    .. [1] D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
-
-    Examples
-    --------
     A die of 10 mm x 10 mm on a wafer of 300 mm: 70686 / 100 = 706.9, less 942.5 / 14.14 = 66.6 at the rim:
 
     >>> float(dies_per_wafer(10.0, 10.0, 300.0))
     640.2
+
+    Parameters
+    ----------
+    die_width, die_height : Width w and height h of the die. [mm]
+    wafer_diameter : Diameter D of the wafer. [mm]
+    edge_exclusion, scribe_width : Rim e without good dies, and lane s between dies. [mm]
+
+    Returns
+    -------
+    dies : Dies per wafer, at least 0. [-]
     """
     usable = np.maximum(array(wafer_diameter) - 2.0 * array(edge_exclusion), 0.0)
     pitch = (array(die_width) + array(scribe_width)) * (array(die_height) + array(scribe_width))
@@ -75,30 +57,20 @@ def dies_per_wafer_by_area(
 
     .. math:: N = \frac{\pi (D/2 - e)^2}{(w + s)(h + s)}
 
+    Source: D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
+
+    >>> float(dies_per_wafer_by_area(10.0, 10.0, 300.0))  # 70686 mm2 over 100 mm2
+    706.86
+
     Parameters
     ----------
-    die_width, die_height : numeric
-        Width w and height h of the die. [mm]
-    wafer_diameter : numeric
-        Diameter D of the wafer. [mm]
-    edge_exclusion, scribe_width : numeric, default 0.0
-        Rim e without good dies, and lane s between dies. [mm]
+    die_width, die_height : Width w and height h of the die. [mm]
+    wafer_diameter : Diameter D of the wafer. [mm]
+    edge_exclusion, scribe_width : Rim e without good dies, and lane s between dies. [mm]
 
     Returns
     -------
-    dies : numeric
-        Dies per wafer. [-]
-
-    References
-    ----------
-    .. [1] D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
-
-    Examples
-    --------
-    70686 mm2 over 100 mm2:
-
-    >>> float(dies_per_wafer_by_area(10.0, 10.0, 300.0))
-    706.86
+    dies : Dies per wafer. [-]
     """
     radius = np.maximum(array(wafer_diameter) / 2.0 - array(edge_exclusion), 0.0)
     pitch = (array(die_width) + array(scribe_width)) * (array(die_height) + array(scribe_width))
@@ -116,30 +88,20 @@ def dies_per_wafer_exponential(
 
     .. math:: N = \frac{\pi R^2}{B} e^{-\sqrt{B}/R},\quad R = D/2 - e,\quad B = (w + s)(h + s)
 
+    Source: A. V. Ferris-Prabhu, IEEE Circuits and Devices Magazine 5(1), 1989, doi:10.1109/101.17236.
+
+    >>> float(dies_per_wafer_exponential(10.0, 10.0, 300.0))  # 706.86 dies by area, times exp(-10 / 150) = 0.9355
+    661.27
+
     Parameters
     ----------
-    die_width, die_height : numeric
-        Width w and height h of the die. [mm]
-    wafer_diameter : numeric
-        Diameter D of the wafer. [mm]
-    edge_exclusion, scribe_width : numeric, default 0.0
-        Rim e without good dies, and lane s between dies. [mm]
+    die_width, die_height : Width w and height h of the die. [mm]
+    wafer_diameter : Diameter D of the wafer. [mm]
+    edge_exclusion, scribe_width : Rim e without good dies, and lane s between dies. [mm]
 
     Returns
     -------
-    dies : numeric
-        Dies per wafer. [-]
-
-    References
-    ----------
-    .. [1] A. V. Ferris-Prabhu, IEEE Circuits and Devices Magazine 5(1), 1989, doi:10.1109/101.17236.
-
-    Examples
-    --------
-    706.86 dies by area, times exp(-10 / 150) = 0.9355:
-
-    >>> float(dies_per_wafer_exponential(10.0, 10.0, 300.0))
-    661.27
+    dies : Dies per wafer. [-]
     """
     radius = np.maximum(array(wafer_diameter) / 2.0 - array(edge_exclusion), 0.0)
     pitch = (array(die_width) + array(scribe_width)) * (array(die_height) + array(scribe_width))
@@ -159,30 +121,22 @@ def dies_per_wafer_placed(
     .. math:: N = \max_{x_0, y_0} \sum_j \left\lfloor\frac{c_j - x_0}{p}\right\rfloor
         - \left\lceil\frac{-c_j - x_0}{p}\right\rceil,\quad c_j = \sqrt{R^2 - y_j^2}
 
-    Parameters
-    ----------
-    die_width, die_height : numeric
-        Width w and height h of the die. [mm]
-    wafer_diameter : numeric
-        Diameter of the wafer. [mm]
-    edge_exclusion, scribe_width : numeric, default 0.0
-        Rim e without good dies, and lane s between dies. [mm]
+    Source: D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
 
-    Returns
-    -------
-    dies : numeric
-        Dies per wafer, a whole number. [-]
-
-    References
-    ----------
-    .. [1] D. K. de Vries, IEEE Trans. Semicond. Manuf. 18(1), 2005, doi:10.1109/TSM.2004.836656.
-
-    Examples
-    --------
     Four dies of 10 mm: their outer corners are 14.1 mm from the middle of a wafer of 15 mm radius:
 
     >>> float(dies_per_wafer_placed(10.0, 10.0, 30.0))
     4.0
+
+    Parameters
+    ----------
+    die_width, die_height : Width w and height h of the die. [mm]
+    wafer_diameter : Diameter of the wafer. [mm]
+    edge_exclusion, scribe_width : Rim e without good dies, and lane s between dies. [mm]
+
+    Returns
+    -------
+    dies : Dies per wafer, a whole number. [-]
     """
     width, height, diameter, edge, scribe = np.broadcast_arrays(
         *(array(value) for value in (die_width, die_height, wafer_diameter, edge_exclusion, scribe_width))
@@ -215,28 +169,19 @@ def reticle_fields(die_width: Numeric, die_height: Numeric, reticle_width: Numer
 
     .. math:: f = \min\left(\lceil w/W\rceil \lceil h/H\rceil, \lceil h/W\rceil \lceil w/H\rceil\right)
 
+    Source: A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
+
+    >>> float(reticle_fields(40.0, 30.0, 26.0, 33.0))  # 40 mm x 30 mm in fields of 26 mm x 33 mm, two beside each other
+    2.0
+
     Parameters
     ----------
-    die_width, die_height : numeric
-        Width w and height h of the die. [mm]
-    reticle_width, reticle_height : numeric
-        Width W and height H of the field. [mm]
+    die_width, die_height : Width w and height h of the die. [mm]
+    reticle_width, reticle_height : Width W and height H of the field. [mm]
 
     Returns
     -------
-    fields : numeric
-        Fields; more than 1 need stitching. [-]
-
-    References
-    ----------
-    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
-
-    Examples
-    --------
-    40 mm x 30 mm in fields of 26 mm x 33 mm, two beside each other:
-
-    >>> float(reticle_fields(40.0, 30.0, 26.0, 33.0))
-    2.0
+    fields : Fields; more than 1 need stitching. [-]
     """
     along = ceil_div(die_width, reticle_width) * ceil_div(die_height, reticle_height)
     return np.asarray(np.minimum(along, ceil_div(die_height, reticle_width) * ceil_div(die_width, reticle_height)))
@@ -247,28 +192,19 @@ def reticle_utilization(die_area: Numeric, reticle_area: Numeric) -> Array:
 
     .. math:: u = \left\lfloor\frac{kR}{A}\right\rfloor \frac{A}{kR},\quad k = \left\lceil\frac{A}{R}\right\rceil
 
+    Source: A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
+
+    >>> float(reticle_utilization(300.0, 858.0))  # Two dies of 300 mm2 in a field of 858 mm2: 600 / 858
+    0.6993
+
     Parameters
     ----------
-    die_area : numeric
-        Area A of the die. [mm2]
-    reticle_area : numeric
-        Area R of a field. [mm2]
+    die_area : Area A of the die. [mm2]
+    reticle_area : Area R of a field. [mm2]
 
     Returns
     -------
-    utilization : numeric
-        Used share of the fields. [-]
-
-    References
-    ----------
-    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
-
-    Examples
-    --------
-    Two dies of 300 mm2 in a field of 858 mm2: 600 / 858:
-
-    >>> float(reticle_utilization(300.0, 858.0))
-    0.6993
+    utilization : Used share of the fields. [-]
     """
     area = array(die_area)
     exposed = ceil_div(area, reticle_area) * array(reticle_area)
@@ -280,28 +216,21 @@ def lithography_cost_factor(lithography_share: Numeric, reticle_utilization_shar
 
     .. math:: f = 1 - l + \frac{l}{u}
 
-    Parameters
-    ----------
-    lithography_share : numeric
-        Share l of lithography in the cost of a wafer. [-]
-    reticle_utilization_share : numeric
-        Used share u of the fields, above 0. [-]
+    Source: A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
 
-    Returns
-    -------
-    factor : numeric
-        Factor on the wafer's cost, 1 for full fields. [-]
-
-    References
-    ----------
-    .. [1] A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
-
-    Examples
-    --------
     Half of the cost is lithography and a fifth of each field is empty: 0.5 + 0.5 / 0.8:
 
     >>> float(lithography_cost_factor(0.5, 0.8))
     1.125
+
+    Parameters
+    ----------
+    lithography_share : Share l of lithography in the cost of a wafer. [-]
+    reticle_utilization_share : Used share u of the fields, above 0. [-]
+
+    Returns
+    -------
+    factor : Factor on the wafer's cost, 1 for full fields. [-]
     """
     share = array(lithography_share)
     return np.asarray(1.0 - share + share / array(reticle_utilization_share))
@@ -312,28 +241,19 @@ def raw_die_cost(wafer_price: Numeric, num_dies: Numeric) -> Array:
 
     .. math:: c = \frac{W}{N}
 
+    Source: Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
+
+    >>> float(raw_die_cost(16000.0, 64.0))  # A wafer of 16,000 USD with 64 dies
+    250.0
+
     Parameters
     ----------
-    wafer_price : numeric
-        Price W of a processed wafer. [USD]
-    num_dies : numeric
-        Dies N per wafer. [-]
+    wafer_price : Price W of a processed wafer. [USD]
+    num_dies : Dies N per wafer. [-]
 
     Returns
     -------
-    cost : numeric
-        Cost of one die before the sort. [USD]
-
-    References
-    ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
-
-    Examples
-    --------
-    A wafer of 16,000 USD with 64 dies:
-
-    >>> float(raw_die_cost(16000.0, 64.0))
-    250.0
+    cost : Cost of one die before the sort. [USD]
     """
     return np.asarray(array(wafer_price) / array(num_dies))
 
@@ -343,30 +263,20 @@ def good_die_cost(raw_cost: Numeric, sort_cost: Numeric, pass_share: Numeric) ->
 
     .. math:: c = \frac{c_r + c_t}{P}
 
+    Source: Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
+
+    >>> float(good_die_cost(100.0, 2.0, 0.8))  # (100 + 2) / 0.8
+    127.5
+
     Parameters
     ----------
-    raw_cost : numeric
-        Cost of a die before the sort. [USD]
-    sort_cost : numeric
-        Cost of testing a die. [USD]
-    pass_share : numeric
-        Share P of dies that pass; the yield for a perfect test. [-]
+    raw_cost : Cost of a die before the sort. [USD]
+    sort_cost : Cost of testing a die. [USD]
+    pass_share : Share P of dies that pass; the yield for a perfect test. [-]
 
     Returns
     -------
-    cost : numeric
-        Cost of one known good die. [USD]
-
-    References
-    ----------
-    .. [1] Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
-
-    Examples
-    --------
-    (100 + 2) / 0.8:
-
-    >>> float(good_die_cost(100.0, 2.0, 0.8))
-    127.5
+    cost : Cost of one known good die. [USD]
     """
     return np.asarray((array(raw_cost) + array(sort_cost)) / array(pass_share))
 
@@ -378,25 +288,327 @@ def link_area(bandwidth: Numeric, macro_bandwidth: Numeric, macro_area: Numeric)
 
     Heuristic, this work.
 
+    >>> float(link_area(500.0, 200.0, 1.5))  # A bandwidth of 500 takes three macros of 200, 1.5 mm2 each
+    4.5
+
     Parameters
     ----------
-    bandwidth : numeric
-        Bandwidth B from this die to its neighbours, one direction. [B/s]
-    macro_bandwidth : numeric
-        Bandwidth b of one link macro, one direction. [B/s]
-    macro_area : numeric
-        Area a of one macro, sender and receiver. [mm2]
+    bandwidth : Bandwidth B from this die to its neighbours, one direction. [B/s]
+    macro_bandwidth : Bandwidth b of one link macro, one direction. [B/s]
+    macro_area : Area a of one macro, sender and receiver. [mm2]
 
     Returns
     -------
-    area : numeric
-        Area of the links on the die. [mm2]
-
-    Examples
-    --------
-    A bandwidth of 500 takes three macros of 200, 1.5 mm2 each:
-
-    >>> float(link_area(500.0, 200.0, 1.5))
-    4.5
+    area : Area of the links on the die. [mm2]
     """
     return np.asarray(ceil_div(bandwidth, macro_bandwidth) * array(macro_area))
+
+
+class Module(NamedTuple):
+    """Costs of the parts of one module and yields of its assembly, (rows,)."""
+
+    chips_first: Array  # 1: the carrier is built over the dies; 0: dies go on a tested carrier [-]
+    raw_dies: Array  # Dies R at a yield of 1 [USD]
+    die_defects: Array  # Bad dies D [USD]
+    sort_test: Array  # Sort T of the dies [USD]
+    memory: Array  # Stacks of memory M [USD]
+    carrier: Array  # One carrier I [USD]
+    substrate: Array  # Substrate S below it, with assembly [USD]
+    final_test: Array  # Test of one module [USD]
+    carrier_yield: Array  # Yield y1 of carriers [-]
+    bonding_yield: Array  # Yield y2 of all bonds on the carrier; has no effect with chips first [-]
+    attach_yield: Array  # Yield y3 of attaching the carrier to the substrate [-]
+    stack_yield: Array  # Yield ys of stacking dies before the carrier [-]
+    final_yield: Array  # Share yf of modules that pass the final test [-]
+
+
+class ModuleCost(NamedTuple):
+    """Parts of the cost of one good module; they add up to ``total``."""
+
+    raw_dies: Array  # Dies at a yield of 1, with bumps [USD]
+    die_defects: Array  # Dies rejected by the sort [USD]
+    raw_package: Array  # Carrier, substrate and assembly at a yield of 1 [USD]
+    package_defects: Array  # Lost carriers, substrates and assembly [USD]
+    wasted_dies: Array  # Good dies lost with failed modules [USD]
+    memory: Array  # Stacks of memory [USD]
+    wasted_memory: Array  # Memory stacks lost with failed modules [USD]
+    test: Array  # Sort of the dies and test of the modules [USD]
+    total: Array  # Sum of the parts [USD]
+
+
+def substrate_layer_factor(
+    substrate_area: Numeric, num_chips: Numeric, medium_area: Numeric, large_area: Numeric
+) -> Array:
+    r"""Price factor of an organic substrate with several chips: larger substrates need more layers.
+
+    .. math:: k = 1 \text{ for one chip, else } 1.5,\; 1.75\;(S > S_m),\; 2\;(S > S_l)
+
+    Source: Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
+
+    >>> float(substrate_layer_factor(1000.0, 4.0, 900.0, 1600.0))  # Four chips on 1000 mm2, between 900 and 1600 mm2
+    1.75
+
+    Parameters
+    ----------
+    substrate_area : Area S of the substrate. [mm2]
+    num_chips : Chips on it. [-]
+    medium_area, large_area : Areas Sm and Sl above which a substrate is medium and large. [mm2]
+
+    Returns
+    -------
+    factor : Factor on the price. [-]
+    """
+    area, chips = array(substrate_area), array(num_chips)
+    medium, large = array(medium_area), array(large_area)
+    several = np.where(area > large, 2.0, np.where(area > medium, 1.75, 1.5))
+    missing = np.isnan(area + chips + medium + large)
+    return np.asarray(np.where(missing, np.nan, np.where(chips > 1.0, several, 1.0)))
+
+
+def bond_yield(yield_per_bond: Numeric, num_bonds: Numeric) -> Array:
+    r"""Share of modules with all bonds good.
+
+    .. math:: Y = y^n
+
+    Source: D. Stow et al., "Cost-effective design ... interposers", ICCAD 2017, doi:10.1109/ICCAD.2017.8203849.
+
+    >>> float(bond_yield(0.99, 8.0))  # Eight bonds of 99 %: 0.99 ** 8
+    0.9227
+
+    Parameters
+    ----------
+    yield_per_bond : Yield y of bonding one die, stack or bridge. [-]
+    num_bonds : Bonded parts n. [-]
+
+    Returns
+    -------
+    yield : Share of good modules. [-]
+    """
+    return power(yield_per_bond, num_bonds)
+
+
+def module_cost(module: Module) -> ModuleCost:
+    """Cost of a good module by part: a failed module loses its dies, memory, carrier and substrate. With Y = y2 y3 yf
+    (chips last) or y1 y3 yf (chips first), a module loses dies (R + D + T) (1/(ys Y) - 1), memory M (1/Y - 1),
+    substrates S (1/(y3 yf) - 1), and carriers I (1/(y1 Y) - 1), or I (1/Y - 1) for chips first.
+    """
+    # Yields from the substrate on, of a module, and of a module with its carrier.
+    below = array(module.attach_yield) * array(module.final_yield)
+    carrier_yield = array(module.carrier_yield)
+    module_yield = np.where(module.chips_first, carrier_yield, module.bonding_yield) * below
+    with_carrier = np.where(module.chips_first, module_yield, carrier_yield * module_yield)
+    dies, defects, sorting = array(module.raw_dies), array(module.die_defects), array(module.sort_test)
+    # Losses: cost of a part times the failed attempts per good module.
+    stacks, carrier, base = array(module.memory), array(module.carrier), array(module.substrate)
+    package = carrier + base
+    package_defects = carrier * (1.0 / with_carrier - 1.0) + base * (1.0 / below - 1.0)
+    wasted_dies = (dies + defects + sorting) * (1.0 / (array(module.stack_yield) * module_yield) - 1.0)
+    wasted_memory = stacks * (1.0 / module_yield - 1.0)
+    test = sorting + array(module.final_test) / array(module.final_yield)
+    total = dies + defects + package + package_defects + wasted_dies + stacks + wasted_memory + test
+    parts = (dies, defects, package, package_defects, wasted_dies, stacks, wasted_memory, test, total)
+    return ModuleCost(*(np.asarray(part) for part in parts))
+
+
+def chip_nre(
+    area: Numeric, num_designs: Numeric, price_per_area: Numeric, fixed: Numeric = 0.0, mask_set: Numeric = 0.0
+) -> Array:
+    r"""One-time cost of designing a module or a chip, and of its masks.
+
+    .. math:: c = n\,(A\,p + f + m)
+
+    Source: Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
+
+    >>> float(chip_nre(100.0, 2.0, 1000.0, 5000.0, 20000.0))  # Two designs of 100 x 1000 + 5000 + 20000 USD
+    250000.0
+
+    Parameters
+    ----------
+    area : Area A of the design. [mm2]
+    num_designs : Different designs n of this area. [-]
+    price_per_area : Design effort p per area. [USD/mm2]
+    fixed : Cost f of any design. [USD]
+    mask_set : Price m of the masks of a design. [USD]
+
+    Returns
+    -------
+    cost : One-time cost. [USD]
+    """
+    each = array(area) * array(price_per_area) + array(fixed) + array(mask_set)
+    return np.asarray(array(num_designs) * each)
+
+
+def amortized_nre(one_time_cost: Numeric, num_in_product: Numeric, num_in_family: Numeric) -> Array:
+    r"""One-time cost per product when a family of products shares a design.
+
+    .. math:: c = \frac{C\,n}{N}
+
+    Source: Y. Feng and K. Ma, "Chiplet Actuary", DAC 2022, doi:10.1145/3489517.3530428.
+
+    >>> float(amortized_nre(500000.0, 4.0, 100000.0))  # 500,000 USD over 100,000 parts, four in the product
+    20.0
+
+    Parameters
+    ----------
+    one_time_cost : One-time cost C. [USD]
+    num_in_product : Parts n of this design in one product. [-]
+    num_in_family : Parts N of this design over all products, above 0. [-]
+
+    Returns
+    -------
+    cost : Share of one product. [USD]
+    """
+    return np.asarray(array(one_time_cost) * array(num_in_product) / array(num_in_family))
+
+
+def critical_defects(die_area: Numeric, defect_density: Numeric, critical_area_ratio: Numeric = 1.0) -> Array:
+    r"""Mean number of critical defects of a die.
+
+    .. math:: d = A\,D_0\,r
+
+    Source: C. H. Stapper, IBM J. Res. Dev. 28(4), 1984, doi:10.1147/rd.284.0461.
+
+    >>> float(critical_defects(800.0, 0.001, 0.8))  # 800 mm2 x 0.001 per mm2 x 0.8
+    0.64
+
+    Parameters
+    ----------
+    die_area : Area A of the die. [mm2]
+    defect_density : Defects per area D0. [1/mm2]
+    critical_area_ratio : Critical share r of the area. [-]
+
+    Returns
+    -------
+    defects : Mean number of critical defects. [-]
+    """
+    return np.asarray(array(die_area) * array(defect_density) * array(critical_area_ratio))
+
+
+def negative_binomial_yield(defects: Numeric, clustering: Numeric) -> Array:
+    r"""Yield with clustered defects: Poisson for infinite alpha, Seeds for an alpha of 1.
+
+    .. math:: Y = \left(1 + \frac{d}{\alpha}\right)^{-\alpha}
+
+    Source: C. H. Stapper et al., "Integrated circuit yield", Proc. IEEE 71(4), 1983, doi:10.1109/PROC.1983.12619.
+
+    >>> float(negative_binomial_yield(0.5, 2.0))  # 1.25 ** -2
+    0.64
+
+    Parameters
+    ----------
+    defects : Mean number of critical defects d of a die. [-]
+    clustering : Parameter alpha; small: strong clustering. [-]
+
+    Returns
+    -------
+    yield : Share of good dies. [-]
+    """
+    alpha = array(clustering)
+    return power(1.0 + array(defects) / alpha, -alpha)
+
+
+_OF_DEFECTS: dict[str, Callable[[Array], Array]] = {
+    # independent defects, the lowest (B. T. Murphy, Proc. IEEE 52(12), 1964, doi:10.1109/PROC.1964.3442)
+    "poisson": lambda defects: exp(-defects),
+    # defect densities of a triangular spread, and of a uniform one from 0 to twice the mean (Murphy)
+    "murphy": lambda defects: np.square(divide(-expm1(-defects), defects, where_zero=1.0)),
+    "rectangular": lambda defects: divide(-expm1(-2.0 * defects), 2.0 * defects, where_zero=1.0),
+    # of an exponential spread (R. B. Seeds, IEDM 1967, doi:10.1109/IEDM.1967.187739)
+    "seeds": lambda defects: 1.0 / (1.0 + defects),
+    # G. E. Moore, "What level of LSI is best for you?", Electronics 43(4), 1970; also called Seeds
+    "moore": lambda defects: exp(-np.sqrt(defects)),
+}
+"""Share of good dies by the mean number of critical defects."""
+
+
+def die_yield(
+    yield_model: str, defects: Numeric, clustering: Numeric = np.nan, num_critical_layers: Numeric = np.nan
+) -> Array:
+    """Share of good dies by the named model; Bose-Einstein: defects of one of the critical layers, each exponentially
+    distributed (J. E. Price, Proc. IEEE 58(8), 1970, doi:10.1109/PROC.1970.7911).
+
+    >>> [round(float(die_yield(model, 0.5)), 4) for model in ("poisson", "murphy", "rectangular", "seeds")]
+    [0.6065, 0.6193, 0.6321, 0.6667]
+    """
+    if yield_model == "negative-binomial":
+        return negative_binomial_yield(defects, clustering)
+    if yield_model == "bose-einstein":
+        return power(1.0 + array(defects), -array(num_critical_layers))
+    return np.asarray(_OF_DEFECTS[yield_model](array(defects)))
+
+
+def harvested_yield(unit_yield: Numeric, num_units: Numeric, num_units_needed: Numeric) -> Array:
+    r"""Share of dies with enough good units, if units fail independently.
+
+    .. math:: Y = \sum_{j=0}^{n-k} \binom{n}{j} y^{n-j} (1 - y)^j
+
+    Source: C. H. Stapper et al., IBM J. Res. Dev. 24(3), 1980, doi:10.1147/rd.243.0398.
+
+    >>> float(harvested_yield(0.9, 3.0, 2.0))  # Two of three units: 0.9 ** 3 + 3 x 0.9 ** 2 x 0.1 = 0.729 + 0.243
+    0.972
+
+    Parameters
+    ----------
+    unit_yield : Yield y of a unit, above 0. [-]
+    num_units : Units n of the die. [-]
+    num_units_needed : Units k of the product. [-]
+
+    Returns
+    -------
+    yield : Share of dies with at least k good units; 0 for k above n. [-]
+    """
+    good, units, needed = np.broadcast_arrays(array(unit_yield), array(num_units), array(num_units_needed))
+    # Binomial terms, from no failed unit to all spare units.
+    spare = units - needed
+    ratio = (1.0 - good) / good
+    term = power(good, units)
+    result = np.where(spare >= 0.0, term, 0.0 * (spare + term))
+    known = spare[np.isfinite(spare)]
+    for failed in range(1, int(known.max()) + 1 if known.size and known.max() > 0 else 0):
+        term = term * ((units - failed + 1.0) / failed * ratio)
+        result = result + np.where(spare >= failed, term, 0.0 * spare)
+    return np.asarray(np.minimum(result, 1.0))
+
+
+def stitching_yield(stitch_yield: Numeric, num_fields: Numeric) -> Array:
+    r"""Yield of the seams of a die or interposer exposed in several fields.
+
+    .. math:: Y = y^{f - 1}
+
+    Heuristic, this work: seams fail independently of each other.
+
+    >>> float(stitching_yield(0.98, 3.0))  # Three fields have two seams: 0.98 ** 2
+    0.9604
+
+    Parameters
+    ----------
+    stitch_yield : Yield y of one seam. [-]
+    num_fields : Exposure fields f; one has no seam. [-]
+
+    Returns
+    -------
+    yield : Share without a broken seam. [-]
+    """
+    return power(stitch_yield, array(num_fields) - 1.0)
+
+
+def sort_pass_share(die_yield_share: Numeric, test_coverage_share: Numeric) -> Array:
+    r"""Share of dies that pass a test with incomplete coverage.
+
+    .. math:: P = 1 - (1 - Y)\,c
+
+    Source: A. Graening et al., "CATCH: a cost analysis tool for chiplet-based systems", 2025, arXiv:2503.15753.
+
+    >>> float(sort_pass_share(0.8, 0.95))  # The test detects 95 % of the bad fifth: 1 - 0.19
+    0.81
+
+    Parameters
+    ----------
+    die_yield_share : Share Y of good dies. [-]
+    test_coverage_share : Share c of bad dies detected. [-]
+
+    Returns
+    -------
+    share : Share that passes; Y / P of these dies are good. [-]
+    """
+    return np.asarray(1.0 - (1.0 - array(die_yield_share)) * array(test_coverage_share))

@@ -16,7 +16,7 @@ from xlperf.equations.cost.tco import (
     mean_load,
     owned_cost_rate,
 )
-from xlperf.equations.cost.tokens import Terms, pool_mean, token_rate_per_power
+from xlperf.equations.cost.tokens import Terms, pool_mean
 
 
 class DrawnPower(NamedTuple):
@@ -53,11 +53,8 @@ class OwnerTerms(NamedTuple):
         return building_power(self.server_power, self.power_usage_effectiveness)
 
 
-def owner_terms(server: Columns, network: Numeric, drawn: DrawnPower, period: Numeric = YEAR) -> OwnerTerms:
-    """Costs of buying, housing and running an accelerator in a server.
-
-    The provisioned power sizes the facility, the mean power makes the energy bill; without them the server's own.
-    """
+def owner_terms(server: Columns, network: Numeric, drawn: DrawnPower) -> OwnerTerms:
+    """Costs of buying, housing and running an accelerator: provided power sizes the facility, mean power the bill."""
     group, discount, used = server.num_accelerators, server.discount_rate, server.utilization
     # Price with the share of the server and of the network [USD]; power with the share of the server [W].
     bought = server.accelerator_price + server.server_price / group + array(network)
@@ -66,9 +63,9 @@ def owner_terms(server: Columns, network: Numeric, drawn: DrawnPower, period: Nu
     rack = server.rack_cost / group
     return OwnerTerms(
         capex=bought * (1.0 + server.storage_share),
-        recovery_rate=capital_recovery_rate(discount, server.life, server.residual_share, period),
+        recovery_rate=capital_recovery_rate(discount, server.life, server.residual_share),
         facility=power * server.power_usage_effectiveness * server.building_price + rack,
-        facility_recovery_rate=capital_recovery_rate(discount, server.building_life, period=period),
+        facility_recovery_rate=capital_recovery_rate(discount, server.building_life),
         maintenance_share=server.maintenance_share,
         staff_cost=server.staff_cost,
         server_power=power,
@@ -101,13 +98,10 @@ def straight_line_terms(price: Columns, unknown: OwnerTerms, drawn: DrawnPower) 
     return OwnerTerms(*(np.where(np.isnan(value), other, value) for value, other in zip(stated, unknown, strict=True)))
 
 
-def server_hour(server: Columns, network: Numeric, drawn: DrawnPower, period: Numeric = YEAR) -> dict[str, Array]:
-    """Cost of an hour of an accelerator in a server, by part: columns of the sheet ``servers_results``.
-
-    The used hours earn the capital; the parts add up to :func:`owned_cost_rate`.
-    """
-    terms = owner_terms(server, network, drawn, period)
-    total = owned_cost_rate(*terms, period=period)
+def server_hour(server: Columns, network: Numeric, drawn: DrawnPower) -> dict[str, Array]:
+    """Cost of an hour of an accelerator in a server, by part; the parts add up to :func:`owned_cost_rate`."""
+    terms = owner_terms(server, network, drawn)
+    total = owned_cost_rate(*terms)
     energy = energy_cost_rate(terms.server_power, terms.power_usage_effectiveness, terms.energy_price)
     energy = energy * terms.load_share
     housed = terms.facility * terms.facility_recovery_rate
@@ -148,10 +142,9 @@ class NetworkParts(NamedTuple):
 def network_parts(
     topology: Words, num_endpoints: Numeric, num_ports: Numeric, oversubscription: Numeric, num_axes: Numeric = 3.0
 ) -> NetworkParts:
-    r"""Switches, cables and transceivers of a network, counted from its topology.
-
-    A folded Clos network has n links at the bottom and n/o at each level above, half as many switches per link at the
-    top, and the fewest levels L with :math:`2 (k/2)^L \ge n` (k: ports). Heuristic, this work, after the fat tree.
+    r"""Switches, cables and transceivers of a network, counted from its topology. A folded Clos network has n links at
+    the bottom and n/o at each level above, half as many switches per link at the top, and the fewest levels L with
+    :math:`2 (k/2)^L \ge n` (k: ports). Heuristic, this work, after the fat tree.
     """
     names, points = np.asarray(topology), array(num_endpoints)
     ports, over = array(num_ports), array(oversubscription)
@@ -175,48 +168,6 @@ def network_parts(
     return NetworkParts(np.where(direct, 0.0 * points, switches), cables, 2.0 * cables)
 
 
-def network_cost(
-    switches: Numeric,
-    cables: Numeric,
-    transceivers: Numeric,
-    adapters: Numeric,
-    switch_price: Numeric,
-    cable_price: Numeric,
-    transceiver_price: Numeric,
-    adapter_price: Numeric,
-) -> Array:
-    r"""Cost of the parts of a network.
-
-    .. math:: c = s\,p_s + l\,p_l + t\,p_t + a\,p_a
-
-    Parameters
-    ----------
-    switches, cables, transceivers, adapters : numeric
-        Switches s, cables l, transceivers t, and adapters a of the end points. [-]
-    switch_price, cable_price, transceiver_price, adapter_price : numeric
-        Price of one of each. [USD]
-
-    Returns
-    -------
-    cost : numeric
-        Cost of the network. [USD]
-
-    References
-    ----------
-    .. [1] L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 3, doi:10.2200/S00874ED3V01Y201809CAC046.
-
-    Examples
-    --------
-    2 x 1000 + 10 x 50 + 20 x 100 + 8 x 500:
-
-    >>> float(network_cost(2.0, 10.0, 20.0, 8.0, 1000.0, 50.0, 100.0, 500.0))
-    8500.0
-    """
-    passive = array(switches) * array(switch_price) + array(cables) * array(cable_price)
-    active = array(transceivers) * array(transceiver_price) + array(adapters) * array(adapter_price)
-    return np.asarray(passive + active)
-
-
 class ServerNetwork(NamedTuple):
     """A network of servers, (rows,)."""
 
@@ -231,8 +182,9 @@ def server_network(
     points = array(num_endpoints)
     counted = network_parts(topology, points, server.switch_ports, oversubscription, num_axes)
     parts = NetworkParts(*(np.where(points > 0.0, part, 0.0 * points) for part in counted))
-    prices = (server.switch_price, server.cable_price, server.transceiver_price, server.adapter_price)
-    return ServerNetwork(parts, network_cost(*parts, points, *prices))
+    passive = parts.switches * server.switch_price + parts.cables * server.cable_price
+    active = parts.transceivers * server.transceiver_price + points * server.adapter_price
+    return ServerNetwork(parts, passive + active)
 
 
 def accelerators_for_power(
@@ -244,38 +196,31 @@ def accelerators_for_power(
 
     Heuristic, this work: the grid feeds whole servers at full load.
 
-    Parameters
-    ----------
-    power_budget : numeric
-        Power P from the grid. [W]
-    server_power : numeric
-        Power of one accelerator with its share of the server. [W]
-    power_usage_effectiveness : numeric
-        Power into the building over power into the servers. [-]
-    group_size : numeric, default 1.0
-        Accelerators g per server. [-]
-
-    Returns
-    -------
-    num_accelerators : numeric
-        Accelerators. [-]
-
-    Examples
-    --------
     Servers of 8 draw 10 kW each, so that 105 kW feed ten servers:
 
     >>> float(accelerators_for_power(105000.0, 1000.0, 1.25, 8.0))
     80.0
+
+    Parameters
+    ----------
+    power_budget : Power P from the grid. [W]
+    server_power : Power of one accelerator with its share of the server. [W]
+    power_usage_effectiveness : Power into the building over power into the servers. [-]
+    group_size : Accelerators g per server. [-]
+
+    Returns
+    -------
+    num_accelerators : Accelerators. [-]
     """
     group = array(group_size)
     each = array(server_power) * array(power_usage_effectiveness) * group
     return np.asarray(group * np.floor(array(power_budget) / each))
 
 
-def server_costs(server: Columns, period: Numeric = YEAR) -> dict[str, Array]:
+def server_costs(server: Columns) -> dict[str, Array]:
     """Cost per accelerator-hour in a cluster of such servers, and of a planned number of accelerators or grid power."""
     pool = _cluster(server, DrawnPower.unknown(len(server.cluster_size)))
-    parts, hour, terms = pool.parts, pool.hour(period), pool.terms(period)
+    parts, hour, terms = pool.parts, pool.hour(), pool.terms()
     asked, group = server.fixed_accelerators, server.num_accelerators
     fed = accelerators_for_power(server.fixed_power, terms.server_power, terms.power_usage_effectiveness, group)
     planned = np.where(np.isnan(asked), fed, np.where(np.isnan(fed), asked, np.minimum(asked, fed)))
@@ -287,7 +232,7 @@ def server_costs(server: Columns, period: Numeric = YEAR) -> dict[str, Array]:
         "accelerators_planned": planned,
         "power_planned": planned * terms.grid_power,
         "capex_planned": planned * (terms.capex + terms.facility),
-        "cost_planned": planned * hour["cost_rate"] * terms.utilization * array(period),
+        "cost_planned": planned * hour["cost_rate"] * terms.utilization * YEAR,
     }
 
 
@@ -299,13 +244,13 @@ class OwnedPool(NamedTuple):
     network: Array  # Their price with adapters, share of one accelerator [USD]
     drawn: DrawnPower  # Power of the accelerators by their work
 
-    def terms(self, period: Numeric = YEAR) -> OwnerTerms:
+    def terms(self) -> OwnerTerms:
         """Costs of buying, housing and running an accelerator."""
-        return owner_terms(self.server, self.network, self.drawn, period)
+        return owner_terms(self.server, self.network, self.drawn)
 
-    def hour(self, period: Numeric = YEAR) -> dict[str, Array]:
+    def hour(self) -> dict[str, Array]:
         """Cost of an hour of an accelerator by part."""
-        return server_hour(self.server, self.network, self.drawn, period)
+        return server_hour(self.server, self.network, self.drawn)
 
 
 def _cluster(server: Columns, drawn: DrawnPower) -> OwnedPool:
@@ -315,10 +260,10 @@ def _cluster(server: Columns, drawn: DrawnPower) -> OwnedPool:
     return OwnedPool(server, parts, price / server.cluster_size, drawn)
 
 
-def server_terms(server: Columns, power_limit: Array, period: Numeric = YEAR) -> Terms:
+def server_terms(server: Columns, power_limit: Array) -> Terms:
     """Cost and power of an accelerator at its power limit, in the cluster of its server's row."""
     pool = _cluster(server, DrawnPower(power_limit, power_limit, power_limit))
-    full = working_terms(pool, period)
+    full = working_terms(pool)
     grid = building_power(power_limit, server.power_usage_effectiveness)
     return full._replace(accelerator_share=np.minimum(grid / full.power, 1.0))
 
@@ -337,60 +282,20 @@ def owned_pool(
     return OwnedPool(server, parts, price / array(num_accelerators), drawn)
 
 
-def working_terms(pool: OwnedPool, period: Numeric = YEAR) -> Terms:
+def working_terms(pool: OwnedPool) -> Terms:
     """Cost and mean power of an accelerator in its working hours."""
-    terms, hour = pool.terms(period), pool.hour(period)
+    terms, hour = pool.terms(), pool.hour()
     power = terms.grid_power * terms.load_share
     return Terms(hour["cost_rate"], power, pool.server.carbon_intensity, 0.0 * power, terms.energy_price)
 
 
-def accelerators_bought(
-    num_accelerators: Numeric, num_prefill: Numeric, decode_server_size: Numeric, prefill_server_size: Numeric
-) -> Array:
-    r"""Accelerators of a plan in whole servers, separately for prefill and decode servers.
-
-    .. math:: N = g_d \left\lceil\frac{n - n_p}{g_d}\right\rceil + g_p \left\lceil\frac{n_p}{g_p}\right\rceil
-
-    By definition.
-
-    Parameters
-    ----------
-    num_accelerators : numeric
-        Accelerators n of the plan. [-]
-    num_prefill : numeric
-        Accelerators n_p in separate prefill servers. [-]
-    decode_server_size, prefill_server_size : numeric
-        Accelerators g_d of a decode server, and g_p of a prefill server. [-]
-
-    Returns
-    -------
-    num_bought : numeric
-        Accelerators, used or not. [-]
-
-    Examples
-    --------
-    20 accelerators, 6 for prefill: two servers of 8 and two of 4.
-
-    >>> float(accelerators_bought(20, 6, 8, 4))
-    24.0
-    """
-    separate, first, second = array(num_prefill), array(decode_server_size), array(prefill_server_size)
-    prefill = np.where(separate > 0.0, second * ceil_div(separate, second), 0.0 * separate)
-    return np.asarray(first * ceil_div(array(num_accelerators) - separate, first) + prefill)
-
-
 def owned_hour(
-    decode: OwnedPool,
-    prefill: OwnedPool,
-    prefill_share: Numeric,
-    num_accelerators: Numeric,
-    token_rate: Numeric,
-    period: Numeric = YEAR,
+    decode: OwnedPool, prefill: OwnedPool, prefill_share: Numeric, num_accelerators: Numeric, token_rate: Numeric
 ) -> dict[str, Array]:
     """Cost of an hour of the mean accelerator of a plan by part, and totals of the plan: the sheet ``ownership``."""
     # Weighted means over both pools; rates while idle count in the paid hours.
     pools, count = (decode, prefill), array(num_accelerators)
-    hours, terms = [pool.hour(period) for pool in pools], [pool.terms(period) for pool in pools]
+    hours, terms = [pool.hour() for pool in pools], [pool.terms() for pool in pools]
 
     def mean(name: str) -> Array:
         return pool_mean(hours[0][name], hours[1][name], prefill_share)
@@ -416,15 +321,15 @@ def owned_hour(
         "hour_running": mean("running_cost"),
         "hour_energy": mean("energy_cost"),
         "hour_cost": mean("cost_rate"),
-        "tokens_per_second_per_provisioned_megawatt": token_rate_per_power(token_rate, count, grid),
-        "yearly_cost": pool_mean(paid[0], paid[1], prefill_share) * count * array(period),
+        "tokens_per_second_per_provisioned_megawatt": array(token_rate) / (grid * count),
+        "yearly_cost": pool_mean(paid[0], paid[1], prefill_share) * count * YEAR,
     }
 
 
-def accelerator_hour(design: Columns, pool: OwnedPool, period: Numeric = YEAR) -> dict[str, Array]:
+def accelerator_hour(design: Columns, pool: OwnedPool) -> dict[str, Array]:
     """The accelerator's part of an hour, divided over dies, memory, package, board, one-time costs and margin."""
     price = pool.server.accelerator_price
-    hour = pool.hour(period)["accelerator_cost"]
+    hour = pool.hour()["accelerator_cost"]
     made = {
         "hour_dies": design.raw_dies + design.die_defects + design.wasted_dies,
         "hour_memory": design.memory + design.wasted_memory,

@@ -45,26 +45,20 @@ def pool_mean(decode: Numeric, prefill: Numeric, prefill_share: Numeric) -> Arra
 
     A weighted mean; this work.
 
-    Parameters
-    ----------
-    decode : numeric
-        Value of an accelerator of the pool that decodes, e.g. a cost per second. [-]
-    prefill : numeric
-        Value of an accelerator of the pool that prefills. [-]
-    prefill_share : numeric
-        Share s of the accelerators, or of their time, that prefills. [-]
-
-    Returns
-    -------
-    mean : numeric
-        The common value to the last bit if both are equal; NaN if a value with a share is NaN. [-]
-
-    Examples
-    --------
     4 B200 at 2.34 USD/h beside 8 A100 at 1.89 USD/h that prefill, USD/h of all twelve:
 
     >>> float(12 * pool_mean(2.34, 1.89, 8 / 12))
     24.48
+
+    Parameters
+    ----------
+    decode : Value of an accelerator of the pool that decodes, e.g. a cost per second. [-]
+    prefill : Value of an accelerator of the pool that prefills. [-]
+    prefill_share : Share s of the accelerators, or of their time, that prefills. [-]
+
+    Returns
+    -------
+    mean : The common value to the last bit if both are equal; NaN if a value with a share is NaN. [-]
     """
     first, second, share = array(decode), array(prefill), array(prefill_share)
     mean = np.where(share == 0.0, first, first + share * (second - first))
@@ -78,26 +72,20 @@ def cost_per_token(cost_rate: Numeric, num_accelerators: Numeric, token_rate: Nu
 
     By definition.
 
-    Parameters
-    ----------
-    cost_rate : numeric
-        Cost c of one accelerator, :func:`accelerator_cost_rate`. [USD/s]
-    num_accelerators : numeric
-        Accelerators n that work on the tokens. [-]
-    token_rate : numeric
-        Tokens r per second of all of them, above 0. [token/s]
-
-    Returns
-    -------
-    cost : numeric
-        Cost of a token. [USD/token]
-
-    Examples
-    --------
     8 accelerators at 0.05 cents per second make 2000 tokens per second:
 
     >>> float(cost_per_token(0.0005, 8.0, 2000.0))
     2e-06
+
+    Parameters
+    ----------
+    cost_rate : Cost c of one accelerator, :func:`accelerator_cost_rate`. [USD/s]
+    num_accelerators : Accelerators n that work on the tokens. [-]
+    token_rate : Tokens r per second of all of them, above 0. [token/s]
+
+    Returns
+    -------
+    cost : Cost of a token. [USD/token]
     """
     return np.asarray(array(cost_rate) * array(num_accelerators) / array(token_rate))
 
@@ -109,59 +97,20 @@ def energy_per_token(power: Numeric, num_accelerators: Numeric, token_rate: Nume
 
     By definition.
 
+    >>> float(energy_per_token(1000.0, 8.0, 4000.0))  # 8 kW over 4000 tokens per second
+    2.0
+
     Parameters
     ----------
-    power : numeric
-        Power P of one accelerator, e.g. :func:`building_power`. [W]
-    num_accelerators : numeric
-        Accelerators n that work on the tokens. [-]
-    token_rate : numeric
-        Tokens r per second of all of them, above 0. [token/s]
+    power : Power P of one accelerator, e.g. :func:`building_power`. [W]
+    num_accelerators : Accelerators n that work on the tokens. [-]
+    token_rate : Tokens r per second of all of them, above 0. [token/s]
 
     Returns
     -------
-    energy : numeric
-        Energy of a token. [J/token]
-
-    Examples
-    --------
-    8 kW over 4000 tokens per second:
-
-    >>> float(energy_per_token(1000.0, 8.0, 4000.0))
-    2.0
+    energy : Energy of a token. [J/token]
     """
     return np.asarray(array(power) * array(num_accelerators) / array(token_rate))
-
-
-def token_rate_per_power(token_rate: Numeric, num_accelerators: Numeric, power: Numeric) -> Array:
-    r"""Tokens per second and watt, the inverse of the energy per token.
-
-    .. math:: r_P = \frac{r}{P\,n}
-
-    By definition.
-
-    Parameters
-    ----------
-    token_rate : numeric
-        Tokens r per second of all accelerators. [token/s]
-    num_accelerators : numeric
-        Accelerators n that work on the tokens. [-]
-    power : numeric
-        Power P of one accelerator, above 0. [W]
-
-    Returns
-    -------
-    rate : numeric
-        Tokens per joule. [token/s/W]
-
-    Examples
-    --------
-    4000 tokens per second from 8 kW:
-
-    >>> float(token_rate_per_power(4000.0, 8.0, 1000.0))
-    0.5
-    """
-    return np.asarray(array(token_rate) / (array(power) * array(num_accelerators)))
 
 
 def run_cost(cost_rate: Numeric, num_accelerators: Numeric, busy_time: Numeric) -> Array:
@@ -171,59 +120,20 @@ def run_cost(cost_rate: Numeric, num_accelerators: Numeric, busy_time: Numeric) 
 
     By definition.
 
+    >>> float(run_cost(0.001, 100.0, 3600.0))  # 100 accelerators for an hour at 0.1 cents per second
+    360.0
+
     Parameters
     ----------
-    cost_rate : numeric
-        Cost r of one accelerator. [USD/s]
-    num_accelerators : numeric
-        Accelerators n that work on it. [-]
-    busy_time : numeric
-        Paid time t. [s]
+    cost_rate : Cost r of one accelerator. [USD/s]
+    num_accelerators : Accelerators n that work on it. [-]
+    busy_time : Paid time t. [s]
 
     Returns
     -------
-    cost : numeric
-        Cost of the run. [USD]
-
-    Examples
-    --------
-    100 accelerators for an hour at 0.1 cents per second:
-
-    >>> float(run_cost(0.001, 100.0, 3600.0))
-    360.0
+    cost : Cost of the run. [USD]
     """
     return np.asarray(array(cost_rate) * array(num_accelerators) * array(busy_time))
-
-
-def rate_per_cost(token_rate: Numeric, num_accelerators: Numeric, cost_rate: Numeric) -> Array:
-    r"""Tokens per US dollar, the inverse of the cost per token.
-
-    .. math:: r_c = \frac{r}{c\,n}
-
-    By definition.
-
-    Parameters
-    ----------
-    token_rate : numeric
-        Tokens r per second of all accelerators. [token/s]
-    num_accelerators : numeric
-        Accelerators n that work on the tokens. [-]
-    cost_rate : numeric
-        Cost c of one accelerator, above 0. [USD/s]
-
-    Returns
-    -------
-    rate : numeric
-        Tokens per US dollar. [token/USD]
-
-    Examples
-    --------
-    2000 tokens per second for 0.4 cents per second:
-
-    >>> float(rate_per_cost(2000.0, 8.0, 0.0005))
-    500000.0
-    """
-    return np.asarray(array(token_rate) / (array(cost_rate) * array(num_accelerators)))
 
 
 def mean_terms(decode: Terms, prefill: Terms, prefill_share: Array) -> Terms:
@@ -240,10 +150,7 @@ def mean_terms(decode: Terms, prefill: Terms, prefill_share: Array) -> Terms:
 
 
 def drawn_terms(terms: Terms, accelerator_power: Array, power_limit: Array) -> Terms:
-    """Terms of accelerators at their mean power: the energy bill follows the load, the capital does not.
-
-    The other parts of the server are at full load, see :func:`xlperf.equations.cost.tco.mean_load`.
-    """
+    """Terms of accelerators at their mean power: the energy bill follows the load, the capital does not."""
     saved = terms.power * (1.0 - mean_load(accelerator_power, power_limit, terms.accelerator_share))
     return terms._replace(power=terms.power - saved, cost_rate=terms.cost_rate - terms.energy_price * saved)
 
@@ -253,10 +160,10 @@ def token_costs(terms: Terms, num_accelerators: Array, token_rate: Array, all_in
     energy = energy_per_token(terms.power, num_accelerators, token_rate)
     return {
         all_in: cost_per_token(terms.cost_rate, num_accelerators, token_rate),
-        "tokens_per_dollar": rate_per_cost(token_rate, num_accelerators, terms.cost_rate),
+        "tokens_per_dollar": token_rate / (terms.cost_rate * num_accelerators),
         "energy_per_token": energy,
         "grid_power": terms.power * num_accelerators,
-        "tokens_per_second_per_megawatt": token_rate_per_power(token_rate, num_accelerators, terms.power),
+        "tokens_per_second_per_megawatt": token_rate / (terms.power * num_accelerators),
         "carbon_per_million_tokens": carbon_of_energy(energy, terms.carbon_intensity),
     }
 
@@ -285,26 +192,20 @@ def break_even_cost_rate(cost_rate: Numeric, cost: Numeric, other_cost: Numeric)
 
     By definition.
 
-    Parameters
-    ----------
-    cost_rate : numeric
-        Cost c of a second of the accelerator now. [USD/s]
-    cost : numeric
-        Cost k1 of a token on it now. [USD]
-    other_cost : numeric
-        Cost k2 of a token on the other accelerator. [USD]
-
-    Returns
-    -------
-    cost_rate : numeric
-        Cost of a second at which both cost the same. [USD/s]
-
-    Examples
-    --------
     A token costs half as much, so that a second may cost twice as much:
 
     >>> float(break_even_cost_rate(3.0, 1.0, 2.0))
     6.0
+
+    Parameters
+    ----------
+    cost_rate : Cost c of a second of the accelerator now. [USD/s]
+    cost : Cost k1 of a token on it now. [USD]
+    other_cost : Cost k2 of a token on the other accelerator. [USD]
+
+    Returns
+    -------
+    cost_rate : Cost of a second at which both cost the same. [USD/s]
     """
     return np.asarray(array(cost_rate) * array(other_cost) / array(cost))
 
@@ -314,34 +215,24 @@ def break_even_price(price: Numeric, cost_rate: Numeric, free_cost_rate: Numeric
 
     .. math:: C^* = C\,\frac{c^* - c_0}{c - c_0}
 
-    The cost is linear in the price: :func:`xlperf.equations.cost.tco.accelerator_cost_rate`.
+    The cost is linear in the price: :func:`xlperf.equations.cost.tco.accelerator_cost_rate`. Source: L. A. Barroso et
+    al., "The Datacenter as a Computer", 2018, chapter 6, doi:10.2200/S00874ED3V01Y201809CAC046.
 
-    Parameters
-    ----------
-    price : numeric
-        Any purchase price C above 0. [USD]
-    cost_rate : numeric
-        Cost c of a second at that price. [USD/s]
-    free_cost_rate : numeric
-        Cost c0 of a second at a price of 0, its energy. [USD/s]
-    wanted_rate : numeric
-        Target cost c* of a second. [USD/s]
-
-    Returns
-    -------
-    price : numeric
-        Purchase price; NaN if the energy alone costs more. [USD]
-
-    References
-    ----------
-    .. [1] L. A. Barroso et al., "The Datacenter as a Computer", 2018, chapter 6, doi:10.2200/S00874ED3V01Y201809CAC046.
-
-    Examples
-    --------
     A quarter of the 4 USD is energy; 7 USD leave twice as much for the purchase:
 
     >>> float(break_even_price(30_000.0, 4.0, 1.0, 7.0))
     60000.0
+
+    Parameters
+    ----------
+    price : Any purchase price C above 0. [USD]
+    cost_rate : Cost c of a second at that price. [USD/s]
+    free_cost_rate : Cost c0 of a second at a price of 0, its energy. [USD/s]
+    wanted_rate : Target cost c* of a second. [USD/s]
+
+    Returns
+    -------
+    price : Purchase price; NaN if the energy alone costs more. [USD]
     """
     scaled = array(price) * (array(wanted_rate) - array(free_cost_rate)) / (array(cost_rate) - array(free_cost_rate))
     return np.asarray(np.where(scaled >= 0.0, scaled, np.nan))
@@ -357,31 +248,23 @@ def break_even_load(
 
     By definition, in whole copies and servers; after g copies the servers are full again.
 
-    Parameters
-    ----------
-    cost_rate : numeric
-        Cost c of one accelerator. [USD/s]
-    copy_size : numeric
-        Accelerators n of one copy of the model. [-]
-    server_size : numeric
-        Accelerators g per server. [-]
-    copy_load : numeric
-        Largest load L of one copy: requests in flight. [-]
-    load_price : numeric
-        Price a of a unit of load elsewhere. [USD/s]
-
-    Returns
-    -------
-    load : numeric
-        Requests in flight; infinite if no load pays. [-]
-
-    Examples
-    --------
     A server of 8 at 0.1 cents a second each holds two copies of 100 requests; 0.005 cents a second for a request in
     flight pay for it from 160 requests on:
 
     >>> float(break_even_load(0.001, 4.0, 8.0, 100.0, 0.00005))
     160.0
+
+    Parameters
+    ----------
+    cost_rate : Cost c of one accelerator. [USD/s]
+    copy_size : Accelerators n of one copy of the model. [-]
+    server_size : Accelerators g per server. [-]
+    copy_load : Largest load L of one copy: requests in flight. [-]
+    load_price : Price a of a unit of load elsewhere. [USD/s]
+
+    Returns
+    -------
+    load : Requests in flight; infinite if no load pays. [-]
     """
     cost, size, group, most, price = (
         array(values) for values in np.broadcast_arrays(cost_rate, copy_size, server_size, copy_load, load_price)

@@ -36,9 +36,8 @@ def _query_tile(
 ) -> Array:
     """Queries of a tile of flash attention, 16 or more: halved until it fits beside two stages of keys and values.
 
-    Heuristic, this work, after the tiles of FlashAttention-2 (arXiv:2307.08691, section 3.3).
-
-    64 KiB of shared memory and heads of 128 in BF16: 32 KiB of queries beside 32 KiB of keys and values:
+    Heuristic, this work, after the tiles of FlashAttention-2 (arXiv:2307.08691, section 3.3). 64 KiB of shared memory
+    and heads of 128 in BF16: 32 KiB of queries beside 32 KiB of keys and values:
 
     >>> float(_query_tile(128.0, 2.0, 65536.0))
     128.0
@@ -66,9 +65,8 @@ def _key_passes(
     """Times that flash attention reads keys and values from the main memory, 1 or more.
 
     Concurrent tiles share keys through the last-level cache; later tiles of a head read evicted keys again (heuristic,
-    this work, after arXiv:2205.14135, section 3). Half of the cache holds keys.
-
-    1,024 queries of a head in tiles of 128 on four multiprocessors without a cache: two passes:
+    this work, after arXiv:2205.14135, section 3). Half of the cache holds keys. 1,024 queries of a head in tiles of 128
+    on four multiprocessors without a cache: two passes:
 
     >>> float(_key_passes(1.0, 1.0, 1024.0, 1024.0, 128.0, 2.0, 128.0, 4.0, 0.0))
     2.0
@@ -88,28 +86,19 @@ def visible_pairs(query_length: Numeric, key_length: Numeric, causal: Numeric) -
 
     .. math:: N = s_q s_k - c\,\frac{s_q (s_q - 1)}{2}
 
+    Source: T. Dao, "FlashAttention-2", 2023, arXiv:2307.08691.
+
+    >>> float(visible_pairs(3.0, 4.0, 1.0))  # Three queries see 2, 3 and 4 of four keys
+    9.0
+
     Parameters
     ----------
-    query_length, key_length : numeric
-        Queries and keys of one sequence. [-]
-    causal : numeric
-        1 if a query sees the keys up to its own position, 0 if it sees all. [-]
+    query_length, key_length : Queries and keys of one sequence. [-]
+    causal : 1 if a query sees the keys up to its own position, 0 if it sees all. [-]
 
     Returns
     -------
-    pairs : numeric
-        Pairs of one head and sequence. [-]
-
-    References
-    ----------
-    .. [1] T. Dao, "FlashAttention-2", 2023, arXiv:2307.08691.
-
-    Examples
-    --------
-    Three queries see 2, 3 and 4 of four keys:
-
-    >>> float(visible_pairs(3.0, 4.0, 1.0))
-    9.0
+    pairs : Pairs of one head and sequence. [-]
     """
     queries = array(query_length)
     return np.asarray(queries * array(key_length) - array(causal) * (0.5 * queries * (queries - 1.0)))
@@ -122,28 +111,19 @@ def core_attention_flop(batch: Numeric, num_heads: Numeric, head_size: Numeric, 
 
     By definition: two operations per element and pair in either product.
 
+    >>> float(core_attention_flop(1, 32, 128, 1e6))  # 32 heads of 128 over 1,000 x 1,000 pairs
+    16384000000.0
+
     Parameters
     ----------
-    batch : numeric
-        Sequences b. [-]
-    num_heads : numeric
-        Heads a of queries on this accelerator. [-]
-    head_size : numeric
-        Elements d of a head, means of keys and values. [-]
-    pairs : numeric
-        Query and key pairs N of one head and sequence. [-]
+    batch : Sequences b. [-]
+    num_heads : Heads a of queries on this accelerator. [-]
+    head_size : Elements d of a head, means of keys and values. [-]
+    pairs : Query and key pairs N of one head and sequence. [-]
 
     Returns
     -------
-    flop : numeric
-        Of one call. [FLOP]
-
-    Examples
-    --------
-    32 heads of 128 over 1,000 x 1,000 pairs:
-
-    >>> float(core_attention_flop(1, 32, 128, 1e6))
-    16384000000.0
+    flop : Of one call. [FLOP]
     """
     return np.asarray(4.0 * (array(batch) * array(head_size)) * array(num_heads) * array(pairs))
 
@@ -163,47 +143,31 @@ def flash_compute_time(
 
     The last multiprocessor ends late by a share of the longest tile; a causal mask shortens all tiles but that one.
 
-    .. math::
-
-        t = \max\left(n\,\bar t + i\,p\,\hat t,\; p\,\hat t\right) + \frac{n}{p}\,t_{tile}, \quad
+    .. math:: t = \max\left(n\,\bar t + i\,p\,\hat t,\; p\,\hat t\right) + \frac{n}{p}\,t_{tile}, \quad
         n = h \lceil s_q / T \rceil, \quad \bar t = T\,\bar s\,\tau, \quad \hat t = T\,s_k\,\tau
 
-    Heuristic, this work, after the partitioning over queries [1]_; imbalance and tile time are fitted.
+    Heuristic, this work, after the partitioning over queries; imbalance and tile time are fitted. Source: T. Dao,
+    "FlashAttention-2", 2023, arXiv:2307.08691, section 3.2: work partitioning over queries.
 
-    Parameters
-    ----------
-    num_heads : numeric
-        Heads of all sequences together. [-]
-    query_length, key_length : numeric
-        Queries and keys of one sequence. [-]
-    causal : numeric
-        1 if a query sees the keys up to its own position, 0 if it sees all. [-]
-    query_tile : numeric
-        Queries of one tile. [-]
-    pair_time : numeric
-        Time of one query and key pair of a head, if the whole accelerator works on it. [s]
-    num_multiprocessors : numeric
-        Tiles that run at the same time; NaN: the work is shared evenly. [-]
-    imbalance : numeric, default 0.0
-        Share of the longest tile by which the last multiprocessor ends late. [-]
-    tile_time : numeric, default 0.0
-        Time to start and end a tile. [s]
-
-    Returns
-    -------
-    time : numeric
-        Time of the multiprocessors. [s]
-
-    References
-    ----------
-    .. [1] T. Dao, "FlashAttention-2", 2023, arXiv:2307.08691, section 3.2: work partitioning over queries.
-
-    Examples
-    --------
     Four heads of 256 queries are 8 tiles; each takes 128 x 256 pairs of 1 ms:
 
     >>> float(flash_compute_time(4.0, 256.0, 256.0, 0.0, 128.0, 0.001, 4.0))
     262.144
+
+    Parameters
+    ----------
+    num_heads : Heads of all sequences together. [-]
+    query_length, key_length : Queries and keys of one sequence. [-]
+    causal : 1 if a query sees the keys up to its own position, 0 if it sees all. [-]
+    query_tile : Queries of one tile. [-]
+    pair_time : Time of one query and key pair of a head, if the whole accelerator works on it. [s]
+    num_multiprocessors : Tiles that run at the same time; NaN: the work is shared evenly. [-]
+    imbalance : Share of the longest tile by which the last multiprocessor ends late. [-]
+    tile_time : Time to start and end a tile. [s]
+
+    Returns
+    -------
+    time : Time of the multiprocessors. [s]
     """
     queries, keys, tile, pair = array(query_length), array(key_length), array(query_tile), array(pair_time)
     units = array(num_multiprocessors)
@@ -234,36 +198,26 @@ def flash_traffic(
 
     .. math:: T = 2 r b d\,(h s_q + g s_k p)\,e
 
-    Parameters
-    ----------
-    batch : numeric
-        Sequences. [-]
-    num_heads, num_query_groups, query_length, key_length : numeric
-        Heads of queries, heads of keys and values; queries and keys of one sequence. [-]
-    head_size : numeric
-        Elements of a head. [-]
-    element_size : numeric
-        Size of one element. [B]
-    num_passes : numeric, default 1.0
-        Passes r: 1 forward, 2 backward with the gradients. [-]
-    num_key_passes : numeric, default 1.0
-        Passes p over keys and values, see :func:`_key_passes`. [-]
+    Source: T. Dao et al., "FlashAttention", 2022, arXiv:2205.14135.
 
-    Returns
-    -------
-    traffic : numeric
-        Bytes moved. [B]
-
-    References
-    ----------
-    .. [1] T. Dao et al., "FlashAttention", 2022, arXiv:2205.14135.
-
-    Examples
-    --------
     2 x 128 x (32 x 1024 + 8 x 1024) elements of 2 bytes:
 
     >>> float(flash_traffic(1.0, 32.0, 8.0, 1024.0, 1024.0, 128.0, 2.0))
     20971520.0
+
+    Parameters
+    ----------
+    batch : Sequences. [-]
+    num_heads, num_query_groups, query_length, key_length : Heads of queries, heads of keys and values; queries and keys
+        of one sequence. [-]
+    head_size : Elements of a head. [-]
+    element_size : Size of one element. [B]
+    num_passes : Passes r: 1 forward, 2 backward with the gradients. [-]
+    num_key_passes : Passes p over keys and values, see :func:`_key_passes`. [-]
+
+    Returns
+    -------
+    traffic : Bytes moved. [B]
     """
     keys = array(num_query_groups) * array(key_length) * array(num_key_passes)
     elements = array(num_heads) * array(query_length) + keys
@@ -278,34 +232,24 @@ def kv_cache_traffic(
 
     .. math:: T = 2 b g s d\,e
 
-    Parameters
-    ----------
-    batch : numeric
-        Sequences. [-]
-    num_query_groups : numeric
-        Heads of keys and values on this accelerator. [-]
-    key_length : numeric
-        Tokens in the cache. [-]
-    head_size : numeric
-        Elements of a head. [-]
-    kv_element_size : numeric
-        Size of one element of the cache. [B]
+    Source: N. Shazeer, "Fast Transformer Decoding", 2019, arXiv:1911.02150.
 
-    Returns
-    -------
-    traffic : numeric
-        Bytes read. [B]
-
-    References
-    ----------
-    .. [1] N. Shazeer, "Fast Transformer Decoding", 2019, arXiv:1911.02150.
-
-    Examples
-    --------
     Keys and values, 8 heads x 1000 tokens x 128, of 2 bytes:
 
     >>> float(kv_cache_traffic(1.0, 8.0, 1000.0, 128.0, 2.0))
     4096000.0
+
+    Parameters
+    ----------
+    batch : Sequences. [-]
+    num_query_groups : Heads of keys and values on this accelerator. [-]
+    key_length : Tokens in the cache. [-]
+    head_size : Elements of a head. [-]
+    kv_element_size : Size of one element of the cache. [B]
+
+    Returns
+    -------
+    traffic : Bytes read. [B]
     """
     elements = 2.0 * array(batch) * array(num_query_groups) * array(key_length) * array(head_size)
     return np.asarray(elements * array(kv_element_size))
@@ -319,32 +263,26 @@ def softmax_time(softmax_flop: Numeric, vector_flop_rate: Numeric, exponential_r
     A multiprocessor usually does 16 exponentials and 128 other instructions a clock [1]_: the exponential takes twice
     the time of the four others; some accelerators do twice as many [2]_, [3]_. Heuristic, this work.
 
+    12 FLOP at 160 FLOP/s; with 20 exponentials a second, 8 of the 12 take half the time:
+
+    >>> float(softmax_time(12.0, 160.0)), float(softmax_time(12.0, 160.0, 20.0))
+    (0.075, 0.05)
+
     Parameters
     ----------
-    softmax_flop : numeric
-        Work F of the vector units for one score, at the usual exponential rate. [FLOP]
-    vector_flop_rate : numeric
-        Peak R_v of the vector units in FP32. [FLOP/s]
-    exponential_rate : numeric, default NaN
-        Exponentials R_e per second, each counted as one FLOP; NaN: R_v / 16. [FLOP/s]
+    softmax_flop : Work F of the vector units for one score, at the usual exponential rate. [FLOP]
+    vector_flop_rate : Peak R_v of the vector units in FP32. [FLOP/s]
+    exponential_rate : Exponentials R_e per second, each counted as one FLOP; NaN: R_v / 16. [FLOP/s]
 
     Returns
     -------
-    time : numeric
-        Time of the whole accelerator for one score. [s]
+    time : Time of the whole accelerator for one score. [s]
 
     References
     ----------
     .. [1] NVIDIA, "CUDA C++ programming guide", throughput of native arithmetic instructions.
     .. [2] NVIDIA, "Making softmax more efficient with NVIDIA Blackwell Ultra", developer.nvidia.com/blog.
     .. [3] AMD, "CDNA 4 architecture", white paper, 2025: transcendental functions at twice the rate.
-
-    Examples
-    --------
-    12 FLOP at 160 FLOP/s; with 20 exponentials a second, 8 of the 12 take half the time:
-
-    >>> float(softmax_time(12.0, 160.0)), float(softmax_time(12.0, 160.0, 20.0))
-    (0.075, 0.05)
     """
     vector, stated = array(vector_flop_rate), array(exponential_rate)
     usual = _USUAL_EXPONENTIALS * vector
@@ -368,7 +306,6 @@ def attention_time(
     direction: str = "forward",
 ) -> Array:
     """Time of flash attention, forward (two products per pair) or backward (five: the scores are computed again).
-
     Launch, then compute and memory time overlapped but for the serial share; the power limit slows the products.
     ``rate``: matrix units at the precision of attention; the plan's by default.
     """
@@ -426,10 +363,7 @@ def unshared_decode_attention_time(
     head_size: Numeric,
     kv_element_size: Numeric,
 ) -> Array:
-    """Time of decode attention on the vector units, with one block of threads for each query head.
-
-    Query heads that share keys each read them from the last-level cache, convert and multiply them.
-    """
+    """Time of decode attention on the vector units: each query head reads its keys from the last-level cache."""
     traffic = kv_cache_traffic(batch, num_heads, key_length, head_size, kv_element_size)
     cache = transfer_time(traffic, device.l2_bandwidth)
     flop = 4.0 * array(batch) * array(num_heads) * array(key_length) * array(head_size)
@@ -442,26 +376,19 @@ def tiled_heads(num_heads: Numeric, num_query_groups: Numeric, tile_rows: Numeri
 
     .. math:: a' = \max(a, g r)
 
+    Source: flash-attention issue 1572, 2025: 16 heads of keys on an H20 take as long with 1 query each as with 64.
+
+    >>> tiled_heads(32.0, 8.0, [1.0, 16.0]).tolist()
+    [32.0, 128.0]
+
     Parameters
     ----------
-    num_heads, num_query_groups : numeric
-        Heads a of queries, and g of keys and values, on this accelerator. [-]
-    tile_rows : numeric
-        Query rows r of a tile. [-]
+    num_heads, num_query_groups : Heads a of queries, and g of keys and values, on this accelerator. [-]
+    tile_rows : Query rows r of a tile. [-]
 
     Returns
     -------
-    num_heads : numeric
-        Heads that take arithmetic. [-]
-
-    References
-    ----------
-    .. [1] flash-attention issue 1572, 2025: 16 heads of keys on an H20 take as long with 1 query each as with 64.
-
-    Examples
-    --------
-    >>> tiled_heads(32.0, 8.0, [1.0, 16.0]).tolist()
-    [32.0, 128.0]
+    num_heads : Heads that take arithmetic. [-]
     """
     return np.asarray(np.maximum(array(num_heads), array(num_query_groups) * array(tile_rows)))
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Columns, divide
-from xlperf.equations.hardware import budgets
+from xlperf.equations.hardware import power
 
 PEAKS = ("fp32", "tf32", "bf16", "fp8", "int8", "fp4")
 """Names of peak rates: ``flop_per_clock_<name>`` of a core, ``peak_flop_rate_<name>`` of its device."""
@@ -73,10 +73,9 @@ class _Cores(NamedTuple):
 
 
 def derived_device(device: Columns, technologies: Technologies) -> DerivedDevice:
-    """Rates, capacities, bandwidths, areas and power of devices within their budgets.
-
-    Cache takes its share of the area that cores and interfaces leave; the clock f is the largest with switching power
-    n f e v(f)^2 within the budget less static, memory and link power, see :func:`~budgets.voltage_share`.
+    """Rates, capacities, bandwidths, areas and power of devices within their budgets. Cache takes its share of the area
+    that cores and interfaces leave; the clock f is the largest with switching power n f e v(f)^2 within the budget less
+    static, memory and link power, see :func:`~power.voltage_share`.
     """
     compute, base, core, memory = technologies.compute, technologies.base, technologies.core, technologies.memory
     # Areas and interfaces, then the cache in the area that remains [mm2].
@@ -97,9 +96,9 @@ def derived_device(device: Columns, technologies: Technologies) -> DerivedDevice
     least_voltage = compute.least_voltage / compute.voltage
     nominal_power = per_clock * cores.nominal_clock * flop_energy
     wanted = cores.clock / cores.nominal_clock
-    share = budgets.clock_share(spare, nominal_power, least_voltage, wanted)
+    share = power.clock_share(spare, nominal_power, least_voltage, wanted)
     clock = cores.nominal_clock * share
-    voltage = budgets.voltage_share(share, least_voltage)
+    voltage = power.voltage_share(share, least_voltage)
     switching = per_clock * clock * flop_energy * voltage * voltage
 
     height = np.where(np.isnan(device.stack_height), memory.stack_height, device.stack_height)
@@ -154,7 +153,7 @@ def _floor(device: Columns) -> _Floor:
     based = device.num_base_dies > 0.0
     dies = device.num_dies * device.die_area
     base = np.where(based, device.num_base_dies * device.base_area, 0.0)
-    perimeter = budgets.outer_perimeter(np.where(based, base, dies), device.aspect_ratio)
+    perimeter = power.outer_perimeter(np.where(based, base, dies), device.aspect_ratio)
     return _Floor(
         dies + base,
         np.where(based, 1.0, device.compute_share) * dies,
@@ -164,11 +163,11 @@ def _floor(device: Columns) -> _Floor:
 
 def _memory(device: Columns, memory: Columns, perimeter: Array, budget: Array) -> tuple[_Interface, Array]:
     """Memory stacks, and the number that the edge alone allows."""
-    rate = budgets.stack_bandwidth(memory.interface_width, memory.pin_rate, device.memory_rate_share)
+    rate = power.stack_bandwidth(memory.interface_width, memory.pin_rate, device.memory_rate_share)
     each = rate * memory.energy
     edge = (perimeter, device.memory_shoreline_share, memory.shoreline)
-    stacks = budgets.stack_count(*edge, budget, device.memory_power_share, each)
-    by_edge = budgets.stack_count(*edge, np.inf, device.memory_power_share, each)
+    stacks = power.stack_count(*edge, budget, device.memory_power_share, each)
+    by_edge = power.stack_count(*edge, np.inf, device.memory_power_share, each)
     return _Interface(stacks, stacks * rate, stacks * each, stacks * memory.interface_area), by_edge
 
 
@@ -178,7 +177,7 @@ def _links(device: Columns, technologies: Technologies, perimeter: Array) -> _In
     lanes = np.floor(perimeter * device.link_shoreline_share * link.shoreline_bandwidth / link.lane_rate)
     lanes = np.where(linked, lanes, 0.0)
     bandwidth = np.where(linked, lanes * link.lane_rate, 0.0)
-    area = budgets.interface_area(bandwidth, link.shoreline_bandwidth, link.interface_depth)
+    area = power.interface_area(bandwidth, link.shoreline_bandwidth, link.interface_depth)
     return _Interface(lanes, bandwidth, np.where(linked, bandwidth * link.energy, 0.0), np.where(linked, area, 0.0))
 
 
@@ -187,7 +186,7 @@ def _die_links(device: Columns, technologies: Technologies, memory_bandwidth: Ar
     link, linked = technologies.die_link, _present(technologies.die_link)
     crossing = memory_bandwidth * ((device.num_dies - 1.0) / device.num_dies)
     crossing = np.where(np.isnan(device.die_link_bandwidth), crossing, device.die_link_bandwidth)
-    area = 2.0 * budgets.interface_area(crossing, link.shoreline_bandwidth, link.interface_depth)
+    area = 2.0 * power.interface_area(crossing, link.shoreline_bandwidth, link.interface_depth)
     drawn = np.where(linked, crossing * link.energy, 0.0)
     return _Interface(crossing / link.lane_rate, crossing, drawn, np.where(linked, area, 0.0))
 
@@ -196,14 +195,8 @@ def _cores(device: Columns, technologies: Technologies, compute_area: Array) -> 
     """Cores of the compute area: SRAM scales with its cell, logic with its density, the clock with the node."""
     core, node, stated = technologies.core, technologies.compute, technologies.core_node
     sram = core.shared_memory_capacity + core.register_capacity
-    area = budgets.scaled_core_area(
-        core.core_area,
-        sram,
-        stated.sram_cell_area / stated.sram_cell_share,
-        node.sram_cell_area / node.sram_cell_share,
-        stated.logic_density,
-        node.logic_density,
-    )
+    logic = np.maximum(core.core_area - sram * (stated.sram_cell_area / stated.sram_cell_share), 0.0)
+    area = sram * (node.sram_cell_area / node.sram_cell_share) + logic * (stated.logic_density / node.logic_density)
     number = np.floor(np.floor(compute_area / area) * device.enabled_share)
     clock = core.clock_rate * (node.clock_ratio / stated.clock_ratio)
     return _Cores(
@@ -252,7 +245,7 @@ def _broken(
 ) -> dict[str, np.ndarray]:
     """Devices by the reason why they are illegal."""
     based = device.num_base_dies > 0.0
-    die_edges = device.num_dies * budgets.outer_perimeter(device.die_area, device.aspect_ratio)
+    die_edges = device.num_dies * power.outer_perimeter(device.die_area, device.aspect_ratio)
     crossed = _present(technologies.die_link)
     shoreline = device.memory_shoreline_share + device.link_shoreline_share
     seam = 2.0 * die_links.bandwidth / technologies.die_link.shoreline_bandwidth

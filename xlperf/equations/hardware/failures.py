@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, ceil_div, exp, log, power
+from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, exp, log, power
 
 
 def domain_failure_rate(num_accelerators: Numeric, domain_size: Numeric, domain_mtbf: Numeric) -> Array:
@@ -22,26 +22,20 @@ def domain_failure_rate(num_accelerators: Numeric, domain_size: Numeric, domain_
 
     By definition: independent domains with a constant rate each.
 
-    Parameters
-    ----------
-    num_accelerators : numeric
-        Accelerators n of the job. [-]
-    domain_size : numeric
-        Accelerators s that one failure takes. [-]
-    domain_mtbf : numeric
-        Mean time M between failures of one domain. [s]
-
-    Returns
-    -------
-    rate : numeric
-        Of all domains together. [1/s]
-
-    Examples
-    --------
     2,000 accelerators touch 28 racks of 72; each fails every 1,000 s.
 
     >>> float(domain_failure_rate(2000, 72, 1000.0))
     0.028
+
+    Parameters
+    ----------
+    num_accelerators : Accelerators n of the job. [-]
+    domain_size : Accelerators s that one failure takes. [-]
+    domain_mtbf : Mean time M between failures of one domain. [s]
+
+    Returns
+    -------
+    rate : Of all domains together. [1/s]
     """
     return np.asarray(ceil_div(num_accelerators, domain_size) / array(domain_mtbf))
 
@@ -51,26 +45,19 @@ def domain_unavailability(domain_mtbf: Numeric, repair_time: Numeric) -> Array:
 
     .. math:: u = \frac{R}{M + R}
 
+    Source: R. E. Barlow and F. Proschan, "Statistical theory of reliability and life testing", 1975, chapter 7.
+
+    >>> float(domain_unavailability(99.0, 1.0))
+    0.01
+
     Parameters
     ----------
-    domain_mtbf : numeric
-        Mean time M from a repair to the next failure. [s]
-    repair_time : numeric
-        Mean time R from a failure to the end of its repair. [s]
+    domain_mtbf : Mean time M from a repair to the next failure. [s]
+    repair_time : Mean time R from a failure to the end of its repair. [s]
 
     Returns
     -------
-    share : numeric
-        0 to 1. [-]
-
-    References
-    ----------
-    .. [1] R. E. Barlow and F. Proschan, "Statistical theory of reliability and life testing", 1975, chapter 7.
-
-    Examples
-    --------
-    >>> float(domain_unavailability(99.0, 1.0))
-    0.01
+    share : 0 to 1. [-]
     """
     repair = array(repair_time)
     return np.asarray(repair / (array(domain_mtbf) + repair))
@@ -83,35 +70,26 @@ def unit_unavailability(unit_size: Numeric, domain_size: Numeric, domain_unavail
 
     By definition: independent domains.
 
-    Parameters
-    ----------
-    unit_size : numeric
-        Accelerators U of a unit. [-]
-    domain_size : numeric
-        Accelerators s of a domain, at most a unit. [-]
-    domain_unavailability_share : numeric
-        Share u of the time that one domain is down. [-]
-
-    Returns
-    -------
-    share : numeric
-        0 to 1. [-]
-
-    Examples
-    --------
     A node of two accelerators, each down for a tenth of the time: 1 - 0.9^2.
 
     >>> float(unit_unavailability(2, 1, 0.1).round(12))
     0.19
+
+    Parameters
+    ----------
+    unit_size : Accelerators U of a unit. [-]
+    domain_size : Accelerators s of a domain, at most a unit. [-]
+    domain_unavailability_share : Share u of the time that one domain is down. [-]
+
+    Returns
+    -------
+    share : 0 to 1. [-]
     """
     return np.asarray(1.0 - power(1.0 - array(domain_unavailability_share), ceil_div(unit_size, domain_size)))
 
 
 def _binomial(num_units: Array, share: Array, most: int) -> Array:
-    """Probabilities of 0 to ``most`` units down of independent ones, on a new last axis.
-
-    Logarithms of the terms are summed one after the other, so that a million units do not underflow.
-    """
+    """Probabilities of 0 to ``most`` independent units down, on a new last axis, from sums of logarithms."""
     down = np.arange(1.0, most + 1.0)
     units, quiet = num_units[..., None], share[..., None] <= 0.0
     inside = np.where(quiet | (share[..., None] >= 1.0), 0.5, share[..., None])
@@ -130,31 +108,23 @@ def units_enough(num_units: Numeric, unit_unavailability_share: Numeric, most_do
 
     .. math:: P = \sum_{j = 0}^{k} \binom{N}{j} q^j (1 - q)^{N - j}
 
-    Parameters
-    ----------
-    num_units : numeric
-        Units N with the spares. [-]
-    unit_unavailability_share : numeric
-        Share q of the time that a unit is down. [-]
-    most_down : numeric
-        Spares k; 0 or more. [-]
+    Source: R. E. Barlow and F. Proschan, "Statistical theory of reliability and life testing", 1975, chapter 2
+    (k-out-of-n systems).
 
-    Returns
-    -------
-    share : numeric
-        Share of the time that enough units are up, 0 to 1. [-]
-
-    References
-    ----------
-    .. [1] R. E. Barlow and F. Proschan, "Statistical theory of reliability and life testing", 1975, chapter 2
-       (k-out-of-n systems).
-
-    Examples
-    --------
     At most one of three units, each down for a tenth of the time: 0.9^3 + 3 x 0.1 x 0.9^2.
 
     >>> float(units_enough(3, 0.1, 1).round(12))
     0.972
+
+    Parameters
+    ----------
+    num_units : Units N with the spares. [-]
+    unit_unavailability_share : Share q of the time that a unit is down. [-]
+    most_down : Spares k; 0 or more. [-]
+
+    Returns
+    -------
+    share : Share of the time that enough units are up, 0 to 1. [-]
     """
     units, share, spare = np.broadcast_arrays(array(num_units), array(unit_unavailability_share), array(most_down))
     unknown = np.isnan(units) | np.isnan(spare)
@@ -186,10 +156,8 @@ def _sum_of(first: Array, second: Array, most: int) -> Array:
 
 
 def _times(shares: Array, number: Array, most: int) -> Array:
-    """Probabilities of the sum of ``number`` independent draws of ``shares``, 0 to ``most``.
-
-    Powers of a polynomial by the recurrence of Euler (Knuth, volume 2, section 4.7), relative to the first term and
-    scaled where they grow large.
+    """Probabilities of the sum of ``number`` independent draws of ``shares``, 0 to ``most``. Powers of a polynomial by
+    the recurrence of Euler (Knuth, volume 2, section 4.7), relative to the first term and scaled where they grow large.
     """
     ratio = shares[1:] / shares[0]
     terms = np.arange(1.0, len(shares))
@@ -208,10 +176,9 @@ def _times(shares: Array, number: Array, most: int) -> Array:
 
 
 def down_shares(num_units: Numeric, unit_share: Numeric, domains: Sequence[WideDomain], most: int) -> Array:
-    """Share of the time that 0 to ``most`` units are down, on a new last axis; exact up to rounding.
-
-    ``unit_share``: share of the time that a unit is down by itself, one number. ``domains``: from the smallest to the
-    largest, each filled one after the other; the last of a kind may be smaller. Without domains it is binomial.
+    """Share of the time that 0 to ``most`` units are down, on a new last axis; exact up to rounding. ``unit_share``:
+    share of the time that a unit is down by itself, one number. ``domains``: from the smallest to the largest, each
+    filled one after the other; the last of a kind may be smaller. Without domains it is binomial.
     """
     units, share = array(num_units), array(unit_share)
     if not domains:
@@ -229,3 +196,164 @@ def _with_outage(units: Array, share: Array, domains: Sequence[WideDomain], most
     inside, outage = down_shares(units, share, domains[:-1], most), domains[-1].unavailability
     every = np.arange(most + 1.0) == units[..., None]
     return np.asarray(np.where(units[..., None] > 0.0, (1.0 - outage) * inside + outage * every, every))
+
+
+def checkpoint_interval(checkpoint_time: Numeric, failure_interval: Numeric) -> Array:
+    r"""Time of useful work between checkpoints that loses least (Young, and Daly's first order).
+
+    .. math:: \tau = \sqrt{2 \delta M}
+
+    Checkpoints cost delta / tau of the time, interruptions tau / (2 M): half an interval each. The sum is least where
+    its derivative vanishes: delta / tau^2 = 1 / (2 M).
+
+    >>> float(checkpoint_interval(50, 10_000))  # sqrt(2 x 50 x 10000) s
+    1000.0
+
+    Parameters
+    ----------
+    checkpoint_time : Time delta in which a checkpoint is written and the run waits. [s]
+    failure_interval : Mean time M between interruptions of the run. [s]
+
+    Returns
+    -------
+    time : Interval. [s]
+
+    References
+    ----------
+    .. [1] J. W. Young, "A first order approximation to the optimum checkpoint interval", Communications of the ACM
+       17(9), 1974, doi:10.1145/361147.361115.
+    .. [2] J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation
+       Computer Systems 22(3), 2006, doi:10.1016/j.future.2004.11.016.
+    """
+    return np.asarray(np.sqrt(2.0 * array(checkpoint_time) * array(failure_interval)))
+
+
+def goodput(interval: Numeric, checkpoint_time: Numeric, failure_interval: Numeric, restart_time: Numeric) -> Array:
+    r"""Share of the time of a run that trains: without checkpoints, restarts and work done twice.
+
+    .. math:: g = \frac{\tau}{(\tau + \delta) \left(1 + \frac{R + (\tau + \delta) / 2}{M}\right)}
+
+    Work tau takes tau + delta. In that time (tau + delta) / M interruptions happen, and each costs a restart R and, on
+    average, half of an interval (tau + delta) / 2 that is computed again: the time of the work grows by the factor 1 +
+    (R + (tau + delta) / 2) / M. Source: J. T. Daly, "A higher order estimate of the optimum checkpoint interval for
+    restart dumps", Future Generation Computer Systems 22(3), 2006, doi:10.1016/j.future.2004.11.016.
+
+    1,000 s of work and 50 s of a checkpoint, an interruption every 10,000 s that takes 600 s.
+
+    >>> float(goodput(1000, 50, 10_000, 600))  # 1000 / (1050 x (1 + 1125 / 10000))
+    0.8561
+
+    Parameters
+    ----------
+    interval : Useful work tau between checkpoints. [s]
+    checkpoint_time : Time delta of a checkpoint. [s]
+    failure_interval : Mean time M between interruptions of the run. [s]
+    restart_time : Time R until the run trains again: detection, replacement, loading. [s]
+
+    Returns
+    -------
+    share : Between 0 and 1. [-]
+    """
+    useful, spent = array(interval), array(interval) + array(checkpoint_time)
+    lost = (array(restart_time) + 0.5 * spent) / array(failure_interval)
+    return np.asarray(useful / (spent * (1.0 + lost)))
+
+
+def asynchronous_interval(snapshot_time: Numeric, write_time: Numeric, failure_interval: Numeric) -> Array:
+    r"""Time of useful work between checkpoints that are written while the run trains on.
+
+    .. math:: \tau = \max\left(\sqrt{2 \delta M},\; w - \delta\right)
+
+    Only the snapshot into host memory stops the run; the next one waits until the last is written. Source: J. Mohan et
+    al., "CheckFreq: frequent, fine-grained DNN checkpointing", USENIX FAST 2021.
+
+    A snapshot of 2 s that takes 600 s to write; without the wait the best interval would be 200 s.
+
+    >>> float(asynchronous_interval(2.0, 600.0, 10_000.0))
+    598.0
+
+    Parameters
+    ----------
+    snapshot_time : Time delta in which the run waits. [s]
+    write_time : Time w until a checkpoint is safe, its snapshot included. [s]
+    failure_interval : Mean time M between interruptions of the run. [s]
+
+    Returns
+    -------
+    time : Interval. [s]
+    """
+    snapshot = array(snapshot_time)
+    return np.asarray(np.maximum(checkpoint_interval(snapshot, failure_interval), array(write_time) - snapshot))
+
+
+def tiered_goodput(
+    interval: Numeric,
+    far_interval: Numeric,
+    checkpoint_time: Numeric,
+    far_checkpoint_time: Numeric,
+    failure_rate: Numeric,
+    far_failure_rate: Numeric,
+    lost_time: Numeric,
+    far_lost_time: Numeric,
+) -> Array:
+    r"""Share of the time that trains with checkpoints in two tiers: near ones that most failures leave, and far ones.
+
+    .. math:: g^{-1} = \left(1 + \frac{\delta_1}{\tau_1} + \frac{\delta_2}{\tau_2}\right)
+        \left(1 + \lambda_1 L_1 + \lambda_2 L_2\right)
+
+    By definition, as :func:`goodput`, which is its case of one tier with :math:`\lambda = 1 / M` and
+    :math:`L = R + (\tau + \delta) / 2`.
+
+    50 s after every 1,000 s, and an interruption every 10,000 s that costs 1,125 s; no far tier.
+
+    >>> float(tiered_goodput(1000.0, 1000.0, 50.0, 0.0, 1e-4, 0.0, 1125.0, 0.0).round(4))
+    0.8561
+
+    Parameters
+    ----------
+    interval, far_interval : Useful work tau between checkpoints of a tier. [s]
+    checkpoint_time, far_checkpoint_time : Time delta in which the run waits for a checkpoint of a tier. [s]
+    failure_rate, far_failure_rate : Interruptions lambda that restart from a tier. [1/s]
+    lost_time, far_lost_time : Time L that an interruption costs: restart and work done twice. [s]
+
+    Returns
+    -------
+    share : Between 0 and 1. [-]
+    """
+    waits = divide(checkpoint_time, interval) + divide(far_checkpoint_time, far_interval)
+    lost = array(failure_rate) * array(lost_time) + array(far_failure_rate) * array(far_lost_time)
+    return np.asarray(1.0 / ((1.0 + waits) * (1.0 + lost)))
+
+
+def running_rate(
+    units_down: Numeric, num_spares: Numeric, num_replicas: Numeric, replica_units: Numeric, elastic: Numeric
+) -> Array:
+    r"""Rate of a run over its full rate while some units are down.
+
+    .. math:: r = \frac{1}{D} \max\left(D - \left\lceil \frac{\max(j - k, 0)}{w} \right\rceil, 0\right)
+
+    An elastic run trains on with the replicas that the remaining units can form. A run that waits stops as soon as more
+    units are down than there are spares. Source: S. Gandhi et al., "ReCycle: resilient training of large DNNs using
+    pipeline adaptation", SOSP 2024, arXiv:2405.14009.
+
+    Four units down and two spares: one of ten replicas of four units is lost, or the run waits.
+
+    >>> running_rate(4.0, 2.0, 10.0, 4.0, [1.0, 0.0]).tolist()
+    [0.9, 0.0]
+
+    Parameters
+    ----------
+    units_down : Units j that are down. [-]
+    num_spares : Spare units k. [-]
+    num_replicas : Data-parallel replicas D of the run. [-]
+    replica_units : Units w of a replica; below 1 if a unit holds several. [-]
+    elastic : 1 if the run trains on with fewer replicas, 0 if it waits. [-]
+
+    Returns
+    -------
+    rate : 0 to 1. [-]
+    """
+    short = np.maximum(array(units_down) - array(num_spares), 0.0)
+    replicas, on = array(num_replicas), array(elastic)
+    left = np.maximum(replicas - ceil_div(short, replica_units), 0.0) / replicas
+    return np.asarray(np.where(on > 0.0, left, np.where(short > 0.0, 0.0 * left, 1.0 + 0.0 * left)) + 0.0 * on)

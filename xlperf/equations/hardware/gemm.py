@@ -79,28 +79,19 @@ def product_traffic(
 
     .. math:: T = b\,(e\,k\,(m + n) + e_{out}\,m n)
 
+    Source: NVIDIA, "Matrix Multiplication Background User's Guide", section 1, arithmetic intensity.
+
+    >>> float(product_traffic(2.0, 3.0, 4.0, 1.0, 2.0, 4.0))  # 2 x 4 x (2 + 3) bytes of inputs, 4 x 2 x 3 of outputs
+    64.0
+
     Parameters
     ----------
-    m, n, k, batch : numeric
-        Rows of the first and columns of the second matrix, depth; equal products in the call. [-]
-    element_size, output_element_size : numeric
-        Size of one element of the inputs, and of the output. [B]
+    m, n, k, batch : Rows of the first and columns of the second matrix, depth; equal products in the call. [-]
+    element_size, output_element_size : Size of one element of the inputs, and of the output. [B]
 
     Returns
     -------
-    traffic : numeric
-        Bytes through the main memory. [B]
-
-    References
-    ----------
-    .. [1] NVIDIA, "Matrix Multiplication Background User's Guide", section 1, arithmetic intensity.
-
-    Examples
-    --------
-    2 x 4 x (2 + 3) bytes of inputs, 4 x 2 x 3 of outputs:
-
-    >>> float(product_traffic(2.0, 3.0, 4.0, 1.0, 2.0, 4.0))
-    64.0
+    traffic : Bytes through the main memory. [B]
     """
     rows, columns = array(m), array(n)
     inputs = array(element_size) * array(k) * (rows + columns)
@@ -127,54 +118,40 @@ def product_memory_traffic(
     side l_2, and share its panels in a window of the cache (R: half of the cache). The cheapest of three orders counts:
     both inputs stream past the block, or whole rows of one input stay while the other input streams.
 
-    .. math::
-
-        T = b \left(e_{out} m n + e k \min\left(m n \left(\tfrac{1}{g_1} + \tfrac{1}{g_2}\right),\;
+    .. math:: T = b \left(e_{out} m n + e k \min\left(m n \left(\tfrac{1}{g_1} + \tfrac{1}{g_2}\right),\;
         l_1 + l_2 \tfrac{l_1}{K},\; l_2 + l_1 \tfrac{l_2}{K}\right)\right), \quad K = \frac{R}{e k}
 
-    .. math::
-
-        g_1 = \min\left(l_1, \sqrt{N T_m T_n}, \tfrac{L}{2}\right), \quad
+    .. math:: g_1 = \min\left(l_1, \sqrt{N T_m T_n}, \tfrac{L}{2}\right), \quad
         g_2 = \min\left(l_2, \tfrac{N T_m T_n}{g_1}, L - g_1\right), \quad L = \frac{R}{\min(e k, d)}
 
     A library that launches tiles column by column reads the second input once, and the first input again for each band
     of :math:`\max(T_n, N T_m T_n / m)` columns unless the whole cache holds it (least recently used is evicted first).
     Never below the bound of [1]_ and [2]_. Heuristic, this work, after the blocks of [3]_.
 
+    One tile at a time and no cache: each of 2 x 2 tiles reads its panels of 4 x 128 x 2 bytes anew:
+
+    >>> float(product_memory_traffic(256.0, 256.0, 4.0, 1.0, 2.0, 0.0, 128.0, 128.0, 1.0, 0.0))
+    8192.0
+
     Parameters
     ----------
-    m, n, k, batch : numeric
-        Rows of the first and columns of the second matrix, depth; equal products in the call. [-]
-    element_size, output_element_size : numeric
-        Size of one element of the inputs, and of the output. [B]
-    tile_rows, tile_columns : numeric
-        Rows and columns of outputs of one tile. [-]
-    tiles_at_once : numeric
-        Multiprocessors; NaN: all tiles run at the same time. [-]
-    cache_capacity : numeric
-        Last-level cache; NaN or infinite: both inputs are read once. [B]
-    window_depth : numeric, default 2048.0
-        Depth d by which concurrent tiles drift apart. [B]
-    in_order : numeric, default 0.0
-        1 for a library that launches tiles column by column, 0 for blocks of tiles. [-]
+    m, n, k, batch : Rows of the first and columns of the second matrix, depth; equal products in the call. [-]
+    element_size, output_element_size : Size of one element of the inputs, and of the output. [B]
+    tile_rows, tile_columns : Rows and columns of outputs of one tile. [-]
+    tiles_at_once : Multiprocessors; NaN: all tiles run at the same time. [-]
+    cache_capacity : Last-level cache; NaN or infinite: both inputs are read once. [B]
+    window_depth : Depth d by which concurrent tiles drift apart. [B]
+    in_order : 1 for a library that launches tiles column by column, 0 for blocks of tiles. [-]
 
     Returns
     -------
-    traffic : numeric
-        Bytes through the main memory. [B]
+    traffic : Bytes through the main memory. [B]
 
     References
     ----------
     .. [1] J.-W. Hong and H. T. Kung, "I/O complexity: the red-blue pebble game", STOC 1981, doi:10.1145/800076.802486.
     .. [2] T. M. Smith et al., "A tight I/O lower bound for matrix multiplication", 2019, arXiv:1702.02017.
     .. [3] K. Goto and R. van de Geijn, ACM TOMS 34(3), 2008, doi:10.1145/1356052.1356053.
-
-    Examples
-    --------
-    One tile at a time and no cache: each of 2 x 2 tiles reads its panels of 4 x 128 x 2 bytes anew:
-
-    >>> float(product_memory_traffic(256.0, 256.0, 4.0, 1.0, 2.0, 0.0, 128.0, 128.0, 1.0, 0.0))
-    8192.0
     """
     rows, columns, depth = array(m), array(n), array(element_size) * array(k)
     room = known_or(CACHE_SHARE * array(cache_capacity), np.inf)
@@ -227,58 +204,41 @@ def tiled_product_time(
     A tile computes its outputs over k / s, padding included; a share of its cache reads r is exposed, and a wave of
     short tiles is no faster than its reads. Partial sums of split-K pass through the cache.
 
-    .. math::
-
-        t = \left\lceil \frac{s b \lceil m / T_m \rceil \lceil n / T_n \rceil}{p} \right\rceil \left(\frac{p k}{s}
+    .. math:: t = \left\lceil \frac{s b \lceil m / T_m \rceil \lceil n / T_n \rceil}{p} \right\rceil \left(\frac{p k}{s}
         \max\left(\frac{2 T_m T_n}{\eta P} + c\,r,\; [\text{alone}]\,r\right) + s\,t_w\right)
         + [s > 1] \frac{2 s\,e_{sum}\,b m n}{B_{cache}}, \quad r = \frac{(T_m + T_n) e}{B_{cache}}
 
     Tiles and waves after [1]_, the roofline after [2]_; the exposed share of reads is a heuristic, this work.
 
-    Parameters
-    ----------
-    m, n, k, batch : numeric
-        Rows of the first and columns of the second matrix, depth; equal products in the call. [-]
-    element_size : numeric
-        Size of one element of the inputs. [B]
-    tile_rows, tile_columns : numeric
-        Rows and columns of outputs of one tile. [-]
-    num_splits : numeric
-        Splits s of the depth. [-]
-    peak_flop_rate : numeric
-        Dense peak of the whole accelerator. [FLOP/s]
-    cache_bandwidth : numeric
-        Bandwidth of the last-level cache; infinite: no limit. [B/s]
-    num_multiprocessors : numeric
-        Tiles of one wave; NaN: waves and their start are not modelled. [-]
-    compute_efficiency : numeric, default 1.0
-        Efficiency of a full wave. [-]
-    cache_share : numeric, default 0.0
-        Exposed share of the reads from the cache. [-]
-    wave_time : numeric, default 0.0
-        Time to start and drain one wave, per split. [s]
-    sum_size : numeric, default 0.0
-        Size of one sum over a part of the depth. [B]
-    alone : numeric, default 0.0
-        1 if each multiprocessor reads its panels alone, so that the cache may bind; 0 if tiles share panels. [-]
-
-    Returns
-    -------
-    time : numeric
-        Time of the matrix units. [s]
-
-    References
-    ----------
-    .. [1] NVIDIA, "Matrix Multiplication Background User's Guide", sections 2 and 3.
-    .. [2] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
-
-    Examples
-    --------
     2 x 256 x 256 x 100 FLOP at 131072 FLOP/s, one wave of four tiles on four multiprocessors:
 
     >>> peak = {"peak_flop_rate": 131072.0, "cache_bandwidth": np.inf, "num_multiprocessors": 4.0}
     >>> float(tiled_product_time(256.0, 256.0, 100.0, 1.0, 2.0, 128.0, 128.0, 1.0, **peak))
     100.0
+
+    Parameters
+    ----------
+    m, n, k, batch : Rows of the first and columns of the second matrix, depth; equal products in the call. [-]
+    element_size : Size of one element of the inputs. [B]
+    tile_rows, tile_columns : Rows and columns of outputs of one tile. [-]
+    num_splits : Splits s of the depth. [-]
+    peak_flop_rate : Dense peak of the whole accelerator. [FLOP/s]
+    cache_bandwidth : Bandwidth of the last-level cache; infinite: no limit. [B/s]
+    num_multiprocessors : Tiles of one wave; NaN: waves and their start are not modelled. [-]
+    compute_efficiency : Efficiency of a full wave. [-]
+    cache_share : Exposed share of the reads from the cache. [-]
+    wave_time : Time to start and drain one wave, per split. [s]
+    sum_size : Size of one sum over a part of the depth. [B]
+    alone : 1 if each multiprocessor reads its panels alone, so that the cache may bind; 0 if tiles share panels. [-]
+
+    Returns
+    -------
+    time : Time of the matrix units. [s]
+
+    References
+    ----------
+    .. [1] NVIDIA, "Matrix Multiplication Background User's Guide", sections 2 and 3.
+    .. [2] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
     """
     height, width, splits = array(tile_rows), array(tile_columns), array(num_splits)
     units = array(num_multiprocessors)
@@ -312,9 +272,8 @@ def _few_rows_time(
     """Compute time of a GEMM of few rows, infinite for more: a GEMV or a product with swapped operands. [s]
 
     The rows are the short side of an instruction (PTX ISA: warpgroup shapes m64nNk16 with N any multiple of 8); split-K
-    keeps all multiprocessors busy (CUTLASS, "Parallelized reductions").
-
-    One row is padded to eight: 2 x 8 x 100 x 1,000 FLOP at 1.6 MFLOP/s. 17 rows take tiles.
+    keeps all multiprocessors busy (CUTLASS, "Parallelized reductions"). One row is padded to eight: 2 x 8 x 100 x 1,000
+    FLOP at 1.6 MFLOP/s. 17 rows take tiles.
 
     >>> _few_rows_time(np.array([1.0, 17.0]), 100.0, 1000.0, 1.0, peak_flop_rate=1.6e6).tolist()
     [1.0, inf]
@@ -381,10 +340,9 @@ def _reads_alone(constants: Mapping[str, Array]) -> Array:
 def _fitting(
     device: Device, constants: Mapping[str, Array], stack: str
 ) -> tuple[Array, np.ndarray, tuple[Array, Array]]:
-    """Tiles that fit the shared memory of any device, a mask of the tiles that fit each, and the largest of each.
-
-    The smallest tile always fits. If the tallest tile of a library is below the minimum of the stack, all shorter tiles
-    are allowed; libraries with any number of columns do not split the depth.
+    """Tiles that fit the shared memory of any device, a mask of the tiles that fit each, and the largest of each. The
+    smallest tile always fits. If the tallest tile of a library is below the minimum of the stack, all shorter tiles are
+    allowed; libraries with any number of columns do not split the depth.
     """
     room = device.shared_memory_capacity
     room = np.where(np.isnan(room), USUAL_SHARED_MEMORY, room)

@@ -61,34 +61,22 @@ def node_energy_ratio(
 
     .. math:: r = \frac{e}{e_0} \left(\frac{f}{f_0}\right)^2
 
-    The voltage rises with the clock, and the energy with its square.
+    The voltage rises with the clock, and the energy with its square. Source: M. Horowitz, "Computing's energy problem",
+    ISSCC 2014, doi:10.1109/ISSCC.2014.6757323.
+
+    >>> float(node_energy_ratio(0.392e-12, 3.66e9, 1.83e9).round(6))  # Twice the clock of 5 nm
+    4.0
 
     Parameters
     ----------
-    flop_energy : numeric
-        Energy e of a 16-bit operation of the node; NaN: as at 5 nm. [J/FLOP]
-    clock_rate : numeric
-        Boost clock f; NaN: the nominal clock. [Hz]
-    nominal_clock_rate : numeric
-        Clock f_0 of the node at its nominal voltage; NaN: the boost clock. [Hz]
-    reference_energy : numeric, default 0.392 pJ/FLOP
-        Energy e_0 at 5 nm. [J/FLOP]
+    flop_energy : Energy e of a 16-bit operation of the node; NaN: as at 5 nm. [J/FLOP]
+    clock_rate : Boost clock f; NaN: the nominal clock. [Hz]
+    nominal_clock_rate : Clock f_0 of the node at its nominal voltage; NaN: the boost clock. [Hz]
+    reference_energy : Energy e_0 at 5 nm. [J/FLOP]
 
     Returns
     -------
-    ratio : numeric
-        1 for 5 nm at its nominal clock. [-]
-
-    References
-    ----------
-    .. [1] M. Horowitz, "Computing's energy problem", ISSCC 2014, doi:10.1109/ISSCC.2014.6757323.
-
-    Examples
-    --------
-    Twice the clock of 5 nm:
-
-    >>> float(node_energy_ratio(0.392e-12, 3.66e9, 1.83e9).round(6))
-    4.0
+    ratio : 1 for 5 nm at its nominal clock. [-]
     """
     share = array(clock_rate) / array(nominal_clock_rate)
     energy, reference = array(flop_energy), array(reference_energy)
@@ -113,30 +101,22 @@ def peak_clock_rate(
 
     Heuristic, this work: holds on A100, H100, GB200, L40S and MI300X within rounding of the datasheet.
 
-    Parameters
-    ----------
-    peak_flop_rate : numeric
-        Dense 16-bit peak P; NaN means not stated. [FLOP/s]
-    num_multiprocessors : numeric
-        Multiprocessors n; NaN: one. [-]
-    clock_rate : numeric
-        Boost clock f; NaN means not stated. [Hz]
-    nominal_clock_rate : numeric
-        Clock f_0 of the node at its nominal voltage; NaN means unknown. [Hz]
-    rounding : numeric, default 0.94
-        Least ratio of the two clocks that counts as rounding. [-]
-
-    Returns
-    -------
-    clock : numeric
-        The boost clock if another argument is unknown. [Hz]
-
-    Examples
-    --------
     132 multiprocessors of an H100 do 4,096 operations per clock, whatever its boost clock:
 
     >>> peak_clock_rate(989.4e12, 132.0, np.array([1.83e9, 2.2e9]), 1.83e9).round(-7).tolist()
     [1830000000.0, 1830000000.0]
+
+    Parameters
+    ----------
+    peak_flop_rate : Dense 16-bit peak P; NaN means not stated. [FLOP/s]
+    num_multiprocessors : Multiprocessors n; NaN: one. [-]
+    clock_rate : Boost clock f; NaN means not stated. [Hz]
+    nominal_clock_rate : Clock f_0 of the node at its nominal voltage; NaN means unknown. [Hz]
+    rounding : Least ratio of the two clocks that counts as rounding. [-]
+
+    Returns
+    -------
+    clock : The boost clock if another argument is unknown. [Hz]
     """
     # Operations per clock and multiprocessor, rounded to a power of two in the logarithm.
     clock, each = array(clock_rate), array(peak_flop_rate) / known_or(num_multiprocessors, 1.0)
@@ -174,10 +154,9 @@ def _work_power(
 def accelerator_power(
     device: Device, limits: PowerLimits, constants: Mapping[str, Array], product_size: Array, rates: WorkRates
 ) -> Array:
-    """Mean power of accelerators by :func:`_work_power`, with the constants of the family power.
-
-    A product draws as if it had a tile's rows more, because each weight, whatever its width, passes shared memory,
-    registers and matrix units. A byte pays the caches, and the main memory for its share.
+    """Mean power of accelerators by :func:`_work_power`, with the constants of the family power. A product draws as if
+    it had a tile's rows more, because each weight, whatever its width, passes shared memory, registers and matrix
+    units. A byte pays the caches, and the main memory for its share.
     """
     constants = {name: values[:, 0] for name, values in constants.items()}
     # Idle power [W]: as measured, else the model's; while kernels run, the clocks of all units add to it.
@@ -194,10 +173,7 @@ def accelerator_power(
 
 
 def traffic_from_memory(device: Device, width: Array, depth: Array, tokens: Array, element_size: Array) -> Array:
-    """Main-memory traffic of the widest product of a layer, relative to a last-level cache of 50 MiB.
-
-    Heuristic, this work: the ratio applies to all products.
-    """
+    """Main-memory traffic of the widest product, relative to a cache of 50 MiB. Heuristic, this work."""
     rows, columns, inner, size = (values[:, None] for values in (np.maximum(tokens, 1.0), width, depth, element_size))
     units = device.num_multiprocessors
     caches = side_by_side(known_or(device.l2_capacity[:, 0], _USUAL_CACHE), _USUAL_CACHE)
@@ -212,63 +188,22 @@ def idle_power(power_limit: Numeric, idle_share: Numeric, static_power: Numeric 
 
     Heuristic, this work.
 
+    >>> float(idle_power(700.0, 0.1))  # A tenth of 700 W
+    70.0
+
     Parameters
     ----------
-    power_limit : numeric
-        Power limit of the accelerator. [W]
-    idle_share : numeric
-        Idle share s_0 of the limit. [-]
-    static_power : numeric, default NaN
-        Leakage and idle clocks P_s under load; NaN: 0.13 of the limit. [W]
+    power_limit : Power limit of the accelerator. [W]
+    idle_share : Idle share s_0 of the limit. [-]
+    static_power : Leakage and idle clocks P_s under load; NaN: 0.13 of the limit. [W]
 
     Returns
     -------
-    power : numeric
-        Power. [W]
-
-    Examples
-    --------
-    A tenth of 700 W:
-
-    >>> float(idle_power(700.0, 0.1))
-    70.0
+    power : Power. [W]
     """
     limit, static = array(power_limit), array(static_power)
     usual = np.where(np.isnan(static) | np.isnan(limit), limit, static / STATIC_SHARE)
     return np.asarray(array(idle_share) * usual)
-
-
-def power_without_work(power_limit: Numeric, idle_power: Numeric, static_power: Numeric = np.nan) -> Array:
-    r"""Power of an accelerator without kernels: measured, else its leakage, else 0.13 of its limit.
-
-    .. math:: P_i \text{ or } P_s \text{ or } 0.13\,P_{max}
-
-    Heuristic, this work.
-
-    Parameters
-    ----------
-    power_limit : numeric
-        Power limit of the accelerator by its datasheet; NaN means unknown. [W]
-    idle_power : numeric
-        Measured power; NaN means unknown. [W]
-    static_power : numeric, default NaN
-        Leakage and idle clocks under load; NaN means unknown. [W]
-
-    Returns
-    -------
-    power : numeric
-        NaN if all arguments are unknown. [W]
-
-    Examples
-    --------
-    Measured, leakage alone and neither:
-
-    >>> power_without_work(700.0, np.array([116.0, np.nan, np.nan]), np.array([80.0, 80.0, np.nan])).tolist()
-    [116.0, 80.0, 91.0]
-    """
-    idle, static = array(idle_power), array(static_power)
-    static = np.where(np.isnan(static), STATIC_SHARE * array(power_limit), static)
-    return np.where(np.isnan(idle), static, idle)
 
 
 def narrow_energy(flop_energy: Numeric, element_size: Numeric, wide_size: Numeric = 2.0) -> Array:
@@ -278,26 +213,18 @@ def narrow_energy(flop_energy: Numeric, element_size: Numeric, wide_size: Numeri
 
     Heuristic, this work: exponent from products in 16, 8 and 4 bits measured under one power limit.
 
+    >>> float(narrow_energy(3.0, 1.0).round(2))  # FP8 takes two thirds of the energy of BF16
+    1.98
+
     Parameters
     ----------
-    flop_energy : numeric
-        Energy of a 16-bit operation. [J/FLOP]
-    element_size : numeric
-        Size of an input. [B]
-    wide_size : numeric, default 2.0
-        Size of a 16-bit input. [B]
+    flop_energy : Energy of a 16-bit operation. [J/FLOP]
+    element_size : Size of an input. [B]
+    wide_size : Size of a 16-bit input. [B]
 
     Returns
     -------
-    energy : numeric
-        Energy of an operation. [J/FLOP]
-
-    Examples
-    --------
-    FP8 takes two thirds of the energy of BF16:
-
-    >>> float(narrow_energy(3.0, 1.0).round(2))
-    1.98
+    energy : Energy of an operation. [J/FLOP]
     """
     return np.asarray(array(flop_energy) * power(array(element_size) / array(wide_size), 0.6))
 
@@ -310,33 +237,23 @@ def capped_clock_share(
     .. math:: x = \frac{t(P_{max})}{t(P_{cap})}
 
     with the time t of :func:`clock_limited_time`. A B300 of 1,100 W at 900, 700, 550, 450 W: 0.95, 0.77, 0.61, 0.50.
+    Source: T. Sakurai and A. R. Newton, "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187.
 
-    Parameters
-    ----------
-    full_power : numeric
-        Power of the matrix units at the boost clock. [W]
-    capped_limit : numeric
-        Lowered limit; NaN: none. [W]
-    power_limit : numeric
-        Limit by the datasheet; NaN: none. [W]
-    static_power : numeric, default NaN
-        Leakage and idle clocks; NaN: 0.13 of the datasheet limit. [W]
-
-    Returns
-    -------
-    share : numeric
-        1 at most. [-]
-
-    References
-    ----------
-    .. [1] T. Sakurai and A. R. Newton, "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187.
-
-    Examples
-    --------
     A B300 whose units would draw 1,836 W:
 
     >>> capped_clock_share(1836.0, np.array([900.0, 450.0]), 1100.0).round(2).tolist()
     [0.92, 0.42]
+
+    Parameters
+    ----------
+    full_power : Power of the matrix units at the boost clock. [W]
+    capped_limit : Lowered limit; NaN: none. [W]
+    power_limit : Limit by the datasheet; NaN: none. [W]
+    static_power : Leakage and idle clocks; NaN: 0.13 of the datasheet limit. [W]
+
+    Returns
+    -------
+    share : 1 at most. [-]
     """
     rated, full, static = array(power_limit), array(full_power), array(static_power)
     static = np.where(np.isnan(static), STATIC_SHARE * rated, static)
@@ -345,79 +262,28 @@ def capped_clock_share(
     return np.asarray(np.minimum(times[0] / times[1], 1.0))
 
 
-def product_clock_share(
-    capped_limit: Numeric,
-    power_limit: Numeric,
-    peak_flop_rate: Numeric,
-    flop_energy: Numeric,
-    static_power: Numeric = np.nan,
-) -> Array:
-    r"""Clock of long products under a lowered power limit, from the rate and the energy of their operations.
-
-    .. math:: x = x(e R, P_{cap}, P_{max})
-
-    with the share x of :func:`capped_clock_share` at the power e R; 1 without a lowered limit. Heuristic, this work.
-
-    Parameters
-    ----------
-    capped_limit : numeric
-        Lowered limit P_cap; NaN: none. [W]
-    power_limit : numeric
-        Limit P_max by the datasheet; NaN means unknown. [W]
-    peak_flop_rate : numeric
-        Peak R of the matrix units; NaN means unknown. [FLOP/s]
-    flop_energy : numeric
-        Energy e of an operation at the boost clock; NaN means unknown. [J/FLOP]
-    static_power : numeric, default NaN
-        Leakage and idle clocks; NaN: 0.13 of the datasheet limit. [W]
-
-    Returns
-    -------
-    share : numeric
-        1 at most. [-]
-
-    Examples
-    --------
-    A B300 at 2,250 TFLOP/s and 0.816 pJ, 1,836 W, limited to 900 W and not at all:
-
-    >>> product_clock_share(np.array([900.0, np.nan]), 1100.0, 2250e12, 0.816e-12).round(2).tolist()
-    [0.92, 1.0]
-    """
-    share = capped_clock_share(array(flop_energy) * array(peak_flop_rate), capped_limit, power_limit, static_power)
-    return np.asarray(np.where(np.isnan(array(capped_limit)) | np.isnan(share), 1.0, share))
-
-
 def energy_at_clock(energy: Numeric, clock_share: Numeric, least_voltage_share: Numeric = 2.0 / 3.0) -> Array:
     r"""Energy of an operation at a share of the clock.
 
     .. math:: e' = \max(x, v_0)^2 e
 
-    The voltage falls with the clock down to the least voltage of the node, and the energy with its square.
+    The voltage falls with the clock down to the least voltage of the node, and the energy with its square. Source: M.
+    Horowitz, "Computing's energy problem", ISSCC 2014, doi:10.1109/ISSCC.2014.6757323.
 
-    Parameters
-    ----------
-    energy : numeric
-        Energy e at the full clock. [J]
-    clock_share : numeric
-        Share x of the clock. [-]
-    least_voltage_share : numeric, default 2/3
-        Voltage v_0 of a slow clock over the full voltage. [-]
-
-    Returns
-    -------
-    energy : numeric
-        In the unit of the argument. [J]
-
-    References
-    ----------
-    .. [1] M. Horowitz, "Computing's energy problem", ISSCC 2014, doi:10.1109/ISSCC.2014.6757323.
-
-    Examples
-    --------
     At three quarters of the clock 9/16; at half the clock the voltage is two thirds:
 
     >>> energy_at_clock(1.0, np.array([0.75, 0.5])).round(4).tolist()
     [0.5625, 0.4444]
+
+    Parameters
+    ----------
+    energy : Energy e at the full clock. [J]
+    clock_share : Share x of the clock. [-]
+    least_voltage_share : Voltage v_0 of a slow clock over the full voltage. [-]
+
+    Returns
+    -------
+    energy : In the unit of the argument. [J]
     """
     voltage = np.maximum(array(clock_share), array(least_voltage_share))
     return np.asarray(array(energy) * (voltage * voltage))
@@ -430,24 +296,193 @@ def power_at_clock(full_power: Numeric, clock_share: Numeric) -> Array:
 
     By definition.
 
+    >>> float(power_at_clock(640.0, 0.75))  # At three quarters of the clock 27/64
+    270.0
+
     Parameters
     ----------
-    full_power : numeric
-        Power P at the full clock. [W]
-    clock_share : numeric
-        Share x of the clock. [-]
+    full_power : Power P at the full clock. [W]
+    clock_share : Share x of the clock. [-]
 
     Returns
     -------
-    power : numeric
-        Power. [W]
-
-    Examples
-    --------
-    At three quarters of the clock 27/64:
-
-    >>> float(power_at_clock(640.0, 0.75))
-    270.0
+    power : Power. [W]
     """
     share = array(clock_share)
     return np.asarray(array(full_power) * energy_at_clock(share, share))
+
+
+def outer_perimeter(area: Numeric, aspect_ratio: Numeric) -> Array:
+    r"""Outer perimeter (shoreline) of a rectangle of dies.
+
+    .. math:: p = 2 \left(\sqrt{A r} + \sqrt{A / r}\right)
+
+    Source: N. Ardalani, S. Pal and P. Gupta, "DeepFlow", ACM TODAES 29(2), 2024, doi:10.1145/3635867.
+
+    >>> float(outer_perimeter(800.0, 2.0))  # 800 mm2 as 40 mm x 20 mm
+    120.0
+
+    Parameters
+    ----------
+    area : Area A of all dies side by side. [mm2]
+    aspect_ratio : Long over short side r of their rectangle. [-]
+
+    Returns
+    -------
+    perimeter : Outer edge, without seams between dies. [mm]
+    """
+    size, ratio = array(area), array(aspect_ratio)
+    return np.asarray(2.0 * (np.sqrt(size * ratio) + np.sqrt(size / ratio)))
+
+
+def stack_bandwidth(interface_width: Numeric, pin_rate: Numeric, memory_rate_share: Numeric) -> Array:
+    r"""Bandwidth of one HBM stack.
+
+    .. math:: b = w\,r\,\sigma
+
+    Source: JEDEC JESD238B (HBM3) and JESD270-4 (HBM4).
+
+    >>> float(stack_bandwidth(1024.0, 0.8, 0.9))  # 1024 pins x 0.8 x 0.9
+    737.28
+
+    Parameters
+    ----------
+    interface_width : Data pins w. [-]
+    pin_rate : Fastest data rate r of a pin. [B/s]
+    memory_rate_share : Data rate over the fastest rate; products stay below the fastest parts of their time. [-]
+
+    Returns
+    -------
+    stack_bandwidth : Both directions together, as memories are quoted. [B/s]
+    """
+    return np.asarray(array(interface_width) * array(pin_rate) * array(memory_rate_share))
+
+
+def stack_count(
+    perimeter: Numeric,
+    shoreline_share: Numeric,
+    stack_shoreline: Numeric,
+    power_budget: Numeric,
+    memory_power_share: Numeric,
+    stack_power: Numeric,
+) -> Array:
+    r"""HBM stacks that shoreline and power allow.
+
+    .. math:: n = \left\lfloor \min\left(\frac{p\,s}{l}, \frac{P\,s_P}{P_s}\right) \right\rfloor
+
+    Heuristic, this work.
+
+    60 mm of edge hold 5.5 stacks of 11 mm, 200 W feed 6.7 of 30 W:
+
+    >>> float(stack_count(120.0, 0.5, 11.0, 1000.0, 0.2, 30.0))
+    5.0
+
+    Parameters
+    ----------
+    perimeter : Outer edge p of the dies. [mm]
+    shoreline_share : Share s of it for memory. [-]
+    stack_shoreline : Edge l that one stack takes. [mm]
+    power_budget : Power P of the package; infinite: no budget. [W]
+    memory_power_share : Largest share of it for memory. [-]
+    stack_power : Power of one stack at full bandwidth. [W]
+
+    Returns
+    -------
+    stack_count : Whole stacks. [-]
+    """
+    by_edge = array(perimeter) * array(shoreline_share) / array(stack_shoreline)
+    by_power = array(power_budget) * array(memory_power_share) / array(stack_power)
+    return np.asarray(np.floor(np.minimum(by_edge, by_power)))
+
+
+def interface_area(bandwidth: Numeric, shoreline_bandwidth: Numeric, interface_depth: Numeric) -> Array:
+    r"""Die area of link interfaces (PHYs).
+
+    .. math:: A = \frac{B}{\beta} d
+
+    Heuristic, this work.
+
+    >>> float(interface_area(1000.0, 100.0, 2.0))  # 10 mm of edge, 2 mm deep
+    20.0
+
+    Parameters
+    ----------
+    bandwidth : Bandwidth B, one direction. [B/s]
+    shoreline_bandwidth : Bandwidth per edge, one direction. [B/s/mm]
+    interface_depth : Depth d behind the edge. [mm]
+
+    Returns
+    -------
+    interface_area : Area of the interfaces. [mm2]
+    """
+    return np.asarray(array(bandwidth) / array(shoreline_bandwidth) * array(interface_depth))
+
+
+_HALVINGS = 60
+
+
+def voltage_share(clock_share: Numeric, least_voltage_share: Numeric) -> Array:
+    r"""Supply voltage relative to nominal that a clock needs.
+
+    .. math:: v = \max\left(v_0 + (1 - v_0)\,x,\; x\right)
+
+    Heuristic, this work: a straight line below the nominal voltage, proportional to the clock above it. Source: T.
+    Sakurai and A. R. Newton, "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187.
+
+    >>> voltage_share([0.5, 1.1], 0.6).tolist()  # Half-way between 0.6 and 1, and a tenth above the nominal clock
+    [0.8, 1.1]
+
+    Parameters
+    ----------
+    clock_share : Clock over the nominal clock x. [-]
+    least_voltage_share : Voltage of a slow clock over the nominal voltage. [-]
+
+    Returns
+    -------
+    voltage_share : Voltage over the nominal voltage. [-]
+    """
+    least, share = array(least_voltage_share), array(clock_share)
+    return np.asarray(np.maximum(least + (1.0 - least) * share, share))
+
+
+def clock_share(
+    power: Numeric, full_power: Numeric, least_voltage_share: Numeric, largest_share: Numeric = 1.0
+) -> Array:
+    r"""Clock relative to nominal within a budget of dynamic power.
+
+    The largest x up to x_1 with
+
+    .. math:: P_1\,x\,v(x)^2 \le P
+
+    with the voltage v of :func:`voltage_share`, by bisection. Heuristic, this work.
+
+    Half the clock takes an eighth of the power if the voltage follows it; a fifth more takes 1.73 times:
+
+    >>> clock_share(12.5, 100.0, 0.0).round(6).tolist(), clock_share(173.0, 100.0, 0.6, 1.2).round(6).tolist()
+    (0.5, 1.2)
+
+    Parameters
+    ----------
+    power : Power P for switching. [W]
+    full_power : Switching power P_1 at the nominal clock and voltage. [W]
+    least_voltage_share : Voltage of a slow clock over the nominal voltage. [-]
+    largest_share : Clock x_1 without a power limit, over the nominal clock. [-]
+
+    Returns
+    -------
+    clock_share : From 0 to the largest; 0 without power. [-]
+    """
+    target, least, top = array(power) / array(full_power), array(least_voltage_share), array(largest_share)
+
+    def within(share: Array) -> np.ndarray:
+        voltage = voltage_share(share, least)
+        return np.asarray(share * voltage * voltage <= target)
+
+    low = np.zeros(np.broadcast(target, least, top).shape)
+    high = top + low
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        enough = within(middle)
+        low, high = np.where(enough, middle, low), np.where(enough, high, middle)
+    share = np.where(within(top), top, np.where(target <= 0.0, 0.0, low))
+    return np.asarray(np.where(np.isnan(target + least + top), np.nan, share))

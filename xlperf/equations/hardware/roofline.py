@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, Numeric, array, cbrt, side_by_side
+from xlperf.base.arrays import Array, Numeric, array, cbrt, known_or, side_by_side
 from xlperf.base.units import factor
 
 STATIC_SHARE = 0.13
@@ -101,26 +101,18 @@ def vector_flop_rate(vector_peak: Numeric, matrix_peak: Numeric, matrix_to_vecto
 
     Heuristic, this work.
 
+    >>> float(vector_flop_rate(np.nan, 800.0, 16.0))  # Not stated beside a matrix peak of 800
+    50.0
+
     Parameters
     ----------
-    vector_peak : numeric
-        Stated peak in FP32; NaN: not stated. [FLOP/s]
-    matrix_peak : numeric
-        Dense BF16 peak of the matrix units; may be NaN beside a stated vector peak. [FLOP/s]
-    matrix_to_vector_ratio : numeric
-        Ratio r of the two peaks, 16 on A100; may be NaN beside a stated vector peak. [-]
+    vector_peak : Stated peak in FP32; NaN: not stated. [FLOP/s]
+    matrix_peak : Dense BF16 peak of the matrix units; may be NaN beside a stated vector peak. [FLOP/s]
+    matrix_to_vector_ratio : Ratio r of the two peaks, 16 on A100; may be NaN beside a stated vector peak. [-]
 
     Returns
     -------
-    rate : numeric
-        Peak of the vector units. [FLOP/s]
-
-    Examples
-    --------
-    Not stated beside a matrix peak of 800:
-
-    >>> float(vector_flop_rate(np.nan, 800.0, 16.0))
-    50.0
+    rate : Peak of the vector units. [FLOP/s]
     """
     stated = array(vector_peak)
     return np.where(np.isnan(stated), array(matrix_peak) / array(matrix_to_vector_ratio), stated)
@@ -131,30 +123,20 @@ def transfer_time(traffic: Numeric, bandwidth: Numeric, efficiency: Numeric = 1.
 
     .. math:: t = \frac{T}{\eta B}
 
+    Source: S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
+
+    >>> float(transfer_time(80.0, 100.0, 0.8))  # 80 B at four fifths of 100 B/s
+    1.0
+
     Parameters
     ----------
-    traffic : numeric
-        Bytes moved. [B]
-    bandwidth : numeric
-        Peak bandwidth of the level; infinite: no limit. [B/s]
-    efficiency : numeric, default 1.0
-        Efficiency, achieved over peak. [-]
+    traffic : Bytes moved. [B]
+    bandwidth : Peak bandwidth of the level; infinite: no limit. [B/s]
+    efficiency : Efficiency, achieved over peak. [-]
 
     Returns
     -------
-    time : numeric
-        Time of the transfer. [s]
-
-    References
-    ----------
-    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
-
-    Examples
-    --------
-    80 B at four fifths of 100 B/s:
-
-    >>> float(transfer_time(80.0, 100.0, 0.8))
-    1.0
+    time : Time of the transfer. [s]
     """
     return np.asarray(array(traffic) / (array(efficiency) * array(bandwidth)))
 
@@ -164,32 +146,21 @@ def blended_time(first_time: Numeric, second_time: Numeric, serial_share: Numeri
 
     .. math:: t = \max(t_1, t_2) + s \min(t_1, t_2)
 
-    Heuristic, this work, between the roofline [1]_ and the sum.
+    Heuristic, this work, between the roofline and the sum. Source: S. Williams, A. Waterman and D. Patterson,
+    "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
+
+    >>> float(blended_time(3.0, 2.0, 0.5))  # Half of the shorter time is hidden: 3 + 0.5 x 2
+    4.0
 
     Parameters
     ----------
-    first_time : numeric
-        Time t_1 of one activity alone. [s]
-    second_time : numeric
-        Time t_2 of the other activity alone. [s]
-    serial_share : numeric, default 0.0
-        Exposed share s of the shorter time: 0 is the roofline, 1 the sum. [-]
+    first_time : Time t_1 of one activity alone. [s]
+    second_time : Time t_2 of the other activity alone. [s]
+    serial_share : Exposed share s of the shorter time: 0 is the roofline, 1 the sum. [-]
 
     Returns
     -------
-    time : numeric
-        Time of both. [s]
-
-    References
-    ----------
-    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
-
-    Examples
-    --------
-    Half of the shorter time is hidden: 3 + 0.5 x 2:
-
-    >>> float(blended_time(3.0, 2.0, 0.5))
-    4.0
+    time : Time of both. [s]
     """
     first, second = array(first_time), array(second_time)
     return np.asarray(np.maximum(first, second) + array(serial_share) * np.minimum(first, second))
@@ -202,24 +173,17 @@ def arithmetic_power(power_limit: Numeric, static_power: Numeric = np.nan) -> Ar
 
     Heuristic, this work: three quarters of the limit fit the products of ten accelerators best.
 
+    >>> float(arithmetic_power(700.0))  # A limit of 700 W
+    525.0
+
     Parameters
     ----------
-    power_limit : numeric
-        Power limit of the accelerator; NaN or infinite: none. [W]
-    static_power : numeric, default NaN
-        Leakage and idle clocks P_s; NaN: 0.13 of the limit. [W]
+    power_limit : Power limit of the accelerator; NaN or infinite: none. [W]
+    static_power : Leakage and idle clocks P_s; NaN: 0.13 of the limit. [W]
 
     Returns
     -------
-    power : numeric
-        At least a twentieth of the limit. [W]
-
-    Examples
-    --------
-    A limit of 700 W:
-
-    >>> float(arithmetic_power(700.0))
-    525.0
+    power : At least a twentieth of the limit. [W]
     """
     limit, static = array(power_limit), array(static_power)
     limit = np.where(np.isnan(limit), np.inf, limit)
@@ -236,34 +200,24 @@ def clock_limited_time(
 
     .. math:: t = t_b \max\left(1,\, \sqrt[3]{p},\, v_0^2 p\right), \quad p = \frac{E / t_b}{P}
 
-    Near the nominal voltage a node's voltage is almost linear in the clock [1]_.
+    Near the nominal voltage a node's voltage is almost linear in the clock. Source: T. Sakurai and A. R. Newton,
+    "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187.
 
-    Parameters
-    ----------
-    burst_time : numeric
-        Time at the boost clock. [s]
-    energy : numeric
-        Energy of the work at the boost clock. [J]
-    power : numeric
-        Power P available to the work; infinite: no limit. [W]
-    least_voltage_share : numeric, default 2/3
-        Voltage v_0 of a slow clock over the boost voltage. [-]
-
-    Returns
-    -------
-    time : numeric
-        Time under the limit; infinite without power. [s]
-
-    References
-    ----------
-    .. [1] T. Sakurai and A. R. Newton, "Alpha-power law MOSFET model", IEEE JSSC 25(2), 1990, doi:10.1109/4.52187.
-
-    Examples
-    --------
     Twice and eight times the available power; the latter is at the least voltage:
 
     >>> clock_limited_time(1.0, np.array([2.0, 8.0]), 1.0).round(3).tolist()
     [1.26, 3.556]
+
+    Parameters
+    ----------
+    burst_time : Time at the boost clock. [s]
+    energy : Energy of the work at the boost clock. [J]
+    power : Power P available to the work; infinite: no limit. [W]
+    least_voltage_share : Voltage v_0 of a slow clock over the boost voltage. [-]
+
+    Returns
+    -------
+    time : Time under the limit; infinite without power. [s]
     """
     burst, least = array(burst_time), array(energy) / array(power)
     voltage = array(least_voltage_share)
@@ -275,32 +229,21 @@ def sustained_time(burst_time: Numeric, limited_time: Numeric, boost_time: Numer
 
     .. math:: t' = t + \max(t_P - t, 0)\,\frac{t}{t + t_{boost}}
 
-    Heuristic, this work: power throttles products as measured in [1]_; the transition is fitted.
+    Heuristic, this work: power throttles products as measured; the transition is fitted. Source: H. He, "Strangely,
+    matrix multiplications on GPUs run faster when given predictable data", 2024, thonking.ai.
+
+    >>> float(sustained_time(1.0, 1.5, 1.0))  # A kernel as long as the boost has half of the slowdown: 1 + 0.5 x 0.5
+    1.25
 
     Parameters
     ----------
-    burst_time : numeric
-        Time t at the boost clock. [s]
-    limited_time : numeric
-        Time t_P of a long kernel under the power limit. [s]
-    boost_time : numeric
-        Length of a kernel with half of the slowdown. [s]
+    burst_time : Time t at the boost clock. [s]
+    limited_time : Time t_P of a long kernel under the power limit. [s]
+    boost_time : Length of a kernel with half of the slowdown. [s]
 
     Returns
     -------
-    time : numeric
-        Time under the power limit. [s]
-
-    References
-    ----------
-    .. [1] H. He, "Strangely, matrix multiplications on GPUs run faster when given predictable data", 2024, thonking.ai.
-
-    Examples
-    --------
-    A kernel as long as the boost has half of the slowdown: 1 + 0.5 x 0.5:
-
-    >>> float(sustained_time(1.0, 1.5, 1.0))
-    1.25
+    time : Time under the power limit. [s]
     """
     burst = array(burst_time)
     together = burst + array(boost_time)
@@ -313,34 +256,24 @@ def doubling_savings(compute_time: Numeric, memory_time: Numeric, serial_share: 
 
     .. math:: \Delta_1 = t(t_1, t_2) - t(t_1 / 2, t_2), \quad \Delta_2 = t(t_1, t_2) - t(t_1, t_2 / 2)
 
-    with the time t of :func:`blended_time`.
+    with the time t of :func:`blended_time`. Source: S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM
+    52(4), 2009, doi:10.1145/1498765.1498785.
 
-    Parameters
-    ----------
-    compute_time : numeric
-        Time t_1 of the arithmetic alone. [s]
-    memory_time : numeric
-        Time t_2 of the traffic alone. [s]
-    serial_share : numeric, default 0.0
-        Exposed share of the shorter time. [-]
-
-    Returns
-    -------
-    compute_saving : numeric
-        Time saved by units of twice the rate. [s]
-    memory_saving : numeric
-        Time saved by a memory of twice the bandwidth. [s]
-
-    References
-    ----------
-    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
-
-    Examples
-    --------
     A kernel of 8 s of arithmetic and 2 s of traffic is compute-bound:
 
     >>> tuple(map(float, doubling_savings(8.0, 2.0)))
     (4.0, 0.0)
+
+    Parameters
+    ----------
+    compute_time : Time t_1 of the arithmetic alone. [s]
+    memory_time : Time t_2 of the traffic alone. [s]
+    serial_share : Exposed share of the shorter time. [-]
+
+    Returns
+    -------
+    compute_saving : Time saved by units of twice the rate. [s]
+    memory_saving : Time saved by a memory of twice the bandwidth. [s]
     """
     compute, memory = array(compute_time), array(memory_time)
     whole = blended_time(compute, memory, serial_share)
@@ -365,10 +298,8 @@ def linear_attention_time(
     num_chunks: Numeric,
     rate: MatrixRate | None = None,
 ) -> Array:
-    """Time of a chunked linear-attention scan (gated delta net, Mamba-2).
-
-    Chunks run in parallel at the memory rate, or the matrix rate if slower; then the state passes through the chunks of
-    a sequence one after the other.
+    """Time of a chunked linear-attention scan (gated delta net, Mamba-2). Chunks run in parallel at the memory rate, or
+    the matrix rate if slower; then the state passes through the chunks of a sequence one after the other.
     """
     memory = transfer_time(traffic, device.memory_bandwidth, constants["memory_efficiency"])
     compute = array(flop) / (rate or device.rate()).peak_flop_rate
@@ -377,11 +308,25 @@ def linear_attention_time(
     )
 
 
-def stack_constants(kernels: Mapping[str, Mapping[str, Array]], input_casts: bool) -> dict[str, Mapping[str, Array]]:
-    """Kernel constants in a running engine or training stack, without launch time or, in training, input casts.
+def scan_time(
+    device: Device, kernels: Mapping[str, Mapping[str, Array]], flop: Array, traffic: Array, chunks: Array | None = None
+) -> Array:
+    """Time of a scan of linear attention: in chunks on the matrix units, else on the vector units."""
+    if chunks is None:
+        return vector_time(device, kernels["vector"], traffic, flop)
+    return linear_attention_time(device, kernels["linear_attention"], traffic, flop, chunks, device.rate(CORE))
 
-    A stack launches ahead of the accelerator or as a graph, and casts once, fused with the previous kernel; gaps are
-    part of the software's overhead per layer. Collectives keep their launch time, the rendezvous of the ranks.
+
+def score_time(device: Device, kernels: Mapping[str, Mapping[str, Array]], flop: Array, traffic: Array) -> Array:
+    """Time of products on the matrix units beside their traffic: the index of sparse attention."""
+    compute = flop / (kernels["attention"]["compute_efficiency"] * device.rate(CORE).peak_flop_rate)
+    return np.maximum(compute, vector_time(device, kernels["vector"], traffic, 0.0))
+
+
+def stack_constants(kernels: Mapping[str, Mapping[str, Array]], input_casts: bool) -> dict[str, Mapping[str, Array]]:
+    """Kernel constants in a running engine or training stack, without launch time or, in training, input casts. A stack
+    launches ahead of the accelerator or as a graph, and casts once, fused with the previous kernel; gaps are part of
+    the software's overhead per layer. Collectives keep their launch time, the rendezvous of the ranks.
     """
     in_stack: dict[str, Mapping[str, Array]] = {}
     for family, constants in kernels.items():
@@ -421,9 +366,8 @@ class Faster(NamedTuple):
 
 
 def limiting_resources(times: Callable[[Faster], Sequence[Array]], network: bool = False) -> list[np.ndarray]:
-    """Limiting resource of several groups of times: its doubling shortens the time most.
-
-    Overhead counts as half of the time that remains without any limit. Heuristic, this work.
+    """Limiting resource of several groups of times: its doubling shortens the time most. Overhead counts as half of the
+    time that remains without any limit. Heuristic, this work.
     """
     tried = [Faster(), Faster(compute=_TWICE), Faster(memory=_TWICE)]
     tried += [Faster(network=_TWICE)] if network else []
@@ -457,38 +401,176 @@ def ideal_times(
 
     .. math:: t = \max\left(\frac{F}{P}, \frac{T}{B}\right)
 
-    A kernel is compute-bound if its intensity F / T reaches the ridge point P / B.
+    A kernel is compute-bound if its intensity F / T reaches the ridge point P / B. Source: S. Williams, A. Waterman and
+    D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
 
-    Parameters
-    ----------
-    flop : numeric
-        Operations F. [FLOP]
-    traffic : numeric
-        Bytes T through the main memory. [B]
-    peak_flop_rate : numeric
-        Dense peak P of the datasheet. [FLOP/s]
-    memory_bandwidth : numeric
-        Bandwidth B of the main memory. [B/s]
-
-    Returns
-    -------
-    time : numeric
-        Time without padding or efficiencies. [s]
-    code : numeric
-        Position in :data:`RESOURCES`. [-]
-
-    References
-    ----------
-    .. [1] S. Williams, A. Waterman and D. Patterson, "Roofline", Commun. ACM 52(4), 2009, doi:10.1145/1498765.1498785.
-
-    Examples
-    --------
     191 FLOP/B on an H100, whose ridge is at 295 FLOP/B:
 
     >>> time, code = ideal_times(191e9, 1e9, 989e12, 3.35e12)
     >>> float(time.round(7)), RESOURCES[int(code)]
     (0.0002985, 'memory')
+
+    Parameters
+    ----------
+    flop : Operations F. [FLOP]
+    traffic : Bytes T through the main memory. [B]
+    peak_flop_rate : Dense peak P of the datasheet. [FLOP/s]
+    memory_bandwidth : Bandwidth B of the main memory. [B/s]
+
+    Returns
+    -------
+    time : Time without padding or efficiencies. [s]
+    code : Position in :data:`RESOURCES`. [-]
     """
     compute, memory = array(flop) / array(peak_flop_rate), array(traffic) / array(memory_bandwidth)
     longer = np.maximum(compute, memory)
     return longer, np.where(compute >= memory, 0.0, 1.0) + 0.0 * longer
+
+
+def cache_bandwidth(
+    stated_bandwidth: Numeric, num_multiprocessors: Numeric, clock_rate: Numeric, bytes_per_clock: Numeric
+) -> Array:
+    r"""Bandwidth of the last-level cache: as stated, else from the bytes that multiprocessors read per clock.
+
+    .. math:: B = n f b
+
+    Heuristic, this work; an unknown bandwidth is infinite.
+
+    >>> float(cache_bandwidth(np.nan, 100.0, 2.0, 64.0))  # 100 multiprocessors at 2 Hz
+    12800.0
+
+    Parameters
+    ----------
+    stated_bandwidth : Bandwidth of the datasheet; NaN: not stated. [B/s]
+    num_multiprocessors : Multiprocessors n; NaN: not stated. [-]
+    clock_rate : Their clock f; NaN: not stated. [1/s]
+    bytes_per_clock : Bytes b that each reads per clock; may be NaN if the bandwidth is stated. [B]
+
+    Returns
+    -------
+    bandwidth : Infinite if nothing is stated. [B/s]
+    """
+    stated, clocked = array(stated_bandwidth), array(num_multiprocessors) * array(clock_rate)
+    derived = np.where(np.isnan(clocked), np.inf, array(bytes_per_clock) * clocked)
+    return np.where(np.isnan(stated), derived, stated)
+
+
+def resident_share(working_set: Numeric, cache_capacity: Numeric) -> Array:
+    r"""Share of the working set of a step that the last-level cache still holds from the previous step.
+
+    A cyclic scan larger than the cache evicts every line before its reuse; a cache of twice its size holds all.
+
+    .. math:: h = \min\left(\max\left(\frac{C - W}{C / 2}, 0\right), 1\right)
+
+    Heuristic, this work, after cyclic scans. Source: P. J. Denning, "The working set model", Commun. ACM 11(5),
+    1968, doi:10.1145/363095.363141.
+
+    >>> resident_share(np.array([20.0, 75.0, 200.0]), 100.0).tolist()  # Working sets of 20, 75 and 200 MB beside 100 MB
+    [1.0, 0.5, 0.0]
+
+    Parameters
+    ----------
+    working_set : Bytes W that every step reads on an accelerator. [B]
+    cache_capacity : Last-level cache C; NaN: nothing stays. [B]
+
+    Returns
+    -------
+    share : 0 for working sets above the cache, 1 within half of it. [-]
+    """
+    needed, room = np.broadcast_arrays(array(working_set), known_or(cache_capacity, 0.0))
+    filled = np.divide(needed, room, out=np.full(needed.shape, np.inf), where=room > 0.0)
+    share = np.minimum(np.maximum((1.0 - filled) / (1.0 - CACHE_SHARE), 0.0), 1.0)
+    return np.asarray(np.where(np.isnan(needed), np.nan, share))
+
+
+def resident_bandwidth(share: Numeric, memory_bandwidth: Numeric, cache_bandwidth: Numeric) -> Array:
+    r"""Mean bandwidth of reads if the last-level cache serves a share.
+
+    .. math:: B = \left(\frac{1 - h}{B_m} + \frac{h}{B_c}\right)^{-1}
+
+    Heuristic, this work.
+
+    >>> float(resident_bandwidth(0.5, 1.0, 4.0))  # Half of the bytes at four times the rate
+    1.6
+
+    Parameters
+    ----------
+    share : Share h of the bytes that are in the cache. [-]
+    memory_bandwidth : Bandwidth of the main memory. [B/s]
+    cache_bandwidth : Bandwidth of the last-level cache; NaN or infinite: the main memory serves all reads. [B/s]
+
+    Returns
+    -------
+    bandwidth : At least the bandwidth of the main memory. [B/s]
+    """
+    main, cache = array(memory_bandwidth), array(cache_bandwidth)
+    cache = np.where(np.isfinite(cache), np.maximum(cache, main), main)
+    hits = array(share)
+    return np.asarray(1.0 / ((1.0 - hits) / main + hits / cache))
+
+
+def exposed_offload_time(size: Numeric, bandwidth: Numeric, computing_time: Numeric) -> Array:
+    r"""Exposed time of a transfer to or from the host, beyond the computation that hides it.
+
+    .. math:: t = \max\left(\frac{S}{B} - t_c,\ 0\right)
+
+    Source: M. Isaev et al., "Calculon", SC 2023, doi:10.1145/3581784.3607102, section 3 (tensor offloading).
+
+    >>> float(exposed_offload_time(30.0, 10.0, 2.0))  # 3 s of transfer behind 2 s of computation
+    1.0
+
+    Parameters
+    ----------
+    size : Bytes S that move in one direction. [B]
+    bandwidth : Bandwidth B of the link, one direction. [B/s]
+    computing_time : Time t_c of the concurrent computation. [s]
+
+    Returns
+    -------
+    time : Exposed part. [s]
+    """
+    return np.asarray(np.maximum(array(size) / array(bandwidth) - array(computing_time), 0.0))
+
+
+def host_update_time(
+    num_parameters: Numeric,
+    gradient_size: Numeric,
+    weight_size: Numeric,
+    state_size: Numeric,
+    host_bandwidth: Numeric,
+    host_memory_bandwidth: Numeric,
+    drive_bandwidth: Numeric,
+) -> Array:
+    r"""Time of an optimizer step on the host, up to the return of the weights to the accelerator.
+
+    The host reads gradients and state and writes state and weights; drives transfer their state meanwhile.
+
+    .. math:: t = P \left(\max\left(\frac{2 e_s + e_g + e_w}{B_m}, \frac{2 e_s}{B_d}\right) + \frac{e_w}{B_h}\right)
+
+    Parameters
+    ----------
+    num_parameters : Parameters P with state on the host, per accelerator. [-]
+    gradient_size, weight_size, state_size : Bytes per parameter of gradient e_g, weight e_w and optimizer state e_s.
+        [B]
+    host_bandwidth : Bandwidth B_h of the link to the host, one direction. [B/s]
+    host_memory_bandwidth : Bandwidth B_m of the host's memory, per accelerator. [B/s]
+    drive_bandwidth : Bandwidth B_d of drives with the state, per accelerator; infinite: in host memory. [B/s]
+
+    Returns
+    -------
+    time : Time of one step. [s]
+
+    References
+    ----------
+    .. [1] J. Ren et al., "ZeRO-Offload", 2021, arXiv:2101.06840, section 4.
+    .. [2] S. Rajbhandari et al., "ZeRO-Infinity", 2021, arXiv:2104.07857, section 5.
+
+    A billion parameters: 28 GB at 70 GB/s and 2 GB at 50 GB/s.
+
+    >>> float(host_update_time(1e9, 2.0, 2.0, 12.0, 50e9, 70e9, float("inf")))
+    0.44
+    """
+    gradient, weight, state = array(gradient_size), array(weight_size), array(state_size)
+    memory = (2.0 * state + gradient + weight) / array(host_memory_bandwidth)
+    update = np.maximum(memory, 2.0 * state / array(drive_bandwidth))
+    return np.asarray(array(num_parameters) * (update + weight / array(host_bandwidth)))

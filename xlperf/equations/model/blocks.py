@@ -44,10 +44,7 @@ class Gemms(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """A model on one of ``ranks`` tensor-parallel ranks, (rows,): whole heads, a copy of one where there are too few.
-
-    ``expert_ranks`` ranks share each expert.
-    """
+    """A model on one of ``ranks`` tensor-parallel ranks, (rows,): whole heads; ``expert_ranks`` share each expert."""
 
     model: Model
     ranks: Array
@@ -227,183 +224,16 @@ def _qkv(model: Model, shard: Shard) -> Array:
     return np.asarray((queries + 2.0 * shard.groups) * model.head_size)
 
 
-PLAIN = Block(
-    "attention",
-    (
-        Operator("qkv", _qkv, _hidden, _qkv),
-        Operator("attention output", _hidden, lambda m, s: s.heads * m.head_size, _values),
-    ),
-)
-LATENT = Block(  # the expansion of keys and values is folded into queries and outputs when decoding: absorbed
-    "attention",
-    (
-        Operator(
-            "query compression",
-            _query_rank,
-            _hidden,
-            lambda m, s: 2.0 * m.q_lora_rank,  # before and after its norm
-            exists=positive(lambda m: m.q_lora_rank),
-        ),
-        Operator("query expansion", _queries, _query_rank, _queries),
-        Operator(
-            "key and value compression",
-            lambda m, s: m.kv_lora_rank + m.qk_rope_head_size,
-            _hidden,
-            lambda m, s: 2.0 * m.kv_lora_rank + m.qk_rope_head_size,
-        ),
-        Operator(
-            "key and value expansion",
-            lambda m, s: s.heads * (_nope(m, s) + m.v_head_size),
-            _key_rank,
-            lambda m, s: s.heads * (m.qk_head_size + m.v_head_size),
-            rows="context",
-            served=WIDE,
-            absorbed=False,
-        ),
-        Operator("query absorption", _key_rank, _nope, batch=_heads, held=_none, served=WIDE, absorbed=True),
-        Operator(
-            "value expansion",
-            lambda m, s: m.v_head_size,
-            _key_rank,
-            batch=_heads,
-            held=_none,
-            served=WIDE,
-            absorbed=True,
-        ),
-        Operator("attention output", _hidden, _values, _values),
-    ),
-)
-SHARED_VECTOR = Block(  # all heads read one vector per token that is key and value (DeepSeek-V4)
-    "attention",
-    (
-        Operator("query compression", _query_rank, _hidden, lambda m, s: 2.0 * m.q_lora_rank),
-        Operator("query expansion", lambda m, s: s.heads * m.head_size, _query_rank, _values),
-        Operator("key and value", lambda m, s: m.head_size, _hidden, lambda m, s: m.head_size),
-        Operator(
-            "output compression",
-            _output_rank,
-            lambda m, s: s.heads * m.head_size / s.output_groups,
-            _values,
-            batch=lambda m, s: s.output_groups,
-        ),
-        Operator(
-            "attention output",
-            _hidden,
-            lambda m, s: s.output_groups * _output_rank(m, s),
-            lambda m, s: s.output_groups * m.output_lora_rank,
-        ),
-    ),
-)
-
-
 def _indexed(model: Model) -> Array:
     return divide(model.num_index_layers, model.num_attention_layers)
 
 
-INDEX = Block(  # of sparse attention; layers that compress their cache pool it with a gate as wide as the entries
-    "attention",
-    (
-        Operator(
-            "index query",
-            lambda m, s: np.maximum(s.index_heads, 1.0) * np.maximum(m.index_size, 1.0),
-            _query_rank,
-            layers=_indexed,
-        ),
-        Operator(
-            "index key",
-            lambda m, s: np.maximum(np.where(m.selected_ratio > 1.0, 4.0, 1.0) * m.index_size, 1.0),
-            _hidden,
-            layers=_indexed,
-        ),
-        Operator(
-            "index weights",
-            lambda m, s: np.maximum(s.index_heads, 1.0),
-            _hidden,
-            layers=lambda m: np.where(m.q_lora_rank > 0.0, _indexed(m), 0.0),
-            served=WIDE,
-        ),
-        Operator(
-            "pooling of selected",
-            lambda m, s: 4.0 * m.head_size,  # entries overlap
-            _hidden,
-            layers=lambda m: np.where(m.selected_ratio > 1.0, divide(m.num_selected_layers, m.num_layers), 0.0),
-        ),
-        Operator(
-            "pooling of compressed",
-            lambda m, s: 2.0 * m.head_size,
-            _hidden,
-            layers=lambda m: divide(m.num_compressed_layers, m.num_attention_layers),
-        ),
-    ),
-)
-
-
 def _linear_inputs(model: Model, shard: Shard) -> Array:
-    """Projected inputs, and what the convolution of a gated delta net puts out; Mamba-2 computes that again [1]_.
-
-    .. [1] T. Dao and A. Gu, "Transformers are SSMs", 2024, arXiv:2405.21060, section 7.
+    """Projected inputs, and what the convolution of a gated delta net puts out; Mamba-2 computes that again (T. Dao and
+    A. Gu, "Transformers are SSMs", 2024, arXiv:2405.21060, section 7).
     """
     keys, values = shard.linear_keys, shard.linear_values
     return np.asarray(2.0 * (keys + values) + (1.0 - model.state_space) * (2.0 * keys + values))
-
-
-LINEAR = Block(  # gated delta net, or Mamba-2, whose input holds the step of each head and has no gates
-    "linear",
-    (
-        Operator(
-            "linear attention input",
-            lambda m, s: 2.0 * (s.linear_keys + s.linear_values) + m.state_space * s.value_heads,
-            _hidden,
-            _linear_inputs,
-            held=lambda m, s: 2.0 * (s.linear_keys + s.linear_values) * m.hidden_size,
-        ),
-        Operator(
-            "linear attention gates",
-            lambda m, s: 2.0 * s.value_heads,
-            _hidden,
-            lambda m, s: s.value_heads,
-            exists=lambda m: np.asarray(1.0 - m.state_space),
-            held=lambda m, s: (2.0 - m.state_space) * s.value_heads * m.hidden_size,  # or steps, in 16 bits too
-            served=WIDE,
-        ),
-        Operator(
-            "linear attention output",
-            _hidden,
-            lambda m, s: s.linear_values,
-            lambda m, s: 2.0 * s.linear_values,  # output of the scan before and after its norm
-        ),
-    ),
-)
-MLP = Block("mlp", _feed_forward("mlp", lambda m: m.hidden_size, lambda m, s: m.ffn_hidden_size / s.ranks, "tokens"))
-EXPERTS = Block(
-    "moe",
-    _feed_forward(
-        "experts", lambda m: m.expert_hidden_size, lambda m, s: m.expert_ffn_hidden_size / s.expert_ranks, "per_expert"
-    ),
-)
-SHARED_EXPERT = Block(
-    "moe",
-    _feed_forward(
-        "shared expert",
-        lambda m: m.hidden_size,
-        lambda m, s: np.maximum(m.shared_ffn_hidden_size / s.ranks, 1.0),
-        "tokens",
-        positive(lambda m: m.shared_ffn_hidden_size),
-    ),
-)
-ROUTER = Block(
-    "moe",
-    (
-        Operator(
-            "router",
-            lambda m, s: m.num_experts,
-            _hidden,
-            rows="routed",
-            held=lambda m, s: m.hidden_size * (m.num_experts + m.shared_gate),
-        ),
-    ),
-    precision=WIDE,
-)
 
 
 def _latent_size(model: Model, shard: Shard) -> Array:
@@ -411,19 +241,83 @@ def _latent_size(model: Model, shard: Shard) -> Array:
 
 
 _LATENT_EXPERTS = positive(lambda m: m.moe_latent_size)
-LATENT_SPACE = Block(  # of routed experts (Nemotron 3 Super); every rank holds both matrices whole
-    "moe",
-    (
-        Operator("expert compression", _latent_size, _hidden, rows="routed", exists=_LATENT_EXPERTS),
-        Operator("expert expansion", _hidden, _latent_size, rows="routed", exists=_LATENT_EXPERTS),
-    ),
-)
-MTP = Block(  # hidden state and embedding, side by side, to the hidden size
-    "mtp", (Operator("mtp projection", lambda m, s: m.hidden_size / s.ranks, lambda m, s: 2.0 * m.hidden_size),)
-)
+
+# fmt: off
+PLAIN = Block("attention", (
+    Operator("qkv", _qkv, _hidden, _qkv),
+    Operator("attention output", _hidden, lambda m, s: s.heads * m.head_size, _values),
+))
+# The expansion of keys and values is folded into queries and outputs when decoding: absorbed.
+LATENT = Block("attention", (
+    Operator("query compression", _query_rank, _hidden,
+             lambda m, s: 2.0 * m.q_lora_rank, exists=positive(lambda m: m.q_lora_rank)),  # saved around its norm
+    Operator("query expansion", _queries, _query_rank, _queries),
+    Operator("key and value compression", lambda m, s: m.kv_lora_rank + m.qk_rope_head_size, _hidden,
+             lambda m, s: 2.0 * m.kv_lora_rank + m.qk_rope_head_size),
+    Operator("key and value expansion", lambda m, s: s.heads * (_nope(m, s) + m.v_head_size), _key_rank,
+             lambda m, s: s.heads * (m.qk_head_size + m.v_head_size), rows="context", served=WIDE, absorbed=False),
+    Operator("query absorption", _key_rank, _nope, batch=_heads, held=_none, served=WIDE, absorbed=True),
+    Operator("value expansion", lambda m, s: m.v_head_size, _key_rank,
+             batch=_heads, held=_none, served=WIDE, absorbed=True),
+    Operator("attention output", _hidden, _values, _values),
+))
+# All heads read one vector per token that is key and value (DeepSeek-V4).
+SHARED_VECTOR = Block("attention", (
+    Operator("query compression", _query_rank, _hidden, lambda m, s: 2.0 * m.q_lora_rank),
+    Operator("query expansion", lambda m, s: s.heads * m.head_size, _query_rank, _values),
+    Operator("key and value", lambda m, s: m.head_size, _hidden, lambda m, s: m.head_size),
+    Operator("output compression", _output_rank, lambda m, s: s.heads * m.head_size / s.output_groups, _values,
+             batch=lambda m, s: s.output_groups),
+    Operator("attention output", _hidden, lambda m, s: s.output_groups * _output_rank(m, s),
+             lambda m, s: s.output_groups * m.output_lora_rank),
+))
+# Of sparse attention; layers that compress their cache pool it with a gate as wide as the entries.
+INDEX = Block("attention", (
+    Operator("index query", lambda m, s: np.maximum(s.index_heads, 1.0) * np.maximum(m.index_size, 1.0), _query_rank,
+             layers=_indexed),
+    Operator("index key", lambda m, s: np.maximum(np.where(m.selected_ratio > 1.0, 4.0, 1.0) * m.index_size, 1.0),
+             _hidden, layers=_indexed),
+    Operator("index weights", lambda m, s: np.maximum(s.index_heads, 1.0), _hidden,
+             layers=lambda m: np.where(m.q_lora_rank > 0.0, _indexed(m), 0.0), served=WIDE),
+    Operator("pooling of selected", lambda m, s: 4.0 * m.head_size, _hidden,  # entries overlap
+             layers=lambda m: np.where(m.selected_ratio > 1.0, divide(m.num_selected_layers, m.num_layers), 0.0)),
+    Operator("pooling of compressed", lambda m, s: 2.0 * m.head_size, _hidden,
+             layers=lambda m: divide(m.num_compressed_layers, m.num_attention_layers)),
+))
+# Gated delta net, or Mamba-2, whose input holds the step of each head and has no gates; steps are in 16 bits too.
+LINEAR = Block("linear", (
+    Operator("linear attention input",
+             lambda m, s: 2.0 * (s.linear_keys + s.linear_values) + m.state_space * s.value_heads, _hidden,
+             _linear_inputs, held=lambda m, s: 2.0 * (s.linear_keys + s.linear_values) * m.hidden_size),
+    Operator("linear attention gates", lambda m, s: 2.0 * s.value_heads, _hidden, lambda m, s: s.value_heads,
+             exists=lambda m: np.asarray(1.0 - m.state_space),
+             held=lambda m, s: (2.0 - m.state_space) * s.value_heads * m.hidden_size, served=WIDE),
+    Operator("linear attention output", _hidden, lambda m, s: s.linear_values,
+             lambda m, s: 2.0 * s.linear_values),  # output of the scan before and after its norm
+))
+MLP = Block("mlp", _feed_forward("mlp", lambda m: m.hidden_size, lambda m, s: m.ffn_hidden_size / s.ranks, "tokens"))
+EXPERTS = Block("moe", _feed_forward(
+    "experts", lambda m: m.expert_hidden_size, lambda m, s: m.expert_ffn_hidden_size / s.expert_ranks, "per_expert"))
+SHARED_EXPERT = Block("moe", _feed_forward(
+    "shared expert", lambda m: m.hidden_size, lambda m, s: np.maximum(m.shared_ffn_hidden_size / s.ranks, 1.0),
+    "tokens", positive(lambda m: m.shared_ffn_hidden_size)))
+ROUTER = Block("moe", (
+    Operator("router", lambda m, s: m.num_experts, _hidden, rows="routed",
+             held=lambda m, s: m.hidden_size * (m.num_experts + m.shared_gate)),
+), WIDE)
+# Of routed experts (Nemotron 3 Super); every rank holds both matrices whole.
+LATENT_SPACE = Block("moe", (
+    Operator("expert compression", _latent_size, _hidden, rows="routed", exists=_LATENT_EXPERTS),
+    Operator("expert expansion", _hidden, _latent_size, rows="routed", exists=_LATENT_EXPERTS),
+))
+# Hidden state and embedding, side by side, to the hidden size.
+MTP = Block("mtp", (
+    Operator("mtp projection", lambda m, s: m.hidden_size / s.ranks, lambda m, s: 2.0 * m.hidden_size),
+))
+HEAD = Block("head", (Operator("logits", lambda m, s: s.split(m.vocab_size), _hidden, rows="sampled"),), WIDE)
+# fmt: on
 FEED_FORWARD = (MLP, EXPERTS, SHARED_EXPERT)
 """Blocks that an expert pool computes; the attention pool has all others."""
-HEAD = Block("head", (Operator("logits", lambda m, s: s.split(m.vocab_size), _hidden, rows="sampled"),), WIDE)
 
 
 @cache

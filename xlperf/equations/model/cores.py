@@ -15,12 +15,131 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, divide, some
+from xlperf.base.arrays import Array, Numeric, array, divide, some
 from xlperf.equations.model.blocks import Shard
-from xlperf.equations.model.linear_attention import Scan, recurrent_step_flop, recurrent_step_traffic, scan_gradient
-from xlperf.equations.model.linear_kinds import KINDS, LinearKind, linear_of, linear_state_size, selective_scan_work
+from xlperf.equations.model.linear_attention import (
+    KINDS,
+    LinearKind,
+    Scan,
+    linear_of,
+    linear_state_size,
+    recurrent_step_flop,
+    recurrent_step_traffic,
+    scan_gradient,
+    selective_scan_work,
+)
 from xlperf.equations.model.model import Architecture, Model
-from xlperf.equations.model.sparse_attention import entries_seen, index_flop, index_traffic, scores_per_entry
+
+
+def entries_seen(first: Numeric, last: Numeric, ratio: Numeric, limit: Numeric) -> Array:
+    r"""Mean entries that the queries from one context length to another attend to.
+
+    .. math:: E = \frac{1}{b - a} \int_a^b \min\left(\frac{x}{r}, K\right) dx
+
+    Source: DeepSeek-AI, "DeepSeek-V3.2: pushing the frontier of open large language models", 2025, arXiv:2512.02556,
+    section 2.1 (top-k selection).
+
+    >>> float(entries_seen(0.0, 16.0, 1.0, 8.0))  # Half of 8 up to context 8, 8 from there to 16
+    6.0
+    >>> entries_seen([0.0, 0.0], 16.0, 4.0, [8.0, 2.0]).tolist()
+    [2.0, 1.5]
+
+    Parameters
+    ----------
+    first : Tokens a before the first query. [-]
+    last : Tokens b up to the last query; where it is a, the entries at that context. [-]
+    ratio : Tokens r of an entry. [-]
+    limit : Entries K that are selected at most; infinite where all are seen. [-]
+
+    Returns
+    -------
+    entries : Mean over the queries. [-]
+    """
+    start, end, each, most = array(first), array(last), array(ratio), array(limit)
+    knee = np.minimum(most * each, np.maximum(start, end))
+    rising = (np.minimum(end, knee) ** 2 - np.minimum(start, knee) ** 2) / (2.0 * each)
+    level = knee / each * (np.maximum(end, knee) - np.maximum(start, knee))
+    mean = divide(rising + level, end - start)
+    return np.asarray(np.where(end > start, mean, np.minimum(end / each, most)) + 0.0 * (start + mean))
+
+
+def index_flop(queries: Numeric, entries: Numeric, index_heads: Numeric, index_size: Numeric) -> Array:
+    r"""FLOP of scoring the entries of a cache for queries: a product for each index head.
+
+    .. math:: F = 2 Q E H d
+
+    Source: DeepSeek-AI, "DeepSeek-V3.2: pushing the frontier of open large language models", 2025, arXiv:2512.02556,
+    equation 1.
+
+    >>> float(index_flop(2.0, 3.0, 4.0, 5.0))
+    240.0
+
+    Parameters
+    ----------
+    queries : Queries Q. [-]
+    entries : Entries E that each scores. [-]
+    index_heads : Heads H of the index on this accelerator. [-]
+    index_size : Width d of an index key. [-]
+
+    Returns
+    -------
+    flop : Operations of the matrix units. [FLOP]
+    """
+    return np.asarray(2.0 * array(queries) * array(entries) * array(index_heads) * array(index_size))
+
+
+def index_traffic(
+    queries: Numeric,
+    seen_entries: Numeric,
+    cached_entries: Numeric,
+    index_size: Numeric,
+    key_element_size: Numeric,
+    scores_per_entry: Numeric,
+    word_size: Numeric,
+) -> Array:
+    r"""Traffic of an index: its keys are read, scores written and read again to select the largest.
+
+    .. math:: S = C d e_k + 2 Q E n_s w
+
+    Source: DeepSeek-AI, "DeepSeek-V3.2: pushing the frontier of open large language models", 2025, arXiv:2512.02556,
+    section 2.1.
+
+    >>> float(index_traffic(2.0, 3.0, 10.0, 8.0, 1.0, 1.0, 4.0))  # Ten keys of 8 bytes, 2 x 2 x 3 scores of 4 bytes
+    128.0
+
+    Parameters
+    ----------
+    queries : Queries Q. [-]
+    seen_entries : Entries E that each scores. [-]
+    cached_entries : Entries C whose keys are read, of all sequences. [-]
+    index_size : Width d of an index key. [-]
+    key_element_size : Bytes e_k of an element of an index key, its share of a scale included. [B]
+    scores_per_entry : Scores n_s that are kept of an entry: 1 for the sum over heads, less where a block of entries has
+        one. [-]
+    word_size : Bytes w of a score. [B]
+
+    Returns
+    -------
+    traffic : Bytes read and written. [B]
+    """
+    keys = array(cached_entries) * array(index_size) * array(key_element_size)
+    scores = 2.0 * array(queries) * array(seen_entries) * array(scores_per_entry) * array(word_size)
+    return np.asarray(keys + scores)
+
+
+def scores_per_entry(model: Model, heads: Array) -> Array:
+    """Scores that an index writes per entry, (rows,): one for the sum over its heads, or one per head and block. [-]"""
+    return np.where(model.index_block > 1.0, heads / model.index_block, 1.0)
+
+
+def stream_passes(model: Model) -> Array:
+    """Extra passes over the residual stream of a block with several streams, (rows,); 0 for one stream. [-] A block
+    reads all streams and mixes them into its input, reads and writes all with its output (hyper-connections,
+    arXiv:2409.19606, section 2).
+    """
+    streams = model.residual_streams
+    return np.where(streams > 1.0, 3.0 * streams - 2.0, 0.0)
+
 
 _WORD = 4.0  # bytes of a score [B]
 _GRADIENT_WORK = 2.0  # of an index: two products for one
@@ -275,10 +394,7 @@ LOCAL = Core(
 
 
 def _selects(name: str, ratio: str, limit: str | None, layers: str) -> Core:
-    """Sparse attention to entries of a cache, all or the best ones by an index, beside a window.
-
-    Latent attention is absorbed: the compressed vector is key and value of all heads.
-    """
+    """Sparse attention to all entries of a cache or the best ones, beside a window; latent attention is absorbed."""
 
     def most(model: Model) -> Array:
         return getattr(model, limit) if limit else np.full_like(model.num_layers, np.inf)

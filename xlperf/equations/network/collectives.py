@@ -23,26 +23,19 @@ def ring_traffic(message_size: Numeric, group_size: Numeric) -> Array:
 
     .. math:: T = \frac{n - 1}{n} S
 
+    Source: P. Patarasuk and X. Yuan, J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
+
+    >>> float(ring_traffic(8.0, 4.0))  # Three quarters of 8 B
+    6.0
+
     Parameters
     ----------
-    message_size : numeric
-        Bytes of the whole message. [B]
-    group_size : numeric
-        Number of ranks. [-]
+    message_size : Bytes of the whole message. [B]
+    group_size : Number of ranks. [-]
 
     Returns
     -------
-    traffic : numeric
-        Bytes sent by one rank, as many as it receives. [B]
-
-    References
-    ----------
-    .. [1] P. Patarasuk and X. Yuan, J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
-
-    Three quarters of 8 B:
-
-    >>> float(ring_traffic(8.0, 4.0))
-    6.0
+    traffic : Bytes sent by one rank, as many as it receives. [B]
     """
     ranks = array(group_size)
     return np.asarray((ranks - 1.0) / ranks * array(message_size))
@@ -55,30 +48,21 @@ def ring_reduce_scatter_time(
 
     .. math:: t = (n - 1) \alpha + \frac{n - 1}{n} \frac{S}{B}
 
+    Source: P. Patarasuk and X. Yuan, J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
+
+    >>> float(ring_reduce_scatter_time(8.0, 4.0, 2.0, 0.5))  # Three steps of 0.5 s, and 6 B at 2 B/s
+    4.5
+
     Parameters
     ----------
-    message_size : numeric
-        Bytes of the input of each rank, or of the gathered whole. [B]
-    group_size : numeric
-        Number of ranks; with 1 there is no communication. [-]
-    link_bandwidth : numeric
-        Bandwidth of one rank's link, one direction. [B/s]
-    hop_latency : numeric, default 0.0
-        Latency of one step. [s]
+    message_size : Bytes of the input of each rank, or of the gathered whole. [B]
+    group_size : Number of ranks; with 1 there is no communication. [-]
+    link_bandwidth : Bandwidth of one rank's link, one direction. [B/s]
+    hop_latency : Latency of one step. [s]
 
     Returns
     -------
-    time : numeric
-        First send to last receive. [s]
-
-    References
-    ----------
-    .. [1] P. Patarasuk and X. Yuan, J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
-
-    Three steps of 0.5 s, and 6 B at 2 B/s:
-
-    >>> float(ring_reduce_scatter_time(8.0, 4.0, 2.0, 0.5))
-    4.5
+    time : First send to last receive. [s]
     """
     steps = array(group_size) - 1.0
     return np.asarray(steps * array(hop_latency) + ring_traffic(message_size, group_size) / array(link_bandwidth))
@@ -91,30 +75,21 @@ def ring_all_reduce_time(
 
     .. math:: t = 2 (n - 1) \alpha + 2 \frac{n - 1}{n} \frac{S}{B}
 
+    Source: P. Patarasuk and X. Yuan, J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
+
+    >>> float(ring_all_reduce_time(8.0, 4.0, 2.0, 0.5))  # Six steps of 0.5 s, and 12 B at 2 B/s
+    9.0
+
     Parameters
     ----------
-    message_size : numeric
-        Bytes of the buffer that each rank holds. [B]
-    group_size : numeric
-        Number of ranks; with 1 there is no communication. [-]
-    link_bandwidth : numeric
-        Bandwidth of one rank's link, one direction. [B/s]
-    hop_latency : numeric, default 0.0
-        Latency of one step. [s]
+    message_size : Bytes of the buffer that each rank holds. [B]
+    group_size : Number of ranks; with 1 there is no communication. [-]
+    link_bandwidth : Bandwidth of one rank's link, one direction. [B/s]
+    hop_latency : Latency of one step. [s]
 
     Returns
     -------
-    time : numeric
-        First send to last receive. [s]
-
-    References
-    ----------
-    .. [1] P. Patarasuk and X. Yuan, J. Parallel Distrib. Comput. 69(2), 2009, doi:10.1016/j.jpdc.2008.09.002.
-
-    Six steps of 0.5 s, and 12 B at 2 B/s:
-
-    >>> float(ring_all_reduce_time(8.0, 4.0, 2.0, 0.5))
-    9.0
+    time : First send to last receive. [s]
     """
     return np.asarray(2.0 * ring_reduce_scatter_time(message_size, group_size, link_bandwidth, hop_latency))
 
@@ -126,63 +101,25 @@ def tree_all_reduce_time(
 
     .. math:: t = 2 \lceil \log_2 n \rceil \alpha + 2 \frac{S}{B} \quad (n > 1)
 
+    Source: P. Sanders et al., "Two-tree algorithms", Parallel Comput. 35(12), 2009, doi:10.1016/j.parco.2009.09.001.
+
+    >>> float(tree_all_reduce_time(8.0, 4.0, 2.0, 0.5))  # Two levels up and two down of 0.5 s, and 16 B at 2 B/s
+    10.0
+
     Parameters
     ----------
-    message_size : numeric
-        Bytes of the buffer that each rank holds. [B]
-    group_size : numeric
-        Number of ranks; with 1 there is no communication. [-]
-    link_bandwidth : numeric
-        Bandwidth of one rank's link, one direction. [B/s]
-    hop_latency : numeric, default 0.0
-        Latency of one level. [s]
+    message_size : Bytes of the buffer that each rank holds. [B]
+    group_size : Number of ranks; with 1 there is no communication. [-]
+    link_bandwidth : Bandwidth of one rank's link, one direction. [B/s]
+    hop_latency : Latency of one level. [s]
 
     Returns
     -------
-    time : numeric
-        First send to last receive. [s]
-
-    References
-    ----------
-    .. [1] P. Sanders et al., "Two-tree algorithms", Parallel Comput. 35(12), 2009, doi:10.1016/j.parco.2009.09.001.
-
-    Two levels up and two down of 0.5 s, and 16 B at 2 B/s:
-
-    >>> float(tree_all_reduce_time(8.0, 4.0, 2.0, 0.5))
-    10.0
+    time : First send to last receive. [s]
     """
     ranks = array(group_size)
     sent = 2.0 * array(message_size) / array(link_bandwidth)
     return np.asarray(2.0 * tree_depth(ranks) * array(hop_latency) + np.where(ranks > 1.0, sent, 0.0 * sent * ranks))
-
-
-def in_network_traffic(message_size: Numeric, group_size: Numeric) -> Array:
-    r"""Bytes per link of an all-reduce with in-network reduction (SHARP): the buffer, and the shard the rank requests.
-
-    .. math:: T = \left(1 + \frac{1}{n}\right) S
-
-    Parameters
-    ----------
-    message_size : numeric
-        Bytes of the buffer that each rank holds. [B]
-    group_size : numeric
-        Number of ranks. [-]
-
-    Returns
-    -------
-    traffic : numeric
-        Bytes in each direction. [B]
-
-    References
-    ----------
-    .. [1] B. Klenk et al., "An in-network architecture ...", ISCA 2020, doi:10.1109/ISCA45697.2020.00085.
-
-    8 B, and a quarter of them:
-
-    >>> float(in_network_traffic(8.0, 4.0))
-    10.0
-    """
-    return np.asarray((1.0 + 1.0 / array(group_size)) * array(message_size))
 
 
 def collective_time(
@@ -356,7 +293,8 @@ def _reduction_time(
             time = np.minimum(time, by_phases)
     if reduces:  # reduction in the switches of the innermost tier
         link = constants["in_network_efficiency"] * _tier(network.link_bandwidth, 0)
-        crossed = in_network_traffic(size, members[0]) / link
+        # SHARP sends the buffer and the shard that the rank requests (doi:10.1109/ISCA45697.2020.00085)
+        crossed = (1.0 + 1.0 / members[0]) * size / link
         added = start_bulk + np.maximum(crossed, tree_time) + tree_latency
         in_switch = (_tier(network.in_network_reduction, 0) == 1.0) & (members[0] > 1.0)
         time = np.where(in_switch, np.minimum(time, added), time)
@@ -401,10 +339,7 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def members_by_tier(group_size: Numeric, stride: Numeric, network: Network) -> Array:
-    """Members at each tier of a strided group of ranks, which fills the innermost tier first.
-
-    The product over tiers is the group size. Heuristic, this work.
-    """
+    """Members at each tier of a strided group of ranks, which fills the innermost tier first. Heuristic, this work."""
     group, distance = array(group_size), array(stride)
     before = np.ones(np.broadcast(group, distance, network.size[:, :1]).shape)
     last = network.size.shape[1] - 1

@@ -1,28 +1,290 @@
-"""Networks of tiers: the hops and the busiest link of each topology.
+"""Collectives on rings, meshes and tori: load of the busiest link and sequential hops.
 
-On a fully connected tier each link serves one peer: a group of two in a machine of eight has a seventh of the
-bandwidth. On a dragonfly each router has ``first_length`` accelerators and ``num_links`` global links,
-``second_length`` routers make a group, ``third_length`` groups the machine; every link has the bandwidth of one
-accelerator. Routes are minimal or Valiant (by a random third router or group), whichever carries more.
-:mod:`xlperf.equations.network.torus` has rings, meshes and tori.
+A torus has up to three axes; ranks are numbered along the first, the second, then the third. A group of ranks
+``distance`` apart fills the axes in this order. Members ``hop`` apart on an axis send over ``hop`` links, which the
+``hop`` interleaved groups share, all active at once. An axis is a ring if the group spans it, else a line.
 
 A load is the time of the busiest link times the bandwidth of one accelerator, all its links together, per byte of the
-message. All ranks of the machine are active: interleaved groups share links.
+message.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from math import isqrt, prod
+from operator import eq, le
 from typing import NamedTuple
 
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array
-from xlperf.equations.network.torus import torus_distances, torus_exchange_load, torus_gather_load, torus_steps
+
+AXES = 3
+
+
+def _products(whole: int, count: int, rising: bool, least: int = 1) -> Iterator[tuple[int, ...]]:
+    """Factorisations of a whole number into ``count`` factors of at least ``least``, perhaps in rising order only."""
+    if count == 1:
+        if whole >= least:
+            yield (whole,)
+        return
+    last = isqrt(whole)
+    if rising and count > 2:  # the first of three or more is at most their root
+        last = max((factor for factor in range(1, last + 1) if prod((factor,) * count) <= whole), default=0)
+    small = [factor for factor in range(least if rising else 1, last + 1) if whole % factor == 0]
+    for factor in small if rising else sorted({*small, *(whole // factor for factor in small)}):
+        if factor >= least:
+            for others in _products(whole // factor, count - 1, rising, factor if rising else 1):
+                yield (factor, *others)
+
+
+@lru_cache(maxsize=4096)
+def torus_block(
+    places: int, axes: int, machine: tuple[int, ...] = (), rings: bool = False, cube: int = 1
+) -> tuple[tuple[int, ...], int]:
+    """Axis lengths and number of closed axes of the most cubic block of a torus or mesh with so many accelerators."""
+    limits = machine or (places,) * axes
+    if machine and places == prod(machine):
+        return machine, axes if rings else 0
+    # Without a machine the axes are alike, so that rising order is enough.
+    blocks = _products(places, axes, rising=not machine)
+    if machine:
+        blocks = (lengths for lengths in blocks if all(map(le, lengths, machine)))
+
+    def rank(lengths: tuple[int, ...]) -> tuple[int, int]:
+        """Shortest sum of axes first, then most closed axes of the machine."""
+        return sum(lengths), -sum(map(eq, lengths, machine))
+
+    best = min(blocks, key=rank if machine else sum, default=None)
+    if best is None:
+        return machine, axes if rings else 0
+    whole = rings and all(length % cube == 0 for length in best)
+    closed = [whole and (not machine or length == limit) for length, limit in zip(best, limits, strict=True)]
+    order = sorted(range(axes), key=lambda axis: (not closed[axis], best[axis]))
+    return tuple(best[axis] for axis in order), sum(closed)
+
+
+def _axes(
+    group_size: Numeric, distance: Numeric, lengths: tuple[Numeric, ...], num_rings: Numeric
+) -> list[tuple[Array, Array, np.ndarray]]:
+    """Members of a group on each axis, links between neighbours, and a mask of closed rings."""
+    group, apart, rings = array(group_size), array(distance), array(num_rings)
+    before, inner = np.ones_like(group), array(1.0)
+    axes = []
+    for axis, length in enumerate(lengths):
+        outer = inner * array(length)
+        reach = np.maximum(outer / apart, before)
+        reach = np.maximum(group, before) if axis == len(lengths) - 1 else np.minimum(reach, np.maximum(group, before))
+        members = reach / before
+        hop = np.maximum(apart / inner, 1.0)
+        closed = (rings > axis) & (members * hop >= array(length)) & (members > 1.0)
+        axes.append((np.asarray(members), np.where(members > 1.0, hop, 1.0), np.asarray(closed)))
+        before, inner = reach, outer
+    return axes
+
+
+def _known(values: Array, *arguments: Numeric) -> Array:
+    """The values, NaN if an argument is NaN."""
+    for argument in arguments:
+        values = values + 0.0 * array(argument)
+    return np.asarray(values)
+
+
+def torus_steps(
+    group_size: Numeric,
+    distance: Numeric,
+    first_length: Numeric,
+    second_length: Numeric,
+    third_length: Numeric,
+    num_rings: Numeric,
+) -> Array:
+    r"""Sequential hops of a collective on a torus, mesh or ring, between its two most distant members.
+
+    .. math:: h = \sum_i h_i \lfloor n_i / 2 \rfloor \ \text{(ring)}, \qquad h_i (n_i - 1) \ \text{(line)}
+
+    Source: E. Chan et al., "Collective communication", Concurrency Comput. 19(13), 2007, doi:10.1002/cpe.1206.
+
+    A ring of four on each of two axes, two hops half-way round each:
+
+    >>> float(torus_steps(16.0, 1.0, 4.0, 4.0, 1.0, 2.0))
+    4.0
+
+    Parameters
+    ----------
+    group_size, distance : Members of the group; ranks from one member to the next. [-]
+    first_length, second_length, third_length : Places along each axis. [-]
+    num_rings : Closed axes, from the first on. [-]
+
+    Returns
+    -------
+    steps : Hops of a reduce-scatter, an all-gather or an all-to-all. [-]
+    """
+    lengths = (first_length, second_length, third_length)
+    steps = array(0.0)
+    for members, hop, closed in _axes(group_size, distance, lengths, num_rings):
+        steps = steps + hop * np.where(closed, np.floor(members / 2.0), members - 1.0)
+    return _known(steps, group_size, distance, *lengths, num_rings)
+
+
+def torus_gather_load(
+    group_size: Numeric,
+    distance: Numeric,
+    first_length: Numeric,
+    second_length: Numeric,
+    third_length: Numeric,
+    num_rings: Numeric,
+    num_links: Numeric,
+) -> Array:
+    r"""Link load of an all-gather or reduce-scatter on a torus, mesh or ring.
+
+    The multiport bucket algorithm: one part of the buffer per axis, each starting on another axis, both ways round
+    each ring; on long thin blocks a single part may be faster, and the lower load counts.
+
+    .. math:: l = \min\left(\sum_i c_i(1) \prod_{j<i} \frac{1}{n_j},\
+              \sum_p \max_q c_{q+p}(1) \frac{1}{k} \prod_{j<p} \frac{1}{n_{q+j}}\right), \qquad
+              c_i(V) = \frac{n_i - 1}{n_i} V h_i \frac{L}{2\ \text{(ring) or}\ 1\ \text{(line)}}
+
+    Source: N. Jain and Y. Sabharwal, "Optimal bucket algorithms ...", ICS 2010, doi:10.1145/1810085.1810093.
+
+    A ring of four with two links each: three quarters of the message, half each way, on half the bandwidth:
+
+    >>> float(torus_gather_load(4.0, 1.0, 4.0, 1.0, 1.0, 1.0, 2.0))
+    0.75
+
+    Parameters
+    ----------
+    group_size, distance : Members of the group; ranks from one member to the next. [-]
+    first_length, second_length, third_length : Places along each axis. [-]
+    num_rings : Closed axes, from the first on. [-]
+    num_links : Links L that share the bandwidth of one accelerator. [-]
+
+    Returns
+    -------
+    load : Time at the bandwidth of one accelerator per byte of the whole message; 0 for a group of one. [-]
+    """
+    lengths = (first_length, second_length, third_length)
+    axes = _axes(group_size, distance, lengths, num_rings)
+    costs = [
+        (members - 1.0) / members * hop * array(num_links) / np.where(closed, 2.0, 1.0) for members, hop, closed in axes
+    ]
+    members = [axis[0] for axis in axes]
+    # One part: axis after axis, each on the shard that remains.
+    best, shards = array(0.0), array(1.0)
+    for count, cost in zip(members, costs, strict=True):
+        best = best + cost / shards
+        shards = shards * count
+    # Several parts: only for groups with exactly these axes.
+    for parts in range(2, AXES + 1):
+        for chosen in combinations(range(AXES), parts):
+            active = np.asarray(members[0] == members[0])
+            for axis in range(AXES):
+                active = active & ((members[axis] > 1.0) == (axis in chosen))
+            best = np.where(active, np.minimum(best, _rotated(costs, members, chosen)), best)
+    return _known(best, group_size, distance, *lengths, num_rings, num_links)
+
+
+def _rotated(costs: list[Array], members: list[Array], chosen: tuple[int, ...]) -> Array:
+    """Load of the multiport bucket algorithm on the chosen axes, with phases in lockstep."""
+    parts = len(chosen)
+    load = array(0.0)
+    shards = [array(float(parts)) for _ in chosen]
+    for phase in range(parts):
+        slowest = array(0.0)
+        for part in range(parts):
+            axis = chosen[(part + phase) % parts]
+            slowest = np.maximum(slowest, costs[axis] / shards[part])
+            shards[part] = shards[part] * members[axis]
+        load = load + slowest
+    return np.asarray(load)
+
+
+def torus_exchange_load(
+    group_size: Numeric,
+    distance: Numeric,
+    first_length: Numeric,
+    second_length: Numeric,
+    third_length: Numeric,
+    num_rings: Numeric,
+    num_links: Numeric,
+) -> Array:
+    r"""Link load of an all-to-all on the busiest axis of a torus, mesh or ring.
+
+    Messages follow the axes in order, the shorter way round a ring, both ways at half a round.
+
+    .. math:: l = L \max_i h_i \frac{\lfloor n_i^2 / 4 \rfloor}{2 n_i} \ \text{(ring)}, \qquad
+              L \max_i h_i \frac{\lfloor n_i^2 / 4 \rfloor}{n_i} \ \text{(line)}
+
+    Source: W. J. Dally and B. Towles, "Principles and Practices of Interconnection Networks", 2004, chapter 5.
+
+    A ring of four with two links each: 2 x 4 / (2 x 4):
+
+    >>> float(torus_exchange_load(4.0, 1.0, 4.0, 1.0, 1.0, 1.0, 2.0))
+    1.0
+
+    Parameters
+    ----------
+    group_size, distance : Members of the group; ranks from one member to the next. [-]
+    first_length, second_length, third_length : Places along each axis. [-]
+    num_rings : Closed axes, from the first on. [-]
+    num_links : Links L that share the bandwidth of one accelerator. [-]
+
+    Returns
+    -------
+    load : Time at the bandwidth of one accelerator per byte that one member sends, itself included. [-]
+    """
+    lengths = (first_length, second_length, third_length)
+    load = array(0.0)
+    for members, hop, closed in _axes(group_size, distance, lengths, num_rings):
+        crossing = np.floor(members * members / 4.0) / members * np.where(closed, 0.5, 1.0)
+        load = np.maximum(load, crossing * hop)
+    return _known(load * array(num_links), group_size, distance, *lengths, num_rings)
+
+
+def torus_distances(
+    distance: Numeric, first_length: Numeric, second_length: Numeric, third_length: Numeric, num_rings: Numeric
+) -> tuple[Array, Array]:
+    r"""Hops between two ranks of a torus, mesh or ring: in total, and along the longest axis.
+
+    .. math:: h_i = \min(d_i, k_i - d_i) \ \text{(ring)}, \qquad d_i \ \text{(line)}, \qquad
+              d = d_1 + k_1 (d_2 + k_2 d_3)
+
+    Source: W. J. Dally and B. Towles, "Principles and Practices of Interconnection Networks", 2004, chapter 5.
+
+    Rank 5 of a torus of 4 x 4 is one hop away on each axis:
+
+    >>> tuple(map(float, torus_distances(5.0, 4.0, 4.0, 1.0, 2.0)))
+    (2.0, 1.0)
+
+    Parameters
+    ----------
+    distance : Ranks from one to the other. [-]
+    first_length, second_length, third_length : Places along each axis. [-]
+    num_rings : Closed axes, from the first on. [-]
+
+    Returns
+    -------
+    steps : Hops along all axes, at least 1. [-]
+    longest : Hops along the longest axis, the number of messages per link if all ranks send so far. [-]
+    """
+    lengths = (first_length, second_length, third_length)
+    left, rings = np.floor(array(distance)), array(num_rings)
+    steps, longest = array(0.0), array(1.0)
+    for axis, length in enumerate(lengths):
+        places = array(length)
+        away = left - np.floor(left / places) * places
+        hops = np.where(rings > axis, np.minimum(away, places - away), away)
+        left = np.floor(left / places)
+        steps, longest = steps + hops, np.maximum(longest, hops)
+    arguments = (distance, *lengths, num_rings)
+    return _known(np.maximum(steps, 1.0), *arguments), _known(longest, *arguments)
+
 
 SWITCH, FAT_TREE, FULLY_CONNECTED, RING, TORUS, MESH, DRAGONFLY, RAIL = range(8)
-AXES = (RING, TORUS, MESH)
-_PHASED = np.array([code in (*AXES, DRAGONFLY) for code in range(RAIL + 1)])
+ON_AXES = (RING, TORUS, MESH)
+_PHASED = np.array([code in (*ON_AXES, DRAGONFLY) for code in range(RAIL + 1)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,28 +309,19 @@ def direct_load(group_size: Numeric, num_links: Numeric) -> Array:
 
     .. math:: l = \frac{L}{n} \quad (n > 1)
 
+    Source: R. Thakur et al., Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521.
+
+    >>> float(direct_load(2.0, 7.0))  # Two of eight accelerators use one of seven links, for half of the message
+    3.5
+
     Parameters
     ----------
-    group_size : numeric
-        Members of the group. [-]
-    num_links : numeric
-        Peers L in the machine, which share the bandwidth of one accelerator. [-]
+    group_size : Members of the group. [-]
+    num_links : Peers L in the machine, which share the bandwidth of one accelerator. [-]
 
     Returns
     -------
-    load : numeric
-        Load per byte of the whole message; 0 for a group of one. [-]
-
-    References
-    ----------
-    .. [1] R. Thakur et al., Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521.
-
-    Examples
-    --------
-    Two of eight accelerators use one of seven links, for half of the message:
-
-    >>> float(direct_load(2.0, 7.0))
-    3.5
+    load : Load per byte of the whole message; 0 for a group of one. [-]
     """
     ranks = array(group_size)
     return np.asarray(array(num_links) / ranks * np.where(ranks == 1.0, 0.0, 1.0))
@@ -89,28 +342,19 @@ def dragonfly_hops(group_size: Numeric, distance: Numeric, first_length: Numeric
 
     .. math:: h = 1 \ \text{(one router)}, \quad 2 \ \text{(one group)}, \quad 4 \ \text{(two groups)}
 
+    Source: J. Kim et al., "Technology-driven, highly-scalable dragonfly topology", ISCA 2008, doi:10.1109/ISCA.2008.19.
+
+    >>> float(dragonfly_hops(64.0, 1.0, 4.0, 8.0))  # 64 ranks, 4 to a router and 32 to a group, span two groups
+    4.0
+
     Parameters
     ----------
-    group_size, distance : numeric
-        Members n of the group; ranks from one member to the next. [-]
-    first_length, second_length : numeric
-        Accelerators of one router, routers of one group. [-]
+    group_size, distance : Members n of the group; ranks from one member to the next. [-]
+    first_length, second_length : Accelerators of one router, routers of one group. [-]
 
     Returns
     -------
-    hops : numeric
-        Hops. [-]
-
-    References
-    ----------
-    .. [1] J. Kim et al., "Technology-driven, highly-scalable dragonfly topology", ISCA 2008, doi:10.1109/ISCA.2008.19.
-
-    Examples
-    --------
-    64 ranks, 4 to a router and 32 to a group, span two groups:
-
-    >>> float(dragonfly_hops(64.0, 1.0, 4.0, 8.0))
-    4.0
+    hops : Hops. [-]
     """
     ranks, apart, router = array(group_size), array(distance), array(first_length)
     group = router * array(second_length)
@@ -130,9 +374,8 @@ def _dragonfly_neighbour_load(
     """Link load of a dragonfly, per byte of a rank, when every rank sends to the next member of its group.
 
     The ranks that leave a router (a group) load the links between the two on the minimal route, and all links twice on
-    the Valiant route (heuristic, this work, after doi:10.1109/ISCA.2008.19).
-
-    32 ranks of a group send to the next group: 32 messages on one link, or each message twice on 32 links:
+    the Valiant route (heuristic, this work, after doi:10.1109/ISCA.2008.19). 32 ranks of a group send to the next
+    group: 32 messages on one link, or each message twice on 32 links:
 
     >>> float(_dragonfly_neighbour_load(4.0, 32.0, 4.0, 8.0, 33.0, 4.0))
     2.0
@@ -205,7 +448,7 @@ def tier_shape(operation: str, members: Array, stride: Array, network: Network, 
         rows = np.flatnonzero(used == code)
         if code == FULLY_CONNECTED:
             shape = _direct(operation, members[rows], network.num_links[rows, tier, None])
-        elif code in AXES:
+        elif code in ON_AXES:
             shape = _along_axes(operation, members[rows], distance[rows], network, rows, tier)
         elif code == DRAGONFLY:
             apart = np.maximum(array(stride), inner) + 0.0 * members
@@ -260,24 +503,18 @@ def tree_depth(group_size: Numeric) -> Array:
 
     .. math:: d = \lceil \log_2 n \rceil
 
+    Source: R. Rabenseifner, ICCS 2004, doi:10.1007/978-3-540-24685-5_1.
+
+    >>> float(tree_depth(5.0))  # 2, 4 and then 8 ranks
+    3.0
+
     Parameters
     ----------
-    group_size : numeric
-        Number of ranks. [-]
+    group_size : Number of ranks. [-]
 
     Returns
     -------
-    depth : numeric
-        0 for one rank. [-]
-
-    References
-    ----------
-    .. [1] R. Rabenseifner, ICCS 2004, doi:10.1007/978-3-540-24685-5_1.
-
-    2, 4 and then 8 ranks:
-
-    >>> float(tree_depth(5.0))
-    3.0
+    depth : 0 for one rank. [-]
     """
     below = np.ceil(array(group_size)) - 1.0
     depth = np.frexp(np.maximum(below, 0.0))[1].astype(np.float64)  # frexp is exact; log2 need not be

@@ -1,7 +1,7 @@
 """Plans as records of columns; codes of choices; number formats; and rules of legality as data.
 
-The code of a choice is its position among the choices of its column in the schema. A class of codes is named after its
-column (``pipeline_schedule``), a code after its word (``zero-bubble``).
+The code of a choice is its position among the choices of its column in the schema. Codes are named after their column
+(``pipeline_schedule``), a code after its word (``zero-bubble``).
 """
 
 from __future__ import annotations
@@ -97,136 +97,43 @@ WORD = PRECISIONS["fp32"].element_size
 """Bytes of an FP32 element: logits, scores, master weights, moments. [B]"""
 
 
-class PipelineSchedule:
-    """Order of forward and backward passes."""
-
-    GPIPE, INTERLEAVED, ZERO_BUBBLE, DUALPIPE = 1.0, 2.0, 3.0, 4.0
-
-
-class StageDealing:
-    """Split of layers over the stages."""
-
-    COST = 1.0
-
-
-class ContextMethod:
-    """Exchange of keys and values between context-parallel ranks."""
-
-    RING, ALL_GATHER, ULYSSES = 0.0, 1.0, 2.0
-
-
-class DispatchPrecision:
-    """Precision in which tokens are sent to experts."""
-
-    FP8 = 1.0
-
-
-class TokenDispatch:
-    """Layout of tokens sent to experts."""
-
-    COPIES = 1.0
-
-
-class TensorOverlap:
-    """Tensor-parallel communication that overlaps GEMMs."""
-
-    NONE, ALL = 0.0, 2.0
-
-
-class Graphs:
-    """Kernels that the host launches at once as a graph."""
-
-    NONE, STEP, WHOLE_LAYERS = 0.0, 2.0, 3.0
-
-
-class GradientPrecision:
-    """Precision of the gradient buffer; NaN: the software decides."""
-
-    FP32, BF16 = 0.0, 1.0
-
-
-class GradientAccumulation:
-    """Accumulation of weight gradients over micro-batches."""
-
-    SEPARATE, WHOLE = 1.0, 2.0
-
-
-class QuantizedCopies:
-    """Tensors that stay in FP8 or FP4 after their GEMM."""
-
-    KEPT, PRIMARY, NONE = 0.0, 1.0, 2.0
-
-
-class Recompute:
-    """Activations that the backward pass computes again."""
-
-    NONE, SELECTIVE, FULL = 0.0, 1.0, 2.0
-
-
-class CrossEntropy:
-    """Kernels of the loss."""
-
-    FUSED, PLAIN, GATHERED, CHUNKED = 1.0, 2.0, 3.0, 4.0
-
-
-class LossPrecision:
-    """Precision in which a plain loss is computed."""
-
-    FP32, BF16 = 0.0, 1.0
-
-
-class Attention:
-    """Attention kernel."""
-
-    STANDARD = 1.0
-
-
-class AdapterModules:
-    """GEMMs with a low-rank adapter."""
-
-    ALL = 0.0
-
-
-class Optimizer:
-    """Optimizer."""
-
-    ADAM = 0.0
-
-
-class MomentPrecision:
-    """Precision of the optimizer's moments."""
-
-    FP32, BF16, FP8 = 0.0, 1.0, 2.0
-
-
-class MasterWeights:
-    """Master weights of the optimizer beside 16-bit weights."""
-
-    FP32, REMAINDER, NONE = 0.0, 1.0, 2.0
-
-
-class ActivationStorage:
-    """Precision of stored activations."""
-
-    FP8 = 1.0
-
-
-class ExpertDispatch:
-    """Receivers of a token: each rank of its experts, or each node once."""
-
-    RANKS, NODES = 0.0, 1.0
-
-
-class OffloadTarget:
-    """Memory of offloaded state."""
-
-    HOST, DRIVE = 0.0, 1.0
-
-
-class Mode:
-    """Batching of requests."""
-
-    STATIC, CONTINUOUS, DISAGGREGATED = 0.0, 1.0, 2.0
+class Codes:
+    """Codes of some words of a column of choices: a code is the position of its word; ``_`` is a word without a name.
+
+    >>> Codes("NONE _ ALL").ALL
+    2.0
+    """
+
+    def __init__(self, words: str) -> None:
+        self.__dict__.update({word: float(code) for code, word in enumerate(words.split()) if word != "_"})
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, word: str) -> float: ...
+
+
+PipelineSchedule = Codes("_ GPIPE INTERLEAVED ZERO_BUBBLE DUALPIPE")
+StageDealing = Codes("_ COST")
+ContextMethod = Codes("RING ALL_GATHER ULYSSES")
+DispatchPrecision = Codes("_ FP8")
+TokenDispatch = Codes("_ COPIES")
+TensorOverlap = Codes("NONE _ ALL")
+Graphs = Codes("NONE _ STEP WHOLE_LAYERS")
+GradientPrecision = Codes("FP32 BF16")
+GradientAccumulation = Codes("_ SEPARATE WHOLE")
+QuantizedCopies = Codes("KEPT PRIMARY NONE")
+Recompute = Codes("NONE SELECTIVE FULL")
+CrossEntropy = Codes("_ FUSED PLAIN GATHERED CHUNKED")
+LossPrecision = Codes("FP32 BF16")
+Attention = Codes("_ STANDARD")
+AdapterModules = Codes("ALL")
+Optimizer = Codes("ADAM")
+MomentPrecision = Codes("FP32 BF16 FP8")
+MasterWeights = Codes("FP32 REMAINDER NONE")
+ActivationStorage = Codes("_ FP8")
+ExpertDispatch = Codes("RANKS NODES")
+OffloadTarget = Codes("HOST DRIVE")
+Mode = Codes("STATIC CONTINUOUS DISAGGREGATED")
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
@@ -281,10 +188,8 @@ def mask(compute: Callable[[Any], np.ndarray]) -> Derived[Any, np.ndarray]:
 
 
 class PlanColumns(Columns):
-    """Immutable columns of plans by name: ``plan.tensor_parallel``.
-
-    Numbers are in the units of the schema; a flag is 1 or 0, a choice its position among the choices. Subclasses have
-    properties for derived quantities.
+    """Immutable columns of plans by name: ``plan.tensor_parallel``. Numbers are in the units of the schema; a flag is 1
+    or 0, a choice its position among the choices. Subclasses have properties for derived quantities.
     """
 
     if TYPE_CHECKING:
@@ -350,10 +255,9 @@ _PLACE = re.compile(r"\{([\w.]+)\}")
 
 @dataclass(frozen=True)
 class Rule(Generic[Plan]):
-    """A rule of legality as data: a mask of the plans that break it, and the reason.
-
-    ``reason`` names columns in braces, ``{tensor_parallel}`` of the plan, ``{model.num_layers}`` of its model, and
-    ``{words.recompute_modules}`` as written in the sheet. No plan breaks the rule if the sheet lacks ``column``.
+    """A rule of legality as data: a mask of the plans that break it, and the reason. ``reason`` names columns in
+    braces, ``{tensor_parallel}`` of the plan, ``{model.num_layers}`` of its model, and ``{words.recompute_modules}`` as
+    written in the sheet. No plan breaks the rule if the sheet lacks ``column``.
     """
 
     broken: Callable[[Plan, Model], np.ndarray]
@@ -457,56 +361,20 @@ def half_width(base: Numeric, unread: Numeric, source: Numeric, distance: Numeri
     Errors of the publisher, of a model that its software never ran on the accelerator, and of the distance from
     published runs are independent: they add as squares. Heuristic, this work.
 
+    >>> half_width([0.3, 0.3], [0.0, 1.0], 0.4, 0.0, 0.1).tolist()
+    [0.3, 0.5]
+
     Parameters
     ----------
-    base : numeric
-        Half-width b where the software has published runs of the model on the accelerator. [-]
-    unread : numeric
-        Whether it has none, u: 0 or 1. [-]
-    source : numeric
-        Half-width s that this adds. [-]
-    distance : numeric
-        Distance d from published runs. [-]
-    far : numeric
-        Half-width f for each unit of distance. [-]
+    base : Half-width b where the software has published runs of the model on the accelerator. [-]
+    unread : Whether it has none, u: 0 or 1. [-]
+    source : Half-width s that this adds. [-]
+    distance : Distance d from published runs. [-]
+    far : Half-width f for each unit of distance. [-]
 
     Returns
     -------
-    half_width : numeric
-        The ends of the band are the prediction over and times its exponential. [-]
-
-    Examples
-    --------
-    >>> half_width([0.3, 0.3], [0.0, 1.0], 0.4, 0.0, 0.1).tolist()
-    [0.3, 0.5]
+    half_width : The ends of the band are the prediction over and times its exponential. [-]
     """
     wide, apart = array(base), array(distance) * array(far)
     return np.asarray(np.sqrt(wide * wide + array(unread) * array(source) * array(source) + apart * apart))
-
-
-def waiting_sensitivity(queue_share: Numeric, load: Numeric) -> Array:
-    r"""Relative change of the time to first token over that of the service times, by requests that wait for a place.
-
-    .. math:: q\,/\,\max(1 - \rho,\; 0.1)
-
-    The wait of a queue at load rho grows as rho / (1 - rho): near saturation a small error of the rate that the machine
-    can serve is a large one of the wait. Heuristic, this work.
-
-    Parameters
-    ----------
-    queue_share : numeric
-        Share q of the time to first token in which a request waits for a place. [-]
-    load : numeric
-        Request rate over the largest one, rho. [-]
-
-    Returns
-    -------
-    sensitivity : numeric
-        At most 10. [-]
-
-    Examples
-    --------
-    >>> waiting_sensitivity(0.5, [0.0, 0.8, 0.99]).round(2).tolist()
-    [0.5, 2.5, 5.0]
-    """
-    return np.asarray(array(queue_share) / np.maximum(1.0 - array(load), 0.1))

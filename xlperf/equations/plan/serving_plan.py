@@ -24,6 +24,7 @@ from xlperf.equations.plan.dimensions import (
 from xlperf.equations.plan.records import (
     PRECISION_CODES,
     PRECISIONS,
+    Codes,
     ContextMethod,
     ExpertDispatch,
     Mode,
@@ -56,10 +57,8 @@ _MULTIPLIED = np.array([", ".join(each.products) for each in _SERVED], dtype=obj
 _FP32, _BF16, _FP8 = (SERVED_PRECISIONS.index(name) for name in ("fp32", "bf16", "fp8"))
 
 
-class LayerPart:
-    """Part of each layer that a pool computes: all of it, attention, or the feed-forward part."""
-
-    WHOLE, ATTENTION, EXPERTS = 0.0, 1.0, 2.0
+LayerPart = Codes("WHOLE ATTENTION EXPERTS")
+"""Part of each layer that a pool computes: all of it, attention, or the feed-forward part."""
 
 
 class InferencePlan(PlanColumns):
@@ -195,25 +194,20 @@ def accepted_tokens(draft_tokens: Array, acceptance_rate: Array) -> Array:
 
     .. math:: N = 1 + \sum_{i=1}^{n} a^i = \frac{1 - a^{n+1}}{1 - a}
 
-    Parameters
-    ----------
-    draft_tokens : Array
-        Tokens drafted n. [-]
-    acceptance_rate : Array
-        Probability a that a drafted token is accepted if all tokens before it are. [-]
-
-    Returns
-    -------
-    Array
-        Between 1 and n + 1. [-]
-
-    References
-    ----------
-    .. [1] Y. Leviathan, M. Kalman and Y. Matias, "Fast inference from transformers via speculative decoding", 2023,
-       arXiv:2211.17192, equation 1.
+    Source: Y. Leviathan, M. Kalman and Y. Matias, "Fast inference from transformers via speculative decoding", 2023,
+    arXiv:2211.17192, equation 1.
 
     >>> accepted_tokens(np.array([3.0, 3.0, 3.0]), np.array([0.0, 0.5, 1.0])).tolist()
     [1.0, 1.875, 4.0]
+
+    Parameters
+    ----------
+    draft_tokens : Tokens drafted n. [-]
+    acceptance_rate : Probability a that a drafted token is accepted if all tokens before it are. [-]
+
+    Returns
+    -------
+    Array : Between 1 and n + 1. [-]
     """
     drafted, rate = array(draft_tokens), array(acceptance_rate)
     refused = 1.0 - rate
@@ -224,9 +218,8 @@ def accepted_tokens(draft_tokens: Array, acceptance_rate: Array) -> Array:
 def with_defaults(plan: InferencePlan) -> InferencePlan:
     """Fill the blanks that follow from other columns, and look up bytes per element.
 
-    Batch size: the concurrency per replica, else 1. Concurrency: batch size x replicas.
-
-    100 requests in flight over 8 / 2 replicas; with FP8 GEMMs the cache is in FP8 as well:
+    Batch size: the concurrency per replica, else 1. Concurrency: batch size x replicas. 100 requests in flight over 8 /
+    2 replicas; with FP8 GEMMs the cache is in FP8 as well:
 
     >>> from ideal_machine import inference_plan
     >>> plan = with_defaults(inference_plan(num_accelerators=8, tensor_parallel=2, concurrency=100, precision="fp8"))
@@ -254,9 +247,8 @@ def pool_plans(plan: InferencePlan) -> tuple[InferencePlan, Array, np.ndarray]:
     """Separate pools as plans of batch 1, the requests in flight over all of them, and the rows with expert pools.
 
     The plans are the decode pools, then the prefill pools, then the expert pools. Half of the accelerators prefill
-    unless the plan says how many. Beside an expert pool the decode pool computes attention alone.
-
-    Four accelerators, one of which prefills: a replica each, one request in flight for each decode replica.
+    unless the plan says how many. Beside an expert pool the decode pool computes attention alone. Four accelerators,
+    one of which prefills: a replica each, one request in flight for each decode replica.
 
     >>> from ideal_machine import inference_plan
     >>> stated = inference_plan(num_accelerators=4, prefill_accelerators=1, mode="disaggregated")

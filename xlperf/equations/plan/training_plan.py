@@ -87,10 +87,7 @@ def _names(text: str) -> frozenset[str]:
 
 
 class TrainingPlan(PlanColumns):
-    """Columns of training plans as the sheet ``training`` has them, (rows,), and quantities that follow from them.
-
-    Flags are 1 or 0; masks are True for the rows that their text describes.
-    """
+    """Columns of training plans as the sheet ``training`` has them, (rows,), and quantities that follow from them."""
 
     # Filled in by the engine from the model, the precision and the software.
     mtp_layers: Array  # multi-token prediction modules trained with the model [-]
@@ -212,10 +209,7 @@ class TrainingPlan(PlanColumns):
 
     @derived
     def gathers_again(self) -> Array:
-        """1 if the backward pass gathers the input of a block again, of which only the shard is in memory. [-]
-
-        DTensor keeps the gathered input, unless selective recomputation covers the norm before it.
-        """
+        """1 if the backward pass gathers the input of a block again; with DTensor for recomputed norms alone. [-]"""
         recomputed = np.maximum(self.again("norm"), self.again("products"))
         return np.asarray(np.where(self.copied_gathers > 0.0, recomputed, 1.0))
 
@@ -302,10 +296,7 @@ BLANKS: Mapping[str, Callable[[TrainingPlan, Array], Array | float]] = {
 
 
 def with_defaults(plan: TrainingPlan, model: Model, max_sequence_length: Array, gradient_size: Array) -> TrainingPlan:
-    """Fill blanks by :data:`BLANKS`, MTP modules by the model, and the gradient buffer by the software.
-
-    ``max_sequence_length`` [-] is NaN if unknown; ``gradient_size`` [B] is the element size that the software uses.
-    """
+    """Fill blanks by :data:`BLANKS`, MTP modules by the model, and the gradient buffer by the software. [B]"""
     filled: dict[str, np.ndarray] = {}
     for name, follows in BLANKS.items():
         values = getattr(plan, name)
@@ -347,35 +338,27 @@ def optimizer_element_size(
 
     .. math:: e_o = (1 + \alpha) e_m + [e < w] e_w
 
+    Mixed-precision Adam: two FP32 moments and an FP32 copy beside 16-bit weights.
+
+    >>> float(optimizer_element_size(1, 2, 4, 4, 4))
+    12.0
+
     Parameters
     ----------
-    adam : numeric
-        Alpha: 1 for two moments (Adam), 0 for one (SGD with momentum). [-]
-    element_size : numeric
-        Bytes e of a weight. [B]
-    word_size : numeric
-        Bytes w of a full word, 4 for FP32; weights of fewer bytes have master weights. [B]
-    moment_size : numeric
-        Bytes e_m of an element of a moment. [B]
-    master_size : numeric
-        Bytes e_w in addition to a 16-bit weight: 4 for an FP32 copy, 2 for the missing bits, 0 for none. [B]
+    adam : Alpha: 1 for two moments (Adam), 0 for one (SGD with momentum). [-]
+    element_size : Bytes e of a weight. [B]
+    word_size : Bytes w of a full word, 4 for FP32; weights of fewer bytes have master weights. [B]
+    moment_size : Bytes e_m of an element of a moment. [B]
+    master_size : Bytes e_w in addition to a 16-bit weight: 4 for an FP32 copy, 2 for the missing bits, 0 for none. [B]
 
     Returns
     -------
-    size : numeric
-        Bytes per parameter. [B]
+    size : Bytes per parameter. [B]
 
     References
     ----------
     .. [1] P. Micikevicius et al., "Mixed precision training", 2017, arXiv:1710.03740.
     .. [2] DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, section 3.3.3 (moments in BF16).
-
-    Examples
-    --------
-    Mixed-precision Adam: two FP32 moments and an FP32 copy beside 16-bit weights.
-
-    >>> float(optimizer_element_size(1, 2, 4, 4, 4))
-    12.0
     """
     word, weight = array(word_size), array(element_size)
     narrow = np.where(np.isnan(weight + word), np.nan, weight < word)

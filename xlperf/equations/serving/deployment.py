@@ -12,13 +12,12 @@ import numpy as np
 
 from xlperf.base.arrays import Array, some
 from xlperf.equations.hardware.roofline import Device, stack_constants
-from xlperf.equations.model.experts import EVEN, Popularity
-from xlperf.equations.model.model import Architecture, Model
-from xlperf.equations.model.serving import ServingShape
+from xlperf.equations.model.model import EVEN, Architecture, Model, Popularity
+from xlperf.equations.model.operators import ServingShape
 from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.records import derived
 from xlperf.equations.plan.serving_plan import InferencePlan
-from xlperf.equations.serving.runs import coming_together
+from xlperf.equations.serving.queueing import coming_together
 
 Bundle = TypeVar("Bundle", Model, Device, Network)
 Rows = np.ndarray | slice
@@ -62,10 +61,7 @@ class _Packed:
 
 
 class RequestLatency(NamedTuple):
-    """Time of a request outside the engine's loop before its first token, (rows,): HTTP, tokenisation, process queues.
-
-    It delays that request alone (heuristic, this work).
-    """
+    """Time of a request outside the engine's loop before its first token, (rows,): HTTP, tokenisation, queues."""
 
     alone: Array  # of a single request [s]
     crowd: Array  # added by each further request in flight on a replica [s]
@@ -111,10 +107,7 @@ class Deployment:
 
     @property
     def overlapped_host(self) -> Array:
-        """1: the host prepares the next step while the accelerators compute, else 0, (rows, 1). [-]
-
-        A prefix cache without buffers for a step ahead writes states of linear attention synchronously.
-        """
+        """1: the host prepares the next step while the accelerators compute, else 0, (rows, 1). [-]"""
         overlapped = self.software["overlapped_host"]
         if not self.architecture.linear_attention:
             return overlapped
@@ -125,10 +118,9 @@ class Deployment:
 
     @property
     def graph_tokens(self) -> Array:
-        """Largest pass that is replayed as piecewise graphs: the plan's limit, else the engine's, (rows,). [-]
-
-        Engines capture no passes in eager mode or with two-batch overlap. Dense latent attention has a lower limit: its
-        fastest kernels cannot be captured.
+        """Largest pass that is replayed as piecewise graphs: the plan's limit, else the engine's, (rows,). [-] Engines
+        capture no passes in eager mode or with two-batch overlap. Dense latent attention has a lower limit: its fastest
+        kernels cannot be captured.
         """
         plan, stated = self.plan, self.plan.graph_tokens
         captured = (plan.graphs > 0.0) & (plan.two_batch_overlap == 0.0)
@@ -215,10 +207,9 @@ def host_times(constants: Mapping[str, Array], slowdown: Array) -> dict[str, Arr
 def engine_constants(
     constants: Mapping[str, Mapping[str, Array]], architecture: Architecture
 ) -> tuple[dict[str, Mapping[str, Array]], dict[str, Array]]:
-    """Constants of the kernels and the software of serving engines on their hosts.
-
-    Launches overlap with the accelerator. An engine's attention reads its cache slower than the bare kernel. Host
-    processors slow down the software, and launches by a factor of their own (heuristic, this work).
+    """Constants of the kernels and the software of serving engines on their hosts. Launches overlap with the
+    accelerator. An engine's attention reads its cache slower than the bare kernel. Host processors slow down the
+    software, and launches by a factor of their own (heuristic, this work).
     """
     host = constants["serving_host"]
     kernels = {family: values for family, values in constants.items() if family not in _OF_ENGINE}
@@ -238,12 +229,9 @@ def with_copied_groups(model: Model, plan: InferencePlan, ranks: Array) -> Model
     """Models with replicated KV groups and padded query heads, for accelerators of several ranks each.
 
     A group is not split: with more ranks than groups, each rank holds a copy. Query heads are padded to a multiple of
-    the ranks.
-
-    References
-    ----------
-    .. [1] AWS Neuron documentation, Transformers NeuronX developer guide, grouped-query attention: REPLICATED_HEADS.
-    .. [2] Optimum Neuron 0.4, attention/gqa.py and vllm/platform.py: heads are padded (Llama 4 Scout, 32 ranks).
+    the ranks. Sources: AWS Neuron documentation, Transformers NeuronX developer guide, grouped-query attention:
+    REPLICATED_HEADS. Optimum Neuron 0.4, attention/gqa.py and vllm/platform.py: heads are padded (Llama 4 Scout, 32
+    ranks).
     """
     if np.all(ranks == 1.0):
         return model
@@ -296,12 +284,7 @@ def batching_of(plan: InferencePlan) -> Batching:
 
 
 def computed_batching(plan: InferencePlan, batching: Batching, whole_batch: Array) -> Batching:
-    """Batching with the sequences that a decode step computes: engines compiled for one batch size pad to it.
-
-    References
-    ----------
-    .. [1] AWS Neuron documentation, NxD Inference API guide: batch_size is a compile-time option.
-    """
+    """Batching that a decode step computes: engines compiled for one batch size pad to it (AWS Neuron)."""
     padded = (whole_batch > 0.0) & ~np.isnan(plan.max_running_batch)
     if not some(padded):
         return batching

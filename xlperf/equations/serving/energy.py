@@ -7,14 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, divide
-from xlperf.equations.hardware.memory import resident_share
+from xlperf.base.arrays import Array, Numeric, array, divide
 from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_power, traffic_from_memory
+from xlperf.equations.hardware.roofline import resident_share
 from xlperf.equations.model.blocks import EXPERTS, MLP, SHARED_EXPERT, weights
-from xlperf.equations.model.experts import Popularity, activated_experts
-from xlperf.equations.model.model import Architecture, Model
-from xlperf.equations.model.operators import matrix_parameters, whole_model
-from xlperf.equations.model.serving import SAMPLING_PASSES
+from xlperf.equations.model.model import Architecture, Model, Popularity, activated_experts
+from xlperf.equations.model.operators import SAMPLING_PASSES, matrix_parameters, whole_model
 from xlperf.equations.plan.serving_plan import InferencePlan
 from xlperf.equations.serving.kernels import wide_attention
 from xlperf.equations.serving.phases import logit_size
@@ -60,11 +58,8 @@ def token_flop(model: Model, context: Array) -> Array:
 
     .. math:: F = 2 N_a + 4 L h d\,s
 
-    References
-    ----------
-    .. [1] J. Kaplan et al., "Scaling laws for neural language models", 2020, arXiv:2001.08361, table 1.
-
-    Llama 3.1 8B at 1,000 tokens: 2 x 7,504,658,432 + 4 x 32 x 32 x 128 x 1000.
+    Llama 3.1 8B at 1,000 tokens: 2 x 7,504,658,432 + 4 x 32 x 32 x 128 x 1000. Source: J. Kaplan et al., "Scaling laws
+    for neural language models", 2020, arXiv:2001.08361, table 1.
 
     >>> from ideal_machine import LLAMA as llama
     >>> token_flop(llama, np.array([1000.0])).tolist()
@@ -80,10 +75,7 @@ def feed_forward_flop(model: Model) -> Array:
     .. math:: F = 2 \left(L_m \left(k\,P_e + P_s\right) + L_d\,P_d\right)
 
     L_m layers have experts of P_e parameters (k active) and shared experts of P_s; L_d layers have an MLP of P_d.
-
-    References
-    ----------
-    .. [1] J. Kaplan et al., "Scaling laws for neural language models", 2020, arXiv:2001.08361, table 1.
+    Source: J. Kaplan et al., "Scaling laws for neural language models", 2020, arXiv:2001.08361, table 1.
     """
     shard = whole_model(model)
     expert, shared, dense = (weights(block, shard) for block in (EXPERTS, SHARED_EXPERT, MLP))
@@ -91,25 +83,10 @@ def feed_forward_flop(model: Model) -> Array:
     return np.asarray(2.0 * (mixed + model.num_dense_layers * dense))
 
 
-def visited_share(model: Model, batch: Array, popularity: Popularity) -> Array:
-    r"""Expected share of the routed experts that a decode step reads.
-
-    .. math:: s = \frac{E_{hit}}{E}
-
-    References
-    ----------
-    .. [1] R. Zhu et al., "MegaScale-Infer: Serving mixture-of-experts at scale with disaggregated expert parallelism",
-       2025, arXiv:2504.02263, section 2.3.
-    """
-    hit = _read_experts(model, batch, popularity)
-    return np.where(model.num_experts > 0.0, divide(hit, model.num_experts), 1.0)
-
-
 def _read_experts(model: Model, batch: Array, popularity: Popularity) -> Array:
-    """Expected number of experts whose weights a decode step reads, (rows,). [-]
-
-    Power omits the hot experts of the step times. With them, the power of conversations on H100 is 16 % too low,
-    without them 7 % (ML.ENERGY, 12 runs of gpt-oss); the runs that fit hot experts use random tokens and no power.
+    """Expected number of experts whose weights a decode step reads, (rows,). [-] Power omits the hot experts of the
+    step times. With them, the power of conversations on H100 is 16 % too low, without them 7 % (ML.ENERGY, 12 runs of
+    gpt-oss); the runs that fit hot experts use random tokens and no power.
     """
     spread = popularity._replace(hot_share=0.0 * popularity.hot_share)
     return activated_experts(model.num_experts, model.top_k, np.maximum(batch, 1.0), spread)
@@ -187,7 +164,6 @@ def results_at_rate(results: Mapping[str, Array], rate: Array) -> dict[str, Arra
 
 def serving_power(machines: tuple[Machine, Machine], work: ServedWork) -> tuple[Array, Array]:
     """Mean power of an accelerator while it decodes and while it prefills, or of each pool. [W]
-
     :func:`accelerator_power` of a decode step's work at the token rate, and of prompts, which read one byte per
     ``compute_intensity`` FLOP. Heuristic, this work.
     """
@@ -223,17 +199,17 @@ def serving_power(machines: tuple[Machine, Machine], work: ServedWork) -> tuple[
 def expert_pool_power(
     machines: tuple[Machine, Machine], work: ServedWork, counts: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """Power of an accelerator of the attention pool and of the expert pool while they decode, as :func:`serving_power`.
-
-    Every micro-batch reads the weights of its pool; a pool is busy for its share of a step. Heuristic, this work.
-    """
+    """Power of an accelerator of the attention and of the expert pool that decode, as :func:`serving_power`."""
     model, plan, results, step, loaded = work.model, work.plan, work.results, work.step, work.busy
     rate, running = results["tokens_per_second"], results["running_batch"]
     feed_forward, zeros = feed_forward_flop(model), 0.0 * rate
     flop = work.flop - feed_forward, feed_forward
     # Bytes of a step: weights of both pools; cache and sampling in the attention pool.
     batches = np.minimum(plan.ping_pong_batches, np.maximum(np.ceil(running), 1.0))
-    experts = batches * results["expert_memory"] * visited_share(model, running / batches, work.popularity)
+    # routed experts that a decode step reads (arXiv:2504.02263, section 2.3)
+    hit = _read_experts(model, running / batches, work.popularity)
+    visited = np.where(model.num_experts > 0.0, divide(hit, model.num_experts), 1.0)
+    experts = batches * results["expert_memory"] * visited
     weights, cached = (batches * results["memory_weights"], experts), results["memory_kv_cache"]
     _, cache = decode_step_traffic(model, plan, work.architecture, zeros, cached, running, work.popularity)
     further = cache + work.sampled, zeros
@@ -252,3 +228,61 @@ def expert_pool_power(
         )
         powers.append(accelerator_power(*machines[pool], plan.input_size, rates))
     return powers[0], powers[1]
+
+
+def output_token_flop(
+    active_parameters: Numeric, head_parameters: Numeric, prompt_length: Numeric, output_length: Numeric
+) -> Array:
+    r"""Matrix-product FLOP of an output token with its share of the prompt.
+
+    .. math:: F = 2 P + 2 (P - H)\,\frac{s}{o}
+
+    By definition: two operations per active parameter and token; the prompt needs no logits. Attention comes on top.
+
+    8 G parameters, 1 G of them for logits; as many prompt as output tokens: 16 + 14 GFLOP.
+
+    >>> float(output_token_flop(8e9, 1e9, 500.0, 500.0)) / 1e9
+    30.0
+
+    Parameters
+    ----------
+    active_parameters : Parameters P of matrix products that a token uses, output projection included. [-]
+    head_parameters : Parameters H of the output projection. [-]
+    prompt_length : Prompt tokens s of a request that no cache holds. [-]
+    output_length : Output tokens o of a request. [-]
+
+    Returns
+    -------
+    flop : Per output token. [FLOP]
+    """
+    active = array(active_parameters)
+    prompt = (active - array(head_parameters)) * array(prompt_length) / array(output_length)
+    return np.asarray(2.0 * (active + prompt))
+
+
+def output_token_traffic(
+    weight_size: Numeric, cache_size: Numeric, num_requests: Numeric, tokens_per_step: Numeric
+) -> Array:
+    r"""Bytes from memory per output token: weights that all requests share, and the cache of its own.
+
+    .. math:: S = \frac{1}{t} \left(\frac{W}{B} + K\right)
+
+    By definition: a decode step reads active weights once for all requests and the keys and values of each.
+
+    8 GB of weights for 4 requests with 1 GB each: 3 GB, of which drafts save two thirds.
+
+    >>> output_token_traffic(8e9, 1e9, 4.0, [1.0, 3.0]).tolist()
+    [3000000000.0, 1000000000.0]
+
+    Parameters
+    ----------
+    weight_size : Bytes W of the weights that a token uses. [B]
+    cache_size : Bytes K of the keys and values of one request. [B]
+    num_requests : Requests B that decode together. [-]
+    tokens_per_step : Tokens t of a request and step; speculative decoding gives more than one. [-]
+
+    Returns
+    -------
+    traffic : Per output token. [B]
+    """
+    return np.asarray((array(weight_size) / array(num_requests) + array(cache_size)) / array(tokens_per_step))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, array, beside, side_by_side, some, total
+from xlperf.base.arrays import Array, Numeric, array, beside, power, side_by_side, some, total
 from xlperf.equations.hardware.attention import (
     attention_time,
     core_attention_flop,
@@ -17,14 +17,293 @@ from xlperf.equations.hardware.attention import (
     visible_pairs,
 )
 from xlperf.equations.hardware.gemm import gemm_time
-from xlperf.equations.hardware.roofline import CORE, WIDE, MatrixRate, linear_attention_time, transfer_time, vector_time
+from xlperf.equations.hardware.roofline import CORE, WIDE, MatrixRate, scan_time, score_time, transfer_time
 from xlperf.equations.model.blocks import Shard
 from xlperf.equations.model.cores import FULL, Core, Flash, Prompts, Read, Scores, Steps, Stream, cores_of
 from xlperf.equations.model.linear_attention import Scan
 from xlperf.equations.model.model import Architecture, Model
-from xlperf.equations.model.serving import BOTH_PHASES, DECODING, FEED_FORWARD_OPERATORS, ServingGemms, cache_elements
+from xlperf.equations.model.operators import (
+    BOTH_PHASES,
+    DECODING,
+    FEED_FORWARD_OPERATORS,
+    ServingGemms,
+    ServingShape,
+    cache_elements,
+    cache_ratio,
+)
+from xlperf.equations.network.collectives import collective_time
+from xlperf.equations.network.topologies import Network
 from xlperf.equations.plan.serving_plan import PARTS, InferencePlan, LayerPart
 from xlperf.equations.serving.deployment import Batching, Deployment
+
+ALL_REDUCE, GATHERING, TRANSFER, EXCHANGE, CONTEXT = range(5)
+_OF_MACHINE = ("peak_flop_rate", "memory_bandwidth", "memory_capacity", "thermal_design_power")
+_OF_NETWORK = ("size", "link_bandwidth", "latency")
+_OVER_ADAPTERS = 2.0  # ratio of link bandwidth to network bandwidth up to which links are PCIe slots [-]
+_SOFTMAX_ELEMENTS = 4.0  # 16-bit elements in the size of a softmax's maximum and sum in FP32
+
+
+def distinct_ranks(ranks: Array, chosen: Array) -> Array:
+    r"""Expected number of ranks that hold the experts of one token, under even routing.
+
+    .. math:: n \left(1 - \left(1 - \frac{1}{n}\right)^k\right)
+
+    Heuristic, this work: experts are drawn independently.
+
+    >>> distinct_ranks(np.array([1.0, 2.0]), np.array([2.0, 2.0])).tolist()
+    [1.0, 1.5]
+
+    Parameters
+    ----------
+    ranks : Ranks n that share the experts. [-]
+    chosen : Experts k of a token. [-]
+
+    Returns
+    -------
+    Array : Between 1 and k. [-]
+    """
+    number = array(ranks)
+    return np.asarray(number * (1.0 - power(1.0 - 1.0 / number, chosen)))
+
+
+def _exchange(deployment: Deployment, tokens: Array) -> tuple[Array, Array]:
+    """Bytes and time of the fastest way to dispatch tokens to experts and to combine their outputs, (rows, 2)."""
+    model, network, plan, kernels = deployment.model, deployment.network, deployment.plan, deployment.kernels
+    group = plan.tensor_parallel[:, None]
+    hidden = model.expert_hidden_size[:, None]
+    there = np.minimum(plan.input_size, plan.activation_size)[:, None]
+    back = plan.activation_size[:, None]
+    chosen = np.minimum(model.top_k, model.num_experts)
+    reached = distinct_ranks(plan.expert_parallel, chosen)[:, None] * plan.expert_tensor_parallel[:, None]
+    # All-to-all: tensor-parallel ranks send equal shares of their tokens.
+    elements = tokens / plan.attention_parallel[:, None] * hidden
+    sent = elements * reached
+    both_ways = beside(sent * there, sent * back)
+    times = collective_time("all_to_all", both_ways, group, 1.0, network, kernels["all_to_all"])
+    direct = times[:, : sent.shape[1]] + times[:, sent.shape[1] :]
+    # All-gather and reduce-scatter.
+    whole = elements * group
+    shared = collective_time("all_gather", whole * there, group, 1.0, network, kernels["all_gather"])
+    shared = shared + collective_time("reduce_scatter", whole * back, group, 1.0, network, kernels["reduce_scatter"])
+    fastest = np.minimum(direct, shared)
+    if some(plan.sent_to_nodes):
+        dispatch, combine = (_by_node(deployment, elements * size, sent * size) for size in (there, back))
+        fastest = np.where(plan.sent_to_nodes[:, None], np.minimum(fastest, dispatch + combine), fastest)
+    return sent * (there + back), fastest
+
+
+def _by_node(deployment: Deployment, elements: Array, sent: Array) -> Array:
+    """Time of one way of a hierarchical exchange: a token goes once to each node of its experts, then to ranks."""
+    model, network, plan, kernels = deployment.model, deployment.network, deployment.plan, deployment.kernels
+    group, inside = plan.tensor_parallel[:, None], np.minimum(network.size[:, :1], plan.tensor_parallel[:, None])
+    nodes = np.maximum(np.ceil(group / inside), 1.0)
+    visited = distinct_ranks(nodes[:, 0], np.minimum(model.top_k, model.num_experts))[:, None]
+    across = collective_time("all_to_all", elements * visited, nodes, inside, network, kernels["all_to_all"])
+    within = collective_time("all_to_all", sent, inside, 1.0, network, kernels["all_to_all"])
+    return np.asarray(np.maximum(across, within))
+
+
+def _context_messages(deployment: Deployment, decoded: Array, batching: Batching) -> tuple[Array, Array]:
+    """Bytes and unoverlapped time of the exchange of context-parallel ranks in a layer, (rows, 2). In a prefill pass
+    the keys and values that its chunks attend to visit every rank. In a decode step the ranks attend to their parts of
+    the cache, and an all-reduce combines their outputs with the softmax sums.
+    """
+    model, network, plan, kernels = deployment.model, deployment.network, deployment.plan, deployment.kernels
+    latent = deployment.architecture.latent_attention
+    group, stride = plan.context_parallel[:, None], plan.tensor_parallel[:, None]
+    # Prefill: keys and values in a ring of blocks, or gathered at once.
+    context = plan.chunk_context
+    near = np.minimum(context, model.window) if some(model.num_local_layers > 0.0) else context
+    local = model.num_local_layers / model.num_layers
+    elements = cache_elements(model, plan.attention_parallel, latent)
+    chunks = batching.own_prompts * plan.chunks / batching.passes
+    far_width, near_width = cache_ratio(model, plan.attention_parallel, deployment.architecture)
+    context = (1.0 - local) * context * far_width + local * near * near_width
+    keys = (chunks * elements * plan.attention_size * context)[:, None]
+    hop = collective_time("point_to_point", keys / group, group, stride, network, kernels["point_to_point"])
+    gathered = collective_time("all_gather", keys, group, stride, network, kernels["all_gather"])
+    prefill = np.where(plan.ring[:, None] > 0.0, (group - 1.0) * hop, gathered)
+    # Decode: attention outputs with the sums of their softmaxes.
+    heads = np.ceil(model.num_attention_heads / plan.attention_parallel)
+    width = model.kv_lora_rank if latent else model.head_size
+    outputs = (decoded * heads * ((width + _SOFTMAX_ELEMENTS) * plan.activation_size))[:, None]
+    decode = collective_time("all_reduce", outputs, group, stride, network, kernels["all_reduce"])
+    return beside(keys, outputs), beside(prefill, decode)
+
+
+def quick_all_reduce_time(
+    message_size: Numeric, group_size: Numeric, network: Network, constants: Mapping[str, Array]
+) -> Array:
+    r"""Time of the one-shot and two-shot all-reduce kernels of serving engines, inside the innermost tier.
+
+    One shot: each of n ranks reads the buffers S of all peers and adds them. Two shots: each rank reduces its piece and
+    then reads the pieces of its peers. The faster kernel counts, :math:`\eta B` being the effective link bandwidth.
+
+    .. math:: t = \min\left(t_0 + \frac{(n - 1) S}{\eta B},\ 2 t_0 + \frac{2 (n - 1) S}{n \eta B}\right)
+
+    Heuristic, this work, after the one-shot and two-shot kernels of TensorRT-LLM and vLLM.
+    """
+    size, group = np.broadcast_arrays(array(message_size), array(group_size))
+    bandwidth = constants["bandwidth_efficiency"] * network.link_bandwidth[:, :1]
+    start = constants["launch_time"] + network.latency[:, :1]
+    peers = group - 1.0
+    time = np.minimum(start + peers * size / bandwidth, 2.0 * start + 2.0 * (peers / group) * size / bandwidth)
+    return np.asarray(np.where(group == 1.0, 0.0 * size, time))
+
+
+def engine_all_reduce_time(
+    message_size: Numeric,
+    group_size: Numeric,
+    stride: Numeric,
+    network: Network,
+    kernels: Mapping[str, Mapping[str, Array]],
+) -> Array:
+    r"""Time of an all-reduce of a serving engine: its library's, or the engine's own kernel inside the innermost tier.
+
+    Engine kernels read the memory of other accelerators, which takes links if there are more than two. An innermost
+    tier less than twice as fast as the next one is PCIe, whose slots have no such links.
+
+    .. math:: t = \min(t_{library}, t_{engine})
+
+    Sources: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
+    Int. J. High Perform. Comput. Appl. 19(1), 2005, doi:10.1177/1094342005051521. vLLM, custom_all_reduce.py: not
+    supported on more than two PCIe-only GPUs, with hardly any gain over NCCL.
+    """
+    library = collective_time("all_reduce", message_size, group_size, stride, network, kernels["all_reduce"])
+    engine = quick_all_reduce_time(message_size, group_size, network, kernels["engine_all_reduce"])
+    links, next_tier = network.link_bandwidth, network.size[:, 1:2] > network.size[:, :1]
+    slots = next_tier & (links[:, :1] <= _OVER_ADAPTERS * links[:, 1:2]) if links.shape[1] > 1 else False
+    inside = (array(group_size) <= network.size[:, :1]) & (array(stride) == 1.0)
+    inside = inside & (np.logical_not(slots) | (array(group_size) <= 2.0))
+    return np.where(inside, np.minimum(library, engine), library)
+
+
+def hidden_exchange(time: Array, attention: Array, ring: Array, context_parallel: Array) -> Array:
+    r"""Exposed time of the exchange of keys and values under context parallelism.
+
+    A ring transfers the next block of keys while attention computes on the present one; the last block hides nothing.
+
+    .. math:: t = \max\left(t_x - r\,\frac{c - 1}{c}\,t_a,\ 0\right)
+
+    Source: H. Liu, M. Zaharia and P. Abbeel, "Ring attention with blockwise transformers for near-infinite context",
+    2023, arXiv:2310.01889.
+
+    An exchange of 10 s in a ring of four: three quarters of 8 s of attention hide 6 s of it.
+
+    >>> [float(hidden_exchange(10.0, 8.0, ring, 4.0)) for ring in (1.0, 0.0)]
+    [4.0, 10.0]
+
+    Parameters
+    ----------
+    time : Time t_x of the exchange alone. [s]
+    attention : Time t_a of the attention of the same layer. [s]
+    ring : Ring r: 1 for blocks in a ring, 0 for an all-gather before attention. [-]
+    context_parallel : Ranks c. [-]
+
+    Returns
+    -------
+    Array : Exposed time, 0 or more. [s]
+    """
+    behind = array(ring) * (1.0 - 1.0 / array(context_parallel)) * array(attention)
+    return np.asarray(np.maximum(array(time) - behind, 0.0))
+
+
+def pool_message_time(
+    sizes: tuple[Array, Array], distance: Array, ends: tuple[Deployment, Deployment], bandwidth: Array
+) -> Array:
+    r"""Time in which the ranks of one pool send ``sizes`` of bytes to the ranks of another, (rows,). [s]
+
+    Pools of different machines share only the outermost tier of each; the slower end counts. ``distance`` in ranks
+    applies to equal machines; a stated ``bandwidth`` [B/s] between the pools replaces their networks.
+
+    .. math:: t = \max\left(t_1(S_1), t_2(S_2)\right)
+
+    Heuristic, this work.
+    """
+
+    def outermost(share: float) -> Array:
+        times = []
+        for end, size in zip(ends, sizes, strict=True):
+            tiers = end.network.size
+            inner = np.where(tiers < np.max(tiers, axis=-1, keepdims=True), tiers, 1.0)
+            times.append(_sent(end, share * size[:, None], np.max(inner, axis=-1, keepdims=True)))
+        return np.asarray(np.maximum(*times))
+
+    different, stated, larger = _different(*ends), ~np.isnan(bandwidth), np.maximum(*sizes)
+    time = _sent(ends[0], larger[:, None], distance[:, None])
+    if some(different):
+        time = np.where(different, outermost(1.0), time)
+    if some(stated):
+        time = np.where(stated, outermost(0.0) + transfer_time(larger, bandwidth), time)
+    return time
+
+
+def _sent(deployment: Deployment, size: Array, distance: Array) -> Array:
+    """Time in which a rank of a pool sends a message over a distance in ranks, (rows,). [s]"""
+    constants, pair = deployment.kernels["point_to_point"], np.full_like(size, 2.0)
+    return np.asarray(collective_time("point_to_point", size, pair, distance, deployment.network, constants)[:, 0])
+
+
+def _different(first: Deployment, second: Deployment) -> np.ndarray:
+    """Whether two pools have different accelerators or networks, (rows,)."""
+    parts = [(getattr(first.device, name)[:, :1], getattr(second.device, name)[:, :1]) for name in _OF_MACHINE]
+    parts += [(getattr(first.network, name), getattr(second.network, name)) for name in _OF_NETWORK]
+    differs = [(a != b) & ~(np.isnan(a) & np.isnan(b)) for a, b in parts]
+    return np.asarray(np.any(np.concatenate(differs, axis=-1), axis=-1))
+
+
+class Messages(NamedTuple):
+    """Messages of a rank in each phase; last axis: all-reduce, logits, stage transfer, experts, context."""
+
+    size: Array  # bytes of one message, (rows, phases, 5) [B]
+    time: Array  # unoverlapped time, (rows, phases, 5) [s]
+    calls: Array  # all-reduces, expert exchanges and context exchanges of a layer, (rows, 3) [-]
+
+
+def serving_messages(
+    deployment: Deployment, shape: ServingShape, batching: Batching, phases: tuple[int, ...] = BOTH_PHASES
+) -> Messages:
+    """Messages of a layer, of a prefill pass and of a decode step."""
+    model, network, plan = deployment.model, deployment.network, deployment.plan
+    kernels, architecture = deployment.kernels, deployment.architecture
+    ranks, stages = plan.attention_parallel[:, None], plan.pipeline_parallel[:, None]
+    tokens, _, sampled = (side_by_side(*values) for values in zip(*map(shape.of, phases), strict=True))
+    hidden = tokens * (model.hidden_size * plan.activation_size)[:, None]
+    logits = sampled * (model.vocab_size * plan.activation_size)[:, None]
+    sizes = side_by_side(hidden, logits, hidden, 0.0 * hidden, 0.0 * hidden)
+    times = 0.0 * sizes
+    # All-reduces: one per block, less the blocks whose outputs an expert exchange combines.
+    reduces = np.full_like(plan.tensor_parallel, 2.0)
+    if architecture.counted:
+        # Attention and the linear block beside it reduce their outputs one after the other.
+        reduces = reduces * (0.5 * model.num_blocks) + model.num_parallel_layers / model.num_layers
+    exchanges = np.zeros_like(reduces)
+    if some(ranks != 1.0):
+        times[..., ALL_REDUCE] = engine_all_reduce_time(hidden, ranks, 1.0, network, kernels)
+        times[..., GATHERING] = collective_time("all_gather", logits, ranks, 1.0, network, kernels["all_gather"])
+    if some(stages != 1.0):
+        times[..., TRANSFER] = collective_time(
+            "point_to_point", hidden, stages, plan.stage_ranks[:, None], network, kernels["point_to_point"]
+        )
+    if architecture.experts and some(plan.data_parallel_attention != 1.0):
+        size, time = _exchange(deployment, tokens)
+        exchanging = plan.data_parallel_attention > 1.0
+        sizes[..., EXCHANGE] = np.where(exchanging[:, None], size, 0.0)
+        times[..., EXCHANGE] = np.where(exchanging[:, None], time, 0.0)
+        exchanges = np.where(exchanging, model.num_moe_layers / model.num_layers, 0.0)
+        reduces = reduces - exchanges
+    attention = plan.computes(LayerPart.ATTENTION)
+    if attention is not None:
+        # Attention pools all-reduce their outputs; messages between the pools replace expert exchanges.
+        part = plan.layer_part
+        reduces = np.where(part == LayerPart.ATTENTION, 1.0, reduces) * attention
+        exchanges, times = np.where(part == LayerPart.WHOLE, exchanges, 0.0), times * attention[:, None, None]
+    split = plan.context_parallel > 1.0
+    if split.any():
+        context = _context_messages(deployment, shape.decode_tokens, batching)
+        for values, of_phases in zip((sizes, times), context, strict=True):
+            values[..., CONTEXT] = np.where(split[:, None], of_phases[:, list(phases)], 0.0)
+    return Messages(sizes, times, side_by_side(reduces, exchanges, np.where(split, 1.0, 0.0)))
 
 
 class KernelTimes(NamedTuple):
@@ -61,11 +340,9 @@ def by_phase(values: Array, num_phases: int) -> Array:
 
 
 def wide_attention(model: Model, plan: InferencePlan, architecture: Architecture) -> np.ndarray:
-    """Plans whose attention layers stay in 16 bits, (rows,).
-
-    Published mixtures in 4 bits narrow the feed-forward layers only (DeepSeek-R1 on B200, TensorRT-LLM technical blog
-    1; gpt-oss, arXiv:2508.10925, section 2.1). Other checkpoints do so too (Llama 3 in FP8, arXiv:2407.21783, section
-    6.2): the plan states it.
+    """Plans whose attention layers stay in 16 bits, (rows,). Published mixtures in 4 bits narrow the feed-forward
+    layers only (DeepSeek-R1 on B200, TensorRT-LLM technical blog 1; gpt-oss, arXiv:2508.10925, section 2.1). Other
+    checkpoints do so too (Llama 3 in FP8, arXiv:2407.21783, section 6.2): the plan states it.
     """
     stated = (plan.wide_attention > 0.0) & (plan.weight_size < plan.activation_size)
     if not architecture.experts:
@@ -100,10 +377,8 @@ def _stored(products: ServingGemms, deployment: Deployment) -> _Stored:
         own = plan.part_sizes(part)
         if own is not None:
             chosen = _columns(products.part == part, len(narrow)) & ~np.isnan(own[0])[:, None]
-            weight_size, input_size = (
-                np.where(chosen, values[:, None], before)
-                for values, before in zip(own, (weight_size, input_size), strict=True)
-            )
+            weight_size = np.where(chosen, own[0][:, None], weight_size)
+            input_size = np.where(chosen, own[1][:, None], input_size)
     return _Stored(narrow, weight_size, input_size)
 
 
@@ -175,11 +450,8 @@ def product_times(deployment: Deployment, products: ServingGemms) -> tuple[Array
     stored = _stored(products, deployment)
     element_size, traffic = _gemm_bytes(products, plan, stored)
     rate, constants = _gemm_kernels(deployment, products, stored)
-    output_size = plan.activation_size[:, None]
-    shape = gemms.m, gemms.n, gemms.k, gemms.batch
-    device = deployment.device
-    time = gemm_time(device, constants, *shape, element_size, output_size, rate=rate, stack="serving")
-    return traffic, time
+    shape = gemms.m, gemms.n, gemms.k, gemms.batch, element_size, plan.activation_size[:, None]
+    return traffic, gemm_time(deployment.device, constants, *shape, rate=rate, stack="serving")
 
 
 Work = tuple[Array, Array, Array]
@@ -205,10 +477,9 @@ def _prompts(deployment: Deployment, batching: Batching) -> Prompts:
 
 
 def _steps(deployment: Deployment, sequences: Array) -> Steps:
-    """Sequences of a decode step on a rank, at two contexts: the mean less and plus the standard deviation.
-
-    The context grows by one token per step. The two give the mean time, exactly for a cubic polynomial of the context.
-    A step meets requests with long outputs more often than short ones, as often as they have steps.
+    """Sequences of a decode step on a rank, at two contexts: the mean less and plus the standard deviation. The context
+    grows by one token per step. The two give the mean time, exactly for a cubic polynomial of the context. A step meets
+    requests with long outputs more often than short ones, as often as they have steps.
     """
     plan = deployment.plan
     steps = np.maximum(plan.output_length - 1.0, 1.0) * (1.0 + plan.output_variation * plan.output_variation)
@@ -244,10 +515,7 @@ def _flash(deployment: Deployment, call: Prompts, kernel: Flash) -> Work:
 
 
 def _read(deployment: Deployment, call: Steps, kernel: Read) -> Work:
-    """Attention of a decode step, at its mean context: whole tiles of query rows for each head of keys.
-
-    One compressed vector that is key and value of all heads is half a key and value pair of its width.
-    """
+    """Attention of a decode step, at its mean context: whole tiles of query rows for each head of keys."""
     plan, device, rate = deployment.plan, deployment.device, deployment.device.rate(CORE)
     shard = call.near if kernel.near else call.shard
     model = shard.model
@@ -279,36 +547,28 @@ def _scores(deployment: Deployment, call: Prompts | Steps, kernel: Scores) -> Wo
     """Products on the matrix units beside their traffic, at the mean of two contexts if there are two."""
     device, (flop, traffic) = deployment.device, kernel
     flop, traffic = (values[:, None] if values.ndim < 2 else values for values in (flop, traffic))
-    compute = flop / (deployment.kernels["attention"]["compute_efficiency"] * device.rate(CORE).peak_flop_rate)
-    work = flop, traffic, np.maximum(compute, vector_time(device, deployment.kernels["vector"], traffic, 0.0))
+    work = flop, traffic, score_time(device, deployment.kernels, flop, traffic)
     if flop.shape[-1] == 1:
         return work
     flop, traffic, time = (0.5 * (values[:, :1] + values[:, 1:]) for values in work)
     return flop, traffic, time
 
 
-def _scan(deployment: Deployment, call: Prompts | Steps, kernel: Scan) -> Work:
-    flop, traffic, chunks = (values[:, None] for values in kernel)
-    constants, device = deployment.kernels["linear_attention"], deployment.device
-    return flop, traffic, linear_attention_time(device, constants, traffic, flop, chunks, device.rate(CORE))
-
-
-def _stream(deployment: Deployment, call: Prompts | Steps, kernel: Stream) -> Work:
-    flop, traffic = (values[:, None] for values in kernel)
-    return flop, traffic, vector_time(deployment.device, deployment.kernels["vector"], traffic, flop)
+def _scan(deployment: Deployment, call: Prompts | Steps, kernel: Scan | Stream) -> Work:
+    flop, traffic, *chunks = (values[:, None] for values in kernel)
+    return flop, traffic, scan_time(deployment.device, deployment.kernels, flop, traffic, *chunks)
 
 
 _WORK: Mapping[type, Callable[..., Work]] = {
-    Flash: _flash, Read: _read, Scores: _scores, Scan: _scan, Stream: _stream,
+    Flash: _flash, Read: _read, Scores: _scores, Scan: _scan, Stream: _scan,
 }  # fmt: skip
 
 
 def core_work(deployment: Deployment, batching: Batching, phase: int) -> dict[Core, Work]:
     """Work of each core of a layer in a prefill pass or a decode step.
 
-    If the index selects everything, selected layers cost as much as full ones.
-
-    Each of 1,000 tokens attends to the last 200 at most, 180 in the mean: 4 x 1,000 x 10 x 100 x 180 FLOP.
+    If the index selects everything, selected layers cost as much as full ones. Each of 1,000 tokens attends to the last
+    200 at most, 180 in the mean: 4 x 1,000 x 10 x 100 x 180 FLOP.
 
     >>> from ideal_machine import deployment, sparse
     >>> from xlperf.equations.model.cores import SELECTED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
@@ -10,15 +11,201 @@ import numpy as np
 from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, some
 from xlperf.equations.hardware.roofline import WIDE
 from xlperf.equations.model.blocks import EXPERTS, FEED_FORWARD, INDEX, Block, Operator, Shard, weights
+from xlperf.equations.model.cores import LOCAL, cores_of, keeps_states
 from xlperf.equations.model.layers import layer_blocks
 from xlperf.equations.model.model import Architecture, Model, linear_share
-from xlperf.equations.model.operators import embedding_parameters, layer_vector_parameters, linear_vector_parameters
-from xlperf.equations.model.serving import cache_elements, layer_shares, part_of
+from xlperf.equations.model.operators import (
+    cache_elements,
+    cache_ratio,
+    embedding_parameters,
+    layer_shares,
+    layer_vector_parameters,
+    linear_vector_parameters,
+    part_of,
+)
 from xlperf.equations.plan.records import WORD
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
-from xlperf.equations.serving.cache import cache_sizes
 from xlperf.equations.serving.deployment import Deployment
 from xlperf.equations.serving.kernels import wide_attention
+
+_BUFFERED_LAYERS = 2.0
+_NARROW, _WIDE = 1.0, 2.0
+"""Bytes of an element of an FP8 cache and of a 16-bit one. [B]"""
+_SCALED = 1.03125
+"""Bytes of an FP8 element with its share of a scale: 4 B for 128 elements, or 1 B for 64 rounded up. [B]"""
+_PAGE, _WINDOW_PAGE, _ALIGNMENT = 256.0, 64.0, 576.0
+"""Tokens of a page of compressed entries and of recent tokens; bytes that pages of FP8 latents are multiples of."""
+_STATE_PAGES = (4.0, 8.0)
+"""Tokens of a page of states that selected and that compressed layers compress. [-]"""
+
+
+def _cache_with_states(cache_size: Numeric, states_size: Numeric, state_slots: Numeric, state_share: Numeric) -> Array:
+    """Cache bytes per sequence of a hybrid model, including the memory that it leaves idle in the other pool.
+
+    An engine with one pool gives keys, values and states what they need. One that splits its memory beforehand, with
+    slots of states for each running request, has room for the smaller number of sequences of its two pools (SGLang,
+    kv_cache_configurator.py: mamba-full-memory-ratio). One pool; keys of 60 in 0.6, five states of 20 in 0.4; keys of
+    180 in the same:
+
+    >>> _cache_with_states([60.0, 60.0, 180.0], 20.0, [1.0, 5.0, 5.0], [0.0, 0.4, 0.4]).round(9).tolist()
+    [80.0, 250.0, 300.0]
+    """
+    keys, states, share = array(cache_size), array(state_slots) * array(states_size), array(state_share)
+    pools = np.maximum(divide(keys, 1.0 - share), divide(states, share))
+    return np.asarray(np.where(share > 0.0, pools, keys + states) + 0.0 * (keys + states + share))
+
+
+def _cache_tokens(model: Model, plan: InferencePlan, architecture: Architecture, context: Array, whole: Array) -> Array:
+    """Cached tokens of a context on one of its ranks, mean over the layers; ``whole``: windows are cached whole. [-]"""
+    whole = 0.0 * whole if architecture.sparse_attention else whole
+    caching = ((core, core.entries) for core in cores_of(architecture))
+    far, near = cache_ratio(model, plan.attention_parallel, architecture)
+    entries = [
+        core.layers(model) * cached(model, context, whole, plan.context_parallel) * (near if core is LOCAL else far)
+        for core, cached in caching
+        if cached is not None
+    ]
+    return np.asarray(sum(entries[1:], entries[0]) / model.num_layers)
+
+
+def rank_states_size(model: Model, plan: InferencePlan, architecture: Architecture) -> Array:
+    """States of a sequence on the fullest stage, (rows,), excluding those of drafts. [B]"""
+    layers = np.ceil(model.num_layers / plan.pipeline_parallel) + plan.layers_drafted
+    shard, states = Shard(model, plan.attention_parallel), np.zeros_like(layers)
+    for core in cores_of(architecture):
+        if core.state is not None:
+            states = states + layers * core.share(model) * core.state(shard, plan.activation_size)
+    return states
+
+
+def _element_size(model: Model, plan: InferencePlan, architecture: Architecture, scaled: Array) -> Array:
+    """Bytes of an element of the cache, mean over a vector, (rows,). [B] Latent vectors of sparse attention in FP8 have
+    scales of groups, and their rotated part in 16 bits (FlashMLA: 656 B for 512 + 64 elements; 584 B for 448 + 64).
+    """
+    if not (architecture.sparse_attention and architecture.one_vector):
+        return plan.kv_size
+    width = np.where(model.shared_key_value > 0.0, model.head_size, model.kv_lora_rank + model.qk_rope_head_size)
+    rotated = divide(model.qk_rope_head_size, width)
+    narrow = (1.0 - rotated) * _SCALED + rotated * _WIDE
+    return np.where((plan.kv_size == _NARROW) & (scaled > 0.0), narrow, plan.kv_size)
+
+
+def tokens_in_flight(window: Numeric, batch_tokens: Numeric, context: Numeric) -> Array:
+    r"""Tokens of a layer that attends within a window for which a prefill holds pages.
+
+    .. math:: n = \min\left(w - 1 + b,\ c\right)
+
+    Source: vLLM, v1/kv_cache_interface.py, SlidingWindowSpec.max_admission_blocks_per_request.
+
+    >>> tokens_in_flight(128.0, 8192.0, [100.0, 1e6]).tolist()  # A window of 128 tokens and a pass of 8,192
+    [100.0, 8319.0]
+
+    Parameters
+    ----------
+    window : Window w of the layer. [-]
+    batch_tokens : Tokens b of the passes that are in flight. [-]
+    context : Tokens c of the request. [-]
+
+    Returns
+    -------
+    tokens : Tokens with pages. [-]
+    """
+    return np.asarray(np.minimum(array(window) - 1.0 + array(batch_tokens), array(context)))
+
+
+def _local_in_flight(
+    model: Model, plan: InferencePlan, engine: Mapping[str, Array], token_size: Array, context: Array
+) -> Array:
+    """Pages that layers with a window hold during the prefill of a request, beside their window, (rows,). [B]"""
+    batches = engine["in_flight_batches"] * (1.0 - engine["whole_history"])
+    window = np.where(np.isfinite(model.window), model.window, 0.0)
+    held = tokens_in_flight(window, batches * plan.prefill_tokens, context) - np.minimum(window, context)
+    share = np.where(batches > 0.0, model.num_local_layers / model.num_layers, 0.0)
+    return np.asarray(share * token_size * np.maximum(held, 0.0) / plan.context_parallel)
+
+
+def _compressed_pages(model: Model, batch_tokens: Array, context: Array, element_size: Array) -> tuple[Array, Array]:
+    """Pages of a request with compressed entries while it decodes, and those of its prefill beside them, (rows,). [B]
+
+    All pages are as large as the entries of 256 tokens in all layers: selected and compressed entries, and index keys.
+    The window of each layer, and the FP32 states that layers compress (keys and scores, of twice the ratio where
+    entries overlap), take pages of fewer tokens from the same pool (vLLM 0.20 v1/core/kv_cache_utils.py; vLLM issue
+    54703 lists pages of 1,002,240 B of DeepSeek-V4-Flash: 256, 64, 64, 4 and 8 tokens).
+    """
+    aligned = np.where(element_size < _WIDE, _ALIGNMENT, 1.0)
+
+    def page(entries: Array | float, size: Array) -> Array:
+        return np.asarray(ceil_div(entries * size, aligned) * aligned)
+
+    vector, key = model.head_size * element_size, model.index_size * model.index_key_size
+    selected, compressed, indexes = model.num_selected_layers, model.num_compressed_layers, model.num_index_layers
+    stride = selected * page(_PAGE / model.selected_ratio, vector) + indexes * page(_PAGE / model.selected_ratio, key)
+    stride = stride + compressed * page(_PAGE / model.compressed_ratio, vector)
+    windows = model.num_local_layers + selected + compressed
+    of_windows = ceil_div(windows * page(_WINDOW_PAGE, vector), stride)
+    first, second = _STATE_PAGES
+    overlapping = 2.0 * model.selected_ratio
+
+    def pages(in_flight: Array | float) -> Array:
+        def of(window: Array, tokens: float) -> Array:
+            return np.asarray(ceil_div(tokens_in_flight(window, in_flight, context), tokens) + 1.0)
+
+        states = np.where(selected > 0.0, of(overlapping, first), 0.0)
+        states = states + np.where(compressed > 0.0, of(model.compressed_ratio, second), 0.0)
+        return np.asarray(ceil_div(context, _PAGE) + of_windows * of(model.sparse_window, _WINDOW_PAGE) + states)
+
+    decoding = pages(1.0)
+    return stride * decoding, stride * np.maximum(pages(batch_tokens) - decoding, 0.0)
+
+
+class CacheSizes(NamedTuple):
+    """Cache of one sequence on the fullest rank, (rows,). [B]"""
+
+    sequence: Array  # with its states
+    prefix: Array  # shared prefix
+    keys: Array  # keys and values of the sequence, without states and set-aside memory
+    in_flight: Array  # pages of a prefill beside the sequence, of one request at a time
+
+
+def cache_sizes(
+    model: Model, plan: InferencePlan, architecture: Architecture, engine: Mapping[str, Array], held: Array
+) -> CacheSizes:
+    """Cache of one sequence with a share ``held`` of its output, of the shared prefix, and of tokens in flight."""
+    whole = engine["whole_history"]
+    layers = np.ceil(model.num_layers / plan.pipeline_parallel) + plan.layers_drafted
+    token_size = layers * cache_elements(model, plan.attention_parallel, architecture.one_vector)
+    element = _element_size(model, plan, architecture, engine["scaled_latents"])
+    own_context = plan.new_tokens + held * plan.running_output
+    cache = token_size * _cache_tokens(model, plan, architecture, own_context, whole) * element
+    prefix = token_size * _cache_tokens(model, plan, architecture, plan.prefix_tokens, whole) * element
+    if some(plan.kv_offload > 0.0):  # two layers on their way stay
+        here = 1.0 - plan.kv_offload * np.maximum(1.0 - _BUFFERED_LAYERS / layers, 0.0)
+        cache, prefix = cache * here, prefix * here
+    for core in cores_of(architecture):
+        if core.index is not None:
+            keys = layers * core.share(model) * core.index(model)
+            cache, prefix = cache + keys * own_context, prefix + keys * plan.prefix_tokens
+    in_flight = _local_in_flight(model, plan, engine, token_size * element, own_context)
+    if architecture.sparse_attention:
+        stages = layers / model.num_layers
+        paged, flying = _compressed_pages(
+            model, engine["in_flight_batches"] * plan.prefill_tokens, own_context, element
+        )
+        pages = (engine["in_flight_batches"] > 0.0) & (
+            (model.selected_ratio > 1.0) | (model.num_compressed_layers > 0.0)
+        )
+        cache = np.where(pages, stages * paged, cache)
+        in_flight = np.where(pages, stages * flying, in_flight)
+    if not keeps_states(architecture):
+        return CacheSizes(cache, prefix, cache, in_flight)
+    state = rank_states_size(model, plan, architecture)
+    slots = np.where(np.isnan(plan.state_slots), engine["state_slots"], plan.state_slots)
+    # States of a limited number of requests and of no prefix are counted; keys and values have the rest.
+    counted = (slots == 1.0) & ~np.isnan(plan.max_running_batch)
+    share = np.where((state > 0.0) & ~counted, engine["state_share"], 0.0)
+    first = np.where(plan.prefix_tokens > 0.0, state, 0.0)
+    whole_sequence = _cache_with_states(cache, state, slots + plan.draft_tokens, share)
+    return CacheSizes(whole_sequence, _cache_with_states(prefix, first, 1.0, share), cache, in_flight)
 
 
 @cache
@@ -116,69 +303,23 @@ _LEAST_MULTICAST = 2.0
 """Ranks up to which collectives do not add up in the switch. [-]"""
 
 
-_OF_ENGINE = (
-    "memory_fraction",
-    "of_free_memory",
-    "activations_included",
-    "driver_memory",
-    "reserve",
-    "reserve_per_token",
-    "reserve_per_rank",
-    "whole_history",
-    "reserved_output",
-    "sampled_requests",
-    "sampled_logit_size",
-    "runtime_per_rank",
-    "multicast_per_rank",
-    "state_share",
-    "state_slots",
-    "in_flight_batches",
-    "scaled_latents",
-)
-
-
-def _cache_budget(
-    shown_memory: Numeric,
-    free_memory: Numeric,
-    weights_size: Numeric,
-    memory_fraction: Numeric,
-    of_free_memory: Numeric,
-) -> Array:
-    """Bytes that an engine leaves for the cache and for the activations that its share covers; below 0 without room.
-
-    An engine takes a share of the whole memory, weights included (vLLM, gpu_memory_utilization), or of the memory that
-    weights leave (TensorRT-LLM, free_gpu_memory_fraction).
+def _cache_budget(shown: Numeric, free: Numeric, weights: Numeric, share: Numeric, of_free: Numeric) -> Array:
+    """Bytes for the cache and covered activations: a share of the whole memory that an engine sees, weights included
+    (vLLM, gpu_memory_utilization), or of the memory that weights leave (TensorRT-LLM, free_gpu_memory_fraction).
 
     >>> _cache_budget(80.0, 79.0, 70.0, 0.9, [0.0, 1.0]).tolist()
     [2.0, 8.1]
     """
-    weights, share = array(weights_size), array(memory_fraction)
-    whole, free = share * array(shown_memory) - weights, share * (array(free_memory) - weights)
-    return np.asarray(np.where(array(of_free_memory) > 0.0, free, whole) + 0.0 * (free + whole + array(of_free_memory)))
+    whole, left = array(share) * array(shown) - array(weights), array(share) * (array(free) - array(weights))
+    return np.asarray(np.where(array(of_free) > 0.0, left, whole) + 0.0 * (left + whole + array(of_free)))
 
 
 def _sampling_peak(
-    activations_size: Numeric,
-    hidden_state_size: Numeric,
-    sampled_requests: Numeric,
-    vocab_size: Numeric,
-    logit_size: Numeric,
-    runtime_size: Numeric,
+    activations: Array, hidden: Array, requests: Numeric, vocab_size: Array, logit_size: Numeric, runtime: Numeric
 ) -> Array:
-    """Bytes beside the weights that an engine measures before it gives the remainder of its share to the cache.
-
-    It runs its longest prefill with dummy tokens, then samples a token for each of the most requests: their logits in
-    16 and 32 bits, sorted, with indices and the sort buffer, beside the hidden states of the prefill (llm-d-benchmark,
-    config_explorer/empirical-vllm-memory-results.md, 2025: eight starts of vLLM on H100).
-
-    Llama 3.1 8B with 8,192 tokens and 1,024 requests on one H100 (measured 4.76 + 0.13 GiB):
-
-    >>> size = _sampling_peak(0.86e9, 8192 * 4096 * 2.0, 1024.0, 128256.0, 38.3, 0.0)
-    >>> round(float(size) / 2**30, 2)
-    4.75
-    """
-    sampled = array(hidden_state_size) + array(sampled_requests) * array(vocab_size) * array(logit_size)
-    return np.asarray(np.maximum(array(activations_size), sampled) + array(runtime_size))
+    """Bytes of the longest prefill, or of its hidden states with the logits of sampled requests, and the runtime."""
+    sampled = array(hidden) + array(requests) * array(vocab_size) * array(logit_size)
+    return np.asarray(np.maximum(array(activations), sampled) + array(runtime))
 
 
 def usable_memory(
@@ -193,67 +334,27 @@ def usable_memory(
 
     .. math:: M = \min\left(S_w + S_a + B - s S_a,\ C - R\right)
 
-    Parameters
-    ----------
-    memory_capacity : numeric
-        Memory C of the accelerator. [B]
-    reserved_memory : numeric
-        Memory R of the driver. [B]
-    weights_size : numeric
-        Weights S_w of one rank. [B]
-    activations_size : numeric
-        Activations S_a of a prefill pass. [B]
-    cache_budget : numeric
-        Bytes B that the engine leaves for the cache, from :func:`_cache_budget`. [B]
-    activation_share : numeric
-        Share s of the activations that this budget covers. [-]
-
-    Returns
-    -------
-    size : numeric
-        For weights, cache and activations together. [B]
-
-    References
-    ----------
-    .. [1] NVIDIA, TensorRT-LLM documentation, "Memory usage of TensorRT-LLM".
+    Source: NVIDIA, TensorRT-LLM documentation, "Memory usage of TensorRT-LLM".
 
     >>> float(usable_memory(80.0, 1.0, 20.0, 4.0, 50.0, 1.0)), float(usable_memory(80.0, 1.0, 20.0, 4.0, 70.0, 0.0))
     (70.0, 79.0)
+
+    Parameters
+    ----------
+    memory_capacity : Memory C of the accelerator. [B]
+    reserved_memory : Memory R of the driver. [B]
+    weights_size : Weights S_w of one rank. [B]
+    activations_size : Activations S_a of a prefill pass. [B]
+    cache_budget : Bytes B that the engine leaves for the cache, from :func:`_cache_budget`. [B]
+    activation_share : Share s of the activations that this budget covers. [-]
+
+    Returns
+    -------
+    size : For weights, cache and activations together. [B]
     """
     activations = array(activations_size)
     covered = array(weights_size) + activations + array(cache_budget) - array(activation_share) * activations
     return np.asarray(np.minimum(covered, array(memory_capacity) - array(reserved_memory)))
-
-
-def _prefill_working_set(
-    hidden_size: Numeric,
-    projected_size: Numeric,
-    attention_size: Numeric,
-    ffn_hidden_size: Numeric,
-    gated_mlp: Numeric,
-    vocab_size: Numeric,
-    prompt_length: Numeric,
-    prefill_tokens: Numeric,
-    tensor_parallel: Numeric,
-    element_size: Numeric,
-    logit_size: Numeric,
-) -> Array:
-    """Activation bytes per sequence in a prefill pass, which frees the activations of each layer.
-
-    The residual stream and its norm live through the layer; beside them the larger of attention (projections and
-    output) and feed-forward layer; then the logits of the last token (arXiv:2309.06180, section 2).
-
-    Four tokens of 2 (16 + 96 / 2) B and the 100 / 2 logits of 4 B:
-
-    >>> float(_prefill_working_set(8.0, 12.0, 8.0, 32.0, 1.0, 100.0, 10.0, 4.0, 2.0, 2.0, 4.0))
-    712.0
-    """
-    split = array(tensor_parallel)
-    attention = array(projected_size) + array(attention_size)
-    widest = np.maximum(attention, (2.0 + array(gated_mlp)) * array(ffn_hidden_size))
-    tokens = np.minimum(array(prompt_length), array(prefill_tokens))
-    layer = array(element_size) * tokens * (2.0 * array(hidden_size) + widest / split)
-    return np.asarray(layer + array(logit_size) * array(vocab_size) / split)
 
 
 def largest_batch(
@@ -270,31 +371,23 @@ def largest_batch(
 
     .. math:: \max b : \quad b\,S_{kv} + \min(m, m_{max})\,S_w \le M
 
-    Parameters
-    ----------
-    free_memory : numeric
-        Memory M beside the weights. [B]
-    kv_cache_size : numeric
-        Cache S_kv of one sequence at its longest, above 0. [B]
-    working_set_size : numeric
-        Activations S_w of one sequence in a prefill pass, above 0. [B]
-    most_sequences : numeric
-        Sequences of one pass at most, 1 or more. [-]
-    pipeline_parallel : numeric
-        Stages p. [-]
-
-    Returns
-    -------
-    batch_size : numeric
-        Whole number; 0 if no sequence fits. [-]
-
-    References
-    ----------
-    .. [1] W. Kwon et al., "Efficient memory management for large language model serving with PagedAttention", 2023,
-       arXiv:2309.06180, section 2.
+    Source: W. Kwon et al., "Efficient memory management for large language model serving with PagedAttention", 2023,
+    arXiv:2309.06180, section 2.
 
     >>> largest_batch(100.0, [10.0, 10.0], 5.0, [2.0, 100.0], 1.0).tolist()  # 100 >= 9 x 10 + 2 x 5; 100 >= 6 (10 + 5)
     [9.0, 6.0]
+
+    Parameters
+    ----------
+    free_memory : Memory M beside the weights. [B]
+    kv_cache_size : Cache S_kv of one sequence at its longest, above 0. [B]
+    working_set_size : Activations S_w of one sequence in a prefill pass, above 0. [B]
+    most_sequences : Sequences of one pass at most, 1 or more. [-]
+    pipeline_parallel : Stages p. [-]
+
+    Returns
+    -------
+    batch_size : Whole number; 0 if no sequence fits. [-]
     """
     free, cache, work = array(free_memory), array(kv_cache_size), array(working_set_size)
     stages = array(pipeline_parallel)
@@ -413,17 +506,25 @@ def _sequence_activations(model: Model, plan: InferencePlan, architecture: Archi
         dispatched = plan.data_parallel_attention / plan.expert_parallel
         outputs = np.where(plan.data_parallel_attention > 1.0, dispatched, 1.0) * model.top_k * model.hidden_size
         widest = widest + outputs * ranks / (2.0 + model.gated_mlp)
-    widths = model.hidden_size, projected, attended, widest, model.gated_mlp, model.vocab_size
-    tokens = plan.own_tokens, plan.prefill_tokens
-    working_set = _prefill_working_set(*widths, *tokens, ranks, plan.activation_size, WORD)
+    # The residual stream and its norm live through the layer; beside them the larger of attention (projections and
+    # output) and feed-forward layer; then the logits of the last token (arXiv:2309.06180, section 2).
+    widest = np.maximum(projected + attended, (2.0 + model.gated_mlp) * widest)
+    tokens = np.minimum(plan.own_tokens, plan.prefill_tokens)
+    working_set = plan.activation_size * tokens * (2.0 * model.hidden_size + widest / ranks)
+    working_set = working_set + WORD * model.vocab_size / ranks
     # Beside their own keys and values, the ranks of a prompt hold those they work on and those on their way.
     elements = cache_elements(model, ranks, architecture.one_vector)
     passing = np.where(plan.context_parallel > 1.0, 2.0 * elements * plan.attention_size, 0.0)
-    return np.asarray(working_set + passing * np.minimum(*tokens))
+    return np.asarray(working_set + passing * tokens)
 
 
 def _measured_at_start(model: Model, plan: InferencePlan, engine: dict[str, Array], activations: Array) -> Array:
-    """Memory beside the weights that the engine measures before it sizes the cache, (rows,). [B]"""
+    """Bytes beside the weights that an engine measures before it gives the rest of its share to the cache, (rows,).
+
+    It runs its longest prefill with dummy tokens, then samples a token for each of the most requests: their logits in
+    16 and 32 bits, sorted, with indices and the sort buffer, beside the hidden states of the prefill (llm-d-benchmark,
+    config_explorer/empirical-vllm-memory-results.md, 2025: eight starts of vLLM on H100).
+    """
     most = plan.max_running_batch / plan.data_parallel_attention
     requests = np.minimum(np.where(np.isnan(most), engine["sampled_requests"], most), plan.prefill_tokens)
     requests = requests * _share(plan, LayerPart.ATTENTION)  # accelerators for experts alone choose none
@@ -445,7 +546,7 @@ def memory_of(deployment: Deployment) -> ReplicaMemory:
     ([28004000.0], [4008000.0])
     """
     model, plan, architecture = deployment.model, deployment.plan, deployment.architecture
-    engine = {name: values[:, 0] for name, values in deployment.software.items() if name in _OF_ENGINE}
+    engine = {name: values[:, 0] for name, values in deployment.software.items()}
     capacity, reserved = deployment.device.memory_capacity[:, 0], deployment.reserved_memory
     weights = rank_weights_size(model, plan, architecture)
     sizes = cache_sizes(model, plan, architecture, engine, np.ones_like(capacity))

@@ -9,11 +9,20 @@ import numpy as np
 
 from xlperf.base.arrays import Array, beside, divide, side_by_side, some, total
 from xlperf.equations.hardware.gemm import FEW_ROWS
-from xlperf.equations.hardware.memory import exposed_offload_time, resident_bandwidth, resident_share
-from xlperf.equations.hardware.roofline import CORE, RESOURCES, Faster, doubling_savings, most_saved, vector_time
+from xlperf.equations.hardware.roofline import (
+    CORE,
+    RESOURCES,
+    Faster,
+    doubling_savings,
+    exposed_offload_time,
+    most_saved,
+    resident_bandwidth,
+    resident_share,
+    vector_time,
+)
 from xlperf.equations.model.blocks import Gemms
 from xlperf.equations.model.cores import SELECTED, cores_of
-from xlperf.equations.model.serving import (
+from xlperf.equations.model.operators import (
     BOTH_PHASES,
     COPIED_VECTORS,
     DECODING,
@@ -27,24 +36,22 @@ from xlperf.equations.model.serving import (
 )
 from xlperf.equations.plan.records import WORD, OffloadTarget
 from xlperf.equations.plan.serving_plan import InferencePlan, LayerPart
-from xlperf.equations.serving.communication import (
+from xlperf.equations.serving.deployment import Batching, Deployment, batching_of, computed_batching, serving_shape
+from xlperf.equations.serving.kernels import (
     ALL_REDUCE,
     CONTEXT,
     EXCHANGE,
     GATHERING,
     TRANSFER,
-    Messages,
-    hidden_exchange,
-    serving_messages,
-)
-from xlperf.equations.serving.deployment import Batching, Deployment, batching_of, computed_batching, serving_shape
-from xlperf.equations.serving.kernels import (
     KernelTimes,
+    Messages,
     attention_kernels,
     by_phase,
     decode_family,
+    hidden_exchange,
     of_part,
     product_times,
+    serving_messages,
 )
 from xlperf.equations.serving.memory import rank_weights_size
 
@@ -260,10 +267,7 @@ def serving_work(deployment: Deployment, phases: tuple[int, ...] = BOTH_PHASES) 
 
 
 def _overlapped(messages: Messages, exposed: Array, parts: Array, halves: Array, share: Array) -> Array:
-    """Exposed communication with two-batch overlap: one half computes while the other exchanges tokens with experts.
-
-    A prefill exchange occupies a share of the multiprocessors; in decoding the network adapters send by themselves.
-    """
+    """Exposed communication with two-batch overlap: one half computes while the other exchanges tokens with experts."""
     exchanges, time = messages.calls[:, 1, None], exposed.copy()
     exchange = time[..., EXCHANGE]
     computed = total(parts[:, :, 0]) - exchanges * exchange

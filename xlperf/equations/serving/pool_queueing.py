@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, divide
-from xlperf.equations.serving.queueing import Steady
-from xlperf.equations.serving.runs import longest_output
+from xlperf.equations.serving.queueing import Steady, longest_output
 
 _MOST_ITERATIONS, _BISECTION = 80, 5  # most iterations of the root search; every fifth bisects
 _SAME = 1e-12  # relative tolerance of the root [-]
@@ -148,10 +147,7 @@ def _mean_prefill(prefill: Array, burst_prefill: Array, burst: Array) -> Array:
 
 
 def _throughput(rate: Array, columns: Array) -> Array:
-    """Throughput that satisfies Little's law in both pools, with service times frozen at a trial rate. [request/s]
-
-    The wait for a prefill grows with the rate X as C / (C - X), which gives a quadratic equation.
-    """
+    """Throughput by Little's law in both pools at frozen service times: a quadratic equation. [request/s]"""
     pass_times, (flow, most, stages, prefill_replicas, burst, spread, burst_prefill) = (
         Curve(*columns[:5]),
         columns[5:12],
@@ -174,10 +170,7 @@ def _throughput(rate: Array, columns: Array) -> Array:
 
 
 def _root(columns: Array, equation: Callable[[Array, Array], Array], most: Array) -> Array:
-    """Fixed point of a decreasing function on [0, most]: Illinois method with bisection steps.
-
-    Each plan converges by itself, so that its number does not depend on the other plans.
-    """
+    """Fixed point of a decreasing function on [0, most], for each plan: Illinois method with bisection steps."""
     root = equation(most, columns)
     rows = np.flatnonzero(root < most)
     columns, high, low = columns.take(rows, axis=1), most[rows], root[rows]
@@ -220,15 +213,13 @@ def pooled_state(times: PoolTimes, requests: Array, outside: Array) -> tuple[Ste
     .. math:: c = X \left(\tau + \bar t_p + w(X) + t_{send} + N\,t(b)\right), \qquad b = \frac{X N t(b)}{n_d},
         \qquad m = \frac{\lambda}{n_p} t_p(m)
 
-    Requests of a run arrive in waves that disperse: the first, a fraction f of all, arrives at once with m_0 prompts
-    in a pass; later waves at the rate :math:`\lambda \ge X` of the middle of the run.
+    Requests of a run arrive in waves that disperse: the first, a fraction f of all, arrives at once with m_0 prompts in
+    a pass; later waves at the rate :math:`\lambda \ge X` of the middle of the run.
 
     .. math:: \bar t_p = t_p(m) + f \max(t_p(m_0) - t_p(m), 0), \qquad m_0 = \min(c / n_p, m_{max})
 
-    References
-    ----------
-    .. [1] Y. Zhong et al., "DistServe: disaggregating prefill and decoding for goodput-optimized large language model
-       serving", OSDI 2024, arXiv:2401.09670.
+    Source: Y. Zhong et al., "DistServe: disaggregating prefill and decoding for goodput-optimized large language model
+    serving", OSDI 2024, arXiv:2401.09670.
     """
     # Throughput, row by row.
     burst_wait, most = times.burst_wait(requests), np.asarray(times.capacity + 0.0 * requests)
@@ -257,11 +248,8 @@ def pooled_open_state(
     .. math:: w = \frac{c_a^2 + v^2}{2} \left(\min\left(\frac{\lambda t_p}{n_p}, 1\right) \frac{t_p}{n_p} +
         \frac{(\lambda / C)^2}{1 - \lambda / C} \frac{1}{C}\right), \qquad b = \frac{\lambda N t(b)}{n_d}
 
-    c_a and v are the coefficients of variation of interarrival times and prompt lengths.
-
-    References
-    ----------
-    .. [1] L. Kleinrock, "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.6 (Pollaczek and Khinchin).
+    c_a and v are the coefficients of variation of interarrival times and prompt lengths. Source: L. Kleinrock,
+    "Queueing Systems, Volume I: Theory", Wiley, 1975, section 5.6 (Pollaczek and Khinchin).
     """
     stable = rate < times.capacity
     stable_rate = np.where(stable, rate, 0.0)
@@ -287,40 +275,29 @@ def pooled_run_rate(
     r"""Requests per second over a finite run of two pools, until its last request ends.
 
     Both pools are busy as in the steady state until the last requests decode. With varying outputs these end one by
-    one, in ever smaller batches; x(n) as in :func:`xlperf.equations.serving.runs.longest_output`.
+    one, in ever smaller batches; x(n) as in :func:`xlperf.equations.serving.queueing.longest_output`.
 
     .. math:: X_N = \frac{N}{N / X + N_s\,x(\min(n, N))\,t(1)}
 
-    Parameters
-    ----------
-    rate : numeric
-        Rate X of the steady state, (rows,). [request/s]
-    running : numeric
-        Requests n that all replicas decode together, (rows,). [-]
-    run_requests : numeric
-        Requests N of the run, (rows,); NaN: without end. [-]
-    decode_steps : numeric
-        Mean decode steps N_s per request, (rows,). [-]
-    last_step : numeric
-        Time t(1) of a step with one request, (rows,). [s]
-    output_variation : numeric
-        Coefficient of variation v of the outputs, (rows,). [-]
+    Source: H. A. David and H. N. Nagaraja, "Order Statistics", 3rd ed., Wiley, 2003, chapter 4: the largest of n.
 
-    Returns
-    -------
-    rate : numeric
-        Rate over the whole run. [request/s]
-
-    References
-    ----------
-    .. [1] H. A. David and H. N. Nagaraja, "Order Statistics", 3rd ed., Wiley, 2003, chapter 4: the largest of n.
-
-    Examples
-    --------
     Ten requests at 5 a second; the longest of four outputs exceeds the mean by 0.6: 6 steps of 0.2 s.
 
     >>> pooled_run_rate(5.0, 4.0, [10.0, np.nan], 10.0, 0.2, 3.0**-0.5).round(3).tolist()
     [3.125, 5.0]
+
+    Parameters
+    ----------
+    rate : Rate X of the steady state, (rows,). [request/s]
+    running : Requests n that all replicas decode together, (rows,). [-]
+    run_requests : Requests N of the run, (rows,); NaN: without end. [-]
+    decode_steps : Mean decode steps N_s per request, (rows,). [-]
+    last_step : Time t(1) of a step with one request, (rows,). [s]
+    output_variation : Coefficient of variation v of the outputs, (rows,). [-]
+
+    Returns
+    -------
+    rate : Rate over the whole run. [request/s]
     """
     steady, run = array(rate), array(run_requests)
     ends = ~np.isnan(run)

@@ -12,25 +12,7 @@ import numpy as np
 from xlperf.base.arrays import Array, divide
 from xlperf.equations.model.cores import keeps_states
 from xlperf.equations.plan.serving_plan import InferencePlan
-from xlperf.equations.serving.cache import rank_states_size
-from xlperf.equations.serving.communication import pool_message_time
-from xlperf.equations.serving.deployment import Deployment, RequestLatency
-from xlperf.equations.serving.expert_pools import POOL_SHARES, expert_pool_memory, split_step
-from xlperf.equations.serving.load import (
-    BatchTimes,
-    RequestLoad,
-    Times,
-    bounded_rise,
-    half_of,
-    octave,
-    request_load,
-    whole_sizes,
-)
-from xlperf.equations.serving.memory import ReplicaMemory, memory_of
-from xlperf.equations.serving.place_queue import PlaceWait, place_wait
-from xlperf.equations.serving.pool_queueing import Curve, PoolTimes, pooled_open_state, pooled_run_rate, pooled_state
-from xlperf.equations.serving.queueing import Service, Steady, step_line
-from xlperf.equations.serving.results import (
+from xlperf.equations.serving.continuous import (
     arriving_latency,
     batch_memory,
     batch_times,
@@ -38,7 +20,24 @@ from xlperf.equations.serving.results import (
     streamed,
     with_request_latency,
 )
-from xlperf.equations.serving.runs import first_of_run
+from xlperf.equations.serving.deployment import Deployment, RequestLatency
+from xlperf.equations.serving.kernels import pool_message_time
+from xlperf.equations.serving.load import (
+    POOL_SHARES,
+    BatchTimes,
+    RequestLoad,
+    Times,
+    bounded_rise,
+    expert_pool_memory,
+    half_of,
+    octave,
+    request_load,
+    split_step,
+    whole_sizes,
+)
+from xlperf.equations.serving.memory import ReplicaMemory, memory_of, rank_states_size
+from xlperf.equations.serving.pool_queueing import Curve, PoolTimes, pooled_open_state, pooled_run_rate, pooled_state
+from xlperf.equations.serving.queueing import PlaceWait, Service, Steady, first_of_run, place_wait, step_line
 
 _MOST_MOVES, _DOWN_RUNNING, _DOWN_PROMPTS = 32, 0.05, 0.75  # most moves of the batches around a state; largest falls
 _LAST_MOVES, _NEXT_OCTAVE = 28, (0.9, 1.1)  # the last moves go to adjacent batches, so that the search does not cycle
@@ -110,10 +109,7 @@ class PoolState(NamedTuple):
 
 
 def pools_of(pools: Deployment, requests: Array, split: np.ndarray) -> Pools:
-    """Prefill, decode and expert pools of disaggregated plans, and their common load.
-
-    ``pools`` holds the decode pools, then the prefill pools in the same order, then the expert pools of ``split``.
-    """
+    """Prefill, decode and expert pools of disaggregated plans, one after the other in ``pools``, and their load."""
     number = len(requests)
     decoding, prefilling = pools.take(slice(0, number)), pools.take(slice(number, 2 * number))
     decode_plan, prefill_plan, memory = decoding.plan, prefilling.plan, memory_of(decoding)
@@ -138,19 +134,13 @@ def pools_of(pools: Deployment, requests: Array, split: np.ndarray) -> Pools:
 
 
 def _request_latency(decoding: Deployment, prefilling: Deployment) -> RequestLatency:
-    """Time of requests outside the loops of the engines of both pools, which each request passes one after the other.
-
-    Its first token leaves the engine that decodes (vLLM disaggregated prefill proxy; NVIDIA Dynamo, disagg_serving).
-    """
+    """Time of requests outside the loops of the engines of both pools, one after the other."""
     first, second = prefilling.request_latency, decoding.request_latency
     return RequestLatency(first.alone + second.alone, second.crowd)
 
 
 def _wave_spread(plan: InferencePlan, requests: Array) -> Array:
-    """Squared dispersion that output lengths give the requests of a wave in the middle of a run, over a cycle, (rows,).
-
-    Infinite for runs without end.
-    """
+    """Squared dispersion of the requests of a wave in the middle of a run by their outputs, over a cycle, (rows,)."""
     waves = plan.run_requests / requests
     variance = plan.output_variation * plan.output_variation + _UNEVEN * _UNEVEN
     spread = _EVENLY * variance * 0.5 * waves
@@ -205,10 +195,7 @@ def _between(value: Array, low: Array, high: Array) -> np.ndarray:
 def _settled(
     load: PoolLoad, ends: _Ends, requests: Array, sides: _Sides, times: Times, moves: int
 ) -> tuple[Array, Array, Array, Array]:
-    """State (6, number, rows), prompts of a pass, and step and pass times, (number, rows).
-
-    Times are interpolated between the computed batches; a state outside them moves the batches and is solved again.
-    """
+    """State (6, number, rows), prompts of a pass, step and pass times, solved until it is between computed batches."""
     workload, number = load.workload, len(requests)
     most, zeros = workload.max_prefill_prompts, 0.0 * requests
     # Step and pass time curves through the batches on both sides and the largest batch.
@@ -306,9 +293,7 @@ def _queued(load: PoolLoad, steady: Steady) -> tuple[Steady, PlaceWait]:
 
 
 def pool_state(load: PoolLoad, requests: Array, detailed: bool = False) -> PoolState:
-    """Steady state of two pools at given numbers of requests in flight; ``detailed``: with the times of its integer
-    batches.
-    """
+    """Steady state of two pools at numbers of requests in flight; ``detailed``: with times of its integer batches."""
     workload, arriving, shape, places = load.workload, ~np.isnan(load.request_rate), requests.shape, load.places
     requests = requests.reshape(-1, shape[-1])
     number = len(requests)

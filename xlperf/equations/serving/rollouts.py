@@ -20,25 +20,19 @@ def weibull_shape(length_variation: Numeric) -> Array:
 
     .. math:: k = v^{-1.086}
 
+    Source: C. G. Justus et al., "Methods for estimating wind speed frequency distributions",
+    Journal of Applied Meteorology 17(3), 1978, eq. 20.
+
+    >>> weibull_shape([1.0, 0.5]).round(3)
+    array([1.   , 2.123])
+
     Parameters
     ----------
-    length_variation : numeric
-        Standard deviation of the lengths over their mean. [-]
+    length_variation : Standard deviation of the lengths over their mean. [-]
 
     Returns
     -------
-    length_shape : numeric
-        Exponent of the distribution; 1 is exponential. [-]
-
-    References
-    ----------
-    .. [1] C. G. Justus et al., "Methods for estimating wind speed frequency distributions", Journal of Applied
-       Meteorology 17(3), 1978, eq. 20.
-
-    Examples
-    --------
-    >>> weibull_shape([1.0, 0.5]).round(3)
-    array([1.   , 2.123])
+    length_shape : Exponent of the distribution; 1 is exponential. [-]
     """
     variation = array(length_variation)
     return exp(-1.086 * log(np.maximum(variation, 0.01) + 0.0 * variation))
@@ -49,31 +43,22 @@ def unfinished_share(tokens: Numeric, length_scale: Numeric, length_shape: Numer
 
     .. math:: S(x) = e^{-(x / \lambda)^k} \text{ below the longest, else } 0
 
+    Source: W. Weibull, "A statistical distribution function of wide applicability",
+    Journal of Applied Mechanics 18, 1951.
+
+    >>> unfinished_share([0.0, 100.0, 300.0], 100.0, 1.0, 300.0)
+    array([1.        , 0.36787944, 0.        ])
+
     Parameters
     ----------
-    tokens : numeric
-        Tokens generated so far. [-]
-    length_scale : numeric
-        Scale of the lengths. [-]
-    length_shape : numeric
-        Shape of the lengths. [-]
-    longest : numeric
-        Tokens at which every rollout stops. [-]
+    tokens : Tokens generated so far. [-]
+    length_scale : Scale of the lengths. [-]
+    length_shape : Shape of the lengths. [-]
+    longest : Tokens at which every rollout stops. [-]
 
     Returns
     -------
-    share : numeric
-        Share of the rollouts. [-]
-
-    References
-    ----------
-    .. [1] W. Weibull, "A statistical distribution function of wide applicability", Journal of Applied Mechanics 18,
-       1951.
-
-    Examples
-    --------
-    >>> unfinished_share([0.0, 100.0, 300.0], 100.0, 1.0, 300.0)
-    array([1.        , 0.36787944, 0.        ])
+    share : Share of the rollouts. [-]
     """
     ratio = np.maximum(array(tokens) / array(length_scale), 0.0)
     running = exp(-power(ratio, array(length_shape)))
@@ -85,28 +70,20 @@ def mean_rollout_length(length_scale: Numeric, length_shape: Numeric, longest: N
 
     .. math:: \bar{x} = \int_0^L S(x) \, dx
 
+    Source: Mean of a non-negative random number as the integral of its survival function; midpoint rule.
+
+    >>> mean_rollout_length([100.0, 50.0], 1.0, 100.0).round(2)
+    array([63.21, 43.23])
+
     Parameters
     ----------
-    length_scale : numeric
-        Scale of the lengths. [-]
-    length_shape : numeric
-        Shape of the lengths. [-]
-    longest : numeric
-        Tokens at which every rollout stops. [-]
+    length_scale : Scale of the lengths. [-]
+    length_shape : Shape of the lengths. [-]
+    longest : Tokens at which every rollout stops. [-]
 
     Returns
     -------
-    mean_length : numeric
-        Mean tokens of a rollout. [-]
-
-    References
-    ----------
-    .. [1] Mean of a non-negative random number as the integral of its survival function; midpoint rule.
-
-    Examples
-    --------
-    >>> mean_rollout_length([100.0, 50.0], 1.0, 100.0).round(2)
-    array([63.21, 43.23])
+    mean_length : Mean tokens of a rollout. [-]
     """
     longest = array(longest)[..., None]
     middle = (np.arange(_POINTS) + 0.5) / _POINTS * longest
@@ -119,28 +96,20 @@ def weibull_scale(mean_length: Numeric, length_shape: Numeric, longest: Numeric)
 
     .. math:: \bar{x}(\lambda) = \bar{x}, \text{ by bisection of } \log \lambda
 
+    Source: This work: inverse of the mean length.
+
+    >>> weibull_scale([63.21, 43.23], 1.0, 100.0).round(0)
+    array([100.,  50.])
+
     Parameters
     ----------
-    mean_length : numeric
-        Mean tokens of a rollout, below the longest. [-]
-    length_shape : numeric
-        Shape of the lengths. [-]
-    longest : numeric
-        Tokens at which every rollout stops. [-]
+    mean_length : Mean tokens of a rollout, below the longest. [-]
+    length_shape : Shape of the lengths. [-]
+    longest : Tokens at which every rollout stops. [-]
 
     Returns
     -------
-    length_scale : numeric
-        Scale of the lengths. [-]
-
-    References
-    ----------
-    .. [1] This work: inverse of the mean length.
-
-    Examples
-    --------
-    >>> weibull_scale([63.21, 43.23], 1.0, 100.0).round(0)
-    array([100.,  50.])
+    length_scale : Scale of the lengths. [-]
     """
     mean, shape, longest = np.broadcast_arrays(array(mean_length), array(length_shape), array(longest))
     low, high = log(0.1 * mean), log(1e4 * longest)
@@ -156,26 +125,19 @@ def any_unfinished_share(share: Numeric, count: Numeric) -> Array:
 
     .. math:: 1 - (1 - S)^n
 
+    Source: Distribution of the largest of n independent numbers.
+
+    >>> any_unfinished_share([0.5, 0.1], 2.0)
+    array([0.75, 0.19])
+
     Parameters
     ----------
-    share : numeric
-        Share of rollouts that are unfinished. [-]
-    count : numeric
-        Rollouts. [-]
+    share : Share of rollouts that are unfinished. [-]
+    count : Rollouts. [-]
 
     Returns
     -------
-    probability : numeric
-        Probability that at least one still generates. [-]
-
-    References
-    ----------
-    .. [1] Distribution of the largest of n independent numbers.
-
-    Examples
-    --------
-    >>> any_unfinished_share([0.5, 0.1], 2.0)
-    array([0.75, 0.19])
+    probability : Probability that at least one still generates. [-]
     """
     share, count = array(share), array(count)
     return 1.0 - power(np.maximum(1.0 - share, 0.0), count)

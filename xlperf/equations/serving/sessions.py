@@ -30,25 +30,19 @@ def normal_probability(score: Numeric) -> Array:
 
     .. math:: \Phi(z) = \frac{1}{\sqrt{2 \pi}} \int_{-\infty}^z e^{-x^2 / 2} dx
 
-    Parameters
-    ----------
-    score : numeric
-        Standard score z. [-]
+    Source: G. West, "Better approximations to cumulative normal functions", Wilmott Magazine, May 2005, pp. 70-76; the
+    rational function of J. F. Hart et al., "Computer Approximations", Wiley, 1968.
 
-    Returns
-    -------
-    probability : numeric
-        Probability; 0 and 1 beyond a score of 7. [-]
-
-    Examples
-    --------
     >>> normal_probability([0.0, 1.0, -1.0]).round(6).tolist()
     [0.5, 0.841345, 0.158655]
 
-    References
+    Parameters
     ----------
-    .. [1] G. West, "Better approximations to cumulative normal functions", Wilmott Magazine, May 2005, pp. 70-76; the
-       rational function of J. F. Hart et al., "Computer Approximations", Wiley, 1968.
+    score : Standard score z. [-]
+
+    Returns
+    -------
+    probability : Probability; 0 and 1 beyond a score of 7. [-]
     """
     z = array(score)
     size = np.abs(z)
@@ -67,29 +61,21 @@ def within_time(time: Numeric, mean: Numeric, variation: Numeric) -> Array:
 
     .. math:: F(t) = \Phi\left(\frac{\ln (t / m)}{\sigma} + \frac{\sigma}{2}\right), \sigma^2 = \ln(1 + v^2)
 
-    Parameters
-    ----------
-    time : numeric
-        Time t. [s]
-    mean : numeric
-        Mean m of the distribution; 0: no time at all. [s]
-    variation : numeric
-        Coefficient of variation v; 0: always the mean. [-]
+    Source: N. L. Johnson, S. Kotz and N. Balakrishnan, "Continuous Univariate Distributions", vol. 1, Wiley, 1994,
+    chapter 14.
 
-    Returns
-    -------
-    probability : numeric
-        Share of the times that are at most t. [-]
-
-    Examples
-    --------
     >>> within_time([0.0, 10.0, 1e9], 10.0, 1.0).round(4).tolist()
     [0.0, 0.6615, 1.0]
 
-    References
+    Parameters
     ----------
-    .. [1] N. L. Johnson, S. Kotz and N. Balakrishnan, "Continuous Univariate Distributions", vol. 1, Wiley, 1994,
-       chapter 14.
+    time : Time t. [s]
+    mean : Mean m of the distribution; 0: no time at all. [s]
+    variation : Coefficient of variation v; 0: always the mean. [-]
+
+    Returns
+    -------
+    probability : Share of the times that are at most t. [-]
     """
     spread = _spread(variation)
     within = normal_probability(_score(time, mean, spread) + 0.5 * spread)
@@ -101,29 +87,21 @@ def mean_within_time(time: Numeric, mean: Numeric, variation: Numeric) -> Array:
 
     .. math:: E[\min(Z, t)] = m \Phi\left(\frac{\ln (t / m)}{\sigma} - \frac{\sigma}{2}\right) + t (1 - F(t))
 
-    Parameters
-    ----------
-    time : numeric
-        Time t. [s]
-    mean : numeric
-        Mean m of the distribution. [s]
-    variation : numeric
-        Coefficient of variation v. [-]
+    Source: N. L. Johnson, S. Kotz and N. Balakrishnan, "Continuous Univariate Distributions", vol. 1, Wiley, 1994,
+    chapter 14.
 
-    Returns
-    -------
-    mean_time : numeric
-        Mean time up to t: t for small t and m for large t. [s]
-
-    Examples
-    --------
     >>> mean_within_time([0.0, 10.0, 1e9], 10.0, 1.0).round(3).tolist()
     [0.0, 6.772, 10.0]
 
-    References
+    Parameters
     ----------
-    .. [1] N. L. Johnson, S. Kotz and N. Balakrishnan, "Continuous Univariate Distributions", vol. 1, Wiley, 1994,
-       chapter 14.
+    time : Time t. [s]
+    mean : Mean m of the distribution. [s]
+    variation : Coefficient of variation v. [-]
+
+    Returns
+    -------
+    mean_time : Mean time up to t: t for small t and m for large t. [s]
     """
     t, m, spread = array(time), array(mean), _spread(variation)
     below = normal_probability(_score(t, m, spread) - 0.5 * spread)
@@ -147,30 +125,19 @@ def tokens_after_turn(turn: Numeric, first: Numeric, added: Numeric, generated: 
 
     .. math:: n_k = f + (k - 1) a + k g
 
+    >>> tokens_after_turn([0, 1, 3], 1000, 200, 100).tolist()  # Derived in this work
+    [0.0, 1100.0, 1700.0]
+
     Parameters
     ----------
-    turn : numeric
-        Number k of the turn, from 1; 0: before the first. [-]
-    first : numeric
-        New prompt tokens f of the first turn. [-]
-    added : numeric
-        New prompt tokens a of each later turn. [-]
-    generated : numeric
-        Tokens g generated in each turn. [-]
+    turn : Number k of the turn, from 1; 0: before the first. [-]
+    first : New prompt tokens f of the first turn. [-]
+    added : New prompt tokens a of each later turn. [-]
+    generated : Tokens g generated in each turn. [-]
 
     Returns
     -------
-    tokens : numeric
-        Tokens besides the common prefix. [-]
-
-    Examples
-    --------
-    >>> tokens_after_turn([0, 1, 3], 1000, 200, 100).tolist()
-    [0.0, 1100.0, 1700.0]
-
-    References
-    ----------
-    .. [1] This work.
+    tokens : Tokens besides the common prefix. [-]
     """
     k = array(turn)
     return np.where(k > 0.0, array(first) + (k - 1.0) * array(added) + k * array(generated), 0.0 * k)
@@ -181,30 +148,19 @@ def own_prompt_tokens(turns: Numeric, first: Numeric, added: Numeric, generated:
 
     .. math:: \frac{1}{n} \sum_{k=1}^{n-1} n_k = \frac{n - 1}{n} \left(f + \frac{n - 2}{2} a + \frac{n}{2} g\right)
 
+    >>> own_prompt_tokens(3, 1000, 200, 100).round(3).tolist()  # Derived in this work
+    833.333
+
     Parameters
     ----------
-    turns : numeric
-        Turns n of a session. [-]
-    first : numeric
-        New prompt tokens f of the first turn. [-]
-    added : numeric
-        New prompt tokens a of each later turn. [-]
-    generated : numeric
-        Tokens g generated in each turn. [-]
+    turns : Turns n of a session. [-]
+    first : New prompt tokens f of the first turn. [-]
+    added : New prompt tokens a of each later turn. [-]
+    generated : Tokens g generated in each turn. [-]
 
     Returns
     -------
-    tokens : numeric
-        Mean over the turns of a session, the common prefix left out. [-]
-
-    Examples
-    --------
-    >>> own_prompt_tokens(3, 1000, 200, 100).round(3).tolist()
-    833.333
-
-    References
-    ----------
-    .. [1] This work.
+    tokens : Mean over the turns of a session, the common prefix left out. [-]
     """
     n = array(turns)
     return (n - 1.0) / n * idle_tokens(n, first, added, generated)
@@ -215,28 +171,18 @@ def new_prompt_tokens(turns: Numeric, first: Numeric, added: Numeric) -> Array:
 
     .. math:: \frac{f + (n - 1) a}{n}
 
+    >>> new_prompt_tokens(3, 1000, 200).round(3).tolist()  # Derived in this work
+    466.667
+
     Parameters
     ----------
-    turns : numeric
-        Turns n of a session. [-]
-    first : numeric
-        New prompt tokens f of the first turn. [-]
-    added : numeric
-        New prompt tokens a of each later turn. [-]
+    turns : Turns n of a session. [-]
+    first : New prompt tokens f of the first turn. [-]
+    added : New prompt tokens a of each later turn. [-]
 
     Returns
     -------
-    tokens : numeric
-        Mean over the turns of a session. [-]
-
-    Examples
-    --------
-    >>> new_prompt_tokens(3, 1000, 200).round(3).tolist()
-    466.667
-
-    References
-    ----------
-    .. [1] This work.
+    tokens : Mean over the turns of a session. [-]
     """
     n = array(turns)
     return (array(first) + (n - 1.0) * array(added)) / n
@@ -247,30 +193,19 @@ def idle_tokens(turns: Numeric, first: Numeric, added: Numeric, generated: Numer
 
     .. math:: \frac{1}{n - 1} \sum_{k=1}^{n-1} n_k = f + \frac{n - 2}{2} a + \frac{n}{2} g
 
+    >>> idle_tokens(3, 1000, 200, 100).tolist()  # Derived in this work
+    1250.0
+
     Parameters
     ----------
-    turns : numeric
-        Turns n of a session, two at least; with one none are left for another. [-]
-    first : numeric
-        New prompt tokens f of the first turn. [-]
-    added : numeric
-        New prompt tokens a of each later turn. [-]
-    generated : numeric
-        Tokens g generated in each turn. [-]
+    turns : Turns n of a session, two at least; with one none are left for another. [-]
+    first : New prompt tokens f of the first turn. [-]
+    added : New prompt tokens a of each later turn. [-]
+    generated : Tokens g generated in each turn. [-]
 
     Returns
     -------
-    tokens : numeric
-        Mean over all turns but the last. [-]
-
-    Examples
-    --------
-    >>> idle_tokens(3, 1000, 200, 100).tolist()
-    1250.0
-
-    References
-    ----------
-    .. [1] This work.
+    tokens : Mean over all turns but the last. [-]
     """
     n = array(turns)
     return array(first) + 0.5 * (n - 2.0) * array(added) + 0.5 * n * array(generated)
@@ -284,45 +219,30 @@ def cached_tokens(
 
     .. math:: c + X \left(r R + \frac{n - 1}{n} w E[\min(Z, T)] + \frac{l}{n} T\right)
 
+    Source: H. Che, Y. Tung and Z. Wang, "Hierarchical Web caching systems: modeling, design and experimental results",
+    IEEE J. Sel. Areas Commun. 20(7), 2002, doi:10.1109/JSAC.2002.801752.
+
     A session that has ended ages like one that thinks: nobody knows that it is over.
 
-    Parameters
-    ----------
-    age : numeric
-        Characteristic time T. [s]
-    turn_rate : numeric
-        Turns X that start per second. [1/s]
-    turn_time : numeric
-        Time R from the prompt of a turn to its last token. [s]
-    turns : numeric
-        Turns n of a session. [-]
-    think_time : numeric
-        Mean of the time Z between turns. [s]
-    think_variation : numeric
-        Coefficient of variation of that time. [-]
-    running_tokens : numeric
-        Mean tokens r of a session during a turn, the common prefix left out. [-]
-    waiting_tokens : numeric
-        Mean tokens w of a session between turns. [-]
-    last_tokens : numeric
-        Tokens l of a session after its last turn. [-]
-    common : numeric
-        Tokens c of the common prefix, which is there once. [-]
-
-    Returns
-    -------
-    tokens : numeric
-        Tokens in the tier. [-]
-
-    Examples
-    --------
     >>> cached_tokens(0.0, 2.0, 5.0, 10.0, 60.0, 1.0, 4000.0, 4000.0, 8000.0, 1000.0).tolist()
     41000.0
 
-    References
+    Parameters
     ----------
-    .. [1] H. Che, Y. Tung and Z. Wang, "Hierarchical Web caching systems: modeling, design and experimental results",
-       IEEE J. Sel. Areas Commun. 20(7), 2002, doi:10.1109/JSAC.2002.801752.
+    age : Characteristic time T. [s]
+    turn_rate : Turns X that start per second. [1/s]
+    turn_time : Time R from the prompt of a turn to its last token. [s]
+    turns : Turns n of a session. [-]
+    think_time : Mean of the time Z between turns. [s]
+    think_variation : Coefficient of variation of that time. [-]
+    running_tokens : Mean tokens r of a session during a turn, the common prefix left out. [-]
+    waiting_tokens : Mean tokens w of a session between turns. [-]
+    last_tokens : Tokens l of a session after its last turn. [-]
+    common : Tokens c of the common prefix, which is there once. [-]
+
+    Returns
+    -------
+    tokens : Tokens in the tier. [-]
     """
     n, t = array(turns), array(age)
     thinking = (n - 1.0) / n * array(waiting_tokens) * mean_within_time(t, think_time, think_variation)
@@ -336,48 +256,33 @@ def characteristic_time(
 ) -> Array:  # fmt: skip
     r"""Age at which a tier evicts a session: the tokens up to that age fill it.
 
+    Source: H. Che, Y. Tung and Z. Wang, "Hierarchical Web caching systems: modeling, design and experimental results",
+    IEEE J. Sel. Areas Commun. 20(7), 2002, doi:10.1109/JSAC.2002.801752.
+
     Che's approximation: :func:`cached_tokens` of T is the capacity, by bisection. It takes T as constant, which is too
     sharp for few sessions that all think equally long.
 
-    Parameters
-    ----------
-    capacity : numeric
-        Tokens that the tier has room for. [-]
-    turn_rate : numeric
-        Turns that start per second. [1/s]
-    turn_time : numeric
-        Time from the prompt of a turn to its last token. [s]
-    turns : numeric
-        Turns of a session. [-]
-    think_time : numeric
-        Mean time between turns. [s]
-    think_variation : numeric
-        Coefficient of variation of that time. [-]
-    running_tokens : numeric
-        Mean tokens of a session during a turn, the common prefix left out. [-]
-    waiting_tokens : numeric
-        Mean tokens of a session between turns. [-]
-    last_tokens : numeric
-        Tokens of a session after its last turn. [-]
-    common : numeric
-        Tokens of the common prefix. [-]
-
-    Returns
-    -------
-    time : numeric
-        Characteristic time; 0 if the running turns alone fill the tier, infinite in an endless tier. [s]
-
-    Examples
-    --------
     >>> given = 2.0, 5.0, 10.0, 60.0, 1.0, 4000.0, 4000.0, 8000.0, 1000.0
     >>> time = characteristic_time(200e3, *given)
     >>> bool(abs(cached_tokens(time, *given) - 200e3) < 1e-3)
     True
 
-    References
+    Parameters
     ----------
-    .. [1] H. Che, Y. Tung and Z. Wang, "Hierarchical Web caching systems: modeling, design and experimental results",
-       IEEE J. Sel. Areas Commun. 20(7), 2002, doi:10.1109/JSAC.2002.801752.
+    capacity : Tokens that the tier has room for. [-]
+    turn_rate : Turns that start per second. [1/s]
+    turn_time : Time from the prompt of a turn to its last token. [s]
+    turns : Turns of a session. [-]
+    think_time : Mean time between turns. [s]
+    think_variation : Coefficient of variation of that time. [-]
+    running_tokens : Mean tokens of a session during a turn, the common prefix left out. [-]
+    waiting_tokens : Mean tokens of a session between turns. [-]
+    last_tokens : Tokens of a session after its last turn. [-]
+    common : Tokens of the common prefix. [-]
+
+    Returns
+    -------
+    time : Characteristic time; 0 if the running turns alone fill the tier, infinite in an endless tier. [s]
     """
     size = array(capacity)
     rest = turn_rate, turn_time, turns, think_time, think_variation, running_tokens, waiting_tokens, last_tokens, common
@@ -398,30 +303,21 @@ def shared_load_time(size: Numeric, bandwidth: Numeric, rate: Numeric, latency: 
 
     .. math:: t = l + \frac{S}{B - \lambda S}
 
-    Parameters
-    ----------
-    size : numeric
-        Bytes of one load S. [B]
-    bandwidth : numeric
-        Bandwidth of the link B. [B/s]
-    rate : numeric
-        Loads per second. [1/s]
-    latency : numeric, default 0.0
-        Time before the first byte l. [s]
+    Source: L. Kleinrock, "Queueing Systems", vol. 2, Wiley, 1976, section 4.4 (processor sharing).
 
-    Returns
-    -------
-    time : numeric
-        Mean time of a load; a billion times that of a free link if the loads are more than it carries. [s]
-
-    Examples
-    --------
     >>> shared_load_time(1e9, 50e9, [0.0, 25.0]).round(6).tolist()
     [0.02, 0.04]
 
-    References
+    Parameters
     ----------
-    .. [1] L. Kleinrock, "Queueing Systems", vol. 2, Wiley, 1976, section 4.4 (processor sharing).
+    size : Bytes of one load S. [B]
+    bandwidth : Bandwidth of the link B. [B/s]
+    rate : Loads per second. [1/s]
+    latency : Time before the first byte l. [s]
+
+    Returns
+    -------
+    time : Mean time of a load; a billion times that of a free link if the loads are more than it carries. [s]
     """
     left = np.maximum(array(bandwidth) - array(rate) * array(size), _LEAST_LEFT * array(bandwidth))
     return array(latency) + array(size) / left

@@ -23,9 +23,8 @@ _SLOW = 4.0
 
 
 class _Trial(NamedTuple):
-    """Outcome of trial numbers of requests, (number, rows).
-
-    ``excess``: how far the time that is furthest beyond its target exceeds it, over the target, below 0 if all pass.
+    """Outcome of trial numbers of requests, (number, rows). ``excess``: how far the time that is furthest beyond its
+    target exceeds it, over the target, below 0 if all pass.
     """
 
     good: np.ndarray
@@ -35,9 +34,8 @@ class _Trial(NamedTuple):
 
 
 class _Targets(NamedTuple):
-    """Targets of plans, (rows,), infinite where there is none. [s, s]
-
-    ``tokens`` are those after the first, ``latency`` that of requests outside the loop of the engine.
+    """Targets of plans, (rows,), infinite where there is none. [s, s] ``tokens`` are those after the first, ``latency``
+    that of requests outside the loop of the engine.
     """
 
     first: Array
@@ -127,10 +125,9 @@ def _whole_sizes_to(most: Array) -> Array:
 
 
 def _largest_good(most: Array, search: _Search) -> tuple[Array, Array, Array]:
-    """Largest whole number that passes, with its rate and running requests; all below one that passes pass too.
-
-    A wide range is divided into equal ratios, as is one that hardly shrank. In others the number follows from lines
-    through the times of two numbers, and from the batches at which times jump.
+    """Largest whole number that passes, with its rate and running requests; all below one that passes pass too. A wide
+    range is divided into equal ratios, as is one that hardly shrank. In others the number follows from lines through
+    the times of two numbers, and from the batches at which times jump.
     """
     low, high = 0.0 * most, np.floor(most) + 1.0
     rate, running, under, over = 0.0 * most, 0.0 * most, np.full_like(most, -1.0), np.full_like(most, np.nan)
@@ -193,9 +190,7 @@ def target_results(deployment: Deployment, places: Array, times: BatchTimes) -> 
     """Largest batch of a replica under the targets, and the throughput of all replicas with it.
 
     0 if one request misses a target or does not fit, NaN without a target. ``places``: requests that a replica takes at
-    once, whole, (rows,).
-
-    A first token within a second is no limit where the memory has room for eight requests.
+    once, whole, (rows,). A first token within a second is no limit where the memory has room for eight requests.
 
     >>> from ideal_machine import ONE, deployment
     >>> served = deployment(mode="continuous", ttft_target=1, output_length=101)
@@ -217,10 +212,8 @@ def target_results(deployment: Deployment, places: Array, times: BatchTimes) -> 
 def pooled_target_results(pools: Pools) -> dict[str, Array]:
     """Largest throughput of two pools under the targets, and the requests that a decoding replica then decodes.
 
-    0 if one request misses a target or does not fit, NaN without a target.
-
-    A first token within a second is no limit: two tokens for each of the 9,684 prompts a second that full passes of
-    eight prompts, 826 us each, prefill.
+    0 if one request misses a target or does not fit, NaN without a target. A first token within a second is no limit:
+    two tokens for each of the 9,684 prompts a second that full passes of eight prompts, 826 us each, prefill.
 
     >>> from ideal_machine import pools
     >>> pooled_target_results(pools(num_accelerators=2, ttft_target=1)[0])["tokens_per_second_at_targets"].tolist()

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, divide, ones, some
-from xlperf.equations.model.attention_blocks import attention_of
 from xlperf.equations.model.blocks import EXPERTS, MLP, SHARED_EXPERT, Block, saved_elements
-from xlperf.equations.model.linear_kinds import KINDS
+from xlperf.equations.model.layers import attention_of
+from xlperf.equations.model.linear_attention import KINDS
 from xlperf.equations.plan.records import WORD, AdapterModules, ContextMethod, Recompute
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.kernels import CORES, LAYER_PLACES
@@ -29,39 +29,28 @@ def block_activation_size(
 
     .. math:: S = e n \left(\frac{2 h}{t_s} + w\right) + \delta \mu \frac{n h}{t_s}
 
-    Parameters
-    ----------
-    tokens : numeric
-        Tokens n of a micro-batch. [-]
-    hidden_size : numeric
-        Width h of the residual stream. [-]
-    inner_size : numeric
-        Elements w per token between norm and residual on a rank, inputs and outputs of products. [-]
-    dropout : numeric
-        Delta: 1 where dropout is applied and its mask is saved. [-]
-    stream_ranks : numeric
-        Ranks t_s that share norms and residuals: the tensor-parallel ones with sequence parallelism, else 1. [-]
-    element_size : numeric
-        Bytes e of an activation. [B]
-    mask_size : numeric
-        Bytes mu of an element of a dropout mask. [B]
+    Source: V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
+    arXiv:2205.05198, section 4.1 and equations 1 to 4.
 
-    Returns
-    -------
-    size : numeric
-        Bytes of one block and micro-batch. [B]
-
-    References
-    ----------
-    .. [1] V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
-       arXiv:2205.05198, section 4.1 and equations 1 to 4.
-
-    Examples
-    --------
     GPT-3, one sequence of 2,048 tokens: 21 x 24 MiB of the MLP, 13 x 24 MiB of attention.
 
     >>> (block_activation_size(2048, 12288, [98304, 49152], 1, 1, 2, 1) / 2**20).tolist()
     [504.0, 312.0]
+
+    Parameters
+    ----------
+    tokens : Tokens n of a micro-batch. [-]
+    hidden_size : Width h of the residual stream. [-]
+    inner_size : Elements w per token between norm and residual on a rank, inputs and outputs of products. [-]
+    dropout : Delta: 1 where dropout is applied and its mask is saved. [-]
+    stream_ranks : Ranks t_s that share norms and residuals: the tensor-parallel ones with sequence parallelism, else 1.
+        [-]
+    element_size : Bytes e of an activation. [B]
+    mask_size : Bytes mu of an element of a dropout mask. [B]
+
+    Returns
+    -------
+    size : Bytes of one block and micro-batch. [B]
     """
     count, hidden = array(tokens), array(hidden_size) / array(stream_ranks)
     mask = array(dropout) * array(mask_size) * count * hidden
@@ -115,10 +104,7 @@ def _freed_inputs(setting: Setting) -> _Inputs:
 
 
 class _Mixers(NamedTuple):
-    """Mixers and layers per feed-forward block, (rows,): one attention and one layer unless the model is a hybrid. [-]
-
-    A hybrid is counted by its feed-forward blocks: each has its share of the mixers.
-    """
+    """Mixers and layers per feed-forward block, (rows,): one attention and one layer if no hybrid. [-]"""
 
     attention: Array
     linear: Array
@@ -198,10 +184,9 @@ def _widths(setting: Setting) -> _Widths:
 
 
 class _Unfused(NamedTuple):
-    """Additional activations of unfused PyTorch kernels, (rows,). [B]
-
-    A root-mean-square norm saves its input in FP32 and its product with the weights; a gated activation function its
-    output before the gate. Layer norms and activation functions without a gate are one kernel in PyTorch too.
+    """Additional activations of unfused PyTorch kernels, (rows,). [B] A root-mean-square norm saves its input in FP32
+    and its product with the weights; a gated activation function its output before the gate. Layer norms and activation
+    functions without a gate are one kernel in PyTorch too.
     """
 
     norm: Array

@@ -9,7 +9,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, Numeric, array, power, side_by_side, some
 from xlperf.equations.hardware.roofline import transfer_time, vector_time
-from xlperf.equations.model.experts import distinct_share
+from xlperf.equations.model.model import distinct_share
 from xlperf.equations.network.collectives import collective_time
 from xlperf.equations.plan.dimensions import TRAINING_DIMENSIONS
 from xlperf.equations.plan.records import ContextMethod, QuantizedCopies, Recompute, TensorOverlap, TokenDispatch
@@ -71,10 +71,9 @@ def _gathered_shares(setting: Setting) -> tuple[Array, Array]:
 
 
 def _tensor_messages(setting: Setting) -> dict[str, _Message]:
-    """Activations between blocks: an all-reduce, or with sequence parallelism an all-gather and a reduce-scatter.
-
-    GEMM inputs are cast before the gather (Transformer Engine: "quantized all-gather"); gradients, inputs of two GEMMs,
-    in both layouts unless one layout follows from the other. Sums and inputs of adapters are wide.
+    """Activations between blocks: an all-reduce, or with sequence parallelism an all-gather and a reduce-scatter. GEMM
+    inputs are cast before the gather (Transformer Engine: "quantized all-gather"); gradients, inputs of two GEMMs, in
+    both layouts unless one layout follows from the other. Sums and inputs of adapters are wide.
     """
     plan = setting.plan
     narrow, both = _gathered_shares(setting)
@@ -155,10 +154,9 @@ def _saved_size(setting: Setting) -> Array:
 
 
 def _replica_messages(setting: Setting, parameters: StageParameters, quantized: Array) -> dict[str, _Message]:
-    """Reduction of dense gradients over replicas and gathering of dense weights from their shards.
-
-    Sharded gradients are reduce-scattered within the ranks of one set of shards, then all-reduced between such groups.
-    With adapters ZeRO-1 and 2 gather adapters only.
+    """Reduction of dense gradients over replicas and gathering of dense weights from their shards. Sharded gradients
+    are reduce-scattered within the ranks of one set of shards, then all-reduced between such groups. With adapters
+    ZeRO-1 and 2 gather adapters only.
     """
     model, plan = setting.model, setting.plan
     shards = np.where(plan.zero_stage > 0, plan.zero_shards, 1.0)
@@ -291,9 +289,7 @@ def context_time(setting: Setting, communication: Communication, forward_core: A
 def waits_of_calls(setting: Setting, layers: Array, reserved: Array) -> Array | float:
     r"""Exposed host time of a step: per-tensor collectives of ``layers`` of a stage, and retries of the allocator. [s]
 
-    .. math::
-
-        t = L\,\left((M - 1 + 0.24 (n - M))\,t_{shard} + n_{replicas} t_{reduction}\right)
+    .. math:: t = L\,\left((M - 1 + 0.24 (n - M))\,t_{shard} + n_{replicas} t_{reduction}\right)
         + \frac{m\,t_{retry}}{1 + (0.94 C / R)^{k}}
 
     ZeRO 1 and 2 may launch a ring per slice of a tensor: M - 1 of its n - 1 steps over M machines are between machines,
@@ -329,30 +325,22 @@ def exposed_collective_time(collective_time: Numeric, computing_time: Numeric, o
 
     .. math:: t = \max(T - C, \ x T)
 
-    Parameters
-    ----------
-    collective_time : numeric
-        Time T of the collective alone. [s]
-    computing_time : numeric
-        Time C of the overlapping kernels alone. [s]
-    overlap_tax : numeric
-        Share x of its pace that a kernel loses while the collective runs. [-]
-
-    Returns
-    -------
-    time : numeric
-        Time beyond the kernels alone; 0 to T. [s]
-
-    References
-    ----------
     Heuristic, this work.
 
-    Examples
-    --------
     Kernels of 1 s that lose a fifth of their pace: a collective of 0.5 s costs 0.1 s, a collective of 4 s costs 3 s.
 
     >>> exposed_collective_time([0.5, 4.0], 1.0, 0.2).tolist()
     [0.1, 3.0]
+
+    Parameters
+    ----------
+    collective_time : Time T of the collective alone. [s]
+    computing_time : Time C of the overlapping kernels alone. [s]
+    overlap_tax : Share x of its pace that a kernel loses while the collective runs. [-]
+
+    Returns
+    -------
+    time : Time beyond the kernels alone; 0 to T. [s]
     """
     alone = array(collective_time)
     return np.asarray(np.maximum(alone - array(computing_time), array(overlap_tax) * alone))
@@ -366,34 +354,25 @@ def time_beside_chunks(collective_time: Numeric, span: Numeric, chunks: Numeric,
 
     .. math:: C = \min\left(\left((v - 1) p + 1\right) \frac{t}{v}, \ T - \frac{T - t}{v}\right)
 
-    Parameters
-    ----------
-    collective_time : numeric
-        Time T of the collectives of all chunks alone. [s]
-    span : numeric
-        Time t of the kernels of one micro-batch in one direction on all chunks. [s]
-    chunks : numeric
-        Chunks v of the stage; 1 without interleaving. [-]
-    passed : numeric
-        Micro-batches p that a chunk runs before the next chunk. [-]
+    Source: NVIDIA, Megatron-LM, megatron/core/pipeline_parallel/schedules.py,
+    forward_backward_pipelining_with_interleaving: grad_sync_func and param_sync_func of each model chunk.
 
-    Returns
-    -------
-    time : numeric
-        Time C for :func:`exposed_collective_time`; t for one chunk. [s]
-
-    References
-    ----------
-    .. [1] NVIDIA, Megatron-LM, megatron/core/pipeline_parallel/schedules.py,
-       forward_backward_pipelining_with_interleaving: grad_sync_func and param_sync_func of each model chunk.
-
-    Examples
-    --------
     Collectives of 4 s, passes of 1 s: one chunk hides 1 s. Of two chunks, 2 s of the first hide behind the second; the
     last 2 s overlap with a half pass.
 
     >>> time_beside_chunks(4.0, 1.0, [1, 2], 4).tolist()
     [1.0, 2.5]
+
+    Parameters
+    ----------
+    collective_time : Time T of the collectives of all chunks alone. [s]
+    span : Time t of the kernels of one micro-batch in one direction on all chunks. [s]
+    chunks : Chunks v of the stage; 1 without interleaving. [-]
+    passed : Micro-batches p that a chunk runs before the next chunk. [-]
+
+    Returns
+    -------
+    time : Time C for :func:`exposed_collective_time`; t for one chunk. [s]
     """
     alone, each = array(collective_time), array(span) / array(chunks)
     whole = ((array(chunks) - 1.0) * array(passed) + 1.0) * each
@@ -415,34 +394,29 @@ def exposed_transfer_time(
     activations are sent during the backward pass of another chunk and gradients during a forward pass; transfers of
     warm-up and cool-down stay exposed.
 
-    .. math::
-
-        t = 2 w \tau + (m v - w) \left(\max\left(\tau - \frac{F}{v}, 0\right)
+    .. math:: t = 2 w \tau + (m v - w) \left(\max\left(\tau - \frac{F}{v}, 0\right)
         + \max\left(\tau - \frac{B}{v}, 0\right)\right), \quad w = \min((v - 1) p, m v)
 
     and :math:`t = 2 m v \tau` without overlap.
 
+    Transfers of 1 ms, 8 micro-batches: all 16 with 1F1B; with two overlapped chunks on 4 stages warm-up and cool-down.
+
+    >>> exposed_transfer_time(1e-3, 0.01, 0.02, 8, 4, [1, 2], [0, 1]).tolist()
+    [0.016, 0.008]
+
     Parameters
     ----------
-    transfer_time : numeric
-        One transfer tau between neighbouring stages. [s]
-    forward_time : numeric
-        Forward pass F of one micro-batch on one stage, all its chunks. [s]
-    backward_time : numeric
-        Backward pass B of one micro-batch on one stage, all its chunks. [s]
-    num_micro_batches : numeric
-        Micro-batches m per step. [-]
-    pipeline_parallel : numeric
-        Stages p; 1 has no transfers. [-]
-    virtual_pipeline : numeric
-        Chunks v per stage. [-]
-    overlapped : numeric
-        1 if transfers overlap with the computation of the steady state, 0 if not. [-]
+    transfer_time : One transfer tau between neighbouring stages. [s]
+    forward_time : Forward pass F of one micro-batch on one stage, all its chunks. [s]
+    backward_time : Backward pass B of one micro-batch on one stage, all its chunks. [s]
+    num_micro_batches : Micro-batches m per step. [-]
+    pipeline_parallel : Stages p; 1 has no transfers. [-]
+    virtual_pipeline : Chunks v per stage. [-]
+    overlapped : 1 if transfers overlap with the computation of the steady state, 0 if not. [-]
 
     Returns
     -------
-    time : numeric
-        Exposed transfers per step. [s]
+    time : Exposed transfers per step. [s]
 
     References
     ----------
@@ -450,13 +424,6 @@ def exposed_transfer_time(
        2021, arXiv:2104.04473, section 2.2 (interleaving multiplies the transfers by v; warm-up of the schedule).
     .. [2] NVIDIA, Megatron-LM, megatron/core/pipeline_parallel/schedules.py, get_pp_rank_microbatches and
        forward_backward_pipelining_with_interleaving (overlap_p2p_comm).
-
-    Examples
-    --------
-    Transfers of 1 ms, 8 micro-batches: all 16 with 1F1B; with two overlapped chunks on 4 stages warm-up and cool-down.
-
-    >>> exposed_transfer_time(1e-3, 0.01, 0.02, 8, 4, [1, 2], [0, 1]).tolist()
-    [0.016, 0.008]
     """
     each, stages, chunks = array(transfer_time), array(pipeline_parallel), array(virtual_pipeline)
     count = array(num_micro_batches) * chunks

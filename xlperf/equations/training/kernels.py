@@ -14,12 +14,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from xlperf.base.arrays import Array, divide, ones, side_by_side, some, total
+from xlperf.base.arrays import Array, ceil_div, divide, ones, side_by_side, some, total
 from xlperf.equations.hardware.attention import attention_time
 from xlperf.equations.hardware.gemm import gemm_time, product_traffic
-from xlperf.equations.hardware.roofline import CORE, PLANNED, WIDE, linear_attention_time, transfer_time, vector_time
+from xlperf.equations.hardware.roofline import CORE, PLANNED, WIDE, scan_time, score_time, transfer_time, vector_time
 from xlperf.equations.model.blocks import MTP, SHARED_EXPERT, Block, Gemms, Tokens, expanded, products
-from xlperf.equations.model.cores import FULL, Core, Flash, Scores, Sequences, Stream, Trained, cores_of
+from xlperf.equations.model.cores import FULL, Core, Flash, Scores, Sequences, Stream, Trained, cores_of, stream_passes
 from xlperf.equations.model.layers import layer_blocks
 from xlperf.equations.model.linear_attention import Scan
 from xlperf.equations.model.operators import (
@@ -34,13 +34,10 @@ from xlperf.equations.model.operators import (
     mlp_vectors,
     mtp_vectors,
 )
-from xlperf.equations.model.sparse_attention import stream_passes
-from xlperf.equations.plan.records import WORD, ContextMethod, Graphs, QuantizedCopies, TokenDispatch
+from xlperf.equations.plan.records import WORD, ContextMethod, CrossEntropy, Graphs, QuantizedCopies, TokenDispatch
 from xlperf.equations.plan.training_plan import TrainingPlan
-from xlperf.equations.training.adapters import PLACES as ADAPTED
-from xlperf.equations.training.adapters import adapter_gemms, adapter_vectors, frozen_products
-from xlperf.equations.training.outside import outside_layers, ring_merges
-from xlperf.equations.training.setting import MASK, Part, Setting
+from xlperf.equations.training.setting import MASK, Part, Setting, adapter_gemms, adapter_vectors, frozen_products
+from xlperf.equations.training.setting import PLACES as ADAPTED
 
 LAYER_PLACES = ("attention", "core", "local core", "mlp", "moe", "linear")
 CORES = ("core", "local core")
@@ -130,10 +127,7 @@ def _sequences(setting: Setting) -> Sequences:
 
 
 def _core_parts(setting: Setting) -> list[Part]:
-    """Kernels of every core of the layers, forward and backward.
-
-    If an index selects the whole sequence, selected layers are full attention.
-    """
+    """Kernels of every core of the layers; an index that selects everything makes full attention."""
     model, plan = setting.model, setting.plan
     call, cores = _sequences(setting), cores_of(setting.architecture)
     shares = {core: ones(plan.tokens) for core in cores}
@@ -157,9 +151,8 @@ def _core_parts(setting: Setting) -> list[Part]:
 
 
 def _flash_parts(setting: Setting, core: Core, trained: Trained, calls: Array) -> list[Part]:
-    """Core attention, forward and backward.
-
-    Gathered entries go through the last-level cache; the backward pass also adds their gradients there, in FP32.
+    """Core attention, forward and backward. Gathered entries go through the last-level cache; the backward pass also
+    adds their gradients there, in FP32.
     """
     kernel = trained.kernel
     assert isinstance(kernel, Flash)
@@ -188,8 +181,7 @@ def _score_parts(setting: Setting, core: Core, trained: Trained, calls: Array) -
     kernel, device = trained.kernel, setting.device
     assert isinstance(kernel, Scores)
     flop, traffic = kernel.flop[:, None], kernel.traffic[:, None]
-    compute = flop / (setting.constants["attention"]["compute_efficiency"] * device.rate(CORE).peak_flop_rate)
-    time = np.maximum(compute, vector_time(device, setting.constants["vector"], traffic, 0.0))
+    time = score_time(device, setting.constants, flop, traffic)
     return [Part(trained.phase, "vector", (trained.name,), core.place, calls, time, None, traffic, CORE, flop)]
 
 
@@ -198,10 +190,7 @@ def _scan_parts(setting: Setting, core: Core, trained: Trained, calls: Array) ->
     device, kernel = setting.device, trained.kernel
     flop, traffic, *chunks = (np.asarray(values)[:, None] for values in kernel)
     family, precision = ("linear_attention", CORE) if chunks else ("vector", WIDE)
-    if chunks:
-        time = linear_attention_time(device, setting.constants[family], traffic, flop, chunks[0], device.rate(CORE))
-    else:
-        time = vector_time(device, setting.constants[family], traffic, flop)
+    time = scan_time(device, setting.constants, flop, traffic, *chunks)
     return [Part(trained.phase, family, (trained.name,), core.place, calls, time, None, traffic, precision, flop)]
 
 
@@ -445,19 +434,8 @@ def _vector_parts(setting: Setting) -> list[Part]:
     parts, start = [], 0
     for phase, place, vectors in groups:
         cut = slice(start, start + len(vectors.names))
-        parts.append(
-            Part(
-                phase,
-                "vector",
-                vectors.names,
-                place,
-                present[:, cut],
-                time[:, cut],
-                None,
-                vectors.traffic,
-                precision=WIDE,
-            )
-        )
+        calls = present[:, cut]
+        parts.append(Part(phase, "vector", vectors.names, place, calls, time[:, cut], None, vectors.traffic, WIDE))
         start = cut.stop
     return parts
 
@@ -505,10 +483,8 @@ def kernel_parts(setting: Setting) -> list[Part]:
 
 
 def part_work(setting: Setting, part: Part) -> tuple[Array, Array]:
-    """FLOP and main-memory traffic of one call of each operator of a part, (rows, operators). [FLOP, B]
-
-    Attention counts without the saving of a causal mask; its backward pass is five products for two. Unknown traffic is
-    NaN.
+    """FLOP and main-memory traffic of one call of each operator of a part, (rows, operators). [FLOP, B] Attention
+    counts without the saving of a causal mask; its backward pass is five products for two. Unknown traffic is NaN.
     """
     if part.gemms is None:
         flop = np.zeros_like(part.time) if part.flop is None else part.flop
@@ -519,3 +495,36 @@ def part_work(setting: Setting, part: Part) -> tuple[Array, Array]:
         return part.gemms.flop, product_traffic(m, n, k, batch, size, plan.element_size[:, None])
     products, groups = 2.0 if part.family == "attention" else 5.0, model.num_query_groups / model.num_attention_heads
     return products * m * n * k * batch, products * size * batch * k * (m + n * groups[:, None])
+
+
+def ring_merges(setting: Setting) -> Iterator[tuple[str, str, Vectors]]:
+    """Merges of the partial results of a context ring, and sums of its partial gradients."""
+    plan = setting.plan
+    merged = np.where(plan.context_method == ContextMethod.RING, plan.context_parallel - 1.0, 0.0)
+    if some(merged):
+        output = plan.tokens * setting.heads * setting.model.v_head_size
+        traffic = (merged * output * (2.0 * WORD + plan.element_size))[:, None]
+        yield "forward", "attention", Vectors(("merge of partial attention",), traffic)
+        yield "backward", "attention", Vectors(("sum of partial gradients",), 3.0 * traffic)
+
+
+def outside_layers(setting: Setting) -> Iterator[tuple[str, str, Vectors]]:
+    """Look-up of the embedding, and the loss over the vocabulary of a rank.
+
+    Split over the vocabulary each step of the loss is a kernel on FP32 logits (Megatron-Core, cross_entropy.py): copy,
+    maximum, subtraction, exponential, sum and division. A loss over chunks of the tokens moves as much as one over all:
+    as much as a fused one if it is compiled, else as a plain one.
+    """
+    model, plan, element = setting.model, setting.plan, setting.plan.element_size
+    vocab = plan.tokens * ceil_div(model.vocab_size, plan.loss_shards)
+    plain = plan.plain_loss
+    fused = (plan.cross_entropy == CrossEntropy.FUSED) | (plan.cross_entropy == CrossEntropy.CHUNKED) & ~plain
+    loss = np.where(fused, 3.0 * element, element + np.where(plain, 3.0, 9.0) * WORD)
+    gradient = np.where(fused, 2.0 * element, element + np.where(plain, 5.0, 3.0) * WORD)
+    if some(narrow := plan.narrow_loss):  # no copies: softmax of logits; its gradient is made, read beside it, replaced
+        loss = np.where(narrow, 2.0 * plan.loss_size, loss)
+        gradient = np.where(narrow, 4.0 * plan.loss_size, gradient)
+    looked_up = 2.0 * plan.tokens * model.hidden_size * element
+    yield "forward", "embedding", Vectors(("embedding",), looked_up[:, None])
+    yield "forward", "head", Vectors(("cross-entropy",), (vocab * loss)[:, None])
+    yield "backward", "head", Vectors(("cross-entropy gradient",), (vocab * gradient)[:, None])

@@ -8,8 +8,14 @@ from xlperf.base.arrays import Array, Numeric, array, ceil_div, side_by_side, so
 from xlperf.equations.plan.records import WORD, CrossEntropy, QuantizedCopies, Recompute, TensorOverlap
 from xlperf.equations.plan.training_plan import TrainingPlan
 from xlperf.equations.training.activations import LayerActivations, layer_activations
-from xlperf.equations.training.setting import MASK, Setting, StageParameters, quantized_weights, stage_parameters
-from xlperf.equations.training.stages import StageContents
+from xlperf.equations.training.setting import (
+    MASK,
+    Setting,
+    StageContents,
+    StageParameters,
+    quantized_weights,
+    stage_parameters,
+)
 
 _GATHERED_LAYERS = 2.0
 """Layers whose weights ZeRO-3 gathers at a time: one that computes and the next one. [-]"""
@@ -32,25 +38,23 @@ def logits_size(
     FP32 softmax, which the gradient replaces [1]_. An unfused one has logits, log-softmax, its gradient and the
     gradient of the loss, in FP32 under autocast [3]_, and one FP32 tensor more if it is split over the vocabulary [4]_.
 
+    Split over the vocabulary, fused, plain, plain and split: 6, 2, 14 and 18 bytes per logit.
+
+    >>> logits_size(1.0, 2, 4, [0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 1]).tolist()
+    [6.0, 2.0, 14.0, 18.0]
+
     Parameters
     ----------
-    num_logits : numeric
-        Logits N of a micro-batch on the rank. [-]
-    element_size : numeric
-        Bytes e of a logit as the product writes it. [B]
-    word_size : numeric
-        Bytes w of an element of the softmax and of its gradient, 4 for FP32. [B]
-    fused : numeric
-        Phi: 1 where one kernel makes loss and gradient. [-]
-    plain : numeric
-        Pi: 1 where every step of the loss is a kernel with an output of its own. [-]
-    split : numeric, default 0
-        Sigma: 1 where such a loss is split over the vocabulary. [-]
+    num_logits : Logits N of a micro-batch on the rank. [-]
+    element_size : Bytes e of a logit as the product writes it. [B]
+    word_size : Bytes w of an element of the softmax and of its gradient, 4 for FP32. [B]
+    fused : Phi: 1 where one kernel makes loss and gradient. [-]
+    plain : Pi: 1 where every step of the loss is a kernel with an output of its own. [-]
+    split : Sigma: 1 where such a loss is split over the vocabulary. [-]
 
     Returns
     -------
-    size : numeric
-        Bytes of one micro-batch. [B]
+    size : Bytes of one micro-batch. [B]
 
     References
     ----------
@@ -58,13 +62,6 @@ def logits_size(
     .. [2] W. Liang et al., "TorchTitan", 2024, arXiv:2410.06511 (losses in FP32 on 16-bit logits).
     .. [3] PyTorch documentation, Automatic Mixed Precision package, CUDA ops that autocast to float32.
     .. [4] PyTorch, torch/distributed/tensor/parallel/loss.py, _nll_loss_and_log_softmax_backward.
-
-    Examples
-    --------
-    Split over the vocabulary, fused, plain, plain and split: 6, 2, 14 and 18 bytes per logit.
-
-    >>> logits_size(1.0, 2, 4, [0, 1, 0, 0], [0, 0, 1, 1], [1, 0, 0, 1]).tolist()
-    [6.0, 2.0, 14.0, 18.0]
     """
     element, word = array(element_size), array(word_size)
     each = element + (1.0 - array(fused)) * word + (2.0 + array(split)) * array(plain) * word
@@ -79,35 +76,24 @@ def in_flight_micro_batches(
     .. math:: n = \min\left(m, p \left(1 + \frac{p - 1}{p v} [v > 1]\right)\right)
 
     The first stage starts one micro-batch per stage before the first gradient returns; interleaved, it runs p - 1
-    passes of chunks further ahead, each with 1 / v of its layers.
+    passes of chunks further ahead, each with 1 / v of its layers. Source: V. Korthikanti et al., "Reducing activation
+    recomputation in large transformer models", 2022, arXiv:2205.05198, section 4.2.3.
 
-    Parameters
-    ----------
-    num_micro_batches : numeric
-        Micro-batches m per step. [-]
-    pipeline_parallel : numeric
-        Stages p. [-]
-    virtual_pipeline : numeric
-        Chunks v per stage. [-]
-    gpipe : numeric, default 0
-        1 where all forward passes run first: all m are then in flight. [-]
-
-    Returns
-    -------
-    count : numeric
-        Micro-batches in flight. [-]
-
-    References
-    ----------
-    .. [1] V. Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022,
-       arXiv:2205.05198, section 4.2.3.
-
-    Examples
-    --------
     One chunk: as many as stages; two chunks on 4 stages: 4 (1 + 3/8).
 
     >>> in_flight_micro_batches(32, 4, [1, 2]).tolist()
     [4.0, 5.5]
+
+    Parameters
+    ----------
+    num_micro_batches : Micro-batches m per step. [-]
+    pipeline_parallel : Stages p. [-]
+    virtual_pipeline : Chunks v per stage. [-]
+    gpipe : 1 where all forward passes run first: all m are then in flight. [-]
+
+    Returns
+    -------
+    count : Micro-batches in flight. [-]
     """
     stages, chunks = array(pipeline_parallel), array(virtual_pipeline)
     batches, all_kept = array(num_micro_batches), array(gpipe)
@@ -148,10 +134,7 @@ def kept_activations(setting: Setting) -> Array:
 
 
 def _logits(setting: Setting) -> Array:
-    """Bytes of the logits of a micro-batch and their gradients, (rows,).
-
-    A compiled loss is fused, but its backward pass is a separate graph, which does not write over its inputs.
-    """
+    """Bytes of the logits of a micro-batch and their gradients, (rows,); a compiled loss keeps its inputs."""
     plan = setting.plan
     chunked, fused = plan.cross_entropy == CrossEntropy.CHUNKED, plan.cross_entropy == CrossEntropy.FUSED
     number = plan.tokens * ceil_div(setting.model.vocab_size, plan.loss_shards)
@@ -200,10 +183,9 @@ def _sharded(setting: Setting, size: Array, since: float, dense: Array, experts:
 
 
 def _weights(setting: Setting, contents: StageContents, parameters: StageParameters) -> Array:
-    """Weights of each stage, (rows, 3), with the gathered ones if ZeRO-3 does not reshard. [B]
-
-    ZeRO-3 shards in FP32 are the master copy and are offloaded with the optimizer; quantized copies stay on the rank
-    unless sharded weights are gathered anew.
+    """Weights of each stage, (rows, 3), with the gathered ones if ZeRO-3 does not reshard. [B] ZeRO-3 shards in FP32
+    are the master copy and are offloaded with the optimizer; quantized copies stay on the rank unless sharded weights
+    are gathered anew.
     """
     plan = setting.plan
     element = plan.element_size[:, None]
@@ -261,10 +243,7 @@ def _quantized_growth(setting: Setting) -> Array:
 
 
 def _regathered(setting: Setting, contents: StageContents, heads: Array) -> Array:
-    """Weights that ZeRO-3 gathers for a micro-batch, and gradients of a layer before their reduce-scatter, (rows, 3).
-
-    Weights on a single rank need no gather. [B]
-    """
+    """Weights that ZeRO-3 gathers for a micro-batch, and gradients of a layer before they are scattered, (rows, 3)."""
     plan, held = setting.plan, setting.parameters
     layers, mixtures = contents.layers, contents.mixtures
     split, experts_split = plan.zero_shards[:, None] > 1, plan.expert_zero_shards[:, None] > 1
@@ -345,9 +324,8 @@ def memory_of(setting: Setting) -> dict[str, Array]:
 
 
 def _frees_gradients(setting: Setting) -> np.ndarray:
-    """Plans whose backward pass alone allocates gradients: none exists when it begins, (rows, 1).
-
-    With several micro-batches the first one leaves gradients for the next; in a pipeline, for those in flight.
+    """Plans whose backward pass alone allocates gradients: none exists when it begins, (rows, 1). With several
+    micro-batches the first one leaves gradients for the next; in a pipeline, for those in flight.
     """
     plan, software = setting.plan, setting.constants["training_memory"]
     once = (plan.num_micro_batches < 2) & (plan.pipeline_parallel < 2)
@@ -355,9 +333,8 @@ def _frees_gradients(setting: Setting) -> np.ndarray:
 
 
 def _gathered_inputs(setting: Setting, contents: StageContents) -> Array:
-    """Inputs of products of one micro-batch that are gathered over the tensor-parallel ranks, (rows, 3). [B]
-
-    The allocator reuses memory of the communication stream only after the accelerator has passed the collective: if the
+    """Inputs of products of one micro-batch that are gathered over the tensor-parallel ranks, (rows, 3). [B] The
+    allocator reuses memory of the communication stream only after the accelerator has passed the collective: if the
     host runs ahead, after the layers of a whole pass. Inputs of attention and dense feed-forward layers count.
     """
     plan = setting.plan

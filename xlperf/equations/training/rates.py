@@ -8,7 +8,7 @@ import numpy as np
 
 from xlperf.base.arrays import Array, ceil_div, some
 from xlperf.equations.hardware.attention import core_attention_flop
-from xlperf.equations.hardware.failures import domain_failure_rate
+from xlperf.equations.hardware.failures import checkpoint_interval, domain_failure_rate, goodput
 from xlperf.equations.hardware.power import Machine, WorkRates, accelerator_power, traffic_from_memory
 from xlperf.equations.model.blocks import EXPERTS, MLP, SHARED_EXPERT, weights
 from xlperf.equations.model.cores import cores_of
@@ -23,9 +23,7 @@ from xlperf.equations.model.operators import (
 from xlperf.equations.plan.dimensions import MESSAGE_PARTS
 from xlperf.equations.plan.records import Recompute
 from xlperf.equations.plan.training_plan import TrainingPlan
-from xlperf.equations.training.adapters import model_adapters
-from xlperf.equations.training.recovery import checkpoint_interval, goodput
-from xlperf.equations.training.setting import Setting
+from xlperf.equations.training.setting import Setting, model_adapters
 
 
 def _recomputed_flop(setting: Setting, scores: Array, forward: Array, layers: Array) -> Array:
@@ -59,7 +57,6 @@ def _scores_of_shapes(setting: Setting) -> Array:
 
 def _flop_per_token(setting: Setting) -> tuple[Array, Array, Array]:
     """FLOP of the model per trained token, recomputed ones, and the saving of a causal mask, (rows,) each. [FLOP]
-
     Trained MTP modules count; frozen weights have no gradients, their adapters all three products.
     """
     model, plan, mtp = setting.model, setting.plan, setting.plan.mtp_layers
@@ -127,10 +124,7 @@ def causal_ratio(setting: Setting) -> Array:
 
 
 def run_results(model: Model, plan: TrainingPlan, step_time: Array) -> dict[str, Array]:
-    """Steps, checkpoint size and interval, goodput and time of a whole run, (rows,); NaN if the plan names no tokens.
-
-    Checkpoints hold the trained weights: the model with its MTP modules, or low-rank adapters alone.
-    """
+    """Steps, checkpoint size (trained weights) and interval, goodput and time of a run, (rows,); NaN without tokens."""
     steps = ceil_div(plan.training_tokens, plan.global_batch_size * plan.sequence_length)
     parameters = parameter_count(model) + np.where(plan.mtp_layers > 0, mtp_parameters(model), 0.0)
     parameters = np.where(plan.frozen, model_adapters(model, plan), parameters)
@@ -151,10 +145,8 @@ def run_results(model: Model, plan: TrainingPlan, step_time: Array) -> dict[str,
 
 
 def training_power(machine: Machine, model: Model, plan: TrainingPlan, results: Mapping[str, Array]) -> Array:
-    """Mean power of an accelerator over a training step, (rows,). [W]
-
-    Heuristic, this work: :func:`accelerator_power` of the operations of a step, one byte per ``compute_intensity`` of
-    them; links draw power for hidden messages too.
+    """Mean power of an accelerator over a training step, (rows,). [W] Heuristic, this work: :func:`accelerator_power`
+    of the operations of a step, one byte per ``compute_intensity`` of them; links draw power for hidden messages too.
     """
     device, step = machine.device, results["step_time"]
     sending = np.minimum(

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array, ceil_div, divide, side_by_side, some, total
-from xlperf.equations.hardware.memory import exposed_offload_time, host_update_time
-from xlperf.equations.hardware.roofline import vector_time
+from xlperf.base.arrays import Array, Numeric, array, ceil_div, divide, side_by_side, some, total
+from xlperf.equations.hardware.roofline import exposed_offload_time, host_update_time, vector_time
 from xlperf.equations.plan.dimensions import MESSAGE_PARTS
 from xlperf.equations.plan.records import Graphs, OffloadTarget, PipelineSchedule, QuantizedCopies, Recompute
 from xlperf.equations.training.activations import LAST_PRODUCT, selected_share
@@ -28,14 +27,7 @@ from xlperf.equations.training.communication import (
 )
 from xlperf.equations.training.kernels import kernel_parts
 from xlperf.equations.training.memory import kept_activations, memory_of
-from xlperf.equations.training.setting import Part, Setting, quantized_weights
-from xlperf.equations.training.stages import (
-    StageContents,
-    dualpipe_bubble_time,
-    pacing_contents,
-    pipeline_bubble_time,
-    zero_bubble_time,
-)
+from xlperf.equations.training.setting import Part, Setting, StageContents, pacing_contents, quantized_weights
 
 PLACES = ("attention", "core", "local core", "mlp", "moe", "head", "embedding", "mtp")
 _LAYERS, _OUTSIDE, CORES = slice(0, 5), slice(5, 8), slice(1, 3)
@@ -126,9 +118,7 @@ def _of_layers(values: Array) -> Array:
 
 
 def _kernel_times(setting: Setting, parts: list[Part]) -> Array:
-    """Kernel time per place, (5, places, rows): forward, backward, weight gradient, selectively recomputed, and skipped
-    under full recomputation. [s]
-    """
+    """Kernel time per place, (5, places, rows): forward, backward, weight gradient, recomputed, skipped. [s]"""
     slowdown = setting.constants["training_software"]["kernel_slowdown"]
     selective = some(setting.plan.recompute == Recompute.SELECTIVE)
     last_product = setting.constants["training_calls"]["last_product"]
@@ -272,6 +262,84 @@ def _critical_stage(setting: Setting, times: Array) -> Array:
     return np.where((middle > np.maximum(last, first)) & (stages > 2), MIDDLE, slower)
 
 
+def pipeline_bubble_time(micro_batch_time: Numeric, pipeline_parallel: Numeric, virtual_pipeline: Numeric) -> Array:
+    r"""Idle time of a stage in one step: the pipeline fills and drains once.
+
+    .. math:: t = \frac{p - 1}{v} t_{mb}
+
+    Source: D. Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM",
+    2021, arXiv:2104.04473, section 2.2.
+
+    >>> float(pipeline_bubble_time(0.1, 8, 2))  # 7 / 2 x 0.1 s
+    0.35
+
+    Parameters
+    ----------
+    micro_batch_time : Forward and backward of one micro-batch on one stage, all its chunks. [s]
+    pipeline_parallel : Stages p. [-]
+    virtual_pipeline : Chunks v per stage. [-]
+
+    Returns
+    -------
+    time : Idle time per step. [s]
+    """
+    return np.asarray((array(pipeline_parallel) - 1.0) / array(virtual_pipeline) * array(micro_batch_time))
+
+
+def zero_bubble_time(
+    forward_time: Numeric, backward_time: Numeric, weight_gradient_time: Numeric, pipeline_parallel: Numeric
+) -> Array:
+    r"""Idle time of a stage under ZB-H1: weight gradients fill the drain of the pipeline.
+
+    .. math:: t = (p - 1) (F + B - W)
+
+    Source: P. Qi et al., "Zero bubble pipeline parallelism", 2023, arXiv:2401.10241, table 1.
+
+    >>> float(zero_bubble_time(0.01, 0.01, 0.01, 4))  # 3 x (10 + 10 - 10) ms
+    0.03
+
+    Parameters
+    ----------
+    forward_time : Forward pass F of one micro-batch on one stage. [s]
+    backward_time : Gradient B by the inputs, of one micro-batch on one stage. [s]
+    weight_gradient_time : Gradient W by the weights. [s]
+    pipeline_parallel : Stages p. [-]
+
+    Returns
+    -------
+    time : Idle time per step, at least 0. [s]
+    """
+    idle = array(forward_time) + array(backward_time) - array(weight_gradient_time)
+    return np.asarray((array(pipeline_parallel) - 1.0) * np.maximum(idle, 0.0))
+
+
+def dualpipe_bubble_time(
+    overlapped_time: Numeric, backward_time: Numeric, weight_gradient_time: Numeric, pipeline_parallel: Numeric
+) -> Array:
+    r"""Idle time of a stage under DualPipe: two directions, forward and backward passes overlap.
+
+    .. math:: t = \left(\frac{p}{2} - 1\right) (F\&B + B - 3 W)
+
+    Source: DeepSeek-AI, "DeepSeek-V3 technical report", 2024, arXiv:2412.19437, table 2.
+
+    >>> float(dualpipe_bubble_time(0.03, 0.02, 0.01, 8))  # 3 x (30 + 20 - 3 x 10) ms
+    0.06
+
+    Parameters
+    ----------
+    overlapped_time : One forward and one full backward pass that overlap, F&B. [s]
+    backward_time : Full backward pass B of one micro-batch on one stage. [s]
+    weight_gradient_time : Gradient W by the weights. [s]
+    pipeline_parallel : Stages p. [-]
+
+    Returns
+    -------
+    time : Idle time per step, at least 0. [s]
+    """
+    idle = array(overlapped_time) + array(backward_time) - 3.0 * array(weight_gradient_time)
+    return np.asarray(np.maximum(array(pipeline_parallel) / 2.0 - 1.0, 0.0) * np.maximum(idle, 0.0))
+
+
 def _bubble(setting: Setting, times: _StageTimes, critical: Array, transfer: Array) -> Array:
     """Idle time of the critical stage while the pipeline fills and drains, (rows,). [s]"""
     plan, stage = setting.plan, times.stage(MIDDLE)
@@ -303,10 +371,9 @@ def _uneven_bubble(setting: Setting, times: Array, critical: Array) -> Array:
 def _data_parallel_time(
     setting: Setting, communication: Communication, stage: _StageTimes, overlap: Array | float
 ) -> Array:
-    """Exposed data-parallel communication, of which a share ``overlap`` of the passes hides a part. [s]
-
-    ZeRO-3: all-gather and reduce-scatter per micro-batch, in a pipeline if it reshards. ZeRO-2 in a pipeline:
-    reduce-scatter per micro-batch. The all-reduce between shard groups, and gradients accumulated whole: once a step.
+    """Exposed data-parallel communication, of which a share ``overlap`` of the passes hides a part. [s] ZeRO-3:
+    all-gather and reduce-scatter per micro-batch, in a pipeline if it reshards. ZeRO-2 in a pipeline: reduce-scatter
+    per micro-batch. The all-reduce between shard groups, and gradients accumulated whole: once a step.
     """
     plan = setting.plan
     tax = setting.constants["training_software"]["overlap_tax"][:, 0]

@@ -14,7 +14,7 @@ from xlperf.base import resources
 from xlperf.catalog.schema import Column, grouped, results_of, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS, cost_bridge
-from xlperf.engine.server_prices import first_rows
+from xlperf.engine.prices import first_rows
 from xlperf.equations.cost.tokens import ALL_IN
 from xlperf.workbook.charts import HIGH, LOW, horizontal_bars, tornado, waterfall
 from xlperf.workbook.package import write_table

@@ -20,7 +20,7 @@ from xlperf.catalog.table import Table
 from xlperf.engine.devices import accelerators_of
 from xlperf.engine.join import POOLS, pool_rows
 from xlperf.engine.ownership import evaluate_ownership
-from xlperf.engine.server_prices import first_rows
+from xlperf.engine.prices import first_rows
 from xlperf.workbook.charts import Cells, Part
 from xlperf.workbook.package import data_rows, write_table
 from xlperf.workbook.style import BAD_INK, WARN_INK, column_widths, page_setup, put

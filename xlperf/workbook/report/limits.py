@@ -14,7 +14,7 @@ from xlperf.base.units import factor
 from xlperf.catalog.schema import Column, column, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import accelerators_of
-from xlperf.engine.formats import peak_names
+from xlperf.engine.software import peak_names
 from xlperf.workbook.charts import SERIES, Points, curve_chart, tornado
 from xlperf.workbook.package import data_rows
 from xlperf.workbook.report.data import (

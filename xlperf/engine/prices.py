@@ -1,18 +1,40 @@
-"""Purchase prices of accelerators: their rows of servers and chiplets, or those of their device."""
+"""Prices and power of accelerators: by the sheets prices, servers and chiplets, by their device, or as plans state."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from xlperf.base.arrays import Array
+from xlperf.base.arrays import Array, Columns
+from xlperf.base.units import YEAR, factor
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import MARK, Table, columns_of
 from xlperf.engine.devices import accelerators_of, design_of_devices, evaluate_designs
-from xlperf.engine.stated_prices import with_stated
 from xlperf.equations.cost.servers import server_terms
+from xlperf.equations.cost.tco import accelerator_cost_rate, building_power
 from xlperf.equations.cost.tokens import Terms
+
+if TYPE_CHECKING:
+    from xlperf.engine.catalog_arrays import CatalogArrays
+
+OF_ENERGY = ("energy_price", "power_usage_effectiveness", "carbon_intensity")  # columns of plans and of both sheets
+PLAN_PRICES = ("hour_price", *OF_ENERGY)
+
+
+def with_stated(prices: Columns, plans: Table) -> Columns:
+    """Columns of the sheet prices or servers, a row for each plan, with the values of OF_ENERGY that plans state."""
+    stated = {name: plans.number(name) for name in OF_ENERGY if name in plans}
+    if not stated:
+        return prices
+
+    def read(name: str) -> np.ndarray:
+        values, replacement = getattr(prices, name), stated.get(name)
+        return np.asarray(values if replacement is None else np.where(np.isnan(replacement), values, replacement))
+
+    return Columns(read)
 
 
 def first_rows(table: Table, catalog: Catalog, accelerator: np.ndarray, word: str = "") -> np.ndarray:
@@ -115,10 +137,7 @@ def server_priced(
     power_limit: Array,
     plans_of: Callable[[np.ndarray], Table] | None = None,
 ) -> tuple[np.ndarray, Terms]:
-    """Positions of accelerators that a row of servers prices, and their terms in it.
-
-    ``plans_of``: plans at some of the positions, whose stated energy prices count.
-    """
+    """Positions of accelerators that a row of servers prices, and their terms in it at the prices that plans state."""
     servers = catalog.tables["servers"]
     rows = first_rows(servers, catalog, accelerators)
     known = np.flatnonzero(rows >= 0)
@@ -147,3 +166,80 @@ def chiplets_of(catalog: Catalog) -> Table:
     names = accelerators.text("accelerator")[rows]
     made["chiplet"] = np.array([f"{name}{_BY_DEVICE}" for name in names.tolist()], dtype=object)
     return _with_rows(table, {**made, "accelerator": names}, len(rows))
+
+
+def prices_of_accelerators(
+    catalog: Catalog, power: Array, device_capex: Array, device_power: Array
+) -> tuple[Terms, Array, np.ndarray, dict[str, Array]]:
+    """Price and power by the sheet prices, rents, accelerators that servers price, and arguments of owning."""
+    prices, row = catalog.tables["prices"], catalog.price_rows
+    declared = table_schema("prices").by_name
+
+    def price(column: str) -> Array:
+        default = float(declared[column].default or "nan") * factor(declared[column].unit or "-")
+        if not len(prices):
+            return np.full(len(row), default)
+        return np.where(row >= 0, prices.filled(column)[np.maximum(row, 0)], default)
+
+    stated, stated_power, rent = price("capex"), price("server_power"), price("rental_price")
+    names = ("life", "utilization", "power_usage_effectiveness", "energy_price", "opex_share")
+    owning = {
+        "capex": np.where(np.isnan(stated), device_capex, stated),
+        "server_power": np.where(np.isnan(stated_power), device_power, stated_power),
+        **{name: price(name) for name in names},
+    }
+    terms = Terms(
+        accelerator_cost_rate(rental_price=rent, opex_period=YEAR, **owning),
+        building_power(owning["server_power"], owning["power_usage_effectiveness"]),
+        price("carbon_intensity"),
+        np.minimum(power / owning["server_power"], 1.0),
+        np.where(np.isnan(rent), owning["energy_price"], 0.0),
+    )
+    bought = set(catalog.known_rows("accelerators", catalog.tables["servers"].text("accelerator")).tolist())
+    unpriced = np.flatnonzero(np.isnan(rent) & np.isnan(stated)).tolist()
+    bare = np.array([row for row in unpriced if row in bought], dtype=np.int64)
+    by_server = np.zeros(len(rent), dtype=bool)
+    by_server[bare] = True
+    if len(bare):
+        known, of_servers = server_priced(catalog, bare, power[bare])
+        terms = terms.with_rows(bare[known], of_servers)
+    return terms, rent, by_server, owning
+
+
+class Priced(NamedTuple):
+    """Cost and power of each plan's accelerator at full load, and whether it is rented, (rows,)."""
+
+    terms: Terms
+    rented: np.ndarray
+
+
+def priced(plans: Table, catalog: Catalog, arrays: CatalogArrays, accelerators: np.ndarray) -> Priced:
+    """Cost and power of accelerators by the catalog and by stated prices; an hour price is a rent, energy included."""
+    terms, rented = arrays.terms.take(accelerators), arrays.rented[accelerators]
+    if any(name in plans for name in OF_ENERGY):
+        # Owned accelerators anew, at the stated prices of energy.
+        columns = {**arrays.terms._asdict(), **arrays.owning}
+        price = with_stated(Columns(lambda name: columns[name][accelerators]), plans)
+        owning = {name: getattr(price, name) for name in arrays.owning}
+        stated = Terms(
+            np.where(rented, terms.cost_rate, accelerator_cost_rate(np.nan, opex_period=YEAR, **owning)),
+            building_power(price.server_power, price.power_usage_effectiveness),
+            price.carbon_intensity,
+            terms.accelerator_share,
+            np.where(rented, 0.0, price.energy_price),
+        )
+        by_server = np.flatnonzero(arrays.by_server[accelerators])
+        if len(by_server):
+            rows = accelerators[by_server]
+            limits = arrays.thermal_design_power[rows]
+            known, of_servers = server_priced(catalog, rows, limits, lambda known: plans.take(by_server[known]))
+            stated = stated.with_rows(by_server[known], of_servers)
+        terms = stated
+    if "hour_price" in plans:
+        hour = plans.number("hour_price")
+        given = ~np.isnan(hour)
+        terms = terms._replace(
+            cost_rate=np.where(given, hour, terms.cost_rate), energy_price=np.where(given, 0.0, terms.energy_price)
+        )
+        rented = rented | given
+    return Priced(terms, rented)
