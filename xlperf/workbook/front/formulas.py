@@ -111,20 +111,20 @@ class Live:
         return self.session.call(name, [None if one is _CATALOG else one for one in arguments])
 
 
-_PLACE = re.compile(r"\{(\w+)(?::([^}]*))?\}")
+_PLACE = re.compile(r"\{(\w+)([^:}]*)(?::([^}]*))?\}")
 
 
 def worded(words: str, cells: Mapping[str, str]) -> str:
-    """A formula that joins words and cells; cells with a number format use it.
+    """A formula that joins words and cells, scaled or in a number format if stated.
 
-    >>> worded("{a}: {b:0.0} s", {"a": "A1", "b": "B1"})
-    'A1&": "&TEXT(B1,"0.0")&" s"'
+    >>> worded("{a}: {b/1000:0.0} s", {"a": "A1", "b": "B1"})
+    'A1&": "&TEXT(B1/1000,"0.0")&" s"'
     """
     parts, end = [], 0
     for result in _PLACE.finditer(words):
         parts += [f'"{words[end : result.start()]}"'] if result.start() > end else []
-        cell = cells[result[1]]
-        parts.append(f'TEXT({cell},"{result[2]}")' if result[2] else cell)
+        cell = f"{cells[result[1]]}{result[2]}"
+        parts.append(f'TEXT({cell},"{result[3]}")' if result[3] else cell)
         end = result.end()
     return "&".join([*parts, f'"{words[end:]}"'] if words[end:] else parts)
 

@@ -34,6 +34,7 @@ NUMBERS = (*(f"calc {form}" for form in questions()), "calc compare")
 _TABS = ("start", "Serve", "Train", "Build a chip", "Compare")
 """Sheets that a front sheet leads to; the list on ``start`` leads to all."""
 DASH = "\N{EN DASH}"
+MONEY = '[>=1000000]"$"0.00,,"M";[>=1000]"$"0,"k";"$"0'
 _AS_TYPED = "[<1000]General;#,##0"
 """Number format of entries with a unit: as they are typed, thousands parted."""
 _INPUT_FILL, _INPUT_RULE = "FFF9DF", "E5D9A6"
@@ -192,6 +193,14 @@ class Page:
         """Write the heads of the columns of a table."""
         for letter, head in zip(letters, words, strict=True):
             self.put(f"{letter}{row}", head, "head")
+
+    def line(self, row: int, cells: Iterable[tuple[str, Any, str]], last: str = "R", first: str = "cell left") -> None:
+        """Write a row of a table with a rule below: columns, values or formulas, and number formats."""
+        letters = []
+        for letter, value, number in cells:
+            self.put(f"{letter}{row}", value, "cell" if letters else first, number)
+            letters.append(letter)
+        self.rule(f"{letters[0]}{row}:{last}{row}")
 
     def rule(self, area: str, side: str = "bottom", weight: Any = "hair", colour: str = RULE) -> None:
         """Rule above or below the cells of a row."""

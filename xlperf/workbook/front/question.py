@@ -21,7 +21,6 @@ _COLOURS = (BLUE, ORANGE, GREEN, AMBER)
 
 def question_sheet(page: Page, question: Question) -> None:
     """Fill the sheet of a question, and the sheet that holds its numbers."""
-    page.fill(question.words)
     area, _ = page.form(question.form)
     r = page.results(question.form, area)
     page.beside(question.form, r)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,13 +44,12 @@ from xlperf.workbook.data_sheets import (
     plan_names,
     sheet_columns,
 )
-from xlperf.workbook.front.chip import SOLD, chip_sheet
+from xlperf.workbook.front.answers import answer_sheet
 from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.front.layout import NUMBERS, SHEETS, Page
 from xlperf.workbook.front.number_pages import number_page, number_pages
 from xlperf.workbook.front.plan_card import compare_sheet
 from xlperf.workbook.front.question import question_sheet
-from xlperf.workbook.front.serve_train import serve_sheet, train_sheet
 from xlperf.workbook.package import FLAG_FORMAT, Formulas, data_rows
 from xlperf.workbook.sheet_list import CARD_TOP, CATALOG_CELL, CHOICES_TOP, LEGEND_TOP, SCENARIO_CELL, STEPS_TOP
 from xlperf.workbook.style import FONT, column_widths, home, number_format, page_setup, put, title
@@ -340,6 +338,10 @@ def live_cells(
     return live
 
 
+SOLD = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB")
+"""Accelerators for comparison with a chip, if the workbook has them."""
+
+
 def question_sheets(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> None:
     """Add the front sheets, the pages of all their numbers, and the sheets that their charts are drawn from.
 
@@ -347,18 +349,18 @@ def question_sheets(workbook: Workbook, tables: Mapping[str, Table], live: Live)
     workbook by kind. ``live``: writes formulas with their values.
     """
     known = set(tables["accelerators"].text("accelerator").tolist())
-    others = [name for name in OTHERS if name in known]
-    sold = [name for name in SOLD if name in known]
-    fills: dict[str, Callable[[Page], None]] = {
-        "serve": partial(serve_sheet, others=others), "train": train_sheet, "chip": partial(chip_sheet, others=sold)
-    }  # fmt: skip
+    compared = {"serve": OTHERS, "train": (), "chip": SOLD}
     for form, sheet, numbers in zip((*questions(), "compare"), SHEETS, NUMBERS, strict=True):
         page = Page(workbook.create_sheet(sheet), workbook.create_sheet(numbers), live)
         if form == "compare":
             compare_sheet(page)
             page.foot("training")
         else:
-            fills.get(form, partial(question_sheet, question=questions()[form]))(page)
+            page.fill(questions()[form].words)
+            if form in compared:
+                answer_sheet(page, form, [name for name in compared[form] if name in known])
+            else:
+                question_sheet(page, questions()[form])
             page.foot(number_pages()[form].sheet)
             number_page(workbook, form, sheet, page.entries, page.answers, live)
         numbers_look(page.data)
