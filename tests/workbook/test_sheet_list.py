@@ -10,8 +10,8 @@ import pytest
 from xlperf.base.resources import workbook
 from xlperf.catalog.schema import results_of
 from xlperf.workbook.front.layout import NUMBERS, SHEETS, form_rows
-from xlperf.workbook.front.number_pages import TOP, number_pages
 from xlperf.workbook.front.plan_card import NUMBERS as CARD_NUMBERS
+from xlperf.workbook.front.question import TOP, number_pages
 
 
 @pytest.fixture(scope="module")

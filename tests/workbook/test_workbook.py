@@ -37,21 +37,22 @@ from xlperf.workbook import build as build_module
 from xlperf.workbook.build import KINDS, build, main, read_tables, workbook_package, write_workbook
 from xlperf.workbook.checks import TOLERANCE, parameters_formula
 from xlperf.workbook.data_sheets import (
+    CATALOG_CELL,
     DATA_SHEETS,
     LIVE_RESULTS,
+    SCENARIO_CELL,
     header_row,
     plan_formula,
     plan_names,
     sheet_columns,
+    sheet_groups,
     table_of,
 )
 from xlperf.workbook.front.formulas import Live
-from xlperf.workbook.front.index import sheet_groups
 from xlperf.workbook.front.layout import NUMBERS, SHEETS
 from xlperf.workbook.front.plan_card import ALL_PLANS
 from xlperf.workbook.front.plan_card import NUMBERS as CARD_NUMBERS
 from xlperf.workbook.package import Formulas, data_rows, with_values
-from xlperf.workbook.sheet_list import CATALOG_CELL, SCENARIO_CELL
 
 MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 

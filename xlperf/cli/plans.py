@@ -78,7 +78,7 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
     from xlperf.studies import NAMES
     from xlperf.studies import study as study_of
     from xlperf.studies.outcome import read_inputs
-    from xlperf.workbook.report.book import write_study_report
+    from xlperf.workbook.report.studies import write_study_report
 
     if name.strip().casefold() == "list":
         for known in NAMES:

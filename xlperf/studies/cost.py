@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
@@ -19,16 +20,19 @@ from xlperf.equations.hardware.derived_device import PEAKS
 from xlperf.explore.frontier import pareto_rows
 from xlperf.explore.objectives import TOLD_APART
 from xlperf.studies.outcome import (
+    Columns,
     Finding,
     Inputs,
     Outcome,
     StudySheet,
     charts_of,
     figures,
+    finding,
     in_short,
     pivot_of,
     positions,
     result_columns,
+    row_named,
     sheet_of,
     shown,
     span,
@@ -65,44 +69,36 @@ def chiplets(inputs: Inputs) -> Outcome:
     return Outcome(list(findings), sheets, wider, plans, _advised(cases, cost, savings))
 
 
-def _row_of(table: Table, key: str, name: str, what: str, place: str) -> int:
-    rows = {str(known).casefold(): i for i, known in enumerate(table[key])}
-    if name.casefold() not in rows:
-        raise InputError(Fault(place, f'no {what} is named "{name}"; {nearest(name, list(rows))}'))
-    return rows[name.casefold()]
-
-
 def _designs(inputs: Inputs) -> tuple[Table, list[_Case]]:
     """Designs of equal silicon within the exposure field; links reduce compute."""
     packages, nodes = inputs.catalog.tables["packages"], inputs.catalog.tables["process_nodes"]
-    terms = ("memory_stacks", "stack_capacity", "memory_price", "board_cost", "margin_share", "volume")
+    square_mm = UNITS["mm2"].factor
+    terms = {name: inputs.number(name) for name in (
+        "memory_stacks", "stack_capacity", "memory_price", "board_cost", "margin_share", "volume")}  # fmt: skip
     rows: list[dict[str, object]] = []
     cases: list[_Case] = []
     for case in product(
         inputs.words("nodes"), inputs.numbers("silicon_areas"), inputs.words("packages"), inputs.numbers("dies")
     ):
         node, area, package, dies = case
-        row = _row_of(packages, "package", package, "package", inputs.place)
-        at = _row_of(nodes, "node", node, "process node", inputs.place)
-        links = 0.0
-        if dies > 1:
-            bandwidth = inputs.number("link_bandwidth") * UNITS["GB/s"].factor
-            macros = np.ceil(bandwidth / packages["link_bandwidth"][row])
-            links = float(macros * packages["link_area"][row]) / UNITS["mm2"].factor
+        row = row_named(packages, package, "package", inputs.place)
+        at = row_named(nodes, node, "process node", inputs.place)
+        macros = np.ceil(inputs.number("link_bandwidth") * UNITS["GB/s"].factor / packages["link_bandwidth"][row])
+        links = float(macros * packages["link_area"][row]) / square_mm if dies > 1 else 0.0
         die = area / dies
-        field = float(nodes.filled("reticle_width")[at] * nodes.filled("reticle_height")[at]) / UNITS["mm2"].factor
+        field = float(nodes.filled("reticle_width")[at] * nodes.filled("reticle_height")[at]) / square_mm
         if die > field or die <= links or not np.isfinite(links):
             continue
         cases.append(case)
         rows.append(
-            {
+            terms
+            | {
                 "chiplet": f"{node}, {area:.0f} mm2, {dies:.0f} on {package}",
                 "package": package,
                 "node": node,
                 "num_dies": dies,
                 "module_area": die - links,
                 "link_area_share": links / (die - links),
-                **{term: inputs.number(term) for term in terms},
                 "num_bridges": dies - 1 if str(packages["structure"][row]) == "bridge" else 0,
                 "kind": "assumption",
             }
@@ -141,30 +137,18 @@ def _priced_devices(inputs: Inputs, names: Sequence[str], compute: np.ndarray, p
 
 
 def _designs_sheet(
-    names: Sequence[str],
-    cases: Sequence[_Case],
-    results: Table,
-    compute: np.ndarray,
+    names: Sequence[str], cases: Sequence[_Case], results: Table, compute: np.ndarray,
     plans: Sequence[tuple[Table, Table]],
-) -> StudySheet:
-    node, area, package, dies = zip(*cases, strict=True)
-    token = []
+) -> StudySheet:  # fmt: skip
+    columns: Columns = [
+        ("design", names),
+        *zip(("node", "silicon_area", "package", "dies"), zip(*cases, strict=True), strict=True),
+    ]
+    columns += [("compute_area", compute), *result_columns(results, _COST_STEPS)]
     for table, results_of_plans in plans:
         time = "step_time" if table.kind == "training" else "tpot"
-        token += result_columns(results_of_plans, (time, _COST[table.kind]), slice(len(names)))
-    return sheet_of(
-        "designs",
-        [
-            ("design", names),
-            ("node", node),
-            ("silicon_area", area),
-            ("package", package),
-            ("dies", dies),
-            ("compute_area", compute),
-            *result_columns(results, _COST_STEPS),
-            *token,
-        ],
-    )
+        columns += result_columns(results_of_plans, (time, _COST[table.kind]), slice(len(names)))
+    return sheet_of("designs", columns)
 
 
 def _cost_map(inputs: Inputs, cases: Sequence[_Case], cost: np.ndarray) -> StudySheet:
@@ -203,17 +187,23 @@ def _volumes(inputs: Inputs, designs: Table, cases: Sequence[_Case]) -> StudyShe
     return pivot_of("volume", "volume", volumes, names, np.array(costs), node=node, area=area, package=package)
 
 
-def _cheaper_tokens(cases: Sequence[_Case], area: float, tokens: Sequence[np.ndarray]) -> str:
+def _groups(cases: Sequence[_Case], cost: np.ndarray) -> list[tuple[tuple[str, float, str], list[int], int | None]]:
+    """Designs of one node, area and package: the rows with a cost, and the row of one die."""
+    groups = []
+    for key in dict.fromkeys(case[:3] for case in cases):
+        rows = [i for i, case in enumerate(cases) if case[:3] == key and np.isfinite(cost[i])]
+        groups.append((key, rows, next((i for i in rows if cases[i][3] == 1), None)))
+    return groups
+
+
+def _cheaper_tokens(cases: Sequence[_Case], cost: np.ndarray, area: float, tokens: Sequence[np.ndarray]) -> str:
     """Saving per token from the best number of dies over one die: ``5 to 20 %``."""
-    gains = []
-    for key in dict.fromkeys(case[:3] for case in cases if case[1] == area):
-        rows = [i for i, case in enumerate(cases) if case[:3] == key]
-        single = next((i for i in rows if cases[i][3] == 1), None)
-        gains += [
-            100 * (1 - np.nanmin(token[rows]) / token[single])
-            for token in tokens
-            if single is not None and token[single] > 0.0
-        ]
+    gains = [
+        100 * (1 - np.nanmin(token[rows]) / token[single])
+        for key, rows, single in _groups(cases, cost)
+        for token in tokens
+        if key[1] == area and single is not None and token[single] > 0.0
+    ]
     return span(gains) if gains else ""
 
 
@@ -231,9 +221,7 @@ _Savings = Mapping[tuple[str, float], Sequence[_Saving]]  # by node and silicon 
 def _savings(cases: Sequence[_Case], cost: np.ndarray, die_yield: np.ndarray) -> _Savings:
     """Saving of the cheapest number of dies over one die, by node and area, a value per package."""
     savings: dict[tuple[str, float], list[_Saving]] = {}
-    for key in dict.fromkeys(case[:3] for case in cases):
-        rows = [i for i, case in enumerate(cases) if case[:3] == key and np.isfinite(cost[i])]
-        single = next((i for i in rows if cases[i][3] == 1), None)
+    for key, rows, single in _groups(cases, cost):
         if single is not None:
             best = min(rows, key=lambda i: float(cost[i]))
             saving = _Saving(100 * float(1 - cost[best] / cost[single]), cases[best][3], 100 * float(die_yield[single]))
@@ -247,8 +235,7 @@ _WORTHWHILE = 5.0
 
 def _advised(cases: Sequence[_Case], cost: np.ndarray, savings: _Savings) -> dict[str, str]:
     """Facts for the advice: largest area for one die, saving from dividing beyond it, cheapest package."""
-    most = {area: max(package.saved for (_, size), saving in savings.items() if size == area for package in saving)
-            for area in sorted({area for _, area in savings})}  # fmt: skip
+    most = _most_saved(savings)
     facts: dict[str, str] = {}
     whole = [area for area, saved in most.items() if saved < _WORTHWHILE]
     if whole:
@@ -258,44 +245,52 @@ def _advised(cases: Sequence[_Case], cost: np.ndarray, savings: _Savings) -> dic
         first = max(largest, key=lambda node: max(package.saved for package in largest[node]))
         facts |= {"large_area": f"{max(most):,.0f}", "large_saving": span(package.saved for package in largest[first]),
                   "large_dies": span(package.dies for package in largest[first]), "large_node": first}  # fmt: skip
-    pairs: dict[str, int] = {}
+    # packages that several dies of one node and area are cheapest on
+    wins: Counter[str] = Counter()
     for key in dict.fromkeys((case[0], case[1], case[3]) for case in cases if case[3] > 1):
         rows = [i for i, case in enumerate(cases) if (case[0], case[1], case[3]) == key and np.isfinite(cost[i])]
         if len(rows) > 1:
-            cheapest = cases[min(rows, key=lambda i: float(cost[i]))][2]
-            pairs[cheapest] = pairs.get(cheapest, 0) + 1
-    if pairs:
-        package = max(pairs, key=lambda name: pairs[name])
-        facts |= {"package": package, "package_wins": f"{pairs[package]} of {sum(pairs.values())}"}
+            wins[cases[min(rows, key=lambda i: float(cost[i]))][2]] += 1
+    if wins:
+        package, count = wins.most_common(1)[0]
+        facts |= {"package": package, "package_wins": f"{count} of {wins.total()}"}
     return facts
+
+
+def _most_saved(savings: _Savings) -> dict[float, float]:
+    """Largest saving at each area, in rising order. [%]"""
+    areas = sorted({area for _, area in savings})
+    return {area: max(package.saved for (_, size), saving in savings.items() if size == area for package in saving)
+            for area in areas}  # fmt: skip
 
 
 def _chiplet_findings(
     cases: Sequence[_Case], cost: np.ndarray, savings: _Savings, tokens: Sequence[np.ndarray]
 ) -> Iterator[Finding]:
     """Saving from dividing the largest and the smallest legal die; the cheapest number of dies."""
-    counts: dict[tuple[str, float], set[float]] = {}
-    for key in dict.fromkeys(case[:3] for case in cases):
-        rows = [i for i, case in enumerate(cases) if case[:3] == key and np.isfinite(cost[i])]
+    counts: dict[str, dict[float, list[float]]] = {}
+    for (node, area, _), rows, _ in _groups(cases, cost):
         if rows:
-            counts.setdefault(key[:2], set()).add(cases[min(rows, key=lambda i: float(cost[i]))][3])
+            cheapest = cases[min(rows, key=lambda i: float(cost[i]))][3]
+            counts.setdefault(node, {}).setdefault(area, []).append(cheapest)
     if savings:
-        areas = sorted({area for _, area in savings})
+        most = _most_saved(savings)
+        small, *_, large = [*most, max(most)]
         clauses = []
-        for node in dict.fromkeys(node for node, area in savings if area == areas[-1]):
-            saving = savings[node, areas[-1]]
-            saved, dies = (span(values) for values in tuple(zip(*saving, strict=True))[:2])
-            clauses.append(f"by {saved} % at {node} with {dies} dies (yield of one die {saving[0].one_yield:.0f} %)")
-        most = max(package.saved for (_, area), saving in savings.items() if area == areas[0] for package in saving)
-        token = _cheaper_tokens(cases, areas[-1], tokens)
+        for node in dict.fromkeys(node for node, area in savings if area == large):
+            saved, dies, one_yield = zip(*savings[node, large], strict=True)
+            clauses.append(
+                f"by {span(saved)} % at {node} with {span(dies)} dies (yield of one die {one_yield[0]:.0f} %)"
+            )
+        token = _cheaper_tokens(cases, cost, large, tokens)
         yield in_short(
-            f"dividing {areas[-1]:.0f} mm2 makes compute cheaper {', '.join(clauses)}"
+            f"dividing {large:.0f} mm2 makes compute cheaper {', '.join(clauses)}"
             f"{f', and a token by {token} %' if token else ''}",
-            f"at {areas[0]:.0f} mm2 it makes compute {most:.0f} % cheaper at the most",
+            f"at {small:.0f} mm2 it makes compute {most[small]:.0f} % cheaper at the most",
         )
-    for node in dict.fromkeys(node for node, _ in counts):
-        parts = [f"{span(counts[known])} at {known[1]:.0f} mm2" for known in counts if known[0] == node]
-        yield Finding(node, f"Dies with the cheapest compute: {', '.join(parts)}.")
+    for node, dies_at in counts.items():
+        parts = [f"{span(dies)} at {area:.0f} mm2" for area, dies in dies_at.items()]
+        yield finding("dies", node=node, counts=", ".join(parts))
 
 
 def frontiers(inputs: Inputs) -> Outcome:
@@ -402,8 +397,7 @@ def _serving_findings(
 
 
 def _targets(targets: Sequence[float], places: Sequence[int]) -> str:
-    ends = dict.fromkeys(f"{targets[place]:g}" for place in (places[0], places[-1]))
-    return f"{' to '.join(ends)} ms"
+    return f"{' to '.join(dict.fromkeys(f'{targets[place]:g}' for place in (places[0], places[-1])))} ms"
 
 
 def _extrapolated(plans: Table, results: Table) -> dict[str, str]:

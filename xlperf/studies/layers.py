@@ -14,12 +14,14 @@ from xlperf.engine import evaluate, explain
 from xlperf.engine.join import join
 from xlperf.equations.model.operators import parameter_count
 from xlperf.studies.outcome import (
+    Columns,
     Finding,
     Inputs,
     Outcome,
     StudySheet,
     charts_of,
     comparable,
+    finding,
     in_short,
     peak_rates,
     pivot_of,
@@ -175,13 +177,14 @@ def _gemm_short(plans: Table, bounds: StudySheet, batch: StudySheet, used: Seque
 
 def _findings(bounds: StudySheet, used: Sequence[str]) -> Iterator[Finding]:
     for phase in ("prefill", "decode"):
-        counts = {name: _compute_bound(bounds, name, phase) for name in used}
+        counts, ideal = (
+            {name: _compute_bound(bounds, column(name), phase) for name in used} for column in (str, _ideal)
+        )
         parts = [f"{compute} of {every} on {_machine(name)}" for name, (compute, every) in counts.items()]
         any_bound = any(compute for compute, _ in counts.values())
-        ideal = {name: _compute_bound(bounds, _ideal(name), phase) for name in used}
         words = f"Compute-bound operators: {', '.join(parts) if any_bound else 'none on any machine'}"
         others = [f"{ideal[name][0]} on {_machine(name)}" for name in used if ideal[name] != counts[name]]
-        beside = f"{', '.join(others)}; on the others the same" if len(others) < len(used) else ", ".join(others)
+        beside = ", ".join(others) + ("; on the others the same" if len(others) < len(used) else "")
         yield Finding(phase.capitalize(), f"{words}; by the ideal roofline {beside if others else 'the same'}.")
 
 
@@ -218,39 +221,30 @@ def _recompute_findings(plans: Table, results: Table) -> Iterator[Finding]:
     rescued, short_of = dict.fromkeys(changes, 0), 0
     for group in range(max(groups, default=-1) + 1):
         row = {str(modes[i]): i for i in np.flatnonzero(groups == group)}
-        if "none" not in row:
+        none = row.get("none")
+        if none is None:
             continue
-        none = row["none"]
-        for mode, values in changes.items():
-            if mode in row and np.isfinite(step[[row[mode], none]]).all():
-                row_of_mode = row[mode]
-                values.append((1 - activations[row_of_mode] / activations[none], step[row_of_mode] / step[none] - 1))
         short_of += bool(fits[none] == 0)
-        for mode in changes:
-            rescued[mode] += bool(fits[none] == 0 and mode in row and fits[row[mode]] == 1)
-    if all(changes.values()):
-        saved, slower = (
-            100.0 * np.array([np.median(np.array(pairs)[:, i]) for pairs in changes.values()]) for i in (0, 1)
-        )
-        yield in_short(
-            f"selective recompute saves {saved[0]:.0f} % of the activations and makes a step {slower[0]:.1f} % longer, "
-            f"full recompute saves {saved[1]:.0f} % and makes it {slower[1]:.0f} % longer (medians of "
-            f"{len(changes['full'])} plans)",
-            f"of {short_of} plans that do not fit in memory without, {rescued['selective']} fit with selective and "
-            f"{rescued['full']} with full recompute",
-        )
-    for mode, values in changes.items():
-        if values:
-            saved, slower = 100 * np.array(values).T
-            words = (
-                f"{mode.capitalize()} recompute saves {np.median(saved):.0f} % of the activations "
-                f"(from {min(saved):.0f} to {max(saved):.0f} %) and makes the step "
-                f"{np.median(slower):.1f} % longer (from {min(slower):.1f} to {max(slower):.1f} %)."
-            )
-            yield Finding(f"{mode.capitalize()} recompute", words, "good" if mode == "selective" else "plain")
-    if not any(changes.values()):
-        words = "No two legal plans differ in recompute alone; the column reason says why plans are illegal."
-        yield Finding("Nothing to compare", words, "warning")
+        for mode, values in changes.items():
+            at = row.get(mode)
+            if at is not None and np.isfinite(step[[at, none]]).all():
+                values.append((1 - activations[at] / activations[none], step[at] / step[none] - 1))
+            rescued[mode] += bool(fits[none] == 0 and at is not None and fits[at] == 1)
+    # lowest, median and highest saving and slow-down of each mode [%]
+    ends = {
+        mode: np.quantile(100.0 * np.array(pairs), (0.0, 0.5, 1.0), axis=0).T
+        for mode, pairs in changes.items()
+        if pairs
+    }
+    if len(ends) == len(changes):
+        saved, slower = ([each[i][1] for each in ends.values()] for i in (0, 1))
+        yield finding("recompute short", saved=saved, slower=slower, plans=len(changes["full"]), short_of=short_of,
+                      rescued=rescued)  # fmt: skip
+    for mode, (saved, slower) in ends.items():
+        tone = "good" if mode == "selective" else "plain"
+        yield finding("recompute", tone, mode=mode.capitalize(), saved=saved, slower=slower)
+    if not ends:
+        yield finding("no recompute")
 
 
 def flash_attention(inputs: Inputs) -> Outcome:
@@ -260,58 +254,35 @@ def flash_attention(inputs: Inputs) -> Outcome:
     attention, groups = plans.text("attention", "flash"), comparable(plans, "attention")
     flash_of = {groups[i]: i for i in range(len(plans)) if attention[i] == "flash"}
     pairs = [(i, flash_of[g]) for i, g in enumerate(groups) if attention[i] != "flash" and g in flash_of]
-    standard, flash = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    machine, length = plans["accelerator"][standard], plans["sequence_length"][standard]
-    step, mfu = results["step_time"], results["mfu"]
-    activations = shown(results, "memory_activations")
-    fits = results["fits"]
-    speed, shrunk = step[standard] / step[flash], activations[standard] / activations[flash]
-    labels = [f"{name}, {tokens:.0f} tokens" for name, tokens in zip(machine, length, strict=True)]
-    sheet = sheet_of(
-        "attention",
-        [
-            ("case", labels),
-            ("accelerator", machine),
-            ("sequence_length", length),
-            ("standard_step_time", step[standard]),
-            ("flash_step_time", step[flash]),
-            ("speed_up", speed),
-            ("standard_activations", activations[standard]),
-            ("flash_activations", activations[flash]),
-            ("activations_ratio", shrunk),
-            ("standard_mfu", mfu[standard]),
-            ("flash_mfu", mfu[flash]),
-            ("standard_fits", np.where(fits[standard] == 1, "yes", "no")),
-            ("flash_fits", np.where(fits[flash] == 1, "yes", "no")),
-        ],
-    )
-    rescued = int(np.sum((fits[standard] == 0) & (fits[flash] == 1)))
+    both = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    machine, length = plans["accelerator"][both[0]], plans["sequence_length"][both[0]]
+    # of each pair: the plan with standard attention, then with flash attention
+    step, mfu, fits = (results[name][both] for name in ("step_time", "mfu", "fits"))
+    activations = shown(results, "memory_activations")[both]
+    speed, shrunk = step[0] / step[1], activations[0] / activations[1]
+    columns: Columns = [
+        ("case", [f"{name}, {tokens:.0f} tokens" for name, tokens in zip(machine, length, strict=True)]),
+        ("accelerator", machine), ("sequence_length", length),
+        *zip(("standard_step_time", "flash_step_time"), step, strict=True), ("speed_up", speed),
+        *zip(("standard_activations", "flash_activations"), activations, strict=True), ("activations_ratio", shrunk),
+        *zip(("standard_mfu", "flash_mfu"), mfu, strict=True),
+        *zip(("standard_fits", "flash_fits"), np.where(fits == 1, "yes", "no"), strict=True),
+    ]  # fmt: skip
     findings: list[Finding] = []
-    if len(pairs):
-        short, long = (np.flatnonzero(length == end) for end in (length.min(), length.max()))
-        findings.append(
-            in_short(
-                f"flash attention makes a training step {span(speed[short], 2)} times as fast at {length.min():,.0f} "
-                f"tokens and {span(speed[long], 1)} times at {length.max():,.0f}",
-                f"activations shrink {span(shrunk, 1)} times, and {rescued} of "
-                f"{len(pairs)} cases fit in memory only with it",
-            )
-        )
+    if pairs:
+        lengths = length.min(), length.max()
+        short, long = (span(speed[length == end], digits) for end, digits in zip(lengths, (2, 1), strict=True))
+        rescued = int(np.sum((fits[0] == 0) & (fits[1] == 1)))
+        findings.append(finding("flash short", short=short, long=long, lengths=lengths, shrunk=span(shrunk, 1),
+                                rescued=rescued, cases=len(pairs)))  # fmt: skip
     for name in dict.fromkeys(machine):
         cases = np.flatnonzero(machine == name)
         cases = cases[np.argsort(length[cases], kind="stable")]
-        low, high = cases[0], cases[-1]
-        words = (
-            f"On {name} flash attention makes the step {speed[low]:.2f} times as fast at {length[low]:,.0f} tokens and "
-            f"{speed[high]:.1f} times at {length[high]:,.0f}; activations shrink {shrunk[low]:.1f} and "
-            f"{shrunk[high]:.0f} times."
-        )
-        findings.append(Finding("Gain", words, "good"))
+        ends = cases[[0, -1]]
+        findings.append(finding("flash gain", name=name, speed=speed[ends], length=length[ends], shrunk=shrunk[ends]))
         if (shrunk[cases] >= 2).any():
-            knee = min(length[cases][shrunk[cases] >= 2])
-            words = f"On {name} the scores are more than half of the activations from {knee:,.0f} tokens on."
-            findings.append(Finding("Knee", words))
-    return Outcome(findings, [sheet], inputs.catalog, [(plans, results)])
+            findings.append(finding("flash knee", name=name, knee=min(length[cases][shrunk[cases] >= 2])))
+    return Outcome(findings, [sheet_of("attention", columns)], inputs.catalog, [(plans, results)])
 
 
 _RATE = "tokens_per_second_per_accelerator"
@@ -385,36 +356,35 @@ def _is_mixture(name: str) -> bool:
 
 def _short(experts: StudySheet, decode: StudySheet) -> Iterator[Finding]:
     """The fastest mixture to train beside the dense models, and its tokens at the smallest and largest batch."""
-    names = [str(name) for name in experts.values("model")]
-    size, rate = (dict(zip(names, experts.numbers(column), strict=True)) for column in ("parameters", _RATE))
-    known = [name for name in names if _is_mixture(name) and f"dense, equal total to {name.partition(',')[0]}" in rate]
+    size, rate = _by_model(experts, "parameters"), _by_model(experts, _RATE)
     served = {column.name for column in decode.columns}
-    if _DENSE not in rate or _DENSE not in served or not set(known) & served:
+    known = {name for name in filter(_is_mixture, size) if _twin(name) in rate} & served
+    if _DENSE not in rate or _DENSE not in served or not known:
         return
-    name = max(set(known) & served, key=lambda name: size[name])
-    twin = f"dense, equal total to {name.partition(',')[0]}"
+    name = max(known, key=lambda name: size[name])
     batch, ratio = decode.numbers("batch"), decode.numbers(name) / decode.numbers(_DENSE)
     places = sorted({0, int(np.nanargmax(ratio)), len(batch) - 1})
     slower = ", ".join(f"{ratio[at]:.1f} times as long at batch {batch[at]:.0f}" for at in places)
-    larger, to_dense, to_twin = size[name] / size[_DENSE], rate[name] / rate[_DENSE], rate[name] / rate[twin]
-    yield in_short(
-        f"with {name} a model has {larger:.1f} times the parameters of the dense one of equal active size, trains at "
-        f"{to_dense:.2f} times its rate and at {to_twin:.1f} times that of the dense one of equal total size",
-        f"beside the dense one of equal active size its tokens take {slower}",
-    )
+    yield finding("mixture short", name=name, larger=size[name] / size[_DENSE], to_dense=rate[name] / rate[_DENSE],
+                  to_twin=rate[name] / rate[_twin(name)], slower=slower)  # fmt: skip
+
+
+def _by_model(experts: StudySheet, column: str) -> dict[str, float]:
+    return dict(zip(map(str, experts.values("model")), experts.numbers(column).tolist(), strict=True))
+
+
+def _twin(mixture: str) -> str:
+    """Dense model with as many parameters as a mixture."""
+    return f"dense, equal total to {mixture.partition(',')[0]}"
 
 
 def _training_findings(experts: StudySheet) -> Iterator[Finding]:
-    names = [str(name) for name in experts.values("model")]
-    size, rate = (dict(zip(names, experts.numbers(column), strict=True)) for column in ("parameters", _RATE))
-    dense = next((name for name in names if name.startswith(_DENSE)), None)
-    for name in filter(_is_mixture, names):
-        if dense is None:
-            break
+    size, rate = _by_model(experts, "parameters"), _by_model(experts, _RATE)
+    dense = next((name for name in size if name.startswith(_DENSE)), "")
+    for name in filter(_is_mixture, size if dense else ()):
         words = f"{name}: {size[name] / size[dense]:.1f} times the parameters of the dense model of equal active size "
         words += f"at {rate[name] / rate[dense]:.2f} times its rate"
-        twin = f"dense, equal total to {name.partition(',')[0]}"
-        if twin in rate:
+        if (twin := _twin(name)) in rate:
             words += f", and {rate[name] / rate[twin]:.1f} times the rate of the dense one of equal total size"
         yield Finding("Training", f"{words}.", "good")
 

@@ -28,6 +28,8 @@ from xlperf.engine.formats import peak_names
 
 Value = float | str | bool | None
 SettingValue = float | str | tuple[str, ...] | tuple[float, ...]
+Columns = list[tuple[Column | str, Iterable[object]]]
+"""Heads of columns, of the schema or declared in columns.csv, and their values."""
 _SHEETS = ("training", "inference", "networks", "models")
 _ALTERNATIVES = " | "
 
@@ -366,6 +368,15 @@ def comparable(plans: Table, *columns: str) -> np.ndarray:
     return positions("\n".join(str(plans[name][i]) for name in compared) for i in range(len(plans)))[1]
 
 
+def row_named(table: Table, name: str, what: str, place: str) -> int:
+    """Row of a name in a table, without regard to case; InputError if there is none."""
+    names = [str(known) for known in table[table.schema.key.name]]
+    row = next((row for row, known in enumerate(names) if known.casefold() == name.casefold()), None)
+    if row is None:
+        raise InputError(Fault(place, f'no {what} is named "{name}"; {nearest(name, names)}'))
+    return row
+
+
 def shown(results: Table, name: str) -> np.ndarray:
     """A result column in the unit of its header."""
     values: np.ndarray = results[name] / unit_of(results.schema.by_name[name]).factor
@@ -420,6 +431,21 @@ IN_SHORT = "In short"
 def in_short(*sentences: str, tone: str = "good") -> Finding:
     """The finding that answers the question of a study, from two sentences without full stops."""
     return Finding(IN_SHORT, " ".join(f"{words[:1].upper()}{words[1:]}." for words in sentences), tone)
+
+
+@cache
+def _templates() -> dict[str, dict[str, str]]:
+    return {line["finding"]: line for line in _lines("findings")}
+
+
+def finding(name: str, tone: str = "", /, **facts: object) -> Finding:
+    """A finding that findings.csv words, with facts in it.
+
+    >>> finding("first purchase", case="growth 10%", words="8 H100").words
+    'Buy 8 H100 at once.'
+    """
+    line = _templates()[name]
+    return Finding(line["tag"].format(**facts), line["words"].format(**facts), tone or line["tone"])
 
 
 SHEET = "study"

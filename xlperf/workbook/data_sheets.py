@@ -1,4 +1,4 @@
-"""The data sheets of the workbook: catalog tables; plans, designs and servers with live results."""
+"""The data sheets of the workbook, groups of all sheets, and places on the sheet ``start``."""
 
 from __future__ import annotations
 
@@ -28,6 +28,48 @@ if TYPE_CHECKING:
     from xlperf.catalog.table import Table
 
 
+INDEX_TOP = 4
+"""Row of the first heading of the list. [-]"""
+
+
+@dataclass(frozen=True)
+class SheetGroup:
+    """Sheets that belong together: the colour of their tabs, and where the sheet ``start`` lists them."""
+
+    words: str
+    colour: str
+    place: str
+    sheets: tuple[str, ...]
+    questions: tuple[str, ...]
+
+
+def sheet_groups() -> list[SheetGroup]:
+    """The groups in the order of the tabs.
+
+    >>> sheet_groups()[0].sheets[:3]
+    ('Serve', 'Train', 'Build a chip')
+    """
+    return [
+        SheetGroup(
+            row["group"], row["colour"], row["place"], tuple(row["sheets"].split("|")), tuple(row["words"].split("|"))
+        )
+        for row in resources.rows("workbook/sheet_groups.csv")
+    ]
+
+
+def index_tops() -> dict[str, int]:
+    """First row of each part of the list, and, as ``end``, the first row below all parts."""
+    lengths = {"top": 0, "left": 0, "right": 0}
+    for group in sheet_groups():
+        lengths[group.place] += len(group.sheets) + 1
+    below = INDEX_TOP + lengths["top"]
+    return {"top": INDEX_TOP, "left": below, "right": below, "end": below + max(lengths["left"], lengths["right"])}
+
+
+LIST_END = index_tops()["end"]
+CATALOG_CELL, SCENARIO_CELL = f"C{LIST_END + 7}", f"C{LIST_END + 8}"
+SCENARIO = f"start!$C${LIST_END + 8}"
+"""Cell of the switch between the cases of prices and bands, on the sheet start and from others."""
 HEADER_ROW = 4
 CARD_TOP = 3
 CARD_ROWS = 7

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from openpyxl.chart.series import SeriesLabel
@@ -10,13 +12,13 @@ from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter, range_boundaries
 from openpyxl.worksheet.datavalidation import DataValidation
 
+from xlperf.base import resources
 from xlperf.base.units import HOUR, YEAR
 from xlperf.catalog.schema import PLAN_TABLES, grouped, results_of, table_schema
 from xlperf.catalog.table import CASES
-from xlperf.workbook.data_sheets import BLANK_ROWS, DATA_SHEETS, HEADER_ROW, column_reference, sheet_columns
+from xlperf.workbook.data_sheets import BLANK_ROWS, DATA_SHEETS, HEADER_ROW, SCENARIO, column_reference, sheet_columns
 from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, Axis, Page
-from xlperf.workbook.sheet_list import SCENARIO
 from xlperf.workbook.style import MUTED, NAVY, home, page_setup, put, title
 
 if TYPE_CHECKING:
@@ -41,53 +43,15 @@ UNPRICED = (
 )
 SPARE_ROWS = 10
 """Rows for prices that a user adds."""
-_PRICES = ("rental_price", "capex", "life", "utilization", "server_power", "power_usage_effectiveness",
-           "energy_price", "opex_share")  # fmt: skip
-_YEAR_HOURS = YEAR / HOUR
-_HOURS = (
-    ("accelerator of prices", 22, "General"),
-    ("rent (USD/h)", 10, "0.00"),
-    ("capex (USD)", 11, "#,##0"),
-    ("life (year)", 9, "0.0#"),
-    ("utilization", 10, "0%"),
-    ("server power (W)", 10, "#,##0"),
-    ("PUE", 8, "0.00"),
-    ("energy price (USD/kWh)", 11, "0.000"),
-    ("opex share", 9, "0.0%"),
-    ("capital or rent (USD/h)", 12, "0.000"),
-    ("running (USD/h)", 10, "0.000"),
-    ("energy at full load (USD/h)", 10, "0.000"),
-    ("accelerator-hour at full load (USD/h)", 13, "0.000"),
-    ("power limit (W)", 10, "#,##0"),
-)
+_COLUMNS = resources.rows("workbook/tco_columns.csv")
+"""Columns of plans, and right of them the columns of an hour of each price, with their formulas."""
+_PLANS, _HOURS = ([row for row in _COLUMNS if row["block"] == block] for block in ("plans", "hours"))
 _HELPER = "row of the hours"
 """Column that the formulas beside it look up; hidden."""
-_PLANS = (
-    ("plan", 52, "General"),
-    ("sheet", 11, "General"),
-    ("accelerator", 22, "General"),
-    (_HELPER, 9, "0"),
-    ("capital or rent (USD/h)", 12, "0.000"),
-    ("running (USD/h)", 10, "0.000"),
-    ("energy (USD/h)", 10, "0.000"),
-    ("accelerator-hour (USD/h)", 13, "0.000"),
-    ("prefill accelerator", 22, "General"),
-    (_HELPER, 9, "0"),
-    ("share that prefills", 10, "0%"),
-    ("prefill accelerator-hour (USD/h)", 13, "0.000"),
-    ("mean accelerator-hour (USD/h)", 13, "0.000"),
-    ("tokens per second per accelerator", 13, "#,##0"),
-    ("all-in cost per million tokens (USD/Mtoken)", 16, "0.0000"),
-)
 _FIRST = len(_PLANS) + 2
-_AT = dict(
-    zip(
-        ("name", *_PRICES, "capital", "running", "energy", "hour", "limit"),
-        (get_column_letter(_FIRST + place) for place in range(len(_HOURS))),
-        strict=True,
-    )
-)
+_AT = {row["name"]: get_column_letter(_FIRST + place) for place, row in enumerate(_HOURS)}
 """Columns of the hours, right of the plans."""
+_PLACE = re.compile(r"\{([^}]*)\}")
 _MEANT = (
     "All-in cost: all accelerators of the plan over the tokens that it trains, or over its output tokens with their "
     "prompts. Separate pools: each accelerator at its own price."
@@ -108,20 +72,19 @@ def tco_sheet(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> Wo
     choice = DataValidation(type="list", formula1='"rent,own"', allow_blank=True)
     choice.add("C5")
     sheet.add_data_validation(choice)
-    blocks: tuple[tuple[int, tuple[tuple[str, int, str], ...]], ...] = ((1, _PLANS), (_FIRST, _HOURS))
-    for first, columns in blocks:
-        for offset, (header, width, _) in enumerate(columns, start=first):
-            put(sheet.cell(TOP - 1, offset), header, "xlperf header")
-            sheet.column_dimensions[get_column_letter(offset)].width = width
-            sheet.column_dimensions[get_column_letter(offset)].hidden = header == _HELPER
+    for first, columns in ((1, _PLANS), (_FIRST, _HOURS)):
+        for offset, column in enumerate(columns, start=first):
+            put(sheet.cell(TOP - 1, offset), column["header"], "xlperf header")
+            sheet.column_dimensions[get_column_letter(offset)].width = float(column["width"])
+            sheet.column_dimensions[get_column_letter(offset)].hidden = column["header"] == _HELPER
     sheet.row_dimensions[TOP - 1].height = 44
     hours = len(tables["prices"]) + SPARE_ROWS
     for row in range(TOP, TOP + hours):
-        _row(sheet, live, row, _hour_formulas(row - TOP + 1, row), _FIRST, _HOURS)
+        _row(sheet, live, row, _FIRST, _HOURS, partial(_hour_place, row - TOP + 1, row))
     row = TOP
     for kind in PLAN_TABLES:
         for number in range(1, len(tables[kind]) + 1):
-            _row(sheet, live, row, _plan_formulas(kind, number, row, TOP + hours - 1), 1, _PLANS)
+            _row(sheet, live, row, 1, _PLANS, partial(_plan_place, kind, number, row, TOP + hours - 1), kind)
             row += 1
     _note(sheet, f"A{row + 1}", _MEANT)
     sheet.freeze_panes = f"B{TOP}"
@@ -131,13 +94,15 @@ def tco_sheet(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> Wo
 
 
 def _row(
-    sheet: Worksheet, live: Live, row: int, texts: list[str], first: int, columns: Sequence[tuple[str, int, str]]
-) -> None:
+    sheet: Worksheet, live: Live, row: int, first: int, columns: Sequence[Mapping[str, str]],
+    filled: Callable[[str], str], kind: str = "",
+) -> None:  # fmt: skip
     """Write the formulas of a row, the name of a prefill accelerator before the formulas that look it up."""
-    names = [header for header, _, _ in columns]
-    for place in sorted(range(len(texts)), key=lambda place: names[place] != "prefill accelerator"):
+    for place, column in sorted(enumerate(columns), key=lambda each: each[1]["header"] != "prefill accelerator"):
+        template = (kind == "inference" and column["inference"]) or column["formula"]
+        formula = _PLACE.sub(lambda match: filled(match[1]), template)
         look = "xlperf key" if place == 0 else "xlperf computed"
-        live.styled(sheet.cell(row, first + place), f"={texts[place]}", look, columns[place][2])
+        live.styled(sheet.cell(row, first + place), f"={formula}", look, column["format"])
 
 
 def _note(sheet: Worksheet, place: str, words: str) -> None:
@@ -149,102 +114,55 @@ def _column(kind: str, name: str) -> str:
     return column_reference(table_schema(kind).by_name.get(name) or results_of(kind).by_name[name])
 
 
-def _hour_formulas(number: int, row: int) -> list[str]:
-    """Formulas of one row of prices, in the order of the headers."""
-    at = {name: f"${letter}{row}" for name, letter in _AT.items()}
+def _hour_place(number: int, row: int, words: str) -> str:
+    """A place of the formula of one row of prices: a column of the row, or an input.
 
-    def priced(name: str) -> str:
-        result = f"INDEX({_column('prices', name)},{number})"
+    ``priced NAME`` is a price in its scenario; ``chosen NAME CELL`` the cell above the table, else the price, else the
+    default.
+    """
+    names, name = _column("prices", "price"), f"${_AT['name']}{row}"
+    what, _, rest = words.partition(" ")
+    column, _, chosen = rest.partition(" ")
+    if what in _AT:
+        return f"${_AT[what]}{row}"
+    if what == "priced":
+        result = f"INDEX({_column('prices', column)},{number})"
         result = f'IF({result}="","",{result})'
-        for case in (case for case in CASES if f"{name}_{case}" in table_schema("prices").by_name):
-            cell = f"INDEX({_column('prices', f'{name}_{case}')},{number})"
+        for case in (case for case in CASES if f"{column}_{case}" in table_schema("prices").by_name):
+            cell = f"INDEX({_column('prices', f'{column}_{case}')},{number})"
             result = f'IF(AND({SCENARIO}="{case}",{cell}<>""),{cell},{result})'
-        return f'IF({at["name"]}="","",{result})'
-
-    def or_default(chosen: str, name: str) -> str:
-        default, result = table_schema("prices").by_name[name].default, priced(name)
-        stated = f'IF({result}="",{default},{result})'
-        return (
-            f'IF({at["name"]}="","",{stated})'
-            if not chosen
-            else (f'IF({at["name"]}="","",IF({chosen}<>"",{chosen},{stated}))')
-        )
-
-    accelerators = f"MATCH({at['name']},{_column('accelerators', 'accelerator')},0)"
-    power = f"INDEX({_column('accelerators', 'thermal_design_power')},{accelerators})"
-    with_server = f"{table_schema('devices').by_name['server_power_ratio'].default}*{power}"
-    names, stated_power = _column("prices", "price"), priced("server_power")
-    owned = f'IF(OR($C$5="rent",{at["capex"]}=""),"",'
-    rented, used = f'IF({at["rental_price"]}<>"",', f"{at['capex']}/{at['utilization']}"
-    return [
-        f'IF(ROWS({names})<{number},"",INDEX({names},{number})&"")',
-        f'IF($C$5="own","",{priced("rental_price")})',
-        priced("capex"),
-        or_default("$C$6", "life"),
-        or_default("$C$7", "utilization"),
-        f'IF({at["name"]}="","",IF({stated_power}="",{with_server},{stated_power}))',
-        or_default("$C$9", "power_usage_effectiveness"),
-        or_default("$C$8", "energy_price"),
-        or_default("", "opex_share"),
-        f"{rented}{at['rental_price']},{owned}{used}/({at['life']}*{_YEAR_HOURS:g})))",
-        f"{rented}0,{owned}{used}*{at['opex_share']}/{_YEAR_HOURS:g}))",
-        f"{rented}0,{owned}{at['server_power']}/1000*{at['power_usage_effectiveness']}*{at['energy_price']}))",
-        f'IF({at["capital"]}="","",{at["capital"]}+{at["running"]}+{at["energy"]})',
-        f'IF({at["name"]}="","",IFERROR({power}+0,""))',
-    ]
+        return f'IF({name}="","",{result})'
+    if what == "chosen":
+        result = _hour_place(number, row, f"priced {column}")
+        stated = f'IF({result}="",{table_schema("prices").by_name[column].default},{result})'
+        return f'IF({name}="","",' + (f'IF({chosen}<>"",{chosen},{stated}))' if chosen else f"{stated})")
+    accelerators = f"MATCH({name},{_column('accelerators', 'accelerator')},0)"
+    return {
+        "prices": names,
+        "number": str(number),
+        "device_power": f"INDEX({_column('accelerators', 'thermal_design_power')},{accelerators})",
+        "server_factor": table_schema("devices").by_name["server_power_ratio"].default,
+        "year_hours": f"{YEAR / HOUR:g}",
+    }[what]
 
 
-def _plan_formulas(kind: str, number: int, row: int, last: int) -> list[str]:
-    """Formulas of one plan, in the order of the headers; ``last`` is the last row of the hours."""
+def _plan_place(kind: str, number: int, row: int, last: int, words: str) -> str:
+    """A place of the formula of one plan; the hours end in row ``last``.
 
-    def given(name: str) -> str:
+    ``given NAME`` is a cell of the plan; ``at COLUMN`` the row of the hours of the accelerator named there; ``hour NAME
+    COLUMN`` a number of the row that a column holds.
+    """
+    what, _, rest = words.partition(" ")
+    name, _, column = rest.partition(" ")
+    if what == "given":
         return f"INDEX({_column(kind, name)},{number})"
-
-    def column(name: str) -> str:
-        return f"${_AT[name]}${TOP}:${_AT[name]}${last}"
-
-    def hour(name: str, place: str) -> str:
-        return f'IF(${place}{row}=0,"",INDEX({column(name)},${place}{row}))'
-
-    def at(letter: str) -> str:
-        return f'IF(${letter}{row}="",0,IFERROR(MATCH(${letter}{row},{column("name")},0),0))'
-
-    def drawn(place: str, power: str) -> str:
-        """Energy bill at the power that the work draws: the rest of the server is at full load."""
-        limit, server = hour("limit", place), hour("server_power", place)
-        saved = f"MIN({limit}/{server},1)*(1-({power})/{limit})"
-        return f"{hour('energy', place)}*IFERROR(1-{saved},1)"
-
-    own, prefilling_power = given("accelerator_power"), '""'
-    other, share = '""', "0"
-    if kind == "inference":
-        other = f'IF({given("mode")}="disaggregated",{given("prefill_accelerator")}&"","")'
-        whole, part = given("num_accelerators"), given("prefill_accelerators")
-        prefilling = f'IF({part}="",INT({whole}/2),{part})/{whole}'
-        share = f'IF($I{row}="",0,IF(ISNUMBER({whole}),{prefilling},""))'
-        decoding = given("decode_power")
-        prefilling_power = f"({own}-(1-$K{row})*{decoding})/$K{row}"
-        own = f'IF($I{row}="",{own},{decoding})'
-    rate = given("tokens_per_second_per_accelerator")
-    beside = f"{hour('capital', 'J')}+{hour('running', 'J')}"
-    mean = f'IF($L{row}="","",IF($K{row}="","",$H{row}+$K{row}*($L{row}-$H{row})))'
-    return [
-        f'{given("name")}&""',
-        f'"{kind}"',
-        f'{given("accelerator")}&""',
-        at("C"),
-        hour("capital", "D"),
-        hour("running", "D"),
-        f'IF($D{row}=0,"",IF($E{row}="","",{drawn("D", own)}))',
-        f'IF($E{row}="","",$E{row}+$F{row}+$G{row})',
-        other,
-        at("I"),
-        share,
-        f'IF($J{row}=0,"",IF({hour("hour", "J")}="","",{beside}+{drawn("J", prefilling_power)}))',
-        f'IF($H{row}="","",IF($I{row}="",$H{row},{mean}))',
-        f'IF(ISNUMBER({rate}),{rate},"")',
-        f'IF(OR($M{row}="",$N{row}=""),"",$M{row}/{HOUR:g}/$N{row}*10^6)',
-    ]
+    hours = f"${_AT[name if what == 'hour' else 'name']}"
+    hours = f"{hours}${TOP}:{hours}${last}"
+    if what == "hour":
+        return f'IF(${column}{row}=0,"",INDEX({hours},${column}{row}))'
+    if what == "at":
+        return f'IF(${name}{row}="",0,IFERROR(MATCH(${name}{row},{hours},0),0))'
+    return {"kind": kind, "row": str(row), "seconds": f"{HOUR:g}"}[what]
 
 
 class CostChart(NamedTuple):

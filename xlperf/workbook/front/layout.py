@@ -21,9 +21,8 @@ from xlperf.interop.stack_rules import searched_engines
 from xlperf.workbook import charts
 from xlperf.workbook.charts import Cells, Points, Shares, line
 from xlperf.workbook.checks import VERDICT
-from xlperf.workbook.data_sheets import column_validation
+from xlperf.workbook.data_sheets import SCENARIO, SCENARIO_CELL, column_validation
 from xlperf.workbook.front.formulas import Live, worded
-from xlperf.workbook.sheet_list import SCENARIO, SCENARIO_CELL
 from xlperf.workbook.style import BAD_FILL, BAD_INK, FONT, INK, INPUT_INK, MUTED, NAVY, RULE, number_format
 
 CARD, TINT = "F4F6F8", "E8F1F8"
@@ -196,7 +195,7 @@ class Page:
 
     def line(self, row: int, cells: Iterable[tuple[str, Any, str]], last: str = "R", first: str = "cell left") -> None:
         """Write a row of a table with a rule below: columns, values or formulas, and number formats."""
-        letters = []
+        letters: list[str] = []
         for letter, value, number in cells:
             self.put(f"{letter}{row}", value, "cell" if letters else first, number)
             letters.append(letter)

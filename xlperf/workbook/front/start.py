@@ -1,4 +1,4 @@
-"""The sheets ``start`` and ``functions``, the front sheets in order, and a small workbook to start from."""
+"""The sheet ``start`` with its list of all sheets, the front sheets in order, and a small workbook to start from."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from openpyxl.styles import Alignment, Font
 from openpyxl.utils import get_column_letter, quote_sheetname
 from openpyxl.workbook.defined_name import DefinedName
 from openpyxl.worksheet.datavalidation import DataValidation
-from openpyxl.worksheet.table import Table as NativeTable
 
-from xlperf.addin.functions import PREFIX, Argument, Function, example_ranges, functions
+from xlperf.addin.functions import PREFIX
 from xlperf.base import resources
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.questions import questions
@@ -34,25 +33,31 @@ from xlperf.catalog.table import CASES, Table
 from xlperf.explore.forms import OTHERS
 from xlperf.workbook.data_sheets import (
     BLANK_ROWS,
+    CATALOG_CELL,
     CATALOG_NAME,
+    DATA_SHEETS,
+    LIST_END,
     LIVE_RESULTS,
+    SCENARIO_CELL,
+    SheetGroup,
     alarm,
     choices_of,
     column_reference,
     column_validation,
+    index_tops,
     names_of,
     plan_names,
     sheet_columns,
+    sheet_groups,
 )
 from xlperf.workbook.front.answers import answer_sheet
 from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.front.layout import NUMBERS, SHEETS, Page
-from xlperf.workbook.front.number_pages import number_page, number_pages
 from xlperf.workbook.front.plan_card import compare_sheet
-from xlperf.workbook.front.question import question_sheet
+from xlperf.workbook.front.question import number_page, number_pages, question_sheet
 from xlperf.workbook.package import FLAG_FORMAT, Formulas, data_rows
-from xlperf.workbook.sheet_list import CARD_TOP, CATALOG_CELL, CHOICES_TOP, LEGEND_TOP, SCENARIO_CELL, STEPS_TOP
-from xlperf.workbook.style import FONT, column_widths, home, number_format, page_setup, put, title
+from xlperf.workbook.style import FONT, NAVY, column_widths, link, number_format, page_setup, put, title
+from xlperf.workbook.tco import TITLE
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -61,10 +66,53 @@ if TYPE_CHECKING:
     from xlperf.catalog.table import Table
 
 
-if TYPE_CHECKING:
-    from openpyxl import Workbook
+def arrange(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> None:
+    """Order, colour and list the sheets by group; hide the sheets that only hold numbers of charts and cards.
+
+    ``workbook``: changed in place, it has all its sheets. ``tables``: sheets by kind. ``live``: writes the answers.
+    """
+    book: Any = workbook
+    start = book["start"]
+    start.sheet_properties.tabColor = NAVY
+    order, below = [start], index_tops()
+    for group in sheet_groups():
+        present = [name for name in group.sheets if name in book.sheetnames]
+        if present:
+            order += [book[name] for name in present]
+            _listed(start, group, present, below[group.place], tables, live)
+            below[group.place] += len(present) + 1
+    hidden = [sheet for sheet in book.worksheets if sheet not in order]
+    for sheet in hidden:
+        sheet.sheet_state = "hidden"
+    book._sheets = [*order, *hidden]
+    book.active = 0
+    for sheet in book.worksheets:
+        sheet.sheet_view.tabSelected = sheet is start
 
 
+def _listed(
+    start: Any, group: SheetGroup, names: Sequence[str], top: int, tables: Mapping[str, Table], live: Live
+) -> None:
+    """List the sheets of a group below its heading: each with its question and answer, or with its number of rows."""
+    titles = {kind: DATA_SHEETS[kind].title for kind in tables} | {"tco": TITLE, "checks": "Checks"}
+    first, second = ("E", "F") if group.place == "right" else ("B", "C")
+    put(start[f"{first}{top}"], group.words, "xlperf heading")
+    for row, name in enumerate(names, start=top + 1):
+        start.parent[name].sheet_properties.tabColor = group.colour
+        link(start[f"{first}{row}"], name, titles.get(name, name.capitalize()))
+        beside = start[f"{second}{row}"]
+        if group.place == "top":
+            put(beside, group.questions[group.sheets.index(name)], "xlperf text", wrapped=True)
+            live.styled(start[f"D{row}"], f"='{name}'!F5&\"\"", "xlperf note")
+            start[f"D{row}"].alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=True)
+            start.merge_cells(f"D{row}:G{row}")
+            start.row_dimensions[row].height = 26
+        elif name in tables:
+            put(beside, f"{len(tables[name])} rows", "xlperf note", wrapped=False)
+
+
+STEPS_TOP, CARD_TOP, LEGEND_TOP, CHOICES_TOP = LIST_END, LIST_END + 13, LIST_END + 36, LIST_END + 44
+"""Rows of the parts of the sheet below the list. [-]"""
 DASH = "\N{EN DASH}"
 CARDS: dict[str, list[tuple[str, str | int]]] = {kind: [] for kind in PLAN_TABLES}
 for _row in resources.rows("workbook/start_cards.csv"):
@@ -242,75 +290,6 @@ def _names(workbook: Workbook, kinds: Iterable[str]) -> None:
     for kind in PLAN_TABLES:
         reference = column_reference(table_schema(kind).columns[0])
         workbook.defined_names[plan_names(kind)] = DefinedName(plan_names(kind), attr_text=reference)
-
-
-TOP = 5
-_RANGES = 7
-"""Column of the ranges that the examples read. [-]"""
-_WORDS_OF_ARGUMENTS = (
-    "From the same list that the function wizards show. An example is a text: copy it into a blank cell of this sheet. "
-    "Where it says block, mark the cells below and to the right too and enter it with Ctrl+Shift+Enter; Excel spills. "
-    "Where your program parts arguments with semicolons, write ; for the comma."
-)
-
-
-def functions_sheet(workbook: Workbook) -> Worksheet:
-    """Add the sheet ``functions``, made from the registry."""
-    sheet: Worksheet = workbook.create_sheet("functions")
-    title(sheet, "Functions", "What cells can ask: arguments, units, and an example that works.")
-    home(sheet)
-    put(sheet["A3"], _WORDS_OF_ARGUMENTS, "xlperf note")
-    sheet.merge_cells("A3:C3")
-    sheet.row_dimensions[3].height = 26
-    places, below = _ranges(sheet)
-    rows = [
-        (one.name, one.doc, one.call, f"={one.example(places)}", "block" if one.spills else "cell")
-        for one in functions().values()
-    ]
-    end = _table(sheet, TOP, ("function", "what it returns [unit]", "call", "example", "returns"), rows, "functions")
-    every = {(one.name, one.doc): one for each in functions().values() for one in each.arguments}.values()
-    meanings = [(one.name, one.doc.rstrip("."), _known_in(one), "yes" if one.optional else "") for one in every]
-    first = max(end, below) + 3
-    put(sheet.cell(first - 1, 1), "Arguments", "xlperf heading")
-    end = _table(sheet, first, ("argument", "what it is", "of", "may be left out"), meanings, "arguments")
-    column_widths(sheet, 38, 74, 52, 58, 10, 3, 24, 20, 8, 22, 14)
-    sheet.freeze_panes = f"B{TOP + 1}"
-    page_setup(sheet, TOP, area=f"A{TOP}:E{end - 1}", pages_high=5, key_columns="A:A")
-    return sheet
-
-
-def _table(sheet: Worksheet, top: int, headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], name: str) -> int:
-    """Write a native table with wrapped text; the row below it."""
-    for column, words in enumerate(headers, start=1):
-        put(sheet.cell(top, column), words, "xlperf header")
-    for number, row in enumerate(rows, start=top + 1):
-        for column, words in enumerate(row, start=1):
-            put(sheet.cell(number, column), words, "xlperf key" if column == 1 else "xlperf reason", wrapped=True)
-        lines = max(-(-len(words) // width) for words, width in zip(row[1:4], (80, 56, 62), strict=False))
-        sheet.row_dimensions[number].height = 4.0 + 12.5 * lines
-    area = f"A{top}:{get_column_letter(len(headers))}{top + len(rows)}"
-    sheet.add_table(NativeTable(displayName=f"reference_{name}", ref=area))
-    return top + len(rows) + 1
-
-
-def _ranges(sheet: Worksheet) -> tuple[dict[str, str], int]:
-    """Write the ranges of the examples, with their cells, and the row below them."""
-    places, row = {}, TOP
-    for name, cells in example_ranges().items():
-        put(sheet.cell(row, _RANGES), f"Example: {name}", "xlperf heading")
-        for number, values in enumerate(cells, start=row + 1):
-            for column, value in enumerate(values, start=_RANGES):
-                put(sheet.cell(number, column), value, "xlperf input" if column > _RANGES else "xlperf key")
-        last = get_column_letter(_RANGES + max(map(len, cells)) - 1)
-        places[name] = f"{get_column_letter(_RANGES)}{row + 1}:{last}{row + len(cells)}"
-        row += len(cells) + 2
-    return places, row
-
-
-def _known_in(argument: Argument) -> str:
-    """Functions that an argument belongs to, in words."""
-    results: list[Function] = [one for one in functions().values() if argument in one.arguments]
-    return "many functions" if len(results) > 5 else ", ".join(one.name for one in results)
 
 
 def live_cells(

@@ -252,6 +252,11 @@ def drawn_table(
     return Drawn(sheet, [column.name for column in columns], top, len(rows))
 
 
+def or_blank(values: np.ndarray) -> list[float | None]:
+    """Numbers as cells show them, blank if not finite."""
+    return [float(value) if np.isfinite(value) else None for value in values]
+
+
 def runs(values: Sequence[Any]) -> list[tuple[int, int]]:
     """Runs of equal values: the first row of each, and the row after its last.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -32,8 +33,8 @@ from xlperf.workbook.charts import (
     scatter_chart,
 )
 from xlperf.workbook.data_sheets import table_of
-from xlperf.workbook.package import data_rows, replace_file, table_name, workbook_bytes, write_table
-from xlperf.workbook.report.breakdown import first_rows
+from xlperf.workbook.package import data_rows, replace_file, save_workbook, table_name, workbook_bytes, write_table
+from xlperf.workbook.report.book import first_rows, report_workbook
 from xlperf.workbook.report.data import REPORT_NAME, Drawn, drawn_table, listed, runs
 from xlperf.workbook.report.summary import SHEETS, finding_rows, wide_text
 from xlperf.workbook.style import (
@@ -111,6 +112,16 @@ def build_studies(*names: str) -> list[Path]:
         target.parent.mkdir(exist_ok=True)
         write_study(target, study(target.stem))
     return targets
+
+
+def write_study_report(
+    path: str | Path, study: Study, inputs: Inputs, outcome: Outcome, *, date: datetime.date
+) -> None:
+    """Write the report of a study: its question, tables and charts, then the sheets of every report."""
+    plans, results = ([each[i] for each in outcome.plans] for i in (0, 1))
+    workbook = report_workbook(outcome.catalog, plans, results, date=date, study=study.title, findings=outcome.findings)
+    study_sheets(workbook, study, inputs, outcome)
+    save_workbook(workbook, path, datetime.datetime(date.year, date.month, date.day))
 
 
 _Drawn = tuple["Chart", "StudySheet", Drawn]
