@@ -362,6 +362,16 @@ def positions(values: Iterable[object]) -> tuple[list[str], np.ndarray]:
     return names, np.array([place[word] for word in words], dtype=np.int64)
 
 
+def runs(values: Sequence[object]) -> list[tuple[int, int]]:
+    """Runs of equal values: the first row of each, and the row after its last.
+
+    >>> runs(["a", "a", "b"])
+    [(0, 2), (2, 3)]
+    """
+    ends = [i for i in range(1, len(values)) if values[i] != values[i - 1]]
+    return list(zip([0, *ends], [*ends, len(values)], strict=True)) if values else []
+
+
 def comparable(plans: Table, *columns: str) -> np.ndarray:
     """A group number for each plan; plans of a group differ only in their name and the named columns."""
     compared = [name for name in plans.columns if name not in ("name", *columns)]

@@ -257,16 +257,6 @@ def or_blank(values: np.ndarray) -> list[float | None]:
     return [float(value) if np.isfinite(value) else None for value in values]
 
 
-def runs(values: Sequence[Any]) -> list[tuple[int, int]]:
-    """Runs of equal values: the first row of each, and the row after its last.
-
-    >>> runs(["a", "a", "b"])
-    [(0, 2), (2, 3)]
-    """
-    ends = [i for i in range(1, len(values)) if values[i] != values[i - 1]]
-    return list(zip([0, *ends], [*ends, len(values)], strict=True)) if values else []
-
-
 def short(text: str, most: int = 46) -> str:
     """A text cut to a length, with an ellipsis at the cut.
 

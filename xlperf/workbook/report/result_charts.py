@@ -12,6 +12,7 @@ from openpyxl import Workbook
 from xlperf.base import resources
 from xlperf.base.arrays import added
 from xlperf.catalog.schema import grouped
+from xlperf.studies.outcome import runs
 from xlperf.workbook.charts import (
     SERIES,
     Cells,
@@ -26,7 +27,7 @@ from xlperf.workbook.charts import (
     tornado,
     waterfall,
 )
-from xlperf.workbook.report.data import Drawn, number_words, plural, runs, short
+from xlperf.workbook.report.data import Drawn, number_words, plural, short
 from xlperf.workbook.style import (
     NAVY,
     chart_rows,

@@ -16,7 +16,7 @@ from openpyxl.utils import get_column_letter
 
 from xlperf.base.arrays import added
 from xlperf.studies import NAMES, study
-from xlperf.studies.outcome import SHEET, Finding, SettingValue, Study, setting_text, study_workbook
+from xlperf.studies.outcome import SHEET, Finding, SettingValue, Study, runs, setting_text, study_workbook
 from xlperf.workbook import style
 from xlperf.workbook.charts import (
     SERIES,
@@ -35,7 +35,7 @@ from xlperf.workbook.charts import (
 from xlperf.workbook.data_sheets import table_of
 from xlperf.workbook.package import data_rows, replace_file, save_workbook, table_name, workbook_bytes, write_table
 from xlperf.workbook.report.book import first_rows, report_workbook
-from xlperf.workbook.report.data import REPORT_NAME, Drawn, drawn_table, listed, runs
+from xlperf.workbook.report.data import REPORT_NAME, Drawn, drawn_table, listed
 from xlperf.workbook.report.summary import SHEETS, finding_rows, wide_text
 from xlperf.workbook.style import (
     CM_PER_LETTER,
