@@ -270,10 +270,7 @@ def study(name: str) -> Study:
 
 
 def own_column(name: str, unit: str = "-", meaning: str = "", kind: str = "result") -> Column:
-    """A column of a study in the shape of a schema column.
-
-    ``name``: words joined by underscores. ``kind``: ``result`` for numbers, ``text`` for labels, ``name`` for the key.
-    """
+    """A column of a study in the shape of a schema column."""
     return Column("study", name, kind, "" if kind in ("text", "name") else unit, "", "", (), "", False, meaning or name)
 
 
@@ -473,11 +470,7 @@ def study_workbook(name: str) -> Path:
 def read_inputs(
     study: Study, path: str | Path | None = None, catalog: str | Path | None = None, full: bool = False
 ) -> Inputs:
-    """Inputs of a study from its workbook or the shipped one, with rows that replace catalog rows of the same name.
-
-    ``catalog``: workbook with other catalog sheets; ``full``: settings of the long run. Raises InputError with every
-    fault of the workbook.
-    """
+    """Inputs of a study from its workbook or the shipped one, with rows that replace catalog rows of the same name."""
     source = Path(path) if path is not None else study_workbook(study.name)
     settings, faults = _settings(study, source)
     tables, more = read_catalog_tables(source, required=False)

@@ -40,11 +40,7 @@ _STOPS = 0.05  # gain of a generation below which it is said to help no more
 def with_devices(
     inputs: Inputs, names: Sequence[str], changes: Mapping[str, np.ndarray], networks: Sequence[str]
 ) -> Catalog:
-    """The catalog with a device and an accelerator for each variant of the device in the settings.
-
-    ``changes``: columns of the sheet devices in internal units, a value per variant. ``networks``: default network of
-    each accelerator.
-    """
+    """The catalog with a device and an accelerator for each variant of the device in the settings."""
     devices = inputs.catalog.tables["devices"]
     base = row_named(devices, inputs.text("device"), "device", inputs.place)
     columns = dict(devices.take(np.full(len(names), base)).columns)

@@ -50,10 +50,7 @@ _OPTIONS = ("--validation", "--template", "--studies", "--checked", "--rows")
 
 
 def read_tables(path: str | Path) -> dict[str, Table]:
-    """Data sheets of a workbook by kind.
-
-    Raises InputError with every fault of every sheet.
-    """
+    """Data sheets of a workbook by kind."""
     catalog, faults = read_catalog_tables(path, required=True)
     plans, more = read_plan_tables(path)
     if faults or more:
@@ -164,10 +161,7 @@ def build_examples() -> Path:
 
 
 def build(path: str | Path | None = None, replaced: Mapping[str, Table | Rows] | None = None) -> Path:
-    """Build a workbook from its rows: the shipped one by default.
-
-    ``replaced``: tables that take the place of the workbook's own, such as a new calibration.
-    """
+    """Build a workbook from its rows: the shipped one by default."""
     target = Path(path) if path is not None else resources.workbook()
     folder = package.rows_folder(target.name)
     in_text = target.resolve() == resources.workbook().resolve() and folder.is_dir()
@@ -179,10 +173,7 @@ def build(path: str | Path | None = None, replaced: Mapping[str, Table | Rows] |
 
 
 def write_rows(path: str | Path | None = None) -> list[Path]:
-    """Take the edits of a workbook back into the CSV files of ``workbooks/rows``.
-
-    ``path``: an edited copy of xlperf.xlsx or validation.xlsx; default: both shipped workbooks.
-    """
+    """Take the edits of a workbook back into the CSV files of ``workbooks/rows``."""
     sources = [Path(path)] if path is not None else [resources.workbook(), resources.workbook("validation.xlsx")]
     paths: list[Path] = []
     for source in sources:
@@ -221,10 +212,7 @@ def build_template(path: str | Path | None = None) -> Path:
 
 
 def build_checked(path: str | Path | None = None) -> list[Path]:
-    """Write the table of measured runs, which badges go by, with errors of models left out of the fit.
-
-    ``path``: workbook with the calibration; default: the shipped one.
-    """
+    """Write the table of measured runs, which badges go by, with errors of models left out of the fit."""
     from xlperf.calibrate.accuracy import cross_validated_errors, measured_csv
     from xlperf.calibrate.fit import read_measured
 
@@ -297,10 +285,7 @@ _FRONT = (
 
 
 def read_parts(path: str | Path) -> dict[str, package.Cells]:
-    """Header and rows of each sheet of the workbook; columns of published rows that it does not have yet are blank.
-
-    Raises InputError with every fault: missing sheet or table, errors or unsaved formulas in cells.
-    """
+    """Header and rows of each sheet of the workbook; columns of published rows that it does not have yet are blank."""
     from xlperf.measurements.published import published_columns
 
     by_name: dict[str, package.Cells] = {}
@@ -364,11 +349,7 @@ def predictions_of(path: str | Path) -> package.Cells:
 
 
 def validation_package(parts: Mapping[str, package.Cells], predictions: package.Cells | None = None) -> bytes:
-    """The validation workbook of some rows.
-
-    ``parts``: by sheet: the header row, then the rows. ``predictions``: cells of the sheet ``predictions``; without
-    them the workbook has no such sheet. Returns an .xlsx file; equal rows give equal bytes.
-    """
+    """The validation workbook of some rows."""
     book = Workbook()
     book.remove(book.worksheets[0])
     add_styles(book)

@@ -459,10 +459,7 @@ Rows = Sequence[Mapping[str, object]]
 
 
 def table_of(kind: str, rows: Rows) -> Table:
-    """Rows as a table: values by column name, in the units of the schema; flags are yes or no, blanks None or absent.
-
-    Raises InputError with every fault of the rows.
-    """
+    """Rows as a table: values by column name in the units of the schema; flags are yes or no, blanks None."""
     names = [column.name for column in schema()[kind].columns]
     unknown = sorted({name for row in rows for name in row} - set(names))
     header = [*names, *unknown]

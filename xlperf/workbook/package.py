@@ -47,10 +47,7 @@ _NO_ROWS = b"<sheetData></sheetData>"
 
 
 def sheet_part(sheet: Worksheet) -> tuple[bytes, Any]:
-    """The part of a sheet, with all digits of its numbers; and its relations to other parts.
-
-    Raises ValueError when openpyxl writes a sheet without rows in another way than the one known here.
-    """
+    """The part of a sheet, with all digits of its numbers; and its relations to other parts."""
     stream = io.BytesIO()
     writer: Any = _SheetWriter(sheet, stream)
     writer.write()
@@ -189,10 +186,7 @@ class _InMemory(ExcelWriter):
 
 
 def replace_file(path: str | Path, data: bytes) -> None:
-    """Write a file so that a reader, or a run that is killed, only ever sees the old one or the new one whole.
-
-    Raises InputError: one line that says why the file cannot be written.
-    """
+    """Write a file so that a reader, or a run that is killed, only ever sees the old one or the new one whole."""
     shown = str(path)
     target = Path(os.path.realpath(path))
     if target.is_dir():
@@ -209,10 +203,7 @@ def replace_file(path: str | Path, data: bytes) -> None:
 
 
 def save_workbook(workbook: Workbook, path: str | Path, date: datetime = EPOCH) -> None:
-    """Save a workbook: reproducible bytes, replaced whole or not at all.
-
-    Raises InputError: one line that says why the file cannot be written.
-    """
+    """Save a workbook: reproducible bytes, replaced whole or not at all."""
     replace_file(path, workbook_bytes(workbook, date))
 
 
@@ -229,11 +220,7 @@ class Formulas:
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def put(self, cell: Cell, formula: str, value: Any, style: str = "xlperf computed", number: str = "") -> None:
-        """Write a formula to a cell and remember its value.
-
-        ``cell``: changed in place. ``formula``: starts with ``=``; structured references as in files. ``value``: result
-        of the formula. ``style``: a style of :mod:`xlperf.workbook.style`. ``number``: number format.
-        """
+        """Write a formula to a cell and remember its value."""
         put(cell, None, style, number or None)
         inside: Any = cell
         inside.value = formula
@@ -264,8 +251,6 @@ FLAG_FORMAT = '[=1]"TRUE";[=0]"FALSE";General'
 
 def with_values(part: str, values: Mapping[str, Any]) -> str:
     """The text of a sheet's part with values beside its formulas.
-
-    Raises ValueError when a cell that has a value holds no formula.
 
     >>> with_values('<c r="B2" s="3"><f>1+1</f><v /></c>', {"B2": 2.0})
     '<c r="B2" s="3"><f>1+1</f><v>2</v></c>'
@@ -513,10 +498,7 @@ def write_cells(path: Path, cells: Cells) -> None:
 
 
 def read_cells(path: Path, text_columns: Mapping[str, bool]) -> Cells:
-    """Header and rows of a CSV file of cells; ``text_columns``: by column whether its cells are text.
-
-    Raises InputError with every row that has not a cell for each column.
-    """
+    """Header and rows of a CSV file of cells; ``text_columns``: by column whether its cells are text."""
     header, *rows = csv.reader(path.read_text(encoding="utf-8").splitlines(keepends=True))
     faults = [
         Fault(f"{path.name} [row {number}]", f"has {len(row)} cells for {len(header)} columns")
@@ -548,10 +530,7 @@ def write_tables(folder: Path, tables: Mapping[str, Table]) -> list[Path]:
 
 
 def read_rows(folder: Path) -> dict[str, Table]:
-    """Tables of a folder of CSV files by kind, plans among them.
-
-    Raises InputError with every fault of every file.
-    """
+    """Tables of a folder of CSV files by kind, plans among them."""
     catalog = sorted(path for path in folder.glob("*.csv") if path.stem not in PLAN_TABLES)
     tables: dict[str, Table] = {}
     faults: list[Fault] = []

@@ -17,6 +17,7 @@ from openpyxl.worksheet.hyperlink import Hyperlink
 from openpyxl.worksheet.pagebreak import Break
 from openpyxl.worksheet.properties import PageSetupProperties
 
+from xlperf.base import resources
 from xlperf.catalog.schema import Column
 
 if TYPE_CHECKING:
@@ -95,11 +96,7 @@ def put(
     number: str | None = None,
     wrapped: bool | None = None,
 ) -> Cell | MergedCell:
-    """Set a cell to a value in one of our styles; text never becomes a formula, NaN becomes blank.
-
-    ``cell``: changed in place. ``value``: shown value. ``style``: of :func:`add_styles`. ``number``: number format.
-    ``wrapped``: left-aligned on several lines or on one; default: by the style. Returns the cell.
-    """
+    """Set a cell to a value in one of our styles; text never becomes a formula, NaN becomes blank."""
     if isinstance(value, float) and not math.isfinite(value):
         value = None
     if value == "":
@@ -231,11 +228,7 @@ def shrunk(wide: float, high: float) -> float:
 
 
 def keep_together(sheet: Worksheet, blocks: Iterable[tuple[int, int]], wide: float, repeated: int = 0) -> None:
-    """Break pages before blocks of rows that a page would cut.
-
-    ``sheet``: changed in place. ``blocks``: first and last row of each, from the top; a block higher than a page begins
-    on a page of its own. ``wide``: printed width [cm]. ``repeated``: rows from the top on each page.
-    """
+    """Break pages before blocks of rows that a page would cut."""
     page = room = page_height(wide)
     row = 1
     for first, last in blocks:
@@ -251,39 +244,10 @@ def keep_together(sheet: Worksheet, blocks: Iterable[tuple[int, int]], wide: flo
 
 
 _COUNT = "#,##0"
-_FORMATS = {
-    "%": "0.0", "s": "[=0]0;[<10]0.0000;#,##0.00", "ms": "[=0]0;[<100]0.000;#,##0.0",
-    "us": "[=0]0;[<1000]0.0##;#,##0", "h": "#,##0.0", "day": "#,##0.0", "year": "0.0#", "token/s": "[<100]0.00;#,##0",
-    "token/s/MW": _COUNT, "request/s": "0.0##", "GiB": "[=0]0;[<10]0.00;#,##0.0", "MiB": "#,##0.0", "KiB": _COUNT,
-    "MB": "[<100]0.00;#,##0", "TB/s": "0.00#", "GB/s": "#,##0.0##", "GHz": "0.000", "TFLOP/s": "#,##0.0",
-    "GFLOP": "[<100]0.000;#,##0", "FLOP/B": "[<100]0.0;#,##0", "W": _COUNT, "MWh": "[<10]0.000;#,##0",
-    "min": "#,##0.0", "T": "[<1]0.0000;#,##0.0##", "J/token": "[<10]0.0000;#,##0.0", "USD": _COUNT,
-    "USD/h": "[<10]0.000;#,##0.0", "USD/kWh": "0.000", "USD/mm2": "[<100]0.00##;#,##0", "MUSD": "#,##0.0",
-    "1/cm2": "0.00#", "kg/cm2": "0.00#", "kg/kWh": "0.00#", "kWh/cm2": "0.00#", "USD/kW": _COUNT,
-    "USD/Mtoken": "[<10]0.0000;#,##0.00", "mm2": "#,##0.0", "G": "#,##0.0##",
-}  # fmt: skip
-_CLAIM = "[<10]0.00##;[<1000]0.0#;#,##0"
-_BY_NAME = {
-    "year": "0", "value": "General", "error": "0.0%", "mfu": "0.0%", "mfu_causal": "0.0%", "hfu": "0.0%",
-    "goodput": "0.0%", "share": "0.0%", "memory_share": "0%", "compute_share": "0%", "devices.compute_share": "0.0##",
-    "communication_share": "0%", "utilization": "0%", "opex_share": "0.0%", "power_usage_effectiveness": "0.00",
-    "oversubscription": "0.0#", "think_variation": "0.0#", "reused_share": "0.0%",
-    **dict.fromkeys(("hit_rate", *(f"hit_rate_{tier}" for tier in ("accelerator", "host", "drive", "remote"))), "0.0%"),
-    "sessions_memory.host_memory": "#,##0", "sessions_memory.cost_per_session": "0.0000",
-    "sessions_memory.worth_per_month": "0.00", "sessions_results.cost_per_session": "0.0000",
-    "sessions_results.host_worth": "0.00", "sessions_results.host_price": "0.00",
-    "availability": "0.0##%", "unavailability_without_spares": "0.0##%", "unit_unavailability": "0.00#%",
-    "effective_share": "0.0#%", "elastic_share": "0.0#%", "wait_share": "0.0#%", "spare_share": "0.0#%",
-    "efficiency": "0.0%", "percentile": "0.0%", "limit_share": "0.0%", "claim_ratio": "0.00",
-    "claimed_value": _CLAIM, "predicted_value": _CLAIM, "predicted_value_low": _CLAIM,
-    "predicted_value_high": _CLAIM, "limit_value": _CLAIM,
-    "first_year": "0", "owned_since": "0", "price_year": "0", "available": "0.0##",
-    "growth": "0.0##",
-}  # fmt: skip
-_SHARES = (
-    "_used", "head_room", "_yield", "_share", "_ratio", "_coverage", "discount_rate", "dies_per_wafer", "_change",
-    "_spread", "_wins",
-)  # fmt: skip
+_FORMATS = {row["column or unit"]: row["format"] for row in resources.rows("workbook/number_formats.csv")}
+"""Number formats of columns (TABLE.COLUMN, or COLUMN of numbers without a unit) and of units."""
+_SHARES = tuple(name[1:] for name in _FORMATS if name.startswith("*"))
+"""Ends of the names of columns that hold shares."""
 
 
 def number_format(column: Column) -> str:
@@ -295,12 +259,12 @@ def number_format(column: Column) -> str:
     """
     if column.is_text or column.kind in ("flag", "result-flag"):
         return "General"
-    if (own := _BY_NAME.get(f"{column.table}.{column.name}")) is not None:
+    if (own := _FORMATS.get(f"{column.table}.{column.name}")) is not None:
         return own
     if column.unit in ("", "-"):
         share = column.name.endswith(_SHARES) or column.name.startswith("share_")
-        return _BY_NAME.get(column.name, "0.0##" if share else _COUNT)
-    return _FORMATS.get(column.unit, "[<10]0.00##;#,##0.0")
+        return _FORMATS.get(column.name, "0.0##" if share else _COUNT)
+    return _FORMATS.get(f"unit {column.unit}", "[<10]0.00##;#,##0.0")
 
 
 def fitted_format(column: Column, shown: Iterable[Any]) -> str:

@@ -188,10 +188,7 @@ CHARTS = {
 
 
 def cost_charts(book: Any, live: Live) -> None:
-    """Add a chart below each sheet of :data:`CHARTS` that the workbook has, if it has rows.
-
-    ``book``: changed in place. ``live``: its values of formulas become the points of the charts.
-    """
+    """Add a chart below each sheet of :data:`CHARTS` that the workbook has, if it has rows."""
     for kind, own in CHARTS.items():
         if kind not in book.sheetnames:
             continue

@@ -169,10 +169,7 @@ def number_pages() -> dict[str, NumberPage]:
 def number_page(
     workbook: Workbook, form: str, front: str, cells: Mapping[str, str], results: Mapping[str, str], live: Live
 ) -> None:
-    """Add the page of a form.
-
-    ``front``: name of its front sheet. ``cells``: references to the entries by column, ``results``: to the results.
-    """
+    """Add the page of a form."""
     page = number_pages()[form]
     sheet: Any = workbook.create_sheet(page.sheet)
     title(sheet, page.title)

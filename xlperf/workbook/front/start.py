@@ -67,10 +67,7 @@ if TYPE_CHECKING:
 
 
 def arrange(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> None:
-    """Order, colour and list the sheets by group; hide the sheets that only hold numbers of charts and cards.
-
-    ``workbook``: changed in place, it has all its sheets. ``tables``: sheets by kind. ``live``: writes the answers.
-    """
+    """Order, colour and list the sheets by group; hide the sheets that only hold numbers of charts and cards."""
     book: Any = workbook
     start = book["start"]
     start.sheet_properties.tabColor = NAVY
@@ -322,11 +319,7 @@ SOLD = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB")
 
 
 def question_sheets(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> None:
-    """Add the front sheets, the pages of all their numbers, and the sheets that their charts are drawn from.
-
-    ``workbook``: changed in place; it has the name ``catalog`` and the names of drop-downs. ``tables``: sheets of the
-    workbook by kind. ``live``: writes formulas with their values.
-    """
+    """Add the front sheets, the pages of all their numbers, and the sheets that their charts are drawn from."""
     known = set(tables["accelerators"].text("accelerator").tolist())
     compared = {"serve": OTHERS, "train": (), "chip": SOLD}
     for form, sheet, numbers in zip((*questions(), "compare"), SHEETS, NUMBERS, strict=True):
@@ -370,11 +363,7 @@ MODELS = ("DeepSeek-V3", *(str(dict(card)["model"]) for card in CARDS.values()))
 
 
 def example_tables(tables: Mapping[str, Table]) -> dict[str, Table]:
-    """One plan of each kind with the rows that they and the front sheets need; technology and calibration whole.
-
-    ``tables``: every sheet of the shipped workbook. Returns training: dense, with experts, mapped by search. Serving:
-    each mode, and mapped by search. One design, one server beside those of the form Fleet.
-    """
+    """One plan of each kind with the rows that they and the front sheets need; technology and calibration whole."""
     catalog = Catalog.from_tables([table for kind, table in tables.items() if kind not in PLAN_TABLES], "examples")
     chosen = {}
     for kind in PLAN_TABLES:

@@ -55,19 +55,13 @@ def write_report(
     path: str | Path, catalog: Catalog, plans: Sequence[Table], results: Sequence[Table], *, date: datetime.date,
     **options: Any,
 ) -> None:  # fmt: skip
-    """Write a report workbook with the options of :func:`report_workbook`; the same arguments give the same bytes.
-
-    Raises InputError without plans, or if the file cannot be written.
-    """
+    """Write a report workbook with the options of :func:`report_workbook`; the same arguments give the same bytes."""
     workbook = report_workbook(catalog, plans, results, date=date, **options)
     save_workbook(workbook, path, datetime.datetime(date.year, date.month, date.day))
 
 
 def answers(catalog: Catalog, plans: Sequence[Table], results: Sequence[Table]) -> list[Finding]:
-    """Answers of a report's summary: fastest, cheapest, tightest, doubtful, each with its plan.
-
-    ``catalog``, ``plans``, ``results``: as for :func:`write_report`.
-    """
+    """Answers of a report's summary: fastest, cheapest, tightest, doubtful, each with its plan."""
     groups = tuple(data.Plans(plan, result, catalog) for plan, result in zip(plans, results, strict=True) if len(plan))
     return findings(data.Report(catalog, groups, (), datetime.date.min, "", xlperf.__version__))
 
@@ -77,13 +71,7 @@ def report_workbook(
     explain: Explain | None = None, limits: Limits | None = None, uncertain: bool = False,
     findings: Sequence[Finding] = (),
 ) -> Workbook:  # fmt: skip
-    """A report in memory: ``results`` has a table for each of the plans.
-
-    ``findings``: of a study, which has its own front and charts: the report holds its plans and catalog rows alone.
-
-    ``explain`` gives the operators of one plan, ``limits`` its results at every load; both default to the engine's.
-    ``uncertain``: whether a sheet has newly drawn percentiles. Raises InputError without plans.
-    """
+    """A report in memory: ``results`` has a table for each of the plans."""
     groups = tuple(data.Plans(plan, result, catalog) for plan, result in zip(plans, results, strict=True) if len(plan))
     if not groups and not findings:
         raise InputError(Fault(catalog.origin, "holds no plans; fill the sheets training or inference"))
@@ -233,11 +221,7 @@ def _shade(sheet: Worksheet, area: str, formula: str, fill: str, ink: str) -> No
 def write_diagnosis(
     path: str, diagnosis: Diagnosis, command: str, asked: Mapping[str, str], remedy: Sequence[str], plan: Table
 ) -> None:
-    """Write the sheets ``diagnosis`` and ``waterfall``, a plan, and the question with both charts in front.
-
-    ``path``: workbook; replaced whole. ``diagnosis``: measurements and their explanations. ``command``, ``asked``: the
-    command and its arguments, by name. ``remedy``: in sentences. ``plan``: the better one, on a sheet of plans.
-    """
+    """Write the sheets ``diagnosis`` and ``waterfall``, a plan, and the question with both charts in front."""
     book = Workbook()
     book.remove(book.worksheets[0])
     add_styles(book)
@@ -292,11 +276,7 @@ _NOTE = "further rows and columns: in the workbook"
 
 
 def set_paper(workbook: Workbook, brief: bool = False) -> None:
-    """Limit the printed part of each sheet, so that a report of a hundred plans stays a document of thirty pages.
-
-    ``workbook``: report, changed in place. ``brief``: whether to print only the first results and the first charts of
-    all plans: a study of hundreds of plans has its findings on sheets of its own.
-    """
+    """Limit the printed part of each sheet, so that a report of a hundred plans stays a document of thirty pages."""
     for sheet in workbook.worksheets:
         if sheet.title in _PLAN_SHEETS:
             _print_results(sheet, _PLAN_SHEETS[sheet.title], 1 if brief else 2)
@@ -332,10 +312,7 @@ def _print_results(sheet: Worksheet, first: str, pages: int) -> None:
 
 
 def first_rows(sheet: Worksheet) -> None:
-    """Print of a long table of a study the first rows, on as many pages as they take.
-
-    ``sheet``: sheet of a study with its print area.
-    """
+    """Print of a long table of a study the first rows, on as many pages as they take."""
     if sheet.max_row <= _MOST_ROWS:
         return
     area = str(sheet.print_area).rpartition("!")[2].replace("$", "")

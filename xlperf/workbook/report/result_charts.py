@@ -131,11 +131,7 @@ class Drawing:
 
 
 def drawings(name: str, columns: Sequence[Column], rows: Rows, wanted: Sequence[str] = ()) -> list[Drawing]:
-    """Charts of a table of results; none without a number to draw.
-
-    ``name``: of its sheet. ``rows``: values as cells show them. ``wanted``: columns that the command asked for, drawn
-    first: objectives, results, the column that a solution varies.
-    """
+    """Charts of a table of results; none without a number to draw."""
     place = {column.name: i for i, column in enumerate(columns)}
     for sheet, axes, words, least in _AXES:
         if name == sheet:
@@ -303,10 +299,7 @@ def _points(
 def _answer(
     kind: Kind, columns: Sequence[Column], sequence: Sequence[tuple[str, Sequence[float | None]]], subject: str
 ) -> str:
-    """Message of a table: the first row, or the lowest and the highest of its rows; of stacked parts, of their sums.
-
-    ``subject``: subject of the rows, if only one subject is drawn.
-    """
+    """Message of a table: the first row, or the lowest and the highest of its rows; of stacked parts, of their sums."""
     column = columns[0]
 
     unit = f" {column.unit}" if column.unit not in ("", "-") else ""

@@ -98,10 +98,7 @@ def study_package(study: Study) -> bytes:
 
 
 def write_study(path: str | Path, study: Study) -> None:
-    """Write the workbook of a study; a file that exists is replaced whole.
-
-    Raises InputError when the file cannot be written.
-    """
+    """Write the workbook of a study; a file that exists is replaced whole."""
     replace_file(path, study_package(study))
 
 
