@@ -211,8 +211,6 @@ def _moved(values: Array) -> float:
 
 
 _COST = "cost_per_million_output_tokens_all_in"
-
-
 _SIZES = ("num_accelerators", "prefill_accelerators")
 
 

@@ -33,8 +33,6 @@ CORES = (0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.94, 0.97, 0.99)
 EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 """Perimeter for memory. [-]"""
 Timed = Callable[[Catalog, Sequence[str]], np.ndarray]
-
-
 _LOSSES = ("longer_with_most_cache", "longer_with_least_cache", "longer_with_least_memory_edge",
            "longer_with_most_memory_edge")  # fmt: skip
 """Columns of the losses of a step at the ends of both axes."""

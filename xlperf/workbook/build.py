@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openpyxl import Workbook
 from openpyxl.comments import Comment
 from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter
@@ -37,10 +36,11 @@ from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, Rows, colu
 from xlperf.workbook.front import start
 from xlperf.workbook.front.plan_card import NUMBERS, plan_cards
 from xlperf.workbook.front.question import functions_sheet
-from xlperf.workbook.style import add_styles, column_widths, link, page_setup, put, title
+from xlperf.workbook.style import column_widths, link, new_book, page_setup, put, texts, title
 from xlperf.workbook.tco import cost_charts, tco_sheet
 
 if TYPE_CHECKING:
+    from openpyxl import Workbook
     from openpyxl.worksheet.worksheet import Worksheet
 
 
@@ -75,9 +75,7 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
     results = live_results(full) if values else {}
     formulas = package.Formulas()
     live = start.live_cells(full, _catalog(full) if values else None, formulas, results)
-    book = Workbook()
-    book.remove(book.worksheets[0])
-    add_styles(book)
+    book = new_book("xlperf")
     start.front_sheet(book, full, catalog_handle(full), live, examples)
     for kind in full:
         data_sheet(book, full[kind], results.get(kind, {}), formulas, full)
@@ -90,8 +88,6 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
     start.numbers_look(book[NUMBERS])
     cost_charts(book, live)
     start.arrange(book, full, live)
-    book.properties.creator = "xlperf"
-    book.properties.title = "xlperf"
     return package.packed(book, formulas)
 
 
@@ -193,9 +189,7 @@ def build_template(path: str | Path | None = None) -> Path:
     A template edited by hand (fonts, colours, a logo in the header, paper size) keeps working: reports are written into
     its sheets.
     """
-    book = Workbook()
-    book.remove(book.worksheets[0])
-    add_styles(book)
+    book = new_book()
     for row in resources.rows("workbook/report_sheets.csv"):
         name = row["sheet"]
         sheet: Any = book.create_sheet(name)
@@ -273,15 +267,6 @@ class Part:
 
 
 *PARTS, PREDICTED = (Part(**row) for row in resources.rows("workbook/validation_sheets.csv"))
-_FRONT = (
-    "Measurements that others published, each with its source. xlperf validate predicts the rows of the sheets "
-    "training and inference and compares; xlperf calibrate fits kernel constants on the sheet kernels.",
-    "Rows of the group papers are those that the two papers behind xlperf quote: no constant is ever fitted on them.",
-    "Rows of unseen groups were read after the model was made: predicted once before a change, and in no fit.",
-    "confidence says whether a number was read in its source (found), quoted from memory (remembered) or computed from "
-    "numbers that were read (derived); quality and notes say what was inferred.",
-    "Rates are turned into times before they are compared: error = |predicted time / measured time - 1|.",
-)
 
 
 def read_parts(path: str | Path) -> dict[str, package.Cells]:
@@ -350,16 +335,12 @@ def predictions_of(path: str | Path) -> package.Cells:
 
 def validation_package(parts: Mapping[str, package.Cells], predictions: package.Cells | None = None) -> bytes:
     """The validation workbook of some rows."""
-    book = Workbook()
-    book.remove(book.worksheets[0])
-    add_styles(book)
+    book = new_book("xlperf validation")
     _front(book, parts)
     for part in PARTS:
         _sheet(book, part, parts[part.sheet])
     if predictions is not None:
         _sheet(book, PREDICTED, predictions)
-    book.properties.creator = "xlperf"
-    book.properties.title = "xlperf validation"
     return package.workbook_bytes(book)
 
 
@@ -378,11 +359,12 @@ def _front(book: Workbook, parts: Mapping[str, package.Cells]) -> None:
     beside = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=True)
     title(sheet, "xlperf validation", "Published measurements, kernel measurements and tolerances", "B1")
     column_widths(sheet, 2, 26, 12, 70, 2)
-    for row, words in enumerate(_FRONT, start=4):
+    lines = texts("validation")
+    for row, words in enumerate(lines, start=4):
         put(sheet[f"B{row}"], words)
         sheet.merge_cells(f"B{row}:D{row}")
         sheet.row_dimensions[row].height = 30
-    top = 5 + len(_FRONT)
+    top = 5 + len(lines)
     for column, words in zip("BCD", ("sheet", "rows", "what it holds"), strict=True):
         put(sheet[f"{column}{top}"], words, "xlperf header")
     for row, part in enumerate(PARTS, start=top + 1):

@@ -39,6 +39,8 @@ _PULLED = (
 )
 _TEXT_DEFAULTS = {"gated_mlp": "no", "tied_embeddings": "no", "query_key_norm": "no"}
 _DENSE = ("MHA", "MQA", "GQA")
+_RESULTS = {"chiplets": "unit_cost", "servers": "cost_rate"}
+"""Results that rows of designs and servers have."""
 
 
 @dataclass(frozen=True)
@@ -196,36 +198,19 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
         for column in table_schema(kind).columns:
             if column.kind == "reference" and column.reference in rows:
                 checks.append(_unknown_names(column, rows))
-    for kind in PLAN_TABLES:
-        first = results_of(kind).by_name[LIVE_RESULTS[kind][0]]
-        fits = results_of(kind).by_name["fits"]
-        own = results.get(kind, {})
-        failed = f"ISERROR({kind}[[{first.header}]])*1"
-        checks += [
-            Check(
-                f"Plans of {kind} without a result",
-                f"SUMPRODUCT({failed})",
-                _count(own.get(first.name), lambda cell: isinstance(cell, CellError)),
-                first=_first_cell(failed, first),
-            ),
-            Check(
-                f"Plans of {kind} that do not fit in memory",
-                f"MAX(COUNTIF({kind}[{fits.header}],FALSE),COUNTIF({kind}[{fits.header}],0))",
-                _count(own.get(fits.name), lambda cell: cell is False),
-            ),
-        ]
-    for kind, name in (("chiplets", "unit_cost"), ("servers", "cost_rate")):
-        if kind in rows:
-            column = results_of(kind).by_name[name]
-            failed = f"ISERROR({column_reference(column)})*1"
-            checks.append(
-                Check(
-                    f"Rows of {kind} without a result",
-                    f"SUMPRODUCT({failed})",
-                    _count(results.get(kind, {}).get(name), lambda cell: isinstance(cell, CellError)),
-                    first=_first_cell(failed, column),
-                )
-            )
+    for kind, name in (*((kind, LIVE_RESULTS[kind][0]) for kind in PLAN_TABLES), *_RESULTS.items()):
+        if kind not in rows:
+            continue
+        column, own = results_of(kind).by_name[name], results.get(kind, {})
+        failed = f"ISERROR({column_reference(column)})*1"
+        words = f"{'Plans' if kind in PLAN_TABLES else 'Rows'} of {kind} without a result"
+        number = _count(own.get(name), lambda cell: isinstance(cell, CellError))
+        checks.append(Check(words, f"SUMPRODUCT({failed})", number, first=_first_cell(failed, column)))
+        if kind in PLAN_TABLES:
+            fits = column_reference(results_of(kind).by_name["fits"])
+            formula = f"MAX(COUNTIF({fits},FALSE),COUNTIF({fits},0))"
+            number = _count(own.get("fits"), lambda cell: cell is False)
+            checks.append(Check(f"Plans of {kind} that do not fit in memory", formula, number))
     return checks
 
 

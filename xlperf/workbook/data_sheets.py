@@ -122,8 +122,6 @@ ASKED = ("fixed_accelerators", "fixed_power")
 """Inputs of which a server needs one for the results of a planner."""
 PLANNED = "_planned"
 """Suffix of the names of these results."""
-
-
 _BAND_FILLS = ("3C6E91", "5B7F95")
 _RESULT_BAND = "0B5353"
 _WIDEST_NAME = 42.0

@@ -7,12 +7,15 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from openpyxl import Workbook
 from openpyxl.drawing.spreadsheet_drawing import AnchorMarker, OneCellAnchor
 from openpyxl.drawing.xdr import XDRPositiveSize2D
+from openpyxl.formatting.rule import ColorScaleRule
 from openpyxl.styles import Alignment, Border, Color, Font, NamedStyle, PatternFill, Protection, Side
 from openpyxl.styles.cell_style import StyleArray
 from openpyxl.utils import get_column_letter
 from openpyxl.utils.cell import coordinate_from_string
+from openpyxl.worksheet.datavalidation import DataValidation
 from openpyxl.worksheet.hyperlink import Hyperlink
 from openpyxl.worksheet.pagebreak import Break
 from openpyxl.worksheet.properties import PageSetupProperties
@@ -21,7 +24,6 @@ from xlperf.base import resources
 from xlperf.catalog.schema import Column
 
 if TYPE_CHECKING:
-    from openpyxl import Workbook
     from openpyxl.cell import Cell, MergedCell
     from openpyxl.worksheet.worksheet import Worksheet
 
@@ -40,7 +42,6 @@ BAD_INK = "A61B1B"
 WARN_FILL = "FFF1D6"
 WARN_INK = "8A5A00"
 GOOD_INK = "1E7B4F"
-
 _TOP_STYLES = ("xlperf text", "xlperf note")
 _FORMULA_START = ("=", "+", "-", "@")
 
@@ -89,6 +90,43 @@ def add_styles(workbook: Workbook) -> None:
             workbook.add_named_style(style)
 
 
+def texts(place: str) -> list[str]:
+    """Lines of text of a place in our workbooks."""
+    return [row["words"] for row in resources.rows("workbook/texts.csv") if row["place"] == place]
+
+
+def new_book(name: str = "") -> Workbook:
+    """A workbook without sheets, with our styles; ``name``: its title among the properties."""
+    book = Workbook()
+    book.remove(book.worksheets[0])
+    add_styles(book)
+    if name:
+        book.properties.creator, book.properties.title = "xlperf", name
+    return book
+
+
+def open_on(book: Any, sheet: Any) -> None:
+    """Let a workbook open on a sheet; only one sheet is selected, or typing would go into several at once."""
+    book.active = book.worksheets.index(sheet)
+    for each in book.worksheets:
+        each.sheet_view.tabSelected = each is sheet
+
+
+def drop_down(sheet: Any, area: str, choices: str, **options: Any) -> None:
+    """Give cells a drop-down of a list or a defined name."""
+    choice = DataValidation(type="list", formula1=choices, **options)
+    choice.add(area)
+    sheet.add_data_validation(choice)
+
+
+def colour_scale(sheet: Any, area: str, low: str, middle: str, high: str) -> None:
+    """Colour cells by their value, around the median."""
+    make: Any = ColorScaleRule
+    ends = {"start_type": "min", "mid_type": "percentile", "mid_value": 50, "end_type": "max"}
+    rule = make(start_color=f"FF{low}", mid_color=f"FF{middle}", end_color=f"FF{high}", **ends)
+    sheet.conditional_formatting.add(area, rule)
+
+
 def put(
     cell: Cell | MergedCell,
     value: Any,
@@ -125,9 +163,12 @@ def put(
 
 _LOOKS = "_xlperf_looks"
 """Attribute of a workbook with the looks that cells have already: openpyxl compares each with all that there are."""
-
-
 _ILLEGAL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]|[\ud800-\udfff]")
+
+
+def tab(sheet: Any, colour: str) -> None:
+    """Give the tab of a sheet a colour."""
+    sheet.sheet_properties.tabColor = colour
 
 
 def title(sheet: Worksheet, text: str, subtitle: str = "", at: str = "A1") -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from openpyxl.chart.series import SeriesLabel
 from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter, range_boundaries
-from openpyxl.worksheet.datavalidation import DataValidation
 
 from xlperf.base import resources
 from xlperf.base.units import HOUR, YEAR
@@ -19,7 +18,7 @@ from xlperf.catalog.table import CASES
 from xlperf.workbook.data_sheets import BLANK_ROWS, DATA_SHEETS, HEADER_ROW, SCENARIO, column_reference, sheet_columns
 from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, Axis, Page
-from xlperf.workbook.style import MUTED, NAVY, home, page_setup, put, title
+from xlperf.workbook.style import MUTED, NAVY, drop_down, home, page_setup, put, texts, title
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -37,10 +36,6 @@ CHOICES = (
     ("C8", "energy price", "USD/kWh", "blank: as in prices"),
     ("C9", "power usage effectiveness", "", "blank: as in prices"),
 )
-UNPRICED = (
-    "An accelerator without a row in prices has no cost here. Results of plans take the price of its device where it "
-    "is derived: give it a row, with the sale price of xlperf chip --devices as capex, and it has one here too."
-)
 SPARE_ROWS = 10
 """Rows for prices that a user adds."""
 _COLUMNS = resources.rows("workbook/tco_columns.csv")
@@ -52,10 +47,6 @@ _FIRST = len(_PLANS) + 2
 _AT = {row["name"]: get_column_letter(_FIRST + place) for place, row in enumerate(_HOURS)}
 """Columns of the hours, right of the plans."""
 _PLACE = re.compile(r"\{([^}]*)\}")
-_MEANT = (
-    "All-in cost: all accelerators of the plan over the tokens that it trains, or over its output tokens with their "
-    "prompts. Separate pools: each accelerator at its own price."
-)
 
 
 def tco_sheet(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> Worksheet:
@@ -68,10 +59,8 @@ def tco_sheet(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> Wo
         put(sheet[f"A{chosen[1:]}"], f"{name} ({unit})" if unit else name, "xlperf key")
         put(sheet[chosen], None, "xlperf input")
         _note(sheet, f"E{chosen[1:]}", note)  # column D is hidden
-    _note(sheet, "A10", UNPRICED)
-    choice = DataValidation(type="list", formula1='"rent,own"', allow_blank=True)
-    choice.add("C5")
-    sheet.add_data_validation(choice)
+    _note(sheet, "A10", texts("unpriced")[0])
+    drop_down(sheet, "C5", '"rent,own"', allow_blank=True)
     for first, columns in ((1, _PLANS), (_FIRST, _HOURS)):
         for offset, column in enumerate(columns, start=first):
             put(sheet.cell(TOP - 1, offset), column["header"], "xlperf header")
@@ -86,7 +75,7 @@ def tco_sheet(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> Wo
         for number in range(1, len(tables[kind]) + 1):
             _row(sheet, live, row, 1, _PLANS, partial(_plan_place, kind, number, row, TOP + hours - 1), kind)
             row += 1
-    _note(sheet, f"A{row + 1}", _MEANT)
+    _note(sheet, f"A{row + 1}", texts("ownership")[0])
     sheet.freeze_panes = f"B{TOP}"
     last = max(row + 1, TOP + hours - 1)
     page_setup(sheet, TOP - 1, area=f"A1:{_AT['hour']}{last}", pages_high=1)

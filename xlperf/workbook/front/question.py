@@ -17,7 +17,7 @@ from xlperf.catalog.schema import Column, results_of, shown_columns, table_schem
 from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, ORANGE, Axis, Page, scatter
 from xlperf.workbook.package import lines_of
-from xlperf.workbook.style import column_widths, home, number_format, page_setup, put, title
+from xlperf.workbook.style import column_widths, home, number_format, page_setup, put, texts, title
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -242,11 +242,6 @@ def _digits(column: Column) -> str:
 _FUNCTIONS_TOP = 5
 _RANGES = 7
 """Column of the ranges that the examples read. [-]"""
-_WORDS_OF_ARGUMENTS = (
-    "From the same list that the function wizards show. An example is a text: copy it into a blank cell of this sheet. "
-    "Where it says block, mark the cells below and to the right too and enter it with Ctrl+Shift+Enter; Excel spills. "
-    "Where your program parts arguments with semicolons, write ; for the comma."
-)
 
 
 def functions_sheet(workbook: Workbook) -> Worksheet:
@@ -254,7 +249,7 @@ def functions_sheet(workbook: Workbook) -> Worksheet:
     sheet: Worksheet = workbook.create_sheet("functions")
     title(sheet, "Functions", "What cells can ask: arguments, units, and an example that works.")
     home(sheet)
-    put(sheet["A3"], _WORDS_OF_ARGUMENTS, "xlperf note")
+    put(sheet["A3"], texts("functions")[0], "xlperf note")
     sheet.merge_cells("A3:C3")
     sheet.row_dimensions[3].height = 26
     places, below = _ranges(sheet)

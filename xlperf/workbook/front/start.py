@@ -9,7 +9,6 @@ import numpy as np
 from openpyxl.styles import Alignment, Font
 from openpyxl.utils import get_column_letter, quote_sheetname
 from openpyxl.workbook.defined_name import DefinedName
-from openpyxl.worksheet.datavalidation import DataValidation
 
 from xlperf.addin.functions import PREFIX
 from xlperf.base import resources
@@ -56,7 +55,7 @@ from xlperf.workbook.front.layout import NUMBERS, SHEETS, Page
 from xlperf.workbook.front.plan_card import compare_sheet
 from xlperf.workbook.front.question import number_page, number_pages, question_sheet
 from xlperf.workbook.package import FLAG_FORMAT, Formulas, data_rows
-from xlperf.workbook.style import FONT, NAVY, column_widths, link, number_format, page_setup, put, title
+from xlperf.workbook.style import FONT, NAVY, column_widths, drop_down, link, number_format, open_on, page_setup, put, texts, title
 from xlperf.workbook.tco import TITLE
 
 if TYPE_CHECKING:
@@ -82,9 +81,7 @@ def arrange(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> None
     for sheet in hidden:
         sheet.sheet_state = "hidden"
     book._sheets = [*order, *hidden]
-    book.active = 0
-    for sheet in book.worksheets:
-        sheet.sheet_view.tabSelected = sheet is start
+    open_on(book, start)
 
 
 def _listed(
@@ -116,19 +113,6 @@ for _row in resources.rows("workbook/start_cards.csv"):
     CARDS[_row["sheet"]].append((_row["column"], int(_row["value"]) if _row["value"].isdigit() else _row["value"]))
 CARD_RESULTS = {kind: shown_columns(f"{kind}_results", "card") for kind in CARDS}
 """Results of a card; its reason is the line on top."""
-_STEPS = (
-    "Install once: xlperf install libreoffice. Without the add-in the cells show the values of the last build.",
-    "Questions first: their sheets are forms; change a yellow cell and read the answer.",
-    "Plans: a row of training or inference is one; the card above shows the one that you choose, [+] all its settings.",
-    "Change the hardware: edit a row of accelerators, networks or prices, or add one; low and high prices: scenario.",
-    "Make a report of all plans: xlperf report WORKBOOK -o report.xlsx. Read the guide: xlperf guide start",
-)
-_STEPS_OF_EMPTY = (
-    _STEPS[0],
-    "Add rows of accelerators, networks, models and prices; xlperf add makes them from files.",
-    *_STEPS[2:],
-)
-"""Words for a workbook without front sheets, which need models, accelerators and the tables of technology."""
 
 
 def catalog_kinds(tables: Iterable[str]) -> list[str]:
@@ -149,7 +133,8 @@ def front_sheet(
     column_widths(sheet, 2, 40, 36, 3, 40, 32, 28, 12, 12, 12)
     sheet.sheet_view.showRowColHeaders = False
     put(sheet[f"B{STEPS_TOP}"], "How to use it", "xlperf heading")
-    for number, words in enumerate(_STEPS if examples else _STEPS_OF_EMPTY, start=1):
+    # an empty workbook has no front sheets, which need models, accelerators and the tables of technology
+    for number, words in enumerate(texts("steps" if examples else "steps of an empty workbook"), start=1):
         _wide(sheet, STEPS_TOP + number, f"{number}.  {words}", 15)
     put(sheet[f"B{CATALOG_CELL[1:]}"], "catalog", "xlperf key")
     given = ",".join([*(_whole(kind) for kind in catalog_kinds(tables)), SCENARIO_CELL])
@@ -182,9 +167,7 @@ def _scenario(workbook: Workbook, sheet: Worksheet) -> None:
     put(sheet[f"B{row}"], "scenario", "xlperf key")
     cell = put(sheet[SCENARIO_CELL], CASES[1], "xlperf input")
     _left(cell)
-    choice = DataValidation(type="list", formula1=f'"{",".join(CASES)}"', allow_blank=True)
-    choice.add(SCENARIO_CELL)
-    sheet.add_data_validation(choice)
+    drop_down(sheet, SCENARIO_CELL, f'"{",".join(CASES)}"', allow_blank=True)
     words = "low: what columns ..._low give, and on front sheets the fast end of the bands; high: the other ends."
     put(sheet[f"E{row}"], words, "xlperf note")
     sheet.merge_cells(f"E{row}:G{row}")

@@ -37,7 +37,7 @@ from xlperf.workbook.report.limits import (
 )
 from xlperf.workbook.report.result_charts import add_front
 from xlperf.workbook.report.summary import findings, summary_sheet
-from xlperf.workbook.style import CM_PER_LETTER, add_styles, chart_rows, page_setup, put, width_of
+from xlperf.workbook.style import CM_PER_LETTER, add_styles, chart_rows, new_book, page_setup, put, width_of
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -222,9 +222,7 @@ def write_diagnosis(
     path: str, diagnosis: Diagnosis, command: str, asked: Mapping[str, str], remedy: Sequence[str], plan: Table
 ) -> None:
     """Write the sheets ``diagnosis`` and ``waterfall``, a plan, and the question with both charts in front."""
-    book = Workbook()
-    book.remove(book.worksheets[0])
-    add_styles(book)
+    book = new_book()
     sheet = book.create_sheet("diagnosis")
     said = [
         *(one.words for one in diagnosis.readings),

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from openpyxl.formatting.rule import ColorScaleRule
 from openpyxl.styles import Alignment, Font
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.pagebreak import Break
@@ -22,7 +21,18 @@ from xlperf.equations.cost.tokens import ALL_IN
 from xlperf.workbook.charts import HIGH, LOW, SERIES, curve, curve_chart, horizontal_bars, spots, tornado, waterfall
 from xlperf.workbook.package import write_table
 from xlperf.workbook.report import data
-from xlperf.workbook.style import FONT, INK, NAVY, chart_rows, column_widths, even_rows, page_setup, place_chart, put
+from xlperf.workbook.style import (
+    FONT,
+    INK,
+    NAVY,
+    chart_rows,
+    colour_scale,
+    column_widths,
+    even_rows,
+    page_setup,
+    place_chart,
+    put,
+)
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
@@ -384,13 +394,8 @@ def _map(sheet: Worksheet, catalog: Catalog, basis: data.Basis, top: int, block:
     table = data.drawn_table(sheet, [*data.report_columns("chiplet_map"), *columns], rows, header, "chiplet_map", words)
     for number in range(2, len(COUNTS) + 2):
         sheet.column_dimensions[get_column_letter(number)].width = 15
-    make: Any = ColorScaleRule
-    scale = make(
-        start_type="min", start_color="FF9BD3C5", mid_type="percentile", mid_value=50, mid_color="FFFFF7E0",
-        end_type="max", end_color="FFE7A6A0",
-    )  # fmt: skip
     area = f"B{header + 1}:{get_column_letter(len(COUNTS) + 1)}{table.last}"
-    sheet.conditional_formatting.add(area, scale)
+    colour_scale(sheet, area, "9BD3C5", "FFF7E0", "E7A6A0")
     for down, line in enumerate(unit, start=header + 1):
         if np.isfinite(line).any():
             cell: Any = sheet.cell(down, 2 + int(np.nanargmin(line)))

@@ -23,7 +23,7 @@ from xlperf.engine.ownership import evaluate_ownership
 from xlperf.engine.server_prices import first_rows
 from xlperf.workbook.charts import Cells, Part
 from xlperf.workbook.package import data_rows, write_table
-from xlperf.workbook.style import BAD_INK, WARN_INK, column_widths, page_setup, put
+from xlperf.workbook.style import BAD_INK, WARN_INK, column_widths, page_setup, put, tab
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
@@ -502,11 +502,10 @@ def reasons_sheet(sheet: Worksheet, groups: Sequence[Plans]) -> None:
                 cells = [group.names[i], group.kind, i + 1, *machine, _WORDS[state], reasons[i]]
                 rows.append((order.index(state), cells))
     rows.sort(key=lambda row: row[0])
-    colour: Any = sheet.sheet_properties
     if any(state == REFUSED for group in groups for state in group.states):  # red means that something is wrong
-        colour.tabColor = BAD_INK
+        tab(sheet, BAD_INK)
     elif any(state == TOO_LARGE for group in groups for state in group.states):
-        colour.tabColor = WARN_INK
+        tab(sheet, WARN_INK)
     column_widths(sheet, 46, 12, 8, 22, 20, 19, 90)
     write_table(sheet, columns, [cells for _, cells in rows], f"A{_TOP}", "reasons", widths=False)
     if not rows:

@@ -209,7 +209,6 @@ def _block(
 
 Limits = Callable[[Table, "Catalog"], tuple[Table, Table]]
 """Plans at every load, and their results; none if nothing fits."""
-
 MOST_CURVES = 8
 _WIDTH, _HEIGHT = 32.0, 14.0
 _MARKERS = ("circle", "square", "diamond", "triangle")
@@ -297,7 +296,6 @@ def _tops(curve: Curve) -> list[float]:
 
 
 Explain = Callable[[Table, "Catalog", int], Table]
-
 _ROOFLINE_HEIGHT = 14.0
 _ROOFLINE_WIDTH = 31.2
 _PLAN_COLOURS = SERIES[:7]

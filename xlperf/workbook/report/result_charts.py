@@ -36,6 +36,7 @@ from xlperf.workbook.style import (
     fitted_format,
     heading,
     link,
+    open_on,
     page_setup,
     place_chart,
     put,
@@ -390,10 +391,7 @@ def add_front(
         place_chart(front, chart, top)
         top += chart_rows(chart.height) + 1
     page_setup(front, area=f"A1:J{top}" if drawn else None, pages_high=1)  # what the charts are drawn from is not
-    workbook.active = len(workbook.sheetnames) - 1
-    for sheet in workbook.worksheets:  # one sheet is selected, or typing would go into several at once
-        view: Any = sheet.sheet_view
-        view.tabSelected = sheet.title == ASKED
+    open_on(workbook, front)
 
 
 def _height(drawing: Drawing) -> float:
