@@ -19,25 +19,7 @@ from xlperf.engine.devices import evaluate_designs
 from xlperf.equations.hardware.derived_device import PEAKS
 from xlperf.explore.frontier import pareto_rows
 from xlperf.explore.objectives import TOLD_APART
-from xlperf.studies.outcome import (
-    Columns,
-    Finding,
-    Inputs,
-    Outcome,
-    StudySheet,
-    charts_of,
-    figures,
-    finding,
-    in_short,
-    pivot_of,
-    positions,
-    result_columns,
-    row_named,
-    sheet_of,
-    shown,
-    span,
-    with_rows,
-)
+from xlperf.studies import outcome
 from xlperf.studies.technology import for_each
 
 _OUTPUT_COST = "cost_per_million_output_tokens_all_in"
@@ -48,28 +30,28 @@ _COST_STEPS = ("die_area", "die_yield", "good_die_cost", "module_cost", "unit_co
 _Case = tuple[str, float, str, float]  # node, silicon area, package, dies
 
 
-def chiplets(inputs: Inputs) -> Outcome:
+def chiplets(inputs: outcome.Inputs) -> outcome.Outcome:
     """One die or many: yield, cost of a unit and cost of a token at the same silicon."""
     designs, cases = _designs(inputs)
     results = evaluate_designs(designs, inputs.catalog)
     names = [str(name) for name in designs["chiplet"]]
     compute = designs["module_area"] * designs["num_dies"] / UNITS["mm2"].factor
-    wider = _priced_devices(inputs, names, compute, shown(results, "sale_price"))
+    wider = _priced_devices(inputs, names, compute, outcome.shown(results, "sale_price"))
     plans: list[tuple[Table, Table]] = []
     for kind in ("training", "inference"):
         if kind in inputs.plans:
             table = for_each(inputs.plans[kind], names)
             plans.append((table, evaluate(table, wider)))
     sheet = _designs_sheet(names, cases, results, compute, plans)
-    cost = shown(results, "unit_cost") / compute
+    cost = outcome.shown(results, "unit_cost") / compute
     sheets = [sheet, _cost_map(inputs, cases, cost), _volumes(inputs, designs, cases)]
-    tokens = [shown(results_of_plans, _COST[table.kind])[: len(names)] for table, results_of_plans in plans]
-    savings = _savings(cases, cost, shown(results, "die_yield"))
+    tokens = [outcome.shown(results_of_plans, _COST[table.kind])[: len(names)] for table, results_of_plans in plans]
+    savings = _savings(cases, cost, outcome.shown(results, "die_yield"))
     findings = _chiplet_findings(cases, cost, savings, tokens)
-    return Outcome(list(findings), sheets, wider, plans, _advised(cases, cost, savings))
+    return outcome.Outcome(list(findings), sheets, wider, plans, _advised(cases, cost, savings))
 
 
-def _designs(inputs: Inputs) -> tuple[Table, list[_Case]]:
+def _designs(inputs: outcome.Inputs) -> tuple[Table, list[_Case]]:
     """Designs of equal silicon within the exposure field; links reduce compute."""
     packages, nodes = inputs.catalog.tables["packages"], inputs.catalog.tables["process_nodes"]
     square_mm = UNITS["mm2"].factor
@@ -81,8 +63,8 @@ def _designs(inputs: Inputs) -> tuple[Table, list[_Case]]:
         inputs.words("nodes"), inputs.numbers("silicon_areas"), inputs.words("packages"), inputs.numbers("dies")
     ):
         node, area, package, dies = case
-        row = row_named(packages, package, "package", inputs.place)
-        at = row_named(nodes, node, "process node", inputs.place)
+        row = outcome.row_named(packages, package, "package", inputs.place)
+        at = outcome.row_named(nodes, node, "process node", inputs.place)
         macros = np.ceil(inputs.number("link_bandwidth") * UNITS["GB/s"].factor / packages["link_bandwidth"][row])
         links = float(macros * packages["link_area"][row]) / square_mm if dies > 1 else 0.0
         die = area / dies
@@ -108,7 +90,7 @@ def _designs(inputs: Inputs) -> tuple[Table, list[_Case]]:
     return table_from_rows("chiplets", list(rows[0]), [list(row.values()) for row in rows]), cases
 
 
-def _priced_devices(inputs: Inputs, names: Sequence[str], compute: np.ndarray, price: np.ndarray) -> Catalog:
+def _priced_devices(inputs: outcome.Inputs, names: Sequence[str], compute: np.ndarray, price: np.ndarray) -> Catalog:
     """The catalog with a device and a price for each design.
 
     Peak rates are in proportion to the compute area of the reference accelerator, capex to the price.
@@ -133,28 +115,28 @@ def _priced_devices(inputs: Inputs, names: Sequence[str], compute: np.ndarray, p
     terms["capex"] = price * inputs.number("system_factor")
     if "rental_price" in terms:
         terms["rental_price"] = np.full(len(names), np.nan)
-    return with_rows(catalog, [Table("accelerators", columns), Table("prices", terms)])
+    return outcome.with_rows(catalog, [Table("accelerators", columns), Table("prices", terms)])
 
 
 def _designs_sheet(
     names: Sequence[str], cases: Sequence[_Case], results: Table, compute: np.ndarray,
     plans: Sequence[tuple[Table, Table]],
-) -> StudySheet:  # fmt: skip
-    columns: Columns = [
+) -> outcome.StudySheet:  # fmt: skip
+    columns: outcome.Columns = [
         ("design", names),
         *zip(("node", "silicon_area", "package", "dies"), zip(*cases, strict=True), strict=True),
     ]
-    columns += [("compute_area", compute), *result_columns(results, _COST_STEPS)]
+    columns += [("compute_area", compute), *outcome.result_columns(results, _COST_STEPS)]
     for table, results_of_plans in plans:
         time = "step_time" if table.kind == "training" else "tpot"
-        columns += result_columns(results_of_plans, (time, _COST[table.kind]), slice(len(names)))
-    return sheet_of("designs", columns)
+        columns += outcome.result_columns(results_of_plans, (time, _COST[table.kind]), slice(len(names)))
+    return outcome.sheet_of("designs", columns)
 
 
-def _cost_map(inputs: Inputs, cases: Sequence[_Case], cost: np.ndarray) -> StudySheet:
+def _cost_map(inputs: outcome.Inputs, cases: Sequence[_Case], cost: np.ndarray) -> outcome.StudySheet:
     """Cost of a unit for each area of compute: silicon by number of dies."""
     dies = inputs.numbers("dies")
-    keys, row = positions(f"{node}, {area:.0f} mm2, {package}" for node, area, package, _ in cases)
+    keys, row = outcome.positions(f"{node}, {area:.0f} mm2, {package}" for node, area, package, _ in cases)
     values = np.full((len(keys), len(dies)), np.nan)
     values[row, [dies.index(case[3]) for case in cases]] = cost
     names = [_dies(count) for count in dies]
@@ -164,16 +146,16 @@ def _cost_map(inputs: Inputs, cases: Sequence[_Case], cost: np.ndarray) -> Study
         chart
         for node, places in of_nodes
         if places
-        for chart in charts_of("map", names, (places[0], places[-1] + 1), node=node)
+        for chart in outcome.charts_of("map", names, (places[0], places[-1] + 1), node=node)
     ]
-    return pivot_of("map", "silicon", keys, names, values, charts)
+    return outcome.pivot_of("map", "silicon", keys, names, values, charts)
 
 
 def _dies(count: float) -> str:
     return f"{count:.0f}_{'die' if count == 1 else 'dies'}"
 
 
-def _volumes(inputs: Inputs, designs: Table, cases: Sequence[_Case]) -> StudySheet:
+def _volumes(inputs: outcome.Inputs, designs: Table, cases: Sequence[_Case]) -> outcome.StudySheet:
     """Cost of a unit over the volume, with the one-time costs in it."""
     node, area = inputs.words("nodes")[-1], inputs.numbers("silicon_areas")[-2:][0]
     package, volumes = inputs.words("packages")[0], inputs.numbers("volumes")
@@ -183,8 +165,8 @@ def _volumes(inputs: Inputs, designs: Table, cases: Sequence[_Case]) -> StudyShe
     costs = []
     for volume in volumes:
         columns = {**table.columns, "volume": np.full(len(chosen), volume)}
-        costs.append(shown(evaluate_designs(Table("chiplets", columns), inputs.catalog), "unit_cost"))
-    return pivot_of("volume", "volume", volumes, names, np.array(costs), node=node, area=area, package=package)
+        costs.append(outcome.shown(evaluate_designs(Table("chiplets", columns), inputs.catalog), "unit_cost"))
+    return outcome.pivot_of("volume", "volume", volumes, names, np.array(costs), node=node, area=area, package=package)
 
 
 def _groups(cases: Sequence[_Case], cost: np.ndarray) -> list[tuple[tuple[str, float, str], list[int], int | None]]:
@@ -204,7 +186,7 @@ def _cheaper_tokens(cases: Sequence[_Case], cost: np.ndarray, area: float, token
         for token in tokens
         if key[1] == area and single is not None and token[single] > 0.0
     ]
-    return span(gains) if gains else ""
+    return outcome.span(gains) if gains else ""
 
 
 class _Saving(NamedTuple):
@@ -243,8 +225,8 @@ def _advised(cases: Sequence[_Case], cost: np.ndarray, savings: _Savings) -> dic
     if most and max(most) not in whole:
         largest = {node: saving for (node, area), saving in savings.items() if area == max(most)}
         first = max(largest, key=lambda node: max(package.saved for package in largest[node]))
-        facts |= {"large_area": f"{max(most):,.0f}", "large_saving": span(package.saved for package in largest[first]),
-                  "large_dies": span(package.dies for package in largest[first]), "large_node": first}  # fmt: skip
+        saved, dies, _ = map(outcome.span, zip(*largest[first], strict=True))
+        facts |= {"large_area": f"{max(most):,.0f}", "large_node": first, "large_saving": saved, "large_dies": dies}
     # packages that several dies of one node and area are cheapest on
     wins: Counter[str] = Counter()
     for key in dict.fromkeys((case[0], case[1], case[3]) for case in cases if case[3] > 1):
@@ -266,7 +248,7 @@ def _most_saved(savings: _Savings) -> dict[float, float]:
 
 def _chiplet_findings(
     cases: Sequence[_Case], cost: np.ndarray, savings: _Savings, tokens: Sequence[np.ndarray]
-) -> Iterator[Finding]:
+) -> Iterator[outcome.Finding]:
     """Saving from dividing the largest and the smallest legal die; the cheapest number of dies."""
     counts: dict[str, dict[float, list[float]]] = {}
     for (node, area, _), rows, _ in _groups(cases, cost):
@@ -278,25 +260,24 @@ def _chiplet_findings(
         small, *_, large = [*most, max(most)]
         clauses = []
         for node in dict.fromkeys(node for node, area in savings if area == large):
-            saved, dies, one_yield = zip(*savings[node, large], strict=True)
-            clauses.append(
-                f"by {span(saved)} % at {node} with {span(dies)} dies (yield of one die {one_yield[0]:.0f} %)"
-            )
+            saved, dies, _ = map(outcome.span, zip(*savings[node, large], strict=True))
+            one_yield = savings[node, large][0].one_yield
+            clauses.append(f"by {saved} % at {node} with {dies} dies (yield of one die {one_yield:.0f} %)")
         token = _cheaper_tokens(cases, cost, large, tokens)
-        yield in_short(
+        yield outcome.in_short(
             f"dividing {large:.0f} mm2 makes compute cheaper {', '.join(clauses)}"
             f"{f', and a token by {token} %' if token else ''}",
             f"at {small:.0f} mm2 it makes compute {most[small]:.0f} % cheaper at the most",
         )
     for node, dies_at in counts.items():
-        parts = [f"{span(dies)} at {area:.0f} mm2" for area, dies in dies_at.items()]
-        yield finding("dies", node=node, counts=", ".join(parts))
+        parts = [f"{outcome.span(dies)} at {area:.0f} mm2" for area, dies in dies_at.items()]
+        yield outcome.finding("dies", node=node, counts=", ".join(parts))
 
 
-def frontiers(inputs: Inputs) -> Outcome:
+def frontiers(inputs: outcome.Inputs) -> outcome.Outcome:
     """Cost and speed of a token: the frontier over machines and plans, for serving and for training."""
-    sheets: list[StudySheet] = []
-    findings: list[Finding] = []
+    sheets: list[outcome.StudySheet] = []
+    findings: list[outcome.Finding] = []
     drawn: list[tuple[Table, Table]] = []
     for kind, time, cost in (("inference", "tpot", _OUTPUT_COST), ("training", "step_time", _TRAINING_COST)):
         if kind in inputs.plans:
@@ -310,17 +291,17 @@ def frontiers(inputs: Inputs) -> Outcome:
             findings += new_findings
             shown_rows = edge if len(edge) else np.array([0])
             drawn.append((plans.take(shown_rows), results.take(shown_rows)))
-    return Outcome(findings, sheets, inputs.catalog, drawn)
+    return outcome.Outcome(findings, sheets, inputs.catalog, drawn)
 
 
 def _fitting(results: Table, name: str) -> np.ndarray:
     """A result in the unit of its header, NaN for plans that do not fit in memory."""
-    return np.where(results.number("fits") == 1, shown(results, name), np.nan)
+    return np.where(results.number("fits") == 1, outcome.shown(results, name), np.nan)
 
 
 def _edge(plans: Table, results: Table, time: str, cost: str) -> np.ndarray:
     """The frontier of each machine, machines in the order of the plans."""
-    names, machine = positions(plans.text("accelerator"))
+    names, machine = outcome.positions(plans.text("accelerator"))
     quick, cheap = _fitting(results, time), _fitting(results, cost)
     frontiers_of_machines = [
         pareto_rows(np.where(machine == i, quick, np.nan), np.where(machine == i, cheap, np.nan))
@@ -329,16 +310,18 @@ def _edge(plans: Table, results: Table, time: str, cost: str) -> np.ndarray:
     return np.concatenate([np.zeros(0, dtype=np.int64), *frontiers_of_machines])
 
 
-def _serving(inputs: Inputs, plans: Table, results: Table, edge: np.ndarray) -> tuple[list[StudySheet], list[Finding]]:
-    names, machine = positions(plans.text("accelerator"))
+def _serving(
+    inputs: outcome.Inputs, plans: Table, results: Table, edge: np.ndarray
+) -> tuple[list[outcome.StudySheet], list[outcome.Finding]]:
+    names, machine = outcome.positions(plans.text("accelerator"))
     time, cost = _fitting(results, "tpot"), _fitting(results, _OUTPUT_COST)
     targets = inputs.numbers("time_per_token_targets")
     within = np.array(
         [[np.where((machine == i) & (time <= t), cost, np.nan) for i in range(len(names))] for t in targets]
     )
     cheapest = np.fmin.reduce(within, axis=-1)
-    targeted = pivot_of("serving", "target", targets, names, cheapest)
-    edge_sheet = sheet_of(
+    targeted = outcome.pivot_of("serving", "target", targets, names, cheapest)
+    edge_sheet = outcome.sheet_of(
         "serving frontier",
         [
             ("plan", plans.text("name")[edge]),
@@ -354,7 +337,7 @@ def _serving(inputs: Inputs, plans: Table, results: Table, edge: np.ndarray) -> 
 
 def _serving_findings(
     targets: Sequence[float], names: Sequence[str], cheapest: np.ndarray, extrapolated: Mapping[str, str]
-) -> Iterator[Finding]:
+) -> Iterator[outcome.Finding]:
     """The cheapest machine by target, merged over neighbouring targets, and its extrapolated kernels.
 
     Machines with indistinguishable costs win together.
@@ -373,8 +356,8 @@ def _serving_findings(
     if len(ends) == 2:
         doubts = [f"{name} ({extrapolated[name]})" for name in winners if extrapolated.get(name)]
         sure = len(winners) - len(doubts)
-        yield in_short(
-            f"cheapest by time per token: {', '.join(parts)}; from {figures(ends[0])} to {figures(ends[1])} USD per "
+        yield outcome.in_short(
+            f"cheapest by time per token: {', '.join(parts)}; from {' to '.join(map(outcome.figures, ends))} USD per "
             "million output tokens",
             f"{sure} of {len(winners)} winners stand on measured kernels alone"
             + (f"; extrapolated kernels: {', '.join(doubts)}" if doubts else ""),
@@ -383,17 +366,17 @@ def _serving_findings(
     for alike, places in won:
         if not alike:
             words = "No machine keeps this time per token with any plan tried."
-            yield Finding(_targets(targets, places), words, "warning")
+            yield outcome.Finding(_targets(targets, places), words, "warning")
             continue
         index = [list(names).index(name) for name in alike]
         first, last = (float(np.nanmin(cheapest[places[at], index])) for at in (0, -1))
-        cost = " down to ".join(dict.fromkeys((figures(first), figures(last))))
+        cost = " down to ".join(dict.fromkeys((outcome.figures(first), outcome.figures(last))))
         priced = zip(cheapest[places[0]], names, strict=True)
         others = sorted((c, n) for c, n in priced if np.isfinite(c) and n not in alike)
         words = f"{' or '.join(alike)}, {cost} USD per million output tokens"
         words += f" (within {100.0 * TOLD_APART:g} %, which predictions do not tell apart)" if len(alike) > 1 else ""
-        words += f"; next {others[0][1]} at {figures(others[0][0])}" if others else ""
-        yield Finding(_targets(targets, places), f"{words}.", "good" if len(alike) == 1 else "plain")
+        words += f"; next {others[0][1]} at {outcome.figures(others[0][0])}" if others else ""
+        yield outcome.Finding(_targets(targets, places), f"{words}.", "good" if len(alike) == 1 else "plain")
 
 
 def _targets(targets: Sequence[float], places: Sequence[int]) -> str:
@@ -409,18 +392,18 @@ def _extrapolated(plans: Table, results: Table) -> dict[str, str]:
     return families
 
 
-def _training(plans: Table, results: Table) -> tuple[list[StudySheet], list[Finding]]:
-    names, machine = positions(plans.text("accelerator"))
+def _training(plans: Table, results: Table) -> tuple[list[outcome.StudySheet], list[outcome.Finding]]:
+    names, machine = outcome.positions(plans.text("accelerator"))
     cost, rate = _fitting(results, _TRAINING_COST), _fitting(results, _RATE)
     grid = np.where((machine == np.arange(len(names))[:, None]) & np.isfinite(rate), rate, -np.inf)
     best = np.argmax(grid, axis=1)[np.isfinite(grid.max(axis=1))]
     machines = plans.text("accelerator")[best]
-    sheet = sheet_of(
+    sheet = outcome.sheet_of(
         "training machines",
         [
             ("accelerator", machines),
             ("best_plan", plans.text("name")[best]),
-            *result_columns(results, ("step_time", _RATE, "mfu", _TRAINING_COST, "energy_per_token"), best),
+            *outcome.result_columns(results, ("step_time", _RATE, "mfu", _TRAINING_COST, "energy_per_token"), best),
             ("million_tokens_per_dollar", 1 / np.where(cost[best] > 0, cost[best], np.nan)),
         ],
     )
@@ -428,8 +411,8 @@ def _training(plans: Table, results: Table) -> tuple[list[StudySheet], list[Find
     if not priced:
         return [sheet], []
     words = (
-        f"Cheapest on {priced[0][1]}, {figures(priced[0][0])} USD per million tokens, and most expensive on "
-        f"{priced[-1][1]}, {figures(priced[-1][0])}; the fastest for each accelerator is "
+        f"Cheapest on {priced[0][1]}, {outcome.figures(priced[0][0])} USD per million tokens, and most expensive on "
+        f"{priced[-1][1]}, {outcome.figures(priced[-1][0])}; the fastest for each accelerator is "
         f"{machines[np.argmax(rate[best])]}."
     )
-    return [sheet], [Finding("Training", words, "good")]
+    return [sheet], [outcome.Finding("Training", words, "good")]

@@ -14,22 +14,7 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
-from xlperf.studies.outcome import (
-    Columns,
-    Finding,
-    Inputs,
-    Outcome,
-    StudySheet,
-    charts_of,
-    finding,
-    in_short,
-    pivot_of,
-    result_columns,
-    row_named,
-    sheet_of,
-    shown,
-    with_rows,
-)
+from xlperf.studies import outcome
 from xlperf.studies.shares import best_shares, marginal
 
 _PARTS = ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
@@ -38,16 +23,16 @@ _STOPS = 0.05  # gain of a generation below which it is said to help no more
 
 
 def with_devices(
-    inputs: Inputs, names: Sequence[str], changes: Mapping[str, np.ndarray], networks: Sequence[str]
+    inputs: outcome.Inputs, names: Sequence[str], changes: Mapping[str, np.ndarray], networks: Sequence[str]
 ) -> Catalog:
     """The catalog with a device and an accelerator for each variant of the device in the settings."""
     devices = inputs.catalog.tables["devices"]
-    base = row_named(devices, inputs.text("device"), "device", inputs.place)
+    base = outcome.row_named(devices, inputs.text("device"), "device", inputs.place)
     columns = dict(devices.take(np.full(len(names), base)).columns)
     columns |= {"device": np.array(list(names), dtype=object), **changes}
     rows = [[name, inputs.text("generation"), network, name] for name, network in zip(names, networks, strict=True)]
     accelerators = table_from_rows("accelerators", ["accelerator", "generation", "default_network", "device"], rows)
-    return with_rows(inputs.catalog, [Table("devices", columns), accelerators])
+    return outcome.with_rows(inputs.catalog, [Table("devices", columns), accelerators])
 
 
 def derived(catalog: Catalog, names: Sequence[str]) -> Table:
@@ -65,7 +50,7 @@ def for_each(plans: Table, names: Sequence[str]) -> Table:
     return Table(plans.kind, columns)
 
 
-def memories(inputs: Inputs) -> Outcome:
+def memories(inputs: outcome.Inputs) -> outcome.Outcome:
     """Latency of inference over the memory technology, and the limit beyond it."""
     plans = inputs.table("inference")
     technologies, steps = inputs.words("memories"), inputs.numbers("further_steps")
@@ -76,22 +61,22 @@ def memories(inputs: Inputs) -> Outcome:
     names += further
     labels = [*technologies, *(f"{technologies[-1]} x {step:g}" for step in steps)]
     devices = derived(catalog, names)
-    bandwidth, capacity = shown(devices, "memory_bandwidth"), shown(devices, "memory_capacity")
+    bandwidth, capacity = outcome.shown(devices, "memory_bandwidth"), outcome.shown(devices, "memory_capacity")
     every = for_each(plans, names)
     results = evaluate(every, catalog)
     kinds, count = [str(name) for name in plans.text("name")], len(names)
-    columns: Columns = [
+    columns: outcome.Columns = [
         ("case", [f"{kind}: {label}" for kind, label in product(kinds, labels)]),
         ("plan", np.repeat(kinds, count)), ("memory", labels * len(kinds)),
         ("memory_bandwidth", np.tile(bandwidth, len(kinds))), ("memory_capacity", np.tile(capacity, len(kinds))),
-        *result_columns(results, ("latency", "tpot", *_PARTS, "bound", "fits")),
+        *outcome.result_columns(results, ("latency", "tpot", *_PARTS, "bound", "fits")),
     ]  # fmt: skip
     charts = [
         chart
         for i, kind in enumerate(kinds)
-        for chart in charts_of("memories", _PARTS, (i * count, (i + 1) * count), kind=kind)
+        for chart in outcome.charts_of("memories", _PARTS, (i * count, (i + 1) * count), kind=kind)
     ]
-    tpot, bounds = (values.reshape(len(kinds), count) for values in (shown(results, "tpot"), results["bound"]))
+    tpot, bounds = (values.reshape(len(kinds), count) for values in (outcome.shown(results, "tpot"), results["bound"]))
     findings = [*_memories_short(kinds, labels, bandwidth, tpot, bounds)]
     for kind, time, bound in zip(kinds, tpot, bounds, strict=True):
         findings += _memory_findings(kind, labels, bandwidth, time, bound)
@@ -102,9 +87,9 @@ def memories(inputs: Inputs) -> Outcome:
     rows = order[::-1][last]
     ratios = [*(time[order[0]] / time[rows] for time in tpot), bandwidth[rows] / bandwidth[order[0]]]
     series = [*kinds, "memory_bandwidth_ratio"]
-    gains = pivot_of("gain", "memory_bandwidth", keys, series, np.column_stack(ratios))
-    sheets = [gains, sheet_of("memories", columns, charts)]
-    return Outcome(findings, sheets, catalog, [(every.take(legal), results.take(legal))])
+    gains = outcome.pivot_of("gain", "memory_bandwidth", keys, series, np.column_stack(ratios))
+    sheets = [gains, outcome.sheet_of("memories", columns, charts)]
+    return outcome.Outcome(findings, sheets, catalog, [(every.take(legal), results.take(legal))])
 
 
 def _further(catalog: Catalog, last: str, steps: Sequence[float]) -> tuple[Catalog, list[str]]:
@@ -116,7 +101,7 @@ def _further(catalog: Catalog, last: str, steps: Sequence[float]) -> tuple[Catal
     columns["accelerator"] = np.array(names, dtype=object)
     columns["memory_bandwidth"] = columns["memory_bandwidth"] * np.array(steps)
     columns["device"] = np.full(len(names), "", dtype=object)
-    return with_rows(catalog, [Table("accelerators", columns)]), names
+    return outcome.with_rows(catalog, [Table("accelerators", columns)]), names
 
 
 def _rising(bandwidth: np.ndarray, tpot: np.ndarray) -> list[int]:
@@ -135,7 +120,7 @@ def _knee(bandwidth: np.ndarray, tpot: np.ndarray) -> int | None:
 
 def _memories_short(
     kinds: Sequence[str], labels: Sequence[str], bandwidth: np.ndarray, tpot: np.ndarray, bounds: np.ndarray
-) -> Iterator[Finding]:
+) -> Iterator[outcome.Finding]:
     orders = [_rising(bandwidth, time) for time in tpot]
     known = [place for place, order in enumerate(orders) if len(order) > 1]
     if not known:
@@ -154,7 +139,7 @@ def _memories_short(
             f"beyond {'; '.join(clauses)} less than half of a further gain in bandwidth shortens a token, limited in "
             f"the end by {' or '.join(limits)}"
         )
-    yield in_short(
+    yield outcome.in_short(
         f"{bandwidth[last] / bandwidth[first]:.0f} times the bandwidth of {labels[first]} makes a token "
         f"{gain[least]:.1f} ({kinds[least]}) to {gain[most]:.1f} times ({kinds[most]}) as fast",
         second,
@@ -163,7 +148,7 @@ def _memories_short(
 
 def _memory_findings(
     kind: str, labels: Sequence[str], bandwidth: np.ndarray, tpot: np.ndarray, bound: np.ndarray
-) -> Iterator[Finding]:
+) -> Iterator[outcome.Finding]:
     order = _rising(bandwidth, tpot)
     if len(order) < 2:
         return
@@ -177,13 +162,13 @@ def _memory_findings(
         words += f"; from {bandwidth[turned]:.1f} TB/s ({labels[turned]}) on it is limited by {bound[turned]}"
     else:
         words += f"; it is limited by {bound[turned]} with any memory"
-    yield Finding("Memory", f"{words}.", "good")
+    yield outcome.Finding("Memory", f"{words}.", "good")
     knee = _knee(bandwidth, tpot)
     if knee is not None:
-        yield finding("knee", kind=kind, bandwidth=bandwidth[knee], label=labels[knee])
+        yield outcome.finding("knee", kind=kind, bandwidth=bandwidth[knee], label=labels[knee])
 
 
-def nodes(inputs: Inputs) -> Outcome:
+def nodes(inputs: outcome.Inputs) -> outcome.Outcome:
     """Training over logic nodes, memory and network generations and area allocations, and the saturation of each."""
     plans = _mappings(inputs, inputs.table("training").take([0]))
     catalog, cases, names = _variants(inputs)
@@ -197,7 +182,7 @@ def nodes(inputs: Inputs) -> Outcome:
         _lines("nodes by memory", "node", node_names, memory_names, best[:, :, -1], last_network),
         _lines("nodes by network", "node", node_names, network_names, best[:, -1, :], memory_names[-1]),
         _lines("memories by node", "memory", memory_names, node_names, best[:, :, -1].T, last_network),
-        pivot_of("allocation", "compute_share", 100.0 * np.asarray(shares), node_names, cube[:, -1, -1, :].T),
+        outcome.pivot_of("allocation", "compute_share", 100.0 * np.asarray(shares), node_names, cube[:, -1, -1, :].T),
     ]
     # the best device of each node: its shares, and what it should get next
     best_rows = _best_of_each_node(cube)
@@ -213,7 +198,7 @@ def nodes(inputs: Inputs) -> Outcome:
     findings = [
         *_nodes_short(node_names, memory_names, network_names, best, more.limits),
         *_stops(node_names, memory_names, network_names, best),
-        finding("grid", devices=len(names), plans=len(plans)), *shared.findings, *more.findings,
+        outcome.finding("grid", devices=len(names), plans=len(plans)), *shared.findings, *more.findings,
     ]  # fmt: skip
     columns = {name: values[chosen[best_rows]] for name, values in plans.columns.items()}
     best_names = np.array(names, dtype=object)[best_rows]
@@ -222,10 +207,10 @@ def nodes(inputs: Inputs) -> Outcome:
     gains = {"memory_gain": best[-1, 0, -1] / newest, "network_gain": best[-1, -1, 0] / newest}
     facts = {name: f"{gain:.1f}" for name, gain in gains.items() if np.isfinite(gain)} | {"last_node": node_names[-1]}
     facts = {**shared.facts, **more.facts, **facts}
-    return Outcome(findings, sheets, catalog, [(best_plans, evaluate(best_plans, catalog))], facts)
+    return outcome.Outcome(findings, sheets, catalog, [(best_plans, evaluate(best_plans, catalog))], facts)
 
 
-def _mappings(inputs: Inputs, plan: Table) -> Table:
+def _mappings(inputs: outcome.Inputs, plan: Table) -> Table:
     """The plan with every mapping of the grid that its accelerators allow."""
     count, batch = (float(plan[name][0]) for name in ("num_accelerators", "global_batch_size"))
     row = inputs.catalog.rows("models", plan["model"][:1], plan, "model")[0]
@@ -254,7 +239,7 @@ def _mappings(inputs: Inputs, plan: Table) -> Table:
 _Case = tuple[str, str, str, str, float]  # node, memory, link, network, share of the dies for cores
 
 
-def _variants(inputs: Inputs) -> tuple[Catalog, list[_Case], list[str]]:
+def _variants(inputs: outcome.Inputs) -> tuple[Catalog, list[_Case], list[str]]:
     """The catalog with every device of the grid, the cases and their names."""
     links, networks = inputs.words("links"), inputs.words("networks")
     if len(links) != len(networks):
@@ -306,14 +291,14 @@ def _best_of_each_node(cube: np.ndarray) -> np.ndarray:
 
 def _lines(
     name: str, key: str, keys: Sequence[str], series: Sequence[str], values: np.ndarray, rest: str
-) -> StudySheet:
-    charts = charts_of("step times", series, key=key)
-    return pivot_of("step times", key, keys, series, values, charts, name, rest=rest)
+) -> outcome.StudySheet:
+    charts = outcome.charts_of("step times", series, key=key)
+    return outcome.pivot_of("step times", key, keys, series, values, charts, name, rest=rest)
 
 
 def _devices_sheet(
     names: Sequence[str], cases: Sequence[_Case], times: np.ndarray, chosen: np.ndarray, plans: Table, devices: Table
-) -> StudySheet:
+) -> outcome.StudySheet:
     numbers = {"peak_flop_rate_bf16": "TFLOP/s", "memory_bandwidth": "TB/s", "memory_capacity": "GiB",
                "thermal_design_power": "W"}  # fmt: skip
     mappings = [
@@ -324,22 +309,22 @@ def _devices_sheet(
     ]
     best = [mappings[i] if time == time else None for i, time in zip(chosen, times, strict=True)]
     node, memory, link, network, share = zip(*cases, strict=True)
-    columns: Columns = [
+    columns: outcome.Columns = [
         ("device", names), ("node", node), ("memory", memory), ("link", link), ("network", network),
         ("compute_share", 100.0 * np.asarray(share, dtype=float)),
         *((column, devices[column] / UNITS[unit].factor) for column, unit in numbers.items()),
         ("step_time", times), ("best_plan", best),
     ]  # fmt: skip
-    return sheet_of("devices", columns)
+    return outcome.sheet_of("devices", columns)
 
 
 def _nodes_short(
     nodes: Sequence[str], memories: Sequence[str], networks: Sequence[str], best: np.ndarray, limits: str
-) -> Iterator[Finding]:
+) -> Iterator[outcome.Finding]:
     """Speed-up over all nodes with the newest and the oldest memory and network, and the limit of each node."""
     newest, oldest, memory, network = best[:, -1, -1], best[:, 0, 0], best[-1, 0, -1], best[-1, -1, 0]
     if np.isfinite([newest[0], newest[-1], oldest[0], oldest[-1], memory, network]).all():
-        yield finding(
+        yield outcome.finding(
             "nodes short", nodes=(nodes[0], nodes[-1]), gain=(newest[0] / newest[-1], oldest[0] / oldest[-1]),
             newest=f"{memories[-1]} and the network of {networks[-1]}",
             oldest=f"{memories[0]} and that of {networks[0]}",
@@ -349,7 +334,7 @@ def _nodes_short(
 
 def _stops(
     nodes: Sequence[str], memories: Sequence[str], networks: Sequence[str], best: np.ndarray
-) -> Iterator[Finding]:
+) -> Iterator[outcome.Finding]:
     """Speed-up along each axis with the others at their newest and oldest, and its saturation."""
     axes = ("node", nodes), ("memory", memories), ("network", networks)
     for axis, (what, keys) in enumerate(axes):
@@ -366,4 +351,4 @@ def _stops(
             words += legal[0][0]
             if useful < len(steps):
                 words += f"; beyond {legal[useful][0]} each next one gives less than {100 * _STOPS:.0f} %"
-            yield Finding(what.capitalize(), f"{words}.", "good" if other else "plain")
+            yield outcome.Finding(what.capitalize(), f"{words}.", "good" if other else "plain")

@@ -55,7 +55,19 @@ from xlperf.workbook.front.layout import NUMBERS, SHEETS, Page
 from xlperf.workbook.front.plan_card import compare_sheet
 from xlperf.workbook.front.question import number_page, number_pages, question_sheet
 from xlperf.workbook.package import FLAG_FORMAT, Formulas, data_rows
-from xlperf.workbook.style import FONT, NAVY, column_widths, drop_down, link, number_format, open_on, page_setup, put, texts, title
+from xlperf.workbook.style import (
+    FONT,
+    NAVY,
+    column_widths,
+    drop_down,
+    link,
+    number_format,
+    open_on,
+    page_setup,
+    put,
+    texts,
+    title,
+)
 from xlperf.workbook.tco import TITLE
 
 if TYPE_CHECKING:

@@ -18,21 +18,10 @@ from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS, cost_bridge
 from xlperf.engine.server_prices import first_rows
 from xlperf.equations.cost.designs import crossover_volume
 from xlperf.equations.cost.tokens import ALL_IN
+from xlperf.workbook import style
 from xlperf.workbook.charts import HIGH, LOW, SERIES, curve, curve_chart, horizontal_bars, spots, tornado, waterfall
 from xlperf.workbook.package import write_table
 from xlperf.workbook.report import data
-from xlperf.workbook.style import (
-    FONT,
-    INK,
-    NAVY,
-    chart_rows,
-    colour_scale,
-    column_widths,
-    even_rows,
-    page_setup,
-    place_chart,
-    put,
-)
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
@@ -64,10 +53,10 @@ def accelerator_cost_sheet(sheet: Worksheet, report: data.Report, designs: np.nd
     names = [str(name) for name in table.text("chiplet")]
     servers, rows = _servers_of(table, catalog)
     decisive = cost_sensitivity(table, catalog)
-    column_widths(sheet, 32, 32, 14, 14, 12, 14, 14, 14, 14, 14)
-    block = chart_rows(_HEIGHT)
+    style.column_widths(sheet, 32, 32, 14, 14, 12, 14, 14, 14, 14, 14)
+    block = style.chart_rows(_HEIGHT)
     top = _TOP + block * len(table) + 1
-    even_rows(sheet, _TOP, top)
+    style.even_rows(sheet, _TOP, top)
     price = [step for row in range(len(table)) for step in _price_steps(table, made, row)]
     words = "From the wafer to the price of an accelerator"
     prices = _steps_table(sheet, price, "design", "USD", top + 1, "price_steps", words)
@@ -84,23 +73,25 @@ def accelerator_cost_sheet(sheet: Worksheet, report: data.Report, designs: np.nd
         row = _TOP + number * block
         steps = [step for step in price if step[0] == name and step[1] not in ("gross margin", "price")]
         drawn = _waterfall(prices, price, steps, f"From the wafer to the unit cost: {name}", "USD", "#,##0", 11.4)
-        place_chart(sheet, drawn, row)
+        style.place_chart(sheet, drawn, row)
         own = next((server for server in rows if rows[server] == name), None)
         if own is not None:
             subject = str(servers.text("server")[own])
             steps = [step for step in hour if step[0] == subject]
             drawn = _waterfall(hours, hour, steps, f"To the hour: {subject}", "USD/h", "0.00", 10.4)
-            place_chart(sheet, drawn, row, 11.6)
+            style.place_chart(sheet, drawn, row, 11.6)
         if name in decisive["subject"]:
             span = _span(decisive["subject"].tolist(), name)
             ends = deciding.both("low_value_adds", span), deciding.both("high_value_adds", span)
             size, change = (_ACROSS - 22.2, _HEIGHT), "change from the base case (USD)"
             words = "What decides the bill of materials"
-            place_chart(sheet, tornado(words, deciding.cells("input", span), *ends, change, "#,##0", size), row, 22.2)
+            style.place_chart(
+                sheet, tornado(words, deciding.cells("input", span), *ends, change, "#,##0", size), row, 22.2
+            )
         if number and number % 2 == 0:
             sheet.row_breaks.append(Break(id=row - 1))
     sheet.row_breaks.append(Break(id=top - 1))
-    page_setup(sheet)
+    style.page_setup(sheet)
     sheet.freeze_panes = f"A{_TOP}"
 
 
@@ -128,12 +119,12 @@ def _price_steps(designs: Table, made: Table, row: int) -> list[_Step]:
             steps.append((name, words, level, amount, colour))
         level += amount
         if words == "board":
-            steps.append((name, "bill of materials", 0.0, level, NAVY))
-    steps.append((name, "unit cost", 0.0, level, NAVY))
+            steps.append((name, "bill of materials", 0.0, level, style.NAVY))
+    steps.append((name, "unit cost", 0.0, level, style.NAVY))
     price = float(made["sale_price"][row])
     if price > level:
         steps.append((name, "gross margin", level, price - level, _PARTS["hour_margin"][1]))
-    steps.append((name, "price", 0.0, price, NAVY))
+    steps.append((name, "price", 0.0, price, style.NAVY))
     return steps
 
 
@@ -148,11 +139,11 @@ def _hour_steps(servers: Table, hours: Table, row: int, unit_cost: float) -> lis
             made = amount * unit_cost / price
             steps.append((subject, "made for", level, made, _PARTS["hour_dies"][1]))
             steps.append((subject, "gross margin", level + made, amount - made, _PARTS["hour_margin"][1]))
-            steps.append((subject, "accelerator", 0.0, amount, NAVY))
+            steps.append((subject, "accelerator", 0.0, amount, style.NAVY))
         elif amount:
             steps.append((subject, _PARTS[known][0], level, amount, _PARTS[known][1]))
         level += amount
-    return [*steps, (subject, "hour, all in", 0.0, level, NAVY)]
+    return [*steps, (subject, "hour, all in", 0.0, level, style.NAVY)]
 
 
 def _steps_table(
@@ -208,7 +199,7 @@ def token_cost_sheet(sheet: Worksheet, groups: Sequence[tuple[data.Plans, Table]
         if top > _TOP:
             sheet.row_breaks.append(Break(id=top - 1))
         top = _token_block(sheet, group, costs, top) + 3
-    page_setup(sheet)
+    style.page_setup(sheet)
     sheet.freeze_panes = f"A{_TOP}"
 
 
@@ -230,8 +221,8 @@ def _token_block(sheet: Worksheet, group: data.Plans, costs: Table, top: int) ->
             columns.append(data.extra_column(words.replace(" ", "_"), "USD/Mtoken", declared[part].meaning))
             parts.append((amounts, colour))
     height = min(max(8.0, 4.6 + 0.55 * len(rows)), _PAGE)
-    header = top + chart_rows(height) + 1
-    even_rows(sheet, top, header)
+    header = top + style.chart_rows(height) + 1
+    style.even_rows(sheet, top, header)
     sheet.row_breaks.append(Break(id=header - 1))
     for place in range(2, len(columns) + 3):
         sheet.column_dimensions[get_column_letter(place)].width = 12.6
@@ -263,21 +254,21 @@ def _token_block(sheet: Worksheet, group: data.Plans, costs: Table, top: int) ->
     words = f"{group.kind.capitalize()}: cost of a million {meant} to an owner, from the wafer to the power"
     size = _ACROSS, height
     chart = horizontal_bars(words, table.cells("plan"), bars, "share of the cost", "0%", size, percent=True)
-    place_chart(sheet, chart, top)
+    style.place_chart(sheet, chart, top)
     last = worth.top + len(rows)
     left_out = len(group) - len(rows)
     if left_out:
         last += 1
         words = f"{data.plural(left_out, 'plan')} not shown: without a result, without a row of servers, or too many."
-        put(sheet.cell(last, 1), words, "xlperf note")
+        style.put(sheet.cell(last, 1), words, "xlperf note")
     return last
 
 
 def bridge_sheet(sheet: Worksheet, catalog: Catalog, groups: Sequence[tuple[data.Plans, Table]]) -> None:
     """Fill the sheet that bridges cost and energy at the sheet prices to the owner: first plans drawn, then all."""
-    top = _TOP + chart_rows(_HEIGHT)
-    column_widths(sheet, 54, 66, 17, 17, 14, 14)
-    even_rows(sheet, _TOP, top)
+    top = _TOP + style.chart_rows(_HEIGHT)
+    style.column_widths(sheet, 54, 66, 17, 17, 14, 14)
+    style.even_rows(sheet, _TOP, top)
     steps: list[_Step] = []
     for group, _ in groups:
         named = Table(
@@ -296,10 +287,10 @@ def bridge_sheet(sheet: Worksheet, catalog: Catalog, groups: Sequence[tuple[data
     for number, name in enumerate(dict.fromkeys(step[0] for step in steps)):
         drawn = [step for step in steps if step[0] == name]
         words = f"From sheet prices to an owner: {name}"
-        place_chart(
+        style.place_chart(
             sheet, _waterfall(table, steps, drawn, words, "USD/Mtoken", "General", width), _TOP, number * (width + 0.2)
         )
-    page_setup(sheet)
+    style.page_setup(sheet)
     sheet.freeze_panes = f"A{_TOP}"
 
 
@@ -316,7 +307,7 @@ def _bridge_steps(bridge: Table) -> list[_Step]:
     for place, (words, cost) in enumerate(zip(lines, costs, strict=True)):
         line, before = words.partition(":")[0], costs[place - 1]
         if place in (0, last):
-            steps.append((name, line, 0.0, cost, NAVY))
+            steps.append((name, line, 0.0, cost, style.NAVY))
         elif cost != before:
             steps.append((name, line, min(before, cost), abs(cost - before), HIGH if cost > before else LOW))
     return steps
@@ -338,14 +329,14 @@ def chiplet_sheet(sheet: Worksheet, report: data.Report, basis: data.Basis) -> N
         f"Node {basis.node}; one die on {basis.single}, several on {basis.several}, each with {LINK_SHARE:.0%} of its "
         "area for links. No memory, no board."
     )
-    cell: Any = put(sheet.cell(_TOP, 1), words, "xlperf note")
+    cell: Any = style.put(sheet.cell(_TOP, 1), words, "xlperf note")
     cell.alignment = Alignment(horizontal="left", vertical="center")
     sheet.column_dimensions["A"].width = 30
-    block = chart_rows(_SIZE[1])
+    block = style.chart_rows(_SIZE[1])
     last = _map(sheet, report.catalog, basis, _TOP + 1, block)
     sheet.row_breaks.append(Break(id=last + 1))
     _volumes(sheet, report.catalog, basis, last + 2, block)
-    page_setup(sheet)
+    style.page_setup(sheet)
     sheet.freeze_panes = f"A{_TOP}"
 
 
@@ -384,7 +375,7 @@ def _map(sheet: Worksheet, catalog: Catalog, basis: data.Basis, top: int, block:
     made, one_time = _costs(catalog, basis, np.array(AREAS)[:, None], np.array(COUNTS)[None, :], 1.0)
     unit = made + one_time / MAP_VOLUME
     header = top + block + 1
-    even_rows(sheet, top, header - 1)
+    style.even_rows(sheet, top, header - 1)
     columns = [
         data.extra_column("one_die" if count == 1 else f"{count}_chiplets", "USD", f"Unit cost with {count} equal dies")
         for count in COUNTS
@@ -395,13 +386,13 @@ def _map(sheet: Worksheet, catalog: Catalog, basis: data.Basis, top: int, block:
     for number in range(2, len(COUNTS) + 2):
         sheet.column_dimensions[get_column_letter(number)].width = 15
     area = f"B{header + 1}:{get_column_letter(len(COUNTS) + 1)}{table.last}"
-    colour_scale(sheet, area, "9BD3C5", "FFF7E0", "E7A6A0")
+    style.colour_scale(sheet, area, "9BD3C5", "FFF7E0", "E7A6A0")
     for down, line in enumerate(unit, start=header + 1):
         if np.isfinite(line).any():
             cell: Any = sheet.cell(down, 2 + int(np.nanargmin(line)))
-            cell.font = Font(name=FONT, size=10, bold=True, color=INK)
+            cell.font = Font(name=style.FONT, size=10, bold=True, color=style.INK)
     words = "Bold: the cheapest number of dies. Blank: a die is beyond the reticle."
-    put(sheet.cell(table.last + 1, 1), words, "xlperf note")
+    style.put(sheet.cell(table.last + 1, 1), words, "xlperf note")
     points = []
     for column, costs, colour in zip(columns, unit.T, _COLOURS, strict=False):
         given = np.flatnonzero(np.isfinite(costs))
@@ -424,7 +415,7 @@ def _volumes(sheet: Worksheet, catalog: Catalog, basis: data.Basis, top: int, bl
     volumes = np.array(VOLUMES)
     unit = made[None, :] + one_time[None, :] / volumes[:, None]
     header = top + block + 1
-    even_rows(sheet, top, header - 1)
+    style.even_rows(sheet, top, header - 1)
     columns = [data.extra_column(name.replace(" ", "_"), "USD", f"Unit cost of {name}") for name, _, _ in kinds]
     rows = [[float(v), *map(float, line)] for v, line in zip(volumes, unit, strict=True)]
     words = f"Unit cost of {SPLIT_AREA:,.0f} mm2 over volume"
