@@ -102,7 +102,8 @@ def live_results(tables: Mapping[str, Table]) -> dict[str, dict[str, list[Any]]]
         if kind in tables and len(tables[kind]):
             columns = schema.table_schema(kind).columns
             block: list[list[Any]] = [[column.header for column in columns], *package.data_rows(tables[kind], columns)]
-            by_name[kind] = _cells(block, names, catalog, kind)
+            answer = solved(read_block(block, None, kind), lambda rows, names: Engine().evaluate(rows, catalog, names))
+            by_name[kind] = {name: answer.words() if name == "reason" else answer.column(name) for name in names}
     if "servers" in by_name:
         numbers = [tables["servers"].number(name).tolist() for name in ASKED]
         for row, given in enumerate(zip(*numbers, strict=True)):
@@ -123,11 +124,6 @@ def catalog_handle(tables: Mapping[str, Table]) -> str:
 
 def _catalog(tables: Mapping[str, Table]) -> Catalog:
     return Catalog.from_tables([tables[kind] for kind in start.catalog_kinds(tables)], ORIGIN)
-
-
-def _cells(block: list[list[Any]], names: tuple[str, ...], catalog: Catalog, kind: str) -> dict[str, list[Any]]:
-    outcome = solved(read_block(block, None, kind), lambda rows, names: Engine().evaluate(rows, catalog, names))
-    return {name: outcome.words() if name == "reason" else outcome.column(name) for name in names}
 
 
 def write_workbook(path: str | Path, tables: Mapping[str, Table | Rows], values: bool = True) -> None:

@@ -94,6 +94,8 @@ class DataSheet:
     in_sight: tuple[str, ...]
     bands: tuple[tuple[str, str], ...]
     results: tuple[str, ...]
+    stated: tuple[str, ...]  # Columns of which a row that is not blank states one
+    function: str  # Worksheet function of all results; "": each has its own
 
 
 _BANDS = "bands: words = first column"
@@ -105,19 +107,13 @@ DATA_SHEETS: Mapping[str, DataSheet] = {
         tuple(row["in sight"].split()),
         tuple((words, first) for words, _, first in (part.partition(" = ") for part in row[_BANDS].split("; "))),
         tuple(row["results"].split()),
+        tuple(row["stated"].split()),
+        row["function"],
     )
     for row in resources.rows("workbook/data_sheets.csv")
 }
 LIVE_RESULTS = {kind: words.results for kind, words in DATA_SHEETS.items() if words.results}
 """Results with a live formula in each row, by data sheet."""
-_COST_FUNCTIONS = {"chiplets": "PACKAGE_COST", "servers": "SERVER_COST"}
-_STATED = {
-    "training": ("name", "model"),
-    "inference": ("name", "model"),
-    "chiplets": ("chiplet", "accelerator"),
-    "servers": ("server", "accelerator"),
-}
-"""Columns of which a row that is not blank states one."""
 ASKED = ("fixed_accelerators", "fixed_power")
 """Inputs of which a server needs one for the results of a planner."""
 PLANNED = "_planned"
@@ -232,11 +228,11 @@ def plan_formula(kind: str, result: str) -> str:
         formula = f"{function}({row},{CATALOG_NAME},{header})"
     else:
         part = result.replace("_", " ")
-        formula = f'{PREFIX}{_COST_FUNCTIONS[kind]}({row},"{part}",{CATALOG_NAME},{header})'
+        formula = f'{PREFIX}{DATA_SHEETS[kind].function}({row},"{part}",{CATALOG_NAME},{header})'
     if result.endswith(PLANNED):
         blank = ",".join(f'{kind}[[#This Row],[{schema.by_name[name].header}]]=""' for name in ASKED)
         formula = f'IF(AND({blank}),"",{formula})'
-    given = "&".join(f"{kind}[[#This Row],[{name}]]" for name in _STATED[kind])
+    given = "&".join(f"{kind}[[#This Row],[{name}]]" for name in DATA_SHEETS[kind].stated)
     return f'IF({given}="","",{formula})'
 
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 
 _NO_ROWS = b"<sheetData></sheetData>"
+_QUOTE = {'"': "&quot;"}
 
 
 def sheet_part(sheet: Worksheet) -> tuple[bytes, Any]:
@@ -79,7 +80,7 @@ def _rows(writer: Any) -> list[bytes]:
     lines = []
     for number, cells in writer.rows():
         attributes = {"r": f"{number}", **dict(sheet.row_dimensions.get(number, {}))}
-        parts = ["<row", *(f" {name}={_quoted(value)}" for name, value in attributes.items()), ">"]
+        parts = ["<row", *(f" {name}={quoteattr(value, _QUOTE)}" for name, value in attributes.items()), ">"]
         for cell in cells:
             if cell._comment is not None:
                 sheet._comments.append(CommentRecord.from_cell(cell))
@@ -94,10 +95,6 @@ def _rows(writer: Any) -> list[bytes]:
         parts.append("</row>")
         lines.append("".join(parts).encode("utf-8", "xmlcharrefreplace"))
     return lines
-
-
-def _quoted(value: str) -> str:
-    return quoteattr(value, {'"': "&quot;"})
 
 
 def _cell(sheet: Any, cell: Any, style: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from openpyxl.chart.series import SeriesLabel
 from openpyxl.styles import Alignment
@@ -17,8 +17,8 @@ from xlperf.catalog.schema import PLAN_TABLES, grouped, results_of, table_schema
 from xlperf.catalog.table import CASES
 from xlperf.workbook.data_sheets import BLANK_ROWS, DATA_SHEETS, HEADER_ROW, SCENARIO, column_reference, sheet_columns
 from xlperf.workbook.front.formulas import Live
-from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, GREY, ORANGE, SKY, Axis, Page
-from xlperf.workbook.style import MUTED, NAVY, drop_down, home, page_setup, put, texts, title
+from xlperf.workbook.front.layout import Axis, Page
+from xlperf.workbook.style import drop_down, home, page_setup, put, texts, title
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -154,33 +154,13 @@ def _plan_place(kind: str, number: int, row: int, last: int, words: str) -> str:
     return {"kind": kind, "row": str(row), "seconds": f"{HOUR:g}"}[what]
 
 
-class CostChart(NamedTuple):
-    """A chart below a sheet: its heading, the columns of its bars and their colours, number format, legend height."""
-
-    heading: str
-    parts: tuple[str, ...]
-    colours: tuple[str, ...]
-    number: str
-    legend: float  # Share of the chart
-
-
-CHARTS = {
-    "chiplets": CostChart(
-        "Cost of a unit by part (USD): the cells above, stacked", grouped("chiplets_results", "unit"),
-        (BLUE, "7FB8DA", AMBER, "F2D08B", "C08A5A", GREEN, "8CCBB5", GREY, MUTED, NAVY), "#,##0", 0.90,
-    ),
-    "servers": CostChart(
-        "An hour of one accelerator by part (USD): the cells above, stacked", grouped("servers_results", "hour"),
-        (BLUE, SKY, GREEN, GREY, AMBER, MUTED, ORANGE), "0.0", 0.30,
-    ),
-}  # fmt: skip
-
-
 def cost_charts(book: Any, live: Live) -> None:
-    """Add a chart below each sheet of :data:`CHARTS` that the workbook has, if it has rows."""
-    for kind, own in CHARTS.items():
+    """Add a chart of the parts of the cost below each sheet of cost_charts.csv that has rows."""
+    for own in resources.rows("workbook/cost_charts.csv"):
+        kind = own["sheet"]
         if kind not in book.sheetnames:
             continue
+        parts = grouped(f"{kind}_results", own["parts"])
         sheet = book[kind]
         edges: Any = range_boundaries(sheet.tables[kind].ref)
         last = edges[3] - BLANK_ROWS
@@ -190,18 +170,18 @@ def cost_charts(book: Any, live: Live) -> None:
         for row in sheet.iter_rows(min_row=HEADER_ROW, max_row=last):
             live.values |= {(kind, cell.coordinate): values.get(cell.coordinate, cell.value) for cell in row}
         names, in_sight = [column.name for column in sheet_columns(kind)], DATA_SHEETS[kind].in_sight
-        letters = " ".join(get_column_letter(names.index(name) + 1) for name in own.parts)
+        letters = " ".join(get_column_letter(names.index(name) + 1) for name in parts)
         page = Page(sheet, sheet, live)
         rows = HEADER_ROW, last
-        chart = page.bars("A", rows, letters, own.colours, "#,##0", gap=35, stacked=True, formats=False)
-        for series, name in zip(chart.series, own.parts, strict=True):
+        chart = page.bars("A", rows, letters, own["colours"].split(), "#,##0", gap=35, stacked=True, formats=False)
+        for series, name in zip(chart.series, parts, strict=True):
             series.tx = SeriesLabel(v=name.replace("nre", "design").replace("_", " "))
         chart.visible_cells_only = False  # a part may stand in a column that is folded
         chart.y_axis.crosses = "max"
         top = edges[3] + 2
         end_row = top + max(14, 6 + 2 * (last - HEADER_ROW))
-        put(sheet[f"A{top}"], own.heading, "xlperf heading")
+        put(sheet[f"A{top}"], own["heading"], "xlperf heading")
         sheet.print_area = f"A{HEADER_ROW - 1}:{get_column_letter(len(names))}{end_row}"
         first, end = (get_column_letter(names.index(name) + 1) for name in (in_sight[0], DATA_SHEETS[kind].results[3]))
-        area, y = f"{first}{top + 1}:{end}{end_row}", Axis(number=own.number, grid=True)
-        page.place(chart, area, Axis(), y, (0.19, 0.02, 0.62, 0.88), (0.83, 0.02, 0.16, own.legend))
+        area, y = f"{first}{top + 1}:{end}{end_row}", Axis(number=own["number"], grid=True)
+        page.place(chart, area, Axis(), y, (0.19, 0.02, 0.62, 0.88), (0.83, 0.02, 0.16, float(own["legend"])))

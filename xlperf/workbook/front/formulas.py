@@ -7,9 +7,11 @@ LibreOffice computes the same numbers (a test compares every cell).
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from openpyxl.utils import get_column_letter, range_boundaries
@@ -258,25 +260,26 @@ def _divided(left: Any, right: Any) -> float:
     return _number(left) / _number(right)
 
 
+def _of_numbers(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    return operation(_number(left), _number(right))
+
+
 def _same(left: Any, right: Any) -> bool:
     blank = {None: "" if isinstance(left or right, str) or "" in (left, right) else 0.0}
     left, right = blank.get(left, left), blank.get(right, right)
     return left.casefold() == right.casefold() if isinstance(left, str) and isinstance(right, str) else left == right
 
 
+_OF_NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "^": operator.pow, "<": operator.lt, ">": operator.gt,
+    "<=": operator.le, ">=": operator.ge,
+}  # fmt: skip
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "&": lambda a, b: _words(a) + _words(b),
-    "+": lambda a, b: _number(a) + _number(b),
-    "-": lambda a, b: _number(a) - _number(b),
-    "*": lambda a, b: _number(a) * _number(b),
     "/": _divided,
-    "^": lambda a, b: _number(a) ** _number(b),
     "=": _same,
     "<>": lambda a, b: not _same(a, b),
-    "<": lambda a, b: _number(a) < _number(b),
-    ">": lambda a, b: _number(a) > _number(b),
-    "<=": lambda a, b: _number(a) <= _number(b),
-    ">=": lambda a, b: _number(a) >= _number(b),
+    **{mark: partial(_of_numbers, operation) for mark, operation in _OF_NUMBERS.items()},
 }
 
 

@@ -193,7 +193,8 @@ def number_page(
             sheet, row, column, live, f'=IFERROR(IF({results[column.name]}&""="","none",{results[column.name]}),"none")'
         )
         if band:
-            low, high = (f'TEXT({results[name]},"{_digits(column)}")' for name in band)
+            digits = "#,##0" if column.unit == "-" else "#,##0.00"  # LibreOffice takes no conditions inside TEXT
+            low, high = (f'TEXT({results[name]},"{digits}")' for name in band)
             live.styled(sheet[f"D{row}"], f'=IFERROR({low}&" to "&{high},"")', "xlperf computed")
             sheet[f"D{row}"].alignment = Alignment(horizontal="right", vertical="center")
         row += 1
@@ -234,14 +235,8 @@ def _line(sheet: Any, row: int, column: Column, live: Live, formula: str) -> Non
     sheet.row_dimensions[row].height = 4.0 + 11.0 * lines
 
 
-def _digits(column: Column) -> str:
-    """Format for the ends of a band inside a text: no conditions, which LibreOffice does not take there."""
-    return "#,##0" if column.unit == "-" else "#,##0.00"
-
-
-_FUNCTIONS_TOP = 5
-_RANGES = 7
-"""Column of the ranges that the examples read. [-]"""
+_FUNCTIONS_TOP, _RANGES = 5, 7
+"""Row of the headers of the functions, and column of the ranges that the examples read. [-]"""
 
 
 def functions_sheet(workbook: Workbook) -> Worksheet:

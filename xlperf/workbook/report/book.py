@@ -80,9 +80,10 @@ def report_workbook(
     workbook = load_workbook(resources.template("report.xlsx"))
     add_styles(workbook)
     _properties(workbook, report)
-    filled = _plan_sheets(report) | {"assumptions": partial(data.assumptions_sheet, report=report)}
+    filled: dict[str, _Fill | None] = {group.kind: partial(_plan_sheet, group=group) for group in groups}
+    filled["assumptions"] = partial(data.assumptions_sheet, report=report)
     if not findings:
-        filled |= _chart_sheets(report, limits) | _cost_sheets(report)
+        filled |= _result_sheets(report, limits)
         filled["uncertainty"] = partial(uncertainty_sheet, groups=groups, catalog=catalog) if uncertain else None
         filled["reasons"] = partial(data.reasons_sheet, groups=groups)
     for kind in CATALOG_TABLES:
@@ -138,13 +139,8 @@ _Fill = Callable[["Worksheet"], None]
 """Fills a sheet of the template."""
 
 
-def _plan_sheets(report: data.Report) -> dict[str, _Fill | None]:
-    """Sheets of plans with all of their results."""
-    return {group.kind: partial(_plan_sheet, group=group) for group in report.groups}
-
-
-def _chart_sheets(report: data.Report, limits: Limits | None) -> dict[str, _Fill | None]:
-    """Sheets of time, memory and limits; None for sheets without content."""
+def _result_sheets(report: data.Report, limits: Limits | None) -> dict[str, _Fill | None]:
+    """Sheets of time, memory, limits and cost; None for sheets without content."""
     filled: dict[str, _Fill | None] = {}
     for name, time in (("training", "step time"), ("inference", "inference time")):
         group = report.group(name)
@@ -152,19 +148,12 @@ def _chart_sheets(report: data.Report, limits: Limits | None) -> dict[str, _Fill
         filled[time] = partial(time_sheet, group=group) if timed and group is not None else None
     memory = [group for group in report.groups if group.memory_parts()]
     drawn = curves(report.group("inference"), report.catalog, limits)
-    return {
-        **filled,
+    groups, designs = data.owned_groups(report), data.used_designs(report)
+    basis = data.basis_of(report, designs)
+    return filled | {
         "limits": partial(limits_sheet, drawn=drawn) if drawn else None,
         "memory": partial(memory_sheet, groups=memory) if memory else None,
         "roofline": partial(roofline_sheet, report=report) if report.operators else None,
-    }
-
-
-def _cost_sheets(report: data.Report) -> dict[str, _Fill | None]:
-    """Sheets of cost, for the accelerators that the sheets servers and chiplets know."""
-    groups, designs = data.owned_groups(report), data.used_designs(report)
-    basis = data.basis_of(report, designs)
-    return {
         "token cost": partial(token_cost_sheet, groups=groups) if groups else None,
         "cost bridge": partial(bridge_sheet, catalog=report.catalog, groups=groups) if groups else None,
         "accelerator cost": partial(accelerator_cost_sheet, report=report, designs=designs) if len(designs) else None,

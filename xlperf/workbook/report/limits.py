@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from openpyxl.worksheet.pagebreak import Break
 
+from xlperf.base import resources
 from xlperf.base.arrays import added
 from xlperf.base.units import factor
 from xlperf.catalog.schema import Column, column, table_schema, unit_of
@@ -57,24 +58,8 @@ class _Field(NamedTuple):
     colour: str
 
 
-class _Time(NamedTuple):
-    """Words on the time of a plan, and results on a second chart beside its parts."""
-
-    time: str
-    unit: str
-    of: str
-    title: str
-    beside: tuple[str, ...]
-    beside_title: str
-    axis: str
-
-
-_TIMES = {
-    "training": _Time("step_time", "s", "step time", "Where the step time goes", ("mfu", "hfu"),
-                      "Utilisation of the peak", "of the dense peak"),
-    "inference": _Time("tpot", "ms", "decode step", "Where the time of a decode step goes",
-                       ("prefill_time", "decode_time"), "Prefill and decode", "of a request"),
-}  # fmt: skip
+_TIMES = {row["sheet"]: row for row in resources.rows("workbook/report_times.csv")}
+"""Words on the time of a plan, and results on a second chart beside its parts."""
 _Charts = Callable[[Drawn, tuple[int, int], str, float], Iterator[tuple[Any, float]]]
 """Charts of some rows of a table, words on these rows and a height; each with its distance from the left."""
 
@@ -82,23 +67,25 @@ _Charts = Callable[[Drawn, tuple[int, int], str, float], Iterator[tuple[Any, flo
 def time_sheet(sheet: Worksheet, group: Plans) -> None:
     """Fill the sheet with the parts of the time of a training step or of a decode step and a request."""
     rows, look = group.where(GOOD, TOO_LARGE)[:MOST_PLANS], _TIMES[group.kind]
-    each = total = group.number(look.time)[rows]
+    each = total = group.number(look["time"])[rows]
     if group.kind == "inference":
         parts = [group.number(part.name)[rows] for part in group.time_parts()]
         total = np.nansum(parts, axis=0) if parts else np.full(len(rows), np.nan)
-    shares = _shares(group, rows, total, look.of)
-    beside = [_field(group, rows, name) for name in look.beside if np.isfinite(group.number(name)[rows]).any()]
-    words = [f"{number_words(time)} {look.unit}" for time in each]
+    shares = _shares(group, rows, total, look["of"])
+    beside = [
+        _field(group, rows, name) for name in look["beside"].split() if np.isfinite(group.number(name)[rows]).any()
+    ]
+    words = [f"{number_words(time)} {look['unit']}" for time in each]
     labels = [f"{short(group.names[row], 52)} \N{MIDDLE DOT} {time}" for row, time in zip(rows, words, strict=True)]
     stacked = group.kind == "inference"
 
     def charts(table: Drawn, page: tuple[int, int], which: str, height: float) -> Iterator[tuple[Any, float]]:
         plans, size = table.cells("plan", page), (_SHARE_WIDTH, height)
         parts, others = ([table.part(f.column.name, f.colour, page) for f in fields] for fields in (shares, beside))
-        yield horizontal_bars(look.title + which, plans, parts, "share (%)", "0", size, most=100), 0.0
+        yield horizontal_bars(look["title"] + which, plans, parts, "share (%)", "0", size, most=100), 0.0
         if others:
             side = horizontal_bars(
-                look.beside_title, plans, others, look.axis, "0%", (_SIDE_WIDTH, height), percent=stacked,
+                look["beside_title"], plans, others, look["axis"], "0%", (_SIDE_WIDTH, height), percent=stacked,
                 stacked=stacked, show_labels=False,
             )  # fmt: skip
             yield side, _SHARE_WIDTH + _GAP
@@ -461,7 +448,7 @@ def _drawn(group: Plans, rows: np.ndarray, catalog: Catalog) -> tuple[list[Colum
     values: list[Sequence[object]] = [[short(group.names[row], 60) for row in rows.tolist()]]
     schema = table_schema(f"{group.kind}_results").by_name
     cost = ALL_IN[group.kind]
-    for name in (_TIMES[group.kind].time, cost):
+    for name in (_TIMES[group.kind]["time"], cost):
         drawn = Uncertainty(sweep, name)
         summary = drawn.summary()
         for percentile, meaning in _PERCENTILES.items():

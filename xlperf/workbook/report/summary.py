@@ -55,17 +55,9 @@ class Goal:
     than: str
 
 
-_GOALS = {
-    "training": (
-        Goal("cost_per_million_tokens", True, "USD per million tokens", "cost_per_million_tokens", "cheaper"),
-        Goal("tokens_per_second", False, "tokens per second", "tokens_per_second", "faster"),
-    ),
-    "inference": (
-        Goal("cost_per_million_output_tokens_all_in", True, "USD per million output tokens, prompts included",
-             "cost_per_million_output_tokens", "cheaper"),
-        Goal("tpot", True, "ms per output token", "tpot", "faster"),
-    ),
-}  # fmt: skip
+_GOALS: dict[str, list[Goal]] = {kind: [] for kind in WORK}
+for _row in resources.rows("workbook/report_goals.csv"):
+    _GOALS[_row["sheet"]].append(Goal(_row["name"], bool(_row["lowest"]), _row["unit"], _row["band"], _row["than"]))
 _ALIKE = {"training": ("sequence_length",), "inference": ("prompt_length", "output_length")}
 """Inputs that plans of one decision have in common, besides the model."""
 
