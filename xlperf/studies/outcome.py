@@ -170,11 +170,6 @@ class Study:
     analyse: Callable[[Inputs], Outcome] = field(compare=False)
     settings: Sequence[Setting] = ()
 
-    @property
-    def full(self) -> dict[str, SettingValue]:
-        """Settings changed by ``--full``."""
-        return {entry.name: entry.long_run for entry in self.settings if entry.long_run is not None}
-
     def advised(self, facts: Mapping[str, str]) -> str:
         """The advice with the facts of an outcome, without clauses that lack a fact."""
         clauses = [
@@ -488,7 +483,7 @@ def read_inputs(
     if faults:
         raise InputError(faults)
     if full:
-        settings = {**settings, **study.full}
+        settings |= {entry.name: entry.long_run for entry in study.settings if entry.long_run is not None}
     return Inputs(known, {table.kind: _whole(table) for table in plans if len(table)}, settings, source.name)
 
 

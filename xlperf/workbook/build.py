@@ -152,15 +152,12 @@ def build_examples() -> Path:
     return target
 
 
-def build(path: str | Path | None = None, replaced: Mapping[str, Table | Rows] | None = None) -> Path:
+def build(path: str | Path | None = None) -> Path:
     """Build a workbook from its rows: the shipped one by default."""
     target = Path(path) if path is not None else resources.workbook()
     folder = package.rows_folder(target.name)
     in_text = target.resolve() == resources.workbook().resolve() and folder.is_dir()
-    tables = {**(package.read_rows(folder) if in_text else read_tables(target)), **(replaced or {})}
-    write_workbook(target, tables)
-    if in_text and replaced:
-        package.write_tables(folder, {kind: read_tables(target)[kind] for kind in replaced})
+    write_workbook(target, package.read_rows(folder) if in_text else read_tables(target))
     return target
 
 

@@ -181,12 +181,12 @@ def title(sheet: Worksheet, text: str, subtitle: str = "", at: str = "A1") -> No
     sheet.sheet_view.showGridLines = False
 
 
-def link(cell: Cell | MergedCell, sheet_title: str, text: str, at: str = "A1") -> None:
+def link(cell: Cell | MergedCell, sheet_title: str, text: str) -> None:
     """Make a cell a link to a sheet of the same workbook."""
     put(cell, text, "xlperf link")
     quoted = sheet_title.replace("'", "''")
     inside: Any = cell
-    inside.hyperlink = Hyperlink(ref=cell.coordinate, location=f"'{quoted}'!{at}", display=text)
+    inside.hyperlink = Hyperlink(ref=cell.coordinate, location=f"'{quoted}'!A1", display=text)
     cell.style = "xlperf link"
 
 

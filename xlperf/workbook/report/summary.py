@@ -378,12 +378,10 @@ def other_findings(report: data.Report) -> list[Finding]:
     return results
 
 
-def best(group: data.Plans, name: str, rows: np.ndarray, *, lowest: bool = False) -> int | None:
-    """Row with the highest or lowest value of a result among some rows; None if none has one."""
+def best(group: data.Plans, name: str, rows: np.ndarray) -> int | None:
+    """Row with the highest value of a result among some rows; None if none has one."""
     values = group.number(name)[rows]
-    if not np.isfinite(values).any():
-        return None
-    return int(rows[np.nanargmin(values) if lowest else np.nanargmax(values)])
+    return int(rows[np.nanargmax(values)]) if np.isfinite(values).any() else None
 
 
 def _plan(group: data.Plans, row: int) -> str:
