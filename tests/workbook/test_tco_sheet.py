@@ -23,7 +23,7 @@ from xlperf.explore.auto import evaluate_resolved
 from xlperf.workbook import build
 from xlperf.workbook.build import read_tables, workbook_package
 from xlperf.workbook.data_sheets import table_of
-from xlperf.workbook.tco import TOP
+from xlperf.workbook.plain_formulas import TOP
 
 POOLS = {"model": "Meta-Llama-3.1-70B", "num_accelerators": 12, "software": "vllm", "tensor_parallel": 4,
          "prompt_length": 1024, "output_length": 256, "mode": "disaggregated", "concurrency": 32}  # fmt: skip

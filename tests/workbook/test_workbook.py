@@ -33,7 +33,6 @@ from xlperf.catalog.schema import (
 )
 from xlperf.catalog.table import Table
 from xlperf.workbook.build import KINDS, build, main, read_tables, workbook_package, write_workbook
-from xlperf.workbook.checks import TOLERANCE, parameters_formula
 from xlperf.workbook.data_sheets import (
     CATALOG_CELL,
     DATA_SHEETS,
@@ -51,6 +50,7 @@ from xlperf.workbook.front.layout import NUMBERS, SHEETS
 from xlperf.workbook.front.plan_card import ALL_PLANS
 from xlperf.workbook.front.plan_card import NUMBERS as CARD_NUMBERS
 from xlperf.workbook.package import Formulas, data_rows, with_values
+from xlperf.workbook.plain_formulas import TOLERANCE, parameters_formula
 
 MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 

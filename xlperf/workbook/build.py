@@ -8,7 +8,7 @@ schema: the same rows give the same bytes.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,13 +31,13 @@ from xlperf.catalog.read import missing_sheet, read_catalog_tables, read_plan_ta
 from xlperf.catalog.table import Table, column_letters
 from xlperf.catalog.xlsx import Workbook as Reader
 from xlperf.workbook import package
-from xlperf.workbook.checks import checks_sheet
 from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, Rows, columns_of, data_sheet, table_of
 from xlperf.workbook.front import start
 from xlperf.workbook.front.plan_card import NUMBERS, plan_cards
 from xlperf.workbook.front.question import functions_sheet
+from xlperf.workbook.plain_formulas import checks_sheet, cost_charts, tco_sheet
+from xlperf.workbook.report.studies import build_studies
 from xlperf.workbook.style import column_widths, link, new_book, page_setup, put, texts, title
-from xlperf.workbook.tco import cost_charts, tco_sheet
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 KINDS = (*schema.PLAN_TABLES, *schema.CATALOG_TABLES)
 ORIGIN = "xlperf.xlsx"
-_OPTIONS = ("--validation", "--template", "--studies", "--checked", "--rows")
 
 
 def read_tables(path: str | Path) -> dict[str, Table]:
@@ -212,32 +211,31 @@ def build_checked(path: str | Path | None = None) -> list[Path]:
     return [table]
 
 
+def _build_all(path: str | None = None) -> list[Path]:
+    return [build(path)] if path else [build(), build_examples()]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Rebuild ``xlperf.xlsx`` and ``templates/study.xlsx``, or the files that an option names.
 
     ``--validation``: validation.xlsx. ``--template``: the template of reports. ``--studies``: workbooks of studies.
     ``--checked``: the table of measured runs. ``--rows``: the CSV files, from an edited workbook.
     """
+    actions: dict[str, Callable[..., list[Path]]] = {
+        "--validation": lambda *paths: [build_validation(*paths)],
+        "--template": lambda *paths: [build_template(*paths)],
+        "--studies": build_studies,
+        "--checked": build_checked,
+        "--rows": write_rows,
+    }
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = {word for word in given if word.startswith("-")}
     paths = [word for word in given if word not in options]
-    if len(paths) > 1 or len(options) > 1 or options - set(_OPTIONS):
-        sys.stderr.write(f"usage: python -m xlperf.workbook.build [{' | '.join(_OPTIONS)}] [FILE]\n")
+    if len(paths) > 1 or len(options) > 1 or options - set(actions):
+        sys.stderr.write(f"usage: python -m xlperf.workbook.build [{' | '.join(actions)}] [FILE]\n")
         return 2
     try:
-        if "--validation" in options:
-            targets = [build_validation(*paths)]
-        elif "--checked" in options:
-            targets = build_checked(*paths)
-        elif "--rows" in options:
-            targets = write_rows(*paths)
-        elif "--studies" in options:
-            from xlperf.workbook.report.studies import build_studies
-
-            targets = build_studies(*paths)
-        else:
-            path = paths[0] if paths else None
-            targets = [build_template(path)] if options else [build(path), *([] if path else [build_examples()])]
+        targets = (actions[options.pop()] if options else _build_all)(*paths)
     except InputError as error:
         sys.stderr.write(f"{error}\n")
         return 2

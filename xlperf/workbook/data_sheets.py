@@ -70,6 +70,9 @@ LIST_END = index_tops()["end"]
 CATALOG_CELL, SCENARIO_CELL = f"C{LIST_END + 7}", f"C{LIST_END + 8}"
 SCENARIO = f"start!$C${LIST_END + 8}"
 """Cell of the switch between the cases of prices and bands, on the sheet start and from others."""
+_FAULTS = 'COUNTIF(checks!$D$5:$D$60,"check")'
+VERDICT = f'IF({_FAULTS}=0,"checks of all sheets: ok","checks: "&{_FAULTS}&" to look at, see the sheet checks")'
+"""One verdict of all checks, as a formula; it ends with ok if all is well."""
 HEADER_ROW = 4
 CARD_TOP = 3
 CARD_ROWS = 7

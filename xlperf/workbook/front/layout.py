@@ -20,8 +20,7 @@ from xlperf.catalog.schema import Column, results_of, table_schema
 from xlperf.interop.stack_rules import searched_engines
 from xlperf.workbook import charts
 from xlperf.workbook.charts import Cells, Points, Shares, line
-from xlperf.workbook.checks import VERDICT
-from xlperf.workbook.data_sheets import SCENARIO, SCENARIO_CELL, column_validation
+from xlperf.workbook.data_sheets import SCENARIO, SCENARIO_CELL, VERDICT, column_validation
 from xlperf.workbook.front.formulas import Live, worded
 from xlperf.workbook.style import BAD_FILL, BAD_INK, FONT, MUTED, NAVY, RULE, number_format
 

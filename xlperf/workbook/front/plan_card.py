@@ -12,8 +12,7 @@ from openpyxl.workbook.defined_name import DefinedName
 from xlperf.base import resources
 from xlperf.catalog.schema import PLAN_TABLES, Column, results_of, table_schema
 from xlperf.workbook.charts import label_values
-from xlperf.workbook.checks import VERDICT
-from xlperf.workbook.data_sheets import CARD_TOP, DATA_SHEETS, column_reference, plan_names, sheet_columns
+from xlperf.workbook.data_sheets import CARD_TOP, DATA_SHEETS, VERDICT, column_reference, plan_names, sheet_columns
 from xlperf.workbook.front.formulas import Live, worded
 from xlperf.workbook.front.layout import AMBER, BADGES, BLUE, GREY, ORANGE, SKY, Axis, Page
 from xlperf.workbook.style import BAD_FILL, BAD_INK, INK, MUTED, NAVY, drop_down

@@ -55,6 +55,7 @@ from xlperf.workbook.front.layout import NUMBERS, SHEETS, Page
 from xlperf.workbook.front.plan_card import compare_sheet
 from xlperf.workbook.front.question import number_page, number_pages, question_sheet
 from xlperf.workbook.package import FLAG_FORMAT, Formulas, data_rows
+from xlperf.workbook.plain_formulas import TITLE
 from xlperf.workbook.style import (
     FONT,
     NAVY,
@@ -68,7 +69,6 @@ from xlperf.workbook.style import (
     texts,
     title,
 )
-from xlperf.workbook.tco import TITLE
 
 if TYPE_CHECKING:
     from openpyxl import Workbook

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
@@ -13,7 +13,6 @@ from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter
 
 from xlperf.base import resources
-from xlperf.base.errors import XlperfError
 from xlperf.catalog.calibration import precision_key, shared_precision
 from xlperf.catalog.schema import CATALOG_TABLES, Column, unit_of
 from xlperf.catalog.table import Table
@@ -51,10 +50,6 @@ class Plans:
     plans: Table
     results: Table
     catalog: Catalog | None = None
-
-    def __post_init__(self) -> None:
-        if len(self.plans) != len(self.results) or self.results.kind != f"{self.plans.kind}_results":
-            raise XlperfError(f"results of {self.plans.kind} plans do not match their plans")
 
     def __len__(self) -> int:
         return len(self.plans)
@@ -159,30 +154,22 @@ class Report:
 
     def used(self, kind: str) -> np.ndarray:
         """Rows of a catalog table that the plans use, in the order of the table."""
-        table = self.catalog.tables[kind]
-        if kind in ("accelerators", "models"):
-            rows = [self.index(kind, group) for group in self.groups]
-            if kind == "accelerators":
-                rows += [
-                    pool_rows(group.plans, self.catalog, self.index(kind, group), pool=pool)
-                    for pool in POOLS
-                    for group in self.groups
-                ]
-            return np.unique(np.concatenate(rows)) if rows else np.zeros(0, dtype=np.int64)
-        accelerators = self.catalog.tables["accelerators"]
+        accelerators, table = self.catalog.tables["accelerators"], self.catalog.tables[kind]
         names: set[str] = set()
+        rows = [np.zeros(0, dtype=np.int64)]
         for group in self.groups:
-            own = self.index("accelerators", group)
-            own = np.concatenate([own, *(pool_rows(group.plans, self.catalog, own, pool=pool) for pool in POOLS)])
+            machines = self.index("accelerators", group)
+            pools = [pool_rows(group.plans, self.catalog, machines, pool=pool) for pool in POOLS]
+            machines = np.concatenate([machines, *pools])
+            rows.append(self.index("models", group) if kind == "models" else machines)
+            shown = accelerators.text("accelerator")[machines]
             if kind == "networks":
                 given = np.tile(group.plans.text("network"), 1 + len(POOLS))
-                shown = np.where(given == "", accelerators.text("default_network")[own], given)
-            else:
-                shown = accelerators.text("accelerator")[own]
+                shown = np.where(given == "", accelerators.text("default_network")[machines], given)
             names.update(str(name).casefold() for name in shown)
-        return np.array(
-            [i for i, name in enumerate(table[table.schema.key.name]) if name.casefold() in names], dtype=int
-        )
+        if kind in ("accelerators", "models"):
+            return np.unique(np.concatenate(rows))
+        return np.flatnonzero([str(name).casefold() in names for name in table.text(table.schema.key.name)])
 
 
 def is_filled(table: Table, column: Column) -> bool:
@@ -190,9 +177,8 @@ def is_filled(table: Table, column: Column) -> bool:
     if column.name not in table:
         return False
     values = table[column.name]
-    if column.name in table.auto and table.auto[column.name].any():
-        return True
-    return bool((values != "").any() if column.is_text else (~np.isnan(values)).any())
+    searched = column.name in table.auto and table.auto[column.name].any()
+    return bool(searched or ((values != "") if column.is_text else ~np.isnan(values)).any())
 
 
 def extra_column(name: str, unit: str, meaning: str, kind: str = "result") -> Column:
@@ -297,11 +283,6 @@ def listed(words: Sequence[str], most: int = 4) -> str:
     if len(words) > most:
         return f"{', '.join(words[:most])} and {len(words) - most} more"
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
-
-
-def distinct(values: Iterator[str] | Sequence[str]) -> list[str]:
-    """Values without repeats, in the order of their first appearance."""
-    return list(dict.fromkeys(values))
 
 
 def plural(count: int, word: str) -> str:

@@ -26,7 +26,6 @@ from xlperf.workbook.report.data import (
     Drawn,
     Plans,
     Report,
-    distinct,
     drawn_table,
     extra_column,
     number_words,
@@ -344,7 +343,7 @@ def roofline_sheet(sheet: Worksheet, report: Report) -> None:
         drawn = (flop > 0) & (table["traffic"] > 0) & (time > 0)
         phases = table.text("phase")
         shown = data_rows(table, columns)
-        for phase in distinct([str(name) for name in phases]):
+        for phase in list(dict.fromkeys([str(name) for name in phases])):
             members = np.flatnonzero(phases == phase)
             members = members[np.argsort(~drawn[members], kind="stable")]
             count = int(drawn[members].sum())
@@ -380,7 +379,7 @@ def _roofline_chart(
             lines.append([roof.name, at / intensity, min(roof.peak / factor("TFLOP/s"), at * slope)])
     below = operators.top + operators.count + 3
     table = drawn_table(sheet, report_columns("roofs"), lines, below, "roofs", "Series of the chart", fitted=False)
-    labels = distinct([label for label, _, _ in spans])
+    labels = list(dict.fromkeys([label for label, _, _ in spans]))
     points = []
     for i, (label, phase, span) in enumerate(spans):
         along, up = (operators.cells(name, span) for name in axes)

@@ -176,7 +176,7 @@ def decision_rows(sheet: Worksheet, group: data.Plans, row: int) -> int:
     lengths = ", prompt/output tokens" if group.kind == "inference" and any("/" in one.model for one in made) else ""
     words = f"{WORK[group.kind]}: the cheapest and the fastest plan of each model{lengths}"
     row = heading(sheet, row, f"{words} ({fits} of {len(group)} plans fit)")
-    bases = data.distinct([str(group.results.text("cost_basis")[row]) for one in made for row in one.rows])
+    bases = list(dict.fromkeys([str(group.results.text("cost_basis")[row]) for one in made for row in one.rows]))
     basis = f" ({bases[0]})" if len(bases) == 1 and bases[0] else ""
     cheap, fast = _GOALS[group.kind]
     heads = ("model", "cheapest plan", cheap.unit + basis, "cheaper than the next", "80 % band, how sure",
@@ -299,7 +299,7 @@ def _links(sheet: Worksheet, row: int) -> None:
 
 def _pairs(group: data.Plans) -> list[int]:
     """Row of the best plan of each model and accelerator that fits, in the order of the models."""
-    order = data.distinct(group.models)
+    order = list(dict.fromkeys(group.models))
     pairs: dict[tuple[str, str], list[int]] = {}
     for row in group.where(data.GOOD).tolist():
         pairs.setdefault((group.models[row], group.accelerators[row]), []).append(row)
@@ -431,7 +431,7 @@ def _doubtful(group: data.Plans, rows: np.ndarray, name: str) -> Iterator[Findin
     at = int(np.nanargmax(width))
     row = int(rows[at])
     extrapolated = ",".join(_FAMILIES.findall(str(group.results.text("reason")[row]))).split(",")
-    families = data.listed(data.distinct([family.strip() for family in extrapolated if family]))
+    families = data.listed(list(dict.fromkeys([family.strip() for family in extrapolated if family])))
     unit = group.results.schema.by_name[name].unit
     called = name.replace("_", " ").replace("tpot", "time per output token")
     ends = [data.number_words(end[at]) for end in (middle, low, high)]

@@ -1,21 +1,46 @@
-"""The sheet ``checks``: native formulas that find faults of the other sheets, without the add-in."""
+"""The sheets ``tco`` and ``checks``: plain formulas that work without the add-in; charts below designs and servers."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from openpyxl.chart.series import SeriesLabel
 from openpyxl.styles import Alignment
-from openpyxl.utils import get_column_letter
+from openpyxl.utils import get_column_letter, range_boundaries
 from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.addin.cells import CellError
-from xlperf.catalog.schema import CATALOG_TABLES, OPTIONAL_TABLES, PLAN_TABLES, Column, results_of, table_schema
-from xlperf.workbook.data_sheets import LIVE_RESULTS, alarm, column_reference
+from xlperf.base import resources
+from xlperf.base.units import HOUR, YEAR
+from xlperf.catalog.schema import (
+    CATALOG_TABLES,
+    OPTIONAL_TABLES,
+    PLAN_TABLES,
+    Column,
+    grouped,
+    results_of,
+    table_schema,
+)
+from xlperf.catalog.table import CASES
+from xlperf.workbook.data_sheets import (
+    BLANK_ROWS,
+    DATA_SHEETS,
+    HEADER_ROW,
+    LIVE_RESULTS,
+    SCENARIO,
+    VERDICT,
+    alarm,
+    column_reference,
+    sheet_columns,
+)
 from xlperf.workbook.front.formulas import Live
+from xlperf.workbook.front.layout import Axis, Page
 from xlperf.workbook.package import data_rows
-from xlperf.workbook.style import home, page_setup, put, title
+from xlperf.workbook.style import drop_down, home, page_setup, put, texts, title
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -24,14 +49,171 @@ if TYPE_CHECKING:
     from xlperf.catalog.table import Table
 
 
+TITLE = "Cost of ownership"
+TOP = 13
+CHOICES = (
+    ("C5", "rent or own", "", "blank: rented where prices has a rent; rent; own"),
+    ("C6", "life", "year", "blank: as in prices"),
+    ("C7", "utilization", "", "blank: as in prices"),
+    ("C8", "energy price", "USD/kWh", "blank: as in prices"),
+    ("C9", "power usage effectiveness", "", "blank: as in prices"),
+)
+SPARE_ROWS = 10
+"""Rows for prices that a user adds."""
+_COLUMNS = resources.rows("workbook/tco_columns.csv")
+"""Columns of plans, and right of them the columns of an hour of each price, with their formulas."""
+_PLANS, _HOURS = ([row for row in _COLUMNS if row["block"] == block] for block in ("plans", "hours"))
+_HELPER = "row of the hours"
+"""Column that the formulas beside it look up; hidden."""
+_FIRST = len(_PLANS) + 2
+_AT = {row["name"]: get_column_letter(_FIRST + place) for place, row in enumerate(_HOURS)}
+"""Columns of the hours, right of the plans."""
+_PLACE = re.compile(r"\{([^}]*)\}")
+
+
+def tco_sheet(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> Worksheet:
+    """Add the sheet ``tco``."""
+    sheet: Worksheet = workbook.create_sheet("tco")
+    words = "Plain formulas on the performance cells: they work without the add-in. Yellow cells stand for all plans."
+    title(sheet, TITLE, words)
+    home(sheet)
+    for chosen, name, unit, note in CHOICES:
+        put(sheet[f"A{chosen[1:]}"], f"{name} ({unit})" if unit else name, "xlperf key")
+        put(sheet[chosen], None, "xlperf input")
+        _note(sheet, f"E{chosen[1:]}", note)  # column D is hidden
+    _note(sheet, "A10", texts("unpriced")[0])
+    drop_down(sheet, "C5", '"rent,own"', allow_blank=True)
+    for first, columns in ((1, _PLANS), (_FIRST, _HOURS)):
+        for offset, column in enumerate(columns, start=first):
+            put(sheet.cell(TOP - 1, offset), column["header"], "xlperf header")
+            sheet.column_dimensions[get_column_letter(offset)].width = float(column["width"])
+            sheet.column_dimensions[get_column_letter(offset)].hidden = column["header"] == _HELPER
+    sheet.row_dimensions[TOP - 1].height = 44
+    hours = len(tables["prices"]) + SPARE_ROWS
+    for row in range(TOP, TOP + hours):
+        _row(sheet, live, row, _FIRST, _HOURS, partial(_hour_place, row - TOP + 1, row))
+    row = TOP
+    for kind in PLAN_TABLES:
+        for number in range(1, len(tables[kind]) + 1):
+            _row(sheet, live, row, 1, _PLANS, partial(_plan_place, kind, number, row, TOP + hours - 1), kind)
+            row += 1
+    _note(sheet, f"A{row + 1}", texts("ownership")[0])
+    sheet.freeze_panes = f"B{TOP}"
+    last = max(row + 1, TOP + hours - 1)
+    page_setup(sheet, TOP - 1, area=f"A1:{_AT['hour']}{last}", pages_high=1)
+    return sheet
+
+
+def _row(
+    sheet: Worksheet, live: Live, row: int, first: int, columns: Sequence[Mapping[str, str]],
+    filled: Callable[[str], str], kind: str = "",
+) -> None:  # fmt: skip
+    """Write the formulas of a row, the name of a prefill accelerator before the formulas that look it up."""
+    for place, column in sorted(enumerate(columns), key=lambda each: each[1]["header"] != "prefill accelerator"):
+        template = (kind == "inference" and column["inference"]) or column["formula"]
+        formula = _PLACE.sub(lambda match: filled(match[1]), template)
+        look = "xlperf key" if place == 0 else "xlperf computed"
+        live.styled(sheet.cell(row, first + place), f"={formula}", look, column["format"])
+
+
+def _note(sheet: Worksheet, place: str, words: str) -> None:
+    cell: Any = put(sheet[place], words, "xlperf note")
+    cell.alignment = Alignment(horizontal="left", vertical="center", wrap_text=False)
+
+
+def _column(kind: str, name: str) -> str:
+    return column_reference(table_schema(kind).by_name.get(name) or results_of(kind).by_name[name])
+
+
+def _hour_place(number: int, row: int, words: str) -> str:
+    """A place of the formula of one row of prices: a column of the row, or an input.
+
+    ``priced NAME`` is a price in its scenario; ``chosen NAME CELL`` the cell above the table, else the price, else the
+    default.
+    """
+    names, name = _column("prices", "price"), f"${_AT['name']}{row}"
+    what, _, rest = words.partition(" ")
+    column, _, chosen = rest.partition(" ")
+    if what in _AT:
+        return f"${_AT[what]}{row}"
+    if what == "priced":
+        result = f"INDEX({_column('prices', column)},{number})"
+        result = f'IF({result}="","",{result})'
+        for case in (case for case in CASES if f"{column}_{case}" in table_schema("prices").by_name):
+            cell = f"INDEX({_column('prices', f'{column}_{case}')},{number})"
+            result = f'IF(AND({SCENARIO}="{case}",{cell}<>""),{cell},{result})'
+        return f'IF({name}="","",{result})'
+    if what == "chosen":
+        result = _hour_place(number, row, f"priced {column}")
+        stated = f'IF({result}="",{table_schema("prices").by_name[column].default},{result})'
+        return f'IF({name}="","",' + (f'IF({chosen}<>"",{chosen},{stated}))' if chosen else f"{stated})")
+    accelerators = f"MATCH({name},{_column('accelerators', 'accelerator')},0)"
+    return {
+        "prices": names,
+        "number": str(number),
+        "device_power": f"INDEX({_column('accelerators', 'thermal_design_power')},{accelerators})",
+        "server_factor": table_schema("devices").by_name["server_power_ratio"].default,
+        "year_hours": f"{YEAR / HOUR:g}",
+    }[what]
+
+
+def _plan_place(kind: str, number: int, row: int, last: int, words: str) -> str:
+    """A place of the formula of one plan; the hours end in row ``last``.
+
+    ``given NAME`` is a cell of the plan; ``at COLUMN`` the row of the hours of the accelerator named there; ``hour NAME
+    COLUMN`` a number of the row that a column holds.
+    """
+    what, _, rest = words.partition(" ")
+    name, _, column = rest.partition(" ")
+    if what == "given":
+        return f"INDEX({_column(kind, name)},{number})"
+    hours = f"${_AT[name if what == 'hour' else 'name']}"
+    hours = f"{hours}${TOP}:{hours}${last}"
+    if what == "hour":
+        return f'IF(${column}{row}=0,"",INDEX({hours},${column}{row}))'
+    if what == "at":
+        return f'IF(${name}{row}="",0,IFERROR(MATCH(${name}{row},{hours},0),0))'
+    return {"kind": kind, "row": str(row), "seconds": f"{HOUR:g}"}[what]
+
+
+def cost_charts(book: Any, live: Live) -> None:
+    """Add a chart of the parts of the cost below each sheet of cost_charts.csv that has rows."""
+    for own in resources.rows("workbook/cost_charts.csv"):
+        kind = own["sheet"]
+        if kind not in book.sheetnames:
+            continue
+        parts = grouped(f"{kind}_results", own["parts"])
+        sheet = book[kind]
+        edges: Any = range_boundaries(sheet.tables[kind].ref)
+        last = edges[3] - BLANK_ROWS
+        if last <= HEADER_ROW or sheet.cell(HEADER_ROW + 1, 1).value is None:
+            continue
+        values = live.formulas.values.get(kind, {})
+        for row in sheet.iter_rows(min_row=HEADER_ROW, max_row=last):
+            live.values |= {(kind, cell.coordinate): values.get(cell.coordinate, cell.value) for cell in row}
+        names, in_sight = [column.name for column in sheet_columns(kind)], DATA_SHEETS[kind].in_sight
+        letters = " ".join(get_column_letter(names.index(name) + 1) for name in parts)
+        page = Page(sheet, sheet, live)
+        rows = HEADER_ROW, last
+        chart = page.bars("A", rows, letters, own["colours"].split(), "#,##0", gap=35, stacked=True, formats=False)
+        for series, name in zip(chart.series, parts, strict=True):
+            series.tx = SeriesLabel(v=name.replace("nre", "design").replace("_", " "))
+        chart.visible_cells_only = False  # a part may stand in a column that is folded
+        chart.y_axis.crosses = "max"
+        top = edges[3] + 2
+        end_row = top + max(14, 6 + 2 * (last - HEADER_ROW))
+        put(sheet[f"A{top}"], own["heading"], "xlperf heading")
+        sheet.print_area = f"A{HEADER_ROW - 1}:{get_column_letter(len(names))}{end_row}"
+        first, end = (get_column_letter(names.index(name) + 1) for name in (in_sight[0], DATA_SHEETS[kind].results[3]))
+        area, y = f"{first}{top + 1}:{end}{end_row}", Axis(number=own["number"], grid=True)
+        page.place(chart, area, Axis(), y, (0.19, 0.02, 0.62, 0.88), (0.83, 0.02, 0.16, float(own["legend"])))
+
+
 TOLERANCE = 0.01
-_FAULTS = 'COUNTIF(checks!$D$5:$D$60,"check")'
-VERDICT = f'IF({_FAULTS}=0,"checks of all sheets: ok","checks: "&{_FAULTS}&" to look at, see the sheet checks")'
-"""One verdict of all checks, as a formula; it ends with ok if all is well."""
 _ROWS = 1048577
 """Rows of a sheet and 1. [-]"""
 _SPARE_MODELS = 20
-_TOP = 5
+_CHECKS_TOP = 5
 _PULLED = (
     *("num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "head_size", "ffn_hidden_size"),
     *("vocab_size", "max_sequence_length", "gated_mlp", "tied_embeddings", "position_embedding", "normalization"),
@@ -77,7 +259,7 @@ def checks_sheet(
         names = [column.name for column in columns]
         rows[kind] = [dict(zip(names, row, strict=True)) for row in data_rows(table, columns)]
     checks = _summary(rows, results)
-    model_top = _TOP + len(checks) + 4
+    model_top = _CHECKS_TOP + len(checks) + 4
     first, last = model_top + 1, model_top + len(rows["models"]) + _SPARE_MODELS
     letters = {name: get_column_letter(3 + number) for number, name in enumerate(_PULLED)}
     after = [get_column_letter(3 + len(_PULLED) + number) for number in range(4)]
@@ -96,24 +278,24 @@ def checks_sheet(
         checks.append(Check(f"Dense models whose parameters {words} those stated", count, number, state == "differs"))
     faulty = sum(one.zero and bool(one.value) for one in checks)
     words = "checks of all sheets: ok" if faulty == 0 else f"checks: {faulty} to look at, see the sheet checks"
-    live.formulas.put(_cell(sheet, "B3"), f"={VERDICT}", words, "xlperf heading")
+    live.formulas.put(_at(sheet, "B3"), f"={VERDICT}", words, "xlperf heading")
     alarm(sheet, "B3", 'RIGHT($B$3,2)<>"ok"')
     for offset, words in enumerate(("check", "count", "verdict", "first cell")):
-        put(sheet.cell(_TOP - 1, 2 + offset), words, "xlperf header")
-    for row, check in enumerate(checks, start=_TOP):
+        put(sheet.cell(_CHECKS_TOP - 1, 2 + offset), words, "xlperf header")
+    for row, check in enumerate(checks, start=_CHECKS_TOP):
         put(sheet[f"B{row}"], check.words, "xlperf key")
-        live.formulas.put(_cell(sheet, f"C{row}"), f"={check.formula}", check.value, number="#,##0")
+        live.formulas.put(_at(sheet, f"C{row}"), f"={check.formula}", check.value, number="#,##0")
         shown = None if check.value is None else "check" if check.zero and check.value else "ok"
         test = f'IF(C{row}=0,"ok","check")' if check.zero else '"ok"'
-        live.formulas.put(_cell(sheet, f"D{row}"), f"={test}", shown)
+        live.formulas.put(_at(sheet, f"D{row}"), f"={test}", shown)
         if check.first:
-            live.formulas.put(_cell(sheet, f"E{row}"), f'=IF(C{row}=0,"",{check.first})', None if check.value else "")
+            live.formulas.put(_at(sheet, f"E{row}"), f'=IF(C{row}=0,"",{check.first})', None if check.value else "")
     live.values |= {("checks", cell): value for cell, value in live.formulas.values.get("checks", {}).items()}
     _finish(sheet, letters, after, model_top, (first, last), len(checks))
     return sheet
 
 
-def _cell(sheet: Worksheet, reference: str) -> Any:
+def _at(sheet: Worksheet, reference: str) -> Any:
     return sheet[reference]
 
 
@@ -123,7 +305,7 @@ def _model_row(
     put(sheet[f"A{row}"], number, "xlperf note")
     live.values["checks", f"A{row}"] = number
     known = f"$A{row}<=COUNTA(models[model])"
-    live.styled(_cell(sheet, f"B{row}"), f'=IF({known},INDEX(models[model],$A{row}),"")', "xlperf key")
+    live.styled(_at(sheet, f"B{row}"), f'=IF({known},INDEX(models[model],$A{row}),"")', "xlperf key")
     for name in _PULLED:
         column = table_schema("models").by_name[name]
         pulled = f"INDEX(models[{column.header}],$A{row})"
@@ -136,22 +318,22 @@ def _model_row(
             pulled = f'IF({pulled}="","{column.default or _TEXT_DEFAULTS.get(name, "")}",{pulled})'
         elif not column.required:
             pulled = f"N({pulled})"
-        cell = _cell(sheet, f"{letters[name]}{row}")
+        cell = _at(sheet, f"{letters[name]}{row}")
         live.styled(cell, f'=IF({known},{pulled},"")', number="0" if column.kind == "number" else "")
     at = {name: f"{letter}{row}" for name, letter in letters.items()}
     computed, stated, difference, verdict = (f"{letter}{row}" for letter in after)
     kinds = ",".join(f'{at["attention_type"]}="{word}"' for word in _DENSE)
     dense = f"AND({at['num_experts']}=0,OR({kinds}))"
     formula = f'=IF({known},IF({dense},({parameters_formula(at)})/10^9,""),"")'
-    live.styled(_cell(sheet, computed), formula, number="#,##0.000")
+    live.styled(_at(sheet, computed), formula, number="#,##0.000")
     parameters = table_schema("models").by_name["stated_parameters"].header
     pulled = f"INDEX(models[[{parameters}]],$A{row})"
     formula = f'=IF({computed}="","",IF({pulled}=0,"",{pulled}))'
-    live.styled(_cell(sheet, stated), formula, number="#,##0.000")
+    live.styled(_at(sheet, stated), formula, number="#,##0.000")
     formula = f'=IF({stated}="","",{computed}/{stated}-1)'
-    live.styled(_cell(sheet, difference), formula, number="+0.00%;-0.00%;0.00%")
+    live.styled(_at(sheet, difference), formula, number="+0.00%;-0.00%;0.00%")
     live.styled(
-        _cell(sheet, verdict),
+        _at(sheet, verdict),
         f'=IF($B{row}="","",IF({computed}="","not dense",IF({stated}="","none stated",'
         f'IF(ABS({difference})<={TOLERANCE},"ok","differs"))))',
     )
@@ -204,17 +386,17 @@ def _summary(rows: Mapping[str, list[dict[str, Any]]], results: Mapping[str, Map
         column, own = results_of(kind).by_name[name], results.get(kind, {})
         failed = f"ISERROR({column_reference(column)})*1"
         words = f"{'Plans' if kind in PLAN_TABLES else 'Rows'} of {kind} without a result"
-        count = _count(own.get(name), lambda cell: isinstance(cell, CellError))
+        count = _counted(own.get(name), lambda cell: isinstance(cell, CellError))
         checks.append(Check(words, f"SUMPRODUCT({failed})", count, first=_first_cell(failed, column)))
         if kind in PLAN_TABLES:
             fits = column_reference(results_of(kind).by_name["fits"])
             formula = f"MAX(COUNTIF({fits},FALSE),COUNTIF({fits},0))"
-            count = _count(own.get("fits"), lambda cell: cell is False)
+            count = _counted(own.get("fits"), lambda cell: cell is False)
             checks.append(Check(f"Plans of {kind} that do not fit in memory", formula, count))
     return checks
 
 
-def _count(cells: Sequence[Any] | None, test: Callable[[Any], bool]) -> int | None:
+def _counted(cells: Sequence[Any] | None, test: Callable[[Any], bool]) -> int | None:
     return None if cells is None else sum(map(test, cells))
 
 
@@ -248,16 +430,16 @@ def _finish(
     sheet.column_dimensions["B"].width = 68
     for letter in (*letters.values(), *after):
         sheet.column_dimensions[letter].width = 13
-    for row in range(_TOP, _TOP + count):
-        _cell(sheet, f"D{row}").alignment = Alignment(horizontal="center", vertical="center")
+    for row in range(_CHECKS_TOP, _CHECKS_TOP + count):
+        _at(sheet, f"D{row}").alignment = Alignment(horizontal="center", vertical="center")
     for row in range(rows[0], rows[1] + 1):
         for name, letter in letters.items():
             if table_schema("models").by_name[name].kind != "number":
-                _cell(sheet, f"{letter}{row}").alignment = Alignment(horizontal="center", vertical="center")
-        _cell(sheet, f"{after[3]}{row}").alignment = Alignment(horizontal="center", vertical="center")
-    alarm(sheet, f"B{_TOP}:D{_TOP + count - 1}", f'$D{_TOP}="check"')
+                _at(sheet, f"{letter}{row}").alignment = Alignment(horizontal="center", vertical="center")
+        _at(sheet, f"{after[3]}{row}").alignment = Alignment(horizontal="center", vertical="center")
+    alarm(sheet, f"B{_CHECKS_TOP}:D{_CHECKS_TOP + count - 1}", f'$D{_CHECKS_TOP}="check"')
     alarm(sheet, f"B{rows[0]}:{after[3]}{rows[1]}", f'${after[3]}{rows[0]}="differs"')
-    sheet.freeze_panes = f"C{_TOP}"
+    sheet.freeze_panes = f"C{_CHECKS_TOP}"
     page_setup(sheet, pages_high=2)
     sheet.page_setup.paperSize = 8
     sheet.row_breaks.append(Break(id=model_top - 2))
