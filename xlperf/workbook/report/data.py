@@ -13,6 +13,7 @@ from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter
 
 from xlperf.base import resources
+from xlperf.base.errors import XlperfError
 from xlperf.catalog.calibration import precision_key, shared_precision
 from xlperf.catalog.schema import CATALOG_TABLES, Column, unit_of
 from xlperf.catalog.table import Table
@@ -50,6 +51,10 @@ class Plans:
     plans: Table
     results: Table
     catalog: Catalog | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.plans) != len(self.results) or self.results.kind != f"{self.plans.kind}_results":
+            raise XlperfError(f"results of {self.plans.kind} plans do not match their plans")
 
     def __len__(self) -> int:
         return len(self.plans)
