@@ -16,15 +16,13 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import evaluate_designs
+from xlperf.equations.cost.tokens import ALL_IN
 from xlperf.equations.hardware.derived_device import PEAKS
 from xlperf.explore.frontier import pareto_rows
 from xlperf.explore.objectives import TOLD_APART
 from xlperf.studies import outcome
 from xlperf.studies.technology import for_each
 
-_OUTPUT_COST = "cost_per_million_output_tokens_all_in"
-_TRAINING_COST = "cost_per_million_tokens"
-_COST = {"training": _TRAINING_COST, "inference": _OUTPUT_COST}
 _RATE = "tokens_per_second_per_accelerator"
 _COST_STEPS = ("die_area", "die_yield", "good_die_cost", "module_cost", "unit_cost", "sale_price")
 _Case = tuple[str, float, str, float]  # node, silicon area, package, dies
@@ -45,7 +43,7 @@ def chiplets(inputs: outcome.Inputs) -> outcome.Outcome:
     sheet = _designs_sheet(names, cases, results, compute, plans)
     cost = outcome.shown(results, "unit_cost") / compute
     sheets = [sheet, _cost_map(inputs, cases, cost), _volumes(inputs, designs, cases)]
-    tokens = [outcome.shown(results_of_plans, _COST[table.kind])[: len(names)] for table, results_of_plans in plans]
+    tokens = [outcome.shown(results_of_plans, ALL_IN[table.kind])[: len(names)] for table, results_of_plans in plans]
     savings = _savings(cases, cost, outcome.shown(results, "die_yield"))
     findings = _chiplet_findings(cases, cost, savings, tokens)
     return outcome.Outcome(list(findings), sheets, wider, plans, _advised(cases, cost, savings))
@@ -129,7 +127,7 @@ def _designs_sheet(
     columns += [("compute_area", compute), *outcome.result_columns(results, _COST_STEPS)]
     for table, results_of_plans in plans:
         time = "step_time" if table.kind == "training" else "tpot"
-        columns += outcome.result_columns(results_of_plans, (time, _COST[table.kind]), slice(len(names)))
+        columns += outcome.result_columns(results_of_plans, (time, ALL_IN[table.kind]), slice(len(names)))
     return outcome.sheet_of("designs", columns)
 
 
@@ -279,11 +277,11 @@ def frontiers(inputs: outcome.Inputs) -> outcome.Outcome:
     sheets: list[outcome.StudySheet] = []
     findings: list[outcome.Finding] = []
     drawn: list[tuple[Table, Table]] = []
-    for kind, time, cost in (("inference", "tpot", _OUTPUT_COST), ("training", "step_time", _TRAINING_COST)):
+    for kind, time in (("inference", "tpot"), ("training", "step_time")):
         if kind in inputs.plans:
             plans = inputs.plans[kind]
             results = evaluate(plans, inputs.catalog)
-            edge = _edge(plans, results, time, cost)
+            edge = _edge(plans, results, time, ALL_IN[kind])
             new_sheets, new_findings = (
                 _serving(inputs, plans, results, edge) if kind == "inference" else _training(plans, results)
             )
@@ -314,7 +312,7 @@ def _serving(
     inputs: outcome.Inputs, plans: Table, results: Table, edge: np.ndarray
 ) -> tuple[list[outcome.StudySheet], list[outcome.Finding]]:
     names, machine = outcome.positions(plans.text("accelerator"))
-    time, cost = _fitting(results, "tpot"), _fitting(results, _OUTPUT_COST)
+    time, cost = _fitting(results, "tpot"), _fitting(results, ALL_IN["inference"])
     targets = inputs.numbers("time_per_token_targets")
     within = np.array(
         [[np.where((machine == i) & (time <= t), cost, np.nan) for i in range(len(names))] for t in targets]
@@ -394,7 +392,7 @@ def _extrapolated(plans: Table, results: Table) -> dict[str, str]:
 
 def _training(plans: Table, results: Table) -> tuple[list[outcome.StudySheet], list[outcome.Finding]]:
     names, machine = outcome.positions(plans.text("accelerator"))
-    cost, rate = _fitting(results, _TRAINING_COST), _fitting(results, _RATE)
+    cost, rate = _fitting(results, ALL_IN["training"]), _fitting(results, _RATE)
     grid = np.where((machine == np.arange(len(names))[:, None]) & np.isfinite(rate), rate, -np.inf)
     best = np.argmax(grid, axis=1)[np.isfinite(grid.max(axis=1))]
     machines = plans.text("accelerator")[best]
@@ -403,7 +401,7 @@ def _training(plans: Table, results: Table) -> tuple[list[outcome.StudySheet], l
         [
             ("accelerator", machines),
             ("best_plan", plans.text("name")[best]),
-            *outcome.result_columns(results, ("step_time", _RATE, "mfu", _TRAINING_COST, "energy_per_token"), best),
+            *outcome.result_columns(results, ("step_time", _RATE, "mfu", ALL_IN["training"], "energy_per_token"), best),
             ("million_tokens_per_dollar", 1 / np.where(cost[best] > 0, cost[best], np.nan)),
         ],
     )

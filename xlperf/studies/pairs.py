@@ -210,7 +210,6 @@ def _moved(values: Array) -> float:
     return float(np.max(known.max(axis=0) / known.min(axis=0)) - 1.0) if known.size else 0.0
 
 
-_COST = "cost_per_million_output_tokens_all_in"
 _SIZES = ("num_accelerators", "prefill_accelerators")
 
 
@@ -368,7 +367,7 @@ def _within(results: Table, targets: Sequence[float]) -> Array:
     """Cost of plans that fit within the TTFT and TPOT targets, else infinite."""
     ttft, tpot = (shown(results, name) for name in ("ttft", "tpot"))
     good = (results.number("fits") == 1) & (ttft <= targets[0]) & (tpot <= targets[1])
-    cost = np.where(good, shown(results, _COST), np.inf)
+    cost = np.where(good, shown(results, ALL_IN["inference"]), np.inf)
     return np.where(np.isnan(cost), np.inf, cost)
 
 

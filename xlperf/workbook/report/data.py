@@ -270,15 +270,6 @@ def number_words(value: float) -> str:
     return f"{rounded:,.{digits}f}"
 
 
-def percent_words(share: float) -> str:
-    """A share in percent.
-
-    >>> percent_words(0.4567)
-    '45.7 %'
-    """
-    return f"{100 * share:.1f} %"
-
-
 def listed(words: Sequence[str], most: int = 4) -> str:
     """Words in a row, the last after "and"; says how many more there are.
 
@@ -440,7 +431,7 @@ def _register_calibration(table: Table) -> list[list[Any]]:
         year, error = table.number("year")[first], table.number("error")[first]
         said = [plural(len(members), "constant"), str(table.text("fit_set")[first])]
         if error == error:
-            said.append(f"error {percent_words(float(error))}")
+            said.append(f"error {100 * float(error):.1f} %")
         if table.text("date")[first]:
             said.append(f"fitted {table.text('date')[first]}")
         texts = [str(table.text(text)[first]) for text in ("kind", "source")]

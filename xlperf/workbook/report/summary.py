@@ -414,7 +414,7 @@ def _tightest(group: data.Plans, rows: np.ndarray) -> Iterator[Finding]:
         row = int(rows[int(np.nanargmin(spare))])
         words = (
             f"{_plan(group, row)}: {data.number_words(need[row])} of {data.number_words(have[row])} GiB, "
-            f"{data.percent_words(float(1.0 - need[row] / have[row]))} to spare."
+            f"{100 * float(1.0 - need[row] / have[row]):.1f} % to spare."
         )
         yield Finding(f"Least memory left, {_LATER[group.kind]}", words, "warning")
 
@@ -459,9 +459,9 @@ def _losses(group: data.Plans) -> Iterator[Finding]:
     part = worst.name.removeprefix("time_").replace("_", " ")
     part = f"{part} communication" if part.endswith("parallel") else part
     words = (
-        f"In the median plan {data.percent_words(float(np.median(lost)))} of the step is not forward or backward work. "
-        f"The largest part of it is {part}: {data.percent_words(float(np.nanmean(share)))} of the step "
-        f"on average, {data.percent_words(float(np.nanmax(share)))} in {_plan(group, at)}."
+        f"In the median plan {100 * float(np.median(lost)):.1f} % of the step is not forward or backward work. "
+        f"The largest part of it is {part}: {100 * float(np.nanmean(share)):.1f} % of the step "
+        f"on average, {100 * float(np.nanmax(share)):.1f} % in {_plan(group, at)}."
     )
     yield Finding("Where training time goes", words)
 
@@ -476,7 +476,7 @@ def _too_large(group: data.Plans) -> Iterator[Finding]:
     said = []
     for row in order:
         if over[row] > 0.0:
-            share = data.percent_words(over[row] / have[row])
+            share = f"{100 * (over[row] / have[row]):.1f} %"
             each = f"{data.number_words(need[row])} GiB of {data.number_words(have[row])} GiB, {share} too much"
             said.append(f"{group.names[row]} ({each})")
         else:  # another pool of the plan, or a budget
