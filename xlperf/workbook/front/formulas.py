@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -73,11 +73,6 @@ class Live:
         self.formulas.put(cell, formula, None, style, number)
         self.put(cell, formula)
         return self.values.get((cell.parent.title, cell.coordinate))
-
-    def row(self, sheet: Any, letters: Iterable[str], row: int, values: Iterable[Any]) -> None:
-        """Set the cells of some columns of a row."""
-        for letter, value in zip(letters, values, strict=True):
-            self.put(sheet[f"{letter}{row}"], value)
 
     def text(self, cell: Any, words: str | None) -> None:
         """Set a cell to a text, which stays one whatever it starts with."""

@@ -367,13 +367,6 @@ def basis_of(report: Report, designs: np.ndarray) -> Basis | None:
     return Basis(node, str(first["soc"]), str(first["organic"]))
 
 
-def not_calibrated(report: Report) -> list[str]:
-    """Generations of the accelerators used that no calibration row names: their constants are extrapolated."""
-    own = {str(name).casefold() for name in report.catalog.tables["calibration"].text("generation")}
-    used = used_rows(report, "accelerators").text("generation")
-    return sorted({str(name) for name in used if str(name).casefold() not in own})
-
-
 def catalog_sheet(sheet: Worksheet, report: Report, kind: str) -> None:
     """Fill the sheet that shows the rows of one catalog table that the plans use."""
     table = used_rows(report, kind)
@@ -444,7 +437,10 @@ def _register_calibration(table: Table) -> list[list[Any]]:
 def _facts(report: Report) -> list[tuple[str, str]]:
     calibration = report.catalog.tables["calibration"].take(calibration_rows(report))
     fitted = [str(date) for date in calibration.text("date") if date]
-    missing = not_calibrated(report)
+    # generations that no calibration row names: their constants are extrapolated
+    known = {str(name).casefold() for name in report.catalog.tables["calibration"].text("generation")}
+    generations = map(str, used_rows(report, "accelerators").text("generation"))
+    missing = sorted({name for name in generations if name.casefold() not in known})
     extrapolated = sum(
         sum("extrapolated" in str(reason) for reason in group.results.text("reason")) for group in report.groups
     )
