@@ -23,7 +23,7 @@ from xlperf.addin.functions import functions
 from xlperf.addin.libreoffice import install
 from xlperf.addin.worker import Session
 from xlperf.cli.app import run
-from xlperf.workbook.front.start import functions_sheet
+from xlperf.workbook.front.question import functions_sheet
 from xlperf.workbook.style import add_styles
 
 BLOCKS = [call for call in calls() if call.startswith("all of")]

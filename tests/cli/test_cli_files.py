@@ -87,7 +87,7 @@ MOMENTS = {
         "sys.meta_path.insert(0, Finder())\n"
     ),
     "as a sheet is written": (
-        "import xlperf.workbook.sheet_part as part\n"
+        "import xlperf.workbook.package as part\n"
         "own = part._rows\n"
         "def rows(writer): stop(); return own(writer)\n"
         "part._rows = rows\n"

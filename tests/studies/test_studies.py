@@ -25,7 +25,6 @@ from xlperf.studies import NAMES, study
 from xlperf.studies import outcome as outcome_module
 from xlperf.studies import study as shelved
 from xlperf.studies.outcome import IN_SHORT, read_inputs, study_workbook
-from xlperf.workbook.report.book import write_study_report
 from xlperf.workbook.report.studies import (
     MOST_TABS,
     _colours_of_machines,
@@ -33,6 +32,7 @@ from xlperf.workbook.report.studies import (
     study_package,
     study_sheets,
     write_study,
+    write_study_report,
 )
 from xlperf.workbook.style import add_styles
 

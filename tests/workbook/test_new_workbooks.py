@@ -23,8 +23,7 @@ from xlperf.workbook.build import (
     read_tables,
     validation_package,
 )
-from xlperf.workbook.data_sheets import header_row, plan_formula
-from xlperf.workbook.front.index import sheet_groups
+from xlperf.workbook.data_sheets import header_row, plan_formula, sheet_groups
 from xlperf.workbook.front.layout import SHEETS
 from xlperf.workbook.front.plan_card import NUMBERS as CARD_NUMBERS
 from xlperf.workbook.front.start import example_tables

@@ -12,9 +12,8 @@ from xlperf.base.errors import InputError, XlperfError
 from xlperf.catalog.table import Table
 from xlperf.workbook.report.book import report_workbook
 from xlperf.workbook.report.data import Plans, Report
-from xlperf.workbook.report.decisions import decisions
 from xlperf.workbook.report.limits import curves
-from xlperf.workbook.report.summary import findings
+from xlperf.workbook.report.summary import decisions, findings
 
 
 @pytest.mark.parametrize("kind", ["training", "inference"])

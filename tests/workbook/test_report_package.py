@@ -31,8 +31,7 @@ from xlperf.catalog.schema import column, schema, table_schema
 from xlperf.catalog.table import Table
 from xlperf.cli import run
 from xlperf.workbook.build import build_template
-from xlperf.workbook.package import data_rows, workbook_bytes, write_table
-from xlperf.workbook.sheet_part import sheet_part
+from xlperf.workbook.package import data_rows, sheet_part, workbook_bytes, write_table
 from xlperf.workbook.style import add_styles, fitted_format, number_format, put
 
 CHART = "{http://schemas.openxmlformats.org/drawingml/2006/chart}"

@@ -39,7 +39,7 @@ def test_rows_in_text_are_the_rows_of_the_validation_workbook() -> None:
 
 
 def test_an_edit_of_the_workbook_goes_into_the_text_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "rows_folder", lambda name: tmp_path / Path(name).stem)
+    monkeypatch.setattr(package, "rows_folder", lambda name: tmp_path / Path(name).stem)
     edited = openpyxl.load_workbook(workbook())
     sheet = edited["accelerators"]
     top = next(row for row in range(1, 20) if sheet.cell(row, 1).value == "accelerator")

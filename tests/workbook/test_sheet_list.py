@@ -9,8 +9,8 @@ from shipped import shipped_book
 
 from xlperf.catalog.schema import results_of
 from xlperf.workbook.front.layout import NUMBERS, SHEETS, form_rows
-from xlperf.workbook.front.number_pages import TOP, number_pages
 from xlperf.workbook.front.plan_card import NUMBERS as CARD_NUMBERS
+from xlperf.workbook.front.question import TOP, number_pages
 
 
 @pytest.fixture(scope="module")

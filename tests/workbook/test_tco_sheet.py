@@ -23,7 +23,8 @@ from xlperf.explore.search import evaluate_resolved
 from xlperf.workbook import build
 from xlperf.workbook.build import read_tables, workbook_package
 from xlperf.workbook.data_sheets import table_of
-from xlperf.workbook.tco import TOP
+from xlperf.workbook.front import start
+from xlperf.workbook.plain_formulas import TOP
 
 POOLS = {"model": "Meta-Llama-3.1-70B", "num_accelerators": 12, "software": "vllm", "tensor_parallel": 4,
          "prompt_length": 1024, "output_length": 256, "mode": "disaggregated", "concurrency": 32}  # fmt: skip
@@ -51,7 +52,7 @@ def _tables() -> dict[str, Table]:
 def built() -> bytes:
     """Without front sheets, whose forms take a minute to answer, and without checks, which take LibreOffice one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "question_sheets", lambda *_: None)
+        patch.setattr(start, "question_sheets", lambda *_: None)
         patch.setattr(build, "checks_sheet", lambda *_: None)
         return workbook_package(_tables())
 

@@ -78,14 +78,14 @@ def _study(name: str, workbook: str | None, output: str, full: bool, catalog: st
     from xlperf.studies import NAMES
     from xlperf.studies import study as study_of
     from xlperf.studies.outcome import read_inputs
-    from xlperf.workbook.report.book import write_study_report
+    from xlperf.workbook.report.studies import write_study_report
 
     if name.strip().casefold() == "list":
         for known in NAMES:
             say(f"{known:18} {study_of(known).question}")
         return
     chosen = study_of(name)
-    if full and not chosen.full:
+    if full and all(setting.long_run is None for setting in chosen.settings):
         raise click.UsageError(f"the study {chosen.name} has no long run; leave --full out")
     note_unread(catalog, workbook)
     inputs = read_inputs(chosen, workbook, catalog, full)

@@ -2,106 +2,82 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
-from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import evaluate_designs
+from xlperf.equations.cost.tokens import ALL_IN
 from xlperf.equations.hardware.derived_device import PEAKS
 from xlperf.explore.objectives import TOLD_APART, pareto_rows
-from xlperf.studies.outcome import (
-    Finding,
-    Inputs,
-    Outcome,
-    StudySheet,
-    charts_of,
-    figures,
-    in_short,
-    pivot_of,
-    positions,
-    result_columns,
-    sheet_of,
-    shown,
-    span,
-    with_rows,
-)
+from xlperf.studies import outcome
 from xlperf.studies.technology import for_each
 
-_OUTPUT_COST = "cost_per_million_output_tokens_all_in"
-_TRAINING_COST = "cost_per_million_tokens"
-_COST = {"training": _TRAINING_COST, "inference": _OUTPUT_COST}
 _RATE = "tokens_per_second_per_accelerator"
 _COST_STEPS = ("die_area", "die_yield", "good_die_cost", "module_cost", "unit_cost", "sale_price")
 _Case = tuple[str, float, str, float]  # node, silicon area, package, dies
 
 
-def chiplets(inputs: Inputs) -> Outcome:
+def chiplets(inputs: outcome.Inputs) -> outcome.Outcome:
     """One die or many: yield, cost of a unit and cost of a token at the same silicon."""
     designs, cases = _designs(inputs)
     results = evaluate_designs(designs, inputs.catalog)
     names = [str(name) for name in designs["chiplet"]]
     compute = designs["module_area"] * designs["num_dies"] / UNITS["mm2"].factor
-    wider = _priced_devices(inputs, names, compute, shown(results, "sale_price"))
+    wider = _priced_devices(inputs, names, compute, outcome.shown(results, "sale_price"))
     plans: list[tuple[Table, Table]] = []
     for kind in ("training", "inference"):
         if kind in inputs.plans:
             table = for_each(inputs.plans[kind], names)
             plans.append((table, evaluate(table, wider)))
     sheet = _designs_sheet(names, cases, results, compute, plans)
-    cost = shown(results, "unit_cost") / compute
+    cost = outcome.shown(results, "unit_cost") / compute
     sheets = [sheet, _cost_map(inputs, cases, cost), _volumes(inputs, designs, cases)]
-    tokens = [shown(results_of_plans, _COST[table.kind])[: len(names)] for table, results_of_plans in plans]
-    savings = _savings(cases, cost, shown(results, "die_yield"))
+    tokens = [outcome.shown(results_of_plans, ALL_IN[table.kind])[: len(names)] for table, results_of_plans in plans]
+    savings = _savings(cases, cost, outcome.shown(results, "die_yield"))
     findings = _chiplet_findings(cases, cost, savings, tokens)
-    return Outcome(list(findings), sheets, wider, plans, _advised(cases, cost, savings))
+    return outcome.Outcome(list(findings), sheets, wider, plans, _advised(cases, cost, savings))
 
 
-def _row_of(table: Table, key: str, name: str, what: str, place: str) -> int:
-    rows = {str(known).casefold(): i for i, known in enumerate(table[key])}
-    if name.casefold() not in rows:
-        raise InputError(Fault(place, f'no {what} is named "{name}"; {nearest(name, list(rows))}'))
-    return rows[name.casefold()]
-
-
-def _designs(inputs: Inputs) -> tuple[Table, list[_Case]]:
+def _designs(inputs: outcome.Inputs) -> tuple[Table, list[_Case]]:
     """Designs of equal silicon within the exposure field; links reduce compute."""
     packages, nodes = inputs.catalog.tables["packages"], inputs.catalog.tables["process_nodes"]
-    terms = ("memory_stacks", "stack_capacity", "memory_price", "board_cost", "margin_share", "volume")
+    square_mm = UNITS["mm2"].factor
+    terms = {name: inputs.number(name) for name in (
+        "memory_stacks", "stack_capacity", "memory_price", "board_cost", "margin_share", "volume")}  # fmt: skip
     rows: list[dict[str, object]] = []
     cases: list[_Case] = []
     for case in product(
         inputs.words("nodes"), inputs.numbers("silicon_areas"), inputs.words("packages"), inputs.numbers("dies")
     ):
         node, area, package, dies = case
-        row = _row_of(packages, "package", package, "package", inputs.place)
-        at = _row_of(nodes, "node", node, "process node", inputs.place)
-        links = 0.0
-        if dies > 1:
-            bandwidth = inputs.number("link_bandwidth") * UNITS["GB/s"].factor
-            macros = np.ceil(bandwidth / packages["link_bandwidth"][row])
-            links = float(macros * packages["link_area"][row]) / UNITS["mm2"].factor
+        row = outcome.row_named(packages, package, "package", inputs.place)
+        at = outcome.row_named(nodes, node, "process node", inputs.place)
+        macros = np.ceil(inputs.number("link_bandwidth") * UNITS["GB/s"].factor / packages["link_bandwidth"][row])
+        links = float(macros * packages["link_area"][row]) / square_mm if dies > 1 else 0.0
         die = area / dies
-        field = float(nodes.filled("reticle_width")[at] * nodes.filled("reticle_height")[at]) / UNITS["mm2"].factor
+        field = float(nodes.filled("reticle_width")[at] * nodes.filled("reticle_height")[at]) / square_mm
         if die > field or die <= links or not np.isfinite(links):
             continue
         cases.append(case)
         rows.append(
-            {
+            terms
+            | {
                 "chiplet": f"{node}, {area:.0f} mm2, {dies:.0f} on {package}",
                 "package": package,
                 "node": node,
                 "num_dies": dies,
                 "module_area": die - links,
                 "link_area_share": links / (die - links),
-                **{term: inputs.number(term) for term in terms},
                 "num_bridges": dies - 1 if str(packages["structure"][row]) == "bridge" else 0,
                 "kind": "assumption",
             }
@@ -111,7 +87,7 @@ def _designs(inputs: Inputs) -> tuple[Table, list[_Case]]:
     return table_from_rows("chiplets", list(rows[0]), [list(row.values()) for row in rows]), cases
 
 
-def _priced_devices(inputs: Inputs, names: Sequence[str], compute: np.ndarray, price: np.ndarray) -> Catalog:
+def _priced_devices(inputs: outcome.Inputs, names: Sequence[str], compute: np.ndarray, price: np.ndarray) -> Catalog:
     """The catalog with a device and a price for each design.
 
     Peak rates are in proportion to the compute area of the reference accelerator, capex to the price.
@@ -136,40 +112,28 @@ def _priced_devices(inputs: Inputs, names: Sequence[str], compute: np.ndarray, p
     terms["capex"] = price * inputs.number("system_factor")
     if "rental_price" in terms:
         terms["rental_price"] = np.full(len(names), np.nan)
-    return with_rows(catalog, [Table("accelerators", columns), Table("prices", terms)])
+    return outcome.with_rows(catalog, [Table("accelerators", columns), Table("prices", terms)])
 
 
 def _designs_sheet(
-    names: Sequence[str],
-    cases: Sequence[_Case],
-    results: Table,
-    compute: np.ndarray,
+    names: Sequence[str], cases: Sequence[_Case], results: Table, compute: np.ndarray,
     plans: Sequence[tuple[Table, Table]],
-) -> StudySheet:
-    node, area, package, dies = zip(*cases, strict=True)
-    token = []
+) -> outcome.StudySheet:  # fmt: skip
+    columns: outcome.Columns = [
+        ("design", names),
+        *zip(("node", "silicon_area", "package", "dies"), zip(*cases, strict=True), strict=True),
+    ]
+    columns += [("compute_area", compute), *outcome.result_columns(results, _COST_STEPS)]
     for table, results_of_plans in plans:
         time = "step_time" if table.kind == "training" else "tpot"
-        token += result_columns(results_of_plans, (time, _COST[table.kind]), slice(len(names)))
-    return sheet_of(
-        "designs",
-        [
-            ("design", names),
-            ("node", node),
-            ("silicon_area", area),
-            ("package", package),
-            ("dies", dies),
-            ("compute_area", compute),
-            *result_columns(results, _COST_STEPS),
-            *token,
-        ],
-    )
+        columns += outcome.result_columns(results_of_plans, (time, ALL_IN[table.kind]), slice(len(names)))
+    return outcome.sheet_of("designs", columns)
 
 
-def _cost_map(inputs: Inputs, cases: Sequence[_Case], cost: np.ndarray) -> StudySheet:
+def _cost_map(inputs: outcome.Inputs, cases: Sequence[_Case], cost: np.ndarray) -> outcome.StudySheet:
     """Cost of a unit for each area of compute: silicon by number of dies."""
     dies = inputs.numbers("dies")
-    keys, row = positions(f"{node}, {area:.0f} mm2, {package}" for node, area, package, _ in cases)
+    keys, row = outcome.positions(f"{node}, {area:.0f} mm2, {package}" for node, area, package, _ in cases)
     values = np.full((len(keys), len(dies)), np.nan)
     values[row, [dies.index(case[3]) for case in cases]] = cost
     names = [_dies(count) for count in dies]
@@ -179,16 +143,16 @@ def _cost_map(inputs: Inputs, cases: Sequence[_Case], cost: np.ndarray) -> Study
         chart
         for node, places in of_nodes
         if places
-        for chart in charts_of("map", names, (places[0], places[-1] + 1), node=node)
+        for chart in outcome.charts_of("map", names, (places[0], places[-1] + 1), node=node)
     ]
-    return pivot_of("map", "silicon", keys, names, values, charts)
+    return outcome.pivot_of("map", "silicon", keys, names, values, charts)
 
 
 def _dies(count: float) -> str:
     return f"{count:.0f}_{'die' if count == 1 else 'dies'}"
 
 
-def _volumes(inputs: Inputs, designs: Table, cases: Sequence[_Case]) -> StudySheet:
+def _volumes(inputs: outcome.Inputs, designs: Table, cases: Sequence[_Case]) -> outcome.StudySheet:
     """Cost of a unit over the volume, with the one-time costs in it."""
     node, area = inputs.words("nodes")[-1], inputs.numbers("silicon_areas")[-2:][0]
     package, volumes = inputs.words("packages")[0], inputs.numbers("volumes")
@@ -198,22 +162,28 @@ def _volumes(inputs: Inputs, designs: Table, cases: Sequence[_Case]) -> StudyShe
     costs = []
     for volume in volumes:
         columns = {**table.columns, "volume": np.full(len(chosen), volume)}
-        costs.append(shown(evaluate_designs(Table("chiplets", columns), inputs.catalog), "unit_cost"))
-    return pivot_of("volume", "volume", volumes, names, np.array(costs), node=node, area=area, package=package)
+        costs.append(outcome.shown(evaluate_designs(Table("chiplets", columns), inputs.catalog), "unit_cost"))
+    return outcome.pivot_of("volume", "volume", volumes, names, np.array(costs), node=node, area=area, package=package)
 
 
-def _cheaper_tokens(cases: Sequence[_Case], area: float, tokens: Sequence[np.ndarray]) -> str:
+def _groups(cases: Sequence[_Case], cost: np.ndarray) -> list[tuple[tuple[str, float, str], list[int], int | None]]:
+    """Designs of one node, area and package: the rows with a cost, and the row of one die."""
+    groups = []
+    for key in dict.fromkeys(case[:3] for case in cases):
+        rows = [i for i, case in enumerate(cases) if case[:3] == key and np.isfinite(cost[i])]
+        groups.append((key, rows, next((i for i in rows if cases[i][3] == 1), None)))
+    return groups
+
+
+def _cheaper_tokens(cases: Sequence[_Case], cost: np.ndarray, area: float, tokens: Sequence[np.ndarray]) -> str:
     """Saving per token from the best number of dies over one die: ``5 to 20 %``."""
-    gains = []
-    for key in dict.fromkeys(case[:3] for case in cases if case[1] == area):
-        rows = [i for i, case in enumerate(cases) if case[:3] == key]
-        single = next((i for i in rows if cases[i][3] == 1), None)
-        gains += [
-            100 * (1 - np.nanmin(token[rows]) / token[single])
-            for token in tokens
-            if single is not None and token[single] > 0.0
-        ]
-    return span(gains) if gains else ""
+    gains = [
+        100 * (1 - np.nanmin(token[rows]) / token[single])
+        for key, rows, single in _groups(cases, cost)
+        for token in tokens
+        if key[1] == area and single is not None and token[single] > 0.0
+    ]
+    return outcome.span(gains) if gains else ""
 
 
 class _Saving(NamedTuple):
@@ -230,9 +200,7 @@ _Savings = Mapping[tuple[str, float], Sequence[_Saving]]  # by node and silicon 
 def _savings(cases: Sequence[_Case], cost: np.ndarray, die_yield: np.ndarray) -> _Savings:
     """Saving of the cheapest number of dies over one die, by node and area, a value per package."""
     savings: dict[tuple[str, float], list[_Saving]] = {}
-    for key in dict.fromkeys(case[:3] for case in cases):
-        rows = [i for i, case in enumerate(cases) if case[:3] == key and np.isfinite(cost[i])]
-        single = next((i for i in rows if cases[i][3] == 1), None)
+    for key, rows, single in _groups(cases, cost):
         if single is not None:
             best = min(rows, key=lambda i: float(cost[i]))
             saving = _Saving(100 * float(1 - cost[best] / cost[single]), cases[best][3], 100 * float(die_yield[single]))
@@ -246,8 +214,7 @@ _WORTHWHILE = 5.0
 
 def _advised(cases: Sequence[_Case], cost: np.ndarray, savings: _Savings) -> dict[str, str]:
     """Facts for the advice: largest area for one die, saving from dividing beyond it, cheapest package."""
-    most = {area: max(package.saved for (_, size), saving in savings.items() if size == area for package in saving)
-            for area in sorted({area for _, area in savings})}  # fmt: skip
+    most = _most_saved(savings)
     facts: dict[str, str] = {}
     whole = [area for area, saved in most.items() if saved < _WORTHWHILE]
     if whole:
@@ -255,58 +222,65 @@ def _advised(cases: Sequence[_Case], cost: np.ndarray, savings: _Savings) -> dic
     if most and max(most) not in whole:
         largest = {node: saving for (node, area), saving in savings.items() if area == max(most)}
         first = max(largest, key=lambda node: max(package.saved for package in largest[node]))
-        facts |= {"large_area": f"{max(most):,.0f}", "large_saving": span(package.saved for package in largest[first]),
-                  "large_dies": span(package.dies for package in largest[first]), "large_node": first}  # fmt: skip
-    pairs: dict[str, int] = {}
+        saved, dies, _ = map(outcome.span, zip(*largest[first], strict=True))
+        facts |= {"large_area": f"{max(most):,.0f}", "large_node": first, "large_saving": saved, "large_dies": dies}
+    # packages that several dies of one node and area are cheapest on
+    wins: Counter[str] = Counter()
     for key in dict.fromkeys((case[0], case[1], case[3]) for case in cases if case[3] > 1):
         rows = [i for i, case in enumerate(cases) if (case[0], case[1], case[3]) == key and np.isfinite(cost[i])]
         if len(rows) > 1:
-            cheapest = cases[min(rows, key=lambda i: float(cost[i]))][2]
-            pairs[cheapest] = pairs.get(cheapest, 0) + 1
-    if pairs:
-        package = max(pairs, key=lambda name: pairs[name])
-        facts |= {"package": package, "package_wins": f"{pairs[package]} of {sum(pairs.values())}"}
+            wins[cases[min(rows, key=lambda i: float(cost[i]))][2]] += 1
+    if wins:
+        package, count = wins.most_common(1)[0]
+        facts |= {"package": package, "package_wins": f"{count} of {wins.total()}"}
     return facts
+
+
+def _most_saved(savings: _Savings) -> dict[float, float]:
+    """Largest saving at each area, in rising order. [%]"""
+    areas = sorted({area for _, area in savings})
+    return {area: max(package.saved for (_, size), saving in savings.items() if size == area for package in saving)
+            for area in areas}  # fmt: skip
 
 
 def _chiplet_findings(
     cases: Sequence[_Case], cost: np.ndarray, savings: _Savings, tokens: Sequence[np.ndarray]
-) -> Iterator[Finding]:
+) -> Iterator[outcome.Finding]:
     """Saving from dividing the largest and the smallest legal die; the cheapest number of dies."""
-    counts: dict[tuple[str, float], set[float]] = {}
-    for key in dict.fromkeys(case[:3] for case in cases):
-        rows = [i for i, case in enumerate(cases) if case[:3] == key and np.isfinite(cost[i])]
+    counts: dict[str, dict[float, list[float]]] = {}
+    for (node, area, _), rows, _ in _groups(cases, cost):
         if rows:
-            counts.setdefault(key[:2], set()).add(cases[min(rows, key=lambda i: float(cost[i]))][3])
+            cheapest = cases[min(rows, key=lambda i: float(cost[i]))][3]
+            counts.setdefault(node, {}).setdefault(area, []).append(cheapest)
     if savings:
-        areas = sorted({area for _, area in savings})
+        most = _most_saved(savings)
+        small, *_, large = [*most, max(most)]
         clauses = []
-        for node in dict.fromkeys(node for node, area in savings if area == areas[-1]):
-            saving = savings[node, areas[-1]]
-            saved, dies = (span(values) for values in tuple(zip(*saving, strict=True))[:2])
-            clauses.append(f"by {saved} % at {node} with {dies} dies (yield of one die {saving[0].one_yield:.0f} %)")
-        most = max(package.saved for (_, area), saving in savings.items() if area == areas[0] for package in saving)
-        token = _cheaper_tokens(cases, areas[-1], tokens)
-        yield in_short(
-            f"dividing {areas[-1]:.0f} mm2 makes compute cheaper {', '.join(clauses)}"
+        for node in dict.fromkeys(node for node, area in savings if area == large):
+            saved, dies, _ = map(outcome.span, zip(*savings[node, large], strict=True))
+            one_yield = savings[node, large][0].one_yield
+            clauses.append(f"by {saved} % at {node} with {dies} dies (yield of one die {one_yield:.0f} %)")
+        token = _cheaper_tokens(cases, cost, large, tokens)
+        yield outcome.in_short(
+            f"dividing {large:.0f} mm2 makes compute cheaper {', '.join(clauses)}"
             f"{f', and a token by {token} %' if token else ''}",
-            f"at {areas[0]:.0f} mm2 it makes compute {most:.0f} % cheaper at the most",
+            f"at {small:.0f} mm2 it makes compute {most[small]:.0f} % cheaper at the most",
         )
-    for node in dict.fromkeys(node for node, _ in counts):
-        parts = [f"{span(counts[known])} at {known[1]:.0f} mm2" for known in counts if known[0] == node]
-        yield Finding(node, f"Dies with the cheapest compute: {', '.join(parts)}.")
+    for node, dies_at in counts.items():
+        parts = [f"{outcome.span(dies)} at {area:.0f} mm2" for area, dies in dies_at.items()]
+        yield outcome.finding("dies", node=node, counts=", ".join(parts))
 
 
-def frontiers(inputs: Inputs) -> Outcome:
+def frontiers(inputs: outcome.Inputs) -> outcome.Outcome:
     """Cost and speed of a token: the frontier over machines and plans, for serving and for training."""
-    sheets: list[StudySheet] = []
-    findings: list[Finding] = []
+    sheets: list[outcome.StudySheet] = []
+    findings: list[outcome.Finding] = []
     drawn: list[tuple[Table, Table]] = []
-    for kind, time, cost in (("inference", "tpot", _OUTPUT_COST), ("training", "step_time", _TRAINING_COST)):
+    for kind, time in (("inference", "tpot"), ("training", "step_time")):
         if kind in inputs.plans:
             plans = inputs.plans[kind]
             results = evaluate(plans, inputs.catalog)
-            edge = _edge(plans, results, time, cost)
+            edge = _edge(plans, results, time, ALL_IN[kind])
             new_sheets, new_findings = (
                 _serving(inputs, plans, results, edge) if kind == "inference" else _training(plans, results)
             )
@@ -314,17 +288,17 @@ def frontiers(inputs: Inputs) -> Outcome:
             findings += new_findings
             shown_rows = edge if len(edge) else np.array([0])
             drawn.append((plans.take(shown_rows), results.take(shown_rows)))
-    return Outcome(findings, sheets, inputs.catalog, drawn)
+    return outcome.Outcome(findings, sheets, inputs.catalog, drawn)
 
 
 def _fitting(results: Table, name: str) -> np.ndarray:
     """A result in the unit of its header, NaN for plans that do not fit in memory."""
-    return np.where(results.number("fits") == 1, shown(results, name), np.nan)
+    return np.where(results.number("fits") == 1, outcome.shown(results, name), np.nan)
 
 
 def _edge(plans: Table, results: Table, time: str, cost: str) -> np.ndarray:
     """The frontier of each machine, machines in the order of the plans."""
-    names, machine = positions(plans.text("accelerator"))
+    names, machine = outcome.positions(plans.text("accelerator"))
     quick, cheap = _fitting(results, time), _fitting(results, cost)
     frontiers_of_machines = [
         pareto_rows(np.where(machine == i, quick, np.nan), np.where(machine == i, cheap, np.nan))
@@ -333,16 +307,18 @@ def _edge(plans: Table, results: Table, time: str, cost: str) -> np.ndarray:
     return np.concatenate([np.zeros(0, dtype=np.int64), *frontiers_of_machines])
 
 
-def _serving(inputs: Inputs, plans: Table, results: Table, edge: np.ndarray) -> tuple[list[StudySheet], list[Finding]]:
-    names, machine = positions(plans.text("accelerator"))
-    time, cost = _fitting(results, "tpot"), _fitting(results, _OUTPUT_COST)
+def _serving(
+    inputs: outcome.Inputs, plans: Table, results: Table, edge: np.ndarray
+) -> tuple[list[outcome.StudySheet], list[outcome.Finding]]:
+    names, machine = outcome.positions(plans.text("accelerator"))
+    time, cost = _fitting(results, "tpot"), _fitting(results, ALL_IN["inference"])
     targets = inputs.numbers("time_per_token_targets")
     within = np.array(
         [[np.where((machine == i) & (time <= t), cost, np.nan) for i in range(len(names))] for t in targets]
     )
     cheapest = np.fmin.reduce(within, axis=-1)
-    targeted = pivot_of("serving", "target", targets, names, cheapest)
-    edge_sheet = sheet_of(
+    targeted = outcome.pivot_of("serving", "target", targets, names, cheapest)
+    edge_sheet = outcome.sheet_of(
         "serving frontier",
         [
             ("plan", plans.text("name")[edge]),
@@ -358,7 +334,7 @@ def _serving(inputs: Inputs, plans: Table, results: Table, edge: np.ndarray) -> 
 
 def _serving_findings(
     targets: Sequence[float], names: Sequence[str], cheapest: np.ndarray, extrapolated: Mapping[str, str]
-) -> Iterator[Finding]:
+) -> Iterator[outcome.Finding]:
     """The cheapest machine by target, merged over neighbouring targets, and its extrapolated kernels.
 
     Machines with indistinguishable costs win together.
@@ -377,8 +353,8 @@ def _serving_findings(
     if len(ends) == 2:
         doubts = [f"{name} ({extrapolated[name]})" for name in winners if extrapolated.get(name)]
         sure = len(winners) - len(doubts)
-        yield in_short(
-            f"cheapest by time per token: {', '.join(parts)}; from {figures(ends[0])} to {figures(ends[1])} USD per "
+        yield outcome.in_short(
+            f"cheapest by time per token: {', '.join(parts)}; from {' to '.join(map(outcome.figures, ends))} USD per "
             "million output tokens",
             f"{sure} of {len(winners)} winners stand on measured kernels alone"
             + (f"; extrapolated kernels: {', '.join(doubts)}" if doubts else ""),
@@ -387,22 +363,21 @@ def _serving_findings(
     for alike, places in won:
         if not alike:
             words = "No machine keeps this time per token with any plan tried."
-            yield Finding(_targets(targets, places), words, "warning")
+            yield outcome.Finding(_targets(targets, places), words, "warning")
             continue
         index = [list(names).index(name) for name in alike]
         first, last = (float(np.nanmin(cheapest[places[at], index])) for at in (0, -1))
-        cost = " down to ".join(dict.fromkeys((figures(first), figures(last))))
+        cost = " down to ".join(dict.fromkeys((outcome.figures(first), outcome.figures(last))))
         priced = zip(cheapest[places[0]], names, strict=True)
         others = sorted((c, n) for c, n in priced if np.isfinite(c) and n not in alike)
         words = f"{' or '.join(alike)}, {cost} USD per million output tokens"
         words += f" (within {100.0 * TOLD_APART:g} %, which predictions do not tell apart)" if len(alike) > 1 else ""
-        words += f"; next {others[0][1]} at {figures(others[0][0])}" if others else ""
-        yield Finding(_targets(targets, places), f"{words}.", "good" if len(alike) == 1 else "plain")
+        words += f"; next {others[0][1]} at {outcome.figures(others[0][0])}" if others else ""
+        yield outcome.Finding(_targets(targets, places), f"{words}.", "good" if len(alike) == 1 else "plain")
 
 
 def _targets(targets: Sequence[float], places: Sequence[int]) -> str:
-    ends = dict.fromkeys(f"{targets[place]:g}" for place in (places[0], places[-1]))
-    return f"{' to '.join(ends)} ms"
+    return f"{' to '.join(dict.fromkeys(f'{targets[place]:g}' for place in (places[0], places[-1])))} ms"
 
 
 def _extrapolated(plans: Table, results: Table) -> dict[str, str]:
@@ -414,18 +389,18 @@ def _extrapolated(plans: Table, results: Table) -> dict[str, str]:
     return families
 
 
-def _training(plans: Table, results: Table) -> tuple[list[StudySheet], list[Finding]]:
-    names, machine = positions(plans.text("accelerator"))
-    cost, rate = _fitting(results, _TRAINING_COST), _fitting(results, _RATE)
+def _training(plans: Table, results: Table) -> tuple[list[outcome.StudySheet], list[outcome.Finding]]:
+    names, machine = outcome.positions(plans.text("accelerator"))
+    cost, rate = _fitting(results, ALL_IN["training"]), _fitting(results, _RATE)
     grid = np.where((machine == np.arange(len(names))[:, None]) & np.isfinite(rate), rate, -np.inf)
     best = np.argmax(grid, axis=1)[np.isfinite(grid.max(axis=1))]
     machines = plans.text("accelerator")[best]
-    sheet = sheet_of(
+    sheet = outcome.sheet_of(
         "training machines",
         [
             ("accelerator", machines),
             ("best_plan", plans.text("name")[best]),
-            *result_columns(results, ("step_time", _RATE, "mfu", _TRAINING_COST, "energy_per_token"), best),
+            *outcome.result_columns(results, ("step_time", _RATE, "mfu", ALL_IN["training"], "energy_per_token"), best),
             ("million_tokens_per_dollar", 1 / np.where(cost[best] > 0, cost[best], np.nan)),
         ],
     )
@@ -433,8 +408,8 @@ def _training(plans: Table, results: Table) -> tuple[list[StudySheet], list[Find
     if not priced:
         return [sheet], []
     words = (
-        f"Cheapest on {priced[0][1]}, {figures(priced[0][0])} USD per million tokens, and most expensive on "
-        f"{priced[-1][1]}, {figures(priced[-1][0])}; the fastest for each accelerator is "
+        f"Cheapest on {priced[0][1]}, {outcome.figures(priced[0][0])} USD per million tokens, and most expensive on "
+        f"{priced[-1][1]}, {outcome.figures(priced[-1][0])}; the fastest for each accelerator is "
         f"{machines[np.argmax(rate[best])]}."
     )
-    return [sheet], [Finding("Training", words, "good")]
+    return [sheet], [outcome.Finding("Training", words, "good")]

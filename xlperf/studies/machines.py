@@ -1,4 +1,4 @@
-"""Studies a100-to-b200 and topologies: a speed-up factor by factor, and the same plans on other networks."""
+"""Studies of machines and fleets: a speed-up factor by factor, networks, failures, host memory, and when to buy."""
 
 from __future__ import annotations
 
@@ -9,35 +9,44 @@ from itertools import product
 import numpy as np
 
 from xlperf.base import resources
+from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError, nearest
-from xlperf.base.units import UNITS
+from xlperf.base.units import HOUR, UNITS
 from xlperf.catalog.catalog import Catalog
+from xlperf.catalog.schema import first_words
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.operations import evaluate_operations
 from xlperf.equations.training.step import STEP_PARTS
+from xlperf.explore.forms import answer_of, answers_of, answers_table, asked_form, form_of
+from xlperf.explore.objectives import PLAN, TABLES, Answer, dollars
+from xlperf.explore.search import stacked
+from xlperf.explore.sessions import FLEET
+from xlperf.explore.spares import spares_answer
 from xlperf.studies.outcome import (
+    Columns,
     Finding,
     Inputs,
     Outcome,
     StudySheet,
     charts_of,
     comparable,
+    finding,
     in_short,
     peak_rates,
     pivot_of,
     positions,
     result_columns,
     sheet_of,
+    shown,
     with_rows,
 )
 
-# Of a factor: its meaning, and which columns of the plan and of its accelerator it takes from the new machine.
-# Of a factor: which columns of the plan and of its accelerator it takes from the new machine.
 _FACTORS: Mapping[str, tuple[str, str]] = {
     row["factor"]: (row["columns of the plan"], row["columns of the accelerator"])
     for row in resources.rows("studies/factors.csv")
 }
+"""Columns of the plan and of its accelerator that each factor takes from the new machine."""
 _Change = Mapping[str, object]
 _HANDICAPS: Mapping[str, _Change] = {
     "full recompute in place of selective": {"recompute": "full", "sequence_parallel": 0.0},
@@ -67,22 +76,24 @@ def speed_up(inputs: Inputs) -> Outcome:
     gains = steps[:, 1:] / steps[:, :-1]
     totals = np.array([speeds[end] / speeds[start] for start, end in pairs])
     labels = [f"{names[start]} to {names[end]}" for start, end in pairs]
-    rest = [float(total / np.prod(gain)) for total, gain in zip(totals, gains, strict=True)]
-    gained = [(factor, gains[:, i]) for i, factor in enumerate(factors)]
-    taken_apart = sheet_of("factors", [("from_and_to", labels), *gained, ("rest", rest), ("total", totals)])
-    claimed, claim, needed = _claim(inputs, plans, starts, ends, results)
-    findings = [*_short(plans, pairs, factors, gains, totals, needed), *_findings(names, pairs, gains, totals, factors)]
-    findings += claim
-    sheets = [taken_apart, _by_factor(labels, factors, gains), _ceilings(inputs, plans, starts, ends, speeds), *claimed]
-    return Outcome(findings, sheets, catalog, [(plans, results)])
-
-
-def _by_factor(labels: Sequence[str], factors: Sequence[str], gains: np.ndarray) -> StudySheet:
-    """The same speed-ups with a row for each factor, one bar per pair in charts."""
+    taken_apart = sheet_of(
+        "factors",
+        [("from_and_to", labels), *zip(factors, gains.T, strict=True), ("rest", totals / np.prod(gains, axis=1)),
+         ("total", totals)],
+    )  # fmt: skip
+    # the same speed-ups with a row for each factor, one bar per pair in charts
     keys = [label.replace(" ", "_").replace(",", "") for label in labels]
     half = -(-len(keys) // 2)
     charts = [chart for part in (keys[:half], keys[half:]) if part for chart in charts_of("gain by factor", part)]
-    return pivot_of("gain by factor", "factor", factors, keys, gains.T, charts)
+    by_factor = pivot_of("gain by factor", "factor", factors, keys, gains.T, charts)
+    claimed, claim, needed = _claim(inputs, plans, starts, ends, results)
+    findings = [*_short(plans, pairs, factors, gains, totals, needed)]
+    for (start, end), gain, total in zip(pairs, gains, totals, strict=True):
+        if np.isfinite(total):
+            largest = ", ".join(f"{factors[i]} {gain[i]:.2f}" for i in np.argsort(-gain)[:3])
+            findings.append(finding("gain", new=names[end], total=total, old=names[start], largest=largest))
+    sheets = [taken_apart, by_factor, _ceilings(inputs, plans, starts, ends, speeds), *claimed]
+    return Outcome([*findings, *claim], sheets, catalog, [(plans, results)])
 
 
 def _positions(names: Sequence[str], inputs: Inputs, setting: str) -> list[int]:
@@ -126,46 +137,30 @@ def _ceilings(
     inputs: Inputs, plans: Table, starts: Sequence[int], ends: Sequence[int], speeds: np.ndarray
 ) -> StudySheet:
     """Predicted speed-ups beside their bounds, the ratios of peak rates and bandwidths."""
-    table = inputs.catalog.tables["accelerators"]
     rows = inputs.catalog.rows("accelerators", plans["accelerator"], plans, "accelerator")
-    peak = peak_rates(plans, inputs.catalog)
-    bandwidth = table["memory_bandwidth"][rows]
+    peaks, bandwidths = peak_rates(plans, inputs.catalog), inputs.catalog.tables["accelerators"]["memory_bandwidth"]
     start, end = np.array(list(product(starts, ends))).T
-    total, compute = speeds[end] / speeds[start], peak[end] / peak[start]
-    return sheet_of(
-        "ceilings",
-        [
-            ("from_and_to", [f"{plans['name'][i]} to {plans['name'][j]}" for i, j in zip(start, end, strict=True)]),
-            ("total", total),
-            ("compute_ceiling", compute),
-            ("reached", total / compute),
-            ("memory_bandwidth_ratio", bandwidth[end] / bandwidth[start]),
-        ],
-    )
+    total, compute, bandwidth = (each[end] / each[start] for each in (speeds, peaks, bandwidths[rows]))
+    labels = [f"{plans['name'][i]} to {plans['name'][j]}" for i, j in zip(start, end, strict=True)]
+    columns: Columns = [("from_and_to", labels), ("total", total), ("compute_ceiling", compute),
+                        ("reached", total / compute), ("memory_bandwidth_ratio", bandwidth)]  # fmt: skip
+    return sheet_of("ceilings", columns)
 
 
 def _claim(
     inputs: Inputs, plans: Table, starts: Sequence[int], ends: Sequence[int], results: Table
 ) -> tuple[list[StudySheet], list[Finding], str]:
     """A sentence on a claimed speed-up: the utilisation of the old machine, or the handicaps of its baseline."""
-    target, speeds, mfu = inputs.number("claimed_gain"), results[_RATE], results["mfu"]
+    target, speeds = inputs.number("claimed_gain"), results[_RATE]
     best = max(starts, key=lambda row: speeds[row])
-    gains = speeds[list(ends)] / speeds[best]
-    needed = mfu[best] * gains / target
-    names = [str(plans["name"][end]) for end in ends]
-    claim = sheet_of(
-        "claim",
-        [
-            ("new_plan", names),
-            ("gain", gains),
-            ("claimed", [target] * len(names)),
-            ("missing_factor", target / gains),
-            ("mfu_of_the_old_plan", [100 * mfu[best]] * len(names)),
-            ("mfu_needed", 100 * needed),
-        ],
-        target=target,
-        plan=plans["name"][best],
-    )
+    gains, mfu = speeds[list(ends)] / speeds[best], results["mfu"][best]
+    needed, mfu = 100 * (mfu * gains / target), 100 * mfu  # [%]
+    names, count = [str(plans["name"][end]) for end in ends], len(ends)
+    columns: Columns = [
+        ("new_plan", names), ("gain", gains), ("claimed", [target] * count), ("missing_factor", target / gains),
+        ("mfu_of_the_old_plan", [mfu] * count), ("mfu_needed", needed),
+    ]  # fmt: skip
+    claim = sheet_of("claim", columns, target=target, plan=plans["name"][best])
     base = {name: values[best] for name, values in plans.columns.items()}
     replicas = float(base["num_accelerators"]) / (float(base["tensor_parallel"]) * float(base["pipeline_parallel"]))
     rows = []
@@ -174,31 +169,28 @@ def _claim(
         micro_batches = changed.pop("micro_batches", None)
         batch = float(base["global_batch_size"]) if micro_batches is None else float(str(micro_batches)) * replicas
         rows.append({**base, "global_batch_size": batch, **changed})
-    slower = speeds[best] / evaluate(_plans_of(rows, list(_HANDICAPS), plans), inputs.catalog)[_RATE]
+    changes = list(_HANDICAPS)
+    slower = speeds[best] / evaluate(_plans_of(rows, changes, plans), inputs.catalog)[_RATE]
     order = np.argsort(-np.nan_to_num(slower), kind="stable")
-    columns = [("handicap", [list(_HANDICAPS)[i] for i in order]), ("times_slower", slower[order])]
-    handicaps = sheet_of("handicaps", columns, plan=plans["name"][best])
+    handicaps = sheet_of(
+        "handicaps", [("handicap", [changes[i] for i in order]), ("times_slower", slower[order])],
+        plan=plans["name"][best],
+    )  # fmt: skip
     if not np.isfinite(gains).any() or not np.isfinite(slower).any():
-        no = "no plan of the old and of the new machine could be computed"
-        return [claim, handicaps], [Finding("Claim", f"{no.capitalize()}.", "warning")], no
+        return [claim, handicaps], [finding("no claim")], "no plan of the old and of the new machine could be computed"
     most, worst = int(np.nanargmax(gains)), int(order[0])
-    words = (
-        f"No honest baseline gives {target:g} times: over the best old plan the most is {gains[most]:.1f} "
-        f"({names[most]}), a factor of {target / gains[most]:.1f} short. The old machine would have to train at "
-        f"{100 * needed[most]:.0f} % of its peak, where that plan reaches {100 * mfu[best]:.0f} %."
-    )
     made = gains[most] * slower[worst]
-    enough = "more than" if made >= target else "still below"
-    explained = (
-        f"The claim needs a baseline run badly: {list(_HANDICAPS)[worst]} alone makes the old machine "
-        f"{slower[worst]:.1f} times slower and the gain {made:.0f}, {enough} {target:g}; that says how the old machine "
-        "was run, not what the new one does."
-    )
+    findings = [
+        finding("claim", target=target, gain=gains[most], plan=names[most], short=target / gains[most],
+                needed=needed[most], mfu=mfu),
+        finding("handicap", change=changes[worst], slower=slower[worst], made=made,
+                enough="more than" if made >= target else "still below", target=target),
+    ]  # fmt: skip
     short = (
-        f"{target:g} times would need an old machine at {100 * needed[most]:.0f} % of its peak, where its best plan "
-        f"reaches {100 * mfu[best]:.0f} %: against that plan the gain is {gains[most]:.1f} at the most"
+        f"{target:g} times would need an old machine at {needed[most]:.0f} % of its peak, where its best plan "
+        f"reaches {mfu:.0f} %: against that plan the gain is {gains[most]:.1f} at the most"
     )
-    return [claim, handicaps], [Finding("Claim", words, "warning"), Finding("Handicap", explained, "warning")], short
+    return [claim, handicaps], findings, short
 
 
 def _short(
@@ -227,20 +219,6 @@ def _short(
     )
 
 
-def _findings(
-    names: Sequence[str],
-    pairs: Sequence[tuple[int, int]],
-    gains: np.ndarray,
-    totals: np.ndarray,
-    factors: Sequence[str],
-) -> Iterator[Finding]:
-    for (start, end), gain, total in zip(pairs, gains, totals, strict=True):
-        if np.isfinite(total):
-            largest = ", ".join(f"{factors[i]} {gain[i]:.2f}" for i in np.argsort(-gain)[:3])
-            words = f"{names[end]} is {total:.1f} times as fast per accelerator as {names[start]}; most of it is "
-            yield Finding("Gain", f"{words}{largest}.", "good")
-
-
 _OPERATIONS = ("all_reduce", "all_to_all")
 
 
@@ -253,92 +231,71 @@ def topologies(inputs: Inputs) -> Outcome:
     spans = [np.flatnonzero(group == i) for i in range(group.max() + 1)]
     labels = [str(names[span[0]]).partition(" on ")[0] for span in spans]
     step = results["step_time"]
-    best = np.array([np.fmin.reduce(step[span]) for span in spans])
-    over = step / best[group]
+    over = step / np.array([np.fmin.reduce(step[span]) for span in spans])[group]
     charts = [
         chart
         for span, label in zip(spans, labels, strict=True)
         if span[-1] - span[0] + 1 == len(span)
         for chart in charts_of("topologies", STEP_PARTS, (int(span[0]), int(span[-1]) + 1), label=label)
     ]
-    table = sheet_of(
-        "topologies",
-        [
-            ("plan", names),
-            ("network", networks),
-            ("model", [labels[i] for i in group]),
-            *result_columns(results, ("step_time",)),
-            ("over_the_best", over),
-            *result_columns(results, (*STEP_PARTS, "reason")),
-        ],
-        charts,
-    )
+    columns: Columns = [
+        ("plan", names), ("network", networks), ("model", [labels[i] for i in group]),
+        *result_columns(results, ("step_time",)), ("over_the_best", over),
+        *result_columns(results, (*STEP_PARTS, "reason")),
+    ]  # fmt: skip
     collectives = _collectives(inputs, positions(networks)[0])
-    findings = [
-        *_networks_short(
-            inputs, [(label, span) for span, label in zip(spans, labels, strict=True)], networks, over, collectives
-        ),
-        *(
-            finding
-            for span, label in zip(spans, labels, strict=True)
-            for finding in _order(span, label, networks, over)
-        ),
-        *_torus(collectives),
-    ]
-    return Outcome(findings, [table, collectives], inputs.catalog, [(plans, results)])
+    # plans of each label, the fastest network first
+    ranked = {}
+    for span, label in zip(spans, labels, strict=True):
+        legal = span[np.isfinite(over[span])]
+        if len(legal) > 1:
+            ranked[label] = legal[np.argsort(over[legal], kind="stable")]
+    findings = [*_networks_short(inputs, ranked, networks, over, collectives)]
+    for label, order in ranked.items():
+        slow = ", ".join(f"{networks[i]} {over[i]:.2f}" for i in order[-3:])
+        findings.append(finding("networks", model=label.capitalize(), best=networks[order[0]], slow=slow))
+    sheets = [sheet_of("topologies", columns, charts), collectives]
+    return Outcome([*findings, *_torus(collectives)], sheets, inputs.catalog, [(plans, results)])
 
 
 def _collectives(inputs: Inputs, networks: list[str]) -> StudySheet:
     """Time of one all-reduce and one all-to-all among all accelerators of each network."""
-    plans, count = inputs.table("training"), inputs.number("collective_accelerators")
-    pairs = [(network, operation) for network in networks for operation in _OPERATIONS]
+    accelerator, pairs = inputs.table("training").text("accelerator")[0], list(product(networks, _OPERATIONS))
+    size, count = inputs.number("collective_size"), inputs.number("collective_accelerators")
     columns = {
         "operation": np.array([operation.replace("_", "-") for _, operation in pairs], dtype=object),
         "network": np.array([network for network, _ in pairs], dtype=object),
-        "accelerator": np.full(len(pairs), plans.text("accelerator")[0], dtype=object),
+        "accelerator": np.full(len(pairs), accelerator, dtype=object),
         "stack": np.full(len(pairs), "training", dtype=object),
-        "size": np.full(len(pairs), inputs.number("collective_size") * UNITS["MB"].factor),
+        "size": np.full(len(pairs), size * UNITS["MB"].factor),
         "group": np.full(len(pairs), count),
     }
     results = evaluate_operations(Table("operations", columns, lambda *_: inputs.place), inputs.catalog)
     times = results["time"].reshape(len(networks), len(_OPERATIONS)) / UNITS["ms"].factor
-    size = inputs.number("collective_size")
     return pivot_of("collectives", "network", networks, _OPERATIONS, times, size=size, count=count)
 
 
 def _networks_short(
-    inputs: Inputs, groups: Sequence[tuple[str, np.ndarray]], networks: np.ndarray, over: np.ndarray, table: StudySheet
+    inputs: Inputs, ranked: Mapping[str, np.ndarray], networks: np.ndarray, over: np.ndarray, table: StudySheet
 ) -> Iterator[Finding]:
     """The slowest network of each plan, and the collective with the largest slowdown."""
     clauses = []
-    for label, span in groups:
-        legal = span[np.isfinite(over[span])]
-        if len(legal) > 1:
-            slow, fast = (legal[pick(over[legal])] for pick in (np.argmax, np.argmin))
-            clauses.append(f"{over[slow]:.1f} times as long on {networks[slow]} as on {networks[fast]} ({label})")
+    for label, order in ranked.items():
+        slow, fast = order[int(np.argmax(over[order]))], order[0]
+        clauses.append(f"{over[slow]:.1f} times as long on {networks[slow]} as on {networks[fast]} ({label})")
     times = {name: table.numbers(name) for name in _OPERATIONS}
     if not clauses or not all(np.isfinite(time).any() for time in times.values()):
         return
-    names = table.values("network")
-    parts = []
+    names, parts = table.values("network"), []
     for operation, time in times.items():
         slow, fast = int(np.nanargmax(time)), int(np.nanargmin(time))
-        what = operation.replace("_", "-")
-        parts.append(f"{time[slow] / time[fast]:.0f} times for an {what} ({names[slow]} against {names[fast]})")
+        against = f"({names[slow]} against {names[fast]})"
+        parts.append(f"{time[slow] / time[fast]:.0f} times for an {operation.replace('_', '-')} {against}")
     yield in_short(
         f"a step of the same plan takes {' and '.join(clauses)}",
         f"one collective of {inputs.number('collective_size'):g} MB among {inputs.number('collective_accelerators'):g} "
         f"accelerators differs by {' and '.join(parts)}",
     )
-
-
-def _order(span: np.ndarray, label: str, networks: np.ndarray, over: np.ndarray) -> Iterator[Finding]:
-    legal = span[np.isfinite(over[span])]
-    if len(legal) > 1:
-        order = legal[np.argsort(over[legal], kind="stable")]
-        slow = ", ".join(f"{networks[i]} {over[i]:.2f}" for i in order[-3:])
-        words = f"{label.capitalize()}: {networks[order[0]]} is best; the slowest, as times of the best, are {slow}."
-        yield Finding("Networks", words)
 
 
 def _torus(collectives: StudySheet) -> Iterator[Finding]:
@@ -347,8 +304,133 @@ def _torus(collectives: StudySheet) -> Iterator[Finding]:
     if {base, *tori} <= set(values):
         ratios = {name: values[name] / values[base] for name in tori}
         parts = [f"{name} {reduce:.1f} and {exchange:.1f}" for name, (reduce, exchange) in ratios.items()]
-        words = (
-            f"Times of a flat switch of the same bandwidth for an all-reduce and an all-to-all: {', '.join(parts)}; "
-            "the all-to-all grows with the longest ring."
-        )
-        yield Finding("Torus", words)
+        yield finding("torus", tori=", ".join(parts))
+
+
+_MINUTE = 60.0
+
+
+def growing_runs(inputs: Inputs) -> Outcome:
+    """Effective time and spares of least cost by size and fleet, of runs that wait and of elastic runs."""
+    sizes, fleets = inputs.numbers("sizes"), inputs.words("fleets")
+    waits, runs_on = (
+        [[_spares(inputs, size, fleet, shortage) for fleet in fleets] for size in sizes]
+        for shortage in ("wait", "elastic")
+    )
+    share, spares = (100.0 * _values(waits, name) for name in ("effective_share", "spare_share"))
+    elastic = 100.0 * _values(runs_on, "effective_share")
+    columns: Columns = [
+        ("run", [f"{size:,.0f}, {fleet}" for size in sizes for fleet in fleets]),
+        ("accelerators", np.repeat(sizes, len(fleets))),
+        ("interval", (_values(waits, "interruption_interval") / HOUR).ravel()),
+        ("spares", _values(waits, "spares").ravel()), ("wait", share.ravel()),
+        ("elastic_spares", _values(runs_on, "spares").ravel()), ("elastic", elastic.ravel()),
+        ("lost", (_values(waits, "lost_per_interruption") / _MINUTE).ravel()),
+    ]  # fmt: skip
+    sheets = [
+        pivot_of("effective time", "accelerators", sizes, fleets, share),
+        pivot_of("spare units", "accelerators", sizes, fleets, spares),
+        sheet_of("growing runs", columns),
+    ]
+    ends = [0, -1]
+    small_and_large = np.array(sizes)[ends]
+    findings = [
+        finding("runs short", fleet=fleets[0], share=share[ends, 0], sizes=small_and_large, spares=spares[ends, 0])
+    ]
+    for fleet, trained, running in zip(fleets, share[-1], elastic[-1], strict=True):
+        tone = "plain" if trained > 80.0 else "warning"
+        findings.append(finding("run", tone, fleet=fleet, size=sizes[-1], share=trained, elastic=running))
+    facts = {"spares": f"{_values(waits, 'spares')[-1, 0]:,.0f}", "size": f"{sizes[-1]:,.0f}"}
+    return Outcome(findings, sheets, inputs.catalog, [], facts)
+
+
+def _spares(inputs: Inputs, size: float, fleet: str, shortage: str) -> Answer:
+    """The answer of Spares on one run."""
+    entries = {name: inputs.text(name) for name in ("accelerator", "model")}
+    numbers = {"num_accelerators": size, "copy_size": min(inputs.number("copy_size"), size)}
+    numbers["restart_time"] = inputs.number("restart_time")
+    entries |= {name: repr(value) for name, value in numbers.items()} | {"fleet": fleet, "shortage": shortage}
+    return spares_answer(form_of("spares", entries), inputs.catalog)
+
+
+def _values(answers: list[list[Answer]], name: str) -> Array:
+    """A result, (sizes, fleets); NaN without an answer."""
+    return np.array([[answer.get(name, np.nan) for answer in row] for row in answers])
+
+
+def host_memory(inputs: Inputs) -> Outcome:
+    """Hit rate, sessions and worth of a GB over the memory of the host, for each model and think time."""
+    cases, tables, sizes, fleets = [], [], [], []
+    for model, think in product(inputs.words("models"), inputs.numbers("think_times")):
+        changed = {"model": model, "accelerator": inputs.text("accelerator"), "think_time": f"{think:g}"}
+        answer = answer_of(form_of("sessions", first_words("sessions") | changed), inputs.catalog)
+        if TABLES in answer:
+            table = answer[TABLES]["memory"]
+            cases += [f"{model}, {think:g} s"] * len(table)
+            tables.append(table)
+            fleets.append(answer[FLEET])
+            sizes += [float(answer["copy_size"])] * len(table)
+    memory = stacked(tables) if tables else Table("sessions_memory", {})
+    alive = memory.number("sessions_per_copy") / np.array(sizes)
+    names = ("host_memory", "hit_rate", "ttft_later", "cost_per_session", "worth_per_month", "pays")
+    size = [f"{case}: {value:,.0f} GB" for case, value in zip(cases, shown(memory, "host_memory"), strict=True)]
+    columns: Columns = [
+        ("size", size),
+        ("case", cases),
+        *result_columns(memory, names),
+        ("sessions_per_accelerator", alive),
+    ]
+    plans: list[tuple[Table, Table]] = []
+    if fleets:
+        plans = [(stacked([fleet.plan for fleet in fleets]), stacked([fleet.results for fleet in fleets]))]
+    findings = list(_memory_findings(cases, memory, alive))
+    return Outcome(findings, [sheet_of("host memory", columns)], inputs.catalog, plans)
+
+
+def _memory_findings(cases: list[str], memory: Table, alive: np.ndarray) -> Iterator[Finding]:
+    """The case in which memory is worth most, and the size up to which it pays in each."""
+    worth, size = shown(memory, "worth_per_month"), shown(memory, "host_memory")
+    if not np.isfinite(worth).any():
+        yield finding("no sessions")
+        return
+    best = int(np.nanargmax(worth))
+    rows = {case: [row for row, name in enumerate(cases) if name == case] for case in dict.fromkeys(cases)}
+    held = {case: (alive[own[0]], alive[own[-1]]) for case, own in rows.items()}
+    most = max(held, key=lambda case: held[case][1] / held[case][0])
+    yield finding("memory short", case=cases[best], worth=worth[best], size=size[best], most=most, held=held[most])
+    for case, own in rows.items():
+        pays = [float(size[row]) for row in own if str(memory["pays"][row]) == "pays"]
+        yield finding("memory pays", case=case, size=max(pays)) if pays else finding("memory never pays", case=case)
+
+
+def buy_or_wait(inputs: Inputs) -> Outcome:
+    """What buying at once and waiting a year cost, for each demand of the first year and growth."""
+    cases = list(product(inputs.numbers("request_rates"), inputs.numbers("growths")))
+    first = first_words("fleet") | {name: inputs.text(name) for name in ("model", "generations")}
+    forms = [
+        asked_form("fleet", first | {"request_rate": f"{rate:g}", "growth": f"{growth:g}"})[1] for rate, growth in cases
+    ]
+    answers = [answers_of(form, inputs.catalog)[0] for form in forms]
+    results = answers_table(stacked(forms), answers)
+    names = [f"{rate:,g} requests/s, growth {growth:.0%}" for rate, growth in cases]
+    wanted = ("first_purchase", "present_cost", "cost_per_million_output_tokens", "buy_now_cost", "wait_cost",
+              "value_of_waiting", "peak_power")  # fmt: skip
+    value, bought = results.number("value_of_waiting"), results["first_purchase"]
+    worth = value / results.number("present_cost")
+    rates, growths = zip(*cases, strict=True)
+    columns: Columns = [
+        ("case", names), ("request_rate", [f"{rate:,g} requests/s" for rate in rates]), ("growth", growths),
+        *result_columns(results, wanted), ("waiting_share", worth),
+    ]  # fmt: skip
+    plans = [answer[PLAN] for answer in answers if PLAN in answer]
+    drawn = [(plan, evaluate(plan, inputs.catalog)) for plan in plans]
+    if not np.isfinite(worth).any():
+        return Outcome([finding("no fleet")], [sheet_of("buy or wait", columns)], inputs.catalog, drawn)
+    best, worst = (
+        f"{dollars(abs(value[row]))} {'cheaper' if value[row] > 0.0 else 'dearer'} than buying now with {names[row]}"
+        for row in (np.nanargmax(worth), np.nanargmin(worth))
+    )
+    wins = int(np.nansum(worth > 0.0))
+    findings = [finding("wait short", wins=wins, cases=len(names), best=best, worst=worst)]
+    findings += [finding("first purchase", case=case, words=words) for case, words in zip(names, bought, strict=True)]
+    return Outcome(findings, [sheet_of("buy or wait", columns)], inputs.catalog, drawn)

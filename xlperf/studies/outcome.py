@@ -28,6 +28,8 @@ from xlperf.engine.software import peak_names
 
 Value = float | str | bool | None
 SettingValue = float | str | tuple[str, ...] | tuple[float, ...]
+Columns = list[tuple[Column | str, Iterable[object]]]
+"""Heads of columns, of the schema or declared in columns.csv, and their values."""
 _SHEETS = ("training", "inference", "networks", "models")
 _ALTERNATIVES = " | "
 
@@ -168,11 +170,6 @@ class Study:
     analyse: Callable[[Inputs], Outcome] = field(compare=False)
     settings: Sequence[Setting] = ()
 
-    @property
-    def full(self) -> dict[str, SettingValue]:
-        """Settings changed by ``--full``."""
-        return {entry.name: entry.long_run for entry in self.settings if entry.long_run is not None}
-
     def advised(self, facts: Mapping[str, str]) -> str:
         """The advice with the facts of an outcome, without clauses that lack a fact."""
         clauses = [
@@ -268,10 +265,7 @@ def study(name: str) -> Study:
 
 
 def own_column(name: str, unit: str = "-", meaning: str = "", kind: str = "result") -> Column:
-    """A column of a study in the shape of a schema column.
-
-    ``name``: words joined by underscores. ``kind``: ``result`` for numbers, ``text`` for labels, ``name`` for the key.
-    """
+    """A column of a study in the shape of a schema column."""
     return Column("study", name, kind, "" if kind in ("text", "name") else unit, "", "", (), "", False, meaning or name)
 
 
@@ -360,10 +354,29 @@ def positions(values: Iterable[object]) -> tuple[list[str], np.ndarray]:
     return names, np.array([place[word] for word in words], dtype=np.int64)
 
 
+def runs(values: Sequence[object]) -> list[tuple[int, int]]:
+    """Runs of equal values: the first row of each, and the row after its last.
+
+    >>> runs(["a", "a", "b"])
+    [(0, 2), (2, 3)]
+    """
+    ends = [i for i in range(1, len(values)) if values[i] != values[i - 1]]
+    return list(zip([0, *ends], [*ends, len(values)], strict=True)) if values else []
+
+
 def comparable(plans: Table, *columns: str) -> np.ndarray:
     """A group number for each plan; plans of a group differ only in their name and the named columns."""
     compared = [name for name in plans.columns if name not in ("name", *columns)]
     return positions("\n".join(str(plans[name][i]) for name in compared) for i in range(len(plans)))[1]
+
+
+def row_named(table: Table, name: str, what: str, place: str) -> int:
+    """Row of a name in a table, without regard to case; InputError if there is none."""
+    names = [str(known) for known in table[table.schema.key.name]]
+    row = next((row for row, known in enumerate(names) if known.casefold() == name.casefold()), None)
+    if row is None:
+        raise InputError(Fault(place, f'no {what} is named "{name}"; {nearest(name, names)}'))
+    return row
 
 
 def shown(results: Table, name: str) -> np.ndarray:
@@ -422,6 +435,21 @@ def in_short(*sentences: str, tone: str = "good") -> Finding:
     return Finding(IN_SHORT, " ".join(f"{words[:1].upper()}{words[1:]}." for words in sentences), tone)
 
 
+@cache
+def _templates() -> dict[str, dict[str, str]]:
+    return {line["finding"]: line for line in _lines("findings")}
+
+
+def finding(name: str, tone: str = "", /, **facts: object) -> Finding:
+    """A finding that findings.csv words, with facts in it.
+
+    >>> finding("first purchase", case="growth 10%", words="8 H100").words
+    'Buy 8 H100 at once.'
+    """
+    line = _templates()[name]
+    return Finding(line["tag"].format(**facts), line["words"].format(**facts), tone or line["tone"])
+
+
 SHEET = "study"
 
 
@@ -437,11 +465,7 @@ def study_workbook(name: str) -> Path:
 def read_inputs(
     study: Study, path: str | Path | None = None, catalog: str | Path | None = None, full: bool = False
 ) -> Inputs:
-    """Inputs of a study from its workbook or the shipped one, with rows that replace catalog rows of the same name.
-
-    ``catalog``: workbook with other catalog sheets; ``full``: settings of the long run. Raises InputError with every
-    fault of the workbook.
-    """
+    """Inputs of a study from its workbook or the shipped one, with rows that replace catalog rows of the same name."""
     source = Path(path) if path is not None else study_workbook(study.name)
     settings, faults = _settings(study, source)
     tables, more = read_catalog_tables(source, required=False)
@@ -459,7 +483,7 @@ def read_inputs(
     if faults:
         raise InputError(faults)
     if full:
-        settings = {**settings, **study.full}
+        settings |= {entry.name: entry.long_run for entry in study.settings if entry.long_run is not None}
     return Inputs(known, {table.kind: _whole(table) for table in plans if len(table)}, settings, source.name)
 
 

@@ -19,12 +19,13 @@ from xlperf.equations.cost.tokens import ALL_IN, break_even_cost_rate, break_eve
 from xlperf.explore.objectives import TOLD_APART, Limit, objective_of
 from xlperf.explore.solve import at_largest_rates
 from xlperf.studies.outcome import (
+    Columns,
     Finding,
     Inputs,
     Outcome,
     StudySheet,
     charts_of,
-    in_short,
+    finding,
     pivot_of,
     positions,
     sheet_of,
@@ -69,21 +70,28 @@ def break_even_prices(inputs: Inputs) -> Outcome:
     results = {kind: evaluate(plans, inputs.catalog) for kind, plans in inputs.plans.items()}
     drawn = [(inputs.plans[kind], results[kind]) for kind in results]
     good = {kind: _good(inputs, results[kind]) for kind in results}
-    pairs = [
-        pair for pair in _pairs(inputs) if all(_rows(inputs, good, pair.kind, name).any() for name in pair[1:])
-    ]  # fmt: skip
+    pairs = [pair for pair in _pairs(inputs) if all(_rows(inputs, good, pair.kind, name).any() for name in pair[1:])]
     if not pairs:
-        words = "No pair has a plan on both machines that fits and keeps the target: nothing to compare."
-        return Outcome([Finding("In short", words, "warning")], [], inputs.catalog, drawn)
+        return Outcome([finding("no pair")], [], inputs.catalog, drawn)
     rents = _Rents(*np.array([_rent(inputs, results, good, pair) for pair in pairs]).T)
     base = _purchase(inputs, good, pairs, {})
-    varied = {}
+    stated = _stated(inputs.catalog, [pair.machine for pair in pairs])
+    labels = [pair.label for pair in pairs]
+    rent_columns: Columns = [
+        ("pair", labels), ("rent", rents.now), ("rent_of_the_other", rents.against),
+        ("break_even_rent", rents.break_even), ("room", 100.0 * (rents.break_even / rents.now - 1)),
+        ("work_of_one", rents.break_even / rents.against),
+    ]  # fmt: skip
+    price_columns: Columns = [("pair", labels), ("purchase_price", stated), ("break_even_price", base),
+                              ("room", 100.0 * (base / stated - 1.0))]  # fmt: skip
+    sheets, terms = [sheet_of("rent", rent_columns), sheet_of("purchase", price_columns)], []
     for name, (setting, column, unit) in _VARIED.items():
         values = inputs.numbers(setting)
-        varied[name] = np.array([_purchase(inputs, good, pairs, {column: v * UNITS[unit].factor}) for v in values])
-    stated = _stated(inputs.catalog, [pair.machine for pair in pairs])
-    sheets = _price_sheets(inputs, pairs, rents, base, stated, varied)
-    return Outcome(list(_findings(inputs, pairs, rents, base, stated, varied)), sheets, inputs.catalog, drawn)
+        prices = np.array([_purchase(inputs, good, pairs, {column: v * UNITS[unit].factor}) for v in values])
+        sheets.append(pivot_of(name, column, values, labels, prices))
+        ends = f"of {min(values):g} to {max(values):g}" + ("" if unit in ("-", "year") else f" {unit}")
+        terms.append(f"{name} {ends} by up to {100 * _moved(prices):.0f} %")
+    return Outcome(list(_findings(pairs, rents, base, stated, terms)), sheets, inputs.catalog, drawn)
 
 
 def _loaded(inputs: Inputs) -> Inputs:
@@ -178,52 +186,22 @@ def _purchase(
     return break_even
 
 
-def _price_sheets(
-    inputs: Inputs, pairs: Sequence[_Pair], rents: _Rents, base: Array, stated: Array, varied: Mapping[str, Array]
-) -> list[StudySheet]:
-    """Rents, purchase prices, and purchase prices over each term of an owner."""
-    labels = [pair.label for pair in pairs]
-    rent = sheet_of(
-        "rent",
-        [
-            ("pair", labels),
-            ("rent", rents.now),
-            ("rent_of_the_other", rents.against),
-            ("break_even_rent", rents.break_even),
-            ("room", 100.0 * (rents.break_even / rents.now - 1)),
-            ("work_of_one", rents.break_even / rents.against),
-        ],
-    )
-    room = 100.0 * (base / stated - 1.0)
-    bought = sheet_of(
-        "purchase", [("pair", labels), ("purchase_price", stated), ("break_even_price", base), ("room", room)]
-    )
-    over = [pivot_of(name, _VARIED[name][1], inputs.numbers(_VARIED[name][0]), labels, varied[name]) for name in varied]
-    return [rent, bought, *over]
-
-
 def _findings(
-    inputs: Inputs, pairs: Sequence[_Pair], rents: _Rents, base: Array, stated: Array, varied: Mapping[str, Array]
+    pairs: Sequence[_Pair], rents: _Rents, base: Array, stated: Array, terms: Sequence[str]
 ) -> Iterator[Finding]:
     room = rents.break_even / rents.now - 1.0
+    even = [f"{rent:.2f} USD/h, rent now {now:.2f}" for rent, now in zip(rents.break_even, rents.now, strict=True)]
     most, least = int(np.argmax(room)), int(np.argmin(room))
-    first = f"most room has {pairs[most].label}: it breaks even at {_said(rents, most)}"
-    second = f"least has {pairs[least].label}: {_said(rents, least)}"
-    parts = [f"{name} {_range(inputs, name)} by up to {100 * _moved(values):.0f} %" for name, values in varied.items()]
-    words = f"what moves a break-even purchase price: {', '.join(parts)}, as both machines pay the same terms"
-    yield in_short(f"{first}; {second}", words)
+    yield finding("break even short", most=pairs[most].label, most_rent=even[most], least=pairs[least].label,
+                  least_rent=even[least], terms=", ".join(terms))  # fmt: skip
     for place, pair in enumerate(pairs):
         words = f"{pair.machine} does the work of {rents.break_even[place] / rents.against[place]:.2f} {pair.against} "
-        words += f"and breaks even at {_said(rents, place)}"
+        words += f"and breaks even at {even[place]}"
         if np.isfinite(base[place]):
             price = f"its price is {stated[place]:,.0f}" if np.isfinite(stated[place]) else "its price is not known"
             words += f"; bought, it breaks even at {base[place]:,.0f} USD ({price})"
         tone = "good" if room[place] >= 0.0 else "warning"
         yield Finding(_WORK[pair.kind].capitalize(), f"{words}.", tone)
-
-
-def _said(rents: _Rents, place: int) -> str:
-    return f"{rents.break_even[place]:.2f} USD/h, rent now {rents.now[place]:.2f}"
 
 
 def _moved(values: Array) -> float:
@@ -232,13 +210,7 @@ def _moved(values: Array) -> float:
     return float(np.max(known.max(axis=0) / known.min(axis=0)) - 1.0) if known.size else 0.0
 
 
-def _range(inputs: Inputs, name: str) -> str:
-    setting, _, unit = _VARIED[name]
-    values = inputs.numbers(setting)
-    return f"of {min(values):g} to {max(values):g}" + ("" if unit in ("-", "year") else f" {unit}")
-
-
-_COST = "cost_per_million_output_tokens_all_in"
+_SIZES = ("num_accelerators", "prefill_accelerators")
 
 
 def _cheapest(cost: Array, at: Sequence[np.ndarray], shape: tuple[int, ...]) -> tuple[Array, np.ndarray]:
@@ -282,7 +254,7 @@ class _PoolPairs:
             alone = self.cost[prompt, decode, decode]
             row = self.row[prompt, decode, prefill]
             rate = self.results.number("tokens_per_second")[row]
-            size, part = (self.plans.number(name)[row] for name in ("num_accelerators", "prefill_accelerators"))
+            size, part = (self.plans.number(name)[row] for name in _SIZES)
             spent = alone * rate * HOUR / UNITS["M"].factor
             if np.isfinite(alone) and decode != prefill:
                 prices[decode, prefill] = (spent - (size - part) * price[self.names[decode]]) / part
@@ -308,19 +280,19 @@ def mixed_pools(inputs: Inputs) -> Outcome:
     results = evaluate(whole, inputs.catalog)
     of_prompts, of_experts = np.flatnonzero(~with_experts), np.flatnonzero(with_experts)
     pairs = _PoolPairs(whole.take(of_prompts), results.take(of_prompts), targets)
-    alone = np.isfinite(np.diagonal(pairs.cost, axis1=1, axis2=2)).any(axis=1)
-    if not alone.all():
-        words = "No machine alone keeps the targets at every length of the prompt: nothing to compare pairs with."
-        return Outcome([Finding("In short", words, "warning")], [], inputs.catalog, [(whole, results)])
-    gains = _gains(pairs)
-    last, names = len(pairs.prompts) - 1, pairs.names
-    sheets = [
-        gains,
-        *(_grid(pairs, prompt) for prompt in range(len(pairs.prompts))),
-        pivot_of("worth of prefill", "decoding", names, names, pairs.worth(last), tokens=pairs.prompts[last]),
-    ]
+    if not np.isfinite(np.diagonal(pairs.cost, axis1=1, axis2=2)).any(axis=1).all():
+        return Outcome([finding("no machine alone")], [], inputs.catalog, [(whole, results)])
+    gains, names = _gains(pairs), pairs.names
+    sheets = [gains]
+    for tokens, every in zip(pairs.prompts, pairs.cost, strict=True):
+        cost = np.where(np.isfinite(every), every, np.nan)
+        blank = " Blank: no such plan within the targets." * bool(np.isnan(cost).any())
+        name = f"prompt {tokens:.0f}"
+        sheets.append(pivot_of("prompt", "decoding", names, names, cost, name=name, tokens=tokens, blank=blank))
+    worth = pairs.worth(len(pairs.prompts) - 1)
+    sheets.append(pivot_of("worth of prefill", "decoding", names, names, worth, tokens=pairs.prompts[-1]))
     split_pools = list(_expert_pools(whole.take(of_experts), results.take(of_experts), targets))
-    findings = [*_pool_findings(pairs, gains), *(pools.finding() for pools in split_pools)]
+    findings = [*_pool_findings(pairs, gains, worth), *(pools.finding() for pools in split_pools)]
     return Outcome(findings, sheets + [pools.sheet() for pools in split_pools], inputs.catalog, [(whole, results)])
 
 
@@ -337,36 +309,28 @@ class _ExpertPools(NamedTuple):
 
     def sheet(self) -> StudySheet:
         """Cost of each machine alone and of each pair."""
-        costs = np.column_stack([self.alone, self.cost])
-        alone = "no expert pool"
-        blank = np.where(np.isfinite(costs), costs, np.nan)
+        costs, alone = np.column_stack([self.alone, self.cost]), "no expert pool"
         charts = charts_of("expert pools", [*self.names, alone])
-        name = f"experts of {self.model}"
+        name, blank = f"experts of {self.model}", np.where(np.isfinite(costs), costs, np.nan)
         series = [alone, *self.names]
         return pivot_of("expert pools", "attention", self.names, series, blank, charts, name, model=self.model)
 
     def finding(self) -> Finding:
         """Whether the best pair is cheaper than the best machine without expert pools, and its utilisation."""
         best, alone = np.unravel_index(int(np.argmin(self.cost)), self.cost.shape), int(np.argmin(self.alone))
-        title = f"Experts of {self.model}"
-        if not np.isfinite(self.cost[best]) or not np.isfinite(self.alone[alone]):
-            return Finding(title, "No plan with, or none without, an expert pool keeps the targets.", "warning")
-        saving, at = 100.0 * (1.0 - self.cost[best] / self.alone[alone]), self.row[best]
-        busy = [
-            f"{100.0 * self.results.number(name)[at]:.0f} %" for name in ("attention_pool_share", "expert_pool_share")
-        ]
-        pair = (
-            f"{self.plans.number('expert_accelerators')[at]:.0f} {self.names[best[1]]} for the experts beside "
-            f"{self.names[best[0]]} for attention"
-        )
+        tag, cost, alone_cost = f"Experts of {self.model}", self.cost[best], self.alone[alone]
+        if not np.isfinite(cost) or not np.isfinite(alone_cost):
+            return finding("no expert pool", tag=tag)
+        saving, at = 100.0 * (1.0 - cost / alone_cost), self.row[best]
         apart = abs(saving) > 100.0 * TOLD_APART
-        beside = f"{abs(saving):.1f} % {'less' if saving > 0.0 else 'more'} than" if apart else "as much as"
-        verdict = (
-            f"{pair} cost {self.cost[best]:.3f} USD per million output tokens, {beside} {self.names[alone]} without an "
-            f"expert pool ({self.alone[alone]:.3f}{'' if apart else ', too near to tell apart'}); the pools compute "
-            f"{busy[0]} and {busy[1]} of a step."
-        )
-        return Finding(title, f"{verdict}{self._most_helped()}", "good" if apart and saving > 0.0 else "plain")
+        return finding(
+            "expert pool", "good" if apart and saving > 0.0 else "plain", tag=tag,
+            count=self.plans.number("expert_accelerators")[at], experts=self.names[best[1]],
+            attention=self.names[best[0]], cost=cost, alone=self.names[alone], alone_cost=alone_cost,
+            beside=f"{abs(saving):.1f} % {'less' if saving > 0.0 else 'more'} than" if apart else "as much as",
+            near="" if apart else ", too near to tell apart", helped=self._most_helped(),
+            busy=[100.0 * self.results.number(name)[at] for name in ("attention_pool_share", "expert_pool_share")],
+        )  # fmt: skip
 
     def _most_helped(self) -> str:
         """The machine with the largest saving from experts on a second kind of machine."""
@@ -403,7 +367,7 @@ def _within(results: Table, targets: Sequence[float]) -> Array:
     """Cost of plans that fit within the TTFT and TPOT targets, else infinite."""
     ttft, tpot = (shown(results, name) for name in ("ttft", "tpot"))
     good = (results.number("fits") == 1) & (ttft <= targets[0]) & (tpot <= targets[1])
-    cost = np.where(good, shown(results, _COST), np.inf)
+    cost = np.where(good, shown(results, ALL_IN["inference"]), np.inf)
     return np.where(np.isnan(cost), np.inf, cost)
 
 
@@ -412,58 +376,40 @@ def _gains(pairs: _PoolPairs) -> StudySheet:
     rows = []
     for place, prompt in enumerate(pairs.prompts):
         alone, (decode, prefill) = pairs.one_kind(place), pairs.best(place)
-        row = pairs.row[place, decode, prefill]
-        size = pairs.plans.number("num_accelerators")[row]
-        share = pairs.plans.number("prefill_accelerators")[row] / size
+        size, part = (pairs.plans.number(name)[pairs.row[place, decode, prefill]] for name in _SIZES)
         costs = pairs.cost[place, alone, alone], pairs.cost[place, decode, prefill]
-        rows.append((prompt, pairs.names[alone], costs[0], pairs.names[decode], pairs.names[prefill], share, costs[1],
-                     100.0 * (1.0 - costs[1] / costs[0])))  # fmt: skip
-    heads = ("prompt_length", "one kind", "cost_of_one_kind", "decoding", "prefilling", "prefill_share",
-             "cost_of_the_pair", "saving")  # fmt: skip
-    return sheet_of("gains", list(zip(heads, zip(*rows, strict=True), strict=True)))
+        names = (pairs.names[machine] for machine in (alone, decode, prefill))
+        rows.append((prompt, *names, *costs, part / size, 100.0 * (1.0 - costs[1] / costs[0])))
+    prompt, one_kind, decoding, prefilling, alone_cost, cost, share, saving = zip(*rows, strict=True)
+    columns: Columns = [
+        ("prompt_length", prompt), ("one kind", one_kind), ("cost_of_one_kind", alone_cost), ("decoding", decoding),
+        ("prefilling", prefilling), ("prefill_share", share), ("cost_of_the_pair", cost), ("saving", saving),
+    ]  # fmt: skip
+    return sheet_of("gains", columns)
 
 
-def _grid(pairs: _PoolPairs, prompt: int) -> StudySheet:
-    """Cost of every pair at one prompt."""
-    tokens = pairs.prompts[prompt]
-    cost = np.where(np.isfinite(pairs.cost[prompt]), pairs.cost[prompt], np.nan)
-    blank = " Blank: no such plan within the targets." * bool(np.isnan(cost).any())
-    name = f"prompt {tokens:.0f}"
-    return pivot_of("prompt", "decoding", pairs.names, pairs.names, cost, name=name, tokens=tokens, blank=blank)
-
-
-def _pool_findings(pairs: _PoolPairs, gains: StudySheet) -> Iterator[Finding]:
-    saving, prompts = gains.numbers("saving"), pairs.prompts
+def _pool_findings(pairs: _PoolPairs, gains: StudySheet, worth: Array) -> Iterator[Finding]:
+    saving, prompts, names = gains.numbers("saving"), pairs.prompts, pairs.names
+    rows = [
+        dict(zip(("decode", "prefill", "alone"), row, strict=True))
+        for row in zip(*(gains.values(name) for name in ("decoding", "prefilling", "one kind")), strict=True)
+    ]
     place = int(np.nanargmax(saving))
-    decode, prefill = (str(gains.values(name)[place]) for name in ("decoding", "prefilling"))
-    alone = str(gains.values("one kind")[place])
-    last = len(prompts) - 1
-    cost = np.where(np.isfinite(pairs.cost[last]), pairs.cost[last], np.nan)
+    cost = np.where(np.isfinite(pairs.cost[-1]), pairs.cost[-1], np.nan)
     gain = 1.0 - cost / np.diagonal(cost)[:, None]
     gain[np.diag_indices_from(gain)] = np.nan
-    paid, tried = int(np.sum(gain > 0.0)), int(np.sum(np.isfinite(gain)))
-    decoder, prefiller = (pairs.names[int(each)] for each in np.unravel_index(int(np.nanargmax(gain)), gain.shape))
-    first = (
-        f"Prompts on {prefill} and decoding on {decode} save most at prompts of {prompts[place]:,.0f} tokens, "
-        f"{saving[place]:.1f} % over {alone} alone; at {prompts[0]:,.0f} tokens the best pair saves {saving[0]:.1f} %"
-    )
-    second = (
-        f"A pool that decodes on {decoder} saves {100.0 * np.nanmax(gain):.1f} % at {prompts[last]:,.0f} tokens with "
-        f"its prompts on {prefiller}; a second kind pays in {paid} of {tried} pairs"
-    )
-    yield in_short(first, second, tone="good" if saving[place] > 1.0 else "plain")
-    for at, prompt in enumerate(prompts):
-        values = [gains.values(name)[at] for name in ("decoding", "prefilling", "one kind")]
-        cost = gains.numbers("cost_of_the_pair")[at]
-        words = f"decode on {values[0]}, prefill on {values[1]}: {cost:.2f} USD per million output tokens, "
-        yield Finding(f"{prompt:,.0f} tokens", f"{words}{saving[at]:.1f} % less than {values[2]} alone.")
-    worth = pairs.worth(last)
-    price = {name: cost * HOUR for name, cost in _prices(pairs.plans, pairs.results).items()}
-    ratio = worth / np.array([price.get(name, np.nan) for name in pairs.names])
+    decoder, prefiller = (names[int(each)] for each in np.unravel_index(int(np.nanargmax(gain)), gain.shape))
+    yield finding(
+        "pools short", "good" if saving[place] > 1.0 else "plain", **rows[place], prompt=prompts[place],
+        saving=saving[place], first=prompts[0], first_saving=saving[0], decoder=decoder, prefiller=prefiller,
+        gain=100.0 * np.nanmax(gain), last=prompts[-1], paid=int(np.sum(gain > 0.0)),
+        tried=int(np.sum(np.isfinite(gain))),
+    )  # fmt: skip
+    costs = gains.numbers("cost_of_the_pair")
+    for prompt, row, pair_cost, saved in zip(prompts, rows, costs, saving, strict=True):
+        yield finding("pool", **row, prompt=prompt, cost=pair_cost, saving=saved)
+    price = {name: hour * HOUR for name, hour in _prices(pairs.plans, pairs.results).items()}
+    ratio = worth / np.array([price.get(name, np.nan) for name in names])
     best = np.unravel_index(int(np.nanargmax(ratio)), ratio.shape)
-    names = [pairs.names[int(each)] for each in best]
-    words = (
-        f"Beside {names[0]} an {names[1]} that prefills may cost up to {worth[best]:.2f} USD/h, "
-        f"{ratio[best]:.2f} times its price."
-    )
-    yield Finding("Worth", words)
+    decode, prefill = (names[int(each)] for each in best)
+    yield finding("prefill worth", decode=decode, prefill=prefill, worth=worth[best], ratio=ratio[best])

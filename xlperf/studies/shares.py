@@ -14,18 +14,28 @@ from xlperf.catalog.table import Table
 from xlperf.engine.devices import evaluate_devices
 from xlperf.engine.ownership import evaluate_servers
 from xlperf.engine.prices import first_rows
-from xlperf.studies.outcome import Finding, Inputs, StudySheet, charts_of, sheet_of, span, with_rows
+from xlperf.studies.outcome import (
+    Columns,
+    Finding,
+    Inputs,
+    StudySheet,
+    charts_of,
+    finding,
+    row_named,
+    runs,
+    sheet_of,
+    span,
+    with_rows,
+)
 
 CORES = (0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.94, 0.97, 0.99)
 """Cores of the area that cores and cache have together. [-]"""
 EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 """Perimeter for memory. [-]"""
 Timed = Callable[[Catalog, Sequence[str]], np.ndarray]
-
-
 _LOSSES = ("longer_with_most_cache", "longer_with_least_cache", "longer_with_least_memory_edge",
            "longer_with_most_memory_edge")  # fmt: skip
-"""Columns of what a step loses at the ends of both axes."""
+"""Columns of the losses of a step at the ends of both axes."""
 
 
 class Shares(NamedTuple):
@@ -46,13 +56,9 @@ class Shares(NamedTuple):
         return {"cache_share": span(cache), "cache_capacity": span(capacity), "memory_edge": span(edge)}
 
 
-class _Grid(NamedTuple):
-    """Times of all variants (nodes, cores, edges), and what they have."""
-
-    time: np.ndarray
-    compute: np.ndarray
-    cache: np.ndarray
-    capacity: np.ndarray
+def _reference(inputs: Inputs) -> int:
+    """Row of the device of the settings."""
+    return row_named(inputs.catalog.tables["devices"], inputs.text("device"), "device", inputs.place)
 
 
 def devices_like(
@@ -66,10 +72,8 @@ def devices_like(
     each = len(labels) // len(best)
     names, known = ([str(name) for name in table.text(table.kind[:-1])] for table in (devices, accelerators))
     repeated = devices.take(np.repeat([names.index(name) for name in best], each))
-    shipped = inputs.catalog.tables["devices"]
-    reference = [str(name).casefold() for name in shipped.text("device")].index(inputs.text("device").casefold())
     labelled = np.array(list(labels), dtype=object)
-    package = np.full(len(labels), shipped.text("package")[reference], dtype=object)
+    package = np.full(len(labels), inputs.catalog.tables["devices"].text("package")[_reference(inputs)], dtype=object)
     made = Table("devices", {**repeated.columns, **changes, "device": labelled, "package": package})
     copies = accelerators.take(np.repeat([known.index(name) for name in best], each))
     named = {**copies.columns, "accelerator": labelled, "device": labelled}
@@ -82,8 +86,7 @@ def best_shares(inputs: Inputs, catalog: Catalog, nodes: Sequence[str], best: Se
     Network on chip, control and I/O keep their share of the dies: more cache means fewer cores. ``timed`` gives the
     step time of accelerators of a catalog, each with its best plan [s].
     """
-    shipped = inputs.catalog.tables["devices"]
-    reference = [str(name).casefold() for name in shipped.text("device")].index(inputs.text("device").casefold())
+    shipped, reference = inputs.catalog.tables["devices"], _reference(inputs)
     other_share = float(evaluate_devices(shipped.take([reference]), inputs.catalog)["area_share_other"][0])
     shape = (len(nodes), len(CORES), len(EDGES))
     labels = [f"{name}, {x:g} cores, {m:g} edge" for name in best for x in CORES for m in EDGES]
@@ -104,75 +107,52 @@ def best_shares(inputs: Inputs, catalog: Catalog, nodes: Sequence[str], best: Se
     time = np.where(legal, timed(changed, labels), np.nan).reshape(shape)
     numbers = evaluate_devices(made, changed)
     cache, capacity = (numbers[name].reshape(shape) for name in ("area_share_cache", "l2_capacity"))
-    return _chosen(nodes, labels, changed, _Grid(time, compute, cache, capacity))
+    return _chosen(nodes, labels, changed, time, (compute, cache, capacity))
 
 
-def _chosen(nodes: Sequence[str], labels: Sequence[str], catalog: Catalog, grid: _Grid) -> Shares:
-    """The best point of each node, the loss at the ends of each axis, and whether the point is interior."""
+def _chosen(
+    nodes: Sequence[str], labels: Sequence[str], catalog: Catalog, times: np.ndarray, parts: Sequence[np.ndarray]
+) -> Shares:
+    """The best point of each node, the loss at the ends of each axis, and whether the point is interior.
+
+    ``times``, and ``parts`` (cores, cache and its capacity): of all variants (nodes, cores, edges).
+    """
     count = len(nodes)
-    time = np.where(np.isfinite(grid.time), grid.time, np.inf)
+    time = np.where(np.isfinite(times), times, np.inf)
     flat = time.reshape(count, -1).argmin(axis=1)
     at = np.arange(count), *np.unravel_index(flat, time.shape[1:])
     lowest = time[at]
     over_cores, over_edge = time[at[0], :, at[2]] / lowest[:, None] - 1.0, time[at[0], at[1]] / lowest[:, None] - 1.0
     inner = ((at[1] > 0) & (at[1] < len(CORES) - 1)) & ((at[2] > 0) & (at[2] < len(EDGES) - 1))
     names = [labels[row * len(CORES) * len(EDGES) + best] for row, best in enumerate(flat)]
-    compute, cache, capacity = (values[at] for values in (grid.compute, grid.cache, grid.capacity))
+    compute, cache, capacity = (values[at] for values in parts)
+    mebibytes, edge = capacity / 2.0**20, np.array(EDGES)[at[2]]
     losses = [np.where(np.isfinite(loss), 100.0 * loss, np.nan) for loss in (
         over_cores[:, 0], over_cores[:, -1], over_edge[:, 0], over_edge[:, -1])]  # fmt: skip
-    sheet = sheet_of(
-        "shares",
-        [
-            ("node", nodes),
-            ("cores_of_the_dies", 100.0 * compute),
-            ("cache_of_the_dies", 100.0 * cache),
-            ("last_level_cache", capacity / 2.0**20),
-            ("memory_of_the_edge", 100.0 * np.array(EDGES)[at[2]]),
-            ("step_time", lowest),
-            *zip(_LOSSES, losses, strict=True),
-            ("best_between_the_ends", np.where(inner, "yes", "no")),
-        ],
-    )
-    findings = list(_findings(nodes, compute, cache, capacity, np.array(EDGES)[at[2]], losses, inner))
-    return Shares(sheet, findings, catalog, names, inner)
-
-
-def _findings(
-    nodes: Sequence[str],
-    compute: np.ndarray,
-    cache: np.ndarray,
-    capacity: np.ndarray,
-    edge: np.ndarray,
-    losses: Sequence[np.ndarray],
-    inner: np.ndarray,
-) -> Iterator[Finding]:
-    """The shares of all nodes in one finding."""
-    words = (
-        f"{nodes[0]} to {nodes[-1]}: best with {span(100 * compute)} % of the dies for cores, {span(100 * cache)} % "
-    )
-    words += (
-        f"for cache ({span(capacity / 2.0**20)} MiB) and {span(100 * edge)} % of the edge for memory; a step takes "
-    )
-    words += f"{span(losses[0])} % longer with {100 * CORES[0]:.0f} % of that area for cores, "
-    words += f"{span(losses[1])} % longer with next to no cache"
-    ends = [node for node, interior in zip(nodes, inner, strict=True) if not interior]
-    if ends:
-        words += f"; the best of {' and '.join(ends)} lies at the end of what was tried"
-    yield Finding("Shares", f"{words}.", "plain" if ends else "good")
+    columns: Columns = [
+        ("node", nodes), ("cores_of_the_dies", 100.0 * compute), ("cache_of_the_dies", 100.0 * cache),
+        ("last_level_cache", mebibytes), ("memory_of_the_edge", 100.0 * edge), ("step_time", lowest),
+        *zip(_LOSSES, losses, strict=True), ("best_between_the_ends", np.where(inner, "yes", "no")),
+    ]  # fmt: skip
+    outer = [node for node, interior in zip(nodes, inner, strict=True) if not interior]
+    ends = f"; the best of {' and '.join(outer)} lies at the end of what was tried" if outer else ""
+    result = finding(
+        "shares", "plain" if outer else "good", nodes=f"{nodes[0]} to {nodes[-1]}", cores=span(100 * compute),
+        cache=span(100 * cache), capacity=span(mebibytes), edge=span(100 * edge), most_cache=span(losses[0]),
+        least_cores=100 * CORES[0], least_cache=span(losses[1]), ends=ends,
+    )  # fmt: skip
+    return Shares(sheet_of("shares", columns), [result], catalog, names, inner)
 
 
 MORE = 0.05
 """How much more of each thing a device gets. [-]"""
 _STILL = 0.005
 """Gain below which a thing is said to buy nothing. [-]"""
-_THINGS: dict[str, tuple[tuple[str, ...], str]] = {
-    "die area": (("die_area",), "mm2"),
-    "power": (("power_budget",), "W"),
-    "memory edge": (("memory_shoreline_share",), "share of the edge"),
-    "link edge": (("link_shoreline_share",), "share of the edge"),
-    "cache": (("cache_share",), "share of the rest"),
-}
-"""What grows, and the columns of the sheet devices that it is."""
+_THINGS = {
+    "die area": "die_area", "power": "power_budget", "memory edge": "memory_shoreline_share",
+    "link edge": "link_shoreline_share", "cache": "cache_share",
+}  # fmt: skip
+"""What grows, and its column of the sheet devices."""
 
 
 class Marginal(NamedTuple):
@@ -209,10 +189,9 @@ def marginal(inputs: Inputs, catalog: Catalog, nodes: Sequence[str], best: Seque
     things = ["", *_THINGS]
     repeated = devices.take(np.repeat([names.index(name) for name in best], len(things)))
     labels = [f"{name}, more {thing}" if thing else f"{name}, as it is" for name in best for thing in things]
-    columns = {name: repeated.filled(name).copy() for thing in _THINGS.values() for name in thing[0]}
-    for place, thing in enumerate(things):
-        for column in _THINGS[thing][0] if thing else ():
-            columns[column][place :: len(things)] *= 1.0 + MORE
+    columns = {column: repeated.filled(column).copy() for column in _THINGS.values()}
+    for place, column in enumerate(_THINGS.values(), start=1):
+        columns[column][place :: len(things)] *= 1.0 + MORE
     made, changed = devices_like(inputs, catalog, best, labels, columns)
     shape = (len(nodes), len(things))
     numbers = evaluate_devices(made, changed)
@@ -236,8 +215,7 @@ def _power_cost(inputs: Inputs, power: np.ndarray) -> np.ndarray:
     Terms come from the first row of the sheet servers for the reference accelerator; zero without such a row.
     """
     devices, servers = inputs.catalog.tables["devices"], inputs.catalog.tables["servers"]
-    reference = [str(name).casefold() for name in devices.text("device")].index(inputs.text("device").casefold())
-    like = inputs.catalog.known_rows("accelerators", devices.text("compared_with")[[reference]])
+    like = inputs.catalog.known_rows("accelerators", devices.text("compared_with")[[_reference(inputs)]])
     row = first_rows(servers, inputs.catalog, like)
     if like[0] < 0 or row[0] < 0:
         return np.zeros_like(power)
@@ -275,27 +253,14 @@ def _bought(
     gains = np.nan_to_num(gain, nan=-np.inf)
     paid = np.where(gains >= _STILL, np.nan_to_num(per_dollar, nan=-np.inf), -np.inf)
     most, power = gains.max(axis=1), gains[:, list(_THINGS).index("power")]
-    limit = things[np.where(most >= _STILL, gains.argmax(axis=1), len(_THINGS))]
-    area = np.where(cores >= cache, "cores", "cache").astype(object)
-    area[np.fmax(cores, cache) < _STILL] = "nothing"
-    watt = np.where(power >= _STILL, "clock", "nothing").astype(object)
-    dollar = things[np.where(paid.max(axis=1) > 0.0, paid.argmax(axis=1), len(_THINGS))]
-    return sheet_of(
-        "what to buy",
-        [
-            ("node", nodes),
-            ("limited_by", limit.tolist()),
-            ("gain", 100.0 * most),
-            ("next_mm2", area.tolist()),
-            ("gain_cores", 100.0 * cores),
-            ("gain_cache", 100.0 * cache),
-            ("next_watt", watt.tolist()),
-            ("gain_power", 100.0 * power),
-            ("next_dollar", dollar.tolist()),
-        ],
-        more=100 * MORE,
-        least=100 * _STILL,
-    )
+    area = np.where(np.fmax(cores, cache) < _STILL, "nothing", np.where(cores >= cache, "cores", "cache"))
+    columns: Columns = [
+        ("node", nodes), ("limited_by", things[np.where(most >= _STILL, gains.argmax(axis=1), len(_THINGS))]),
+        ("gain", 100.0 * most), ("next_mm2", area), ("gain_cores", 100.0 * cores), ("gain_cache", 100.0 * cache),
+        ("next_watt", np.where(power >= _STILL, "clock", "nothing")), ("gain_power", 100.0 * power),
+        ("next_dollar", things[np.where(paid.max(axis=1) > 0.0, paid.argmax(axis=1), len(_THINGS))]),
+    ]  # fmt: skip
+    return sheet_of("what to buy", columns, more=100 * MORE, least=100 * _STILL)
 
 
 def _sheet(nodes: Sequence[str], gain: np.ndarray, dearer: np.ndarray, per_dollar: np.ndarray) -> StudySheet:
@@ -307,38 +272,25 @@ def _sheet(nodes: Sequence[str], gain: np.ndarray, dearer: np.ndarray, per_dolla
         if last > first
         for chart in charts_of("next unit", (), (first * count, last * count), first=nodes[first], last=nodes[last - 1])
     ]
-    return sheet_of(
-        "next unit",
-        [
-            ("case", [f"{node}: {thing}" for node in nodes for thing in things]),
-            ("node", np.repeat(list(nodes), count)),
-            ("more_of", things * len(nodes)),
-            ("gain", 100.0 * gain.ravel()),
-            ("extra_cost", dearer.ravel()),
-            ("gain_for_100_dollars", 100.0 * 100.0 * per_dollar.ravel()),
-        ],
-        charts,
-        more=100 * MORE,
-    )
+    columns: Columns = [
+        ("case", [f"{node}: {thing}" for node in nodes for thing in things]), ("node", np.repeat(list(nodes), count)),
+        ("more_of", things * len(nodes)), ("gain", 100.0 * gain.ravel()), ("extra_cost", dearer.ravel()),
+        ("gain_for_100_dollars", 100.0 * 100.0 * per_dollar.ravel()),
+    ]  # fmt: skip
+    return sheet_of("next unit", columns, charts, more=100 * MORE)
 
 
 def _findings_of_marginal(bought: StudySheet) -> Iterator[Finding]:
     """One finding for neighbouring nodes with the same answers."""
-    at = {column.name: place for place, column in enumerate(bought.columns)}
-    answers = [at[name] for name in ("limited_by", "next_mm2", "next_watt", "next_dollar")]
-    groups: list[tuple[tuple[str, ...], list[str], list[float]]] = []
-    for row in bought.rows:
-        key = tuple(str(row[place]) for place in answers)
-        if not groups or groups[-1][0] != key:
-            groups.append((key, [], []))
-        groups[-1][1].append(str(row[at["node"]]))
-        groups[-1][2].append(float(row[at["gain"]] or 0.0))
-    for (limit, area, watt, dollar), own_nodes, gains in groups:
-        who = own_nodes[0] if len(own_nodes) == 1 else f"{own_nodes[0]} to {own_nodes[-1]}"
+    names = ("limited_by", "next_mm2", "next_watt", "next_dollar")
+    answers = list(zip(*(bought.values(name) for name in names), strict=True))
+    for start, end in runs(answers):
+        limit, area, watt, dollar = answers[start]
+        own_nodes = dict.fromkeys(bought.values("node")[i] for i in (start, end - 1))
+        nodes, more = " to ".join(map(str, own_nodes)), 100 * MORE
         if limit == "nothing":
-            words = f"{who}: {100 * MORE:.0f} % more of no one thing makes a step {100 * _STILL:.1f} % faster"
-            yield Finding("Next unit", f"{words}: what is left is latency, launches and the pipeline.")
+            yield finding("nothing helps", nodes=nodes, more=more, still=100 * _STILL)
             continue
-        words = f"{who}: limited by {limit}, {100 * MORE:.0f} % more of it makes a step {span(gains, 1)} % faster; "
-        words += f"the next mm2 should buy {area}, the next watt {watt}, the next dollar {dollar}."
-        yield Finding("Next unit", words, "good" if limit == next(iter(_THINGS)) else "plain")
+        tone = "good" if limit == next(iter(_THINGS)) else "plain"
+        yield finding("next unit", tone, nodes=nodes, more=more, limit=limit, area=area, watt=watt, dollar=dollar,
+                      gain=span(bought.numbers("gain")[start:end], 1))  # fmt: skip

@@ -7,27 +7,15 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from xlperf.base.errors import Fault, InputError, nearest
+from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import UNITS
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.table import Table
 from xlperf.engine import evaluate
 from xlperf.engine.devices import accelerators_of
-from xlperf.studies.outcome import (
-    Finding,
-    Inputs,
-    Outcome,
-    StudySheet,
-    charts_of,
-    in_short,
-    pivot_of,
-    result_columns,
-    sheet_of,
-    shown,
-    with_rows,
-)
-from xlperf.studies.shares import Marginal, best_shares, marginal
+from xlperf.studies import outcome
+from xlperf.studies.shares import best_shares, marginal
 
 _PARTS = ("time_matrix", "time_attention", "time_vector", "time_communication", "time_overhead")
 _BLOCK = 16384  # plans that are evaluated at a time
@@ -35,23 +23,16 @@ _STOPS = 0.05  # gain of a generation below which it is said to help no more
 
 
 def with_devices(
-    inputs: Inputs, names: Sequence[str], changes: Mapping[str, np.ndarray], networks: Sequence[str]
+    inputs: outcome.Inputs, names: Sequence[str], changes: Mapping[str, np.ndarray], networks: Sequence[str]
 ) -> Catalog:
-    """The catalog with a device and an accelerator for each variant of the device in the settings.
-
-    ``changes``: columns of the sheet devices in internal units, a value per variant. ``networks``: default network of
-    each accelerator.
-    """
-    device, devices = inputs.text("device"), inputs.catalog.tables["devices"]
-    known = [str(value) for value in devices.text("device")]
-    base = next((row for row, name in enumerate(known) if name.casefold() == device.casefold()), None)
-    if base is None:
-        raise InputError(Fault(inputs.place, f'no device is named "{device}"; {nearest(device, known)}'))
-    columns = {name: values.copy() for name, values in devices.take(np.full(len(names), base)).columns.items()}
-    columns.update({"device": np.array(list(names), dtype=object), **changes})
+    """The catalog with a device and an accelerator for each variant of the device in the settings."""
+    devices = inputs.catalog.tables["devices"]
+    base = outcome.row_named(devices, inputs.text("device"), "device", inputs.place)
+    columns = dict(devices.take(np.full(len(names), base)).columns)
+    columns |= {"device": np.array(list(names), dtype=object), **changes}
     rows = [[name, inputs.text("generation"), network, name] for name, network in zip(names, networks, strict=True)]
     accelerators = table_from_rows("accelerators", ["accelerator", "generation", "default_network", "device"], rows)
-    return with_rows(inputs.catalog, [Table("devices", columns), accelerators])
+    return outcome.with_rows(inputs.catalog, [Table("devices", columns), accelerators])
 
 
 def derived(catalog: Catalog, names: Sequence[str]) -> Table:
@@ -69,7 +50,7 @@ def for_each(plans: Table, names: Sequence[str]) -> Table:
     return Table(plans.kind, columns)
 
 
-def memories(inputs: Inputs) -> Outcome:
+def memories(inputs: outcome.Inputs) -> outcome.Outcome:
     """Latency of inference over the memory technology, and the limit beyond it."""
     plans = inputs.table("inference")
     technologies, steps = inputs.words("memories"), inputs.numbers("further_steps")
@@ -80,40 +61,35 @@ def memories(inputs: Inputs) -> Outcome:
     names += further
     labels = [*technologies, *(f"{technologies[-1]} x {step:g}" for step in steps)]
     devices = derived(catalog, names)
-    bandwidth, capacity = shown(devices, "memory_bandwidth"), shown(devices, "memory_capacity")
+    bandwidth, capacity = outcome.shown(devices, "memory_bandwidth"), outcome.shown(devices, "memory_capacity")
     every = for_each(plans, names)
     results = evaluate(every, catalog)
-    count = len(names)
-    kinds = [str(name) for name in plans.text("name")]
-    sheet = sheet_of(
-        "memories",
-        [
-            ("case", [f"{kind}: {label}" for kind, label in product(kinds, labels)]),
-            ("plan", np.repeat(kinds, count)),
-            ("memory", labels * len(kinds)),
-            ("memory_bandwidth", np.tile(bandwidth, len(kinds))),
-            ("memory_capacity", np.tile(capacity, len(kinds))),
-            *result_columns(results, ("latency", "tpot", *_PARTS, "bound", "fits")),
-        ],
-        [
-            chart
-            for i, kind in enumerate(kinds)
-            for chart in charts_of("memories", _PARTS, (i * count, (i + 1) * count), kind=kind)
-        ],
-    )
-    tpot = shown(results, "tpot").reshape(len(kinds), count)
-    bounds = results["bound"].reshape(len(kinds), count)
-    findings = [
-        *_memories_short(kinds, labels, bandwidth, tpot, bounds),
-        *(
-            finding
-            for kind, time, bound in zip(kinds, tpot, bounds, strict=True)
-            for finding in _memory_findings(kind, labels, bandwidth, time, bound)
-        ),
+    kinds, count = [str(name) for name in plans.text("name")], len(names)
+    columns: outcome.Columns = [
+        ("case", [f"{kind}: {label}" for kind, label in product(kinds, labels)]),
+        ("plan", np.repeat(kinds, count)), ("memory", labels * len(kinds)),
+        ("memory_bandwidth", np.tile(bandwidth, len(kinds))), ("memory_capacity", np.tile(capacity, len(kinds))),
+        *outcome.result_columns(results, ("latency", "tpot", *_PARTS, "bound", "fits")),
+    ]  # fmt: skip
+    charts = [
+        chart
+        for i, kind in enumerate(kinds)
+        for chart in outcome.charts_of("memories", _PARTS, (i * count, (i + 1) * count), kind=kind)
     ]
+    tpot, bounds = (values.reshape(len(kinds), count) for values in (outcome.shown(results, "tpot"), results["bound"]))
+    findings = [*_memories_short(kinds, labels, bandwidth, tpot, bounds)]
+    for kind, time, bound in zip(kinds, tpot, bounds, strict=True):
+        findings += _memory_findings(kind, labels, bandwidth, time, bound)
     legal = np.flatnonzero(np.isfinite(results["tpot"]))
-    gains = _gains(kinds, bandwidth, tpot)
-    return Outcome(findings, [gains, sheet], catalog, [(every.take(legal), results.take(legal))])
+    # speed-up over the slowest memory, by bandwidth; of memories equally fast, the last
+    order = np.argsort(bandwidth, kind="stable")
+    keys, last = np.unique(bandwidth[order][::-1], return_index=True)
+    rows = order[::-1][last]
+    ratios = [*(time[order[0]] / time[rows] for time in tpot), bandwidth[rows] / bandwidth[order[0]]]
+    series = [*kinds, "memory_bandwidth_ratio"]
+    gains = outcome.pivot_of("gain", "memory_bandwidth", keys, series, np.column_stack(ratios))
+    sheets = [gains, outcome.sheet_of("memories", columns, charts)]
+    return outcome.Outcome(findings, sheets, catalog, [(every.take(legal), results.take(legal))])
 
 
 def _further(catalog: Catalog, last: str, steps: Sequence[float]) -> tuple[Catalog, list[str]]:
@@ -125,18 +101,7 @@ def _further(catalog: Catalog, last: str, steps: Sequence[float]) -> tuple[Catal
     columns["accelerator"] = np.array(names, dtype=object)
     columns["memory_bandwidth"] = columns["memory_bandwidth"] * np.array(steps)
     columns["device"] = np.full(len(names), "", dtype=object)
-    return with_rows(catalog, [Table("accelerators", columns)]), names
-
-
-def _gains(kinds: Sequence[str], bandwidth: np.ndarray, tpot: np.ndarray) -> StudySheet:
-    """Speed-up over the slowest memory, by bandwidth."""
-    order = np.argsort(bandwidth, kind="stable")
-    keys, last = np.unique(bandwidth[order][::-1], return_index=True)  # of memories equally fast, the last
-    rows = order[::-1][last]
-    first = order[0]
-    series = [*kinds, "memory_bandwidth_ratio"]
-    ratios = [*(time[first] / time[rows] for time in tpot), bandwidth[rows] / bandwidth[first]]
-    return pivot_of("gain", "memory_bandwidth", keys, series, np.column_stack(ratios))
+    return outcome.with_rows(catalog, [Table("accelerators", columns)]), names
 
 
 def _rising(bandwidth: np.ndarray, tpot: np.ndarray) -> list[int]:
@@ -155,7 +120,7 @@ def _knee(bandwidth: np.ndarray, tpot: np.ndarray) -> int | None:
 
 def _memories_short(
     kinds: Sequence[str], labels: Sequence[str], bandwidth: np.ndarray, tpot: np.ndarray, bounds: np.ndarray
-) -> Iterator[Finding]:
+) -> Iterator[outcome.Finding]:
     orders = [_rising(bandwidth, time) for time in tpot]
     known = [place for place, order in enumerate(orders) if len(order) > 1]
     if not known:
@@ -174,7 +139,7 @@ def _memories_short(
             f"beyond {'; '.join(clauses)} less than half of a further gain in bandwidth shortens a token, limited in "
             f"the end by {' or '.join(limits)}"
         )
-    yield in_short(
+    yield outcome.in_short(
         f"{bandwidth[last] / bandwidth[first]:.0f} times the bandwidth of {labels[first]} makes a token "
         f"{gain[least]:.1f} ({kinds[least]}) to {gain[most]:.1f} times ({kinds[most]}) as fast",
         second,
@@ -183,7 +148,7 @@ def _memories_short(
 
 def _memory_findings(
     kind: str, labels: Sequence[str], bandwidth: np.ndarray, tpot: np.ndarray, bound: np.ndarray
-) -> Iterator[Finding]:
+) -> Iterator[outcome.Finding]:
     order = _rising(bandwidth, tpot)
     if len(order) < 2:
         return
@@ -197,14 +162,13 @@ def _memory_findings(
         words += f"; from {bandwidth[turned]:.1f} TB/s ({labels[turned]}) on it is limited by {bound[turned]}"
     else:
         words += f"; it is limited by {bound[turned]} with any memory"
-    yield Finding("Memory", f"{words}.", "good")
+    yield outcome.Finding("Memory", f"{words}.", "good")
     knee = _knee(bandwidth, tpot)
     if knee is not None:
-        words = f"{kind}: beyond {bandwidth[knee]:.1f} TB/s ({labels[knee]}) less than half of a bandwidth gain "
-        yield Finding("Knee", f"{words}becomes a gain in time per token.")
+        yield outcome.finding("knee", kind=kind, bandwidth=bandwidth[knee], label=labels[knee])
 
 
-def nodes(inputs: Inputs) -> Outcome:
+def nodes(inputs: outcome.Inputs) -> outcome.Outcome:
     """Training over logic nodes, memory and network generations and area allocations, and the saturation of each."""
     plans = _mappings(inputs, inputs.table("training").take([0]))
     catalog, cases, names = _variants(inputs)
@@ -218,13 +182,9 @@ def nodes(inputs: Inputs) -> Outcome:
         _lines("nodes by memory", "node", node_names, memory_names, best[:, :, -1], last_network),
         _lines("nodes by network", "node", node_names, network_names, best[:, -1, :], memory_names[-1]),
         _lines("memories by node", "memory", memory_names, node_names, best[:, :, -1].T, last_network),
-        pivot_of("allocation", "compute_share", 100.0 * np.asarray(shares), node_names, cube[:, -1, -1, :].T),
-        _devices_sheet(names, cases, times, chosen, plans, derived(catalog, names)),
+        outcome.pivot_of("allocation", "compute_share", 100.0 * np.asarray(shares), node_names, cube[:, -1, -1, :].T),
     ]
-    findings = [
-        *_stops(node_names, memory_names, network_names, best),
-        Finding("Grid", f"{len(names):,} devices, each with the best of {len(plans)} plans that fit in its memory."),
-    ]
+    # the best device of each node: its shares, and what it should get next
     best_rows = _best_of_each_node(cube)
     rows = [row for row in best_rows if np.isfinite(times[row])]
     own_nodes = [cases[row][0] for row in rows]
@@ -234,57 +194,52 @@ def nodes(inputs: Inputs) -> Outcome:
 
     shared = best_shares(inputs, catalog, own_nodes, [names[row] for row in rows], timed)
     more = marginal(inputs, shared.catalog, own_nodes, shared.names, timed)
-    sheets[4:4] = [shared.sheet, *more.sheets]
-    findings += [*shared.findings, *more.findings]
-    findings[:0] = _nodes_short(node_names, memory_names, network_names, best, more)
+    sheets += [shared.sheet, *more.sheets, _devices_sheet(names, cases, times, chosen, plans, derived(catalog, names))]
+    findings = [
+        *_nodes_short(node_names, memory_names, network_names, best, more.limits),
+        *_stops(node_names, memory_names, network_names, best),
+        outcome.finding("grid", devices=len(names), plans=len(plans)), *shared.findings, *more.findings,
+    ]  # fmt: skip
     columns = {name: values[chosen[best_rows]] for name, values in plans.columns.items()}
     best_names = np.array(names, dtype=object)[best_rows]
     best_plans = Table("training", {**columns, "accelerator": best_names, "name": best_names})
-    facts = {**shared.facts, **more.facts, **_worth_of_generations(node_names, best)}
-    return Outcome(findings, sheets, catalog, [(best_plans, evaluate(best_plans, catalog))], facts)
+    newest = best[-1, -1, -1]
+    gains = {"memory_gain": best[-1, 0, -1] / newest, "network_gain": best[-1, -1, 0] / newest}
+    facts = {name: f"{gain:.1f}" for name, gain in gains.items() if np.isfinite(gain)} | {"last_node": node_names[-1]}
+    facts = {**shared.facts, **more.facts, **facts}
+    return outcome.Outcome(findings, sheets, catalog, [(best_plans, evaluate(best_plans, catalog))], facts)
 
 
-def _mappings(inputs: Inputs, plan: Table) -> Table:
+def _mappings(inputs: outcome.Inputs, plan: Table) -> Table:
     """The plan with every mapping of the grid that its accelerators allow."""
-    count = float(plan["num_accelerators"][0])
+    count, batch = (float(plan[name][0]) for name in ("num_accelerators", "global_batch_size"))
     row = inputs.catalog.rows("models", plan["model"][:1], plan, "model")[0]
     layers = inputs.catalog.tables["models"]["num_layers"][row]
-    rows: list[dict[str, object]] = []
+    rows: list[tuple[float | str, ...]] = []
     for tensor, pipeline, micro, recompute, stage in product(
-        inputs.numbers("tensor_parallel"),
-        inputs.numbers("pipeline_parallel"),
-        inputs.numbers("micro_batches"),
-        inputs.words("recomputes"),
-        inputs.numbers("zero_stages"),
-    ):
+        inputs.numbers("tensor_parallel"), inputs.numbers("pipeline_parallel"), inputs.numbers("micro_batches"),
+        inputs.words("recomputes"), inputs.numbers("zero_stages"),
+    ):  # fmt: skip
         replicas = count / (tensor * pipeline)
         if replicas < 1 or replicas % 1 or layers % pipeline or (stage > 1 and pipeline > 1):
             continue
-        if float(plan["global_batch_size"][0]) % (replicas * micro):
+        if batch % (replicas * micro):
             continue
         chunks = [v for v in (6.0, 4.0, 3.0, 2.0) if pipeline > 1 and (layers / pipeline) % v == 0]
-        rows.append(
-            {
-                "tensor_parallel": tensor,
-                "pipeline_parallel": pipeline,
-                "virtual_pipeline": chunks[0] if chunks else 1.0,
-                "micro_batch_size": micro,
-                "recompute": recompute,
-                "zero_stage": stage,
-            }
-        )
+        rows.append((tensor, pipeline, chunks[0] if chunks else 1.0, micro, recompute, stage))
     if not rows:
         raise InputError(Fault(inputs.place, "no mapping of the grid divides the accelerators"))
+    names = ("tensor_parallel", "pipeline_parallel", "virtual_pipeline", "micro_batch_size", "recompute", "zero_stage")
     columns = dict(plan.take(np.zeros(len(rows), dtype=np.int64)).columns)
-    for name, value in rows[0].items():
-        columns[name] = np.array([row[name] for row in rows], dtype=object if isinstance(value, str) else np.float64)
+    for name, values in zip(names, zip(*rows, strict=True), strict=True):
+        columns[name] = np.array(values, dtype=object if isinstance(values[0], str) else np.float64)
     return Table("training", columns)
 
 
 _Case = tuple[str, str, str, str, float]  # node, memory, link, network, share of the dies for cores
 
 
-def _variants(inputs: Inputs) -> tuple[Catalog, list[_Case], list[str]]:
+def _variants(inputs: outcome.Inputs) -> tuple[Catalog, list[_Case], list[str]]:
     """The catalog with every device of the grid, the cases and their names."""
     links, networks = inputs.words("links"), inputs.words("networks")
     if len(links) != len(networks):
@@ -336,20 +291,16 @@ def _best_of_each_node(cube: np.ndarray) -> np.ndarray:
 
 def _lines(
     name: str, key: str, keys: Sequence[str], series: Sequence[str], values: np.ndarray, rest: str
-) -> StudySheet:
-    charts = charts_of("step times", series, key=key)
-    return pivot_of("step times", key, keys, series, values, charts, name, rest=rest)
+) -> outcome.StudySheet:
+    charts = outcome.charts_of("step times", series, key=key)
+    return outcome.pivot_of("step times", key, keys, series, values, charts, name, rest=rest)
 
 
 def _devices_sheet(
     names: Sequence[str], cases: Sequence[_Case], times: np.ndarray, chosen: np.ndarray, plans: Table, devices: Table
-) -> StudySheet:
-    numbers = {
-        "peak_flop_rate_bf16": "TFLOP/s",
-        "memory_bandwidth": "TB/s",
-        "memory_capacity": "GiB",
-        "thermal_design_power": "W",
-    }
+) -> outcome.StudySheet:
+    numbers = {"peak_flop_rate_bf16": "TFLOP/s", "memory_bandwidth": "TB/s", "memory_capacity": "GiB",
+               "thermal_design_power": "W"}  # fmt: skip
     mappings = [
         f"TP {plans['tensor_parallel'][i]:.0f}, PP {plans['pipeline_parallel'][i]:.0f}, "
         f"micro {plans['micro_batch_size'][i]:.0f}, {plans['recompute'][i]} recompute, "
@@ -358,48 +309,32 @@ def _devices_sheet(
     ]
     best = [mappings[i] if time == time else None for i, time in zip(chosen, times, strict=True)]
     node, memory, link, network, share = zip(*cases, strict=True)
-    return sheet_of(
-        "devices",
-        [
-            ("device", names),
-            ("node", node),
-            ("memory", memory),
-            ("link", link),
-            ("network", network),
-            ("compute_share", 100.0 * np.asarray(share, dtype=float)),
-            *((column, devices[column] / UNITS[unit].factor) for column, unit in numbers.items()),
-            ("step_time", times),
-            ("best_plan", best),
-        ],
-    )
+    columns: outcome.Columns = [
+        ("device", names), ("node", node), ("memory", memory), ("link", link), ("network", network),
+        ("compute_share", 100.0 * np.asarray(share, dtype=float)),
+        *((column, devices[column] / UNITS[unit].factor) for column, unit in numbers.items()),
+        ("step_time", times), ("best_plan", best),
+    ]  # fmt: skip
+    return outcome.sheet_of("devices", columns)
 
 
 def _nodes_short(
-    nodes: Sequence[str], memories: Sequence[str], networks: Sequence[str], best: np.ndarray, more: Marginal
-) -> Iterator[Finding]:
+    nodes: Sequence[str], memories: Sequence[str], networks: Sequence[str], best: np.ndarray, limits: str
+) -> Iterator[outcome.Finding]:
     """Speed-up over all nodes with the newest and the oldest memory and network, and the limit of each node."""
-    newest, oldest = best[:, -1, -1], best[:, 0, 0]
-    if not np.isfinite([newest[0], newest[-1], oldest[0], oldest[-1], best[-1, 0, -1], best[-1, -1, 0]]).all():
-        return
-    yield in_short(
-        f"from {nodes[0]} to {nodes[-1]} a training step becomes {newest[0] / newest[-1]:.1f} times as fast with "
-        f"{memories[-1]} and the network of {networks[-1]}, and {oldest[0] / oldest[-1]:.1f} times with {memories[0]} "
-        f"and that of {networks[0]}",
-        f"at {nodes[-1]} the memory gives {best[-1, 0, -1] / newest[-1]:.1f} times of it and the network "
-        f"{best[-1, -1, 0] / newest[-1]:.1f}; a device is limited by {more.limits}",
-    )
-
-
-def _worth_of_generations(nodes: Sequence[str], best: np.ndarray) -> dict[str, str]:
-    """Speed-up from the newest memory and network at the last node, for the advice."""
-    gains = {"memory_gain": best[-1, 0, -1] / best[-1, -1, -1], "network_gain": best[-1, -1, 0] / best[-1, -1, -1]}
-    known = {name: f"{gain:.1f}" for name, gain in gains.items() if np.isfinite(gain)}
-    return {"last_node": nodes[-1], **known}
+    newest, oldest, memory, network = best[:, -1, -1], best[:, 0, 0], best[-1, 0, -1], best[-1, -1, 0]
+    if np.isfinite([newest[0], newest[-1], oldest[0], oldest[-1], memory, network]).all():
+        yield outcome.finding(
+            "nodes short", nodes=(nodes[0], nodes[-1]), gain=(newest[0] / newest[-1], oldest[0] / oldest[-1]),
+            newest=f"{memories[-1]} and the network of {networks[-1]}",
+            oldest=f"{memories[0]} and that of {networks[0]}",
+            memory=memory / newest[-1], network=network / newest[-1], limits=limits,
+        )  # fmt: skip
 
 
 def _stops(
     nodes: Sequence[str], memories: Sequence[str], networks: Sequence[str], best: np.ndarray
-) -> Iterator[Finding]:
+) -> Iterator[outcome.Finding]:
     """Speed-up along each axis with the others at their newest and oldest, and its saturation."""
     axes = ("node", nodes), ("memory", memories), ("network", networks)
     for axis, (what, keys) in enumerate(axes):
@@ -416,4 +351,4 @@ def _stops(
             words += legal[0][0]
             if useful < len(steps):
                 words += f"; beyond {legal[useful][0]} each next one gives less than {100 * _STOPS:.0f} %"
-            yield Finding(what.capitalize(), f"{words}.", "good" if other else "plain")
+            yield outcome.Finding(what.capitalize(), f"{words}.", "good" if other else "plain")

@@ -8,12 +8,11 @@ schema: the same rows give the same bytes.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openpyxl import Workbook
 from openpyxl.comments import Comment
 from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter
@@ -25,63 +24,32 @@ from xlperf.addin.handles import content_of, handle_of
 from xlperf.addin.worker import Engine
 from xlperf.base import resources
 from xlperf.base.errors import Fault, InputError
+from xlperf.catalog import schema
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import ErrorValue, Unsaved, is_blank
 from xlperf.catalog.read import missing_sheet, read_catalog_tables, read_plan_tables
-from xlperf.catalog.schema import (
-    CATALOG_TABLES,
-    OPTIONAL_TABLES,
-    OWN_TABLES,
-    PLAN_TABLES,
-    TECHNOLOGY_TABLES,
-    table_schema,
-)
 from xlperf.catalog.table import Table, column_letters
 from xlperf.catalog.xlsx import Workbook as Reader
-from xlperf.workbook.checks import checks_sheet
+from xlperf.workbook import package
 from xlperf.workbook.data_sheets import ASKED, LIVE_RESULTS, PLANNED, Rows, columns_of, data_sheet, table_of
-from xlperf.workbook.front.index import arrange
+from xlperf.workbook.front import start
 from xlperf.workbook.front.plan_card import NUMBERS, plan_cards
-from xlperf.workbook.front.start import (
-    catalog_kinds,
-    example_tables,
-    front_sheet,
-    functions_sheet,
-    live_cells,
-    numbers_look,
-    question_sheets,
-)
-from xlperf.workbook.package import (
-    Cells,
-    Formulas,
-    data_rows,
-    packed,
-    read_cells,
-    read_rows,
-    replace_file,
-    rows_folder,
-    save_workbook,
-    workbook_bytes,
-    write_cells,
-    write_tables,
-)
-from xlperf.workbook.style import add_styles, column_widths, link, page_setup, put, title
-from xlperf.workbook.tco import cost_charts, tco_sheet
+from xlperf.workbook.front.question import functions_sheet
+from xlperf.workbook.plain_formulas import checks_sheet, cost_charts, tco_sheet
+from xlperf.workbook.report.studies import build_studies
+from xlperf.workbook.style import column_widths, link, new_book, page_setup, put, texts, title
 
 if TYPE_CHECKING:
+    from openpyxl import Workbook
     from openpyxl.worksheet.worksheet import Worksheet
 
 
-KINDS = (*PLAN_TABLES, *CATALOG_TABLES)
+KINDS = (*schema.PLAN_TABLES, *schema.CATALOG_TABLES)
 ORIGIN = "xlperf.xlsx"
-_OPTIONS = ("--validation", "--template", "--studies", "--checked", "--rows")
 
 
 def read_tables(path: str | Path) -> dict[str, Table]:
-    """Data sheets of a workbook by kind.
-
-    Raises InputError with every fault of every sheet.
-    """
+    """Data sheets of a workbook by kind."""
     catalog, faults = read_catalog_tables(path, required=True)
     plans, more = read_plan_tables(path)
     if faults or more:
@@ -98,32 +66,28 @@ def workbook_package(tables: Mapping[str, Table | Rows], values: bool = True, ex
     equal bytes.
     """
     full: dict[str, Table] = {}
-    for kind in (*KINDS, *OPTIONAL_TABLES):
+    for kind in (*KINDS, *schema.OPTIONAL_TABLES):
         given = tables.get(kind, ())
         table = given if isinstance(given, Table) else table_of(kind, given)
-        if kind in (*KINDS, *OWN_TABLES) or len(table):
+        if kind in (*KINDS, *schema.OWN_TABLES) or len(table):
             full[kind] = table
     results = live_results(full) if values else {}
-    formulas = Formulas()
-    live = live_cells(full, _catalog(full) if values else None, formulas, results)
-    book = Workbook()
-    book.remove(book.worksheets[0])
-    add_styles(book)
-    front_sheet(book, full, catalog_handle(full), live, examples)
+    formulas = package.Formulas()
+    live = start.live_cells(full, _catalog(full) if values else None, formulas, results)
+    book = new_book("xlperf")
+    start.front_sheet(book, full, catalog_handle(full), live, examples)
     for kind in full:
         data_sheet(book, full[kind], results.get(kind, {}), formulas, full)
     tco_sheet(book, full, live)
     checks_sheet(book, full, results, live)
     functions_sheet(book)
-    if all(len(full.get(kind, ())) for kind in ("models", "accelerators", *TECHNOLOGY_TABLES)):
-        question_sheets(book, full, live)
+    if all(len(full.get(kind, ())) for kind in ("models", "accelerators", *schema.TECHNOLOGY_TABLES)):
+        start.question_sheets(book, full, live)
     plan_cards(book, book.create_sheet(NUMBERS), live)
-    numbers_look(book[NUMBERS])
+    start.numbers_look(book[NUMBERS])
     cost_charts(book, live)
-    arrange(book, full, live)
-    book.properties.creator = "xlperf"
-    book.properties.title = "xlperf"
-    return packed(book, formulas)
+    start.arrange(book, full, live)
+    return package.packed(book, formulas)
 
 
 def live_results(tables: Mapping[str, Table]) -> dict[str, dict[str, list[Any]]]:
@@ -135,9 +99,10 @@ def live_results(tables: Mapping[str, Table]) -> dict[str, dict[str, list[Any]]]
     by_name = {}
     for kind, names in LIVE_RESULTS.items():
         if kind in tables and len(tables[kind]):
-            columns = table_schema(kind).columns
-            block: list[list[Any]] = [[column.header for column in columns], *data_rows(tables[kind], columns)]
-            by_name[kind] = _cells(block, names, catalog, kind)
+            columns = schema.table_schema(kind).columns
+            block: list[list[Any]] = [[column.header for column in columns], *package.data_rows(tables[kind], columns)]
+            answer = solved(read_block(block, None, kind), lambda rows, names: Engine().evaluate(rows, catalog, names))
+            by_name[kind] = {name: answer.words() if name == "reason" else answer.column(name) for name in names}
     if "servers" in by_name:
         numbers = [tables["servers"].number(name).tolist() for name in ASKED]
         for row, given in enumerate(zip(*numbers, strict=True)):
@@ -150,24 +115,19 @@ def live_results(tables: Mapping[str, Table]) -> dict[str, dict[str, list[Any]]]
 def catalog_handle(tables: Mapping[str, Table]) -> str:
     """Text of the catalog cell for these tables."""
     blocks = []
-    for kind in catalog_kinds(tables):
+    for kind in start.catalog_kinds(tables):
         columns = [column for column in columns_of(tables[kind]) if not column.is_result]
-        blocks.append(block_of([[column.header for column in columns], *data_rows(tables[kind], columns)]))
+        blocks.append(block_of([[column.header for column in columns], *package.data_rows(tables[kind], columns)]))
     return handle_of(content_of(blocks))
 
 
 def _catalog(tables: Mapping[str, Table]) -> Catalog:
-    return Catalog.from_tables([tables[kind] for kind in catalog_kinds(tables)], ORIGIN)
-
-
-def _cells(block: list[list[Any]], names: tuple[str, ...], catalog: Catalog, kind: str) -> dict[str, list[Any]]:
-    outcome = solved(read_block(block, None, kind), lambda rows, names: Engine().evaluate(rows, catalog, names))
-    return {name: outcome.words() if name == "reason" else outcome.column(name) for name in names}
+    return Catalog.from_tables([tables[kind] for kind in start.catalog_kinds(tables)], ORIGIN)
 
 
 def write_workbook(path: str | Path, tables: Mapping[str, Table | Rows], values: bool = True) -> None:
     """Write :func:`workbook_package` of some tables to a file, which is replaced whole."""
-    replace_file(path, workbook_package(tables, values))
+    package.replace_file(path, workbook_package(tables, values))
 
 
 def new_workbook(path: str | Path, content: str = "all") -> None:
@@ -178,49 +138,40 @@ def new_workbook(path: str | Path, content: str = "all") -> None:
     """
     if content == "empty":
         calibration = read_tables(resources.workbook())["calibration"]
-        replace_file(path, workbook_package({"calibration": calibration}, values=False, examples=False))
+        package.replace_file(path, workbook_package({"calibration": calibration}, values=False, examples=False))
         return
     source = resources.template("study.xlsx") if content == "examples" else resources.workbook()
-    replace_file(path, source.read_bytes())
+    package.replace_file(path, source.read_bytes())
 
 
 def build_examples() -> Path:
     """Write ``templates/study.xlsx``: one plan of each kind of the shipped workbook and the rows that it refers to."""
     target = resources.template("study.xlsx")
-    write_workbook(target, example_tables(read_tables(resources.workbook())))
+    write_workbook(target, start.example_tables(read_tables(resources.workbook())))
     return target
 
 
-def build(path: str | Path | None = None, replaced: Mapping[str, Table | Rows] | None = None) -> Path:
-    """Build a workbook from its rows: the shipped one by default.
-
-    ``replaced``: tables that take the place of the workbook's own, such as a new calibration.
-    """
+def build(path: str | Path | None = None) -> Path:
+    """Build a workbook from its rows: the shipped one by default."""
     target = Path(path) if path is not None else resources.workbook()
-    folder = rows_folder(target.name)
+    folder = package.rows_folder(target.name)
     in_text = target.resolve() == resources.workbook().resolve() and folder.is_dir()
-    tables = {**(read_rows(folder) if in_text else read_tables(target)), **(replaced or {})}
-    write_workbook(target, tables)
-    if in_text and replaced:
-        write_tables(folder, {kind: read_tables(target)[kind] for kind in replaced})
+    write_workbook(target, package.read_rows(folder) if in_text else read_tables(target))
     return target
 
 
 def write_rows(path: str | Path | None = None) -> list[Path]:
-    """Take the edits of a workbook back into the CSV files of ``workbooks/rows``.
-
-    ``path``: an edited copy of xlperf.xlsx or validation.xlsx; default: both shipped workbooks.
-    """
+    """Take the edits of a workbook back into the CSV files of ``workbooks/rows``."""
     sources = [Path(path)] if path is not None else [resources.workbook(), resources.workbook("validation.xlsx")]
     paths: list[Path] = []
     for source in sources:
         if is_validation(source):
-            folder, parts = rows_folder("validation.xlsx"), read_parts(source)
+            folder, parts = package.rows_folder("validation.xlsx"), read_parts(source)
             for part in PARTS:
-                write_cells(folder / f"{part.sheet}.csv", parts[part.sheet])
+                package.write_cells(folder / f"{part.sheet}.csv", parts[part.sheet])
             paths += [folder / f"{part.sheet}.csv" for part in PARTS]
         else:
-            paths += write_tables(rows_folder("xlperf.xlsx"), read_tables(source))
+            paths += package.write_tables(package.rows_folder("xlperf.xlsx"), read_tables(source))
     return paths
 
 
@@ -230,9 +181,7 @@ def build_template(path: str | Path | None = None) -> Path:
     A template edited by hand (fonts, colours, a logo in the header, paper size) keeps working: reports are written into
     its sheets.
     """
-    book = Workbook()
-    book.remove(book.worksheets[0])
-    add_styles(book)
+    book = new_book()
     for row in resources.rows("workbook/report_sheets.csv"):
         name = row["sheet"]
         sheet: Any = book.create_sheet(name)
@@ -244,15 +193,12 @@ def build_template(path: str | Path | None = None) -> Path:
         sheet.sheet_view.zoomScale = 100
         page_setup(sheet)
     target = Path(path) if path is not None else resources.template("report.xlsx")
-    save_workbook(book, target)
+    package.save_workbook(book, target)
     return target
 
 
 def build_checked(path: str | Path | None = None) -> list[Path]:
-    """Write the table of measured runs, which badges go by, with errors of models left out of the fit.
-
-    ``path``: workbook with the calibration; default: the shipped one.
-    """
+    """Write the table of measured runs, which badges go by, with errors of models left out of the fit."""
     from xlperf.calibrate.accuracy import cross_validated_errors, measured_csv
     from xlperf.calibrate.fit import read_measured
 
@@ -265,32 +211,31 @@ def build_checked(path: str | Path | None = None) -> list[Path]:
     return [table]
 
 
+def _build_all(path: str | None = None) -> list[Path]:
+    return [build(path)] if path else [build(), build_examples()]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Rebuild ``xlperf.xlsx`` and ``templates/study.xlsx``, or the files that an option names.
 
     ``--validation``: validation.xlsx. ``--template``: the template of reports. ``--studies``: workbooks of studies.
     ``--checked``: the table of measured runs. ``--rows``: the CSV files, from an edited workbook.
     """
+    actions: dict[str, Callable[..., list[Path]]] = {
+        "--validation": lambda *paths: [build_validation(*paths)],
+        "--template": lambda *paths: [build_template(*paths)],
+        "--studies": build_studies,
+        "--checked": build_checked,
+        "--rows": write_rows,
+    }
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = {word for word in given if word.startswith("-")}
     paths = [word for word in given if word not in options]
-    if len(paths) > 1 or len(options) > 1 or options - set(_OPTIONS):
-        sys.stderr.write(f"usage: python -m xlperf.workbook.build [{' | '.join(_OPTIONS)}] [FILE]\n")
+    if len(paths) > 1 or len(options) > 1 or options - set(actions):
+        sys.stderr.write(f"usage: python -m xlperf.workbook.build [{' | '.join(actions)}] [FILE]\n")
         return 2
     try:
-        if "--validation" in options:
-            targets = [build_validation(*paths)]
-        elif "--checked" in options:
-            targets = build_checked(*paths)
-        elif "--rows" in options:
-            targets = write_rows(*paths)
-        elif "--studies" in options:
-            from xlperf.workbook.report.studies import build_studies
-
-            targets = build_studies(*paths)
-        else:
-            path = paths[0] if paths else None
-            targets = [build_template(path)] if options else [build(path), *([] if path else [build_examples()])]
+        targets = (actions[options.pop()] if options else _build_all)(*paths)
     except InputError as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -313,25 +258,13 @@ class Part:
 
 
 *PARTS, PREDICTED = (Part(**row) for row in resources.rows("workbook/validation_sheets.csv"))
-_FRONT = (
-    "Measurements that others published, each with its source. xlperf validate predicts the rows of the sheets "
-    "training and inference and compares; xlperf calibrate fits kernel constants on the sheet kernels.",
-    "Rows of the group papers are those that the two papers behind xlperf quote: no constant is ever fitted on them.",
-    "Rows of unseen groups were read after the model was made: predicted once before a change, and in no fit.",
-    "confidence says whether a number was read in its source (found), quoted from memory (remembered) or computed from "
-    "numbers that were read (derived); quality and notes say what was inferred.",
-    "Rates are turned into times before they are compared: error = |predicted time / measured time - 1|.",
-)
 
 
-def read_parts(path: str | Path) -> dict[str, Cells]:
-    """Header and rows of each sheet of the workbook; columns of published rows that it does not have yet are blank.
-
-    Raises InputError with every fault: missing sheet or table, errors or unsaved formulas in cells.
-    """
+def read_parts(path: str | Path) -> dict[str, package.Cells]:
+    """Header and rows of each sheet of the workbook; columns of published rows that it does not have yet are blank."""
     from xlperf.measurements.published import published_columns
 
-    by_name: dict[str, Cells] = {}
+    by_name: dict[str, package.Cells] = {}
     faults: list[Fault] = []
     with Reader(path) as book:
         for part in PARTS:
@@ -367,69 +300,62 @@ def is_validation(path: str | Path) -> bool:
         return book.sheet("kernels") is not None
 
 
-def rows_in_text() -> dict[str, Cells]:
+def rows_in_text() -> dict[str, package.Cells]:
     """Header and rows of each sheet from the CSV files of ``workbooks/rows/validation``."""
     from xlperf.measurements.published import published_columns
 
-    parts: dict[str, Cells] = {}
+    parts: dict[str, package.Cells] = {}
     for part in PARTS:
         are_text = {name: kind == "text" for name, kind in published_columns().get(part.sheet, {}).items()}
-        parts[part.sheet] = read_cells(rows_folder("validation.xlsx") / f"{part.sheet}.csv", are_text)
+        parts[part.sheet] = package.read_cells(package.rows_folder("validation.xlsx") / f"{part.sheet}.csv", are_text)
     return parts
 
 
-def predictions_of(path: str | Path) -> Cells:
+def predictions_of(path: str | Path) -> package.Cells:
     """Predictions of xlperf beside the measurements of a validation workbook, as cells of the sheet ``predictions``."""
     from xlperf.calibrate.validate import validate
     from xlperf.catalog.catalog import load_catalog
 
     columns = list(_meanings(PREDICTED))
-    rows: Cells = [list(columns)]
+    rows: package.Cells = [list(columns)]
     for record in validate([path], load_catalog()).records:
         values = [getattr(record, name) for name in columns]
         rows.append([None if isinstance(value, float) and value != value else value for value in values])
     return rows
 
 
-def validation_package(parts: Mapping[str, Cells], predictions: Cells | None = None) -> bytes:
-    """The validation workbook of some rows.
-
-    ``parts``: by sheet: the header row, then the rows. ``predictions``: cells of the sheet ``predictions``; without
-    them the workbook has no such sheet. Returns an .xlsx file; equal rows give equal bytes.
-    """
-    book = Workbook()
-    book.remove(book.worksheets[0])
-    add_styles(book)
+def validation_package(parts: Mapping[str, package.Cells], predictions: package.Cells | None = None) -> bytes:
+    """The validation workbook of some rows."""
+    book = new_book("xlperf validation")
     _front(book, parts)
     for part in PARTS:
         _sheet(book, part, parts[part.sheet])
     if predictions is not None:
         _sheet(book, PREDICTED, predictions)
-    book.properties.creator = "xlperf"
-    book.properties.title = "xlperf validation"
-    return workbook_bytes(book)
+    return package.workbook_bytes(book)
 
 
 def build_validation(path: str | Path | None = None) -> Path:
     """Build the validation workbook from its rows, with the predictions of today beside them."""
     target = Path(path) if path is not None else resources.workbook("validation.xlsx")
-    in_text = path is None and rows_folder("validation.xlsx").is_dir()
+    in_text = path is None and package.rows_folder("validation.xlsx").is_dir()
     parts = rows_in_text() if in_text else read_parts(target)
-    replace_file(target, validation_package(parts))  # the rows that are predicted
-    replace_file(target, validation_package(parts, predictions_of(target)))
+    package.replace_file(target, validation_package(parts))  # the rows that are predicted
+    package.replace_file(target, validation_package(parts, predictions_of(target)))
     return target
 
 
-def _front(book: Workbook, parts: Mapping[str, Cells]) -> None:
+def _front(book: Workbook, parts: Mapping[str, package.Cells]) -> None:
     sheet = book.create_sheet("start")
     beside = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=True)
     title(sheet, "xlperf validation", "Published measurements, kernel measurements and tolerances", "B1")
     column_widths(sheet, 2, 26, 12, 70, 2)
-    for row, words in enumerate(_FRONT, start=4):
+    lines = texts("validation")
+    for row, words in enumerate(lines, start=4):
         put(sheet[f"B{row}"], words)
         sheet.merge_cells(f"B{row}:D{row}")
         sheet.row_dimensions[row].height = 30
-    top = 5 + len(_FRONT)
+    top = 5 + len(lines)
     for column, words in zip("BCD", ("sheet", "rows", "what it holds"), strict=True):
         put(sheet[f"{column}{top}"], words, "xlperf header")
     for row, part in enumerate(PARTS, start=top + 1):
@@ -452,7 +378,7 @@ def _front(book: Workbook, parts: Mapping[str, Cells]) -> None:
     page_setup(sheet, landscape=False)
 
 
-def _groups(cells: Cells) -> list[tuple[str, int, list[str]]]:
+def _groups(cells: package.Cells) -> list[tuple[str, int, list[str]]]:
     header = cells[0]
     group, source = header.index("group"), header.index("source_id")
     names: dict[str, tuple[int, set[str]]] = {}
@@ -470,7 +396,7 @@ def _meanings(part: Part) -> Mapping[str, str]:
     return {row["column"]: row["meaning"] for row in rows if row["sheet" if own else "table"] == part.sheet}
 
 
-def _sheet(book: Workbook, part: Part, cells: Cells) -> Worksheet:
+def _sheet(book: Workbook, part: Part, cells: package.Cells) -> Worksheet:
     sheet: Worksheet = book.create_sheet(part.sheet)
     title(sheet, part.title, part.words)
     meanings = _meanings(part)

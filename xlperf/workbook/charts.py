@@ -32,6 +32,7 @@ from openpyxl.drawing.text import (
 )
 from openpyxl.utils import get_column_letter, quote_sheetname, range_boundaries
 
+from xlperf.base import resources
 from xlperf.base.arrays import added
 from xlperf.base.units import MILLION
 from xlperf.workbook.style import FONT, INK, MUTED, NAVY, RULE
@@ -88,10 +89,7 @@ def draw_axis(
     axis: Any, words: str = "", number: str | None = None, lines: bool = False, *, degrees: float = 0,
     size: float = 9, ink: str = INK, rule: tuple[str, float] = ("9AA5B1", 0.5), low: bool = True,
 ) -> None:  # fmt: skip
-    """Show an axis: its title, its labels in a size and colour, its rule and its grid lines.
-
-    ``low``: labels stay at the edge where values are below 0.
-    """
+    """Show an axis: its title, its labels in a size and colour, its rule and its grid lines."""
     axis.delete = False
     axis.txPr = text(size, ink, degrees=degrees)
     axis.title = title(words, 9, MUTED, False) if words else None
@@ -150,10 +148,7 @@ def log_ends(values: Sequence[float]) -> tuple[float, float]:
 
 
 def log_axis(axis: Any, values: Iterable[Any]) -> None:
-    """Make an axis logarithmic: close around its values, labelled at doublings, or at powers of ten over a wide range.
-
-    ``axis``: changed in place. ``values``: drawn values; only numbers above 0 count.
-    """
+    """Make an axis logarithmic: close around its values, labelled at doublings, over a wide range at powers of ten."""
     known = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool) and v > 0.0]
     if not known:
         return
@@ -347,16 +342,8 @@ def longest(labels: Cells) -> int:
     return max((len(str(value)) for value in labels.values), default=0)
 
 
-# One colour per part, the same in every chart of every report.
-COLOURS = {
-    "time_forward": BLUE, "time_backward": SKY, "time_recompute": "A9C7DB", "time_tensor_parallel": ORANGE,
-    "time_context_parallel": YELLOW, "time_expert_parallel": PURPLE, "time_pipeline_communication": "7A4B8C",
-    "time_pipeline_bubble": VERMILION, "time_data_parallel": GREEN, "time_optimizer": DARK, "time_overhead": "B8C1CA",
-    "time_matrix": BLUE, "time_attention": SKY, "time_vector": DARK, "time_communication": ORANGE,
-    "prefill_time": ORANGE, "decode_time": BLUE, "memory_weights": BLUE, "memory_gradients": SKY,
-    "memory_optimizer": GREEN, "memory_activations": ORANGE, "memory_kv_cache": GREEN, "memory_reserve": "B8C1CA",
-    "memory_capacity": VERMILION, "mfu": BLUE, "hfu": SKY, "other": "D8DEE4",
-}  # fmt: skip
+_COLOURS = {row["part"]: row["colour"] for row in resources.rows("workbook/colours.csv")}
+"""One colour per part, the same in every chart of every report."""
 _SPARE = ("6F4E7C", "9DD866", "CA472F", "0B84A5", "F6C85F", "FFA056", "8DDDD0", "5E6B78")
 
 
@@ -366,7 +353,7 @@ def colour(part: str, position: int = 0) -> str:
     >>> colour("time_forward")
     '0072B2'
     """
-    return COLOURS.get(part, _SPARE[position % len(_SPARE)])
+    return _COLOURS.get(part, _SPARE[position % len(_SPARE)])
 
 
 @dataclass(frozen=True)

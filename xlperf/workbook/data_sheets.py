@@ -1,4 +1,4 @@
-"""The data sheets of the workbook: catalog tables; plans, designs and servers with live results."""
+"""The data sheets of the workbook, groups of all sheets, and places on the sheet ``start``."""
 
 from __future__ import annotations
 
@@ -28,6 +28,51 @@ if TYPE_CHECKING:
     from xlperf.catalog.table import Table
 
 
+INDEX_TOP = 4
+"""Row of the first heading of the list. [-]"""
+
+
+@dataclass(frozen=True)
+class SheetGroup:
+    """Sheets that belong together: the colour of their tabs, and where the sheet ``start`` lists them."""
+
+    words: str
+    colour: str
+    place: str
+    sheets: tuple[str, ...]
+    questions: tuple[str, ...]
+
+
+def sheet_groups() -> list[SheetGroup]:
+    """The groups in the order of the tabs.
+
+    >>> sheet_groups()[0].sheets[:3]
+    ('Serve', 'Train', 'Build a chip')
+    """
+    return [
+        SheetGroup(
+            row["group"], row["colour"], row["place"], tuple(row["sheets"].split("|")), tuple(row["words"].split("|"))
+        )
+        for row in resources.rows("workbook/sheet_groups.csv")
+    ]
+
+
+def index_tops() -> dict[str, int]:
+    """First row of each part of the list, and, as ``end``, the first row below all parts."""
+    lengths = {"top": 0, "left": 0, "right": 0}
+    for group in sheet_groups():
+        lengths[group.place] += len(group.sheets) + 1
+    below = INDEX_TOP + lengths["top"]
+    return {"top": INDEX_TOP, "left": below, "right": below, "end": below + max(lengths["left"], lengths["right"])}
+
+
+LIST_END = index_tops()["end"]
+CATALOG_CELL, SCENARIO_CELL = f"C{LIST_END + 7}", f"C{LIST_END + 8}"
+SCENARIO = f"start!$C${LIST_END + 8}"
+"""Cell of the switch between the cases of prices and bands, on the sheet start and from others."""
+_FAULTS = 'COUNTIF(checks!$D$5:$D$60,"check")'
+VERDICT = f'IF({_FAULTS}=0,"checks of all sheets: ok","checks: "&{_FAULTS}&" to look at, see the sheet checks")'
+"""One verdict of all checks, as a formula; it ends with ok if all is well."""
 HEADER_ROW = 4
 CARD_TOP = 3
 CARD_ROWS = 7
@@ -52,6 +97,8 @@ class DataSheet:
     in_sight: tuple[str, ...]
     bands: tuple[tuple[str, str], ...]
     results: tuple[str, ...]
+    stated: tuple[str, ...]  # Columns of which a row that is not blank states one
+    function: str  # Worksheet function of all results; "": each has its own
 
 
 _BANDS = "bands: words = first column"
@@ -63,25 +110,17 @@ DATA_SHEETS: Mapping[str, DataSheet] = {
         tuple(row["in sight"].split()),
         tuple((words, first) for words, _, first in (part.partition(" = ") for part in row[_BANDS].split("; "))),
         tuple(row["results"].split()),
+        tuple(row["stated"].split()),
+        row["function"],
     )
     for row in resources.rows("workbook/data_sheets.csv")
 }
 LIVE_RESULTS = {kind: words.results for kind, words in DATA_SHEETS.items() if words.results}
 """Results with a live formula in each row, by data sheet."""
-_COST_FUNCTIONS = {"chiplets": "PACKAGE_COST", "servers": "SERVER_COST"}
-_STATED = {
-    "training": ("name", "model"),
-    "inference": ("name", "model"),
-    "chiplets": ("chiplet", "accelerator"),
-    "servers": ("server", "accelerator"),
-}
-"""Columns of which a row that is not blank states one."""
 ASKED = ("fixed_accelerators", "fixed_power")
 """Inputs of which a server needs one for the results of a planner."""
 PLANNED = "_planned"
 """Suffix of the names of these results."""
-
-
 _BAND_FILLS = ("3C6E91", "5B7F95")
 _RESULT_BAND = "0B5353"
 _WIDEST_NAME = 42.0
@@ -192,11 +231,11 @@ def plan_formula(kind: str, result: str) -> str:
         formula = f"{function}({row},{CATALOG_NAME},{header})"
     else:
         part = result.replace("_", " ")
-        formula = f'{PREFIX}{_COST_FUNCTIONS[kind]}({row},"{part}",{CATALOG_NAME},{header})'
+        formula = f'{PREFIX}{DATA_SHEETS[kind].function}({row},"{part}",{CATALOG_NAME},{header})'
     if result.endswith(PLANNED):
         blank = ",".join(f'{kind}[[#This Row],[{schema.by_name[name].header}]]=""' for name in ASKED)
         formula = f'IF(AND({blank}),"",{formula})'
-    given = "&".join(f"{kind}[[#This Row],[{name}]]" for name in _STATED[kind])
+    given = "&".join(f"{kind}[[#This Row],[{name}]]" for name in DATA_SHEETS[kind].stated)
     return f'IF({given}="","",{formula})'
 
 
@@ -417,10 +456,7 @@ Rows = Sequence[Mapping[str, object]]
 
 
 def table_of(kind: str, rows: Rows) -> Table:
-    """Rows as a table: values by column name, in the units of the schema; flags are yes or no, blanks None or absent.
-
-    Raises InputError with every fault of the rows.
-    """
+    """Rows as a table: values by column name in the units of the schema; flags are yes or no, blanks None."""
     names = [column.name for column in schema()[kind].columns]
     unknown = sorted({name for row in rows for name in row} - set(names))
     header = [*names, *unknown]

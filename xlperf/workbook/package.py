@@ -11,17 +11,22 @@ import zipfile
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, quoteattr
 
+from openpyxl.cell import _writer as cell_writer
 from openpyxl.comments import Comment
+from openpyxl.comments.comment_sheet import CommentRecord
 from openpyxl.drawing.spreadsheet_drawing import SpreadsheetDrawing
 from openpyxl.utils import get_column_letter
 from openpyxl.utils.cell import column_index_from_string, coordinate_from_string
+from openpyxl.worksheet._writer import WorksheetWriter
 from openpyxl.worksheet.table import Table as ListObject
 from openpyxl.worksheet.table import TableStyleInfo
 from openpyxl.writer.excel import ExcelWriter
+from openpyxl.xml import functions as xml
 
 from xlperf.addin.cells import CellError
 from xlperf.base import resources
@@ -30,13 +35,102 @@ from xlperf.base.files import replaced
 from xlperf.catalog.read import read_catalog_tables, read_plans
 from xlperf.catalog.schema import PLAN_TABLES, Column, table_schema, unit_of
 from xlperf.catalog.table import Table
-from xlperf.workbook.sheet_part import sheet_part
 from xlperf.workbook.style import fitted_format, number_format, put
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
     from openpyxl.cell import Cell
     from openpyxl.worksheet.worksheet import Worksheet
+
+
+_NO_ROWS = b"<sheetData></sheetData>"
+_QUOTE = {'"': "&quot;"}
+
+
+def sheet_part(sheet: Worksheet) -> tuple[bytes, Any]:
+    """The part of a sheet, with all digits of its numbers; and its relations to other parts."""
+    stream = io.BytesIO()
+    writer: Any = _SheetWriter(sheet, stream)
+    writer.write()
+    head, found, tail = stream.getvalue().partition(_NO_ROWS)
+    if not found:
+        raise ValueError(f"openpyxl has written no {_NO_ROWS.decode()}")
+    return b"".join((head, b"<sheetData>", *writer.lines, b"</sheetData>", tail)), writer._rels
+
+
+class _SheetWriter(WorksheetWriter):
+    """Writer of a sheet that keeps the text of its rows, in ``lines``, apart from its other elements."""
+
+    lines: list[bytes]
+
+    def write_rows(self) -> None:
+        """Make the rows, which may have comments and links that later elements refer to."""
+        inside: Any = self
+        written = inside.xf.send(True)
+        with written.element("sheetData"):
+            self.lines = _rows(inside)
+        inside.xf.send(None)
+
+
+def _rows(writer: Any) -> list[bytes]:
+    """Text of each row of a sheet, as openpyxl writes it but for the digits of numbers."""
+    sheet = writer.ws
+    styles = sheet.parent._cell_styles
+    known: dict[bytes, str] = {}  # attribute of a style that a cell has had before, by the bytes of its array
+    lines = []
+    for number, cells in writer.rows():
+        attributes = {"r": f"{number}", **dict(sheet.row_dimensions.get(number, {}))}
+        parts = ["<row", *(f" {name}={quoteattr(value, _QUOTE)}" for name, value in attributes.items()), ">"]
+        for cell in cells:
+            if cell._comment is not None:
+                sheet._comments.append(CommentRecord.from_cell(cell))
+            look = cell._style
+            key = look.tobytes() if look is not None else b""
+            style = known.get(key)
+            if style is None:
+                style = known[key] = f' s="{styles.add(look)}"' if look is not None and any(look) else ""
+            if cell._value is None and not style and not cell._comment:
+                continue
+            parts.append(_cell(sheet, cell, style))
+        parts.append("</row>")
+        lines.append("".join(parts).encode("utf-8", "xmlcharrefreplace"))
+    return lines
+
+
+def _cell(sheet: Any, cell: Any, style: str) -> str:
+    """Element of a cell: as openpyxl writes it, and through it where the cell holds more than a value or a formula."""
+    made = _plain(cell._value, cell.data_type)
+    if made is None:
+        whole, written = _Kept(), vars(xml)["tostring"]
+        cell_writer.etree_write_cell(whole, sheet, cell, cell.has_style)
+        return str(written(whole.element, encoding="unicode"))
+    if cell.hyperlink:
+        sheet._hyperlinks.append(cell.hyperlink)
+    return f'<c r="{get_column_letter(cell.column)}{cell.row}"{style}{made}'
+
+
+def _plain(value: Any, kind: str) -> str | None:
+    """A number, flag, text or formula after the place and the style of its cell; None for what is none of them."""
+    if value is None:
+        return " />" if kind == "f" else f' t="{"inlineStr" if kind == "s" else kind}" />'
+    if kind in ("n", "b") and isinstance(value, float | int) and isfinite(value):
+        digits = repr(float(value)) if isinstance(value, float) else f"{value:.16g}"
+        return f' t="{kind}"><v>{digits}</v></c>'
+    if kind == "s" and type(value) is str and value:
+        kept = ' xml:space="preserve"' if value.strip() not in ("", value) else ""
+        return f' t="inlineStr"><is><t{kept}>{escape(value)}</t></is></c>'
+    if kind == "f" and type(value) is str and len(value) > 1:
+        return f"><f>{escape(value[1:])}</f><v /></c>"
+    return None
+
+
+class _Kept:
+    """What openpyxl writes an element to."""
+
+    element: Any = None
+
+    def write(self, element: Any) -> None:
+        self.element = element
 
 
 EPOCH = datetime(2000, 1, 1)
@@ -89,10 +183,7 @@ class _InMemory(ExcelWriter):
 
 
 def replace_file(path: str | Path, data: bytes) -> None:
-    """Write a file so that a reader, or a run that is killed, only ever sees the old one or the new one whole.
-
-    Raises InputError: one line that says why the file cannot be written.
-    """
+    """Write a file so that a reader, or a run that is killed, only ever sees the old one or the new one whole."""
     shown = str(path)
     target = Path(os.path.realpath(path))
     if target.is_dir():
@@ -109,10 +200,7 @@ def replace_file(path: str | Path, data: bytes) -> None:
 
 
 def save_workbook(workbook: Workbook, path: str | Path, date: datetime = EPOCH) -> None:
-    """Save a workbook: reproducible bytes, replaced whole or not at all.
-
-    Raises InputError: one line that says why the file cannot be written.
-    """
+    """Save a workbook: reproducible bytes, replaced whole or not at all."""
     replace_file(path, workbook_bytes(workbook, date))
 
 
@@ -129,11 +217,7 @@ class Formulas:
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def put(self, cell: Cell, formula: str, value: Any, style: str = "xlperf computed", number: str = "") -> None:
-        """Write a formula to a cell and remember its value.
-
-        ``cell``: changed in place. ``formula``: starts with ``=``; structured references as in files. ``value``: result
-        of the formula. ``style``: a style of :mod:`xlperf.workbook.style`. ``number``: number format.
-        """
+        """Write a formula to a cell and remember its value."""
         put(cell, None, style, number or None)
         inside: Any = cell
         inside.value = formula
@@ -164,8 +248,6 @@ FLAG_FORMAT = '[=1]"TRUE";[=0]"FALSE";General'
 
 def with_values(part: str, values: Mapping[str, Any]) -> str:
     """The text of a sheet's part with values beside its formulas.
-
-    Raises ValueError when a cell that has a value holds no formula.
 
     >>> with_values('<c r="B2" s="3"><f>1+1</f><v /></c>', {"B2": 2.0})
     '<c r="B2" s="3"><f>1+1</f><v>2</v></c>'
@@ -413,10 +495,7 @@ def write_cells(path: Path, cells: Cells) -> None:
 
 
 def read_cells(path: Path, text_columns: Mapping[str, bool]) -> Cells:
-    """Header and rows of a CSV file of cells; ``text_columns``: by column whether its cells are text.
-
-    Raises InputError with every row that has not a cell for each column.
-    """
+    """Header and rows of a CSV file of cells; ``text_columns``: by column whether its cells are text."""
     header, *rows = csv.reader(path.read_text(encoding="utf-8").splitlines(keepends=True))
     faults = [
         Fault(f"{path.name} [row {number}]", f"has {len(row)} cells for {len(header)} columns")
@@ -448,10 +527,7 @@ def write_tables(folder: Path, tables: Mapping[str, Table]) -> list[Path]:
 
 
 def read_rows(folder: Path) -> dict[str, Table]:
-    """Tables of a folder of CSV files by kind, plans among them.
-
-    Raises InputError with every fault of every file.
-    """
+    """Tables of a folder of CSV files by kind, plans among them."""
     catalog = sorted(path for path in folder.glob("*.csv") if path.stem not in PLAN_TABLES)
     tables: dict[str, Table] = {}
     faults: list[Fault] = []

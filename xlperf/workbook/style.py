@@ -7,20 +7,23 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from openpyxl import Workbook
 from openpyxl.drawing.spreadsheet_drawing import AnchorMarker, OneCellAnchor
 from openpyxl.drawing.xdr import XDRPositiveSize2D
+from openpyxl.formatting.rule import ColorScaleRule
 from openpyxl.styles import Alignment, Border, Color, Font, NamedStyle, PatternFill, Protection, Side
 from openpyxl.styles.cell_style import StyleArray
 from openpyxl.utils import get_column_letter
 from openpyxl.utils.cell import coordinate_from_string
+from openpyxl.worksheet.datavalidation import DataValidation
 from openpyxl.worksheet.hyperlink import Hyperlink
 from openpyxl.worksheet.pagebreak import Break
 from openpyxl.worksheet.properties import PageSetupProperties
 
+from xlperf.base import resources
 from xlperf.catalog.schema import Column
 
 if TYPE_CHECKING:
-    from openpyxl import Workbook
     from openpyxl.cell import Cell, MergedCell
     from openpyxl.worksheet.worksheet import Worksheet
 
@@ -39,7 +42,6 @@ BAD_INK = "A61B1B"
 WARN_FILL = "FFF1D6"
 WARN_INK = "8A5A00"
 GOOD_INK = "1E7B4F"
-
 _TOP_STYLES = ("xlperf text", "xlperf note")
 _FORMULA_START = ("=", "+", "-", "@")
 
@@ -88,6 +90,43 @@ def add_styles(workbook: Workbook) -> None:
             workbook.add_named_style(style)
 
 
+def texts(place: str) -> list[str]:
+    """Lines of text of a place in our workbooks."""
+    return [row["words"] for row in resources.rows("workbook/texts.csv") if row["place"] == place]
+
+
+def new_book(name: str = "") -> Workbook:
+    """A workbook without sheets, with our styles; ``name``: its title among the properties."""
+    book = Workbook()
+    book.remove(book.worksheets[0])
+    add_styles(book)
+    if name:
+        book.properties.creator, book.properties.title = "xlperf", name
+    return book
+
+
+def open_on(book: Any, sheet: Any) -> None:
+    """Let a workbook open on a sheet; only one sheet is selected, or typing would go into several at once."""
+    book.active = book.worksheets.index(sheet)
+    for each in book.worksheets:
+        each.sheet_view.tabSelected = each is sheet
+
+
+def drop_down(sheet: Any, area: str, choices: str, **options: Any) -> None:
+    """Give cells a drop-down of a list or a defined name."""
+    choice = DataValidation(type="list", formula1=choices, **options)
+    choice.add(area)
+    sheet.add_data_validation(choice)
+
+
+def colour_scale(sheet: Any, area: str, low: str, middle: str, high: str) -> None:
+    """Colour cells by their value, around the median."""
+    make: Any = ColorScaleRule
+    ends = {"start_type": "min", "mid_type": "percentile", "mid_value": 50, "end_type": "max"}
+    rule = make(start_color=f"FF{low}", mid_color=f"FF{middle}", end_color=f"FF{high}", **ends)
+    sheet.conditional_formatting.add(area, rule)
+
+
 def put(
     cell: Cell | MergedCell,
     value: Any,
@@ -95,11 +134,7 @@ def put(
     number: str | None = None,
     wrapped: bool | None = None,
 ) -> Cell | MergedCell:
-    """Set a cell to a value in one of our styles; text never becomes a formula, NaN becomes blank.
-
-    ``cell``: changed in place. ``value``: shown value. ``style``: of :func:`add_styles`. ``number``: number format.
-    ``wrapped``: left-aligned on several lines or on one; default: by the style. Returns the cell.
-    """
+    """Set a cell to a value in one of our styles; text never becomes a formula, NaN becomes blank."""
     if isinstance(value, float) and not math.isfinite(value):
         value = None
     if value == "":
@@ -128,9 +163,12 @@ def put(
 
 _LOOKS = "_xlperf_looks"
 """Attribute of a workbook with the looks that cells have already: openpyxl compares each with all that there are."""
-
-
 _ILLEGAL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]|[\ud800-\udfff]")
+
+
+def tab(sheet: Any, colour: str) -> None:
+    """Give the tab of a sheet a colour."""
+    sheet.sheet_properties.tabColor = colour
 
 
 def title(sheet: Worksheet, text: str, subtitle: str = "", at: str = "A1") -> None:
@@ -143,12 +181,12 @@ def title(sheet: Worksheet, text: str, subtitle: str = "", at: str = "A1") -> No
     sheet.sheet_view.showGridLines = False
 
 
-def link(cell: Cell | MergedCell, sheet_title: str, text: str, at: str = "A1") -> None:
+def link(cell: Cell | MergedCell, sheet_title: str, text: str) -> None:
     """Make a cell a link to a sheet of the same workbook."""
     put(cell, text, "xlperf link")
     quoted = sheet_title.replace("'", "''")
     inside: Any = cell
-    inside.hyperlink = Hyperlink(ref=cell.coordinate, location=f"'{quoted}'!{at}", display=text)
+    inside.hyperlink = Hyperlink(ref=cell.coordinate, location=f"'{quoted}'!A1", display=text)
     cell.style = "xlperf link"
 
 
@@ -231,11 +269,7 @@ def shrunk(wide: float, high: float) -> float:
 
 
 def keep_together(sheet: Worksheet, blocks: Iterable[tuple[int, int]], wide: float, repeated: int = 0) -> None:
-    """Break pages before blocks of rows that a page would cut.
-
-    ``sheet``: changed in place. ``blocks``: first and last row of each, from the top; a block higher than a page begins
-    on a page of its own. ``wide``: printed width [cm]. ``repeated``: rows from the top on each page.
-    """
+    """Break pages before blocks of rows that a page would cut."""
     page = room = page_height(wide)
     row = 1
     for first, last in blocks:
@@ -251,39 +285,10 @@ def keep_together(sheet: Worksheet, blocks: Iterable[tuple[int, int]], wide: flo
 
 
 _COUNT = "#,##0"
-_FORMATS = {
-    "%": "0.0", "s": "[=0]0;[<10]0.0000;#,##0.00", "ms": "[=0]0;[<100]0.000;#,##0.0",
-    "us": "[=0]0;[<1000]0.0##;#,##0", "h": "#,##0.0", "day": "#,##0.0", "year": "0.0#", "token/s": "[<100]0.00;#,##0",
-    "token/s/MW": _COUNT, "request/s": "0.0##", "GiB": "[=0]0;[<10]0.00;#,##0.0", "MiB": "#,##0.0", "KiB": _COUNT,
-    "MB": "[<100]0.00;#,##0", "TB/s": "0.00#", "GB/s": "#,##0.0##", "GHz": "0.000", "TFLOP/s": "#,##0.0",
-    "GFLOP": "[<100]0.000;#,##0", "FLOP/B": "[<100]0.0;#,##0", "W": _COUNT, "MWh": "[<10]0.000;#,##0",
-    "min": "#,##0.0", "T": "[<1]0.0000;#,##0.0##", "J/token": "[<10]0.0000;#,##0.0", "USD": _COUNT,
-    "USD/h": "[<10]0.000;#,##0.0", "USD/kWh": "0.000", "USD/mm2": "[<100]0.00##;#,##0", "MUSD": "#,##0.0",
-    "1/cm2": "0.00#", "kg/cm2": "0.00#", "kg/kWh": "0.00#", "kWh/cm2": "0.00#", "USD/kW": _COUNT,
-    "USD/Mtoken": "[<10]0.0000;#,##0.00", "mm2": "#,##0.0", "G": "#,##0.0##",
-}  # fmt: skip
-_CLAIM = "[<10]0.00##;[<1000]0.0#;#,##0"
-_BY_NAME = {
-    "year": "0", "value": "General", "error": "0.0%", "mfu": "0.0%", "mfu_causal": "0.0%", "hfu": "0.0%",
-    "goodput": "0.0%", "share": "0.0%", "memory_share": "0%", "compute_share": "0%", "devices.compute_share": "0.0##",
-    "communication_share": "0%", "utilization": "0%", "opex_share": "0.0%", "power_usage_effectiveness": "0.00",
-    "oversubscription": "0.0#", "think_variation": "0.0#", "reused_share": "0.0%",
-    **dict.fromkeys(("hit_rate", *(f"hit_rate_{tier}" for tier in ("accelerator", "host", "drive", "remote"))), "0.0%"),
-    "sessions_memory.host_memory": "#,##0", "sessions_memory.cost_per_session": "0.0000",
-    "sessions_memory.worth_per_month": "0.00", "sessions_results.cost_per_session": "0.0000",
-    "sessions_results.host_worth": "0.00", "sessions_results.host_price": "0.00",
-    "availability": "0.0##%", "unavailability_without_spares": "0.0##%", "unit_unavailability": "0.00#%",
-    "effective_share": "0.0#%", "elastic_share": "0.0#%", "wait_share": "0.0#%", "spare_share": "0.0#%",
-    "efficiency": "0.0%", "percentile": "0.0%", "limit_share": "0.0%", "claim_ratio": "0.00",
-    "claimed_value": _CLAIM, "predicted_value": _CLAIM, "predicted_value_low": _CLAIM,
-    "predicted_value_high": _CLAIM, "limit_value": _CLAIM,
-    "first_year": "0", "owned_since": "0", "price_year": "0", "available": "0.0##",
-    "growth": "0.0##",
-}  # fmt: skip
-_SHARES = (
-    "_used", "head_room", "_yield", "_share", "_ratio", "_coverage", "discount_rate", "dies_per_wafer", "_change",
-    "_spread", "_wins",
-)  # fmt: skip
+_FORMATS = {row["column or unit"]: row["format"] for row in resources.rows("workbook/number_formats.csv")}
+"""Number formats of columns (TABLE.COLUMN, or COLUMN of numbers without a unit) and of units."""
+_SHARES = tuple(name[1:] for name in _FORMATS if name.startswith("*"))
+"""Ends of the names of columns that hold shares."""
 
 
 def number_format(column: Column) -> str:
@@ -295,12 +300,12 @@ def number_format(column: Column) -> str:
     """
     if column.is_text or column.kind in ("flag", "result-flag"):
         return "General"
-    if (own := _BY_NAME.get(f"{column.table}.{column.name}")) is not None:
+    if (own := _FORMATS.get(f"{column.table}.{column.name}")) is not None:
         return own
     if column.unit in ("", "-"):
         share = column.name.endswith(_SHARES) or column.name.startswith("share_")
-        return _BY_NAME.get(column.name, "0.0##" if share else _COUNT)
-    return _FORMATS.get(column.unit, "[<10]0.00##;#,##0.0")
+        return _FORMATS.get(column.name, "0.0##" if share else _COUNT)
+    return _FORMATS.get(f"unit {column.unit}", "[<10]0.00##;#,##0.0")
 
 
 def fitted_format(column: Column, shown: Iterable[Any]) -> str:

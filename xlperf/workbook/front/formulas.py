@@ -7,9 +7,11 @@ LibreOffice computes the same numbers (a test compares every cell).
 from __future__ import annotations
 
 import math
+import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from openpyxl.utils import get_column_letter, range_boundaries
@@ -72,11 +74,6 @@ class Live:
         self.put(cell, formula)
         return self.values.get((cell.parent.title, cell.coordinate))
 
-    def row(self, sheet: Any, letters: Iterable[str], row: int, values: Iterable[Any]) -> None:
-        """Set the cells of some columns of a row."""
-        for letter, value in zip(letters, values, strict=True):
-            self.put(sheet[f"{letter}{row}"], value)
-
     def text(self, cell: Any, words: str | None) -> None:
         """Set a cell to a text, which stays one whatever it starts with."""
         cell.value, cell.data_type = words, "s" if words else "n"
@@ -111,20 +108,20 @@ class Live:
         return self.session.call(name, [None if one is _CATALOG else one for one in arguments])
 
 
-_PLACE = re.compile(r"\{(\w+)(?::([^}]*))?\}")
+_PLACE = re.compile(r"\{(\w+)([^:}]*)(?::([^}]*))?\}")
 
 
 def worded(words: str, cells: Mapping[str, str]) -> str:
-    """A formula that joins words and cells; cells with a number format use it.
+    """A formula that joins words and cells, scaled or in a number format if stated.
 
-    >>> worded("{a}: {b:0.0} s", {"a": "A1", "b": "B1"})
-    'A1&": "&TEXT(B1,"0.0")&" s"'
+    >>> worded("{a}: {b/1000:0.0} s", {"a": "A1", "b": "B1"})
+    'A1&": "&TEXT(B1/1000,"0.0")&" s"'
     """
     parts, end = [], 0
     for result in _PLACE.finditer(words):
         parts += [f'"{words[end : result.start()]}"'] if result.start() > end else []
-        cell = cells[result[1]]
-        parts.append(f'TEXT({cell},"{result[2]}")' if result[2] else cell)
+        cell = f"{cells[result[1]]}{result[2]}"
+        parts.append(f'TEXT({cell},"{result[3]}")' if result[3] else cell)
         end = result.end()
     return "&".join([*parts, f'"{words[end:]}"'] if words[end:] else parts)
 
@@ -258,25 +255,26 @@ def _divided(left: Any, right: Any) -> float:
     return _number(left) / _number(right)
 
 
+def _of_numbers(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    return operation(_number(left), _number(right))
+
+
 def _same(left: Any, right: Any) -> bool:
     blank = {None: "" if isinstance(left or right, str) or "" in (left, right) else 0.0}
     left, right = blank.get(left, left), blank.get(right, right)
     return left.casefold() == right.casefold() if isinstance(left, str) and isinstance(right, str) else left == right
 
 
+_OF_NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "^": operator.pow, "<": operator.lt, ">": operator.gt,
+    "<=": operator.le, ">=": operator.ge,
+}  # fmt: skip
 _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "&": lambda a, b: _words(a) + _words(b),
-    "+": lambda a, b: _number(a) + _number(b),
-    "-": lambda a, b: _number(a) - _number(b),
-    "*": lambda a, b: _number(a) * _number(b),
     "/": _divided,
-    "^": lambda a, b: _number(a) ** _number(b),
     "=": _same,
     "<>": lambda a, b: not _same(a, b),
-    "<": lambda a, b: _number(a) < _number(b),
-    ">": lambda a, b: _number(a) > _number(b),
-    "<=": lambda a, b: _number(a) <= _number(b),
-    ">=": lambda a, b: _number(a) >= _number(b),
+    **{mark: partial(_of_numbers, operation) for mark, operation in _OF_NUMBERS.items()},
 }
 
 

@@ -20,11 +20,9 @@ from xlperf.catalog.schema import Column, results_of, table_schema
 from xlperf.interop.stack_rules import searched_engines
 from xlperf.workbook import charts
 from xlperf.workbook.charts import Cells, Points, Shares, line
-from xlperf.workbook.checks import VERDICT
-from xlperf.workbook.data_sheets import column_validation
+from xlperf.workbook.data_sheets import SCENARIO, SCENARIO_CELL, VERDICT, column_validation
 from xlperf.workbook.front.formulas import Live, worded
-from xlperf.workbook.sheet_list import SCENARIO, SCENARIO_CELL
-from xlperf.workbook.style import BAD_FILL, BAD_INK, FONT, INK, INPUT_INK, MUTED, NAVY, RULE, number_format
+from xlperf.workbook.style import BAD_FILL, BAD_INK, FONT, MUTED, NAVY, RULE, number_format
 
 CARD, TINT = "F4F6F8", "E8F1F8"
 BLUE, SKY, GREEN, AMBER, ORANGE, GREY = "0072B2", "56B4E9", "009E73", "E69F00", "D55E00", "C3CBD3"
@@ -34,6 +32,7 @@ NUMBERS = (*(f"calc {form}" for form in questions()), "calc compare")
 _TABS = ("start", "Serve", "Train", "Build a chip", "Compare")
 """Sheets that a front sheet leads to; the list on ``start`` leads to all."""
 DASH = "\N{EN DASH}"
+MONEY = '[>=1000000]"$"0.00,,"M";[>=1000]"$"0,"k";"$"0'
 _AS_TYPED = "[<1000]General;#,##0"
 """Number format of entries with a unit: as they are typed, thousands parted."""
 _INPUT_FILL, _INPUT_RULE = "FFF9DF", "E5D9A6"
@@ -44,45 +43,25 @@ _HEIGHTS = {1: 4.0, 2: 26.0, 3: 15.0, 4: 6.0, 5: 23.0, 6: 23.0, 30: 17.0, 31: 17
 """Heights of rows; with all others the sheet is as high as a window of 900 pixels shows. [pt]"""
 
 
-@dataclass(frozen=True)
-class _Look:
-    """Size, weight, colour, fill and place of the text of a cell; a shrunk one fits its cell."""
+class _Look(NamedTuple):
+    """Font, alignment and fill of the text of a cell."""
 
-    size: float = 9
-    bold: bool = False
-    colour: str = INK
-    fill: str = ""
-    place: str = "left"
-    wrapped: bool = False
-    indent: int = 0
-    shrunk: bool = False
+    font: Font
+    place: Alignment
+    fill: PatternFill | None
 
 
-_LOOKS: Mapping[str, _Look] = {
-    "title": _Look(18, True, NAVY),
-    "subtitle": _Look(colour=MUTED),
-    "tab": _Look(9, True, MUTED, CARD, "center"),
-    "tab here": _Look(9, True, "FFFFFF", NAVY, "center"),
-    "answer": _Look(11, True, NAVY, TINT, wrapped=True, indent=1),
-    "answer small": _Look(10, True, NAVY, TINT, indent=1),
-    "group": _Look(7, True, MUTED, CARD, indent=1),
-    "label": _Look(fill=CARD, indent=1),
-    "input": _Look(colour=INPUT_INK, fill=_INPUT_FILL, indent=1),
-    "chosen": _Look(8, colour=MUTED, fill=CARD),
-    "tile label": _Look(8, colour=MUTED, shrunk=True),
-    "tile": _Look(20, True, NAVY),
-    "tile first": _Look(20, True, BLUE),
-    "tile note": _Look(8, colour=MUTED),
-    "heading": _Look(10, True, NAVY),
-    "head": _Look(8, True, MUTED, place="right"),
-    "tall head": _Look(8, True, MUTED, place="right", wrapped=True),
-    "cell": _Look(place="right"),
-    "cell left": _Look(),
-    "text": _Look(8, wrapped=True, indent=1),
-    "link": _Look(8, colour=BLUE, fill=CARD, indent=1),
-    "verdict": _Look(8, colour=MUTED, fill=CARD, indent=1),
-    "badge": _Look(8, True, "FFFFFF", GREEN, "center"),
-}
+def _look(row: Mapping[str, str]) -> _Look:
+    """A look of looks.csv; a shrunk text fits its cell."""
+    font = Font(name=FONT, size=float(row["size"]), bold=bool(row["bold"]), color=row["colour"])
+    place = Alignment(
+        horizontal=row["place"], vertical="center", wrap_text=bool(row["wrapped"]), indent=int(row["indent"]),
+        shrink_to_fit=bool(row["shrunk"]) or None,
+    )  # fmt: skip
+    return _Look(font, place, PatternFill("solid", start_color=row["fill"]) if row["fill"] else None)
+
+
+_LOOKS = {row["look"]: _look(row) for row in resources.rows("workbook/looks.csv")}
 
 
 def last_row(title: str) -> int:
@@ -158,19 +137,12 @@ class Page:
 
     def put(self, at: str, value: Any, look: str, number: str = "", last: str = "") -> Any:
         """Write a value or formula in a named style, merged up to ``last``."""
-        own = _LOOKS[look]
+        font, place, fill = _LOOKS[look]
         for row in self.sheet[f"{at}:{last or at}"]:
             for cell in row:
-                cell.font = Font(name=FONT, size=own.size, bold=own.bold, color=own.colour)
-                cell.alignment = Alignment(
-                    horizontal=own.place,
-                    vertical="center",
-                    wrap_text=own.wrapped,
-                    indent=own.indent,
-                    shrink_to_fit=own.shrunk or None,
-                )
-                if own.fill:
-                    cell.fill = PatternFill("solid", start_color=own.fill)
+                cell.font, cell.alignment = font, place
+                if fill is not None:
+                    cell.fill = fill
         if last:
             self.sheet.merge_cells(f"{at}:{last}")
         if value is not None:
@@ -192,6 +164,14 @@ class Page:
         """Write the heads of the columns of a table."""
         for letter, head in zip(letters, words, strict=True):
             self.put(f"{letter}{row}", head, "head")
+
+    def line(self, row: int, cells: Iterable[tuple[str, Any, str]], last: str = "R", first: str = "cell left") -> None:
+        """Write a row of a table with a rule below: columns, values or formulas, and number formats."""
+        letters: list[str] = []
+        for letter, value, number in cells:
+            self.put(f"{letter}{row}", value, "cell" if letters else first, number)
+            letters.append(letter)
+        self.rule(f"{letters[0]}{row}:{last}{row}")
 
     def rule(self, area: str, side: str = "bottom", weight: Any = "hair", colour: str = RULE) -> None:
         """Rule above or below the cells of a row."""

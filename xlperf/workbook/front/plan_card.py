@@ -8,16 +8,14 @@ from typing import Any
 from openpyxl.styles import Alignment
 from openpyxl.utils import column_index_from_string, get_column_letter
 from openpyxl.workbook.defined_name import DefinedName
-from openpyxl.worksheet.datavalidation import DataValidation
 
 from xlperf.base import resources
 from xlperf.catalog.schema import PLAN_TABLES, Column, results_of, table_schema
 from xlperf.workbook.charts import label_values
-from xlperf.workbook.checks import VERDICT
-from xlperf.workbook.data_sheets import CARD_TOP, DATA_SHEETS, column_reference, plan_names, sheet_columns
+from xlperf.workbook.data_sheets import CARD_TOP, DATA_SHEETS, VERDICT, column_reference, plan_names, sheet_columns
 from xlperf.workbook.front.formulas import Live, worded
 from xlperf.workbook.front.layout import AMBER, BADGES, BLUE, GREY, ORANGE, SKY, Axis, Page
-from xlperf.workbook.style import BAD_FILL, BAD_INK, INK, MUTED, NAVY
+from xlperf.workbook.style import BAD_FILL, BAD_INK, INK, MUTED, NAVY, drop_down
 
 NUMBERS = "calc plans"
 """Sheet that holds the numbers of the cards."""
@@ -41,30 +39,9 @@ MEMORY = {kind: _parts_of(kind, "memory") for kind in FIRST}
 COST = _parts_of("servers", "cost")
 """Parts of the cost of a million tokens to an owner, each a column of the sheet servers: USD an hour of use."""
 _RATE = "tokens_per_second_per_accelerator"
-_DEFAULTS = {
-    "training": ("software", "sequence_parallel", "context_parallel", "expert_parallel", "zero_stage",
-                 "micro_batch_size", "recompute", "attention", "optimizer"),
-    "inference": ("software", "pipeline_parallel", "expert_parallel", "data_parallel_attention", "context_parallel",
-                  "kv_precision", "mode", "memory_fraction"),
-}  # fmt: skip
-"""Columns whose default a card names if they are blank."""
 _COMMUNICATION = ("tensor, context, experts", "pipeline", "data parallel", "communication")
-_USED = {"training": "memory_reserved", "inference": "memory"}
-_SENTENCE = {
-    "training": (
-        "{name}: {step_time:#,##0.00} s a step (80 %: {step_time_low:#,##0.00} \N{EN DASH} {step_time_high:#,##0.00}), "
-        "{tokens_per_second_per_accelerator:#,##0} token/s per accelerator, MFU {mfu:0.0%}, "
-        "{memory_reserved:0.0} of {memory_capacity:0} GiB",
-        "cost_per_million_tokens",
-    ),
-    "inference": (
-        "{name}: {tpot:#,##0.0} ms a token (80 %: {tpot_low:#,##0.0} \N{EN DASH} {tpot_high:#,##0.0}), "
-        "first token after {ttft:#,##0} ms, {tokens_per_second_per_accelerator:#,##0} token/s per accelerator, "
-        "{memory:0.0} of {memory_capacity:0} GiB",
-        "cost_per_million_output_tokens_all_in",
-    ),
-}
-"""Results in the sentence of a card, and the cost that it adds if known."""
+_CARDS = {row["sheet"]: row for row in resources.rows("workbook/plan_cards.csv")}
+"""Sentence of a card, the cost that it adds if known, columns whose default it names if blank, and used memory."""
 _PRICED = ", ${{{}:0.00}} per million tokens"
 
 
@@ -135,7 +112,7 @@ def plan_numbers(page: Page, kind: str, first: str, chosen: str) -> dict[str, st
         own = f'IF(${value}{row}="","",IF({stated}{row - 1}="","",", ")&${head}{row}&" "&${value}{row})'
         before = f"{stated}{row - 1}" if row > 3 else '""'
         page.calc(f"{stated}{row}", f"={before}" if column.name in in_sight else f"={before}&{own}")
-        shown = column.default if column.name in _DEFAULTS[kind] else ""
+        shown = column.default if column.name in _CARDS[kind]["defaults"].split() else ""
         page.calc(f"{default}{row}", shown or None)
         own = f'IF(${value}{row}="",IF({defaults}{row - 1}="","",", ")&${head}{row}&" "&${default}{row},"")'
         before = f"{defaults}{row - 1}" if row > 3 else '""'
@@ -148,7 +125,7 @@ def plan_numbers(page: Page, kind: str, first: str, chosen: str) -> dict[str, st
         page.row(bars_of, row, (words, 0, summed) if words in _COMMUNICATION else (words, summed, 0))
     page.row(bars_of, 12, ("memory", "used", "free"))
     memory = {words: "+".join(cells[name] for name in names) for words, names in MEMORY[kind].items()}
-    used = cells[_USED[kind]]
+    used = cells[_CARDS[kind]["used"]]
     memory["reserved beside"] = f"MAX({used}-({'+'.join(memory.values())}),0)"
     memory["free"] = f"MAX({cells['memory_capacity']}-{used},0)"
     for row, (words, formula) in enumerate(memory.items(), start=13):
@@ -177,7 +154,7 @@ def _cost_numbers(page: Page, cells: Mapping[str, str], letters: tuple[str, str,
 def _wanted(kind: str) -> set[str]:
     parts: Sequence[Parts] = (TIME[kind], MEMORY[kind])
     names = {name for own in parts for result in own.values() for name in result}
-    return names | set(DATA_SHEETS[kind].results) | {_USED[kind], "memory_capacity", "trust_reason", _RATE}
+    return names | set(DATA_SHEETS[kind].results) | {_CARDS[kind]["used"], "memory_capacity", "trust_reason", _RATE}
 
 
 def _card(page: Page, kind: str, cells: Mapping[str, str]) -> None:
@@ -190,9 +167,7 @@ def _card(page: Page, kind: str, cells: Mapping[str, str]) -> None:
     page.put(f"A{row}", "Plan shown here: choose one", "group")
     page.put(f"A{row + 1}", None, "input").alignment = Alignment("left", "center", indent=1, shrink_to_fit=True)
     page.rule(f"A{row + 1}:A{row + 1}", "bottom", "thin")
-    choice = DataValidation("list", formula1=plan_names(kind), allow_blank=True, showErrorMessage=False)
-    choice.add(f"A{row + 1}")
-    page.sheet.add_data_validation(choice)
+    drop_down(page.sheet, f"A{row + 1}", plan_names(kind), allow_blank=True, showErrorMessage=False)
     page.put(f"A{row + 2}", f'=IFERROR({cells["trust"]}&"","")', "badge")
     page.in_colour(f"A{row + 2}", f'$A${row + 2}=""', MUTED, "FFFFFF")
     for words, colour in BADGES[1:3]:
@@ -200,7 +175,7 @@ def _card(page: Page, kind: str, cells: Mapping[str, str]) -> None:
     page.put(f"A{row + 3}", f'=IFERROR({cells["trust_reason"]}&"","")', "text", last=f"A{row + 5}")
     page.put(f"A{row + 6}", f"={VERDICT}", "verdict")
     page.in_colour(f"A{row + 6}", f'RIGHT($A${row + 6},2)<>"ok"', BAD_INK, BAD_FILL)
-    words, cost = _SENTENCE[kind]
+    words, cost = _CARDS[kind]["sentence"], _CARDS[kind]["cost"]
     priced = f'IF(ISNUMBER({cells[cost]}),{worded(_PRICED.format(cost), cells)},"")'
     none = f'IF($A${row + 1}="","Choose a plan of the table below","No plan of this name below")'
     wrong = f'IF({cells["name"]}="",{none},{cells["reason"]}&"")'
@@ -245,7 +220,6 @@ SHOWN = 17
 _SPARE = 20
 _BLOCK = {"training": "A", "inference": "F"}
 """First column of the numbers of a kind: header, plan A, header, plan B, settings that differ so far."""
-_COST = {"training": "cost_per_million_tokens", "inference": "cost_per_million_output_tokens_all_in"}
 _TIME = {"training": "step_time", "inference": "tpot"}
 _WANTED = ("tokens_per_second_per_accelerator", "memory_capacity", "fits", "energy_per_token", "reason")
 _LIST = "Z"
@@ -291,9 +265,7 @@ def _form(page: Page) -> None:
         page.rule(f"C{row}:D{row}", "bottom", "thin")
     reference = f"{page.source}${_LIST}$3:${_LIST}${_names(page)}"
     page.sheet.parent.defined_names[ALL_PLANS] = DefinedName(ALL_PLANS, attr_text=reference)
-    choice = DataValidation("list", formula1=ALL_PLANS, showErrorMessage=False)
-    choice.add("C6:C7")
-    page.sheet.add_data_validation(choice)
+    drop_down(page.sheet, "C6:C7", ALL_PLANS, showErrorMessage=False)
 
 
 def _names(page: Page) -> int:
@@ -313,7 +285,7 @@ def _compared_memory(kind: str) -> list[tuple[str, str]]:
     """Parts of memory with their results, and the whole; as many for both kinds, blank for the missing one."""
     parts = [(words, name) for words, (name,) in MEMORY[kind].items()]
     missing = [("", "")] * (max(map(len, MEMORY.values())) - len(parts))
-    return [*parts[:2], *missing, *parts[2:], ("whole", _USED[kind])]
+    return [*parts[:2], *missing, *parts[2:], ("whole", _CARDS[kind]["used"])]
 
 
 def _numbers(page: Page, kind: str, chosen: Sequence[str]) -> dict[str, Pair]:
@@ -324,7 +296,7 @@ def _numbers(page: Page, kind: str, chosen: Sequence[str]) -> dict[str, Pair]:
     memory = [name for _, name in _compared_memory(kind) if name]
     own = {"training": ("mfu",), "inference": ("ttft", "prefill_share")}[kind]
     ends = [f"{_TIME[kind]}{end}" for end in ("", "_low", "_high")]
-    wanted = {*_WANTED, *parts, *memory, *own, *ends, _COST[kind]}
+    wanted = {*_WANTED, *parts, *memory, *own, *ends, _CARDS[kind]["cost"]}
     columns = (first_head, first), (second_head, second)
     cells = [_pulled(page, kind, at, name, wanted) for at, name in zip(columns, chosen, strict=True)]
     page.calc(f"{differs}1", "differ so far")
@@ -340,7 +312,7 @@ def _chosen(page: Page, at: Mapping[str, Mapping[str, Pair]]) -> dict[str, Pair]
     """Results that both kinds of plan have, of the chosen kind; from row 3 of column K on, plans in L and M."""
     names = {
         "rate": ("token/s per accelerator", "tokens_per_second_per_accelerator", "tokens_per_second_per_accelerator"),
-        "cost": ("USD per million tokens", _COST["training"], _COST["inference"]),
+        "cost": ("USD per million tokens", *(card["cost"] for card in _CARDS.values())),
         "time": ("step time (s) or time per token (ms)", "step_time", "tpot"),
         "low": ("lower end of its band", "step_time_low", "tpot_low"),
         "high": ("upper end of its band", "step_time_high", "tpot_high"),

@@ -1,16 +1,28 @@
-"""The sheet of any question: its form, its answer, and the first table beside the answer with a chart of it."""
+"""Sheets made from the registries: any question with a table and a chart, all numbers of an answer, all functions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter
+from openpyxl.worksheet.table import Table as NativeTable
 
+from xlperf.addin.functions import Argument, Function, example_ranges, functions
+from xlperf.base import resources
 from xlperf.catalog.questions import Question
 from xlperf.catalog.schema import Column, results_of, shown_columns, table_schema
+from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, ORANGE, Axis, Page, scatter
-from xlperf.workbook.style import number_format
+from xlperf.workbook.package import lines_of
+from xlperf.workbook.style import column_widths, home, number_format, page_setup, put, texts, title
+
+if TYPE_CHECKING:
+    from openpyxl import Workbook
+    from openpyxl.worksheet.worksheet import Worksheet
+
 
 _ROWS, _FIRST = 11, 3
 """Rows of the table; row of the first among the numbers. [-]"""
@@ -21,7 +33,6 @@ _COLOURS = (BLUE, ORANGE, GREEN, AMBER)
 
 def question_sheet(page: Page, question: Question) -> None:
     """Fill the sheet of a question, and the sheet that holds its numbers."""
-    page.fill(question.words)
     area, _ = page.form(question.form)
     r = page.results(question.form, area)
     page.beside(question.form, r)
@@ -121,3 +132,171 @@ def _chart(page: Page, question: Question, columns: Mapping[str, tuple[str, Colu
     if kind == "lying":
         axes, plot = (Axis(size=8), Axis(number="#,##0", hidden=True)), (0.5, 0.02, 0.46, 0.94)
     page.place(chart, "F14:K27", *axes, plot, (0.55, 0.03, 0.42, 0.2) if len(own) > 1 else "")
+
+
+TOP = 4
+"""Row of the headers. [-]"""
+COLOUR = "56B4E9"
+_HEADERS = ("name", "value", "unit", "80 % band", "what it is")
+_SENTENCES = ("answer", "reason")
+"""Results that the subtitle shows."""
+
+
+@dataclass(frozen=True)
+class NumberPage:
+    """Sheet and title of a page, and the first result of each of its sections, in the order of the results."""
+
+    form: str
+    sheet: str
+    title: str
+    sections: Mapping[str, str]
+
+
+def number_pages() -> dict[str, NumberPage]:
+    """The pages by form.
+
+    >>> number_pages()["chip"].sections["peak_flop_rate_bf16"]
+    'Machine'
+    """
+    pages = {}
+    for row in resources.rows("workbook/number_pages.csv"):
+        parts = [part.partition(" = ") for part in row["sections: words = first result"].split("; ")]
+        sections = {first: words for words, _, first in parts}
+        pages[row["form"]] = NumberPage(row["form"], row["sheet"], row["title"], sections)
+    return pages
+
+
+def number_page(
+    workbook: Workbook, form: str, front: str, cells: Mapping[str, str], results: Mapping[str, str], live: Live
+) -> None:
+    """Add the page of a form."""
+    page = number_pages()[form]
+    sheet: Any = workbook.create_sheet(page.sheet)
+    title(sheet, page.title)
+    home(sheet, "E1", front)
+    live.styled(sheet["A2"], f'=IFERROR({results["answer"]}&"","")', "xlperf subtitle")
+    sheet["A2"].alignment = Alignment(horizontal="left", vertical="top", wrap_text=True)
+    sheet.merge_cells("A2:E3")
+    sheet.row_dimensions[2].height = sheet.row_dimensions[3].height = 16
+    column_widths(sheet, 38, 24, 12, 22, 84)
+    for place, words in enumerate(_HEADERS, start=1):
+        put(sheet.cell(TOP, place), words, "xlperf header" if place != 2 else "xlperf header result")
+    row = _section(sheet, TOP + 1, "Entries")
+    for column in table_schema(form).columns:
+        if column.name in cells:
+            _line(sheet, row, column, live, f'=IF({cells[column.name]}&""="","blank",{cells[column.name]})')
+            row += 1
+    for words, column, band in _results(page, form):
+        if words:
+            row = _section(sheet, row, words)
+        _line(
+            sheet, row, column, live, f'=IFERROR(IF({results[column.name]}&""="","none",{results[column.name]}),"none")'
+        )
+        if band:
+            digits = "#,##0" if column.unit == "-" else "#,##0.00"  # LibreOffice takes no conditions inside TEXT
+            low, high = (f'TEXT({results[name]},"{digits}")' for name in band)
+            live.styled(sheet[f"D{row}"], f'=IFERROR({low}&" to "&{high},"")', "xlperf computed")
+            sheet[f"D{row}"].alignment = Alignment(horizontal="right", vertical="center")
+        row += 1
+    sheet.freeze_panes = f"A{TOP + 1}"
+    sheet.sheet_properties.tabColor = COLOUR
+    page_setup(sheet, TOP, area=f"A1:E{row - 1}", landscape=False)
+
+
+def _results(page: NumberPage, form: str) -> Iterator[tuple[str, Column, tuple[str, ...]]]:
+    """Each result that has a line of its own: words of a section that begins, column, names of the ends of its band."""
+    columns = [column for column in results_of(form).columns if column.name not in _SENTENCES]
+    names = [column.name for column in columns]
+    bands: dict[str, tuple[str, str]] = {}
+    for place, name in enumerate(names):
+        stem = name.removesuffix("_low")
+        if stem != name:
+            bands[stem if stem in names else names[place - 1]] = (name, f"{stem}_high")
+    ends = {name for band in bands.values() for name in band}
+    for column in columns:
+        if column.name not in ends:
+            yield page.sections.get(column.name, ""), column, bands.get(column.name, ())
+
+
+def _section(sheet: Any, row: int, words: str) -> int:
+    put(sheet[f"A{row}"], words, "xlperf heading")
+    sheet.row_dimensions[row].height = 22
+    return row + 1
+
+
+def _line(sheet: Any, row: int, column: Column, live: Live, formula: str) -> None:
+    put(sheet[f"A{row}"], column.header.partition(" (")[0], "xlperf key")
+    shown = live.styled(sheet[f"B{row}"], formula, "xlperf computed", number_format(column))
+    sheet[f"B{row}"].alignment = Alignment(horizontal="right", vertical="center", wrap_text=True)
+    put(sheet[f"C{row}"], "" if column.unit == "-" else column.unit, "xlperf computed", wrapped=False)
+    put(sheet[f"D{row}"], None, "xlperf computed")
+    put(sheet[f"E{row}"], column.meaning, "xlperf reason", wrapped=True)
+    lines = max(lines_of(column.meaning, 108.0), lines_of(shown, 24.0) if isinstance(shown, str) else 1)
+    sheet.row_dimensions[row].height = 4.0 + 11.0 * lines
+
+
+_FUNCTIONS_TOP, _RANGES = 5, 7
+"""Row of the headers of the functions, and column of the ranges that the examples read. [-]"""
+
+
+def functions_sheet(workbook: Workbook) -> Worksheet:
+    """Add the sheet ``functions``, made from the registry."""
+    sheet: Worksheet = workbook.create_sheet("functions")
+    title(sheet, "Functions", "What cells can ask: arguments, units, and an example that works.")
+    home(sheet)
+    put(sheet["A3"], texts("functions")[0], "xlperf note")
+    sheet.merge_cells("A3:C3")
+    sheet.row_dimensions[3].height = 26
+    places, below = _ranges(sheet)
+    rows = [
+        (one.name, one.doc, one.call, f"={one.example(places)}", "block" if one.spills else "cell")
+        for one in functions().values()
+    ]
+    end = _reference_table(
+        sheet, _FUNCTIONS_TOP, ("function", "what it returns [unit]", "call", "example", "returns"), rows, "functions"
+    )
+    every = {(one.name, one.doc): one for each in functions().values() for one in each.arguments}.values()
+    meanings = [(one.name, one.doc.rstrip("."), _known_in(one), "yes" if one.optional else "") for one in every]
+    first = max(end, below) + 3
+    put(sheet.cell(first - 1, 1), "Arguments", "xlperf heading")
+    end = _reference_table(sheet, first, ("argument", "what it is", "of", "may be left out"), meanings, "arguments")
+    column_widths(sheet, 38, 74, 52, 58, 10, 3, 24, 20, 8, 22, 14)
+    sheet.freeze_panes = f"B{_FUNCTIONS_TOP + 1}"
+    page_setup(sheet, _FUNCTIONS_TOP, area=f"A{_FUNCTIONS_TOP}:E{end - 1}", pages_high=5, key_columns="A:A")
+    return sheet
+
+
+def _reference_table(
+    sheet: Worksheet, top: int, headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], name: str
+) -> int:
+    """Write a native table with wrapped text; the row below it."""
+    for column, words in enumerate(headers, start=1):
+        put(sheet.cell(top, column), words, "xlperf header")
+    for number, row in enumerate(rows, start=top + 1):
+        for column, words in enumerate(row, start=1):
+            put(sheet.cell(number, column), words, "xlperf key" if column == 1 else "xlperf reason", wrapped=True)
+        lines = max(-(-len(words) // width) for words, width in zip(row[1:4], (80, 56, 62), strict=False))
+        sheet.row_dimensions[number].height = 4.0 + 12.5 * lines
+    area = f"A{top}:{get_column_letter(len(headers))}{top + len(rows)}"
+    sheet.add_table(NativeTable(displayName=f"reference_{name}", ref=area))
+    return top + len(rows) + 1
+
+
+def _ranges(sheet: Worksheet) -> tuple[dict[str, str], int]:
+    """Write the ranges of the examples, with their cells, and the row below them."""
+    places, row = {}, _FUNCTIONS_TOP
+    for name, cells in example_ranges().items():
+        put(sheet.cell(row, _RANGES), f"Example: {name}", "xlperf heading")
+        for number, values in enumerate(cells, start=row + 1):
+            for column, value in enumerate(values, start=_RANGES):
+                put(sheet.cell(number, column), value, "xlperf input" if column > _RANGES else "xlperf key")
+        last = get_column_letter(_RANGES + max(map(len, cells)) - 1)
+        places[name] = f"{get_column_letter(_RANGES)}{row + 1}:{last}{row + len(cells)}"
+        row += len(cells) + 2
+    return places, row
+
+
+def _known_in(argument: Argument) -> str:
+    """Functions that an argument belongs to, in words."""
+    results: list[Function] = [one for one in functions().values() if argument in one.arguments]
+    return "many functions" if len(results) > 5 else ", ".join(one.name for one in results)

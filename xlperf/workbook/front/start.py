@@ -1,19 +1,16 @@
-"""The sheets ``start`` and ``functions``, the front sheets in order, and a small workbook to start from."""
+"""The sheet ``start`` with its list of all sheets, the front sheets in order, and a small workbook to start from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from openpyxl.styles import Alignment, Font
 from openpyxl.utils import get_column_letter, quote_sheetname
 from openpyxl.workbook.defined_name import DefinedName
-from openpyxl.worksheet.datavalidation import DataValidation
-from openpyxl.worksheet.table import Table as NativeTable
 
-from xlperf.addin.functions import PREFIX, Argument, Function, example_ranges, functions
+from xlperf.addin.functions import PREFIX
 from xlperf.base import resources
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.questions import questions
@@ -35,26 +32,43 @@ from xlperf.catalog.table import CASES, Table
 from xlperf.explore.forms import OTHERS
 from xlperf.workbook.data_sheets import (
     BLANK_ROWS,
+    CATALOG_CELL,
     CATALOG_NAME,
+    DATA_SHEETS,
+    LIST_END,
     LIVE_RESULTS,
+    SCENARIO_CELL,
+    SheetGroup,
     alarm,
     choices_of,
     column_reference,
     column_validation,
+    index_tops,
     names_of,
     plan_names,
     sheet_columns,
+    sheet_groups,
 )
-from xlperf.workbook.front.chip import SOLD, chip_sheet
+from xlperf.workbook.front.answers import answer_sheet
 from xlperf.workbook.front.formulas import Live
 from xlperf.workbook.front.layout import NUMBERS, SHEETS, Page
-from xlperf.workbook.front.number_pages import number_page, number_pages
 from xlperf.workbook.front.plan_card import compare_sheet
-from xlperf.workbook.front.question import question_sheet
-from xlperf.workbook.front.serve_train import serve_sheet, train_sheet
+from xlperf.workbook.front.question import number_page, number_pages, question_sheet
 from xlperf.workbook.package import FLAG_FORMAT, Formulas, data_rows
-from xlperf.workbook.sheet_list import CARD_TOP, CATALOG_CELL, CHOICES_TOP, LEGEND_TOP, SCENARIO_CELL, STEPS_TOP
-from xlperf.workbook.style import FONT, column_widths, home, number_format, page_setup, put, title
+from xlperf.workbook.plain_formulas import TITLE
+from xlperf.workbook.style import (
+    FONT,
+    NAVY,
+    column_widths,
+    drop_down,
+    link,
+    number_format,
+    open_on,
+    page_setup,
+    put,
+    texts,
+    title,
+)
 
 if TYPE_CHECKING:
     from openpyxl import Workbook
@@ -63,29 +77,54 @@ if TYPE_CHECKING:
     from xlperf.catalog.table import Table
 
 
-if TYPE_CHECKING:
-    from openpyxl import Workbook
+def arrange(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> None:
+    """Order, colour and list the sheets by group; hide the sheets that only hold numbers of charts and cards."""
+    book: Any = workbook
+    start = book["start"]
+    start.sheet_properties.tabColor = NAVY
+    order, below = [start], index_tops()
+    for group in sheet_groups():
+        present = [name for name in group.sheets if name in book.sheetnames]
+        if present:
+            order += [book[name] for name in present]
+            _listed(start, group, present, below[group.place], tables, live)
+            below[group.place] += len(present) + 1
+    hidden = [sheet for sheet in book.worksheets if sheet not in order]
+    for sheet in hidden:
+        sheet.sheet_state = "hidden"
+    book._sheets = [*order, *hidden]
+    open_on(book, start)
 
 
+def _listed(
+    start: Any, group: SheetGroup, names: Sequence[str], top: int, tables: Mapping[str, Table], live: Live
+) -> None:
+    """List the sheets of a group below its heading: each with its question and answer, or with its number of rows."""
+    titles = {kind: DATA_SHEETS[kind].title for kind in tables} | {"tco": TITLE, "checks": "Checks"}
+    first, second = ("E", "F") if group.place == "right" else ("B", "C")
+    put(start[f"{first}{top}"], group.words, "xlperf heading")
+    for row, name in enumerate(names, start=top + 1):
+        start.parent[name].sheet_properties.tabColor = group.colour
+        link(start[f"{first}{row}"], name, titles.get(name, name.capitalize()))
+        beside = start[f"{second}{row}"]
+        if group.place == "top":
+            put(beside, group.questions[group.sheets.index(name)], "xlperf text", wrapped=True)
+            live.styled(start[f"D{row}"], f"='{name}'!F5&\"\"", "xlperf note")
+            start[f"D{row}"].alignment = Alignment(horizontal="left", vertical="center", indent=1, wrap_text=True)
+            start.merge_cells(f"D{row}:G{row}")
+            start.row_dimensions[row].height = 26
+        elif name in tables:
+            put(beside, f"{len(tables[name])} rows", "xlperf note", wrapped=False)
+
+
+STEPS_TOP, CARD_TOP, LEGEND_TOP, CHOICES_TOP = LIST_END, LIST_END + 13, LIST_END + 36, LIST_END + 44
+"""Rows of the parts of the sheet below the list. [-]"""
 DASH = "\N{EN DASH}"
 CARDS: dict[str, list[tuple[str, str | int]]] = {kind: [] for kind in PLAN_TABLES}
 for _row in resources.rows("workbook/start_cards.csv"):
     CARDS[_row["sheet"]].append((_row["column"], int(_row["value"]) if _row["value"].isdigit() else _row["value"]))
 CARD_RESULTS = {kind: shown_columns(f"{kind}_results", "card") for kind in CARDS}
 """Results of a card; its reason is the line on top."""
-_STEPS = (
-    "Install once: xlperf install libreoffice. Without the add-in the cells show the values of the last build.",
-    "Questions first: their sheets are forms; change a yellow cell and read the answer.",
-    "Plans: a row of training or inference is one; the card above shows the one that you choose, [+] all its settings.",
-    "Change the hardware: edit a row of accelerators, networks or prices, or add one; low and high prices: scenario.",
-    "Make a report of all plans: xlperf report WORKBOOK -o report.xlsx. Read the guide: xlperf guide start",
-)
-_STEPS_OF_EMPTY = (
-    _STEPS[0],
-    "Add rows of accelerators, networks, models and prices; xlperf add makes them from files.",
-    *_STEPS[2:],
-)
-"""Words for a workbook without front sheets, which need models, accelerators and the tables of technology."""
 
 
 def catalog_kinds(tables: Iterable[str]) -> list[str]:
@@ -106,7 +145,8 @@ def front_sheet(
     column_widths(sheet, 2, 40, 36, 3, 40, 32, 28, 12, 12, 12)
     sheet.sheet_view.showRowColHeaders = False
     put(sheet[f"B{STEPS_TOP}"], "How to use it", "xlperf heading")
-    for number, words in enumerate(_STEPS if examples else _STEPS_OF_EMPTY, start=1):
+    # an empty workbook has no front sheets, which need models, accelerators and the tables of technology
+    for number, words in enumerate(texts("steps" if examples else "steps of an empty workbook"), start=1):
         _wide(sheet, STEPS_TOP + number, f"{number}.  {words}", 15)
     put(sheet[f"B{CATALOG_CELL[1:]}"], "catalog", "xlperf key")
     given = ",".join([*(_whole(kind) for kind in catalog_kinds(tables)), SCENARIO_CELL])
@@ -139,9 +179,7 @@ def _scenario(workbook: Workbook, sheet: Worksheet) -> None:
     put(sheet[f"B{row}"], "scenario", "xlperf key")
     cell = put(sheet[SCENARIO_CELL], CASES[1], "xlperf input")
     _left(cell)
-    choice = DataValidation(type="list", formula1=f'"{",".join(CASES)}"', allow_blank=True)
-    choice.add(SCENARIO_CELL)
-    sheet.add_data_validation(choice)
+    drop_down(sheet, SCENARIO_CELL, f'"{",".join(CASES)}"', allow_blank=True)
     words = "low: what columns ..._low give, and on front sheets the fast end of the bands; high: the other ends."
     put(sheet[f"E{row}"], words, "xlperf note")
     sheet.merge_cells(f"E{row}:G{row}")
@@ -246,75 +284,6 @@ def _names(workbook: Workbook, kinds: Iterable[str]) -> None:
         workbook.defined_names[plan_names(kind)] = DefinedName(plan_names(kind), attr_text=reference)
 
 
-TOP = 5
-_RANGES = 7
-"""Column of the ranges that the examples read. [-]"""
-_WORDS_OF_ARGUMENTS = (
-    "From the same list that the function wizards show. An example is a text: copy it into a blank cell of this sheet. "
-    "Where it says block, mark the cells below and to the right too and enter it with Ctrl+Shift+Enter; Excel spills. "
-    "Where your program parts arguments with semicolons, write ; for the comma."
-)
-
-
-def functions_sheet(workbook: Workbook) -> Worksheet:
-    """Add the sheet ``functions``, made from the registry."""
-    sheet: Worksheet = workbook.create_sheet("functions")
-    title(sheet, "Functions", "What cells can ask: arguments, units, and an example that works.")
-    home(sheet)
-    put(sheet["A3"], _WORDS_OF_ARGUMENTS, "xlperf note")
-    sheet.merge_cells("A3:C3")
-    sheet.row_dimensions[3].height = 26
-    places, below = _ranges(sheet)
-    rows = [
-        (one.name, one.doc, one.call, f"={one.example(places)}", "block" if one.spills else "cell")
-        for one in functions().values()
-    ]
-    end = _table(sheet, TOP, ("function", "what it returns [unit]", "call", "example", "returns"), rows, "functions")
-    every = {(one.name, one.doc): one for each in functions().values() for one in each.arguments}.values()
-    meanings = [(one.name, one.doc.rstrip("."), _known_in(one), "yes" if one.optional else "") for one in every]
-    first = max(end, below) + 3
-    put(sheet.cell(first - 1, 1), "Arguments", "xlperf heading")
-    end = _table(sheet, first, ("argument", "what it is", "of", "may be left out"), meanings, "arguments")
-    column_widths(sheet, 38, 74, 52, 58, 10, 3, 24, 20, 8, 22, 14)
-    sheet.freeze_panes = f"B{TOP + 1}"
-    page_setup(sheet, TOP, area=f"A{TOP}:E{end - 1}", pages_high=5, key_columns="A:A")
-    return sheet
-
-
-def _table(sheet: Worksheet, top: int, headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], name: str) -> int:
-    """Write a native table with wrapped text; the row below it."""
-    for column, words in enumerate(headers, start=1):
-        put(sheet.cell(top, column), words, "xlperf header")
-    for number, row in enumerate(rows, start=top + 1):
-        for column, words in enumerate(row, start=1):
-            put(sheet.cell(number, column), words, "xlperf key" if column == 1 else "xlperf reason", wrapped=True)
-        lines = max(-(-len(words) // width) for words, width in zip(row[1:4], (80, 56, 62), strict=False))
-        sheet.row_dimensions[number].height = 4.0 + 12.5 * lines
-    area = f"A{top}:{get_column_letter(len(headers))}{top + len(rows)}"
-    sheet.add_table(NativeTable(displayName=f"reference_{name}", ref=area))
-    return top + len(rows) + 1
-
-
-def _ranges(sheet: Worksheet) -> tuple[dict[str, str], int]:
-    """Write the ranges of the examples, with their cells, and the row below them."""
-    places, row = {}, TOP
-    for name, cells in example_ranges().items():
-        put(sheet.cell(row, _RANGES), f"Example: {name}", "xlperf heading")
-        for number, values in enumerate(cells, start=row + 1):
-            for column, value in enumerate(values, start=_RANGES):
-                put(sheet.cell(number, column), value, "xlperf input" if column > _RANGES else "xlperf key")
-        last = get_column_letter(_RANGES + max(map(len, cells)) - 1)
-        places[name] = f"{get_column_letter(_RANGES)}{row + 1}:{last}{row + len(cells)}"
-        row += len(cells) + 2
-    return places, row
-
-
-def _known_in(argument: Argument) -> str:
-    """Functions that an argument belongs to, in words."""
-    results: list[Function] = [one for one in functions().values() if argument in one.arguments]
-    return "many functions" if len(results) > 5 else ", ".join(one.name for one in results)
-
-
 def live_cells(
     tables: Mapping[str, Table],
     catalog: Catalog | None,
@@ -340,25 +309,25 @@ def live_cells(
     return live
 
 
-def question_sheets(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> None:
-    """Add the front sheets, the pages of all their numbers, and the sheets that their charts are drawn from.
+SOLD = ("H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB")
+"""Accelerators for comparison with a chip, if the workbook has them."""
 
-    ``workbook``: changed in place; it has the name ``catalog`` and the names of drop-downs. ``tables``: sheets of the
-    workbook by kind. ``live``: writes formulas with their values.
-    """
+
+def question_sheets(workbook: Workbook, tables: Mapping[str, Table], live: Live) -> None:
+    """Add the front sheets, the pages of all their numbers, and the sheets that their charts are drawn from."""
     known = set(tables["accelerators"].text("accelerator").tolist())
-    others = [name for name in OTHERS if name in known]
-    sold = [name for name in SOLD if name in known]
-    fills: dict[str, Callable[[Page], None]] = {
-        "serve": partial(serve_sheet, others=others), "train": train_sheet, "chip": partial(chip_sheet, others=sold)
-    }  # fmt: skip
+    compared = {"serve": OTHERS, "train": (), "chip": SOLD}
     for form, sheet, numbers in zip((*questions(), "compare"), SHEETS, NUMBERS, strict=True):
         page = Page(workbook.create_sheet(sheet), workbook.create_sheet(numbers), live)
         if form == "compare":
             compare_sheet(page)
             page.foot("training")
         else:
-            fills.get(form, partial(question_sheet, question=questions()[form]))(page)
+            page.fill(questions()[form].words)
+            if form in compared:
+                answer_sheet(page, form, [name for name in compared[form] if name in known])
+            else:
+                question_sheet(page, questions()[form])
             page.foot(number_pages()[form].sheet)
             number_page(workbook, form, sheet, page.entries, page.answers, live)
         numbers_look(page.data)
@@ -389,11 +358,7 @@ MODELS = ("DeepSeek-V3", *(str(dict(card)["model"]) for card in CARDS.values()))
 
 
 def example_tables(tables: Mapping[str, Table]) -> dict[str, Table]:
-    """One plan of each kind with the rows that they and the front sheets need; technology and calibration whole.
-
-    ``tables``: every sheet of the shipped workbook. Returns training: dense, with experts, mapped by search. Serving:
-    each mode, and mapped by search. One design, one server beside those of the form Fleet.
-    """
+    """One plan of each kind with the rows that they and the front sheets need; technology and calibration whole."""
     catalog = Catalog.from_tables([table for kind, table in tables.items() if kind not in PLAN_TABLES], "examples")
     chosen = {}
     for kind in PLAN_TABLES:

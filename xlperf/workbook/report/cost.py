@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from openpyxl.styles import Alignment, Font
 from openpyxl.utils import get_column_letter
 from openpyxl.worksheet.pagebreak import Break
 
 from xlperf.base import resources
+from xlperf.base.units import MILLION
 from xlperf.catalog.schema import Column, grouped, results_of, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.ownership import ACCELERATOR_PARTS, HOUR_PARTS, cost_bridge
 from xlperf.engine.prices import first_rows
+from xlperf.equations.cost.designs import crossover_volume
 from xlperf.equations.cost.tokens import ALL_IN
-from xlperf.workbook.charts import HIGH, LOW, horizontal_bars, tornado, waterfall
+from xlperf.workbook import style
+from xlperf.workbook.charts import HIGH, LOW, SERIES, curve, curve_chart, horizontal_bars, spots, tornado, waterfall
 from xlperf.workbook.package import write_table
-from xlperf.workbook.report.data import (
-    Drawn,
-    Plans,
-    Report,
-    drawn_table,
-    extra_column,
-    number_words,
-    plural,
-    report_columns,
-    short,
-)
-from xlperf.workbook.style import NAVY, chart_rows, column_widths, even_rows, page_setup, place_chart, put
+from xlperf.workbook.report import data
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
@@ -49,7 +41,7 @@ _STEPS = [(row["step"], row["results"].split(), row["colour"]) for row in resour
 """Steps from the wafer to the unit cost: words, results that they add up, colour."""
 
 
-def accelerator_cost_sheet(sheet: Worksheet, report: Report, designs: np.ndarray) -> None:
+def accelerator_cost_sheet(sheet: Worksheet, report: data.Report, designs: np.ndarray) -> None:
     """Fill the sheet of waterfalls: from the wafer to the price of an accelerator, and from there to an hour of it."""
     from xlperf.engine.devices import designs_with_devices, evaluate_designs
     from xlperf.engine.ownership import evaluate_servers
@@ -61,10 +53,10 @@ def accelerator_cost_sheet(sheet: Worksheet, report: Report, designs: np.ndarray
     names = [str(name) for name in table.text("chiplet")]
     servers, rows = _servers_of(table, catalog)
     decisive = cost_sensitivity(table, catalog)
-    column_widths(sheet, 32, 32, 14, 14, 12, 14, 14, 14, 14, 14)
-    block = chart_rows(_HEIGHT)
+    style.column_widths(sheet, 32, 32, 14, 14, 12, 14, 14, 14, 14, 14)
+    block = style.chart_rows(_HEIGHT)
     top = _TOP + block * len(table) + 1
-    even_rows(sheet, _TOP, top)
+    style.even_rows(sheet, _TOP, top)
     price = [step for row in range(len(table)) for step in _price_steps(table, made, row)]
     words = "From the wafer to the price of an accelerator"
     prices = _steps_table(sheet, price, "design", "USD", top + 1, "price_steps", words)
@@ -81,23 +73,25 @@ def accelerator_cost_sheet(sheet: Worksheet, report: Report, designs: np.ndarray
         row = _TOP + number * block
         steps = [step for step in price if step[0] == name and step[1] not in ("gross margin", "price")]
         drawn = _waterfall(prices, price, steps, f"From the wafer to the unit cost: {name}", "USD", "#,##0", 11.4)
-        place_chart(sheet, drawn, row)
+        style.place_chart(sheet, drawn, row)
         own = next((server for server in rows if rows[server] == name), None)
         if own is not None:
             subject = str(servers.text("server")[own])
             steps = [step for step in hour if step[0] == subject]
             drawn = _waterfall(hours, hour, steps, f"To the hour: {subject}", "USD/h", "0.00", 10.4)
-            place_chart(sheet, drawn, row, 11.6)
+            style.place_chart(sheet, drawn, row, 11.6)
         if name in decisive["subject"]:
             span = _span(decisive["subject"].tolist(), name)
             ends = deciding.both("low_value_adds", span), deciding.both("high_value_adds", span)
             size, change = (_ACROSS - 22.2, _HEIGHT), "change from the base case (USD)"
             words = "What decides the bill of materials"
-            place_chart(sheet, tornado(words, deciding.cells("input", span), *ends, change, "#,##0", size), row, 22.2)
+            style.place_chart(
+                sheet, tornado(words, deciding.cells("input", span), *ends, change, "#,##0", size), row, 22.2
+            )
         if number and number % 2 == 0:
             sheet.row_breaks.append(Break(id=row - 1))
     sheet.row_breaks.append(Break(id=top - 1))
-    page_setup(sheet)
+    style.page_setup(sheet)
     sheet.freeze_panes = f"A{_TOP}"
 
 
@@ -125,12 +119,12 @@ def _price_steps(designs: Table, made: Table, row: int) -> list[_Step]:
             steps.append((name, words, level, amount, colour))
         level += amount
         if words == "board":
-            steps.append((name, "bill of materials", 0.0, level, NAVY))
-    steps.append((name, "unit cost", 0.0, level, NAVY))
+            steps.append((name, "bill of materials", 0.0, level, style.NAVY))
+    steps.append((name, "unit cost", 0.0, level, style.NAVY))
     price = float(made["sale_price"][row])
     if price > level:
         steps.append((name, "gross margin", level, price - level, _PARTS["hour_margin"][1]))
-    steps.append((name, "price", 0.0, price, NAVY))
+    steps.append((name, "price", 0.0, price, style.NAVY))
     return steps
 
 
@@ -145,23 +139,23 @@ def _hour_steps(servers: Table, hours: Table, row: int, unit_cost: float) -> lis
             made = amount * unit_cost / price
             steps.append((subject, "made for", level, made, _PARTS["hour_dies"][1]))
             steps.append((subject, "gross margin", level + made, amount - made, _PARTS["hour_margin"][1]))
-            steps.append((subject, "accelerator", 0.0, amount, NAVY))
+            steps.append((subject, "accelerator", 0.0, amount, style.NAVY))
         elif amount:
             steps.append((subject, _PARTS[known][0], level, amount, _PARTS[known][1]))
         level += amount
-    return [*steps, (subject, "hour, all in", 0.0, level, NAVY)]
+    return [*steps, (subject, "hour, all in", 0.0, level, style.NAVY)]
 
 
 def _steps_table(
     sheet: Worksheet, steps: Sequence[_Step], subject: str, unit: str, top: int, name: str, words: str
-) -> Drawn:
+) -> data.Drawn:
     totals = {own: amount for own, _, below, amount, _ in steps if below == 0.0}
     rows = [
-        [own, f"{part} \N{MIDDLE DOT} {number_words(amount)}", below, amount, 100.0 * amount / totals[own]]
+        [own, f"{part} \N{MIDDLE DOT} {data.number_words(amount)}", below, amount, 100.0 * amount / totals[own]]
         for own, part, below, amount, _ in steps
     ]
-    columns = report_columns("steps", subject=subject, what=subject.capitalize(), unit=unit)
-    return drawn_table(sheet, columns, rows, top, name, words)
+    columns = data.report_columns("steps", subject=subject, what=subject.capitalize(), unit=unit)
+    return data.drawn_table(sheet, columns, rows, top, name, words)
 
 
 def _span(subjects: Sequence[str], subject: str) -> tuple[int, int]:
@@ -171,7 +165,7 @@ def _span(subjects: Sequence[str], subject: str) -> tuple[int, int]:
 
 
 def _waterfall(
-    table: Drawn, steps: Sequence[_Step], drawn: Sequence[_Step], words: str, unit: str, number: str, width: float
+    table: data.Drawn, steps: Sequence[_Step], drawn: Sequence[_Step], words: str, unit: str, number: str, width: float
 ) -> Any:
     """A waterfall of the first steps of a subject, of all steps in a table."""
     first, _ = _span([step[0] for step in steps], drawn[0][0])
@@ -181,7 +175,7 @@ def _waterfall(
     return waterfall(words, table.cells("part", span), below, amounts, colours, unit, number, size)
 
 
-def _tornado_table(sheet: Worksheet, decisive: Table, top: int) -> Drawn:
+def _tornado_table(sheet: Worksheet, decisive: Table, top: int) -> data.Drawn:
     names = ("value_low", "value_base", "value_high", "result_low", "result_base", "result_high")
     rows: list[list[Any]] = []
     for place in range(len(decisive)):
@@ -189,7 +183,7 @@ def _tornado_table(sheet: Worksheet, decisive: Table, top: int) -> Drawn:
         rows.append([str(decisive["subject"][place]), str(decisive["input"][place]), *numbers,
                      numbers[3] - numbers[4], numbers[5] - numbers[4]])  # fmt: skip
     words = "What decides the bill of materials: each input alone"
-    table = drawn_table(sheet, report_columns("tornado"), rows, top, "tornado", words)
+    table = data.drawn_table(sheet, data.report_columns("tornado"), rows, top, "tornado", words)
     for down in range(top + 1, top + 1 + len(rows)):
         for column in (3, 4, 5):
             cell = sheet.cell(down, column)
@@ -197,7 +191,7 @@ def _tornado_table(sheet: Worksheet, decisive: Table, top: int) -> Drawn:
     return table
 
 
-def token_cost_sheet(sheet: Worksheet, groups: Sequence[tuple[Plans, Table]]) -> None:
+def token_cost_sheet(sheet: Worksheet, groups: Sequence[tuple[data.Plans, Table]]) -> None:
     """Fill the sheet that breaks an owner's cost of a million tokens down, from the wafer to the power."""
     sheet.column_dimensions["A"].width = 54
     top = _TOP
@@ -205,11 +199,11 @@ def token_cost_sheet(sheet: Worksheet, groups: Sequence[tuple[Plans, Table]]) ->
         if top > _TOP:
             sheet.row_breaks.append(Break(id=top - 1))
         top = _token_block(sheet, group, costs, top) + 3
-    page_setup(sheet)
+    style.page_setup(sheet)
     sheet.freeze_panes = f"A{_TOP}"
 
 
-def _token_block(sheet: Worksheet, group: Plans, costs: Table, top: int) -> int:
+def _token_block(sheet: Worksheet, group: data.Plans, costs: Table, top: int) -> int:
     """Chart and table of one kind of plan; the last row that is used."""
     whole = f"owned_{ALL_IN[group.kind]}"
     meant = "trained tokens" if group.kind == "training" else "output tokens, prompts included,"
@@ -224,57 +218,57 @@ def _token_block(sheet: Worksheet, group: Plans, costs: Table, top: int) -> int:
         amounts = np.nan_to_num(hours / costs["hour_cost"])[rows] * per_token[rows]
         if np.any(amounts):
             words, colour = _PARTS[part]
-            columns.append(extra_column(words.replace(" ", "_"), "USD/Mtoken", declared[part].meaning))
+            columns.append(data.extra_column(words.replace(" ", "_"), "USD/Mtoken", declared[part].meaning))
             parts.append((amounts, colour))
     height = min(max(8.0, 4.6 + 0.55 * len(rows)), _PAGE)
-    header = top + chart_rows(height) + 1
-    even_rows(sheet, top, header)
+    header = top + style.chart_rows(height) + 1
+    style.even_rows(sheet, top, header)
     sheet.row_breaks.append(Break(id=header - 1))
     for place in range(2, len(columns) + 3):
         sheet.column_dimensions[get_column_letter(place)].width = 12.6
-    key = report_columns("plan", kind=group.kind)
+    key = data.report_columns("plan", kind=group.kind)
     shown = [
         [
-            f"{short(group.names[row], 46)} \N{MIDDLE DOT} {number_words(per_token[row])} USD",
+            f"{data.short(group.names[row], 46)} \N{MIDDLE DOT} {data.number_words(per_token[row])} USD",
             *(float(amounts[place]) for amounts, _ in parts),
             float(per_token[row]),
         ]
         for place, row in enumerate(rows.tolist())
     ]
     name = f"token_cost_{group.kind}"
-    table = drawn_table(sheet, [*key, *columns, declared[whole]], shown, header, name)
+    table = data.drawn_table(sheet, [*key, *columns, declared[whole]], shown, header, name)
     names = ["hour_cost", "owned_tokens_per_dollar", "tokens_per_second_per_provisioned_megawatt",
              "owned_energy_per_token", "owned_carbon_per_million_tokens"]  # fmt: skip
     if group.kind == "inference":
         names[1:1] = ["owned_cost_per_million_input_tokens", "owned_cost_per_million_output_tokens"]
     more = [declared[name] for name in names]
-    numbers = [_numbers(costs, column) for column in more]
+    numbers = [data.or_blank(costs[column.name] / unit_of(column).factor) for column in more]
     rest = [
-        [f"{short(group.names[row], 26)} \N{MIDDLE DOT} {costs['server'][row]}",
+        [f"{data.short(group.names[row], 26)} \N{MIDDLE DOT} {costs['server'][row]}",
          *(values[row] for values in numbers)]
         for row in rows.tolist()
     ]  # fmt: skip
     words = "What a dollar, a megawatt and a kilogram are worth"
-    worth = drawn_table(sheet, [*key, *more], rest, header + len(rows) + 3, f"{name}_worth", words)
+    worth = data.drawn_table(sheet, [*key, *more], rest, header + len(rows) + 3, f"{name}_worth", words)
     bars = [table.part(column.name, colour) for column, (_, colour) in zip(columns, parts, strict=True)]
     words = f"{group.kind.capitalize()}: cost of a million {meant} to an owner, from the wafer to the power"
     size = _ACROSS, height
     chart = horizontal_bars(words, table.cells("plan"), bars, "share of the cost", "0%", size, percent=True)
-    place_chart(sheet, chart, top)
+    style.place_chart(sheet, chart, top)
     last = worth.top + len(rows)
     left_out = len(group) - len(rows)
     if left_out:
         last += 1
-        words = f"{plural(left_out, 'plan')} not shown: without a result, without a row of servers, or too many."
-        put(sheet.cell(last, 1), words, "xlperf note")
+        words = f"{data.plural(left_out, 'plan')} not shown: without a result, without a row of servers, or too many."
+        style.put(sheet.cell(last, 1), words, "xlperf note")
     return last
 
 
-def bridge_sheet(sheet: Worksheet, catalog: Catalog, groups: Sequence[tuple[Plans, Table]]) -> None:
+def bridge_sheet(sheet: Worksheet, catalog: Catalog, groups: Sequence[tuple[data.Plans, Table]]) -> None:
     """Fill the sheet that bridges cost and energy at the sheet prices to the owner: first plans drawn, then all."""
-    top = _TOP + chart_rows(_HEIGHT)
-    column_widths(sheet, 54, 66, 17, 17, 14, 14)
-    even_rows(sheet, _TOP, top)
+    top = _TOP + style.chart_rows(_HEIGHT)
+    style.column_widths(sheet, 54, 66, 17, 17, 14, 14)
+    style.even_rows(sheet, _TOP, top)
     steps: list[_Step] = []
     for group, _ in groups:
         named = Table(
@@ -282,7 +276,7 @@ def bridge_sheet(sheet: Worksheet, catalog: Catalog, groups: Sequence[tuple[Plan
         )
         bridge = cost_bridge(named, catalog, results=group.results)
         columns = [*bridge.schema.columns]
-        numbers = [_numbers(bridge, column) for column in columns[2:]]
+        numbers = [data.or_blank(bridge[column.name] / unit_of(column).factor) for column in columns[2:]]
         rows = list(zip(bridge["plan"].tolist(), bridge["line"].tolist(), *numbers, strict=True))
         name = f"cost_bridge_{group.kind}"
         write_table(sheet, columns, rows, f"A{top}", name, freeze=None, widths=False, fitted=True)
@@ -293,10 +287,10 @@ def bridge_sheet(sheet: Worksheet, catalog: Catalog, groups: Sequence[tuple[Plan
     for number, name in enumerate(dict.fromkeys(step[0] for step in steps)):
         drawn = [step for step in steps if step[0] == name]
         words = f"From sheet prices to an owner: {name}"
-        place_chart(
+        style.place_chart(
             sheet, _waterfall(table, steps, drawn, words, "USD/Mtoken", "General", width), _TOP, number * (width + 0.2)
         )
-    page_setup(sheet)
+    style.page_setup(sheet)
     sheet.freeze_panes = f"A{_TOP}"
 
 
@@ -311,14 +305,147 @@ def _bridge_steps(bridge: Table) -> list[_Step]:
     name, last = str(bridge["plan"][rows[0]]), len(rows) - 1
     steps: list[_Step] = []
     for place, (words, cost) in enumerate(zip(lines, costs, strict=True)):
-        short, before = words.partition(":")[0], costs[place - 1]
+        line, before = words.partition(":")[0], costs[place - 1]
         if place in (0, last):
-            steps.append((name, short, 0.0, cost, NAVY))
+            steps.append((name, line, 0.0, cost, style.NAVY))
         elif cost != before:
-            steps.append((name, short, min(before, cost), abs(cost - before), HIGH if cost > before else LOW))
+            steps.append((name, line, min(before, cost), abs(cost - before), HIGH if cost > before else LOW))
     return steps
 
 
-def _numbers(costs: Table, column: Column) -> list[float | None]:
-    values = (costs[column.name] / unit_of(column).factor).tolist()
-    return [value if math.isfinite(value) else None for value in values]
+AREAS = (100.0, 200.0, 300.0, 400.0, 500.0, 600.0, 700.0, 800.0, 1000.0, 1200.0, 1400.0, 1600.0, 2000.0, 2400.0)
+COUNTS = (1, 2, 3, 4, 6, 8)
+VOLUMES = tuple(million * MILLION for million in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0))
+SPLIT_AREA = 800.0
+LINK_SHARE = 0.10
+MAP_VOLUME = MILLION
+_SIZE = (30.0, 10.5)
+_COLOURS = ("000000", *SERIES)
+
+
+def chiplet_sheet(sheet: Worksheet, report: data.Report, basis: data.Basis) -> None:
+    """Fill the sheet that sets one die against several: over area and number, and over volume."""
+    words = (
+        f"Node {basis.node}; one die on {basis.single}, several on {basis.several}, each with {LINK_SHARE:.0%} of its "
+        "area for links. No memory, no board."
+    )
+    cell: Any = style.put(sheet.cell(_TOP, 1), words, "xlperf note")
+    cell.alignment = Alignment(horizontal="left", vertical="center")
+    sheet.column_dimensions["A"].width = 30
+    block = style.chart_rows(_SIZE[1])
+    last = _map(sheet, report.catalog, basis, _TOP + 1, block)
+    sheet.row_breaks.append(Break(id=last + 1))
+    _volumes(sheet, report.catalog, basis, last + 2, block)
+    style.page_setup(sheet)
+    sheet.freeze_panes = f"A{_TOP}"
+
+
+def _costs(catalog: Catalog, basis: data.Basis, area: Any, count: Any, different: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Cost of a module and one-time cost in all [USD] of systems; NaN if a die is beyond the reticle."""
+    from xlperf.engine.devices import evaluate_designs
+
+    areas, counts, designs = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (area, count, different)))
+    shape = areas.shape
+    areas, counts, designs = areas.ravel(), counts.ravel(), designs.ravel()
+    nodes = catalog.tables["process_nodes"]
+    row = catalog.rows("process_nodes", np.array([basis.node], dtype=object), nodes, "node")[0]
+    width, height = (float(nodes.filled(f"reticle_{side}")[row]) for side in ("width", "height"))
+    links = np.where(counts > 1.0, LINK_SHARE, 0.0)
+    die = areas / counts * (1.0 + links)
+    legal = die <= width * height
+    table = Table(
+        "chiplets",
+        {
+            "chiplet": np.full(len(areas), "", dtype=object),
+            "node": np.full(len(areas), basis.node, dtype=object),
+            "package": np.where(counts > 1.0, basis.several, basis.single).astype(object),
+            "num_dies": counts,
+            "num_designs": designs,
+            "module_area": np.where(legal, areas / counts, 1.0),
+            "link_area_share": links,
+        },
+    )
+    results = evaluate_designs(table, catalog)
+    one_time = sum(results[name] for name in ("nre_module", "nre_chip", "nre_package", "nre_masks"))
+    made = np.where(legal, results["module_cost"], np.nan)
+    return made.reshape(shape), np.where(legal, one_time, np.nan).reshape(shape)
+
+
+def _map(sheet: Worksheet, catalog: Catalog, basis: data.Basis, top: int, block: int) -> int:
+    made, one_time = _costs(catalog, basis, np.array(AREAS)[:, None], np.array(COUNTS)[None, :], 1.0)
+    unit = made + one_time / MAP_VOLUME
+    header = top + block + 1
+    style.even_rows(sheet, top, header - 1)
+    columns = [
+        data.extra_column("one_die" if count == 1 else f"{count}_chiplets", "USD", f"Unit cost with {count} equal dies")
+        for count in COUNTS
+    ]
+    rows = [[area, *data.or_blank(line)] for area, line in zip(AREAS, unit, strict=True)]
+    words = f"Unit cost at {MAP_VOLUME:,.0f} units, chiplets alike"
+    table = data.drawn_table(sheet, [*data.report_columns("chiplet_map"), *columns], rows, header, "chiplet_map", words)
+    for number in range(2, len(COUNTS) + 2):
+        sheet.column_dimensions[get_column_letter(number)].width = 15
+    area = f"B{header + 1}:{get_column_letter(len(COUNTS) + 1)}{table.last}"
+    style.colour_scale(sheet, area, "9BD3C5", "FFF7E0", "E7A6A0")
+    for down, line in enumerate(unit, start=header + 1):
+        if np.isfinite(line).any():
+            cell: Any = sheet.cell(down, 2 + int(np.nanargmin(line)))
+            cell.font = Font(name=style.FONT, size=10, bold=True, color=style.INK)
+    words = "Bold: the cheapest number of dies. Blank: a die is beyond the reticle."
+    style.put(sheet.cell(table.last + 1, 1), words, "xlperf note")
+    points = []
+    for column, costs, colour in zip(columns, unit.T, _COLOURS, strict=False):
+        given = np.flatnonzero(np.isfinite(costs))
+        span = int(given[0]), int(given[-1]) + 1
+        points.append(curve(table.head(column.name), table.cells("silicon_area", span),
+                            table.cells(column.name, span), colour))  # fmt: skip
+    words = f"Unit cost over silicon area and number of dies, {basis.node}"
+    chart = curve_chart(
+        words, points, "area of all dies (mm2)", "unit cost (USD)", _SIZE, x_number="#,##0", y_number="#,##0",
+        x_range=(0.0, max(AREAS)),
+    )  # fmt: skip
+    sheet.add_chart(chart, f"A{top}")
+    return table.last + 1
+
+
+def _volumes(sheet: Worksheet, catalog: Catalog, basis: data.Basis, top: int, block: int) -> None:
+    kinds = (("one die", 1, 1), ("2 different chiplets", 2, 2), ("4 different chiplets", 4, 4), ("4 alike", 4, 1))
+    dies, different = (np.array([kind[i] for kind in kinds]) for i in (1, 2))
+    made, one_time = _costs(catalog, basis, SPLIT_AREA, dies, different)
+    volumes = np.array(VOLUMES)
+    unit = made[None, :] + one_time[None, :] / volumes[:, None]
+    header = top + block + 1
+    style.even_rows(sheet, top, header - 1)
+    columns = [data.extra_column(name.replace(" ", "_"), "USD", f"Unit cost of {name}") for name, _, _ in kinds]
+    rows = [[float(v), *map(float, line)] for v, line in zip(volumes, unit, strict=True)]
+    words = f"Unit cost of {SPLIT_AREA:,.0f} mm2 over volume"
+    head = [*data.report_columns("cost_over_volume"), *columns]
+    table = data.drawn_table(sheet, head, rows, header, "cost_over_volume", words)
+    crossing = crossover_volume(made[0], one_time[0], made[1:], one_time[1:])
+    lines: list[list[Any]] = [["one die", None, None, float(made[0]), float(one_time[0]) / MILLION]]
+    for place, (name, _, _) in enumerate(kinds[1:], start=1):
+        volume = float(crossing[place - 1])
+        cheaper = made[place] < made[0]
+        verdict, there = "cheaper at every volume" if cheaper else "more expensive at every volume", None
+        if volume == volume:
+            verdict = f"cheaper {'from' if cheaper else 'up to'} {data.number_words(volume)} units"
+            there = float(made[0] + one_time[0] / volume)
+        lines.append([f"{name}: {verdict}", volume if volume == volume else None, there, float(made[place]),
+                      float(one_time[place]) / MILLION])  # fmt: skip
+    words, below = "Crossover with one die", header + len(rows) + 3
+    crossed = data.drawn_table(sheet, data.report_columns("crossover"), lines, below, "crossover", words)
+    points = [
+        curve(table.head(column.name), table.cells("volume"), table.cells(column.name), colour)
+        for column, colour in zip(columns, _COLOURS, strict=False)
+    ]
+    for place, line in enumerate(lines):
+        if line[1] and VOLUMES[0] <= line[1] <= VOLUMES[-1]:
+            row = place, place + 1
+            named, at, cost = (crossed.cells(name, row) for name in crossed.names[:3])
+            points.append(spots(named, at, cost, _COLOURS[place], "diamond"))
+    words = f"{SPLIT_AREA:,.0f} mm2 as one die or as chiplets: unit cost over volume, {basis.node}"
+    chart = curve_chart(
+        words, points, "units", "unit cost (USD)", _SIZE, x_number="#,##0", y_number="#,##0", log="xy",
+        x_range=(VOLUMES[0], VOLUMES[-1]),
+    )  # fmt: skip
+    sheet.add_chart(chart, f"A{top}")

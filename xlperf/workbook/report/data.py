@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
@@ -23,7 +23,7 @@ from xlperf.engine.ownership import evaluate_ownership
 from xlperf.engine.prices import first_rows
 from xlperf.workbook.charts import Cells, Part
 from xlperf.workbook.package import data_rows, write_table
-from xlperf.workbook.style import BAD_INK, WARN_INK, column_widths, page_setup, put
+from xlperf.workbook.style import BAD_INK, WARN_INK, column_widths, page_setup, put, tab
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
@@ -159,30 +159,22 @@ class Report:
 
     def used(self, kind: str) -> np.ndarray:
         """Rows of a catalog table that the plans use, in the order of the table."""
-        table = self.catalog.tables[kind]
-        if kind in ("accelerators", "models"):
-            rows = [self.index(kind, group) for group in self.groups]
-            if kind == "accelerators":
-                rows += [
-                    pool_rows(group.plans, self.catalog, self.index(kind, group), pool=pool)
-                    for pool in POOLS
-                    for group in self.groups
-                ]
-            return np.unique(np.concatenate(rows)) if rows else np.zeros(0, dtype=np.int64)
-        accelerators = self.catalog.tables["accelerators"]
+        accelerators, table = self.catalog.tables["accelerators"], self.catalog.tables[kind]
         names: set[str] = set()
+        rows = [np.zeros(0, dtype=np.int64)]
         for group in self.groups:
-            own = self.index("accelerators", group)
-            own = np.concatenate([own, *(pool_rows(group.plans, self.catalog, own, pool=pool) for pool in POOLS)])
+            machines = self.index("accelerators", group)
+            pools = [pool_rows(group.plans, self.catalog, machines, pool=pool) for pool in POOLS]
+            machines = np.concatenate([machines, *pools])
+            rows.append(self.index("models", group) if kind == "models" else machines)
+            shown = accelerators.text("accelerator")[machines]
             if kind == "networks":
                 given = np.tile(group.plans.text("network"), 1 + len(POOLS))
-                shown = np.where(given == "", accelerators.text("default_network")[own], given)
-            else:
-                shown = accelerators.text("accelerator")[own]
+                shown = np.where(given == "", accelerators.text("default_network")[machines], given)
             names.update(str(name).casefold() for name in shown)
-        return np.array(
-            [i for i, name in enumerate(table[table.schema.key.name]) if name.casefold() in names], dtype=int
-        )
+        if kind in ("accelerators", "models"):
+            return np.unique(np.concatenate(rows))
+        return np.flatnonzero([str(name).casefold() in names for name in table.text(table.schema.key.name)])
 
 
 def is_filled(table: Table, column: Column) -> bool:
@@ -190,9 +182,8 @@ def is_filled(table: Table, column: Column) -> bool:
     if column.name not in table:
         return False
     values = table[column.name]
-    if column.name in table.auto and table.auto[column.name].any():
-        return True
-    return bool((values != "").any() if column.is_text else (~np.isnan(values)).any())
+    searched = column.name in table.auto and table.auto[column.name].any()
+    return bool(searched or ((values != "") if column.is_text else ~np.isnan(values)).any())
 
 
 def extra_column(name: str, unit: str, meaning: str, kind: str = "result") -> Column:
@@ -252,14 +243,9 @@ def drawn_table(
     return Drawn(sheet, [column.name for column in columns], top, len(rows))
 
 
-def runs(values: Sequence[Any]) -> list[tuple[int, int]]:
-    """Runs of equal values: the first row of each, and the row after its last.
-
-    >>> runs(["a", "a", "b"])
-    [(0, 2), (2, 3)]
-    """
-    ends = [i for i in range(1, len(values)) if values[i] != values[i - 1]]
-    return list(zip([0, *ends], [*ends, len(values)], strict=True)) if values else []
+def or_blank(values: np.ndarray) -> list[float | None]:
+    """Numbers as cells show them, blank if not finite."""
+    return [float(value) if np.isfinite(value) else None for value in values]
 
 
 def short(text: str, most: int = 46) -> str:
@@ -284,15 +270,6 @@ def number_words(value: float) -> str:
     return f"{rounded:,.{digits}f}"
 
 
-def percent_words(share: float) -> str:
-    """A share in percent.
-
-    >>> percent_words(0.4567)
-    '45.7 %'
-    """
-    return f"{100 * share:.1f} %"
-
-
 def listed(words: Sequence[str], most: int = 4) -> str:
     """Words in a row, the last after "and"; says how many more there are.
 
@@ -302,11 +279,6 @@ def listed(words: Sequence[str], most: int = 4) -> str:
     if len(words) > most:
         return f"{', '.join(words[:most])} and {len(words) - most} more"
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)
-
-
-def distinct(values: Iterator[str] | Sequence[str]) -> list[str]:
-    """Values without repeats, in the order of their first appearance."""
-    return list(dict.fromkeys(values))
 
 
 def plural(count: int, word: str) -> str:
@@ -395,13 +367,6 @@ def basis_of(report: Report, designs: np.ndarray) -> Basis | None:
     return Basis(node, str(first["soc"]), str(first["organic"]))
 
 
-def not_calibrated(report: Report) -> list[str]:
-    """Generations of the accelerators used that no calibration row names: their constants are extrapolated."""
-    own = {str(name).casefold() for name in report.catalog.tables["calibration"].text("generation")}
-    used = used_rows(report, "accelerators").text("generation")
-    return sorted({str(name) for name in used if str(name).casefold() not in own})
-
-
 def catalog_sheet(sheet: Worksheet, report: Report, kind: str) -> None:
     """Fill the sheet that shows the rows of one catalog table that the plans use."""
     table = used_rows(report, kind)
@@ -459,7 +424,7 @@ def _register_calibration(table: Table) -> list[list[Any]]:
         year, error = table.number("year")[first], table.number("error")[first]
         said = [plural(len(members), "constant"), str(table.text("fit_set")[first])]
         if error == error:
-            said.append(f"error {percent_words(float(error))}")
+            said.append(f"error {100 * float(error):.1f} %")
         if table.text("date")[first]:
             said.append(f"fitted {table.text('date')[first]}")
         texts = [str(table.text(text)[first]) for text in ("kind", "source")]
@@ -472,7 +437,10 @@ def _register_calibration(table: Table) -> list[list[Any]]:
 def _facts(report: Report) -> list[tuple[str, str]]:
     calibration = report.catalog.tables["calibration"].take(calibration_rows(report))
     fitted = [str(date) for date in calibration.text("date") if date]
-    missing = not_calibrated(report)
+    # generations that no calibration row names: their constants are extrapolated
+    known = {str(name).casefold() for name in report.catalog.tables["calibration"].text("generation")}
+    generations = map(str, used_rows(report, "accelerators").text("generation"))
+    missing = sorted({name for name in generations if name.casefold() not in known})
     extrapolated = sum(
         sum("extrapolated" in str(reason) for reason in group.results.text("reason")) for group in report.groups
     )
@@ -507,11 +475,10 @@ def reasons_sheet(sheet: Worksheet, groups: Sequence[Plans]) -> None:
                 cells = [group.names[i], group.kind, i + 1, *machine, _WORDS[state], reasons[i]]
                 rows.append((order.index(state), cells))
     rows.sort(key=lambda row: row[0])
-    colour: Any = sheet.sheet_properties
     if any(state == REFUSED for group in groups for state in group.states):  # red means that something is wrong
-        colour.tabColor = BAD_INK
+        tab(sheet, BAD_INK)
     elif any(state == TOO_LARGE for group in groups for state in group.states):
-        colour.tabColor = WARN_INK
+        tab(sheet, WARN_INK)
     column_widths(sheet, 46, 12, 8, 22, 20, 19, 90)
     write_table(sheet, columns, [cells for _, cells in rows], f"A{_TOP}", "reasons", widths=False)
     if not rows:

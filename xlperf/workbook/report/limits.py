@@ -1,21 +1,24 @@
-"""Limits of plans (roofline, throughput against speed per user), their uncertainty, and the deciding inputs."""
+"""Parts of time and memory of plans, their limits (roofline, throughput against speed per user) and uncertainty."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from math import ceil
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from openpyxl.worksheet.pagebreak import Break
 
+from xlperf.base import resources
+from xlperf.base.arrays import added
 from xlperf.base.units import factor
 from xlperf.catalog.schema import Column, column, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.devices import accelerators_of
 from xlperf.engine.software import peak_names
-from xlperf.workbook.charts import SERIES, Points, curve_chart, tornado
+from xlperf.workbook.charts import SERIES, Points, bars_in_a_limit, colour, curve_chart, horizontal_bars, tornado
 from xlperf.workbook.package import data_rows
 from xlperf.workbook.report.data import (
     GOOD,
@@ -23,27 +26,176 @@ from xlperf.workbook.report.data import (
     Drawn,
     Plans,
     Report,
-    distinct,
     drawn_table,
     extra_column,
     number_words,
+    or_blank,
+    plural,
     report_columns,
     short,
 )
-from xlperf.workbook.style import chart_rows, even_rows, page_setup
+from xlperf.workbook.style import chart_rows, even_rows, page_setup, place_chart, put
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
 
-    from xlperf.base.arrays import Array
     from xlperf.catalog.catalog import Catalog
+
+
+MOST_PLANS = 96
+_PER_CHART = 28
+_TOP = 4
+_BETWEEN = 3  # rows from the end of a table to the next chart; the page ends with the table
+_SHARE_WIDTH, _SIDE_WIDTH, _GAP = 19.4, 11.6, 0.2
+
+
+class _Field(NamedTuple):
+    """A column of the table under the charts: its name, its values, and its colour in the charts."""
+
+    column: Column
+    values: Sequence[Any]
+    colour: str
+
+
+_TIMES = {row["sheet"]: row for row in resources.rows("workbook/report_times.csv")}
+"""Words on the time of a plan, and results on a second chart beside its parts."""
+_Charts = Callable[[Drawn, tuple[int, int], str, float], Iterator[tuple[Any, float]]]
+"""Charts of some rows of a table, words on these rows and a height; each with its distance from the left."""
+
+
+def time_sheet(sheet: Worksheet, group: Plans) -> None:
+    """Fill the sheet with the parts of the time of a training step or of a decode step and a request."""
+    rows, look = group.where(GOOD, TOO_LARGE)[:MOST_PLANS], _TIMES[group.kind]
+    each = total = group.number(look["time"])[rows]
+    if group.kind == "inference":
+        parts = [group.number(part.name)[rows] for part in group.time_parts()]
+        total = np.nansum(parts, axis=0) if parts else np.full(len(rows), np.nan)
+    shares = _shares(group, rows, total, look["of"])
+    beside = [
+        _field(group, rows, name) for name in look["beside"].split() if np.isfinite(group.number(name)[rows]).any()
+    ]
+    words = [f"{number_words(time)} {look['unit']}" for time in each]
+    labels = [f"{short(group.names[row], 52)} \N{MIDDLE DOT} {time}" for row, time in zip(rows, words, strict=True)]
+    stacked = group.kind == "inference"
+
+    def charts(table: Drawn, page: tuple[int, int], which: str, height: float) -> Iterator[tuple[Any, float]]:
+        plans, size = table.cells("plan", page), (_SHARE_WIDTH, height)
+        parts, others = ([table.part(f.column.name, f.colour, page) for f in fields] for fields in (shares, beside))
+        yield horizontal_bars(look["title"] + which, plans, parts, "share (%)", "0", size, most=100), 0.0
+        if others:
+            side = horizontal_bars(
+                look["beside_title"], plans, others, look["axis"], "0%", (_SIDE_WIDTH, height), percent=stacked,
+                stacked=stacked, show_labels=False,
+            )  # fmt: skip
+            yield side, _SHARE_WIDTH + _GAP
+
+    _block(sheet, group, labels, [*shares, *beside], _TOP, charts)
+
+
+def memory_sheet(sheet: Worksheet, groups: Sequence[Plans]) -> None:
+    """Fill the sheet of memory by part against the capacity."""
+    top = _TOP
+    for group in groups:
+        rows = group.where(GOOD, TOO_LARGE)[:MOST_PLANS]
+        parts = [
+            _Field(
+                extra_column(part.name.removeprefix("memory_"), part.unit, part.meaning),
+                or_blank(group.number(part.name)[rows]),
+                colour(part.name, place),
+            )
+            for place, part in enumerate(group.memory_parts())
+        ]
+        reserve = group.number("memory_reserved")[rows] - group.number("memory")[rows]
+        if np.isfinite(reserve).any():
+            column = extra_column("reserve", "GiB", "What the allocator and the runtime keep beside the plan")
+            parts.append(_Field(column, or_blank(np.maximum(reserve, 0.0)), colour("memory_reserve")))
+        flags = group.results.number("fits")[rows]
+        states = [bool(flag) if flag == flag else None for flag in flags]
+        fits = _Field(group.results.schema.by_name["fits"], states, colour("other"))
+        capacity = _field(group, rows, "memory_capacity")
+        words = f"{group.kind.capitalize()}: memory of the accelerator that needs most"
+        charts = partial(_memory_charts, words, parts, capacity)
+        top = (
+            _block(sheet, group, [short(group.names[row], 52) for row in rows], [*parts, capacity, fits], top, charts)
+            + _BETWEEN
+        )
+
+
+def _memory_charts(
+    words: str, parts: Sequence[_Field], limit: _Field, table: Drawn, page: tuple[int, int], which: str, height: float
+) -> Iterator[tuple[Any, float]]:
+    """Memory by part as stacked bars, each in a frame as long as the capacity."""
+    capacities = [value for value in limit.values if value is not None]
+    needs = [added(value or 0.0 for value in row) for row in zip(*(part.values for part in parts), strict=True)]
+    most, note = None, ""
+    if capacities and max(needs[page[0] : page[1]]) > 2 * max(capacities):
+        most = 20.0 * ceil(2 * max(capacities) / 20.0)
+        note = f" (bars above {most:,.0f} GiB are cut off)"
+    *drawn, frame = (table.part(field.column.name, field.colour, page) for field in (*parts, limit))
+    title, size = words + which + note, (_SHARE_WIDTH + _GAP + _SIDE_WIDTH, height)
+    yield bars_in_a_limit(title, table.cells("plan", page), drawn, frame, "memory (GiB)", "#,##0", size, most), 0.0
+
+
+def _field(group: Plans, rows: np.ndarray, name: str) -> _Field:
+    return _Field(group.results.schema.by_name[name], or_blank(group.number(name)[rows]), colour(name))
+
+
+def _shares(group: Plans, rows: np.ndarray, total: np.ndarray, of: str) -> list[_Field]:
+    """Parts as shares of a total, and the remainder if they do not add up to it."""
+    fields, rest = list[_Field](), np.ones(len(rows))
+    for part in group.time_parts():
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share = group.number(part.name)[rows] / total
+        rest = rest - np.nan_to_num(share)
+        fields.append(
+            _Field(
+                extra_column(part.name.removeprefix("time_"), "%", f"Share of the {of}. {part.meaning}"),
+                or_blank(100 * share),
+                colour(part.name, len(fields)),
+            )
+        )
+    if (np.abs(rest) > 0.002).any():
+        fields.append(
+            _Field(extra_column("other", "%", f"Share of the {of} in no part"), or_blank(100 * rest), colour("other"))
+        )
+    return fields
+
+
+def _block(
+    sheet: Worksheet, group: Plans, labels: list[str], fields: Sequence[_Field], top: int, charts: _Charts
+) -> int:
+    """Charts of the plans, page by page, below them their table, and how many are left out; the last row in use."""
+    count = len(labels)
+    step = max(1, ceil(count / max(1, ceil(count / _PER_CHART))))
+    pages = [(start, min(start + step, count)) for start in range(0, count, step)]
+    height = max(7.0, 4.2 + 0.55 * max((last - first for first, last in pages), default=0))
+    each = chart_rows(height)
+    header = top + each * len(pages) + 1
+    even_rows(sheet, top, header)
+    sheet.column_dimensions["A"].width = 54
+    rows = [list(row) for row in zip(labels, *(field.values for field in fields), strict=True)]
+    columns = [*report_columns("plan", kind=group.kind), *(field.column for field in fields)]
+    name = f"{sheet.title}_{group.kind}".replace(" ", "_")
+    table = drawn_table(sheet, columns, rows, header, name, widths=True)
+    if top != _TOP:
+        sheet.row_breaks.append(Break(id=top - _BETWEEN))
+    for place, page in enumerate(pages):
+        sheet.row_breaks.append(Break(id=top + (place + 1) * each - 1))
+        which = f", {page[0] + 1} to {page[1]} of {count}" if len(pages) > 1 else ""
+        for chart, left in charts(table, page, which, height):
+            place_chart(sheet, chart, top + place * each, left)
+    last, left_out = table.last, len(group) - count
+    if left_out:
+        last += 1
+        put(sheet.cell(last, 1), f"{plural(left_out, 'plan')} not shown: see the sheet reasons.", "xlperf note")
+    page_setup(sheet, header)
+    sheet.freeze_panes = f"A{_TOP}"
+    return last
 
 
 Limits = Callable[[Table, "Catalog"], tuple[Table, Table]]
 """Plans at every load, and their results; none if nothing fits."""
-
 MOST_CURVES = 8
-_TOP = 4
 _WIDTH, _HEIGHT = 32.0, 14.0
 _MARKERS = ("circle", "square", "diamond", "triangle")
 USER, ACCELERATOR = "tokens_per_second_per_user", "tokens_per_second_per_accelerator"
@@ -130,7 +282,6 @@ def _tops(curve: Curve) -> list[float]:
 
 
 Explain = Callable[[Table, "Catalog", int], Table]
-
 _ROOFLINE_HEIGHT = 14.0
 _ROOFLINE_WIDTH = 31.2
 _PLAN_COLOURS = SERIES[:7]
@@ -153,17 +304,12 @@ def leading_plans(group: Plans) -> list[int]:
     return list(by_name.values())[:_MOST_ROOFLINES]
 
 
-@dataclass(frozen=True)
-class _Roof:
+class _Roof(NamedTuple):
     """Peak rate and memory bandwidth of one accelerator in one precision. [FLOP/s, B/s]"""
 
     name: str
     peak: float
     bandwidth: float
-
-    @property
-    def ridge(self) -> float:
-        return self.peak / self.bandwidth
 
 
 def _roofs(report: Report) -> list[_Roof]:
@@ -180,7 +326,7 @@ def _roofs(report: Report) -> list[_Roof]:
             precision, peak = "bf16", float(accelerators["peak_flop_rate_bf16"][index])
         rates = f"{number_words(peak / factor('TFLOP/s'))} TFLOP/s, {number_words(bandwidth / factor('TB/s'))} TB/s"
         roofs.append(_Roof(f"{name} {precision}: {rates}", peak, bandwidth))
-    return [next(roof for roof in roofs if roof.name == name) for name in distinct([roof.name for roof in roofs])]
+    return list({roof.name: roof for roof in roofs}.values())
 
 
 def roofline_sheet(sheet: Worksheet, report: Report) -> None:
@@ -197,7 +343,7 @@ def roofline_sheet(sheet: Worksheet, report: Report) -> None:
         drawn = (flop > 0) & (table["traffic"] > 0) & (time > 0)
         phases = table.text("phase")
         shown = data_rows(table, columns)
-        for phase in distinct([str(name) for name in phases]):
+        for phase in list(dict.fromkeys([str(name) for name in phases])):
             members = np.flatnonzero(phases == phase)
             members = members[np.argsort(~drawn[members], kind="stable")]
             count = int(drawn[members].sum())
@@ -223,17 +369,17 @@ def _roofline_chart(
     roofs = _roofs(report)
     axes = ("arithmetic_intensity", "flop_rate")
     x, y = (np.array([value for value in operators.cells(name).values if value], dtype=float) for name in axes)
-    x_low, x_high = _decades(np.concatenate([x, [roof.ridge for roof in roofs]]))
+    x_low, x_high = _decades(np.concatenate([x, [roof.peak / roof.bandwidth for roof in roofs]]))
     y_low, _ = _decades(np.concatenate([y, [roof.peak / factor("TFLOP/s") for roof in roofs]]))
     intensity = unit_of(table_schema("operators").by_name["arithmetic_intensity"]).factor
     lines: list[list[float | str | None]] = [[f"{label}: {phase}", None, None] for label, phase, _ in spans]
     for roof in roofs:
         slope = roof.bandwidth / factor("TFLOP/s")
-        for at in (max(x_low, y_low / slope), roof.ridge, x_high):
+        for at in (max(x_low, y_low / slope), roof.peak / roof.bandwidth, x_high):
             lines.append([roof.name, at / intensity, min(roof.peak / factor("TFLOP/s"), at * slope)])
     below = operators.top + operators.count + 3
     table = drawn_table(sheet, report_columns("roofs"), lines, below, "roofs", "Series of the chart", fitted=False)
-    labels = distinct([label for label, _, _ in spans])
+    labels = list(dict.fromkeys([label for label, _, _ in spans]))
     points = []
     for i, (label, phase, span) in enumerate(spans):
         along, up = (operators.cells(name, span) for name in axes)
@@ -261,8 +407,6 @@ def _decades(values: np.ndarray) -> tuple[float, float]:
 DRAWS = 500
 """Draws of each plan: a Latin hypercube, seed 0, so that a report has the same numbers each time. [-]"""
 MOST_BARS = 32
-_ACROSS = 32.0
-_TIME = {"training": "step_time", "inference": "tpot"}
 _PERCENTILES = {"p5": "one draw of twenty has less", "p50": "median", "p95": "one draw of twenty has more"}
 
 
@@ -282,14 +426,14 @@ def uncertainty_sheet(sheet: Worksheet, groups: Sequence[Plans], catalog: Catalo
         table = drawn_table(sheet, columns, lines, first, name, widths=top == _TOP)
         low, high = (table.both(name, (0, bars)) for name in ("cost_low", "cost_high"))
         words = f"{group.kind.capitalize()}: 5th and 95th percentile of the cost of a token against its median"
-        chart = tornado(words, table.cells("plan", (0, bars)), low, high, "%", "0", (_ACROSS, height))
+        chart = tornado(words, table.cells("plan", (0, bars)), low, high, "%", "0", (_WIDTH, height))
         sheet.add_chart(chart, f"A{top}")
         top = first + len(rows) + 3
     page_setup(sheet, _TOP)
     sheet.freeze_panes = f"A{_TOP}"
 
 
-def _drawn(group: Plans, rows: np.ndarray, catalog: Catalog) -> tuple[list[Column], list[list[object]]]:
+def _drawn(group: Plans, rows: np.ndarray, catalog: Catalog) -> tuple[list[Column], list[Sequence[object]]]:
     """Columns of the table of one kind of plan, and their values as cells show them."""
     from xlperf.equations.cost.tokens import ALL_IN
     from xlperf.explore.sweep import Sweep
@@ -300,34 +444,27 @@ def _drawn(group: Plans, rows: np.ndarray, catalog: Catalog) -> tuple[list[Colum
     ranges = sheet_ranges(plans, catalog)
     sweep = Sweep(plans, catalog, {}, ranges, Sampling(DRAWS, LATIN_HYPERCUBE))
     columns: list[Column] = [extra_column("plan", "", "Plan of this report", "name")]
-    values: list[list[object]] = [[short(group.names[row], 60) for row in rows.tolist()]]
+    values: list[Sequence[object]] = [[short(group.names[row], 60) for row in rows.tolist()]]
     schema = table_schema(f"{group.kind}_results").by_name
     cost = ALL_IN[group.kind]
-    for name in (_TIME[group.kind], cost):
+    for name in (_TIMES[group.kind]["time"], cost):
         drawn = Uncertainty(sweep, name)
         summary = drawn.summary()
         for percentile, meaning in _PERCENTILES.items():
             header = f"{name}_{percentile}" if name != cost else f"cost_{percentile}"
             columns.append(extra_column(header, schema[name].unit, f"{schema[name].meaning}: {meaning}"))
-            values.append(_cells(summary.number(percentile)))
+            values.append(or_blank(summary.number(percentile)))
     middle = summary.number("p50")
     for name, percentile in (("cost_low", "p5"), ("cost_high", "p95")):
         columns.append(extra_column(name, "%", f"{percentile.upper()} of the cost over its median, less 1"))
         with np.errstate(all="ignore"):
-            values.append(_cells(100.0 * (summary.number(percentile) / middle - 1.0)))
+            values.append(or_blank(100.0 * (summary.number(percentile) / middle - 1.0)))
     columns.append(extra_column("probability_fits", "-", "Share of the draws in which the plan fits in memory"))
-    values.append(_cells(summary.number("probability_fits")))
+    values.append(or_blank(summary.number("probability_fits")))
     columns.append(extra_column("decides", "", "Uncertain input that moves the cost most", "result-text"))
-    values.append(list(_deciding(drawn.effects(), len(rows))))
+    # the input with the largest swing of each plan; none if nothing moves its cost
+    effects = drawn.effects()
+    first = slice(None, None, len(effects) // len(rows))
+    swings = zip(effects["input"][first], effects["swing"][first], strict=True)
+    values.append([str(name) if swing > 0.0 else None for name, swing in swings])
     return columns, values
-
-
-def _cells(values: Array) -> list[object]:
-    return [float(value) if np.isfinite(value) else None for value in values]
-
-
-def _deciding(effects: Table, plans: int) -> list[str | None]:
-    """The input with the largest swing of each plan; none if nothing moves its cost."""
-    each = len(effects) // plans
-    inputs, swings = effects["input"][::each], effects["swing"][::each]
-    return [str(name) if swing > 0.0 else None for name, swing in zip(inputs, swings, strict=True)]

@@ -12,6 +12,7 @@ from openpyxl import Workbook
 from xlperf.base import resources
 from xlperf.base.arrays import added
 from xlperf.catalog.schema import grouped
+from xlperf.studies.outcome import runs
 from xlperf.workbook.charts import (
     SERIES,
     Cells,
@@ -26,7 +27,7 @@ from xlperf.workbook.charts import (
     tornado,
     waterfall,
 )
-from xlperf.workbook.report.data import Drawn, number_words, plural, runs, short
+from xlperf.workbook.report.data import Drawn, number_words, plural, short
 from xlperf.workbook.style import (
     NAVY,
     chart_rows,
@@ -35,6 +36,7 @@ from xlperf.workbook.style import (
     fitted_format,
     heading,
     link,
+    open_on,
     page_setup,
     place_chart,
     put,
@@ -130,11 +132,7 @@ class Drawing:
 
 
 def drawings(name: str, columns: Sequence[Column], rows: Rows, wanted: Sequence[str] = ()) -> list[Drawing]:
-    """Charts of a table of results; none without a number to draw.
-
-    ``name``: of its sheet. ``rows``: values as cells show them. ``wanted``: columns that the command asked for, drawn
-    first: objectives, results, the column that a solution varies.
-    """
+    """Charts of a table of results; none without a number to draw."""
     place = {column.name: i for i, column in enumerate(columns)}
     for sheet, axes, words, least in _AXES:
         if name == sheet:
@@ -302,10 +300,7 @@ def _points(
 def _answer(
     kind: Kind, columns: Sequence[Column], sequence: Sequence[tuple[str, Sequence[float | None]]], subject: str
 ) -> str:
-    """Message of a table: the first row, or the lowest and the highest of its rows; of stacked parts, of their sums.
-
-    ``subject``: subject of the rows, if only one subject is drawn.
-    """
+    """Message of a table: the first row, or the lowest and the highest of its rows; of stacked parts, of their sums."""
     column = columns[0]
 
     unit = f" {column.unit}" if column.unit not in ("", "-") else ""
@@ -396,10 +391,7 @@ def add_front(
         place_chart(front, chart, top)
         top += chart_rows(chart.height) + 1
     page_setup(front, area=f"A1:J{top}" if drawn else None, pages_high=1)  # what the charts are drawn from is not
-    workbook.active = len(workbook.sheetnames) - 1
-    for sheet in workbook.worksheets:  # one sheet is selected, or typing would go into several at once
-        view: Any = sheet.sheet_view
-        view.tabSelected = sheet.title == ASKED
+    open_on(workbook, front)
 
 
 def _height(drawing: Drawing) -> float:

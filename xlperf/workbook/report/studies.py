@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -9,13 +10,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from openpyxl.formatting.rule import ColorScaleRule
 from openpyxl.styles import Alignment
 from openpyxl.utils import get_column_letter
 
 from xlperf.base.arrays import added
 from xlperf.studies import NAMES, study
-from xlperf.studies.outcome import SHEET, Finding, SettingValue, Study, setting_text, study_workbook
+from xlperf.studies.outcome import SHEET, Finding, SettingValue, Study, runs, setting_text, study_workbook
 from xlperf.workbook import style
 from xlperf.workbook.charts import (
     SERIES,
@@ -32,24 +32,27 @@ from xlperf.workbook.charts import (
     scatter_chart,
 )
 from xlperf.workbook.data_sheets import table_of
-from xlperf.workbook.package import data_rows, replace_file, table_name, workbook_bytes, write_table
-from xlperf.workbook.report.breakdown import first_rows
-from xlperf.workbook.report.data import REPORT_NAME, Drawn, drawn_table, listed, runs
+from xlperf.workbook.package import data_rows, replace_file, save_workbook, table_name, workbook_bytes, write_table
+from xlperf.workbook.report.book import first_rows, report_workbook
+from xlperf.workbook.report.data import REPORT_NAME, Drawn, drawn_table, listed
 from xlperf.workbook.report.summary import SHEETS, finding_rows, wide_text
 from xlperf.workbook.style import (
     CM_PER_LETTER,
-    add_styles,
     chart_rows,
+    colour_scale,
     column_widths,
     even_rows,
     heading,
     height_of,
     keep_together,
     link,
+    new_book,
+    open_on,
     page_setup,
     place_chart,
     put,
     shrunk,
+    tab,
     title,
     width_of,
 )
@@ -66,11 +69,7 @@ _TOP = 4
 
 def study_package(study: Study) -> bytes:
     """The workbook of a study: its question, its settings, its plans and the rows that it adds to the catalog."""
-    from openpyxl import Workbook
-
-    book = Workbook()
-    book.remove(book.worksheets[0])
-    add_styles(book)
+    book = new_book(study.title)
     sheet = book.create_sheet(SHEET)
     title(sheet, study.title, study.question)
     column_widths(sheet, *_LETTERS)
@@ -91,16 +90,11 @@ def study_package(study: Study) -> bytes:
         title(sheet, kind.replace("_", " ").capitalize(), f"Of the study {study.name}; columns may be added.")
         write_table(sheet, used, data_rows(table, used), f"A{_TOP}", kind)
         page_setup(sheet, _TOP)
-    book.properties.creator = "xlperf"
-    book.properties.title = study.title
     return workbook_bytes(book)
 
 
 def write_study(path: str | Path, study: Study) -> None:
-    """Write the workbook of a study; a file that exists is replaced whole.
-
-    Raises InputError when the file cannot be written.
-    """
+    """Write the workbook of a study; a file that exists is replaced whole."""
     replace_file(path, study_package(study))
 
 
@@ -111,6 +105,16 @@ def build_studies(*names: str) -> list[Path]:
         target.parent.mkdir(exist_ok=True)
         write_study(target, study(target.stem))
     return targets
+
+
+def write_study_report(
+    path: str | Path, study: Study, inputs: Inputs, outcome: Outcome, *, date: datetime.date
+) -> None:
+    """Write the report of a study: its question, tables and charts, then the sheets of every report."""
+    plans, results = ([each[i] for each in outcome.plans] for i in (0, 1))
+    workbook = report_workbook(outcome.catalog, plans, results, date=date, study=study.title, findings=outcome.findings)
+    study_sheets(workbook, study, inputs, outcome)
+    save_workbook(workbook, path, datetime.datetime(date.year, date.month, date.day))
 
 
 _Drawn = tuple["Chart", "StudySheet", Drawn]
@@ -141,10 +145,7 @@ def study_sheets(workbook: Workbook, study: Study, inputs: Inputs, outcome: Outc
         link(sheet["A3"], "study", "to the study")
         if sheet.title not in shown:
             sheet.sheet_state = "hidden"
-    workbook.active = 0
-    for sheet in workbook.worksheets:  # one sheet is selected, or typing would go into several at once
-        view: Any = sheet.sheet_view
-        view.tabSelected = sheet is front
+    open_on(workbook, front)
 
 
 def _colours_of_machines(outcome: Outcome) -> dict[str, str]:
@@ -181,8 +182,7 @@ def _study_sheet(
     sheet: Worksheet, study: Study, inputs: Inputs, outcome: Outcome, shown: Sequence[str], lead: Sequence[Any]
 ) -> None:
     """Question, finding, recommendation and the first charts; then the other findings, settings and sheets."""
-    colour: Any = sheet.sheet_properties
-    colour.tabColor = style.TEAL
+    tab(sheet, style.TEAL)
     inside: Any = sheet
     title(sheet, study.title, str(inside.parent["summary"]["A2"].value or ""))
     column_widths(sheet, *_LETTERS)
@@ -253,8 +253,7 @@ def _settings(sheet: Worksheet, study: Study, values: Mapping[str, SettingValue]
 
 def _table_sheet(sheet: Worksheet, source: StudySheet, machines: Mapping[str, str]) -> Drawn:
     """Charts with their table below."""
-    colour: Any = sheet.sheet_properties
-    colour.tabColor = style.TEAL
+    tab(sheet, style.TEAL)
     title(sheet, source.name[:1].upper() + source.name[1:], source.heading)
     link(sheet["A3"], "study", "to the study")
     deep = -(-len(source.charts) // 2)
@@ -292,17 +291,8 @@ def _shade(sheet: Worksheet, source: StudySheet, names: Sequence[str], top: int)
     every = [column.name for column in source.columns]
     columns = sorted(every.index(name) + 1 for name in names)
     first, last = get_column_letter(columns[0]), get_column_letter(columns[-1])
-    make: Any = ColorScaleRule
-    rule = make(
-        start_type="min",
-        start_color="FFF7FAFC",
-        mid_type="percentile",
-        mid_value=50,
-        mid_color="FFB9D3EE",
-        end_type="max",
-        end_color="FF7FB2E5",
-    )
-    sheet.conditional_formatting.add(f"{first}{top + 1}:{last}{top + len(source.rows)}", rule)
+    area = f"{first}{top + 1}:{last}{top + len(source.rows)}"
+    colour_scale(sheet, area, "F7FAFC", "B9D3EE", "7FB2E5")
 
 
 def _columns_across(sheet: Worksheet, width: float) -> int:
