@@ -13,12 +13,12 @@ import numpy as np
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import workbook
 from xlperf.catalog.catalog import Catalog, load_catalog
-from xlperf.catalog.ods import open_workbook
 from xlperf.catalog.parse import raise_faults
 from xlperf.catalog.read import is_table_file, is_workbook, read_plans, rows_outside, unread_sheets
 from xlperf.catalog.references import NOT_USABLE
 from xlperf.catalog.schema import EVERY_TABLE, PLAN_TABLES, Column
 from xlperf.catalog.table import Table
+from xlperf.catalog.xlsx import open_workbook
 
 MOST_ALIKE = 3  # rows that are named one by one; more of them share a line
 PRICE_AGE = 3  # years after which the price of an accelerator says little

@@ -15,22 +15,21 @@ from xlperf.catalog.cards import MOST_ROWS as MOST_CARD_ROWS
 from xlperf.catalog.cards import CardCells, card_of_csv, find_card
 from xlperf.catalog.cells import SparseRow, catalog_kind, is_blank, parse_header, plan_kind
 from xlperf.catalog.csv_files import STANDARD, csv_blocks, read_csv
-from xlperf.catalog.ods import open_workbook
 from xlperf.catalog.parquet_files import parquet_blocks, parquet_place
 from xlperf.catalog.parse import Coded, parse_coded, parse_rows, raise_faults
-from xlperf.catalog.questions import questions
 from xlperf.catalog.schema import (
     CATALOG_TABLES,
     EVERY_TABLE,
     PLAN_TABLES,
     canonical,
     plan_names,
+    questions,
     results_of,
     split_header,
     table_schema,
 )
 from xlperf.catalog.table import Locate, SheetCells, Table, column_letters
-from xlperf.catalog.xlsx import Cells, ListObject, Workbook
+from xlperf.catalog.xlsx import Cells, ListObject, Workbook, open_workbook
 
 PLANS = "plans"
 """Rows that are meant if a file of plans is read."""

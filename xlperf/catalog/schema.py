@@ -1,27 +1,83 @@
-"""The schema as data: every column of every sheet, its unit, bounds, default and meaning.
+"""The schema as data: every column of every sheet, its unit, bounds, default and meaning; and the questions.
 
 ``schema/<table>.csv`` beside this module declares the columns of each table. Readers, checks, drop-downs, header
 comments, the empty sheet and the guide's tables follow. Marks: ``auto`` may be entered in place of a value; ``whole``
 numbers; columns of the ``mapping`` of a model on accelerators; the ``group`` of results that add up to a total; whether
 a ``larger`` result is better; and where it is ``shown``, each view with its place in it.
+
+A row of ``questions.csv`` is a form (``schema/<form>.csv``, first values in ``workbook/forms.csv``) with its results
+(``<form>_results.csv``) and tables beside them (``<form>_<table>.csv``). Of the results, the view ``answer`` is the
+card of a terminal, ``tile`` the large numbers and ``note`` the texts of its sheet; of a table, ``front`` is what its
+sheet shows. Commands import this module before they run: it imports numpy only where it computes.
 """
 
 from __future__ import annotations
 
 import csv
+import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xlperf.base import resources
+from xlperf.base.errors import printable
 from xlperf.base.units import UNITS, Unit
-from xlperf.catalog.questions import questions
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from xlperf.catalog.table import Table
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question and its views.
+
+    ``sheet``: its front sheet. ``words``: the title there. ``sliders``: entries that a slider of a page may move: the
+    first with a number. ``tables``: titles of the tables beside the answer; sheets show the first. ``chart``:
+    ``line``, ``bars``, ``stacked`` or ``lying`` bars and columns of that table, the abscissa first. ``chart_words``:
+    its title, "" by its columns. ``reads``: catalog sheets of this question alone.
+    """
+
+    form: str
+    sheet: str
+    words: str
+    sliders: tuple[tuple[str, ...], ...]
+    tables: Mapping[str, str]
+    chart: tuple[str, ...]
+    chart_words: str
+    reads: tuple[str, ...]
+
+    def table(self, name: str) -> str:
+        """Schema of a table beside the answer.
+
+        >>> questions()["sessions"].table("tiers")
+        'sessions_tiers'
+        """
+        return f"{self.form}_{name}"
+
+
+@cache
+def questions() -> dict[str, Question]:
+    """The questions by form.
+
+    >>> questions()["serve"].sliders
+    (('users', 'request_rate'), ('speed_per_user',))
+    """
+    known = {}
+    for row in resources.rows("catalog/questions.csv"):
+        chart, _, chart_words = row["chart"].partition(" = ")
+        tables = [part.split(" = ") for part in row["tables: name = words"].split("; ") if part]
+        known[row["form"]] = Question(
+            row["form"], row["sheet"], row["question"],
+            tuple(tuple(names.split("|")) for names in row["sliders"].split()),
+            dict(tables), tuple(chart.split()), chart_words, tuple(row["reads"].split()),
+        )  # fmt: skip
+    return known
+
 
 CATALOG_TABLES = ("accelerators", "networks", "models", "prices", "calibration")
 COST_TABLES = ("process_nodes", "packages", "chiplets", "servers")
@@ -421,5 +477,86 @@ def first_words(kind: str) -> dict[str, str]:
     >>> first_words("serve")["prompt_length"]
     '2000'
     """
-    rows = resources.rows("workbook/forms.csv")
-    return {row["column"]: row["value"] for row in rows if row["form"] == kind and row["column"]}
+    forms = resources.rows("workbook/forms.csv")
+    return {row["column"]: row["value"] for row in forms if row["form"] == kind and row["column"]}
+
+
+Part = tuple[Column, "np.ndarray"]
+"""A column and its values in the unit used inside."""
+DIGITS, _IN_FULL = 4, 10_000.0
+FLAGS = ("flag", "result-flag")
+
+
+def parts(*tables: Table) -> list[Part]:
+    """Columns of tables of equal length side by side, with their schema; a table's own ones after the others."""
+    columns: list[Part] = []
+    for table in tables:
+        columns += [(table.schema.by_name[name], values) for name, values in table.columns.items()]
+        columns += [(own_column(header, values.dtype == object), values) for header, values in table.own.items()]
+    return columns
+
+
+def shown(column: Column, values: np.ndarray) -> np.ndarray:
+    """Values in the unit of the column; entries of a sheet as typed, 15 rather than 15.000000000000002."""
+    import numpy as np
+
+    factor = unit_of(column).factor
+    if column.is_text or factor == 1.0:
+        return values
+    scaled = values / factor
+    if column.table in EVERY_TABLE or column.table in PLAN_TABLES:
+        entered = np.array([float(f"{value:.15g}") for value in scaled.tolist()])
+        scaled = np.where(entered * factor == values, entered, scaled)
+    return scaled
+
+
+def values_of(column: Column, values: np.ndarray) -> list[str | float | bool | None]:
+    """Values for JSON, in the unit of the column: whole numbers without a point, None if blank or not finite.
+
+    >>> import numpy as np
+    >>> from xlperf.catalog.schema import column
+    >>> values_of(column("training_results", "fits"), np.array([1.0, 0.0, float("nan")]))
+    [True, False, None]
+    """
+    if column.is_text:
+        return [str(value) or None for value in values.tolist()]
+    if column.kind in FLAGS:
+        return [bool(value) if value == value else None for value in values.tolist()]
+    return [_json_number(value) if math.isfinite(value) else None for value in shown(column, values).tolist()]
+
+
+def _json_number(value: float) -> int | float:
+    """A number as JSON has it: every whole number that a float holds exactly is an integer."""
+    return int(value) if value.is_integer() and abs(value) < 2.0**53 else value
+
+
+def cells(column: Column, values: np.ndarray) -> list[str]:
+    """Values as people read them: numbers with four digits, flags as yes and no; "" if blank."""
+    inside = shown(column, values).tolist()
+    if column.is_text:
+        return [printable(str(value)) for value in inside]
+    if column.kind in FLAGS:
+        return [{1.0: "yes", 0.0: "no"}.get(value, "") for value in inside]
+    return [rounded(value) for value in inside]
+
+
+@cache
+def viewed_columns(table: str) -> tuple[str, ...]:
+    """Columns that a terminal shows of a table, in their order: rows of ``catalog/shown.csv``."""
+    return tuple(row["column"] for row in resources.rows("catalog/shown.csv") if row["table"] == table)
+
+
+def rounded(value: float) -> str:
+    """Four significant digits, whole numbers in full.
+
+    >>> [rounded(value) for value in (1234567.0, 0.0123456, 12.3456, float("nan"))]
+    ['1,234,567', '0.01235', '12.35', '']
+    """
+    if math.isnan(value):
+        return ""
+    if math.isinf(value) or value == 0.0:
+        return f"{value:g}"
+    if abs(value) >= _IN_FULL or value.is_integer():
+        return f"{value:,.0f}"
+    decimals = DIGITS - 1 - int(f"{value:.16e}".partition("e")[2])
+    return f"{value:.{decimals}f}" if decimals <= DIGITS + 4 else f"{value:.{DIGITS - 1}e}"

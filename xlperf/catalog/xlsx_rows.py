@@ -10,19 +10,19 @@ import io
 import os
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import escape, unescape
 
-from xlperf.base.errors import Fault, InputError
+from xlperf.base.errors import Fault, InputError, printable
 from xlperf.base.files import replaced
 from xlperf.base.units import factor
-from xlperf.catalog.cells import is_blank, parse_header
+from xlperf.catalog.cells import DateNumber, ErrorValue, Unsaved, is_blank, parse_header
 from xlperf.catalog.read import Block, find_block, missing_sheet
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import column_letters, name_taken
-from xlperf.catalog.xlsx import Workbook, column_number
+from xlperf.catalog.xlsx import Cells, Formulas, Workbook, column_number
 
 Value = float | int | str
 _ROW = r'<(?P<p>\w+:)?row\b(?P<a>[^>]*?\br="{}"[^>]*?)(?:/>|>(?P<b>.*?)</(?P=p)?row>)'
@@ -202,3 +202,71 @@ def _write(path: str | os.PathLike[str], package: zipfile.ZipFile, parts: Mappin
             written.writestr(info, package.read(info) if text is None else text.encode("utf-8"))
     with replaced(path) as temporary:
         temporary.write_bytes(stream.getvalue())
+
+
+def shown_lines(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Sheets of a workbook, read whole, as lines of text: one for a sheet and its Excel tables, then one for each row
+    that holds anything, cells separated by tabs, formulas as formulas. The text does not depend on the program that
+    saved it.
+    """
+    sheets: list[tuple[str, Cells, dict[tuple[int, int], str]]] = []
+    with Workbook(path) as book:
+        for sheet in book.sheets:
+            formulas = Formulas()
+            cells = book.cells(sheet, formulas)
+            tables = sorted(f"{table.name} {table.reference}" for table in book.tables(sheet))
+            heading = "\t".join([f"# {_escaped(sheet)}", *(f"table {_escaped(table)}" for table in tables)])
+            sheets.append((heading, cells, _formula_texts(formulas)))
+    for heading, cells, texts in sheets:
+        yield heading
+        yield from _row_lines(cells, texts)
+
+
+def _row_lines(cells: Cells, formulas: dict[tuple[int, int], str]) -> Iterator[str]:
+    for row in sorted(cells):
+        texts = {
+            column: _escaped(formulas[row, column]) if (row, column) in formulas else _shown_text(value)
+            for column, value in cells[row].items()
+        }
+        filled = [column for column, text in texts.items() if text]
+        if filled:
+            yield "\t".join(texts.get(column, "") for column in range(1, max(filled) + 1))
+
+
+def _shown_text(value: object) -> str:
+    if isinstance(value, str):
+        return _escaped(value)
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, DateNumber):
+        return value.text
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    if isinstance(value, ErrorValue):
+        return _escaped(value.text)
+    assert isinstance(value, Unsaved)
+    return _escaped(f"={value.formula}")
+
+
+def _escaped(text: str) -> str:
+    """A text as one cell of one line: backslashes, tabs and newlines are written out, and other control characters."""
+    return printable(text.replace("\\", "\\\\").replace("\t", "\\t").replace("\r", "").replace("\n", "\\n"))
+
+
+def _formula_texts(formulas: Formulas) -> dict[tuple[int, int], str]:
+    """Formulas as a person sees them; shared formulas are moved to their own cells."""
+    texts = {key: f"={text}" for key, text in formulas.text.items()}
+    texts.update({key: f"{{={text}}}" for key, text in formulas.arrays.items()})
+    masters = {index: key for key, index in formulas.shared.items() if key in formulas.text}
+    followers = {key: masters[index] for key, index in formulas.shared.items() if key not in texts and index in masters}
+    if followers:
+        from openpyxl.formula.translate import Translator
+
+        for key, master in followers.items():
+            moved = Translator(texts[master], origin=_address(master)).translate_formula(_address(key))
+            texts[key] = str(moved)
+    return texts
+
+
+def _address(key: tuple[int, int]) -> str:
+    return f"{column_letters(key[1])}{key[0]}"

@@ -12,7 +12,7 @@ import click
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import factor
-from xlperf.catalog.parts import parts, rounded
+from xlperf.catalog.schema import parts, rounded
 from xlperf.cli.command import Chosen, command
 from xlperf.cli.options import catalog_for, catalog_of, read_one
 from xlperf.cli.output import STANDARD, aligned, deliver, say, working

@@ -8,8 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.parts import Part, parts, rounded, viewed_columns
-from xlperf.catalog.schema import column, first_words, results_of, shown_columns, unit_of
+from xlperf.catalog.schema import (
+    Part,
+    column,
+    first_words,
+    parts,
+    results_of,
+    rounded,
+    shown_columns,
+    unit_of,
+    viewed_columns,
+)
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
 from xlperf.explore.chip_table import RATE, chip_worth, frontier_of

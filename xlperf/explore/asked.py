@@ -12,8 +12,7 @@ import numpy as np
 
 from xlperf.base.errors import Fault, InputError, OptionError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.parts import Part, parts
-from xlperf.catalog.schema import results_of, split_header
+from xlperf.catalog.schema import Part, parts, results_of, split_header
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
 from xlperf.explore.asked_search import Lines

@@ -13,8 +13,7 @@ import numpy as np
 
 from xlperf.base.errors import Fault, InputError, OptionError
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.parts import Part, parts
-from xlperf.catalog.schema import PLAN_TABLES, Column
+from xlperf.catalog.schema import PLAN_TABLES, Column, Part, parts
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
 from xlperf.explore.auto import with_notes

@@ -20,8 +20,7 @@ from xlperf.catalog.catalog import Catalog, part_of
 from xlperf.catalog.cells import number_of
 from xlperf.catalog.formats import states_format
 from xlperf.catalog.parse import table_from_rows
-from xlperf.catalog.questions import questions
-from xlperf.catalog.schema import FORMS, first_words, results_of, table_schema
+from xlperf.catalog.schema import FORMS, first_words, questions, results_of, table_schema
 from xlperf.catalog.table import Place, Table, nowhere
 from xlperf.engine.software import with_software_defaults
 from xlperf.equations.plan.dimensions import RANKS

@@ -1,7 +1,7 @@
 """A configuration of Hugging Face (config.json) as a row of the sheet ``models``.
 
 ``hugging_face_entries.csv`` maps entries to columns. Defaults, and properties that a configuration leaves to its code
-(gating, norm, biases), follow from its model type (:mod:`xlperf.interop.hugging_face_types`). Parts that a row cannot
+(gating, norm, biases), follow from its model type (:mod:`xlperf.interop.hugging_face_files`). Parts that a row cannot
 express are named, and the row gets a kind of attention that no plan is computed for.
 """
 
@@ -14,9 +14,15 @@ from typing import Any, NamedTuple
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows
-from xlperf.interop.hugging_face_formats import checkpoint_columns
+from xlperf.interop.hugging_face_files import (
+    Entries,
+    as_list,
+    checkpoint_columns,
+    language_part,
+    model_type,
+    thinking_part,
+)
 from xlperf.interop.hugging_face_layers import READERS
-from xlperf.interop.hugging_face_types import Entries, as_list, model_type, tied_by_parts
 
 _LARGEST_NUMBER = 2**40
 _MOST_LAYERS = 10_000
@@ -192,31 +198,6 @@ def _reasons(config: Mapping[str, Any], inner: Entries, family: Mapping[str, str
     if task := next((name for name in classes if name.endswith(_NO_DECODER)), ""):
         return [f"{'a classifier' if 'Classification' in task else 'an encoder'}: it generates no tokens"]
     return [words for key, words in _unmodelled(inner["model_type"]).items() if inner.get(key)]
-
-
-def language_part(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of the language model among several parts."""
-    config = _thinking_part(config)
-    parts = (config.get(key) for key in ("text_config", "llm_config", "language_config"))
-    own = next((part for part in parts if part and isinstance(part, Mapping)), None)
-    merged = dict(config if own is None else own)
-    for key in ("ffn_config", "attn_config"):  # dbrx, mpt
-        part = merged.get(key)
-        merged |= {k: v for k, v in part.items() if k not in merged} if isinstance(part, Mapping) else {}
-    if own is not None:
-        for key in ("torch_dtype", "dtype", "quantization_config"):
-            if key in config:
-                merged.setdefault(key, config[key])
-        tied = tied_by_parts(config)
-        if tied is not None:
-            merged["tie_word_embeddings"] = tied
-    return merged
-
-
-def _thinking_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration of the model that answers in text, beside one that speaks (Qwen's Omni)."""
-    part = config.get("thinker_config")
-    return part if part and isinstance(part, Mapping) else config
 
 
 def _experts(row: Row, result: _Found, family: Mapping[str, str]) -> None:
@@ -493,7 +474,7 @@ def _towers(config: Mapping[str, Any]) -> list[str]:
     spoken = [key for key in ("talker_config", "code2wav_config", "token2wav_config") if config.get(key)]
     said = [f"what speaks ({', '.join(spoken)}) is not counted: the model that answers in text alone"] if spoken else []
     for key, words in (("vision_config", "vision tower"), ("audio_config", "audio tower")):
-        part = _thinking_part(config).get(key)
+        part = thinking_part(config).get(key)
         if isinstance(part, Mapping) and part:
             result = _Found(Entries(part, {}))
             depth, width = result.number("num_hidden_layers", "depth", "layers"), result.number("hidden_size", "width")

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from xlperf.interop.hugging_face_types import Entries, as_list
+from xlperf.interop.hugging_face_files import Entries, as_list
 
 Row = dict[str, object]
 _FULL = ("full_attention", "attention", "full", "global_attention")

@@ -24,7 +24,6 @@ from xlperf.catalog.parse import table_from_rows
 from xlperf.catalog.schema import canonical, split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.interop.config_rules import UNREAD, Stated
-from xlperf.interop.launch_containers import containers_of, engine_of_image
 from xlperf.interop.launch_rules import LACKS, plan_of, settled, stack_of
 from xlperf.interop.launch_shell import Endless
 from xlperf.interop.launch_stacks import (
@@ -58,6 +57,7 @@ from xlperf.interop.launch_text import (
     logged_settings,
     settings_of,
 )
+from xlperf.interop.launch_yaml import containers_of, engine_of_image
 from xlperf.interop.stack_rules import STACKS, broken_line, stack_named
 
 MARK = "# xlperf:"

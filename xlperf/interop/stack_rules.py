@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache
 from typing import NamedTuple
 
+from xlperf.base import resources
 from xlperf.base.resources import stack_rows
 
 
@@ -137,3 +139,103 @@ def broken_line(stack: str, lines: Sequence[str]) -> str:
             if broken[row["rule"]]:
                 return row["says"]
     return ""
+
+
+FILE = "software_defaults.csv"
+STATED = "*"
+"""Value of a condition on a column that is not blank."""
+_RELEASE_WORDS = re.compile(
+    r"v?(?P<numbers>\d+(?:\.\d+)*)"
+    r"(?:[-.+]?(?P<before>alpha|beta|a|b|rc|dev)[\w.+-]*|(?P<after>[-.]?post)\d*[\w.+-]*|[-+]\w[\w.+-]*)?"
+)
+_NAMED = re.compile(r"-(\d[\d.]*)$")
+
+Release = tuple[int, ...]
+
+
+class Default(NamedTuple):
+    """Settings of a software where all conditions hold.
+
+    ``conditions``: words of a column of the plan, of ``layers`` (dense or mixture) or of the accelerator's
+    ``generation``; no words for a blank column, :data:`STATED` for any value.
+    """
+
+    conditions: Mapping[str, tuple[str, ...]]
+    settings: Mapping[str, str]
+    reference: str
+
+
+def release_of(text: str) -> Release:
+    """Numbers of a release in order: candidates are before it, corrections after it. ValueError for other words.
+
+    >>> release_of("v0.5.10"), release_of("1.2.0rc6.post2"), release_of("0.4.6.post1")
+    ((0, 5, 10, 0), (1, 2, 0, -1), (0, 4, 6, 1))
+    """
+    match = _RELEASE_WORDS.fullmatch(text.strip().casefold())
+    if match is None:
+        raise ValueError(text)
+    return *map(int, match["numbers"].split(".")), -1 if match["before"] else 1 if match["after"] else 0
+
+
+def pairs(words: str) -> dict[str, str]:
+    """Names and values of ``name=value; name=value``.
+
+    >>> pairs("first_stage_layers=; zero_stage=3")
+    {'first_stage_layers': '', 'zero_stage': '3'}
+    """
+    parts = (part.partition("=") for part in filter(None, map(str.strip, words.split(";"))))
+    return {name.strip(): value.strip() for name, _, value in parts}
+
+
+@cache
+def _lines(kind: str) -> tuple[tuple[tuple[str, ...], Release, Release, Default], ...]:
+    lines = []
+    for row in resources.rows(f"interop/{FILE}"):
+        if row["kind"] == kind:
+            conditions = {name: tuple(value.split()) for name, value in pairs(row["condition"]).items()}
+            since, until = (release_of(row[name]) if row[name] else () for name in ("since", "until"))
+            default = Default(conditions, pairs(row["settings"]), row["reference"])
+            lines.append((tuple(row["software"].split("|")), since, until, default))
+    return tuple(lines)
+
+
+@lru_cache(maxsize=4096)
+def calibrated_release(software: str, release: str) -> str:
+    """Name of the releases that an engine's release was measured with; the software itself for the newest ones, and for
+    a release that cannot be compared.
+
+    >>> [calibrated_release("vllm", release) for release in ("0.5.4", "v0.6.3.post1", "0.12.0", "0.14", "")]
+    ['vllm-0', 'vllm-0.6', 'vllm-0.8', 'vllm', 'vllm']
+    """
+    try:
+        at = release_of(release)
+    except ValueError:
+        return software
+    name = software.strip().casefold()
+    known = (row for row in resources.stack_rows("releases") if row["software"] == name)
+    return next((row["name"] for row in known if at < release_of(row["until"])), software)
+
+
+@lru_cache(maxsize=4096)
+def software_defaults(kind: str, software: str, release: str = "") -> tuple[Default, ...]:
+    """Defaults of a software at a release, in their order: the first that gives a setting counts. A blank release is
+    the one in the software's name, else the newest that is no candidate. ValueError for a release that cannot be
+    compared.
+
+    >>> [default.settings for default in software_defaults("inference", "sglang", "0.5.9")][1:3]
+    [{'graph_tokens': '0'}, {'state_slots': '3'}]
+    >>> [default.settings["tensor_overlap"] for default in software_defaults("training", "Megatron")]
+    ['gradients']
+    >>> [len(software_defaults("training", "torchtitan", release)) for release in ("", "0.2.2", "0.3.0")]
+    [9, 9, 10]
+    """
+    name = software.strip().casefold()
+    named = _NAMED.search(name)
+    at = release_of(release or (named[1] if named else "")) if release or named else None
+    return tuple(
+        default
+        for patterns, since, until, default in _lines(kind)
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+        and (at >= since if at is not None else since[-1:] != (-1,))
+        and (not until or (at is not None and at < until))
+    )

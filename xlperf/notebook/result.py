@@ -10,7 +10,7 @@ import pandas as pd
 
 from xlperf.base.errors import printable
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.parts import FLAGS, Part, shown
+from xlperf.catalog.schema import FLAGS, Part, shown
 from xlperf.catalog.table import Table
 from xlperf.explore.answers import Shown
 from xlperf.page.tables import MOST_ROWS, card, table, text

@@ -17,9 +17,7 @@ from xlperf.base import resources
 from xlperf.base.files import replaced
 from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import number_of
-from xlperf.catalog.parts import Part, cells, rounded
-from xlperf.catalog.questions import questions
-from xlperf.catalog.schema import column, results_of, shown_columns, unit_of
+from xlperf.catalog.schema import Part, cells, column, questions, results_of, rounded, shown_columns, unit_of
 from xlperf.catalog.table import Table
 from xlperf.engine.tables import Progress
 from xlperf.explore.answers import Answered, Shown, asked_form, nested_parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from xlperf.catalog.parts import rounded
+from xlperf.catalog.schema import rounded
 from xlperf.page.tables import text
 
 _WIDTH, _BAR, _LABELS, _WORDS = 640, 24, 190, 90

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from xlperf.base.errors import printable
-from xlperf.catalog.parts import Part, cells
+from xlperf.catalog.schema import Part, cells
 from xlperf.explore.answers import Shown
 
 MOST_ROWS = 30

@@ -7,8 +7,7 @@ from typing import Any
 
 from openpyxl.utils import get_column_letter
 
-from xlperf.catalog.questions import Question
-from xlperf.catalog.schema import Column, results_of, shown_columns, table_schema
+from xlperf.catalog.schema import Column, Question, results_of, shown_columns, table_schema
 from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, ORANGE, Axis, Page, scatter
 from xlperf.workbook.style import number_format
 

@@ -16,7 +16,6 @@ from openpyxl.worksheet.table import Table as NativeTable
 from xlperf.addin.functions import PREFIX, Argument, Function, example_ranges, functions
 from xlperf.base import resources
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.questions import questions
 from xlperf.catalog.schema import (
     CATALOG_TABLES,
     FORMS,
@@ -26,6 +25,7 @@ from xlperf.catalog.schema import (
     QUESTION_TABLES,
     TECHNOLOGY_TABLES,
     first_words,
+    questions,
     results_of,
     schema,
     shown_columns,
