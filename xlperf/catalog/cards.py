@@ -21,8 +21,7 @@ from xlperf.catalog.parse import Coded, convert
 from xlperf.catalog.schema import OWN_RUNS, Column, canonical, split_header, squeezed, table_schema
 from xlperf.catalog.table import Table, column_letters
 
-MOST_ROWS, MOST_COLUMNS = 1_000, 64
-"""Rows and columns of a card, headings and notes included. [-]"""
+MOST_ROWS, MOST_COLUMNS = 1_000, 64  # rows and columns of a card, headings and notes included
 _TITLES = frozenset({"parameter", "setting", "property", "key", "item", "field", "input", "quantity", "column"})
 """Headings of a column of names."""
 

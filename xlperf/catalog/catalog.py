@@ -38,8 +38,7 @@ from xlperf.catalog.references import (
 from xlperf.catalog.schema import CATALOG_TABLES, EVERY_TABLE, OPTIONAL_TABLES, OWN_RUNS, table_schema
 from xlperf.catalog.table import NamedCells, Place, SheetCells, Spellings, Table, aliases
 
-_WHOLE = ("calibration", OWN_RUNS)
-"""Sheets whose rows belong together in any file."""
+_WHOLE = ("calibration", OWN_RUNS)  # sheets whose rows belong together in any file
 
 
 class Catalog:
@@ -400,8 +399,7 @@ def _rows_of(table: Table, column: str, names: Sequence[str]) -> Table:
     return table.take(np.array([str(name).casefold() in wanted for name in table.text(column).tolist()], dtype=bool))
 
 
-MOST_FILES = 4
-"""Files that stay in the cache folder, the newest. [-]"""
+MOST_FILES = 4  # files that stay in the cache folder, the newest
 
 
 def cached_tables(path: Path, folder: Path | None = None) -> list[Table] | None:

@@ -237,10 +237,8 @@ _WARNINGS: dict[str, Test] = {
 }
 
 
-FAR = 1000.0
-"""Times beyond the largest, or below the smallest, of the known values from which a value is doubted. [-]"""
-LEAST_KNOWN = 3
-"""Values of other rows that a comparison needs at least. [-]"""
+FAR = 1000.0  # times beyond the largest, or below the smallest, of the known values from which a value is doubted
+LEAST_KNOWN = 3  # values of other rows that a comparison needs at least
 
 
 def far_values(table: Table, known: Table) -> list[Fault]:

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -22,13 +23,10 @@ from xlperf.catalog.schema import split_header, table_schema
 from xlperf.catalog.table import name_taken
 
 STANDARD = "-"
-MOST_COLUMNS = 16_384
-"""Columns of a file, as many as a sheet has. [-]"""
+MOST_COLUMNS = 16_384  # columns of a file, as many as a sheet has
 SIZE_LIMIT = 2 * 2**30
-UTF16 = (b"\xff\xfe", b"\xfe\xff")
-"""How a file of UTF-16 starts."""
-LINE_LIMIT = 4 * 2**20
-"""Characters of a line. [-]"""
+UTF16 = (b"\xff\xfe", b"\xfe\xff")  # how a file of UTF-16 starts
+LINE_LIMIT = 4 * 2**20  # characters of a line
 _STATED = re.compile(r"sep=([,;\t|])[\r\n]", re.IGNORECASE)
 # What a spreadsheet takes for the start of a formula: at the start of a text, or behind whatever it may split a line at
 # (a file with commas is split at semicolons where those are the list separator, at tabs by a paste). Signed numbers are
@@ -37,8 +35,7 @@ _SIGNS = "=@\uff1d\uff20"
 _BATCH = r"(?:^|[;,\t|\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029])"
 _START = rf"(?:[{_SIGNS}\t\r]|[+\-\uff0b\uff0d](?=.)(?![0-9.]+(?:[eE][+-]?[0-9]+)?(?:$|[;,\t|\n\r])))"
 _FORMULA = re.compile(rf"({_BATCH}(?:[ \xa0]*\"+|[ \xa0]+(?=['\"]*[{_SIGNS}]))?)('*)(?={_START})", re.DOTALL)
-_FIRST = 2**20
-"""Bytes that are read at once of a file whose lines are not known yet. [B]"""
+_FIRST = 2**20  # bytes that are read at once of a file whose lines are not known yet. [B]
 _BYTES_OF_CHARACTER = 4
 _MALFORMED = {
     "unexpected end": 'a value that starts with " is not closed by another',
@@ -72,18 +69,16 @@ class CsvFile(NamedTuple):
     locate: CsvLines
 
 
-def read_csv(path: str | os.PathLike[str], name: str | None = None) -> CsvFile:
+def read_csv(path: str | os.PathLike[str]) -> CsvFile:
     """A CSV file, or standard input for ``-``, without blank lines and the apostrophes of :func:`harmless`; InputError
     if it is unreadable. Commas, semicolons, tabs or the mark of a first line ``sep=;`` separate; UTF-8, or UTF-16 as
     from Excel.
     """
-    standard = str(path) == STANDARD
-    shown = name or ("standard input" if standard else Path(path).name)
-    return whole_csv(_all_of(sys.stdin.buffer, shown) if standard else _bytes(Path(path), shown), shown)
+    with _opened(path, SIZE_LIMIT) as (stream, name):
+        return _whole_csv(_all_of(stream, name), name)
 
 
-def whole_csv(data: bytes, name: str) -> CsvFile:
-    """The bytes of a CSV file, as :func:`read_csv`."""
+def _whole_csv(data: bytes, name: str) -> CsvFile:
     text = decoded(data, name)
     check_lines(text, name)
     rows = CsvRows(name)
@@ -100,7 +95,8 @@ def add_csv_row(path: Path, kind: str, row: Mapping[str, float | int | str]) -> 
     declared = table_schema(kind)
     lines: list[list[str]] = []
     if path.exists():
-        lines = list(csv.reader(io.StringIO(decoded(_bytes(path, path.name), path.name))))
+        with _opened(path, SIZE_LIMIT) as (stream, name):
+            lines = list(csv.reader(io.StringIO(decoded(_all_of(stream, name), name))))
     headers = [split_header(cell) for cell in lines[0]] if lines else []
     if lines and (not headers or headers[0][0] != declared.key.name):
         raise InputError(Fault(path.name, f'is no table of {kind}: its first header must be "{declared.key.name}"'))
@@ -139,9 +135,16 @@ def as_written(text: str) -> str:
     return _FORMULA.sub(lambda match: match[1] + match[2][1:], text) if "'" in text else text
 
 
-def _bytes(path: Path, name: str) -> bytes:
-    with opened(path, name, SIZE_LIMIT) as stream:
-        return _all_of(stream, name)
+def read_text(path: Path, meant: str, most: int = 64 * 2**20) -> str:
+    """A text file of UTF-8 of limited bytes; InputError, which says what file is ``meant``, if it cannot be read."""
+    try:
+        size = path.stat().st_size
+        if size > most:
+            raise InputError(Fault(str(path), f"has {size >> 20} MiB; {meant} of {most >> 20} MiB at most is read"))
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror or str(error) if isinstance(error, OSError) else "it is no text"
+        raise InputError(Fault(str(path), f"cannot be read: {reason.lower()}; {meant} is meant")) from None
 
 
 def _all_of(stream: BinaryIO, name: str, first: bytes = b"") -> bytes:
@@ -163,18 +166,25 @@ def _all_of(stream: BinaryIO, name: str, first: bytes = b"") -> bytes:
     return b"".join(pieces)
 
 
-def opened(path: Path, name: str, most: float = math.inf) -> BinaryIO:
-    """A file to read from, of a limited number of bytes."""
+@contextmanager
+def _opened(path: str | os.PathLike[str], most: float = math.inf) -> Iterator[tuple[BinaryIO, str]]:
+    """A file of a limited number of bytes, or standard input, to read from, and its name in messages."""
+    if str(path) == STANDARD:
+        yield sys.stdin.buffer, "standard input"
+        return
+    file = Path(path)
     try:
-        if path.is_dir():
-            raise InputError(Fault(name, "is a folder; a CSV file is meant"))
-        if path.stat().st_size > most:
-            raise InputError(Fault(name, f"is larger than {SIZE_LIMIT >> 30} GiB; split it"))
-        return path.open("rb")
+        if file.is_dir():
+            raise InputError(Fault(file.name, "is a folder; a CSV file is meant"))
+        if file.stat().st_size > most:
+            raise InputError(Fault(file.name, f"is larger than {SIZE_LIMIT >> 30} GiB; split it"))
+        stream = file.open("rb")
     except FileNotFoundError:
         raise InputError(Fault(str(path), "there is no such file")) from None
     except OSError as error:
         raise InputError(Fault(str(path), f"cannot be read: {error.strerror}")) from None
+    with stream:
+        yield stream, file.name
 
 
 def decoded(data: bytes, name: str, line: int = 0) -> str:
@@ -324,18 +334,12 @@ def csv_blocks(
     """A CSV file, as :func:`read_csv`, in one block at least of about ``rows`` rows; one block is in memory. Columns
     that are not ``wanted`` may come back blank; rows longer than the header are refused at the end.
     """
-    standard = str(path) == STANDARD
-    name = "standard input" if standard else Path(path).name
-    stream = sys.stdin.buffer if standard else opened(Path(path), name)
-    try:
+    with _opened(path) as (stream, name):
         first = stream.read(_FIRST)
         if len(first) < _FIRST or first[:2] in UTF16 or b"\n" not in first:
-            yield whole_csv(_all_of(stream, name, first), name)
+            yield _whole_csv(_all_of(stream, name, first), name)
         else:
             yield from _Blocks(stream, first, name, wanted, rows)
-    finally:
-        if not standard:
-            stream.close()
 
 
 class _Blocks:

@@ -16,8 +16,7 @@ import numpy as np
 from xlperf.base.resources import rows
 from xlperf.catalog.table import Table, copied_name
 
-AUTO = "auto"
-"""Word of a precision that is the checkpoint's own."""
+AUTO = "auto"  # word of a precision that is the checkpoint's own
 WIDE = "bf16"
 SIXTEEN_BITS = ("fp32", "fp16", "bf16")
 _PARTS = {"attention": "attention_precision", "mlp": "mlp_precision", "shared": "shared_expert_precision",

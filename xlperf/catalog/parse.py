@@ -25,6 +25,7 @@ from xlperf.catalog.cells import (
     Unsaved,
     as_number,
     as_text,
+    cell_text,
     factorise,
     is_blank,
     number_of,
@@ -260,16 +261,7 @@ def _own(values: Sequence[object]) -> np.ndarray:
     if numbers and all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in numbers):
         results = [as_number(value) for value in values]
         return np.array([math.nan if is_blank(value) else value for value in results], dtype=np.float64)
-    return np.array(["" if is_blank(value) else _own_text(value) for value in values], dtype=object)
-
-
-def _own_text(value: object) -> str:
-    if isinstance(value, Unsaved):
-        return f"={value.formula}"
-    if isinstance(value, ErrorValue):
-        return value.text
-    text = as_text(value)
-    return text if text is not None else shown(value)
+    return np.array(["" if is_blank(value) else cell_text(value) for value in values], dtype=object)
 
 
 def parse_columns(
@@ -306,7 +298,7 @@ def parse_coded(
         values, distinct = columns[at]
         if distinct is None:
             return values.astype(np.float64)
-        texts = ["" if is_blank(value) else _own_text(value) for value in distinct]
+        texts = ["" if is_blank(value) else cell_text(value) for value in distinct]
         return np.array([*texts, ""], dtype=object)[values]
 
     every = range(len(columns[0][0]) if columns else 0)

@@ -31,15 +31,11 @@ from xlperf.catalog.schema import (
 from xlperf.catalog.table import Locate, SheetCells, Table, column_letters
 from xlperf.catalog.xlsx import Cells, ListObject, Workbook, open_workbook
 
-PLANS = "plans"
-"""Rows that are meant if a file of plans is read."""
-MOST_MERGED = 1_000_000
-"""Cells that the merged cells of a sheet may cover, in rows that hold anything. [-]"""
-MOST_ROWS = 200_000
-"""Rows that are read of one sheet. [-]"""
+PLANS = "plans"  # rows that are meant if a file of plans is read
+MOST_MERGED = 1_000_000  # cells that the merged cells of a sheet may cover, in rows that hold anything
+MOST_ROWS = 200_000  # rows that are read of one sheet
 _TABLE_FILES = (".csv", ".tsv", ".parquet")
-WORKBOOKS = (".xlsx", ".xlsm", ".ods")
-"""Endings of workbooks that are read."""
+WORKBOOKS = (".xlsx", ".xlsm", ".ods")  # endings of workbooks that are read
 _SAVED_OTHERWISE = {
     ".xls": "an old Excel workbook (.xls)",
     ".xlsb": "a binary Excel workbook (.xlsb)",

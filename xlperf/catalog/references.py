@@ -14,14 +14,12 @@ from xlperf.catalog.table import Spellings, Table, aliases
 
 BLANK, UNKNOWN = -1, -2
 _MOST_LISTED = 8
-DESIGNS = "chiplets"
-"""The sheet whose rows are all costed together; rows with a reference that is gone are left out."""
+DESIGNS = "chiplets"  # the sheet whose rows are all costed together; rows with a reference that is gone are left out
 
 NOT_USABLE = " cannot be used: "
 """Part of the message for a name whose row has an unknown reference; the fault of that row follows."""
 
-Index = MutableMapping[str, dict[str, int]]
-"""Rows of tables by casefolded name, by kind."""
+Index = MutableMapping[str, dict[str, int]]  # rows of tables by casefolded name, by kind
 
 
 def index_of(table: Table) -> dict[str, int]:

@@ -85,22 +85,17 @@ COST_TABLES = ("process_nodes", "packages", "chiplets", "servers")
 TECHNOLOGY_TABLES = ("technology", "memories", "links", "cores", "devices")
 """Technology tables from which accelerators are derived; only accelerators that name a device need them."""
 OWN_RUNS = "own_runs"
-OWN_TABLES = (OWN_RUNS,)
-"""Catalog tables of the user alone: measured runs, which predictions are corrected by."""
-MARKET_TABLES = ("api_prices",)
-"""Market prices for comparison with answers; no plan needs them."""
+OWN_TABLES = (OWN_RUNS,)  # catalog tables of the user alone: measured runs, which predictions are corrected by
+MARKET_TABLES = ("api_prices",)  # market prices for comparison with answers; no plan needs them
 QUESTION_TABLES = tuple(dict.fromkeys(kind for one in questions().values() for kind in one.reads))
 """Catalog tables that a question reads beside its form."""
 OPTIONAL_TABLES = (*COST_TABLES, *MARKET_TABLES, *QUESTION_TABLES, *TECHNOLOGY_TABLES, *OWN_TABLES)
 """Catalog tables that a workbook may lack."""
 EVERY_TABLE = (*CATALOG_TABLES, *OPTIONAL_TABLES)
 PLAN_TABLES = ("training", "inference")
-MEASURED, ERROR = "measured_", "error_"
-"""Prefixes of columns: measured results beside plans, and errors beside results."""
-OWN = "own"
-"""Table of the user's own columns beside the schema's."""
-FORMS = tuple(questions())
-"""Forms of the front sheets: a question, answered by a solver of :mod:`xlperf.explore.forms`."""
+MEASURED, ERROR = "measured_", "error_"  # prefixes of columns: measured results beside plans, and errors beside results
+OWN = "own"  # table of the user's own columns beside the schema's
+FORMS = tuple(questions())  # forms of the front sheets: a question, answered by a solver of :mod:`xlperf.explore.forms`
 _HEADER = re.compile(r"^(?P<name>.*?)\s*(?:\((?P<unit>[^()]*)\))?\s*$", re.DOTALL)
 
 
@@ -481,8 +476,7 @@ def first_words(kind: str) -> dict[str, str]:
     return {row["column"]: row["value"] for row in forms if row["form"] == kind and row["column"]}
 
 
-Part = tuple[Column, "np.ndarray"]
-"""A column and its values in the unit used inside."""
+Part = tuple[Column, "np.ndarray"]  # A column and its values in the unit used inside
 DIGITS, _IN_FULL = 4, 10_000.0
 FLAGS = ("flag", "result-flag")
 

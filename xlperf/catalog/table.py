@@ -46,11 +46,9 @@ def without_variants(text: str, formats: bool) -> Iterator[str]:
         yield "-".join(words)
 
 
-CASES = ("low", "base", "high")
-"""Cases of prices: a sheet may give a column twice more, with these endings."""
+CASES = ("low", "base", "high")  # cases of prices: a sheet may give a column twice more, with these endings
 
-Place = Callable[[int, str], str]
-"""``place(row, column)``: cell of a value, for messages; row -1 is the header."""
+Place = Callable[[int, str], str]  # ``place(row, column)``: cell of a value, for messages; row -1 is the header
 Locate = Callable[[int, int], str]
 """``locate(row, position)``: cell, for messages; row -1 is the header, position -1 the whole row."""
 
@@ -385,8 +383,7 @@ def uncertain_columns(table: Table) -> list[str]:
     ]
 
 
-MARK = "\x1f"
-"""Separator between a name and the number of a copy of its row, if a sweep gives plans rows of their own."""
+MARK = "\x1f"  # separator between a name and the number of a copy of its row, if a sweep gives plans rows of their own
 _BETWEEN_WORDS = re.compile(r"[^\w.]+|_+")
 
 
@@ -422,8 +419,7 @@ def words_of(name: str) -> tuple[str, ...]:
     return tuple(word for word in _BETWEEN_WORDS.split(name.casefold()) if word)
 
 
-_MOST_KNOWN = 10_000
-"""Size of the cache of read names. [-]"""
+_MOST_KNOWN = 10_000  # size of the cache of read names
 
 
 class Spellings:

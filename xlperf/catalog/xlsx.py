@@ -20,8 +20,7 @@ from xlperf.catalog.xlsx_package import Package
 Cells = dict[int, dict[int, object]]
 """Values by row and column, both counted from 1; blank cells are absent, and rows of nothing else."""
 
-Area = tuple[int, int, int, int]
-"""First row, first column, last row and last column of cells that are merged."""
+Area = tuple[int, int, int, int]  # first row, first column, last row and last column of cells that are merged
 
 MAX_ROWS, MAX_COLUMNS = 1_048_576, 16_384
 _DATE_FORMATS = frozenset([*range(14, 23), *range(27, 37), 45, 46, 47, *range(50, 59)])
@@ -358,8 +357,7 @@ class _SheetReader:
             self._formulas.text[key] = text
 
 
-MOST_CELLS = 4_000_000
-"""Cells that the sheets of a file may hold together, repeated ones counted each time. [-]"""
+MOST_CELLS = 4_000_000  # cells that the sheets of a file may hold together, repeated ones counted each time
 _CONTENT = "content.xml"
 _INLINE = frozenset({"p", "span", "a", "s", "tab", "line-break"})
 """Elements of the text of a cell; within others (comments, drawings) is no text of it."""

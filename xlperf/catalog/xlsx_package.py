@@ -15,10 +15,8 @@ from xlperf.base.errors import Fault, InputError
 PART_LIMIT = 256 * 2**20
 TOTAL_LIMIT = 512 * 2**20
 MAX_PARTS = 10_000
-MOST_ELEMENTS = 14_000_000
-"""XML elements of one part: six million cells with values, and their rows. [-]"""
-MOST_TIMES = 100
-"""How many times its size a large part may unpack to; sheets that people fill come to a tenth of this. [-]"""
+MOST_ELEMENTS = 14_000_000  # XML elements of one part: six million cells with values, and their rows
+MOST_TIMES = 100  # how many times its size a large part may unpack to; sheets that people fill come to a tenth of this
 LARGE_PART = 16 * 2**20
 _COUNTED_PART = 4 * 2**20  # smaller ones cannot hold too many elements to read
 _DIRECTORY_LIMIT = 4 * 2**20

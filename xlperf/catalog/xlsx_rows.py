@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape, unescape
 from xlperf.base.errors import Fault, InputError, printable
 from xlperf.base.files import replaced
 from xlperf.base.units import factor
-from xlperf.catalog.cells import DateNumber, ErrorValue, Unsaved, is_blank, parse_header
+from xlperf.catalog.cells import cell_text, is_blank, parse_header
 from xlperf.catalog.read import Block, find_block, missing_sheet
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import column_letters, name_taken
@@ -225,27 +225,12 @@ def shown_lines(path: str | os.PathLike[str]) -> Iterator[str]:
 def _row_lines(cells: Cells, formulas: dict[tuple[int, int], str]) -> Iterator[str]:
     for row in sorted(cells):
         texts = {
-            column: _escaped(formulas[row, column]) if (row, column) in formulas else _shown_text(value)
+            column: _escaped(formulas[row, column]) if (row, column) in formulas else _escaped(cell_text(value))
             for column, value in cells[row].items()
         }
         filled = [column for column, text in texts.items() if text]
         if filled:
             yield "\t".join(texts.get(column, "") for column in range(1, max(filled) + 1))
-
-
-def _shown_text(value: object) -> str:
-    if isinstance(value, str):
-        return _escaped(value)
-    if isinstance(value, bool):
-        return "TRUE" if value else "FALSE"
-    if isinstance(value, DateNumber):
-        return value.text
-    if isinstance(value, float):
-        return f"{value:.15g}"
-    if isinstance(value, ErrorValue):
-        return _escaped(value.text)
-    assert isinstance(value, Unsaved)
-    return _escaped(f"={value.formula}")
 
 
 def _escaped(text: str) -> str:

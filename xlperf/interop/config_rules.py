@@ -21,8 +21,7 @@ RECOMPUTED = {"core_attn": "core_attention", "layernorm": "norm", "mla_up_proj":
             "moe_act": "activation"}  # fmt: skip
 """Modules of selective recomputation by the words of Megatron-Core."""
 
-UNREAD = "@"
-"""Prefix of a setting that a rule adds to a plan for a value without counterpart in plans."""
+UNREAD = "@"  # prefix of a setting that a rule adds to a plan for a value without counterpart in plans
 
 
 @cache

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.base.resources import rows
 from xlperf.base.units import UNITS, factor
+from xlperf.catalog.csv_files import read_text
 from xlperf.catalog.schema import Column, known_units, split_header, table_schema, unit_of
 
 _UNIT_WORDS = {
@@ -41,13 +42,7 @@ def read_card(path: str | os.PathLike[str]) -> dict[str, str]:
     Raises InputError if the file cannot be read or holds no such line.
     """
     file = Path(path)
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(Fault(str(path), "there is no such file")) from None
-    except (OSError, UnicodeDecodeError) as error:
-        problem = "is no text; a card as .csv, .txt or .json is meant"
-        raise InputError(Fault(str(path), getattr(error, "strerror", None) or problem)) from None
+    text = read_text(file, "a card as .csv, .txt or .json")
     if file.suffix.casefold() == ".json":
         try:
             result = json.loads(text)

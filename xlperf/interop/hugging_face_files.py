@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows
+from xlperf.catalog.csv_files import read_text
 
-_LARGEST = 64 * 2**20
-"""Bytes of a configuration, or of the header of a file of weights, at the most. [B]"""
+_LARGEST = 64 * 2**20  # bytes of a configuration, or of the header of a file of weights, at the most. [B]
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -46,15 +46,9 @@ def read_config(path: str | os.PathLike[str]) -> tuple[dict[str, Any], float | N
 
 
 def _json(file: Path) -> dict[str, Any]:
+    text = read_text(file, "a config.json or a folder that holds one")
     try:
-        if file.stat().st_size > _LARGEST:
-            raise InputError(Fault(str(file), "is too large for a configuration"))
-        result = json.loads(file.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        problem = "there is no such file; a config.json or a folder that holds one is meant"
-        raise InputError(Fault(str(file), problem)) from None
-    except OSError as error:
-        raise InputError(Fault(str(file), f"cannot be read: {(error.strerror or str(error)).lower()}")) from None
+        result = json.loads(text)
     except (ValueError, RecursionError) as error:
         at = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
         raise InputError(Fault(str(file), f"is no JSON{at}; the config.json of a model is meant")) from None
@@ -304,8 +298,7 @@ _PARTS = {
 _SPELLED = (("block_sparse_moe", "mlp"), ("feed_forward", "mlp"), ("linear_attn", "self_attn"), ("mixer", "mlp"))
 _LAYER = re.compile(r"^(?:.*\.)?layers\.")
 
-Format = Callable[[str], str]
-"""Format of a module by its name, "" in 16 bits."""
+Format = Callable[[str], str]  # format of a module by its name, "" in 16 bits
 
 
 def checkpoint_columns(

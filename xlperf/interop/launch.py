@@ -18,9 +18,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from xlperf.base.errors import Fault, InputError, nearest
 from xlperf.catalog.cells import shown
-from xlperf.catalog.parse import table_from_rows
+from xlperf.catalog.parse import table_from_columns
 from xlperf.catalog.schema import canonical, split_header, table_schema, unit_of
 from xlperf.catalog.table import Table
 from xlperf.interop.config_rules import UNREAD, Stated
@@ -61,27 +63,22 @@ from xlperf.interop.launch_yaml import containers_of, engine_of_image
 from xlperf.interop.stack_rules import STACKS, broken_line, stack_named
 
 MARK = "# xlperf:"
-MOST_TEXT = 1_000_000
-"""Characters of a launch file at the most. [-]"""
-MOST_SHOWN = 120
-"""Settings of a message, and characters of each, at the most. [-]"""
+MOST_TEXT = 1_000_000  # characters of a launch file at the most
+MOST_SHOWN = 120  # settings of a message, and characters of each, at the most
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 _SHORT = re.compile(r"-[A-Za-z]|[A-Z_][A-Z0-9_]*=")
 """Options of other commands on the same line, and variables: not listed if they are not known."""
 _ZERO = frozenset({"zero_stage", "zero_group_size", "offload_activations", "tensor_parallel"})
 """Columns that a DeepSpeed configuration decides if another stack refers to it."""
-_LAUNCHERS = frozenset({"@nodes", "@accelerators_per_node"})
-"""Quantities that torchrun states by itself."""
-Groups = Sequence[Sequence[Sequence[Setting]]]
-"""Settings of texts, command by command."""
+_LAUNCHERS = frozenset({"@nodes", "@accelerators_per_node"})  # quantities that torchrun states by itself
+Groups = Sequence[Sequence[Sequence[Setting]]]  # settings of texts, command by command
 
 
 _COMMANDS = tuple(stack.command for stack in STACKS.values() if stack.command)
 """Commands whose first argument is the model."""
 
 
-LOG = "(log)"
-"""Suffixes of version names that occur in logs and results alone."""
+LOG = "(log)"  # suffixes of version names that occur in logs and results alone
 
 
 def launch_lines(plan: Table, stack: str, shape: Shape | None = None) -> list[str]:
@@ -322,13 +319,8 @@ def _referenced(values: Stated, beside: Path | None) -> list[str]:
     Returns the settings that move a result and are not read.
     """
     inside = _beside(values["@deepspeed"], beside)
-    if inside is None:
-        return []
-    try:
-        config = config_of(inside.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
-        return []
-    if config.kind != "json":
+    config = _config_in(inside) if inside is not None else None
+    if inside is None or config is None or config.kind != "json":
         return []
     result = told_by([[config.settings]], "deepspeed")
     values.pop("@deepspeed")
@@ -354,14 +346,20 @@ def _options(values: Stated, text: str, stack: str, beside: Path | None, notes: 
             notes.append(f"what {_last(path)} sets is not read: it is not beside the file")
             return []
         return [f"{path}, which is not beside it"]
-    try:
-        config = config_of(inside.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
+    config = _config_in(inside)
+    if config is None:
         return [f"{path}, which is no text that can be read"]
     values.pop("@config", "")
     result = told_by([[config.settings]], stack)
     values |= {**result.values, **values}
     return [f"{words} ({inside.name})" for words in result.unknown if moves(words)]
+
+
+def _config_in(file: Path) -> Config | None:
+    """Settings of a configuration file; None if it is no text."""
+    with suppress(OSError, UnicodeDecodeError):
+        return config_of(file.read_text(encoding="utf-8"))
+    return None
 
 
 def _beside(path: str, folder: Path | None) -> Path | None:
@@ -397,21 +395,13 @@ def _plan_table(kind: str, told: Stated, name: str, asked: Sequence[str], lacks:
             raise InputError(Fault(name, lacks))
         raise InputError(Fault(name, f"does not say {', '.join(lacking)}{also}: {remedy}"))
     known = table_schema(kind).by_name
-    cells = [_cell(value, column in known and not known[column].is_text) for column, value in told.items()]
-    table = table_from_rows(kind, list(told), [cells], lambda _, column: f"{name} [{column}]")
+    cells = {column: np.array([value], dtype=object) for column, value in told.items()}
+    table = table_from_columns(kind, cells, lambda _, column: f"{name} [{column}]")
     if table.own:
         column = next(iter(table.own))
         hint = partial(nearest, column, [one.replace("_", " ") for one in known])
         raise InputError(Fault(f"{name} [{column}]", f"unknown column {shown(column)}", hint))
     return table
-
-
-def _cell(text: str, number: bool) -> str | float:
-    """An argument as a cell has it."""
-    if number:
-        with suppress(ValueError):
-            return float(text)
-    return text
 
 
 def _fit(groups: Sequence[Sequence[Sequence[Setting]]], stack: str) -> float:

@@ -9,8 +9,7 @@ import numpy as np
 
 from xlperf.catalog.table import Table, aliases, without_variants, words_of
 
-LONGEST_MODEL = 200
-"""Characters of a name of a model that are looked at. [-]"""
+LONGEST_MODEL = 200  # characters of a name of a model that are looked at
 _SIZES = ("num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "head_size", "ffn_hidden_size",
           "moe_ffn_hidden_size", "num_experts", "top_k", "q_lora_rank", "kv_lora_rank", "vocab_size")  # fmt: skip
 _PADDED = 0.02

@@ -29,14 +29,11 @@ from xlperf.interop.launch_models import LONGEST_MODEL, contradicted, described_
 from xlperf.interop.launch_stacks import kind_of_stack, software_of, stacks
 from xlperf.interop.stack_rules import STACKS, software_defaults
 
-LACKS = "@lacks"
-"""Key of the words that say why no model is known."""
+LACKS = "@lacks"  # key of the words that say why no model is known
 _BLANKS = {"sequence_parallel": "yes", "compiled": "yes"}
 """Meaning of blank columns without a default, where a flag says otherwise."""
-_SHARED = ("sequence_parallel", "tensor_overlap")
-"""Columns that mean something with tensor parallelism only."""
-OWN_SOFTWARE = {"training": "megatron", "inference": "tensorrt-llm"}
-"""Meaning of a blank software."""
+_SHARED = ("sequence_parallel", "tensor_overlap")  # columns that mean something with tensor parallelism only
+OWN_SOFTWARE = {"training": "megatron", "inference": "tensorrt-llm"}  # meaning of a blank software
 _SETTLES = {
     "@nodes": "num_accelerators", "@accelerators_per_node": "num_accelerators", "@local_batch": "micro_batch_size",
     "@tensor": "tensor_parallel", "@running": "batch_size", "@dtype": "precision",

@@ -14,16 +14,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-MOST_VALUE = 20_000
-"""Characters of a variable at the most. [-]"""
-_DEEPEST = 20
-"""Defaults within defaults that are filled in at the most. [-]"""
-MOST_WORK = 2_000_000
-"""Characters that the variables of one script make at the most. [-]"""
-_MOST_BLOCKS = 200
-"""Conditions and loops within each other at the most. [-]"""
-_MOST_PATTERN = 200
-"""Characters of a pattern with wildcards at the most. [-]"""
+MOST_VALUE = 20_000  # characters of a variable at the most
+_DEEPEST = 20  # defaults within defaults that are filled in at the most
+MOST_WORK = 2_000_000  # characters that the variables of one script make at the most
+_MOST_BLOCKS = 200  # conditions and loops within each other at the most
+_MOST_PATTERN = 200  # characters of a pattern with wildcards at the most
 
 _ASSIGNMENT = re.compile(r"((?:export|local|readonly|declare(?:\s+-\w+)?)\s+)?([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _SET = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)

@@ -90,12 +90,9 @@ def _filled(settings: Sequence[Setting], given: Mapping[str, str]) -> list[Setti
     ]
 
 
-LONGEST_LINE = 1_000
-"""Characters of a line in which the place of a setting is looked up. [-]"""
-MOST_LINES = 5_000
-"""Lines in which the place of a setting is looked up. [-]"""
-MOST_SEARCHED = 200_000
-"""Characters that are searched for the words of a stack. [-]"""
+LONGEST_LINE = 1_000  # characters of a line in which the place of a setting is looked up
+MOST_LINES = 5_000  # lines in which the place of a setting is looked up
+MOST_SEARCHED = 200_000  # characters that are searched for the words of a stack
 _NOTHING = ("false", "none", "null", "no", "off")
 _COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _ENDING = re.compile(r"_(?:pretrain|finetune|sft|peft|lora|perf)\w*$|_config$")

@@ -20,8 +20,7 @@ from xlperf.interop.stack_rules import STACKS
 
 DEFAULT_LENGTH, MICRO_BATCHES = 4096.0, 4.0
 """Tokens of a sequence, and micro-batches per stage, of a plan that leaves them open. [-]"""
-PLACEHOLDERS = 2
-"""Layers that the embedding and the output projection count as in a layout. [-]"""
+PLACEHOLDERS = 2  # layers that the embedding and the output projection count as in a layout
 _MODULES = {module: word for word, module in RECOMPUTED.items()}
 OPTIONS = "options.yaml"
 

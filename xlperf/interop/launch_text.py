@@ -20,8 +20,7 @@ from xlperf.base.resources import stack_rows
 from xlperf.interop.launch_shell import MOST_VALUE, Call, Shell
 from xlperf.interop.launch_yaml import documents, is_yaml
 
-_CLIENT_ONLY = "serving"
-"""Stack of the report of a benchmark that does not name its engine."""
+_CLIENT_ONLY = "serving"  # stack of the report of a benchmark that does not name its engine
 _TITAN = {
     "pp": "--parallelism.pipeline_parallel_degree", "cp": "--parallelism.context_parallel_degree",
     "tp": "--parallelism.tensor_parallel_degree", "ep": "--parallelism.expert_parallel_degree",
@@ -121,18 +120,12 @@ def _client(text: str) -> Iterator[tuple[str, str]]:
         yield "--request-rate", pairs["request_rate"]
 
 
-LONGEST_NAME = 200
-"""Characters of a setting that are looked at for its name. [-]"""
-MOST_SETTINGS = 20_000
-"""Settings of one text at the most. [-]"""
-MOST_POINTS = 300
-"""Points of a line of TOML at the most: its reader takes the square of the parts of a key. [-]"""
-_NESTED = 3
-"""Texts within texts that are read: here-documents of here-documents. [-]"""
-COMMAND = "$0"
-"""Name of the setting whose arguments are the first words of a command."""
-DEEPEST = 30
-"""Levels of nested keys at the most. [-]"""
+LONGEST_NAME = 200  # characters of a setting that are looked at for its name
+MOST_SETTINGS = 20_000  # settings of one text at the most
+MOST_POINTS = 300  # points of a line of TOML at the most: its reader takes the square of the parts of a key
+_NESTED = 3  # texts within texts that are read: here-documents of here-documents
+COMMAND = "$0"  # name of the setting whose arguments are the first words of a command
+DEEPEST = 30  # levels of nested keys at the most
 _TABLE = re.compile(r"^\[[\w.\-\"]+\]\s*(#.*)?$", re.MULTILINE)
 _KEY = re.compile(r"^(\s*)((?:-\s+)*)([\"']?)([-\w.+/]+)\3\s*:(?:\s+(.*)|\s*)$")
 _OPTION = re.compile(r"--?[A-Za-z][\w.\-]*")
@@ -144,8 +137,7 @@ _END = re.compile(r"[|&;<>()]|\d?>&?\d?|.*[^-\w]>.*")
 _DUMPED = re.compile(
     r"^[^\w\n]{0,40}(?:\w{1,40}\]?: ?)?[ \t]{1,40}([a-z][a-z0-9_]{1,60}) \.{2,60} (\S.{0,500})$", re.MULTILINE
 )
-MOST_ENGINE = 20_000
-"""Characters of the arguments that an engine prints. [-]"""
+MOST_ENGINE = 20_000  # characters of the arguments that an engine prints
 _PAIR = re.compile(r"(?<![a-z0-9_])([a-z][a-z0-9_]{1,60})'?\s*[=:]\s*('[^']*'|\"[^\"]*\"|[\w.+-]++(?!\s*=))")
 _TYPED = re.compile(r"(?:torch|Backend)\.\w")
 _SCRIPT = re.compile(r"[^\s=]*\.(?:sh|bash|sbatch|slurm)")
@@ -154,8 +146,7 @@ _DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):([^-=+?{}$:][^{}$]*)?\}")
 _ENVIRONMENT = re.compile(r"\$\{(?:oc\.)?env:\s*([A-Za-z_]\w*)\s*(?:,([^{}$]*))?\}")
 _REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_][\w.\-]*)\}")
 _ARRAY = re.compile(r"\$\{[A-Za-z_]\w*\[[@*]\]\}")
-FEWEST_DUMPED = 5
-"""Fewest arguments by which a log is recognised. [-]"""
+FEWEST_DUMPED = 5  # fewest arguments by which a log is recognised
 
 
 class Setting(NamedTuple):

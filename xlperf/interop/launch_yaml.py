@@ -23,8 +23,7 @@ try:
 except ImportError:  # without libyaml
     from yaml import SafeLoader as _Loader  # type: ignore[assignment]
 
-MOST_NODES = 50_000
-"""Values of a text at the most, each counted as often as aliases repeat it. [-]"""
+MOST_NODES = 50_000  # values of a text at the most, each counted as often as aliases repeat it
 _KEY = re.compile(r"([\"']?)([-\w.+/@]{1,200})\1\s*:(?:\s+(.*)|\s*)$", re.DOTALL)
 
 
@@ -92,8 +91,7 @@ def _size(node: yaml.Node, sizes: dict[int, float]) -> float:
     return sizes[id(node)]
 
 
-MOST_IMAGES = 1_000
-"""Words of a text that may name an image, at the most. [-]"""
+MOST_IMAGES = 1_000  # words of a text that may name an image, at the most
 _HINT = re.compile(r"(?:^|[\s{,-])image\s*:")
 _GPU_KEYS = ("gpu.product", "gke-accelerator", "instance-gpu-name")
 """Ends of the labels of a node that name its accelerator."""

@@ -19,6 +19,7 @@ from xlperf.base.arrays import Array, added
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.resources import rows, stack_rows
 from xlperf.base.units import UNITS
+from xlperf.catalog.csv_files import read_text
 from xlperf.catalog.schema import table_schema
 from xlperf.interop.config_rules import Stated
 from xlperf.interop.launch import MOST_TEXT, told_by
@@ -26,14 +27,10 @@ from xlperf.interop.launch_rules import plan_of, stack_defaults
 from xlperf.interop.launch_stacks import by_name, candidates_of, flags
 from xlperf.interop.launch_text import log_lines, logged_settings
 
-CHUNK = 1 << 20
-"""Bytes that are read at a time. [B]"""
-LONGEST_LINE = 1 << 16
-"""Bytes of a line beyond which it is not looked at whole. [B]"""
-MOST_VALUES = 2_000_000
-"""Most values of one kind in memory. [-]"""
-WARM_UP, MOST_WARM_UP = 0.1, 20
-"""Share of the iterations at the start that is left out, and the most of them. [-]"""
+CHUNK = 1 << 20  # bytes that are read at a time. [B]
+LONGEST_LINE = 1 << 16  # bytes of a line beyond which it is not looked at whole. [B]
+MOST_VALUES = 2_000_000  # most values of one kind in memory
+WARM_UP, MOST_WARM_UP = 0.1, 20  # share of the iterations at the start that is left out, and the most of them
 
 
 _NUMBER = (
@@ -184,10 +181,8 @@ def _numbers(pattern: re.Pattern[bytes], block: bytes, most: int) -> Iterator[tu
 
 
 COMMUNICATION = "communication"
-MOST_KERNELS = 5_000_000
-"""Kernels of a trace at the most. [-]"""
-MOST_SUMMARY = 1 << 20
-"""Bytes of a summary by class at the most. [B]"""
+MOST_KERNELS = 5_000_000  # kernels of a trace at the most
+MOST_SUMMARY = 1 << 20  # bytes of a summary by class at the most. [B]
 _TEXT = rb'"((?:[^"\\]|\\.){1,4000}+)"'
 _TIMES = rb'(?>[^{}]{0,400}?"ts":\s*)([\d.]{1,30}+)(?>[^{}]{0,200}?"dur":\s*)([\d.]{1,30}+)'
 _KERNEL = rb'"cat":\s*"(?:kernel|Kernel|gpu_memcpy|gpu_memset)"'
@@ -298,8 +293,7 @@ def _summary(source: Path, steps: int) -> Profile:
 
 _SWITCHED = frozenset({"graphs", "draft_tokens", "two_batch_overlap"})
 """Columns of serving that a flag turns on or off, whose absence from a whole list of arguments means the default."""
-_ASSUMED = ("software", "num_accelerators", "mode")
-"""Columns that follow from settings missing in a log."""
+_ASSUMED = ("software", "num_accelerators", "mode")  # columns that follow from settings missing in a log
 
 
 class Logged(NamedTuple):
@@ -348,8 +342,7 @@ def logged_plan(text: str) -> Logged:
     return Logged(stack, columns, frozenset(possible - columns.keys()), told)
 
 
-BLOCK = 512.0
-"""Tokens of a block of a Mooncake trace. [-]"""
+BLOCK = 512.0  # tokens of a block of a Mooncake trace
 MOST_BYTES, MOST_REQUESTS = 256 << 20, 500_000
 _NAMES = {
     "time": ("timestamp", "time", "time (s)", "timestamp (ms)", "timestamp_ms"),
@@ -450,15 +443,7 @@ def _pieces(request: _Request, seen: Mapping[Any, tuple[float, float]]) -> Itera
 
 
 def _requests(path: Path) -> Iterator[_Request]:
-    try:
-        size = path.stat().st_size
-        if size > MOST_BYTES:
-            raise InputError(
-                Fault(str(path), f"has {size >> 20} MiB; a trace of {MOST_BYTES >> 20} MiB at most is read")
-            )
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(Fault(str(path), f"cannot be read: {error}")) from None
+    lines = read_text(path, "a trace", MOST_BYTES).splitlines()
     if len(lines) > MOST_REQUESTS:
         raise InputError(Fault(str(path), f"has {len(lines):,} lines; a trace of {MOST_REQUESTS:,} at most is read"))
     last = -np.inf

@@ -44,8 +44,7 @@ _RELEASE = re.compile(r"-\d[\d.]*$")
 NUMBERS = ("multiple_of", "multiple_or_divisor", "at_most", "at_least", "in_equal_pieces")
 
 
-Quantity = tuple[tuple[str, str], ...]
-"""Columns and numbers with the signs before them: the first has the sign ``+``."""
+Quantity = tuple[tuple[str, str], ...]  # columns and numbers with the signs before them: the first has the sign ``+``
 
 
 class Condition(NamedTuple):
@@ -142,8 +141,7 @@ def broken_line(stack: str, lines: Sequence[str]) -> str:
 
 
 FILE = "software_defaults.csv"
-STATED = "*"
-"""Value of a condition on a column that is not blank."""
+STATED = "*"  # value of a condition on a column that is not blank
 _RELEASE_WORDS = re.compile(
     r"v?(?P<numbers>\d+(?:\.\d+)*)"
     r"(?:[-.+]?(?P<before>alpha|beta|a|b|rc|dev)[\w.+-]*|(?P<after>[-.]?post)\d*[\w.+-]*|[-+]\w[\w.+-]*)?"

@@ -280,8 +280,7 @@ _UNSTATED = {
     "tp not stated": "its mapping is not stated",
 }
 """Words in the notes of a row that say why no plan can be made of it."""
-_WEIGHTS_IN_FOUR_BITS = "mxfp4"
-"""vLLM's kernels of 2025 for such weights take 16-bit activations, on Blackwell too."""
+_WEIGHTS_IN_FOUR_BITS = "mxfp4"  # vLLM's kernels of 2025 for such weights take 16-bit activations, on Blackwell too
 
 
 def served_rows(published: Published) -> tuple[Published, list[str]]:

@@ -17,27 +17,22 @@ from xlperf.interop.stack_rules import calibrated_release, release_of
 from xlperf.measurements.published import ModelNames, Published, PublishedPlans
 from xlperf.measurements.training import Refusal, precision_choice, published_plans, stated_settings
 
-_OF_A_STREAM = ("run_requests", "prompt_variation", "output_variation")
-"""Settings that a static batch does not have."""
-_LENGTHS = {"prompt_length": "isl", "output_length": "osl"}
-"""Printed columns that settings may state instead."""
+_OF_A_STREAM = ("run_requests", "prompt_variation", "output_variation")  # settings that a static batch does not have
+_LENGTHS = {"prompt_length": "isl", "output_length": "osl"}  # printed columns that settings may state instead
 _POOLS = re.compile(r"\b(?P<pool>prefill|decode)_(?P<name>\w+?)=(?P<value>\d+)\b")
 _TOKENS_AT_ONCE = re.compile(r"(?P<thousands>\d+)K tokens per GPU")
 _TOKENS_OF_A_PASS = 16384.0
 _BATCH_OF_MAXIMUM = 4096.0
 """Requests offered in a run of "maximum throughput" without a stated number: the cache limits the running batch."""
-_WEIGHTS_ONLY = "weights"
-"""Word of a printed precision that only weights are stored in."""
+_WEIGHTS_ONLY = "weights"  # word of a printed precision that only weights are stored in
 _FIRST_XQA = re.compile(r"tensorrt-llm v?0\.[89](\.| |$)")
-_HEADS_OF_XQA = (128.0, 256.0)
-"""Its first releases know no other heads: decoderXQARunner.h of TensorRT-LLM 0.8 and 0.9."""
+_HEADS_OF_XQA = (128.0, 256.0)  # its first releases know no other heads: decoderXQARunner.h of TensorRT-LLM 0.8 and 0.9
 _RUN = 10.0
 """Requests of a benchmark run over those in flight if a row does not state them: --num-prompts of the clients of
 InferenceX and of AMD's recipes. [-]"""
 _OF_WINDOWS = ("nim",)
 """Engines whose published runs are measured in windows of a steady state (genai-perf --measurement-interval)."""
-_DOUBTFUL = "doubtful"
-"""First words of the quality note of a row whose own figures contradict each other."""
+_DOUBTFUL = "doubtful"  # first words of the quality note of a row whose own figures contradict each other
 _INFERRED = "n_gpus inferred from parallel sizes"
 _OWN_PRECISION = re.compile(r"(?P<precision>NVFP4|MXFP4|FP8|FP4|INT4|INT8)(?![a-z0-9])", re.IGNORECASE)
 

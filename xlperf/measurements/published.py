@@ -24,16 +24,14 @@ from xlperf.base.arrays import Array
 from xlperf.base.errors import Fault, InputError
 from xlperf.base.units import factor
 from xlperf.catalog.catalog import Catalog
-from xlperf.catalog.cells import DateNumber, ErrorValue, Unsaved, is_blank, number_of, shown
+from xlperf.catalog.cells import DateNumber, ErrorValue, Unsaved, cell_text, is_blank, number_of, shown
 from xlperf.catalog.csv_files import read_csv
 from xlperf.catalog.table import Place, Table, aliases, column_letters
 from xlperf.catalog.xlsx import Workbook
 
 KINDS = ("training", "inference")
-POWER = "power"
-"""Kind of the rows of measured power: a sheet of its own, for nothing but times is fitted on the others."""
-MOST_VALUES = 10_000_000
-"""Cells, blank ones among them, of a sheet of published rows. [-]"""
+POWER = "power"  # kind of the rows of measured power: a sheet of its own, for nothing but times is fitted on the others
+MOST_VALUES = 10_000_000  # cells, blank ones among them, of a sheet of published rows
 _REQUIRED = ("row_id", "model", "gpu", "n_gpus")
 _YES = {"true": 1.0, "yes": 1.0, "1": 1.0, "1.0": 1.0, "false": 0.0, "no": 0.0, "0": 0.0, "0.0": 0.0}
 
@@ -163,20 +161,15 @@ def sheet_rows(path: Path, name: str, first: str) -> tuple[list[str], list[list[
         ]
         if faults:
             raise InputError(faults)
-        rows = [[_plain(cells[number].get(column)) for column in columns.values()] for number in numbers]
+        rows = [[_exact(cells[number].get(column)) for column in columns.values()] for number in numbers]
     return list(columns), rows, place
 
 
-def _plain(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "True" if value else "False"
-    if isinstance(value, DateNumber):
-        return value.text
-    if isinstance(value, float):
-        return f"{value:.15g}" if value.is_integer() else repr(value)
-    return str(value)
+def _exact(value: object) -> str:
+    """A cell as text, a number with all of its digits."""
+    if isinstance(value, float) and not isinstance(value, DateNumber) and not value.is_integer():
+        return repr(value)
+    return "" if value is None else cell_text(value)
 
 
 def published_rows(header: Sequence[str], rows: Sequence[Sequence[str]], place: Place) -> Published:

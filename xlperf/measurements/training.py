@@ -84,10 +84,8 @@ _NEWEST_NEMO = "nemo-bridge"
 _NAMED_NEMO = ("nemo", "megatron-bridge", "megatron bridge", _NEWEST_NEMO)
 _CHUNKED = re.compile(r"\bloss in (?:\w+ )?chunks\b")
 """Words of notes on a loss whose settings do not state its kernels."""
-_ADAPTER_RANK = 16.0
-"""Rank of adapters that a row of fine-tuning does not state (assumption). [-]"""
-_ROUNDED = 0.1
-"""Most that a printed global batch may be off a whole number of micro-batches. [-]"""
+_ADAPTER_RANK = 16.0  # rank of adapters that a row of fine-tuning does not state (assumption)
+_ROUNDED = 0.1  # most that a printed global batch may be off a whole number of micro-batches
 _WHOLE: dict[str, object] = {"sequence_parallel": 0.0, "recompute": "none", "recompute_modules": ""}
 """Denominator of a ratio of memory."""
 _UNSTATED = {"recompute": "recompute", "micro_batch_size": "micro batch", "zero_stage": "ZeRO stage"}
