@@ -51,14 +51,14 @@ def machines(plan: Stated, told: Mapping[str, str], fallback: float = 0.0) -> No
         plan.setdefault("num_accelerators", text(each * number(told, "@nodes", 1.0)))
 
 
-def _ranks(plan: Stated) -> float:
+def ranks_of(plan: Mapping[str, str]) -> float:
     """Accelerators of one replica of the data parallelism."""
     return math.prod(number(plan, f"{name}_parallel", 1.0) for name in ("tensor", "pipeline", "context"))
 
 
 def _batch(plan: Stated, told: Mapping[str, str]) -> None:
     """Global batch of a micro-batch, the passes that are added up, and the replicas."""
-    replicas = number(plan, "num_accelerators") / _ranks(plan)
+    replicas = number(plan, "num_accelerators") / ranks_of(plan)
     micro = number(plan, "micro_batch_size")
     if "global_batch_size" not in plan and replicas >= 1.0 and micro:
         plan["global_batch_size"] = text(micro * number(told, "@accumulation", 1.0) * replicas)
@@ -134,7 +134,7 @@ def _fsdp_words(plan: Stated, told: Mapping[str, str]) -> None:
 
 def _nanotron(plan: Stated, told: Mapping[str, str]) -> None:
     if "@data" in told:
-        plan.setdefault("num_accelerators", text(number(told, "@data") * _ranks(plan)))
+        plan.setdefault("num_accelerators", text(number(told, "@data") * ranks_of(plan)))
     if told.get("@moe_recompute") == "yes" and plan.get("recompute") != "full":
         plan |= {"recompute": "selective", "recompute_modules": "moe"}
     _batch(plan, told)
@@ -159,14 +159,14 @@ def _maxtext(plan: Stated, told: Mapping[str, str]) -> None:
     auto = [f"@{net}_fsdp" for net in ("ici", "dcn") if number(told, f"@{net}_fsdp") < 0.0]
     if (auto or "@ici_fsdp" not in told) and accelerators % whole == 0.0:
         shards *= accelerators / whole
-    replicas = accelerators / _ranks(plan)
+    replicas = accelerators / ranks_of(plan)
     if shards > 1.0:
         plan["zero_stage"] = "3"
         if shards * degree["expert"] < replicas:
             plan["zero_group_size"] = text(shards * degree["expert"])
     else:
         plan["zero_stage"] = "1" if told.get("@zero_one") == "yes" else "0"
-    batch = number(told, "@device_batch", 12.0) * _ranks(plan)  # of one replica
+    batch = number(told, "@device_batch", 12.0) * ranks_of(plan)  # of one replica
     stages = degree["pipeline"]
     passes = number(told, "@microbatches", stages) if stages > 1.0 else 1.0
     plan["micro_batch_size"] = text(batch / (passes if passes > 0.0 else stages))
@@ -204,8 +204,8 @@ def _automodel(plan: Stated, told: Mapping[str, str]) -> None:
         plan.pop("reshard_after_forward", None)
     pipeline = number(plan, "pipeline_parallel", 1.0)
     if number(told, "@data") >= 1.0:
-        plan.setdefault("num_accelerators", text(number(told, "@data") * _ranks(plan)))
-    replicas = number(plan, "num_accelerators") / _ranks(plan)
+        plan.setdefault("num_accelerators", text(number(told, "@data") * ranks_of(plan)))
+    replicas = number(plan, "num_accelerators") / ranks_of(plan)
     copies = number(told, "@replicas", 1.0)
     if copies > 1.0 and replicas > copies:
         plan["zero_group_size"] = text(replicas / copies)
@@ -257,7 +257,7 @@ def _axolotl(plan: Stated, told: Mapping[str, str]) -> None:
     if shards > 1.0:
         plan["zero_stage"] = "3"
         plan |= {"zero_group_size": text(shards)} if copies > 1.0 else {}
-        plan.setdefault("num_accelerators", text(shards * copies * _ranks(plan)))
+        plan.setdefault("num_accelerators", text(shards * copies * ranks_of(plan)))
     if plan.get("zero_stage") != "3":
         plan.pop("reshard_after_forward", None)
     _batch(plan, told)
@@ -273,7 +273,7 @@ def _deepspeed(plan: Stated, told: Mapping[str, str]) -> None:
     if place != "none":
         plan["offload_optimizer"] = text(number(told, "@ratio", 1.0))
         plan |= {"offload_target": "drive"} if place == "nvme" else {}
-    replicas, whole = number(plan, "num_accelerators") / _ranks(plan), number(plan, "global_batch_size")
+    replicas, whole = number(plan, "num_accelerators") / ranks_of(plan), number(plan, "global_batch_size")
     if "micro_batch_size" not in plan and whole and replicas:
         plan["micro_batch_size"] = text(whole / replicas / number(told, "@accumulation", 1.0))
     if number(plan, "zero_group_size", 1.0) < 1.0:

@@ -6,7 +6,6 @@ alike. Names that no column has are named, not dropped in silence.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from xlperf.base.resources import rows
 from xlperf.base.units import UNITS, factor
 from xlperf.catalog.csv_files import read_text
 from xlperf.catalog.schema import Column, known_units, split_header, table_schema, unit_of
+from xlperf.interop.launch_yaml import loaded
 
 _UNIT_WORDS = {
     "TFLOPS": "TFLOP/s", "PFLOPS": "PFLOP/s", "TOPS": "TFLOP/s", "TFLOP": "TFLOP/s", "POPS": "PFLOP/s",
@@ -44,10 +44,9 @@ def read_card(path: str | os.PathLike[str]) -> dict[str, str]:
     file = Path(path)
     text = read_text(file, "a card as .csv, .txt or .json")
     if file.suffix.casefold() == ".json":
-        try:
-            result = json.loads(text)
-        except (ValueError, RecursionError):
-            raise InputError(Fault(str(path), "is no JSON")) from None
+        result = loaded(text)
+        if result is None:
+            raise InputError(Fault(str(path), "is no JSON"))
         if isinstance(result, dict):
             return {str(name): str(value) for name, value in result.items() if value is not None}
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]

@@ -22,7 +22,7 @@ from xlperf.catalog.formats import (
 )
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import Spellings, Table
-from xlperf.interop.config_rules import CONFIG_RULES, RECOMPUTED, Stated, machines
+from xlperf.interop.config_rules import CONFIG_RULES, RECOMPUTED, Stated, machines, ranks_of
 from xlperf.interop.config_rules import number as _number
 from xlperf.interop.config_rules import text as _text
 from xlperf.interop.launch_models import LONGEST_MODEL, contradicted, described_models, named_model
@@ -240,8 +240,7 @@ def _megatron(plan: Stated, settings: Mapping[str, str]) -> None:
         plan.setdefault("pipeline_schedule", "interleaved")
     _recomputation(plan, settings)
     if _number(settings, "@optimizer_instances", 1.0) > 1.0 and "num_accelerators" in plan:
-        ranks = np.prod([_number(plan, f"{name}_parallel", 1.0) for name in ("tensor", "pipeline", "context")])
-        replicas = _number(plan, "num_accelerators") / float(ranks)
+        replicas = _number(plan, "num_accelerators") / ranks_of(plan)
         plan["zero_group_size"] = _text(replicas / _number(settings, "@optimizer_instances"))
 
 
@@ -261,12 +260,12 @@ def _recomputation(plan: Stated, settings: Mapping[str, str]) -> None:
         words = re.split(r"[\s,\[\]\"']+", settings["@recompute_modules"])
         known = [RECOMPUTED[word] for word in words if word in RECOMPUTED]
         plan["recompute_modules"] = " ".join(dict.fromkeys(known)) or "core_attention"
-    number = _number(settings, "@recompute_num_layers")
-    if plan.get("recompute") == "full" and number:
+    layers = _number(settings, "@recompute_num_layers")
+    if plan.get("recompute") == "full" and layers:
         if settings.get("@recompute_method") == "block":
-            plan["recompute_layers"] = _text(number)
-        elif number > 1.0:
-            plan["recompute_group"] = _text(number)
+            plan["recompute_layers"] = _text(layers)
+        elif layers > 1.0:
+            plan["recompute_group"] = _text(layers)
 
 
 def _torchtitan(plan: Stated, settings: Mapping[str, str]) -> None:
@@ -289,8 +288,7 @@ def _torchtitan(plan: Stated, settings: Mapping[str, str]) -> None:
     if "global_batch_size" in plan and _number(plan, "global_batch_size") <= 0.0:
         plan.pop("global_batch_size")
     if "global_batch_size" not in plan and local and "num_accelerators" in plan:
-        ranks = pipeline * _number(plan, "tensor_parallel", 1.0) * _number(plan, "context_parallel", 1.0)
-        plan["global_batch_size"] = _text(local * _number(plan, "num_accelerators") / ranks)
+        plan["global_batch_size"] = _text(local * _number(plan, "num_accelerators") / ranks_of(plan))
 
 
 def _any_engine(plan: Stated, settings: Mapping[str, str]) -> None:

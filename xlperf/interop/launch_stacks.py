@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from xlperf.catalog.table import Table, aliases
 from xlperf.interop.config_rules import Stated
 from xlperf.interop.launch_shell import MOST_VALUE
 from xlperf.interop.launch_text import DEEPEST, LONGEST_NAME, MOST_POINTS, MOST_SETTINGS, Setting, flat
-from xlperf.interop.launch_yaml import documents, is_yaml
+from xlperf.interop.launch_yaml import documents, is_yaml, loaded
 from xlperf.interop.stack_rules import STACKS
 
 _TABLE = re.compile(r"^\[\[?[\w.\-\" ]{1,200}\]\]?[ \t]*(?:#.*)?$", re.MULTILINE)
@@ -37,9 +36,9 @@ def config_of(text: str, given: Mapping[str, str] | None = None) -> Config:
     """Settings of a configuration file, none if the text is a script or a log."""
     kind, result = "", list[Setting]()
     if text.lstrip().startswith("{"):
-        kind, result = "json", _nested(text, json.loads)
+        kind, result = "json", list(flat(loaded(text), whole=True))
     elif _TABLE.search(text) and max(line.count(".") for line in text.splitlines()) < MOST_POINTS:
-        kind, result = "toml", _nested(text, tomllib.loads)
+        kind, result = "toml", list(flat(loaded(text, tomllib.loads), whole=True))
     if not result and _PYTHON.search(text):
         kind, result = "python", list(_python(text))
     if not result and is_yaml(text):
@@ -51,13 +50,6 @@ def config_of(text: str, given: Mapping[str, str] | None = None) -> Config:
 def _stated(setting: Setting) -> bool:
     """Whether a setting has a value that is no text of several lines."""
     return bool(setting.argument) and "\n" not in setting.argument
-
-
-def _nested(text: str, loads: Callable[[str], object]) -> list[Setting]:
-    try:
-        return list(flat(loads(text), whole=True))[:MOST_SETTINGS]
-    except (ValueError, RecursionError):
-        return []
 
 
 def _python(text: str) -> Iterator[Setting]:

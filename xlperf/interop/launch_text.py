@@ -7,7 +7,6 @@ contradicts plans.
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import NamedTuple
 
 from xlperf.base.resources import stack_rows
 from xlperf.interop.launch_shell import MOST_VALUE, Call, Shell
-from xlperf.interop.launch_yaml import documents, is_yaml
+from xlperf.interop.launch_yaml import documents, is_yaml, loaded
 
 _CLIENT_ONLY = "serving"  # stack of the report of a benchmark that does not name its engine
 _TITAN = {
@@ -185,10 +184,9 @@ def settings_of(
     if logged:
         return [logged]
     if _TABLE.search(text) and max(line.count(".") for line in text.splitlines()) < MOST_POINTS:
-        try:
-            return [list(islice(flat(tomllib.loads(text)), MOST_SETTINGS))]
-        except (ValueError, RecursionError):
-            pass
+        settings = list(islice(flat(loaded(text, tomllib.loads)), MOST_SETTINGS))
+        if settings:
+            return [settings]
     if is_yaml(text):
         return [list(islice(_yaml(text, given or {}, commands, nested), MOST_SETTINGS))]
     results = []
@@ -258,11 +256,8 @@ def logged_settings(text: str) -> list[Setting]:
     if logged.stack and logged.settings:
         return lined_settings(logged)
     if text.lstrip().startswith("{"):
-        try:
-            listed = islice(flat(json.loads(text)), MOST_SETTINGS)
-            return [one for one in listed if not one.name.endswith("s:") or one.argument]
-        except (ValueError, RecursionError):
-            return []
+        listed = islice(flat(loaded(text)), MOST_SETTINGS)
+        return [one for one in listed if not one.name.endswith("s:") or one.argument]
     return []
 
 
@@ -315,10 +310,7 @@ def _with_json(name: str, arguments: tuple[str, ...]) -> Iterator[Setting]:
     """A setting, and the settings inside if its argument is a JSON object."""
     yield Setting(name, arguments)
     if arguments and arguments[0].startswith("{"):
-        try:
-            yield from flat(json.loads(arguments[0]), name)
-        except (ValueError, RecursionError):
-            return
+        yield from flat(loaded(arguments[0]), name)
 
 
 def flat(value: object, name: str = "", depth: int = 0, whole: bool = False) -> Iterator[Setting]:
@@ -331,7 +323,7 @@ def flat(value: object, name: str = "", depth: int = 0, whole: bool = False) -> 
         listed = tuple(str(one)[:MOST_VALUE] for one in value if not isinstance(one, dict | list))
         if listed or not value or not whole:
             yield Setting(f"{name}:", listed)
-        for one in value if whole else ():
+        for one in value if whole and depth < DEEPEST else ():
             if isinstance(one, dict | list):
                 yield from flat(one, name, depth + 1, whole)
     elif value is not None:

@@ -6,10 +6,11 @@ Docker Compose run commands in containers; the tag of an image states a release.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any, NamedTuple
@@ -43,6 +44,14 @@ def _untagged(loader: Any, _: str, node: yaml.Node) -> Any:
 
 
 _Words.add_multi_constructor("", _untagged)
+
+
+def loaded(text: str, loads: Callable[[str], Any] = json.loads) -> Any:
+    """Content of a text of JSON, or of another language; None for any other text, and for one that nests too deep."""
+    try:
+        return loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def is_yaml(text: str) -> bool:

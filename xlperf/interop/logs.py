@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from array import array
 from collections import Counter
@@ -26,6 +25,7 @@ from xlperf.interop.launch import MOST_TEXT, told_by
 from xlperf.interop.launch_rules import plan_of, stack_defaults
 from xlperf.interop.launch_stacks import by_name, candidates_of, flags
 from xlperf.interop.launch_text import log_lines, logged_settings
+from xlperf.interop.launch_yaml import loaded
 
 CHUNK = 1 << 20  # bytes that are read at a time. [B]
 LONGEST_LINE = 1 << 16  # bytes of a line beyond which it is not looked at whole. [B]
@@ -270,10 +270,10 @@ def _summary(source: Path, steps: int) -> Profile:
     """A summary by class: ``class,time (ms)`` lines, or a JSON object of class and milliseconds."""
     text = source.read_bytes()[:MOST_SUMMARY].decode(errors="replace")
     result: dict[str, float] = {}
-    try:
-        stated = json.loads(text)
-        pairs = list(stated.items()) if isinstance(stated, dict) else []
-    except (ValueError, RecursionError):
+    stated = loaded(text)
+    if isinstance(stated, dict):
+        pairs = list(stated.items())
+    else:
         pairs = [(line[0], line[1]) for line in csv.reader(text.splitlines()[:1000]) if len(line) > 1]
     names = {name for name, _ in _patterns()} | {"exposed"}
     for name, value in pairs:
@@ -465,10 +465,7 @@ def _rows(path: Path, lines: list[str]) -> Iterator[tuple[int, Mapping[str, Any]
         return
     for number, line in enumerate(lines, start=1):
         if line.strip():
-            try:
-                row: Any = json.loads(line)
-            except ValueError:
-                row = None
+            row = loaded(line)
             if not isinstance(row, dict):
                 raise InputError(Fault(f"{path} [line {number}]", "is no JSON object; write a request in each line"))
             yield number, row
