@@ -10,7 +10,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.schema import table_schema
 from xlperf.catalog.table import aliases
 from xlperf.interop.launch_stacks import kind_of_stack
-from xlperf.interop.stack_rules import FILE, STATED, pairs, release_of, software_defaults
+from xlperf.interop.software import FILE, STATED, pairs, release_of, software_defaults
 from xlperf.measurements.published import Published
 
 MOST_LINES = 60

@@ -209,7 +209,7 @@ def launch(plans: str, stack: str | None, chosen: Chosen, catalog: str | None) -
 def _stack_of(plan: Table) -> str:
     """The stack that starts a plan by its software."""
     from xlperf.base.resources import stack_folders
-    from xlperf.interop.stack_rules import stack_named
+    from xlperf.interop.software import stack_named
 
     software, written = str(plan.filled("software")[0]), stack_folders("flags")
     stack = stack_named(software)

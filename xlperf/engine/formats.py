@@ -18,7 +18,7 @@ from xlperf.engine.join import Named, named_rows, software_words
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.records import PRECISION_CODES, PRECISIONS, Precision
 from xlperf.equations.plan.serving_plan import PARTS, InferencePlan
-from xlperf.interop.stack_rules import STACKS, stack_of_software
+from xlperf.interop.software import STACKS, stack_of_software
 
 _WIDE = "bf16"
 _STATED = ("activation_precision", "kv_precision")

@@ -46,7 +46,7 @@ from xlperf.equations.plan.records import (
     PlanColumns,
     Remark,
 )
-from xlperf.interop.stack_rules import calibrated_release
+from xlperf.interop.software import calibrated_release
 
 Record = TypeVar("Record", bound=PlanColumns)
 # Calibration name of each library in the column attention

@@ -14,7 +14,7 @@ from xlperf.catalog.catalog import Catalog
 from xlperf.catalog.cells import shown
 from xlperf.catalog.schema import Column, unit_of
 from xlperf.catalog.table import Table
-from xlperf.interop.stack_rules import STATED, Default, software_defaults
+from xlperf.interop.software import STATED, Default, software_defaults
 
 RELEASE = "software_release"
 REPLICA = "replica"

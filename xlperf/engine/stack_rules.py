@@ -15,8 +15,8 @@ from xlperf.catalog.table import Words
 from xlperf.engine.join import choice_codes
 from xlperf.equations.model.model import Model
 from xlperf.equations.plan.records import PlanColumns, Remark, Rule, broken_rules
-from xlperf.interop.stack_rules import NUMBERS, STACKS, Condition, Quantity, StackRule, quantity, stack_of_software
-from xlperf.interop.stack_rules import stack_rules as rules_of_stack
+from xlperf.interop.software import NUMBERS, STACKS, Condition, Quantity, StackRule, quantity, stack_of_software
+from xlperf.interop.software import stack_rules as rules_of_stack
 
 Mask = np.ndarray
 _Plan = Any
@@ -112,7 +112,7 @@ def _breaks(kind: str, rule: StackRule, plan: _Plan, model: Model, whole: bool) 
 
 @cache
 def rules_of(kind: str, stack: str, whole: bool = False) -> tuple[Rule[Any], ...]:
-    """Rules of a stack (:data:`xlperf.interop.stack_rules.STACKS`) as rules of plans: a mask and a sentence each.
+    """Rules of a stack (:data:`xlperf.interop.software.STACKS`) as rules of plans: a mask and a sentence each.
 
     ``whole``: rules read every column that they name, as spaces of plans with open columns need.
     """

@@ -21,7 +21,7 @@ from xlperf.equations.plan.records import PRECISIONS
 from xlperf.explore.vary import read_values
 from xlperf.interop.launch_models import contradicted, described_models, named_model
 from xlperf.interop.logs import COMMUNICATION, SETTING, Log, Logged, Profile
-from xlperf.interop.stack_rules import STACKS, stack_of_software
+from xlperf.interop.software import STACKS, stack_of_software
 
 NONE = -1
 EVEN = "even"

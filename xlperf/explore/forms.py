@@ -37,7 +37,7 @@ from xlperf.explore.space import divides, divisors, powers_of_two
 from xlperf.explore.spares import spares_answer
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
 from xlperf.interop.launch_stacks import flags
-from xlperf.interop.stack_rules import stack_of_software
+from xlperf.interop.software import stack_of_software
 
 _known: WeakKeyDictionary[Catalog, dict[object, Answer]] = WeakKeyDictionary()
 

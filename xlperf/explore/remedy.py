@@ -25,7 +25,7 @@ from xlperf.explore.space import TooMany
 from xlperf.explore.train import FOLLOWING, SEARCHED, best_mapping
 from xlperf.interop.launch import launch_lines
 from xlperf.interop.launch_stacks import stacks
-from xlperf.interop.stack_rules import STACKS, stack_of_software
+from xlperf.interop.software import STACKS, stack_of_software
 
 LEAST = 0.03
 """Least relative speedup of a remedy. [-]"""

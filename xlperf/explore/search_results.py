@@ -16,7 +16,7 @@ from xlperf.engine import evaluate
 from xlperf.engine.ownership import evaluate_ownership
 from xlperf.explore.mappings import Counts
 from xlperf.explore.objectives import BANDED, TOLD_APART, Limit, Objective, most_robust, num_alike
-from xlperf.interop.stack_rules import STACKS
+from xlperf.interop.software import STACKS
 
 GOOD, BEYOND_LIMITS, TOO_LARGE, ILLEGAL = range(4)
 """Feasibility of a plan: a worse kind never precedes a better one."""

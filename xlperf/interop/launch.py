@@ -60,7 +60,7 @@ from xlperf.interop.launch_text import (
     settings_of,
 )
 from xlperf.interop.launch_yaml import containers_of, engine_of_image
-from xlperf.interop.stack_rules import STACKS, broken_line, stack_named
+from xlperf.interop.software import STACKS, broken_line, stack_named
 
 MARK = "# xlperf:"
 MOST_TEXT = 1_000_000  # characters of a launch file at the most

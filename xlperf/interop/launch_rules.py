@@ -27,7 +27,7 @@ from xlperf.interop.config_rules import number as _number
 from xlperf.interop.config_rules import text as _text
 from xlperf.interop.launch_models import LONGEST_MODEL, contradicted, described_models, named_model
 from xlperf.interop.launch_stacks import kind_of_stack, software_of, stacks
-from xlperf.interop.stack_rules import STACKS, software_defaults
+from xlperf.interop.software import STACKS, software_defaults
 
 LACKS = "@lacks"  # key of the words that say why no model is known
 _BLANKS = {"sequence_parallel": "yes", "compiled": "yes"}

@@ -15,7 +15,7 @@ from xlperf.interop.config_rules import Stated
 from xlperf.interop.launch_shell import MOST_VALUE
 from xlperf.interop.launch_text import DEEPEST, LONGEST_NAME, MOST_POINTS, MOST_SETTINGS, Setting, flat
 from xlperf.interop.launch_yaml import documents, is_yaml, loaded
-from xlperf.interop.stack_rules import STACKS
+from xlperf.interop.software import STACKS
 
 _TABLE = re.compile(r"^\[\[?[\w.\-\" ]{1,200}\]\]?[ \t]*(?:#.*)?$", re.MULTILINE)
 _REFERENCE = re.compile(r"\$\{(?:oc\.env:)?([\w.]{1,100})(?:[,:]\s*([^${}]{0,200}))?\}")

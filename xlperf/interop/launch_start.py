@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from xlperf.base.resources import rows, stack_rows
 from xlperf.catalog.formats import AUTO, bits_of, variant_of_name
 from xlperf.interop.config_rules import RECOMPUTED, number, ranks_of, text
-from xlperf.interop.stack_rules import STACKS
+from xlperf.interop.software import STACKS
 
 DEFAULT_LENGTH, MICRO_BATCHES = 4096.0, 4.0
 """Tokens of a sequence, and micro-batches per stage, of a plan that leaves them open. [-]"""

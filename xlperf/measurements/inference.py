@@ -13,7 +13,7 @@ from xlperf.base.arrays import Array
 from xlperf.base.units import factor
 from xlperf.catalog.catalog import Catalog
 from xlperf.equations.plan.records import PRECISIONS
-from xlperf.interop.stack_rules import calibrated_release, release_of
+from xlperf.interop.software import calibrated_release, release_of
 from xlperf.measurements.published import ModelNames, Published, PublishedPlans
 from xlperf.measurements.training import Refusal, precision_choice, published_plans, stated_settings
 

@@ -16,7 +16,7 @@ from openpyxl.worksheet.properties import PageSetupProperties
 from xlperf.base import resources
 from xlperf.catalog.cells import number_of
 from xlperf.catalog.schema import Column, questions, results_of, table_schema
-from xlperf.interop.stack_rules import searched_engines
+from xlperf.interop.software import searched_engines
 from xlperf.workbook import charts
 from xlperf.workbook.charts import Cells, Points, Shares, line
 from xlperf.workbook.checks import VERDICT

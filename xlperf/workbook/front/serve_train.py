@@ -7,7 +7,7 @@ from typing import Any
 
 from xlperf.catalog.schema import Column, results_of, table_schema
 from xlperf.explore.forms import TRAINING_PARTS
-from xlperf.interop.stack_rules import STACKS, searched_engines
+from xlperf.interop.software import STACKS, searched_engines
 from xlperf.workbook.charts import label_values
 from xlperf.workbook.front.layout import AMBER, BLUE, GREEN, ORANGE, SKY, Axis, Page, scatter
 from xlperf.workbook.style import INK, MUTED
